@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mrc.errors import ArgumentError, StateError
-from mrc.fabric.hostconfig import ENVIRONMENT
+from mrc.fabric import hostconfig
 from mrc.fabric.targets import Target, parse_target
 from mrc.testbed import (
     build,
@@ -272,9 +272,11 @@ class Testbed:
         self._state()
         environment = dict(os.environ)
         environment[programs.ENVIRONMENT] = str(state.folder(self.name))
-        environment.pop(ENVIRONMENT, None)  # a shell in a host may start a command in a switch
+        environment.pop(
+            hostconfig.ENVIRONMENT, None
+        )  # a shell in a host may start a command in a switch
         if node.name in self.plan.configs:
-            environment[ENVIRONMENT] = str(state.config_path(self.name, node.name))
+            environment[hostconfig.ENVIRONMENT] = str(state.config_path(self.name, node.name))
         # mrc may be in a virtual environment that is not activated.
         ours = str(Path(sys.executable).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"
