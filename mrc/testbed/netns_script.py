@@ -13,7 +13,7 @@ set -eu
 name={name}
 nodes="{nodes}"
 hosts="{hosts}"
-folder=/run/mrc-script/$name
+folder=/run/mrc-script-$name
 
 down() {{
     [ -d "$folder" ] || {{ echo "$name was not up"; return; }}
