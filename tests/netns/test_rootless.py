@@ -103,6 +103,8 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     assert keeper is not None
     done = user.run("testbed", "exec", "--name", "one", "h0", "--", "sh", "-c", "pwd; exit 7")
     assert (done.returncode, done.stdout) == (7, f"{user.home}\n"), done.stderr
+    done = user.run("testbed", "exec", "--name", "one", "t1:1.0", "--", "ip", "-6", "route")
+    assert "fcbb:1:100::/48" in done.stdout, done.stderr
     done = user.run("testbed", "exec", "--name", "one", "--user", "nobody", "h0", "--", "true")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     capture = ("testbed", "capture", "h0", "a.pcap", "--seconds", "0.1", "--name", "one")
