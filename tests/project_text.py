@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -28,6 +29,13 @@ def sources() -> tuple[Path, ...]:
         found = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
         return tuple(sorted(path for path in found if path.parts[0] in TOP_LEVEL))
     return tuple(sorted(Path(name) for name in set(listed.split("\0")) if (ROOT / name).is_file()))
+
+
+def copy_sources(folder: Path) -> None:
+    """Copies what git would clone."""
+    for path in sources():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, folder / path)
 
 
 @cache

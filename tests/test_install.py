@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package installs into a clean environment, from a checkout and from a source archive."""
+"""The package installs into a clean environment, from a checkout, a source archive and a wheel."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
-from project_text import ROOT, sources
+from project_text import ROOT, copy_sources, sources
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -23,8 +25,25 @@ assert (folder / "sim" / "report.html").is_file()
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
+# ISA-L comes from the wheel, and both ends of the example compute CRCs.
+BUNDLED = """
+import asyncio, pathlib, sys
+from mrc.examples.hello import main
+asyncio.run(main())
+libraries = {line.split()[-1] for line in open("/proc/self/maps") if "libisal" in line}
+assert all(pathlib.Path(each).is_relative_to(sys.prefix) for each in libraries) and libraries
+"""
+DATA = (
+    "share/man/man1/mrc.1", "share/man/man1/mrc-recv.1", "lib/systemd/system/mrc-recv.service",
+    "share/bash-completion/completions/mrc", "share/zsh/site-functions/_mrc",
+)  # fmt: skip
+
+
+def run(*command: str | Path, cwd: Path, **environ: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, capture_output=True, text=True,
+        env=os.environ | environ,
+    )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 
@@ -33,9 +52,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 def checkout(tmp_path: Path) -> Path:
     """A copy of what git would clone, in a folder whose name holds a blank."""
     copy = tmp_path / "a checkout"
-    for path in sources():
-        (copy / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / path, copy / path)
+    copy_sources(copy)
     return copy
 
 
@@ -79,3 +96,43 @@ def test_sdist__carries_the_engine(checkout: Path) -> None:
         if path.parts[:2] in {("csrc", "core"), ("csrc", "io")} and path.suffix != ".md"
     }
     assert engine | {"csrc/mrc.h", "LICENSE", "README.md", "pyproject.toml", "setup.py"} <= names
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the two files of tools/wheel."""
+    for name in ("auditwheel", "shtab"):
+        pytest.importorskip(name, reason="tools/setup")
+    folder = tmp_path_factory.mktemp("dist")
+    printed = run(ROOT / "tools" / "wheel", "--output", folder, cwd=folder)
+    assert sorted(printed.split()) == sorted(map(str, folder.iterdir()))
+    return folder
+
+
+def test_wheel__tag_licences_and_data(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    assert "-cp311-abi3-manylinux_" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (licence,) = (name for name in names if name.endswith("licenses/LICENSE"))
+        text = archive.read(licence).decode()
+    assert "Apache License" in text and "Intel Corporation" in text and "BSD-3" in text
+    for name in DATA:
+        assert any(each.endswith(f".data/data/{name}") for each in names), name
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"wheel-data/{name}" for name in DATA} <= packed
+
+
+def test_wheel__needs_no_compiler(dist: Path, clean_venv: Path, tmp_path: Path) -> None:
+    """It also runs on processors without AVX-512, such as valgrind's."""
+    alone = {"PATH": f"{clean_venv}", "CC": "/bin/false"}
+    options = ("--only-binary", ":all:", "--find-links", dist)
+    run(clean_venv / "pip", "install", *options, "mrc-transport", cwd=tmp_path, **alone)
+    check_installed(clean_venv, tmp_path)
+    assert run(clean_venv / "python", "-c", BUNDLED, cwd=tmp_path, **alone) == "hello over MRC\n"
+    for name in DATA:
+        assert (clean_venv.parent / name).is_file()
+    if shutil.which("valgrind"):
+        command = ("valgrind", "--tool=none", "-q", clean_venv / "mrc", "sim", "run", "lossy-ev")
+        assert "writes completed" in run(*command, cwd=tmp_path)

@@ -68,7 +68,7 @@ def test_imports__one_importer_each() -> None:
         "mrc._sim": {"mrc/sim/native.py"},
         "mrc._emu": {"mrc/testbed/emulator.py"},
         "pyroute2": {
-            f"mrc/linux/netlink/{name}.py" for name in ("client", "qdiscs", "routes", "tunsrc")
+            f"mrc/linux/netlink/{name}.py" for name in ("client", "qdiscs")
         },
         "scapy": set(),
     }  # fmt: skip

@@ -42,7 +42,7 @@ SYNONYMS: list[tuple[str, str, tuple[str, ...]]] = [
     (r"\bspines?\b", "t1", ()),
     (r"\brails?\b", "plane", ()),
     (r"\bstrip(e|es|ed|ing)\b|load.?balanc", "spray", ()),
-    (r"\bc_?sid\b", "usid", ("netlink",)),
+    (r"\bc_?sid\b", "usid", ("netlink", "commands")),
     (r"hand_?shake", "OOB exchange", ()),
     (r"\bback_?ends?\b", "driver", ()),
 ]

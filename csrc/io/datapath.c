@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -121,11 +122,17 @@ static uint64_t sleep_ns(struct mrc_datapath *datapath) {
   return deadline_ns == MRC_NEVER ? MRC_NEVER : deadline_ns - now_ns;
 }
 
+/* glibc has this function from 2.35. Without it the engine requires only 2.34. */
+static int epoll_wait_ns(int epoll_fd, struct epoll_event *ready, int count,
+                         const struct timespec *timeout) {
+  return (int)syscall(SYS_epoll_pwait2, epoll_fd, ready, count, timeout, NULL, (size_t)0);
+}
+
 static int wait_for(int epoll_fd, struct epoll_event *ready, uint64_t ns) {
   if (ns == 0) return epoll_wait(epoll_fd, ready, READY_AT_ONCE, 0); /* cheaper than epoll_pwait2 */
   struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
                              .tv_nsec = (long)(ns % 1000000000u)};
-  return epoll_pwait2(epoll_fd, ready, READY_AT_ONCE, ns == MRC_NEVER ? NULL : &timeout, NULL);
+  return epoll_wait_ns(epoll_fd, ready, READY_AT_ONCE, ns == MRC_NEVER ? NULL : &timeout);
 }
 
 /* While bursts arrive, the thread pauses before it reads its sockets again. A command ends the
@@ -379,7 +386,7 @@ static int open_descriptors(struct mrc_datapath *datapath, struct mrc_cause *cau
   int error = watch_descriptors(datapath);
   if (error != 0) return mrc_cause_errno(cause, -error, "cannot watch the sockets");
   struct epoll_event ready;
-  if (epoll_pwait2(datapath->epoll_fd, &ready, 1, &(struct timespec){0}, NULL) < 0)
+  if (epoll_wait_ns(datapath->epoll_fd, &ready, 1, &(struct timespec){0}) < 0)
     return mrc_cause_errno(cause, errno, "cannot use epoll_pwait2, which requires Linux 5.11");
   return 0;
 }

@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         options.setdefault("allow_abbrev", False)
         super().__init__(*args, **options)
-        self._examples = examples
+        self.examples = examples
         self.set_defaults(prog=self.prog)
 
     def error(self, message: str) -> NoReturn:
@@ -42,4 +42,4 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         text = super().format_help()
-        return f"{self._examples}\n{text}" if self._examples else text
+        return f"{self.examples}\n{text}" if self.examples else text

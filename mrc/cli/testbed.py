@@ -9,6 +9,7 @@ import shutil
 
 from mrc.cli import (
     testbed_capture,
+    testbed_export,
     testbed_fault,
     testbed_plan,
     testbed_run,
@@ -42,9 +43,12 @@ examples:
   mrc testbed heal all                 end all faults
   mrc testbed run faults.toml          inject the faults scheduled in this file
   mrc testbed shell h0                 open a shell in host h0
+  mrc testbed exec t1:2.0 -- ip -6 route    in a switch, by the name that faults use
   mrc testbed capture link:h0.2 a.pcap capture packets, until ^C
   mrc testbed capture h0 - | tshark -r -
+  mrc testbed status --watch           refresh rates and queues once a second
   mrc testbed plan clos --svg clos.svg show a topology without building it
+  mrc testbed export clos --netns-script clos.sh    also --containerlab FOLDER
   mrc testbed up clos --rate 100mbit   a built-in topology, with a lower rate
   mrc testbed up my.toml               a topology from a file
   mrc testbed up --fabric emulated     switches that queue, mark and trim
@@ -59,14 +63,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for word, act, add_its_arguments, text in (
         ("plan", testbed_plan.run, testbed_plan.add_arguments,
          "show what up would build, without building it"),
+        ("export", testbed_export.run, testbed_export.add_arguments,
+         "write a topology for containerlab, or as a script of ip(8)"),
         ("up", _up, add_shape, "build the test bed; a test bed that is up stays as it is"),
         ("down", _down, None, "remove the test bed, and end the programs of exec and shell in it"),
         ("status", testbed_status.run, testbed_status.add_arguments,
          "show the test bed, its faults and its traffic"),
-        ("exec", _exec, _add_exec_arguments, "run a command in a host, with MRC_CONFIG set"),
-        ("shell", testbed_shell.run, testbed_shell.add_arguments, "open $SHELL in a host"),
+        ("exec", _exec, _add_exec_arguments,
+         "run a command in a host, with MRC_CONFIG set, or in a switch"),
+        ("shell", testbed_shell.run, testbed_shell.add_arguments,
+         "open $SHELL in a host or a switch"),
         ("capture", testbed_capture.run, testbed_capture.add_arguments,
-         "write the packets of a host or a link to a pcap file"),
+         "write the packets of a host, a switch or a link to a pcap file"),
         ("fail", testbed_fault.fail, testbed_fault.add_fail_arguments,
          "inject a fault into a plane, a switch or a link"),
         ("run", testbed_run.run, testbed_run.add_arguments,
@@ -100,12 +108,15 @@ def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.act is not testbed_plan.run:
-        _enter(args)
     try:
+        if args.act not in (testbed_plan.run, testbed_export.run):
+            _enter(args)
         code: int = args.act(args)
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
+    finally:
+        if not stored.names():
+            rootless.leave_for_good()
     return code
 
 
@@ -135,8 +146,6 @@ def _down(args: argparse.Namespace) -> int:
     found = Removal(removed=False)
     if os.geteuid() == 0 or stored.load(args.name) is not None:
         found = bed.down()
-    if not stored.names():
-        rootless.leave_for_good()
     for each in found.ended:
         out.text(f"ended in {each.node}: {each.command} (process {each.pid})")
     for each in found.left:

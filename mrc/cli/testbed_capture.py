@@ -26,7 +26,7 @@ _MAX_SNAP_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 20
 
 DESCRIPTION = """\
-Write the packets of a host or a link to a pcap file, until SIGINT. tcpdump is
+Write the packets of a host, a switch or a link to a pcap file, until SIGINT. tcpdump is
 not required. The kernel moves bursts as one packet: capture splits a burst
 into packets as on a wire, with their own lengths and checksums. A packet that
 crosses two of the captured interfaces is written twice.
@@ -36,8 +36,8 @@ crosses two of the captured interfaces is written twice.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.add_argument(
-        "where", metavar="HOST|LINK",
-        help=f"h0, h1, ... for all ports of a host, or {FORMS}",
+        "where", metavar="HOST|SWITCH|LINK",
+        help=f"h0, h1, ... for all ports of a host; mgmt; or {FORMS}",
     )  # fmt: skip
     parser.add_argument(
         "file", metavar="FILE", help="file to write; -: stdout, such as for tshark -r -"

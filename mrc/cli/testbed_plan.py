@@ -7,13 +7,13 @@ import argparse
 from pathlib import Path
 
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
-from mrc.cli.testbed_shape import add_shape, shape_of
+from mrc.cli.testbed_shape import add_shape, change_text, shape_of
 from mrc.errors import ConfigError
 from mrc.results.plain import like
 from mrc.results.testbed import Census, HostAddresses, LinkProperties, Planned, Topologies
 from mrc.testbed import picture, reader, svg
 from mrc.testbed.plan import census, emulator_config
-from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, LinkChange, Shape
+from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     shape = shape_of(args)
     title = reader.load(args.file, shape.fabric).title if args.file else "the default test bed"
-    lines = [*_describe(shape), *map(_change, shape.links)]
+    lines = [*_describe(shape), *map(change_text, shape.links)]
     if args.svg:
         named = f"{Path(args.file).stem}: {title}" if args.file else title
         _write(args.svg, svg.draw(shape, named, lines))
@@ -79,12 +79,6 @@ def _queues(shape: Shape) -> list[str]:
         return [f"queues {marks}; {end} above {sizes[0]}"]
     shortest = f"{MIN_KERNEL_DELAY_NS // 1000} us"
     return [f"a kernel fabric cannot mark or trim, and ignores delays below {shortest}"]
-
-
-def _change(change: LinkChange) -> str:
-    told = [] if change.rate_bps is None else [format_rate(change.rate_bps)]
-    told += [] if change.delay_ns is None else [f"{change.delay_ns / 1000:g} us"]
-    return f"{change.target} has {', '.join(told)}"
 
 
 def _result(shape: Shape, title: str) -> Planned:

@@ -8,10 +8,19 @@ from dataclasses import fields, replace
 from typing import Any
 
 from mrc.cli.arguments import argument, size_argument, time_argument
+from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError
 from mrc.testbed import reader
 from mrc.testbed.bed import as_argument_error
-from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate, scale_rates, with_delay
+from mrc.testbed.shape import (
+    DEFAULT_RATE,
+    Fabric,
+    LinkChange,
+    Shape,
+    parse_rate,
+    scale_rates,
+    with_delay,
+)
 
 rate_argument = argument(parse_rate)  # bit/s; None: no limit
 
@@ -85,3 +94,10 @@ def shape_of(args: argparse.Namespace) -> Shape:
         if "rate" in args:
             shape = scale_rates(shape, args.rate)
         return shape if args.delay is None else with_delay(shape, args.delay)
+
+
+def change_text(change: LinkChange) -> str:
+    """`plane:2 has 100 Mbit/s, 500 us`"""
+    told = [] if change.rate_bps is None else [format_rate(change.rate_bps)]
+    told += [] if change.delay_ns is None else [f"{change.delay_ns / 1000:g} us"]
+    return f"{change.target} has {', '.join(told)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed shell`: opens a shell in a host. The prompt shows the host."""
+"""`mrc testbed shell`: opens a shell in a host or a switch. The prompt shows where."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ PS1="($MRC_HOST) $PS1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("host", metavar="HOST", help="host of the test bed: h0, h1, ...")
+    parser.add_argument(
+        "host", metavar="HOST|SWITCH",
+        help="h0, h1, ...; in a kernel fabric also t0:P.N, t1:P.S or mgmt",
+    )  # fmt: skip
     parser.add_argument("--user", help="run as this user instead of root")
 
 

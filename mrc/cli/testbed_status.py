@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed status`: shows a test bed, its faults and its counters."""
+"""`mrc testbed status`: shows a test bed, its addresses, its faults and its counters."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import fields
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from mrc.cli import csv_text
 from mrc.cli.arguments import seconds_argument
+from mrc.cli.exits import UsageError
+from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
 from mrc.cli.testbed_fault import fault_result
+from mrc.cli.testbed_shape import change_text
 from mrc.errors import MrcError
-from mrc.results.plain import like
+from mrc.results.plain import like, plain
 from mrc.results.testbed import Bed, Counters, Host, Link, NotUp, Status
 from mrc.testbed import picture
 from mrc.testbed import state as stored
@@ -24,39 +30,83 @@ from mrc.testbed.shape import Fabric, Shape
 _QUIET_BITS_PER_SECOND = 10_000
 
 
+_SECONDS, _WATCH_SECONDS = 0.2, 1.0
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--watch", action="store_true", help="refresh it, until ^C")
     parser.add_argument(
-        "--interval", type=seconds_argument, default=0.2, metavar="SECONDS",
-        help="measure rates over this time [%(default)s]",
+        "--interval", type=seconds_argument, metavar="SECONDS",
+        help=f"measure rates over this time [{_SECONDS}, with --watch {_WATCH_SECONDS:g}]",
     )  # fmt: skip
+    csv_text.add_option(parser, "each direction of each link")
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A test bed that is up, and its traffic during one interval."""
+
+    bed: Testbed
+    faults: dict[str, Fault]
+    links: dict[str, Link]
+    counters: Counters | None
 
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    found = stored.load(args.name)
+    if args.watch and out.as_csv:
+        raise UsageError(args.prog, "--csv: not with --watch; --json prints a line each interval")
+    seconds = args.interval or (_WATCH_SECONDS if args.watch else _SECONDS)
+    with screen() if args.watch and not out.as_json else nullcontext() as show:
+        while (look := _look(args.name, seconds, out)) is not None:
+            if show is not None:
+                lines = "\n".join(_lines(look, with_addresses=False)).split("\n")
+                show([Block(lines[0]), Block("\n".join(lines[1:]), style="")])
+            else:
+                out.text("\n".join(_lines(look, with_addresses=True)))
+            out.rows([{"link": name} | plain(link) for name, link in look.links.items()])
+            found = bed_result(look.bed, look.faults)
+            out.result(like(Status, found, counters=look.counters, links=look.links))
+            if not args.watch:
+                return 0
+            if not look.links:  # the measurement has failed at once
+                time.sleep(seconds)
+    state: Literal["down", "half built"] = (
+        "down" if stored.load(args.name) is None else "half built"
+    )
+    others = listed(name for name in stored.names() if name != args.name)
+    out.text(f"{args.name} is {state}; other test beds: {others}")
+    out.result(NotUp(name=args.name, state=state))
+    return 1
+
+
+def _look(name: str, seconds: float, out: Output) -> _Look | None:
+    """Measures a test bed for some seconds; None if it is not up."""
+    found = stored.load(name)
     if found is None or not found.up:
-        state: Literal["down", "half built"] = "down" if found is None else "half built"
-        others = listed(name for name in stored.names() if name != args.name)
-        out.text(f"{args.name} is {state}; other test beds: {others}")
-        out.result(NotUp(name=args.name, state=state))
-        return 1
-    bed = Testbed.existing(args.name)
+        return None
+    bed = Testbed.of(name, found.shape)
     counters: Counters | None = None
-    links: Mapping[str, Link] = {}
+    links: dict[str, Link] = {}
     if not bed.missing():
         try:
-            links = {name: _link(told) for name, told in bed.measure(args.interval).items()}
+            links = {name: _link(told) for name, told in bed.measure(seconds).items()}
             if bed.shape.fabric is Fabric.EMULATED:
                 counters = _counters(bed.counters())
         except MrcError as exc:  # show the status without counters
             out.warn(str(exc))
-    lines = [f"{args.name} is up: {summary(bed.shape)}", *picture.draw(bed.shape, found.faults)]
-    for part in (_counted(counters), _busy(links), _troubles(bed, found.faults)):
-        lines += ["", *part] if part else []
-    out.text("\n".join(lines))
-    bed_now = bed_result(bed, found.faults)
-    out.result(like(Status, bed_now, counters=counters, links=dict(links)))
-    return 0
+    return _Look(bed, found.faults, links, counters)
+
+
+def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
+    shape = look.bed.shape
+    yield f"{look.bed.name} is up: {summary(shape)}"
+    yield from map(change_text, shape.links)
+    yield from picture.draw(shape, look.faults)
+    addresses = _addresses(shape) if with_addresses else []
+    counted = _counted(look.counters)
+    for part in (addresses, counted, _busy(look.links), _troubles(look.bed, look.faults)):
+        yield from ["", *part] if part else []
 
 
 def summary(shape: Shape) -> str:
@@ -74,6 +124,19 @@ def summary(shape: Shape) -> str:
 
 def _rate(rate_bps: int | None) -> str:
     return "no rate limit" if rate_bps is None else format_rate(rate_bps)
+
+
+def _addresses(shape: Shape) -> list[str]:
+    """The addresses of every host, with the names that lead to them."""
+    rows = []
+    for host in shape.host_numbers():
+        planes = [str(address) for address in shape.plane_addresses(host)]
+        in_planes = planes[0] if len(planes) == 1 else f"{planes[0]} .. {planes[-1]}"
+        ecmp, oob = shape.addresses.host(host), shape.addresses.oob(host)
+        rows.append((f"h{host}", str(ecmp), in_planes, str(oob)))
+    names = "h0.p1" if shape.planes == 1 else f"h0.p1 .. h0.p{shape.planes}"
+    head = ("host", "all planes: h0", f"each plane: {names}", "management: h0.mgmt")
+    return format_table(head, rows).splitlines()
 
 
 def _troubles(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
@@ -99,16 +162,19 @@ def _counted(counters: Counters | None) -> list[str]:
 def _busy(links: Mapping[str, Link]) -> list[str]:
     """The links that carry traffic now, and links that dropped, lost, trimmed or marked packets."""
     words = ("dropped", "lost", "trimmed", "marked")
-    rows = []
+    rows: list[Sequence[object]] = []
+    differ = len({link.rate_bits_per_second for link in links.values()}) > 1
     for name, link in links.items():
         rate, limit, queued = link.bits_per_second, link.rate_bits_per_second, link.queue_bytes
         counts = [getattr(link, f"{word}_packets") for word in words]
         if rate > _QUIET_BITS_PER_SECOND or queued or any(counts):
             share = f"{rate / limit:.0%}" if limit else ""
             peak = format_bytes(link.peak_bytes or queued)
-            shown = (format_rate(rate), share, format_bytes(queued), peak)
+            own = [_rate(limit)] if differ else []
+            shown = (format_rate(rate), *own, share, format_bytes(queued), peak)
             rows.append((name, *shown, link.packets, *counts))
-    head = ("link", "rate", "busy", "queue", "peak", "packets", *words)
+    limits = ["limit"] if differ else []
+    head = ("link", "rate", *limits, "busy", "queue", "peak", "packets", *words)
     return format_table(head, rows).splitlines() if rows else []
 
 

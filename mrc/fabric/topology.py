@@ -24,6 +24,7 @@ Default addresses (numbers inside addresses are hex):
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv6Address, IPv6Network
 from typing import ClassVar
 
@@ -151,14 +152,18 @@ class Topology:
 
     def paths(self, src: int, dst: int) -> tuple[Path, ...]:
         """Every path from a host to another, plane by plane."""
-        near = self.t0_of(src) == self.t0_of(dst)
-        return tuple(
-            self._path(plane, number, dst, near)
-            for plane in self.plane_numbers()
-            for number in (range(1) if near else self.t1_numbers())
-        )
+        return self.paths_to(dst, near=self.are_near(src, dst))
 
-    def _path(self, plane: int, number: int, dst: int, near: bool) -> Path:
+    def paths_to(self, dst: int, *, near: bool) -> tuple[Path, ...]:
+        """Every path to a host, from all hosts below its T0 (`near`) or from all others."""
+        return _paths(self, dst, near)
+
+    def are_near(self, one: int, other: int) -> bool:
+        """Whether two hosts are below the same T0."""
+        return self.t0_of(one) == self.t0_of(other)
+
+    def path(self, plane: int, number: int, dst: int, *, near: bool) -> Path:
+        """A path to a host; `near`: from a host below the same T0, where `number` is 0."""
         t0 = self.t0_of(dst)
         way = () if near else (t1_usid(number), t0_usid(t0))
         usids = (*way, self.host_usid(dst))
@@ -169,6 +174,16 @@ class Topology:
             segments=srv6.segments(self.addresses.locator_block(plane), usids),
             usids=usids,
         )
+
+
+@lru_cache(maxsize=1024)
+def _paths(fabric: Topology, dst: int, near: bool) -> tuple[Path, ...]:
+    """Cached, because a large fabric has many hosts with the same paths."""
+    return tuple(
+        fabric.path(plane, number, dst, near=near)
+        for plane in fabric.plane_numbers()
+        for number in (range(1) if near else fabric.t1_numbers())
+    )
 
 
 def t1_usid(number: int) -> int:

@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,10 +21,14 @@ from mrc.linux import netns
 
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x100, 0x200, 0x400, 0x800
 
+NETLINK_GENERIC = 16
+
+_NETLINK_ROUTE = 0
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP = 0x1, 0x4, 0x300
 _NLM_F_DUMP_INTR = 0x10
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _NLMSGERR_ATTR_MSG = 1
+_TYPE = 0x3FFF  # without the flags of nested attributes
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 
 # Requests in one datagram. Their acknowledgements must fit the receive buffer.
@@ -31,14 +36,18 @@ _BATCH = 64
 _REPLY_BYTES = 1 << 18
 _HEADER_BYTES = 16
 _DUMP_TRIES = 20
+_PAUSE_SECONDS = 0.002
+_MEMORY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A change that the kernel carries out or refuses."""
 
-    what: str
-    """the action; the error message is "cannot", this text and the reason"""
+    what: str | Callable[[], str]
+    """the action, or a function that tells it; the error message is "cannot", this text and the
+    reason
+    """
     type: int
     message: Any
     flags: int = 0
@@ -51,8 +60,8 @@ class Request:
 class Rtnetlink:
     """A socket in the namespace that the calling thread has when it makes the object."""
 
-    def __init__(self) -> None:
-        self._socket = _open()
+    def __init__(self, protocol: int = _NETLINK_ROUTE) -> None:
+        self._socket = _open(protocol)
         self._sequence = 0
 
     @classmethod
@@ -67,10 +76,19 @@ class Rtnetlink:
         self._socket.close()
 
     def request(self, requests: Sequence[Request]) -> None:
-        for start in range(0, len(requests), _BATCH):
-            self._exchange(requests[start : start + _BATCH])
+        """Carries out all requests, or raises the error of the first that the kernel refuses.
 
-    def _exchange(self, requests: Sequence[Request]) -> None:
+        Repeats requests for which the kernel is out of memory: a route with an encapsulation takes
+        memory of every CPU, and the kernel prepares only a little of that at a time.
+        """
+        for start in range(0, len(requests), _BATCH):
+            left, deadline = requests[start : start + _BATCH], None
+            while left := self._exchange(left, deadline):
+                deadline = deadline or time.monotonic() + _MEMORY_SECONDS
+                time.sleep(_PAUSE_SECONDS)
+
+    def _exchange(self, requests: Sequence[Request], deadline: float | None) -> Sequence[Request]:
+        """Returns the requests for which the kernel has no memory yet, but not after `deadline`."""
         waiting: dict[int, Request] = {}
         datagram = b""
         for request in requests:
@@ -79,13 +97,20 @@ class Rtnetlink:
             waiting[self._sequence] = request
         self._send(datagram)
         refused: NetlinkError | None = None
+        repeated: list[Request] = []
+        is_late = deadline is not None and time.monotonic() > deadline
         while waiting:
             for kind, sequence, _, body in _split(self._receive()):
                 if kind == _NLMSG_ERROR and sequence in waiting:
-                    refusal = _refusal(waiting.pop(sequence), body)
-                    refused = refused or refusal
+                    request = waiting.pop(sequence)
+                    refusal = _refusal(request, body)
+                    if refusal is not None and refusal.code == errno.ENOMEM and not is_late:
+                        repeated.append(request)
+                    else:
+                        refused = refused or refusal
         if refused is not None:
             raise refused
+        return repeated
 
     def get(self, kind: int, message: Any, what: str) -> Any:
         """Reads one object."""
@@ -141,6 +166,8 @@ class Rtnetlink:
         return struct.pack("=IHHII", length, kind, flags, self._sequence, 0) + body
 
     def _encode(self, kind: int, message: Any, flags: int) -> bytes:
+        if isinstance(message, bytes):
+            return self._framed(kind, message, flags)
         self._sequence += 1
         message["header"] |= {"type": kind, "flags": flags, "sequence_number": self._sequence}
         message.reset()
@@ -160,9 +187,9 @@ class Rtnetlink:
             raise NetlinkError(f"cannot read from rtnetlink: {exc}") from exc
 
 
-def _open() -> socket.socket:
+def _open(protocol: int) -> socket.socket:
     try:
-        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         sock.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
         sock.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
         sock.bind((0, 0))
@@ -187,12 +214,18 @@ def _split(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         offset += (length + 3) & ~3
 
 
+def attribute(kind: int, payload: bytes) -> bytes:
+    """An attribute as bytes."""
+    length = 4 + len(payload)
+    return struct.pack("=HH", length, kind) + payload + bytes(-length & 3)
+
+
 def attributes(data: bytes, start: int) -> dict[int, bytes]:
     """The payload of each attribute from offset `start` on, by its type."""
     found = {}
     while start + 4 <= len(data):
         length, kind = struct.unpack_from("=HH", data, start)
-        found[kind] = data[start + 4 : start + length]
+        found[kind & _TYPE] = data[start + 4 : start + length]
         start += max((length + 3) & ~3, 4)
     return found
 
@@ -210,4 +243,5 @@ def _refusal(request: Request, answer: bytes) -> NetlinkError | None:
         reason += f"; it requires {request.needs}"
     if code in (errno.EPERM, errno.EACCES):
         reason += "; it requires root, or a user namespace: unshare -Urnm"
-    return NetlinkError(f"cannot {request.what}: {reason}", code)
+    what = request.what if isinstance(request.what, str) else request.what()
+    return NetlinkError(f"cannot {what}: {reason}", code)

@@ -7,7 +7,8 @@ in all of them. The endpoint answers each line of a viewer with one line: a snap
 
 The folder has mode 0700, and is the first of these that can be created or is already there:
 /run/mrc-endpoints (root), $XDG_RUNTIME_DIR/mrc-endpoints, /tmp/mrc-endpoints-UID.
-In test beds an ordinary user is root, with a separate /run.
+In test beds an ordinary user is root, with a separate /run. A systemd service sets
+XDG_RUNTIME_DIR to its runtime folder, such as /run/mrc-recv.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def _folders(all_users: bool) -> Iterator[Path]:
     yield from _homes()
     if all_users:
         yield from Path("/run/user").glob(f"*/{_NAME}")
+        yield from Path("/run").glob(f"*/{_NAME}")  # runtime folders of services
         yield from Path("/tmp").glob(f"{_NAME}-*")
 
 

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "paths": ("paths.Paths",),
     "top": ("top.Top",),
     "testbed plan": ("testbed.Planned", "testbed.Topologies"),
+    "testbed export": ("testbed.Exported",),
     "testbed up": ("testbed.Built",),
     "testbed down": ("testbed.Removed",),
     "testbed status": ("testbed.Status", "testbed.NotUp"),

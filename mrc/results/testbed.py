@@ -316,6 +316,18 @@ class Topologies(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exported(Result):
+    """`mrc testbed export`."""
+
+    name: str
+    """Name of the test bed."""
+    nodes: int
+    """Hosts and switches, each a namespace or a container."""
+    files: tuple[str, ...]
+    """Paths of the files that it wrote; the first builds the test bed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Captured(Result):
     """`mrc testbed capture`."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mrc.errors import ArgumentError, StateError
+from mrc.fabric import hostconfig
 from mrc.fabric.targets import Target, parse_target
 from mrc.testbed import (
     build,
@@ -28,9 +30,9 @@ from mrc.testbed import (
     state,
 )
 from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.names import DEFAULT_NAME, FABRIC, check_name
+from mrc.testbed.names import DEFAULT_NAME, FABRIC, MANAGEMENT, check_name, t0_name, t1_name
 from mrc.testbed.nft import Ready
-from mrc.testbed.plan import Plan, emulator_config, make_plan
+from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
 from mrc.testbed.programs import Program
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
@@ -260,19 +262,25 @@ class Testbed:
     def host_command(
         self, host: str, command: Sequence[str], *, user: str | None = None
     ) -> tuple[list[str], dict[str, str]]:
-        """Arguments and environment that run a command inside a host, as `user` if given.
+        """Arguments and environment that run a command inside a host, as `user` if given. Switches
+        can be entered, too, by the names that faults use (`t1:2.0`), and `mgmt`.
 
         Each process on the way execs the next. The caller thus gets the command's own exit code,
         and signals reach the command itself.
         """
-        self._host_number(host)
+        node = self._node(host)
         self._state()
         environment = dict(os.environ)
-        environment["MRC_CONFIG"] = str(state.config_path(self.name, host))
+        environment[programs.ENVIRONMENT] = str(state.folder(self.name))
+        environment.pop(
+            hostconfig.ENVIRONMENT, None
+        )  # a shell in a host may start a command in a switch
+        if node.name in self.plan.configs:
+            environment[hostconfig.ENVIRONMENT] = str(state.config_path(self.name, node.name))
         # mrc may be in a virtual environment that is not activated.
         ours = str(Path(sys.executable).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"
-        argv = ["ip", "netns", "exec", self.plan.nodes[host].namespace]
+        argv = ["ip", "netns", "exec", node.namespace]
         argv += ["sh", "-c", _WITH_NAMES, str(state.hosts_path(self.name))]
         if user is not None:
             try:
@@ -293,6 +301,29 @@ class Testbed:
             known = f"h0..h{self.shape.hosts - 1}"
             raise ArgumentError(f"no host {host} in test bed {self.name}, use {known}")
         return list(self.plan.configs).index(host)
+
+    def _node(self, where: str) -> Node:
+        """The node of a host or a switch."""
+        if re.fullmatch(r"h\d+", where):
+            self._host_number(where)
+        if where in self.plan.configs or where == MANAGEMENT:
+            return self.plan.nodes[where]
+        kind = where.partition(":")[0]
+        if kind not in ("t0", "t1"):
+            hosts = f"h0..h{self.shape.hosts - 1}"
+            raise ArgumentError(
+                f"{where} is no host or switch: use {hosts}, t0:P.N, t1:P.S or mgmt"
+            )
+        target = self._target(where)
+        if self.shape.fabric is Fabric.EMULATED:
+            raise ArgumentError(
+                f"{where} is no namespace: one process stands for all switches of an emulated "
+                "fabric; a kernel fabric has switches to enter"
+            )
+        if target.t0 is not None:
+            return self.plan.nodes[t0_name(target.plane, target.t0)]
+        assert target.t1 is not None
+        return self.plan.nodes[t1_name(target.plane, target.t1)]
 
     def _state(self) -> State:
         found = state.load(self.name)

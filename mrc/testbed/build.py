@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
 from mrc.testbed import nft, queues
-from mrc.testbed.names import is_namespace_of, namespace
+from mrc.testbed.names import is_namespace_of, namespace, part_name
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
+_THREADS = 8
 
 # One end of a link: node and interface.
 LinkEnd = tuple[str, str]
@@ -38,14 +41,14 @@ def build(plan: Plan) -> None:
             add_links(plan, nodes)
             for name, netlink in nodes.items():
                 netlink.set_links(["lo", *_interfaces(plan, name)], up=True)
-            nft.apply({node.namespace: node.rules for node in plan.nodes.values() if node.rules})
             for name, netlink in nodes.items():
                 netlink.add_addresses(plan.nodes[name].addresses)
                 netlink.add_neighbours(plan.nodes[name].neighbours)
-                netlink.add_routes(plan.nodes[name].routes)
-            for node in plan.nodes.values():
-                if node.tunnel_source is not None:
-                    set_tunnel_source(node.namespace, node.tunnel_source)
+            rules = {node.namespace: node.rules for node in plan.nodes.values() if node.rules}
+            _at_once(
+                partial(nft.apply, rules),
+                *(partial(_add_routes, plan.nodes[name], each) for name, each in nodes.items()),
+            )
             wait_until_up(
                 ((netlink, _interfaces(plan, name)) for name, netlink in nodes.items()),
                 _UP_SECONDS,
@@ -53,6 +56,26 @@ def build(plan: Plan) -> None:
     except BaseException:
         remove(plan.name)
         raise
+
+
+def _add_routes(node: Node, netlink: Netlink) -> None:
+    netlink.add_routes(node.routes)
+    if node.tunnel_source is not None:
+        set_tunnel_source(node.namespace, node.tunnel_source)
+
+
+def _at_once(*tasks: Callable[[], object]) -> None:
+    """Runs tasks in threads, because some requests wait 10 ms in the kernel. Raises the first
+    error after all running tasks have ended. The tasks must not use pyroute2, whose classes
+    complete themselves on first use.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        try:
+            for done in [pool.submit(task) for task in tasks]:
+                done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def remove(name: str) -> list[str]:
@@ -64,9 +87,9 @@ def remove(name: str) -> list[str]:
 
 
 def namespaces(name: str) -> dict[str, str]:
-    """Every namespace of a test bed, with the name of its node."""
+    """Every namespace of a test bed, with the name of its host or switch for people."""
     found = (each for each in netns.names() if is_namespace_of(name, each))
-    return {each: each.removeprefix(namespace(name, "")) for each in found}
+    return {each: part_name(each.removeprefix(namespace(name, ""))) for each in found}
 
 
 def missing(plan: Plan) -> list[str]:

@@ -21,6 +21,7 @@ from mrc.linux.release import release
 from mrc.testbed import hops, pcap
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, port
+from mrc.testbed.names import MANAGEMENT
 from mrc.testbed.pcap import Offload
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Fabric
@@ -67,12 +68,14 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
 
     Raises ValueError.
     """
+    if where == MANAGEMENT:
+        return [(where, link.upper_name) for link in plan.links if link.upper == where]
     if where in plan.configs:
         return [end for end in map(port, hops.all_hops(plan.shape)) if end[0] == where]
     try:
         target = parse_target(where, plan.shape)
     except ValueError as exc:
-        raise ValueError(f"{exc}, nor a host") from exc
+        raise ValueError(f"{exc}, nor a host or mgmt") from exc
     kinds = _CAPTURED[target.kind]
     if plan.shape.fabric is Fabric.EMULATED and kinds != (HOST_UP,):
         raise ValueError(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from mrc.fabric.srv6 import format_usid
 from mrc.testbed.shape import Shape
 
@@ -33,18 +35,19 @@ def config(shape: Shape, host: int) -> str:
         ]
     for peer in shape.host_numbers():
         if peer != host:
-            lines += _peer(shape, host, peer)
+            lines += _peer(shape, peer, shape.are_near(host, peer))
     return "\n".join(lines) + "\n"
 
 
-def _peer(shape: Shape, host: int, peer: int) -> list[str]:
+@lru_cache(maxsize=1024)
+def _peer(shape: Shape, peer: int, near: bool) -> tuple[str, ...]:
     lines = [
         "",
         f"[peers.h{peer}]",
         f'oob = "{shape.addresses.oob(peer)}"',
         f'sources = ["{shape.addresses.host(peer)}"]',
     ]
-    for path in shape.paths(host, peer):
+    for path in shape.paths_to(peer, near=near):
         segments = ", ".join(f'"{segment}"' for segment in path.segments)
         usids = ", ".join(f'"{format_usid(usid)}"' for usid in path.usids)
         lines += [
@@ -56,4 +59,4 @@ def _peer(shape: Shape, host: int, peer: int) -> list[str]:
             f"segments = [{segments}]",
             f"usids = [{usids}]",
         ]
-    return lines
+    return tuple(lines)

@@ -52,6 +52,11 @@ def t1_name(plane: int, number: int) -> str:
     return f"t1-{plane}-{number}"
 
 
+def part_name(node: str) -> str:
+    """The name of a node on the command line. Faults use the same names: `t1-2-0` is `t1:2.0`."""
+    return re.sub(r"^(t[01])-(\d+)-(\d+)$", r"\1:\2.\3", node)
+
+
 def interface_name(host: int, plane: int) -> str:
     """The emulator's end of a host's link."""
     return f"h{host}-{plane}"

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
 
 from mrc.fabric import topology
 from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
-from mrc.fabric.topology import Path, Topology
+from mrc.fabric.topology import Topology
 from mrc.testbed import hostfiles
 from mrc.testbed.hops import all_hops, hops_of_link, port
 from mrc.testbed.names import (
@@ -289,16 +290,15 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         ours = locator(block, fabric.host_usid(host))
         routes.append(Route(ours, f"p{plane}", action=EndDT6(LOCAL_TABLE)))
     own = addresses.host(host)
+    planes = {f"p{plane}": addresses.in_plane(host, plane) for plane in fabric.plane_numbers()}
     for peer in fabric.host_numbers():
         if peer != host:
-            paths = fabric.paths(host, peer)
-            planes = [addresses.in_plane(host, path.plane) for path in paths]
-            routes += [_along(path, path.dst, src) for path, src in zip(paths, planes, strict=True)]
-            in_plane = len(paths) // fabric.planes
+            ways = _ways(fabric, peer, fabric.are_near(host, peer))
+            routes += [Route(way.dst, way.dev, _UPPER, planes[way.dev], way.action) for way in ways]
             routes += [
-                replace(_along(path, addresses.host(peer), own), shared=True)
-                for number, path in enumerate(paths)
-                if number % in_plane < _shared_in_plane(fabric, in_plane)
+                Route(way.shared_dst, way.dev, _UPPER, own, way.action, shared=True)
+                for way in ways
+                if way.shared_dst is not None
             ]
     return Node(
         name=host_name(host),
@@ -323,9 +323,32 @@ def _shared_in_plane(fabric: Topology, paths: int) -> int:
     return min(paths, max(1, _MAX_SHARED // fabric.planes))
 
 
-def _along(path: Path, dst: IPv6Address, src: IPv6Address) -> Route:
-    action = EncapRed(path.segments)
-    return Route(IPv6Network(dst), f"p{path.plane}", via=_UPPER, src=src, action=action)
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What the routes of all hosts over a path have in common."""
+
+    dst: IPv6Network
+    dev: str
+    action: EncapRed
+    shared_dst: IPv6Network | None
+    """the peer's address on all planes, if ECMP uses the path"""
+
+
+@lru_cache(maxsize=1024)
+def _ways(fabric: Topology, peer: int, near: bool) -> tuple[_Way, ...]:
+    paths = fabric.paths_to(peer, near=near)
+    in_plane = len(paths) // fabric.planes
+    shared = _shared_in_plane(fabric, in_plane)
+    every = IPv6Network(fabric.addresses.host(peer))
+    return tuple(
+        _Way(
+            dst=IPv6Network(path.dst),
+            dev=f"p{path.plane}",
+            action=EncapRed(path.segments),
+            shared_dst=every if number % in_plane < shared else None,
+        )
+        for number, path in enumerate(paths)
+    )
 
 
 def _fabric(name: str, shape: Shape) -> Iterator[Node]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that run in the namespaces of a test bed, and how they end with it.
 
-A program that `exec` or `shell` started, and each of its children, has MRC_CONFIG with a file of
-the test bed in its environment. All others were brought in by other means.
+A program that `exec` or `shell` started, and each of its children, has MRC_TESTBED with the folder
+of the test bed in its environment. All others were brought in by other means.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrc.fabric.hostconfig import ENVIRONMENT
 from mrc.linux import netns
+
+ENVIRONMENT = "MRC_TESTBED"
+"""names the folder of the test bed to the programs in it"""
 
 _GRACE_SECONDS = 3.0
 _KILL_SECONDS = 3.0  # a killed process may still wait for a disk
@@ -46,8 +48,8 @@ class Ending:
 
 
 def end_all(nodes: Mapping[str, str], folder: Path) -> Ending:
-    """End what `exec` and `shell` started in these namespaces (namespace -> node). `folder` holds
-    the configurations of the hosts.
+    """End what `exec` and `shell` started in these namespaces (namespace -> node) of the test bed
+    with this folder.
 
     This leaves all other programs, and the shell in which this command was typed.
     """
@@ -93,9 +95,7 @@ def _look(pid: int, places: Mapping[tuple[int, int], str], folder: Path) -> Prog
         command = command or (process / "comm").read_text().strip()
     except OSError:  # it has ended
         return None
-    prefix = f"{ENVIRONMENT}=".encode()
-    configs = (each.removeprefix(prefix) for each in environment if each.startswith(prefix))
-    ours = any(Path(os.fsdecode(config)).parent == folder for config in configs)
+    ours = os.fsencode(f"{ENVIRONMENT}={folder}") in environment
     return Program(pid, node, command[:_SHOWN], ours)
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import stat
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from mrc.errors import StateError
@@ -27,11 +30,33 @@ REMEDY = "sysctl -w user.max_user_namespaces=1000 kernel.apparmor_restrict_unpri
 
 _FORBIDDEN = f"this system forbids user namespaces: run as root, or allow them with {REMEDY}"
 
+_FILE = "keeper"
+_PATIENCE = 5.0  # seconds for the keeper to end
+
 KEEPER = "MRC_KEEPER"
 """environment variable with the keeper's process id, set in processes inside its namespaces"""
 
-# Every process inside holds a shared lock, so that no command ends the keeper meanwhile.
-_lock: int | None = None
+
+@dataclass(frozen=True)
+class _Lock:
+    """The file that names the keeper. Every process inside locks it shared, so that no command ends
+    the keeper meanwhile. The folders are open because nothing inside sees their paths.
+    """
+
+    file: int
+    folder: int
+    parent: int
+
+    def exists(self) -> bool:
+        """False after another command removed the file."""
+        return os.fstat(self.file).st_nlink > 0
+
+    def close(self) -> None:
+        for each in (self.file, self.folder, self.parent):
+            os.close(each)
+
+
+_lock: _Lock | None = None
 
 
 def enter(*, create: bool) -> bool:
@@ -42,23 +67,29 @@ def enter(*, create: bool) -> bool:
     global _lock
     if os.geteuid() == 0:
         return True
-    lock = os.open(_folder() / "keeper", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    keeper = _find(lock)
-    if keeper is None and create:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        keeper = _find(lock) or _start(lock)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-    if keeper is None:
-        os.close(lock)
-        return False
-    _lock = lock
+    while (lock := _open(create=create)) is not None:
+        fcntl.flock(lock.file, fcntl.LOCK_SH)
+        if create and _find(lock.file) is None:
+            _start_alone(lock)
+        keeper = _find(lock.file)
+        if keeper is not None and lock.exists():
+            _lock = lock
+            _become_root_with(keeper)
+            return True
+        if not create:
+            _end_if_alone(lock)  # the file outlived a keeper that was killed
+            lock.close()
+            return False
+        lock.close()  # a last `down` was faster
+    return False
+
+
+def _become_root_with(keeper: int) -> None:
     folder = os.getcwd()
     netns.join(keeper)
     if Path(folder).is_dir():
         os.chdir(folder)
     os.environ[KEEPER] = str(keeper)
-    return True
 
 
 def run_folder() -> Path | None:
@@ -67,7 +98,7 @@ def run_folder() -> Path | None:
     try:
         if place.lstat().st_uid != os.geteuid():
             return None  # another user made it, so its content is not trusted
-        with (place / "keeper").open("rb") as lock:
+        with (place / _FILE).open("rb") as lock:
             keeper = _find(lock.fileno())
     except OSError:
         return None
@@ -75,19 +106,14 @@ def run_folder() -> Path | None:
 
 
 def leave_for_good() -> None:
-    """End the keeper after the last test bed went down, unless another command is in its
-    namespaces. The kernel removes the namespaces with the last process inside.
+    """End the keeper and remove its file and folder, unless another command is in its namespaces.
+
+    A command calls this when it ends and no test bed is up. If several end at once, the last one
+    succeeds, because an attempt gives up the shared lock. The kernel removes the namespaces with
+    the last process inside.
     """
-    if _lock is None:
-        return
-    try:
-        fcntl.flock(_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    keeper = _find(_lock)
-    if keeper is not None:
-        os.kill(keeper, signal.SIGKILL)
-    os.truncate(_lock, 0)
+    if _lock is not None:
+        _end_if_alone(_lock)
 
 
 def has_user(uid: int) -> bool:
@@ -139,21 +165,76 @@ def _place() -> Path:
     return Path(base, "mrc") if base else Path(f"/tmp/mrc-{os.geteuid()}")
 
 
-def _folder() -> Path:
-    """Makes that folder, or checks that only the user can write to it. Raises StateError."""
+def _open(*, create: bool) -> _Lock | None:
+    """Opens the file, or returns None if there is none and `create` is false. Raises StateError."""
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    while True:
+        with ExitStack() as opened:
+
+            def open_in(folder: int | None, name: str | Path, flags: int) -> int:
+                made = os.open(name, flags, 0o600, dir_fd=folder)
+                opened.callback(os.close, made)
+                return made
+
+            try:
+                place = _folder(create=create)
+                parent = open_in(None, place.parent, os.O_PATH | os.O_CLOEXEC)
+                folder = open_in(parent, place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                lock = _Lock(open_in(folder, _FILE, flags), folder, parent)
+            except FileNotFoundError:
+                if create:
+                    continue  # a last `down` removed the folder meanwhile
+                return None
+            opened.pop_all()
+            return lock
+
+
+def _folder(*, create: bool) -> Path:
+    """Makes that folder, or checks that only the user can write to it. Raises StateError, and
+    FileNotFoundError if the folder is missing after all.
+    """
     folder = _place()
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        if create:
+            folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as exc:
         raise StateError(
             f"cannot make {folder}: {exc.strerror}; set XDG_RUNTIME_DIR to a folder of your own"
         ) from exc
+    found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise StateError(
             f"{folder} does not belong to you alone; set XDG_RUNTIME_DIR to a folder of your own"
         )
     return folder
+
+
+def _start_alone(lock: _Lock) -> None:
+    """Starts a keeper, unless another command does."""
+    fcntl.flock(lock.file, fcntl.LOCK_EX)
+    try:
+        if lock.exists() and _find(lock.file) is None:
+            _start(lock.file)
+    except StateError:
+        _end_if_alone(lock)
+        raise
+    fcntl.flock(lock.file, fcntl.LOCK_SH)
+
+
+def _end_if_alone(lock: _Lock) -> None:
+    """Ends the keeper and removes file and folder, unless another command holds the lock."""
+    try:
+        fcntl.flock(lock.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    if not lock.exists():
+        return
+    keeper = _find(lock.file)
+    if keeper is not None:
+        _end(keeper)
+    os.unlink(_FILE, dir_fd=lock.folder)
+    with suppress(OSError):  # it is not empty, or a command has just made it
+        os.rmdir(_place().name, dir_fd=lock.parent)
 
 
 def _find(lock: int) -> int | None:
@@ -164,7 +245,7 @@ def _find(lock: int) -> int | None:
     return None
 
 
-def _start(lock: int) -> int:
+def _start(lock: int) -> None:
     """Starts a keeper. Raises StateError where the system forbids user namespaces."""
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
     script = f"{_PREPARE}echo ready && exec sleep infinity"
@@ -183,7 +264,17 @@ def _start(lock: int) -> int:
     keeper.returncode = 0  # the keeper outlives us: Popen must not warn about it
     os.truncate(lock, 0)
     os.pwrite(lock, f"{keeper.pid} {_started(str(keeper.pid))}".encode(), 0)
-    return keeper.pid
+
+
+def _end(keeper: int) -> None:
+    """Kills the keeper and waits for its end."""
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(keeper)
+        try:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            select.select([process], [], [], _PATIENCE)
+        finally:
+            os.close(process)
 
 
 def _started(pid: str) -> str | None:

@@ -131,6 +131,16 @@ def test_fabric__quick() -> None:
     assert 0 < found["late_p50_us"] <= found["late_p99_us"]
 
 
+def test_beds__quick() -> None:
+    options = ["--rounds", "1", "--only", "pair", "--json"]
+    command = [sys.executable, str(ROOT / "bench" / "beds"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(60), check=False)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["rows"]
+    assert (found["namespaces"], found["routes"]) == (19, 110)
+    assert 0 < found["up_seconds"] < limit(10) and 20 < found["up_peak_mib"] < 200
+
+
 @pytest.fixture
 def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Runs bench/failover with options; returns its JSON."""

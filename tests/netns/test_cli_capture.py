@@ -97,6 +97,17 @@ def test_capture__has_the_packets_of_a_burst(bed: Testbed, where: str, interface
 
 
 @splits_bursts
+def test_capture__in_a_switch_writes_each_packet_twice(bed: Testbed) -> None:
+    capturing = Capturing(bed, "t1:1.0", "-", "--count", "10")
+    assert capturing.where == ["t1-1-0:t0-0", "t1-1-0:t0-1"]
+    sent = send_burst(bed)
+    with capturing.process as process:
+        assert process.stdout is not None
+        captured = process.stdout.read()
+    assert [captured.count(each) for each in sent] == [2] * 5
+
+
+@splits_bursts
 def test_capture__in_an_emulated_fabric(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED) as bed:
         check_packets_of_a_burst(bed, "h0", ["h0:p1"])
@@ -164,6 +175,7 @@ def test_capture__ends_with_its_reader(bed: Testbed) -> None:
         (("capture", "h0", "x.pcap", "--count", "0"), "is not a number from 1 to"),
         (("capture", "h0", "-", "--json"), "excludes --json"),
         (("shell", "h7"), "no host h7"),
+        (("shell", "t0:9.0"), "no plane 9"),
     ],
 )
 def test_capture__wrong_use_is_one_line(
@@ -174,16 +186,25 @@ def test_capture__wrong_use_is_one_line(
     assert complaint in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
-def test_shell__is_in_the_host_and_says_so(bed: Testbed, shell: str) -> None:
+@pytest.mark.parametrize(
+    ("shell", "where", "command", "there"),
+    [
+        ("/bin/sh", "h1", "cat $MRC_CONFIG", 'host = "h1"'),
+        ("/bin/bash", "h1", "cat $MRC_CONFIG", 'host = "h1"'),
+        ("/bin/bash", "t0:1.1", "ip -6 route", "dev h1"),
+    ],
+)
+def test_shell__is_in_the_host_and_says_so(
+    bed: Testbed, shell: str, where: str, command: str, there: str
+) -> None:
     ours, theirs = pty.openpty()
-    argv = [sys.executable, "-m", "mrc", "testbed", "shell", "h1", "--name", bed.name]
+    argv = [sys.executable, "-m", "mrc", "testbed", "shell", where, "--name", bed.name]
     env = os.environ | {"SHELL": shell, "HOME": "/nowhere"}
     process = subprocess.Popen(
         argv, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     )
     os.close(theirs)
-    os.write(ours, b"cat $MRC_CONFIG; exit 7\n")
+    os.write(ours, f"{command}; exit 7\n".encode())
     shown = b""
     try:
         while chunk := os.read(ours, 4096):
@@ -192,5 +213,5 @@ def test_shell__is_in_the_host_and_says_so(bed: Testbed, shell: str) -> None:
         pass
     os.close(ours)
     assert process.wait(10) == 7
-    assert f"(h1@{bed.name})".encode() in shown
-    assert b'host = "h1"' in shown
+    assert f"({where}@{bed.name})".encode() in shown
+    assert there.encode() in shown

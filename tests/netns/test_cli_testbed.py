@@ -6,6 +6,7 @@ h0 -- t0:1.0 -- t1:1.0 -- t0:1.1 -- h1
 
 from __future__ import annotations
 
+import csv
 import os
 import shlex
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 from printed import printed
+from slowness import limit
 
 from mrc.cli.main import main
 from mrc.errors import StateError
@@ -24,6 +26,7 @@ from mrc.fabric.topology import Addresses
 from mrc.linux import netns
 from mrc.testbed import mptcp, nft, rootless, state
 from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import LinkChange
 
 from .conftest import HAS_USERS, fresh_name
 
@@ -89,6 +92,10 @@ def test_status__draws_and_lists_faults(name: str, capsys: pytest.CaptureFixture
         "plane 1     h0 -- t0:1.0 --+-- t1:1.0 x",
         "            h1 -- t0:1.1 --+",
         "",
+    ]
+    assert [line.split() for line in lines[7:9]] == [
+        ["h0", "fd00:a::1", "fd00:a::1:0", "fd00:c::1"],
+        ["h1", "fd00:a:1::1", "fd00:a:1::1:0", "fd00:c::2"],
     ]  # then rows of links, if the kernel has sent packets on them
     assert lines[-1] == "t1:1.0 fails: loss 20.00%"
 
@@ -130,6 +137,7 @@ def test_actions__as_json(bed_name: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_status__shows_links_that_carry(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("fail", "link:h1.1", "--rate", "50%", "--name", name, "--quiet") == 0
     load = ("ping", "-6", "-f", "-q", "-s", "8000", "-w", "3", str(Addresses().on_path(1, 1, 0)))
     argv, env = Testbed.existing(name).host_command("h0", load)
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE) as ping:
@@ -140,8 +148,49 @@ def test_status__shows_links_that_carry(name: str, capsys: pytest.CaptureFixture
             if rows and rows[0][2] in ("kbit/s", "Mbit/s"):  # only after the first packets
                 break
         ping.terminate()
-    assert lines[5].split()[:4] == ["link", "rate", "busy", "queue"]
-    assert rows[0][2] in ("kbit/s", "Mbit/s") and rows[0][3].endswith("%")
+    assert lines[10].split()[:5] == ["link", "rate", "limit", "busy", "queue"]
+    assert rows[0][2] in ("kbit/s", "Mbit/s")
+    assert rows[0][3:5] == ["500", "Mbit/s"] and rows[0][5].endswith("%")
+
+
+def test_status__as_csv(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("status", "--name", name, "--csv") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    links = list(Testbed.existing(name).links())
+    assert [row["link"] for row in rows] == links and "t0:1.0>t1:1.0" in links
+    assert {row["rate_bits_per_second"] for row in rows} == {"500000000"}
+    assert {row["peak_bytes"] for row in rows} == {""}  # null in a kernel fabric
+    assert typed("status", "--name", name, "--csv", "--watch") == 2
+    assert "--csv: not with --watch" in capsys.readouterr().err
+
+
+def test_status__watches_until_the_test_bed_is_down(bed_name: str) -> None:
+    argv = [sys.executable, "-m", "mrc", "testbed", "--name", bed_name]
+    subprocess.run([*argv, "up", *SMALL], check=True, stdout=subprocess.DEVNULL)
+    watch = [*argv, "status", "--watch", "--json", "--interval", "20ms"]
+    with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        for _ in range(3):
+            status = printed("testbed status", watching.stdout.readline())
+            assert status["links"]["h0>t0:1.0"]["rate_bits_per_second"] == 500_000_000
+        subprocess.run([*argv, "down"], check=True, stdout=subprocess.DEVNULL)
+        *_, last = watching.stdout
+        assert printed("testbed status", last)["state"] == "down"
+    assert watching.returncode == 1
+
+
+def test_status__watch_as_text_names_other_rates(bed_name: str) -> None:
+    slow = LinkChange("link:h0.1", rate_bps=10_000_000)
+    with Testbed(bed_name, planes=1, t1=1, links=(slow,)):
+        argv = [sys.executable, "-m", "mrc", "testbed", "status", "--name", bed_name]
+        watch = [*argv, "--watch", "--interval", "20ms"]
+        with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watching:
+            assert watching.stdout is not None
+            lines = [next(watching.stdout) for _ in range(20)]
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(limit(10)) == 130
+    assert lines.count("link:h0.1 has 10 Mbit/s\n") > 1
+    assert not any("fd00:" in line for line in lines)
 
 
 def test_status__of_none_names_the_others(

@@ -215,9 +215,9 @@ def test_mptcp__uses_every_plane(bed: Testbed) -> None:
 # ---- Their end ------------------------------------------------------------------------------
 
 
-def started(bed: Testbed, *command: str) -> subprocess.Popen[str]:
-    """Starts a command in h0, and waits for its first line."""
-    argv, environment = bed.host_command("h0", command)
+def started(bed: Testbed, *command: str, where: str = "h0") -> subprocess.Popen[str]:
+    """Starts a command, and waits for its first line."""
+    argv, environment = bed.host_command(where, command)
     process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
@@ -248,6 +248,19 @@ def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.M
             each.wait()
             assert each.stdout is not None
             each.stdout.close()
+
+
+def test_down__ends_programs_in_switches(bed_name: str) -> None:
+    bed = Testbed(bed_name, planes=1, t1=1)
+    bed.up()
+    with started(bed, "sh", "-c", "echo; exec sleep 65", where="t1:1.0") as process:
+        try:
+            found = bed.down()
+            told = [(each.node, each.pid) for each in found.ended]
+            assert (told, found.left) == ([("t1:1.0", process.pid)], ())
+            assert process.wait(limit(10)) == -signal.SIGTERM
+        finally:
+            process.kill()
 
 
 def test_down__leaves_what_others_started(bed_name: str) -> None:

@@ -95,12 +95,15 @@ def words_of(block: str, host: str) -> list[list[str]]:
 
 def test_readme__copy_files(hosts: Hosts, tmp_path: Path) -> None:
     (tmp_path / "disk.img").write_bytes(os.urandom(1 << 20))
-    (tmp_path / "inbox").mkdir()
-    places = {"inbox": tmp_path / "inbox", "disk.img": tmp_path / "disk.img", "host-b": "h1"}
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat").write_bytes(b"meow")
+    places: dict[str, object] = {word: tmp_path / word for word in ("inbox", "disk.img", "photos")}
+    places["host-b"] = "h1"
     (take,), (send,) = words_of(COPY, "host-b"), words_of(COPY, "host-a")
     hosts.start("h1", *(places.get(word, word) for word in take)).until_listening()
     hosts.start("h0", *(places.get(word, word) for word in send)).ends(0)
-    assert (tmp_path / "inbox" / "disk.img").read_bytes() == (tmp_path / "disk.img").read_bytes()
+    for name in ("disk.img", "photos/cat"):
+        assert (tmp_path / "inbox" / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
 def test_readme__measure_and_watch(hosts: Hosts, tmp_path: Path) -> None:

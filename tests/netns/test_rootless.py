@@ -72,6 +72,10 @@ class User:
         words = file.read_text().split() if file.exists() else []
         return int(words[0]) if words else None
 
+    def left(self) -> list[str]:
+        """What mrc left outside its namespaces."""
+        return sorted(path.name for path in self.home.glob("mrc*"))
+
 
 @pytest.fixture
 def user() -> Iterator[User]:
@@ -90,6 +94,7 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     """Two test beds, one of each fabric, outlive the commands. The last `down` ends the keeper."""
     done = user.run("testbed", "exec", "--name", "one", "h0", "--", "true")
     assert done.stderr == ("mrc testbed exec: test bed one is not up: mrc testbed up --name one\n")
+    assert user.left() == []
     shape = ("--planes", "1", "--t1", "1")
     assert user.run("testbed", "up", "--name", "one", *shape).returncode == 0
     done = user.run("testbed", "up", "--name", "two", *shape, "--fabric", "emulated")
@@ -98,6 +103,8 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     assert keeper is not None
     done = user.run("testbed", "exec", "--name", "one", "h0", "--", "sh", "-c", "pwd; exit 7")
     assert (done.returncode, done.stdout) == (7, f"{user.home}\n"), done.stderr
+    done = user.run("testbed", "exec", "--name", "one", "t1:1.0", "--", "ip", "-6", "route")
+    assert "fcbb:1:100::/48" in done.stdout, done.stderr
     done = user.run("testbed", "exec", "--name", "one", "--user", "nobody", "h0", "--", "true")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     capture = ("testbed", "capture", "h0", "a.pcap", "--seconds", "0.1", "--name", "one")
@@ -107,9 +114,44 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     assert "t1:1.0 fails: rate 10.00% of its own" in done.stdout and done.stderr == ""
     for name in ("one", "two"):
         assert user.run("testbed", "down", "--name", name).stdout == f"{name} is down\n"
-    assert user.keeper() is None
+    assert user.left() == []
     assert has_ended(keeper)
     assert user.run("testbed", "down", "--name", "one").stdout == "one was not up\n"
+    assert user.left() == []
+
+
+def test_down__of_several_at_once_leaves_nothing(user: User) -> None:
+    names = ("one", "two", "three")
+    for name in names:
+        up = ("testbed", "up", "--name", name, "--planes", "1", "--fabric", "emulated")
+        assert user.run(*up).returncode == 0
+    keeper = user.keeper()
+    assert keeper is not None
+    downs = [user.start("testbed", "down", "--name", name) for name in names]
+    assert [down.communicate()[0] for down in downs] == [f"{name} is down\n" for name in names]
+    assert has_ended(keeper)
+    assert user.left() == []
+
+
+def test_down__while_a_command_watches(user: User) -> None:
+    """The command that ends last removes what they share."""
+    up = ("testbed", "up", "--planes", "1", "--fabric", "emulated")
+    assert user.run(*up).returncode == 0
+    keeper = user.keeper()
+    assert keeper is not None
+    with user.start("testbed", "capture", "h0", "a.pcap") as capture:
+        assert capture.stderr is not None
+        assert "capturing" in capture.stderr.readline()
+        assert user.run("testbed", "down").stdout == "lab is down\n"
+        capture.send_signal(signal.SIGINT)
+        capture.communicate()
+    assert has_ended(keeper)
+    assert user.left() == []
+
+
+def test_up__that_fails_leaves_nothing(user: User) -> None:
+    done = user.run("testbed", "up", "--planes", "1000")
+    assert (done.returncode, user.left()) == (2, []), done.stderr
 
 
 def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
@@ -119,6 +161,11 @@ def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
     assert keeper is not None
     os.kill(keeper, signal.SIGKILL)
     assert user.run(*up).stdout.startswith("one is up")
+    keeper = user.keeper()
+    assert keeper is not None
+    os.kill(keeper, signal.SIGKILL)
+    assert user.run("testbed", "down", "--name", "one").stdout == "one was not up\n"
+    assert user.left() == []
 
 
 @pytest.mark.parametrize("fabric", ["kernel", pytest.param("emulated", marks=pytest.mark.slow)])

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
@@ -12,7 +15,14 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
-from mrc.linux.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, Request, Rtnetlink
+from mrc.linux import rtnetlink as rtnetlink_module
+from mrc.linux.rtnetlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    Request,
+    Rtnetlink,
+)
 
 RTM_NEWLINK, RTM_GETLINK, RTM_NEWROUTE, RTM_GETROUTE = 16, 18, 24, 26
 LOOPBACK = 1
@@ -59,6 +69,29 @@ def test_request__says_what_the_kernel_says_and_what_it_needs(rtnetlink: Rtnetli
     expected = r"^cannot add fd00:3::: .*\(.*encapsulation type.*\); it requires CONFIG_SOMETHING$"
     with pytest.raises(NetlinkError, match=expected):
         rtnetlink.request([route("fd00:3::", *unknown)])
+
+
+@pytest.mark.parametrize("times", [2, 10_000])
+def test_request__is_repeated_while_the_kernel_has_no_memory(
+    rtnetlink: Rtnetlink, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The kernel refuses one of three; the others are carried out once."""
+    told: list[str] = []
+    refusal = rtnetlink_module._refusal
+
+    def without_memory(request: Request, answer: bytes) -> NetlinkError | None:
+        told.append(str(request.what))
+        is_refused = told[-1] == "add fd00:2::" and told.count(told[-1]) <= times
+        return NetlinkError("no memory", errno.ENOMEM) if is_refused else refusal(request, answer)
+
+    monkeypatch.setattr(rtnetlink_module, "_refusal", without_memory)
+    monkeypatch.setattr(rtnetlink_module, "_MEMORY_SECONDS", 0.05)
+    rtnetlink.request([loopback(up=True)])
+    wanted = [replace(route(f"fd00:{n}::"), flags=NLM_F_CREATE | NLM_F_REPLACE) for n in (1, 2, 3)]
+    with pytest.raises(NetlinkError, match="no memory") if times > 2 else nullcontext():
+        rtnetlink.request(wanted)
+    assert (told.count("add fd00:1::"), told.count("add fd00:3::")) == (1, 1)
+    assert told.count("add fd00:2::") >= 3
 
 
 def test_get__one_object(rtnetlink: Rtnetlink) -> None:

@@ -333,6 +333,21 @@ def test_host_command__passes_exit_code_and_signals(bed: Testbed) -> None:
         assert process.wait(5) == -signal.SIGINT
 
 
+def test_host_command__enters_switches(kernel_bed: Testbed) -> None:
+    routes = run(kernel_bed, "t1:2.0", "ip", "-6", "route", "show", "table", "all")
+    assert "fcbb:2:100::/48" in routes and "fcbb:1:" not in routes
+    assert "dev h1" in run(kernel_bed, "t0:1.1", "ip", "-6", "route")
+    assert "fd00:c::2" in run(kernel_bed, "mgmt", "ip", "-6", "route")
+
+
+def test_host_command__in_a_switch_has_no_host_configuration(
+    kernel_bed: Testbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell in a host may start it."""
+    monkeypatch.setenv("MRC_CONFIG", "/host.toml")
+    assert run(kernel_bed, "t1:1.1", "sh", "-c", "echo ${MRC_CONFIG-none}") == "none\n"
+
+
 @pytest.mark.skipif(not HAS_USERS, reason="there is only one user in this user namespace")
 def test_host_command__drops_to_a_user(bed: Testbed) -> None:
     argv, env = bed.host_command("h0", ["sh", "-c", "id -un; cat $MRC_CONFIG"], user="nobody")
@@ -343,6 +358,14 @@ def test_host_command__drops_to_a_user(bed: Testbed) -> None:
 def test_host_command__refuses(bed: Testbed) -> None:
     with pytest.raises(ArgumentError, match=r"no host h2 .* h0..h1"):
         bed.host_command("h2", ["true"])
+    with pytest.raises(ArgumentError, match=r"no T1 2, use 0..1"):
+        bed.host_command("t1:1.2", ["true"])
+    for where in ("plane:1", "link:h0.1", "t1-1-0", "-"):
+        with pytest.raises(ArgumentError, match=r"is no host or switch: use h0..h1, t0:P.N"):
+            bed.host_command(where, ["true"])
+    if bed.shape.fabric is Fabric.EMULATED:
+        with pytest.raises(ArgumentError, match=r"t0:1.0 is no namespace: one process"):
+            bed.host_command("t0:1.0", ["true"])
     with pytest.raises(ArgumentError, match="no user mrc-nobody"):
         bed.host_command("h0", ["true"], user="mrc-nobody")
 

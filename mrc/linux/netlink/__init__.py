@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links, addresses, routes and queues of a namespace: the only importer of pyroute2.
 
-pyroute2 encodes and decodes the messages. Our own message classes add the parts that pyroute2 0.9
-lacks: the encap.red mode, the NEXT-C-SID flavour of End, and tbf's burst in bytes.
+pyroute2 encodes and decodes the messages, except those about routes, for which it lacks the
+encap.red mode and the NEXT-C-SID flavour of End. Our own message classes add tbf's burst in bytes.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from mrc.linux import netns
 from mrc.linux.interfaces import Interface, is_up, read_interfaces
 from mrc.linux.netlink import qdiscs
 from mrc.linux.netlink.qdiscs import Counters, Netem
-from mrc.linux.netlink.routes import SEG6_NEEDS, compare, decode, dump_request, encode, is_unicast
+from mrc.linux.netlink.routes import DUMP, SEG6_NEEDS, compare, decode, encode
 from mrc.linux.rtnetlink import (
     NLM_F_APPEND,
     NLM_F_CREATE,
@@ -220,7 +221,7 @@ class Netlink:
         requests = []
         for route in routes:
             message = encode(route, self._index(route.dev))
-            what = f"add route {route.dst} dev {route.dev}"
+            what = partial(_add, route)  # the text of 100,000 addresses takes a second
             needs = "" if route.action is None else SEG6_NEEDS
             if route.shared:  # a repeated one is refused, all others replace their predecessor
                 request = Request(what, _RTM_NEWROUTE, message, _APPEND, needs, errno.EEXIST)
@@ -238,8 +239,7 @@ class Netlink:
         names = {each.index: each.name for each in self.interfaces()}
         return [
             route
-            for each in self._rtnetlink.dump(_RTM_GETROUTE, dump_request())
-            if is_unicast(each)
+            for each in self._rtnetlink.dump_bytes(_RTM_GETROUTE, DUMP)
             for route in decode(each, names)
         ]
 
@@ -251,6 +251,10 @@ class Netlink:
         except KeyError:
             where = f" in {self.namespace}" if self.namespace else ""
             raise NetlinkError(f"no interface {name}{where}") from None
+
+
+def _add(route: Route) -> str:
+    return f"add route {route.dst} dev {route.dev}"
 
 
 def _identity(route: Route, shared: Collection[IPv6Network]) -> Any:

@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 import errno
+import struct
 from ipaddress import IPv6Address
-
-from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST, genlmsg
-from pyroute2.netlink.exceptions import NetlinkError as Refused
-from pyroute2.netlink.generic import GenericNetlinkSocket
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
+from mrc.linux.rtnetlink import NETLINK_GENERIC, Request, Rtnetlink, attribute, attributes
 
-_FAMILY, _VERSION, _SET_TUNSRC = "SEG6", 1, 3
-
-
-class _Message(genlmsg):  # type: ignore[misc]  # pyroute2 has no types
-    nla_map = (("SEG6_ATTR_UNSPEC", "none"), ("SEG6_ATTR_DST", "ip6addr"))
+_CONTROLLER, _GET_FAMILY = 16, 3
+_FAMILY_ID, _FAMILY_NAME = 1, 2
+_SET_TUNSRC, _DST = 3, 1
+_HEADER = struct.Struct("=BBH")  # command, version
 
 
 def set_tunnel_source(namespace: str, address: IPv6Address) -> bool:
@@ -27,17 +24,19 @@ def set_tunnel_source(namespace: str, address: IPv6Address) -> bool:
     tenth of the send. Returns False if the kernel allows this only for the machine's root, not for
     root of a user namespace. Raises NetlinkError.
     """
-    message = _Message()
-    message["cmd"], message["version"] = _SET_TUNSRC, _VERSION
-    message["attrs"] = [("SEG6_ATTR_DST", str(address))]
-    with netns.inside(namespace), GenericNetlinkSocket() as netlink:
-        try:
-            netlink.bind(_FAMILY, _Message)
-            netlink.nlm_request(message, netlink.prid, NLM_F_REQUEST | NLM_F_ACK)
-        except Refused as exc:
-            if exc.code == errno.EPERM:
-                return False
-            raise NetlinkError(
-                f"cannot set the source address of SRv6 encapsulations in {namespace}: {exc}"
-            ) from exc
+    what = f"set the source address of SRv6 encapsulations in {namespace}"
+    with netns.inside(namespace):
+        generic = Rtnetlink(NETLINK_GENERIC)
+    try:
+        asked = _HEADER.pack(_GET_FAMILY, 1, 0) + attribute(_FAMILY_NAME, b"SEG6\0")
+        told = attributes(generic.get_bytes(_CONTROLLER, asked, what), _HEADER.size)
+        (family,) = struct.unpack("=H", told[_FAMILY_ID])
+        message = _HEADER.pack(_SET_TUNSRC, 1, 0) + attribute(_DST, address.packed)
+        generic.request([Request(what, family, message)])
+    except NetlinkError as exc:
+        if exc.code == errno.EPERM:
+            return False
+        raise
+    finally:
+        generic.close()
     return True

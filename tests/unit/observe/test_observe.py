@@ -187,6 +187,21 @@ async def test_sockets__those_of_others_only_when_root_asks(home: Path) -> None:
             await local.look(path)
 
 
+def test_folders__of_services_only_for_all_users() -> None:
+    """The unit of `mrc recv` has a runtime folder in /run."""
+    made = Path("/run", f"mrc-test-{os.getpid()}", "mrc-endpoints")
+    try:
+        made.mkdir(parents=True)
+    except PermissionError:
+        pytest.skip("needs root")
+    try:
+        assert made in local._folders(all_users=True)
+        assert made not in local._folders(all_users=False)
+    finally:
+        made.rmdir()
+        made.parent.rmdir()
+
+
 async def test_look__an_answer_without_end(home: Path) -> None:
     async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

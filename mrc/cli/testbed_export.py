@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed export`: writes a topology for other tools, which build it without mrc."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output
+from mrc.cli.testbed_shape import add_shape, shape_of
+from mrc.errors import ConfigError
+from mrc.results.testbed import Exported
+from mrc.testbed.bed import as_argument_error
+from mrc.testbed.containerlab import containerlab
+from mrc.testbed.netns_script import netns_script
+from mrc.testbed.plan import make_plan
+
+DESCRIPTION = """\
+Write a topology, as plan shows it, for other tools. A namespace script builds
+the same namespaces with ip(8) and runs commands in them. containerlab builds
+containers, also over several machines. Faults and status require mrc testbed up.
+"""
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument(
+        "--netns-script", metavar="SCRIPT",
+        help="write a bash script with the actions up, down and exec; -: on stdout",
+    )  # fmt: skip
+    group.add_argument(
+        "--containerlab", metavar="FOLDER",
+        help="write FOLDER/NAME.clab.yml and the files of its nodes",
+    )  # fmt: skip
+    parser.add_argument(
+        "--image", default="mrc", metavar="IMAGE",
+        help="container image of all nodes, for --containerlab [%(default)s]",
+    )  # fmt: skip
+    add_shape(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    if not _IMAGE.fullmatch(args.image):
+        raise UsageError(args.prog, f"--image {args.image!r} is not the name of a container image")
+    if args.netns_script == "-" and args.json:
+        raise UsageError(args.prog, "--netns-script -: excludes --json")
+    shape = shape_of(args)
+    with as_argument_error():
+        plan = make_plan(args.name, shape)
+        if args.netns_script == "-":
+            sys.stdout.write(netns_script(plan))
+            return 0
+        if args.netns_script:
+            path = Path(args.netns_script)
+            files, then = {path.name: netns_script(plan)}, f"{_runnable(path)} up"
+            written = _write(path.parent, files)
+            path.chmod(0o755)
+        else:
+            folder = Path(args.containerlab)
+            files = containerlab(plan, args.image)
+            written = _write(folder, files)
+            then = f"containerlab deploy -t {written[0]}"
+    count = f"{len(written)} files" if len(written) > 1 else written[0]
+    out.text(f"wrote {count}; build it with: {then}")
+    out.result(Exported(name=args.name, nodes=len(plan.nodes), files=tuple(written)))
+    return 0
+
+
+def _runnable(path: Path) -> str:
+    return str(path) if "/" in str(path) else f"./{path}"
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Writes the files; returns their paths."""
+    for name, text in files.items():
+        path = folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as exc:
+            raise ConfigError(f"{path}: {exc.strerror}") from exc
+    return [str(folder / name) for name in files]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node of a plan as a script of ip(8), tc(8) and nft(8), for the tools of others. Pure.
+
+The script runs inside the node, where the interfaces are already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
+from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan
+from mrc.testbed.shape import Fabric
+
+_NETEM_PACKETS = 100_000  # netem's own limit of 1000 would drop packets on a long link
+_PER_INTERFACE = "net/ipv6/conf/default/"
+
+# The kernel prepares memory for only some SRv6 routes at a time, and refuses others meanwhile.
+_ADD_ROUTES = """\
+add_routes() {
+    file=$(mktemp)
+    cat > "$file"
+    for try in $(seq 1000); do
+        ! error=$(ip -batch "$file" 2>&1) || { rm "$file"; return; }
+        case "$error" in *"Cannot allocate memory"*) ;; *) break ;; esac
+        tail -n "+${error##*:}" "$file" > "$file.rest"
+        mv "$file.rest" "$file"
+        sleep 0.01
+    done
+    echo "$error" >&2
+    exit 1
+}
+"""
+
+
+def check(plan: Plan) -> None:
+    """Raises ValueError for a fabric that other tools cannot build."""
+    if plan.shape.fabric is Fabric.EMULATED:
+        raise ValueError(
+            "only mrc can run an emulated fabric: export a kernel fabric, without --fabric"
+        )
+
+
+def script(plan: Plan, node: Node) -> str:
+    """Lines for sh(1), for a shell that ends at the first failure (`sh -e`)."""
+    ends = list(_ends(plan, node))
+    parts = [
+        "\n".join(_sysctls(node, [name for name, _, _ in ends])),
+        _here("ip -batch -", [*_links(ends), *_addresses(node)]),
+        _ADD_ROUTES + _here("add_routes", [route_words(route) for route in node.routes]),
+        _here("tc -batch -", [line for name, _, link in ends for line in _queues(name, link)]),
+        _here("nft -f -", node.rules.splitlines()),
+        f"ip sr tunsrc set {node.tunnel_source}" if node.tunnel_source else "",
+    ]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def route_words(route: Route) -> str:
+    """A route as a command for `ip -batch`. Routes that share a destination are appended."""
+    words = ["route", "append" if route.shared else "replace"]
+    words += ["local"] if route.local else []
+    words.append(str(route.dst))
+    match route.action:
+        case EncapRed(segments):
+            words.append(f"encap seg6 mode encap.red segs {','.join(map(str, segments))}")
+        case End(block_bits, usid_bits):
+            words.append("encap seg6local action End flavors next-csid")
+            words.append(f"lblen {block_bits} nflen {usid_bits}")
+        case EndDT6(table):
+            words.append(f"encap seg6local action End.DT6 table {table}")
+    words += [] if route.via is None else [f"via {route.via}"]
+    words.append(f"dev {route.dev}")
+    words += [] if route.src is None else [f"src {route.src}"]
+    return " ".join([*words, f"metric {route.metric} proto static"])
+
+
+def _here(command: str, lines: list[str]) -> str:
+    """The command with these lines as its standard input; nothing without lines."""
+    return "\n".join([f"{command} <<'END'", *lines, "END"]) if lines else ""
+
+
+def _ends(plan: Plan, node: Node) -> Iterator[tuple[str, str, Link]]:
+    """Interface, MAC address and link of each end of a link at this node."""
+    for link in plan.links:
+        if link.lower == node.name:
+            yield link.lower_name, LOWER_MAC, link
+        if link.upper == node.name:
+            yield link.upper_name, UPPER_MAC, link
+
+
+def _sysctls(node: Node, interfaces: list[str]) -> Iterator[str]:
+    """An interface that exists already has not copied the values of `default`."""
+    for key, value in node.sysctls.items():
+        yield f"echo {value} > /proc/sys/{key}"
+        if key.startswith(_PER_INTERFACE):
+            key = key.removeprefix(_PER_INTERFACE)
+            yield from (
+                f"echo {value} > /proc/sys/net/ipv6/conf/{name}/{key}" for name in interfaces
+            )
+
+
+def _links(ends: list[tuple[str, str, Link]]) -> Iterator[str]:
+    yield "link set dev lo up"
+    for name, mac, link in ends:
+        yield f"link set dev {name} address {mac} mtu {link.mtu}"
+        yield f"link set dev {name} up"
+        yield f"address flush dev {name} scope link"  # the kernel's own, if it was up before
+
+
+def _addresses(node: Node) -> Iterator[str]:
+    for name, address in node.addresses:
+        yield f"address replace {address} dev {name} nodad"
+    for name, neighbour, mac in node.neighbours:
+        yield f"neighbour replace {neighbour} lladdr {mac} dev {name} nud permanent"
+
+
+def _queues(name: str, link: Link) -> Iterator[str]:
+    """As `mrc.testbed.queues` makes them: a tbf, a netem below it, or a netem alone."""
+    if link.shaper is not None:
+        shaper = link.shaper
+        yield (
+            f"qdisc replace dev {name} root handle 1: tbf rate {shaper.rate_bps}bit "
+            f"burst {shaper.burst_bytes} limit {shaper.limit_bytes}"
+        )
+    if link.delay_ns:
+        parent = "root" if link.shaper is None else "parent 1:1"
+        delay = f"netem delay {link.delay_ns / 1000:g}us limit {_NETEM_PACKETS}"
+        yield f"qdisc replace dev {name} {parent} handle 2: {delay}"

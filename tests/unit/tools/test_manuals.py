@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tools/wheel`: manual pages, shell completion and the systemd unit."""
+
+from __future__ import annotations
+
+import configparser
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mrc.cli.main import SUBCOMMANDS, build_parser
+
+manuals = pytest.importorskip("manuals", reason="shtab is not installed: tools/setup")
+
+ROOT = Path(__file__).resolve().parents[3]
+UNIT = ROOT / "tools" / "mrc-recv.service"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("data")
+    manuals.write(made)
+    return made
+
+
+def plain(page: str) -> str:
+    return page.replace(r"\-", "-").replace(r"\e", "\\").replace(r"\&", "")
+
+
+def test_pages__name_every_option_and_example(folder: Path) -> None:
+    parser = build_parser()
+    assert sorted(path.name for path in (folder / manuals.MAN).iterdir()) == sorted(
+        ["mrc.1", *(f"mrc-{name}.1" for name in SUBCOMMANDS)]
+    )
+    for name, (its, summary) in manuals._choices(parser):
+        page = plain((folder / manuals.MAN / f"mrc-{name}.1").read_text())
+        assert f"mrc-{name} - {summary}\n" in page
+        assert its.examples.partition("\n")[2].rstrip() in page
+        shown = {
+            option
+            for each in manuals._tree(its)
+            for action in each._actions
+            if action.help != "==SUPPRESS=="
+            for option in action.option_strings
+        }
+        assert shown and {option for option in shown if option not in page} == set()
+
+
+def test_page__sets_off_what_roff_would_act_on() -> None:
+    assert manuals._text(".x\n'y\na\\b --c") == "\\&.x\n\\&'y\na\\eb \\-\\-c"
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="apt-get install groff")
+def test_pages__are_valid_roff(folder: Path) -> None:
+    files = sorted((folder / manuals.MAN).iterdir())
+    command = ["groff", "-man", "-ww", "-Tutf8", "-z", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["mrc", "se"], "send"),
+        (["mrc", "testbed", "he"], "heal"),
+        (["mrc", "recv", "--ove"], "--overwrite"),
+        (["mrc", "send", "big."], "big.bin"),
+    ],
+)
+def test_bash__completes(folder: Path, words: list[str], expected: str) -> None:
+    script = (
+        f"source {folder / manuals.BASH / 'mrc'}; COMP_WORDS=({' '.join(words)});"
+        f" COMP_CWORD={len(words) - 1}; _shtab_mrc mrc {words[-1]} {words[-2]};"
+        " echo ${COMPREPLY[@]}"
+    )
+    (folder / "big.bin").touch()
+    command = ["bash", "--norc", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
+    assert (done.stdout.split(), done.stderr) == ([expected], "")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="apt-get install zsh")
+def test_zsh__reads_it(folder: Path) -> None:
+    subprocess.run(["zsh", "-n", folder / manuals.ZSH / "_mrc"], check=True)
+
+
+def test_unit__options_are_accepted() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(UNIT)
+    program, *words = shlex.split(unit["Service"]["ExecStart"])
+    assert program == "mrc" and words.pop() == "$MRC_RECV_OPTIONS"
+    args = build_parser(["recv"]).parse_args(words)
+    assert (args.command, args.output) == ("recv", "${STATE_DIRECTORY}")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="apt-get install systemd")
+def test_unit__is_valid(tmp_path: Path) -> None:
+    copy = tmp_path / UNIT.name
+    copy.write_text(UNIT.read_text().replace("=mrc recv", f"={sys.executable} recv"))
+    command = ["systemd-analyze", "verify", "--man=no", copy]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if copy.name in line]) == (
+        0,
+        [],
+    )
