@@ -49,6 +49,7 @@ from mrc.errors import (
 from mrc.events import ContextWarning, TraceEntry
 from mrc.exchange.admission import Admission, Claims, Limits, descriptor_limit
 from mrc.exchange.budget import Budget
+from mrc.exchange.upgrade import Guard
 from mrc.fabric import hostconfig
 from mrc.fabric.ports import LocalPort
 from mrc.tasks import cancelled
@@ -103,6 +104,7 @@ class Context:
             dispatcher=Dispatcher(opened),
             rng=random.Random(secrets.randbits(64)),
             claims=Claims(),
+            guard=None if config.security is None else Guard(config.security),
             ev_profiles=Profiles(
                 EvProfile(DEFAULT, EvSelection(active_per_plane=config.ev_active_per_plane))
             ),

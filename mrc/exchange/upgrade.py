@@ -14,6 +14,8 @@ Nothing else of the peer is read before it has proved itself. Messages are at mo
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import ssl
 from typing import Any
 
@@ -28,36 +30,81 @@ from mrc.trust.security import Security
 WRONG_CODE = "the code is wrong: it was good for one guess; start mrc recv again for a new one"
 
 
-class Codes:
-    """The one-time code of a Context. It is gone after the first guess, right or wrong."""
+_MOST_SESSIONS = 64  # that a code or secret has opened and whose further QPs may come
 
-    def __init__(self, code: str) -> None:
-        self._code = code
+
+class Guard:
+    """The security of a Context, and what has been proved so far."""
+
+    def __init__(self, security: Security) -> None:
+        self.security = security
+        self._code = security.code
+        self._identity: Identity | None = None
+        self._secrets = {_id_of(security.secret): security.secret} if security.secret else {}
 
     @property
-    def left(self) -> bool:
+    def identity(self) -> Identity:
+        """The key of this side; makes it when it is missing."""
+        if self._identity is None:
+            self._identity = self.security.load_identity()
+        return self._identity
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the one-time code is still good."""
         return bool(self._code)
 
-    def take(self) -> str:
+    def take_code(self) -> str:
+        """The one-time code, for one guess, right or wrong."""
         code, self._code = self._code, ""
         if not code:
             raise ConnectError("the one-time code has been used: start mrc recv again")
         return code
 
+    def secret(self, key: str) -> bytes | None:
+        """The secret with this id."""
+        return self._secrets.get(key)
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self._secrets)
+
+    def remember(self, key: bytes) -> None:
+        """The key of a right code lets the further QPs of the same two processes in."""
+        secret = hmac.digest(key, b"mrc session", "sha256")
+        if len(self._secrets) < _MOST_SESSIONS:
+            self._secrets[_id_of(secret)] = secret
+
+    async def connect(self, channel: Channel) -> None:
+        """Encrypts a connection that this side has opened, and proves both sides."""
+        await _connect(channel, self)
+        channel.secured = True
+
+    async def accept(self, channel: Channel) -> None:
+        """Answers a peer's wish for TLS, and lets it prove itself."""
+        await _accept(channel, self)
+        channel.secured = True
+
+
+def _id_of(secret: bytes) -> str:
+    """Names a secret without telling it."""
+    return hashlib.sha256(b"mrc id" + secret).hexdigest()[:16]
+
 
 # ---- The connecting side ----------------------------------------------------------------------
 
 
-async def connect_securely(channel: Channel, security: Security) -> None:
-    """Goes over to TLS and proves this side; raises ConnectError with the remedy."""
-    host = channel.called or channel.remote
+async def _connect(channel: Channel, guard: Guard) -> None:
+    security, host = guard.security, channel.called or channel.remote
     await channel.send(TLS)
     try:
         await channel.expect(TLS)
     except ConnectError as error:
         raise type(error)(f"{host}: {error}") from error
     try:
-        await channel.start_tls(tls.client(security.authority))
+        checked = security.authority is not None and not security.peer
+        context = tls.client(security.authority, check_hostname=checked)
+        await channel.start_tls(context, host)
     except ssl.SSLError as error:
         raise tls.explain(error, host) from error
     want = await channel.expect("want")
@@ -69,21 +116,14 @@ async def connect_securely(channel: Channel, security: Security) -> None:
         return
     server = _server_key(channel)
     binding = Binding(server, _bytes(want, "nonce"), proofs.nonce())
-    if security.code:
-        await _by_code(channel, security.code, binding, _must(ways, "code", host))
+    if guard.has_code:
+        await _by_code(channel, guard, binding, _must(ways, "code", host))
         channel.peer_identity = "code"
-        return
-    if security.secret:
-        _must(ways, "secret", host)
-        mine = proofs.mac(security.secret, "connects", binding)
-        answer = await _prove(channel, "secret", binding, mac=mine.hex())
-        proofs.check_mac(
-            _bytes(answer, "mac"), security.secret, "listens", binding,
-            f"{host} does not have this secret",
-        )  # fmt: skip
+    elif guard.ids:
+        await _by_secret(channel, guard, host, binding, _must(ways, "secret", host))
         channel.peer_identity = "secret"
-        return
-    await _by_key(channel, security, host, binding, ways)
+    else:
+        await _by_key(channel, guard, host, binding, ways)
 
 
 def _must(ways: list[Any], way: str, host: str) -> str:
@@ -100,11 +140,20 @@ async def _prove(channel: Channel, way: str, binding: Binding, **fields: str) ->
     return await channel.expect("proved")
 
 
+async def _by_secret(channel: Channel, guard: Guard, host: str, binding: Binding, way: str) -> None:
+    key = guard.ids[-1]
+    secret = guard.secret(key) or b""
+    mine = proofs.mac(secret, "connects", binding)
+    answer = await _prove(channel, way, binding, id=key, mac=mine.hex())
+    wrong = f"{host} does not have this secret"
+    proofs.check_mac(_bytes(answer, "mac"), secret, "listens", binding, wrong)
+
+
 async def _by_key(
-    channel: Channel, security: Security, host: str, binding: Binding, ways: list[Any]
+    channel: Channel, guard: Guard, host: str, binding: Binding, ways: list[Any]
 ) -> None:
     """The server is known by its fingerprint, before this side shows its own key."""
-    shown = fingerprint_of(binding.server)
+    security, shown = guard.security, fingerprint_of(binding.server)
     if security.peer:
         if shown != security.peer:
             raise ConnectError(f"{host} is {shown}, not {security.peer}")
@@ -119,26 +168,23 @@ async def _by_key(
             if not await security.ask(host, shown):
                 raise ConnectError(f"{host} was not accepted")
             known.add(host, shown)
-    identity = security.load_identity()
+    identity = guard.identity
     signature = identity.sign(binding.over("connects"))
     _must(ways, "key", host)
-    await _prove(
-        channel, "key", binding, key=identity.public.hex(), signature=signature.hex()
-    )
+    await _prove(channel, "key", binding, key=identity.public.hex(), signature=signature.hex())
     channel.peer_identity = shown
 
 
-async def _by_code(channel: Channel, code: str, binding: Binding, way: str) -> None:
-    guess = Guess(code, connects=True)
+async def _by_code(channel: Channel, guard: Guard, binding: Binding, way: str) -> None:
+    guess = Guess(guard.take_code(), connects=True)
     answer = await _prove(channel, way, binding, message=guess.message.hex())
     key = guess.key(_bytes(answer, "message", 64))
     proofs.check_mac(_bytes(answer, "mac"), key, "listens", binding, WRONG_CODE)
     await channel.send("confirm", mac=proofs.mac(key, "connects", binding).hex())
+    guard.remember(key)
 
 
-async def _by_authority(
-    channel: Channel, security: Security, host: str, ways: list[Any]
-) -> None:
+async def _by_authority(channel: Channel, security: Security, host: str, ways: list[Any]) -> None:
     _must(ways, "authority", host)
     names = tls.spiffe_names(channel.certificate())
     if security.peer and security.peer not in names:
@@ -151,17 +197,15 @@ async def _by_authority(
 # ---- The listening side -----------------------------------------------------------------------
 
 
-async def accept_securely(
-    channel: Channel, security: Security, identity: Identity, codes: Codes
-) -> None:
-    """Answers a peer's wish for TLS, and lets it prove itself. Raises ConnectError otherwise."""
+async def _accept(channel: Channel, guard: Guard) -> None:
+    security, identity = guard.security, guard.identity
     await channel.receive()  # the wish, which the caller has seen
     await channel.send(TLS)
     try:
         await channel.start_tls(tls.server(identity, security.authority))
     except ssl.SSLError as error:
         raise tls.explain(error, channel.remote) from error
-    ways = _ways(security, codes)
+    ways = _ways(guard)
     nonce = proofs.nonce()
     await channel.send("want", ways=ways, nonce=nonce.hex())
     proof = await channel.expect("prove")
@@ -177,23 +221,26 @@ async def accept_securely(
         channel.peer_identity = _by_signature(proof, binding, security)
         await channel.send("proved")
     elif way == "secret":
-        wrong = "the peer's secret is another one: both hosts need the same file"
-        proofs.check_mac(_bytes(proof, "mac"), security.secret, "connects", binding, wrong)
-        mine = proofs.mac(security.secret, "listens", binding)
+        secret = guard.secret(str(proof.get("id")))
+        if secret is None:
+            raise ConnectError("the peer's secret is another one: both hosts need the same file")
+        proofs.check_mac(_bytes(proof, "mac"), secret, "connects", binding, "a wrong secret")
+        mine = proofs.mac(secret, "listens", binding)
         await channel.send("proved", mac=mine.hex())
         channel.peer_identity = "secret"
     else:
-        await _check_code(channel, proof, binding, codes)
+        await _check_code(channel, proof, binding, guard)
         channel.peer_identity = "code"
 
 
-def _ways(security: Security, codes: Codes) -> list[str]:
+def _ways(guard: Guard) -> list[str]:
     """The ways in which this side lets peers in now."""
+    security = guard.security
     if security.authority is not None:
         return ["authority"]
     ways = [
-        ("code", codes.left),
-        ("secret", bool(security.secret)),
+        ("code", guard.has_code),
+        ("secret", bool(guard.ids)),
         ("key", bool(security.allow) or security.allow_any),
     ]
     return [way for way, open_ in ways if open_]
@@ -220,9 +267,9 @@ def _admitted(names: frozenset[str], security: Security) -> str:
 
 
 async def _check_code(
-    channel: Channel, proof: dict[str, Any], binding: Binding, codes: Codes
+    channel: Channel, proof: dict[str, Any], binding: Binding, guard: Guard
 ) -> None:
-    guess = Guess(codes.take(), connects=False)
+    guess = Guess(guard.take_code(), connects=False)
     key = guess.key(_bytes(proof, "message", 64))
     mine = proofs.mac(key, "listens", binding)
     await channel.send("proved", message=guess.message.hex(), mac=mine.hex())
@@ -231,6 +278,7 @@ async def _check_code(
     except MrcError as error:
         raise ConnectError(WRONG_CODE) from error
     proofs.check_mac(_bytes(confirmed, "mac"), key, "connects", binding, WRONG_CODE)
+    guard.remember(key)
 
 
 # ---- Both --------------------------------------------------------------------------------------

@@ -38,7 +38,14 @@ class Binding:
     def over(self, who: str) -> bytes:
         """The bytes that a proof of one side covers."""
         return b"".join(
-            (b"mrc prove 2 ", who.encode(), b"\0", self.server, self.server_nonce, self.client_nonce)
+            (
+                b"mrc prove 2 ",
+                who.encode(),
+                b"\0",
+                self.server,
+                self.server_nonce,
+                self.client_nonce,
+            )
         )
 
 

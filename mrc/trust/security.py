@@ -37,6 +37,8 @@ class Security:
     """File of the key; made when it is missing. None: $MRC_IDENTITY or ~/.config/mrc."""
     allow: tuple[str, ...] = ()
     """Who may connect: fingerprints, SPIFFE names, or files of them."""
+    plain_loopback: bool = False
+    """Processes of this host may connect without any proof."""
     allow_any: bool = False
     """Everybody who has a key may connect."""
     peer: str = ""

@@ -21,13 +21,14 @@ def server(identity: Identity | None, authority: Authority | None) -> ssl.SSLCon
     return context
 
 
-def client(authority: Authority | None) -> ssl.SSLContext:
+def client(authority: Authority | None, *, check_hostname: bool = False) -> ssl.SSLContext:
     """For the connecting side. Without an authority it takes any certificate: the caller compares
     the fingerprint."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     _load(context, None, authority)
+    context.check_hostname = check_hostname
     return context
 
 
@@ -38,9 +39,7 @@ def _context(protocol: int) -> ssl.SSLContext:
     return context
 
 
-def _load(
-    context: ssl.SSLContext, identity: Identity | None, authority: Authority | None
-) -> None:
+def _load(context: ssl.SSLContext, identity: Identity | None, authority: Authority | None) -> None:
     try:
         if authority is not None:
             context.load_verify_locations(authority.ca)
@@ -56,9 +55,7 @@ def _load(
 def spiffe_names(certificate: Any) -> frozenset[str]:
     """The SPIFFE names of a certificate that ssl has verified."""
     names = (certificate or {}).get("subjectAltName", ())
-    return frozenset(
-        value for kind, value in names if kind == "URI" and value.startswith(_SPIFFE)
-    )
+    return frozenset(value for kind, value in names if kind == "URI" and value.startswith(_SPIFFE))
 
 
 def explain(error: ssl.SSLError, host: str) -> ConnectError:
