@@ -85,6 +85,16 @@ class Context:
         )
         self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
 
+    async def code_failed(self) -> None:
+        """Returns when a peer has given a wrong one-time code and no other peer can connect; never
+        without a code.
+        """
+        guard = self._opened().guard
+        if guard is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            await guard.failed.wait()
+
     def _make_observer(self) -> Observer:
         """The observer of this Context; a subclass overrides it."""
         return Unobserved()

@@ -13,11 +13,12 @@ import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any
 
+from mrc.aio import sealing
 from mrc.aio.end import End
 from mrc.aio.local import Local, Terms
-from mrc.binding import native, verbs
+from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
 from mrc.control.profiles import EvProfile
 from mrc.enums import EvState, Integrity, Seal
@@ -34,8 +35,6 @@ from mrc.events import ProbeResult
 from mrc.exchange import findings, mpr
 from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.exchange.proof import Proof, prove
-from mrc.exchange.sealing import RANDOM_BYTES, agreed, secrets_of
-from mrc.exchange.sealing import Terms as SealTerms
 from mrc.fabric import paths
 from mrc.fabric.addresses import parse_address
 from mrc.fabric.hostconfig import HostConfig, HostPeer
@@ -44,7 +43,6 @@ from mrc.fabric.ports import SEAL_OVERHEAD, LocalPort, RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
 
 _AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
-_SEALS: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")  # by Seal
 _NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
 
 
@@ -119,14 +117,15 @@ async def _establish(
         await channel.send(message.pop("type"), **message)
         if peer is None:
             peer = await _take_hello(local, channel, terms, expected)
-        seal = _agreed_seal(channel, mine, peer)
+        seal = sealing.agreed_by(channel, mine, peer)
         plan = _plan(local, ends, channel, peer, terms.ev_profile, seal)
         end = End(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
             terms.ev_profile, terms.cc_profile,
         )  # fmt: skip
         if seal:
-            await _seal(local, queue, mine, peer, seal, first=first)
+            command = sealing.command(queue, mine, peer, seal, first=first)
+            await local.dispatcher.call(command, "seal the QP")
         await _receive_ready(local, queue, plan, peer)
         allowed = await end.controller.start()
         await _turn(channel, "rtr", first=first)
@@ -207,7 +206,7 @@ def _ends(local: Local, channel: Channel) -> _Ends:
 def _hello(
     local: Local, channel: Channel, ends: _Ends, queue: QueuePair, private: dict[str, Any]
 ) -> Hello:
-    seal = _wanted_seal(local, channel)
+    seal = sealing.wanted(local.config, channel)
     ports = [
         RemotePort(port.nic, port.address, ends.sports.of[port.plane], port.mtu)
         for port in ends.ports
@@ -222,44 +221,10 @@ def _hello(
         udp_port=local.dispatcher.device.udp_port,
         ports=tuple(ports),
         dynamic_mpr=local.config.dynamic_mpr,
-        seal=_SEALS[seal],
-        seal_random=token_hex(RANDOM_BYTES) if channel.secured else "",
+        seal=sealing.NAMES[seal],
+        seal_random=token_hex(sealing.RANDOM_BYTES) if channel.secured else "",
     )
     return Hello(host=local.name, attributes=attributes, private=private)
-
-
-def _wanted_seal(local: Local, channel: Channel) -> Seal:
-    """What this side wants for the packets; raises ConnectError if that cannot be had."""
-    seal = local.config.seal
-    if not channel.secured:
-        if seal:
-            raise ConnectError(
-                f"sealed packets ({_SEALS[seal]}) to {channel.called or channel.remote} require an"
-                " encrypted exchange"
-            )
-        return Seal.NONE
-    if native.aead_name() is None and seal is not Seal.NONE:
-        raise ConnectError(
-            "this host has no library to seal packets with: install OpenSSL (libcrypto), or choose"
-            " --seal none on both sides"
-        )
-    return Seal.AEAD if seal is None else seal
-
-
-def _seal_terms(hello: Hello) -> SealTerms:
-    attributes = hello.attributes
-    random = bytes.fromhex(attributes.seal_random)
-    return SealTerms(attributes.qpn, Seal(_SEALS.index(attributes.seal)), random)
-
-
-def _agreed_seal(channel: Channel, mine: Hello, peer: Hello) -> Seal:
-    ours, theirs = _seal_terms(mine), _seal_terms(peer)
-    seal = agreed(ours, theirs)
-    if seal and not channel.secured:
-        raise ProtocolError("the peer wants sealed packets, but the exchange is not encrypted")
-    if seal and (not theirs.random or theirs.random == ours.random):
-        raise ProtocolError("the peer sent no random bytes of its own for sealed packets")
-    return seal
 
 
 async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
@@ -454,15 +419,6 @@ def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved
 
 
 # ---- Transitions ----------------------------------------------------------------------------
-
-
-async def _seal(
-    local: Local, queue: QueuePair, mine: Hello, peer: Hello, seal: Seal, *, first: bool
-) -> None:
-    """Gives the engine the secrets of the QP."""
-    send, receive = secrets_of(_seal_terms(mine), _seal_terms(peer), first=first)
-    command = queue.set_seal(seal, peer.attributes.qpn, send=send, receive=receive)
-    await local.dispatcher.call(command, "seal the QP")
 
 
 async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hello) -> None:

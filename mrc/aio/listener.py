@@ -22,6 +22,7 @@ from mrc.aio.establish import establish, is_loopback
 from mrc.aio.local import Local, Terms
 from mrc.aio.observer import Viewers
 from mrc.aio.qp import QP
+from mrc.binding import native
 from mrc.errors import (
     BusyError,
     ConfigError,
@@ -72,6 +73,9 @@ class Listener:
 
     async def open(self, host: str | None, port: int) -> None:
         """Starts to listen on one address, or on all (None); port 0 selects a free port."""
+        if self._local.guard is not None:
+            self._local.guard.prepare()
+            native.aead_name()
         tcp = _listening_socket(host, port)
         self.port = tcp.getsockname()[1]
         self._server = await asyncio.start_server(

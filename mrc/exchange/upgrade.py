@@ -14,6 +14,7 @@ Nothing else of the peer is read before it has proved itself. Messages are at mo
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ssl
@@ -39,6 +40,8 @@ class Guard:
     def __init__(self, security: Security) -> None:
         self.security = security
         self._code = security.code
+        self.failed = asyncio.Event()
+        """a peer has given a wrong code, and no other way is open"""
         self._identity: Identity | None = None
         self._secrets = {_id_of(security.secret): security.secret} if security.secret else {}
 
@@ -48,6 +51,12 @@ class Guard:
         if self._identity is None:
             self._identity = self.security.load_identity()
         return self._identity
+
+    def prepare(self) -> None:
+        """Loads what a listening side will need, so that no peer waits for it."""
+        tls.server(self.identity, self.security.authority)
+        if self.has_code:
+            proofs.load_spake2()
 
     @property
     def has_code(self) -> bool:
@@ -114,7 +123,7 @@ async def _connect(channel: Channel, guard: Guard) -> None:
     if security.authority is not None:
         await _by_authority(channel, security, host, ways)
         return
-    server = _server_key(channel)
+    server = proofs.digest_of(channel.certificate_bytes())
     binding = Binding(server, _bytes(want, "nonce"), proofs.nonce())
     if guard.has_code:
         await _by_code(channel, guard, binding, _must(ways, "code", host))
@@ -153,7 +162,7 @@ async def _by_key(
     channel: Channel, guard: Guard, host: str, binding: Binding, ways: list[Any]
 ) -> None:
     """The server is known by its fingerprint, before this side shows its own key."""
-    security, shown = guard.security, fingerprint_of(binding.server)
+    security, shown = guard.security, fingerprint_of(_server_key(channel))
     if security.peer:
         if shown != security.peer:
             raise ConnectError(f"{host} is {shown}, not {security.peer}")
@@ -216,7 +225,7 @@ async def _accept(channel: Channel, guard: Guard) -> None:
         channel.peer_identity = _admitted(tls.spiffe_names(channel.certificate()), security)
         await channel.send("proved")
         return
-    binding = Binding(identity.public, nonce, _bytes(proof, "nonce"))
+    binding = Binding(proofs.digest_of(identity.certificate), nonce, _bytes(proof, "nonce"))
     if way == "key":
         channel.peer_identity = _by_signature(proof, binding, security)
         await channel.send("proved")
@@ -270,6 +279,17 @@ async def _check_code(
     channel: Channel, proof: dict[str, Any], binding: Binding, guard: Guard
 ) -> None:
     guess = Guess(guard.take_code(), connects=False)
+    try:
+        await _confirm_code(channel, proof, binding, guard, guess)
+    except BaseException:
+        if not _ways(guard):
+            guard.failed.set()
+        raise
+
+
+async def _confirm_code(
+    channel: Channel, proof: dict[str, Any], binding: Binding, guard: Guard, guess: Guess
+) -> None:
     key = guess.key(_bytes(proof, "message", 64))
     mine = proofs.mac(key, "listens", binding)
     await channel.send("proved", message=guess.message.hex(), mac=mine.hex())

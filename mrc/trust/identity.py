@@ -11,7 +11,8 @@ import base64
 import datetime
 import hashlib
 import os
-from dataclasses import dataclass
+import ssl
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,17 +37,52 @@ def folder() -> Path:
     return Path(base) / "mrc"
 
 
-@dataclass(frozen=True, slots=True)
 class Identity:
-    """A key with its certificate, in the file `path`."""
+    """A key with its certificate, in the file `path`. Reads the key when it is first needed."""
 
-    path: Path
-    fingerprint: str
-    public: bytes  # 32 bytes
-    _key: Ed25519PrivateKey
+    def __init__(self, path: Path, text: bytes) -> None:
+        self.path = path
+        self._text = text
+        self.certificate = _certificate(path, text)
+        """in DER"""
+
+    @cached_property
+    def _key(self) -> Ed25519PrivateKey:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+
+        try:
+            key = serialization.load_pem_private_key(self._text, None)
+        except (ValueError, TypeError) as error:
+            why = f"holds no private key without a password: {error}"
+            raise ConfigError(f"{self.path}: {why}") from error
+        if not isinstance(key, ed25519.Ed25519PrivateKey):
+            raise ConfigError(f"{self.path}: is no Ed25519 key: remove it, and mrc key makes one")
+        return key
+
+    @cached_property
+    def public(self) -> bytes:
+        """The public key, 32 bytes."""
+        return self._key.public_key().public_bytes_raw()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.public)
 
     def sign(self, message: bytes) -> bytes:
         return self._key.sign(message)
+
+
+def _certificate(path: Path, text: bytes) -> bytes:
+    if path.stat().st_mode & 0o077:
+        raise ConfigError(f"{path}: others may read this key: chmod 600 {path}")
+    begin = text.find(b"-----BEGIN CERTIFICATE-----")
+    if begin < 0:
+        raise ConfigError(f"{path}: holds no certificate: remove it, and mrc key makes one")
+    try:
+        return ssl.PEM_cert_to_DER_cert(text[begin:].decode("ascii"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: holds no certificate: {error}") from error
 
 
 def fingerprint_of(public: bytes) -> str:
@@ -64,23 +100,7 @@ def load(path: Path) -> Identity:
         text = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    return _parse(path, text)
-
-
-def _parse(path: Path, text: bytes) -> Identity:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ed25519
-
-    if path.stat().st_mode & 0o077:
-        raise ConfigError(f"{path}: others may read this key: chmod 600 {path}")
-    try:
-        key = serialization.load_pem_private_key(text, None)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: holds no private key without a password: {error}") from error
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise ConfigError(f"{path}: is no Ed25519 key: make another with: mrc key --identity FILE")
-    public = key.public_key().public_bytes_raw()
-    return Identity(path, fingerprint_of(public), public, key)
+    return Identity(path, text)
 
 
 def _make(path: Path) -> None:

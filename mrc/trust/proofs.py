@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each side proves who it is, inside TLS. Without input and output.
 
-All proofs cover the public key of the server, which each side has seen itself in the handshake, and
-random numbers of both sides. So a proof that somebody in between passes on is of no use: he has
+All proofs cover the certificate of the server, which each side has seen itself in the handshake,
+and random numbers of both sides. So a proof that somebody in between passes on is of no use: he has
 another key.
 
   key     the connecting side signs; the server has proved its own key by TLS
@@ -31,7 +31,7 @@ NONCE_BYTES = 32
 class Binding:
     """What a proof holds for: this connection, and no other."""
 
-    server: bytes  # public key
+    server: bytes  # SHA-256 of its certificate
     server_nonce: bytes
     client_nonce: bytes
 
@@ -49,6 +49,10 @@ class Binding:
         )
 
 
+def digest_of(certificate: bytes) -> bytes:
+    return hashlib.sha256(certificate).digest()
+
+
 def nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
 
@@ -62,6 +66,11 @@ def check_mac(shown: bytes, key: bytes, who: str, binding: Binding, wrong: str) 
     """Raises ConnectError(wrong) if the other side does not have the key."""
     if not hmac.compare_digest(shown, mac(key, who, binding)):
         raise ConnectError(wrong)
+
+
+def load_spake2() -> None:
+    """Loads the package ahead of the first guess."""
+    import spake2  # noqa: F401
 
 
 class Guess:
