@@ -89,6 +89,9 @@ struct mrc_trace_entry {
   uint64_t b;
 };
 
+/* The library that seals packets, or 0 when this host has none. The first call loads it. */
+const char *mrc_aead_name(void);
+
 /* cdef end */
 
 #endif

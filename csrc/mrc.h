@@ -18,15 +18,16 @@
 
 /* cdef begin */
 
-#define MRC_MAX_PORTS 32         /* ports (planes) of one engine; port numbers are 1..32 */
-#define MRC_MAX_EVS 1024         /* entropy values of one QP, active and backup together */
-#define MRC_MAX_PEER_SOURCES 256 /* source (address, UDP port) pairs of one QP's peer */
-#define MRC_MAX_BURST_PACKETS 64 /* UDP_MAX_SEGMENTS of Linux before 6.9 */
-#define MRC_MAX_HEADER 64        /* bytes of the largest header stack built by the engine */
-#define MRC_MIN_MTU 256          /* bytes of payload, smallest path MTU */
-#define MRC_MAX_MTU 16384        /* bytes of payload, largest path MTU */
-#define MRC_UDP_PORT 4791        /* default UDP destination port, as RoCEv2 */
-#define MRC_MPR_UNIT 128         /* PSNs in one unit of the maximum PSN range */
+#define MRC_MAX_PORTS 32           /* ports (planes) of one engine; port numbers are 1..32 */
+#define MRC_MAX_EVS 1024           /* entropy values of one QP, active and backup together */
+#define MRC_MAX_PEER_SOURCES 256   /* source (address, UDP port) pairs of one QP's peer */
+#define MRC_MAX_BURST_PACKETS 64   /* UDP_MAX_SEGMENTS of Linux before 6.9 */
+#define MRC_MAX_HEADER 64          /* bytes of the largest header stack built by the engine */
+#define MRC_MIN_MTU 256            /* bytes of payload, smallest path MTU */
+#define MRC_MAX_MTU 16384          /* bytes of payload, largest path MTU */
+#define MRC_UDP_PORT 4791          /* default UDP destination port, as RoCEv2 */
+#define MRC_SEAL_OVERHEAD_BYTES 24 /* of a sealed packet, beyond the ICRC that it has not */
+#define MRC_MPR_UNIT 128           /* PSNs in one unit of the maximum PSN range */
 
 /* Limits of a congestion control profile. */
 #define MRC_CC_UNIT 1000000           /* fractions are in units of 1 / MRC_CC_UNIT */
@@ -74,10 +75,6 @@ enum mrc_seal_mode {
   MRC_SEAL_NONE,
   MRC_SEAL_AUTH, /* packets are authenticated (AES-256-GMAC) */
   MRC_SEAL_AEAD  /* and their payload is encrypted (AES-256-GCM) */
-};
-
-enum {
-  MRC_SEAL_OVERHEAD_BYTES = 24 /* of a sealed packet, beyond the ICRC that it has not */
 };
 
 enum mrc_wc_opcode { MRC_WC_WRITE, MRC_WC_WRITE_IMM, MRC_WC_RECV_IMM };
@@ -387,9 +384,6 @@ int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct
                   uint64_t now_ns);
 /* Sets the EV array (in INIT). Every port must exist. -EINVAL, -ENOENT, -ENOMEM. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
-/* Seals all packets of the QP (in INIT, before the peer is set). -EINVAL, -ENOENT, -ENOMEM;
-   -ENOTSUP: the engine has no aead. */
-int mrc_qp_set_seal(mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr);
 /* Sets the sources of the peer (in INIT, after the EVs). Packets from other sources are dropped.
    -EINVAL, -ENOENT; -EADDRINUSE: a source belongs to a peer that receives at another UDP port, has
    a QP here and has answered a probe from this source; -ENOSPC: no memory, or the table is full
@@ -513,8 +507,6 @@ struct mrc_command {
    returns 0, writes -errno to `error` and one line with the cause to `message`. */
 mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *message,
                         int message_bytes);
-/* The library that seals packets, or 0 when this host has none. The first call loads it. */
-const char *mrc_aead_name(void);
 /* Stops the thread and closes the sockets; registered memory is not touched afterwards. In a child
    of fork it only closes the child's descriptors; submit, poll and run return -ECHILD there. */
 void mrc_ctx_destroy(mrc_ctx *ctx);
@@ -540,6 +532,10 @@ int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns);
 bool mrc_ctx_arm(mrc_ctx *ctx);
 
 /* cdef end */
+
+/* Seals all packets of the QP (in INIT, before the peer is set). -EINVAL, -ENOENT, -ENOMEM;
+   -ENOTSUP: the engine has no aead. */
+int mrc_qp_set_seal(mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr);
 
 /* Whether and where a switch trimmed a packet, by its code point or as the emulated fabric says. */
 enum mrc_trimmed {

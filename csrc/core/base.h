@@ -26,10 +26,7 @@ void mrc_assert_failed(const char *expression, const char *file, int line)
        bit##_rest &= bit##_rest - 1)
 
 /* Overwrites a secret, which no compiler may leave out. */
-static inline void mrc_wipe(void *memory, size_t n) {
-  memset(memory, 0, n);
-  __asm__ volatile("" : : "r"(memory) : "memory");
-}
+static inline void mrc_wipe(void *memory, size_t n) { explicit_bzero(memory, n); }
 
 /* In constant time. */
 static inline bool mrc_same(const uint8_t *one, const uint8_t *other, size_t n) {

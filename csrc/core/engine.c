@@ -64,11 +64,6 @@ void mrc_engine_destroy(struct mrc_engine *engine) {
   free(engine);
 }
 
-void mrc_engine_set_aead(struct mrc_engine *engine, const struct mrc_aead *aead) {
-  mrc_assert(engine->services.arena.staged != NULL);
-  engine->services.config.aead = aead;
-}
-
 struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn) {
   const uint32_t index = mrc_keymap_get(&engine->by_qpn, qpn);
   return index == MRC_KEYMAP_NONE ? NULL : engine->qps[index];

@@ -10,12 +10,4 @@
    The same in every call. MRC_AEAD in the environment selects one by name. */
 const struct mrc_aead *mrc_aead_best(void);
 
-/* NULL where the library cannot be loaded. */
-const struct mrc_aead *mrc_aead_ipsec_mb(void);
-const struct mrc_aead *mrc_aead_libcrypto(void);
-
-/* Memory for keys: not in core dumps, zeros in a forked child, wiped by mrc_keys_release. */
-void *mrc_keys_reserve(size_t bytes);
-void mrc_keys_release(void *memory, size_t bytes);
-
 #endif

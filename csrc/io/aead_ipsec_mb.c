@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Intel's IPsec-MB, where its headers were there when mrc was built: AES-GCM by AVX-512. */
-#include "io/aead.h"
+#include "io/aead_ipsec_mb.h"
 
 #ifdef MRC_HAVE_IPSEC_MB
 #include <dlfcn.h>
@@ -9,6 +9,7 @@
 
 #include "core/base.h"
 #include "core/wire.h"
+#include "io/keys.h"
 
 #define LIBRARY "libIPSec_MB.so.1"
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* OpenSSL's libcrypto, which Python's ssl needs too. Its functions are declared here, so that mrc
    is built without its headers; they are the same from 1.1 on. */
-#include "io/aead.h"
+#include "io/aead_libcrypto.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
 #include "core/base.h"
 #include "core/wire.h"
+#include "io/keys.h"
 
 enum { GET_TAG = 0x10, SET_TAG = 0x11 }; /* of EVP_CIPHER_CTX_ctrl */
 

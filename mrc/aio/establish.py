@@ -296,22 +296,26 @@ def _plan(
         [(plane, mtu - overhead) for plane, mtu in mtus if plane in used],
         min(local.config.mtu_limit, theirs.path_mtu),
     )
-    path_mtu = min(limits.values())
-    if path_mtu < MIN_MTU:
-        small = [plane for plane, mtu in limits.items() if mtu < MIN_MTU]
-        raise PathError(
-            f"{findings.named(small, ends.nics)} to {host}: the MTU is too small: raise it"
-        )
     return _Plan(
         evs,
         _sources(peer),
-        path_mtu,
+        _path_mtu(limits, ends, host),
         limits,
         integrity=_integrity(local.config.integrity, theirs.integrity),
         seal=seal,
         dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
         configured=configured,
     )
+
+
+def _path_mtu(limits: dict[int, int], ends: _Ends, host: str) -> int:
+    """The largest payload that all planes carry."""
+    small = [plane for plane, mtu in limits.items() if mtu < MIN_MTU]
+    if small:
+        raise PathError(
+            f"{findings.named(small, ends.nics)} to {host}: the MTU is too small: raise it"
+        )
+    return min(limits.values())
 
 
 def _configured_peer(host: HostConfig, peer: Hello) -> HostPeer:

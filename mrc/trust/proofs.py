@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each side proves who it is, inside TLS. Without input and output.
 
-All proofs cover the certificate of the server, which each side has seen itself in the handshake,
-and random numbers of both sides. So a proof that somebody in between passes on is of no use: he has
-another key.
+All proofs cover the certificate of the server, which each side has seen itself, and random numbers
+of both sides. So a proof that somebody in between passes on is of no use: he has another key.
 
   key     the connecting side signs; the server has proved its own key by TLS
   secret  both sides authenticate by HMAC under a secret of 256 bits that they share

@@ -59,7 +59,7 @@ def spiffe_names(certificate: Any) -> frozenset[str]:
 
 
 def explain(error: ssl.SSLError, host: str) -> ConnectError:
-    """The error of a TLS handshake in one line, with its remedy."""
+    """The error of TLS in one line, with its remedy."""
     code = getattr(error, "verify_code", None)
     if code == 10:
         return ConnectError(f"{host}: its certificate has expired: renew it, or check the clocks")

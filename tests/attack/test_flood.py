@@ -59,7 +59,7 @@ def test_strangers__large_hellos_cost_little(net: Net, tmp_path: Path) -> None:
     receiver = net.mrc("b", "recv", "--output", inbox(tmp_path)).until_listening()
     memory = memory_bytes(receiver)
     items = b"{}," * ((oob.HELLO_BYTES - 100) // 3)
-    body = b'{"type":"hello","version":1,"private":[' + items + b"{}]}"
+    body = b'{"type":"hello","version":2,"private":[' + items + b"{}]}"
     with contextlib.ExitStack() as stack:
         made: list[socket.socket] = []
         for number in range(48):

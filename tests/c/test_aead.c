@@ -5,6 +5,8 @@
 #include "check.h"
 #include "core/wire.h"
 #include "io/aead.h"
+#include "io/aead_ipsec_mb.h"
+#include "io/aead_libcrypto.h"
 #include "mrc.h"
 
 enum { MOST = 9000 };
