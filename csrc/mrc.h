@@ -368,7 +368,6 @@ void mrc_engine_expire(mrc_engine *engine, uint64_t now_ns);
 
 int mrc_cq_poll(mrc_engine *engine, struct mrc_wc *wcs, int capacity);
 int mrc_engine_events(mrc_engine *engine, struct mrc_event *events, int capacity);
-int mrc_engine_trace(const mrc_engine *engine, struct mrc_trace_entry *entries, int capacity);
 
 /* Registers `bytes` at `address`. `key` is lkey and rkey; the caller must draw it at random.
    `access` is a set of enum mrc_access. -EINVAL, -EEXIST (key in use), -ENOSPC. */
@@ -412,14 +411,10 @@ int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *inf
 int mrc_qp_query_evs(const mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
                      int capacity);
 
-/* Fills up to `capacity` values and returns the number of counters. */
-int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity);
 /* Names from the .def lists; 0 after the last one. */
 const char *mrc_counter_name(int index);
 const char *mrc_drop_name(int reason);
 const char *mrc_trace_name(int point);
-/* Drops per reason, indexed by reason. */
-int mrc_engine_drops(const mrc_engine *engine, uint64_t *values, int capacity);
 
 /* ---- The context: one engine, the UDP sockets of each port, and a thread that drives them. A
    polled context has no thread: one thread of the caller at a time makes all calls. ---- */

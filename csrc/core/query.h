@@ -16,4 +16,11 @@ int mrc_qp_record(mrc_engine *engine, uint32_t qpn, bool recorded);
  */
 void mrc_engine_set_aead(struct mrc_engine *engine, const struct mrc_aead *aead);
 
+/* Fills up to `capacity` values and returns the number of counters. */
+int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity);
+/* Drops per reason, indexed by reason. */
+int mrc_engine_drops(const mrc_engine *engine, uint64_t *values, int capacity);
+/* The newest entries, the oldest first. */
+int mrc_engine_trace(const mrc_engine *engine, struct mrc_trace_entry *entries, int capacity);
+
 #endif

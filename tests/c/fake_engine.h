@@ -13,6 +13,7 @@
 #include "check.h"
 #include "core/base.h"
 #include "core/counters.h"
+#include "core/query.h"
 #include "mrc.h"
 
 enum { MAX_POSTS = 4096, MAX_LOG = 64, REFUSED_QPN = 9, BURST_QPN = 5 };
