@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import uvloop
+from channels import channels
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -42,25 +43,6 @@ def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
     with asyncio.Runner(loop_factory=factory) as made:
         yield made
-
-
-@contextlib.asynccontextmanager
-async def channels() -> AsyncIterator[tuple[Channel, Channel]]:
-    """The connecting and the listening end of one TCP connection."""
-    arrived: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
-
-    def on_peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        arrived.set_result(Channel(reader, writer))
-
-    server = await asyncio.start_server(on_peer, "127.0.0.1", 0, limit=FRAME_BYTES)
-    port = server.sockets[0].getsockname()[1]
-    one = Channel(*await asyncio.open_connection("127.0.0.1", port), called="host")
-    try:
-        yield one, await arrived
-    finally:
-        one.abort()
-        (await arrived).abort()
-        server.close()
 
 
 @dataclass
