@@ -173,6 +173,7 @@ class Listener:
                 async with asyncio.timeout(seconds):
                     kind = await channel.peek(HELLO_BYTES, self._large_hello)
                     if kind == TLS:
+                        place.hear()  # as a hello: what follows takes longer than a round trip
                         kind = await self._let_prove(channel)
                 self._check_plain(channel)
                 seconds = config.exchange_timeout

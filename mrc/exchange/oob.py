@@ -40,6 +40,7 @@ from mrc.exchange.foreign import parse, shown
 from mrc.fabric.addresses import IpInterface, parse_address, read_address
 from mrc.fabric.ports import RemotePort, UdpPort
 from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
+from mrc.trust.tls import explain
 from mrc.typed import take
 
 VERSION = versions.EXCHANGE
@@ -223,7 +224,7 @@ class Channel:
             header = await self._reader.readexactly(_LENGTH.size)
             body = await self._reader.readexactly(decode_length(header, limit))
         except ssl.SSLError as error:
-            raise ConnectError(f"the peer ended TLS: {error.reason or error}") from error
+            raise explain(error, self.called or self.remote) from error
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
         self.received_bytes += len(header) + len(body)
@@ -231,6 +232,12 @@ class Channel:
 
     async def start_tls(self, context: ssl.SSLContext, server_hostname: str | None = None) -> None:
         """Goes over to TLS; raises ssl.SSLError, or PeerGoneError when the peer has gone."""
+        # asyncio would hand out what has arrived by now as if it had been said inside TLS. From
+        # here to the change of the protocol nothing else runs, so no more of it can arrive.
+        if self._reader._buffer:  # type: ignore[attr-defined]
+            raise ProtocolError("the peer, or somebody in between, went on without TLS")
+        protocol: Any = self._writer.transport.get_protocol()
+        protocol._over_ssl = True  # otherwise asyncio logs a line for each broken start of TLS
         try:
             await self._writer.start_tls(context, server_hostname=server_hostname)
         except ssl.SSLError:

@@ -20,7 +20,7 @@ import hmac
 import ssl
 from typing import Any
 
-from mrc.errors import ConnectError, MrcError, ProtocolError
+from mrc.errors import ConnectError, MrcError, PeerGoneError, ProtocolError
 from mrc.exchange.oob import TLS, Channel
 from mrc.trust import proofs, tls
 from mrc.trust.identity import Identity, fingerprint_of, is_signed, public_of
@@ -31,6 +31,14 @@ from mrc.trust.security import Security
 WRONG_CODE = "the code is wrong: it was good for one guess; start mrc recv again for a new one"
 
 
+_CERTIFICATE_REFUSED = (
+    "the peer did not take this host's certificate (its log says why), or has too many connections"
+)
+_ENDED_EARLY = (
+    "the peer ended the connection before any proof: it takes certificates of its authority only"
+    " (--ca, --cert, --key), or has too many connections"
+)
+_NAMELESS = "a host without a SPIFFE name"
 _MOST_SESSIONS = 64  # that a code or secret has opened and whose further QPs may come
 
 
@@ -44,6 +52,9 @@ class Guard:
         """a peer has given a wrong code, and no other way is open"""
         self._identity: Identity | None = None
         self._secrets = {_id_of(security.secret): security.secret} if security.secret else {}
+        authority = security.authority
+        self.connects = tls.client(authority, check_hostname=not security.peer)
+        self._listens: tls.Loaded | None = None
 
     @property
     def identity(self) -> Identity:
@@ -54,9 +65,17 @@ class Guard:
 
     def prepare(self) -> None:
         """Loads what a listening side will need, so that no peer waits for it."""
-        tls.server(self.identity, self.security.authority)
+        self.listens.context()
         if self.has_code:
             proofs.load_spake2()
+
+    @property
+    def listens(self) -> tls.Loaded:
+        """TLS of the listening side; makes the key that it needs without an authority."""
+        if self._listens is None:
+            authority = self.security.authority
+            self._listens = tls.server(None if authority else self.identity, authority)
+        return self._listens
 
     @property
     def has_code(self) -> bool:
@@ -111,12 +130,18 @@ async def _connect(channel: Channel, guard: Guard) -> None:
     except ConnectError as error:
         raise type(error)(f"{host}: {error}") from error
     try:
-        checked = security.authority is not None and not security.peer
-        context = tls.client(security.authority, check_hostname=checked)
-        await channel.start_tls(context, host)
+        await channel.start_tls(guard.connects.context(), host)
     except ssl.SSLError as error:
         raise tls.explain(error, host) from error
-    want = await channel.expect("want")
+    try:
+        want = await channel.expect("want")
+    except PeerGoneError as error:
+        # asyncio sends no alert when it refuses a certificate. A peer under a flood of connections
+        # ends some of them here too, so this stays an error after which `connect` tries again.
+        if security.authority is None:
+            raise PeerGoneError(_ENDED_EARLY) from error
+        tls.check_dates(security.authority.certificate)
+        raise PeerGoneError(_CERTIFICATE_REFUSED) from error
     ways = want.get("ways")
     if not isinstance(ways, list):
         raise ProtocolError("the peer does not say how to prove oneself")
@@ -195,23 +220,23 @@ async def _by_code(channel: Channel, guard: Guard, binding: Binding, way: str) -
 
 async def _by_authority(channel: Channel, security: Security, host: str, ways: list[Any]) -> None:
     _must(ways, "authority", host)
-    names = tls.spiffe_names(channel.certificate())
-    if security.peer and security.peer not in names:
-        raise ConnectError(f"{host} is {_listed(names)}, not {security.peer}")
+    name = tls.spiffe_name(channel.certificate())
+    if security.peer and name != security.peer:
+        raise ConnectError(f"{host} is {name or _NAMELESS}, not {security.peer}")
     await channel.send("prove", way="authority", nonce="")
     await channel.expect("proved")
-    channel.peer_identity = min(names, default="certificate")
+    channel.peer_identity = name or "certificate"
 
 
 # ---- The listening side -----------------------------------------------------------------------
 
 
 async def _accept(channel: Channel, guard: Guard) -> None:
-    security, identity = guard.security, guard.identity
+    security, context = guard.security, guard.listens.context()
     await channel.receive()  # the wish, which the caller has seen
     await channel.send(TLS)
     try:
-        await channel.start_tls(tls.server(identity, security.authority))
+        await channel.start_tls(context)
     except ssl.SSLError as error:
         raise tls.explain(error, channel.remote) from error
     ways = _ways(guard)
@@ -222,10 +247,10 @@ async def _accept(channel: Channel, guard: Guard) -> None:
     if way not in ways:
         raise ConnectError("this host does not take this proof: see mrc recv --help, trust")
     if way == "authority":
-        channel.peer_identity = _admitted(tls.spiffe_names(channel.certificate()), security)
+        channel.peer_identity = _admitted(tls.spiffe_name(channel.certificate()), security)
         await channel.send("proved")
         return
-    binding = Binding(proofs.digest_of(identity.certificate), nonce, _bytes(proof, "nonce"))
+    binding = Binding(proofs.digest_of(guard.identity.certificate), nonce, _bytes(proof, "nonce"))
     if way == "key":
         channel.peer_identity = _by_signature(proof, binding, security)
         await channel.send("proved")
@@ -265,14 +290,13 @@ def _by_signature(proof: dict[str, Any], binding: Binding, security: Security) -
     return shown
 
 
-def _admitted(names: frozenset[str], security: Security) -> str:
-    """The SPIFFE name that lets a peer in; any certificate of the authority if none is required."""
-    if not security.allow:
-        return min(names, default="certificate")
-    found = names & allowed(security.allow)
-    if not found:
-        raise ConnectError(f"{_listed(names)} may not connect here")
-    return min(found)
+def _admitted(name: str, security: Security) -> str:
+    """What lets a peer in: its SPIFFE name, or any certificate where none is required."""
+    if security.allow and name not in allowed(security.allow):
+        raise ConnectError(
+            f"{name or _NAMELESS} may not connect here: the receiver's --allow can name it"
+        )
+    return name or "certificate"
 
 
 async def _check_code(
@@ -324,7 +348,3 @@ def _bytes(message: dict[str, Any], name: str, most: int = 32) -> bytes:
     if not 0 < len(found) <= most or (most == 32 and len(found) != 32):
         raise ProtocolError(f"the peer sent no proper {name!r}")
     return found
-
-
-def _listed(names: frozenset[str]) -> str:
-    return ", ".join(sorted(names)) or "a host without a SPIFFE name"

@@ -85,8 +85,9 @@ class Guess:
     def key(self, message: bytes) -> bytes:
         """The key that both sides have if their codes are the same."""
         from spake2 import SPAKEError
+        from spake2.ed25519_basic import NotOnCurve
 
         try:
             return bytes(self._spake.finish(message))
-        except (SPAKEError, ValueError, AssertionError) as error:
+        except (SPAKEError, NotOnCurve, ValueError, AssertionError) as error:
             raise ProtocolError("the peer sent a message of SPAKE2 that is none") from error

@@ -12,17 +12,25 @@ from mrc.trust import words
 from mrc.trust.identity import Identity, default_path, load
 
 SECRET_BYTES = 32
+SPIFFE = "spiffe://"
 Ask = Callable[[str, str], Awaitable[bool]]
 """Asks the user about a host and its fingerprint; True: go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Files of a certificate authority, and of a certificate and its key that it signed."""
+    """Files of a certificate authority, and of a certificate and its key that it signed.
+
+    mrc reads them anew when they change.
+    """
 
     ca: Path
     certificate: Path
     key: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.ca, self.certificate, self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,11 @@ class Security:
                 object.__setattr__(self, "code", words.normal(self.code))
             except ValueError as error:
                 raise ConfigError(f"code: {error}") from None
+
+        if self.peer and self.peer.startswith(SPIFFE) != (self.authority is not None):
+            what = "a SPIFFE name" if self.authority is not None else "a fingerprint of mrc key"
+            with_ = "with" if self.authority is not None else "without"
+            raise ConfigError(f"peer: {self.peer!r:.60} is not {what}, {with_} an authority")
 
     def load_identity(self) -> Identity:
         """The identity; makes it when it is missing."""

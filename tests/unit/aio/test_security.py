@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from pathlib import Path
 
 import pytest
+from meetings import meet, refused
 
 import mrc
 from mrc.enums import Seal
@@ -28,41 +28,6 @@ def ours(tmp_path: Path) -> Identity:
 @pytest.fixture
 def theirs(tmp_path: Path) -> Identity:
     return load(tmp_path / "b.pem")
-
-
-async def meet(
-    connecting: Security | None,
-    listening: Security | None,
-    *,
-    times: int = 1,
-    seal: Seal | None = None,
-) -> list[tuple[mrc.QP, mrc.QP]]:
-    """Connects, sends a few bytes each way, and returns the two ends, closed."""
-    config = mrc.ContextConfig(interfaces=("lo",), security=connecting, seal=seal)
-    met = []
-    async with (
-        mrc.Context(config) as one,
-        mrc.Context(dataclasses.replace(config, security=listening)) as other,
-        await other.listen("127.0.0.1", 0) as listener,
-    ):
-        for _ in range(times):
-            out, back = await asyncio.gather(
-                one.connect("127.0.0.1", listener.port, timeout=5), listener.accept(timeout=5)
-            )
-            async with out, back:
-                await out.write_imm(imm=7)
-                await back.write_imm(imm=8)
-                assert (await anext(aiter(back.immediates()))).imm == 7
-                assert (await anext(aiter(out.immediates()))).imm == 8
-            met.append((out, back))
-    return met
-
-
-async def refused(connecting: Security | None, listening: Security | None) -> str:
-    with pytest.raises(ConnectError) as caught:
-        await meet(connecting, listening)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 async def test_plain__proves_nothing() -> None:
