@@ -14,17 +14,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "info.h"
+
 /* cdef begin */
 
-#define MRC_MAX_PORTS 32         /* ports (planes) of one engine; port numbers are 1..32 */
-#define MRC_MAX_EVS 1024         /* entropy values of one QP, active and backup together */
-#define MRC_MAX_PEER_SOURCES 256 /* source (address, UDP port) pairs of one QP's peer */
-#define MRC_MAX_BURST_PACKETS 64 /* UDP_MAX_SEGMENTS of Linux before 6.9 */
-#define MRC_MAX_HEADER 64        /* bytes of the largest header stack built by the engine */
-#define MRC_MIN_MTU 256          /* bytes of payload, smallest path MTU */
-#define MRC_MAX_MTU 16384        /* bytes of payload, largest path MTU */
-#define MRC_UDP_PORT 4791        /* default UDP destination port, as RoCEv2 */
-#define MRC_MPR_UNIT 128         /* PSNs in one unit of the maximum PSN range */
+#define MRC_MAX_PORTS 32           /* ports (planes) of one engine; port numbers are 1..32 */
+#define MRC_MAX_EVS 1024           /* entropy values of one QP, active and backup together */
+#define MRC_MAX_PEER_SOURCES 256   /* source (address, UDP port) pairs of one QP's peer */
+#define MRC_MAX_BURST_PACKETS 64   /* UDP_MAX_SEGMENTS of Linux before 6.9 */
+#define MRC_MAX_HEADER 64          /* bytes of the largest header stack built by the engine */
+#define MRC_MIN_MTU 256            /* bytes of payload, smallest path MTU */
+#define MRC_MAX_MTU 16384          /* bytes of payload, largest path MTU */
+#define MRC_UDP_PORT 4791          /* default UDP destination port, as RoCEv2 */
+#define MRC_SEAL_OVERHEAD_BYTES 24 /* of a sealed packet, beyond the ICRC that it has not */
+#define MRC_MPR_UNIT 128           /* PSNs in one unit of the maximum PSN range */
 
 /* Limits of a congestion control profile. */
 #define MRC_CC_UNIT 1000000           /* fractions are in units of 1 / MRC_CC_UNIT */
@@ -67,6 +70,12 @@ enum mrc_wc_status {
 };
 
 enum mrc_integrity { MRC_INTEGRITY_ICRC, MRC_INTEGRITY_UDP };
+
+enum mrc_seal_mode {
+  MRC_SEAL_NONE,
+  MRC_SEAL_AUTH, /* packets are authenticated (AES-256-GMAC) */
+  MRC_SEAL_AEAD  /* and their payload is encrypted (AES-256-GCM) */
+};
 
 enum mrc_wc_opcode { MRC_WC_WRITE, MRC_WC_WRITE_IMM, MRC_WC_RECV_IMM };
 
@@ -157,14 +166,14 @@ struct mrc_meta {
   uint8_t trimmed;     /* enum mrc_trimmed */
 };
 
-/* One packet of a burst: header bytes, a part of an MR, trailer bytes (pad and ICRC). */
+/* One packet of a burst: header bytes, a part of an MR, trailer bytes (pad, ICRC or seal). */
 struct mrc_packet {
   uint8_t header[64];
   const uint8_t *payload; /* into the MR, or 0 */
   uint32_t payload_bytes;
   uint16_t header_bytes;
   uint16_t trailer_bytes;
-  uint8_t trailer[8];
+  uint8_t trailer[32];
   uint32_t _slot; /* engine private: identifies the packet at the commit */
   uint32_t _kind; /* engine private */
 };
@@ -184,11 +193,13 @@ struct mrc_burst {
   uint16_t reserved;     /* 0 */
   uint32_t packet_bytes; /* UDP payload bytes of each packet but the last */
   const struct mrc_packet *packets;
-  const uint8_t *staged; /* the bytes of all packets, side by side; or 0 */
+  const uint8_t *staged; /* the bytes of all packets, side by side; 0: send those of `packets` */
   uint32_t _qp;          /* engine private */
   uint32_t _ev;          /* engine private */
   uint32_t _icrc; /* engine private: CRC of the IP and UDP headers, for packets of packet_bytes */
 };
+
+struct mrc_aead; /* csrc/core/aead.h */
 
 /* An engine's fixed sizes and policies. 0 in a field selects the default in brackets. */
 struct mrc_engine_config {
@@ -202,8 +213,10 @@ struct mrc_engine_config {
   uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [262144] */
   uint32_t sack_delay_ns;        /* longest delay of a SACK below the threshold [500000] */
   uint32_t staged_packet_bytes;  /* bursts of packets up to this size are staged [0: none] */
+  uint32_t seal_epoch_bits;      /* 2^n sealed packets have one key, 6..21 [21] */
   uint32_t noise_ns; /* how late this host and its peers may run, without a cause in the network:
                         1 us to 1 s. All minimum timeouts scale with it [500000] */
+  const struct mrc_aead *aead; /* seals packets; 0: no QP can be sealed. A context has its own */
 };
 
 /* An entropy value: the name of a path, and the addresses and socket that lead there. */
@@ -223,6 +236,15 @@ struct mrc_peer_source {
   uint8_t address[16];
   uint16_t sport;
   uint16_t reserved; /* 0 */
+};
+
+/* How the packets of a QP are sealed. The secrets are random, of this QP alone, and the peer has
+   the same two the other way round. */
+struct mrc_seal_attr {
+  uint32_t mode;     /* enum mrc_seal_mode, not NONE */
+  uint32_t peer_qpn; /* the later dest_qpn */
+  uint8_t send[32];
+  uint8_t receive[32];
 };
 
 /* Parameters of MRC_CC_NSCC, under OCP's names. 0 in a field selects the default in brackets, by
@@ -311,87 +333,6 @@ struct mrc_probe_attr {
   uint8_t reserved[3]; /* 0 */
 };
 
-/* State of one EV. */
-struct mrc_ev_info {
-  uint32_t ev;
-  uint8_t port;
-  uint8_t state;  /* enum mrc_ev_state */
-  uint8_t active; /* 1: in the rotation, 0: backup */
-  uint8_t reserved;
-  uint64_t sent_packets;
-  uint64_t sent_bytes; /* payload */
-  uint64_t lost_packets;
-  uint64_t sent_probes; /* EV probes */
-  int64_t rtt_ns;       /* smoothed; -1 before the first sample */
-};
-
-/* State of one plane of a QP. */
-struct mrc_plane_info {
-  uint64_t sent_packets; /* data packets, retransmissions included */
-  uint64_t sent_bytes;   /* their payload */
-  uint64_t lost_packets;
-  uint64_t received_packets; /* data packets placed */
-  uint64_t received_bytes;   /* their payload, each byte once */
-  int64_t rtt_ns;            /* smoothed; -1 before the first sample */
-  int64_t base_rtt_ns;       /* smallest seen; -1 before the first sample */
-  uint64_t inflight_bytes;
-  uint64_t cwnd_bytes;    /* window of the plane; with NSCC and equal shares that of the QP */
-  uint8_t suspended;      /* 1: carries probes only, as long as another plane carries data */
-  uint8_t slow;           /* 1: carries much less than the others, see MRC_EVENT_PLANE_SHARE */
-  uint8_t reserved[2];    /* 0 */
-  uint32_t share_percent; /* bytes carried by all QPs to the peer in the last period, in per cent of
-                             the mean of the other planes; 100 before, and with equal shares */
-};
-
-/* State of one QP. */
-struct mrc_qp_info {
-  uint32_t qpn;
-  uint32_t state;        /* enum mrc_qp_state */
-  uint32_t status;       /* enum mrc_wc_status that ended the QP */
-  uint32_t outstanding;  /* work requests posted and not completed */
-  uint64_t sent_packets; /* data packets, retransmissions included */
-  uint64_t retransmitted_packets;
-  uint64_t spurious_packets;   /* declared lost, but had arrived */
-  uint64_t first_sent_bytes;   /* payload of first transmissions */
-  uint64_t acknowledged_bytes; /* payload acknowledged, each byte once */
-  uint64_t received_bytes;     /* payload placed, each byte once */
-  uint64_t cwnd_bytes;         /* sum over the planes */
-  uint64_t inflight_bytes;
-  int64_t rtt_ns; /* smoothed over all planes; -1 before the first sample */
-  uint32_t path_mtu;
-  uint32_t timeouts; /* local timeouts and refusals (NACK) since the last progress */
-  uint32_t peer_mpr; /* PSNs that the peer grants now */
-  uint32_t reserved;
-  struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n; 0 where there is no port */
-};
-
-/* Payload delivered to QPs over time, from MRC_COMMAND_RECORD_START on, on CLOCK_MONOTONIC. The
-   caller must not touch it until the reply to RECORD_STOP or the end of the context. */
-struct mrc_recording {
-  const uint32_t *qpns; /* n_qps QP numbers */
-  uint64_t *bytes;      /* n_bins rows with one number for each port; all 0 at the start */
-  uint32_t n_qps;       /* 0: every QP, also QPs that are created later */
-  uint32_t n_ports;     /* ports 1..n_ports are recorded; at most n_ports of the context */
-  uint32_t n_bins;      /* even */
-  uint32_t reserved;    /* 0 */
-  uint64_t width_ns;    /* of a bin; when all bins are in use, pairs are merged and it doubles */
-  /* The caller sets these to 0, the datapath fills them in. */
-  uint64_t start_ns;          /* start of the first bin */
-  uint64_t end_ns;            /* time of RECORD_STOP */
-  uint64_t first_ns;          /* first delivery; 0 before */
-  uint64_t last_ns;           /* last delivery */
-  uint64_t longest_gap_ns;    /* longest time between two deliveries in a row */
-  uint64_t longest_gap_at_ns; /* start of that time */
-};
-
-struct mrc_trace_entry {
-  uint64_t now_ns;
-  uint32_t point; /* index into trace.def */
-  uint32_t qpn;
-  uint64_t a;
-  uint64_t b;
-};
-
 /* ---- The engine: same inputs, same outputs, byte for byte. One thread at a time. ---- */
 
 typedef struct mrc_engine mrc_engine;
@@ -401,9 +342,10 @@ mrc_engine *mrc_engine_create(const struct mrc_engine_config *config);
 void mrc_engine_destroy(mrc_engine *engine);
 
 /* Processes UDP payloads that arrived together, of packet_bytes but for a shorter last one. Returns
-   0 or the drop reason (drops.def, positive) of the last. */
-int mrc_engine_receive(mrc_engine *engine, const uint8_t *packets, size_t bytes,
-                       size_t packet_bytes, const struct mrc_meta *meta, uint64_t now_ns);
+   0 or the drop reason (drops.def, positive) of the last. Sealed payloads are decrypted in place.
+ */
+int mrc_engine_receive(mrc_engine *engine, uint8_t *packets, size_t bytes, size_t packet_bytes,
+                       const struct mrc_meta *meta, uint64_t now_ns);
 
 /* Fills up to `capacity` bursts and returns their number. If it is above 0, the next call must be
    mrc_engine_commit. The bursts stay valid until then. */
@@ -426,7 +368,6 @@ void mrc_engine_expire(mrc_engine *engine, uint64_t now_ns);
 
 int mrc_cq_poll(mrc_engine *engine, struct mrc_wc *wcs, int capacity);
 int mrc_engine_events(mrc_engine *engine, struct mrc_event *events, int capacity);
-int mrc_engine_trace(const mrc_engine *engine, struct mrc_trace_entry *entries, int capacity);
 
 /* Registers `bytes` at `address`. `key` is lkey and rkey; the caller must draw it at random.
    `access` is a set of enum mrc_access. -EINVAL, -EEXIST (key in use), -ENOSPC. */
@@ -470,14 +411,10 @@ int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *inf
 int mrc_qp_query_evs(const mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
                      int capacity);
 
-/* Fills up to `capacity` values and returns the number of counters. */
-int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity);
 /* Names from the .def lists; 0 after the last one. */
 const char *mrc_counter_name(int index);
 const char *mrc_drop_name(int reason);
 const char *mrc_trace_name(int point);
-/* Drops per reason, indexed by reason. */
-int mrc_engine_drops(const mrc_engine *engine, uint64_t *values, int capacity);
 
 /* ---- The context: one engine, the UDP sockets of each port, and a thread that drives them. A
    polled context has no thread: one thread of the caller at a time makes all calls. ---- */
@@ -523,6 +460,7 @@ enum mrc_command_op {
   MRC_COMMAND_QP_SET_EVS,    /* qpn, pointer = struct mrc_ev_attr[value]; -ENETDOWN: a port is
                                 closed, or its address or source ports have changed */
   MRC_COMMAND_QP_SET_PEER,   /* qpn, pointer = struct mrc_peer_source[value] */
+  MRC_COMMAND_QP_SET_SEAL,   /* qpn, pointer = struct mrc_seal_attr */
   MRC_COMMAND_QP_DESTROY,    /* qpn */
   MRC_COMMAND_QP_POST,       /* qpn, wr; a reply comes only if the post failed */
   MRC_COMMAND_QP_POST_MANY,  /* the same, for pointer = struct mrc_wr[value] */
@@ -589,6 +527,10 @@ int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns);
 bool mrc_ctx_arm(mrc_ctx *ctx);
 
 /* cdef end */
+
+/* Seals all packets of the QP (in INIT, before the peer is set). -EINVAL, -ENOENT, -ENOMEM;
+   -ENOTSUP: the engine has no aead. */
+int mrc_qp_set_seal(mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr);
 
 /* Whether and where a switch trimmed a packet, by its code point or as the emulated fabric says. */
 enum mrc_trimmed {

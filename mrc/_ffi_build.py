@@ -74,6 +74,12 @@ def crc_library() -> tuple[list[tuple[str, str]], list[str]]:
     return [], ["-lz"] if links(zlib, "-lz") else ["-l:libz.so.1"]
 
 
+def cipher_macros() -> list[tuple[str, str]]:
+    """Returns the macro for IPsec-MB when its header is there; the library is loaded later."""
+    code = "#include <intel-ipsec-mb.h>\nint main(void) { return IMB_VERSION_NUM < 0x10000; }\n"
+    return [("MRC_HAVE_IPSEC_MB", "1")] if links(code) else []
+
+
 def lto_flags() -> list[str]:
     """Returns the flags for optimization at link time, where compiler and linker support it."""
     return [LTO] if links("int main(void) { return 0; }\n", LTO) else []
@@ -101,7 +107,7 @@ def describe(
         sources=sources(root, folders),
         depends=headers(root, folders),
         include_dirs=["csrc"],
-        define_macros=macros,
+        define_macros=[*macros, *cipher_macros()],
         extra_compile_args=[*compile_flags(os.environ), *lto],
         extra_link_args=["-O3", *lto, *crc_args, *link_args],
     )
@@ -110,7 +116,7 @@ def describe(
 
 def builder() -> FFI:
     """The engine and its driver over sockets."""
-    return describe("mrc._core", ["mrc.h"], CORE, ["-pthread"])
+    return describe("mrc._core", ["info.h", "mrc.h"], CORE, ["-pthread"])
 
 
 def sim_builder() -> FFI:

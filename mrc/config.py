@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mrc import limits
-from mrc.enums import CcKind, Integrity, PlaneShares
+from mrc.enums import CcKind, Integrity, PlaneShares, Seal
 from mrc.errors import ConfigError
 from mrc.exchange import mpr
 from mrc.fabric.hostconfig import HostConfig
+from mrc.trust.security import Security
 
 MAX_PEER_BYTES = 1 << 30
 
@@ -162,6 +163,11 @@ class ContextConfig:
     """How planes share the load; EQUAL is the rule of the MRC specification, for equal planes."""
     integrity: Integrity = Integrity.ICRC
     """How packets are protected from corruption; UDP applies only if both sides choose it."""
+    seal: Seal | None = None
+    """How packets are sealed; None: AEAD with a peer whose exchange is encrypted, else NONE. The
+    stronger wish of both sides holds; a seal requires an encrypted exchange."""
+    security: Security | None = None
+    """Who the peers must be, and how this host proves itself; None: everything is plain."""
     spray: int = 0
     """Maximum number of packets in a burst; 0: the engine chooses."""
     ev_active_per_plane: int = 0

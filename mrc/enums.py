@@ -162,6 +162,14 @@ class Integrity(IntEnum):
     UDP = 1
 
 
+class Seal(IntEnum):
+    """How packets are sealed: not, authenticated, or encrypted as well."""
+
+    NONE = 0
+    AUTH = 1
+    AEAD = 2
+
+
 class CcKind(IntEnum):
     """Congestion control of a QP: delay-based, none, or MRC's own NSCC."""
 
@@ -186,19 +194,20 @@ class CommandOp(IntEnum):
     QP_MODIFY = 3
     QP_SET_EVS = 4
     QP_SET_PEER = 5
-    QP_DESTROY = 6
-    QP_POST = 7
-    QP_POST_MANY = 8
-    QP_PROBE_EV = 9
-    QP_SET_EV_STATE = 10
-    QP_QUERY = 11
-    QP_QUERY_EVS = 12
-    COUNTERS = 13
-    DROPS = 14
-    TRACE = 15
-    PORT_UP = 16
-    QP_SET_MPR = 17
-    RECORD_START = 18
-    RECORD_STOP = 19
-    PORT_OPEN = 20
-    PORT_CLOSE = 21
+    QP_SET_SEAL = 6
+    QP_DESTROY = 7
+    QP_POST = 8
+    QP_POST_MANY = 9
+    QP_PROBE_EV = 10
+    QP_SET_EV_STATE = 11
+    QP_QUERY = 12
+    QP_QUERY_EVS = 13
+    COUNTERS = 14
+    DROPS = 15
+    TRACE = 16
+    PORT_UP = 17
+    QP_SET_MPR = 18
+    RECORD_START = 19
+    RECORD_STOP = 20
+    PORT_OPEN = 21
+    PORT_CLOSE = 22

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-EXCHANGE = 1
+EXCHANGE = 2
 TRANSFER = 4
 DIGEST = "xxh3_128"  # of a transferred file

@@ -9,11 +9,11 @@
 #define MAX_CLAIMS 4 /* unproven claims to its source that are checked for one request */
 #define MAX_TRIES 8  /* EVs tried per QP, to find one that leads back to the requesting address */
 
-void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_peer *peer) {
+void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_qp *qp, bool last) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < answers->n; i++) {
     const struct mrc_answer answer = answers->ring[(answers->head + i) % MRC_MAX_ANSWERS];
-    if (answer.peer == peer) continue;
+    if (answer.qp == qp || (last && answer.peer == qp->peer)) continue;
     answers->ring[(answers->head + kept++) % MRC_MAX_ANSWERS] = answer;
   }
   answers->n = kept;
@@ -34,19 +34,20 @@ static bool leads_astray(const struct mrc_peers *peers, const struct mrc_answer 
 }
 
 /* An EV of the plane on which the request arrived, so that the request tests both directions of the
-   plane. If possible, the EV leads back to the requesting address. */
+   plane. If possible, the EV leads back to the requesting address. It is one of the QP that sealed
+   the request: other QPs' keys may not be known to the peer yet. */
 static uint16_t answer_ev(const struct mrc_peers *peers, const struct mrc_answer *answer,
                           const struct mrc_peer *peer, struct mrc_qp **qp, bool *astray) {
   uint16_t ev = MRC_EV_NONE;
   *astray = false;
-  for (*qp = peer->qps; *qp != NULL; *qp = (*qp)->peer_next) {
+  for (*qp = answer->qp != NULL ? answer->qp : peer->qps; *qp != NULL; *qp = (*qp)->peer_next) {
     struct mrc_evset *set = &(*qp)->evset;
     for (int tries = 0; tries < MAX_TRIES; tries++) {
       ev = mrc_evset_any(set, mrc_plane_of(answer->port));
       *astray = ev != MRC_EV_NONE && leads_astray(peers, answer, peer, set, ev);
       if (!*astray) break;
     }
-    if (ev != MRC_EV_NONE) break;
+    if (ev != MRC_EV_NONE || answer->qp != NULL) break;
   }
   return ev;
 }
@@ -58,8 +59,9 @@ static const struct mrc_peer *asker_of(const struct mrc_peers *peers, uint32_t f
   const uint16_t sport = peers->entries[first].source.sport;
   const struct mrc_peer *asker = NULL;
   int claims = 0;
-  if (mrc_peers_find(peers, answer->asker, sport, first) == 0) return mrc_peers_at(peers, first);
-  for (uint32_t i = first; i != 0; i = mrc_peers_find(peers, answer->asker, sport, i)) {
+  if (mrc_peers_find_plain(peers, answer->asker, sport, first) == 0)
+    return mrc_peers_at(peers, first);
+  for (uint32_t i = first; i != 0; i = mrc_peers_find_plain(peers, answer->asker, sport, i)) {
     const struct mrc_peer *peer = mrc_peers_at(peers, i);
     struct mrc_qp *qp;
     bool astray;
@@ -72,9 +74,10 @@ static const struct mrc_peer *asker_of(const struct mrc_peers *peers, uint32_t f
 
 int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers,
                           struct mrc_answers *answers, const struct mrc_wire *wire,
-                          const struct mrc_meta *meta, uint64_t now_ns) {
-  const uint32_t entry = mrc_peers_find(peers, meta->src, meta->sport, 0);
-  mrc_assert(entry != 0); /* mrc_engine_receive drops packets from unknown sources */
+                          const struct mrc_meta *meta, struct mrc_qp *sealer, uint64_t now_ns) {
+  const uint32_t entry =
+      sealer != NULL ? 0 : mrc_peers_find_plain(peers, meta->src, meta->sport, 0);
+  mrc_assert(sealer != NULL || entry != 0); /* mrc_engine_receive drops what is from others */
   if (answers->n == MRC_MAX_ANSWERS) {
     mrc_count(services, MRC_COUNTER_ANSWERS_DROPPED, 1);
     return mrc_drop(services, MRC_DROP_RATE, MRC_ENDPOINT_QPN, 0);
@@ -82,16 +85,18 @@ int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers
   const bool status = wire->endpoint.op == MRC_ENDPOINT_PORT_STATUS;
   if (status && (wire->endpoint.port_status_mask >> mrc_plane_of(meta->port) & 1) == 0)
     return mrc_drop(services, MRC_DROP_PORT_STATUS, MRC_ENDPOINT_QPN, 0);
-  if (status)
-    for (uint32_t i = entry; i != 0; i = mrc_peers_find(peers, meta->src, meta->sport, i))
+  if (status && sealer != NULL) mrc_port_status_on_news(services, sealer->peer, wire, now_ns);
+  if (status && sealer == NULL)
+    for (uint32_t i = entry; i != 0; i = mrc_peers_find_plain(peers, meta->src, meta->sport, i))
       mrc_port_status_on_news(services, mrc_peers_at(peers, i), wire, now_ns);
-  struct mrc_answer answer = {.id = (uint16_t)wire->psn,
+  struct mrc_answer answer = {.qp = sealer,
+                              .id = (uint16_t)wire->psn,
                               .tx_timestamp = wire->endpoint.tx_timestamp,
                               .op = wire->endpoint.op,
                               .port = meta->port,
                               .m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE};
   memcpy(answer.asker, meta->src, sizeof answer.asker);
-  answer.peer = asker_of(peers, entry, &answer);
+  answer.peer = sealer != NULL ? sealer->peer : asker_of(peers, entry, &answer);
   push(answers, answer);
   return MRC_DROP_NONE;
 }

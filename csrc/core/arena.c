@@ -6,14 +6,13 @@
 
 _Static_assert(MRC_ARENA_PACKETS >= 2 * MRC_MAX_BURST_PACKETS, "a full burst always fits");
 
-int mrc_arena_init(struct mrc_arena *arena, uint32_t max_burst_bytes,
-                   uint32_t staged_packet_bytes) {
+int mrc_arena_init(struct mrc_arena *arena, const struct mrc_engine_config *config) {
   *arena = (struct mrc_arena){.packets = calloc(MRC_ARENA_PACKETS, sizeof *arena->packets),
-                              .max_burst_bytes = max_burst_bytes,
-                              .staged_packet_bytes = staged_packet_bytes};
+                              .max_burst_bytes = config->max_burst_bytes,
+                              .staged_packet_bytes = config->staged_packet_bytes};
   if (arena->packets == NULL) return -ENOMEM;
-  if (staged_packet_bytes == 0) return 0;
-  arena->staged = calloc(MRC_MAX_BURSTS, max_burst_bytes);
+  if (config->staged_packet_bytes == 0 && config->aead == NULL) return 0;
+  arena->staged = calloc(MRC_MAX_BURSTS, config->max_burst_bytes);
   return arena->staged == NULL ? -ENOMEM : 0;
 }
 
@@ -28,4 +27,5 @@ void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capa
   arena->n_bursts = 0;
   arena->used = 0;
   arena->staged_bytes = 0;
+  arena->encrypted_bytes = 0;
 }

@@ -6,8 +6,12 @@
 #include "../mrc.h"
 #include "base.h"
 
+struct mrc_seal;
+
 #define MRC_MAX_BURSTS 64      /* bursts of one transmit */
 #define MRC_ARENA_PACKETS 2048 /* packets of one transmit */
+#define MRC_ARENA_ENCRYPTED \
+  (256u << 10) /* encrypted bytes of one transmit, about: they stay in the cache */
 
 /* Kind of a packet in a burst; the commit treats each kind differently. */
 enum mrc_packet_kind {
@@ -25,7 +29,9 @@ struct mrc_arena {
   struct mrc_burst *bursts;     /* the driver's */
   uint8_t *staged;              /* bytes of all bursts whose packets stand side by side */
   size_t staged_bytes;          /* of them in use */
+  size_t encrypted_bytes;       /* of those encrypted ones */
   uint32_t staged_packet_bytes; /* packets up to this size are staged */
+  struct mrc_seal *seal;        /* of the open burst's QP; NULL: plain */
   uint32_t used;                /* packets */
   uint32_t max_burst_bytes;     /* UDP payload of one burst */
   int capacity;                 /* bursts */
@@ -33,15 +39,14 @@ struct mrc_arena {
 };
 
 /* 0 or -ENOMEM. */
-int mrc_arena_init(struct mrc_arena *arena, uint32_t max_burst_bytes,
-                   uint32_t staged_packet_bytes) MRC_MUST_CHECK;
+int mrc_arena_init(struct mrc_arena *arena, const struct mrc_engine_config *config) MRC_MUST_CHECK;
 void mrc_arena_free(struct mrc_arena *arena);
 /* Begins a transmit. */
 void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capacity);
 
 /* Whether the transmit has room for another full burst. */
 static inline bool mrc_arena_may_open(const struct mrc_arena *arena) {
-  return arena->n_bursts < arena->capacity &&
+  return arena->n_bursts < arena->capacity && arena->encrypted_bytes < MRC_ARENA_ENCRYPTED &&
          MRC_ARENA_PACKETS - arena->used >= MRC_MAX_BURST_PACKETS;
 }
 /* Further packets of the size of the first one that fit into the open burst. */

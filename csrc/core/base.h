@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Reports a broken invariant of the engine and aborts. Never called because of bad input. */
 void mrc_assert_failed(const char *expression, const char *file, int line)
@@ -23,6 +24,17 @@ void mrc_assert_failed(const char *expression, const char *file, int line)
   for (uint32_t bit##_rest = (mask), bit;                                    \
        bit##_rest != 0 && (bit = (uint32_t)__builtin_ctz(bit##_rest), true); \
        bit##_rest &= bit##_rest - 1)
+
+/* Overwrites a secret, which no compiler may leave out. */
+static inline void mrc_wipe(void *memory, size_t n) { explicit_bzero(memory, n); }
+
+/* In constant time. */
+static inline bool mrc_same(const uint8_t *one, const uint8_t *other, size_t n) {
+  uint8_t differs = 0;
+  for (size_t i = 0; i < n; i++)
+    differs |= one[i] ^ other[i];
+  return differs == 0;
+}
 
 #define MRC_NEVER UINT64_MAX /* no deadline */
 

@@ -30,11 +30,13 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
                               ._qp = qp->index,
                               ._ev = ev};
   mrc_evset_addresses(&qp->evset, ev, burst->src, burst->dst);
+  services->arena.seal = qp->seal;
   return burst;
 }
 
 uint32_t mrc_burst_packet_bytes(const struct mrc_wire *wire) {
-  uint32_t bytes = MRC_BTH_BYTES + MRC_METH_BYTES + MRC_RETH_BYTES + MRC_ICRC_BYTES;
+  uint32_t bytes = MRC_BTH_BYTES + MRC_METH_BYTES + MRC_RETH_BYTES;
+  bytes += wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
   if (wire->ts) bytes += MRC_TSETH_BYTES;
   if (mrc_opcode_has_imm(wire->opcode)) bytes += MRC_IMM_BYTES;
   return bytes + ((wire->payload_bytes + 3u) & ~3u);
@@ -65,12 +67,15 @@ static uint32_t begin_icrc(struct mrc_burst *burst, uint32_t bytes) {
 }
 
 /* Room for a packet behind those of its burst; NULL where the burst is not staged. */
-static uint8_t *stage(struct mrc_arena *arena, struct mrc_burst *burst, uint32_t total) {
+static uint8_t *stage(struct mrc_arena *arena, struct mrc_burst *burst, uint32_t total,
+                      bool encrypts) {
   uint8_t *room = arena->staged + arena->staged_bytes;
-  if (burst->n_packets == 1 && total <= arena->staged_packet_bytes) burst->staged = room;
+  if (burst->n_packets == 1 && (encrypts || total <= arena->staged_packet_bytes))
+    burst->staged = room;
   if (burst->staged == NULL) return NULL;
   mrc_assert(arena->staged_bytes + total <= (size_t)MRC_MAX_BURSTS * arena->max_burst_bytes);
   arena->staged_bytes += total;
+  if (encrypts) arena->encrypted_bytes += total;
   return room;
 }
 
@@ -84,24 +89,53 @@ static uint32_t crc_of(const struct mrc_packet *packet, uint32_t crc, uint8_t *s
   return crc;
 }
 
-/* Adds padding and ICRC. The first packet sets the packet size of the burst; no later packet may be
-   longer. */
-static void seal(struct mrc_services *services, struct mrc_burst *burst, struct mrc_packet *packet,
-                 uint32_t pad, bool icrc) {
+static void add_icrc(struct mrc_burst *burst, struct mrc_packet *packet, uint32_t pad,
+                     uint32_t total, uint8_t *staged) {
+  uint32_t crc = crc_of(packet, begin_icrc(burst, total), staged);
+  if (pad != 0) crc = mrc_crc32(crc, packet->trailer, pad);
+  mrc_icrc_store(crc, packet->trailer + pad);
+}
+
+static void add_seal(struct mrc_seal *seal, const struct mrc_burst *burst,
+                     struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad,
+                     uint8_t *staged) {
+  const bool imm =
+      wire != NULL && packet->_kind == MRC_KIND_DATA && mrc_opcode_has_imm(wire->opcode);
+  const struct mrc_sealing sealing = {.header = packet->header,
+                                      .header_bytes = packet->header_bytes,
+                                      .imm_bytes = imm ? MRC_IMM_BYTES : 0,
+                                      .payload = packet->payload,
+                                      .payload_bytes = packet->payload_bytes,
+                                      .pad = pad,
+                                      .ev = (uint32_t)burst->sport << 16 | burst->flow_label};
+  mrc_seal_close(seal, &sealing, packet->trailer, staged);
+}
+
+/* Adds padding, and ICRC or seal. `wire` is NULL for a packet in the middle of a message. The first
+   packet sets the packet size of the burst; no later packet may be longer. */
+static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
+                       struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad,
+                       bool icrc) {
+  struct mrc_seal *sealed = services->arena.seal;
+  const bool encrypts = sealed != NULL && sealed->mode == MRC_SEAL_AEAD;
   const uint32_t covered = packet->header_bytes + packet->payload_bytes;
-  const uint32_t total = covered + pad + MRC_ICRC_BYTES;
-  uint8_t *staged = stage(&services->arena, burst, total);
-  if (staged != NULL) memcpy(staged, packet->header, packet->header_bytes);
-  memset(packet->trailer, 0, sizeof packet->trailer);
-  packet->trailer_bytes = (uint16_t)(pad + MRC_ICRC_BYTES);
-  if (icrc) {
-    uint32_t crc = crc_of(packet, begin_icrc(burst, total), staged);
-    if (pad != 0) crc = mrc_crc32(crc, packet->trailer, pad);
-    mrc_icrc_store(crc, packet->trailer + pad);
-  } else if (staged != NULL && packet->payload_bytes > 0) {
-    memcpy(staged + packet->header_bytes, packet->payload, packet->payload_bytes);
+  packet->trailer_bytes = (uint16_t)(pad + (sealed != NULL ? MRC_SEALED_BYTES : MRC_ICRC_BYTES));
+  const uint32_t total = covered + packet->trailer_bytes;
+  uint8_t *staged = stage(&services->arena, burst, total, encrypts);
+  memset(packet->trailer, 0, 8); /* padding, and an ICRC that nobody checks */
+  if (encrypts) {
+    add_seal(sealed, burst, packet, wire, pad, staged);
+  } else {
+    if (staged != NULL) memcpy(staged, packet->header, packet->header_bytes);
+    const bool copied = sealed == NULL && icrc; /* with the CRC */
+    if (sealed != NULL)
+      add_seal(sealed, burst, packet, wire, pad, NULL);
+    else if (icrc)
+      add_icrc(burst, packet, pad, total, staged);
+    if (staged != NULL && !copied && packet->payload_bytes > 0)
+      memcpy(staged + packet->header_bytes, packet->payload, packet->payload_bytes);
+    if (staged != NULL) memcpy(staged + covered, packet->trailer, packet->trailer_bytes);
   }
-  if (staged != NULL) memcpy(staged + covered, packet->trailer, packet->trailer_bytes);
   if (burst->n_packets == 1) burst->packet_bytes = total;
   mrc_assert(total <= burst->packet_bytes);
 }
@@ -110,11 +144,12 @@ void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struc
                    enum mrc_packet_kind kind, uint32_t slot, bool icrc) {
   struct mrc_packet *packet = add_packet(services, burst, kind, slot);
   const bool data = mrc_opcode_is_data(wire->opcode);
+  wire->sealed = services->arena.seal != NULL;
   wire->pad = data ? (uint8_t)(-wire->payload_bytes & 3u) : 0;
   packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
   packet->payload = data ? wire->payload : NULL;
   packet->payload_bytes = data ? wire->payload_bytes : 0;
-  seal(services, burst, packet, wire->pad, icrc);
+  end_packet(services, burst, packet, wire, wire->pad, icrc);
 }
 
 void mrc_burst_add_next(struct mrc_services *services, struct mrc_burst *burst, uint32_t psn,
@@ -126,16 +161,18 @@ void mrc_burst_add_next(struct mrc_services *services, struct mrc_burst *burst, 
   packet->header_bytes = before->header_bytes;
   packet->payload = before->payload + before->payload_bytes;
   packet->payload_bytes = before->payload_bytes;
-  seal(services, burst, packet, 0, icrc);
+  end_packet(services, burst, packet, NULL, 0, icrc);
 }
 
 void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
                           struct mrc_wire *wire, uint32_t slot, uint32_t bytes) {
   struct mrc_packet *packet = add_packet(services, burst, MRC_KIND_EV_PROBE, slot);
+  wire->sealed = services->arena.seal != NULL;
   packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
-  const uint32_t bare = packet->header_bytes + MRC_ICRC_BYTES;
+  const uint32_t end_bytes = wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
+  const uint32_t bare = packet->header_bytes + end_bytes;
   mrc_assert(bytes <= bare + sizeof zeros);
   packet->payload_bytes = bytes > bare ? bytes - bare : 0;
   packet->payload = packet->payload_bytes > 0 ? zeros : NULL;
-  seal(services, burst, packet, 0, true);
+  end_packet(services, burst, packet, wire, 0, true);
 }

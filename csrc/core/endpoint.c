@@ -58,11 +58,12 @@ void mrc_endpoint_drop_qp(struct mrc_services *services, struct mrc_endpoint *en
                           struct mrc_qp *qp) {
   struct mrc_peer *peer = qp->peer;
   if (peer == NULL) return;
-  if (peer->qps == qp && qp->peer_next == NULL) {
+  const bool last = peer->qps == qp && qp->peer_next == NULL;
+  if (last) {
     mrc_port_status_drop(&endpoint->statuses, peer);
     drop_requests(services, endpoint, &mrc_port_status_of(&endpoint->statuses, peer)->messages);
-    mrc_answer_drop(&endpoint->answers, peer);
   }
+  mrc_answer_drop(&endpoint->answers, qp, last);
   mrc_peer_leave(&endpoint->peers, qp);
 }
 
@@ -118,7 +119,8 @@ static bool is_from_destination(const struct mrc_peers *peers, const struct mrc_
 }
 
 static int on_response(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                       const struct mrc_wire *wire, const struct mrc_meta *meta, uint64_t now_ns) {
+                       const struct mrc_wire *wire, const struct mrc_meta *meta,
+                       const struct mrc_qp *sealer, uint64_t now_ns) {
   struct mrc_peers *peers = &endpoint->peers;
   struct mrc_ev_probe *probe = mrc_probes_find(&services->probes, (uint16_t)wire->psn);
   if (probe == NULL || !probe->sent || wire->endpoint.op != op_of(probe) ||
@@ -126,6 +128,8 @@ static int on_response(struct mrc_services *services, struct mrc_endpoint *endpo
     return mrc_drop(services, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
   struct mrc_peer *peer =
       probe->purpose == MRC_EV_PROBE_PORT_STATUS ? probe->peer : probe->qp->peer;
+  if (sealer != NULL ? sealer->peer != peer : peer->sealed)
+    return mrc_drop(services, MRC_DROP_SEAL, MRC_ENDPOINT_QPN, 0);
   if (!mrc_peer_knows(peers, peer, meta->src, meta->sport) ||
       !is_from_destination(peers, probe, peer, meta))
     return mrc_drop(services, MRC_DROP_SOURCE, MRC_ENDPOINT_QPN, 0);
@@ -136,11 +140,11 @@ static int on_response(struct mrc_services *services, struct mrc_endpoint *endpo
 
 int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *endpoint,
                          const struct mrc_wire *wire, const struct mrc_meta *meta,
-                         uint64_t now_ns) {
+                         struct mrc_qp *sealer, uint64_t now_ns) {
   if (wire->opcode == MRC_OP_ENDPOINT_REQUEST)
-    return mrc_answer_on_request(services, &endpoint->peers, &endpoint->answers, wire, meta,
+    return mrc_answer_on_request(services, &endpoint->peers, &endpoint->answers, wire, meta, sealer,
                                  now_ns);
-  return on_response(services, endpoint, wire, meta, now_ns);
+  return on_response(services, endpoint, wire, meta, sealer, now_ns);
 }
 
 /* ---- sending probes ---- */

@@ -34,9 +34,11 @@ void mrc_endpoint_drop_probes(struct mrc_services *services, struct mrc_endpoint
 /* A port of this host went up or down: sends a port status to every peer. */
 void mrc_endpoint_on_port_change(struct mrc_services *services, struct mrc_endpoint *endpoint);
 
-/* Takes an endpoint request or response with a good ICRC. 0 or a drop reason. */
+/* Takes an endpoint request or response that `sealer` has opened; if that is NULL, a plain one with
+   a good ICRC. 0 or a drop reason. */
 int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                         const struct mrc_wire *wire, const struct mrc_meta *meta, uint64_t now_ns);
+                         const struct mrc_wire *wire, const struct mrc_meta *meta,
+                         struct mrc_qp *sealer, uint64_t now_ns);
 /* Adds waiting probes to the transmit. False if the transmit is full. */
 bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endpoint *endpoint,
                                   uint64_t now_ns);

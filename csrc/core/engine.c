@@ -29,9 +29,11 @@ static bool fill_config(struct mrc_engine_config *config) {
   config->sack_threshold_bytes = or_default(config->sack_threshold_bytes, 262144);
   config->sack_delay_ns = or_default(config->sack_delay_ns, 500000);
   config->noise_ns = or_default(config->noise_ns, MRC_NOISE_NS);
+  config->seal_epoch_bits = or_default(config->seal_epoch_bits, MRC_SEAL_EPOCH_BITS);
   return config->ports <= MRC_MAX_PORTS && config->max_qps <= 1u << 20 &&
          config->max_mrs <= 1u << 20 && config->noise_ns >= 1000 &&
          config->noise_ns <= 1000000000u && config->cq_depth <= 1u << 24 &&
+         config->seal_epoch_bits >= 6 && config->seal_epoch_bits <= MRC_SEAL_EPOCH_BITS &&
          (config->trace_entries & (config->trace_entries - 1)) == 0 &&
          config->trace_entries <= 1u << 24;
 }
@@ -137,21 +139,66 @@ static int enter_qp(struct mrc_engine *engine, struct arrival *arrival, uint32_t
   return MRC_DROP_NONE;
 }
 
+static uint32_t ev_of(const struct mrc_meta *meta) {
+  return (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF);
+}
+
+/* The QP whose key seals this endpoint packet, or NULL. */
+static struct mrc_qp *sealing_qp(struct mrc_engine *engine, const struct mrc_meta *meta,
+                                 const uint8_t *packet, size_t bytes) {
+  struct mrc_wire_seal stamp;
+  mrc_wire_decode_seal(packet + bytes - MRC_SEALED_BYTES, &stamp);
+  struct mrc_qp *qp = mrc_engine_qp(engine, stamp.qpn);
+  if (qp == NULL || qp->seal == NULL) return NULL;
+  return mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport) ? qp : NULL;
+}
+
+static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *wire,
+                                   const struct mrc_meta *meta, uint8_t *packet, size_t bytes,
+                                   uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  struct mrc_wire_seal stamp;
+  const bool whole = !meta->trimmed; /* a trimmed one may lack its seal */
+  struct mrc_qp *qp = whole ? sealing_qp(engine, meta, packet, bytes) : NULL;
+  if (qp == NULL) return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
+  const int reason = mrc_seal_open(qp->seal, packet, bytes, ev_of(meta), wire, &stamp);
+  if (reason != MRC_DROP_NONE) return mrc_drop(services, (enum mrc_drop)reason, qp->qpn, bytes);
+  if (wire->opcode == MRC_OP_ENDPOINT_REQUEST && wire->endpoint.op == MRC_ENDPOINT_PORT_STATUS) {
+    if (stamp.counter < qp->seal->status)
+      return mrc_drop(services, MRC_DROP_REPLAY, qp->qpn, bytes);
+    qp->seal->status = stamp.counter + 1;
+  }
+  return mrc_endpoint_receive(services, &engine->endpoint, wire, meta, qp, now_ns);
+}
+
 static int receive_endpoint(struct mrc_engine *engine, struct arrival *arrival,
-                            const struct mrc_wire *wire, const uint8_t *packet, size_t bytes,
-                            uint64_t now_ns) {
+                            struct mrc_wire *wire, uint8_t *packet, size_t bytes, uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
   const struct mrc_meta *meta = arrival->meta;
   leave_qp(services, arrival);
-  if (mrc_peers_find(&engine->endpoint.peers, meta->src, meta->sport, 0) == 0)
+  if (wire->sealed) return receive_sealed_endpoint(engine, wire, meta, packet, bytes, now_ns);
+  if (mrc_peers_find_plain(&engine->endpoint.peers, meta->src, meta->sport, 0) == 0)
     return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
   if (!icrc_is_good(engine, packet, bytes, arrival))
     return mrc_drop(services, MRC_DROP_ICRC, wire->dest_qpn, bytes);
-  return mrc_endpoint_receive(services, &engine->endpoint, wire, meta, now_ns);
+  return mrc_endpoint_receive(services, &engine->endpoint, wire, meta, NULL, now_ns);
 }
 
-/* Cheap checks come first, so that a flood of invalid packets costs no CRC. */
-static int receive(struct mrc_engine *engine, struct arrival *arrival, const uint8_t *packet,
+/* Checks ICRC or seal, and decrypts. Returns 0 or a drop reason. */
+static int check_packet(struct mrc_engine *engine, struct arrival *arrival, struct mrc_wire *wire,
+                        uint8_t *packet, size_t bytes) {
+  struct mrc_seal *seal = arrival->qp->seal;
+  struct mrc_wire_seal stamp;
+  if (wire->sealed != (seal != NULL)) return MRC_DROP_SEAL;
+  if (arrival->meta->trimmed && mrc_opcode_is_data(wire->opcode))
+    return MRC_DROP_NONE; /* cut off: has neither; only a hint to send again */
+  if (seal != NULL) return mrc_seal_open(seal, packet, bytes, ev_of(arrival->meta), wire, &stamp);
+  const bool good = !mrc_qp_has_icrc(arrival->qp) || icrc_is_good(engine, packet, bytes, arrival);
+  return good ? MRC_DROP_NONE : MRC_DROP_ICRC;
+}
+
+/* Cheap checks come first, so that a flood of invalid packets costs neither CRC nor cipher. */
+static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *packet,
                    size_t bytes, uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
   const struct mrc_meta *meta = arrival->meta;
@@ -165,13 +212,13 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, const uin
     reason = enter_qp(engine, arrival, wire.dest_qpn, bytes);
     if (reason != MRC_DROP_NONE) return reason;
   }
-  const bool cut_off = meta->trimmed && mrc_opcode_is_data(wire.opcode); /* has no ICRC */
-  if (mrc_qp_has_icrc(arrival->qp) && !cut_off && !icrc_is_good(engine, packet, bytes, arrival))
-    return mrc_drop(services, MRC_DROP_ICRC, wire.dest_qpn, bytes);
+  reason = check_packet(engine, arrival, &wire, packet, bytes);
+  if (reason != MRC_DROP_NONE)
+    return mrc_drop(services, (enum mrc_drop)reason, wire.dest_qpn, bytes);
   return to_qp(services, arrival->qp, &wire, meta, now_ns);
 }
 
-int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packets, size_t bytes,
+int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes,
                        size_t packet_bytes, const struct mrc_meta *meta, uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
   mrc_assert(!engine->committing && (packet_bytes > 0 || bytes == 0));

@@ -26,7 +26,7 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
   }
   const struct mrc_ev_probe probe = {.ev = ev,
                                      .qp = qp,
-                                     .bytes = qp->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES,
+                                     .bytes = mrc_qp_full_bytes(qp),
                                      .timeout_ns = patience_ns(qp, &qp->evset.evs[ev]),
                                      .purpose = purpose};
   if (mrc_probes_start(&services->probes, &qp->probes, &probe) == NULL) return false;

@@ -61,6 +61,14 @@ uint32_t mrc_peers_find(const struct mrc_peers *peers, const uint8_t address[16]
   return 0;
 }
 
+uint32_t mrc_peers_find_plain(const struct mrc_peers *peers, const uint8_t address[16],
+                              uint16_t sport, uint32_t entry) {
+  do {
+    entry = mrc_peers_find(peers, address, sport, entry);
+  } while (entry != 0 && mrc_peers_at(peers, entry)->sealed);
+  return entry;
+}
+
 struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry) {
   return &peers->peers[peers->entries[entry].peer];
 }
@@ -178,7 +186,8 @@ static struct mrc_peer *find_equal(const struct mrc_peers *peers, struct mrc_pee
   uint32_t entry = 0;
   while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0) {
     struct mrc_peer *other = mrc_peers_at(peers, entry);
-    if (other != peer && other->udp_port == peer->udp_port && same_sources(peers, peer, other))
+    if (other != peer && other->udp_port == peer->udp_port && other->sealed == peer->sealed &&
+        same_sources(peers, peer, other))
       return other;
   }
   return peer;
@@ -214,6 +223,7 @@ int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_p
   if (any_taken(peers, sources, n, udp_port)) return -EADDRINUSE;
   struct mrc_peer *peer = new_peer(peers);
   peer->udp_port = udp_port;
+  peer->sealed = qp->seal != NULL;
   for (int i = 0; i < n; i++) {
     if (add_source(peers, peer, &sources[i])) continue;
     give_up(peers, peer);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The remote hosts of our QPs. A peer is the set of sources that its packets come from, plus the
-   UDP port that it receives at. QPs with the same sources and UDP port share one peer and its
-   reported port states. This module sends nothing. */
+   UDP port that it receives at. QPs with the same sources and UDP port, sealed or plain, share one
+   peer and its reported port states. This module sends nothing. */
 #ifndef MRC_CORE_PEER_H
 #define MRC_CORE_PEER_H
 
@@ -19,6 +19,7 @@ struct mrc_peer {
   uint32_t n_sources;
   uint32_t matched;  /* entry of the list that matched last */
   uint16_t udp_port; /* destination port of our packets to it */
+  bool sealed;       /* its QPs are: what it says in plain packets is not from it */
 };
 
 /* A source of one peer. References are indices, 0 is none. */
@@ -66,6 +67,9 @@ void mrc_peer_leave(struct mrc_peers *peers, struct mrc_qp *qp);
    the source has one entry. */
 uint32_t mrc_peers_find(const struct mrc_peers *peers, const uint8_t address[16], uint16_t sport,
                         uint32_t entry);
+/* The same for peers that do not seal their packets. */
+uint32_t mrc_peers_find_plain(const struct mrc_peers *peers, const uint8_t address[16],
+                              uint16_t sport, uint32_t entry);
 /* The peer of an entry. */
 struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry);
 /* Whether the peer has this source. Runs for every received packet; tries the last match first. */

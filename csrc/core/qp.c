@@ -37,6 +37,7 @@ void mrc_qp_free(struct mrc_qp *qp) {
   mrc_requester_free(&qp->req);
   mrc_responder_free(&qp->resp);
   mrc_evset_free(&qp->evset);
+  mrc_seal_free(qp->seal);
   free(qp);
 }
 

@@ -8,6 +8,7 @@
 #include "plane.h"
 #include "requester.h"
 #include "responder.h"
+#include "seal.h"
 #include "services.h"
 
 struct mrc_peer;
@@ -20,6 +21,7 @@ struct mrc_qp {
   uint32_t qpn;
   struct mrc_qp_attr attr;
   struct mrc_evset evset;
+  struct mrc_seal *seal; /* NULL: plain */
   struct mrc_peer *peer;
   struct mrc_qp *peer_next; /* among the QPs of that peer */
   struct mrc_qp *peer_prev;
@@ -77,9 +79,14 @@ static inline uint32_t mrc_qp_eligible_planes(const struct mrc_services *service
 static inline bool mrc_qp_is_live(const struct mrc_qp *qp) {
   return qp->state == MRC_QP_RTR || qp->state == MRC_QP_RTS;
 }
-/* Whether its packets carry an ICRC. */
+/* Whether its packets carry an ICRC that counts. */
 static inline bool mrc_qp_has_icrc(const struct mrc_qp *qp) {
-  return qp->attr.integrity == MRC_INTEGRITY_ICRC;
+  return qp->seal == NULL && qp->attr.integrity == MRC_INTEGRITY_ICRC;
+}
+/* UDP payload of a full packet. */
+static inline uint32_t mrc_qp_full_bytes(const struct mrc_qp *qp) {
+  return qp->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES +
+         (qp->seal != NULL ? MRC_SEAL_OVERHEAD_BYTES : 0);
 }
 
 bool mrc_qp_may_move(uint32_t from, uint32_t to);

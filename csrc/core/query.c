@@ -140,3 +140,8 @@ const char *mrc_trace_name(int point) {
   };
   return point >= 0 && point < MRC_TRACE_POINTS ? names[point] : NULL;
 }
+
+void mrc_engine_set_aead(struct mrc_engine *engine, const struct mrc_aead *aead) {
+  mrc_assert(engine->services.arena.staged != NULL);
+  engine->services.config.aead = aead;
+}

@@ -208,7 +208,8 @@ static void end_burst(struct mrc_services *services, const struct mrc_qp *qp,
 enum fill { FILL_DRY, FILL_FULL, FILL_MORE };
 
 static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  struct candidate next = {.wire = {.dest_qpn = qp->attr.dest_qpn,
+  struct candidate next = {.wire = {.sealed = qp->seal != NULL,
+                                    .dest_qpn = qp->attr.dest_qpn,
                                     .ts = true,
                                     .tsr = true,
                                     .tx_timestamp = mrc_timestamp(now_ns)}};

@@ -50,6 +50,8 @@ static void give_back(struct mrc_services *services, struct mrc_qp *qp, int n_bu
 static bool visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   mrc_node_leave(&qp->nodes.ready);
   mrc_node_leave(&qp->nodes.answering);
+  if (qp->seal != NULL && mrc_seal_is_spent(qp->seal))
+    mrc_qp_fail(services, qp, MRC_WC_WR_FLUSH_ERR, MRC_WC_WR_FLUSH_ERR);
   mrc_ev_probe_on_deadline(services, qp, now_ns);
   mrc_reverse_on_visit(services, qp, now_ns);
   return mrc_responder_transmit(services, qp, now_ns) &&

@@ -10,13 +10,12 @@ int mrc_services_init(struct mrc_services *services, const struct mrc_engine_con
   services->trace = (struct mrc_trace_ring){
       .entries = calloc(config->trace_entries, sizeof *services->trace.entries),
       .mask = config->trace_entries - 1u}; /* a power of two */
-  const bool ok =
-      mrc_ready_init(&services->ready, config->max_qps) == 0 &&
-      mrc_arena_init(&services->arena, config->max_burst_bytes, config->staged_packet_bytes) == 0 &&
-      mrc_cq_init(&services->cq, config->cq_depth) == 0 &&
-      mrc_mr_table_init(&services->mrs, config->max_mrs) == 0 && services->trace.entries != NULL &&
-      mrc_events_init(&services->events) == 0 &&
-      mrc_probes_init(&services->probes, config->seed) == 0;
+  const bool ok = mrc_ready_init(&services->ready, config->max_qps) == 0 &&
+                  mrc_arena_init(&services->arena, config) == 0 &&
+                  mrc_cq_init(&services->cq, config->cq_depth) == 0 &&
+                  mrc_mr_table_init(&services->mrs, config->max_mrs) == 0 &&
+                  services->trace.entries != NULL && mrc_events_init(&services->events) == 0 &&
+                  mrc_probes_init(&services->probes, config->seed) == 0;
   return ok ? 0 : -ENOMEM;
 }
 

@@ -87,8 +87,22 @@ int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_pe
   return mrc_endpoint_add_qp(&engine->services, &engine->endpoint, qp, sources, n);
 }
 
+int mrc_qp_set_seal(struct mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr) {
+  const struct mrc_engine_config *config = &engine->services.config;
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (qp->state != MRC_QP_INIT || qp->peer != NULL || qp->seal != NULL) return -EINVAL;
+  if (attr->mode != MRC_SEAL_AUTH && attr->mode != MRC_SEAL_AEAD) return -EINVAL;
+  if (attr->peer_qpn <= MRC_ENDPOINT_QPN || attr->peer_qpn > 0xFFFFFF) return -EINVAL;
+  if (config->aead == NULL) return -ENOTSUP;
+  qp->seal = mrc_seal_new(config->aead, attr, config->seal_epoch_bits);
+  return qp->seal == NULL ? -ENOMEM : 0;
+}
+
 /* Restores the state after mrc_qp_create. */
 static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
+  mrc_seal_free(qp->seal);
+  qp->seal = NULL;
   mrc_endpoint_drop_qp(&engine->services, &engine->endpoint, qp);
   mrc_evset_free(&qp->evset);
   for (uint32_t i = 0; i < engine->services.config.ports; i++)
@@ -100,6 +114,7 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
   if (attr->dest_qpn <= MRC_ENDPOINT_QPN || attr->dest_qpn > 0xFFFFFF) return -EINVAL;
   if (attr->rq_psn > MRC_PSN_MASK || attr->integrity > MRC_INTEGRITY_UDP) return -EINVAL;
   if (attr->dynamic_mpr > 1) return -EINVAL;
+  if (qp->seal != NULL && qp->seal->peer_qpn != attr->dest_qpn) return -EINVAL;
   qp->attr.dest_qpn = attr->dest_qpn;
   qp->attr.rq_psn = attr->rq_psn;
   qp->attr.integrity = attr->integrity;
@@ -306,7 +321,9 @@ static int check_command(const struct mrc_engine *engine, const struct mrc_probe
   if (qp == NULL) return -ENOENT;
   if (!mrc_qp_is_live(qp) || attr->ev_index >= qp->evset.n) return -EINVAL;
   if (qp->evset.evs[attr->ev_index].state == MRC_EV_DENIED) return -EINVAL;
-  if (attr->bytes > MRC_MAX_MTU + MRC_DATA_OVERHEAD_BYTES || attr->timeout_ns == 0) return -EINVAL;
+  if (attr->bytes > MRC_MAX_MTU + MRC_DATA_OVERHEAD_BYTES + MRC_SEAL_OVERHEAD_BYTES ||
+      attr->timeout_ns == 0)
+    return -EINVAL;
   return attr->dscp <= 63 ? 0 : -EINVAL;
 }
 

@@ -68,12 +68,17 @@ enum {
   EETH_TX_TIMESTAMP = 28,
 
   AETH_SYNDROME = 0,
-  AETH_MSN = 1
+  AETH_MSN = 1,
+
+  SEAL_MODE = 0,
+  SEAL_QPN = 1,
+  SEAL_COUNTER = 4
 };
 
 #define BTH_SE 0x80u
 #define BTH_M 0x40u
 #define BTH_TVER 0x0Fu
+#define TVER_SEALED 1u /* our extension: others drop the packet, as of an unknown version */
 #define BTH_ACK_REQ 0x80u
 #define BTH_RTX 0x20u
 #define BTH_TS 0x10u
@@ -407,8 +412,8 @@ size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out) {
   mrc_assert(wire->pad <= 3);
   mrc_assert(wire->dest_qpn <= U24_MAX && wire->psn <= U24_MAX);
   const size_t n = header_bytes(kind, wire);
-  const uint32_t bits =
-      (wire->se ? BTH_SE : 0u) | (wire->m ? BTH_M : 0u) | (uint32_t)wire->pad << 4;
+  const uint32_t bits = (wire->se ? BTH_SE : 0u) | (wire->m ? BTH_M : 0u) |
+                        (uint32_t)wire->pad << 4 | (wire->sealed ? TVER_SEALED : 0u);
   const uint32_t flags =
       (wire->ack_req ? BTH_ACK_REQ : 0u) | (wire->rtx ? BTH_RTX : 0u) | (wire->ts ? BTH_TS : 0u);
   put_u32(out + BTH_OPCODE, (uint32_t)wire->opcode << 24 | bits << 16 | MRC_PKEY);
@@ -429,9 +434,22 @@ void mrc_wire_encode_next(const uint8_t *before, uint8_t *out, uint32_t psn, boo
   put_u64(va, get_u64(va) + payload_bytes);
 }
 
+void mrc_wire_encode_seal(const struct mrc_wire_seal *seal, uint8_t out[MRC_SEAL_BYTES]) {
+  put_u32(out + SEAL_MODE, (uint32_t)seal->mode << 24 | seal->qpn);
+  put_u64(out + SEAL_COUNTER, seal->counter);
+}
+
+void mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES], struct mrc_wire_seal *seal) {
+  seal->mode = bytes[SEAL_MODE];
+  seal->qpn = get_u24(bytes + SEAL_QPN);
+  seal->counter = get_u64(bytes + SEAL_COUNTER);
+}
+
+uint32_t mrc_wire_imm(const uint8_t *payload) { return get_u32(payload - MRC_IMM_BYTES); }
+
 /* Field by field: to zero the whole struct first would cost as much as all the rest. */
 static int decode_bth(const uint8_t *p, struct mrc_wire *wire) {
-  if ((p[BTH_BITS] & BTH_TVER) != 0) return MRC_DROP_VERSION;
+  if ((p[BTH_BITS] & BTH_TVER) > TVER_SEALED) return MRC_DROP_VERSION;
   if (get_u16(p + BTH_PKEY) != MRC_PKEY) return MRC_DROP_PKEY;
   const uint32_t bits = p[BTH_BITS], flags_psn = get_u32(p + BTH_FLAGS), flags = flags_psn >> 24;
   const bool data = mrc_opcode_is_data(p[BTH_OPCODE]);
@@ -440,6 +458,7 @@ static int decode_bth(const uint8_t *p, struct mrc_wire *wire) {
   wire->pad = bits >> 4 & 3;
   wire->se = (bits & BTH_SE) != 0;
   wire->m = (bits & BTH_M) != 0;
+  wire->sealed = (bits & BTH_TVER) == TVER_SEALED;
   wire->ack_req = (flags & BTH_ACK_REQ) != 0;
   wire->rtx = (flags & BTH_RTX) != 0;
   wire->ts = (flags & BTH_TS) != 0;
@@ -477,12 +496,13 @@ int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wir
   int drop = decode_bth(bytes, wire);
   if (drop != 0) return drop;
   size_t header = header_bytes(kind, wire);
-  if (n < header + (trimmed ? 0 : MRC_ICRC_BYTES)) return MRC_DROP_SHORT;
+  const size_t end = wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
+  if (n < header + (trimmed ? 0 : end)) return MRC_DROP_SHORT;
   drop = kind->decode(bytes + MRC_BTH_BYTES, wire);
   if (drop != 0) return drop;
   wire->payload = bytes + header;
   if (trimmed) return 0;
-  size_t rest = n - header - MRC_ICRC_BYTES;
+  size_t rest = n - header - end;
   return mrc_opcode_is_data(wire->opcode) ? set_data_payload(wire, rest)
                                           : set_control_payload(wire, rest);
 }

@@ -39,6 +39,10 @@ enum {
   MRC_EETH_BYTES = 36,
   MRC_AETH_BYTES = 4,
   MRC_ICRC_BYTES = 4,
+  /* in place of the ICRC in a sealed packet, see seal.h */
+  MRC_SEAL_BYTES = 12,
+  MRC_TAG_BYTES = 16,
+  MRC_SEALED_BYTES = MRC_SEAL_BYTES + MRC_TAG_BYTES,
   /* the largest stack in front of a payload: BTH METH TSETH RETH ImmDt */
   MRC_DATA_HEADER_BYTES = 40,
   /* UDP payload of a full packet beyond the path MTU: headers and ICRC (a full packet needs no pad)
@@ -124,12 +128,13 @@ struct mrc_endpoint_fields {
 struct mrc_wire {
   /* BTH */
   uint8_t opcode; /* enum mrc_opcode */
-  uint8_t pad;    /* bytes of padding between payload and ICRC, 0..3 */
+  uint8_t pad;    /* bytes of padding after the payload, 0..3 */
   bool se;
   bool m;
   bool ack_req;
   bool rtx;
-  bool ts; /* TSETH present */
+  bool ts;     /* TSETH present */
+  bool sealed; /* the packet ends in a seal and a tag, not in an ICRC */
   uint32_t dest_qpn;
   uint32_t psn; /* data: PSN; SACK: cumulative PSN; NACK: refused PSN; endpoint: private id */
   /* data packets */
@@ -156,6 +161,13 @@ struct mrc_wire {
   };
 };
 
+/* What a sealed packet says of its seal. */
+struct mrc_wire_seal {
+  uint8_t mode;     /* enum mrc_seal_mode, and a version of 0 in the high bits */
+  uint32_t qpn;     /* of the receiver: whose key */
+  uint64_t counter; /* 48 bits */
+};
+
 /* The 16-bit timestamp of TSETH with tsr = 1: units of 1.024 us. */
 static inline uint16_t mrc_timestamp(uint64_t now_ns) { return (uint16_t)(now_ns >> 10); }
 
@@ -168,7 +180,7 @@ static inline bool mrc_opcode_has_imm(uint8_t opcode) {
   return opcode == MRC_OP_WRITE_LAST_IMM || opcode == MRC_OP_WRITE_ONLY_IMM;
 }
 
-/* Writes all headers of `wire` (not the payload, pad or ICRC) to out[MRC_MAX_HEADER]; returns
+/* Writes all headers of `wire` (not the payload, pad, ICRC or seal) to out[MRC_MAX_HEADER]; returns
    their length. The caller has filled every field that the opcode needs. */
 size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out);
 /* Encodes the packet after `before` of the same message: all but the opcode, the PSN, the flags and
@@ -177,9 +189,15 @@ size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out);
 void mrc_wire_encode_next(const uint8_t *before, uint8_t *out, uint32_t psn, bool ack_req,
                           uint32_t payload_bytes);
 
-/* Decodes a whole UDP payload whose last four bytes are the ICRC (not checked here). Any bytes
-   give a packet (0) or a drop reason (enum mrc_drop, positive). `payload` points into `bytes`.
-   With `trimmed` the payload, pad and ICRC may be missing and payload_bytes is 0. */
+void mrc_wire_encode_seal(const struct mrc_wire_seal *seal, uint8_t out[MRC_SEAL_BYTES]);
+void mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES], struct mrc_wire_seal *seal);
+
+/* The immediate, which stands right before the payload. */
+uint32_t mrc_wire_imm(const uint8_t *payload);
+
+/* Decodes a whole UDP payload that ends in an ICRC or a seal (not checked here). Any bytes give a
+   packet (0) or a drop reason (enum mrc_drop, positive). `payload` points into `bytes`. With
+   `trimmed` the payload, pad and what follows may be missing and payload_bytes is 0. */
 int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire);
 
 #endif

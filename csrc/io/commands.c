@@ -7,6 +7,7 @@
 
 #include "core/counters.h"
 #include "core/query.h"
+#include "io/aead.h"
 #include "io/ports.h"
 
 static const char *const names[MRC_IO_COUNTERS] = {
@@ -75,6 +76,11 @@ static int run_qp_set_evs(struct mrc_datapath *datapath, const struct mrc_comman
 
 static int run_qp_set_peer(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_qp_set_peer(datapath->engine, command->qpn, command->pointer, (int)command->value);
+}
+
+static int run_qp_set_seal(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  mrc_engine_set_aead(datapath->engine, mrc_aead_best());
+  return mrc_qp_set_seal(datapath->engine, command->qpn, command->pointer);
 }
 
 static int run_qp_destroy(struct mrc_datapath *datapath, const struct mrc_command *command) {
@@ -180,6 +186,7 @@ static const struct {
     [MRC_COMMAND_QP_MODIFY] = {.run = run_qp_modify, .has_pointer = true},
     [MRC_COMMAND_QP_SET_EVS] = {.run = run_qp_set_evs, .has_pointer = true, .counts = true},
     [MRC_COMMAND_QP_SET_PEER] = {.run = run_qp_set_peer, .has_pointer = true, .counts = true},
+    [MRC_COMMAND_QP_SET_SEAL] = {.run = run_qp_set_seal, .has_pointer = true},
     [MRC_COMMAND_QP_DESTROY] = {.run = run_qp_destroy},
     [MRC_COMMAND_QP_POST] = {.run = run_qp_post, .refusals_only = true},
     [MRC_COMMAND_QP_POST_MANY] = {.run = run_qp_post_many,

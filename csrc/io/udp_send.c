@@ -59,8 +59,18 @@ static bool waits(const struct mrc_udp_port *port) {
   return port->n_full > 0 || port->retry_ns != MRC_NEVER;
 }
 
-static int fill_iovecs(struct iovec *iovecs, const struct mrc_packet *packet) {
+static size_t packet_bytes(const struct mrc_packet *packet) {
+  return packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
+}
+
+static int fill_iovecs(struct iovec *iovecs, const struct mrc_burst *burst, int index) {
+  const struct mrc_packet *packet = &burst->packets[index];
   int n = 0;
+  if (burst->staged != NULL) {
+    const uint8_t *at = burst->staged + (size_t)index * burst->packet_bytes;
+    iovecs[n++] = (struct iovec){(void *)at, packet_bytes(packet)};
+    return n;
+  }
   iovecs[n++] = (struct iovec){(void *)packet->header, packet->header_bytes};
   if (packet->payload_bytes > 0)
     iovecs[n++] = (struct iovec){(void *)packet->payload, packet->payload_bytes};
@@ -95,8 +105,7 @@ static size_t fill_control(struct control *control, const struct mrc_burst *burs
 /* Only the last packet may be shorter. */
 static size_t bytes_of(const struct mrc_burst *burst) {
   const struct mrc_packet *last = &burst->packets[burst->n_packets - 1];
-  return (size_t)(burst->n_packets - 1) * burst->packet_bytes + last->header_bytes +
-         last->payload_bytes + last->trailer_bytes;
+  return (size_t)(burst->n_packets - 1) * burst->packet_bytes + packet_bytes(last);
 }
 
 /* Makes the whole burst one message, at place `i` of the outbox. */
@@ -106,7 +115,7 @@ static void fill_message(struct mrc_udp_outbox *outbox, int i, const struct mrc_
     outbox->iovecs[i][n_iovecs++] = (struct iovec){(void *)burst->staged, bytes_of(burst)};
   } else {
     for (int j = 0; j < burst->n_packets; j++)
-      n_iovecs += fill_iovecs(outbox->iovecs[i] + n_iovecs, &burst->packets[j]);
+      n_iovecs += fill_iovecs(outbox->iovecs[i] + n_iovecs, burst, j);
   }
   union mrc_sockaddr *target = &outbox->targets[i];
   outbox->messages[i].msg_hdr = (struct msghdr){
@@ -126,7 +135,7 @@ static void fill_messages(struct mrc_udp_outbox *outbox, const struct mrc_burst 
                                       burst->flow_label);
   size_t control_bytes = fill_control(&outbox->controls[0], burst, false);
   for (int j = 0; j < burst->n_packets; j++) {
-    int n_iovecs = fill_iovecs(iovecs, &burst->packets[j]);
+    int n_iovecs = fill_iovecs(iovecs, burst, j);
     outbox->messages[j].msg_hdr = (struct msghdr){.msg_name = &outbox->targets[0],
                                                   .msg_namelen = length,
                                                   .msg_iov = iovecs,

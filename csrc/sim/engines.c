@@ -8,6 +8,7 @@
 #include "core/counters.h"
 #include "core/turn.h"
 #include "sim/host_address.h"
+#include "sim/sealer.h"
 
 enum {
   CAPACITY = 16,      /* bursts of one transmit call */
@@ -22,7 +23,7 @@ struct driver {
 };
 
 /* Assembles the packet in one piece. If payload is not copied, its bytes stay zeros. */
-static const uint8_t *assemble(const struct mrc_engines *engines, const struct mrc_frame *packet) {
+static uint8_t *assemble(const struct mrc_engines *engines, const struct mrc_frame *packet) {
   uint8_t *at = engines->scratch;
   memset(at, 0, MRC_MAX_HEADER);
   memcpy(at, packet->header, packet->header_bytes);
@@ -102,7 +103,7 @@ void mrc_engines_receive(void *transport, uint32_t host, const struct mrc_frame 
                           .trimmed = packet->trimmed};
   mrc_sim_host_address(meta.src, packet->from, packet->plane);
   mrc_sim_path_address(meta.dst, packet->to, packet->plane, packet->path);
-  const uint8_t *bytes = assemble(engines, packet);
+  uint8_t *bytes = assemble(engines, packet);
   const size_t n = mrc_frame_udp_bytes(packet);
   const int drop =
       mrc_engine_receive(engines->of[host], bytes, n, n, &meta, engines->hosts->world->now_ns);
@@ -171,7 +172,9 @@ void mrc_engines_create(struct mrc_engines *engines) {
                                           .trace_entries = TRACE_ENTRIES,
                                           .sack_threshold_bytes = config->sack_threshold_bytes,
                                           .sack_delay_ns = config->sack_delay_ns,
-                                          .noise_ns = config->noise_ns};
+                                          .seal_epoch_bits = MRC_SEALER_EPOCH_BITS,
+                                          .noise_ns = config->noise_ns,
+                                          .aead = &mrc_sealer_of_headers};
     engines->of[i] = mrc_engine_create(&own);
     mrc_assert(engines->of[i]);
     mrc_assert(mrc_mr_register(engines->of[i], (uintptr_t)engines->memory, config->memory_bytes,

@@ -33,7 +33,7 @@ struct mrc_frame {
   uint8_t switches;  /* number of switches passed */
   uint8_t transport; /* enum mrc_host_transport that receives it */
   uint8_t header[MRC_MAX_HEADER];
-  uint8_t trailer[8];
+  uint8_t trailer[32];
   const uint8_t *payload; /* in the sender's memory region */
 };
 

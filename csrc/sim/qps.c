@@ -2,6 +2,7 @@
 #include "sim/qps.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "sim/host_address.h"
 #include "sim/topology.h"
@@ -81,6 +82,16 @@ static void set_paths(struct mrc_engines *engines, const struct mrc_sim_flow *fl
   mrc_assert(mrc_qp_set_peer(engine, qpn, sources, (int)engines->hosts->world->config.planes) == 0);
 }
 
+/* Secrets that only these two ends know; the other end has them the other way round. */
+static void set_seal(struct mrc_engines *engines, uint32_t index, uint32_t end, uint32_t qpn) {
+  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AEAD, .peer_qpn = mrc_flow_qpn(index, 1 - end)};
+  const uint32_t secrets[2] = {2 * index, 2 * index + 1};
+  memcpy(attr.send, &secrets[end], sizeof secrets[0]);
+  memcpy(attr.receive, &secrets[1 - end], sizeof secrets[0]);
+  mrc_engine *engine = engines->of[mrc_flow_host(&engines->hosts->flows->at[index], end)];
+  mrc_assert(mrc_qp_set_seal(engine, qpn, &attr) == 0);
+}
+
 /* Whether the controller denies this EV of the flow until its `paths_until_ns`. */
 static bool is_denied(const struct mrc_sim_flow *flow, const struct mrc_ev_attr *ev) {
   return flow->config.paths_until_ns && !is_named(flow, mrc_sim_path_of(ev->dst));
@@ -139,6 +150,7 @@ static void create_end(struct mrc_engines *engines, uint32_t index, uint32_t end
     mrc_fabric_watch_connect(engines->watch, index, end, &attr, both, &engines->hosts->world->prng);
   }
   make_evs(engines->hosts->world, flow, end);
+  if (engines->hosts->world->config.seal) set_seal(engines, index, end, attr.qpn);
   set_paths(engines, flow, end, attr.qpn);
   if (flow->config.paths_until_ns) deny_others(engines, index, end, true);
   modify(engines, index, end, MRC_QP_RTR);

@@ -60,6 +60,8 @@ class _Attempt:
             self.channel = await dial(self._local.host, self._host, self._port)
             self.pausing = False
             try:
+                if self._local.guard is not None:
+                    await self._local.guard.connect(self.channel)
                 return await establish(
                     self._local, self.channel, self._terms, first=True, expected=expected
                 )

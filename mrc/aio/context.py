@@ -49,6 +49,7 @@ from mrc.errors import (
 from mrc.events import ContextWarning, TraceEntry
 from mrc.exchange.admission import Admission, Claims, Limits, descriptor_limit
 from mrc.exchange.budget import Budget
+from mrc.exchange.upgrade import Guard
 from mrc.fabric import hostconfig
 from mrc.fabric.ports import LocalPort
 from mrc.tasks import cancelled
@@ -84,6 +85,16 @@ class Context:
         )
         self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
 
+    async def code_failed(self) -> None:
+        """Returns when a peer has given a wrong one-time code and no other peer can connect; never
+        without a code.
+        """
+        guard = self._opened().guard
+        if guard is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            await guard.failed.wait()
+
     def _make_observer(self) -> Observer:
         """The observer of this Context; a subclass overrides it."""
         return Unobserved()
@@ -103,6 +114,7 @@ class Context:
             dispatcher=Dispatcher(opened),
             rng=random.Random(secrets.randbits(64)),
             claims=Claims(),
+            guard=None if config.security is None else Guard(config.security),
             ev_profiles=Profiles(
                 EvProfile(DEFAULT, EvSelection(active_per_plane=config.ev_active_per_plane))
             ),

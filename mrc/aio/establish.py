@@ -12,14 +12,16 @@ import errno
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from secrets import token_hex
 from typing import Any
 
+from mrc.aio import sealing
 from mrc.aio.end import End
 from mrc.aio.local import Local, Terms
 from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
 from mrc.control.profiles import EvProfile
-from mrc.enums import EvState, Integrity
+from mrc.enums import EvState, Integrity, Seal
 from mrc.errors import (
     ConfigError,
     ConnectError,
@@ -37,7 +39,7 @@ from mrc.fabric import paths
 from mrc.fabric.addresses import parse_address
 from mrc.fabric.hostconfig import HostConfig, HostPeer
 from mrc.fabric.paths import PathEv, PeerSource, SourcePorts
-from mrc.fabric.ports import LocalPort, RemotePort
+from mrc.fabric.ports import SEAL_OVERHEAD, LocalPort, RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
 
 _AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
@@ -66,6 +68,7 @@ class _Plan:
     path_mtu: int
     mtus: dict[int, int]  # what the interfaces of each plane allow
     integrity: Integrity
+    seal: Seal
     dynamic_mpr: bool
     configured: bool  # the addresses come from our own configuration, not from the peer's hello
 
@@ -109,16 +112,20 @@ async def _establish(
     end: End | None = None
     try:
         ends = _ends(local, channel)
-        mine = _hello(local, ends, queue, terms.private)
+        mine = _hello(local, channel, ends, queue, terms.private)
         message = hello_to_json(mine)
         await channel.send(message.pop("type"), **message)
         if peer is None:
             peer = await _take_hello(local, channel, terms, expected)
-        plan = _plan(local, ends, channel, peer, terms.ev_profile)
+        seal = sealing.agreed_by(channel, mine, peer)
+        plan = _plan(local, ends, channel, peer, terms.ev_profile, seal)
         end = End(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
             terms.ev_profile, terms.cc_profile,
         )  # fmt: skip
+        if seal:
+            command = sealing.command(queue, mine, peer, seal, first=first)
+            await local.dispatcher.call(command, "seal the QP")
         await _receive_ready(local, queue, plan, peer)
         allowed = await end.controller.start()
         await _turn(channel, "rtr", first=first)
@@ -196,7 +203,10 @@ def _ends(local: Local, channel: Channel) -> _Ends:
     return _Ends(ports, local.links.sports)
 
 
-def _hello(local: Local, ends: _Ends, queue: QueuePair, private: dict[str, Any]) -> Hello:
+def _hello(
+    local: Local, channel: Channel, ends: _Ends, queue: QueuePair, private: dict[str, Any]
+) -> Hello:
+    seal = sealing.wanted(local.config, channel)
     ports = [
         RemotePort(port.nic, port.address, ends.sports.of[port.plane], port.mtu)
         for port in ends.ports
@@ -211,6 +221,8 @@ def _hello(local: Local, ends: _Ends, queue: QueuePair, private: dict[str, Any])
         udp_port=local.dispatcher.device.udp_port,
         ports=tuple(ports),
         dynamic_mpr=local.config.dynamic_mpr,
+        seal=sealing.NAMES[seal],
+        seal_random=token_hex(sealing.RANDOM_BYTES) if channel.secured else "",
     )
     return Hello(host=local.name, attributes=attributes, private=private)
 
@@ -249,7 +261,9 @@ async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> d
 # ---- Paths ----------------------------------------------------------------------------------
 
 
-def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvProfile) -> _Plan:
+def _plan(
+    local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvProfile, seal: Seal
+) -> _Plan:
     """Chooses the EVs and the largest possible path MTU from both hellos."""
     ports = ends.ports
     host = channel.called or peer.host
@@ -277,24 +291,31 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
     if not evs:
         raise PathError(f"EV profile {profile.name} has no path to {host}")
     used = {ev.attr.port for ev in evs}
+    overhead = SEAL_OVERHEAD if seal else 0
     limits = findings.limits(
-        [each for each in mtus if each[0] in used], min(local.config.mtu_limit, theirs.path_mtu)
+        [(plane, mtu - overhead) for plane, mtu in mtus if plane in used],
+        min(local.config.mtu_limit, theirs.path_mtu),
     )
-    path_mtu = min(limits.values())
-    if path_mtu < MIN_MTU:
-        small = [plane for plane, mtu in limits.items() if mtu < MIN_MTU]
-        raise PathError(
-            f"{findings.named(small, ends.nics)} to {host}: the MTU is too small: raise it"
-        )
     return _Plan(
         evs,
         _sources(peer),
-        path_mtu,
+        _path_mtu(limits, ends, host),
         limits,
         integrity=_integrity(local.config.integrity, theirs.integrity),
+        seal=seal,
         dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
         configured=configured,
     )
+
+
+def _path_mtu(limits: dict[int, int], ends: _Ends, host: str) -> int:
+    """The largest payload that all planes carry."""
+    small = [plane for plane, mtu in limits.items() if mtu < MIN_MTU]
+    if small:
+        raise PathError(
+            f"{findings.named(small, ends.nics)} to {host}: the MTU is too small: raise it"
+        )
+    return min(limits.values())
 
 
 def _configured_peer(host: HostConfig, peer: Hello) -> HostPeer:

@@ -18,10 +18,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Self
 
 from mrc.aio.end import End
-from mrc.aio.establish import establish
+from mrc.aio.establish import establish, is_loopback
 from mrc.aio.local import Local, Terms
 from mrc.aio.observer import Viewers
 from mrc.aio.qp import QP
+from mrc.binding import native
 from mrc.errors import (
     BusyError,
     ConfigError,
@@ -33,7 +34,7 @@ from mrc.errors import (
     StateError,
 )
 from mrc.exchange.admission import Admission, Place
-from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TOP, Channel
+from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TLS, TOP, Channel
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.listener")
@@ -72,6 +73,9 @@ class Listener:
 
     async def open(self, host: str | None, port: int) -> None:
         """Starts to listen on one address, or on all (None); port 0 selects a free port."""
+        if self._local.guard is not None:
+            self._local.guard.prepare()
+            native.aead_name()
         tcp = _listening_socket(host, port)
         self.port = tcp.getsockname()[1]
         self._server = await asyncio.start_server(
@@ -168,6 +172,10 @@ class Listener:
             async with asyncio.timeout(config.exchange_timeout):
                 async with asyncio.timeout(seconds):
                     kind = await channel.peek(HELLO_BYTES, self._large_hello)
+                    if kind == TLS:
+                        place.hear()  # as a hello: what follows takes longer than a round trip
+                        kind = await self._let_prove(channel)
+                self._check_plain(channel)
                 seconds = config.exchange_timeout
                 place.hear()
                 if kind == TOP:
@@ -190,6 +198,25 @@ class Listener:
             async with self._changed:
                 self._ready.append((self._adopt(end), place))
                 self._changed.notify()
+
+    async def _let_prove(self, channel: Channel) -> str:
+        """Encrypts the exchange and has the peer prove itself. The type of its next message."""
+        guard = self._local.guard
+        if guard is None:
+            await channel.receive()
+            raise ConnectError("this host does not encrypt its exchange: use --insecure here too")
+        await guard.accept(channel)
+        return await channel.peek(HELLO_BYTES, self._large_hello)
+
+    def _check_plain(self, channel: Channel) -> None:
+        """Raises ConnectError for a plain exchange that is not allowed."""
+        guard = self._local.guard
+        if guard is None or channel.secured:
+            return
+        if not (guard.security.plain_loopback and is_loopback(channel)):
+            raise ConnectError(
+                "this host accepts encrypted exchanges only: use a newer mrc, without --insecure"
+            )
 
     async def _turn_away(self, channel: Channel, error: ConnectError) -> None:
         """Refuses a peer that gets no place. In a flood, only a few peers may read the reason."""

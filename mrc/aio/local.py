@@ -15,6 +15,7 @@ from mrc.control.profiles import CcProfile, EvProfile, Profiles
 from mrc.datapath.dispatch import Dispatcher
 from mrc.datapath.links import Links
 from mrc.exchange.admission import Claims
+from mrc.exchange.upgrade import Guard
 from mrc.fabric.hostconfig import HostConfig, Source
 
 logger = logging.getLogger("mrc.establish")
@@ -31,6 +32,7 @@ class Local:
     dispatcher: Dispatcher
     rng: random.Random
     claims: Claims
+    guard: Guard | None
     ev_profiles: Profiles[EvProfile]
     cc_profiles: Profiles[CcProfile]
     warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each

@@ -14,7 +14,7 @@ from mrc.binding.verbs import MAX_MESSAGE_BYTES, MR, RemoteMemory, WorkRequest
 from mrc.binding.writelist import WriteList
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.datapath.stream import timed
-from mrc.enums import EvState
+from mrc.enums import EvState, Seal
 from mrc.errors import ArgumentError
 from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo
 
@@ -64,6 +64,19 @@ class QP:
     def peer_host(self) -> str:
         """The peer: what `connect` was called with; at a listener the name that the peer sent."""
         return self._end.peer_host
+
+    @property
+    def peer_identity(self) -> str:
+        """What the peer has proved: a fingerprint, a SPIFFE name, or how ("code", "secret").
+
+        Empty: nothing, because `ContextConfig.security` is None.
+        """
+        return self._end.channel.peer_identity
+
+    @property
+    def seal(self) -> Seal:
+        """How the packets of this QP are sealed."""
+        return self._end.queue.seal
 
     @property
     def peer_name(self) -> str:

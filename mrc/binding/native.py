@@ -212,6 +212,11 @@ def new_values(count: int) -> CData:
     return ffi.new("uint64_t[]", count)
 
 
+def aead_name() -> str | None:
+    """The library that seals packets; None when this host has none. The first call loads it."""
+    return text(lib.mrc_aead_name())
+
+
 def names_of(kind: str) -> list[str]:
     """Returns the names in a .def list: "counter", "drop" or "trace", in the order of the list."""
     name_at = getattr(lib, f"mrc_{kind}_name")

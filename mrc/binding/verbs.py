@@ -24,6 +24,7 @@ from mrc.enums import (
     Integrity,
     PlaneShares,
     QpState,
+    Seal,
     WrOpcode,
 )
 from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
@@ -213,6 +214,7 @@ class QueuePair:
     state: QpState = QpState.RESET
     outstanding: int = 0
     dynamic_mpr: bool = False  # agreed with the peer
+    seal: Seal = Seal.NONE
 
     def _command(self, op: CommandOp, keep: object = None, **fields: Any) -> Command:
         return Command({"op": op, "qpn": self.qpn, **fields}, keep)
@@ -282,6 +284,14 @@ class QueuePair:
             [{"address": pack_address(s.address), "sport": s.sport} for s in sources],
         )
         return self._command(CommandOp.QP_SET_PEER, array, pointer=array, value=len(sources))
+
+    def set_seal(self, seal: Seal, peer_qpn: int, *, send: bytes, receive: bytes) -> Command:
+        """Seals all packets by these secrets of 32 bytes (in INIT, before `set_peer`)."""
+        attr = native.new_struct(
+            "mrc_seal_attr", mode=int(seal), peer_qpn=peer_qpn, send=send, receive=receive
+        )
+        self.seal = seal
+        return self._command(CommandOp.QP_SET_SEAL, attr, pointer=attr)
 
     def check_state(self) -> None:
         """Raises StateError when the QP cannot send."""

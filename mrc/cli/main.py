@@ -21,7 +21,9 @@ from mrc.errors import MrcError
 from mrc.exchange.foreign import harmless_lines
 from mrc.limits import UDP_PORT
 
-SUBCOMMANDS = ("send", "recv", "perf", "paths", "top", "testbed", "demo", "sim", "doctor", "schema")
+SUBCOMMANDS = (
+    "send", "recv", "perf", "paths", "top", "key", "testbed", "demo", "sim", "doctor", "schema",
+)  # fmt: skip
 
 EXAMPLES = """\
 examples:
@@ -46,6 +48,9 @@ exit codes:
 
 environment:
   MRC_CONFIG   the host configuration file
+  MRC_CODE     the one-time code of --code, for scripts
+  MRC_IDENTITY the file of this user's key
+  MRC_INSECURE=1  neither encrypt nor ask who the peer is
   MRC_DEBUG=1  show tracebacks and debug messages
   NO_COLOR     print no colours
 """

@@ -10,10 +10,11 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import mrc
 from mrc.aio.qp import QP
-from mrc.cli import endpoint
+from mrc.cli import endpoint, trust
 from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.exits import Exit
@@ -63,15 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pause between the probes of --watch [%(default)s]",
     )  # fmt: skip
     endpoint.add_options(parser)
+    trust.add_options(parser, listens=False)
     add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_async(_paths(args, Output.of(args)))
+    out = Output.of(args)
+    return run_async(_paths(args, out, trust.connecting(args, out, args.host[0])))
 
 
-async def _paths(args: argparse.Namespace, out: Output) -> int:
-    async with mrc.Context(mrc.ContextConfig(**endpoint.settings(args))) as ctx:
+async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
+    async with mrc.Context(mrc.ContextConfig(**endpoint.settings(args), **trusted)) as ctx:
         if args.watch:
             return _checked(out, await _watch(args, out, ctx))
         async with await _connect(args, ctx) as qp:

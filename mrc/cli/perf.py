@@ -9,7 +9,7 @@ from typing import Any
 
 import mrc
 from mrc.aio.qp import QP
-from mrc.cli import csv_text, endpoint, history_report, perf_report, views
+from mrc.cli import csv_text, endpoint, history_report, perf_report, trust, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
 from mrc.cli.arguments import bit_rate, seconds_argument, size_argument
 from mrc.cli.exits import Exit, UsageError
@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ends.add_argument("-1", "--one-off", action="store_true", help="server: exit after one client")
     endpoint.add_options(ends, "--bind")
+    trust.add_options(parser, listens=True)
     views.add_options(ends, listens=True)
     ends.add_argument(
         "--max-memory", type=size_argument, default=MAX_PEER_BYTES, metavar="BYTES",
@@ -185,25 +186,26 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(args.prog, "--server takes no HOST; see mrc perf --help")
         if args.csv:
             raise UsageError(args.prog, "--csv: only at the client; see mrc perf --help")
-        return run_async(_serve(args, out))
+        return run_async(_serve(args, out, trust.listening(args, out, asks=False)))
     if args.top:
         raise UsageError(args.prog, "--top: requires --server; see mrc perf --help")
     if host is None:
         raise UsageError(args.prog, "name a HOST or use --server; see mrc perf --help")
     try:
-        plans, config = _plans(args), _config(args)
+        plans, config = _plans(args), _config(args, trust.connecting(args, out, host[0]))
     except (ArgumentError, ConfigError) as error:
         raise UsageError(args.prog, f"{error}; see mrc perf --help") from error
     return run_async(_measure(args, out, host[0], args.port or host[1], plans, config))
 
 
-def _config(args: argparse.Namespace) -> ContextConfig:
+def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> ContextConfig:
     return ContextConfig(
         integrity=Integrity[args.integrity.upper()],
         spray=args.spray,
         plane_shares=PlaneShares[args.plane_shares.upper()],
         **endpoint.settings(args),
         **views.settings(args),
+        **trusted,
     )
 
 
@@ -280,7 +282,7 @@ async def _measure(
 # ---- server ---------------------------------------------------------------------------------
 
 
-async def _serve(args: argparse.Namespace, out: Output) -> int:
+async def _serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
     port = DEFAULT_PORT if args.port is None else args.port
     config = ContextConfig(
         max_peer_bytes=args.max_memory,
@@ -289,6 +291,7 @@ async def _serve(args: argparse.Namespace, out: Output) -> int:
         plane_shares=PlaneShares[args.plane_shares.upper()],
         **endpoint.settings(args),
         **views.settings(args),
+        **trusted,
     )
     async with mrc.Context(config) as ctx:
         service = _Service(ctx, out, one_off=args.one_off)

@@ -11,13 +11,14 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mrc
 from mrc.aio.context import Context
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
-from mrc.cli import endpoint, history_report, views
+from mrc.cli import endpoint, history_report, trust, views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import count_argument, seconds_argument, size_argument
 from mrc.cli.exits import UsageError
@@ -27,6 +28,7 @@ from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
+from mrc.errors import MrcError
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import let_look
@@ -35,7 +37,7 @@ from mrc.transfer import joined
 from mrc.transfer.batch import Batch
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.joined import Joins
-from mrc.transfer.messages import CHUNK_BYTES, MAX_FILE_BYTES
+from mrc.transfer.messages import CHUNK_BYTES, MAX_FILE_BYTES, Refuse
 from mrc.transfer.pipes import PipeWriter
 from mrc.transfer.quota import DEFAULTS, Limits
 from mrc.transfer.receiver import receive_files
@@ -85,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="listen on this address of this host only, for TCP [every address]",
     )  # fmt: skip
     endpoint.add_options(parser)
+    trust.add_options(parser, listens=True, connects=False)
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     parser.add_argument(
         "--no-meta", action="store_true",
@@ -152,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
         _make(args.output, out)
     elif not args.stdout:
         args.output = _current_folder(args.prog)
-    return run_async(_recv(args, out))
+    return run_async(_recv(args, out, trust.listening(args, out, asks=True)))
 
 
 def _make(folder: str, out: Output) -> None:
@@ -185,13 +188,14 @@ def _named(files: list[str]) -> str:
     return first if len(files) <= 3 else f"{first} and {len(files) - 3} other files"
 
 
-def _config(args: argparse.Namespace) -> mrc.ContextConfig:
+def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> mrc.ContextConfig:
     peers = WINDOWS * args.memory
     return mrc.ContextConfig(
         max_peer_bytes=peers,
         max_unread=MAX_UNREAD,
         **endpoint.settings(args),
         **views.settings(args),
+        **trusted,
     )
 
 
@@ -214,12 +218,12 @@ def _place(args: argparse.Namespace, out: Output) -> Iterator[OutputDirectory | 
         yield directory
 
 
-async def _recv(args: argparse.Namespace, out: Output) -> int:
+async def _recv(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
     with _place(args, out) as place:
         about, joins = {"service": SERVICE.name}, Joins()
         limits = Limits(args.max_bytes, args.max_files, args.memory, args.idle)
         async with (
-            mrc.Context(_config(args)) as ctx,
+            mrc.Context(_config(args, trusted)) as ctx,
             await ctx.listen(args.bind, args.port, private=about, admit=joins.admit) as listener,
         ):
             views.announce(out, ctx)
@@ -245,6 +249,7 @@ class _Server:
 
     def __post_init__(self) -> None:
         self._meter = ProgressMeter(self.out, "receiver")
+        self._asking = trust.asking(self.out)
         self._recorder: Recorder | None = None
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -257,12 +262,21 @@ class _Server:
     async def serve(self) -> int:
         """Serves until it is cancelled; with --once until the chosen sender has been served."""
         accepting = asyncio.create_task(self._accept())
+        guessing = asyncio.create_task(self._until_guessed())
         async with self._stack:
             try:
-                await asyncio.wait((accepting, self._code), return_when=asyncio.FIRST_COMPLETED)
+                ends = (accepting, guessing, self._code)
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if guessing.done() and guessing.exception() is not None:
+                    raise guessing.exception() or AssertionError
             finally:
-                await cancelled(accepting, *self._tasks)
+                await cancelled(accepting, guessing, *self._tasks)
         return self._code.result() if self._code.done() else 0
+
+    async def _until_guessed(self) -> None:
+        """Raises when somebody has guessed the one-time code wrongly, and nobody else may send."""
+        await self.ctx.code_failed()
+        raise MrcError("somebody gave a wrong code, so it is void: start again for a new one")
 
     async def _accept(self) -> None:
         async for qp in self.listener:
@@ -305,8 +319,25 @@ class _Server:
     async def _serve_sender(self, qp: QP, on_data: Callable[[], None]) -> None:
         """Receives all files of one sender."""
         async with accept_session(self.ctx, qp, self.joins) as session:
+            await self._ask(session)
             await self._begin_recording()
             await self._receive(session, on_data)
+
+    async def _ask(self, session: Session) -> None:
+        """Where nothing else decides who may send, the user does."""
+        security = self.ctx.config.security
+        if security is None or not security.allow_any:
+            return
+        offered, qp = session.qp.private, session.qp
+        files, size = offered.get("files"), offered.get("bytes")
+        what = f"{files} files" if type(files) is int and files != 1 else "a file"
+        how_much = format_bytes(size) if type(size) is int and size >= 0 else "of unknown size"
+        who = f"{shown(qp.peer_name)} ({qp.peer_address}, {qp.peer_identity})"
+        with self._meter.lines():
+            accepted = await self._asking.ask(f"{who} offers {what}, {how_much}: accept? [y/N] ")
+        if not accepted:
+            await session.say_last(Refuse("stopped", "the user did not accept the files"))
+            raise TransferError("the files were not accepted")
 
     async def _begin_recording(self) -> None:
         """With --bins, starts with the first sender. Records all QPs: a sender may open more."""

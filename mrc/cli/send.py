@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from typing import Any
 
 import mrc
-from mrc.cli import endpoint, views
+from mrc.cli import endpoint, trust, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.exits import UsageError
@@ -17,7 +18,7 @@ from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.transfer.names import FileError, check_path
-from mrc.transfer.plan import STDIN, Plan, plan_of
+from mrc.transfer.plan import STDIN, File, Plan, plan_of
 from mrc.transfer.sender import How, send_plan
 from mrc.transfer.session import connect_session
 
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="send everything again, whatever the receiver has kept of an interrupted transfer",
     )  # fmt: skip
     endpoint.add_options(parser)
+    trust.add_options(parser, listens=False)
     parser.add_argument(
         "--name", type=_name, metavar="NAME",
         help="name at the receiver of the only FILE [its own name; of -: stdin]",
@@ -80,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_of(args.files, name=args.name or "", follow=args.follow)
     if plan.skipped:
         out.note(f"skipped {_counted(plan.skipped)}")
-    return run_async(_send(args, out, plan))
+    return run_async(_send(args, out, plan, trust.connecting(args, out, args.host[0])))
 
 
 def _name(text: str) -> str:
@@ -97,13 +99,17 @@ def _counted(skipped: list[str]) -> str:
     return f"1 file: {first}" if len(skipped) == 1 else f"{len(skipped)} files; the first: {first}"
 
 
-async def _send(args: argparse.Namespace, out: Output, plan: Plan) -> int:
+async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict[str, Any]) -> int:
     host, port = args.host
     meter = ProgressMeter(out, "sender")
     incidents = Incidents(meter.detail)
+    files = sum(isinstance(entry, File) for entry in plan.entries)
+    config = mrc.ContextConfig(**endpoint.settings(args), **views.settings(args), **trusted)
     async with (
-        mrc.Context(mrc.ContextConfig(**endpoint.settings(args), **views.settings(args))) as ctx,
-        connect_session(ctx, host, port, total_bytes=plan.bytes, timeout=args.timeout) as session,
+        mrc.Context(config) as ctx,
+        connect_session(
+            ctx, host, port, total_bytes=plan.bytes, files=files, timeout=args.timeout
+        ) as session,
         meter.watch(session, f"to {host}", plan.bytes),
         incidents.follow(session.qp),
     ):

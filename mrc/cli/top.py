@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
+from mrc.cli import trust
 from mrc.cli.address import host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.exits import Exit, UsageError
@@ -22,12 +23,14 @@ from mrc.cli.top_view import MAX_ROWS, path_blocks, qp_blocks, summary_blocks
 from mrc.cli.window import Screen
 from mrc.errors import ConnectError, MrcError
 from mrc.exchange.dial import dial
+from mrc.exchange.upgrade import Guard
 from mrc.fabric import hostconfig
 from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
 from mrc.results.snapshot import Snapshot
 from mrc.results.top import Endpoint, Top
 from mrc.testbed import rootless
+from mrc.trust.security import Security
 
 HELP = "watch the QPs, planes and paths of running endpoints"
 EXAMPLES = """\
@@ -66,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
         help="time limit for connecting and for each answer [%(default)s]",
     )  # fmt: skip
+    trust.add_options(parser, listens=False)
     add_options(parser)
 
 
@@ -75,14 +79,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, f"{wrong}; see {args.prog} --help")
     if args.all_users and not (args.local and os.geteuid() == 0):
         raise UsageError(args.prog, "--all-users requires --local and root")
-    return run_async(_top(args, Output.of(args)))
+    out, security = Output.of(args), None
+    if args.host is not None:
+        security = trust.connecting(args, out, args.host[0])["security"]
+    return run_async(_top(args, out, security))
 
 
-async def _top(args: argparse.Namespace, out: Output) -> int:
+async def _top(args: argparse.Namespace, out: Output, security: Security | None) -> int:
     source = (
         _local(all_users=args.all_users)
         if args.local
-        else _remote(*args.host, timeout=args.timeout)
+        else _remote(args.host[0], args.host[1], security, timeout=args.timeout)
     )
     async with source as look:
         before = await look()
@@ -188,10 +195,14 @@ async def _local(all_users: bool) -> AsyncIterator[Look]:
 
 
 @asynccontextmanager
-async def _remote(host: str, port: int, *, timeout: float) -> AsyncIterator[Look]:
+async def _remote(
+    host: str, port: int, security: Security | None, *, timeout: float
+) -> AsyncIterator[Look]:
     try:
         async with asyncio.timeout(timeout):
             channel = await dial(hostconfig.load(os.environ), host, port)
+            if security is not None:
+                await Guard(security).connect(channel)
     except TimeoutError as error:
         raise ConnectError(f"{host}: no connection on TCP port {port} in {timeout:g} s") from error
 

@@ -15,7 +15,8 @@ MAX_ROWS = 32  # of QPs and of paths that are printed: the busiest QPs, the wors
 DROPS = {
     "SHORT": "too short", "OPCODE": "unknown opcode", "VERSION": "unknown version",
     "PKEY": "wrong partition key", "FIELD": "forbidden value", "LENGTH": "wrong length",
-    "ICRC": "wrong ICRC", "QPN": "unknown QP", "QP_STATE": "QP not ready",
+    "ICRC": "wrong ICRC", "SEAL": "wrong seal", "REPLAY": "sealed long ago",
+    "QPN": "unknown QP", "QP_STATE": "QP not ready",
     "SOURCE": "wrong source", "PSN_WINDOW": "PSN beyond the window",
     "DUPLICATE": "duplicates", "ACK_UNSENT": "ACK of an unsent PSN", "STALE": "outdated answers",
     "UNKNOWN_ID": "late probe answers", "ACCESS": "memory access refused",

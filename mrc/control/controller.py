@@ -15,7 +15,7 @@ from mrc.enums import EvState
 from mrc.errors import ArgumentError, QueueFullError, StateError
 from mrc.events import ProbeResult
 from mrc.fabric.paths import PathEv
-from mrc.fabric.ports import TRANSPORT
+from mrc.fabric.ports import SEAL_OVERHEAD, TRANSPORT
 from mrc.limits import MAX_MTU
 
 
@@ -137,7 +137,8 @@ class EvController:
             raise ArgumentError("timeout: must be positive")
         if index in self._denied:
             return ProbeResult(index, errno.EPERM, None)
-        size = payload + TRANSPORT if payload else 0
+        overhead = SEAL_OVERHEAD if self._queue.seal else 0
+        size = payload + TRANSPORT + overhead if payload else 0
         command = self._queue.probe_ev(index, bytes=size, timeout_ns=int(timeout * 1e9))
         what = f"QP {self._queue.qpn:#x}: probe EV {index}"
         return await self._dispatcher.probe(command, what)

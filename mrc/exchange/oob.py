@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,10 +40,12 @@ from mrc.exchange.foreign import parse, shown
 from mrc.fabric.addresses import IpInterface, parse_address, read_address
 from mrc.fabric.ports import RemotePort, UdpPort
 from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
+from mrc.trust.tls import explain
 from mrc.typed import take
 
 VERSION = versions.EXCHANGE
 TOP = "top"  # type of all messages between a viewer and a host
+TLS = "tls"  # the first message of a peer that wants the exchange encrypted
 FRAME_BYTES = 4 << 10  # most bytes of a message, except for the two below
 HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports
 SNAPSHOT_BYTES = 1 << 20
@@ -105,6 +108,10 @@ class Attributes:
     udp_port: UdpPort
     trim_nack: bool = field(default=False, kw_only=True)
     dynamic_mpr: bool = field(default=False, kw_only=True)
+    seal: Literal["none", "auth", "aead"] = field(default="none", kw_only=True)
+    seal_random: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")] = field(
+        default="", kw_only=True, repr=False
+    )
     service_time: bool = field(default=False, kw_only=True)
     ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=MAX_PORTS)]
 
@@ -180,6 +187,10 @@ class Channel:
         self._peeked: dict[str, Any] | None = None
         self.received_bytes = 0  # in complete messages
         self._at_end: list[Callable[[], None]] = []
+        self.secured = False
+        """nobody but the two ends reads or changes what is said here"""
+        self.peer_identity = ""
+        """what the peer has proved: a fingerprint, a SPIFFE name, or how; empty: nothing"""
         if writer.get_extra_info("peername") is None:
             raise ConnectionResetError("the peer closed the connection at once")
         self.local = str(parse_address(writer.get_extra_info("sockname")[0]))
@@ -212,10 +223,36 @@ class Channel:
         try:
             header = await self._reader.readexactly(_LENGTH.size)
             body = await self._reader.readexactly(decode_length(header, limit))
+        except ssl.SSLError as error:
+            raise explain(error, self.called or self.remote) from error
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
         self.received_bytes += len(header) + len(body)
         return body
+
+    async def start_tls(self, context: ssl.SSLContext, server_hostname: str | None = None) -> None:
+        """Goes over to TLS; raises ssl.SSLError, or PeerGoneError when the peer has gone."""
+        # asyncio would hand out what has arrived by now as if it had been said inside TLS. From
+        # here to the change of the protocol nothing else runs, so no more of it can arrive.
+        if self._reader._buffer:  # type: ignore[attr-defined]
+            raise ProtocolError("the peer, or somebody in between, went on without TLS")
+        protocol: Any = self._writer.transport.get_protocol()
+        protocol._over_ssl = True  # otherwise asyncio logs a line for each broken start of TLS
+        try:
+            await self._writer.start_tls(context, server_hostname=server_hostname)
+        except ssl.SSLError:
+            raise
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            raise PeerGoneError("the peer closed the connection during the exchange") from error
+
+    def certificate(self) -> Any:
+        """The peer's certificate as `ssl` has verified it; None without an authority."""
+        return self._writer.get_extra_info("peercert")
+
+    def certificate_bytes(self) -> bytes:
+        """The peer's certificate in DER; empty if it has none."""
+        tls: ssl.SSLObject = self._writer.get_extra_info("ssl_object")
+        return tls.getpeercert(binary_form=True) or b""
 
     async def peek(self, limit: int, turn: asyncio.Lock) -> str:
         """The type of the next message, without taking it; raises as `receive`.

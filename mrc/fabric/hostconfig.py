@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -86,6 +86,8 @@ class HostConfig(Struct, frozen=True):
     """The ports, in the order of their planes."""
     peers: dict[str, HostPeer] = {}
     """The peers by name."""
+    security: Literal["", "none"] = ""
+    """`none`: the commands of mrc neither encrypt nor ask who the peer is, as in a test bed."""
 
 
 def parse(text: str, origin: str) -> HostConfig:

@@ -19,6 +19,7 @@ _IP_HEADER = {4: 20, 6: 40}
 _UDP_HEADER = 8
 ENCAPSULATION = 64  # encap.red in the kernel's accounting: an IPv6 header and one segment
 TRANSPORT = 44  # BTH, METH, TSETH, RETH, ImmDt and ICRC
+SEAL_OVERHEAD = 24  # of a sealed packet: seal and tag instead of the ICRC
 UdpPort = Annotated[int, Meta(ge=1, le=65535)]
 
 

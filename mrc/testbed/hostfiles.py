@@ -24,7 +24,7 @@ def hosts_file(shape: Shape) -> str:
 
 def config(shape: Shape, host: int) -> str:
     """The host's configuration file: its ports, its peers and the paths to them."""
-    lines = ["schema = 1", f'host = "h{host}"', 'source = "srv6"']
+    lines = ["schema = 1", f'host = "h{host}"', 'source = "srv6"', 'security = "none"']
     for plane in shape.plane_numbers():
         lines += [
             "",

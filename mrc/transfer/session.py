@@ -76,14 +76,20 @@ class Session(session.Session):
 
 @asynccontextmanager
 async def connect_session(
-    ctx: Context, host: str, port: int, *, total_bytes: int | None, timeout: float
+    ctx: Context,
+    host: str,
+    port: int,
+    *,
+    total_bytes: int | None,
+    files: int | None = None,
+    timeout: float,
 ) -> AsyncIterator[Session]:
-    """A session with the receiver at `host`; its progress bar shows `total_bytes`, if known."""
+    """A session with the receiver at `host`; its user sees `total_bytes` and `files`, if known."""
 
     async def connect(private: dict[str, Any]) -> QP:
         return await ctx.connect(host, port, private=private, timeout=timeout)
 
-    about = {"bytes": total_bytes}
+    about = {"bytes": total_bytes, "files": files}
     async with (
         session.connect_session(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
         JoinedQps(connect=connect) as joined,

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Floods a host with connections and packets until it is killed: python flood.py RATE PACKETS.
 
-RATE: TCP connections per second, each from another source address, of five kinds in turn: closed at
-once, silent, not a frame, a hello without paths, part of a long frame.
+RATE: TCP connections per second, each from another source address, of six kinds in turn: closed at
+once, silent, not a frame, a hello without paths, part of a long frame, a wish for TLS and then its
+first message, so that the host computes.
 PACKETS: UDP packets per second from random addresses: random bytes, half of them after a valid BTH.
 Prints a line each second: connections and packets so far.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
+import ssl
 import sys
 import time
 from collections import deque
@@ -18,13 +21,28 @@ from collections import deque
 from attack import forge
 from attack.net import ADDRESSES, PORT, crowd
 
+from mrc.exchange.oob import TLS, encode_frame
+
 TARGET = ADDRESSES["b"]
+WISH = encode_frame({"type": TLS})
+
+
+def tls_hello() -> bytes:
+    """The first message of TLS."""
+    out, context = ssl.MemoryBIO(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="host").do_handshake()
+    return out.read()
+
+
+HELLO = tls_hello()
 KINDS = (
     None,
     b"",
     b"GET / HTTP/1.1\r\n\r\n",
     forge.frame(forge.hello("10.9.9.9/8")),
     b"\0\1\xff\xff" + b"[" * 60_000,
+    WISH,
 )
 
 
@@ -48,6 +66,15 @@ def speak(made: socket.socket, number: int) -> bool:
     except OSError:
         return False
     return said is not None
+
+
+def go_on(made: socket.socket) -> None:
+    """Sends the first message of TLS, if the host has answered the wish and nothing else."""
+    try:
+        if made.recv(1 << 16) == WISH:
+            made.send(HELLO)
+    except OSError:
+        pass
 
 
 def rubbish(number: int) -> list[bytes]:
@@ -75,6 +102,8 @@ def main(rate: int, packets: int) -> None:
             if len(young) > 20:
                 made = young.popleft()
                 (old.append if speak(made, connected) else socket.socket.close)(made)
+                if len(old) > 20:
+                    go_on(old[-20])
             if len(old) > 3 * rate:
                 old.popleft().close()
         for _ in range(min(64, int(packets * seconds) - sent)):

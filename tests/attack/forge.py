@@ -10,6 +10,8 @@ from struct import pack, unpack
 from typing import Any
 from zlib import crc32
 
+from mrc.versions import EXCHANGE
+
 ACK, EV_PROBE, PORT_STATUS = 0xD1, 0xD9, 0xD8  # opcodes
 ENDPOINT_QPN = 2
 Message = dict[str, Any]
@@ -63,7 +65,7 @@ def hello(
         "qpn": 77, "first_psn": 1, "path_mtu": 8908, "mpr": 1024, "max_wimm": 128,
         "integrity": "icrc", "udp_port": 4791, "ports": [port], **more,
     }  # fmt: skip
-    return {"type": "hello", "version": 1, "host": "x", "private": private or {},
+    return {"type": "hello", "version": EXCHANGE, "host": "x", "private": private or {},
             "attributes": attributes}  # fmt: skip
 
 

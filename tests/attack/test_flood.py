@@ -13,6 +13,7 @@ from attack import flood, forge
 from attack.net import ADDRESSES, Net, crowd, descriptors, memory_bytes, until
 
 from mrc.exchange import oob
+from mrc.versions import EXCHANGE
 
 MIB = 1 << 20
 FLOOD_SECONDS = 5.0  # the attacker prints its counts each second
@@ -24,22 +25,37 @@ def inbox(folder: Path) -> Path:
     return folder / "in"
 
 
-def send(net: Net, folder: Path) -> None:
+@pytest.fixture(params=["plain", "secret"])
+def trust(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str | Path, ...]:
+    """The options of both honest hosts: none, or a shared secret."""
+    if request.param == "plain":
+        return ("--insecure",)
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(range(32)))
+    secret.chmod(0o600)
+    return "--secret", secret, "--identity", tmp_path / "identity.pem"
+
+
+def send(net: Net, folder: Path, *trust: str | Path) -> None:
     """The honest sender, which fails if connecting takes more than 3 s."""
-    net.mrc("a", "send", "--timeout", "3", folder / "f", ADDRESSES["b"]).ends(0)
+    net.mrc("a", "send", *trust, "--timeout", "3", folder / "f", ADDRESSES["b"]).ends(0)
     assert (folder / "in" / "f").read_bytes() == b"honest"
 
 
-def test_strangers__silent_ones_keep_nobody_out(net: Net, tmp_path: Path) -> None:
-    receiver = net.mrc("b", "recv", "--output", inbox(tmp_path), "--overwrite").until_listening()
-    send(net, tmp_path)
+def test_strangers__silent_ones_keep_nobody_out(
+    net: Net, tmp_path: Path, trust: tuple[str | Path, ...]
+) -> None:
+    receiver = net.mrc(
+        "b", "recv", *trust, "--output", inbox(tmp_path), "--overwrite"
+    ).until_listening()
+    send(net, tmp_path, *trust)
     files, memory = descriptors(receiver), memory_bytes(receiver)
     with contextlib.ExitStack() as stack:
         for number in range(200):  # eight from each of 25 addresses
             stack.enter_context(net.tcp("b", source=crowd(number // 8)))
         # Places, refused connections that may still read the reason, connections being closed.
         assert descriptors(receiver) <= files + 64 + 16 + 16
-        send(net, tmp_path)
+        send(net, tmp_path, *trust)
     until(lambda: descriptors(receiver) <= files)
     assert memory_bytes(receiver) < memory + 8 * MIB
 
@@ -54,19 +70,21 @@ def test_strangers__one_address_has_eight_places(net: Net, tmp_path: Path) -> No
         send(net, tmp_path)
 
 
-def test_strangers__large_hellos_cost_little(net: Net, tmp_path: Path) -> None:
+def test_strangers__large_hellos_cost_little(
+    net: Net, tmp_path: Path, trust: tuple[str | Path, ...]
+) -> None:
     """Each would be parsed to megabytes. The host keeps nothing, and others can still connect."""
-    receiver = net.mrc("b", "recv", "--output", inbox(tmp_path)).until_listening()
+    receiver = net.mrc("b", "recv", *trust, "--output", inbox(tmp_path)).until_listening()
     memory = memory_bytes(receiver)
     items = b"{}," * ((oob.HELLO_BYTES - 100) // 3)
-    body = b'{"type":"hello","version":1,"private":[' + items + b"{}]}"
+    body = b'{"type":"hello","version":%d,"private":[' % EXCHANGE + items + b"{}]}"
     with contextlib.ExitStack() as stack:
         made: list[socket.socket] = []
         for number in range(48):
             made.append(stack.enter_context(net.tcp("b", source=crowd(number))))
             with contextlib.suppress(ConnectionError):
                 made[-1].sendall(len(body).to_bytes(4, "big") + body)
-        send(net, tmp_path)
+        send(net, tmp_path, *trust)
         assert memory_bytes(receiver) < memory + 48 * MIB
 
 
@@ -94,16 +112,18 @@ def test_strangers__descriptors_run_out_in_words_and_once(net: Net, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize(("connections", "packets"), [(1000, 0), (0, 100_000), (1000, 100_000)])
 def test_flood__an_honest_sender_connects_within_three_seconds(
-    net: Net, tmp_path: Path, connections: int, packets: int
+    net: Net, tmp_path: Path, trust: tuple[str | Path, ...], connections: int, packets: int
 ) -> None:
-    receiver = net.mrc("b", "recv", "--output", inbox(tmp_path), "--overwrite").until_listening()
-    send(net, tmp_path)
+    receiver = net.mrc(
+        "b", "recv", *trust, "--output", inbox(tmp_path), "--overwrite"
+    ).until_listening()
+    send(net, tmp_path, *trust)
     files, memory = descriptors(receiver), memory_bytes(receiver)
     attacker = net.python("x", flood.__file__, connections, packets)
     assert attacker.process.stdout is not None
     end = time.monotonic() + FLOOD_SECONDS
     while time.monotonic() < end:
-        send(net, tmp_path)
+        send(net, tmp_path, *trust)
     attacker.process.kill()
     told = [[int(word) for word in line.split()] for line in attacker.process.stdout]
     until(lambda: descriptors(receiver) <= files, 15)

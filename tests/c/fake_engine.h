@@ -13,6 +13,7 @@
 #include "check.h"
 #include "core/base.h"
 #include "core/counters.h"
+#include "core/query.h"
 #include "mrc.h"
 
 enum { MAX_POSTS = 4096, MAX_LOG = 64, REFUSED_QPN = 9, BURST_QPN = 5 };
@@ -54,7 +55,7 @@ void mrc_engine_destroy(mrc_engine *engine) {
   fake.destroyed = true;
 }
 
-int mrc_engine_receive(mrc_engine *engine, const uint8_t *packet, size_t bytes, size_t packet_bytes,
+int mrc_engine_receive(mrc_engine *engine, uint8_t *packet, size_t bytes, size_t packet_bytes,
                        const struct mrc_meta *meta, uint64_t now_ns) {
   (void)engine;
   (void)now_ns;
@@ -182,6 +183,16 @@ int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_sour
                     int n) {
   (void)engine;
   return qpn == 77 && n == 1 && sources[0].sport == 8 ? 0 : -ENOENT;
+}
+
+void mrc_engine_set_aead(mrc_engine *engine, const struct mrc_aead *aead) {
+  (void)engine;
+  (void)aead;
+}
+
+int mrc_qp_set_seal(mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr) {
+  (void)engine;
+  return qpn == 77 && attr->mode == MRC_SEAL_AUTH ? 0 : -ENOENT;
 }
 
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn) {

@@ -44,8 +44,8 @@ static int record_packet(const uint8_t *packet, size_t bytes, const struct mrc_m
   return 0;
 }
 
-int mrc_engine_receive(mrc_engine *engine, const uint8_t *packets, size_t bytes,
-                       size_t packet_bytes, const struct mrc_meta *meta, uint64_t now_ns) {
+int mrc_engine_receive(mrc_engine *engine, uint8_t *packets, size_t bytes, size_t packet_bytes,
+                       const struct mrc_meta *meta, uint64_t now_ns) {
   (void)engine;
   CHECK_EQ(now_ns, 77);
   int result;

@@ -21,6 +21,7 @@
 #include "core/counters.h"
 #include "core/engine.h"
 #include "core/psn.h"
+#include "core/query.h"
 #include "pair/connect.h"
 
 #define US 1000ull

@@ -26,7 +26,7 @@ static void test_names__end_with_the_lists(void) {
 static void test_counters__fill_what_there_is_room_for(void) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
   uint64_t values[2] = {7, 7};
-  CHECK_EQ(mrc_engine_receive(engine, (const uint8_t *)"", 0, 0, &(struct mrc_meta){.port = 1}, 1),
+  CHECK_EQ(mrc_engine_receive(engine, (uint8_t[1]){0}, 0, 0, &(struct mrc_meta){.port = 1}, 1),
            MRC_DROP_SHORT);
   CHECK_EQ(mrc_engine_counters(engine, values, 1), MRC_COUNTERS);
   CHECK_EQ(values[0], 1);

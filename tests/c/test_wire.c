@@ -187,7 +187,7 @@ static void test_decode__forbidden_values(void) {
       {MRC_OP_WRITE_ONLY, 0, 0xCC, MRC_DROP_OPCODE},
       {MRC_OP_WRITE_ONLY, 0, 0xDF, MRC_DROP_OPCODE},
       {MRC_OP_WRITE_ONLY, 0, 0xEA, MRC_DROP_OPCODE}, /* the opcode class after MRC's */
-      {MRC_OP_WRITE_ONLY, 1, 0x01, MRC_DROP_VERSION},
+      {MRC_OP_WRITE_ONLY, 1, 0x01, MRC_DROP_SHORT},  /* sealed: too short for that */
       {MRC_OP_WRITE_ONLY, 1, 0x02, MRC_DROP_VERSION},
       {MRC_OP_WRITE_ONLY, 1, 0x04, MRC_DROP_VERSION},
       {MRC_OP_WRITE_ONLY, 1, 0x08, MRC_DROP_VERSION},

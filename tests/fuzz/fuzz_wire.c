@@ -17,7 +17,8 @@ static void check_packet(const uint8_t *bytes, size_t n, bool trimmed,
   struct mrc_wire again;
   size_t header = mrc_wire_encode(packet, once);
   mrc_assert(header <= n && packet->payload == bytes + header);
-  size_t tail = trimmed ? 0 : packet->payload_bytes + packet->pad + MRC_ICRC_BYTES;
+  const size_t end = packet->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
+  size_t tail = trimmed ? 0 : packet->payload_bytes + packet->pad + end;
   mrc_assert(header + tail == n || (trimmed && packet->payload_bytes == 0));
   mrc_assert(once[0] == bytes[0] && packet->opcode == bytes[0]);
   mrc_assert(mrc_wire_decode(once, header, true, &again) == MRC_DROP_NONE);

@@ -2,6 +2,7 @@
 #include "pair/connect.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base.h"
 #include "core/psn.h"
@@ -91,6 +92,25 @@ static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end) {
   mrc_assert(mrc_qp_set_peer(engine, end->qpn, sources, n_sources) == 0);
 }
 
+/* Each QP has secrets of its own, which its two ends use the other way round. */
+static void set_seal(struct mrc_pair *pair, const int ends[2], uint32_t mode) {
+  struct mrc_seal_attr attr = {.mode = mode};
+  for (size_t i = 0; i < sizeof attr.send; i++) {
+    attr.send[i] = (uint8_t)mrc_prng_next(&pair->prng);
+    attr.receive[i] = (uint8_t)mrc_prng_next(&pair->prng);
+  }
+  for (int i = 0; i < 2; i++) {
+    const struct mrc_pair_end *end = pair->ends[ends[i]];
+    struct mrc_seal_attr own = attr;
+    own.peer_qpn = end->attr.dest_qpn;
+    if (i == 1) {
+      memcpy(own.send, attr.receive, sizeof own.send);
+      memcpy(own.receive, attr.send, sizeof own.receive);
+    }
+    mrc_assert(mrc_qp_set_seal(pair->hosts[end->host].engine, end->qpn, &own) == 0);
+  }
+}
+
 int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *config) {
   const int from = config->from, to = config->to || from ? config->to : 1;
   const int ends[2] = {add_end(pair, from, config->memory_bytes),
@@ -112,8 +132,11 @@ int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *c
     mrc_engine *engine = pair->hosts[end->host].engine;
     mrc_assert(mrc_qp_create(engine, &end->attr) == 0);
     mrc_assert(mrc_qp_modify(engine, end->qpn, MRC_QP_INIT, &end->attr, pair->now_ns) == 0);
-    set_paths(pair, end);
-    register_memory(pair, end);
+  }
+  if (config->seal != MRC_SEAL_NONE) set_seal(pair, ends, config->seal);
+  for (int i = 0; i < 2; i++) {
+    set_paths(pair, pair->ends[ends[i]]);
+    register_memory(pair, pair->ends[ends[i]]);
   }
   return ends[0];
 }
@@ -130,10 +153,11 @@ static void probe_evs(struct mrc_pair *pair, int index) {
   const struct mrc_pair_end *end = pair->ends[index];
   const int n = pair->config.planes * pair->config.paths;
   for (int ev = 0; ev < n; ev++) {
-    const struct mrc_probe_attr probe = {.qpn = end->qpn,
-                                         .ev_index = (uint32_t)ev,
-                                         .bytes = end->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES,
-                                         .timeout_ns = PROBE_TIMEOUT_NS};
+    const struct mrc_probe_attr probe = {
+        .qpn = end->qpn,
+        .ev_index = (uint32_t)ev,
+        .bytes = end->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES + MRC_SEAL_OVERHEAD_BYTES,
+        .timeout_ns = PROBE_TIMEOUT_NS};
     mrc_assert(mrc_engine_probe_evs(pair->hosts[end->host].engine, &probe, 1, pair->now_ns) == 1);
   }
   mrc_pair_kick(pair, end->host);

@@ -25,6 +25,7 @@ struct mrc_pair_qp_config {
   uint8_t timeout;              /* [10: 1.05 ms] */
   uint8_t retry_linear;         /* no default */
   uint8_t retry_exp;
+  uint8_t seal;         /* enum mrc_seal_mode */
   uint8_t cc;           /* enum mrc_cc_kind */
   uint8_t plane_shares; /* enum mrc_plane_shares */
   bool probe;           /* every EV before RTS */

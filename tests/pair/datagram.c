@@ -29,6 +29,10 @@ struct mrc_datagram *mrc_datagram_make(int from, const struct mrc_burst *burst,
   };
   memcpy(packet->meta.src, burst->src, sizeof(burst->src));
   memcpy(packet->meta.dst, burst->dst, sizeof(burst->dst));
+  if (burst->staged) {
+    memcpy(packet->bytes, burst->staged + (piece - burst->packets) * burst->packet_bytes, n);
+    return packet;
+  }
   uint8_t *payload = packet->bytes + piece->header_bytes;
   memcpy(packet->bytes, piece->header, piece->header_bytes);
   if (piece->payload_bytes) memcpy(payload, piece->payload, piece->payload_bytes);

@@ -21,6 +21,7 @@ static void send_burst(struct mrc_pair *pair, int host, const struct mrc_burst *
     struct mrc_datagram *packet = mrc_datagram_make(host, burst, &burst->packets[i]);
     struct mrc_wire wire = {0};
     mrc_watch_sent(pair, packet, &wire);
+    if (pair->n_tapped < pair->tap_room) pair->tap[pair->n_tapped++] = mrc_datagram_copy(packet);
     mrc_pair_send(pair, packet, &wire);
   }
 }

@@ -98,6 +98,9 @@ struct mrc_pair_end {
 };
 
 struct mrc_pair {
+  struct mrc_datagram **tap; /* copies of the packets sent, until it is full; the caller frees */
+  int tap_room;
+  int n_tapped;
   struct mrc_pair_config config;
   uint64_t now_ns;
   struct mrc_prng prng;

@@ -66,6 +66,7 @@ static struct mrc_pair_config draw_pair(struct mrc_prng *prng) {
   if (one_in(prng, 4)) config.port_in.rate_bps = PICK(prng, 100000000, 500000000, 10000000000);
   if (one_in(prng, 6)) config.engine.cq_depth = 16 + below(prng, 64);
   if (one_in(prng, 6)) config.engine.max_burst_bytes = 16384 + below(prng, 40000);
+  config.engine.seal_epoch_bits = 11 + below(prng, 4);
   return config;
 }
 
@@ -98,6 +99,7 @@ static struct mrc_pair_qp_config draw_qp(struct mrc_prng *prng, const struct mrc
       pair->config.path.rate_bps || pair->config.port_out.rate_bps || pair->config.port_in.rate_bps;
   if (!is_slow && one_in(prng, 5)) config.cc = MRC_CC_NULL;
   if (one_in(prng, 8)) config.integrity = MRC_INTEGRITY_UDP;
+  config.seal = (uint8_t)PICK(prng, MRC_SEAL_NONE, MRC_SEAL_NONE, MRC_SEAL_AUTH, MRC_SEAL_AEAD);
   return config;
 }
 

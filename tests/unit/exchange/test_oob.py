@@ -127,10 +127,10 @@ def test_hello__its_bytes() -> None:
     """Later versions must send the same bytes, so that different versions can connect."""
     said = replace(HELLO, host="h\u00e9", private={"n": [1, 2.5, {"deep": None}]})
     assert encode_frame(hello_to_json(said))[4:].decode() == (
-        '{"type":"hello","version":1,"host":"h\\u00e9","private":{"n":[1,2.5,{"deep":null}]},'
+        '{"type":"hello","version":2,"host":"h\\u00e9","private":{"n":[1,2.5,{"deep":null}]},'
         '"attributes":{"qpn":4660,"first_psn":11259375,"path_mtu":8844,"mpr":1024,"max_wimm":128,'
         '"integrity":"icrc","udp_port":4791,"trim_nack":false,"dynamic_mpr":false,'
-        '"service_time":false,"ports":['
+        '"seal":"none","seal_random":"","service_time":false,"ports":['
         '{"nic":"p1","address":"fd00:a::1/64","source_ports":[40000],"mtu":8844},'
         '{"nic":"p2","address":"10.0.0.1/24","source_ports":[40001,40002],"mtu":1428}]}}'
     )
@@ -144,9 +144,9 @@ def test_hello__unknown_keys_are_ignored() -> None:
     assert hello_from_json(message) == HELLO
 
 
-@pytest.mark.parametrize("version", [0, 2, 1000])
+@pytest.mark.parametrize("version", [0, 1, 1000])
 def test_hello__another_version_is_named_whatever_else_it_says(version: int) -> None:
-    with pytest.raises(ProtocolError, match=f"speaks version {version} .* this host version 1"):
+    with pytest.raises(ProtocolError, match=f"speaks version {version} .* this host version 2"):
         hello_from_json({"type": "hello", "version": version})
 
 

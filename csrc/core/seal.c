@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "seal.h"
+
+#include <string.h>
+
+#include "base.h"
+#include "counters.h"
+
+enum {
+  CLEAR_BYTES = MRC_MAX_HEADER + MRC_SEAL_BYTES + 4, /* headers, seal and EV: covered by the tag */
+  BLOCK_BYTES = 64,                                  /* of SHA-256 */
+  LABEL_BYTES = 16,
+  LAST_ANSWERS = 1 << 20 /* packets that may follow the last data packet */
+};
+
+/* ---- keys ---- */
+
+/* HMAC-SHA-256 of up to LABEL_BYTES and a last byte. Together they are the first and only block of
+   HKDF-Expand, so `out` is HKDF-Expand(secret, label, 32). */
+static void expand(const struct mrc_aead *aead, const uint8_t secret[MRC_SECRET_BYTES],
+                   const char *label, uint8_t out[MRC_DIGEST_BYTES]) {
+  uint8_t message[BLOCK_BYTES + LABEL_BYTES + MRC_DIGEST_BYTES];
+  const size_t n = strlen(label);
+  mrc_assert(n < LABEL_BYTES);
+  memset(message, 0x36, BLOCK_BYTES);
+  for (int i = 0; i < MRC_SECRET_BYTES; i++)
+    message[i] ^= secret[i];
+  memcpy(message + BLOCK_BYTES, label, n);
+  message[BLOCK_BYTES + n] = 1; /* number of the block */
+  uint8_t inner[MRC_DIGEST_BYTES];
+  aead->hash(message, BLOCK_BYTES + n + 1, inner);
+  for (int i = 0; i < BLOCK_BYTES; i++)
+    message[i] ^= 0x36 ^ 0x5C;
+  memcpy(message + BLOCK_BYTES, inner, sizeof inner);
+  aead->hash(message, BLOCK_BYTES + sizeof inner, out);
+  mrc_wipe(message, sizeof message);
+  mrc_wipe(inner, sizeof inner);
+}
+
+/* The key of the chain's next epoch. The secret that it came from is gone afterwards. */
+static void next_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain,
+                       struct mrc_seal_key *key) {
+  uint8_t made[MRC_DIGEST_BYTES];
+  expand(aead, chain->secret, "mrc key", made);
+  aead->set(key->key, made);
+  expand(aead, chain->secret, "mrc iv", made);
+  memcpy(key->iv, made, sizeof key->iv);
+  expand(aead, chain->secret, "mrc next", made);
+  memcpy(chain->secret, made, sizeof chain->secret);
+  chain->epochs++;
+  mrc_wipe(made, sizeof made);
+}
+
+static size_t bytes_of(const struct mrc_aead *aead) {
+  return (sizeof(struct mrc_seal) + 63) / 64 * 64 + 4 * aead->key_bytes;
+}
+
+struct mrc_seal *mrc_seal_new(const struct mrc_aead *aead, const struct mrc_seal_attr *attr,
+                              uint32_t epoch_bits) {
+  struct mrc_seal *seal = aead->reserve(bytes_of(aead));
+  if (seal == NULL) return NULL;
+  seal->aead = aead;
+  seal->mode = (uint8_t)attr->mode;
+  seal->epoch_bits = (uint8_t)epoch_bits;
+  seal->peer_qpn = attr->peer_qpn;
+  memcpy(seal->out.secret, attr->send, sizeof seal->out.secret);
+  memcpy(seal->in.secret, attr->receive, sizeof seal->in.secret);
+  uint8_t *keys = (uint8_t *)seal + bytes_of(aead) - 4 * aead->key_bytes;
+  seal->out_key.key = keys;
+  next_epoch(aead, &seal->out, &seal->out_key);
+  for (int i = 0; i < 3; i++)
+    seal->in_keys[i].key = keys + (size_t)(i + 1) * aead->key_bytes;
+  next_epoch(aead, &seal->in, &seal->in_keys[0]);
+  next_epoch(aead, &seal->in, &seal->in_keys[1]);
+  return seal;
+}
+
+void mrc_seal_free(struct mrc_seal *seal) {
+  if (seal == NULL) return;
+  const struct mrc_aead *aead = seal->aead;
+  aead->unset(seal->out_key.key);
+  for (int i = 0; i < 3; i++)
+    aead->unset(seal->in_keys[i].key);
+  aead->release(seal, bytes_of(aead));
+}
+
+static void set_nonce(uint8_t nonce[MRC_NONCE_BYTES], const struct mrc_seal_key *key,
+                      uint64_t counter) {
+  memcpy(nonce, key->iv, MRC_NONCE_BYTES);
+  for (int i = 0; i < 8; i++)
+    nonce[MRC_NONCE_BYTES - 1 - i] ^= (uint8_t)(counter >> 8 * i);
+}
+
+static void put_ev(uint8_t *out, uint32_t ev) {
+  for (int i = 0; i < 4; i++)
+    out[i] = (uint8_t)(ev >> 8 * (3 - i));
+}
+
+/* ---- out ---- */
+
+bool mrc_seal_is_spent(const struct mrc_seal *seal) {
+  return seal->sent >= MRC_SEAL_COUNTERS - LAST_ANSWERS;
+}
+
+/* Encrypts what follows the clear part of the header. In one pass from the memory region to the
+   staged packet, unless the text begins in the header or ends in padding. */
+static void encrypt(const struct mrc_seal *seal, const struct mrc_sealing *packet,
+                    const uint8_t nonce[MRC_NONCE_BYTES], struct mrc_part clear, uint8_t *staged,
+                    uint8_t *tag) {
+  const uint32_t clear_header = packet->header_bytes - packet->imm_bytes;
+  const size_t n = packet->imm_bytes + packet->payload_bytes + packet->pad;
+  uint8_t *text = staged + clear_header;
+  const uint8_t *from = packet->payload;
+  memcpy(staged, packet->header, packet->header_bytes);
+  if (packet->imm_bytes > 0 || packet->pad > 0 || from == NULL) {
+    uint8_t *to = staged + packet->header_bytes;
+    if (packet->payload_bytes > 0) memcpy(to, packet->payload, packet->payload_bytes);
+    memset(to + packet->payload_bytes, 0, packet->pad);
+    from = text;
+  }
+  seal->aead->seal(seal->out_key.key, nonce, clear, (struct mrc_part){from, n}, text, tag);
+}
+
+void mrc_seal_close(struct mrc_seal *seal, const struct mrc_sealing *packet, uint8_t *trailer,
+                    uint8_t *staged) {
+  mrc_assert(seal->sent < MRC_SEAL_COUNTERS);
+  const uint64_t counter = seal->sent++;
+  if (counter >> seal->epoch_bits == seal->out.epochs)
+    next_epoch(seal->aead, &seal->out, &seal->out_key);
+  uint8_t nonce[MRC_NONCE_BYTES];
+  set_nonce(nonce, &seal->out_key, counter);
+  const struct mrc_wire_seal stamp = {
+      .mode = seal->mode, .qpn = seal->peer_qpn, .counter = counter};
+  uint8_t clear[CLEAR_BYTES], *tag = trailer + packet->pad + MRC_SEAL_BYTES;
+  memset(trailer, 0, packet->pad);
+  mrc_wire_encode_seal(&stamp, trailer + packet->pad);
+  uint8_t end[3 + MRC_SEAL_BYTES + 4];
+  memcpy(end, trailer, packet->pad + MRC_SEAL_BYTES);
+  put_ev(end + packet->pad + MRC_SEAL_BYTES, packet->ev);
+  if (staged == NULL) {
+    const struct mrc_part parts[3] = {{packet->header, packet->header_bytes},
+                                      {packet->payload, packet->payload_bytes},
+                                      {end, packet->pad + MRC_SEAL_BYTES + 4u}};
+    seal->aead->mac(seal->out_key.key, nonce, parts, tag);
+    return;
+  }
+  const uint32_t clear_header = packet->header_bytes - packet->imm_bytes;
+  memcpy(clear, packet->header, clear_header);
+  memcpy(clear + clear_header, end + packet->pad, MRC_SEAL_BYTES + 4);
+  const struct mrc_part clear_part = {clear, clear_header + MRC_SEAL_BYTES + 4u};
+  encrypt(seal, packet, nonce, clear_part, staged, tag);
+  memcpy(staged + packet->header_bytes + packet->payload_bytes + packet->pad, trailer + packet->pad,
+         MRC_SEALED_BYTES);
+}
+
+/* ---- in ---- */
+
+/* The key for this counter, or NULL: too old, of an epoch that is over, or of one to come. */
+static const struct mrc_seal_key *key_for(const struct mrc_seal *seal, uint64_t counter) {
+  if (counter >= MRC_SEAL_COUNTERS || counter + MRC_SEAL_REPLAY < seal->newest) return NULL;
+  const uint64_t epoch = counter >> seal->epoch_bits;
+  if (epoch >= seal->in.epochs || epoch + 3 < seal->in.epochs) return NULL;
+  return &seal->in_keys[epoch % 3];
+}
+
+/* The packet is authentic: its counter is the highest one, or its epoch begins. */
+static void advance(struct mrc_seal *seal, uint64_t counter) {
+  if (counter < seal->newest) return;
+  seal->newest = counter + 1;
+  if ((counter >> seal->epoch_bits) + 1 == seal->in.epochs)
+    next_epoch(seal->aead, &seal->in, &seal->in_keys[seal->in.epochs % 3]);
+}
+
+static bool mac_is_right(const struct mrc_seal *seal, const struct mrc_seal_key *key,
+                         const uint8_t nonce[MRC_NONCE_BYTES], const uint8_t *packet, size_t n,
+                         uint32_t ev) {
+  uint8_t end[4], tag[MRC_TAG_BYTES];
+  put_ev(end, ev);
+  const struct mrc_part parts[3] = {{packet, n}, {end, sizeof end}, {NULL, 0}};
+  seal->aead->mac(key->key, nonce, parts, tag);
+  return mrc_same(tag, packet + n, sizeof tag);
+}
+
+static bool decrypt(const struct mrc_seal *seal, const struct mrc_seal_key *key,
+                    const uint8_t nonce[MRC_NONCE_BYTES], uint8_t *packet, size_t n,
+                    size_t clear_header, uint32_t ev) {
+  uint8_t clear[CLEAR_BYTES];
+  const uint8_t *stamp = packet + n - MRC_SEAL_BYTES;
+  memcpy(clear, packet, clear_header);
+  memcpy(clear + clear_header, stamp, MRC_SEAL_BYTES);
+  put_ev(clear + clear_header + MRC_SEAL_BYTES, ev);
+  const struct mrc_part clear_part = {clear, clear_header + MRC_SEAL_BYTES + 4};
+  return seal->aead->open(key->key, nonce, clear_part, packet + clear_header,
+                          n - MRC_SEAL_BYTES - clear_header, packet + n);
+}
+
+int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t ev,
+                  struct mrc_wire *wire, struct mrc_wire_seal *stamp) {
+  const size_t header = (size_t)(wire->payload - packet), n = bytes - MRC_TAG_BYTES;
+  if (bytes < header + MRC_SEALED_BYTES) return MRC_DROP_SHORT; /* trimmed */
+  mrc_wire_decode_seal(packet + n - MRC_SEAL_BYTES, stamp);
+  if (stamp->mode != seal->mode) return MRC_DROP_SEAL;
+  const struct mrc_seal_key *key = key_for(seal, stamp->counter);
+  if (key == NULL) return MRC_DROP_REPLAY;
+  uint8_t nonce[MRC_NONCE_BYTES];
+  set_nonce(nonce, key, stamp->counter);
+  const bool imm = mrc_opcode_is_data(wire->opcode) && mrc_opcode_has_imm(wire->opcode);
+  const bool right = seal->mode == MRC_SEAL_AUTH ? mac_is_right(seal, key, nonce, packet, n, ev)
+                                                 : decrypt(seal, key, nonce, packet, n,
+                                                           header - (imm ? MRC_IMM_BYTES : 0), ev);
+  if (!right) return MRC_DROP_SEAL;
+  if (imm) wire->imm = mrc_wire_imm(wire->payload);
+  advance(seal, stamp->counter);
+  return MRC_DROP_NONE;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sealed packets of one QP: keys and counters of both directions.
+
+   A sealed packet ends in a seal of 12 bytes and a tag of 16 in place of the ICRC. The seal holds
+   the QPN of the receiver and a counter that is the nonce. Every packet that is built takes the
+   next number, also a retransmission and also if the kernel then refuses the packet: so no nonce is
+   used twice. The tag covers all headers, the seal and the EV. MRC_SEAL_AEAD encrypts immediate,
+   payload and padding; the other headers stay readable for switches and for who debugs a network.
+
+   2^epoch_bits counters are an epoch, and each epoch has its own key: HKDF of the secret before,
+   which is then forgotten. The receiver holds the keys of the newest epoch, the one before and the
+   next one.
+
+   Replays: a counter more than MRC_SEAL_REPLAY behind the highest one is refused. Within that range
+   a data packet is refused as a duplicate PSN, and acknowledgements are idempotent. */
+#ifndef MRC_CORE_SEAL_H
+#define MRC_CORE_SEAL_H
+
+#include "../mrc.h"
+#include "aead.h"
+#include "wire.h"
+
+#define MRC_SEAL_COUNTERS ((uint64_t)1 << 48) /* of one direction of a QP */
+#define MRC_SEAL_EPOCH_BITS 21                /* 18 GB of full packets, a quarter of QUIC's limit */
+#define MRC_SEAL_REPLAY ((uint64_t)1 << 20)   /* a lap of PSNs is 2^24 */
+
+struct mrc_seal_key {
+  void *key; /* expanded */
+  uint8_t iv[MRC_NONCE_BYTES];
+};
+
+/* A direction: the secret of the next epoch, which every later one follows from. */
+struct mrc_seal_chain {
+  uint8_t secret[MRC_SECRET_BYTES];
+  uint64_t epochs; /* keys derived */
+};
+
+/* It lies in memory of mrc_aead.reserve, followed by the expanded keys. */
+struct mrc_seal {
+  const struct mrc_aead *aead;
+  uint8_t mode; /* enum mrc_seal_mode, not NONE */
+  uint8_t epoch_bits;
+  uint32_t peer_qpn;
+  uint64_t sent;   /* packets numbered; the next counter */
+  uint64_t newest; /* 1 + highest counter opened, 0: none */
+  uint64_t status; /* 1 + counter of the last port status taken */
+  struct mrc_seal_chain out, in;
+  struct mrc_seal_key out_key;
+  struct mrc_seal_key in_keys[3]; /* by epoch modulo 3 */
+};
+
+/* A packet that is being sealed. */
+struct mrc_sealing {
+  const uint8_t *header;
+  uint32_t header_bytes;
+  uint32_t imm_bytes; /* at the end of the header */
+  const uint8_t *payload;
+  uint32_t payload_bytes;
+  uint32_t pad;
+  uint32_t ev;
+};
+
+/* NULL without memory. */
+struct mrc_seal *mrc_seal_new(const struct mrc_aead *aead, const struct mrc_seal_attr *attr,
+                              uint32_t epoch_bits);
+void mrc_seal_free(struct mrc_seal *seal);
+/* Whether all counters are used up, so that nothing more may be sent. */
+bool mrc_seal_is_spent(const struct mrc_seal *seal);
+/* Numbers and seals a packet. Writes pad, seal and tag to `trailer`. With MRC_SEAL_AEAD also writes
+   the whole packet to `staged`, which is NULL otherwise. */
+void mrc_seal_close(struct mrc_seal *seal, const struct mrc_sealing *packet, uint8_t *trailer,
+                    uint8_t *staged);
+/* Checks a received packet that `wire` was decoded from, and decrypts it in place. Returns 0 or a
+   drop reason. `stamp` is what the packet says of its seal. */
+int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t ev,
+                  struct mrc_wire *wire, struct mrc_wire_seal *stamp);
+
+#endif

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cryptographic libraries that seal packets. They are loaded when a QP is first sealed, so that
+   the engine needs neither of them to be built or to run. */
+#ifndef MRC_IO_AEAD_H
+#define MRC_IO_AEAD_H
+
+#include "core/aead.h"
+
+/* Intel's IPsec-MB if this host has the version that mrc was built with, else libcrypto, else NULL.
+   The same in every call. MRC_AEAD in the environment selects one by name. */
+const struct mrc_aead *mrc_aead_best(void);
+
+#endif

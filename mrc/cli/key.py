@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc key`: shows this user's fingerprint; makes keys and secrets."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+from pathlib import Path
+
+from mrc.cli.output import Output, add_options
+from mrc.errors import ConfigError
+from mrc.results.key import Key
+from mrc.trust.identity import default_path, load
+from mrc.trust.security import SECRET_BYTES
+
+HELP = "show the fingerprint of this user's key, which is made on first use"
+EXAMPLES = """\
+examples:
+  mrc key                              show the fingerprint, for mrc recv --allow and others
+  mrc key >> allowed                   a line for a file of --allow
+  mrc key --secret fleet.key           make a secret of 32 bytes, to be copied to all hosts
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--identity", type=Path, metavar="FILE",
+        help="file of the key [$MRC_IDENTITY, else ~/.config/mrc/identity.pem]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--secret", type=Path, metavar="FILE",
+        help="instead make this file with a random secret, for --secret of other commands",
+    )  # fmt: skip
+    add_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    if args.secret is not None:
+        _make_secret(args.secret)
+        out.note(f"made {args.secret}")
+        out.result(Key(path=str(args.secret), fingerprint=None))
+        return 0
+    identity = load(args.identity or default_path())
+    out.text(identity.fingerprint)
+    out.result(Key(path=str(identity.path), fingerprint=identity.fingerprint))
+    return 0
+
+
+def _make_secret(path: Path) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise ConfigError(f"{path}: exists: remove it first, or name another file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    with os.fdopen(fd, "wb") as file:
+        file.write(secrets.token_bytes(SECRET_BYTES))

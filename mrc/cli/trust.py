@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options about who the peer must be and how this user proves himself, and the questions to him.
+
+Without any of them a command encrypts and knows its peers by their keys, as ssh does. Peers on
+loopback, a test bed, --insecure and $MRC_INSECURE do without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output
+from mrc.enums import Seal
+from mrc.errors import ConfigError
+from mrc.exchange.foreign import shown
+from mrc.fabric import hostconfig
+from mrc.fabric.addresses import parse_address
+from mrc.trust import words
+from mrc.trust.identity import folder
+from mrc.trust.known import allowed, check_fingerprint
+from mrc.trust.security import SECRET_BYTES, Authority, Security
+
+CODE = "MRC_CODE"
+INSECURE = "MRC_INSECURE"
+_NOBODY = (
+    "nobody may connect: give --code (a one-time code for one peer), --allow FINGERPRINT (its mrc"
+    " key), --secret FILE, --ca FILE, or --insecure for everybody without encryption"
+)
+
+
+def add_options(parser: Any, *, listens: bool, connects: bool = True) -> None:
+    """Adds the options of a command that listens, connects, or does both."""
+    group = parser.add_argument_group("trust (mrc/trust/README.md)")
+    group.add_argument(
+        "--code", action="store_true",
+        help=_code_help(listens=listens, connects=connects),
+    )  # fmt: skip
+    if listens:
+        group.add_argument(
+            "--allow", action="append", default=[], metavar="FINGERPRINT|FILE",
+            help="let in peers with this key (mrc key), this SPIFFE name, or one in this file;"
+            " repeatable [~/.config/mrc/allowed if it exists]",
+        )  # fmt: skip
+    if connects:
+        group.add_argument(
+            "--peer", default="", metavar="FINGERPRINT",
+            help="key or SPIFFE name that the other host must have [as in"
+            " ~/.config/mrc/known_hosts, else you are asked]",
+        )  # fmt: skip
+    group.add_argument(
+        "--secret", type=Path, metavar="FILE",
+        help="file of 32 random bytes that both hosts have: mrc key --secret FILE makes one",
+    )  # fmt: skip
+    for name, what in (
+        ("ca", "certificates of the authority"), ("cert", "certificate of this host"),
+        ("key", "its key"),
+    ):  # fmt: skip
+        group.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"{what} (PEM)")
+    group.add_argument(
+        "--identity", type=Path, metavar="FILE",
+        help="file of this user's key [$MRC_IDENTITY, else ~/.config/mrc/identity.pem]",
+    )  # fmt: skip
+    group.add_argument(
+        "--seal", choices=[seal.name.lower() for seal in Seal],
+        help="how packets are protected: encrypted, authenticated, or not [aead]; the stronger wish"
+        " of both hosts holds",
+    )  # fmt: skip
+    group.add_argument(
+        "--insecure", action="store_true",
+        help=f"neither encrypt nor ask who the peer is; also ${INSECURE}=1, on loopback, and in a"
+        " test bed",
+    )  # fmt: skip
+
+
+def _code_help(*, listens: bool, connects: bool) -> str:
+    prints = "print a one-time code, which lets one peer in"
+    asks = f"ask for the one-time code of the other host (or take it from ${CODE})"
+    return (
+        f"with --server: {prints}; else: {asks}"
+        if listens and connects
+        else (prints if listens else asks)
+    )
+
+
+def connecting(args: argparse.Namespace, out: Output, host: str) -> dict[str, Any]:
+    """The fields of ContextConfig for a command that connects to `host`."""
+    explicit = args.code or args.secret or args.ca or args.peer or args.identity
+    if args.insecure or (not explicit and (_is_exempt() or _is_loopback(host))):
+        return _plain(args)
+    peer = args.peer
+    if peer and not args.ca:
+        peer = _checked(args, check_fingerprint, peer, "--peer")
+    security = Security(
+        identity=args.identity,
+        peer=peer,
+        ask=_Asking(out).about_host if terminal() else None,
+        secret=_secret(args),
+        code=_known_code(args) if args.code else "",
+        authority=_authority(args),
+    )
+    return {"security": security, "seal": _seal(args)}
+
+
+def listening(args: argparse.Namespace, out: Output, *, asks: bool) -> dict[str, Any]:
+    """The fields of ContextConfig for a command that listens.
+
+    Without options, a command that `asks` lets everybody connect and asks a user at the terminal
+    about each; others print a one-time code there.
+    """
+    explicit = args.code or args.secret or args.ca or args.allow or args.identity
+    if args.insecure or (not explicit and _is_exempt()):
+        return _plain(args)
+    allow, code = tuple(args.allow), ""
+    default = folder() / "allowed"
+    if not allow and default.exists():
+        allow = (str(default),)
+    try:
+        allowed(allow)
+    except ConfigError as error:
+        raise UsageError(args.prog, f"--allow: {error}") from None
+    authority, secret = _authority(args), _secret(args)
+    closed = not (allow or args.code or authority or secret)
+    if closed and not terminal():
+        raise UsageError(args.prog, f"{_NOBODY}; see {args.prog} --help")
+    if args.code or (closed and not asks):
+        code = os.environ.get(CODE) or words.new_code()
+        out.note(f"one-time code: {code}")
+    security = Security(
+        identity=args.identity,
+        allow=allow,
+        allow_any=closed and asks,
+        plain_loopback=not explicit,
+        secret=secret,
+        code=code,
+        authority=authority,
+    )
+    if closed or allow:
+        out.note(f"this host is {security.load_identity().fingerprint}")
+    return {"security": security, "seal": _seal(args)}
+
+
+def _plain(args: argparse.Namespace) -> dict[str, Any]:
+    if args.seal not in (None, "none"):
+        raise UsageError(args.prog, f"--seal {args.seal}: not with --insecure")
+    return {"security": None}
+
+
+def _is_exempt() -> bool:
+    """In a test bed, and where the environment says so."""
+    if os.environ.get(INSECURE, "0") not in ("", "0"):
+        return True
+    config = hostconfig.load(os.environ)
+    return config is not None and config.security == "none"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return parse_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        return False
+    return all(parse_address(str(info[4][0])).is_loopback for info in found)
+
+
+def _seal(args: argparse.Namespace) -> Seal | None:
+    return Seal[args.seal.upper()] if args.seal else None
+
+
+def _secret(args: argparse.Namespace) -> bytes:
+    if args.secret is None:
+        return b""
+    try:
+        if args.secret.stat().st_mode & 0o077:
+            raise UsageError(args.prog, f"{args.secret}: others may read it: chmod 600 it")
+        content: bytes = args.secret.read_bytes()
+    except OSError as error:
+        raise UsageError(args.prog, f"--secret: {args.secret}: {error.strerror}") from None
+    if len(content) != SECRET_BYTES:
+        made = f"make one with: mrc key --secret {args.secret}"
+        raise UsageError(args.prog, f"{args.secret}: has not {SECRET_BYTES} bytes; {made}")
+    return content
+
+
+def _authority(args: argparse.Namespace) -> Authority | None:
+    files = (args.ca, args.cert, args.key)
+    if not any(files):
+        return None
+    if not all(files):
+        raise UsageError(args.prog, f"--ca, --cert, --key: give all three; see {args.prog} --help")
+    return Authority(*files)
+
+
+def _checked(args: argparse.Namespace, check: Callable[[str], str], text: str, option: str) -> str:
+    try:
+        return check(text)
+    except ValueError as error:
+        raise UsageError(args.prog, f"{option}: {error}") from None
+
+
+def _known_code(args: argparse.Namespace) -> str:
+    """The code that the other host has printed: from the environment, or typed."""
+    code = os.environ.get(CODE, "")
+    if not code:
+        with _opened() as tty:
+            if tty is None:
+                raise UsageError(args.prog, f"--code: there is no terminal to ask: set ${CODE}")
+            tty.write("code: ")
+            tty.flush()
+            code = tty.readline()
+    return _checked(args, words.normal, code, "--code")
+
+
+# ---- The terminal ------------------------------------------------------------------------------
+
+
+def terminal() -> bool:
+    """Whether there is a user to ask. Standard input may carry data, so that does not count."""
+    if not sys.stderr.isatty():
+        return False
+    with _opened() as tty:
+        return tty is not None
+
+
+@contextmanager
+def _opened() -> Iterator[TextIO | None]:
+    try:
+        tty = open("/dev/tty", "r+", buffering=1)  # noqa: SIM115 - the caller's block ends it
+    except OSError:
+        yield None
+        return
+    with tty:
+        yield tty
+
+
+class _Asking:
+    """Asks yes or no, one question at a time."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._turn = asyncio.Lock()
+
+    async def about_host(self, host: str, fingerprint: str) -> bool:
+        return await self.ask(f"{shown(host)} is {fingerprint}; trust it? [y/N] ")
+
+    async def ask(self, question: str) -> bool:
+        """True for yes; Ctrl-C ends the wait."""
+        async with self._turn:
+            with _opened() as tty:
+                if tty is None:
+                    return False
+                tty.write(question)
+                tty.flush()
+                loop, answered = asyncio.get_running_loop(), asyncio.Event()
+                loop.add_reader(tty.fileno(), answered.set)
+                try:
+                    await answered.wait()
+                    return tty.readline().strip().lower() in ("y", "yes")
+                finally:
+                    loop.remove_reader(tty.fileno())
+
+
+def asking(out: Output) -> _Asking:
+    """For a command that asks about each peer."""
+    return _Asking(out)

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first messages of an encrypted exchange: both sides go over to TLS, and prove themselves.
+
+  connecting side              listening side
+  tls           ---->                           asks for TLS; a plain listener refuses
+                <----          tls              both: TLS 1.3
+                <----          want             a nonce, and the ways in which it lets peers in
+  prove         ---->                           one of them: key, secret, code or authority
+                <----          proved           for secret and code: that the listener has it too
+  confirm       ---->                           for a code
+
+Nothing else of the peer is read before it has proved itself. Messages are at most FRAME_BYTES.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ssl
+from typing import Any
+
+from mrc.errors import ConnectError, MrcError, PeerGoneError, ProtocolError
+from mrc.exchange.oob import TLS, Channel
+from mrc.trust import proofs, tls
+from mrc.trust.identity import Identity, fingerprint_of, is_signed, public_of
+from mrc.trust.known import KnownHosts, allowed
+from mrc.trust.proofs import Binding, Guess
+from mrc.trust.security import Security
+
+WRONG_CODE = "the code is wrong: it was good for one guess; start mrc recv again for a new one"
+
+
+_CERTIFICATE_REFUSED = (
+    "the peer did not take this host's certificate (its log says why), or has too many connections"
+)
+_ENDED_EARLY = (
+    "the peer ended the connection before any proof: it takes certificates of its authority only"
+    " (--ca, --cert, --key), or has too many connections"
+)
+_NAMELESS = "a host without a SPIFFE name"
+_MOST_SESSIONS = 64  # that a code or secret has opened and whose further QPs may come
+
+
+class Guard:
+    """The security of a Context, and what has been proved so far."""
+
+    def __init__(self, security: Security) -> None:
+        self.security = security
+        self._code = security.code
+        self.failed = asyncio.Event()
+        """a peer has given a wrong code, and no other way is open"""
+        self._identity: Identity | None = None
+        self._secrets = {_id_of(security.secret): security.secret} if security.secret else {}
+        authority = security.authority
+        self.connects = tls.client(authority, check_hostname=not security.peer)
+        self._listens: tls.Loaded | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """The key of this side; makes it when it is missing."""
+        if self._identity is None:
+            self._identity = self.security.load_identity()
+        return self._identity
+
+    def prepare(self) -> None:
+        """Loads what a listening side will need, so that no peer waits for it."""
+        self.listens.context()
+        if self.has_code:
+            proofs.load_spake2()
+
+    @property
+    def listens(self) -> tls.Loaded:
+        """TLS of the listening side; makes the key that it needs without an authority."""
+        if self._listens is None:
+            authority = self.security.authority
+            self._listens = tls.server(None if authority else self.identity, authority)
+        return self._listens
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the one-time code is still good."""
+        return bool(self._code)
+
+    def take_code(self) -> str:
+        """The one-time code, for one guess, right or wrong."""
+        code, self._code = self._code, ""
+        if not code:
+            raise ConnectError("the one-time code has been used: start mrc recv again")
+        return code
+
+    def secret(self, key: str) -> bytes | None:
+        """The secret with this id."""
+        return self._secrets.get(key)
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self._secrets)
+
+    def remember(self, key: bytes) -> None:
+        """The key of a right code lets the further QPs of the same two processes in."""
+        secret = hmac.digest(key, b"mrc session", "sha256")
+        if len(self._secrets) < _MOST_SESSIONS:
+            self._secrets[_id_of(secret)] = secret
+
+    async def connect(self, channel: Channel) -> None:
+        """Encrypts a connection that this side has opened, and proves both sides."""
+        await _connect(channel, self)
+        channel.secured = True
+
+    async def accept(self, channel: Channel) -> None:
+        """Answers a peer's wish for TLS, and lets it prove itself."""
+        await _accept(channel, self)
+        channel.secured = True
+
+
+def _id_of(secret: bytes) -> str:
+    """Names a secret without telling it."""
+    return hashlib.sha256(b"mrc id" + secret).hexdigest()[:16]
+
+
+# ---- The connecting side ----------------------------------------------------------------------
+
+
+async def _connect(channel: Channel, guard: Guard) -> None:
+    security, host = guard.security, channel.called or channel.remote
+    await channel.send(TLS)
+    try:
+        await channel.expect(TLS)
+    except ConnectError as error:
+        raise type(error)(f"{host}: {error}") from error
+    try:
+        await channel.start_tls(guard.connects.context(), host)
+    except ssl.SSLError as error:
+        raise tls.explain(error, host) from error
+    try:
+        want = await channel.expect("want")
+    except PeerGoneError as error:
+        # asyncio sends no alert when it refuses a certificate. A peer under a flood of connections
+        # ends some of them here too, so this stays an error after which `connect` tries again.
+        if security.authority is None:
+            raise PeerGoneError(_ENDED_EARLY) from error
+        tls.check_dates(security.authority.certificate)
+        raise PeerGoneError(_CERTIFICATE_REFUSED) from error
+    ways = want.get("ways")
+    if not isinstance(ways, list):
+        raise ProtocolError("the peer does not say how to prove oneself")
+    if security.authority is not None:
+        await _by_authority(channel, security, host, ways)
+        return
+    server = proofs.digest_of(channel.certificate_bytes())
+    binding = Binding(server, _bytes(want, "nonce"), proofs.nonce())
+    if guard.has_code:
+        await _by_code(channel, guard, binding, _must(ways, "code", host))
+        channel.peer_identity = "code"
+    elif guard.ids:
+        await _by_secret(channel, guard, host, binding, _must(ways, "secret", host))
+        channel.peer_identity = "secret"
+    else:
+        await _by_key(channel, guard, host, binding, ways)
+
+
+def _must(ways: list[Any], way: str, host: str) -> str:
+    if way not in ways:
+        offered = {"key": "a key (--allow)", "code": "a one-time code", "secret": "a secret",
+                   "authority": "a certificate authority"}  # fmt: skip
+        names = [offered[each] for each in ways if isinstance(each, str) and each in offered]
+        raise ConnectError(f"{host} takes {' or '.join(names) or 'nobody'}, not {offered[way]}")
+    return way
+
+
+async def _prove(channel: Channel, way: str, binding: Binding, **fields: str) -> dict[str, Any]:
+    await channel.send("prove", way=way, nonce=binding.client_nonce.hex(), **fields)
+    return await channel.expect("proved")
+
+
+async def _by_secret(channel: Channel, guard: Guard, host: str, binding: Binding, way: str) -> None:
+    key = guard.ids[-1]
+    secret = guard.secret(key) or b""
+    mine = proofs.mac(secret, "connects", binding)
+    answer = await _prove(channel, way, binding, id=key, mac=mine.hex())
+    wrong = f"{host} does not have this secret"
+    proofs.check_mac(_bytes(answer, "mac"), secret, "listens", binding, wrong)
+
+
+async def _by_key(
+    channel: Channel, guard: Guard, host: str, binding: Binding, ways: list[Any]
+) -> None:
+    """The server is known by its fingerprint, before this side shows its own key."""
+    security, shown = guard.security, fingerprint_of(_server_key(channel))
+    if security.peer:
+        if shown != security.peer:
+            raise ConnectError(f"{host} is {shown}, not {security.peer}")
+    else:
+        known = KnownHosts(security.known_hosts)
+        if not known.check(host, shown):
+            if security.ask is None:
+                raise ConnectError(
+                    f"{host} is not known: it shows {shown}. Compare that with: mrc key, on {host};"
+                    f" then add the line '{host} {shown}' to {known.path}, or use a one-time code"
+                )
+            if not await security.ask(host, shown):
+                raise ConnectError(f"{host} was not accepted")
+            known.add(host, shown)
+    identity = guard.identity
+    signature = identity.sign(binding.over("connects"))
+    _must(ways, "key", host)
+    await _prove(channel, "key", binding, key=identity.public.hex(), signature=signature.hex())
+    channel.peer_identity = shown
+
+
+async def _by_code(channel: Channel, guard: Guard, binding: Binding, way: str) -> None:
+    guess = Guess(guard.take_code(), connects=True)
+    answer = await _prove(channel, way, binding, message=guess.message.hex())
+    key = guess.key(_bytes(answer, "message", 64))
+    proofs.check_mac(_bytes(answer, "mac"), key, "listens", binding, WRONG_CODE)
+    await channel.send("confirm", mac=proofs.mac(key, "connects", binding).hex())
+    guard.remember(key)
+
+
+async def _by_authority(channel: Channel, security: Security, host: str, ways: list[Any]) -> None:
+    _must(ways, "authority", host)
+    name = tls.spiffe_name(channel.certificate())
+    if security.peer and name != security.peer:
+        raise ConnectError(f"{host} is {name or _NAMELESS}, not {security.peer}")
+    await channel.send("prove", way="authority", nonce="")
+    await channel.expect("proved")
+    channel.peer_identity = name or "certificate"
+
+
+# ---- The listening side -----------------------------------------------------------------------
+
+
+async def _accept(channel: Channel, guard: Guard) -> None:
+    security, context = guard.security, guard.listens.context()
+    await channel.receive()  # the wish, which the caller has seen
+    await channel.send(TLS)
+    try:
+        await channel.start_tls(context)
+    except ssl.SSLError as error:
+        raise tls.explain(error, channel.remote) from error
+    ways = _ways(guard)
+    nonce = proofs.nonce()
+    await channel.send("want", ways=ways, nonce=nonce.hex())
+    proof = await channel.expect("prove")
+    way = proof.get("way")
+    if way not in ways:
+        raise ConnectError("this host does not take this proof: see mrc recv --help, trust")
+    if way == "authority":
+        channel.peer_identity = _admitted(tls.spiffe_name(channel.certificate()), security)
+        await channel.send("proved")
+        return
+    binding = Binding(proofs.digest_of(guard.identity.certificate), nonce, _bytes(proof, "nonce"))
+    if way == "key":
+        channel.peer_identity = _by_signature(proof, binding, security)
+        await channel.send("proved")
+    elif way == "secret":
+        secret = guard.secret(str(proof.get("id")))
+        if secret is None:
+            raise ConnectError("the peer's secret is another one: both hosts need the same file")
+        proofs.check_mac(_bytes(proof, "mac"), secret, "connects", binding, "a wrong secret")
+        mine = proofs.mac(secret, "listens", binding)
+        await channel.send("proved", mac=mine.hex())
+        channel.peer_identity = "secret"
+    else:
+        await _check_code(channel, proof, binding, guard)
+        channel.peer_identity = "code"
+
+
+def _ways(guard: Guard) -> list[str]:
+    """The ways in which this side lets peers in now."""
+    security = guard.security
+    if security.authority is not None:
+        return ["authority"]
+    ways = [
+        ("code", guard.has_code),
+        ("secret", bool(guard.ids)),
+        ("key", bool(security.allow) or security.allow_any),
+    ]
+    return [way for way, open_ in ways if open_]
+
+
+def _by_signature(proof: dict[str, Any], binding: Binding, security: Security) -> str:
+    public = _bytes(proof, "key")
+    if not is_signed(public, _bytes(proof, "signature", 64), binding.over("connects")):
+        raise ConnectError("the peer's signature is wrong")
+    shown = fingerprint_of(public)
+    if not security.allow_any and shown not in allowed(security.allow):
+        raise ConnectError(f"{shown} may not connect here: the receiver's --allow can name it")
+    return shown
+
+
+def _admitted(name: str, security: Security) -> str:
+    """What lets a peer in: its SPIFFE name, or any certificate where none is required."""
+    if security.allow and name not in allowed(security.allow):
+        raise ConnectError(
+            f"{name or _NAMELESS} may not connect here: the receiver's --allow can name it"
+        )
+    return name or "certificate"
+
+
+async def _check_code(
+    channel: Channel, proof: dict[str, Any], binding: Binding, guard: Guard
+) -> None:
+    guess = Guess(guard.take_code(), connects=False)
+    try:
+        await _confirm_code(channel, proof, binding, guard, guess)
+    except BaseException:
+        if not _ways(guard):
+            guard.failed.set()
+        raise
+
+
+async def _confirm_code(
+    channel: Channel, proof: dict[str, Any], binding: Binding, guard: Guard, guess: Guess
+) -> None:
+    key = guess.key(_bytes(proof, "message", 64))
+    mine = proofs.mac(key, "listens", binding)
+    await channel.send("proved", message=guess.message.hex(), mac=mine.hex())
+    try:
+        confirmed = await channel.expect("confirm")
+    except MrcError as error:
+        raise ConnectError(WRONG_CODE) from error
+    proofs.check_mac(_bytes(confirmed, "mac"), key, "connects", binding, WRONG_CODE)
+    guard.remember(key)
+
+
+# ---- Both --------------------------------------------------------------------------------------
+
+
+def _server_key(channel: Channel) -> bytes:
+    try:
+        return public_of(channel.certificate_bytes())
+    except ValueError as error:
+        raise ConnectError(
+            f"{channel.called or channel.remote}: its certificate is of an authority, or none of"
+            f" mrc's ({error}): name the authority with --ca"
+        ) from error
+
+
+def _bytes(message: dict[str, Any], name: str, most: int = 32) -> bytes:
+    """A field of hexadecimal digits; raises ProtocolError."""
+    text = message.get(name)
+    try:
+        found = bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        found = b""
+    if not 0 < len(found) <= most or (most == 32 and len(found) != 32):
+        raise ProtocolError(f"the peer sent no proper {name!r}")
+    return found

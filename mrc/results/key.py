@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc key` prints as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrc.results.plain import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key(Result):
+    """A key of this user, or a secret that was made."""
+
+    path: str
+    """The file."""
+    fingerprint: str | None
+    """Its fingerprint; null for a secret."""

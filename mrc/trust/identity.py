@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The identity of a user on a host: an Ed25519 key, and a certificate that it signs itself.
+
+The fingerprint is the SHA-256 of the public key, so it stays the same when a certificate is made
+anew. `cryptography` is loaded only here, when a key is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import os
+import ssl
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mrc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+PREFIX = "mrc:SHA256:"
+_YEARS = 30  # our own check is the fingerprint; the certificate carries the key only
+
+
+def default_path() -> Path:
+    """$MRC_IDENTITY, or identity.pem in the user's configuration folder of mrc."""
+    named = os.environ.get("MRC_IDENTITY")
+    return Path(named) if named else folder() / "identity.pem"
+
+
+def folder() -> Path:
+    """The user's configuration folder of mrc."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "mrc"
+
+
+class Identity:
+    """A key with its certificate, in the file `path`. Reads the key when it is first needed."""
+
+    def __init__(self, path: Path, text: bytes) -> None:
+        self.path = path
+        self._text = text
+        self.certificate = _certificate(path, text)
+        """in DER"""
+
+    @cached_property
+    def _key(self) -> Ed25519PrivateKey:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+
+        try:
+            key = serialization.load_pem_private_key(self._text, None)
+        except (ValueError, TypeError) as error:
+            why = f"holds no private key without a password: {error}"
+            raise ConfigError(f"{self.path}: {why}") from error
+        if not isinstance(key, ed25519.Ed25519PrivateKey):
+            raise ConfigError(f"{self.path}: is no Ed25519 key: remove it, and mrc key makes one")
+        return key
+
+    @cached_property
+    def public(self) -> bytes:
+        """The public key, 32 bytes."""
+        return self._key.public_key().public_bytes_raw()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.public)
+
+    def sign(self, message: bytes) -> bytes:
+        return self._key.sign(message)
+
+
+def _certificate(path: Path, text: bytes) -> bytes:
+    if path.stat().st_mode & 0o077:
+        raise ConfigError(f"{path}: others may read this key: chmod 600 {path}")
+    begin = text.find(b"-----BEGIN CERTIFICATE-----")
+    if begin < 0:
+        raise ConfigError(f"{path}: holds no certificate: remove it, and mrc key makes one")
+    try:
+        return ssl.PEM_cert_to_DER_cert(text[begin:].decode("ascii"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: holds no certificate: {error}") from error
+
+
+def fingerprint_of(public: bytes) -> str:
+    """The fingerprint of an Ed25519 public key of 32 bytes."""
+    digest = hashlib.sha256(public).digest()
+    return PREFIX + base64.b64encode(digest).decode().rstrip("=")
+
+
+def load(path: Path) -> Identity:
+    """Reads an identity; makes it first if there is no such file. Raises ConfigError."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        _make(path)
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    return Identity(path, text)
+
+
+def _make(path: Path) -> None:
+    """Makes a key and its certificate. Another process may do so at the same time."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+    from cryptography.x509.oid import NameOID
+
+    key = ed25519.Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mrc")])
+    begin = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)  # also where the clock is wrong
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin.replace(year=begin.year + 2 * _YEARS))
+        .sign(key, None)
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    text = private + certificate.public_bytes(serialization.Encoding.PEM)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(text)
+        try:
+            os.link(temporary, path)  # the first one wins
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(temporary)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be made: {(error.strerror or str(error)).lower()}: name another file"
+            " with --identity or $MRC_IDENTITY"
+        ) from error
+
+
+def public_of(certificate: bytes) -> bytes:
+    """The Ed25519 public key of a DER certificate; raises ValueError for another kind of key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    if not isinstance(key, ed25519.Ed25519PublicKey):
+        raise ValueError("its key is not Ed25519")
+    return key.public_bytes_raw()
+
+
+def is_signed(public: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether the owner of this public key has signed the message."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    try:
+        ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each side proves who it is, inside TLS. Without input and output.
+
+All proofs cover the certificate of the server, which each side has seen itself, and random numbers
+of both sides. So a proof that somebody in between passes on is of no use: he has another key.
+
+  key     the connecting side signs; the server has proved its own key by TLS
+  secret  both sides authenticate by HMAC under a secret of 256 bits that they share
+  code    SPAKE2 (RFC 9382's predecessor, as the package `spake2` does it): both sides learn whether
+          they have the same code, and a wrong guess tells nothing about it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mrc.errors import ConnectError, ProtocolError
+
+if TYPE_CHECKING:
+    from spake2 import SPAKE2_A, SPAKE2_B
+
+NONCE_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a proof holds for: this connection, and no other."""
+
+    server: bytes  # SHA-256 of its certificate
+    server_nonce: bytes
+    client_nonce: bytes
+
+    def over(self, who: str) -> bytes:
+        """The bytes that a proof of one side covers."""
+        return b"".join(
+            (
+                b"mrc prove 2 ",
+                who.encode(),
+                b"\0",
+                self.server,
+                self.server_nonce,
+                self.client_nonce,
+            )
+        )
+
+
+def digest_of(certificate: bytes) -> bytes:
+    return hashlib.sha256(certificate).digest()
+
+
+def nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def mac(key: bytes, who: str, binding: Binding) -> bytes:
+    """The proof of one side that it has the key."""
+    return hmac.digest(key, binding.over(who), hashlib.sha256)
+
+
+def check_mac(shown: bytes, key: bytes, who: str, binding: Binding, wrong: str) -> None:
+    """Raises ConnectError(wrong) if the other side does not have the key."""
+    if not hmac.compare_digest(shown, mac(key, who, binding)):
+        raise ConnectError(wrong)
+
+
+def load_spake2() -> None:
+    """Loads the package ahead of the first guess."""
+    import spake2  # noqa: F401
+
+
+class Guess:
+    """One side's part in a guess of the code."""
+
+    def __init__(self, code: str, *, connects: bool) -> None:
+        from spake2 import SPAKE2_A, SPAKE2_B
+
+        side = SPAKE2_A if connects else SPAKE2_B
+        self._spake: SPAKE2_A | SPAKE2_B = side(code.encode(), b"connects", b"listens")
+        self.message: bytes = self._spake.start()
+
+    def key(self, message: bytes) -> bytes:
+        """The key that both sides have if their codes are the same."""
+        from spake2 import SPAKEError
+        from spake2.ed25519_basic import NotOnCurve
+
+        try:
+            return bytes(self._spake.finish(message))
+        except (SPAKEError, NotOnCurve, ValueError, AssertionError) as error:
+            raise ProtocolError("the peer sent a message of SPAKE2 that is none") from error

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Context requires of its peers, and how it proves itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mrc.errors import ConfigError
+from mrc.trust import words
+from mrc.trust.identity import Identity, default_path, load
+
+SECRET_BYTES = 32
+SPIFFE = "spiffe://"
+Ask = Callable[[str, str], Awaitable[bool]]
+"""Asks the user about a host and its fingerprint; True: go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Files of a certificate authority, and of a certificate and its key that it signed.
+
+    mrc reads them anew when they change.
+    """
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.ca, self.certificate, self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How a Context and its peers prove who they are. Without any, packets and names are plain.
+
+    A connecting side that has neither `code`, `secret` nor `authority` knows its peer by its
+    fingerprint: `peer`, or the file of known hosts, or the answer to `ask`.
+    """
+
+    identity: Path | None = None
+    """File of the key; made when it is missing. None: $MRC_IDENTITY or ~/.config/mrc."""
+    allow: tuple[str, ...] = ()
+    """Who may connect: fingerprints, SPIFFE names, or files of them."""
+    plain_loopback: bool = False
+    """Processes of this host may connect without any proof."""
+    allow_any: bool = False
+    """Everybody who has a key may connect."""
+    peer: str = ""
+    """Fingerprint or SPIFFE name that the peer of a connect must prove."""
+    known_hosts: Path | None = None
+    """File of known hosts. None: known_hosts in ~/.config/mrc."""
+    ask: Ask | None = field(default=None, repr=False)
+    """Called for a host that is not known; None: the connect fails."""
+    secret: bytes = field(default=b"", repr=False)
+    """32 bytes that all hosts of a fleet have."""
+    code: str = field(default="", repr=False)
+    """A one-time code of words: one peer, one guess."""
+    authority: Authority | None = None
+    """A certificate authority, as SPIFFE or cert-manager write its files."""
+
+    def __post_init__(self) -> None:
+        if self.secret and len(self.secret) != SECRET_BYTES:
+            raise ConfigError(f"secret: has {len(self.secret)} bytes, not {SECRET_BYTES}")
+        if self.code:
+            try:
+                object.__setattr__(self, "code", words.normal(self.code))
+            except ValueError as error:
+                raise ConfigError(f"code: {error}") from None
+
+        if self.peer and self.peer.startswith(SPIFFE) != (self.authority is not None):
+            what = "a SPIFFE name" if self.authority is not None else "a fingerprint of mrc key"
+            with_ = "with" if self.authority is not None else "without"
+            raise ConfigError(f"peer: {self.peer!r:.60} is not {what}, {with_} an authority")
+
+    def load_identity(self) -> Identity:
+        """The identity; makes it when it is missing."""
+        return load(self.identity or default_path())

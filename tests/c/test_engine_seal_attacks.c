@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attacks on sealed QPs by who knows all numbers in the headers but no key. */
+#include <errno.h>
+
+#include "core/prng.h"
+#include "forge.h"
+#include "pair/connect.h"
+
+enum { FORGERIES = 100000, CLAIM_QPN = 0x777, MOST_BYTES = 256 };
+
+static const uint8_t opcodes[] = {MRC_OP_WRITE_FIRST,
+                                  MRC_OP_WRITE_MIDDLE,
+                                  MRC_OP_WRITE_LAST,
+                                  MRC_OP_WRITE_LAST_IMM,
+                                  MRC_OP_WRITE_ONLY,
+                                  MRC_OP_WRITE_ONLY_IMM,
+                                  MRC_OP_ACK,
+                                  MRC_OP_SACK,
+                                  MRC_OP_NACK,
+                                  MRC_OP_PROBE,
+                                  MRC_OP_ENDPOINT_REQUEST,
+                                  MRC_OP_ENDPOINT_RESPONSE};
+
+/* A packet with a right BTH, the right QPN in the seal, a counter that may be next, and otherwise
+   random bytes. */
+static size_t make_guess(struct mrc_prng *prng, const struct forge *forge, uint32_t qpn,
+                         uint8_t *bytes) {
+  struct mrc_wire wire = {.opcode = opcodes[mrc_prng_below(prng, sizeof opcodes)],
+                          .dest_qpn = forge->wire.dest_qpn,
+                          .psn = (uint32_t)mrc_prng_below(prng, 1024),
+                          .sealed = true};
+  if (wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE)
+    wire.dest_qpn = MRC_ENDPOINT_QPN;
+  if (wire.opcode == MRC_OP_NACK)
+    wire.nack = (struct mrc_nack){.reason = MRC_NACK_TRIMMED, .cc_type = 2};
+  size_t n = mrc_wire_encode(&wire, bytes);
+  if (mrc_opcode_is_data(wire.opcode)) n += 4 * mrc_prng_below(prng, 8);
+  for (size_t i = MRC_BTH_BYTES; mrc_prng_below(prng, 2) == 0 && i < n; i++)
+    bytes[i] = (uint8_t)mrc_prng_next(prng);
+  const struct mrc_wire_seal seal = {.mode = (uint8_t)(1 + mrc_prng_below(prng, 2)),
+                                     .qpn = qpn,
+                                     .counter = mrc_prng_below(prng, 8192)};
+  mrc_wire_encode_seal(&seal, bytes + n);
+  n += MRC_SEAL_BYTES;
+  for (int i = 0; i < MRC_TAG_BYTES; i++)
+    bytes[n++] = (uint8_t)mrc_prng_next(prng);
+  return n;
+}
+
+static void test_guesses__of_the_tag(void) {
+  for (uint8_t mode = MRC_SEAL_AUTH; mode <= MRC_SEAL_AEAD; mode++) {
+    CHECK_ROW(mode);
+    struct mrc_pair *p = open_pair(.planes = 2);
+    const int end = open_qp(p, .memory_bytes = 64 * MTU, .seal = mode);
+    const int peer = p->ends[end]->peer;
+    CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    const struct forge forge = make_forge(p, end, opcodes);
+    const struct mrc_qp_info before = mrc_pair_info(p, peer);
+    const int events = p->hosts[1].n_events;
+    struct mrc_prng prng = {mode};
+    int drops[MRC_DROP_PORT_STATUS + 1] = {0};
+    for (int i = 0; i < FORGERIES; i++) {
+      uint8_t bytes[MOST_BYTES] = {0};
+      const size_t n = make_guess(&prng, &forge, p->ends[peer]->qpn, bytes);
+      drops[mrc_pair_forge(p, 1, bytes, n, &forge.meta)]++;
+    }
+    CHECK_EQ(drops[MRC_DROP_NONE], 0);
+    CHECK(drops[MRC_DROP_SEAL] > FORGERIES / 4);
+    CHECK_EQ(drops[MRC_DROP_DUPLICATE] + drops[MRC_DROP_STALE] + drops[MRC_DROP_ACK_UNSENT], 0);
+    CHECK_EQ(drops[MRC_DROP_UNKNOWN_ID], 0); /* nothing got beyond its tag */
+    CHECK_EQ(mrc_pair_info(p, peer).received_bytes, before.received_bytes);
+    CHECK_EQ(mrc_pair_info(p, peer).state, MRC_QP_RTS);
+    CHECK_EQ(p->hosts[1].n_events, events);
+    CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK_EQ(succeeded(p, end), 2);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A QP at host 1, plain or sealed by keys of its own, that claims host 0's source. */
+static void claim(struct mrc_pair *p, bool sealed) {
+  mrc_engine *engine = p->hosts[1].engine;
+  const struct mrc_qp_attr attr = {
+      .qpn = CLAIM_QPN, .sq_depth = 1, .mpr = 128, .max_wimm = 1, .dest_qpn = 3};
+  struct mrc_ev_attr ev = {
+      .ev = (uint32_t)mrc_address_sport(1, 0) << 16 | mrc_address_label(6, 1, 0),
+      .dport = mrc_address_udp_port(0),
+      .port = 1,
+      .family = 6};
+  struct mrc_peer_source source = {.sport = mrc_address_sport(1, 0)};
+  const struct mrc_seal_attr seal = {.mode = MRC_SEAL_AEAD, .peer_qpn = 3, .send = {1}};
+  mrc_address_make(ev.src, 6, 1, 1, 0);
+  mrc_address_make(ev.dst, 6, 2, 1, 0);
+  mrc_address_make(source.address, 6, 0, 1, 0);
+  CHECK_EQ(mrc_qp_create(engine, &attr), 0);
+  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_INIT, &attr, p->now_ns), 0);
+  if (sealed) CHECK_EQ(mrc_qp_set_seal(engine, CLAIM_QPN, &seal), 0);
+  CHECK_EQ(mrc_qp_set_evs(engine, CLAIM_QPN, &ev, 1), 0);
+  CHECK_EQ(mrc_qp_set_peer(engine, CLAIM_QPN, &source, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_RTR, &attr, p->now_ns), 0);
+}
+
+static int probe_result(struct mrc_pair *p, int end) {
+  const int before = p->hosts[0].n_events;
+  CHECK_EQ(probe_ev(p->hosts[0].engine, p->ends[end]->qpn, 0, 0, 5 * MS, 0, p->now_ns), 0);
+  mrc_pair_kick(p, 0);
+  run_for(p, 10 * MS);
+  for (int i = before; i < p->hosts[0].n_events; i++)
+    if (p->hosts[0].events[i].type == MRC_EVENT_PROBE) return p->hosts[0].events[i].result;
+  return -ENOENT;
+}
+
+/* Answers go by the key of the request, so nobody else's claim draws them away. */
+static void test_claim__draws_no_answers_away(void) {
+  for (int row = 0; row < 4; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.hosts = 3);
+    if (row & 1) claim(p, row & 2);
+    const int end = open_qp(p, .memory_bytes = 8 * MTU, .seal = MRC_SEAL_AEAD);
+    if (!(row & 1)) claim(p, row & 2);
+    for (int i = 0; i < 4; i++)
+      CHECK_EQ(probe_result(p, end), 0);
+    CHECK_EQ(mrc_pair_write(p, end, 8 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK_EQ(mrc_qp_destroy(p->hosts[1].engine, CLAIM_QPN), 0);
+    CHECK_EQ(probe_result(p, end), 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A trimmed packet has lost its tag, so it is a hint only: the window asks for the packets again,
+   and the true ones count. */
+static void test_trimmed__forged_ones_are_hints(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p, .memory_bytes = 100 * MTU, .seal = MRC_SEAL_AEAD);
+  struct forge forge = make_forge(p, end, opcodes);
+  forge.wire.sealed = true;
+  forge.meta.trimmed = true;
+  for (uint32_t psn = 0; psn < 50; psn++) {
+    forge.wire.psn = psn;
+    uint8_t bytes[MOST_BYTES];
+    const size_t n = mrc_wire_encode(&forge.wire, bytes);
+    CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &forge.meta), MRC_DROP_TRIMMED);
+  }
+  run_for(p, MS);
+  CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).received_bytes, 0);
+  CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
+  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(succeeded(p, end), 1);
+  CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_RTS);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_trimmed__forged_ones_are_hints), RUN(test_guesses__of_the_tag),
+           RUN(test_claim__draws_no_answers_away))

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts that prove themselves to each other, over loopback."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from meetings import meet, refused
+
+import mrc
+from mrc.enums import Seal
+from mrc.errors import ConnectError, MrcError
+from mrc.trust import words
+from mrc.trust.identity import Identity, load
+from mrc.trust.known import ChangedError, KnownHosts
+from mrc.trust.security import Security
+
+SECRET = bytes(range(32))
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Identity:
+    return load(tmp_path / "a.pem")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Identity:
+    return load(tmp_path / "b.pem")
+
+
+async def test_plain__proves_nothing() -> None:
+    ((out, back),) = await meet(None, None)
+    assert (out.peer_identity, back.peer_identity) == ("", "")
+    assert out.seal is back.seal is Seal.NONE
+
+
+async def test_key__both_know_each_other(ours: Identity, theirs: Identity) -> None:
+    ((out, back),) = await meet(
+        Security(identity=ours.path, peer=theirs.fingerprint),
+        Security(identity=theirs.path, allow=(ours.fingerprint,)),
+    )
+    assert out.peer_identity == theirs.fingerprint
+    assert back.peer_identity == ours.fingerprint
+    assert out.seal is back.seal is Seal.AEAD
+
+
+async def test_key__from_a_file_of_keys(ours: Identity, theirs: Identity, tmp_path: Path) -> None:
+    (tmp_path / "peers").write_text(f"# a comment\n{ours.fingerprint} a's laptop\n")
+    await meet(
+        Security(identity=ours.path, peer=theirs.fingerprint),
+        Security(identity=theirs.path, allow=(str(tmp_path / "peers"),)),
+    )
+
+
+async def test_key__one_that_may_not(ours: Identity, theirs: Identity) -> None:
+    why = await refused(
+        Security(identity=ours.path, peer=theirs.fingerprint),
+        Security(identity=theirs.path, allow=(theirs.fingerprint,)),
+    )
+    assert ours.fingerprint in why and "--allow" in why
+
+
+async def test_key__of_another_host(ours: Identity, theirs: Identity) -> None:
+    why = await refused(
+        Security(identity=ours.path, peer=ours.fingerprint),
+        Security(identity=theirs.path, allow_any=True),
+    )
+    assert f"is {theirs.fingerprint}, not {ours.fingerprint}" in why
+
+
+async def test_known_hosts__first_asked_then_remembered_then_changed(
+    ours: Identity, theirs: Identity, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    async def ask(host: str, shown: str) -> bool:
+        asked.append(shown)
+        return True
+
+    known = tmp_path / "known"
+    listening = Security(identity=theirs.path, allow_any=True)
+    security = Security(identity=ours.path, known_hosts=known)
+    assert "is not known" in await refused(security, listening)
+    asking = dataclasses.replace(security, ask=ask)
+    await meet(asking, listening)
+    await meet(asking, listening)
+    await meet(security, listening)
+    assert asked == [theirs.fingerprint]
+    assert KnownHosts(known).fingerprint("127.0.0.1") == theirs.fingerprint
+    with pytest.raises(ChangedError, match="another key than before"):
+        await meet(asking, Security(identity=ours.path, allow_any=True))
+
+
+async def test_secret__both_have_it(theirs: Identity) -> None:
+    listening = Security(identity=theirs.path, secret=SECRET)
+    ((out, back),) = await meet(Security(secret=SECRET), listening)
+    assert (out.peer_identity, back.peer_identity) == ("secret", "secret")
+    assert "another one" in await refused(Security(secret=bytes(32)), listening)
+
+
+async def test_code__is_good_for_one_pair_and_its_further_qps(theirs: Identity) -> None:
+    code = words.new_code()
+    listening = Security(identity=theirs.path, code=code)
+    met = await meet(Security(code=code.upper().replace("-", " ")), listening, times=3)
+    assert [back.peer_identity for _, back in met] == ["code", "secret", "secret"]
+    assert all(out.seal is Seal.AEAD for out, _ in met)
+
+
+async def test_code__a_wrong_one_is_the_only_guess(theirs: Identity) -> None:
+    listening = Security(identity=theirs.path, code="maple-rocket-cider")
+    config = mrc.ContextConfig(interfaces=("lo",))
+    async with (
+        mrc.Context(dataclasses.replace(config, security=listening)) as other,
+        await other.listen("127.0.0.1", 0) as listener,
+    ):
+        said = []
+        for guess in ("maple-rocket-cobra", "maple-rocket-cider"):
+            guessing = dataclasses.replace(config, security=Security(code=guess))
+            async with mrc.Context(guessing) as one:
+                with pytest.raises(ConnectError) as caught:
+                    await one.connect("127.0.0.1", listener.port, timeout=5)
+                said.append(str(caught.value))
+    assert "code is wrong" in said[0]
+    assert "not a one-time code" in said[1]
+
+
+async def test_downgrade__is_refused(ours: Identity, theirs: Identity) -> None:
+    listening = Security(identity=theirs.path, allow=(ours.fingerprint,))
+    assert "encrypted exchanges only" in await refused(None, listening)
+    connecting = Security(identity=ours.path, peer=theirs.fingerprint)
+    assert "--insecure" in await refused(connecting, None)
+
+
+async def test_plain_loopback__where_it_is_allowed(theirs: Identity) -> None:
+    ((_, back),) = await meet(None, Security(identity=theirs.path, plain_loopback=True))
+    assert back.peer_identity == ""
+
+
+@pytest.mark.parametrize("seal", [Seal.NONE, Seal.AUTH, Seal.AEAD])
+async def test_seal__the_stronger_wish_holds(theirs: Identity, seal: Seal) -> None:
+    listening = Security(identity=theirs.path, secret=SECRET)
+    ((out, back),) = await meet(Security(secret=SECRET), listening, seal=seal)
+    assert out.seal is back.seal is seal
+
+
+async def test_seal__needs_an_encrypted_exchange() -> None:
+    with pytest.raises(MrcError, match="require an encrypted exchange"):
+        await meet(None, None, seal=Seal.AUTH)
