@@ -11,6 +11,7 @@ from mrc.aio.local import Local, Terms
 from mrc.errors import BusyError, ConnectTimeoutError, MrcError, PeerGoneError
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
+from mrc.exchange.upgrade import UnknownHostError
 
 _FIRST_PAUSE_SECONDS = 0.05  # doubles after each refusal by a busy peer
 _LONGEST_PAUSE_SECONDS = 0.4
@@ -18,7 +19,19 @@ _DROPS = 8  # a connection that the peer drops counts as busy up to this many ti
 
 
 async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> End:
-    """As `Context.connect`; retries while the peer is busy."""
+    """As `Context.connect`; retries while the peer is busy.
+
+    A user who is asked about the peer has all the time he wants: nobody waits meanwhile.
+    """
+    try:
+        return await _connect(local, terms, host, port, timeout)
+    except UnknownHostError as unknown:
+        assert local.guard is not None  # which has raised it
+        await local.guard.ask(unknown)
+    return await _connect(local, terms, host, port, timeout)
+
+
+async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: float) -> End:
     attempt = _Attempt(local, terms, host, port)
     try:
         async with asyncio.timeout(timeout):
@@ -32,12 +45,14 @@ async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: 
         raise ConnectTimeoutError(
             f"{host}: no {step} on TCP port {port} in {timeout:g} s"
         ) from error
+    except UnknownHostError:
+        attempt.drop()
+        raise
     except MrcError as error:
         await attempt.refuse(str(error))
         raise _about(host, port, error) from error
     except BaseException:
-        if attempt.channel is not None:
-            attempt.channel.abort()
+        attempt.drop()
         raise
 
 
@@ -78,6 +93,10 @@ class _Attempt:
             self.pausing = True
             await asyncio.sleep(self._local.rng.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def drop(self) -> None:
+        if self.channel is not None:
+            self.channel.abort()
 
     async def refuse(self, reason: str) -> None:
         if self.channel is not None:

@@ -42,6 +42,17 @@ _NAMELESS = "a host without a SPIFFE name"
 _MOST_SESSIONS = 64  # that a code or secret has opened and whose further QPs may come
 
 
+class UnknownHostError(ConnectError):
+    """A host that is not known; its user can be asked about it."""
+
+    def __init__(self, host: str, shown: str, known: KnownHosts) -> None:
+        super().__init__(
+            f"{host} is not known: it shows {shown}. Compare that with: mrc key, on {host};"
+            f" then add the line '{host} {shown}' to {known.path}, or use a one-time code"
+        )
+        self.host, self.shown, self.known = host, shown, known
+
+
 class Guard:
     """The security of a Context, and what has been proved so far."""
 
@@ -107,6 +118,14 @@ class Guard:
         """Encrypts a connection that this side has opened, and proves both sides."""
         await _connect(channel, self)
         channel.secured = True
+
+    async def ask(self, unknown: UnknownHostError) -> None:
+        """Asks the user about a host and remembers it; raises if it is not to be trusted."""
+        if self.security.ask is None:
+            raise unknown
+        if not await self.security.ask(unknown.host, unknown.shown):
+            raise ConnectError(f"{unknown.host} was not accepted")
+        unknown.known.add(unknown.host, unknown.shown)
 
     async def accept(self, channel: Channel) -> None:
         """Answers a peer's wish for TLS, and lets it prove itself."""
@@ -194,14 +213,7 @@ async def _by_key(
     else:
         known = KnownHosts(security.known_hosts)
         if not known.check(host, shown):
-            if security.ask is None:
-                raise ConnectError(
-                    f"{host} is not known: it shows {shown}. Compare that with: mrc key, on {host};"
-                    f" then add the line '{host} {shown}' to {known.path}, or use a one-time code"
-                )
-            if not await security.ask(host, shown):
-                raise ConnectError(f"{host} was not accepted")
-            known.add(host, shown)
+            raise UnknownHostError(host, shown, known)
     identity = guard.identity
     signature = identity.sign(binding.over("connects"))
     _must(ways, "key", host)

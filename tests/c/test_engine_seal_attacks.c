@@ -3,8 +3,10 @@
 #include <errno.h>
 
 #include "core/prng.h"
+#include "core/seal.h"
 #include "forge.h"
 #include "pair/connect.h"
+#include "sim/sealer.h"
 
 enum { FORGERIES = 100000, CLAIM_QPN = 0x777, MOST_BYTES = 256 };
 
@@ -154,5 +156,53 @@ static void test_trimmed__forged_ones_are_hints(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_trimmed__forged_ones_are_hints), RUN(test_guesses__of_the_tag),
-           RUN(test_claim__draws_no_answers_away))
+/* An acknowledgement sealed by `out`, and what `in` says of it. */
+static size_t seal_ack(struct mrc_seal *out, uint8_t *bytes) {
+  const struct mrc_wire wire = {
+      .opcode = MRC_OP_ACK, .dest_qpn = 9, .sealed = true, .aeth.syndrome = MRC_SYNDROME_ACK};
+  const size_t n = mrc_wire_encode(&wire, bytes);
+  const struct mrc_sealing packet = {.header = bytes, .header_bytes = (uint32_t)n};
+  mrc_seal_close(out, &packet, bytes + n, NULL);
+  return n + MRC_SEALED_BYTES;
+}
+
+static int open_ack(struct mrc_seal *in, const uint8_t *bytes, size_t n) {
+  uint8_t arrived[MOST_BYTES];
+  struct mrc_wire wire;
+  struct mrc_wire_seal stamp;
+  memcpy(arrived, bytes, n);
+  CHECK_EQ(mrc_wire_decode(arrived, n, false, &wire), 0);
+  return mrc_seal_open(in, arrived, n, 0, &wire, &stamp);
+}
+
+/* Within an epoch the distance of the counter alone makes a packet too old: long before the PSNs
+   come round. */
+static void test_replay__ends_at_its_distance(void) {
+  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
+  struct mrc_seal *out = mrc_seal_new(&mrc_sealer, &attr, 30);
+  attr = (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
+  struct mrc_seal *in = mrc_seal_new(&mrc_sealer, &attr, 30);
+  CHECK(out != NULL && in != NULL);
+  uint8_t first[MOST_BYTES], second[MOST_BYTES], newest[MOST_BYTES];
+  const size_t n = seal_ack(out, first);
+  seal_ack(out, second);
+  CHECK_EQ(open_ack(in, first, n), 0);
+  CHECK_EQ(open_ack(in, first, n), 0); /* acknowledgements may be repeated */
+  out->sent = MRC_SEAL_REPLAY;
+  seal_ack(out, newest);
+  CHECK_EQ(open_ack(in, newest, n), 0);
+  CHECK_EQ(open_ack(in, first, n), MRC_DROP_REPLAY);
+  CHECK_EQ(open_ack(in, second, n), 0);
+  newest[n - 1] ^= 1; /* a forgery moves no limit */
+  CHECK_EQ(open_ack(in, newest, n), MRC_DROP_SEAL);
+  out->sent = 1 << 29;
+  seal_ack(out, newest);
+  newest[n - 1] ^= 1;
+  CHECK_EQ(open_ack(in, newest, n), MRC_DROP_SEAL);
+  CHECK_EQ(open_ack(in, second, n), 0);
+  mrc_seal_free(out);
+  mrc_seal_free(in);
+}
+
+CHECK_MAIN(RUN(test_replay__ends_at_its_distance), RUN(test_trimmed__forged_ones_are_hints),
+           RUN(test_guesses__of_the_tag), RUN(test_claim__draws_no_answers_away))

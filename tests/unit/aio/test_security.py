@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 
 import pytest
-from meetings import meet, refused
+from meetings import exchange, meet, refused
 
 import mrc
 from mrc.enums import Seal
@@ -91,6 +92,37 @@ async def test_known_hosts__first_asked_then_remembered_then_changed(
     assert KnownHosts(known).fingerprint("127.0.0.1") == theirs.fingerprint
     with pytest.raises(ChangedError, match="another key than before"):
         await meet(asking, Security(identity=ours.path, allow_any=True))
+
+
+async def test_known_hosts__nobody_waits_while_the_user_thinks(
+    ours: Identity, theirs: Identity, tmp_path: Path
+) -> None:
+    config = mrc.ContextConfig(interfaces=("lo",))
+    listening = dataclasses.replace(config, security=Security(identity=theirs.path, allow_any=True))
+    async with mrc.Context(listening) as other, await other.listen("127.0.0.1", 0) as listener:
+
+        async def ask(host: str, shown: str) -> bool:
+            async with asyncio.timeout(5):
+                while other._admission.pending:  # noqa: ASYNC110 - it has no event
+                    await asyncio.sleep(0.001)
+            return True
+
+        connecting = Security(identity=ours.path, known_hosts=tmp_path / "known", ask=ask)
+        async with mrc.Context(dataclasses.replace(config, security=connecting)) as one:
+            out, _ = await exchange(one, listener)
+    assert out.peer_identity == theirs.fingerprint
+
+
+async def test_known_hosts__the_user_says_no(
+    ours: Identity, theirs: Identity, tmp_path: Path
+) -> None:
+    async def ask(host: str, shown: str) -> bool:
+        return False
+
+    connecting = Security(identity=ours.path, known_hosts=tmp_path / "known", ask=ask)
+    why = await refused(connecting, Security(identity=theirs.path, allow_any=True))
+    assert why == "127.0.0.1 was not accepted"
+    assert not (tmp_path / "known").exists()
 
 
 async def test_secret__both_have_it(theirs: Identity) -> None:
