@@ -17,7 +17,7 @@ from project_text import imports, python_files, report, text, tree
 FLOORS = (
     {"_ffi_build", "enums", "limits", "tasks", "typed", "units", "versions"},
     {"errors", "events"},
-    {"fabric", "results", "trust"},
+    {"dissect", "fabric", "results", "trust"},
     {"binding", "exchange", "linux", "sim"},
     {"config", "testbed"},
     {"datapath"},

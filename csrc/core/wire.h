@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* BTH opcodes. When adding one, touch also: wire.c (kinds table), engine.c (dispatch),
-   tools/dissect, tests/wire/golden.py. */
+   mrc/dissect (packet.py, mrc.lua), tests/wire/golden.py. */
 enum mrc_opcode {
   MRC_OP_WRITE_FIRST = 0xC6,
   MRC_OP_WRITE_MIDDLE = 0xC7,

@@ -22,7 +22,8 @@ from mrc.exchange.foreign import harmless_lines
 from mrc.limits import UDP_PORT
 
 SUBCOMMANDS = (
-    "send", "recv", "perf", "paths", "top", "key", "testbed", "demo", "sim", "doctor", "schema",
+    "send", "recv", "perf", "paths", "top", "key", "dissect", "testbed", "demo", "sim", "doctor",
+    "schema",
 )  # fmt: skip
 
 EXAMPLES = """\

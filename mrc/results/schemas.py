@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "paths": ("paths.Paths",),
     "top": ("top.Top",),
     "key": ("key.Key",),
+    "dissect": ("dissect.Dissected",),
     "testbed plan": ("testbed.Planned", "testbed.Topologies"),
     "testbed export": ("testbed.Exported",),
     "testbed up": ("testbed.Built",),

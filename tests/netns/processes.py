@@ -93,7 +93,7 @@ class Mrc:
             stream.close()
 
     def complaint(self) -> str:
-        """Why it failed: the only line on stderr besides where it listens, and that it may go on."""
+        """Why it failed: the only line on stderr besides where it listens, or may go on."""
         notes = ("listening on", "goes on from there", "goes on where this one stopped")
         complaints = [line for line in self.lines if not any(note in line for note in notes)]
         assert len(complaints) == 1, self.lines

@@ -1,28 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/dissect prints the packets of a capture."""
+"""`mrc dissect` prints the packets of a capture."""
 
 from __future__ import annotations
 
+import io
 import re
+import shutil
 import socket
+import struct
 import subprocess
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 
-import cbuild
+import mrc_layers
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wire.capture import CARRIER, frame, write
+from printed import printed
+from wire.capture import CARRIER, FLOW_LABEL, frame, write
 from wire.codec import Codec, Flow
-from wire.golden import GOLDEN, V4, V6
+from wire.golden import GOLDEN, V4, V6, Golden
 
-DISSECT = cbuild.ROOT / "tools" / "dissect"
+from mrc.dissect import packet as dissected
+from mrc.dissect import plugin
+from mrc.dissect.capture import CaptureError, read
+from mrc.dissect.frame import ETHERNET, LINUX_SLL, LINUX_SLL2, RAW, udp_of
+from mrc.dissect.text import what
+
 BY_NAME = {golden.name: golden for golden in GOLDEN}
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(DISSECT), *map(str, arguments)]
+    command = [sys.executable, "-m", "mrc", "dissect", *map(str, arguments)]
     done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=60)
     return subprocess.CompletedProcess(
         command, done.returncode, done.stdout.decode(), done.stderr.decode()
@@ -113,16 +123,16 @@ def test_options__port_count_verbose_and_standard_input(tmp_path: Path) -> None:
     path = write(tmp_path / "a.pcap", [one, one.copy(), one.copy()])
     assert run(path).stdout == ""
     shown = run("--port", "4971", "--count", "2", "--verbose", "-", stdin=path.read_bytes()).stdout
-    assert shown.count("###[ BTH ]###") == 2
-    assert shown.count("dma_bytes = 11\n") == 2
+    assert shown.count("\n  BTH: opcode 198, ") == 2
+    assert shown.count(", dma_bytes 11\n") == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["/nonexistent.pcap"], "dissect: cannot read /nonexistent.pcap: No such file"),
-        ([str(DISSECT)], "Not a supported capture file"),
-        (["--interface", "no-such-if"], "dissect: cannot capture on no-such-if"),
+        (["/nonexistent.pcap"], "mrc dissect: /nonexistent.pcap: no such file"),
+        ([__file__], "is no capture of tcpdump, tshark or dumpcap"),
+        (["--interface", "no-such-if"], "mrc dissect: cannot capture on no-such-if"),
     ],
 )
 def test_errors__one_line(arguments: list[str], message: str) -> None:
@@ -146,7 +156,7 @@ def test_interface__live_on_loopback(codec: Codec) -> None:
         end.bind(("::1", 0))
         port = end.getsockname()[1]
         packet = codec.packet(BY_NAME["probe"].fields, Flow("::1", "::1", port, port))
-        command = [sys.executable, str(DISSECT), "-i", "lo", "-p", str(port), "-c", "1"]
+        command = [sys.executable, "-m", "mrc", "dissect", "-i", "lo", "-p", str(port), "-c", "1"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as live:
             for _ in range(200):  # the tool needs a moment until it listens
                 end.sendto(packet, ("::1", port))
@@ -167,7 +177,7 @@ def test_interface__live_on_loopback(codec: Codec) -> None:
 
 
 def test_help__has_examples() -> None:
-    assert "tools/dissect --verbose" in run("--help").stdout
+    assert "mrc dissect --verbose" in run("--help").stdout
 
 
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -177,3 +187,150 @@ def test_file__rubbish_gets_a_line_each(tmp_path: Path, payloads: list[bytes]) -
     done = run(write(tmp_path / "a.pcap", [frame(payload, V6) for payload in headed]))
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) >= len(headed)
+
+
+# ---- A second decoder agrees -------------------------------------------------------------------
+
+SAME = {  # names of the scapy layers that differ
+    "SETH": {"m": "mark"}, "EETH": {"m": "mark", "op": "operation"}, "ERTH": {"op": "operation"},
+    "CC_STATE": {"rcvd_bytes": "rcvd_units"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
+def test_decode__as_the_layers_of_scapy(golden: Golden) -> None:
+    flow = dissected.Flow(
+        ip_address(golden.flow.src), ip_address(golden.flow.dst), golden.flow.sport,
+        golden.flow.dport,
+    )  # fmt: skip
+    ours = dissected.decode(golden.packet, flow)
+    theirs = mrc_layers.BTH(golden.packet)
+    assert ours.icrc_is_right is True
+    assert ours.payload_bytes == len(mrc_layers.payload_of(theirs))
+    for header, fields in ours.headers.items():
+        layer = theirs if header == "BTH" else theirs[header]
+        names = SAME.get(header, {})
+        expected = {
+            names.get(field.name, field.name): layer.getfieldval(field.name)
+            for field in layer.fields_desc
+            if not re.fullmatch(r"i?n?v?_?res\d?|icrc", field.name)
+        }
+        assert fields == expected
+
+
+def test_json__of_a_burst_through_srv6(tmp_path: Path) -> None:
+    packet = BY_NAME["write-middle-timestamp"].packet
+    path = write(tmp_path / "a.pcap", [frame(packet * 2, V6, via=CARRIER, tclass=3)])
+    first, second = (printed("dissect", line) for line in run("--json", path).stdout.splitlines())
+    assert (first["part"], second["part"], first["parts"]) == (1, 2, 2)
+    assert first["carrier"] == CARRIER and first["ce"] is True
+    assert first["type"] == "WRITE_MIDDLE" and first["headers"]["RETH"]["rkey"] == 0xDEADBEEF
+    assert first["icrc_is_right"] is True
+
+
+def test_file__pcapng_of_both_byte_orders(tmp_path: Path) -> None:
+    data = bytes(frame(GOLDEN[0].packet, V6))
+    for order in "<>":
+        pad = bytes(-len(data) % 4)
+        path = tmp_path / "a.pcapng"
+        body = struct.pack(f"{order}IIIII", 0, 0, 5, len(data), len(data)) + data + pad
+        path.write_bytes(
+            block(order, 0x0A0D0D0A, struct.pack(f"{order}IHHq", 0x1A2B3C4D, 1, 0, -1))
+            + block(order, 1, struct.pack(f"{order}HHI", 1, 0, 0) + struct.pack(
+                f"{order}HHB3xHH", 9, 1, 9, 0, 0))
+            + block(order, 6, body)
+            + block(order, 6, body)
+        )  # fmt: skip
+        lines = run(path).stdout.splitlines()
+        assert len(lines) == 2 and all("WRITE_FIRST qp abcdef" in line for line in lines)
+
+
+def block(order: str, kind: int, body: bytes) -> bytes:
+    size = struct.pack(f"{order}I", len(body) + 12)
+    return struct.pack(f"{order}I", kind) + size + body + size
+
+
+@given(data=st.binary(max_size=300), head=st.sampled_from([
+    b"\x0a\x0d\x0d\x0a", b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\x3c\x4d", b"",
+]))  # fmt: skip
+def test_capture__of_any_bytes_ends(data: bytes, head: bytes) -> None:
+    try:
+        frames = list(read(io.BytesIO(head + data), "a"))
+    except CaptureError:
+        return
+    for one in frames:
+        udp_of(one.data, one.link)
+
+
+@given(
+    data=st.binary(max_size=200), link=st.sampled_from([ETHERNET, RAW, LINUX_SLL, LINUX_SLL2, 7])
+)
+def test_frame__of_any_bytes(data: bytes, link: int) -> None:
+    found = udp_of(data, link)
+    if found is not None:
+        for piece in dissected.split(found[1]):
+            shown = dissected.decode(piece, found[0])
+            assert what(shown, found[0])
+
+
+# ---- Wireshark ---------------------------------------------------------------------------------
+
+tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="apt-get install tshark")
+
+
+def ask(path: Path, *options: str) -> list[str]:
+    command = ["tshark", "-X", f"lua_script:{plugin.LUA}", "-r", str(path), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "Lua" not in done.stderr.replace("Lua: ", "Lua", 0) or "rror" not in done.stderr
+    return done.stdout.splitlines()
+
+
+@tshark
+def test_wireshark__every_field_of_the_golden_packets(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.pcap", [frame(golden.packet, golden.flow) for golden in GOLDEN])
+    columns = ("mrc.opcode", "mrc.qpn", "mrc.psn", "mrc.ev", "mrc.payload_bytes", "mrc.rtx")
+    rows = ask(path, "-T", "fields", *(part for name in columns for part in ("-e", name)))
+    for golden, row in zip(GOLDEN, rows, strict=True):
+        opcode, qpn, psn, ev, size, rtx = row.split("\t")
+        fields = golden.fields
+        assert int(opcode, 0) == fields["opcode"] and int(qpn, 0) == fields["dest_qpn"]
+        assert int(psn) == fields.get("psn", 0)
+        label = 0 if golden.flow.family == 4 else FLOW_LABEL & 0xFFFF
+        assert int(ev, 0) == golden.flow.sport << 16 | label
+        assert rtx in ("1", "True") if fields.get("rtx") else rtx in ("0", "False")
+        if "payload" in fields:
+            assert int(size) == len(bytes(fields["payload"]))
+
+
+@tshark
+def test_wireshark__words_filters_and_notes(tmp_path: Path) -> None:
+    frames = [frame(golden.packet, golden.flow) for golden in GOLDEN]
+    marked = frame(BY_NAME["write-only-empty"].packet, V6, via=CARRIER, tclass=3)
+    path = write(tmp_path / "a.pcap", [*frames, marked])
+    assert len(ask(path, "-Y", "mrc")) == len(GOLDEN) + 1
+    again = [golden for golden in GOLDEN if golden.fields.get("rtx")]
+    assert len(ask(path, "-Y", "mrc.rtx == 1")) == len(again) > 0
+    assert len(ask(path, "-Y", "mrc.expert.ce")) == 1
+    sack = ask(path, "-Y", "mrc.sack.bitmap", "-T", "fields", "-e", "mrc.sack.received")
+    assert sack[0] == "17 20-21 80"
+    usid = ask(path, "-Y", "mrc.usid", "-T", "fields", "-e", "mrc.usid")
+    assert usid == [CARRIER]
+    assert ask(path, "-Y", "mrc.expert.nak")
+
+
+@tshark
+def test_wireshark__a_burst(tmp_path: Path) -> None:
+    packet = BY_NAME["write-middle-timestamp"].packet
+    path = write(tmp_path / "a.pcap", [frame(packet * 3, V6)])
+    (row,) = ask(path, "-T", "fields", "-e", "mrc.part")
+    assert row == "1,2,3"
+
+
+def test_install__and_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    installed = Path(run("--install").stdout.removeprefix("installed ").strip())
+    assert installed.is_relative_to(tmp_path) and installed.read_text() == plugin.LUA.read_text()
+    assert run("--uninstall").returncode == 0 and not installed.exists()
+    assert run("--uninstall").returncode == 1
+    assert run("--lua").stdout.strip() == str(plugin.LUA)

@@ -99,7 +99,7 @@ def test_bth__any_packet_through_srv6(
 
 
 def test_flow_label__is_where_the_ev_goes(tmp_path: Path) -> None:
-    """The EV of tools/dissect is the source port and the low half of tshark's flow label."""
+    """The EV of mrc dissect is the source port and the low half of tshark's flow label."""
     golden = GOLDEN[0]
     path = write(tmp_path / "a.pcap", [frame(golden.packet, golden.flow)])
     command = ["tshark", "-r", str(path), "-T", "fields", "-e", "udp.srcport", "-e", "ipv6.flow"]

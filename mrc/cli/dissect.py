@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc dissect`: prints the MRC packets of a capture; installs the dissector for Wireshark."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from mrc.cli.arguments import count_argument
+from mrc.cli.exits import Exit, UsageError
+from mrc.cli.output import Output, add_options
+from mrc.dissect import capture, plugin, text
+from mrc.dissect.capture import CaptureError, Frame
+from mrc.dissect.frame import udp_of
+from mrc.dissect.packet import Flow, Packet, decode, split
+from mrc.limits import UDP_PORT
+from mrc.results.dissect import Dissected
+
+HELP = "print the MRC packets of a capture, or of an interface; a dissector for Wireshark"
+EXAMPLES = """\
+examples:
+  mrc dissect a.pcap                          a capture of tcpdump, tshark, or mrc testbed capture
+  mrc dissect --verbose --count 1 a.pcap      all fields of the first packet
+  mrc dissect --json a.pcap | jq .headers.SETH
+  sudo mrc dissect --interface eth0           live, until ^C
+  sudo mrc testbed exec h0 -- mrc dissect -i p1
+  tcpdump -U -w - udp | mrc dissect -         the packets that tcpdump selects
+  mrc dissect --install                       Wireshark and tshark then know MRC
+  tshark -X lua_script:$(mrc dissect --lua) -r a.pcap -Y mrc.rtx
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "file", nargs="?", metavar="FILE", help="pcap or pcapng file; - for standard input"
+    )
+    source.add_argument("-i", "--interface", help="capture on this interface (requires root)")
+    source.add_argument(
+        "--install", action="store_true",
+        help="put the dissector into your plugin folder of Wireshark",
+    )  # fmt: skip
+    source.add_argument("--uninstall", action="store_true", help="remove it from there")
+    source.add_argument("--lua", action="store_true", help="print where the dissector is")
+    parser.add_argument(
+        "-p", "--port", type=count_argument(65535, "a port number"), default=UDP_PORT,
+        metavar="PORT", help="UDP port that packets are sent to [%(default)s]",
+    )  # fmt: skip
+    parser.add_argument(
+        "-c", "--count", type=count_argument(1 << 62), default=0, metavar="COUNT",
+        help="stop after COUNT packets [all]",
+    )  # fmt: skip
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print all fields of each packet"
+    )
+    add_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    if args.lua or args.install or args.uninstall:
+        if args.json:
+            raise UsageError(args.prog, "--json: only for packets; see mrc dissect --help")
+        return _plugin(args, out)
+    with ExitStack() as held:
+        frames = _frames(args, held)
+        _print(args, out, frames)
+    return Exit.OK
+
+
+def _plugin(args: argparse.Namespace, out: Output) -> int:
+    if args.lua:
+        out.text(str(plugin.LUA))
+    elif args.install:
+        out.text(f"installed {plugin.install()}")
+    else:
+        out.text(f"removed {plugin.uninstall()}")
+    return Exit.OK
+
+
+def _frames(args: argparse.Namespace, held: ExitStack) -> Iterator[Frame]:
+    if args.interface is not None:
+        return capture.listen(args.interface)
+    if args.file == "-":
+        return capture.read(sys.stdin.buffer, "standard input")
+    try:
+        file = held.enter_context(open(args.file, "rb"))  # noqa: SIM115 - `held` closes it
+    except OSError as error:
+        raise CaptureError(f"{args.file}: {(error.strerror or str(error)).lower()}") from error
+    return capture.read(file, args.file)
+
+
+def _print(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> None:
+    start: float | None = None
+    printed = 0
+    for frame in frames:
+        start = frame.seconds if start is None else start
+        found = udp_of(frame.data, frame.link)
+        if found is None or found[0].dport != args.port:
+            continue
+        flow, payload = found
+        parts = split(payload)
+        for part, piece in enumerate(parts, 1):
+            packet = decode(piece, flow)
+            seconds = frame.seconds - start
+            out.text(_line(seconds, flow, packet, part, len(parts), verbose=args.verbose))
+            out.result(_result(seconds, flow, packet, part, len(parts)))
+            printed += 1
+            if printed == args.count:
+                return
+
+
+def _line(
+    seconds: float, flow: Flow, packet: Packet, part: int, parts: int, *, verbose: bool
+) -> str:
+    place = f" {part}/{parts}" if parts > 1 else ""
+    line = f"{seconds:.6f} {text.where(flow)}{place} {text.what(packet, flow)}"
+    return f"{line}\n{text.fields(packet)}" if verbose and packet.headers else line
+
+
+def _result(seconds: float, flow: Flow, packet: Packet, part: int, parts: int) -> Dissected:
+    return Dissected(
+        seconds=seconds,
+        source=str(flow.source),
+        destination=str(flow.destination),
+        carrier=None if flow.carrier is None else str(flow.carrier),
+        ev=flow.ev,
+        ce=flow.ecn == 3,
+        part=part,
+        parts=parts,
+        type=packet.kind if packet.headers else "too short",
+        bytes=packet.size,
+        payload_bytes=packet.payload_bytes,
+        headers=packet.headers,
+        icrc_is_right=packet.icrc_is_right,
+    )

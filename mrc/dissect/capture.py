@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of a capture: pcap and pcapng files, and live ones of an interface."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from mrc.dissect.frame import ETHERNET
+from mrc.errors import MrcError
+
+_MOST_BYTES = 16 << 20  # of a frame or block: a larger one is no capture
+_EVERYTHING = 0x0003  # ETH_P_ALL
+_ARPHRD_ETHER, _ARPHRD_LOOPBACK = 1, 772
+
+
+class CaptureError(MrcError):
+    """A file is no capture, or an interface cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    seconds: float  # since the epoch
+    link: int  # LINKTYPE_ of pcap
+    data: bytes
+
+
+def read(file: BinaryIO, name: str) -> Iterator[Frame]:
+    """The frames of a file; an incomplete last one ends it. Raises CaptureError."""
+    magic = file.read(4)
+    if magic == b"\x0a\x0d\x0d\x0a":
+        yield from _pcapng(file, name, magic)
+        return
+    for order in "<>":
+        for number, unit in ((0xA1B2C3D4, 1e-6), (0xA1B23C4D, 1e-9)):
+            if magic == struct.pack(f"{order}I", number):
+                yield from _pcap(file, order, unit)
+                return
+    raise CaptureError(f"{name}: is no capture of tcpdump, tshark or dumpcap (pcap or pcapng)")
+
+
+def _pcap(file: BinaryIO, order: str, unit: float) -> Iterator[Frame]:
+    rest = file.read(20)
+    if len(rest) < 20:
+        return
+    link = struct.unpack(f"{order}I", rest[16:])[0] & 0xFFFF
+    record = struct.Struct(f"{order}IIII")
+    while len(header := file.read(record.size)) == record.size:
+        seconds, fraction, length, _ = record.unpack(header)
+        data = file.read(min(length, _MOST_BYTES))
+        if len(data) < length:
+            return
+        yield Frame(seconds + fraction * unit, link, data)
+
+
+def _pcapng(file: BinaryIO, name: str, first: bytes) -> Iterator[Frame]:
+    order, links, units = "<", list[int](), list[float]()
+    kind_bytes = first
+    while len(kind_bytes) == 4:
+        start = file.read(4)
+        if kind_bytes == first:  # a section, which says its byte order
+            magic = file.read(4)
+            order = "<" if magic == b"\x4d\x3c\x2b\x1a" else ">"
+            links, units = [], []
+            already = 4
+        else:
+            already = 0
+        if len(start) < 4:
+            return
+        (length,) = struct.unpack(f"{order}I", start)
+        if not 12 + already <= length <= _MOST_BYTES or length % 4:
+            raise CaptureError(f"{name}: is damaged: a block of {length} bytes")
+        body = file.read(length - 12 - already)
+        if len(body) + 12 + already < length or len(file.read(4)) < 4:
+            return
+        (kind,) = struct.unpack(f"{order}I", kind_bytes)
+        if kind == 1 and len(body) >= 8:
+            links.append(struct.unpack(f"{order}H", body[:2])[0])
+            units.append(_resolution(body[8:], order))
+        elif kind == 6 and len(body) >= 20:
+            port, high, low, captured = struct.unpack(f"{order}IIII", body[:16])
+            if port < len(links):
+                seconds = (high << 32 | low) * units[port]
+                yield Frame(seconds, links[port], body[20 : 20 + captured])
+        elif kind == 3 and len(body) >= 4 and links:
+            yield Frame(0.0, links[0], body[4:])
+        kind_bytes = file.read(4)
+
+
+def _resolution(options: bytes, order: str) -> float:
+    """Seconds of a unit of time: option 9 of an interface."""
+    while len(options) >= 4:
+        code, length = struct.unpack(f"{order}HH", options[:4])
+        if code == 0:
+            break
+        if code == 9 and length == 1 and len(options) >= 5:
+            power = options[4]
+            return float(2 ** -(power & 0x7F)) if power & 0x80 else float(10**-power)
+        options = options[4 + (length + 3) // 4 * 4 :]
+    return 1e-6
+
+
+def listen(interface: str) -> Iterator[Frame]:
+    """The frames of an interface from now on. Raises CaptureError."""
+    try:
+        packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_EVERYTHING))
+    except PermissionError:
+        raise CaptureError(f"cannot capture on {interface}: run it as root") from None
+    with packets:
+        try:
+            packets.bind((interface, 0))
+        except OSError as error:
+            why = os.strerror(error.errno or 0).lower()
+            raise CaptureError(f"cannot capture on {interface}: {why}") from error
+        if packets.getsockname()[3] not in (_ARPHRD_ETHER, _ARPHRD_LOOPBACK):
+            raise CaptureError(f"cannot capture on {interface}: it is no Ethernet interface")
+        while True:
+            data = packets.recv(1 << 18)
+            yield Frame(time.time(), ETHERNET, data)

@@ -1,0 +1,278 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- MRC (Multipath Reliable Connection) for Wireshark and tshark.
+--
+--   mrc dissect --install                       for every start of Wireshark
+--   tshark -X lua_script:mrc.lua -r a.pcap      once
+--
+-- The headers are tables of fields: name, bits, kind. A kind is "" (decimal), "x" (hexadecimal),
+-- "i" (signed), "b" (flag) or a table of names. Fields without a name are reserved. A datagram that
+-- holds a whole burst (UDP_SEGMENT, GRO) is taken apart as mrc dissect does.
+
+local PORT = 4791
+
+local opcodes = {
+  [0xC6] = "WRITE_FIRST", [0xC7] = "WRITE_MIDDLE", [0xC8] = "WRITE_LAST",
+  [0xC9] = "WRITE_LAST_IMM", [0xCA] = "WRITE_ONLY", [0xCB] = "WRITE_ONLY_IMM",
+  [0xD1] = "ACK", [0xD8] = "ENDPOINT_REQUEST", [0xD9] = "ENDPOINT_RESPONSE",
+  [0xDC] = "SACK", [0xDD] = "NACK", [0xDE] = "PROBE",
+}
+local marks = { [0] = "NONE", [1] = "SKIP_ONCE", [2] = "ALWAYS_SKIP" }
+local reasons = {
+  [0x01] = "TRIMMED", [0x02] = "TRIMMED_LASTHOP", [0x06] = "NO_BITMAP",
+  [0x07] = "NO_PKT_BUFFER", [0x0A] = "NO_RESOURCE", [0x0B] = "PSN_OOR_WINDOW",
+  [0x19] = "UNEXP_EVENT",
+}
+local operations = { [0] = "PORT_STATUS", [1] = "EV_PROBE" }
+local syndromes = {
+  [0x1F] = "ACK", [0x61] = "NAK_INV_REQ", [0x62] = "NAK_REM_ACCESS", [0x63] = "NAK_REM_OP",
+}
+local modes = { [1] = "auth", [2] = "aead" }
+
+local formats = {
+  bth = { { "opcode", 8, opcodes }, { "se", 1, "b" }, { "m", 1, "b" }, { "pad", 2, "" },
+    { "tver", 4, "" }, { "pkey", 16, "x" }, { "var_res", 8, "x" }, { "qpn", 24, "x" },
+    { "ack_req", 1, "b" }, { "", 1 }, { "rtx", 1, "b" }, { "ts", 1, "b" }, { "", 4 },
+    { "psn", 24, "" } },
+  meth = { { "rqmsn", 16, "" }, { "msn", 16, "" } },
+  tseth = { { "tx_timestamp", 16, "" }, { "tsr", 1, "b" }, { "", 11 }, { "ftype", 4, "" } },
+  reth = { { "va", 64, "x" }, { "rkey", 32, "x" }, { "dma_bytes", 32, "" } },
+  immdt = { { "imm", 32, "x" } },
+  sack = { { "type", 4, "" }, { "nh", 5, "" }, { "mark", 2, marks }, { "", 3 }, { "pr", 1, "b" },
+    { "", 1 }, { "ack_psn_offset", 16, "i" }, { "ev", 32, "x" }, { "spdcid", 16, "x" },
+    { "dpdcid", 16, "x" }, { "", 8 }, { "cum_psn", 24, "" }, { "cc_type", 4, "" },
+    { "cc_fl", 4, "" }, { "mpr", 8, "" }, { "offset", 16, "i" }, { "bitmap", 64, "x" } },
+  cc = { { "tx_timestamp", 16, "" }, { "", 1 }, { "ooo_count", 15, "" },
+    { "restore_cwnd", 1, "b" }, { "rcv_cwnd_pen", 7, "" }, { "rcvd_units", 24, "" } },
+  nack = { { "type_nh", 16, "x" }, { "reason", 8, reasons }, { "vendor_info", 8, "x" },
+    { "ev", 32, "x" }, { "spdcid", 16, "x" }, { "dpdcid", 16, "x" }, { "", 8 },
+    { "psn", 24, "" }, { "cc_type", 4, "" }, { "cc_fl", 4, "" }, { "", 8 },
+    { "tx_timestamp", 16, "" } },
+  probe = { { "type_nh", 16, "x" }, { "", 8 }, { "vendor", 8, "x" }, { "id", 16, "x" }, { "", 16 },
+    { "spdcid", 16, "x" }, { "dpdcid", 16, "x" }, { "tx_timestamp", 16, "" }, { "tsr", 1, "b" },
+    { "", 11 }, { "ftype", 4, "" } },
+  request = { { "type_nh", 14, "x" }, { "operation", 2, operations }, { "", 8 },
+    { "vendor", 8, "x" }, { "ports", 32, "x" }, { "", 32 }, { "tx_timestamp", 16, "" },
+    { "tsr", 1, "b" }, { "", 11 }, { "ftype", 4, "" } },
+  response = { { "type_nh", 9, "x" }, { "mark", 2, marks }, { "", 1 },
+    { "operation", 2, operations }, { "", 2 }, { "", 32 }, { "", 32 }, { "", 32 }, { "", 32 },
+    { "", 32 }, { "", 32 }, { "", 16 }, { "tx_timestamp", 16, "" }, { "", 32 }, { "", 16 } },
+  aeth = { { "syndrome", 8, syndromes }, { "msn", 24, "" } },
+  seal = { { "mode", 8, modes }, { "qpn", 24, "x" }, { "counter", 64, "" } },
+}
+local behind = {
+  [0xD1] = { "aeth" }, [0xD8] = { "request" }, [0xD9] = { "response" }, [0xDC] = { "sack", "cc" },
+  [0xDD] = { "nack" }, [0xDE] = { "probe" },
+}
+local titles = {
+  bth = "Base transport header", meth = "Message numbers", tseth = "Timestamp",
+  reth = "Target memory", immdt = "Immediate", sack = "Selective acknowledgement",
+  cc = "NSCC state", nack = "Refusal", probe = "Reliability probe",
+  request = "Endpoint request", response = "Endpoint response", aeth = "Transport ACK",
+  seal = "Seal",
+}
+
+local mrc = Proto("mrc", "Multipath Reliable Connection")
+local fields, sizes, all = {}, {}, {}
+
+local function make(name, bits, kind)
+  if type(kind) == "table" then return ProtoField.uint8(name, name, base.HEX, kind) end
+  if kind == "b" then return ProtoField.bool(name, name) end
+  if kind == "i" then return ProtoField.int16(name, name) end
+  local how = kind == "x" and base.HEX or base.DEC
+  if bits > 32 then return ProtoField.uint64(name, name, how) end
+  return ProtoField.uint32(name, name, how)
+end
+
+for header, list in pairs(formats) do
+  local bits = 0
+  fields[header] = {}
+  for _, one in ipairs(list) do
+    bits = bits + one[2]
+    if one[1] ~= "" then
+      local prefix = header == "bth" and "mrc." or "mrc." .. header .. "."
+      local made = make(prefix .. one[1], one[2], one[3])
+      fields[header][one[1]] = made
+      all[#all + 1] = made
+    end
+  end
+  sizes[header] = bits / 8
+end
+
+local more = {
+  ev = ProtoField.uint32("mrc.ev", "EV", base.HEX),
+  part = ProtoField.uint32("mrc.part", "Packet of the burst"),
+  bytes = ProtoField.uint32("mrc.payload_bytes", "Payload bytes"),
+  payload = ProtoField.bytes("mrc.payload", "Payload"),
+  icrc = ProtoField.uint32("mrc.icrc", "ICRC", base.HEX),
+  tag = ProtoField.bytes("mrc.seal.tag", "Tag"),
+  received = ProtoField.string("mrc.sack.received", "PSNs received"),
+  usid = ProtoField.string("mrc.usid", "uSIDs of the carrier"),
+}
+for _, made in pairs(more) do all[#all + 1] = made end
+mrc.fields = all
+
+local notes = {
+  rtx = ProtoExpert.new("mrc.expert.rtx", "sent again", expert.group.SEQUENCE, expert.severity.NOTE),
+  ce = ProtoExpert.new("mrc.expert.ce", "a switch has marked it (CE)", expert.group.SEQUENCE,
+    expert.severity.NOTE),
+  nack = ProtoExpert.new("mrc.expert.nack", "refused", expert.group.SEQUENCE, expert.severity.WARN),
+  nak = ProtoExpert.new("mrc.expert.nak", "the QP fails", expert.group.SEQUENCE,
+    expert.severity.ERROR),
+  short = ProtoExpert.new("mrc.expert.short", "shorter than its headers", expert.group.MALFORMED,
+    expert.severity.ERROR),
+}
+mrc.experts = { notes.rtx, notes.ce, notes.nack, notes.nak, notes.short }
+
+local ipv6_label, ip_ecn = Field.new("ipv6.flow"), Field.new("ip.dsfield.ecn")
+local ipv6_ecn, ipv6_dst = Field.new("ipv6.tclass.ecn"), Field.new("ipv6.dst")
+
+-- The last value: that of the innermost header.
+local function innermost(extractor)
+  local found = { extractor() }
+  return found[#found] and found[#found].value
+end
+
+-- Adds a header at `at`; returns its values by name.
+local function add(tree, buffer, at, header)
+  local values, bit = {}, at * 8
+  local branch = tree:add(buffer(at, sizes[header]), titles[header])
+  for _, one in ipairs(formats[header]) do
+    local name, bits, kind = one[1], one[2], one[3]
+    if name ~= "" then
+      local first = math.floor(bit / 8)
+      local range = buffer(first, math.floor((bit + bits - 1) / 8) - first + 1)
+      local value
+      if bits > 32 then
+        value = range:uint64()
+        branch:add(fields[header][name], range)
+      else
+        value = range:len() <= 4 and range:bitfield(bit - first * 8, bits) or 0
+        if kind == "i" and value >= 0x8000 then value = value - 0x10000 end
+        branch:add(fields[header][name], range, kind == "b" and value == 1 or
+          (kind ~= "b" and value or false))
+      end
+      values[name] = value
+    end
+    bit = bit + bits
+  end
+  return values, branch
+end
+
+local function stack(bth)
+  if bth.opcode < 0xC6 or bth.opcode > 0xCB then return behind[bth.opcode] or {} end
+  local list = { "meth" }
+  if bth.ts == 1 then list[#list + 1] = "tseth" end
+  list[#list + 1] = "reth"
+  if bth.opcode == 0xC9 or bth.opcode == 0xCB then list[#list + 1] = "immdt" end
+  return list
+end
+
+-- The PSNs of a bitmap in words, as "10-14 16".
+local function words(base_psn, bitmap)
+  local runs, from, last = {}, nil, nil
+  for i = 0, 64 do
+    local set = i < 64 and bitmap:rshift(i):band(1):tonumber() == 1
+    local psn = (base_psn + i) % 0x1000000
+    if set and not from then from = psn end
+    if from and not set then
+      runs[#runs + 1] = from == last and tostring(from) or (from .. "-" .. last)
+      from = nil
+    end
+    last = psn
+  end
+  return #runs > 0 and table.concat(runs, " ") or "none"
+end
+
+local function explain(values, branches, tree, ecn)
+  local bth = values.bth
+  if bth.rtx == 1 then branches.bth:add_proto_expert_info(notes.rtx) end
+  if ecn == 3 then tree:add_proto_expert_info(notes.ce) end
+  if values.nack then branches.nack:add_proto_expert_info(notes.nack) end
+  if values.aeth and values.aeth.syndrome ~= 0x1F then
+    branches.aeth:add_proto_expert_info(notes.nak)
+  end
+  if values.sack then
+    local first = (values.sack.cum_psn + values.sack.offset) % 0x1000000
+    branches.sack:add(more.received, words(first, values.sack.bitmap))
+  end
+end
+
+local function dissect_one(buffer, info, root, part, parts)
+  local tree = root:add(mrc, buffer())
+  local label = innermost(ipv6_label)
+  local ev = info.src_port * 0x10000 + (label and label % 0x10000 or 0)
+  tree:add(more.ev, ev):set_generated()
+  if parts > 1 then tree:add(more.part, part):set_generated() end
+  local carriers = { ipv6_dst() }
+  if #carriers > 1 then
+    tree:add(more.usid, tostring(carriers[1].value)):set_generated()
+  end
+  local values, branches, at = {}, {}, 0
+  values.bth, branches.bth = add(tree, buffer, 0, "bth")
+  at = sizes.bth
+  for _, header in ipairs(stack(values.bth)) do
+    if at + sizes[header] > buffer:len() then
+      tree:add_proto_expert_info(notes.short)
+      return values.bth
+    end
+    values[header], branches[header] = add(tree, buffer, at, header)
+    at = at + sizes[header]
+  end
+  local sealed = values.bth.tver == 1
+  local tail = sealed and sizes.seal + 16 or 4
+  local left = buffer:len() - at - tail
+  if left < 0 then
+    tree:add_proto_expert_info(notes.short)
+    return values.bth
+  end
+  local payload = math.max(0, left - values.bth.pad)
+  tree:add(more.bytes, payload):set_generated()
+  if payload > 0 then tree:add(more.payload, buffer(at, payload)) end
+  if sealed then
+    add(tree, buffer, at + left, "seal")
+    tree:add(more.tag, buffer(buffer:len() - 16, 16))
+  else
+    tree:add(more.icrc, buffer(buffer:len() - 4, 4))
+  end
+  explain(values, branches, tree, innermost(ipv6_ecn) or innermost(ip_ecn))
+  tree:append_text(string.format(", %s, QPN 0x%06x, PSN %d, EV 0x%08x",
+    opcodes[values.bth.opcode] or "unknown", values.bth.qpn, values.bth.psn, ev))
+  return values.bth
+end
+
+-- The length of the packets of a burst: the shortest at which every packet begins alike.
+local function step_of(buffer)
+  local length = buffer:len()
+  local function alike(at)
+    return length - at >= 16 and opcodes[buffer(at, 1):uint()] and
+      buffer(at + 2, 2):uint() == 0xFFFF and buffer(at + 5, 3):uint() == buffer(5, 3):uint()
+  end
+  for step = 16, length - 16, 4 do
+    if alike(step) then
+      local at = step
+      while at < length and alike(at) do at = at + step end
+      if at >= length then return step end
+    end
+  end
+  return length
+end
+
+function mrc.dissector(buffer, info, root)
+  if buffer:len() < 16 or not opcodes[buffer(0, 1):uint()] then return 0 end
+  info.cols.protocol = "MRC"
+  local step, first = step_of(buffer), nil
+  local parts = math.ceil(buffer:len() / step)
+  for part = 1, parts do
+    local at = (part - 1) * step
+    local piece = buffer(at, math.min(step, buffer:len() - at)):tvb()
+    first = dissect_one(piece, info, root, part, parts) and (first or piece) or first
+  end
+  local opcode, psn = buffer(0, 1):uint(), buffer(9, 3):uint()
+  local burst = parts > 1 and string.format(" and %d more", parts - 1) or ""
+  local again = buffer(8, 1):bitfield(2, 1) == 1 and " [sent again]" or ""
+  info.cols.info = string.format("%s QPN 0x%06x PSN %d%s%s", opcodes[opcode],
+    buffer(5, 3):uint(), psn, burst, again)
+  return buffer:len()
+end
+
+DissectorTable.get("udp.port"):add(PORT, mrc)
