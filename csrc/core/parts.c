@@ -5,7 +5,7 @@
 #include "wire.h"
 
 enum {
-  MOST_PARTS = 64,   /* in larger messages the last burst is a small part of all */
+  MOST_PARTS = 16,   /* in larger messages the last burst is a small part of all */
   BURST_PACKETS = 32 /* packets that cost as much as a burst; measured: 30 to 60 */
 };
 
