@@ -70,6 +70,7 @@ def _bulk(rounds: Rounds) -> Iterator[Check]:
                 strict=True,
             ):  # fmt: skip
                 yield from _ratio(rounds, f"{row}, of {name}", row, ">=", target, other)
+    yield from _sealed(rounds, "", 0.78)
     yield from _ratio(rounds, "spray=1, of floor a packet a send", "mrc, spray=1, WRITE 1 MiB",
                       ">=", 0.85, "UDP floor, a packet a send")  # fmt: skip
 
@@ -79,6 +80,15 @@ def _short_mtu(rounds: Rounds) -> Iterator[Check]:
     yield from _ratio(rounds, "1500 B MTU, of floor", row, ">=", 0.85)
     yield from _ratio(rounds, "1500 B MTU, of one TCP flow", row, ">=", 0.85, "TCP, cubic, write")
     yield from _ratio(rounds, "1500 B MTU, integrity=udp, of floor", unchecked, ">=", 0.92)
+    yield from _sealed(rounds, "1500 B MTU, ", 0.85)
+
+
+def _sealed(rounds: Rounds, where: str, encrypted: float) -> Iterator[Check]:
+    """What sealed packets cost."""
+    row = "mrc, WRITE 1 MiB"
+    for name, target in (("aead", encrypted), ("auth", 0.95)):
+        other = f"mrc, seal={name}, WRITE 1 MiB"
+        yield from _ratio(rounds, f"{where}seal={name}, of plain", other, ">=", target, row)
 
 
 def _sizes(rounds: Rounds) -> Iterator[Check]:

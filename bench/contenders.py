@@ -18,6 +18,7 @@ from compiled import program
 from end import End
 
 from mrc.exchange import mpr
+from mrc.fabric.ports import SEAL_OVERHEAD
 
 Raw = dict[str, Any]
 
@@ -190,7 +191,8 @@ class MrcVerbs(Mrc):
     def __init__(self, bed: Bed, **settings: int) -> None:
         # The window that a Context chooses for the bed's links, whose rate it does not know.
         psns = mpr.psns_for(bed.planes * mpr.UNKNOWN_BPS, 0, bed.path_mtu)
-        self.settings = {"path_mtu": bed.path_mtu, "mpr": psns, **settings}
+        path_mtu = bed.path_mtu - (SEAL_OVERHEAD if settings.get("seal") else 0)
+        self.settings = {"path_mtu": path_mtu, "mpr": psns, **settings}
         words = [f"{name}={int(value)}" for name, value in self.settings.items()]
         ends = []
         for host in HOSTS:

@@ -30,7 +30,7 @@ from contenders import (
     tcp_controls,
 )
 
-from mrc.enums import Integrity
+from mrc.enums import Integrity, Seal
 from mrc.fabric.ports import TRANSPORT
 
 P = TypeVar("P", bound=Pair)
@@ -144,11 +144,15 @@ def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Itera
     bed = make.bed
     mptcp = make.enter(Flows(bed, mptcp=True))
     unchecked = make.enter(MrcVerbs(bed, integrity=Integrity.UDP, arena_mib=64))
+    sealed = make.enter(MrcVerbs(bed, seal=Seal.AEAD))
+    authenticated = make.enter(MrcVerbs(bed, seal=Seal.AUTH))
     many = make.enter(MrcVerbs(bed, qps=16))
     python = make.enter(MrcPython(bed))
     yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))
     yield make.write(mrc, "mrc", MIB)
     yield make.write(unchecked, "mrc, integrity=udp", MIB)
+    yield make.write(sealed, "mrc, seal=aead", MIB)
+    yield make.write(authenticated, "mrc, seal=auth", MIB)
     for cc in tcp_controls():
         for mode in ("write", "sendfile"):
             yield make.flow(tcp, f"TCP, {cc}, {mode}", cc, mode)
@@ -242,9 +246,13 @@ def _small_packets(make: Maker) -> Iterator[Row]:
     floor = make.enter(Floor(bed))
     tcp, mrc = make.enter(Flows(bed)), make.enter(MrcVerbs(bed))
     unchecked = make.enter(MrcVerbs(bed, integrity=Integrity.UDP))
+    sealed = make.enter(MrcVerbs(bed, seal=Seal.AEAD))
+    authenticated = make.enter(MrcVerbs(bed, seal=Seal.AUTH))
     yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))
     yield make.write(mrc, "mrc", MIB)
     yield make.write(unchecked, "mrc, integrity=udp", MIB)
+    yield make.write(sealed, "mrc, seal=aead", MIB)
+    yield make.write(authenticated, "mrc, seal=auth", MIB)
     yield make.flow(tcp, "TCP, cubic, write", "cubic", "write")
 
 

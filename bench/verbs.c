@@ -46,6 +46,7 @@ enum {
   X(polled, 0)                     \
   X(qps, 1)                        \
   X(integrity, MRC_INTEGRITY_ICRC) \
+  X(seal, MRC_SEAL_NONE)           \
   X(spray, 0)                      \
   X(path_mtu, 4096)                \
   X(mpr, 1024)                     \
@@ -237,6 +238,12 @@ static void make_qp(struct end *end, uint32_t qpn) {
   must(end, (struct mrc_command){.op = MRC_COMMAND_QP_CREATE, .pointer = &attr}, "create QP");
   modify.value = MRC_QP_INIT;
   must(end, modify, "QP to INIT");
+  if (settings->seal != MRC_SEAL_NONE) {
+    /* The same secret both ways: nothing here is one. */
+    struct mrc_seal_attr seal = {.mode = settings->seal, .peer_qpn = qpn};
+    must(end, (struct mrc_command){.op = MRC_COMMAND_QP_SET_SEAL, .qpn = qpn, .pointer = &seal},
+         "seal the QP");
+  }
   must(end,
        (struct mrc_command){.op = MRC_COMMAND_QP_SET_EVS,
                             .qpn = qpn,
