@@ -28,7 +28,7 @@ examples:
   sudo mrc testbed exec h0 -- mrc dissect -i p1
   tcpdump -U -w - udp | mrc dissect -         the packets that tcpdump selects
   mrc dissect --install                       Wireshark and tshark then know MRC
-  tshark -X lua_script:$(mrc dissect --lua) -r a.pcap -Y mrc.rtx
+  tshark -X lua_script:$(mrc dissect --lua) -r a.pcap -Y mrc.expert.rtx
 """
 
 

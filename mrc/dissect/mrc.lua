@@ -325,7 +325,8 @@ local before -- the dissector that had the port
 
 function mrc.dissector(buffer, info, root)
   if buffer:len() < 16 or not opcodes[buffer(0, 1):uint()] then
-    if before then before:call(buffer, info, root) end
+    -- Its complaint about a malformed packet is in the tree, and would be a Lua error here.
+    if before then pcall(function() before:call(buffer, info, root) end) end
     return before and buffer:len() or 0
   end
   info.cols.protocol = "MRC"
