@@ -18,6 +18,7 @@ _EXTENSIONS = (0, 43, 60)  # hop-by-hop, routing (SRv6), destination options
 _CE = 3
 _TRIMMED = (0x07, 0x0B)  # DSCPs of csrc/core/dscp.h
 _MOST_PADDING = 60 - 42 + 4 + 1  # an empty datagram over IPv4, and a frame check sequence
+_MOST_UDP_BYTES = 0xFFFF
 _MOST_LAYERS = 8  # of IP in IP and extensions
 
 
@@ -101,7 +102,7 @@ def _udp(
     sport, dport, length = (int.from_bytes(header[i : i + 2], "big") for i in (0, 2, 4))
     # Behind the datagram there may be padding or a checksum of Ethernet. A capture of a burst may
     # have a length of 0, or that of one packet.
-    payload = frame[ip.end + 8 :]
+    payload = frame[ip.end + 8 : ip.end + _MOST_UDP_BYTES]
     if length >= 8 and len(payload) - (length - 8) < _MOST_PADDING:
         payload = payload[: length - 8]
     flow = Flow(

@@ -177,15 +177,17 @@ def split(payload: bytes) -> list[bytes]:
     the split with the shortest length for which this is true.
     """
     for size in _likely_sizes(payload):
-        parts = [payload[at : at + size] for at in range(0, len(payload), size)]
-        if all(_looks_alike(part, payload) for part in parts):
-            return parts
+        starts = range(0, len(payload), size)
+        if all(_begins_alike(payload, at) for at in starts):
+            return [payload[at : at + size] for at in starts]
     return [payload]
 
 
-def _looks_alike(part: bytes, first: bytes) -> bool:
-    known = len(part) >= MIN_BYTES and part[0] in OPCODES
-    return known and part[2:4] == b"\xff\xff" and part[5:8] == first[5:8]
+def _begins_alike(payload: bytes, at: int) -> bool:
+    known = len(payload) - at >= MIN_BYTES and payload[at] in OPCODES
+    return known and payload[at + 2 : at + 4] == b"\xff\xff" and (
+        payload[at + 5 : at + 8] == payload[5:8]
+    )  # fmt: skip
 
 
 def _likely_sizes(payload: bytes) -> Iterator[int]:

@@ -286,6 +286,14 @@ def test_file__rubbish_gets_a_line_each(tmp_path: Path, payloads: list[bytes]) -
     assert len(done.stdout.splitlines()) >= len(headed)
 
 
+def test_split__of_a_payload_full_of_likely_beginnings() -> None:
+    """Each is looked at once, or a few bytes of a file could cost minutes."""
+    packet = GOLDEN[0].packet[:12] + (b"\xff\xff\0" + GOLDEN[0].packet[5:8]) * 10_000
+    assert dissected.split(packet) == [packet]
+    found = udp_of(bytes(frame(b"", V6)) + bytes(1 << 20), ETHERNET)
+    assert found is not None and len(found[1]) < 1 << 16
+
+
 # ---- A second decoder agrees -------------------------------------------------------------------
 
 SAME = {  # names of the scapy layers that differ
