@@ -28,7 +28,7 @@ examples:
   sudo mrc testbed exec h0 -- mrc dissect -i p1
   tcpdump -U -w - udp | mrc dissect -         the packets that tcpdump selects
   mrc dissect --install                       Wireshark and tshark then know MRC
-  tshark -X lua_script:$(mrc dissect --lua) -r a.pcap -Y mrc.rtx
+  tshark -X lua_script:$(mrc dissect --lua) -r a.pcap -Y mrc.expert.rtx
 """
 
 
@@ -65,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(args.prog, "--json: only for packets; see mrc dissect --help")
         return _plugin(args, out)
     with ExitStack() as held:
-        frames = _frames(args, held)
-        _print(args, out, frames)
+        _print(args, out, _frames(args, out, held))
     return Exit.OK
 
 
@@ -80,9 +79,11 @@ def _plugin(args: argparse.Namespace, out: Output) -> int:
     return Exit.OK
 
 
-def _frames(args: argparse.Namespace, held: ExitStack) -> Iterator[Frame]:
+def _frames(args: argparse.Namespace, out: Output, held: ExitStack) -> Iterator[Frame]:
     if args.interface is not None:
-        return capture.listen(args.interface)
+        live = held.enter_context(capture.Live(args.interface))
+        held.callback(_note_lost, out, live)
+        return iter(live)
     if args.file == "-":
         return capture.read(sys.stdin.buffer, "standard input")
     try:
@@ -92,10 +93,15 @@ def _frames(args: argparse.Namespace, held: ExitStack) -> Iterator[Frame]:
     return capture.read(file, args.file)
 
 
+def _note_lost(out: Output, live: capture.Live) -> None:
+    if lost := live.lost():
+        out.note(f"{lost} packets were lost: printing was too slow; capture to a file instead")
+
+
 def _print(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> None:
     start: float | None = None
-    printed = 0
-    for frame in frames:
+    printed = seen = 0
+    for seen, frame in enumerate(frames, 1):  # noqa: B007 - counted for the note
         start = frame.seconds if start is None else start
         found = udp_of(frame.data, frame.link)
         if found is None or found[0].dport != args.port:
@@ -103,13 +109,15 @@ def _print(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> No
         flow, payload = found
         parts = split(payload)
         for part, piece in enumerate(parts, 1):
-            packet = decode(piece, flow)
+            packet = decode(piece, flow, missing=frame.missing if part == len(parts) else 0)
             seconds = frame.seconds - start
             out.text(_line(seconds, flow, packet, part, len(parts), verbose=args.verbose))
             out.result(_result(seconds, flow, packet, part, len(parts)))
             printed += 1
             if printed == args.count:
                 return
+    if not printed:
+        out.note(f"no packets to UDP port {args.port} among {seen}; --port selects another port")
 
 
 def _line(
@@ -127,11 +135,13 @@ def _result(seconds: float, flow: Flow, packet: Packet, part: int, parts: int) -
         destination=str(flow.destination),
         carrier=None if flow.carrier is None else str(flow.carrier),
         ev=flow.ev,
-        ce=flow.ecn == 3,
+        ce=flow.ce,
+        trimmed=packet.trimmed,
         part=part,
         parts=parts,
         type=packet.kind if packet.headers else "too short",
         bytes=packet.size,
+        missing_bytes=packet.missing_bytes,
         payload_bytes=packet.payload_bytes,
         headers=packet.headers,
         icrc_is_right=packet.icrc_is_right,

@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from mrc.dissect.frame import ETHERNET
 from mrc.errors import MrcError
@@ -17,6 +17,11 @@ from mrc.errors import MrcError
 _MOST_BYTES = 16 << 20  # of a frame or block: a larger one is no capture
 _EVERYTHING = 0x0003  # ETH_P_ALL
 _ARPHRD_ETHER, _ARPHRD_LOOPBACK = 1, 772
+_PACKET_OUTGOING = 4
+_SOL_PACKET, _PACKET_STATISTICS = 263, 6
+_SO_TIMESTAMPNS = 64  # with a time of 64 bits
+_MOST_LIVE_BYTES = 1 << 18
+_BUFFER_BYTES = 8 << 20
 
 
 class CaptureError(MrcError):
@@ -28,6 +33,7 @@ class Frame:
     seconds: float  # since the epoch
     link: int  # LINKTYPE_ of pcap
     data: bytes
+    missing: int = 0  # bytes at its end that the capture left out
 
 
 def read(file: BinaryIO, name: str) -> Iterator[Frame]:
@@ -39,23 +45,25 @@ def read(file: BinaryIO, name: str) -> Iterator[Frame]:
     for order in "<>":
         for number, unit in ((0xA1B2C3D4, 1e-6), (0xA1B23C4D, 1e-9)):
             if magic == struct.pack(f"{order}I", number):
-                yield from _pcap(file, order, unit)
+                yield from _pcap(file, name, order, unit)
                 return
     raise CaptureError(f"{name}: is no capture of tcpdump, tshark or dumpcap (pcap or pcapng)")
 
 
-def _pcap(file: BinaryIO, order: str, unit: float) -> Iterator[Frame]:
+def _pcap(file: BinaryIO, name: str, order: str, unit: float) -> Iterator[Frame]:
     rest = file.read(20)
     if len(rest) < 20:
         return
     link = struct.unpack(f"{order}I", rest[16:])[0] & 0xFFFF
     record = struct.Struct(f"{order}IIII")
     while len(header := file.read(record.size)) == record.size:
-        seconds, fraction, length, _ = record.unpack(header)
-        data = file.read(min(length, _MOST_BYTES))
+        seconds, fraction, length, whole = record.unpack(header)
+        if length > _MOST_BYTES:
+            raise CaptureError(f"{name}: is damaged: a packet of {length} bytes")
+        data = file.read(length)
         if len(data) < length:
             return
-        yield Frame(seconds + fraction * unit, link, data)
+        yield Frame(seconds + fraction * unit, link, data, max(0, whole - length))
 
 
 def _pcapng(file: BinaryIO, name: str, first: bytes) -> Iterator[Frame]:
@@ -83,12 +91,15 @@ def _pcapng(file: BinaryIO, name: str, first: bytes) -> Iterator[Frame]:
             links.append(struct.unpack(f"{order}H", body[:2])[0])
             units.append(_resolution(body[8:], order))
         elif kind == 6 and len(body) >= 20:
-            port, high, low, captured = struct.unpack(f"{order}IIII", body[:16])
+            port, high, low, captured, whole = struct.unpack(f"{order}IIIII", body[:20])
             if port < len(links):
                 seconds = (high << 32 | low) * units[port]
-                yield Frame(seconds, links[port], body[20 : 20 + captured])
+                data = body[20 : 20 + captured]
+                yield Frame(seconds, links[port], data, max(0, whole - len(data)))
         elif kind == 3 and len(body) >= 4 and links:
-            yield Frame(0.0, links[0], body[4:])
+            (whole,) = struct.unpack(f"{order}I", body[:4])
+            data = body[4 : 4 + whole]
+            yield Frame(0.0, links[0], data, max(0, whole - len(data)))
         kind_bytes = file.read(4)
 
 
@@ -105,20 +116,54 @@ def _resolution(options: bytes, order: str) -> float:
     return 1e-6
 
 
-def listen(interface: str) -> Iterator[Frame]:
-    """The frames of an interface from now on. Raises CaptureError."""
-    try:
-        packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_EVERYTHING))
-    except PermissionError:
-        raise CaptureError(f"cannot capture on {interface}: run it as root") from None
-    with packets:
+class Live:
+    """The frames of an interface from now on. A context manager. Raises CaptureError."""
+
+    def __init__(self, interface: str) -> None:
         try:
-            packets.bind((interface, 0))
+            # Without a protocol: before it is bound it would take the frames of all interfaces.
+            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        except PermissionError:
+            raise CaptureError(f"cannot capture on {interface}: run it as root") from None
+        try:
+            self._socket.bind((interface, _EVERYTHING))
+            kind = self._socket.getsockname()[3]
+            if kind not in (_ARPHRD_ETHER, _ARPHRD_LOOPBACK):
+                raise CaptureError(f"cannot capture on {interface}: it is no Ethernet interface")
+            # On a loopback every frame goes out and comes in: one of both is enough.
+            self._shows_sent = kind != _ARPHRD_LOOPBACK
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         except OSError as error:
+            self._socket.close()
             why = os.strerror(error.errno or 0).lower()
             raise CaptureError(f"cannot capture on {interface}: {why}") from error
-        if packets.getsockname()[3] not in (_ARPHRD_ETHER, _ARPHRD_LOOPBACK):
-            raise CaptureError(f"cannot capture on {interface}: it is no Ethernet interface")
+        except CaptureError:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def __iter__(self) -> Iterator[Frame]:
         while True:
-            data = packets.recv(1 << 18)
-            yield Frame(time.time(), ETHERNET, data)
+            data, ancillary, _, sender = self._socket.recvmsg(_MOST_LIVE_BYTES, 64)
+            if sender[2] != _PACKET_OUTGOING or self._shows_sent:
+                yield Frame(_seconds(ancillary), ETHERNET, data)
+
+    def lost(self) -> int:
+        """Frames that this program was too slow for."""
+        counts = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+        return int(struct.unpack("=II", counts)[1])
+
+
+def _seconds(ancillary: list[tuple[int, int, bytes]]) -> float:
+    """When the kernel saw the frame."""
+    for _, kind, data in ancillary:
+        if kind == _SO_TIMESTAMPNS:
+            seconds, ns = struct.unpack("=qq", data[:16])
+            return float(seconds + ns * 1e-9)
+    return time.time()

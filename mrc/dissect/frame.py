@@ -6,7 +6,7 @@ Any bytes give a payload or None, and no read is beyond their end.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 
 from mrc.dissect.packet import Flow, IpAddress
 
@@ -15,6 +15,10 @@ _ETHERTYPES = {0x0800: 4, 0x86DD: 6}
 _VLANS = (0x8100, 0x88A8)
 _UDP, _IPIP, _IPV6_IN_IP = 17, 4, 41
 _EXTENSIONS = (0, 43, 60)  # hop-by-hop, routing (SRv6), destination options
+_CE = 3
+_TRIMMED = (0x07, 0x0B)  # DSCPs of csrc/core/dscp.h
+_MOST_PADDING = 60 - 42 + 4 + 1  # an empty datagram over IPv4, and a frame check sequence
+_MOST_UDP_BYTES = 0xFFFF
 _MOST_LAYERS = 8  # of IP in IP and extensions
 
 
@@ -22,12 +26,14 @@ def udp_of(frame: bytes, link: int) -> tuple[Flow, bytes] | None:
     """Flow and payload of the innermost UDP datagram; None where there is none."""
     at, version = _network(frame, link)
     carrier: IpAddress | None = None
+    ce = False
     for _ in range(_MOST_LAYERS):
         ip = _ipv4(frame, at) if version == 4 else _ipv6(frame, at) if version == 6 else None
         if ip is None:
             return None
+        ce = ce or ip.tclass & 3 == _CE  # switches mark the outer header
         if ip.protocol == _UDP:
-            return _udp(frame, ip, carrier)
+            return _udp(frame, ip, carrier, ce=ce)
         if ip.protocol not in (_IPIP, _IPV6_IN_IP):
             return None
         carrier = ip.destination
@@ -87,17 +93,20 @@ def _ipv6(frame: bytes, at: int) -> _Ip | None:
     return _Ip(source, destination, protocol, end, first >> 20 & 0xFF, first & 0xFFFFF)
 
 
-def _udp(frame: bytes, ip: _Ip, carrier: IpAddress | None) -> tuple[Flow, bytes] | None:
+def _udp(
+    frame: bytes, ip: _Ip, carrier: IpAddress | None, *, ce: bool
+) -> tuple[Flow, bytes] | None:
     header = frame[ip.end : ip.end + 8]
     if len(header) < 8:
         return None
     sport, dport, length = (int.from_bytes(header[i : i + 2], "big") for i in (0, 2, 4))
-    # A capture of a burst has a length of 0, or that of one packet.
-    payload = frame[ip.end + 8 :]
-    if length >= 8 and len(frame) < 128:  # short frames are padded to the minimum of Ethernet
+    # Behind the datagram there may be padding or a checksum of Ethernet. A capture of a burst may
+    # have a length of 0, or that of one packet.
+    payload = frame[ip.end + 8 : ip.end + _MOST_UDP_BYTES]
+    if length >= 8 and len(payload) - (length - 8) < _MOST_PADDING:
         payload = payload[: length - 8]
     flow = Flow(
-        ip_address(ip.source), ip_address(ip.destination), sport, dport, ip.flow_label,
-        ip.tclass & 3, carrier,
+        ip.source, ip.destination, sport, dport, ip.flow_label, ce, ip.tclass >> 2 in _TRIMMED,
+        carrier,
     )  # fmt: skip
     return flow, payload

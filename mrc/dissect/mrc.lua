@@ -7,8 +7,12 @@
 -- The headers are tables of fields: name, bits, kind. A kind is "" (decimal), "x" (hexadecimal),
 -- "i" (signed), "b" (flag) or a table of names. Fields without a name are reserved. A datagram that
 -- holds a whole burst (UDP_SEGMENT, GRO) is taken apart as mrc dissect does.
+--
+-- Other packets of the port go to the dissector that had it before, which is RoCE's for 4791.
 
-local PORT = 4791
+for _, name in ipairs(Dissector.list()) do
+  if name == "mrc" then return end -- installed, and named on the command line too
+end
 
 local opcodes = {
   [0xC6] = "WRITE_FIRST", [0xC7] = "WRITE_MIDDLE", [0xC8] = "WRITE_LAST",
@@ -26,7 +30,10 @@ local operations = { [0] = "PORT_STATUS", [1] = "EV_PROBE" }
 local syndromes = {
   [0x1F] = "ACK", [0x61] = "NAK_INV_REQ", [0x62] = "NAK_REM_ACCESS", [0x63] = "NAK_REM_OP",
 }
-local modes = { [1] = "auth", [2] = "aead" }
+local AUTH = 1
+local modes = { [AUTH] = "auth", [2] = "aead" }
+local TRIMMED = { [0x07] = true, [0x0B] = true } -- DSCPs of csrc/core/dscp.h
+local BLOCK_BYTES, USIDS = 4, 6 -- of a carrier
 
 local formats = {
   bth = { { "opcode", 8, opcodes }, { "se", 1, "b" }, { "m", 1, "b" }, { "pad", 2, "" },
@@ -74,13 +81,15 @@ local titles = {
 local mrc = Proto("mrc", "Multipath Reliable Connection")
 local fields, sizes, all = {}, {}, {}
 
-local function make(name, bits, kind)
-  if type(kind) == "table" then return ProtoField.uint8(name, name, base.HEX, kind) end
-  if kind == "b" then return ProtoField.bool(name, name) end
-  if kind == "i" then return ProtoField.int16(name, name) end
+local function make(name, label, bits, kind)
+  if type(kind) == "table" then return ProtoField.uint8(name, label, base.HEX, kind) end
+  if kind == "b" then return ProtoField.bool(name, label) end
+  if kind == "i" then return ProtoField.int16(name, label) end
   local how = kind == "x" and base.HEX or base.DEC
-  if bits > 32 then return ProtoField.uint64(name, name, how) end
-  return ProtoField.uint32(name, name, how)
+  if bits > 32 then return ProtoField.uint64(name, label, how) end
+  if bits > 24 then return ProtoField.uint32(name, label, how) end
+  if bits > 16 then return ProtoField.uint24(name, label, how) end
+  return ProtoField[bits > 8 and "uint16" or "uint8"](name, label, how)
 end
 
 for header, list in pairs(formats) do
@@ -90,12 +99,18 @@ for header, list in pairs(formats) do
     bits = bits + one[2]
     if one[1] ~= "" then
       local prefix = header == "bth" and "mrc." or "mrc." .. header .. "."
-      local made = make(prefix .. one[1], one[2], one[3])
+      local made = make(prefix .. one[1], one[1], one[2], one[3])
       fields[header][one[1]] = made
       all[#all + 1] = made
     end
   end
-  sizes[header] = bits / 8
+  sizes[header] = math.floor(bits / 8)
+end
+-- A header as a whole, so that "mrc.sack" is a filter.
+local whole = {}
+for header in pairs(formats) do
+  whole[header] = ProtoField.none("mrc." .. header, titles[header])
+  all[#all + 1] = whole[header]
 end
 
 local more = {
@@ -106,7 +121,8 @@ local more = {
   icrc = ProtoField.uint32("mrc.icrc", "ICRC", base.HEX),
   tag = ProtoField.bytes("mrc.seal.tag", "Tag"),
   received = ProtoField.string("mrc.sack.received", "PSNs received"),
-  usid = ProtoField.string("mrc.usid", "uSIDs of the carrier"),
+  carrier = ProtoField.ipv6("mrc.carrier", "Carrier"),
+  usid = ProtoField.uint16("mrc.usid", "uSID", base.HEX),
 }
 for _, made in pairs(more) do all[#all + 1] = made end
 mrc.fields = all
@@ -118,24 +134,45 @@ local notes = {
   nack = ProtoExpert.new("mrc.expert.nack", "refused", expert.group.SEQUENCE, expert.severity.WARN),
   nak = ProtoExpert.new("mrc.expert.nak", "the QP fails", expert.group.SEQUENCE,
     expert.severity.ERROR),
+  trimmed = ProtoExpert.new("mrc.expert.trimmed", "a switch has trimmed it",
+    expert.group.SEQUENCE, expert.severity.NOTE),
+  cut = ProtoExpert.new("mrc.expert.cut", "not captured to its end", expert.group.UNDECODED,
+    expert.severity.NOTE),
   short = ProtoExpert.new("mrc.expert.short", "shorter than its headers", expert.group.MALFORMED,
     expert.severity.ERROR),
 }
-mrc.experts = { notes.rtx, notes.ce, notes.nack, notes.nak, notes.short }
+mrc.experts = {
+  notes.rtx, notes.ce, notes.nack, notes.nak, notes.trimmed, notes.cut, notes.short,
+}
+mrc.prefs.port = Pref.uint("UDP port", 4791, "that MRC packets are sent to")
 
-local ipv6_label, ip_ecn = Field.new("ipv6.flow"), Field.new("ip.dsfield.ecn")
-local ipv6_ecn, ipv6_dst = Field.new("ipv6.tclass.ecn"), Field.new("ipv6.dst")
+local ipv6_label, ipv6_dst = Field.new("ipv6.flow"), Field.new("ipv6.dst")
+local ipv6_tclass, ip_tclass = Field.new("ipv6.tclass"), Field.new("ip.dsfield")
 
--- The last value: that of the innermost header.
-local function innermost(extractor)
-  local found = { extractor() }
-  return found[#found] and found[#found].value
+-- What the IP headers say: outer ones come first, switches mark these, and the carrier is the last
+-- IPv6 destination around the innermost header.
+local function network()
+  local v6, v4, labels = { ipv6_tclass() }, { ip_tclass() }, { ipv6_label() }
+  local inner6, inner4 = v6[#v6], v4[#v4]
+  local is_v6 = inner6 and (not inner4 or inner4.offset < inner6.offset)
+  local inner = is_v6 and inner6 or inner4
+  local found = { label = is_v6 and labels[#labels].value % 0x10000 or 0 }
+  found.trimmed = inner and TRIMMED[math.floor(inner.value / 4)]
+  for _, list in ipairs({ v6, v4 }) do
+    for _, one in ipairs(list) do found.ce = found.ce or one.value % 4 == 3 end
+  end
+  local destinations = { ipv6_dst() }
+  local outer = is_v6 and #destinations - 1 or #destinations
+  if inner and outer > 0 and destinations[outer].offset < inner.offset then
+    found.carrier = destinations[outer]
+  end
+  return found
 end
 
 -- Adds a header at `at`; returns its values by name.
 local function add(tree, buffer, at, header)
   local values, bit = {}, at * 8
-  local branch = tree:add(buffer(at, sizes[header]), titles[header])
+  local branch = tree:add(whole[header], buffer(at, sizes[header]))
   for _, one in ipairs(formats[header]) do
     local name, bits, kind = one[1], one[2], one[3]
     if name ~= "" then
@@ -183,89 +220,124 @@ local function words(base_psn, bitmap)
   return #runs > 0 and table.concat(runs, " ") or "none"
 end
 
-local function explain(values, branches, tree, ecn)
-  local bth = values.bth
-  if bth.rtx == 1 then branches.bth:add_proto_expert_info(notes.rtx) end
-  if ecn == 3 then tree:add_proto_expert_info(notes.ce) end
+local function explain(values, branches, tree, net)
+  if values.bth.rtx == 1 then branches.bth:add_proto_expert_info(notes.rtx) end
+  if net.ce then tree:add_proto_expert_info(notes.ce) end
   if values.nack then branches.nack:add_proto_expert_info(notes.nack) end
   if values.aeth and values.aeth.syndrome ~= 0x1F then
     branches.aeth:add_proto_expert_info(notes.nak)
   end
   if values.sack then
     local first = (values.sack.cum_psn + values.sack.offset) % 0x1000000
-    branches.sack:add(more.received, words(first, values.sack.bitmap))
+    branches.sack:add(more.received, words(first, values.sack.bitmap)):set_generated()
   end
 end
 
-local function dissect_one(buffer, info, root, part, parts)
-  local tree = root:add(mrc, buffer())
-  local label = innermost(ipv6_label)
-  local ev = info.src_port * 0x10000 + (label and label % 0x10000 or 0)
+local function add_path(tree, info, net)
+  local ev = info.src_port * 0x10000 + net.label
   tree:add(more.ev, ev):set_generated()
-  if parts > 1 then tree:add(more.part, part):set_generated() end
-  local carriers = { ipv6_dst() }
-  if #carriers > 1 then
-    tree:add(more.usid, tostring(carriers[1].value)):set_generated()
-  end
-  local values, branches, at = {}, {}, 0
-  values.bth, branches.bth = add(tree, buffer, 0, "bth")
-  at = sizes.bth
-  for _, header in ipairs(stack(values.bth)) do
-    if at + sizes[header] > buffer:len() then
-      tree:add_proto_expert_info(notes.short)
-      return values.bth
+  if net.carrier then
+    local branch = tree:add(more.carrier, net.carrier.range)
+    for i = 0, USIDS - 1 do
+      local usid = net.carrier.range(BLOCK_BYTES + 2 * i, 2)
+      if usid:uint() == 0 then break end
+      branch:add(more.usid, usid)
     end
-    values[header], branches[header] = add(tree, buffer, at, header)
-    at = at + sizes[header]
   end
+  return ev
+end
+
+-- Payload and ICRC or seal, behind the headers. `missing` bytes were not captured.
+local function add_rest(tree, buffer, at, values, missing)
   local sealed = values.bth.tver == 1
   local tail = sealed and sizes.seal + 16 or 4
-  local left = buffer:len() - at - tail
-  if left < 0 then
-    tree:add_proto_expert_info(notes.short)
-    return values.bth
-  end
+  local left = buffer:len() + missing - at - tail
+  if left < 0 then return tree:add_proto_expert_info(notes.short) end
   local payload = math.max(0, left - values.bth.pad)
+  local here = math.min(payload, buffer:len() - at)
   tree:add(more.bytes, payload):set_generated()
-  if payload > 0 then tree:add(more.payload, buffer(at, payload)) end
+  if here > 0 then tree:add(more.payload, buffer(at, here)) end
+  if missing > 0 then return tree:add_proto_expert_info(notes.cut) end
   if sealed then
     add(tree, buffer, at + left, "seal")
     tree:add(more.tag, buffer(buffer:len() - 16, 16))
   else
     tree:add(more.icrc, buffer(buffer:len() - 4, 4))
   end
-  explain(values, branches, tree, innermost(ipv6_ecn) or innermost(ip_ecn))
+end
+
+-- Whether an immediate can be read: a packet that lacks its end does not say whether it is sealed.
+local function is_clear(buffer, values, ends)
+  if values.bth.tver ~= 1 then return true end
+  local at = buffer:len() - sizes.seal - 16
+  return ends and at >= 0 and buffer(at, 1):uint() == AUTH
+end
+
+local function dissect_one(buffer, info, root, net, part, parts, missing)
+  local tree = root:add(mrc, buffer())
+  local ev = add_path(tree, info, net)
+  if parts > 1 then tree:add(more.part, part):set_generated() end
+  local values, branches, at = {}, {}, sizes.bth
+  values.bth, branches.bth = add(tree, buffer, 0, "bth")
   tree:append_text(string.format(", %s, QPN 0x%06x, PSN %d, EV 0x%08x",
     opcodes[values.bth.opcode] or "unknown", values.bth.qpn, values.bth.psn, ev))
-  return values.bth
+  local headers = stack(values.bth)
+  local trimmed = net.trimmed and headers[1] == "meth"
+  local ends = missing == 0 and not trimmed
+  for _, header in ipairs(headers) do
+    if at + sizes[header] > buffer:len() then
+      tree:add_proto_expert_info(missing > 0 and notes.cut or notes.short)
+      return
+    end
+    if header ~= "immdt" or is_clear(buffer, values, ends) then
+      values[header], branches[header] = add(tree, buffer, at, header)
+    end
+    at = at + sizes[header]
+  end
+  explain(values, branches, tree, net)
+  if trimmed then
+    tree:add_proto_expert_info(notes.trimmed)
+  else
+    add_rest(tree, buffer, at, values, missing)
+  end
 end
 
 -- The length of the packets of a burst: the shortest at which every packet begins alike.
-local function step_of(buffer)
-  local length = buffer:len()
-  local function alike(at)
-    return length - at >= 16 and opcodes[buffer(at, 1):uint()] and
-      buffer(at + 2, 2):uint() == 0xFFFF and buffer(at + 5, 3):uint() == buffer(5, 3):uint()
+local function step_of(bytes)
+  local length = #bytes
+  local key = bytes:sub(3, 4) .. "\0" .. bytes:sub(6, 8)
+  local function alike(at) -- counted from 0
+    return length - at >= 16 and opcodes[bytes:byte(at + 1)] and
+      bytes:sub(at + 3, at + 4) == "\255\255" and bytes:sub(at + 6, at + 8) == bytes:sub(6, 8)
   end
-  for step = 16, length - 16, 4 do
-    if alike(step) then
-      local at = step
-      while at < length and alike(at) do at = at + step end
-      if at >= length then return step end
-    end
+  local found = bytes:find(key, 19, true)
+  while found do
+    local step = found - 3
+    local at = step
+    while at < length and alike(at) do at = at + step end
+    if at >= length then return step end
+    found = bytes:find(key, found + 1, true)
   end
   return length
 end
 
+local before -- the dissector that had the port
+
 function mrc.dissector(buffer, info, root)
-  if buffer:len() < 16 or not opcodes[buffer(0, 1):uint()] then return 0 end
+  if buffer:len() < 16 or not opcodes[buffer(0, 1):uint()] then
+    -- Its complaint about a malformed packet is in the tree, and would be a Lua error here.
+    if before then pcall(function() before:call(buffer, info, root) end) end
+    return before and buffer:len() or 0
+  end
   info.cols.protocol = "MRC"
-  local step, first = step_of(buffer), nil
+  local net = network()
+  local step = step_of(buffer:raw())
   local parts = math.ceil(buffer:len() / step)
+  local missing = buffer:reported_len() - buffer:len()
   for part = 1, parts do
     local at = (part - 1) * step
     local piece = buffer(at, math.min(step, buffer:len() - at)):tvb()
-    first = dissect_one(piece, info, root, part, parts) and (first or piece) or first
+    dissect_one(piece, info, root, net, part, parts, part == parts and missing or 0)
   end
   local opcode, psn = buffer(0, 1):uint(), buffer(9, 3):uint()
   local burst = parts > 1 and string.format(" and %d more", parts - 1) or ""
@@ -275,4 +347,19 @@ function mrc.dissector(buffer, info, root)
   return buffer:len()
 end
 
-DissectorTable.get("udp.port"):add(PORT, mrc)
+local ports, port = DissectorTable.get("udp.port"), nil
+
+-- Takes the port of the preferences, and gives back the one before.
+local function take_port()
+  if port == mrc.prefs.port then return end
+  if port then
+    ports:remove(port, mrc)
+    if before then ports:add(port, before) end
+  end
+  port = mrc.prefs.port
+  before = ports:get_dissector(port)
+  ports:add(port, mrc)
+end
+
+mrc.prefs_changed = take_port
+take_port()

@@ -19,6 +19,7 @@ OPCODES = {
     0xCA: "WRITE_ONLY", 0xCB: "WRITE_ONLY_IMM", 0xD1: "ACK", 0xD8: "ENDPOINT_REQUEST",
     0xD9: "ENDPOINT_RESPONSE", 0xDC: "SACK", 0xDD: "NACK", 0xDE: "PROBE",
 }  # fmt: skip
+WITH_IMM = (0xC9, 0xCB)
 MARKS = {0: "NONE", 1: "SKIP_ONCE", 2: "ALWAYS_SKIP"}
 REASONS = {
     0x01: "TRIMMED", 0x02: "TRIMMED_LASTHOP", 0x06: "NO_BITMAP", 0x07: "NO_PKT_BUFFER",
@@ -26,7 +27,8 @@ REASONS = {
 }  # fmt: skip
 OPERATIONS = {0: "PORT_STATUS", 1: "EV_PROBE"}
 SYNDROMES = {0x1F: "ACK", 0x61: "NAK_INV_REQ", 0x62: "NAK_REM_ACCESS", 0x63: "NAK_REM_OP"}
-SEALS = {1: "auth", 2: "aead"}
+AUTH = 1
+SEALS = {AUTH: "auth", 2: "aead"}
 ICRC_BYTES = 4
 SEAL_BYTES = 12
 TAG_BYTES = 16
@@ -74,7 +76,8 @@ class Flow:
     sport: int
     dport: int
     flow_label: int = 0
-    ecn: int = 0
+    ce: bool = False  # a switch has marked it, in any of its IP headers
+    trimmed: bool = False  # a switch has cut it off behind its headers
     carrier: IpAddress | None = None  # outer destination: the uSIDs of the path
 
     @property
@@ -87,10 +90,12 @@ class Flow:
 class Packet:
     """One MRC packet. `headers` has the fields of each header that was complete."""
 
-    size: int
+    size: int  # also of bytes that the capture lacks
     headers: dict[str, dict[str, int]] = field(default_factory=dict)
     payload_bytes: int = 0
     complete: bool = True  # False: shorter than its headers
+    missing_bytes: int = 0  # at its end, because the capture was limited to the start of frames
+    trimmed: bool = False
     icrc_is_right: bool | None = None  # None: it has none
 
     @property
@@ -102,9 +107,9 @@ class Packet:
         return OPCODES.get(self.opcode, f"opcode 0x{self.opcode:02x}")
 
 
-def decode(payload: bytes, flow: Flow) -> Packet:
-    """Decodes a UDP payload; a short one has no BTH."""
-    packet = Packet(len(payload))
+def decode(payload: bytes, flow: Flow, *, missing: int = 0) -> Packet:
+    """Decodes a UDP payload that lacks `missing` bytes at its end; a short one has no BTH."""
+    packet = Packet(len(payload) + missing, missing_bytes=missing)
     if len(payload) < MIN_BYTES:
         packet.complete = False
         return packet
@@ -116,19 +121,25 @@ def decode(payload: bytes, flow: Flow) -> Packet:
             break
         packet.headers[header] = _fields(header, payload[at:])
         at += _BYTES[header]
-    end = SEAL_BYTES + TAG_BYTES if bth["tver"] == 1 else ICRC_BYTES
-    if bth["tver"] == 1 and len(payload) >= at + end:
-        packet.headers["SEAL"] = _fields("SEAL", payload[-end:])
-    if bth["tver"] == 0:
-        packet.icrc_is_right = icrc(payload[:-ICRC_BYTES], flow) == payload[-ICRC_BYTES:]
-    packet.payload_bytes = max(0, len(payload) - at - end - bth["pad"])
+    is_sealed = bth["tver"] == 1
+    packet.trimmed = flow.trimmed and "METH" in packet.headers
+    if not missing and not packet.trimmed:
+        if is_sealed and len(payload) >= at + SEAL_BYTES + TAG_BYTES:
+            packet.headers["SEAL"] = _fields("SEAL", payload[-SEAL_BYTES - TAG_BYTES :])
+        if bth["tver"] == 0:
+            packet.icrc_is_right = icrc(payload[:-ICRC_BYTES], flow) == payload[-ICRC_BYTES:]
+    if is_sealed and packet.headers.get("SEAL", {}).get("mode") != AUTH:
+        packet.headers.pop("ImmDt", None)  # it is encrypted, or may be
+    if not packet.trimmed:
+        end = SEAL_BYTES + TAG_BYTES if is_sealed else ICRC_BYTES
+        packet.payload_bytes = max(0, packet.size - at - end - bth["pad"])
     return packet
 
 
 def _stack(bth: dict[str, int]) -> list[str]:
     """The headers behind the BTH."""
     if 0xC6 <= bth["opcode"] <= 0xCB:
-        imm = ["ImmDt"] * (bth["opcode"] in (0xC9, 0xCB))
+        imm = ["ImmDt"] * (bth["opcode"] in WITH_IMM)
         return ["METH", *["TSETH"] * bth["ts"], "RETH", *imm]
     return _BEHIND.get(bth["opcode"], [])
 
@@ -166,15 +177,17 @@ def split(payload: bytes) -> list[bytes]:
     the split with the shortest length for which this is true.
     """
     for size in _likely_sizes(payload):
-        parts = [payload[at : at + size] for at in range(0, len(payload), size)]
-        if all(_looks_alike(part, payload) for part in parts):
-            return parts
+        starts = range(0, len(payload), size)
+        if all(_begins_alike(payload, at) for at in starts):
+            return [payload[at : at + size] for at in starts]
     return [payload]
 
 
-def _looks_alike(part: bytes, first: bytes) -> bool:
-    known = len(part) >= MIN_BYTES and part[0] in OPCODES
-    return known and part[2:4] == b"\xff\xff" and part[5:8] == first[5:8]
+def _begins_alike(payload: bytes, at: int) -> bool:
+    known = len(payload) - at >= MIN_BYTES and payload[at] in OPCODES
+    return known and payload[at + 2 : at + 4] == b"\xff\xff" and (
+        payload[at + 5 : at + 8] == payload[5:8]
+    )  # fmt: skip
 
 
 def _likely_sizes(payload: bytes) -> Iterator[int]:

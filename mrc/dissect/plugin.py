@@ -20,14 +20,21 @@ class PluginError(MrcError):
 
 def folder() -> Path:
     """This user's folder of Lua plugins."""
-    if shutil.which("tshark") is not None:
-        asked = ["tshark", "-G", "folders"]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
-        for line in done.stdout.splitlines():
-            name, _, path = line.partition(":")
-            if name == "Personal Lua Plugins" and path.strip():
-                return Path(path.strip())
+    for line in _folders().splitlines():
+        name, _, path = line.partition(":")
+        if name == "Personal Lua Plugins" and path.strip():
+            return Path(path.strip())
     return Path.home() / _FOLDER
+
+
+def _folders() -> str:
+    """What tshark says of its folders; nothing if it is not installed or does not run."""
+    command = ["tshark", "-G", "folders"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return os.fsdecode(done.stdout)
 
 
 def install() -> Path:
@@ -45,7 +52,9 @@ def uninstall() -> Path:
     """Removes it; returns its former place."""
     place = folder() / LUA.name
     try:
-        os.unlink(place)
+        place.unlink()
+    except FileNotFoundError:
+        raise PluginError(f"{place}: is not installed") from None
     except OSError as error:
         raise PluginError(f"{place}: {(error.strerror or str(error)).lower()}") from error
     return place

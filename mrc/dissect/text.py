@@ -3,7 +3,16 @@
 
 from __future__ import annotations
 
-from mrc.dissect.packet import MARKS, OPERATIONS, REASONS, SEALS, SYNDROMES, Flow, Packet
+from mrc.dissect.packet import (
+    MARKS,
+    OPERATIONS,
+    REASONS,
+    SEALS,
+    SYNDROMES,
+    WITH_IMM,
+    Flow,
+    Packet,
+)  # fmt: skip
 
 _HEX = {"ev", "rkey", "va", "imm", "bitmap", "pkey", "spdcid", "dpdcid", "probe_id"}
 _PSN = {"psn", "dest_qpn", "cum_psn", "nack_psn", "key_qpn"}
@@ -18,7 +27,8 @@ def where(flow: Flow) -> str:
 def what(packet: Packet, flow: Flow) -> str:
     """Type, numbers, details and flags."""
     if "BTH" not in packet.headers:
-        return f"{packet.size} bytes, too short for a BTH"
+        missing = f", {packet.missing_bytes} not captured" if packet.missing_bytes else ""
+        return f"{packet.size} bytes{missing or ', too short for a BTH'}"
     bth = packet.headers["BTH"]
     numbers = f"qp {bth['dest_qpn']:06x} psn {bth['psn']:06x}"
     return f"{packet.kind} {numbers} {_details(packet)}{_flags(packet, flow)}"
@@ -67,8 +77,9 @@ def _write(packet: Packet) -> str:
     meth, reth = packet.headers["METH"], packet.headers["RETH"]
     text = f"msn {meth['msn']} va 0x{reth['va']:x} rkey 0x{reth['rkey']:08x}"
     text += f" bytes {packet.payload_bytes} of {reth['dma_bytes']}"
-    if "ImmDt" in packet.headers:
-        text += f" rqmsn {meth['rqmsn']} imm 0x{packet.headers['ImmDt']['imm']:08x}"
+    if packet.opcode in WITH_IMM:
+        imm = packet.headers.get("ImmDt")
+        text += f" rqmsn {meth['rqmsn']} imm " + (f"0x{imm['imm']:08x}" if imm else "encrypted")
     if "TSETH" in packet.headers:
         text += f" ts {packet.headers['TSETH']['tx_timestamp']}"
     return text
@@ -101,11 +112,15 @@ def _endpoint(packet: Packet, name: str) -> str:
 def _flags(packet: Packet, flow: Flow) -> str:
     bth = packet.headers["BTH"]
     names = [name for name in ("se", "m", "ack_req", "rtx") if bth[name]]
-    if flow.ecn == 3:
+    if flow.ce:
         names.append("CE")
+    if packet.trimmed:
+        names.append("trimmed")
     if "SEAL" in packet.headers:
         seal = packet.headers["SEAL"]
         names.append(f"{SEALS.get(seal['mode'], seal['mode'])} {seal['counter']}")
     if packet.icrc_is_right is False:
         names.append("ICRC WRONG")
+    if packet.missing_bytes:
+        names.append(f"{packet.missing_bytes} bytes not captured")
     return f" [{' '.join(names)}]" if names else ""

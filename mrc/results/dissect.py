@@ -23,7 +23,9 @@ class Dissected(Result):
     ev: int
     """Entropy value: source port in the upper half, the low 16 bits of the flow label below."""
     ce: bool
-    """Whether a switch has marked it."""
+    """Whether a switch has marked it, in its inner or outer header."""
+    trimmed: bool
+    """Whether a switch has cut it off behind its headers."""
     part: int
     """Its place in a captured burst, from 1."""
     parts: int
@@ -32,9 +34,12 @@ class Dissected(Result):
     """Its opcode, by name."""
     bytes: int
     """Size of the UDP payload."""
+    missing_bytes: int
+    """Bytes at its end that the capture left out."""
     payload_bytes: int
     """Payload behind the headers, without padding."""
     headers: dict[str, dict[str, int]]
-    """The fields of each header, by the specification's names."""
+    """The fields of each header, by the specification's names; no encrypted immediate."""
     icrc_is_right: bool | None
-    """Whether the ICRC is right; null for a sealed packet, and for one that is too short."""
+    """Whether the ICRC is right; null for a packet without one: sealed, trimmed, not all captured
+    or too short."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,12 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from netns.processes import Hosts
 from printed import printed
 from scapy.layers.inet import UDP
 from scapy.packet import Packet
 from scapy.utils import PcapReader
 
 from mrc.cli.main import main
+from mrc.dissect import plugin
 from mrc.fabric.topology import Addresses
 from mrc.testbed import capture
 from mrc.testbed.bed import Testbed
@@ -166,6 +169,49 @@ def test_capture__ends_with_its_reader(bed: Testbed) -> None:
     assert capturing.process.returncode == 0
     assert capturing.process.stderr is not None
     capturing.process.stderr.close()
+
+
+@splits_bursts
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+def test_capture__of_a_transfer_as_mrc_dissect_and_tshark_show_it(
+    bed: Testbed, hosts: Hosts, tmp_path: Path, sealed: bool
+) -> None:
+    secret = tmp_path / "secret"
+    assert main(["key", "--secret", str(secret)]) == 0
+    (tmp_path / "a").write_bytes(bytes(1 << 20))
+    (tmp_path / "inbox").mkdir()
+    trust = ("--secret", str(secret)) if sealed else ("--insecure",)
+    receiver = hosts.recv(tmp_path / "inbox", "--once", *trust)
+    capturing = Capturing(bed, "h1", f"{tmp_path}/a.pcap")
+    hosts.send(tmp_path / "a", *trust).ends(0)
+    receiver.ends(0)
+    capturing.process.send_signal(signal.SIGINT)
+    capturing.process.communicate()
+
+    argv = [sys.executable, "-m", "mrc", "dissect", "--json", f"{tmp_path}/a.pcap"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    shown = [printed("dissect", line) for line in done.stdout.splitlines()]
+    assert {"WRITE_MIDDLE", "SACK", "ENDPOINT_REQUEST"} <= {each["type"] for each in shown}
+    assert False not in {each["icrc_is_right"] for each in shown}
+    assert any("SEAL" in each["headers"] for each in shown) is sealed
+    of_file = [each for each in shown if each["headers"].get("RETH", {}).get("dma_bytes", 0) > 9000]
+    assert sum(each["payload_bytes"] for each in of_file) >= 1 << 20
+    assert {each["carrier"] is not None for each in shown} == {True}
+
+    if shutil.which("tshark") is None:
+        return
+    names = ("mrc.opcode", "mrc.psn", "mrc.ev", "mrc.payload_bytes", "mrc.carrier")
+    options = [option for name in names for option in ("-e", name)]
+    argv = ["tshark", "-X", f"lua_script:{plugin.LUA}", "-r", f"{tmp_path}/a.pcap", "-Y", "mrc"]
+    done = subprocess.run(
+        [*argv, "-T", "fields", *options], capture_output=True, text=True, check=True
+    )  # fmt: skip
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [[*(int(cell, 0) for cell in row[:4]), row[4]] for row in rows] == [
+        [each["headers"]["BTH"]["opcode"], each["headers"]["BTH"]["psn"], each["ev"],
+         each["payload_bytes"], each["carrier"]]
+        for each in shown
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,19 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap
 from wire.codec import Flow
+from wire.golden import GOLDEN
 
 CARRIER = "fcbb:1:100:201:e000::"  # outer destination of the encapsulated packets
 FLOW_LABEL = 0x7ABCD
+BY_NAME = {golden.name: golden for golden in GOLDEN}
+
+
+def sealed(name: str, mode: int) -> bytes:
+    """A golden packet with a seal of counter 77 in place of its ICRC; nothing is encrypted."""
+    packet = bytearray(BY_NAME[name].packet[:-4])
+    packet[1] |= 1
+    seal = mode.to_bytes(1, "big") + packet[5:8] + (77).to_bytes(8, "big")
+    return bytes(packet + seal) + b"\xee" * 16
 
 
 def frame(payload: bytes, flow: Flow, *, via: str | None = None, tclass: int = 2) -> Packet:

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
-import shutil
 import socket
 import struct
 import subprocess
 import sys
+import time
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -18,17 +19,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from printed import printed
-from wire.capture import CARRIER, FLOW_LABEL, frame, write
-from wire.codec import Codec, Flow
+from wire.capture import BY_NAME, CARRIER, frame, sealed, write
+from wire.codec import BTH, UNION, Codec, Fields, Flow
 from wire.golden import GOLDEN, V4, V6, Golden
+from wire.strategies import flows, packets
 
 from mrc.dissect import packet as dissected
-from mrc.dissect import plugin
-from mrc.dissect.capture import CaptureError, read
+from mrc.dissect.capture import CaptureError, Live, read
 from mrc.dissect.frame import ETHERNET, LINUX_SLL, LINUX_SLL2, RAW, udp_of
 from mrc.dissect.text import what
-
-BY_NAME = {golden.name: golden for golden in GOLDEN}
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -117,6 +116,77 @@ def test_file__what_is_not_mrc(tmp_path: Path) -> None:
     ]
 
 
+def test_file__a_mark_on_the_outer_header_alone(tmp_path: Path) -> None:
+    """Switches mark the outer header. What arrives has it around an inner one without a mark."""
+    for golden in (BY_NAME["write-only-empty"], BY_NAME["write-only-ipv4"]):
+        one = frame(golden.packet, golden.flow, via=CARRIER)
+        one["IPv6"].tc = 3
+        (line,) = run(write(tmp_path / "a.pcap", [one])).stdout.splitlines()
+        assert line.endswith("[CE]")
+
+
+def test_file__trimmed_by_a_switch(tmp_path: Path) -> None:
+    packet = BY_NAME["write-middle-timestamp"].packet[:36]
+    trimmed = [frame(packet, V6, tclass=dscp << 2) for dscp in (0x07, 0x0B)]
+    others = [frame(packet, V6), frame(BY_NAME["sack"].packet, V6, tclass=0x07 << 2)]
+    path = write(tmp_path / "a.pcap", [*trimmed, *others])
+    ends = [line.partition("[")[2] for line in run(path).stdout.splitlines()]
+    assert ends == ["trimmed]", "trimmed]", "ICRC WRONG]", ""]
+    first = printed("dissect", run("--json", path).stdout.splitlines()[0])
+    assert first["trimmed"] is True and first["icrc_is_right"] is None
+    assert first["payload_bytes"] == 0 and first["headers"]["RETH"]["dma_bytes"] == 256
+
+
+@pytest.mark.parametrize(
+    ("captured", "expected"),
+    [
+        (102, "WRITE_MIDDLE qp abcdef psn 000000 msn 7 va 0x7f0012345680 rkey 0xdeadbeef"
+         " bytes 4 of 256 ts 4660 [4 bytes not captured]"),
+        (82, "WRITE_MIDDLE qp abcdef psn 000000 44 bytes [24 bytes not captured]"),
+        (66, "44 bytes, 40 not captured"),
+    ],
+)  # fmt: skip
+def test_file__of_which_each_frame_lacks_its_end(
+    tmp_path: Path, captured: int, expected: str
+) -> None:
+    data = bytes(frame(BY_NAME["write-middle-timestamp"].packet, V6))
+    path = tmp_path / "a.pcap"
+    header = struct.pack("<IHHIIII", 0xA1B2C3D4, 2, 4, 0, 0, captured, 1)
+    path.write_bytes(
+        header + struct.pack("<IIII", 1, 0, captured, len(data)) + data[:captured]
+    )  # fmt: skip
+    (line,) = run(path).stdout.splitlines()
+    assert line.split(" ev c001abcd ")[1] == expected
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_file__sealed(tmp_path: Path, mode: int) -> None:
+    """With mode 2 the immediate is encrypted, so it is not shown."""
+    path = write(tmp_path / "a.pcap", [frame(sealed("write-only-imm-padded", mode), V6)])
+    (line,) = run(path).stdout.splitlines()
+    shown = "imm 0xffffffff [m auth 77]" if mode == 1 else "imm encrypted [m aead 77]"
+    assert line.endswith(f"bytes 3 of 3 rqmsn 2 {shown}")
+    result = printed("dissect", run("--json", path).stdout)
+    assert result["headers"]["SEAL"] == {"mode": mode, "key_qpn": 3, "counter": 77}
+    assert result["icrc_is_right"] is None and ("ImmDt" in result["headers"]) is (mode == 1)
+
+
+def test_file__without_a_packet_of_mrc(tmp_path: Path) -> None:
+    done = run("-p", "5", write(tmp_path / "a.pcap", [frame(GOLDEN[0].packet, V6)] * 2))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == (
+        "mrc dissect: no packets to UDP port 5 among 2; --port selects another port\n"
+    )
+
+
+def test_frame__what_follows_the_datagram_is_not_read() -> None:
+    """A frame check sequence, or the padding of a short frame."""
+    for golden in GOLDEN:
+        data = bytes(frame(golden.packet, golden.flow)) + b"\xff" * 4
+        found = udp_of(data, ETHERNET)
+        assert found is not None and found[1] == golden.packet
+
+
 def test_options__port_count_verbose_and_standard_input(tmp_path: Path) -> None:
     one = frame(GOLDEN[0].packet, V6)
     one["UDP"].dport = 4971
@@ -140,6 +210,15 @@ def test_errors__one_line(arguments: list[str], message: str) -> None:
     assert done.returncode == 1
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_errors__a_damaged_length(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.pcap", [frame(GOLDEN[0].packet, V6)])
+    data = bytearray(path.read_bytes())
+    data[24 + 8 + 3] = 0x7F
+    path.write_bytes(data)
+    done = run(path)
+    assert done.returncode == 1 and "is damaged: a packet of 21" in done.stderr
 
 
 def may_capture() -> bool:
@@ -176,6 +255,24 @@ def test_interface__live_on_loopback(codec: Codec) -> None:
     )
 
 
+@pytest.mark.skipif(not may_capture(), reason="capturing on an interface needs root")
+def test_interface__each_packet_of_a_loopback_once() -> None:
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as end, Live("lo") as live:
+        end.bind(("::1", 0))
+        port = end.getsockname()[1]
+        before = time.time()
+        for number in range(3):
+            end.sendto(b"%d" % number, ("::1", port))
+        found = ((frame, udp_of(frame.data, frame.link)) for frame in live)
+        ours = (
+            (frame.seconds, udp[1]) for frame, udp in found if udp and udp[0].dport == port
+        )  # fmt: skip
+        taken = list(itertools.islice(ours, 3))
+        assert live.lost() == 0
+    assert [payload for _, payload in taken] == [b"0", b"1", b"2"]
+    assert before - 1 < taken[0][0] <= taken[2][0] < time.time() + 1
+
+
 def test_help__has_examples() -> None:
     assert "mrc dissect --verbose" in run("--help").stdout
 
@@ -189,6 +286,14 @@ def test_file__rubbish_gets_a_line_each(tmp_path: Path, payloads: list[bytes]) -
     assert len(done.stdout.splitlines()) >= len(headed)
 
 
+def test_split__of_a_payload_full_of_likely_beginnings() -> None:
+    """Each is looked at once, or a few bytes of a file could cost minutes."""
+    packet = GOLDEN[0].packet[:12] + (b"\xff\xff\0" + GOLDEN[0].packet[5:8]) * 10_000
+    assert dissected.split(packet) == [packet]
+    found = udp_of(bytes(frame(b"", V6)) + bytes(1 << 20), ETHERNET)
+    assert found is not None and len(found[1]) < 1 << 16
+
+
 # ---- A second decoder agrees -------------------------------------------------------------------
 
 SAME = {  # names of the scapy layers that differ
@@ -197,13 +302,13 @@ SAME = {  # names of the scapy layers that differ
 }  # fmt: skip
 
 
+def ours_of(flow: Flow) -> dissected.Flow:
+    return dissected.Flow(ip_address(flow.src), ip_address(flow.dst), flow.sport, flow.dport)
+
+
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
 def test_decode__as_the_layers_of_scapy(golden: Golden) -> None:
-    flow = dissected.Flow(
-        ip_address(golden.flow.src), ip_address(golden.flow.dst), golden.flow.sport,
-        golden.flow.dport,
-    )  # fmt: skip
-    ours = dissected.decode(golden.packet, flow)
+    ours = dissected.decode(golden.packet, ours_of(golden.flow))
     theirs = mrc_layers.BTH(golden.packet)
     assert ours.icrc_is_right is True
     assert ours.payload_bytes == len(mrc_layers.payload_of(theirs))
@@ -216,6 +321,26 @@ def test_decode__as_the_layers_of_scapy(golden: Golden) -> None:
             if not re.fullmatch(r"i?n?v?_?res\d?|icrc", field.name)
         }
         assert fields == expected
+
+
+IN_C = {  # names of the C decoder that differ
+    "mark": "m", "operation": "op", "rcvd_units": "rcvd_bytes",
+}  # fmt: skip
+
+
+@given(fields=packets(), flow=flows())
+def test_decode__any_packet_as_the_engine(codec: Codec, fields: Fields, flow: Flow) -> None:
+    packet = codec.packet(fields, flow)
+    ours = dissected.decode(packet, ours_of(flow))
+    bth, *behind = ours.headers.values()
+    found = {IN_C.get(name, name): value for header in behind for name, value in header.items()}
+    expected = dict(fields)
+    payload = expected.pop("payload")
+    union = expected.pop(UNION.get(fields["opcode"], ""), {})
+    assert ours.icrc_is_right and ours.payload_bytes == len(payload)
+    assert {name: bth[name] for name in BTH} == {name: expected.pop(name) for name in BTH}
+    for name, value in {**expected, **union}.items():
+        assert found.get(name, 0) == value, name
 
 
 def test_json__of_a_burst_through_srv6(tmp_path: Path) -> None:
@@ -271,66 +396,3 @@ def test_frame__of_any_bytes(data: bytes, link: int) -> None:
         for piece in dissected.split(found[1]):
             shown = dissected.decode(piece, found[0])
             assert what(shown, found[0])
-
-
-# ---- Wireshark ---------------------------------------------------------------------------------
-
-tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="apt-get install tshark")
-
-
-def ask(path: Path, *options: str) -> list[str]:
-    command = ["tshark", "-X", f"lua_script:{plugin.LUA}", "-r", str(path), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert "Lua" not in done.stderr.replace("Lua: ", "Lua", 0) or "rror" not in done.stderr
-    return done.stdout.splitlines()
-
-
-@tshark
-def test_wireshark__every_field_of_the_golden_packets(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.pcap", [frame(golden.packet, golden.flow) for golden in GOLDEN])
-    columns = ("mrc.opcode", "mrc.qpn", "mrc.psn", "mrc.ev", "mrc.payload_bytes", "mrc.rtx")
-    rows = ask(path, "-T", "fields", *(part for name in columns for part in ("-e", name)))
-    for golden, row in zip(GOLDEN, rows, strict=True):
-        opcode, qpn, psn, ev, size, rtx = row.split("\t")
-        fields = golden.fields
-        assert int(opcode, 0) == fields["opcode"] and int(qpn, 0) == fields["dest_qpn"]
-        assert int(psn) == fields.get("psn", 0)
-        label = 0 if golden.flow.family == 4 else FLOW_LABEL & 0xFFFF
-        assert int(ev, 0) == golden.flow.sport << 16 | label
-        assert rtx in ("1", "True") if fields.get("rtx") else rtx in ("0", "False")
-        if "payload" in fields:
-            assert int(size) == len(bytes(fields["payload"]))
-
-
-@tshark
-def test_wireshark__words_filters_and_notes(tmp_path: Path) -> None:
-    frames = [frame(golden.packet, golden.flow) for golden in GOLDEN]
-    marked = frame(BY_NAME["write-only-empty"].packet, V6, via=CARRIER, tclass=3)
-    path = write(tmp_path / "a.pcap", [*frames, marked])
-    assert len(ask(path, "-Y", "mrc")) == len(GOLDEN) + 1
-    again = [golden for golden in GOLDEN if golden.fields.get("rtx")]
-    assert len(ask(path, "-Y", "mrc.rtx == 1")) == len(again) > 0
-    assert len(ask(path, "-Y", "mrc.expert.ce")) == 1
-    sack = ask(path, "-Y", "mrc.sack.bitmap", "-T", "fields", "-e", "mrc.sack.received")
-    assert sack[0] == "17 20-21 80"
-    usid = ask(path, "-Y", "mrc.usid", "-T", "fields", "-e", "mrc.usid")
-    assert usid == [CARRIER]
-    assert ask(path, "-Y", "mrc.expert.nak")
-
-
-@tshark
-def test_wireshark__a_burst(tmp_path: Path) -> None:
-    packet = BY_NAME["write-middle-timestamp"].packet
-    path = write(tmp_path / "a.pcap", [frame(packet * 3, V6)])
-    (row,) = ask(path, "-T", "fields", "-e", "mrc.part")
-    assert row == "1,2,3"
-
-
-def test_install__and_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    installed = Path(run("--install").stdout.removeprefix("installed ").strip())
-    assert installed.is_relative_to(tmp_path) and installed.read_text() == plugin.LUA.read_text()
-    assert run("--uninstall").returncode == 0 and not installed.exists()
-    assert run("--uninstall").returncode == 1
-    assert run("--lua").stdout.strip() == str(plugin.LUA)
