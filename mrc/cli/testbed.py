@@ -115,8 +115,7 @@ def run(args: argparse.Namespace) -> int:
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
     finally:
-        if not stored.names():
-            rootless.leave_for_good()
+        rootless.leave(stored.names)
     return code
 
 

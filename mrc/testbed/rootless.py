@@ -15,7 +15,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,15 +105,17 @@ def run_folder() -> Path | None:
     return None if keeper is None else Path("/proc", str(keeper), "root", "run")
 
 
-def leave_for_good() -> None:
-    """End the keeper and remove its file and folder, unless another command is in its namespaces.
+def leave(in_use: Callable[[], object]) -> None:
+    """End the keeper and remove its file and folder, unless a test bed is up or another command is
+    in its namespaces.
 
-    A command calls this when it ends and no test bed is up. If several end at once, the last one
-    succeeds, because an attempt gives up the shared lock. The kernel removes the namespaces with
-    the last process inside.
+    Every command calls this when it ends. If several end at once, the last one succeeds, because
+    an attempt gives up the shared lock. So `in_use` is asked only when all others are done: a
+    command that asked before would see their test beds and still hold its lock. The kernel removes
+    the namespaces with the last process inside.
     """
     if _lock is not None:
-        _end_if_alone(_lock)
+        _end_if_alone(_lock, in_use)
 
 
 def has_user(uid: int) -> bool:
@@ -221,13 +223,15 @@ def _start_alone(lock: _Lock) -> None:
     fcntl.flock(lock.file, fcntl.LOCK_SH)
 
 
-def _end_if_alone(lock: _Lock) -> None:
-    """Ends the keeper and removes file and folder, unless another command holds the lock."""
+def _end_if_alone(lock: _Lock, in_use: Callable[[], object] = lambda: False) -> None:
+    """Ends the keeper and removes file and folder, unless another command holds the lock, or a
+    test bed is in use. Gives up the lock, or holds it alone.
+    """
     try:
         fcntl.flock(lock.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
-    if not lock.exists():
+    if not lock.exists() or in_use():
         return
     keeper = _find(lock.file)
     if keeper is not None:
