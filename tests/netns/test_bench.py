@@ -75,6 +75,7 @@ def test_compare__every_contender(compare: Callable[..., dict[str, Any]]) -> Non
     assert len(names) == len(set(names)) == 28
 
 
+@pytest.mark.slow
 def test_compare__a_long_way(compare: Callable[..., dict[str, Any]]) -> None:
     """Goodput after start-up: the rate of the planes; one flow has a quarter."""
     result = compare("--only", "25ms")
@@ -131,6 +132,7 @@ def test_fabric__quick() -> None:
     assert 0 < found["late_p50_us"] <= found["late_p99_us"]
 
 
+@pytest.mark.slow
 def test_beds__quick() -> None:
     options = ["--rounds", "1", "--only", "pair", "--json"]
     command = [sys.executable, str(ROOT / "bench" / "beds"), *options]
@@ -314,6 +316,7 @@ def test_congestion__beside_tcp_with_a_fault(congestion: Callable[[str], dict[st
     assert 0.05 < tcp["value"] < 1.1
 
 
+@pytest.mark.slow
 def test_congestion__a_file(congestion: Callable[[str], dict[str, Any]]) -> None:
     result = congestion(TINY)
     (check,) = result["checks"]

@@ -20,8 +20,15 @@ BLOCK = os.urandom(32 << 20)
 SIZE = 16 * len(BLOCK)
 
 
-@pytest.mark.parametrize("who", ["sender", "receiver"])
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("who", "how"),
+    [
+        ("sender", signal.SIGINT),
+        pytest.param("sender", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("receiver", signal.SIGINT, marks=pytest.mark.slow),
+        ("receiver", signal.SIGKILL),
+    ],
+)
 def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
     source, inbox = tmp_path / "image", tmp_path / "inbox"
     with source.open("wb") as file:
