@@ -86,7 +86,7 @@ def _short_mtu(rounds: Rounds) -> Iterator[Check]:
 def _sealed(rounds: Rounds, where: str, encrypted: float) -> Iterator[Check]:
     """What sealed packets cost."""
     row = "mrc, WRITE 1 MiB"
-    for name, target in (("aead", encrypted), ("auth", 0.95)):
+    for name, target in (("aead", encrypted), ("auth", 0.95), ("aead by libcrypto", 0.4)):
         other = f"mrc, seal={name}, WRITE 1 MiB"
         yield from _ratio(rounds, f"{where}seal={name}, of plain", other, ">=", target, row)
 
@@ -121,6 +121,9 @@ def _files(rounds: Rounds) -> Iterator[Check]:
     yield from _ratio(rounds, "file, of bulk WRITE", row, ">=", 0.75, "mrc, WRITE 1 MiB")
     best = _best(rounds, ("file, one TCP flow", "file, socat"))
     yield from _ratio(rounds, "file, of the file over one TCP flow", row, ">=", 1.3, best)
+    best = _best(rounds, ("file, socat, TLS", "file, scp"))
+    sealed = "file, mrc send, encrypted"
+    yield from _ratio(rounds, "file, encrypted, of TLS or scp", sealed, ">=", 1.0, best)
 
 
 def _small(rounds: Rounds) -> Iterator[Check]:
@@ -132,6 +135,10 @@ def _small(rounds: Rounds) -> Iterator[Check]:
     )
     yield from _ratio(
         rounds, "64 B WRITE rate, thread, of polled", thread, ">=", 0.95, polled, RATE
+    )
+    sealed = "mrc, seal=aead, lists, WRITE 64 B"
+    yield from _ratio(
+        rounds, "64 B WRITE rate, seal=aead, of plain", sealed, ">=", 0.9, thread, RATE
     )
     for name, row, target in (
         ("asyncio WRITE 64 B, million/s", "mrc, asyncio, WRITE 64 B", 0.15),

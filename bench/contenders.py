@@ -185,19 +185,20 @@ class Mrc(Pair):
 class MrcVerbs(Mrc):
     """mrc by its C interface: with a datapath thread, or polled (run to completion).
 
-    verbs.c has the names of the settings.
+    verbs.c has the names of the settings. `library` seals the packets, unless mrc may choose.
     """
 
-    def __init__(self, bed: Bed, **settings: int) -> None:
+    def __init__(self, bed: Bed, library: str | None = None, **settings: int) -> None:
         # The window that a Context chooses for the bed's links, whose rate it does not know.
         psns = mpr.psns_for(bed.planes * mpr.UNKNOWN_BPS, 0, bed.path_mtu)
         path_mtu = bed.path_mtu - (SEAL_OVERHEAD if settings.get("seal") else 0)
         self.settings = {"path_mtu": path_mtu, "mpr": psns, **settings}
         words = [f"{name}={int(value)}" for name, value in self.settings.items()]
         ends = []
+        command = [*(["env", f"MRC_AEAD={library}"] if library else []), program("verbs")]
         for host in HOSTS:
             addresses = [bed.address(host), bed.address(1 - host), *bed.plane_arguments(host)]
-            ends.append(End(bed, host, program("verbs"), *addresses, "--", *words))
+            ends.append(End(bed, host, *command, *addresses, "--", *words))
         super().__init__(*ends)
         for end, peer in ((ends[0], ends[1]), (ends[1], ends[0])):
             end.run("peer", peer.hello["udp_port"], peer.hello["arena"], *peer.hello["sports"])

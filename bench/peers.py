@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other projects' programs (UCX, libfabric, iperf3, socat), and mrc's commands for files.
+"""Other projects' programs: UCX, libfabric, iperf3.
 
 Each program starts for every measurement. A missing peer is skipped. `install` installs it.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,14 +27,10 @@ PACKAGES = {
     "fi_pingpong": "libfabric-bin",
     "socat": "socat",
     "iperf3": "iperf3",
+    "sshd": "openssh-server",
 }
-_UCX_PORT, _FI_PORT, _SOCAT_PORT, _IPERF_PORT, _MRC_PORT = 13337, 14500, 5003, 5201, 4791
+_UCX_PORT, _FI_PORT, _IPERF_PORT = 13337, 14500, 5201
 MIB = 1 << 20
-_MRC = [sys.executable, "-m", "mrc"]
-
-
-class CopyError(Exception):
-    """A copied file differs from its source."""
 
 
 def missing() -> dict[str, str]:
@@ -42,8 +38,13 @@ def missing() -> dict[str, str]:
     return {
         name: f"not installed: apt-get install {package}, or bench/compare --install-peers"
         for name, package in PACKAGES.items()
-        if shutil.which(name) is None
+        if find(name) is None
     }
+
+
+def find(name: str) -> str | None:
+    """The path of a program, which may be one of the system's."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
 
 
 def install() -> None:
@@ -148,41 +149,3 @@ def libfabric(bed: Bed, size: int, ms: int) -> Raw:
     half_us = float(sent.output.strip().splitlines()[-1].split()[6])
     total = {"bytes": size * count * 2, "ns": half_us * 2e3 * count}
     return {**raw, **total, "p50_ns": half_us * 1e3}
-
-
-# ---- Files --------------------------------------------------------------------------------------
-
-
-def warm_pages(target: Path, size: int) -> None:
-    """Gives the kernel as many free pages as the copy needs, before the copy starts.
-
-    A hypervisor takes free pages back after some seconds, and returns them one page fault at a
-    time. Without this, only the first row would pay for that.
-    """
-    block = bytes(1 << 20)
-    with target.open("wb", buffering=0) as file:
-        for _ in range(-(-size // len(block))):
-            file.write(block)
-    target.unlink()
-
-
-def mrc_file(bed: Bed, source: Path, target: Path) -> Raw:
-    """`mrc send` to `mrc recv`. Its own time counts, until the receiver has verified the digest."""
-    size = source.stat().st_size
-    server = [*_MRC, "recv", "--output", str(target.parent), "--once"]
-    client = [*_MRC, "send", "--json", "--quiet", str(source), "h1"]
-    sent, raw = serve_and_run(bed, server, client, _MRC_PORT, lambda: warm_pages(target, size))
-    told = json.loads(sent.output)
-    return {**raw, "bytes": size, "ns": 8e9 * size / told["goodput_bits_per_second"]}
-
-
-def socat_file(bed: Bed, source: Path, target: Path) -> Raw:
-    """A copy with socat."""
-    size = source.stat().st_size
-    listen = f"TCP6-LISTEN:{_SOCAT_PORT},reuseaddr"
-    server = ["socat", "-u", "-b", "1048576", listen, f"OPEN:{target},creat,trunc"]
-    here, there = bed.flows(1)
-    to = f"TCP6:[{there}]:{_SOCAT_PORT},bind=[{here}]"
-    client = ["socat", "-u", "-b", "1048576", f"OPEN:{source}", to]
-    _, raw = serve_and_run(bed, server, client, _SOCAT_PORT, lambda: warm_pages(target, size))
-    return {**raw, "bytes": size}

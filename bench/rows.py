@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import copies
 import long_way
 import peers
 from bed import Bed
@@ -144,15 +144,12 @@ def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Itera
     bed = make.bed
     mptcp = make.enter(Flows(bed, mptcp=True))
     unchecked = make.enter(MrcVerbs(bed, integrity=Integrity.UDP, arena_mib=64))
-    sealed = make.enter(MrcVerbs(bed, seal=Seal.AEAD))
-    authenticated = make.enter(MrcVerbs(bed, seal=Seal.AUTH))
     many = make.enter(MrcVerbs(bed, qps=16))
     python = make.enter(MrcPython(bed))
     yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))
     yield make.write(mrc, "mrc", MIB)
     yield make.write(unchecked, "mrc, integrity=udp", MIB)
-    yield make.write(sealed, "mrc, seal=aead", MIB)
-    yield make.write(authenticated, "mrc, seal=auth", MIB)
+    yield from _sealed(make)
     for cc in tcp_controls():
         for mode in ("write", "sendfile"):
             yield make.flow(tcp, f"TCP, {cc}, {mode}", cc, mode)
@@ -193,6 +190,17 @@ def _latency_python(make: Maker) -> Iterator[Row]:
     yield make.imm(polled, "mrc, asyncio, polled, sleeping", 4 * KIB)
 
 
+def _sealed(make: Maker) -> Iterator[Row]:
+    """Beside `mrc`, which stands before them."""
+    for name, seal, library in (
+        ("seal=aead", Seal.AEAD, None),
+        ("seal=auth", Seal.AUTH, None),
+        ("seal=aead by libcrypto", Seal.AEAD, "libcrypto"),
+    ):
+        pair = make.enter(MrcVerbs(make.bed, library, seal=seal))
+        yield make.write(pair, f"mrc, {name}", MIB)
+
+
 def _small(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
     yield make.floor(floor, "UDP floor, 64 B", 64 + TRANSPORT, GSO_PACKETS)
     for size in (64, KIB, 4 * KIB):
@@ -201,6 +209,8 @@ def _small(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
     for polls, name in ((False, "mrc, lists"), (True, "mrc, polled, lists")):
         lists = make.enter(MrcVerbs(make.bed, list=_LIST, polled=polls))
         yield make.write(lists, name, 64)
+    sealed = make.enter(MrcVerbs(make.bed, list=_LIST, seal=Seal.AEAD))
+    yield make.write(sealed, "mrc, seal=aead, lists", 64)
 
 
 def _latency(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
@@ -214,15 +224,21 @@ def _latency(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
 
 
 def _files(make: Maker, tcp: Flows) -> Iterator[Row]:
-    yield Row("file, mrc send", _checked(make, peers.mrc_file))
+    yield Row("file, mrc send", _checked(make, copies.by_mrc))
     yield Row("file, one TCP flow", _checked(make, _flow_file(tcp)), tcp.pids)
-    if shutil.which("socat"):
-        yield Row("file, socat", _checked(make, peers.socat_file), peer=True)
+    yield Row("file, mrc send, encrypted", _checked(make, copies.by_sealed_mrc))
+    for name, measure, program in (
+        ("socat", copies.by_socat, "socat"),
+        ("socat, TLS", copies.by_tls_socat, "socat"),
+        ("scp", copies.by_scp, "sshd"),
+    ):
+        if peers.find(program):
+            yield Row(f"file, {name}", _checked(make, measure), peer=True)
 
 
 def _flow_file(pair: Flows) -> Callable[[Bed, Path, Path], Raw]:
     def flow(_: Bed, source: Path, target: Path) -> Raw:
-        peers.warm_pages(target, source.stat().st_size)
+        copies.warm_pages(target, source.stat().st_size)
         return pair.file("cubic", source, target)
 
     return flow
@@ -233,9 +249,7 @@ def _checked(make: Maker, measure: Callable[[Bed, Path, Path], Raw]) -> Callable
 
     def run() -> Raw:
         raw = measure(bed, source, target)
-        if not filecmp.cmp(source, target, shallow=False):
-            raise peers.CopyError(f"{target.name} differs from its source")
-        target.unlink()
+        copies.check(source, target)
         return raw
 
     return run
@@ -246,13 +260,10 @@ def _small_packets(make: Maker) -> Iterator[Row]:
     floor = make.enter(Floor(bed))
     tcp, mrc = make.enter(Flows(bed)), make.enter(MrcVerbs(bed))
     unchecked = make.enter(MrcVerbs(bed, integrity=Integrity.UDP))
-    sealed = make.enter(MrcVerbs(bed, seal=Seal.AEAD))
-    authenticated = make.enter(MrcVerbs(bed, seal=Seal.AUTH))
     yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))
     yield make.write(mrc, "mrc", MIB)
     yield make.write(unchecked, "mrc, integrity=udp", MIB)
-    yield make.write(sealed, "mrc, seal=aead", MIB)
-    yield make.write(authenticated, "mrc, seal=auth", MIB)
+    yield from _sealed(make)
     yield make.flow(tcp, "TCP, cubic, write", "cubic", "write")
 
 
@@ -289,7 +300,7 @@ def _long_files(make: Maker) -> Iterator[Row]:
         file.flush()
         os.fsync(file)
     smaller = replace(make, file=part)
-    yield Row("file, mrc send", _checked(smaller, peers.mrc_file))
+    yield Row("file, mrc send", _checked(smaller, copies.by_mrc))
     yield Row("file, one TCP flow", _checked(smaller, _new_flow_file(mptcp=False)), costed=False)
     yield Row("file, MPTCP", _checked(smaller, _new_flow_file(mptcp=True)), costed=False)
 

@@ -17,8 +17,8 @@ from failover_run import Seen
 
 
 def test_missing__says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers.shutil, "which", lambda name: None)
-    assert set(peers.missing()) == {"ucx_perftest", "fi_pingpong", "socat", "iperf3"}
+    monkeypatch.setattr(peers.shutil, "which", lambda name, path: None)
+    assert set(peers.missing()) == {"ucx_perftest", "fi_pingpong", "socat", "iperf3", "sshd"}
     assert "apt-get install ucx-utils" in peers.missing()["ucx_perftest"]
 
 
