@@ -123,16 +123,13 @@ static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
   const uint32_t total = covered + packet->trailer_bytes;
   uint8_t *staged = stage(&services->arena, burst, total, encrypts);
   memset(packet->trailer, 0, 8); /* padding, and an ICRC that nobody checks */
-  if (encrypts) {
+  if (sealed != NULL) {
     add_seal(sealed, burst, packet, wire, pad, staged);
   } else {
     if (staged != NULL) memcpy(staged, packet->header, packet->header_bytes);
-    const bool copied = sealed == NULL && icrc; /* with the CRC */
-    if (sealed != NULL)
-      add_seal(sealed, burst, packet, wire, pad, NULL);
-    else if (icrc)
+    if (icrc) /* copies, too */
       add_icrc(burst, packet, pad, total, staged);
-    if (staged != NULL && !copied && packet->payload_bytes > 0)
+    else if (staged != NULL && packet->payload_bytes > 0)
       memcpy(staged + packet->header_bytes, packet->payload, packet->payload_bytes);
     if (staged != NULL) memcpy(staged + covered, packet->trailer, packet->trailer_bytes);
   }

@@ -122,8 +122,11 @@ static WIDE uint32_t narrow(uint32_t crc, const uint8_t *bytes, size_t n) {
   return ~reduce(take_odd(~crc, bytes, n));
 }
 
-/* `odd` bytes and a block stand at `begin`; whole blocks follow elsewhere. */
-static WIDE uint32_t wide(uint32_t crc, const uint8_t *begin, size_t odd, struct blocks rest) {
+/* `odd` bytes and a block stand at `begin`; whole blocks follow at `from`. The arguments are no
+   struct, which would go through memory: right after a copy, such stores wait for the cache. */
+static WIDE uint32_t wide(uint32_t crc, const uint8_t *begin, size_t odd, const uint8_t *from,
+                          const uint8_t *end, uint8_t *to) {
+  struct blocks rest = {from, end, to};
   const uint32_t beyond_odd = odd < 4 ? ~crc >> 8 * odd : 0; /* part of the state */
   const __m512i block = _mm512_loadu_si512(begin + odd);
   __m512i x = fold(take_odd(~crc, begin, odd), FOUR(FACTORS_512),
@@ -138,7 +141,7 @@ uint32_t mrc_crc32(uint32_t crc, const uint8_t *bytes, size_t n) {
   if (n < sizeof crc || !is_wide()) return by_library(crc, bytes, n);
   if (n < BLOCK) return narrow(crc, bytes, n);
   const size_t odd = n % BLOCK;
-  return wide(crc, bytes, odd, (struct blocks){bytes + odd + BLOCK, bytes + n, NULL});
+  return wide(crc, bytes, odd, bytes + odd + BLOCK, bytes + n, NULL);
 }
 
 uint32_t mrc_crc32_copy(uint32_t crc, uint8_t *to, size_t head, const uint8_t *from, size_t n) {
@@ -150,7 +153,7 @@ uint32_t mrc_crc32_copy(uint32_t crc, uint8_t *to, size_t head, const uint8_t *f
   }
   memcpy(to, from, ready - head);
   const uint8_t *rest = from + (ready - head);
-  return wide(crc, begin, odd, (struct blocks){rest, from + n, begin + ready});
+  return wide(crc, begin, odd, rest, from + n, begin + ready);
 }
 
 const char *mrc_crc32_library(void) { return is_wide() ? "AVX-512" : LIBRARY; }

@@ -146,8 +146,7 @@ static uint32_t ev_of(const struct mrc_meta *meta) {
 /* The QP whose key seals this endpoint packet, or NULL. */
 static struct mrc_qp *sealing_qp(struct mrc_engine *engine, const struct mrc_meta *meta,
                                  const uint8_t *packet, size_t bytes) {
-  struct mrc_wire_seal stamp;
-  mrc_wire_decode_seal(packet + bytes - MRC_SEALED_BYTES, &stamp);
+  const struct mrc_wire_seal stamp = mrc_wire_decode_seal(packet + bytes - MRC_SEALED_BYTES);
   struct mrc_qp *qp = mrc_engine_qp(engine, stamp.qpn);
   if (qp == NULL || qp->seal == NULL) return NULL;
   return mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport) ? qp : NULL;
@@ -157,16 +156,15 @@ static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *w
                                    const struct mrc_meta *meta, uint8_t *packet, size_t bytes,
                                    uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
-  struct mrc_wire_seal stamp;
+  uint64_t counter;
   const bool whole = !meta->trimmed; /* a trimmed one may lack its seal */
   struct mrc_qp *qp = whole ? sealing_qp(engine, meta, packet, bytes) : NULL;
   if (qp == NULL) return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
-  const int reason = mrc_seal_open(qp->seal, packet, bytes, ev_of(meta), wire, &stamp);
+  const int reason = mrc_seal_open(qp->seal, packet, bytes, ev_of(meta), wire, &counter);
   if (reason != MRC_DROP_NONE) return mrc_drop(services, (enum mrc_drop)reason, qp->qpn, bytes);
   if (wire->opcode == MRC_OP_ENDPOINT_REQUEST && wire->endpoint.op == MRC_ENDPOINT_PORT_STATUS) {
-    if (stamp.counter < qp->seal->status)
-      return mrc_drop(services, MRC_DROP_REPLAY, qp->qpn, bytes);
-    qp->seal->status = stamp.counter + 1;
+    if (counter < qp->seal->status) return mrc_drop(services, MRC_DROP_REPLAY, qp->qpn, bytes);
+    qp->seal->status = counter + 1;
   }
   return mrc_endpoint_receive(services, &engine->endpoint, wire, meta, qp, now_ns);
 }
@@ -188,11 +186,11 @@ static int receive_endpoint(struct mrc_engine *engine, struct arrival *arrival,
 static int check_packet(struct mrc_engine *engine, struct arrival *arrival, struct mrc_wire *wire,
                         uint8_t *packet, size_t bytes) {
   struct mrc_seal *seal = arrival->qp->seal;
-  struct mrc_wire_seal stamp;
+  uint64_t counter;
   if (wire->sealed != (seal != NULL)) return MRC_DROP_SEAL;
   if (arrival->meta->trimmed && mrc_opcode_is_data(wire->opcode))
     return MRC_DROP_NONE; /* cut off: has neither; only a hint to send again */
-  if (seal != NULL) return mrc_seal_open(seal, packet, bytes, ev_of(arrival->meta), wire, &stamp);
+  if (seal != NULL) return mrc_seal_open(seal, packet, bytes, ev_of(arrival->meta), wire, &counter);
   const bool good = !mrc_qp_has_icrc(arrival->qp) || icrc_is_good(engine, packet, bytes, arrival);
   return good ? MRC_DROP_NONE : MRC_DROP_ICRC;
 }
@@ -218,6 +216,15 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
   return to_qp(services, arrival->qp, &wire, meta, now_ns);
 }
 
+/* Header and trailer of the packet after this one: both are read before the rest, which the CPU
+   then fetches by itself. */
+static void prefetch_ends(const uint8_t *packet, size_t n) {
+  __builtin_prefetch(packet);
+  if (n < MRC_SEALED_BYTES) return;
+  __builtin_prefetch(packet + n - MRC_SEALED_BYTES);
+  __builtin_prefetch(packet + n - 1);
+}
+
 int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes,
                        size_t packet_bytes, const struct mrc_meta *meta, uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
@@ -234,7 +241,9 @@ int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes
   size_t offset = 0;
   int reason;
   do { /* an empty datagram is a packet too: it counts as too short */
-    const size_t n = packet_bytes < bytes - offset ? packet_bytes : bytes - offset;
+    const size_t left = bytes - offset, n = packet_bytes < left ? packet_bytes : left;
+    const size_t after = left - n;
+    if (after > 0) prefetch_ends(packets + offset + n, packet_bytes < after ? packet_bytes : after);
     mrc_count(services, MRC_COUNTER_RX_PACKETS, 1);
     reason = known_port ? receive(engine, &arrival, packets + offset, n, now_ns)
                         : mrc_drop(services, MRC_DROP_PORT, 0, n);

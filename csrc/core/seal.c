@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "seal.h"
 
+#include <endian.h>
 #include <string.h>
 
 #include "base.h"
 #include "counters.h"
 
 enum {
-  CLEAR_BYTES = MRC_MAX_HEADER + MRC_SEAL_BYTES + 4, /* headers, seal and EV: covered by the tag */
-  BLOCK_BYTES = 64,                                  /* of SHA-256 */
+  BLOCK_BYTES = 64, /* of SHA-256 */
   LABEL_BYTES = 16,
   LAST_ANSWERS = 1 << 20 /* packets that may follow the last data packet */
+};
+
+/* Its first MRC_NONCE_BYTES count. */
+struct nonce {
+  uint8_t bytes[MRC_IV_BYTES];
 };
 
 /* ---- keys ---- */
@@ -44,7 +49,7 @@ static void next_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain
   expand(aead, chain->secret, "mrc key", made);
   aead->set(key->key, made);
   expand(aead, chain->secret, "mrc iv", made);
-  memcpy(key->iv, made, sizeof key->iv);
+  memcpy(key->iv, made, MRC_NONCE_BYTES);
   expand(aead, chain->secret, "mrc next", made);
   memcpy(chain->secret, made, sizeof chain->secret);
   chain->epochs++;
@@ -55,13 +60,14 @@ static size_t bytes_of(const struct mrc_aead *aead) {
   return (sizeof(struct mrc_seal) + 63) / 64 * 64 + 4 * aead->key_bytes;
 }
 
-struct mrc_seal *mrc_seal_new(const struct mrc_aead *aead, const struct mrc_seal_attr *attr,
-                              uint32_t epoch_bits) {
+struct mrc_seal *mrc_seal_new(const struct mrc_aead *aead, uint32_t qpn,
+                              const struct mrc_seal_attr *attr, uint32_t epoch_bits) {
   struct mrc_seal *seal = aead->reserve(bytes_of(aead));
   if (seal == NULL) return NULL;
   seal->aead = aead;
   seal->mode = (uint8_t)attr->mode;
   seal->epoch_bits = (uint8_t)epoch_bits;
+  seal->qpn = qpn;
   seal->peer_qpn = attr->peer_qpn;
   memcpy(seal->out.secret, attr->send, sizeof seal->out.secret);
   memcpy(seal->in.secret, attr->receive, sizeof seal->in.secret);
@@ -84,16 +90,19 @@ void mrc_seal_free(struct mrc_seal *seal) {
   aead->release(seal, bytes_of(aead));
 }
 
-static void set_nonce(uint8_t nonce[MRC_NONCE_BYTES], const struct mrc_seal_key *key,
-                      uint64_t counter) {
-  memcpy(nonce, key->iv, MRC_NONCE_BYTES);
-  for (int i = 0; i < 8; i++)
-    nonce[MRC_NONCE_BYTES - 1 - i] ^= (uint8_t)(counter >> 8 * i);
-}
+typedef uint64_t words __attribute__((vector_size(16)));
 
-static void put_ev(uint8_t *out, uint32_t ev) {
-  for (int i = 0; i < 4; i++)
-    out[i] = (uint8_t)(ev >> 8 * (3 - i));
+/* The IV, changed by the EV and the counter: a wrong EV or counter makes a wrong tag. Stored in one
+   go, because it is read at once: the CPU could not forward several stores to one load, and would
+   wait until the payload before them is in the cache. */
+static struct nonce nonce_of(const struct mrc_seal_key *key, uint32_t ev, uint64_t counter) {
+  const uint64_t count = htobe64(counter);
+  struct nonce nonce;
+  words iv;
+  memcpy(&iv, key->iv, sizeof iv);
+  iv ^= (words){htobe32(ev) | count << 32, count >> 32};
+  memcpy(nonce.bytes, &iv, sizeof iv);
+  return nonce;
 }
 
 /* ---- out ---- */
@@ -105,11 +114,10 @@ bool mrc_seal_is_spent(const struct mrc_seal *seal) {
 /* Encrypts what follows the clear part of the header. In one pass from the memory region to the
    staged packet, unless the text begins in the header or ends in padding. */
 static void encrypt(const struct mrc_seal *seal, const struct mrc_sealing *packet,
-                    const uint8_t nonce[MRC_NONCE_BYTES], struct mrc_part clear, uint8_t *staged,
-                    uint8_t *tag) {
-  const uint32_t clear_header = packet->header_bytes - packet->imm_bytes;
+                    const uint8_t *nonce, uint8_t *staged, uint8_t *tag) {
+  const uint32_t clear = packet->header_bytes - packet->imm_bytes;
   const size_t n = packet->imm_bytes + packet->payload_bytes + packet->pad;
-  uint8_t *text = staged + clear_header;
+  uint8_t *text = staged + clear;
   const uint8_t *from = packet->payload;
   memcpy(staged, packet->header, packet->header_bytes);
   if (packet->imm_bytes > 0 || packet->pad > 0 || from == NULL) {
@@ -118,7 +126,23 @@ static void encrypt(const struct mrc_seal *seal, const struct mrc_sealing *packe
     memset(to + packet->payload_bytes, 0, packet->pad);
     from = text;
   }
-  seal->aead->seal(seal->out_key.key, nonce, clear, (struct mrc_part){from, n}, text, tag);
+  seal->aead->seal(seal->out_key.key, nonce, (struct mrc_part){packet->header, clear},
+                   (struct mrc_part){from, n}, text, tag);
+}
+
+/* The payload is read before it is copied, so that the copy finds it in the cache. */
+static void authenticate(const struct mrc_seal *seal, const struct mrc_sealing *packet,
+                         const uint8_t *nonce, const uint8_t *trailer, uint8_t *staged,
+                         uint8_t *tag) {
+  const struct mrc_part parts[3] = {{packet->header, packet->header_bytes},
+                                    {packet->payload, packet->payload_bytes},
+                                    {trailer, packet->pad + MRC_SEAL_BYTES}};
+  seal->aead->mac(seal->out_key.key, nonce, parts, tag);
+  if (staged == NULL) return;
+  memcpy(staged, packet->header, packet->header_bytes);
+  if (packet->payload_bytes > 0)
+    memcpy(staged + packet->header_bytes, packet->payload, packet->payload_bytes);
+  memcpy(staged + packet->header_bytes + packet->payload_bytes, trailer, packet->pad);
 }
 
 void mrc_seal_close(struct mrc_seal *seal, const struct mrc_sealing *packet, uint8_t *trailer,
@@ -127,30 +151,19 @@ void mrc_seal_close(struct mrc_seal *seal, const struct mrc_sealing *packet, uin
   const uint64_t counter = seal->sent++;
   if (counter >> seal->epoch_bits == seal->out.epochs)
     next_epoch(seal->aead, &seal->out, &seal->out_key);
-  uint8_t nonce[MRC_NONCE_BYTES];
-  set_nonce(nonce, &seal->out_key, counter);
+  const struct nonce nonce = nonce_of(&seal->out_key, packet->ev, counter);
   const struct mrc_wire_seal stamp = {
       .mode = seal->mode, .qpn = seal->peer_qpn, .counter = counter};
-  uint8_t clear[CLEAR_BYTES], *tag = trailer + packet->pad + MRC_SEAL_BYTES;
   memset(trailer, 0, packet->pad);
   mrc_wire_encode_seal(&stamp, trailer + packet->pad);
-  uint8_t end[3 + MRC_SEAL_BYTES + 4];
-  memcpy(end, trailer, packet->pad + MRC_SEAL_BYTES);
-  put_ev(end + packet->pad + MRC_SEAL_BYTES, packet->ev);
-  if (staged == NULL) {
-    const struct mrc_part parts[3] = {{packet->header, packet->header_bytes},
-                                      {packet->payload, packet->payload_bytes},
-                                      {end, packet->pad + MRC_SEAL_BYTES + 4u}};
-    seal->aead->mac(seal->out_key.key, nonce, parts, tag);
-    return;
-  }
-  const uint32_t clear_header = packet->header_bytes - packet->imm_bytes;
-  memcpy(clear, packet->header, clear_header);
-  memcpy(clear + clear_header, end + packet->pad, MRC_SEAL_BYTES + 4);
-  const struct mrc_part clear_part = {clear, clear_header + MRC_SEAL_BYTES + 4u};
-  encrypt(seal, packet, nonce, clear_part, staged, tag);
-  memcpy(staged + packet->header_bytes + packet->payload_bytes + packet->pad, trailer + packet->pad,
-         MRC_SEALED_BYTES);
+  uint8_t *tag = trailer + packet->pad + MRC_SEAL_BYTES;
+  if (seal->mode == MRC_SEAL_AEAD)
+    encrypt(seal, packet, nonce.bytes, staged, tag);
+  else
+    authenticate(seal, packet, nonce.bytes, trailer, staged, tag);
+  if (staged != NULL)
+    memcpy(staged + packet->header_bytes + packet->payload_bytes + packet->pad,
+           trailer + packet->pad, MRC_SEALED_BYTES);
 }
 
 /* ---- in ---- */
@@ -172,44 +185,31 @@ static void advance(struct mrc_seal *seal, uint64_t counter) {
 }
 
 static bool mac_is_right(const struct mrc_seal *seal, const struct mrc_seal_key *key,
-                         const uint8_t nonce[MRC_NONCE_BYTES], const uint8_t *packet, size_t n,
-                         uint32_t ev) {
-  uint8_t end[4], tag[MRC_TAG_BYTES];
-  put_ev(end, ev);
-  const struct mrc_part parts[3] = {{packet, n}, {end, sizeof end}, {NULL, 0}};
+                         const uint8_t *nonce, const uint8_t *packet, size_t n) {
+  uint8_t tag[MRC_TAG_BYTES];
+  const struct mrc_part parts[3] = {{packet, n}};
   seal->aead->mac(key->key, nonce, parts, tag);
   return mrc_same(tag, packet + n, sizeof tag);
 }
 
-static bool decrypt(const struct mrc_seal *seal, const struct mrc_seal_key *key,
-                    const uint8_t nonce[MRC_NONCE_BYTES], uint8_t *packet, size_t n,
-                    size_t clear_header, uint32_t ev) {
-  uint8_t clear[CLEAR_BYTES];
-  const uint8_t *stamp = packet + n - MRC_SEAL_BYTES;
-  memcpy(clear, packet, clear_header);
-  memcpy(clear + clear_header, stamp, MRC_SEAL_BYTES);
-  put_ev(clear + clear_header + MRC_SEAL_BYTES, ev);
-  const struct mrc_part clear_part = {clear, clear_header + MRC_SEAL_BYTES + 4};
-  return seal->aead->open(key->key, nonce, clear_part, packet + clear_header,
-                          n - MRC_SEAL_BYTES - clear_header, packet + n);
-}
-
 int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t ev,
-                  struct mrc_wire *wire, struct mrc_wire_seal *stamp) {
+                  struct mrc_wire *wire, uint64_t *counter) {
   const size_t header = (size_t)(wire->payload - packet), n = bytes - MRC_TAG_BYTES;
   if (bytes < header + MRC_SEALED_BYTES) return MRC_DROP_SHORT; /* trimmed */
-  mrc_wire_decode_seal(packet + n - MRC_SEAL_BYTES, stamp);
-  if (stamp->mode != seal->mode) return MRC_DROP_SEAL;
-  const struct mrc_seal_key *key = key_for(seal, stamp->counter);
+  const struct mrc_wire_seal says = mrc_wire_decode_seal(packet + n - MRC_SEAL_BYTES);
+  if (says.mode != seal->mode || says.qpn != seal->qpn) return MRC_DROP_SEAL;
+  const struct mrc_seal_key *key = key_for(seal, says.counter);
   if (key == NULL) return MRC_DROP_REPLAY;
-  uint8_t nonce[MRC_NONCE_BYTES];
-  set_nonce(nonce, key, stamp->counter);
+  const struct nonce nonce = nonce_of(key, ev, says.counter);
   const bool imm = mrc_opcode_is_data(wire->opcode) && mrc_opcode_has_imm(wire->opcode);
-  const bool right = seal->mode == MRC_SEAL_AUTH ? mac_is_right(seal, key, nonce, packet, n, ev)
-                                                 : decrypt(seal, key, nonce, packet, n,
-                                                           header - (imm ? MRC_IMM_BYTES : 0), ev);
+  const size_t clear = header - (imm ? MRC_IMM_BYTES : 0);
+  const bool right = seal->mode == MRC_SEAL_AUTH
+                         ? mac_is_right(seal, key, nonce.bytes, packet, n)
+                         : seal->aead->open(key->key, nonce.bytes, (struct mrc_part){packet, clear},
+                                            packet + clear, n - MRC_SEAL_BYTES - clear, packet + n);
   if (!right) return MRC_DROP_SEAL;
   if (imm) wire->imm = mrc_wire_imm(wire->payload);
-  advance(seal, stamp->counter);
+  advance(seal, says.counter);
+  *counter = says.counter;
   return MRC_DROP_NONE;
 }

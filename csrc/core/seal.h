@@ -2,10 +2,12 @@
 /* Sealed packets of one QP: keys and counters of both directions.
 
    A sealed packet ends in a seal of 12 bytes and a tag of 16 in place of the ICRC. The seal holds
-   the QPN of the receiver and a counter that is the nonce. Every packet that is built takes the
-   next number, also a retransmission and also if the kernel then refuses the packet: so no nonce is
-   used twice. The tag covers all headers, the seal and the EV. MRC_SEAL_AEAD encrypts immediate,
-   payload and padding; the other headers stay readable for switches and for who debugs a network.
+   the mode, the QPN of the receiver, which names the key, and a counter. The nonce is the epoch's
+   IV XOR (EV, 4 bytes; counter, 8 bytes; both big-endian). Every packet that is built takes the
+   next counter, also a retransmission and also if the kernel then refuses the packet: so no nonce
+   is used twice. The tag covers the headers, and EV and counter by the nonce. MRC_SEAL_AEAD
+   encrypts immediate, payload and padding; the other headers stay readable for switches and for who
+   debugs a network. With MRC_SEAL_AUTH the tag covers everything before it.
 
    2^epoch_bits counters are an epoch, and each epoch has its own key: HKDF of the secret before,
    which is then forgotten. The receiver holds the keys of the newest epoch, the one before and the
@@ -22,11 +24,12 @@
 
 #define MRC_SEAL_COUNTERS ((uint64_t)1 << 48) /* of one direction of a QP */
 #define MRC_SEAL_EPOCH_BITS 21                /* 18 GB of full packets, a quarter of QUIC's limit */
+#define MRC_IV_BYTES 16                       /* of a nonce; the rest is 0 */
 #define MRC_SEAL_REPLAY ((uint64_t)1 << 20)   /* a lap of PSNs is 2^24 */
 
 struct mrc_seal_key {
   void *key; /* expanded */
-  uint8_t iv[MRC_NONCE_BYTES];
+  uint8_t iv[MRC_IV_BYTES];
 };
 
 /* A direction: the secret of the next epoch, which every later one follows from. */
@@ -40,7 +43,7 @@ struct mrc_seal {
   const struct mrc_aead *aead;
   uint8_t mode; /* enum mrc_seal_mode, not NONE */
   uint8_t epoch_bits;
-  uint32_t peer_qpn;
+  uint32_t qpn, peer_qpn;
   uint64_t sent;   /* packets numbered; the next counter */
   uint64_t newest; /* 1 + highest counter opened, 0: none */
   uint64_t status; /* 1 + counter of the last port status taken */
@@ -61,18 +64,18 @@ struct mrc_sealing {
 };
 
 /* NULL without memory. */
-struct mrc_seal *mrc_seal_new(const struct mrc_aead *aead, const struct mrc_seal_attr *attr,
-                              uint32_t epoch_bits);
+struct mrc_seal *mrc_seal_new(const struct mrc_aead *aead, uint32_t qpn,
+                              const struct mrc_seal_attr *attr, uint32_t epoch_bits);
 void mrc_seal_free(struct mrc_seal *seal);
 /* Whether all counters are used up, so that nothing more may be sent. */
 bool mrc_seal_is_spent(const struct mrc_seal *seal);
-/* Numbers and seals a packet. Writes pad, seal and tag to `trailer`. With MRC_SEAL_AEAD also writes
-   the whole packet to `staged`, which is NULL otherwise. */
+/* Numbers and seals a packet. Writes pad, seal and tag to `trailer`, and the whole packet to
+   `staged`, which may be NULL unless the mode is MRC_SEAL_AEAD. */
 void mrc_seal_close(struct mrc_seal *seal, const struct mrc_sealing *packet, uint8_t *trailer,
                     uint8_t *staged);
 /* Checks a received packet that `wire` was decoded from, and decrypts it in place. Returns 0 or a
-   drop reason. `stamp` is what the packet says of its seal. */
+   drop reason. `counter` is that of a good packet. */
 int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t ev,
-                  struct mrc_wire *wire, struct mrc_wire_seal *stamp);
+                  struct mrc_wire *wire, uint64_t *counter);
 
 #endif

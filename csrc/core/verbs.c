@@ -95,7 +95,7 @@ int mrc_qp_set_seal(struct mrc_engine *engine, uint32_t qpn, const struct mrc_se
   if (attr->mode != MRC_SEAL_AUTH && attr->mode != MRC_SEAL_AEAD) return -EINVAL;
   if (attr->peer_qpn <= MRC_ENDPOINT_QPN || attr->peer_qpn > 0xFFFFFF) return -EINVAL;
   if (config->aead == NULL) return -ENOTSUP;
-  qp->seal = mrc_seal_new(config->aead, attr, config->seal_epoch_bits);
+  qp->seal = mrc_seal_new(config->aead, qpn, attr, config->seal_epoch_bits);
   return qp->seal == NULL ? -ENOMEM : 0;
 }
 

@@ -439,10 +439,10 @@ void mrc_wire_encode_seal(const struct mrc_wire_seal *seal, uint8_t out[MRC_SEAL
   put_u64(out + SEAL_COUNTER, seal->counter);
 }
 
-void mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES], struct mrc_wire_seal *seal) {
-  seal->mode = bytes[SEAL_MODE];
-  seal->qpn = get_u24(bytes + SEAL_QPN);
-  seal->counter = get_u64(bytes + SEAL_COUNTER);
+struct mrc_wire_seal mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES]) {
+  return (struct mrc_wire_seal){.mode = bytes[SEAL_MODE],
+                                .qpn = get_u24(bytes + SEAL_QPN),
+                                .counter = get_u64(bytes + SEAL_COUNTER)};
 }
 
 uint32_t mrc_wire_imm(const uint8_t *payload) { return get_u32(payload - MRC_IMM_BYTES); }

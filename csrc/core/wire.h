@@ -190,7 +190,7 @@ void mrc_wire_encode_next(const uint8_t *before, uint8_t *out, uint32_t psn, boo
                           uint32_t payload_bytes);
 
 void mrc_wire_encode_seal(const struct mrc_wire_seal *seal, uint8_t out[MRC_SEAL_BYTES]);
-void mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES], struct mrc_wire_seal *seal);
+struct mrc_wire_seal mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES]);
 
 /* The immediate, which stands right before the payload. */
 uint32_t mrc_wire_imm(const uint8_t *payload);

@@ -45,6 +45,11 @@ static bool open(void *key, const uint8_t nonce[MRC_NONCE_BYTES], struct mrc_par
 static void mac(void *key, const uint8_t nonce[MRC_NONCE_BYTES], const struct mrc_part parts[3],
                 uint8_t *tag) {
   struct gcm_context_data context;
+  if (parts[1].n + parts[2].n == 0) { /* faster: a message that is all clear */
+    IMB_AES256_GCM_ENC(manager, key, &context, NULL, NULL, 0, nonce, parts[0].at, parts[0].n, tag,
+                       MRC_TAG_BYTES);
+    return;
+  }
   IMB_AES256_GMAC_INIT(manager, key, &context, nonce, MRC_NONCE_BYTES);
   for (int i = 0; i < 3; i++)
     if (parts[i].n > 0) IMB_AES256_GMAC_UPDATE(manager, key, &context, parts[i].at, parts[i].n);

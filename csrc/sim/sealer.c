@@ -9,13 +9,13 @@
 #include "core/secret.h"
 #include "core/wire.h"
 
-enum { LOW = (1 << MRC_SEALER_EPOCH_BITS) - 1 };
+enum { LOW = (1 << MRC_SEALER_EPOCH_BITS) - 1, COUNTER_BYTES = 8 };
 
-/* The counters of an epoch differ in their low bits only, and so do its nonces. */
+/* The counters of an epoch differ in their low bits only, and so do its nonces behind the EV. */
 struct sealer_key {
   uint64_t secret[2];
   bool used;
-  uint8_t high[MRC_NONCE_BYTES]; /* of every nonce of this key */
+  uint8_t high[COUNTER_BYTES];   /* of every nonce of this key */
   uint64_t seen[(LOW + 1) / 64]; /* by the low bits of the nonce */
 };
 
@@ -51,12 +51,11 @@ static void unset(void *memory) { (void)memory; }
 
 /* Asserts that this key has not seen the nonce. */
 static void use(struct sealer_key *key, const uint8_t nonce[MRC_NONCE_BYTES]) {
-  uint8_t high[MRC_NONCE_BYTES];
-  memcpy(high, nonce, sizeof high);
-  const uint32_t low =
-      ((uint32_t)nonce[MRC_NONCE_BYTES - 2] << 8 | nonce[MRC_NONCE_BYTES - 1]) & LOW;
-  high[MRC_NONCE_BYTES - 1] = 0;
-  high[MRC_NONCE_BYTES - 2] &= (uint8_t)~(LOW >> 8);
+  uint8_t high[COUNTER_BYTES];
+  memcpy(high, nonce + MRC_NONCE_BYTES - sizeof high, sizeof high);
+  const uint32_t low = ((uint32_t)high[COUNTER_BYTES - 2] << 8 | high[COUNTER_BYTES - 1]) & LOW;
+  high[COUNTER_BYTES - 1] = 0;
+  high[COUNTER_BYTES - 2] &= (uint8_t)~(LOW >> 8);
   if (!key->used) memcpy(key->high, high, sizeof high);
   key->used = true;
   mrc_assert(memcmp(key->high, high, sizeof high) == 0);

@@ -107,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct mrc_seal_attr theirs = {.mode = ours.mode, .peer_qpn = QPN};
   memcpy(theirs.receive, ours.send, sizeof theirs.receive);
   mrc_engine *engine = start(&ours);
-  struct mrc_seal *peer = mrc_seal_new(&mrc_sealer, &theirs, 6);
+  struct mrc_seal *peer = mrc_seal_new(&mrc_sealer, PEER_QPN, &theirs, 6);
   uint8_t packet[MOST], whole[MOST], before[MEMORY];
   for (uint32_t psn = 0; input.n > 0;) {
     const uint8_t operation = (uint8_t)take(1);
