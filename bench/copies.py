@@ -54,10 +54,15 @@ def by_mrc(bed: Bed, source: Path, target: Path) -> Raw:
 
 def by_sealed_mrc(bed: Bed, source: Path, target: Path) -> Raw:
     """The same between hosts that share a secret: their packets are encrypted."""
-    secret = source.with_name("mrc.secret")
-    if not secret.exists():
-        subprocess.run([*_MRC, "key", "--secret", secret], check=True, stdout=subprocess.DEVNULL)
-    return _by_mrc(bed, source, target, "--secret", str(secret))
+    return _by_mrc(bed, source, target, "--secret", str(secret(source.parent)))
+
+
+def secret(folder: Path) -> Path:
+    """The file of a secret in this folder."""
+    made = folder / "mrc.secret"
+    if not made.exists():
+        subprocess.run([*_MRC, "key", "--secret", made], check=True, stdout=subprocess.DEVNULL)
+    return made
 
 
 def _by_mrc(bed: Bed, source: Path, target: Path, *trust: str) -> Raw:

@@ -23,6 +23,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import copies
 import peers
 from bed import HOSTS, Bed
 from contenders import Flows
@@ -84,15 +85,22 @@ class Contender(ABC):
 
 class Mrc(Contender):
     name = "mrc"
-    what = "mrc perf, one QP, defaults"
     measured = "payload placed by the receiver"
 
+    def __init__(self, bed: Bed, seal: str, folder: Path) -> None:
+        """`seal` is `none`, or how the packets are sealed between hosts that share a secret."""
+        super().__init__(bed)
+        self.what = "mrc perf, one QP, " + ("defaults" if seal == "none" else f"seal={seal}")
+        self._trust = ["--insecure"]
+        if seal != "none":
+            self._trust = ["--secret", str(copies.secret(folder)), "--seal", seal]
+
     def start(self, seconds: float) -> None:
-        server = [*_MRC, "--server", "--one-off", "--quiet"]
+        server = [*_MRC, "--server", "--one-off", "--quiet", *self._trust]
         self._server = start_once(self.bed, HOSTS[1], server)
         peers.until_listening(self.bed, self._server, _MRC_PORT)
         client = [*_MRC, "h1", "--json", "--quiet", "--bins", _MRC_BIN, "-t", f"{seconds:g}"]
-        self._client = start_once(self.bed, HOSTS[0], client)
+        self._client = start_once(self.bed, HOSTS[0], [*client, *self._trust])
 
     def finish(self) -> Seen:
         told = json.loads(wait_for(self._client).output)
@@ -226,10 +234,10 @@ def _resent_segments(bed: Bed) -> int:
     return int(values[names.index("RetransSegs")])
 
 
-def contenders(bed: Bed) -> list[Contender]:
+def contenders(bed: Bed, seal: str, folder: Path) -> list[Contender]:
     """The contenders that this machine supports, in the order of the page."""
     found: list[Contender] = [
-        Mrc(bed),
+        Mrc(bed, seal, folder),
         Tcp(bed, "MPTCP", "one connection, a subflow a plane", mptcp=True),
         Tcp(bed, "TCP, a flow a plane", "what an application can do by itself",
             flows=bed.planes),
