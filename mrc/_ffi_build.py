@@ -23,8 +23,8 @@ BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
 # Source folders of each module, in csrc.
 CORE, SIM, EMU = ("core", "io"), ("core", "sim"), ("core", "sim", "emu")
-# Calls between the engine's modules are inlined: a sixth fewer instructions for a packet. A function
-# that the library exports would never be, because another library could replace it.
+# Calls between the engine's modules are inlined: a sixth fewer instructions for a packet. Exported
+# functions would never be, because another library could replace them.
 FLAGS = ("-std=gnu11", "-O3", "-g", "-fvisibility=hidden", "-Wall", "-Wextra")
 LTO = "-flto=auto"
 # The C code that cffi generates is compiled with the same flags; we cannot fix its warnings.
