@@ -44,7 +44,7 @@ SYNONYMS: list[tuple[str, str, tuple[str, ...]]] = [
     (r"\bstrip(e|es|ed|ing)\b|load.?balanc", "spray", ()),
     (r"\bc_?sid\b", "usid", ("netlink", "commands")),
     (r"hand_?shake", "OOB exchange", ()),
-    (r"\bback_?ends?\b", "driver", ()),
+    (r"\bback_?ends?\b", "driver", ("entry",)),
 ]
 
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed over mrc: a transport for the Gloo inside torch."""

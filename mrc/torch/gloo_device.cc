@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transport for the Gloo inside torch. It links against nothing of mrc: Python hands over a table
+// of functions (struct mrc_gloo_calls), which do the work.
+//
+// Threads: Gloo's threads post operations and wait for them; `mrc_gloo_done` runs on mrc's thread.
+// No function of the table is called with a mutex held, because it may wait for Python.
+#include "gloo_abi.h"
+
+#include <c10/util/Registry.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <random>
+#include <unordered_map>
+
+namespace c10d {
+// Declared with default visibility: the registry lives in libtorch_cpu.
+c10::Registry<std::string, std::shared_ptr<gloo::transport::Device>, const std::string &,
+              const std::string &, bool> *
+GlooDeviceRegistry();
+} // namespace c10d
+
+namespace {
+
+using gloo::IoException;
+using gloo::transport::Milliseconds;
+
+constexpr size_t ADDRESS_BYTES = 160; // 4 of the space, the rest from Python
+constexpr size_t TEXT_BYTES = 512;
+constexpr uint32_t ANY = UINT32_MAX;
+enum : uint8_t { SEND = 0, RECV = 1 };
+
+} // namespace
+
+extern "C" {
+
+struct mrc_msg_post { // one operation
+  uint64_t cookie;    // copied to its completion
+  uint64_t address;   // memory that stays valid until the completion
+  uint64_t bytes;
+  uint64_t tag;
+  uint64_t ignore;
+  uint32_t space; // the group
+  uint32_t peer;  // from `connect`, or ANY
+  uint8_t kind;
+  uint8_t exact; // both sides know the length
+};
+
+struct mrc_msg_done { // one completion
+  uint64_t cookie;
+  uint64_t bytes;
+  uint64_t tag;
+  uint32_t space, peer;
+  int32_t result; // 0 or a negative errno
+};
+
+struct mrc_gloo_calls {
+  // Fills the address of this process. 0, or -1 with a text.
+  int (*address)(char *out, uint32_t bytes, char *text, uint32_t room);
+  // Opens a space. `user` is passed to mrc_gloo_done and mrc_gloo_lost.
+  int (*open)(uint32_t space, void *user, char *text, uint32_t room);
+  // Begins to connect to a peer; returns its number, or -1 with a text.
+  int (*connect)(uint32_t space, int rank, const char *address, uint32_t bytes, char *text,
+                 uint32_t room);
+  // Waits until all peers of the space are connected. 0, or -1 with a text.
+  int (*ready)(uint32_t space, uint32_t timeout_ms, char *text, uint32_t room);
+  // Starts operations. 0 or a negative errno.
+  int (*post)(const struct mrc_msg_post *posts, int n);
+  // Cancels an operation; returns after its completion.
+  void (*cancel)(uint32_t space, uint64_t cookie);
+  // Closes a space; returns after the last call to mrc_gloo_done for it.
+  void (*close)(uint32_t space);
+};
+}
+
+namespace {
+
+mrc_gloo_calls calls;
+std::atomic<bool> stopped{true};
+
+void check_running() {
+  if (stopped)
+    throw IoException("mrc: this process is ending, its connections are closed");
+}
+
+class Address : public gloo::transport::Address {
+public:
+  explicit Address(std::vector<char> bytes) : bytes_(std::move(bytes)) {}
+  std::string str() const override { return "mrc"; }
+  std::vector<char> bytes() const override { return bytes_; }
+
+private:
+  std::vector<char> bytes_;
+};
+
+class Buffer;
+
+// What a group's threads share: operations that have not completed, and why peers are lost.
+class Context final : public gloo::transport::Context,
+                      public std::enable_shared_from_this<Context> {
+public:
+  Context(int rank, int size) : gloo::transport::Context(rank, size), peers_(size, ANY) {
+    if (rank == 0)
+      open(std::random_device{}());
+  }
+  ~Context() override {
+    if (opened_ && !stopped)
+      calls.close(space_);
+  }
+
+  std::unique_ptr<gloo::transport::Pair> &createPair(int rank) override;
+  std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void *memory,
+                                                                      size_t bytes) override;
+
+  uint32_t space() const { return space_; }
+  Milliseconds timeout() const { return timeout_; }
+  void connect(int rank, const std::vector<char> &address);
+  void post(Buffer *buffer, uint8_t kind, int rank, uint64_t slot, size_t offset, size_t bytes);
+  bool wait(Buffer *buffer, uint8_t kind, int *rank, Milliseconds timeout);
+  void abort(Buffer *buffer, uint8_t kind);
+  void forget(Buffer *buffer);
+  void done(const mrc_msg_done *all, int n);
+  void lost(uint32_t peer, const char *text, bool everything);
+  void give_up(const std::string &text);
+
+private:
+  struct Operation {
+    Buffer *buffer;
+    uint8_t kind;
+  };
+
+  void open(uint32_t space);
+  int rank_of(uint32_t peer) const;
+  std::vector<uint64_t> cookies(Buffer *buffer) const;
+
+  uint32_t space_ = 0;
+  bool opened_ = false;
+  std::vector<uint32_t> peers_; // by rank
+  std::mutex lock_;             // the rest
+  uint64_t next_ = 1;
+  std::unordered_map<uint64_t, Operation> running_;
+  std::unordered_map<uint32_t, std::string> losses_; // by peer
+  std::string failure_;                              // of the whole group
+};
+
+class Buffer final : public gloo::transport::UnboundBuffer {
+public:
+  Buffer(std::shared_ptr<Context> context, void *memory, size_t bytes)
+      : gloo::transport::UnboundBuffer(memory, bytes), context_(std::move(context)) {}
+  ~Buffer() override { context_->forget(this); }
+
+  bool waitRecv(int *rank, Milliseconds timeout) override {
+    return context_->wait(this, RECV, rank, timeout);
+  }
+  bool waitSend(int *rank, Milliseconds timeout) override {
+    return context_->wait(this, SEND, rank, timeout);
+  }
+  void abortWaitRecv() override { context_->abort(this, RECV); }
+  void abortWaitSend() override { context_->abort(this, SEND); }
+  void send(int rank, uint64_t slot, size_t offset, size_t bytes) override {
+    context_->post(this, SEND, rank, slot, offset, bytes);
+  }
+  void recv(int rank, uint64_t slot, size_t offset, size_t bytes) override {
+    context_->post(this, RECV, rank, slot, offset, bytes);
+  }
+  void recv(std::vector<int> ranks, uint64_t slot, size_t offset, size_t bytes) override {
+    if (ranks.size() == 1)
+      return recv(ranks[0], slot, offset, bytes);
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    size_t others = 0;
+    for (int rank : ranks)
+      others += rank != context_->rank;
+    if (others + 1 < size_t(context_->size))
+      throw gloo::Exception("mrc: recv from several ranks must name one rank, or all others");
+    context_->post(this, RECV, -1, slot, offset, bytes);
+  }
+
+  struct Side { // of sends, of receives; guarded by the context
+    int completed = 0;
+    int rank = -1; // of the last completion
+    bool aborted = false;
+    std::string error;
+  };
+  Side sides[2];
+  std::condition_variable changed;
+
+private:
+  std::shared_ptr<Context> context_;
+};
+
+class Pair final : public gloo::transport::Pair {
+public:
+  Pair(Context *context, int rank)
+      : context_(context), rank_(rank), address_(make_address(context)) {}
+  const gloo::transport::Address &address() const override { return address_; }
+  void connect(const std::vector<char> &peer) override {
+    context_->connect(rank_, peer);
+    connected_ = true;
+  }
+  void close() override {}
+  void setSync(bool, bool) override {}
+  std::unique_ptr<gloo::transport::Buffer> createSendBuffer(int, void *, size_t) override {
+    throw gloo::Exception("mrc: bound buffers are not supported");
+  }
+  std::unique_ptr<gloo::transport::Buffer> createRecvBuffer(int, void *, size_t) override {
+    throw gloo::Exception("mrc: bound buffers are not supported");
+  }
+  bool isConnected() override { return connected_; }
+  void send(gloo::transport::UnboundBuffer *buffer, uint64_t slot, size_t offset,
+            size_t bytes) override {
+    buffer->send(rank_, slot, offset, bytes);
+  }
+  void recv(gloo::transport::UnboundBuffer *buffer, uint64_t slot, size_t offset,
+            size_t bytes) override {
+    buffer->recv(rank_, slot, offset, bytes);
+  }
+
+private:
+  static std::vector<char> make_address(Context *context) {
+    check_running();
+    std::vector<char> bytes(ADDRESS_BYTES);
+    uint32_t space = context->space();
+    std::memcpy(bytes.data(), &space, sizeof space);
+    char text[TEXT_BYTES] = "";
+    if (calls.address(bytes.data() + sizeof space, ADDRESS_BYTES - sizeof space, text, sizeof text))
+      throw IoException(text);
+    return bytes;
+  }
+
+  Context *context_; // owns this
+  int rank_;
+  Address address_;
+  bool connected_ = false;
+};
+
+class Device final : public gloo::transport::Device {
+public:
+  std::string str() const override { return "mrc"; }
+  const std::string &getPCIBusID() const override { return no_bus_; }
+  std::shared_ptr<gloo::transport::Context> createContext(int rank, int size) override {
+    check_running();
+    return std::make_shared<Context>(rank, size);
+  }
+
+private:
+  std::string no_bus_;
+};
+
+std::unique_ptr<gloo::transport::Pair> &Context::createPair(int rank) {
+  pairs_.at(rank).reset(new Pair(this, rank));
+  return pairs_[rank];
+}
+
+std::unique_ptr<gloo::transport::UnboundBuffer> Context::createUnboundBuffer(void *memory,
+                                                                             size_t bytes) {
+  return std::make_unique<Buffer>(shared_from_this(), memory, bytes);
+}
+
+// Rank 0 chooses the number of the space, and its address tells the others.
+void Context::open(uint32_t space) {
+  check_running();
+  char text[TEXT_BYTES] = "";
+  if (calls.open(space, this, text, sizeof text))
+    throw IoException(text);
+  space_ = space;
+  opened_ = true;
+}
+
+// Gloo connects the pairs in the order of their ranks, so rank 0 comes first. All connections are
+// set up at the same time; the last call waits for them.
+void Context::connect(int rank, const std::vector<char> &address) {
+  check_running();
+  if (address.size() != ADDRESS_BYTES)
+    throw IoException("mrc: rank " + std::to_string(rank) +
+                      " uses another transport: set GLOO_DEVICE_TRANSPORT=MRC in all ranks");
+  if (rank == 0) {
+    uint32_t space;
+    std::memcpy(&space, address.data(), sizeof space);
+    open(space);
+  }
+  char text[TEXT_BYTES] = "";
+  int peer = calls.connect(space_, rank, address.data() + sizeof space_,
+                           ADDRESS_BYTES - sizeof space_, text, sizeof text);
+  if (peer < 0)
+    throw IoException(text);
+  peers_[rank] = peer;
+  bool last = rank == (this->rank == size - 1 ? size - 2 : size - 1);
+  if (last && calls.ready(space_, timeout_.count(), text, sizeof text))
+    throw IoException(text);
+}
+
+void Context::post(Buffer *buffer, uint8_t kind, int rank, uint64_t slot, size_t offset,
+                   size_t bytes) {
+  check_running();
+  if (offset > buffer->size)
+    throw gloo::Exception("mrc: the offset is not inside the buffer");
+  if (bytes == SIZE_MAX)
+    bytes = buffer->size - offset;
+  if (bytes > buffer->size - offset)
+    throw gloo::Exception("mrc: the range is not inside the buffer");
+  mrc_msg_post post = {};
+  {
+    std::lock_guard<std::mutex> guard(lock_);
+    if (!failure_.empty())
+      throw IoException(failure_);
+    post.cookie = next_++;
+    running_[post.cookie] = {buffer, kind};
+  }
+  post.address = reinterpret_cast<uint64_t>(buffer->ptr) + offset;
+  post.bytes = bytes;
+  post.tag = slot;
+  post.space = space_;
+  post.peer = rank < 0 ? ANY : peers_.at(rank);
+  post.kind = kind;
+  post.exact = 1;
+  int result = calls.post(&post, 1);
+  if (result) {
+    std::lock_guard<std::mutex> guard(lock_);
+    running_.erase(post.cookie);
+    throw IoException("mrc: cannot post: " + std::string(std::strerror(-result)));
+  }
+}
+
+bool Context::wait(Buffer *buffer, uint8_t kind, int *rank, Milliseconds timeout) {
+  Buffer::Side &side = buffer->sides[kind];
+  std::unique_lock<std::mutex> guard(lock_);
+  if (timeout < Milliseconds(0))
+    timeout = timeout_;
+  bool over = buffer->changed.wait_for(guard, timeout, [&] {
+    return side.completed > 0 || side.aborted || !side.error.empty() || !failure_.empty() || stopped;
+  });
+  if (side.completed > 0) {
+    side.completed--;
+    if (rank)
+      *rank = side.rank;
+    return true;
+  }
+  if (side.aborted) {
+    side.aborted = false;
+    return false;
+  }
+  if (over)
+    throw IoException(!side.error.empty() ? side.error
+                      : !failure_.empty() ? failure_
+                                          : "mrc: this process is ending");
+  guard.unlock();
+  give_up("mrc: another operation of this group timed out, which ended the group");
+  throw IoException("mrc: timed out after " + std::to_string(timeout.count()) + " ms: a " +
+                    (kind == SEND ? "send" : "receive") + " did not complete");
+}
+
+void Context::abort(Buffer *buffer, uint8_t kind) {
+  std::lock_guard<std::mutex> guard(lock_);
+  buffer->sides[kind].aborted = true;
+  buffer->changed.notify_all();
+}
+
+std::vector<uint64_t> Context::cookies(Buffer *buffer) const {
+  std::vector<uint64_t> found;
+  for (auto &each : running_)
+    if (!buffer || each.second.buffer == buffer)
+      found.push_back(each.first);
+  return found;
+}
+
+// The memory of a buffer may go away after this, so no operation may use it any more.
+void Context::forget(Buffer *buffer) {
+  std::vector<uint64_t> rest;
+  {
+    std::lock_guard<std::mutex> guard(lock_);
+    rest = cookies(buffer);
+  }
+  for (uint64_t cookie : rest)
+    if (!stopped)
+      calls.cancel(space_, cookie);
+  std::lock_guard<std::mutex> guard(lock_);
+  for (uint64_t cookie : rest)
+    running_.erase(cookie);
+}
+
+// After a timeout the ranks no longer agree on what comes next: as in Gloo, the group is over.
+void Context::give_up(const std::string &text) {
+  std::vector<uint64_t> rest;
+  {
+    std::lock_guard<std::mutex> guard(lock_);
+    if (failure_.empty())
+      failure_ = text;
+    rest = cookies(nullptr);
+  }
+  for (uint64_t cookie : rest)
+    if (!stopped)
+      calls.cancel(space_, cookie);
+}
+
+int Context::rank_of(uint32_t peer) const {
+  auto found = std::find(peers_.begin(), peers_.end(), peer);
+  return found == peers_.end() ? -1 : found - peers_.begin();
+}
+
+void Context::done(const mrc_msg_done *all, int n) {
+  std::lock_guard<std::mutex> guard(lock_);
+  for (int i = 0; i < n; i++) {
+    auto found = running_.find(all[i].cookie);
+    if (found == running_.end())
+      continue;
+    Buffer *buffer = found->second.buffer;
+    Buffer::Side &side = buffer->sides[found->second.kind];
+    running_.erase(found);
+    if (all[i].result == 0) {
+      side.completed++;
+      side.rank = rank_of(all[i].peer);
+    } else {
+      auto loss = losses_.find(all[i].peer);
+      side.error = !failure_.empty()         ? failure_
+                   : loss != losses_.end()   ? loss->second
+                                             : "mrc: " + std::string(std::strerror(-all[i].result));
+    }
+    buffer->changed.notify_all();
+  }
+}
+
+void Context::lost(uint32_t peer, const char *text, bool everything) {
+  std::lock_guard<std::mutex> guard(lock_);
+  std::string full = "mrc: rank " + std::to_string(rank_of(peer)) + ": " + text;
+  losses_.emplace(peer, full);
+  if (!everything || !failure_.empty())
+    return;
+  failure_ = full;
+  for (auto &each : running_)
+    each.second.buffer->changed.notify_all();
+}
+
+std::shared_ptr<gloo::transport::Device> make_device(const std::string &, const std::string &,
+                                                     bool) {
+  return std::make_shared<Device>();
+}
+
+// torch's own default, unless the name says mrc: so init_process_group("mrc") gets a device
+// although the environment does not ask for one.
+std::shared_ptr<gloo::transport::Device>
+make_default(const std::string &interface, const std::string &hostname, bool lazy) {
+  if (interface == "mrc")
+    return std::make_shared<Device>();
+  return c10d::GlooDeviceRegistry()->Create("TCP", interface, hostname, lazy);
+}
+
+} // namespace
+
+extern "C" {
+
+// Registers the transport. 0, or -1 if torch has no TCP transport to stand in for.
+int mrc_gloo_register(const mrc_gloo_calls *table, uint32_t bytes) {
+  if (bytes != sizeof calls)
+    return -1;
+  auto *registry = c10d::GlooDeviceRegistry();
+  if (!registry->Has("TCP") || registry->Has("MRC"))
+    return -1;
+  calls = *table;
+  registry->Register("MRC", make_device);
+  registry->Register("LINUX", make_default, c10::REGISTRY_PREFERRED);
+  stopped = false;
+  return 0;
+}
+
+void mrc_gloo_done(void *user, const mrc_msg_done *all, int n) {
+  static_cast<Context *>(user)->done(all, n);
+}
+
+// A peer is lost, and with it the operations that name it, or the whole group (`everything`).
+// mrc_gloo_done for the operations follows.
+void mrc_gloo_lost(void *user, uint32_t peer, const char *text, int everything) {
+  static_cast<Context *>(user)->lost(peer, text, everything != 0);
+}
+
+// No function of the table is called after this.
+void mrc_gloo_stop(void) { stopped = true; }
+}
