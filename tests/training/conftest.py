@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training jobs with torch in test beds. Without torch, these tests are skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from netns.conftest import fresh_name, missing_privilege
+from training.job import Job, Steps, local_job
+
+from mrc.testbed.bed import Testbed
+
+PLANES = 4
+RATE = "500mbit"
+
+
+def missing_torch() -> str | None:
+    """Why torch cannot run here, or None."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return "torch is not installed: pip install torch --index-url .../whl/cpu"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    ours = [item for item in items if here in item.path.parents]
+    reason = (missing_torch() or missing_privilege()) if ours else None
+    for item in ours:
+        item.add_marker(pytest.mark.torch)
+        item.add_marker(pytest.mark.netns)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed(fresh_name(), planes=PLANES, rate=RATE) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Testbed]:
+    with Testbed(fresh_name(), planes=PLANES, rate=RATE, hosts=4) as bed:
+        yield bed
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest) -> Iterator[Job]:
+    """Starts ranks in the hosts of a bed; ends those that still run, and heals the bed."""
+    job = Job()
+    yield job
+    job.end()
+    for name in {"bed", "four"} & set(request.fixturenames):
+        request.getfixturevalue(name).heal("all")
+
+
+@pytest.fixture(scope="session")
+def over_tcp() -> Steps:
+    """The same training over Gloo's TCP, on the loopback interface."""
+    return local_job("ddp.py", "--steps", "90").steps()

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training jobs ride out faults of the network: same losses, same weights, no long step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from training.job import Job, Steps
+
+from mrc.testbed.bed import Testbed
+
+WARM_UP = 5
+LONGEST_STEP = 3.0  # times the median before the fault
+PLANES = ("plane:1", "plane:2", "plane:3", "plane:4")
+
+
+def same(steps: Steps, reference: Steps) -> None:
+    """Bit for bit."""
+    assert steps.losses == reference.losses
+    assert steps.weights == reference.weights
+    assert len(steps.weights) == 1
+
+
+@pytest.mark.slow
+def test_ddp__a_plane_falls_silent(bed: Testbed, job: Job, over_tcp: Steps) -> None:
+    job.start(bed, "ddp.py", "--steps", "90")
+    job.until_step(30)
+    bed.fail("plane:2")
+    job.until_step(60)
+    bed.heal("all")
+    steps = job.steps()
+    same(steps, over_tcp)
+    before, during = steps.median(WARM_UP, 30), steps.median(32, 60)
+    assert during <= before * 4 / 3 * 1.1
+    assert max(steps.seconds[WARM_UP:]) <= LONGEST_STEP * before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("targets", "fault"),
+    [
+        (("plane:2",), {"rate_share": 0.1}),
+        (("plane:1", "plane:3"), {}),
+        (("plane:2",), {"loss": 0.2}),
+        (("plane:2",), {"mode": "down"}),
+    ],
+    ids=["slow", "two", "loss", "down"],
+)
+def test_ddp__other_faults(
+    bed: Testbed, job: Job, over_tcp: Steps, targets: tuple[str, ...], fault: dict[str, Any]
+) -> None:
+    job.start(bed, "ddp.py", "--steps", "90")
+    job.until_step(30)
+    for target in targets:
+        bed.fail(target, **fault)
+    job.until_step(60)
+    bed.heal("all")
+    same(job.steps(), over_tcp)
+
+
+@pytest.mark.slow
+def test_ddp__a_plane_flaps(bed: Testbed, job: Job, over_tcp: Steps) -> None:
+    job.start(bed, "ddp.py", "--steps", "90")
+    for step in range(20, 80, 10):
+        job.until_step(step)
+        bed.fail("plane:3")
+        job.until_step(step + 5)
+        bed.heal("all")
+    same(job.steps(), over_tcp)
