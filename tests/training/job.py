@@ -124,6 +124,7 @@ class Job:
             **environment,
         }  # fmt: skip
         pipe = subprocess.PIPE
+        env = {name: value for name, value in env.items() if value}
         process = subprocess.Popen(
             argv, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
         )
@@ -154,7 +155,7 @@ class Job:
 
 
 def local_job(script: str, *options: str, size: int = 2, transport: str = "TCP") -> Job:
-    """All ranks on the loopback interface."""
+    """All ranks on the loopback interface; without a `transport`, torch's default."""
     job = Job()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

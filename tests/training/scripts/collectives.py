@@ -8,8 +8,6 @@ import sys
 import torch
 import torch.distributed as dist
 
-NUMBERS = torch.Generator().manual_seed(7)
-
 
 def told(name: str, *tensors: torch.Tensor) -> None:
     digest = hashlib.sha256()
@@ -52,7 +50,8 @@ def main() -> None:
     assert all(len(each["text"]) == 5000 * each["rank"] for each in objects)
     sources(rank, size, mine)
     groups(rank, size, mine)
-    dist.monitored_barrier()
+    if dist.get_backend() == "gloo":  # torch asks for this name
+        dist.monitored_barrier()
     for _ in range(3):
         again(rank, size)
     dist.barrier()

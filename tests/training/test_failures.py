@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training job sees when a rank or all planes are lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from training.job import SECONDS, Job
+
+from mrc.testbed.bed import Testbed
+
+NOTICE_SECONDS = 2.0  # until the others raise after a rank has died
+RETRY_SECONDS = 30.0  # until a QP without any path gives up
+
+
+@pytest.mark.slow
+def test_failure__a_rank_is_killed(four: Testbed, job: Job) -> None:
+    job.start(four, "ddp.py", "--steps", "3000", "--width", "256")
+    job.until_step(10)
+    killed = time.monotonic()
+    os.killpg(job.ranks[2].process.pid, signal.SIGKILL)
+    for number in (0, 1, 3):
+        error = job.ranks[number].until(lambda line: "error" in line)
+        assert "rank 2" in error["error"] and "h2" in error["error"], error
+        assert error["time"] - killed < NOTICE_SECONDS
+        assert job.ranks[number].process.wait(SECONDS) == 1
+
+
+@pytest.mark.slow
+def test_failure__all_planes_are_silent(bed: Testbed, job: Job) -> None:
+    job.start(bed, "ddp.py", "--steps", "3000", "--width", "256")
+    job.until_step(10)
+    failed = time.monotonic()
+    for plane in range(1, 5):
+        bed.fail(f"plane:{plane}")
+    for number, other in ((0, 1), (1, 0)):
+        error = job.ranks[number].until(lambda line: "error" in line)
+        assert f"rank {other}" in error["error"], error
+        assert f"all paths to h{other} are lost" in error["error"], error
+        assert error["time"] - failed < RETRY_SECONDS
+        assert job.ranks[number].process.wait(SECONDS) == 1
+
+
+@pytest.mark.slow
+def test_fork__data_loaders(bed: Testbed, job: Job) -> None:
+    """Worker processes that fork from a rank do not touch its connections."""
+    steps = job.start(bed, "ddp.py", "--steps", "20", "--width", "256", "--workers", "2").steps()
+    assert len(steps.losses) == 20 and len(steps.weights) == 1
+
+
+@pytest.mark.slow
+def test_message__above_1_gib(bed: Testbed, job: Job) -> None:
+    (sent,), (received,) = job.start(bed, "large.py").ends()
+    assert sent == received

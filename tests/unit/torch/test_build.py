@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transport is compiled once for each torch and each source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mrc.torch import build
+from mrc.torch.abi import TorchError
+
+VERSION = "2.14.0"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A torch that fits, and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(build, "check_library", lambda version, library: None)
+    return tmp_path / "torch"
+
+
+def compiler(tmp_path: Path, body: str) -> str:
+    """A program that stands in for g++; it finds the name of its output in $out."""
+    path = tmp_path / "compiler"
+    find = 'while [ "$1" != -o ]; do shift; done; out=$2\n'
+    path.write_text(f"#!/bin/sh\necho >>{tmp_path}/calls\n{find}{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_built__compiles_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, 'echo made >"$out"'))
+    first = build.built(VERSION, folder)
+    assert first == build.built(VERSION, folder)
+    assert first.read_text() == "made\n"
+    assert first.parent == tmp_path / "cache" / "mrc"
+    assert len((tmp_path / "calls").read_text().splitlines()) == 1
+    assert [path.name for path in first.parent.iterdir()] == [first.name]
+
+
+def test_built__again_for_another_source(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, 'echo made >"$out"'))
+    first = build.built(VERSION, folder)
+    source = tmp_path / "other.cc"
+    source.write_text("// changed")
+    monkeypatch.setattr(build, "SOURCES", (source,))
+    assert build.built(VERSION, folder) != first
+
+
+def test_built__without_a_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    with pytest.raises(TorchError, match=r"install g\+\+$"):
+        build.built(VERSION, folder)
+
+
+def test_built__the_compiler_fails(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, "echo note; echo 'x.cc: error: no' >&2; exit 1"))
+    with pytest.raises(TorchError, match=r"^torch 2\.14\.0: .* failed: x\.cc: error: no$"):
+        build.built(VERSION, folder)
+    assert list((tmp_path / "cache" / "mrc").iterdir()) == []
+
+
+def test_built__another_torch_is_refused(folder: Path) -> None:
+    with pytest.raises(TorchError, match=r"^torch 2\.2\.0: "):
+        build.built("2.2.0", folder)
