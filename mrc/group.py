@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group of processes: one session between each two of them, made when first needed.
+"""A group of processes: one QP between each two of them, made when first needed.
 
 Each process has an address, which the processes exchange by means of their own (a store, a file).
-The address contains a random token: only a process that knows it can connect.
+The address contains a random token: only a process that knows it can connect. The QPs carry
+messages (mrc.messaging).
 """
 
 from __future__ import annotations
@@ -17,9 +18,16 @@ from typing import Any, Self
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.errors import ArgumentError, ConnectError, MrcError, ProtocolError
+from mrc.errors import (
+    ArgumentError,
+    CompletionError,
+    ConnectError,
+    MrcError,
+    PeerGoneError,
+    ProtocolError,
+)
 from mrc.exchange.foreign import shown
-from mrc.messaging.session import Service, Session, accept_session, connect_session
+from mrc.messaging.session import LOST_TIMEOUTS, explain, paths_lost
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.group")
@@ -28,6 +36,7 @@ TOKEN_BYTES = 16
 _HEAD = struct.Struct(f"<{TOKEN_BYTES}sHB")
 MAX_HOST_BYTES = 128
 ADDRESS_BYTES = _HEAD.size + MAX_HOST_BYTES
+_HOLDER = "holder"  # name of the tasks that keep a QP
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,46 +73,67 @@ class Address:
         return cls(token, host, port)
 
 
-class Group:
-    """The sessions of this process with the others. An async context manager."""
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a member has ended."""
 
-    def __init__(self, ctx: Context, service: Service, host: str, *, timeout: float = 30.0) -> None:
+    error: MrcError
+    """Says why, with the name of its host."""
+    died: bool
+    """False: it closed the QP in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Another process, connected."""
+
+    qp: QP
+    ended: asyncio.Future[Ended]
+    """Done when the QP is closed or fails."""
+
+
+class Group:
+    """The QPs of this process to the others. An async context manager."""
+
+    def __init__(
+        self, ctx: Context, name: str, host: str, *, version: int, timeout: float = 30.0
+    ) -> None:
         self._ctx = ctx
-        self._service = service
+        self._private = {"group": name, "version": version}
         self._host = host
         self._timeout = timeout
         self._token = secrets.token_bytes(TOKEN_BYTES)
-        self._sessions: dict[bytes, asyncio.Future[Session]] = {}  # by token
+        self._members: dict[bytes, asyncio.Future[Member]] = {}  # by token
         self._ending = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        private = {"service": self._service.name, "version": self._service.version}
         self._listener = await self._held.enter_async_context(
-            self._ctx.listen(None, 0, private=private, admit=self._admit)
+            self._ctx.listen(None, 0, private=self._private, admit=self._admit, messages=True)
         )
         self.address = Address(self._token, self._host, self._listener.port)
         self._start(self._accept())
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Closes all sessions in order: their peers get an answer to each packet."""
+        """Closes all QPs in order: their peers get what was sent."""
         self._ending.set()
-        holders = [task for task in self._tasks if task.get_name() == "session"]
+        holders = [task for task in self._tasks if task.get_name() == _HOLDER]
         await asyncio.gather(*holders, return_exceptions=True)
         await cancelled(*self._tasks)
         await self._held.aclose()
 
-    async def session(self, peer: Address) -> Session:
-        """The session with the process at this address. Of two processes, the one with the smaller
-        token connects and the other waits for it. Raises the errors of `Context.connect`.
+    async def member(self, peer: Address) -> Member:
+        """The process at this address. Of two processes, the one with the smaller token connects
+        and the other waits for it. Raises the errors of `Context.connect`.
         """
         if peer.token == self._token:
             raise ArgumentError("peer: is the address of this process")
+        new = peer.token not in self._members
         found = self._future(peer.token)
-        if self._token < peer.token and not found.done():
-            self._start(self._connect(peer, found), "session")
+        if new and self._token < peer.token:
+            self._start(self._connect(peer, found), _HOLDER)
         try:
             async with asyncio.timeout(self._timeout):
                 return await asyncio.shield(found)
@@ -112,11 +142,10 @@ class Group:
                 f"{peer.host} did not connect to this process within {self._timeout:g} s"
             ) from None
 
-    def _future(self, token: bytes) -> asyncio.Future[Session]:
-        found = self._sessions.get(token)
-        if found is None or found.cancelled() or (found.done() and found.exception() is not None):
-            found = self._sessions[token] = asyncio.get_running_loop().create_future()
-        return found
+    def _future(self, token: bytes) -> asyncio.Future[Member]:
+        if token not in self._members:
+            self._members[token] = asyncio.get_running_loop().create_future()
+        return self._members[token]
 
     def _start(self, work: Any, name: str = "") -> None:
         task = asyncio.create_task(work, name=name)
@@ -124,62 +153,68 @@ class Group:
         task.add_done_callback(self._tasks.discard)
 
     def _admit(self, private: dict[str, Any]) -> None:
-        if not secrets.compare_digest(str(private.get("to")), self._token.hex()):
+        if not secrets.compare_digest(str(private.get("to")).encode(), self._token.hex().encode()):
             raise ConnectError("this process belongs to another group")
+        if private.get("version") != self._private["version"]:
+            raise ConnectError("this process has another version: install the same mrc everywhere")
 
-    async def _connect(self, peer: Address, found: asyncio.Future[Session]) -> None:
-        private = {"to": peer.token.hex(), "from": self._token.hex()}
+    async def _connect(self, peer: Address, found: asyncio.Future[Member]) -> None:
+        private = {**self._private, "to": peer.token.hex(), "from": self._token.hex()}
         try:
-            async with connect_session(
-                self._ctx,
-                peer.host,
-                peer.port,
-                self._service,
-                private=private,
-                timeout=self._timeout,
-            ) as session:
-                await self._hold(peer.token, session, found)
+            opening = self._ctx.connect(
+                peer.host, peer.port, private=private, timeout=self._timeout, messages=True
+            )
+            async with opening as qp:
+                await self._hold(peer.token, qp, found)
         except (MrcError, OSError) as error:
+            self._members.pop(peer.token, None)  # the next use tries again
             if not found.done():
                 found.set_exception(error)
                 found.exception()  # whoever waits has it; otherwise asyncio would log it
 
     async def _accept(self) -> None:
         async for qp in self._listener:
-            self._start(self._serve(qp), "session")
+            self._start(self._serve(qp), _HOLDER)
 
     async def _serve(self, qp: QP) -> None:
         try:
             token = bytes.fromhex(str(qp.private.get("from")))
         except ValueError:
             token = b""
-        if len(token) != TOKEN_BYTES:
+        if len(token) != TOKEN_BYTES or self._future(token).done():
+            logger.warning("%s sent a wrong token, or connected twice", qp.peer_host)
             await qp.abort()
             return
-        try:
-            async with accept_session(self._ctx, qp, self._service) as session:
-                await self._hold(token, session, self._future(token))
-        except (MrcError, OSError) as error:
-            logger.warning("a process of the group could not connect: %s", error)
+        async with qp:
+            await self._hold(token, qp, self._future(token))
 
-    async def _hold(self, token: bytes, session: Session, found: asyncio.Future[Session]) -> None:
-        """Keeps the session until the group ends, or the session fails or is closed."""
-        if found.done():
-            raise ProtocolError("the peer is connected already")
-        found.set_result(session)
-        gone = asyncio.create_task(session.qp.peer_gone.wait())
-        failed = asyncio.create_task(_failure(session))
+    async def _hold(self, token: bytes, qp: QP, found: asyncio.Future[Member]) -> None:
+        """Keeps the QP until the group ends, or the QP fails or is closed."""
+        ended = asyncio.get_running_loop().create_future()
+        found.set_result(Member(qp, ended))
+        following = asyncio.create_task(_end_of(qp))
         ending = asyncio.create_task(self._ending.wait())
         try:
-            await asyncio.wait((gone, failed, ending), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((following, ending), return_when=asyncio.FIRST_COMPLETED)
+            if following.done() and not self._ending.is_set():
+                ended.set_result(following.result())
+                del self._members[token]  # the next use connects again
         finally:
-            await cancelled(gone, failed, ending)
-            if self._sessions.get(token) is found and not self._ending.is_set():
-                del self._sessions[token]  # the next use connects again
+            await cancelled(following, ending)
 
 
-async def _failure(session: Session) -> None:
+async def _end_of(qp: QP) -> Ended:
+    """Waits until the QP is closed or fails."""
+    host = qp.peer_host
     try:
-        await session.mailbox.failed()
-    except MrcError:
-        pass
+        async for _ in qp.immediates():
+            pass
+    except CompletionError as error:
+        return Ended(explain(error, host), died=True)
+    except PeerGoneError as error:
+        # The peer may have found all paths lost before we did, and so have closed its QP.
+        lost = (await qp.query()).timeouts >= LOST_TIMEOUTS
+        return Ended(paths_lost(host) if lost else error, died=True)
+    except MrcError as error:
+        return Ended(error, died=True)
+    return Ended(PeerGoneError(f"{host} closed the connection"), died=False)

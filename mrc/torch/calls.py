@@ -4,86 +4,39 @@
 from __future__ import annotations
 
 import ctypes
-import errno
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mrc.errors import MrcError
+from mrc.binding.native import MessageFunctions
+from mrc.errors import MrcError, StateError
 
-logger = logging.getLogger("mrc.torch")
-
-ANY = 0xFFFFFFFF  # as the peer of a receive: any
-
-
-class _Post(ctypes.Structure):
-    _fields_ = (
-        ("cookie", ctypes.c_uint64),
-        ("address", ctypes.c_uint64),
-        ("bytes", ctypes.c_uint64),
-        ("tag", ctypes.c_uint64),
-        ("ignore", ctypes.c_uint64),
-        ("space", ctypes.c_uint32),
-        ("peer", ctypes.c_uint32),
-        ("kind", ctypes.c_uint8),
-        ("exact", ctypes.c_uint8),
-    )
-
-
-class _Done(ctypes.Structure):
-    _fields_ = (
-        ("cookie", ctypes.c_uint64),
-        ("bytes", ctypes.c_uint64),
-        ("tag", ctypes.c_uint64),
-        ("space", ctypes.c_uint32),
-        ("peer", ctypes.c_uint32),
-        ("result", ctypes.c_int32),
-    )
-
-
-_int, _u32, _u64, _ptr = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
+_int, _u32, _ptr = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
 _TYPES = {
     "address": ctypes.CFUNCTYPE(_int, _ptr, _u32, _ptr, _u32),
     "open": ctypes.CFUNCTYPE(_int, _u32, _ptr, _ptr, _u32),
     "connect": ctypes.CFUNCTYPE(_int, _u32, _int, _ptr, _u32, _ptr, _u32),
-    "ready": ctypes.CFUNCTYPE(_int, _u32, _u32, _ptr, _u32),
-    "post": ctypes.CFUNCTYPE(_int, ctypes.POINTER(_Post), _int),
-    "cancel": ctypes.CFUNCTYPE(None, _u32, _u64),
+    "ready": ctypes.CFUNCTYPE(_int, _u32, _u32, ctypes.POINTER(_u32), _ptr, _u32),
     "close": ctypes.CFUNCTYPE(None, _u32),
 }
+
+
+class _Engine(ctypes.Structure):
+    """Addresses of the engine's functions, in the order of struct mrc_gloo_engine."""
+
+    _fields_ = tuple((name, _ptr) for name in ("ctx", "space", "close_space", "post", "cancel"))
 
 
 class _Calls(ctypes.Structure):
     _fields_ = tuple(_TYPES.items())
 
 
-@dataclass(slots=True, eq=False)
-class Operation:
-    """A send or a receive of Gloo."""
-
-    cookie: int
-    """Its number in the space."""
-    address: int
-    """Memory of this process that stays valid until the operation has ended."""
-    bytes: int
-    tag: int
-    space: int
-    """Number of the group."""
-    peer: int
-    """Number of the peer, or ANY."""
-    sends: bool
-
-
 class Calls(Protocol):
-    """What gloo_device.cc calls, on Gloo's threads. Errors become a text or an errno."""
+    """What gloo_device.cc calls, on Gloo's threads. Errors become a text."""
 
     def address(self) -> bytes: ...
     def open(self, space: int, user: int) -> None: ...
-    def connect(self, space: int, rank: int, address: bytes) -> int: ...
-    def ready(self, space: int, timeout: float) -> None: ...
-    def post(self, operation: Operation) -> None: ...
-    def cancel(self, space: int, cookie: int) -> None: ...
+    def connect(self, space: int, rank: int, address: bytes) -> None: ...
+    def ready(self, space: int, timeout: float) -> dict[int, int]: ...
     def close(self, space: int) -> None: ...
 
 
@@ -92,8 +45,6 @@ class Shim:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._done = library.mrc_gloo_done
-        self._done.argtypes, self._done.restype = (_ptr, ctypes.POINTER(_Done), _int), None
         self._lost = library.mrc_gloo_lost
         self._lost.argtypes, self._lost.restype = (_ptr, _u32, ctypes.c_char_p, _int), None
 
@@ -105,19 +56,24 @@ class Shim:
         )
         return result
 
-    def done(self, user: int, operation: Operation, peer: int, result: int) -> None:
-        """Completes an operation; `result` is 0 or a negative errno."""
-        completion = _Done(
-            operation.cookie, operation.bytes, operation.tag, operation.space, peer, result
+    def attach(self, functions: MessageFunctions) -> None:
+        """The engine is open: operations go to these functions from now on."""
+        engine = _Engine(*functions.addresses)
+        result = self._library.mrc_gloo_attach(
+            ctypes.byref(engine),
+            _u32(ctypes.sizeof(engine)),
+            _u32(functions.post_bytes),
+            _u32(functions.done_bytes),
         )
-        self._done(user, ctypes.byref(completion), 1)
+        if result != 0:
+            raise StateError("the compiled transport belongs to another mrc")
 
     def lost(self, user: int, peer: int, text: str, *, everything: bool) -> None:
-        """Tells a space why a peer is lost, before its operations complete with an error."""
+        """Tells a group why operations with a peer fail, or all of its operations."""
         self._lost(user, peer, text.encode(), everything)
 
     def stop(self) -> None:
-        """From now on the library makes no calls."""
+        """From now on the library calls neither Python nor the engine."""
         self._library.mrc_gloo_stop()
 
 
@@ -140,23 +96,12 @@ def _bound(calls: Calls, name: str) -> Callable[..., Any]:
         packed = ctypes.string_at(data, length)
         return _told(lambda: calls.connect(space, rank, packed), text, size)
 
-    def ready(space: int, timeout_ms: int, text: int, size: int) -> int:
-        return _told(lambda: calls.ready(space, timeout_ms / 1000), text, size)
+    def ready(space: int, timeout_ms: int, peers: Any, text: int, size: int) -> int:
+        def run() -> None:
+            for rank, peer in calls.ready(space, timeout_ms / 1000).items():
+                peers[rank] = peer
 
-    def post(posts: Any, count: int) -> int:
-        try:
-            for i in range(count):
-                p = posts[i]
-                calls.post(
-                    Operation(p.cookie, p.address, p.bytes, p.tag, p.space, p.peer, p.kind == 0)
-                )
-        except Exception as error:
-            logger.error("cannot post: %s", error)
-            return -errno.EIO
-        return 0
-
-    def cancel(space: int, cookie: int) -> None:
-        calls.cancel(space, cookie)
+        return _told(run, text, size)
 
     def close(space: int) -> None:
         calls.close(space)
@@ -166,8 +111,6 @@ def _bound(calls: Calls, name: str) -> Callable[..., Any]:
         "open": open_,
         "connect": connect,
         "ready": ready,
-        "post": post,
-        "cancel": cancel,
         "close": close,
     }
     return found[name]

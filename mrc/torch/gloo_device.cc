@@ -2,17 +2,20 @@
 // A transport for the Gloo inside torch. It links against nothing of mrc: Python hands over a table
 // of functions (struct mrc_gloo_calls), which do the work.
 //
-// Threads: Gloo's threads post operations and wait for them; `mrc_gloo_done` runs on mrc's thread.
-// No function of the table is called with a mutex held, because it may wait for Python.
+// Threads: Gloo's threads post operations to the engine and wait for them; `sink` runs on mrc's
+// datapath thread. Python connects and closes. No function is called with `lock_` held.
 #include "gloo_abi.h"
 
 #include <c10/util/Registry.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <random>
+#include <set>
+#include <shared_mutex>
 #include <unordered_map>
 
 namespace c10d {
@@ -36,53 +39,70 @@ enum : uint8_t { SEND = 0, RECV = 1 };
 
 extern "C" {
 
-struct mrc_msg_post { // one operation
-  uint64_t cookie;    // copied to its completion
-  uint64_t address;   // memory that stays valid until the completion
-  uint64_t bytes;
-  uint64_t tag;
-  uint64_t ignore;
-  uint32_t space; // the group
-  uint32_t peer;  // from `connect`, or ANY
-  uint8_t kind;
-  uint8_t exact; // both sides know the length
-};
-
-struct mrc_msg_done { // one completion
-  uint64_t cookie;
-  uint64_t bytes;
-  uint64_t tag;
+// As in csrc/messages.h; mrc/torch/calls.py compares their sizes.
+struct mrc_msg_post {
+  uint64_t cookie, address, bytes, tag, ignore;
   uint32_t space, peer;
-  int32_t result; // 0 or a negative errno
+  uint8_t kind, exact, reserved[6];
 };
 
+struct mrc_msg_done {
+  uint64_t cookie, bytes, tag;
+  uint32_t space, peer;
+  int32_t result;
+  uint8_t kind, reserved[3];
+};
+
+// The engine's functions, for any thread; none of them waits for Python.
+struct mrc_gloo_engine {
+  void *ctx;
+  int (*space)(void *ctx, uint32_t space, void (*sink)(void *user, const struct mrc_msg_done *),
+               void *user);
+  int (*close_space)(void *ctx, uint32_t space);
+  int (*post)(void *ctx, const struct mrc_msg_post *posts, int n);
+  int (*cancel)(void *ctx, uint32_t space, uint64_t cookie);
+};
+
+// The functions of Python. Those that return a value return -1 and a text if they fail.
 struct mrc_gloo_calls {
-  // Fills the address of this process. 0, or -1 with a text.
+  // Fills the address of this process, and opens the engine (mrc_gloo_attach) before that.
   int (*address)(char *out, uint32_t bytes, char *text, uint32_t room);
-  // Opens a space. `user` is passed to mrc_gloo_done and mrc_gloo_lost.
+  // A group begins. `user` is passed to mrc_gloo_lost.
   int (*open)(uint32_t space, void *user, char *text, uint32_t room);
-  // Begins to connect to a peer; returns its number, or -1 with a text.
+  // Begins to connect to a rank.
   int (*connect)(uint32_t space, int rank, const char *address, uint32_t bytes, char *text,
                  uint32_t room);
-  // Waits until all peers of the space are connected. 0, or -1 with a text.
-  int (*ready)(uint32_t space, uint32_t timeout_ms, char *text, uint32_t room);
-  // Starts operations. 0 or a negative errno.
-  int (*post)(const struct mrc_msg_post *posts, int n);
-  // Cancels an operation; returns after its completion.
-  void (*cancel)(uint32_t space, uint64_t cookie);
-  // Closes a space; returns after the last call to mrc_gloo_done for it.
+  // Waits until all ranks of the space are connected; the numbers of their peers by rank.
+  int (*ready)(uint32_t space, uint32_t timeout_ms, uint32_t *peers, char *text, uint32_t room);
+  // The group has ended: no call to mrc_gloo_lost for it follows.
   void (*close)(uint32_t space);
 };
 }
 
 namespace {
 
+constexpr const char *ENDING = "mrc: this process is ending, its connections are closed";
+constexpr Milliseconds CAUSE{1500}; // for Python to say why an operation has failed
+
 mrc_gloo_calls calls;
+mrc_gloo_engine engine;
 std::atomic<bool> stopped{true};
+std::shared_mutex engine_lock; // shared: a function of the engine runs; exclusive: it is to end
 
 void check_running() {
   if (stopped)
-    throw IoException("mrc: this process is ending, its connections are closed");
+    throw IoException(ENDING);
+}
+
+class Context;
+std::mutex contexts_lock;
+std::set<Context *> contexts; // that are alive
+
+// Calls a function of the engine, unless the engine is closed.
+template <typename Function, typename... Arguments>
+int in_engine(Function function, Arguments... arguments) {
+  std::shared_lock<std::shared_mutex> guard(engine_lock);
+  return stopped ? -ECANCELED : function(engine.ctx, arguments...);
 }
 
 class Address : public gloo::transport::Address {
@@ -104,10 +124,18 @@ public:
   Context(int rank, int size) : gloo::transport::Context(rank, size), peers_(size, ANY) {
     if (rank == 0)
       open(std::random_device{}());
+    std::lock_guard<std::mutex> guard(contexts_lock);
+    contexts.insert(this);
   }
   ~Context() override {
-    if (opened_ && !stopped)
-      calls.close(space_);
+    {
+      std::lock_guard<std::mutex> guard(contexts_lock);
+      contexts.erase(this);
+    }
+    if (!opened_ || stopped)
+      return;
+    calls.close(space_);
+    in_engine(engine.close_space, space_); // all buffers are gone, and with them all operations
   }
 
   std::unique_ptr<gloo::transport::Pair> &createPair(int rank) override;
@@ -121,9 +149,10 @@ public:
   bool wait(Buffer *buffer, uint8_t kind, int *rank, Milliseconds timeout);
   void abort(Buffer *buffer, uint8_t kind);
   void forget(Buffer *buffer);
-  void done(const mrc_msg_done *all, int n);
+  void done(const mrc_msg_done &one);
   void lost(uint32_t peer, const char *text, bool everything);
   void give_up(const std::string &text);
+  void fail_all(const std::string &text); // with the lock held
 
 private:
   struct Operation {
@@ -134,6 +163,7 @@ private:
   void open(uint32_t space);
   int rank_of(uint32_t peer) const;
   std::vector<uint64_t> cookies(Buffer *buffer) const;
+  std::string explain(std::unique_lock<std::mutex> &guard, uint32_t peer, int result);
 
   uint32_t space_ = 0;
   bool opened_ = false;
@@ -143,7 +173,10 @@ private:
   std::unordered_map<uint64_t, Operation> running_;
   std::unordered_map<uint32_t, std::string> losses_; // by peer
   std::string failure_;                              // of the whole group
+  std::condition_variable told_;                     // losses_ or failure_ has changed
 };
+
+void sink(void *user, const mrc_msg_done *one) { static_cast<Context *>(user)->done(*one); }
 
 class Buffer final : public gloo::transport::UnboundBuffer {
 public:
@@ -182,7 +215,8 @@ public:
     int completed = 0;
     int rank = -1; // of the last completion
     bool aborted = false;
-    std::string error;
+    int result = 0; // negative: an operation has failed, with `peer`
+    uint32_t peer = ANY;
   };
   Side sides[2];
   std::condition_variable changed;
@@ -259,12 +293,19 @@ std::unique_ptr<gloo::transport::UnboundBuffer> Context::createUnboundBuffer(voi
   return std::make_unique<Buffer>(shared_from_this(), memory, bytes);
 }
 
+
+
 // Rank 0 chooses the number of the space, and its address tells the others.
 void Context::open(uint32_t space) {
   check_running();
   char text[TEXT_BYTES] = "";
   if (calls.open(space, this, text, sizeof text))
     throw IoException(text);
+  int result = in_engine(engine.space, space, sink, static_cast<void *>(this));
+  if (result) {
+    calls.close(space);
+    throw IoException("mrc: cannot open a group: " + std::string(std::strerror(-result)));
+  }
   space_ = space;
   opened_ = true;
 }
@@ -282,13 +323,11 @@ void Context::connect(int rank, const std::vector<char> &address) {
     open(space);
   }
   char text[TEXT_BYTES] = "";
-  int peer = calls.connect(space_, rank, address.data() + sizeof space_,
-                           ADDRESS_BYTES - sizeof space_, text, sizeof text);
-  if (peer < 0)
+  if (calls.connect(space_, rank, address.data() + sizeof space_, ADDRESS_BYTES - sizeof space_,
+                    text, sizeof text))
     throw IoException(text);
-  peers_[rank] = peer;
   bool last = rank == (this->rank == size - 1 ? size - 2 : size - 1);
-  if (last && calls.ready(space_, timeout_.count(), text, sizeof text))
+  if (last && calls.ready(space_, timeout_.count(), peers_.data(), text, sizeof text))
     throw IoException(text);
 }
 
@@ -316,7 +355,7 @@ void Context::post(Buffer *buffer, uint8_t kind, int rank, uint64_t slot, size_t
   post.peer = rank < 0 ? ANY : peers_.at(rank);
   post.kind = kind;
   post.exact = 1;
-  int result = calls.post(&post, 1);
+  int result = in_engine(engine.post, static_cast<const mrc_msg_post *>(&post), 1);
   if (result) {
     std::lock_guard<std::mutex> guard(lock_);
     running_.erase(post.cookie);
@@ -330,7 +369,7 @@ bool Context::wait(Buffer *buffer, uint8_t kind, int *rank, Milliseconds timeout
   if (timeout < Milliseconds(0))
     timeout = timeout_;
   bool over = buffer->changed.wait_for(guard, timeout, [&] {
-    return side.completed > 0 || side.aborted || !side.error.empty() || !failure_.empty() || stopped;
+    return side.completed > 0 || side.aborted || side.result || !failure_.empty() || stopped;
   });
   if (side.completed > 0) {
     side.completed--;
@@ -343,13 +382,26 @@ bool Context::wait(Buffer *buffer, uint8_t kind, int *rank, Milliseconds timeout
     return false;
   }
   if (over)
-    throw IoException(!side.error.empty() ? side.error
-                      : !failure_.empty() ? failure_
-                                          : "mrc: this process is ending");
+    throw IoException(explain(guard, side.peer, side.result));
   guard.unlock();
   give_up("mrc: another operation of this group timed out, which ended the group");
   throw IoException("mrc: timed out after " + std::to_string(timeout.count()) + " ms: a " +
                     (kind == SEND ? "send" : "receive") + " did not complete");
+}
+
+// Why an operation has failed. The engine notices before Python knows the cause.
+std::string Context::explain(std::unique_lock<std::mutex> &guard, uint32_t peer, int result) {
+  told_.wait_for(guard, CAUSE, [&] {
+    bool unclear = result == -ECONNRESET || result == -ETIMEDOUT;
+    return !unclear || !failure_.empty() || losses_.count(peer) || stopped;
+  });
+  if (!failure_.empty())
+    return failure_;
+  if (losses_.count(peer))
+    return losses_[peer];
+  if (stopped)
+    return ENDING;
+  return "mrc: rank " + std::to_string(rank_of(peer)) + ": " + std::strerror(-result);
 }
 
 void Context::abort(Buffer *buffer, uint8_t kind) {
@@ -366,33 +418,30 @@ std::vector<uint64_t> Context::cookies(Buffer *buffer) const {
   return found;
 }
 
-// The memory of a buffer may go away after this, so no operation may use it any more.
+// The memory of a buffer goes away after this, so no operation may use it any more. The peer
+// answers a cancellation without its program; if it does not, its QP fails.
 void Context::forget(Buffer *buffer) {
-  std::vector<uint64_t> rest;
-  {
-    std::lock_guard<std::mutex> guard(lock_);
-    rest = cookies(buffer);
-  }
+  std::unique_lock<std::mutex> guard(lock_);
+  auto rest = cookies(buffer);
+  guard.unlock();
   for (uint64_t cookie : rest)
-    if (!stopped)
-      calls.cancel(space_, cookie);
-  std::lock_guard<std::mutex> guard(lock_);
-  for (uint64_t cookie : rest)
-    running_.erase(cookie);
+    in_engine(engine.cancel, space_, cookie);
+  guard.lock();
+  buffer->changed.wait(guard, [&] { return stopped || cookies(buffer).empty(); });
 }
 
 // After a timeout the ranks no longer agree on what comes next: as in Gloo, the group is over.
 void Context::give_up(const std::string &text) {
-  std::vector<uint64_t> rest;
-  {
-    std::lock_guard<std::mutex> guard(lock_);
-    if (failure_.empty())
-      failure_ = text;
-    rest = cookies(nullptr);
-  }
-  for (uint64_t cookie : rest)
-    if (!stopped)
-      calls.cancel(space_, cookie);
+  std::lock_guard<std::mutex> guard(lock_);
+  fail_all(text);
+}
+
+void Context::fail_all(const std::string &text) {
+  if (failure_.empty())
+    failure_ = text;
+  for (auto &each : running_)
+    each.second.buffer->changed.notify_all();
+  told_.notify_all();
 }
 
 int Context::rank_of(uint32_t peer) const {
@@ -400,37 +449,31 @@ int Context::rank_of(uint32_t peer) const {
   return found == peers_.end() ? -1 : found - peers_.begin();
 }
 
-void Context::done(const mrc_msg_done *all, int n) {
+void Context::done(const mrc_msg_done &one) {
   std::lock_guard<std::mutex> guard(lock_);
-  for (int i = 0; i < n; i++) {
-    auto found = running_.find(all[i].cookie);
-    if (found == running_.end())
-      continue;
-    Buffer *buffer = found->second.buffer;
-    Buffer::Side &side = buffer->sides[found->second.kind];
-    running_.erase(found);
-    if (all[i].result == 0) {
-      side.completed++;
-      side.rank = rank_of(all[i].peer);
-    } else {
-      auto loss = losses_.find(all[i].peer);
-      side.error = !failure_.empty()         ? failure_
-                   : loss != losses_.end()   ? loss->second
-                                             : "mrc: " + std::string(std::strerror(-all[i].result));
-    }
-    buffer->changed.notify_all();
+  auto found = running_.find(one.cookie);
+  if (found == running_.end())
+    return;
+  Buffer *buffer = found->second.buffer;
+  Buffer::Side &side = buffer->sides[found->second.kind];
+  running_.erase(found);
+  if (one.result == 0) {
+    side.completed++;
+    side.rank = rank_of(one.peer);
+  } else {
+    side.result = one.result;
+    side.peer = one.peer;
   }
+  buffer->changed.notify_all();
 }
 
 void Context::lost(uint32_t peer, const char *text, bool everything) {
   std::lock_guard<std::mutex> guard(lock_);
   std::string full = "mrc: rank " + std::to_string(rank_of(peer)) + ": " + text;
   losses_.emplace(peer, full);
-  if (!everything || !failure_.empty())
-    return;
-  failure_ = full;
-  for (auto &each : running_)
-    each.second.buffer->changed.notify_all();
+  if (everything)
+    fail_all(full);
+  told_.notify_all();
 }
 
 std::shared_ptr<gloo::transport::Device> make_device(const std::string &, const std::string &,
@@ -465,16 +508,29 @@ int mrc_gloo_register(const mrc_gloo_calls *table, uint32_t bytes) {
   return 0;
 }
 
-void mrc_gloo_done(void *user, const mrc_msg_done *all, int n) {
-  static_cast<Context *>(user)->done(all, n);
+// The engine is open. Called before `address` returns.
+int mrc_gloo_attach(const mrc_gloo_engine *opened, uint32_t bytes, uint32_t post_bytes,
+                    uint32_t done_bytes) {
+  if (bytes != sizeof engine || post_bytes != sizeof(mrc_msg_post) ||
+      done_bytes != sizeof(mrc_msg_done))
+    return -1;
+  engine = *opened;
+  return 0;
 }
 
-// A peer is lost, and with it the operations that name it, or the whole group (`everything`).
-// mrc_gloo_done for the operations follows.
+// Why a peer is lost, and with it the operations that name it, or the whole group (`everything`).
 void mrc_gloo_lost(void *user, uint32_t peer, const char *text, int everything) {
   static_cast<Context *>(user)->lost(peer, text, everything != 0);
 }
 
-// No function of the table is called after this.
-void mrc_gloo_stop(void) { stopped = true; }
+// No function of Python or of the engine is called after this.
+void mrc_gloo_stop(void) {
+  {
+    std::unique_lock<std::shared_mutex> guard(engine_lock);
+    stopped = true;
+  }
+  std::lock_guard<std::mutex> guard(contexts_lock);
+  for (Context *each : contexts)
+    each->give_up(ENDING); // wakes the threads that wait
+}
 }
