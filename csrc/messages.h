@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages with tags between peers, by a context: for programs in C, and for mrc.messaging. */
+#ifndef MRC_MESSAGES_H
+#define MRC_MESSAGES_H
+
+#include "mrc.h"
+
+/* cdef begin */
+
+#define MRC_MSG_ANY 0xFFFFFFFF /* RECV: from any peer */
+
+enum mrc_msg_kind { MRC_MSG_SEND, MRC_MSG_RECV };
+
+/* One operation. */
+struct mrc_msg_post {
+  uint64_t cookie;     /* copied to its completion */
+  uint64_t address;    /* of memory that stays valid until the completion; ignored for 0 bytes */
+  uint64_t bytes;      /* SEND: length. RECV: room */
+  uint64_t tag;
+  uint64_t ignore;     /* RECV: bits of the tag that do not count; 0: all count */
+  uint32_t space;      /* operations of different spaces never match */
+  uint32_t peer;       /* number of a peer; RECV: or MRC_MSG_ANY */
+  uint8_t kind;        /* enum mrc_msg_kind */
+  uint8_t exact;       /* RECV, one peer and tag: the sender sends exactly `bytes` */
+  uint8_t reserved[6]; /* 0 */
+};
+
+/* One operation that ended. */
+struct mrc_msg_done {
+  uint64_t cookie;
+  uint64_t bytes; /* sent, or received; with -EMSGSIZE the length of the message */
+  uint64_t tag;
+  uint32_t space;
+  uint32_t peer;
+  int32_t result; /* 0; -ECANCELED; -EMSGSIZE: no room for the message; -EPROTO: the peer broke the
+                     protocol; -ECONNRESET, -ETIMEDOUT: its QP failed; -ENOSPC: no memory region */
+  uint8_t kind;   /* enum mrc_msg_kind */
+  uint8_t reserved[3];
+};
+
+/* Where a peer may write its frames. */
+struct mrc_msg_inbox {
+  uint64_t address;
+  uint32_t rkey;
+  uint32_t reserved; /* 0 */
+};
+
+/* Limits of a peer's QP, as in struct mrc_qp_attr. */
+struct mrc_msg_limits {
+  uint32_t sq_depth;
+  uint32_t peer_max_wimm;
+};
+
+/* cdef end */
+
+#endif
