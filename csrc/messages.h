@@ -51,6 +51,30 @@ struct mrc_msg_limits {
   uint32_t peer_max_wimm;
 };
 
+/* The pointer of MRC_COMMAND_MSG_OPEN. */
+struct mrc_msg_opening {
+  struct mrc_msg_limits limits;
+  struct mrc_msg_inbox inbox; /* filled in: for the other side's MRC_COMMAND_MSG_CONNECT */
+};
+
+/* Called on the datapath thread for each operation that ended; must be quick, and may post. */
+typedef void mrc_msg_sink(void *user, const struct mrc_msg_done *done);
+
+/* Opens a space. Without a sink its completions wait for mrc_ctx_msg_poll, and mrc_ctx_fd is readable.
+   These functions may be called by any thread, several at once, but not for a polled context from
+   another thread than its caller's. -EEXIST, -ENOMEM, -ECHILD. */
+int mrc_ctx_msg_space(mrc_ctx *ctx, uint32_t space, mrc_msg_sink *sink, void *user);
+/* No sink is called after it returns. Operations of the space go on, without completions: cancel or
+   await them first. -ENOENT. May not be called from a sink. */
+int mrc_ctx_msg_close_space(mrc_ctx *ctx, uint32_t space);
+/* Queues operations for the datapath. 0, or -ENOMEM, -ECHILD; none is queued then. A wrong one ends
+   with -EINVAL, one of too many with -ENOBUFS. */
+int mrc_ctx_msg_post(mrc_ctx *ctx, const struct mrc_msg_post *posts, int n);
+/* Asks to cancel an operation, whose completion comes in any case. */
+int mrc_ctx_msg_cancel(mrc_ctx *ctx, uint32_t space, uint64_t cookie);
+/* Copies up to n completions of spaces without a sink and returns their number. */
+int mrc_ctx_msg_poll(mrc_ctx *ctx, struct mrc_msg_done *done, int n);
+
 /* cdef end */
 
 #endif
