@@ -13,9 +13,9 @@ enum mrc_msg_kind { MRC_MSG_SEND, MRC_MSG_RECV };
 
 /* One operation. */
 struct mrc_msg_post {
-  uint64_t cookie;     /* copied to its completion */
-  uint64_t address;    /* of memory that stays valid until the completion; ignored for 0 bytes */
-  uint64_t bytes;      /* SEND: length. RECV: room */
+  uint64_t cookie;  /* copied to its completion */
+  uint64_t address; /* of memory that stays valid until the completion; ignored for 0 bytes */
+  uint64_t bytes;   /* SEND: length. RECV: room */
   uint64_t tag;
   uint64_t ignore;     /* RECV: bits of the tag that do not count; 0: all count */
   uint32_t space;      /* operations of different spaces never match */
@@ -60,9 +60,9 @@ struct mrc_msg_opening {
 /* Called on the datapath thread for each operation that ended; must be quick, and may post. */
 typedef void mrc_msg_sink(void *user, const struct mrc_msg_done *done);
 
-/* Opens a space. Without a sink its completions wait for mrc_ctx_msg_poll, and mrc_ctx_fd is readable.
-   These functions may be called by any thread, several at once, but not for a polled context from
-   another thread than its caller's. -EEXIST, -ENOMEM, -ECHILD. */
+/* Opens a space. Without a sink its completions wait for mrc_ctx_msg_poll, and mrc_ctx_fd is
+   readable. These functions may be called by any thread, several at once, but not for a polled
+   context from another thread than its caller's. -EEXIST, -ENOMEM, -ECHILD. */
 int mrc_ctx_msg_space(mrc_ctx *ctx, uint32_t space, mrc_msg_sink *sink, void *user);
 /* No sink is called after it returns. Operations of the space go on, without completions: cancel or
    await them first. -ENOENT. May not be called from a sink. */

@@ -36,10 +36,10 @@ static inline uint32_t mrc_msg_imm(enum mrc_msg_imm what, uint32_t number) {
 
 enum mrc_msg_record_kind {
   MRC_MSG_EAGER = 1,
-  MRC_MSG_RTS,       /* `id` of a send: its message waits */
-  MRC_MSG_CTS,       /* `id` of a receive: write here. `other`: the send it is for, or 0: the next one
-                        of this space and tag */
-  MRC_MSG_CANCEL,    /* `id` of a receive: forget its CTS, unless a send has taken it */
+  MRC_MSG_RTS,    /* `id` of a send: its message waits */
+  MRC_MSG_CTS,    /* `id` of a receive: write here. `other`: the send it is for, or 0: the next one
+                     of this space and tag */
+  MRC_MSG_CANCEL, /* `id` of a receive: forget its CTS, unless a send has taken it */
   MRC_MSG_CANCELLED, /* answers CANCEL if it did */
   MRC_MSG_WITHDRAW,  /* `id` of a send: forget its RTS, unless a receive has taken it */
   MRC_MSG_WITHDRAWN, /* answers WITHDRAW if it did */
