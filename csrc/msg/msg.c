@@ -267,7 +267,10 @@ void mrc_msg_take(struct mrc_msg *msg, const struct mrc_wc *wc, uint64_t now_ns)
     return;
   }
   struct mrc_msg_op *op = mrc_msg_sent(msg, peer, wc);
-  if (wc->status != MRC_WC_SUCCESS) fail(msg, peer, error_of(wc->status), now_ns);
+  if (wc->status != MRC_WC_SUCCESS && peer->error == 0) {
+    fail(msg, peer, error_of(wc->status), now_ns); /* ends the operation too */
+    return;
+  }
   if (op == NULL) return;
   const bool whole = op->begun == op->bytes && wc->status == MRC_WC_SUCCESS;
   if (whole || peer->error != 0) mrc_msg_finish(msg, op, whole ? 0 : peer->error);
