@@ -72,7 +72,8 @@ int mrc_ctx_msg_close_space(mrc_ctx *ctx, uint32_t space);
 int mrc_ctx_msg_post(mrc_ctx *ctx, const struct mrc_msg_post *posts, int n);
 /* Asks to cancel an operation, whose completion comes in any case. */
 int mrc_ctx_msg_cancel(mrc_ctx *ctx, uint32_t space, uint64_t cookie);
-/* Copies up to n completions of spaces without a sink and returns their number. */
+/* Copies up to n completions of spaces without a sink and returns their number. Call it after
+   mrc_ctx_poll. */
 int mrc_ctx_msg_poll(mrc_ctx *ctx, struct mrc_msg_done *done, int n);
 
 /* cdef end */

@@ -145,6 +145,10 @@ void mrc_msg_fail(struct mrc_msg *msg, uint32_t number, int error, uint64_t now_
   if (peer != NULL) fail(msg, peer, error, now_ns);
 }
 
+void mrc_msg_fail_qp(struct mrc_msg *msg, uint32_t qpn, int error, uint64_t now_ns) {
+  mrc_msg_fail(msg, mrc_keymap_get(&msg->by_qpn, qpn), error, now_ns);
+}
+
 static void violate(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
   if (peer->error == 0) msg->counters.violations++;
   fail(msg, peer, -EPROTO, now_ns);
