@@ -42,13 +42,13 @@ struct mrc_msg_done {
 struct mrc_msg_inbox {
   uint64_t address;
   uint32_t rkey;
-  uint32_t reserved; /* 0 */
+  uint32_t max_wimm; /* immediates in flight that its QP accepts */
 };
 
-/* Limits of a peer's QP, as in struct mrc_qp_attr. */
+/* Limits of a QP, as in struct mrc_qp_attr. */
 struct mrc_msg_limits {
-  uint32_t sq_depth;
-  uint32_t peer_max_wimm;
+  uint32_t sq_depth; /* at least 16 */
+  uint32_t max_wimm;
 };
 
 /* The pointer of MRC_COMMAND_MSG_OPEN. */

@@ -211,3 +211,8 @@ class CommandOp(IntEnum):
     RECORD_STOP = 20
     PORT_OPEN = 21
     PORT_CLOSE = 22
+    MSG_OPEN = 23
+    MSG_CONNECT = 24
+    MSG_IDLE = 25
+    MSG_FAIL = 26
+    MSG_CLOSE = 27

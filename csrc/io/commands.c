@@ -186,6 +186,11 @@ static int run_msg_connect(struct mrc_datapath *datapath, const struct mrc_comma
   return error;
 }
 
+static int run_msg_idle(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  const struct mrc_msg *msg = datapath->messages.msg;
+  return msg == NULL || mrc_msg_is_idle(msg, command->value);
+}
+
 static int run_msg_fail(struct mrc_datapath *datapath, const struct mrc_command *command) {
   struct mrc_msg *msg = datapath->messages.msg;
   if (msg == NULL || command->key == 0 || command->key > INT_MAX) return -EINVAL;
@@ -232,6 +237,7 @@ static const struct {
     [MRC_COMMAND_PORT_CLOSE] = {.run = run_port_close},
     [MRC_COMMAND_MSG_OPEN] = {.run = run_msg_open, .has_pointer = true},
     [MRC_COMMAND_MSG_CONNECT] = {.run = run_msg_connect, .has_pointer = true},
+    [MRC_COMMAND_MSG_IDLE] = {.run = run_msg_idle},
     [MRC_COMMAND_MSG_FAIL] = {.run = run_msg_fail},
     [MRC_COMMAND_MSG_CLOSE] = {.run = run_msg_close},
 };

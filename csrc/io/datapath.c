@@ -267,6 +267,7 @@ static const struct mrc_turn_calls calls = {
 /* A turn without its input. */
 static void work(struct mrc_datapath *datapath) {
   uint64_t now_ns = look_at_clock(datapath);
+  if (datapath->messages.msg != NULL) publish(datapath); /* before a command ends their peer */
   datapath->more = run_commands(datapath);
   mrc_messages_run(&datapath->messages, datapath->engine, now_ns);
   unblock(datapath, mrc_udp_retry(&datapath->udp, now_ns), now_ns);

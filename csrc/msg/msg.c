@@ -101,7 +101,7 @@ int mrc_msg_open(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits 
   while (number < msg->config.max_peers && msg->peers[number] != NULL)
     number++;
   if (number == msg->config.max_peers) return -ENOSPC;
-  if (limits->sq_depth < LEAST_DEPTH || limits->peer_max_wimm < 1) return -EINVAL;
+  if (limits->sq_depth < LEAST_DEPTH || limits->max_wimm < 1) return -EINVAL;
   if (mrc_msg_owns(msg, qpn)) return -EEXIST;
   struct mrc_msg_peer *peer = new_peer(msg, qpn, limits);
   if (peer == NULL) return -ENOMEM;
@@ -109,17 +109,25 @@ int mrc_msg_open(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits 
   mrc_assert(error == 0);
   peer->number = number;
   msg->peers[number] = peer;
-  *inbox = (struct mrc_msg_inbox){.address = (uintptr_t)peer->inbox, .rkey = peer->inbox_key};
+  *inbox = (struct mrc_msg_inbox){.address = (uintptr_t)peer->inbox, .rkey = peer->inbox_key,
+                                  .max_wimm = limits->max_wimm};
   return (int)number;
 }
 
 int mrc_msg_connect(struct mrc_msg *msg, uint32_t number, const struct mrc_msg_inbox *inbox) {
   struct mrc_msg_peer *peer = peer_at(msg, number);
-  if (peer == NULL || peer->connected) return -EINVAL;
+  if (peer == NULL || peer->connected || inbox->max_wimm < 1) return -EINVAL;
   peer->theirs = *inbox;
   peer->connected = true;
   mrc_msg_mark(msg, peer);
   return 0;
+}
+
+bool mrc_msg_is_idle(const struct mrc_msg *msg, uint32_t number) {
+  const struct mrc_msg_peer *peer = peer_at(msg, number);
+  if (peer == NULL || peer->error != 0) return true;
+  return peer->wrs == 0 && peer->answers_n == 0 && mrc_list_is_empty(&peer->out) &&
+         mrc_list_is_empty(&peer->writing);
 }
 
 static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint64_t now_ns) {

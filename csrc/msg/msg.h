@@ -54,6 +54,8 @@ int mrc_msg_open(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits 
                  struct mrc_msg_inbox *inbox);
 /* The QP is in RTS, and `inbox` is that of the other side. -EINVAL. */
 int mrc_msg_connect(struct mrc_msg *msg, uint32_t peer, const struct mrc_msg_inbox *inbox);
+/* Whether all that was said to the peer has arrived there. */
+bool mrc_msg_is_idle(const struct mrc_msg *msg, uint32_t peer);
 /* Ends the peer's operations with `error` (negative), as when its QP fails: moves the QP to ERROR.
    Its number stays until mrc_msg_close. */
 void mrc_msg_fail(struct mrc_msg *msg, uint32_t peer, int error, uint64_t now_ns);

@@ -41,7 +41,7 @@ bool mrc_msg_credited(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t r
 
 static bool has_room(const struct mrc_msg_peer *peer, bool imm, uint32_t reserved) {
   return peer->wrs + reserved < peer->limits.sq_depth &&
-         (!imm || peer->imms < peer->limits.peer_max_wimm);
+         (!imm || peer->imms < peer->theirs.max_wimm);
 }
 
 /* Posts a write, with an immediate or without. */

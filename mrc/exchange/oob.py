@@ -93,6 +93,14 @@ def decode_body(body: bytes) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class Inbox:
+    """Where this side takes messages (csrc/messages.h), for a QP that carries them."""
+
+    address: Annotated[int, Meta(ge=1, le=0x7FFFFFFFFFFFFFFF)]
+    rkey: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]
+
+
+@dataclass(frozen=True, slots=True)
 class Attributes:
     """The attributes of one side's QP, from the attribute table of the specification.
 
@@ -113,6 +121,7 @@ class Attributes:
         default="", kw_only=True, repr=False
     )
     service_time: bool = field(default=False, kw_only=True)
+    inbox: Inbox | None = field(default=None, kw_only=True)
     ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=MAX_PORTS)]
 
 

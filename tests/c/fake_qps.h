@@ -156,7 +156,7 @@ static void fake_open(struct fake_side sides[2], const struct mrc_msg_config *co
     each.seed[0] = i + 1;
     sides[i].msg = mrc_msg_new(&each);
     CHECK(sides[i].msg != NULL);
-    const struct mrc_msg_limits limits = {.sq_depth = FAKE_QUEUE, .peer_max_wimm = 32};
+    const struct mrc_msg_limits limits = {.sq_depth = FAKE_QUEUE, .max_wimm = 32};
     CHECK_EQ(mrc_msg_open(sides[i].msg, sides[i].qpn, &limits, &inboxes[i]), 0);
   }
   for (int i = 0; i < 2; i++)
