@@ -61,32 +61,32 @@ class Direction:
     secret: bytes
     epoch_bits: int
 
-    def _cipher(self, counter: int) -> tuple[AESGCM, bytes]:
+    def _cipher(self, ev: int, counter: int) -> tuple[AESGCM, bytes]:
         key, iv = epoch_keys(self.secret, counter >> self.epoch_bits)
-        return AESGCM(key), (int.from_bytes(iv, "big") ^ counter).to_bytes(12, "big")
+        changed = int.from_bytes(iv, "big") ^ (ev << 64 | counter)
+        return AESGCM(key), changed.to_bytes(12, "big")
 
     def open(self, packet: bytes, ev: int) -> Opened:
         """Raises cryptography's InvalidTag."""
-        body, seal = packet[: -SEAL_BYTES - TAG_BYTES], packet[-SEAL_BYTES - TAG_BYTES : -TAG_BYTES]
-        tag, end = packet[-TAG_BYTES:], seal + ev.to_bytes(4, "big")
+        covered, tag = packet[:-TAG_BYTES], packet[-TAG_BYTES:]
+        body, seal = covered[:-SEAL_BYTES], covered[-SEAL_BYTES:]
         assert body[1] & 0x0F == IS_SEALED
         mode, qpn, counter = seal[0], int.from_bytes(seal[1:4], "big"), int.from_bytes(seal[4:])
-        cipher, nonce = self._cipher(counter)
+        cipher, nonce = self._cipher(ev, counter)
         if mode == AUTH:
-            assert cipher.decrypt(nonce, tag, body + end) == b""
+            assert cipher.decrypt(nonce, tag, covered) == b""
         else:
             clear, text = body[: clear_bytes(body)], body[clear_bytes(body) :]
-            body = clear + cipher.decrypt(nonce, text + tag, clear + end)
+            body = clear + cipher.decrypt(nonce, text + tag, clear)
         return Opened(body, mode, qpn, counter)
 
     def close(self, opened: Opened, ev: int) -> bytes:
         """Seals a packet."""
-        cipher, nonce = self._cipher(opened.counter)
+        cipher, nonce = self._cipher(ev, opened.counter)
         body, seal = opened.body, bytes([opened.mode]) + opened.qpn.to_bytes(3, "big")
         seal += opened.counter.to_bytes(8, "big")
-        end = seal + ev.to_bytes(4, "big")
         if opened.mode == AUTH:
-            return body + seal + cipher.encrypt(nonce, b"", body + end)
+            return body + seal + cipher.encrypt(nonce, b"", body + seal)
         clear, text = body[: clear_bytes(body)], body[clear_bytes(body) :]
-        made = cipher.encrypt(nonce, text, clear + end)
+        made = cipher.encrypt(nonce, text, clear)
         return clear + made[:-TAG_BYTES] + seal + made[-TAG_BYTES:]

@@ -104,10 +104,12 @@ def test_recv__asks_and_the_sender_goes_away(home: Path, tty: Terminal) -> None:
         with sending(home, where, str(home / "second"), str(home / "disk.img")) as second:
             first.send_signal(signal.SIGINT)
             assert first.wait(limit(20)) == 130
-            tty.until("did not wait for an answer")
-            assert "offers 2 files" in tty.until(QUESTION)
+            tty.until("offers 2 files")
+            tty.until(QUESTION)
             tty.press("yes\n")
             assert second.wait(limit(20)) == 0
+            tty.rest()
+            assert "the sender did not wait for an answer" in tty.all
     assert (home / "inbox" / "second").read_bytes() == b"2"
 
 
