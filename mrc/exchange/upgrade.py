@@ -170,6 +170,10 @@ async def _connect(channel: Channel, guard: Guard) -> None:
 
 
 def _must(ways: list[Any], way: str, host: str) -> str:
+    if way == "code" and way not in ways:
+        raise ConnectError(
+            f"{host} has no one-time code any more: start mrc recv --code again there"
+        )
     if way not in ways:
         offered = {"key": "a key (--allow)", "code": "a one-time code", "secret": "a secret",
                    "authority": "a certificate authority"}  # fmt: skip
@@ -199,7 +203,10 @@ async def _by_key(
     security, shown = guard.security, fingerprint_of(_server_key(channel))
     if security.peer:
         if shown != security.peer:
-            raise ConnectError(f"{host} is {shown}, not {security.peer}")
+            raise ConnectError(
+                f"{host} is {shown}, not {security.peer}: compare that with: mrc key, on {host};"
+                " somebody may be in between"
+            )
     else:
         known = KnownHosts(security.known_hosts)
         if not known.check(host, shown):
@@ -224,7 +231,9 @@ async def _by_authority(channel: Channel, security: Security, host: str, ways: l
     _must(ways, "authority", host)
     name = tls.spiffe_name(channel.certificate())
     if security.peer and name != security.peer:
-        raise ConnectError(f"{host} is {name or _NAMELESS}, not {security.peer}")
+        raise ConnectError(
+            f"{host} is {name or _NAMELESS}, not {security.peer}: check --peer, or its certificate"
+        )
     await channel.send("prove", way="authority", nonce="")
     await channel.expect("proved")
     channel.peer_identity = name or "certificate"
