@@ -242,7 +242,7 @@ class Channel:
             raise ProtocolError("the peer, or somebody in between, went on without TLS")
         self._reader = self._writer = stream = TlsStream(reader, writer, context, server_hostname)
         try:
-            await stream.handshake()
+            await stream.start()
         except ConnectionError as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
 

@@ -37,7 +37,7 @@ class TlsStream:
         )
         self.transport = writer.transport
 
-    async def handshake(self) -> None:
+    async def start(self) -> None:
         """Raises ssl.SSLError, after the peer has been sent its alert, and ConnectionError."""
         try:
             await self._step(self.tls.do_handshake)

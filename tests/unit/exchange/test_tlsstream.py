@@ -23,7 +23,7 @@ Ends = tuple[TlsStream, TlsStream]
 
 @asynccontextmanager
 async def ends(client: ssl.SSLContext, server: ssl.SSLContext) -> AsyncIterator[Ends]:
-    """Both ends of a connection, before their handshake."""
+    """Both ends of a connection, before they start."""
     arrived: asyncio.Future[TlsStream] = asyncio.get_running_loop().create_future()
 
     def on_peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,7 +44,7 @@ async def ends(client: ssl.SSLContext, server: ssl.SSLContext) -> AsyncIterator[
 async def met(tmp_path: Path) -> AsyncIterator[Ends]:
     identity = load(tmp_path / "id.pem")
     async with ends(tls.client(None).context(), tls.server(identity, None).context()) as both:
-        await asyncio.gather(*(end.handshake() for end in both))
+        await asyncio.gather(*(end.start() for end in both))
         yield both
 
 
@@ -75,20 +75,20 @@ async def test_read__of_a_connection_that_is_cut(met: Ends) -> None:
     assert await other.read(100) == b""
 
 
-async def test_handshake__of_a_connection_that_ends(tmp_path: Path) -> None:
+async def test_start__of_a_connection_that_ends(tmp_path: Path) -> None:
     server = tls.server(load(tmp_path / "id.pem"), None).context()
     async with ends(tls.client(None).context(), server) as (one, other):
         other._writer.close()
         with pytest.raises(ConnectionError):
-            await one.handshake()
+            await one.start()
 
 
 async def outcomes(one: Authority, other: Authority) -> list[str]:
-    """What each side says of the handshake, or of the first read after it."""
+    """What each side says of the start, or of the first read after it."""
 
     async def side(end: TlsStream) -> str:
         try:
-            await end.handshake()
+            await end.start()
             await end.read(1)
         except ssl.SSLError as error:
             return str(tls.explain(error, "host"))
@@ -99,7 +99,7 @@ async def outcomes(one: Authority, other: Authority) -> list[str]:
         return list(await asyncio.gather(*map(side, both)))
 
 
-async def test_handshake__tells_the_peer_why_its_certificate_is_refused(tmp_path: Path) -> None:
+async def test_start__tells_the_peer_why_its_certificate_is_refused(tmp_path: Path) -> None:
     ca, strange = TestAuthority(tmp_path), TestAuthority(tmp_path, "strange")
     good, late = ca.issue(A), ca.issue(B, file="late", begins=-3, ends=-2)
     said = await outcomes(late, good)
