@@ -53,16 +53,21 @@ class TlsStream:
             except ssl.SSLWantReadError:
                 pass
             finally:
-                self._flush()
+                answers = self._flush()
+            if answers:  # a peer that does not read them is not read either
+                await self.drain()
             data = await self._reader.read(_CHUNK_BYTES)
             if data:
                 self._arrived.write(data)
             else:
                 self._arrived.write_eof()
 
-    def _flush(self) -> None:
-        if self._leaving.pending:
-            self._writer.write(self._leaving.read())
+    def _flush(self) -> bool:
+        """Sends what TLS has made; whether there was any."""
+        data = self._leaving.read()
+        if data:
+            self._writer.write(data)
+        return bool(data)
 
     async def read(self, most: int) -> bytes:
         """Up to `most` bytes; none at the end. Raises ssl.SSLError for an alert."""
