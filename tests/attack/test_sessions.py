@@ -80,7 +80,7 @@ class Victim:
         self._reader.join(10)
 
 
-@pytest.fixture(scope="module", params=["plain", "keys"])
+@pytest.fixture(scope="module", params=["plain", pytest.param("keys", marks=pytest.mark.slow)])
 def trust(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The options about trust of every mrc."""
     if request.param == "plain":
