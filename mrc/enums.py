@@ -185,6 +185,13 @@ class PlaneShares(IntEnum):
     EQUAL = 1
 
 
+class MessageKind(IntEnum):
+    """Kind of an operation with messages."""
+
+    SEND = 0
+    RECV = 1
+
+
 class CommandOp(IntEnum):
     """Operation of a `struct mrc_command`."""
 

@@ -14,8 +14,11 @@ static enum verdict taken_if(bool good) { return good ? TAKEN : WRONG; }
 
 /* ---- receives ---- */
 
-static void deliver(struct mrc_msg *msg, struct mrc_msg_op *op, const uint8_t *bytes, uint64_t n) {
+static void deliver(struct mrc_msg *msg, struct mrc_msg_op *op,
+                    const struct mrc_msg_record *record, const uint8_t *bytes) {
+  const uint64_t n = record->bytes;
   op->bytes = n;
+  op->post.tag = record->tag;
   if (n > 0 && n <= op->post.bytes) memcpy((void *)(uintptr_t)op->post.address, bytes, n);
   mrc_msg_finish(msg, op, n <= op->post.bytes ? 0 : -EMSGSIZE);
 }
@@ -26,6 +29,7 @@ static bool grant(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg
   const bool room = rts->bytes <= op->post.bytes;
   mrc_msg_op_join(op, peer);
   op->bytes = rts->bytes;
+  op->post.tag = rts->tag;
   if (!room || !mrc_msg_op_register(msg, op, rts->bytes)) {
     mrc_msg_finish(msg, op, room ? -ENOSPC : -EMSGSIZE);
     return mrc_msg_answer(msg, peer, MRC_MSG_TRUNCATED, rts->id);
@@ -68,10 +72,11 @@ struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_o
   struct mrc_msg_peer *peer = msg->peers[entry->peer];
   op->peer = entry->peer;
   if (entry->record.kind == MRC_MSG_EAGER)
-    deliver(msg, op, entry->bytes, entry->record.bytes);
+    deliver(msg, op, &entry->record, entry->bytes);
   else
     good = grant(msg, peer, op, &entry->record);
   mrc_msg_drop(peer, entry);
+  if (peer->error != 0) return NULL;
   return good && mrc_msg_read(msg, peer) ? NULL : peer; /* a frame may have waited for the room */
 }
 
@@ -120,7 +125,7 @@ static enum verdict on_eager(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   if (op == NULL) return mrc_msg_keep(msg, peer, record, bytes) ? TAKEN : WAIT;
   op->peer = peer->number;
   if (op->state == MRC_MSG_POSTED) {
-    deliver(msg, op, bytes, record->bytes);
+    deliver(msg, op, record, bytes);
     return TAKEN;
   }
   /* Its message was to be a long one, and the peer may know where to write that. */

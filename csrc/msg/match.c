@@ -82,30 +82,37 @@ void mrc_msg_drop(struct mrc_msg_peer *peer, struct mrc_msg_entry *entry) {
   free(entry);
 }
 
-/* Drops the first entry, or all, that `wanted` describes: of this kind and id, or of any. */
-static bool drop_in(struct mrc_node *list, struct mrc_msg_peer *peer, uint8_t kind, uint32_t id) {
-  bool found = false;
-  struct mrc_node *next;
+static struct mrc_node *list_of(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t kind) {
+  return kind == MRC_MSG_CTS ? &peer->requests : &msg->unexpected;
+}
+
+/* Drops entries of this kind: the one with this id, or all for `all`. */
+static bool drop(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t kind, uint32_t id,
+                 bool all) {
+  struct mrc_node *list = list_of(msg, peer, kind), *next;
   for (struct mrc_node *node = list->next; node != list; node = next) {
     struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node);
     next = node->next;
-    if (entry->peer != peer->number) continue;
-    if (kind != 0 && (entry->record.kind != kind || entry->record.id != id)) continue;
+    if (entry->peer != peer->number || entry->record.kind != kind) continue;
+    if (!all && entry->record.id != id) continue;
     mrc_msg_drop(peer, entry);
-    found = true;
-    if (kind != 0) break;
+    if (!all) return true;
   }
-  return found;
+  return false;
 }
 
-bool mrc_msg_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg_record_kind kind,
-                    uint32_t id) {
-  struct mrc_node *list = kind == MRC_MSG_CTS ? &peer->requests : &msg->unexpected;
-  return drop_in(list, peer, (uint8_t)kind, id);
+bool mrc_msg_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                    enum mrc_msg_record_kind kind, uint32_t id) {
+  return drop(msg, peer, (uint8_t)kind, id, false);
+}
+
+void mrc_msg_forget_promises(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+  drop(msg, peer, MRC_MSG_RTS, 0, true);
+  drop(msg, peer, MRC_MSG_CTS, 0, true);
 }
 
 void mrc_msg_forget_all(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
-  drop_in(&peer->requests, peer, 0, 0);
-  drop_in(&msg->unexpected, peer, 0, 0);
+  mrc_msg_forget_promises(msg, peer);
+  drop(msg, peer, MRC_MSG_EAGER, 0, true);
   mrc_assert(peer->heap == 0);
 }

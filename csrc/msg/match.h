@@ -24,6 +24,8 @@ void mrc_msg_drop(struct mrc_msg_peer *peer, struct mrc_msg_entry *entry);
 /* Drops an entry of this kind and id; false if there is none. */
 bool mrc_msg_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg_record_kind kind,
                     uint32_t id);
+/* Drops what a peer that has failed will never go on with: RTS and CTS, but no message. */
+void mrc_msg_forget_promises(struct mrc_msg *msg, struct mrc_msg_peer *peer);
 /* Drops everything of a peer. */
 void mrc_msg_forget_all(struct mrc_msg *msg, struct mrc_msg_peer *peer);
 

@@ -57,7 +57,7 @@ int mrc_msg_connect(struct mrc_msg *msg, uint32_t peer, const struct mrc_msg_inb
 /* Whether all that was said to the peer has arrived there. */
 bool mrc_msg_is_idle(const struct mrc_msg *msg, uint32_t peer);
 /* Ends the peer's operations with `error` (negative), as when its QP fails: moves the QP to ERROR.
-   Its number stays until mrc_msg_close. */
+   Eager messages that have arrived can still be received, until mrc_msg_close. */
 void mrc_msg_fail(struct mrc_msg *msg, uint32_t peer, int error, uint64_t now_ns);
 /* The same for the peer of a QP, if there is one. */
 void mrc_msg_fail_qp(struct mrc_msg *msg, uint32_t qpn, int error, uint64_t now_ns);
