@@ -22,7 +22,7 @@ from cffi import FFI
 BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
 # Source folders of each module, in csrc.
-CORE, SIM, EMU = ("core", "io"), ("core", "sim"), ("core", "sim", "emu")
+CORE, SIM, EMU = ("core", "msg", "io"), ("core", "sim"), ("core", "sim", "emu")
 # Calls between the engine's modules are inlined: a sixth fewer instructions for a packet. Exported
 # functions would never be, because another library could replace them.
 FLAGS = ("-std=gnu11", "-O3", "-g", "-fvisibility=hidden", "-Wall", "-Wextra")
@@ -117,7 +117,7 @@ def describe(
 
 def builder() -> FFI:
     """The engine and its driver over sockets."""
-    return describe("mrc._core", ["info.h", "mrc.h"], CORE, ["-pthread"])
+    return describe("mrc._core", ["info.h", "mrc.h", "messages.h"], CORE, ["-pthread"])
 
 
 def sim_builder() -> FFI:

@@ -185,6 +185,13 @@ class PlaneShares(IntEnum):
     EQUAL = 1
 
 
+class MessageKind(IntEnum):
+    """Kind of an operation with messages."""
+
+    SEND = 0
+    RECV = 1
+
+
 class CommandOp(IntEnum):
     """Operation of a `struct mrc_command`."""
 
@@ -211,3 +218,8 @@ class CommandOp(IntEnum):
     RECORD_STOP = 20
     PORT_OPEN = 21
     PORT_CLOSE = 22
+    MSG_OPEN = 23
+    MSG_CONNECT = 24
+    MSG_IDLE = 25
+    MSG_FAIL = 26
+    MSG_CLOSE = 27

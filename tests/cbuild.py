@@ -132,12 +132,15 @@ def parts(sources: Sequence[Path]) -> list[str]:
     """The parts to link, users before the parts they use: folders of csrc, and the tests' pair."""
     text = "\n".join(path.read_text() for path in sources)
     signs = {
+        "msg": r'^#include "msg/',
         "io": r'^#include "io/|\bmrc_ctx_create\(',
         "pair": r'^#include "pair/',
         "emu": r'^#include "emu/',
         "sim": r'^#include "(sim|emu|pair)/',
     }
     used = [part for part, sign in signs.items() if re.search(sign, text, re.MULTILINE)]
+    if "io" in used and "msg" not in used:
+        used.append("msg")  # the datapath runs it
     return [*used, "core"]
 
 

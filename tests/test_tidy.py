@@ -43,7 +43,7 @@ SYNONYMS: list[tuple[str, str, tuple[str, ...]]] = [
     (r"\brails?\b", "plane", ()),
     (r"\bstrip(e|es|ed|ing)\b|load.?balanc", "spray", ()),
     (r"\bc_?sid\b", "usid", ("netlink", "commands")),
-    (r"hand_?shake", "OOB exchange", ()),
+    (r"hand_?shake", "OOB exchange", ("tlsstream",)),
     (r"\bback_?ends?\b", "driver", ("entry",)),
 ]
 

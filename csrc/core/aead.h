@@ -36,6 +36,9 @@ struct mrc_aead {
   /* The tag alone, of the three parts one after the other. */
   void (*mac)(void *key, const uint8_t nonce[MRC_NONCE_BYTES], const struct mrc_part parts[3],
               uint8_t *tag);
+  /* Whether `mac` makes this tag of `whole`. */
+  bool (*check)(void *key, const uint8_t nonce[MRC_NONCE_BYTES], struct mrc_part whole,
+                const uint8_t *tag);
 };
 
 #endif

@@ -184,14 +184,6 @@ static void advance(struct mrc_seal *seal, uint64_t counter) {
     next_epoch(seal->aead, &seal->in, &seal->in_keys[seal->in.epochs % 3]);
 }
 
-static bool mac_is_right(const struct mrc_seal *seal, const struct mrc_seal_key *key,
-                         const uint8_t *nonce, const uint8_t *packet, size_t n) {
-  uint8_t tag[MRC_TAG_BYTES];
-  const struct mrc_part parts[3] = {{packet, n}};
-  seal->aead->mac(key->key, nonce, parts, tag);
-  return mrc_same(tag, packet + n, sizeof tag);
-}
-
 int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t ev,
                   struct mrc_wire *wire, uint64_t *counter) {
   const size_t header = (size_t)(wire->payload - packet), n = bytes - MRC_TAG_BYTES;
@@ -203,10 +195,11 @@ int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t
   const struct nonce nonce = nonce_of(key, ev, says.counter);
   const bool imm = mrc_opcode_is_data(wire->opcode) && mrc_opcode_has_imm(wire->opcode);
   const size_t clear = header - (imm ? MRC_IMM_BYTES : 0);
-  const bool right = seal->mode == MRC_SEAL_AUTH
-                         ? mac_is_right(seal, key, nonce.bytes, packet, n)
-                         : seal->aead->open(key->key, nonce.bytes, (struct mrc_part){packet, clear},
-                                            packet + clear, n - MRC_SEAL_BYTES - clear, packet + n);
+  const bool right =
+      seal->mode == MRC_SEAL_AUTH
+          ? seal->aead->check(key->key, nonce.bytes, (struct mrc_part){packet, n}, packet + n)
+          : seal->aead->open(key->key, nonce.bytes, (struct mrc_part){packet, clear},
+                             packet + clear, n - MRC_SEAL_BYTES - clear, packet + n);
   if (!right) return MRC_DROP_SEAL;
   if (imm) wire->imm = mrc_wire_imm(wire->payload);
   advance(seal, says.counter);

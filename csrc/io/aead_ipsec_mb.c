@@ -56,6 +56,14 @@ static void mac(void *key, const uint8_t nonce[MRC_NONCE_BYTES], const struct mr
   IMB_AES256_GMAC_FINALIZE(manager, key, &context, tag, MRC_TAG_BYTES);
 }
 
+static bool check(void *key, const uint8_t nonce[MRC_NONCE_BYTES], struct mrc_part whole,
+                  const uint8_t *tag) {
+  const struct mrc_part parts[3] = {whole};
+  uint8_t made[MRC_TAG_BYTES];
+  mac(key, nonce, parts, made);
+  return mrc_same(made, tag, sizeof made);
+}
+
 static const struct mrc_aead ipsec_mb = {.name = "IPsec-MB",
                                          .key_bytes = (sizeof(struct gcm_key_data) + 63) / 64 * 64,
                                          .reserve = mrc_keys_reserve,
@@ -65,7 +73,8 @@ static const struct mrc_aead ipsec_mb = {.name = "IPsec-MB",
                                          .unset = unset,
                                          .seal = seal,
                                          .open = open,
-                                         .mac = mac};
+                                         .mac = mac,
+                                         .check = check};
 
 /* The layout of the manager is that of one version. */
 const struct mrc_aead *mrc_aead_ipsec_mb(void) {

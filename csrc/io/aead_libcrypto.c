@@ -99,6 +99,14 @@ static void mac(void *key, const uint8_t nonce[MRC_NONCE_BYTES], const struct mr
   end(cipher, tag);
 }
 
+static bool check(void *key, const uint8_t nonce[MRC_NONCE_BYTES], struct mrc_part whole,
+                  const uint8_t *tag) {
+  const struct mrc_part parts[3] = {whole};
+  uint8_t made[MRC_TAG_BYTES];
+  mac(key, nonce, parts, made);
+  return mrc_same(made, tag, sizeof made);
+}
+
 static const struct mrc_aead libcrypto = {.name = "libcrypto",
                                           .key_bytes = sizeof(struct key),
                                           .reserve = mrc_keys_reserve,
@@ -108,7 +116,8 @@ static const struct mrc_aead libcrypto = {.name = "libcrypto",
                                           .unset = unset,
                                           .seal = seal,
                                           .open = open,
-                                          .mac = mac};
+                                          .mac = mac,
+                                          .check = check};
 
 static void *load(void) {
   static const char *const names[] = {"libcrypto.so.3", "libcrypto.so.1.1", "libcrypto.so.4"};

@@ -231,15 +231,20 @@ static int publish_some(struct mrc_datapath *datapath) {
   struct mrc_event events[PUBLISH_AT_ONCE];
   struct mrc_wc wcs[PUBLISH_AT_ONCE];
   int room = (int)mrc_min_u32(mrc_spsc_room(&datapath->events), PUBLISH_AT_ONCE);
-  int n = mrc_cq_poll(datapath->engine, wcs, room);
+  const int polled = mrc_cq_poll(datapath->engine, wcs, room);
+  int n = mrc_messages_take(&datapath->messages, wcs, polled, datapath->now_ns);
+  const int taken = polled - n; /* completions of messages */
   for (int i = 0; i < n; i++)
     events[i] = (struct mrc_event){.type = MRC_EVENT_WC, .qpn = wcs[i].qpn, .wc = wcs[i]};
-  for (int end = n + mrc_engine_events(datapath->engine, events + n, room - n); n < end; n++)
+  const int raised = mrc_engine_events(datapath->engine, events + n, room - n);
+  mrc_messages_look(&datapath->messages, events + n, raised, datapath->now_ns);
+  for (int end = n + raised; n < end; n++)
     events[n].at_ns = datapath->now_ns;
   uint32_t pushed = mrc_spsc_push(&datapath->events, events, (uint32_t)n);
   mrc_assert(pushed == (uint32_t)n);
-  if (n > 0) datapath->published = true;
-  return n;
+  datapath->published |= n > 0 || datapath->messages.published;
+  datapath->messages.published = false;
+  return n + taken;
 }
 
 /* True when there may be more to publish. False without room: the next poll makes room and wakes
@@ -262,7 +267,9 @@ static const struct mrc_turn_calls calls = {
 /* A turn without its input. */
 static void work(struct mrc_datapath *datapath) {
   uint64_t now_ns = look_at_clock(datapath);
+  if (datapath->messages.msg != NULL) publish(datapath); /* before a command ends their peer */
   datapath->more = run_commands(datapath);
+  mrc_messages_run(&datapath->messages, datapath->engine, now_ns);
   unblock(datapath, mrc_udp_retry(&datapath->udp, now_ns), now_ns);
   datapath->more |= mrc_turn_run(&datapath->turn, datapath->backlog, now_ns);
 }
@@ -272,7 +279,8 @@ static void work(struct mrc_datapath *datapath) {
 int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns) {
   mrc_assert(datapath->polled);
   work(datapath);
-  bool waits = mrc_spsc_used(&datapath->events) == 0;
+  const bool waits =
+      mrc_spsc_used(&datapath->events) == 0 && !mrc_messages_wait(&datapath->messages);
   wait_and_receive(datapath, waits ? mrc_min_u64(timeout_ns, sleep_ns(datapath)) : 0);
   datapath->more |= publish(datapath);
   return (int)mrc_spsc_used(&datapath->events);
@@ -281,6 +289,7 @@ int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns) {
 bool mrc_datapath_arm(struct mrc_datapath *datapath) {
   mrc_assert(datapath->polled);
   if (mrc_spsc_used(&datapath->events) > 0 || mrc_spsc_used(&datapath->commands) > 0) return false;
+  if (mrc_messages_wait(&datapath->messages)) return false;
   uint64_t now_ns = look_at_clock(datapath);
   uint64_t deadline_ns = deadline_ns_of(datapath);
   if (deadline_ns <= now_ns || now_ns - datapath->last_work_ns < datapath->spin_ns) return false;
@@ -395,6 +404,7 @@ int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config
                       struct mrc_cause *cause) {
   *datapath =
       (struct mrc_datapath){.epoll_fd = -1, .sleeper.fd = -1, .bell.fd = -1, .timer_fd = -1};
+  mrc_messages_init(&datapath->messages);
   datapath->polled = config->polled != 0;
   datapath->spin_ns = config->spin_us * 1000ull;
   datapath->pause.longest_ns = datapath->polled ? 0 : config->coalesce_us * 1000ull;
@@ -422,6 +432,7 @@ static void close_descriptors(const struct mrc_datapath *datapath) {
 void mrc_datapath_close(struct mrc_datapath *datapath) {
   mrc_guards_close(&datapath->guards); /* first: a fault writes to its eventfd */
   close_descriptors(datapath);
+  mrc_messages_close(&datapath->messages);
   if (datapath->engine) mrc_engine_destroy(datapath->engine);
   mrc_spsc_free(&datapath->commands);
   mrc_spsc_free(&datapath->events);

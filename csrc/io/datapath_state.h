@@ -10,6 +10,7 @@
 
 #include "core/turn.h"
 #include "io/guards.h"
+#include "io/messages.h"
 #include "io/pause.h"
 #include "io/recorder.h"
 #include "io/spsc.h"
@@ -31,6 +32,7 @@ struct mrc_datapath {
   struct mrc_turn turn; /* of the engine */
   struct mrc_udp udp;
   struct mrc_guards guards;
+  struct mrc_messages messages;
   struct mrc_recorder recorder;
   pthread_t thread;
   int epoll_fd;

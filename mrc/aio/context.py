@@ -21,11 +21,13 @@ from mrc.aio.connecting import connect
 from mrc.aio.end import End
 from mrc.aio.listener import Listener
 from mrc.aio.local import Local, Terms
+from mrc.aio.messages import Messages
 from mrc.aio.observer import Observer, Unobserved
 from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
 from mrc.binding import device
+from mrc.binding.messages import MessageFunctions, functions
 from mrc.binding.native import names_of
 from mrc.binding.verbs import MR
 from mrc.config import CcParameters, ContextConfig
@@ -335,6 +337,7 @@ class Context:
         admit: Callable[[dict[str, Any]], None] | None = None,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
+        messages: bool = False,
     ) -> Opening[Listener]:
         """Waits for peers on a TCP port: `async with context.listen() as listener`.
 
@@ -343,9 +346,12 @@ class Context:
         peer, `admit` raises a ConnectError with the reason.
 
         All QPs of the listener use the given profiles, or the default profiles for None. The
-        listener refuses peers while a profile is not ONLINE. Raises InUseError, ResolveError.
+        listener refuses peers while a profile is not ONLINE. With `messages` the QPs carry messages
+        and nothing else (see `messages`). Raises InUseError, ResolveError.
         """
-        terms = replace(self._terms(private, ev_profile, cc_profile), admit=admit)
+        terms = replace(
+            self._terms(private, ev_profile, cc_profile), admit=admit, messages=messages
+        )
         return Opening(self._listen(host, port, terms), Listener.__aexit__)
 
     async def _listen(self, host: str | None, port: int, terms: Terms) -> Listener:
@@ -365,6 +371,7 @@ class Context:
         timeout: float = 5.0,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
+        messages: bool = False,
     ) -> Opening[QP]:
         """Connects a QP to the peer that listens at `host`: `async with context.connect("h1")`.
 
@@ -372,9 +379,10 @@ class Context:
         profiles must be ONLINE; None selects the default profiles. `timeout` is in seconds; while
         the peer has no free place for another QP, this retries until the timeout. Raises
         ResolveError, ConnectError (ConnectTimeoutError after the timeout, BusyError if the peer had
-        no free place), PathError, or StateError if a profile is not ONLINE.
+        no free place), PathError, or StateError if a profile is not ONLINE. With `messages` the QP
+        carries messages and nothing else, and so must the listener's.
         """
-        terms = self._terms(private, ev_profile, cc_profile)
+        terms = replace(self._terms(private, ev_profile, cc_profile), messages=messages)
         terms.ev_profile.check(Operation.USE)
         terms.cc_profile.check(Operation.USE)
         return Opening(self._connect(host, port, terms, timeout), QP.__aexit__)
@@ -389,6 +397,23 @@ class Context:
         self._qps.add(qp)
         end.on_end = self._observer.adopt(qp)
         return qp
+
+    def messages(self, space: int = 0) -> Messages:
+        """Sends and receives with tags over QPs with `messages=True`: use `async with`."""
+        local = self._opened()
+
+        def qp_of(peer: int) -> QP:
+            (found,) = (qp for qp in self._qps if qp.has_message_peer(peer))
+            return found
+
+        return Messages(local.dispatcher, qp_of, space)
+
+    def message_functions(self) -> MessageFunctions:
+        """The same as functions in C, for a library of this process that needs no Python between.
+
+        They are valid until the Context is closed. Its QPs must be closed first.
+        """
+        return functions(self._opened().dispatcher.device)
 
     # ---- Background and end ---------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from mrc.aio.messagepeer import MessagePeer
 from mrc.aio.queries import qp_info
 from mrc.binding.device import Notice
 from mrc.binding.verbs import MR, QueuePair, WorkRequest
@@ -65,6 +66,7 @@ class End:
         config: ContextConfig,
         ev_profile: EvProfile,
         cc_profile: CcProfile,
+        messages: MessagePeer | None = None,
     ) -> None:
         self.dispatcher = dispatcher
         self.queue = queue
@@ -74,6 +76,8 @@ class End:
         self.peer = peer
         self.ev_profile = ev_profile
         self.cc_profile = cc_profile
+        self.messages = messages
+        """what carries messages over this QP; None: its user has the immediates"""
         self.path_mtu = 0
         self.window = 0  # PSNs that this end may have in flight
         self.peer_gone = asyncio.Event()
@@ -246,6 +250,8 @@ class End:
 
     def _on_gone(self, error: PeerGoneError | None) -> None:
         self.dispatcher.drain()  # immediates that the peer sent before it ended come first
+        if self.messages is not None:
+            self.messages.fail()
         self.peer_gone.set()
         self.immediates.finish(error)
 
@@ -257,6 +263,8 @@ class End:
         await self.channel.send("bye_ok")
 
     async def _until_idle(self) -> None:
+        if self.messages is not None:
+            await self.messages.until_idle()
         while self.queue.outstanding:
             self._idle.clear()
             await self._idle.wait()
@@ -283,7 +291,11 @@ class End:
             await cancelled(self._watcher)
         await self._tell_end()
         try:
+            if self.messages is not None:
+                self.messages.fail()
             await self.dispatcher.call(self.queue.destroy(), f"QP {self.queue.qpn:#x}: destroy")
+            if self.messages is not None:
+                self.messages.forget()
             await self._until_idle()
         except StateError as error:
             logger.debug("QP %#x: %s", self.queue.qpn, error)  # the Context ended first
@@ -305,5 +317,7 @@ class End:
     async def _say_bye(self) -> None:
         with suppress(TimeoutError, PeerGoneError):
             async with asyncio.timeout(self._config.linger):
+                if self.messages is not None:
+                    await self.messages.until_idle()
                 await self.channel.send("bye")
                 await self._bye_ok.wait()

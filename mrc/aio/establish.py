@@ -18,6 +18,7 @@ from typing import Any
 from mrc.aio import sealing
 from mrc.aio.end import End
 from mrc.aio.local import Local, Terms
+from mrc.aio.messagepeer import MessagePeer
 from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
 from mrc.control.profiles import EvProfile
@@ -110,18 +111,23 @@ async def _establish(
         peer = await _take_hello(local, channel, terms, expected)
     queue = await _create(local)
     end: End | None = None
+    messages: MessagePeer | None = None
     try:
         ends = _ends(local, channel)
-        mine = _hello(local, channel, ends, queue, terms.private)
+        if terms.messages:
+            messages = await MessagePeer.open(local.dispatcher, queue, local.config.max_wimm)
+        mine = _hello(local, channel, ends, queue, terms.private, messages)
         message = hello_to_json(mine)
         await channel.send(message.pop("type"), **message)
         if peer is None:
             peer = await _take_hello(local, channel, terms, expected)
+        if messages is not None and peer.attributes.inbox is None:
+            raise ConnectError(f"{channel.called or peer.host} takes no messages on this QP")
         seal = sealing.agreed_by(channel, mine, peer)
         plan = _plan(local, ends, channel, peer, terms.ev_profile, seal)
         end = End(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
-            terms.ev_profile, terms.cc_profile,
+            terms.ev_profile, terms.cc_profile, messages,
         )  # fmt: skip
         if seal:
             command = sealing.command(queue, mine, peer, seal, first=first)
@@ -132,6 +138,8 @@ async def _establish(
         proved = await _prove(local, channel, end, ends, plan, peer, allowed, first=first)
         window = _window(local, ends, plan, peer, proved)
         await _send_ready(local, queue, mine, peer, proved.path_mtu, window, terms)
+        if messages is not None:
+            await messages.connect(peer)
         await _turn(channel, "rts", first=first)
         end.start(proved.path_mtu, window)
         return end
@@ -139,6 +147,8 @@ async def _establish(
         if end is not None:
             end.controller.close()
         _forget(local, queue)
+        if messages is not None:
+            messages.forget()
         raise
 
 
@@ -204,7 +214,12 @@ def _ends(local: Local, channel: Channel) -> _Ends:
 
 
 def _hello(
-    local: Local, channel: Channel, ends: _Ends, queue: QueuePair, private: dict[str, Any]
+    local: Local,
+    channel: Channel,
+    ends: _Ends,
+    queue: QueuePair,
+    private: dict[str, Any],
+    messages: MessagePeer | None,
 ) -> Hello:
     seal = sealing.wanted(local.config, channel)
     ports = [
@@ -222,6 +237,7 @@ def _hello(
         ports=tuple(ports),
         dynamic_mpr=local.config.dynamic_mpr,
         seal=sealing.NAMES[seal],
+        inbox=None if messages is None else messages.inbox,
         seal_random=token_hex(sealing.RANDOM_BYTES) if channel.secured else "",
     )
     return Hello(host=local.name, attributes=attributes, private=private)

@@ -57,3 +57,4 @@ class Terms:
     ev_profile: EvProfile
     cc_profile: CcProfile
     admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
+    messages: bool = False  # the QP carries messages

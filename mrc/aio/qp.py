@@ -15,7 +15,7 @@ from mrc.binding.writelist import WriteList
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.datapath.stream import timed
 from mrc.enums import EvState, Seal
-from mrc.errors import ArgumentError
+from mrc.errors import ArgumentError, StateError
 from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo
 
 _PIECE_BYTES = 1 << 30  # of a write beyond MAX_MESSAGE_BYTES
@@ -72,6 +72,18 @@ class QP:
         Empty: nothing, because `ContextConfig.security` is None.
         """
         return self._end.channel.peer_identity
+
+    @property
+    def message_peer(self) -> int:
+        """The number of the peer for messages; raises StateError without `messages=True`."""
+        if self._end.messages is None:
+            raise StateError(f"{self._end} carries no messages: connect it with messages=True")
+        return self._end.messages.number
+
+    def has_message_peer(self, number: int) -> bool:
+        """Whether this is the QP of that peer for messages."""
+        messages = self._end.messages
+        return messages is not None and messages.number == number and not self.closed
 
     @property
     def seal(self) -> Seal:

@@ -140,6 +140,10 @@ class NativeContext:
         self.udp_port = int(lib.mrc_ctx_udp_port(self._ctx))
         """The UDP port that peers send to."""
 
+    def handle(self) -> CData:
+        """The `mrc_ctx`, for functions of csrc/messages.h; raises StateError."""
+        return self._open()
+
     def _open(self) -> CData:
         if self._ctx is None:
             raise StateError(FORKED if self.forked else "the Context is closed")

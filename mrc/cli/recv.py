@@ -21,6 +21,7 @@ from mrc.aio.recorder import Recorder
 from mrc.cli import endpoint, history_report, trust, views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import count_argument, seconds_argument, size_argument
+from mrc.cli.asking import Asking
 from mrc.cli.exits import UsageError
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options, format_bytes
@@ -249,7 +250,7 @@ class _Server:
 
     def __post_init__(self) -> None:
         self._meter = ProgressMeter(self.out, "receiver")
-        self._asking = trust.asking(self.out)
+        self._asking = Asking()
         self._recorder: Recorder | None = None
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -333,8 +334,17 @@ class _Server:
         what = f"{files} files" if type(files) is int and files != 1 else "a file"
         how_much = format_bytes(size) if type(size) is int and size >= 0 else "of unknown size"
         who = f"{shown(qp.peer_name)} ({qp.peer_address}, {qp.peer_identity})"
+        question = f"{who} offers {what}, {how_much}: accept? [y/N] "
         with self._meter.lines():
-            accepted = await self._asking.ask(f"{who} offers {what}, {how_much}: accept? [y/N] ")
+            answer = asyncio.create_task(self._asking.ask(question))
+            gone = asyncio.create_task(qp.peer_gone.wait())
+            try:
+                await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done():
+                    raise TransferError("the sender did not wait for an answer")
+                accepted = answer.result()
+            finally:
+                await cancelled(answer, gone)
         if not accepted:
             await session.say_last(Refuse("stopped", "the user did not accept the files"))
             raise TransferError("the files were not accepted")

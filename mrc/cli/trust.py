@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options about who the peer must be and how this user proves himself, and the questions to him.
+"""Options about who the peer must be and how this user proves himself.
 
 Without any of them a command encrypts and knows its peers by their keys, as ssh does. Peers on
 loopback, a test bed, --insecure and $MRC_INSECURE do without.
@@ -8,20 +8,17 @@ loopback, a test bed, --insecure and $MRC_INSECURE do without.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import socket
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from mrc.cli import asking
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.enums import Seal
 from mrc.errors import ConfigError
-from mrc.exchange.foreign import shown
 from mrc.fabric import hostconfig
 from mrc.fabric.addresses import parse_address
 from mrc.trust import words
@@ -102,7 +99,7 @@ def connecting(args: argparse.Namespace, out: Output, host: str) -> dict[str, An
     security = Security(
         identity=args.identity,
         peer=peer,
-        ask=_Asking(out).about_host if terminal() else None,
+        ask=asking.Asking().about_host if asking.terminal() else None,
         secret=_secret(args),
         code=_known_code(args) if args.code else "",
         authority=_authority(args),
@@ -129,7 +126,7 @@ def listening(args: argparse.Namespace, out: Output, *, asks: bool) -> dict[str,
         raise UsageError(args.prog, f"--allow: {error}") from None
     authority, secret = _authority(args), _secret(args)
     closed = not (allow or args.code or authority or secret)
-    if closed and not terminal():
+    if closed and not asking.terminal():
         raise UsageError(args.prog, f"{_NOBODY}; see {args.prog} --help")
     if args.code or (closed and not asks):
         code = os.environ.get(CODE) or words.new_code()
@@ -215,64 +212,8 @@ def _known_code(args: argparse.Namespace) -> str:
     """The code that the other host has printed: from the environment, or typed."""
     code = os.environ.get(CODE, "")
     if not code:
-        with _opened() as tty:
-            if tty is None:
-                raise UsageError(args.prog, f"--code: there is no terminal to ask: set ${CODE}")
-            tty.write("code: ")
-            tty.flush()
-            code = tty.readline()
+        typed = asking.hidden("one-time code of the other host: ")
+        if typed is None:
+            raise UsageError(args.prog, f"--code: there is no terminal to ask: set ${CODE}")
+        code = typed
     return _checked(args, words.normal, code, "--code")
-
-
-# ---- The terminal ------------------------------------------------------------------------------
-
-
-def terminal() -> bool:
-    """Whether there is a user to ask. Standard input may carry data, so that does not count."""
-    if not sys.stderr.isatty():
-        return False
-    with _opened() as tty:
-        return tty is not None
-
-
-@contextmanager
-def _opened() -> Iterator[TextIO | None]:
-    try:
-        tty = open("/dev/tty", "r+", buffering=1)  # noqa: SIM115 - the caller's block ends it
-    except OSError:
-        yield None
-        return
-    with tty:
-        yield tty
-
-
-class _Asking:
-    """Asks yes or no, one question at a time."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._turn = asyncio.Lock()
-
-    async def about_host(self, host: str, fingerprint: str) -> bool:
-        return await self.ask(f"{shown(host)} is {fingerprint}; trust it? [y/N] ")
-
-    async def ask(self, question: str) -> bool:
-        """True for yes; Ctrl-C ends the wait."""
-        async with self._turn:
-            with _opened() as tty:
-                if tty is None:
-                    return False
-                tty.write(question)
-                tty.flush()
-                loop, answered = asyncio.get_running_loop(), asyncio.Event()
-                loop.add_reader(tty.fileno(), answered.set)
-                try:
-                    await answered.wait()
-                    return tty.readline().strip().lower() in ("y", "yes")
-                finally:
-                    loop.remove_reader(tty.fileno())
-
-
-def asking(out: Output) -> _Asking:
-    """For a command that asks about each peer."""
-    return _Asking(out)

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakSet
 
+from mrc.binding import messages
 from mrc.binding.device import Device, DeviceEvent, Lost, Notice, Probed, Received, Reply
+from mrc.binding.messages import Done
 from mrc.binding.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.binding.recording import RecordingMemory
 from mrc.binding.verbs import MR, QueuePair, WorkRequest
@@ -43,6 +45,16 @@ class Sink(Protocol):
 
     def on_lost(self, count: int) -> None:
         """The engine lost `count` events, of any QP, at this point."""
+
+
+class MessageSink(Protocol):
+    """Receiver of the completions of one space of messages."""
+
+    def on_done(self, done: Done) -> None:
+        """An operation ended."""
+
+    def on_end(self) -> None:
+        """The Context is closed: no operation will end any more."""
 
 
 @dataclass(slots=True)
@@ -100,6 +112,8 @@ class Dispatcher:
         self._idle: dict[int, list[asyncio.Future[None]]] = {}
         self._mrs: dict[int, MR] = {}
         self.recording: RecordingMemory | None = None  # the datapath writes there
+        self.spaces: dict[int, MessageSink] = {}
+        """receivers of the completions of messages, by space"""
         self._closed = False
         self.forked = False
         """True in a child of fork: Context, sockets and event loop belong to the parent"""
@@ -238,6 +252,9 @@ class Dispatcher:
         events = self.device.poll()
         for event in events:
             self._handle(event)
+        if self.spaces:
+            for space, done in messages.poll(self.device):
+                self.spaces[space].on_done(done)
         return len(events)
 
     def _handle(self, event: DeviceEvent) -> None:
@@ -371,6 +388,8 @@ class Dispatcher:
         for call in self._calls.values():
             call.fail("the Context was closed")
         self._calls.clear()
+        for sink in list(self.spaces.values()):
+            sink.on_end()
         assert not self._works, "a Context closes its QPs first"
         for mr in list(self._mrs.values()):
             self.release(mr)

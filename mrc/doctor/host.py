@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from mrc.aio.context import Context
+from mrc.binding import native
 from mrc.config import ContextConfig
 from mrc.doctor import kernel
 from mrc.enums import Access
@@ -66,7 +67,7 @@ def examine() -> list[Finding]:
     """All findings, the most important first. Takes about a second and leaves nothing behind."""
     return [
         _point_to_point(), _kernel(), _segments(), *_buffers(), _processors(), _crc(),
-        *_packages(), _real_time(), _mptcp(), *_namespaces(), *_programs(),
+        _sealing(), *_packages(), _real_time(), _mptcp(), *_namespaces(), *_programs(),
     ]  # fmt: skip
 
 
@@ -165,6 +166,23 @@ def _crc() -> Finding:
     fast = bool({"pclmulqdq", "pmull"} & flags)
     found = f"{library}, {'with' if fast else 'without'} carry-less multiplication"
     return _finding("CRC", library == "ISA-L", found, _NEEDS_CRC)
+
+
+def _sealing() -> Finding:
+    """The library that seals packets; see csrc/io/aead.c."""
+    library, x86 = native.aead_name(), platform.machine() == "x86_64"
+    forced = f"; unset MRC_AEAD={os.environ['MRC_AEAD']}" if os.environ.get("MRC_AEAD") else ""
+    if library is None:
+        return Finding(
+            "sealed packets", State.LIMITED, "neither IPsec-MB nor libcrypto",
+            "only plain packets: --insecure, --seal none", f"apt-get install libssl3{forced}",
+        )  # fmt: skip
+    needs = (
+        State.LIMITED,
+        "sealing a packet costs about twice as much as with IPsec-MB",
+        f"apt-get install libipsec-mb1, in the version that mrc was built with{forced}",
+    )
+    return _finding("sealed packets", library == "IPsec-MB" or not x86, library, needs)
 
 
 def _packages() -> Iterator[Finding]:

@@ -37,6 +37,7 @@ from msgspec import Meta, to_builtins
 from mrc import versions
 from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
 from mrc.exchange.foreign import parse, shown
+from mrc.exchange.tlsstream import TlsStream
 from mrc.fabric.addresses import IpInterface, parse_address, read_address
 from mrc.fabric.ports import RemotePort, UdpPort
 from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
@@ -93,6 +94,14 @@ def decode_body(body: bytes) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class Inbox:
+    """Where this side takes messages (csrc/messages.h), for a QP that carries them."""
+
+    address: Annotated[int, Meta(ge=1, le=0x7FFFFFFFFFFFFFFF)]
+    rkey: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]
+
+
+@dataclass(frozen=True, slots=True)
 class Attributes:
     """The attributes of one side's QP, from the attribute table of the specification.
 
@@ -113,6 +122,7 @@ class Attributes:
         default="", kw_only=True, repr=False
     )
     service_time: bool = field(default=False, kw_only=True)
+    inbox: Inbox | None = field(default=None, kw_only=True)
     ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=MAX_PORTS)]
 
 
@@ -182,8 +192,8 @@ class Channel:
     ) -> None:
         self.called = called
         """the name that this side's user gave the peer; empty: the peer connected"""
-        self._reader = reader
-        self._writer = writer
+        self._reader: asyncio.StreamReader | TlsStream = reader
+        self._writer: asyncio.StreamWriter | TlsStream = writer
         self._peeked: dict[str, Any] | None = None
         self.received_bytes = 0  # in complete messages
         self._at_end: list[Callable[[], None]] = []
@@ -203,9 +213,11 @@ class Channel:
 
     async def send(self, kind: str, **fields: Any) -> None:
         """Sends one message; raises PeerGoneError when the peer has gone."""
-        self._writer.write(encode_frame({"type": kind, **fields}))
         try:
+            self._writer.write(encode_frame({"type": kind, **fields}))
             await self._writer.drain()
+        except ssl.SSLError as error:
+            raise explain(error, self.called or self.remote) from error
         except ConnectionError as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
 
@@ -232,27 +244,29 @@ class Channel:
 
     async def start_tls(self, context: ssl.SSLContext, server_hostname: str | None = None) -> None:
         """Goes over to TLS; raises ssl.SSLError, or PeerGoneError when the peer has gone."""
-        # asyncio would hand out what has arrived by now as if it had been said inside TLS. From
-        # here to the change of the protocol nothing else runs, so no more of it can arrive.
-        if self._reader._buffer:  # type: ignore[attr-defined]
+        reader, writer = self._reader, self._writer
+        assert isinstance(reader, asyncio.StreamReader)
+        assert isinstance(writer, asyncio.StreamWriter)
+        if reader._buffer:  # type: ignore[attr-defined]  # has arrived, but is no TLS
             raise ProtocolError("the peer, or somebody in between, went on without TLS")
-        protocol: Any = self._writer.transport.get_protocol()
-        protocol._over_ssl = True  # otherwise asyncio logs a line for each broken start of TLS
+        self._reader = self._writer = stream = TlsStream(reader, writer, context, server_hostname)
         try:
-            await self._writer.start_tls(context, server_hostname=server_hostname)
-        except ssl.SSLError:
-            raise
-        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            await stream.start()
+        except ConnectionError as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
 
     def certificate(self) -> Any:
         """The peer's certificate as `ssl` has verified it; None without an authority."""
-        return self._writer.get_extra_info("peercert")
+        return self._tls.getpeercert()
 
     def certificate_bytes(self) -> bytes:
         """The peer's certificate in DER; empty if it has none."""
-        tls: ssl.SSLObject = self._writer.get_extra_info("ssl_object")
-        return tls.getpeercert(binary_form=True) or b""
+        return self._tls.getpeercert(binary_form=True) or b""
+
+    @property
+    def _tls(self) -> ssl.SSLObject:
+        assert isinstance(self._writer, TlsStream)
+        return self._writer.tls
 
     async def peek(self, limit: int, turn: asyncio.Lock) -> str:
         """The type of the next message, without taking it; raises as `receive`.

@@ -20,7 +20,7 @@ import hmac
 import ssl
 from typing import Any
 
-from mrc.errors import ConnectError, MrcError, PeerGoneError, ProtocolError
+from mrc.errors import ConnectError, MrcError, ProtocolError
 from mrc.exchange.oob import TLS, Channel
 from mrc.trust import proofs, tls
 from mrc.trust.identity import Identity, fingerprint_of, is_signed, public_of
@@ -31,13 +31,6 @@ from mrc.trust.security import Security
 WRONG_CODE = "the code is wrong: it was good for one guess; start mrc recv again for a new one"
 
 
-_CERTIFICATE_REFUSED = (
-    "the peer did not take this host's certificate (its log says why), or has too many connections"
-)
-_ENDED_EARLY = (
-    "the peer ended the connection before any proof: it takes certificates of its authority only"
-    " (--ca, --cert, --key), or has too many connections"
-)
 _NAMELESS = "a host without a SPIFFE name"
 _MOST_SESSIONS = 64  # that a code or secret has opened and whose further QPs may come
 
@@ -154,13 +147,10 @@ async def _connect(channel: Channel, guard: Guard) -> None:
         raise tls.explain(error, host) from error
     try:
         want = await channel.expect("want")
-    except PeerGoneError as error:
-        # asyncio sends no alert when it refuses a certificate. A peer under a flood of connections
-        # ends some of them here too, so this stays an error after which `connect` tries again.
-        if security.authority is None:
-            raise PeerGoneError(_ENDED_EARLY) from error
-        tls.check_dates(security.authority.certificate)
-        raise PeerGoneError(_CERTIFICATE_REFUSED) from error
+    except ConnectError:
+        if security.authority is not None:  # the peer may have refused this side's certificate
+            tls.check_dates(security.authority.certificate)
+        raise
     ways = want.get("ways")
     if not isinstance(ways, list):
         raise ProtocolError("the peer does not say how to prove oneself")
@@ -180,6 +170,10 @@ async def _connect(channel: Channel, guard: Guard) -> None:
 
 
 def _must(ways: list[Any], way: str, host: str) -> str:
+    if way == "code" and way not in ways:
+        raise ConnectError(
+            f"{host} has no one-time code any more: start mrc recv --code again there"
+        )
     if way not in ways:
         offered = {"key": "a key (--allow)", "code": "a one-time code", "secret": "a secret",
                    "authority": "a certificate authority"}  # fmt: skip
@@ -209,7 +203,10 @@ async def _by_key(
     security, shown = guard.security, fingerprint_of(_server_key(channel))
     if security.peer:
         if shown != security.peer:
-            raise ConnectError(f"{host} is {shown}, not {security.peer}")
+            raise ConnectError(
+                f"{host} is {shown}, not {security.peer}: compare that with: mrc key, on {host};"
+                " somebody may be in between"
+            )
     else:
         known = KnownHosts(security.known_hosts)
         if not known.check(host, shown):
@@ -234,7 +231,9 @@ async def _by_authority(channel: Channel, security: Security, host: str, ways: l
     _must(ways, "authority", host)
     name = tls.spiffe_name(channel.certificate())
     if security.peer and name != security.peer:
-        raise ConnectError(f"{host} is {name or _NAMELESS}, not {security.peer}")
+        raise ConnectError(
+            f"{host} is {name or _NAMELESS}, not {security.peer}: check --peer, or its certificate"
+        )
     await channel.send("prove", way="authority", nonce="")
     await channel.expect("proved")
     channel.peer_identity = name or "certificate"
@@ -250,6 +249,8 @@ async def _accept(channel: Channel, guard: Guard) -> None:
     try:
         await channel.start_tls(context)
     except ssl.SSLError as error:
+        if security.authority is not None:  # the peer may have refused this side's certificate
+            tls.check_dates(security.authority.certificate)
         raise tls.explain(error, channel.remote) from error
     ways = _ways(guard)
     nonce = proofs.nonce()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program, `hostile.py ATTACK HOST PORT`: connects correctly, then misbehaves.
+"""A program, `hostile.py ATTACK HOST PORT [SECRET]`: connects correctly, then misbehaves.
+
+SECRET is a file; without, nothing is encrypted.
 
 Prints the victim's answer when the attack is established. Runs until it is killed.
 """
@@ -12,6 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mrc import Context, ContextConfig
@@ -19,6 +22,7 @@ from mrc.messaging.session import Session, connect_session
 from mrc.perf.messages import SERVICE as PERF
 from mrc.perf.plan import Plan
 from mrc.transfer.session import SERVICE as FILES
+from mrc.trust.security import Security
 
 HUGE = 1 << 62
 CHUNK = 4 << 20
@@ -85,9 +89,9 @@ async def plans(session: Session, connect: Connect) -> None:
         await asyncio.Event().wait()
 
 
-async def main() -> None:
+async def main(security: Security | None) -> None:
     attack = {"disk": disk, "names": names, "unread": unread, "plans": plans}[sys.argv[1]]
-    async with Context(ContextConfig(name="[/]")) as ctx:
+    async with Context(ContextConfig(name="[/]", security=security)) as ctx:
         service = PERF if attack is plans else FILES
         host, port, about = sys.argv[2], int(sys.argv[3]), {"bytes": HUGE}
         connect = partial(connect_session, ctx, host, port, service, private=about, timeout=5)
@@ -97,4 +101,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    secrets = [Path(file).read_bytes() for file in sys.argv[4:]]
+    asyncio.run(main(Security(secret=secrets[0]) if secrets else None))

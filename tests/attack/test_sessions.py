@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile peers of `mrc recv` and `mrc perf --server` that connect correctly (hostile.py).
 
-After each attack the victim serves an honest peer, and its memory is bounded.
+After each attack the victim serves an honest peer, and its memory is bounded. All attacks run
+twice: on plain hosts, and by a peer that has the secret of the fleet, over sealed packets.
 """
 
 from __future__ import annotations
@@ -79,10 +80,21 @@ class Victim:
         self._reader.join(10)
 
 
+@pytest.fixture(scope="module", params=["plain", pytest.param("keys", marks=pytest.mark.slow)])
+def trust(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The options about trust of every mrc."""
+    if request.param == "plain":
+        return ["--insecure"]
+    secret = tmp_path_factory.mktemp("fleet") / "secret"
+    secret.write_bytes(os.urandom(32))
+    secret.chmod(0o600)
+    return ["--secret", str(secret)]
+
+
 @contextmanager
-def victim(net: Net, *words: str | Path) -> Iterator[Victim]:
+def victim(net: Net, trust: list[str], *words: str | Path) -> Iterator[Victim]:
     with netns.inside(net.namespace("b")):
-        made = Victim(*words)
+        made = Victim(*words, *trust)
     try:
         made.until_said("listening on")
         yield made
@@ -91,10 +103,10 @@ def victim(net: Net, *words: str | Path) -> Iterator[Victim]:
 
 
 @contextmanager
-def hostile(net: Net, attack: str, port: int = PORT) -> Iterator[str]:
+def hostile(net: Net, trust: list[str], attack: str, port: int = PORT) -> Iterator[str]:
     """Runs an attack from x during the body; yields the line that it prints when established."""
     program = Path(__file__).with_name("hostile.py")
-    command = [sys.executable, program, attack, ADDRESSES["b"], str(port)]
+    command = [sys.executable, program, attack, ADDRESSES["b"], str(port), *trust[1:2]]
     with (
         netns.inside(net.namespace("x")),
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
@@ -107,7 +119,8 @@ def hostile(net: Net, attack: str, port: int = PORT) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def small_disk(trust: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A disk of its own for each receiver."""
     folder = tmp_path_factory.mktemp("small")
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", folder]
     subprocess.run(mount, check=True)
@@ -118,37 +131,37 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def receiver(hosts: Net, small_disk: Path) -> Iterator[Victim]:
+def receiver(hosts: Net, trust: list[str], small_disk: Path) -> Iterator[Victim]:
     words = ("recv", "--overwrite", "--idle", str(IDLE_SECONDS), "--output", small_disk)
-    with victim(hosts, *words) as made:
+    with victim(hosts, trust, *words) as made:
         yield made
 
 
-def serves(net: Net, folder: Path, inbox: Path, port: int = PORT) -> None:
+def serves(net: Net, trust: list[str], folder: Path, inbox: Path, port: int = PORT) -> None:
     """An honest sender is served."""
     data = os.urandom(4 * MIB)
     (folder / "honest").write_bytes(data)
-    net.mrc("a", "send", folder / "honest", f"{ADDRESSES['b']}:{port}").ends(0)
+    net.mrc("a", "send", folder / "honest", f"{ADDRESSES['b']}:{port}", *trust).ends(0)
     assert (inbox / "honest").read_bytes() == data
 
 
 def test_recv__a_peer_with_markup_offers_the_whole_disk_and_stays(
-    net: Net, receiver: Victim, small_disk: Path, tmp_path: Path
+    net: Net, trust: list[str], receiver: Victim, small_disk: Path, tmp_path: Path
 ) -> None:
-    with hostile(net, "disk") as answer:
+    with hostile(net, trust, "disk") as answer:
         assert answer == "accept\n"
         receiver.until_said("from [/]")
         free = os.statvfs(small_disk)
         assert free.f_bavail * free.f_frsize > DISK_BYTES - MIB
-        serves(net, tmp_path, small_disk)
+        serves(net, trust, tmp_path, small_disk)
         receiver.until_said(f"[/]: no progress for {IDLE_SECONDS:g} s")
     assert receiver.process.poll() is None
 
 
 def test_recv__names_of_programs_and_terminals(
-    net: Net, receiver: Victim, small_disk: Path
+    net: Net, trust: list[str], receiver: Victim, small_disk: Path
 ) -> None:
-    with hostile(net, "names") as answers:
+    with hostile(net, trust, "names") as answers:
         said = json.loads(answers)
     assert [answer["type"] for answer in said] == ["refuse"] * 4
     assert all("--any-name" in answer["error"] for answer in said)
@@ -158,38 +171,54 @@ def test_recv__names_of_programs_and_terminals(
 
 
 def test_recv__messages_that_nobody_reads(
-    net: Net, receiver: Victim, small_disk: Path, tmp_path: Path
+    net: Net, trust: list[str], receiver: Victim, small_disk: Path, tmp_path: Path
 ) -> None:
     before, most = receiver.memory("VmRSS"), receiver.memory("VmHWM")
-    with hostile(net, "unread"):
+    with hostile(net, trust, "unread"):
         receiver.until_said("sent a frame without credit")
     assert receiver.memory("VmHWM") - most < 16 * MIB
-    serves(net, tmp_path, small_disk)
+    serves(net, trust, tmp_path, small_disk)
     assert receiver.memory("VmRSS") - before < 32 * MIB, "with the code and buffers of a transfer"
 
 
-def test_recv__once_is_not_for_who_sends_nothing(net: Net, tmp_path: Path) -> None:
+def test_recv__once_is_not_for_who_sends_nothing(
+    net: Net, trust: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
     words = ("recv", "--once", "--port", str(ONCE_PORT), "--output", tmp_path / "in")
-    with victim(net, *words) as receiver, hostile(net, "disk", ONCE_PORT) as answer:
+    with victim(net, trust, *words) as receiver, hostile(net, trust, "disk", ONCE_PORT) as answer:
         assert answer == "accept\n"
-        serves(net, tmp_path, tmp_path / "in", ONCE_PORT)
+        serves(net, trust, tmp_path, tmp_path / "in", ONCE_PORT)
         assert receiver.process.wait(10) == 0
     assert os.listdir(tmp_path / "in") == ["honest"]
 
 
-def test_perf__plans_beyond_the_memory_for_peers(net: Net) -> None:
+def test_perf__plans_beyond_the_memory_for_peers(net: Net, trust: list[str]) -> None:
     """One host may use 72 MiB: one plan of 32 MiB, which requires 64 MiB."""
     client = ("perf", f"{ADDRESSES['b']}:{PERF_PORT}", "-n", "1M")
     server_words = ("perf", "--server", "--port", str(PERF_PORT), "--max-memory", "144M")
-    with victim(net, *server_words) as server:
-        net.mrc("a", *client).ends(0)
+    with victim(net, trust, *server_words) as server:
+        net.mrc("a", *client, *trust).ends(0)
         before = server.memory("VmRSS")
-        with hostile(net, "plans", PERF_PORT) as answers:
+        with hostile(net, trust, "plans", PERF_PORT) as answers:
             said = json.loads(answers)
             assert [answer["type"] for answer in said] == ["ready", "refuse", "refuse"]
             assert "no memory: 67108864 bytes are needed" in said[1]["error"]
             assert server.memory("VmRSS") - before < 80 * MIB
-            net.mrc("a", *client).ends(0)
+            net.mrc("a", *client, *trust).ends(0)
         server.until_said("[/]")
         server.until_memory_is_below(before + 16 * MIB)
+
+
+@pytest.mark.parametrize("trust", ["keys"], indirect=True)
+def test_recv__strangers_start_no_session(
+    net: Net, trust: list[str], receiver: Victim, tmp_path: Path
+) -> None:
+    """Who does not have the secret is refused before anything of his is read."""
+    other = tmp_path / "other"
+    other.write_bytes(os.urandom(32))
+    other.chmod(0o600)
+    for options, why in ((["--secret", str(other)], "secret is another one"), ([], "encrypted")):
+        with hostile(net, options, "disk") as answer:
+            assert answer == ""
+        receiver.until_said(why)

@@ -112,6 +112,11 @@ static void test_aead__libraries_agree(void) {
     one->mac(keys[0], nonce, parts, tags[0]);
     other->mac(keys[1], nonce, whole, tags[1]);
     CHECK_MEM_EQ(tags[0], tags[1], 16);
+    CHECK(one->check(keys[0], nonce, whole[0], tags[1]));
+    CHECK(other->check(keys[1], nonce, whole[0], tags[0]));
+    tags[1][n % 16] ^= 1;
+    CHECK(!one->check(keys[0], nonce, whole[0], tags[1]));
+    CHECK(!other->check(keys[1], nonce, whole[0], tags[1]));
   }
   drop_key(one, keys[0]);
   drop_key(other, keys[1]);

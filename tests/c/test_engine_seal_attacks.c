@@ -175,13 +175,28 @@ static int open_ack(struct mrc_seal *in, const uint8_t *bytes, size_t n) {
   return mrc_seal_open(in, arrived, n, 0, &wire, &counter);
 }
 
+/* The auditor of nonces remembers fewer than this test skips. */
+static void mac_anything(void *key, const uint8_t *nonce, const struct mrc_part parts[3],
+                         uint8_t *tag) {
+  (void)key, (void)nonce, (void)parts;
+  memset(tag, 7, MRC_TAG_BYTES);
+}
+
+static bool check_last(void *key, const uint8_t *nonce, struct mrc_part whole, const uint8_t *tag) {
+  (void)key, (void)nonce, (void)whole;
+  return tag[MRC_TAG_BYTES - 1] == 7;
+}
+
 /* Within an epoch the distance of the counter alone makes a packet too old: long before the PSNs
    come round. */
 static void test_replay__ends_at_its_distance(void) {
+  struct mrc_aead aead = mrc_sealer;
+  aead.mac = mac_anything;
+  aead.check = check_last;
   struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
-  struct mrc_seal *out = mrc_seal_new(&mrc_sealer, 8, &attr, 30);
+  struct mrc_seal *out = mrc_seal_new(&aead, 8, &attr, 30);
   attr = (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
-  struct mrc_seal *in = mrc_seal_new(&mrc_sealer, 9, &attr, 30);
+  struct mrc_seal *in = mrc_seal_new(&aead, 9, &attr, 30);
   CHECK(out != NULL && in != NULL);
   uint8_t first[MOST_BYTES], second[MOST_BYTES], newest[MOST_BYTES];
   const size_t n = seal_ack(out, first);

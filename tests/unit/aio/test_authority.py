@@ -100,27 +100,41 @@ async def test_no_name__the_address_counts(ca: TestAuthority, connecting: Securi
     ("begins", "ends", "words"), [(-3, -2, "has expired"), (2, 3, "is not valid yet")]
 )
 async def test_dates__of_either_side(
-    connecting: Security, listening: Security, ca: TestAuthority, begins: int, ends: int, words: str
+    connecting: Security,
+    listening: Security,
+    ca: TestAuthority,
+    begins: int,
+    ends: int,
+    words: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Both sides learn why: the one that must act, and the one that refuses."""
     theirs = ca.issue(B, file="late", begins=begins, ends=ends)
     why = await refused(connecting, dataclasses.replace(listening, authority=theirs))
     assert "127.0.0.1: its certificate" in why and words in why and CLOCKS in why
+    assert f"{theirs.certificate}: this certificate {words}" in caplog.text
+    caplog.clear()
     ours = ca.issue(A, file="late", begins=begins, ends=ends)
     why = await refused(dataclasses.replace(connecting, authority=ours), listening)
     assert str(ours.certificate) in why and words in why and CLOCKS in why
+    assert f"127.0.0.1: its certificate {words}" in caplog.text
 
 
 async def test_authority__another_one(
-    connecting: Security, listening: Security, tmp_path: Path
+    connecting: Security, listening: Security, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Both sides learn why."""
     other = TestAuthority(tmp_path, "other")
     theirs = dataclasses.replace(listening, authority=other.issue(B, file="x"))
     assert "not of this host's authority" in await refused(connecting, theirs)
-    # The listening side alone has another authority: it refuses without a word of its own.
+    assert "does not know this host's authority: both hosts need the same --ca" in caplog.text
+    caplog.clear()
+    # The listening side alone has another authority.
     assert listening.authority is not None
     mixed = dataclasses.replace(listening.authority, ca=other.ca)
     why = await refused(connecting, dataclasses.replace(listening, authority=mixed))
-    assert "did not take this host's certificate" in why and "its log says why" in why
+    assert "does not know this host's authority: both hosts need the same --ca" in why
+    assert "not of this host's authority" in caplog.text
 
 
 async def test_authority__beside_keys(
@@ -128,7 +142,7 @@ async def test_authority__beside_keys(
 ) -> None:
     ours, theirs = load(tmp_path / "a.pem"), load(tmp_path / "b.pem")
     key = Security(identity=ours.path, peer=theirs.fingerprint)
-    assert "--ca" in await refused(key, listening)
+    assert "requires a certificate of its authority: --ca" in await refused(key, listening)
     keys = Security(identity=theirs.path, allow=(ours.fingerprint,))
     assert "is of no authority" in await refused(connecting, keys)
 
@@ -191,7 +205,7 @@ async def test_files__a_new_authority_ends_the_old_one(
         old = TestAuthority(tmp_path, "old").issue(A, file="old")
         stale = Security(authority=dataclasses.replace(old, ca=ca.ca), peer=B)
         async with mrc.Context(dataclasses.replace(config, security=stale)) as late:
-            with pytest.raises(ConnectError, match="did not take this host's certificate"):
+            with pytest.raises(ConnectError, match="does not know this host's authority"):
                 await late.connect("127.0.0.1", listener.port, timeout=5)
 
 

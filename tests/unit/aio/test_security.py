@@ -63,12 +63,16 @@ async def test_key__one_that_may_not(ours: Identity, theirs: Identity) -> None:
     assert ours.fingerprint in why and "--allow" in why
 
 
-async def test_key__of_another_host(ours: Identity, theirs: Identity) -> None:
+async def test_key__of_another_host(
+    ours: Identity, theirs: Identity, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both sides learn why."""
     why = await refused(
         Security(identity=ours.path, peer=ours.fingerprint),
         Security(identity=theirs.path, allow_any=True),
     )
-    assert f"is {theirs.fingerprint}, not {ours.fingerprint}" in why
+    assert f"is {theirs.fingerprint}, not {ours.fingerprint}: compare that with: mrc key" in why
+    assert f"is {theirs.fingerprint}, not {ours.fingerprint}" in caplog.text
 
 
 async def test_known_hosts__first_asked_then_remembered_then_changed(
@@ -155,7 +159,7 @@ async def test_code__a_wrong_one_is_the_only_guess(theirs: Identity) -> None:
                     await one.connect("127.0.0.1", listener.port, timeout=5)
                 said.append(str(caught.value))
     assert "code is wrong" in said[0]
-    assert "not a one-time code" in said[1]
+    assert "no one-time code any more: start mrc recv --code again" in said[1]
 
 
 async def test_downgrade__is_refused(ours: Identity, theirs: Identity) -> None:

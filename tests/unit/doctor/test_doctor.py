@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 from printed import printed
 
+from mrc.binding import native
 from mrc.cli.doctor import line, summary
 from mrc.cli.main import main
 from mrc.doctor import host, kernel
@@ -47,6 +50,35 @@ def test_doctor__exits_by_whether_mrc_can_run(
         "name": "netem", "state": "limited", "found": "the kernel has no netem",
         "consequence": "no delays", "remedy": "--fabric emulated",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("library", "state", "remedy"),
+    [
+        ("IPsec-MB", State.OK, ""),
+        ("libcrypto", State.LIMITED, "apt-get install libipsec-mb1"),
+        (None, State.LIMITED, "apt-get install libssl3; unset MRC_AEAD=libcrypto"),
+    ],
+)
+def test_sealing__names_the_library(
+    library: str | None, state: State, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library is None:
+        monkeypatch.setenv("MRC_AEAD", "libcrypto")
+    monkeypatch.setattr(native, "aead_name", lambda: library)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    found = host._sealing()
+    assert found.state is state and found.remedy.startswith(remedy)
+    assert bool(found.consequence) == (state is not State.OK)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")  # has no IPsec-MB
+    assert (host._sealing().state is State.OK) == (library is not None)
+
+
+def test_sealing__is_one_of_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rootless, "is_allowed", lambda: True)
+    monkeypatch.setattr(kernel, "examine", dict)
+    found = {each.name: each for each in host.examine()}["sealed packets"]
+    assert found.found == native.aead_name()
 
 
 def test_examine__what_is_not_good_comes_with_consequence_and_remedy(

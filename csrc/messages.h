@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages with tags between peers, by a context: for programs in C, and for mrc.messaging. */
+#ifndef MRC_MESSAGES_H
+#define MRC_MESSAGES_H
+
+#include "mrc.h"
+
+/* cdef begin */
+
+#define MRC_MSG_ANY 0xFFFFFFFF /* RECV: from any peer */
+
+enum mrc_msg_kind { MRC_MSG_SEND, MRC_MSG_RECV };
+
+/* One operation. */
+struct mrc_msg_post {
+  uint64_t cookie;  /* copied to its completion */
+  uint64_t address; /* of memory that stays valid until the completion; ignored for 0 bytes */
+  uint64_t bytes;   /* SEND: length. RECV: room */
+  uint64_t tag;
+  uint64_t ignore;     /* RECV: bits of the tag that do not count; 0: all count */
+  uint32_t space;      /* operations of different spaces never match */
+  uint32_t peer;       /* number of a peer; RECV: or MRC_MSG_ANY */
+  uint8_t kind;        /* enum mrc_msg_kind */
+  uint8_t exact;       /* RECV, one peer and tag: the sender sends exactly `bytes` */
+  uint8_t reserved[6]; /* 0 */
+};
+
+/* One operation that ended. */
+struct mrc_msg_done {
+  uint64_t cookie;
+  uint64_t bytes; /* sent, or received; with -EMSGSIZE the length of the message */
+  uint64_t tag; /* of the message */
+  uint32_t space;
+  uint32_t peer;
+  int32_t result; /* 0; -ECANCELED; -EMSGSIZE: no room for the message; -EPROTO: the peer broke the
+                     protocol; -ECONNRESET, -ETIMEDOUT: its QP failed; -ENOSPC: no memory region */
+  uint8_t kind;   /* enum mrc_msg_kind */
+  uint8_t reserved[3];
+};
+
+/* Where a peer may write its frames. */
+struct mrc_msg_inbox {
+  uint64_t address;
+  uint32_t rkey;
+  uint32_t max_wimm; /* immediates in flight that its QP accepts */
+};
+
+/* Limits of a QP, as in struct mrc_qp_attr. */
+struct mrc_msg_limits {
+  uint32_t sq_depth; /* at least 16 */
+  uint32_t max_wimm;
+};
+
+/* The pointer of MRC_COMMAND_MSG_OPEN. */
+struct mrc_msg_opening {
+  struct mrc_msg_limits limits;
+  struct mrc_msg_inbox inbox; /* filled in: for the other side's MRC_COMMAND_MSG_CONNECT */
+};
+
+/* Called on the datapath thread for each operation that ended; must be quick, and may post. */
+typedef void mrc_msg_sink(void *user, const struct mrc_msg_done *done);
+
+/* Opens a space. Without a sink its completions wait for mrc_ctx_msg_poll, and mrc_ctx_fd is
+   readable. These functions may be called by any thread, several at once, but not for a polled
+   context from another thread than its caller's. -EEXIST, -ENOMEM, -ECHILD. */
+int mrc_ctx_msg_space(mrc_ctx *ctx, uint32_t space, mrc_msg_sink *sink, void *user);
+/* No sink is called after it returns. Operations of the space go on, without completions: cancel or
+   await them first. -ENOENT. May not be called from a sink. */
+int mrc_ctx_msg_close_space(mrc_ctx *ctx, uint32_t space);
+/* Queues operations for the datapath. 0, or -ENOMEM, -ECHILD; none is queued then. A wrong one ends
+   with -EINVAL, one of too many with -ENOBUFS. */
+int mrc_ctx_msg_post(mrc_ctx *ctx, const struct mrc_msg_post *posts, int n);
+/* Asks to cancel an operation, whose completion comes in any case. */
+int mrc_ctx_msg_cancel(mrc_ctx *ctx, uint32_t space, uint64_t cookie);
+/* Copies up to n completions of spaces without a sink and returns their number. Call it after
+   mrc_ctx_poll. */
+int mrc_ctx_msg_poll(mrc_ctx *ctx, struct mrc_msg_done *done, int n);
+
+/* cdef end */
+
+#endif

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "msg/incoming.h"
+
+#include <endian.h>
+#include <errno.h>
+
+#include "msg/match.h"
+#include "msg/operations.h"
+#include "msg/outgoing.h"
+
+enum verdict { TAKEN, WAIT, WRONG };
+
+static enum verdict taken_if(bool good) { return good ? TAKEN : WRONG; }
+
+/* ---- receives ---- */
+
+static void deliver(struct mrc_msg *msg, struct mrc_msg_op *op,
+                    const struct mrc_msg_record *record, const uint8_t *bytes) {
+  const uint64_t n = record->bytes;
+  op->bytes = n;
+  op->post.tag = record->tag;
+  if (n > 0 && n <= op->post.bytes) memcpy((void *)(uintptr_t)op->post.address, bytes, n);
+  mrc_msg_finish(msg, op, n <= op->post.bytes ? 0 : -EMSGSIZE);
+}
+
+/* A receive without a CTS takes an announced message. False: too many answers. */
+static bool grant(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
+                  const struct mrc_msg_record *rts) {
+  const bool room = rts->bytes <= op->post.bytes;
+  mrc_msg_op_join(op, peer);
+  op->bytes = rts->bytes;
+  op->post.tag = rts->tag;
+  if (!room || !mrc_msg_op_register(msg, op, rts->bytes)) {
+    mrc_msg_finish(msg, op, room ? -ENOSPC : -EMSGSIZE);
+    return mrc_msg_answer(msg, peer, MRC_MSG_TRUNCATED, rts->id);
+  }
+  mrc_node_leave(&op->node);
+  op->state = MRC_MSG_MATCHED;
+  op->theirs = rts->id;
+  mrc_msg_say(msg, peer, op, MRC_MSG_CTS);
+  return true;
+}
+
+/* The message for which a receive has asked is announced. */
+static void announce(struct mrc_msg *msg, struct mrc_msg_op *op, const struct mrc_msg_record *rts) {
+  mrc_node_leave(&op->node);
+  if (op->record == MRC_MSG_CANCEL) mrc_node_leave(&op->out); /* too late */
+  op->state = MRC_MSG_MATCHED;
+  op->bytes = rts->bytes;
+  op->theirs = rts->id; /* for a CTS that has not left yet */
+  if (op->arrived) mrc_msg_finish(msg, op, op->result);
+}
+
+static void ask(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op) {
+  if (!mrc_msg_op_register(msg, op, op->post.bytes)) return; /* waits for the RTS instead */
+  op->state = MRC_MSG_ASKED;
+  mrc_msg_say(msg, peer, op, MRC_MSG_CTS);
+}
+
+struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op) {
+  struct mrc_msg_entry *entry = mrc_msg_match_message(msg, &op->post);
+  bool good = true;
+  op->state = MRC_MSG_POSTED;
+  if (entry == NULL) {
+    const struct mrc_msg_post *post = &op->post;
+    const bool exact = post->exact && post->peer != MRC_MSG_ANY && post->ignore == 0 &&
+                       post->bytes > msg->config.eager_bytes;
+    mrc_list_append(&msg->posted, &op->node);
+    if (exact && !mrc_msg_is_ambiguous(msg, op)) ask(msg, msg->peers[post->peer], op);
+    return NULL;
+  }
+  struct mrc_msg_peer *peer = msg->peers[entry->peer];
+  op->peer = entry->peer;
+  if (entry->record.kind == MRC_MSG_EAGER)
+    deliver(msg, op, &entry->record, entry->bytes);
+  else
+    good = grant(msg, peer, op, &entry->record);
+  mrc_msg_drop(peer, entry);
+  if (peer->error != 0) return NULL;
+  return good && mrc_msg_read(msg, peer) ? NULL : peer; /* a frame may have waited for the room */
+}
+
+/* ---- sends ---- */
+
+/* A send has its place. False: too many answers. */
+static bool take_cts(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
+                     const struct mrc_msg_record *cts) {
+  const bool room = op->bytes <= cts->bytes;
+  if (!room || !mrc_msg_op_register(msg, op, op->bytes)) {
+    mrc_msg_finish(msg, op, room ? -ENOSPC : -EMSGSIZE);
+    return mrc_msg_answer(msg, peer, MRC_MSG_REFUSE, cts->id);
+  }
+  if (op->record == MRC_MSG_WITHDRAW) mrc_node_leave(&op->out); /* too late */
+  op->state = MRC_MSG_WRITING;
+  op->address = cts->address;
+  op->rkey = cts->rkey;
+  op->theirs = cts->id;
+  mrc_node_leave(&op->node);
+  mrc_list_append(&peer->writing, &op->node);
+  mrc_msg_mark(msg, peer);
+  return true;
+}
+
+bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op) {
+  if (op->bytes <= msg->config.eager_bytes) {
+    op->state = MRC_MSG_QUEUED;
+    mrc_msg_say(msg, peer, op, MRC_MSG_EAGER);
+    return true;
+  }
+  struct mrc_msg_entry *request = mrc_msg_match_request(peer, op);
+  op->state = MRC_MSG_WAITING;
+  mrc_list_append(&peer->waiting, &op->node);
+  mrc_msg_say(msg, peer, op, MRC_MSG_RTS);
+  if (request == NULL) return true;
+  const struct mrc_msg_record cts = request->record;
+  mrc_msg_drop(peer, request);
+  return take_cts(msg, peer, op, &cts) && mrc_msg_read(msg, peer);
+}
+
+/* ---- records ---- */
+
+static enum verdict on_eager(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                             const struct mrc_msg_record *record, const uint8_t *bytes) {
+  struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer->number, record);
+  if (op == NULL) return mrc_msg_keep(msg, peer, record, bytes) ? TAKEN : WAIT;
+  op->peer = peer->number;
+  if (op->state == MRC_MSG_POSTED) {
+    deliver(msg, op, record, bytes);
+    return TAKEN;
+  }
+  /* Its message was to be a long one, and the peer may know where to write that. */
+  const bool left = !mrc_node_joined(&op->out);
+  op->bytes = record->bytes;
+  op->result = -EMSGSIZE;
+  if (left) {
+    op->state = MRC_MSG_CANCELLING;
+    mrc_msg_say(msg, peer, op, MRC_MSG_CANCEL);
+  } else {
+    mrc_msg_finish(msg, op, op->result);
+  }
+  return TAKEN;
+}
+
+static enum verdict on_rts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                           const struct mrc_msg_record *record) {
+  struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer->number, record);
+  if (op == NULL) return mrc_msg_keep(msg, peer, record, NULL) ? TAKEN : WAIT;
+  if (op->state == MRC_MSG_POSTED) return taken_if(grant(msg, peer, op, record));
+  announce(msg, op, record);
+  return TAKEN;
+}
+
+static bool is_waiting(const struct mrc_msg_op *op) {
+  return op != NULL && (op->state == MRC_MSG_WAITING || op->state == MRC_MSG_WITHDRAWN_ASKED);
+}
+
+static enum verdict on_cts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                           const struct mrc_msg_record *record) {
+  struct mrc_msg_op *op;
+  if (record->other != 0) {
+    op = mrc_msg_op_at(msg, record->other, peer->number, MRC_MSG_SEND);
+    if (!is_waiting(op)) return WRONG;
+  } else {
+    op = mrc_msg_match_send(peer, record);
+    if (op == NULL) return mrc_msg_keep(msg, peer, record, NULL) ? TAKEN : WAIT;
+  }
+  return taken_if(take_cts(msg, peer, op, record));
+}
+
+static enum verdict on_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t id,
+                              enum mrc_msg_record_kind what, enum mrc_msg_record_kind answer) {
+  if (!mrc_msg_forget(msg, peer, what, id)) return TAKEN; /* an operation has taken it */
+  return taken_if(mrc_msg_answer(msg, peer, answer, id));
+}
+
+/* Ends an operation that is in one of two states. */
+static enum verdict on_end(struct mrc_msg *msg, struct mrc_msg_op *op, uint8_t one, uint8_t other,
+                           int result) {
+  if (op == NULL || (op->state != one && op->state != other)) return WRONG;
+  mrc_msg_finish(msg, op, op->result != 0 ? op->result : result);
+  return TAKEN;
+}
+
+static enum verdict on_refuse(struct mrc_msg *msg, struct mrc_msg_op *op) {
+  const bool asked = op != NULL && op->state == MRC_MSG_ASKED;
+  return on_end(msg, op, asked ? MRC_MSG_ASKED : MRC_MSG_CANCELLING, MRC_MSG_MATCHED, -EMSGSIZE);
+}
+
+static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                              const struct mrc_msg_record *record, const uint8_t *at) {
+  const uint32_t id = record->id;
+  struct mrc_msg_op *send = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_SEND);
+  struct mrc_msg_op *receive = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_RECV);
+  switch ((enum mrc_msg_record_kind)record->kind) {
+    case MRC_MSG_EAGER:
+      return on_eager(msg, peer, record, mrc_msg_eager(at));
+    case MRC_MSG_RTS:
+      return on_rts(msg, peer, record);
+    case MRC_MSG_CTS:
+      return on_cts(msg, peer, record);
+    case MRC_MSG_CANCEL:
+      return on_forget(msg, peer, id, MRC_MSG_CTS, MRC_MSG_CANCELLED);
+    case MRC_MSG_WITHDRAW:
+      return on_forget(msg, peer, id, MRC_MSG_RTS, MRC_MSG_WITHDRAWN);
+    case MRC_MSG_CANCELLED:
+      return on_end(msg, receive, MRC_MSG_CANCELLING, MRC_MSG_CANCELLING, -ECANCELED);
+    case MRC_MSG_WITHDRAWN:
+      return on_end(msg, send, MRC_MSG_WITHDRAWN_ASKED, MRC_MSG_WITHDRAWN_ASKED, -ECANCELED);
+    case MRC_MSG_REFUSE:
+      return on_refuse(msg, receive);
+    case MRC_MSG_TRUNCATED:
+      return on_end(msg, send, MRC_MSG_WAITING, MRC_MSG_WITHDRAWN_ASKED, -EMSGSIZE);
+  }
+  return WRONG;
+}
+
+/* ---- frames ---- */
+
+/* Reads a frame from `offset`; the peer may change it meanwhile, so each word is read once. */
+static enum verdict read_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+  const uint32_t slot = peer->frames_read % MRC_MSG_SLOTS;
+  const uint8_t *frame = peer->inbox + (size_t)slot * MRC_MSG_SLOT_BYTES;
+  if (peer->offset == 0) {
+    uint32_t read;
+    memcpy(&read, frame, sizeof read);
+    if (!mrc_msg_credited(msg, peer, le32toh(read), UINT32_MAX)) return WRONG;
+    peer->offset = MRC_MSG_FRAME_HEADER;
+  }
+  while (peer->offset < peer->sizes[slot]) {
+    struct mrc_msg_record record;
+    const uint8_t *at = frame + peer->offset;
+    const size_t bytes = mrc_msg_decode(at, peer->sizes[slot] - peer->offset, &record);
+    if (bytes == 0 || peer->error != 0) return WRONG;
+    const enum verdict verdict = on_record(msg, peer, &record, at);
+    if (verdict != TAKEN) return verdict;
+    peer->offset += (uint32_t)bytes;
+  }
+  peer->offset = 0;
+  peer->frames_read++;
+  msg->counters.frames_read++;
+  mrc_msg_mark(msg, peer);
+  return TAKEN;
+}
+
+bool mrc_msg_read(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+  while (peer->frames_read != peer->frames_in) {
+    const enum verdict verdict = read_frame(msg, peer);
+    if (verdict == WAIT) msg->counters.stalls++;
+    if (verdict != TAKEN) return verdict == WAIT;
+  }
+  return true;
+}
+
+static bool on_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t number,
+                     uint32_t bytes) {
+  if (number != (peer->frames_in & MRC_MSG_NUMBER)) return false;
+  if (peer->frames_in - peer->credit_told >= MRC_MSG_SLOTS) return false;
+  if (bytes < MRC_MSG_FRAME_HEADER || bytes > MRC_MSG_SLOT_BYTES) return false;
+  peer->sizes[peer->frames_in++ % MRC_MSG_SLOTS] = (uint16_t)bytes;
+  return mrc_msg_read(msg, peer);
+}
+
+static bool on_data(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t id) {
+  struct mrc_msg_op *op = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_RECV);
+  if (op == NULL || op->key == 0 || op->arrived) return false;
+  if (op->record == MRC_MSG_CTS && mrc_node_joined(&op->out)) return false; /* nobody knows where */
+  if (op->state == MRC_MSG_MATCHED) {
+    mrc_msg_finish(msg, op, op->result);
+    return true;
+  }
+  op->arrived = true; /* its RTS is in a frame that waits */
+  return op->state == MRC_MSG_ASKED || op->state == MRC_MSG_CANCELLING;
+}
+
+bool mrc_msg_on_imm(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t imm, uint32_t bytes) {
+  const uint32_t number = imm & MRC_MSG_NUMBER;
+  switch (imm >> 30) {
+    case MRC_MSG_IMM_DATA:
+      return on_data(msg, peer, number);
+    case MRC_MSG_IMM_FRAME:
+      return on_frame(msg, peer, number, bytes);
+    case MRC_MSG_IMM_CREDIT:
+      return mrc_msg_credited(msg, peer, number, MRC_MSG_NUMBER);
+    default:
+      return false;
+  }
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What comes from a peer: immediates, and frames of records. */
+#ifndef MRC_MSG_INCOMING_H
+#define MRC_MSG_INCOMING_H
+
+#include "msg/state.h"
+
+/* Takes an immediate. False: the peer broke the protocol. */
+bool mrc_msg_on_imm(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t imm, uint32_t bytes);
+/* Reads the frames that arrived, up to one that has to wait. False as above. */
+bool mrc_msg_read(struct mrc_msg *msg, struct mrc_msg_peer *peer);
+/* Matches a receive with what came before it, or lets it wait. A peer that broke the protocol
+   meanwhile, or NULL. */
+struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op);
+/* The same for a send; false: the peer broke the protocol. */
+bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op);
+
+#endif

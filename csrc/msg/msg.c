@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "msg/msg.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "msg/incoming.h"
+#include "msg/match.h"
+#include "msg/operations.h"
+#include "msg/outgoing.h"
+
+enum {
+  DEFAULT_PEERS = 256,
+  DEFAULT_OPERATIONS = 1 << 14,
+  DEFAULT_HEAP_BYTES = 1 << 20,
+  DEFAULT_EAGER_BYTES = 4096,
+  LEAST_DEPTH = 16,
+  PAGE = 4096
+};
+
+/* ---- the module ---- */
+
+static bool set_defaults(struct mrc_msg_config *config) {
+  if (config->max_peers == 0) config->max_peers = DEFAULT_PEERS;
+  if (config->max_operations == 0) config->max_operations = DEFAULT_OPERATIONS;
+  if (config->heap_bytes == 0) config->heap_bytes = DEFAULT_HEAP_BYTES;
+  if (config->eager_bytes == 0) config->eager_bytes = DEFAULT_EAGER_BYTES;
+  return config->engine != NULL && config->done != NULL &&
+         config->max_operations <= MRC_MSG_MAX_OPERATIONS && config->max_peers <= 1 << 16 &&
+         config->eager_bytes <= MRC_MSG_MOST_EAGER &&
+         config->heap_bytes >= 2 * MRC_MSG_SLOT_BYTES; /* any one message fits */
+}
+
+struct mrc_msg *mrc_msg_new(const struct mrc_msg_config *config) {
+  struct mrc_msg *msg = calloc(1, sizeof *msg);
+  if (msg == NULL) return NULL;
+  msg->config = *config;
+  bool good = set_defaults(&msg->config);
+  msg->secret = (struct mrc_secret){.key = {config->seed[0], config->seed[1]}};
+  mrc_list_init(&msg->posted);
+  mrc_list_init(&msg->unexpected);
+  mrc_list_init(&msg->busy);
+  good = good && mrc_msg_ops_init(msg) == 0;
+  if (good) msg->peers = calloc(msg->config.max_peers, sizeof(struct mrc_msg_peer *));
+  good = good && msg->peers != NULL && mrc_keymap_init(&msg->by_qpn, msg->config.max_peers) == 0;
+  if (good) return msg;
+  free(msg->ops);
+  free(msg->peers);
+  free(msg);
+  return NULL;
+}
+
+const struct mrc_msg_counters *mrc_msg_counters(const struct mrc_msg *msg) {
+  return &msg->counters;
+}
+
+/* ---- peers ---- */
+
+static struct mrc_msg_peer *peer_at(const struct mrc_msg *msg, uint32_t number) {
+  return number < msg->config.max_peers ? msg->peers[number] : NULL;
+}
+
+static void free_peer(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+  if (peer->inbox_key != 0) mrc_mr_deregister(msg->config.engine, peer->inbox_key);
+  if (peer->outbox_key != 0) mrc_mr_deregister(msg->config.engine, peer->outbox_key);
+  free(peer->inbox);
+  free(peer->outbox);
+  free(peer->answers);
+  free(peer);
+}
+
+static struct mrc_msg_peer *new_peer(struct mrc_msg *msg, uint32_t qpn,
+                                     const struct mrc_msg_limits *limits) {
+  struct mrc_msg_peer *peer = calloc(1, sizeof *peer);
+  if (peer == NULL) return NULL;
+  peer->qpn = qpn;
+  peer->limits = *limits;
+  mrc_list_init(&peer->out);
+  mrc_list_init(&peer->waiting);
+  mrc_list_init(&peer->writing);
+  mrc_list_init(&peer->operations);
+  mrc_list_init(&peer->requests);
+  peer->inbox = aligned_alloc(PAGE, MRC_MSG_INBOX_BYTES);
+  peer->outbox = aligned_alloc(PAGE, MRC_MSG_INBOX_BYTES);
+  peer->answers = calloc(MRC_MSG_MAX_ANSWERS, sizeof *peer->answers);
+  if (peer->inbox != NULL && peer->outbox != NULL && peer->answers != NULL) {
+    memset(peer->inbox, 0, MRC_MSG_INBOX_BYTES);
+    peer->inbox_key =
+        mrc_msg_register(msg, (uintptr_t)peer->inbox, MRC_MSG_INBOX_BYTES, MRC_ACCESS_REMOTE_WRITE);
+    peer->outbox_key =
+        mrc_msg_register(msg, (uintptr_t)peer->outbox, MRC_MSG_INBOX_BYTES, MRC_ACCESS_LOCAL_READ);
+    if (peer->inbox_key != 0 && peer->outbox_key != 0) return peer;
+  }
+  free_peer(msg, peer);
+  return NULL;
+}
+
+int mrc_msg_open(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits *limits,
+                 struct mrc_msg_inbox *inbox) {
+  uint32_t number = 0;
+  while (number < msg->config.max_peers && msg->peers[number] != NULL)
+    number++;
+  if (number == msg->config.max_peers) return -ENOSPC;
+  if (limits->sq_depth < LEAST_DEPTH || limits->max_wimm < 1) return -EINVAL;
+  if (mrc_msg_owns(msg, qpn)) return -EEXIST;
+  struct mrc_msg_peer *peer = new_peer(msg, qpn, limits);
+  if (peer == NULL) return -ENOMEM;
+  const int error = mrc_keymap_put(&msg->by_qpn, qpn, number);
+  mrc_assert(error == 0);
+  peer->number = number;
+  msg->peers[number] = peer;
+  *inbox = (struct mrc_msg_inbox){.address = (uintptr_t)peer->inbox, .rkey = peer->inbox_key,
+                                  .max_wimm = limits->max_wimm};
+  return (int)number;
+}
+
+int mrc_msg_connect(struct mrc_msg *msg, uint32_t number, const struct mrc_msg_inbox *inbox) {
+  struct mrc_msg_peer *peer = peer_at(msg, number);
+  if (peer == NULL || peer->connected || inbox->max_wimm < 1) return -EINVAL;
+  peer->theirs = *inbox;
+  peer->connected = true;
+  mrc_msg_mark(msg, peer);
+  return 0;
+}
+
+bool mrc_msg_is_idle(const struct mrc_msg *msg, uint32_t number) {
+  const struct mrc_msg_peer *peer = peer_at(msg, number);
+  if (peer == NULL || peer->error != 0) return true;
+  return peer->wrs == 0 && peer->answers_n == 0 && mrc_list_is_empty(&peer->out) &&
+         mrc_list_is_empty(&peer->writing);
+}
+
+static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint64_t now_ns) {
+  if (peer->error != 0) return;
+  peer->error = error;
+  mrc_qp_modify(msg->config.engine, peer->qpn, MRC_QP_ERROR, NULL, now_ns); /* it may be there */
+  struct mrc_node *next;
+  for (struct mrc_node *node = peer->operations.next; node != &peer->operations; node = next) {
+    struct mrc_msg_op *op = MRC_MSG_OP(owner, node);
+    next = node->next;
+    if (op->writes == 0)
+      mrc_msg_finish(msg, op, error);
+    else /* it ends when its writes are flushed, and its memory is read no longer */
+      op->result = error;
+  }
+  peer->answers_n = 0;
+  mrc_msg_forget_promises(msg, peer);
+  mrc_node_leave(&peer->busy);
+}
+
+void mrc_msg_fail(struct mrc_msg *msg, uint32_t number, int error, uint64_t now_ns) {
+  struct mrc_msg_peer *peer = peer_at(msg, number);
+  if (peer != NULL) fail(msg, peer, error, now_ns);
+}
+
+void mrc_msg_fail_qp(struct mrc_msg *msg, uint32_t qpn, int error, uint64_t now_ns) {
+  mrc_msg_fail(msg, mrc_keymap_get(&msg->by_qpn, qpn), error, now_ns);
+}
+
+static void violate(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
+  if (peer->error == 0) msg->counters.violations++;
+  fail(msg, peer, -EPROTO, now_ns);
+}
+
+void mrc_msg_close(struct mrc_msg *msg, uint32_t number) {
+  struct mrc_msg_peer *peer = peer_at(msg, number);
+  if (peer == NULL) return;
+  fail(msg, peer, -ECONNRESET, 0);
+  while (!mrc_list_is_empty(&peer->operations)) { /* their completions went with the QP */
+    struct mrc_msg_op *op = MRC_MSG_OP(owner, peer->operations.next);
+    op->writes = 0;
+    mrc_msg_finish(msg, op, op->result);
+  }
+  mrc_msg_forget_all(msg, peer);
+  mrc_keymap_remove(&msg->by_qpn, peer->qpn);
+  msg->peers[number] = NULL;
+  free_peer(msg, peer);
+}
+
+static void ignore(void *user, const struct mrc_msg_done *done) {
+  (void)user;
+  (void)done;
+}
+
+void mrc_msg_free(struct mrc_msg *msg) {
+  msg->config.done = ignore;
+  for (uint32_t i = 0; i < msg->config.max_peers; i++)
+    mrc_msg_close(msg, i);
+  mrc_keymap_free(&msg->by_qpn);
+  free(msg->peers);
+  free(msg->ops);
+  free(msg);
+}
+
+/* ---- operations ---- */
+
+static bool is_valid(const struct mrc_msg *msg, const struct mrc_msg_post *post) {
+  const bool any = post->kind == MRC_MSG_RECV && post->peer == MRC_MSG_ANY;
+  if (post->kind > MRC_MSG_RECV || (!any && peer_at(msg, post->peer) == NULL)) return false;
+  return post->bytes == 0 || post->address + post->bytes > post->address;
+}
+
+static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
+  struct mrc_msg_peer *peer = peer_at(msg, op->post.peer);
+  struct mrc_msg_peer *wrong = NULL;
+  op->state = op->post.kind == MRC_MSG_SEND ? MRC_MSG_WAITING : MRC_MSG_POSTED;
+  if (peer != NULL) mrc_msg_op_join(op, peer);
+  const bool ended = peer != NULL && peer->error != 0;
+  const bool came = op->post.kind == MRC_MSG_RECV && mrc_msg_match_message(msg, &op->post) != NULL;
+  if (ended && !came) /* a message that arrived before is taken all the same */
+    mrc_msg_finish(msg, op, peer->error);
+  else if (op->post.kind == MRC_MSG_RECV)
+    wrong = mrc_msg_start_receive(msg, op);
+  else if (!mrc_msg_start_send(msg, peer, op))
+    wrong = peer;
+  if (wrong != NULL) violate(msg, wrong, now_ns);
+}
+
+int mrc_msg_post(struct mrc_msg *msg, const struct mrc_msg_post *posts, int n, uint64_t now_ns) {
+  int taken = 0;
+  for (; taken < n; taken++) {
+    if (!is_valid(msg, &posts[taken])) return taken > 0 ? taken : -EINVAL;
+    struct mrc_msg_op *op = mrc_msg_op_new(msg, &posts[taken]);
+    if (op == NULL) break;
+    start(msg, op, now_ns);
+  }
+  return taken;
+}
+
+/* A record of the operation waits for its frame, so that the peer knows nothing of it. */
+static bool is_unsaid(const struct mrc_msg_op *op) { return mrc_node_joined(&op->out); }
+
+static void cancel(struct mrc_msg *msg, struct mrc_msg_op *op) {
+  struct mrc_msg_peer *peer = peer_at(msg, op->peer);
+  switch ((enum mrc_msg_state)op->state) {
+    case MRC_MSG_QUEUED:
+    case MRC_MSG_POSTED:
+      mrc_msg_finish(msg, op, -ECANCELED);
+      return;
+    case MRC_MSG_WAITING:
+    case MRC_MSG_ASKED: {
+      const bool sends = op->post.kind == MRC_MSG_SEND;
+      if (is_unsaid(op)) {
+        mrc_msg_finish(msg, op, -ECANCELED);
+        return;
+      }
+      op->state = sends ? MRC_MSG_WITHDRAWN_ASKED : MRC_MSG_CANCELLING;
+      mrc_msg_say(msg, peer, op, sends ? MRC_MSG_WITHDRAW : MRC_MSG_CANCEL);
+      return;
+    }
+    default: /* matched, or cancelled before */
+      return;
+  }
+}
+
+int mrc_msg_cancel(struct mrc_msg *msg, uint32_t space, uint64_t cookie) {
+  for (uint32_t i = 0; i < msg->config.max_operations; i++) {
+    struct mrc_msg_op *op = &msg->ops[i];
+    if (op->state == MRC_MSG_FREE || op->post.space != space || op->post.cookie != cookie) continue;
+    cancel(msg, op);
+    return 0;
+  }
+  return -ENOENT;
+}
+
+/* ---- the QPs ---- */
+
+bool mrc_msg_owns(const struct mrc_msg *msg, uint32_t qpn) {
+  return mrc_keymap_get(&msg->by_qpn, qpn) != MRC_KEYMAP_NONE;
+}
+
+static int error_of(uint8_t status) {
+  return status == MRC_WC_RETRY_EXC_ERR ? -ETIMEDOUT : -ECONNRESET;
+}
+
+void mrc_msg_take(struct mrc_msg *msg, const struct mrc_wc *wc, uint64_t now_ns) {
+  struct mrc_msg_peer *peer = peer_at(msg, mrc_keymap_get(&msg->by_qpn, wc->qpn));
+  mrc_assert(peer != NULL);
+  if (wc->opcode == MRC_WC_RECV_IMM) {
+    const bool good = peer->error != 0 || mrc_msg_on_imm(msg, peer, wc->imm, wc->bytes);
+    if (!good) violate(msg, peer, now_ns);
+    return;
+  }
+  struct mrc_msg_op *op = mrc_msg_sent(msg, peer, wc);
+  if (wc->status != MRC_WC_SUCCESS && peer->error == 0) {
+    fail(msg, peer, error_of(wc->status), now_ns); /* ends the operation too */
+    return;
+  }
+  if (op == NULL) return;
+  const bool whole = op->begun == op->bytes && wc->status == MRC_WC_SUCCESS;
+  if (whole || peer->error != 0) mrc_msg_finish(msg, op, whole ? 0 : peer->error);
+}
+
+void mrc_msg_pump(struct mrc_msg *msg, uint64_t now_ns) {
+  while (!mrc_list_is_empty(&msg->busy)) {
+    struct mrc_msg_peer *peer = MRC_NODE_OWNER(msg->busy.next, struct mrc_msg_peer, busy);
+    mrc_node_leave(&peer->busy);
+    if (!peer->connected || peer->error != 0) continue;
+    if (mrc_msg_send(msg, peer, now_ns) != 0) fail(msg, peer, -ECONNRESET, now_ns);
+  }
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "msg/operations.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum { INDEX_BITS = 16, ID_BITS = 30 };
+
+#define INDEX(id) ((id) & ((1u << INDEX_BITS) - 1))
+#define NO_OP UINT32_MAX
+
+int mrc_msg_ops_init(struct mrc_msg *msg) {
+  const uint32_t n = msg->config.max_operations;
+  msg->ops = calloc(n, sizeof *msg->ops);
+  if (msg->ops == NULL) return -ENOMEM;
+  for (uint32_t i = 0; i < n; i++) {
+    msg->ops[i].id = 1u << INDEX_BITS | i;
+    msg->ops[i].theirs = i + 1 < n ? i + 1 : NO_OP;
+  }
+  return 0;
+}
+
+struct mrc_msg_op *mrc_msg_op_new(struct mrc_msg *msg, const struct mrc_msg_post *post) {
+  if (msg->free_op == NO_OP) return NULL;
+  struct mrc_msg_op *op = &msg->ops[msg->free_op];
+  mrc_assert(op->state == MRC_MSG_FREE);
+  msg->free_op = op->theirs;
+  msg->n_ops++;
+  *op = (struct mrc_msg_op){.post = *post, .bytes = post->bytes, .id = op->id, .peer = MRC_MSG_ANY};
+  return op;
+}
+
+/* The id that the entry has next: a late word of a peer about the last one means nothing. */
+static uint32_t next_id(uint32_t id) {
+  const uint32_t next = (id + (1u << INDEX_BITS)) & ((1u << ID_BITS) - 1);
+  return next >> INDEX_BITS == 0 ? 1u << INDEX_BITS | INDEX(id) : next;
+}
+
+struct mrc_msg_op *mrc_msg_op_at(struct mrc_msg *msg, uint32_t id, uint32_t peer,
+                                 enum mrc_msg_kind kind) {
+  if (INDEX(id) >= msg->config.max_operations) return NULL;
+  struct mrc_msg_op *op = &msg->ops[INDEX(id)];
+  const bool fits = op->state != MRC_MSG_FREE && op->id == id && op->peer == peer;
+  return fits && op->post.kind == kind ? op : NULL;
+}
+
+void mrc_msg_op_join(struct mrc_msg_op *op, struct mrc_msg_peer *peer) {
+  mrc_assert(op->peer == MRC_MSG_ANY || op->peer == peer->number);
+  op->peer = peer->number;
+  mrc_list_append(&peer->operations, &op->owner);
+}
+
+uint32_t mrc_msg_register(struct mrc_msg *msg, uint64_t address, uint64_t bytes, uint32_t access) {
+  int error = -EEXIST;
+  uint32_t key = 0;
+  while (error == -EEXIST) { /* the key is in use, or 0 */
+    key = (uint32_t)mrc_secret_next(&msg->secret);
+    if (key != 0) error = mrc_mr_register(msg->config.engine, address, bytes, key, access);
+  }
+  return error == 0 ? key : 0;
+}
+
+bool mrc_msg_op_register(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t bytes) {
+  mrc_assert(op->key == 0);
+  if (bytes == 0) return true;
+  const bool sends = op->post.kind == MRC_MSG_SEND;
+  op->key = mrc_msg_register(msg, op->post.address, bytes,
+                             sends ? MRC_ACCESS_LOCAL_READ : MRC_ACCESS_REMOTE_WRITE);
+  return op->key != 0;
+}
+
+void mrc_msg_finish(struct mrc_msg *msg, struct mrc_msg_op *op, int32_t result) {
+  mrc_assert(op->state != MRC_MSG_FREE && op->writes == 0);
+  if (op->key != 0) {
+    const int error = mrc_mr_deregister(msg->config.engine, op->key);
+    mrc_assert(error == 0);
+  }
+  mrc_node_leave(&op->node);
+  mrc_node_leave(&op->out);
+  mrc_node_leave(&op->owner);
+  const struct mrc_msg_done done = {.cookie = op->post.cookie,
+                                    .bytes = op->bytes,
+                                    .tag = op->post.tag,
+                                    .space = op->post.space,
+                                    .peer = op->peer,
+                                    .result = result,
+                                    .kind = op->post.kind};
+  op->state = MRC_MSG_FREE;
+  op->id = next_id(op->id);
+  op->theirs = msg->free_op;
+  msg->free_op = INDEX(op->id);
+  msg->n_ops--;
+  msg->config.done(msg->config.user, &done);
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the modules of csrc/msg share: operations, peers, and what waits to be matched. */
+#ifndef MRC_MSG_STATE_H
+#define MRC_MSG_STATE_H
+
+#include "core/base.h"
+#include "core/keymap.h"
+#include "core/list.h"
+#include "core/secret.h"
+#include "msg/frame.h"
+#include "msg/msg.h"
+
+enum {
+  MRC_MSG_CHUNK = 1 << 20,       /* a longer message is several writes, between which frames go */
+  MRC_MSG_CHUNKS_AT_ONCE = 16,   /* writes of messages that a QP has at once */
+  MRC_MSG_MAX_ANSWERS = 1 << 14, /* CANCELLED and so on that wait for a frame */
+  MRC_MSG_HEAP_OVERHEAD = 64     /* what an entry costs beside its bytes, at least */
+};
+
+enum mrc_msg_state {
+  MRC_MSG_FREE,
+  /* sends */
+  MRC_MSG_QUEUED,          /* eager: waits for a frame */
+  MRC_MSG_WAITING,         /* announced, or about to be: waits for a CTS */
+  MRC_MSG_WITHDRAWN_ASKED, /* as before, but cancelled: waits for the answer, or a CTS */
+  MRC_MSG_WRITING,         /* has a CTS */
+  /* receives */
+  MRC_MSG_POSTED,     /* matches nothing yet */
+  MRC_MSG_ASKED,      /* the same, and a CTS says where to write */
+  MRC_MSG_CANCELLING, /* the same, but cancelled: waits for the answer, or a message */
+  MRC_MSG_MATCHED     /* announced: waits for the data */
+};
+
+struct mrc_msg_op {
+  struct mrc_node node;  /* in `posted` of the module, or in `waiting` or `writing` of the peer */
+  struct mrc_node out;   /* in `out` of the peer: a record of it is to be sent */
+  struct mrc_node owner; /* in `operations` of the peer, or of none */
+  struct mrc_msg_post post;
+  uint64_t bytes;   /* of the message */
+  uint64_t begun;   /* bytes for which writes were posted */
+  uint64_t address; /* SEND: at the peer */
+  uint32_t rkey;
+  uint32_t key;    /* of its memory region; 0: none */
+  uint32_t id;     /* index and, above, how often the entry was used; never 0 */
+  uint32_t peer;   /* or MRC_MSG_ANY */
+  uint32_t theirs; /* id of the peer's operation */
+  uint32_t writes; /* posted and not completed */
+  int32_t result;
+  uint8_t state;  /* enum mrc_msg_state */
+  uint8_t record; /* enum mrc_msg_record_kind: what is in `out` */
+  bool announced; /* SEND: its RTS has left */
+  bool arrived;   /* RECV: the data are in place, but the RTS has not been read */
+};
+
+/* Something of a peer that matches no operation yet: an eager message or RTS, or a CTS. */
+struct mrc_msg_entry {
+  struct mrc_node node;
+  struct mrc_msg_record record;
+  uint32_t peer;
+  uint8_t bytes[]; /* of an eager message */
+};
+
+struct mrc_msg_answer {
+  uint32_t id;
+  uint8_t kind;
+};
+
+struct mrc_msg_peer {
+  struct mrc_node busy; /* in `busy` of the module: something may be posted */
+  uint32_t number;
+  uint32_t qpn;
+  int32_t error; /* of the QP, negative; 0: none */
+  bool connected;
+  bool reading; /* re-entry would read a record twice */
+  struct mrc_msg_limits limits;
+  struct mrc_msg_inbox theirs;
+  uint8_t *inbox, *outbox; /* MRC_MSG_INBOX_BYTES each */
+  uint32_t inbox_key, outbox_key;
+  uint16_t sizes[MRC_MSG_SLOTS]; /* bytes of the frames that arrived */
+
+  uint32_t frames_out;  /* frames posted */
+  uint32_t frames_done; /* of these, completed */
+  uint32_t credit;      /* frames that the peer has read */
+  uint32_t frames_in;   /* frames arrived */
+  uint32_t frames_read; /* of these, read */
+  uint32_t credit_told; /* frames_read as the peer knows it */
+  uint32_t offset;      /* in the frame that is being read */
+  uint32_t wrs, imms;   /* work requests, immediates posted and not completed */
+  uint32_t chunks;      /* writes of messages among them */
+  size_t heap;          /* bytes of `requests` and of this peer's entries in `unexpected` */
+
+  struct mrc_node out;            /* operations with a record to send */
+  struct mrc_node waiting;        /* sends without a CTS, oldest first */
+  struct mrc_node writing;        /* sends with a CTS, and bytes not yet posted */
+  struct mrc_node operations;     /* all with this peer */
+  struct mrc_node requests;       /* CTSs without a send */
+  struct mrc_msg_answer *answers; /* a ring */
+  uint32_t answers_head, answers_n;
+};
+
+struct mrc_msg {
+  struct mrc_msg_config config;
+  struct mrc_msg_counters counters;
+  struct mrc_secret secret;
+  struct mrc_msg_op *ops;
+  uint32_t free_op; /* head of the list of free entries, by `theirs` */
+  uint32_t n_ops;
+  struct mrc_msg_peer **peers;
+  struct mrc_keymap by_qpn;
+  struct mrc_node posted;     /* receives without a message, oldest first */
+  struct mrc_node unexpected; /* messages without a receive, oldest first */
+  struct mrc_node busy;       /* peers for the next pump */
+};
+
+#define MRC_MSG_OP(member, pointer) MRC_NODE_OWNER(pointer, struct mrc_msg_op, member)
+#define MRC_MSG_ENTRY(pointer) MRC_NODE_OWNER(pointer, struct mrc_msg_entry, node)
+
+static inline void mrc_msg_mark(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+  mrc_list_append(&msg->busy, &peer->busy);
+}
+
+#endif

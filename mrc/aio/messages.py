@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends and receives with tags: messages over QPs that were connected with `messages=True`."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from mrc.aio.qp import QP
+from mrc.binding.messages import ANY, Done, MessageSpace
+from mrc.binding.native import HeldBuffer
+from mrc.datapath.dispatch import Dispatcher
+from mrc.enums import MessageKind
+from mrc.errors import ArgumentError, MrcError, PeerGoneError, StateError
+
+_ERRORS: dict[int, tuple[type[MrcError], str]] = {
+    errno.EMSGSIZE: (ArgumentError, "the message is longer than the buffer"),
+    errno.ECONNRESET: (PeerGoneError, "the peer is gone"),
+    errno.ETIMEDOUT: (PeerGoneError, "all paths to the peer were lost"),
+    errno.EPROTO: (PeerGoneError, "the peer broke the protocol of messages"),
+    errno.EINVAL: (StateError, "the QP is closed"),
+    errno.ENOBUFS: (StateError, "too many operations are outstanding"),
+    errno.ENOSPC: (StateError, "too much memory is registered"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that was received."""
+
+    bytes: int
+    """Its length."""
+    tag: int
+    """Its tag."""
+    qp: QP
+    """Whose peer sent it."""
+
+
+@dataclass(slots=True)
+class _Operation:
+    done: asyncio.Future[Done]
+    held: HeldBuffer | None
+
+
+class Messages:
+    """Sends and receives within one space: messages of different spaces never meet.
+
+    An async context manager; enter it on both sides. Messages from one peer with the same tag are
+    received in the order of their sends. A send returns when its buffer may be used again: short
+    messages are copied, longer ones written straight into the buffer of their receive. If a wait
+    is cancelled, so is the operation, unless its message was matched already.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, qps: Callable[[int], QP], space: int) -> None:
+        self._dispatcher = dispatcher
+        self._qp_of = qps  # by the number of their peer
+        self._number = space
+        self._space: MessageSpace | None = None
+        self._operations: dict[int, _Operation] = {}
+
+    async def __aenter__(self) -> Self:
+        """Opens the space; raises InUseError if this Context has it open."""
+        self._space = MessageSpace(self._dispatcher.device, self._number)
+        self._dispatcher.spaces[self._number] = self
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Cancels what is outstanding, waits for its end, and closes the space."""
+        if self._space is None or self._dispatcher.gone:
+            return
+        for cookie in self._operations:
+            self._space.cancel(cookie)
+        waits = [operation.done for operation in self._operations.values()]
+        await asyncio.gather(*waits, return_exceptions=True)
+        self._space.close()
+        self._space = None
+        del self._dispatcher.spaces[self._number]
+
+    async def send(self, qp: QP, buffer: Any, *, tag: int = 0) -> None:
+        """Sends a message: any contiguous buffer, also an empty one; `tag` has 64 bits.
+
+        Raises PeerGoneError when the QP fails, ArgumentError when the message is longer than the
+        buffer that the peer receives it in.
+        """
+        await self._run(MessageKind.SEND, qp, buffer, tag)
+
+    async def recv(
+        self, buffer: Any, qp: QP | None = None, *, tag: int = 0, ignore: int = 0,
+        exact: bool = False,
+    ) -> Message:  # fmt: skip
+        """Receives a message into a writable buffer, from one peer or (None) from any.
+
+        Bits of `ignore` do not count in the comparison of tags. With `exact` the message has the
+        length of the buffer, so that a long one needs no round trip. Raises PeerGoneError, and
+        ArgumentError when the message is longer than the buffer.
+        """
+        done = await self._run(MessageKind.RECV, qp, buffer, tag, ignore, exact=exact)
+        return Message(done.bytes, done.tag, self._qp_of(done.peer))
+
+    async def _run(
+        self, kind: MessageKind, qp: QP | None, buffer: Any, tag: int, ignore: int = 0, *,
+        exact: bool = False,
+    ) -> Done:  # fmt: skip
+        if self._space is None:
+            raise StateError("messages: use 'async with'")
+        self._dispatcher.check_open()
+        if (tag | ignore) >> 64:
+            raise ArgumentError("tag, ignore: must be whole numbers from 0 to 2^64 - 1")
+        peer = ANY if qp is None else qp.message_peer
+        held = HeldBuffer.hold(buffer, writable=kind is MessageKind.RECV)
+        cookie = self._dispatcher.next_id()
+        operation = _Operation(self._dispatcher.loop.create_future(), held)
+        self._operations[cookie] = operation
+        memory = (held.address, held.length)
+        self._space.post(kind, cookie, peer, memory, tag, ignore, exact=exact)
+        try:
+            done = await asyncio.shield(operation.done)
+        except asyncio.CancelledError:
+            if self._space is not None:
+                self._space.cancel(cookie)
+            raise
+        if done.result != 0:
+            raise self._error(done, qp)
+        return done
+
+    def _error(self, done: Done, qp: QP | None) -> MrcError:
+        what = "messages" if qp is None else f"messages with {qp.peer_host}"
+        kind, cause = _ERRORS.get(-done.result, (StateError, os.strerror(-done.result)))
+        return kind(f"{what}: {cause}")
+
+    def on_done(self, done: Done) -> None:
+        """For the dispatcher."""
+        operation = self._operations.pop(done.cookie)
+        if operation.held is not None:
+            operation.held.release()
+        if not operation.done.done():
+            operation.done.set_result(done)
+
+    def on_end(self) -> None:
+        """For the dispatcher: the Context is closed."""
+        for operation in self._operations.values():
+            if not operation.done.done():
+                operation.done.set_exception(StateError("the Context is closed"))
+                operation.done.exception()
+        self._operations.clear()
+        self._space = None

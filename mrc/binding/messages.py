@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of csrc/messages.h: commands for the peers of a context, operations, completions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mrc.binding import native
+from mrc.binding.native import Command, NativeContext, check, ffi, lib
+from mrc.enums import CommandOp, MessageKind
+
+ANY = int(lib.MRC_MSG_ANY)
+"""in place of a peer: any"""
+_BATCH = 256
+
+
+class Done(NamedTuple):
+    """One operation that ended."""
+
+    cookie: int
+    result: int
+    """0 or a negative errno."""
+    bytes: int
+    tag: int
+    peer: int
+
+
+class MessageOpening:
+    """Makes a QP a peer for messages: the command, and its result."""
+
+    def __init__(self, qpn: int, sq_depth: int, max_wimm: int) -> None:
+        limits = {"sq_depth": sq_depth, "max_wimm": max_wimm}
+        self._native: Any = native.new_struct("mrc_msg_opening", limits=limits)
+        fields = {"op": CommandOp.MSG_OPEN, "qpn": qpn, "pointer": self._native}
+        self.command = Command(fields, self._native)
+
+    @property
+    def inbox(self) -> tuple[int, int]:
+        """Address and rkey for the other side."""
+        return int(self._native.inbox.address), int(self._native.inbox.rkey)
+
+
+def connect(peer: int, address: int, rkey: int, max_wimm: int) -> Command:
+    """The QP is in RTS, and this is the inbox of the other side."""
+    inbox = native.new_struct("mrc_msg_inbox", address=address, rkey=rkey, max_wimm=max_wimm)
+    return Command({"op": CommandOp.MSG_CONNECT, "value": peer, "pointer": inbox}, inbox)
+
+
+def idle(peer: int) -> Command:
+    """Its result is 1 when all that was sent has arrived."""
+    return Command({"op": CommandOp.MSG_IDLE, "value": peer}, None)
+
+
+def fail(peer: int, errno: int) -> Command:
+    """Ends the operations of a peer."""
+    return Command({"op": CommandOp.MSG_FAIL, "value": peer, "key": errno}, None)
+
+
+def close(peer: int) -> Command:
+    """Forgets a peer; its QP is destroyed."""
+    return Command({"op": CommandOp.MSG_CLOSE, "value": peer}, None)
+
+
+class MessageSpace:
+    """A space of messages of one context, whose completions are polled."""
+
+    def __init__(self, context: NativeContext, space: int) -> None:
+        """Opens the space; raises InUseError if it is open."""
+        self._ctx = context.handle()
+        self.space = space
+        self._done = ffi.new("struct mrc_msg_done[]", _BATCH)
+        check(lib.mrc_ctx_msg_space(self._ctx, space, ffi.NULL, ffi.NULL), f"space {space}")
+
+    def post(
+        self, kind: MessageKind, cookie: int, peer: int, memory: tuple[int, int], tag: int,
+        ignore: int = 0, *, exact: bool = False,
+    ) -> None:  # fmt: skip
+        """Starts an operation; `memory` is address and length."""
+        each = ffi.new(
+            "struct mrc_msg_post *",
+            {
+                "cookie": cookie, "address": memory[0], "bytes": memory[1], "tag": tag,
+                "ignore": ignore, "space": self.space, "peer": peer, "kind": int(kind),
+                "exact": int(exact),
+            },
+        )  # fmt: skip
+        check(lib.mrc_ctx_msg_post(self._ctx, each, 1), "message")
+
+    def cancel(self, cookie: int) -> None:
+        """Asks to cancel an operation; its completion comes in any case."""
+        check(lib.mrc_ctx_msg_cancel(self._ctx, self.space, cookie), "cancel")
+
+    def close(self) -> None:
+        """Closes the space."""
+        lib.mrc_ctx_msg_close_space(self._ctx, self.space)
+
+
+class MessageFunctions(NamedTuple):
+    """The functions of csrc/messages.h for one context, for callers in C, and sizes of structs."""
+
+    addresses: tuple[int, ...]
+    """The context, then mrc_ctx_msg_space, _close_space, _post, _cancel."""
+    post_bytes: int
+    done_bytes: int
+
+
+def functions(context: NativeContext) -> MessageFunctions:
+    """Addresses that are valid until the context is closed."""
+    names = ("space", "close_space", "post", "cancel")
+    pointers = [context.handle(), *(ffi.addressof(lib, f"mrc_ctx_msg_{name}") for name in names)]
+    return MessageFunctions(
+        tuple(int(ffi.cast("uintptr_t", pointer)) for pointer in pointers),
+        ffi.sizeof("struct mrc_msg_post"),
+        ffi.sizeof("struct mrc_msg_done"),
+    )
+
+
+def poll(context: NativeContext) -> list[tuple[int, Done]]:
+    """The completions of all spaces of a context: (space, completion)."""
+    done = ffi.new("struct mrc_msg_done[]", _BATCH)
+    found: list[tuple[int, Done]] = []
+    n = _BATCH
+    while n == _BATCH:
+        n = check(lib.mrc_ctx_msg_poll(context.handle(), done, _BATCH), "poll messages")
+        found += [
+            (each.space, Done(each.cookie, each.result, each.bytes, each.tag, each.peer))
+            for each in done[0:n]
+        ]
+    return found

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A terminal with a person at it, for commands that ask."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from slowness import limit
+
+
+class Terminal:
+    """The side of a terminal of 80x24 on which a person sits."""
+
+    def __init__(self) -> None:
+        self.fd, self.far = pty.openpty()
+        fcntl.ioctl(self.far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.seen = ""  # since the place that `until` has found
+        self.all = ""
+
+    def until(self, text: str) -> str:
+        """Reads on from the last place until this text comes. Returns what came before it."""
+        while text not in self.seen:
+            self._read(f"{text!r} does not come after {self.seen!r}")
+        before, _, self.seen = self.seen.partition(text)
+        return before
+
+    def rest(self) -> str:
+        """What has come since that place."""
+        while select.select([self.fd], [], [], 0)[0]:
+            self._read("")
+        return self.seen
+
+    def _read(self, otherwise: str) -> None:
+        ready, _, _ = select.select([self.fd], [], [], limit(20))
+        assert ready, otherwise
+        came = os.read(self.fd, 4096).decode(errors="replace")
+        self.seen += came
+        self.all += came
+
+    def press(self, keys: str) -> None:
+        os.write(self.fd, keys.encode())
+
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed."""
+        return bool(termios.tcgetattr(self.far)[3] & termios.ECHO)
+
+    @contextmanager
+    def running(self, *command: object, **environment: str) -> Iterator[subprocess.Popen[Any]]:
+        """Runs a command on this terminal, which is the only thing that it reads and writes."""
+        words: Sequence[str] = ["setsid", "--ctty", *map(str, command)]
+        with subprocess.Popen(
+            words, stdin=self.far, stdout=self.far, stderr=self.far,
+            env={**os.environ, "TERM": "xterm", **environment},
+        ) as process:  # fmt: skip
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self.far)
+
+
+@contextmanager
+def terminal() -> Iterator[Terminal]:
+    made = Terminal()
+    try:
+        yield made
+    finally:
+        made.close()

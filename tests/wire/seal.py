@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sealed packets, written a second time from their description, with the package cryptography.
+
+It shares no code with csrc/core/seal.c and mrc/exchange/sealing.py, so that a mistake in one of
+them does not hide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+
+AUTH, AEAD = 1, 2  # modes
+TAG_BYTES, SEAL_BYTES, IMM_BYTES = 16, 12, 4
+BTH, METH, TSETH, RETH = 12, 4, 4, 16
+HEADERS = {0xD1: BTH + 4, 0xD8: BTH + 16, 0xD9: BTH + 36, 0xDC: BTH + 28 + 8, 0xDD: BTH + 20,
+           0xDE: BTH + 16}  # fmt: skip
+FIRST_DATA, LAST_DATA, WITH_IMM = 0xC6, 0xCB, (0xC9, 0xCB)
+TS = 0x10  # flag in byte 8: a TSETH follows
+IS_SEALED = 0x01  # version of the transport in byte 1
+
+
+def qp_secret(randoms: tuple[bytes, bytes], sender_qpn: int, receiver_qpn: int) -> bytes:
+    """The secret of one direction. `randoms` are those of the connecting and the listening side."""
+    ends = sender_qpn.to_bytes(3, "big") + receiver_qpn.to_bytes(3, "big")
+    return HKDF(SHA256(), 32, b"mrc seal 1", b"mrc direction" + ends).derive(b"".join(randoms))
+
+
+def epoch_keys(secret: bytes, epoch: int) -> tuple[bytes, bytes]:
+    """Key and IV of an epoch."""
+    for _ in range(epoch):
+        secret = HKDFExpand(SHA256(), 32, b"mrc next").derive(secret)
+    key = HKDFExpand(SHA256(), 32, b"mrc key").derive(secret)
+    return key, HKDFExpand(SHA256(), 12, b"mrc iv").derive(secret)
+
+
+def clear_bytes(packet: bytes) -> int:
+    """The bytes at the beginning that AEAD leaves readable."""
+    if FIRST_DATA <= packet[0] <= LAST_DATA:
+        return BTH + METH + (TSETH if packet[8] & TS else 0) + RETH
+    return HEADERS[packet[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A sealed packet without its seal."""
+
+    body: bytes  # headers, immediate, payload and padding
+    mode: int
+    qpn: int  # of the receiver
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """What one side of a QP sends to the other."""
+
+    secret: bytes
+    epoch_bits: int
+
+    def _cipher(self, ev: int, counter: int) -> tuple[AESGCM, bytes]:
+        key, iv = epoch_keys(self.secret, counter >> self.epoch_bits)
+        changed = int.from_bytes(iv, "big") ^ (ev << 64 | counter)
+        return AESGCM(key), changed.to_bytes(12, "big")
+
+    def open(self, packet: bytes, ev: int) -> Opened:
+        """Raises cryptography's InvalidTag."""
+        covered, tag = packet[:-TAG_BYTES], packet[-TAG_BYTES:]
+        body, seal = covered[:-SEAL_BYTES], covered[-SEAL_BYTES:]
+        assert body[1] & 0x0F == IS_SEALED
+        mode, qpn, counter = seal[0], int.from_bytes(seal[1:4], "big"), int.from_bytes(seal[4:])
+        cipher, nonce = self._cipher(ev, counter)
+        if mode == AUTH:
+            assert cipher.decrypt(nonce, tag, covered) == b""
+        else:
+            clear, text = body[: clear_bytes(body)], body[clear_bytes(body) :]
+            body = clear + cipher.decrypt(nonce, text + tag, clear)
+        return Opened(body, mode, qpn, counter)
+
+    def close(self, opened: Opened, ev: int) -> bytes:
+        """Seals a packet."""
+        cipher, nonce = self._cipher(ev, opened.counter)
+        body, seal = opened.body, bytes([opened.mode]) + opened.qpn.to_bytes(3, "big")
+        seal += opened.counter.to_bytes(8, "big")
+        if opened.mode == AUTH:
+            return body + seal + cipher.encrypt(nonce, b"", body + seal)
+        clear, text = body[: clear_bytes(body)], body[clear_bytes(body) :]
+        made = cipher.encrypt(nonce, text, clear)
+        return clear + made[:-TAG_BYTES] + seal + made[-TAG_BYTES:]
