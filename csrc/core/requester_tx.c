@@ -29,13 +29,21 @@ static uint16_t other_ev(struct mrc_qp *qp, uint32_t plane, uint16_t avoid) {
   return ev != avoid || ev == MRC_EV_NONE ? ev : mrc_evset_other(&qp->evset, plane, avoid);
 }
 
+/* The planes for a packet that the local timeout has declared lost: not the one that lost it, if
+   there is another. That plane has the smallest share, so it would be chosen again and again. */
+static uint32_t other_planes(const struct mrc_qp *qp, uint32_t planes, uint16_t avoid) {
+  const uint32_t others = planes & ~(1u << mrc_evset_plane_of(&qp->evset, avoid));
+  return others != 0 ? others : planes;
+}
+
 /* An EV for this packet: the next one of the chosen plane. A retransmission avoids the EV that lost
    the packet, unless no plane has another EV. */
 static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t avoid,
-                          uint32_t bytes) {
+                          bool by_timeout, uint32_t bytes) {
   const uint32_t eligible = mrc_qp_eligible_planes(services, qp);
   uint32_t planes = ready_planes(qp, eligible);
   mrc_spray_level(services, qp, planes);
+  if (by_timeout && avoid != MRC_EV_NONE) planes = other_planes(qp, planes, avoid);
   int plane = mrc_spray_choose(services, qp, planes, bytes);
   if (plane < 0) return MRC_EV_NONE;
   const uint16_t ev = other_ev(qp, (uint32_t)plane, avoid);
@@ -90,8 +98,9 @@ static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint
    certain to leave. */
 struct candidate {
   struct mrc_wire wire;
-  uint16_t avoid; /* EV that lost it, or MRC_EV_NONE */
-  bool fresh;     /* has no PSN yet */
+  uint16_t avoid;  /* EV that lost it, or MRC_EV_NONE */
+  bool by_timeout; /* and no acknowledgment has shown that loss */
+  bool fresh;      /* has no PSN yet */
 };
 
 static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
@@ -103,6 +112,7 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
     set_data_packet(&next->wire, qp, slot->wqe, mrc_psn_sub(psn, first_psn), slot->bytes);
     next->wire.rtx = slot->state == MRC_TX_LOST;
     next->avoid = slot->ev_lost;
+    next->by_timeout = slot->by_timeout;
     next->fresh = false;
     return true;
   }
@@ -111,6 +121,7 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
   set_data_packet(&next->wire, qp, req->sq_send, req->opened, bytes);
   if (req->opened == 0) next->wire.psn = req->win.next_psn;
   next->avoid = MRC_EV_NONE;
+  next->by_timeout = false;
   next->fresh = true;
   return true;
 }
@@ -215,7 +226,7 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
                                     .tx_timestamp = mrc_timestamp(now_ns)}};
   if (!next_candidate(qp, &next)) return FILL_DRY;
   if (!mrc_arena_may_open(&services->arena)) return FILL_FULL;
-  const uint16_t ev = choose_ev(services, qp, next.avoid, next.wire.payload_bytes);
+  const uint16_t ev = choose_ev(services, qp, next.avoid, next.by_timeout, next.wire.payload_bytes);
   if (ev == MRC_EV_NONE) return FILL_DRY;
   struct mrc_burst *burst = mrc_burst_open(services, qp, ev, MRC_TCLASS_DATA);
   if (burst == NULL) return FILL_FULL;
