@@ -106,11 +106,21 @@ static uint32_t most_overdue_plane(const struct mrc_qp *qp) {
   return worst;
 }
 
+/* The most overdue plane. But the first probe for its oldest packet goes to the next plane if later
+   packets show that the most overdue plane may be silent: the answer of another plane proves it. */
+static uint32_t first_probed_plane(const struct mrc_qp *qp) {
+  const uint32_t overdue = most_overdue_plane(qp);
+  const uint16_t oldest = qp->req.win.lists[overdue].oldest;
+  if (oldest == MRC_TX_NONE || !falls_behind(qp, overdue)) return overdue;
+  const bool probed = qp->req.probe.sent_ns > qp->req.win.slots[oldest].sent_ns;
+  return probed ? overdue : overdue + 1;
+}
+
 bool mrc_timeout_send_probe(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_reliability_probe *probe = &qp->req.probe;
   const uint32_t planes = mrc_qp_eligible_planes(services, qp) & ~services->ports.blocked;
   if (planes == 0) return true;
-  uint32_t plane = probe->outstanding ? probe->plane + 1u : most_overdue_plane(qp);
+  uint32_t plane = probe->outstanding ? probe->plane + 1u : first_probed_plane(qp);
   while ((planes >> plane % MRC_MAX_PORTS & 1) == 0)
     plane++; /* ends: one bit of the mask is set */
   const uint16_t ev = mrc_evset_any(&qp->evset, plane % MRC_MAX_PORTS);
