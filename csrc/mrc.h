@@ -483,7 +483,7 @@ enum mrc_command_op {
   MRC_COMMAND_MSG_OPEN,   /* qpn, pointer = struct mrc_msg_opening of messages.h; result = peer. The
                              completions of the QP belong to messages from now on */
   MRC_COMMAND_MSG_CONNECT, /* value = peer, pointer = struct mrc_msg_inbox; the QP is in RTS */
-  MRC_COMMAND_MSG_IDLE,    /* value = peer; result = 1: all that was sent has arrived there */
+  MRC_COMMAND_MSG_IDLE,    /* value = peer; result = 1: all that was sent has arrived */
   MRC_COMMAND_MSG_FAIL,    /* value = peer, key = errno of its operations; its QP goes to ERROR */
   MRC_COMMAND_MSG_CLOSE    /* value = peer, after its QP was destroyed */
 };
