@@ -476,7 +476,7 @@ enum mrc_command_op {
   MRC_COMMAND_RECORD_START,    /* pointer = struct mrc_recording; -EBUSY: another one is running */
   MRC_COMMAND_RECORD_STOP,     /* -ENOENT: no recording is running */
   MRC_COMMAND_PORT_OPEN,  /* value = port, pointer = struct mrc_port_opening; opens the sockets and
-                             sets the port up. -EEXIST: it is open; -EBUSY: QPs still use it, and its
+                             sets the port up. -EEXIST: it is open; -EBUSY: QPs use it, and its
                              address or a source port would change; or the errno of a socket */
   MRC_COMMAND_PORT_CLOSE, /* value = port; sets the port down and closes its sockets. QPs keep their
                              EVs on it until it opens again */
