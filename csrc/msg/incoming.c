@@ -14,8 +14,8 @@ static enum verdict taken_if(bool good) { return good ? TAKEN : WRONG; }
 
 /* ---- receives ---- */
 
-static void deliver(struct mrc_msg *msg, struct mrc_msg_op *op,
-                    const struct mrc_msg_record *record, const uint8_t *bytes) {
+static void deliver(struct mrc_msg *msg, struct mrc_msg_op *op, const struct mrc_msg_record *record,
+                    const uint8_t *bytes) {
   const uint64_t n = record->bytes;
   op->bytes = n;
   op->post.tag = record->tag;

@@ -109,8 +109,8 @@ int mrc_msg_open(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits 
   mrc_assert(error == 0);
   peer->number = number;
   msg->peers[number] = peer;
-  *inbox = (struct mrc_msg_inbox){.address = (uintptr_t)peer->inbox, .rkey = peer->inbox_key,
-                                  .max_wimm = limits->max_wimm};
+  *inbox = (struct mrc_msg_inbox){
+      .address = (uintptr_t)peer->inbox, .rkey = peer->inbox_key, .max_wimm = limits->max_wimm};
   return (int)number;
 }
 
