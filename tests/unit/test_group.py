@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions between the processes of a group, over loopback."""
+"""QPs between the processes of a group, over loopback."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from dataclasses import replace
 import pytest
 from endpoints import BUDGET_SECONDS, loopback_config
 
-from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError
+from mrc import ArgumentError, ConnectError, Context, ProtocolError
 from mrc.group import ADDRESS_BYTES, Address, Group
-from mrc.messaging.session import Service
 
-SERVICE = Service("test", "test", 1)
 ADDRESS = Address(b"0123456789abcdef", "h1", 4791)
 
 
@@ -26,7 +24,7 @@ async def groups() -> AsyncIterator[list[Group]]:
         found = []
         for _ in range(3):
             context = await held.enter_async_context(Context(loopback_config()))
-            group = Group(context, SERVICE, "127.0.0.1", timeout=BUDGET_SECONDS)
+            group = Group(context, "test", "127.0.0.1", version=1, timeout=BUDGET_SECONDS)
             found.append(await held.enter_async_context(group))
         yield found
 
@@ -54,37 +52,60 @@ def test_address__wrong_bytes(data: bytes) -> None:
         Address.unpack(data)
 
 
-async def test_session__both_ways(groups: list[Group]) -> None:
-    """Each two have one session, whichever of them asks first, and however often."""
+async def test_member__both_ways(groups: list[Group]) -> None:
+    """Each two have one QP, whichever of them asks first, and however often."""
     for one in groups:
         for other in groups:
             if one is not other:
                 here, there = await asyncio.gather(
-                    one.session(other.address), other.session(one.address)
+                    one.member(other.address), other.member(one.address)
                 )
-                assert here is await one.session(other.address)
-                await here.mailbox.send({"type": "hello"})
-                assert await there.receive() == {"type": "hello"}
+                assert here is await one.member(other.address)
+                assert here.qp.mpr == there.qp.mpr
+                assert here.qp.message_peer >= 0
+    assert len({(await groups[0].member(other.address)).qp.qpn for other in groups[1:]}) == 2
 
 
-async def test_session__with_itself(groups: list[Group]) -> None:
+async def test_member__itself(groups: list[Group]) -> None:
     with pytest.raises(ArgumentError, match="address of this process"):
-        await groups[0].session(groups[0].address)
+        await groups[0].member(groups[0].address)
 
 
-async def test_session__a_stranger_is_refused(groups: list[Group]) -> None:
-    """An address without the right token does not connect."""
+async def test_member__a_stranger_is_refused(groups: list[Group]) -> None:
+    """An address without the right token does not connect, and the next attempt is a new one."""
     low, high = sorted(groups[:2], key=lambda group: group.address.token)
     wrong = replace(high.address, token=b"\xff" * 16)
-    with pytest.raises(ConnectError, match="belongs to another group"):
-        await low.session(wrong)
+    for _ in range(2):
+        with pytest.raises(ConnectError, match="belongs to another group"):
+            await low.member(wrong)
 
 
-async def test_session__the_peer_closes(groups: list[Group]) -> None:
+async def test_member__another_version_is_refused() -> None:
+    async with (
+        Context(loopback_config()) as one,
+        Context(loopback_config()) as two,
+        Group(one, "test", "127.0.0.1", version=1) as older,
+        Group(two, "test", "127.0.0.1", version=2) as newer,
+    ):
+        low, high = sorted((older, newer), key=lambda group: group.address.token)
+        with pytest.raises(ConnectError, match="install the same mrc"):
+            await low.member(high.address)
+
+
+async def test_member__that_closes_has_not_died(groups: list[Group]) -> None:
     here, there = await asyncio.gather(
-        groups[0].session(groups[1].address), groups[1].session(groups[0].address)
+        groups[0].member(groups[1].address), groups[1].member(groups[0].address)
     )
     await groups[1].__aexit__(None, None, None)
-    with pytest.raises(MrcError, match="closed the connection"):
-        await here.receive()
+    ended = await here.ended
+    assert not ended.died
+    assert "closed the connection" in str(ended.error)
     assert there.qp.closed
+
+
+async def test_member__that_aborts_has_died(groups: list[Group]) -> None:
+    here, there = await asyncio.gather(
+        groups[0].member(groups[1].address), groups[1].member(groups[0].address)
+    )
+    await there.qp.abort()
+    assert (await here.ended).died
