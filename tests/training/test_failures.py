@@ -36,12 +36,15 @@ def test_failure__all_planes_are_silent(bed: Testbed, job: Job) -> None:
     failed = time.monotonic()
     for plane in range(1, 5):
         bed.fail(f"plane:{plane}")
+    errors = []
     for number, other in ((0, 1), (1, 0)):
         error = job.ranks[number].until(lambda line: "error" in line)
         assert f"rank {other}" in error["error"], error
-        assert f"all paths to h{other} are lost" in error["error"], error
         assert error["time"] - failed < RETRY_SECONDS
         assert job.ranks[number].process.wait(SECONDS) == 1
+        errors.append(error["error"])
+    # A rank that had nothing to send only sees that the other one gave up.
+    assert any(f"all paths to h{other} are lost" in errors[1 - other] for other in (0, 1)), errors
 
 
 @pytest.mark.slow
