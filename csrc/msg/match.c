@@ -101,8 +101,8 @@ static bool drop(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t kind, u
   return false;
 }
 
-bool mrc_msg_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer,
-                    enum mrc_msg_record_kind kind, uint32_t id) {
+bool mrc_msg_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg_record_kind kind,
+                    uint32_t id) {
   return drop(msg, peer, (uint8_t)kind, id, false);
 }
 

@@ -40,6 +40,7 @@ struct mrc_msg *mrc_msg_new(const struct mrc_msg_config *config) {
   mrc_list_init(&msg->posted);
   mrc_list_init(&msg->unexpected);
   mrc_list_init(&msg->busy);
+  mrc_list_init(&msg->stalled);
   good = good && mrc_msg_ops_init(msg) == 0;
   if (good) msg->peers = calloc(msg->config.max_peers, sizeof(struct mrc_msg_peer *));
   good = good && msg->peers != NULL && mrc_keymap_init(&msg->by_qpn, msg->config.max_peers) == 0;
@@ -109,8 +110,8 @@ int mrc_msg_open(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits 
   mrc_assert(error == 0);
   peer->number = number;
   msg->peers[number] = peer;
-  *inbox = (struct mrc_msg_inbox){.address = (uintptr_t)peer->inbox, .rkey = peer->inbox_key,
-                                  .max_wimm = limits->max_wimm};
+  *inbox = (struct mrc_msg_inbox){
+      .address = (uintptr_t)peer->inbox, .rkey = peer->inbox_key, .max_wimm = limits->max_wimm};
   return (int)number;
 }
 
@@ -126,8 +127,8 @@ int mrc_msg_connect(struct mrc_msg *msg, uint32_t number, const struct mrc_msg_i
 bool mrc_msg_is_idle(const struct mrc_msg *msg, uint32_t number) {
   const struct mrc_msg_peer *peer = peer_at(msg, number);
   if (peer == NULL || peer->error != 0) return true;
-  return peer->wrs == 0 && peer->answers_n == 0 && mrc_list_is_empty(&peer->out) &&
-         mrc_list_is_empty(&peer->writing);
+  return peer->wrs == 0 && peer->filled == 0 && peer->answers_n == 0 &&
+         mrc_list_is_empty(&peer->out) && mrc_list_is_empty(&peer->writing);
 }
 
 static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint64_t now_ns) {
@@ -146,6 +147,7 @@ static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint
   peer->answers_n = 0;
   mrc_msg_forget_promises(msg, peer);
   mrc_node_leave(&peer->busy);
+  mrc_node_leave(&peer->stalled);
 }
 
 void mrc_msg_fail(struct mrc_msg *msg, uint32_t number, int error, uint64_t now_ns) {
@@ -292,10 +294,21 @@ void mrc_msg_take(struct mrc_msg *msg, const struct mrc_wc *wc, uint64_t now_ns)
 }
 
 void mrc_msg_pump(struct mrc_msg *msg, uint64_t now_ns) {
+  struct mrc_node refused; /* the engine had no room for their work requests */
+  mrc_list_init(&refused);
   while (!mrc_list_is_empty(&msg->busy)) {
     struct mrc_msg_peer *peer = MRC_NODE_OWNER(msg->busy.next, struct mrc_msg_peer, busy);
     mrc_node_leave(&peer->busy);
     if (!peer->connected || peer->error != 0) continue;
-    if (mrc_msg_send(msg, peer, now_ns) != 0) fail(msg, peer, -ECONNRESET, now_ns);
+    const int error = mrc_msg_send(msg, peer, now_ns);
+    if (error == -ENOBUFS)
+      mrc_list_append(&refused, &peer->busy);
+    else if (error != 0)
+      fail(msg, peer, -ECONNRESET, now_ns);
+  }
+  while (!mrc_list_is_empty(&refused)) {
+    struct mrc_node *node = refused.next;
+    mrc_node_leave(node);
+    mrc_list_append(&msg->busy, node);
   }
 }
