@@ -44,7 +44,7 @@ static void post(int at, uint32_t peer) {
                               .kind = bits & 1 ? MRC_MSG_RECV : MRC_MSG_SEND,
                               .exact = bits >> 1 & 1};
   if (each.kind == MRC_MSG_RECV && bits >> 5 & 1) each.ignore = 1;
-  if (each.kind == MRC_MSG_RECV && bits >> 6 & 1) each.peer = MRC_MSG_ANY;
+  if (each.kind == MRC_MSG_RECV && bits >> 6 == 3) each.peer = MRC_MSG_ANY;
   uint8_t *memory = calloc(1, each.bytes + 1);
   mrc_assert(memory != NULL);
   each.address = (uintptr_t)memory;
@@ -60,31 +60,67 @@ static void post(int at, uint32_t peer) {
 
 static const struct mrc_msg_peer *victim(void) { return wire[0].msg->peers[hostile->number]; }
 
-/* The id of an operation of the host, or any number. */
+/* Most of what the peer says is plausible, or it would not live for long. */
+static bool lies(void) { return take(1) >= 0xFC; }
+
+/* An operation with the peer, of one kind; NULL if there is none. */
+static const struct mrc_msg_op *any_operation(enum mrc_msg_kind kind) {
+  const uint32_t first = take(1);
+  for (uint32_t i = 0; i < MOST_OPERATIONS; i++) {
+    const struct mrc_msg_op *op = &wire[0].msg->ops[(first + i) % MOST_OPERATIONS];
+    if (op->state != MRC_MSG_FREE && op->peer == hostile->number && op->post.kind == kind)
+      return op;
+  }
+  return NULL;
+}
+
 static uint32_t any_id(void) {
-  const uint32_t i = take(1);
-  return i < MOST_OPERATIONS ? wire[0].msg->ops[i].id : i << 16 | take(2);
+  const struct mrc_msg_op *op = any_operation(take(1) & 1);
+  return op != NULL && !lies() ? op->id : take(4);
+}
+
+/* What ends an operation in its state. */
+static struct mrc_msg_record answer(const struct mrc_msg_op *op) {
+  struct mrc_msg_record record = {.kind = MRC_MSG_CANCELLED, .id = op->id};
+  if (op->state == MRC_MSG_ASKED || op->state == MRC_MSG_MATCHED) record.kind = MRC_MSG_REFUSE;
+  if (op->state == MRC_MSG_WAITING) record.kind = MRC_MSG_TRUNCATED;
+  if (op->state == MRC_MSG_WITHDRAWN_ASKED) record.kind = MRC_MSG_WITHDRAWN;
+  if (op->state == MRC_MSG_POSTED || op->state == MRC_MSG_WRITING) record.kind = MRC_MSG_EAGER;
+  return record;
 }
 
 static struct mrc_msg_record any_record(void) {
+  static const uint8_t harmless[] = {MRC_MSG_EAGER,  MRC_MSG_EAGER,   MRC_MSG_RTS,
+                                     MRC_MSG_CTS,    MRC_MSG_RTS,     MRC_MSG_CTS,
+                                     MRC_MSG_CANCEL, MRC_MSG_WITHDRAW};
   const uint32_t bits = take(1);
-  struct mrc_msg_record record = {.kind = (uint8_t)(1 + bits % MRC_MSG_LAST_KIND),
+  const struct mrc_msg_op *op = any_operation(bits >> 4 & 1);
+  struct mrc_msg_record record = {.kind = harmless[bits % 8],
                                   .space = bits >> 4 & 1,
                                   .tag = bits >> 5 & 3,
                                   .bytes = any_size(),
-                                  .id = any_id(),
+                                  .id = take(1),
                                   .address = 1,
                                   .rkey = 1};
+  if (bits % 32 == 31 && op != NULL) return answer(op);
+  if (lies()) record.kind = (uint8_t)(1 + bits % MRC_MSG_LAST_KIND);
   if (record.kind == MRC_MSG_EAGER) record.bytes %= EAGER + 1;
-  if (record.kind == MRC_MSG_CTS && bits >> 7) record.other = any_id();
+  const bool waits = op != NULL && op->state == MRC_MSG_WAITING;
+  if (record.kind == MRC_MSG_CTS && (waits || lies())) record.other = waits ? op->id : any_id();
   return record;
+}
+
+static uint32_t next_credit(uint32_t n) {
+  const struct mrc_msg_peer *peer = victim();
+  const uint32_t unread = peer->frames_out - peer->credit;
+  return peer->credit + (n < unread || lies() ? n : unread);
 }
 
 /* Writes a frame of records into its slot. */
 static void send_frame(void) {
   const struct mrc_msg_peer *peer = victim();
   uint8_t *frame = peer->inbox + peer->frames_in % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
-  const uint32_t credit = peer->frames_out - take(1) % 3;
+  const uint32_t credit = next_credit(take(1) & 1);
   uint32_t n = MRC_MSG_FRAME_HEADER;
   memcpy(frame, &credit, sizeof credit);
   for (uint32_t records = take(1) % 8; records > 0; records--) {
@@ -93,6 +129,7 @@ static void send_frame(void) {
     n += (uint32_t)mrc_msg_record_bytes(&record);
   }
   wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->frames_in), n);
+  wire_turn(&wire[0]);
 }
 
 static void send_rubbish(void) {
@@ -105,37 +142,31 @@ static void send_rubbish(void) {
                  n < 4 ? take(4) : MRC_MSG_FRAME_HEADER + n);
 }
 
+static void send_data(void) {
+  const struct mrc_msg_op *op = any_operation(MRC_MSG_RECV);
+  const bool asked = op != NULL && op->key != 0 && !mrc_node_joined(&op->out);
+  if (asked || lies())
+    wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_DATA, asked ? op->id : take(4)), take(2));
+}
+
 static void act_hostile(uint32_t action) {
   const uint32_t n = 1 + take(1) % 20;
-  switch (action) {
-    case 0:
-      send_rubbish();
-      break;
-    case 1:
-      wire_immediate(hostile, take(4), take(2));
-      break;
-    case 2:
-      wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_DATA, any_id()), take(2));
-      break;
-    case 3:
-      wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_CREDIT, victim()->credit + n), 0);
-      break;
-    case 4:
-      if (n == 20) wire_fail(hostile, (uint8_t)take(1) % (MRC_WC_RETRY_EXC_ERR + 1));
-      break;
-    case 5:
-      for (uint32_t i = 0; i < n; i++)
-        wire_deliver(hostile);
-      break;
-    case 6:
-      for (uint32_t i = 0; i < n; i++)
-        wire_complete(hostile);
-      break;
-    default:
-      for (uint32_t i = 0; i < n; i++)
-        send_frame();
-      break;
-  }
+  if (action == 0)
+    send_rubbish();
+  else if (action == 1)
+    wire_immediate(hostile, take(4), take(2));
+  else if (action == 2)
+    wire_fail(hostile, (uint8_t)take(1) % (MRC_WC_RETRY_EXC_ERR + 1));
+  else if (action < 0x18)
+    send_data();
+  else if (action < 0x28)
+    wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_CREDIT, next_credit(n)), 0);
+  else if (action < 0x50)
+    for (uint32_t i = 0; i < n; i++)
+      action & 1 ? wire_deliver(hostile) : wire_complete(hostile);
+  else
+    for (uint32_t i = 0; i < n; i++)
+      send_frame();
 }
 
 /* ---- checks ---- */
@@ -215,7 +246,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   while (input.n > 0) {
     const uint32_t action = take(1);
     if (action < 0x80)
-      act_hostile(action % 12);
+      act_hostile(action);
     else if (action < 0xC0)
       post(0, action & 1 ? good->number : hostile->number);
     else if (action < 0xD0)
