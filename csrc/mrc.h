@@ -476,14 +476,14 @@ enum mrc_command_op {
   MRC_COMMAND_RECORD_START,    /* pointer = struct mrc_recording; -EBUSY: another one is running */
   MRC_COMMAND_RECORD_STOP,     /* -ENOENT: no recording is running */
   MRC_COMMAND_PORT_OPEN,  /* value = port, pointer = struct mrc_port_opening; opens the sockets and
-                             sets the port up. -EEXIST: it is open; -EBUSY: QPs still use it, and its
+                             sets the port up. -EEXIST: it is open; -EBUSY: QPs use it, and its
                              address or a source port would change; or the errno of a socket */
   MRC_COMMAND_PORT_CLOSE, /* value = port; sets the port down and closes its sockets. QPs keep their
                              EVs on it until it opens again */
   MRC_COMMAND_MSG_OPEN,   /* qpn, pointer = struct mrc_msg_opening of messages.h; result = peer. The
                              completions of the QP belong to messages from now on */
   MRC_COMMAND_MSG_CONNECT, /* value = peer, pointer = struct mrc_msg_inbox; the QP is in RTS */
-  MRC_COMMAND_MSG_IDLE,    /* value = peer; result = 1: all that was sent has arrived there */
+  MRC_COMMAND_MSG_IDLE,    /* value = peer; result = 1: all that was sent has arrived */
   MRC_COMMAND_MSG_FAIL,    /* value = peer, key = errno of its operations; its QP goes to ERROR */
   MRC_COMMAND_MSG_CLOSE    /* value = peer, after its QP was destroyed */
 };

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from project_text import code_without_comments, grep, is_c, lines, report, text, under
 
-MAX_CDEF_FUNCTIONS = 40
+MAX_CDEF_FUNCTIONS = 45
 
 # Headers that the engine may include: no clock, thread, socket or file.
 CORE_HEADERS = {
@@ -42,8 +42,9 @@ LAYERS: dict[str, list[str]] = {
         "engine verbs query",
         "turn",
     ],
+    "msg": ["config frame", "state", "match operations", "outgoing", "incoming", "msg"],
     "io": [
-        "cause keys lineage pause sigbus spsc wake",
+        "cause keys lineage messages pause sigbus spsc wake",
         "aead_ipsec_mb aead_libcrypto",
         "aead",
         "guards recorder socket udp",
@@ -73,7 +74,8 @@ LAYERS: dict[str, list[str]] = {
 # Folders that a folder may include, in addition to csrc itself.
 BELOW: dict[str, set[str]] = {
     "core": set(),
-    "io": {"core"},
+    "msg": {"core"},
+    "io": {"core", "msg"},
     "sim": {"core"},
     "emu": {"core", "sim"},
     "pair": {"core", "sim"},
@@ -129,7 +131,7 @@ def test_layers__folders_include_those_below(folder: str) -> None:
     report([
         f"{place}: includes {where}/{module}"
         for place, _, where, module in included(folder)
-        if where not in {*BELOW[folder], folder, "csrc"} and module != "mrc"
+        if where not in {*BELOW[folder], folder, "csrc"} and module not in {"messages", "mrc"}
     ])  # fmt: skip
 
 
@@ -219,13 +221,15 @@ def test_atomics__only_where_two_contexts_meet() -> None:
     """Rings between two threads or with the kernel, who sleeps, and the table that a signal handler
     reads.
     """
-    meet = {"spsc", "ring", "sigbus", "wake"}
+    meet = {"messages", "spsc", "ring", "sigbus", "wake"}
     elsewhere = (path for path in filter(is_c, under("csrc")) if path.stem not in meet)
     report(grep(r"\b_Atomic\b|__atomic_|__sync_|\batomic_|stdatomic|\bvolatile\b", elsewhere))
 
 
 def test_cdef__stays_narrow() -> None:
-    headers = [code_without_comments(Path("csrc", name)) for name in ("info.h", "mrc.h")]
+    headers = [
+        code_without_comments(Path("csrc", name)) for name in ("info.h", "mrc.h", "messages.h")
+    ]
     functions = re.findall(r"\b(mrc_\w+)\(", "".join(headers))
     assert len(functions) == len(set(functions))
     assert 0 < len(functions) < MAX_CDEF_FUNCTIONS

@@ -7,8 +7,8 @@
 #include "core/keymap.h"
 #include "core/list.h"
 #include "core/secret.h"
+#include "msg/config.h"
 #include "msg/frame.h"
-#include "msg/msg.h"
 
 enum {
   MRC_MSG_CHUNK = 1 << 20,       /* a longer message is several writes, between which frames go */

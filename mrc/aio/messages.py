@@ -80,6 +80,7 @@ class Messages:
             return
         for cookie in self._operations:
             self._space.cancel(cookie)
+        self._dispatcher.run_soon()
         waits = [operation.done for operation in self._operations.values()]
         await asyncio.gather(*waits, return_exceptions=True)
         self._space.close()
@@ -123,11 +124,13 @@ class Messages:
         self._operations[cookie] = operation
         memory = (held.address, held.length)
         self._space.post(kind, cookie, peer, memory, tag, ignore, exact=exact)
+        self._dispatcher.run_soon()
         try:
             done = await asyncio.shield(operation.done)
         except asyncio.CancelledError:
             if self._space is not None:
                 self._space.cancel(cookie)
+                self._dispatcher.run_soon()
             raise
         if done.result != 0:
             raise self._error(done, qp)

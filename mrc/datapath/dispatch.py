@@ -142,6 +142,12 @@ class Dispatcher:
             mr.outstanding += 1
         self._send(request)
 
+    def run_soon(self) -> None:
+        """Runs a polled context in this turn: something was queued without a command."""
+        if self.device.polled and not self._flush_due:
+            self._flush_due = self._events_came = True
+            self.loop.call_soon(self._flush)
+
     def next_id(self) -> int:
         """A unique number for a command or work request."""
         return next(self._cookies)

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The configuration and the counters of messages. */
+#ifndef MRC_MSG_CONFIG_H
+#define MRC_MSG_CONFIG_H
+
+#include "../messages.h"
+#include "../mrc.h"
+
+enum { MRC_MSG_MAX_OPERATIONS = 1 << 16 };
+
+/* 0 in a field takes the default in brackets. */
+struct mrc_msg_config {
+  mrc_engine *engine;
+  uint64_t seed[2];        /* of keys of memory regions: secret */
+  uint32_t max_peers;      /* [256] */
+  uint32_t max_operations; /* posted and not done, at most MRC_MSG_MAX_OPERATIONS [16384] */
+  uint32_t heap_bytes;     /* of each peer's messages and requests that nothing matches [1 MiB] */
+  uint32_t eager_bytes;    /* [4096] */
+  /* called for each operation that ended; may not call this module */
+  void (*done)(void *user, const struct mrc_msg_done *done);
+  void *user;
+};
+
+struct mrc_msg_counters {
+  uint64_t frames_sent, frames_read;
+  uint64_t credits_sent; /* immediates that carried nothing else */
+  uint64_t stalls;       /* frames that had to wait because the heap was full */
+  uint64_t violations;   /* peers that failed because of what they sent */
+};
+
+#endif

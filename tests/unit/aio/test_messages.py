@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between two Contexts over loopback: sends and receives with tags."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from endpoints import BUDGET_SECONDS, LOOPBACK, connected_pair, loopback_config, two_planes
+
+import mrc
+from mrc.aio.messages import Messages
+from mrc.errors import ArgumentError, ConnectError, InUseError, PeerGoneError, StateError
+
+SIZES = [0, 1, 4096, 4097, 100_000, (3 << 20) + 5]
+
+
+@dataclass(frozen=True)
+class Talk:
+    """Both ends of a QP for messages, and their spaces."""
+
+    near: Messages
+    far: Messages
+    to_far: mrc.QP
+    to_near: mrc.QP
+
+    async def exchange(self, data: bytes, tag: int) -> bytes:
+        """Sends from near to far."""
+        room = bytearray(len(data))
+        _, got = await asyncio.gather(
+            self.near.send(self.to_far, data, tag=tag), self.far.recv(room, self.to_near, tag=tag)
+        )
+        assert got.bytes == len(data) and got.tag == tag and got.qp is self.to_near
+        return bytes(room)
+
+
+@asynccontextmanager
+async def talking(**options: object) -> AsyncIterator[Talk]:
+    config = loopback_config(**options)
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        mrc.Context(config) as near,
+        mrc.Context(config) as far,
+        far.listen(LOOPBACK[4], 0, messages=True) as listener,
+        near.connect(LOOPBACK[4], listener.port, messages=True) as to_far,
+        await listener.accept() as to_near,
+        near.messages() as out,
+        far.messages() as back,
+    ):
+        yield Talk(out, back, to_far, to_near)
+
+
+async def settle(qp: mrc.QP) -> None:
+    """Returns when everything that this end said has arrived."""
+    assert qp._end.messages is not None
+    await qp._end.messages.until_idle()
+
+
+@pytest.mark.parametrize("polled", [False, True])
+async def test_send__every_size_before_and_after_its_receive(polled: bool) -> None:
+    async with talking(polled=polled) as talk:
+        for size in SIZES:
+            data = os.urandom(size)
+            for exact in (False, True):
+                room = bytearray(size)
+                sent = asyncio.create_task(talk.near.send(talk.to_far, data, tag=size))
+                await asyncio.sleep(0)
+                await settle(talk.to_far)
+                got = await talk.far.recv(room, talk.to_near, tag=size, exact=exact)
+                await sent
+                assert (got.bytes, bytes(room)) == (size, data)
+                room = bytearray(size)
+                waiting = asyncio.create_task(
+                    talk.far.recv(room, talk.to_near, tag=size, exact=exact)
+                )
+                await asyncio.sleep(0)
+                await settle(talk.to_near)
+                await talk.near.send(talk.to_far, data, tag=size)
+                assert (await waiting).bytes == size and bytes(room) == data
+
+
+async def test_recv__by_mask_from_any_peer_in_order() -> None:
+    async with talking(**two_planes()) as talk:
+        for number in range(40):
+            await talk.near.send(talk.to_far, bytes([number]), tag=0x100 + number)
+        room = bytearray(1)
+        assert (await talk.far.recv(room, tag=0x107)).tag == 0x107
+        rest = []
+        for _ in range(39):
+            got = await talk.far.recv(room, tag=0, ignore=0xFFF)
+            assert got.tag == 0x100 + room[0]
+            rest.append(room[0])
+        assert rest == [number for number in range(40) if number != 7]
+
+
+async def test_send__many_of_all_sizes_both_ways() -> None:
+    async with talking(**two_planes()) as talk:
+        datas = [os.urandom(size) for size in SIZES[:5] * 30]
+        rooms = [bytearray(len(data)) for data in datas]
+        back = [bytearray(len(data)) for data in datas]
+        await asyncio.gather(
+            *(talk.near.send(talk.to_far, data, tag=1) for data in datas),
+            *(talk.far.send(talk.to_near, data, tag=1) for data in datas),
+            *(talk.far.recv(room, talk.to_near, tag=1) for room in rooms),
+            *(talk.near.recv(room, talk.to_far, tag=1, exact=True) for room in back),
+        )
+        assert list(map(bytes, rooms)) == datas
+        assert list(map(bytes, back)) == datas
+
+
+async def test_spaces__never_meet() -> None:
+    async with talking() as talk:
+        near, far = talk.near._dispatcher, talk.far._dispatcher
+        async with Messages(near, talk.near._qp_of, 5) as one:
+            async with Messages(far, talk.far._qp_of, 5) as other:
+                await one.send(talk.to_far, b"five")
+                await talk.near.send(talk.to_far, b"zero")
+                room = bytearray(4)
+                await talk.far.recv(room)
+                assert room == b"zero"
+                await other.recv(room)
+                assert room == b"five"
+            with pytest.raises(InUseError):
+                await Messages(near, talk.near._qp_of, 0).__aenter__()
+
+
+async def test_recv__too_little_room() -> None:
+    async with talking() as talk:
+        for size in (100, 100_000):
+            sent = asyncio.create_task(talk.near.send(talk.to_far, bytes(size)))
+            with pytest.raises(ArgumentError, match="longer than the buffer"):
+                await talk.far.recv(bytearray(size - 1), talk.to_near)
+            if size == 100:
+                await sent
+            else:
+                with pytest.raises(ArgumentError, match="longer than the buffer"):
+                    await sent
+        assert await talk.exchange(b"and on", 3) == b"and on"
+
+
+@pytest.mark.parametrize("exact", [False, True])
+async def test_cancel__leaves_the_buffer_alone(exact: bool) -> None:
+    async with talking() as talk:
+        room = bytearray(100_000)
+        waiting = asyncio.create_task(talk.far.recv(room, talk.to_near, tag=1, exact=exact))
+        await asyncio.sleep(0)
+        await settle(talk.to_near)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        data = os.urandom(len(room))
+        assert await talk.exchange(data, 1) == data
+        assert room == bytes(len(room))
+
+
+async def test_close__messages_that_arrived_are_kept() -> None:
+    async with talking() as talk:
+        late = asyncio.create_task(talk.far.recv(bytearray(9), talk.to_near, tag=8))
+        await talk.near.send(talk.to_far, b"last", tag=7)
+        await talk.to_far.close()
+        with pytest.raises(PeerGoneError, match="the peer is gone"):
+            await late
+        room = bytearray(4)
+        await talk.far.recv(room, talk.to_near, tag=7)
+        assert room == b"last"
+        with pytest.raises(PeerGoneError):
+            await talk.far.send(talk.to_near, b"back")
+        with pytest.raises(StateError):
+            await talk.near.send(talk.to_far, b"closed")
+
+
+async def test_abort__ends_long_transfers() -> None:
+    async with talking() as talk:
+        room = bytearray(64 << 20)
+        sending = asyncio.create_task(talk.near.send(talk.to_far, bytes(len(room))))
+        taking = asyncio.create_task(talk.far.recv(room, talk.to_near, exact=True))
+        await asyncio.sleep(0)
+        await talk.to_far.abort()
+        with pytest.raises((PeerGoneError, StateError)):
+            await sending
+        with pytest.raises(PeerGoneError):
+            await taking
+
+
+async def test_connect__needs_messages_on_both_sides() -> None:
+    config = loopback_config()
+    async with (
+        mrc.Context(config) as near,
+        mrc.Context(config) as far,
+        far.listen(LOOPBACK[4], 0) as listener,
+    ):
+        with pytest.raises(ConnectError, match="takes no messages on this QP"):
+            await near.connect(LOOPBACK[4], listener.port, messages=True)
+
+
+async def test_send__over_a_plain_qp() -> None:
+    async with connected_pair() as pair, pair.near_context.messages() as messages:
+        with pytest.raises(StateError, match="connect it with messages=True"):
+            await messages.send(pair.near, b"x")
