@@ -199,7 +199,7 @@ void mrc_msg_free(struct mrc_msg *msg) {
 static bool is_valid(const struct mrc_msg *msg, const struct mrc_msg_post *post) {
   const bool any = post->kind == MRC_MSG_RECV && post->peer == MRC_MSG_ANY;
   if (post->kind > MRC_MSG_RECV || (!any && peer_at(msg, post->peer) == NULL)) return false;
-  return post->bytes == 0 || post->address + post->bytes > post->address;
+  return post->bytes == 0 || (post->address != 0 && post->address + post->bytes > post->address);
 }
 
 static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
@@ -208,7 +208,8 @@ static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
   op->state = op->post.kind == MRC_MSG_SEND ? MRC_MSG_WAITING : MRC_MSG_POSTED;
   if (peer != NULL) mrc_msg_op_join(op, peer);
   const bool ended = peer != NULL && peer->error != 0;
-  const bool came = op->post.kind == MRC_MSG_RECV && mrc_msg_match_message(msg, &op->post) != NULL;
+  const bool came =
+      ended && op->post.kind == MRC_MSG_RECV && mrc_msg_match_message(msg, &op->post) != NULL;
   if (ended && !came) /* a message that arrived before is taken all the same */
     mrc_msg_finish(msg, op, peer->error);
   else if (op->post.kind == MRC_MSG_RECV)

@@ -339,6 +339,52 @@ static void test_cancel__crosses_the_message(void) {
   check_clean(2);
 }
 
+/* ---- long lives ---- */
+
+/* Numbers of frames wrap at 30 bits in an immediate and at 32 bits in a frame, ids at 30 bits. */
+static void test_numbers__wrap(void) {
+  const uint32_t firsts[] = {0x3FFFFFE0, 0xFFFFFFE0};
+  for (size_t row = 0; row < 2; row++) {
+    CHECK_ROW(row);
+    start_pair();
+    for (int i = 0; i < 2; i++) {
+      struct mrc_msg *msg = wire[i].msg;
+      struct mrc_msg_peer *peer = msg->peers[0];
+      peer->frames_out = peer->frames_done = peer->credit = firsts[row];
+      peer->frames_in = peer->frames_read = peer->credit_told = firsts[row];
+      for (uint32_t k = 0; k < msg->config.max_operations; k++)
+        msg->ops[k].id |= 0x3FFE0000;
+    }
+    for (uint64_t i = 0; i < 300; i++) {
+      const uint64_t bytes = i % 3 ? i : 1000 + i;
+      receive(1, 1000 + i, 5, bytes, i % 2);
+      send(0, i, 5, bytes);
+      wire_run();
+      check_ended(0, i, 0, bytes);
+      check_ended(1, 1000 + i, 0, bytes);
+    }
+    CHECK(wire[0].msg->peers[0]->frames_out - firsts[row] >= 300);
+    check_clean(2);
+  }
+}
+
+static void test_post__that_is_wrong(void) {
+  const struct mrc_msg_post rows[] = {
+      {.address = (uintptr_t)source, .bytes = 1, .peer = 7, .kind = MRC_MSG_SEND},
+      {.address = (uintptr_t)source, .bytes = 1, .peer = MRC_MSG_ANY, .kind = MRC_MSG_SEND},
+      {.address = (uintptr_t)source, .bytes = 1, .kind = MRC_MSG_RECV + 1},
+      {.address = (uintptr_t)source, .bytes = UINT64_MAX, .kind = MRC_MSG_SEND},
+      {.bytes = 1, .kind = MRC_MSG_SEND},
+      {.bytes = 1, .kind = MRC_MSG_RECV},
+  };
+  start_pair();
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(wire_post(&wire[0], &rows[i]), -EINVAL);
+  }
+  check_clean(2);
+}
+
 /* ---- a full heap ---- */
 
 enum { HEAP = 2 * MRC_MSG_SLOT_BYTES, SMALL = 200 };
@@ -548,6 +594,7 @@ CHECK_MAIN(RUN(test_message__arrives), RUN(test_message__crosses_its_receive),
            RUN(test_message__longer_than_a_write_can_be),
            RUN(test_matching__by_space_peer_tag_and_mask), RUN(test_cancel__of_what_nobody_knows),
            RUN(test_cancel__at_every_stage), RUN(test_cancel__crosses_the_message),
+           RUN(test_numbers__wrap), RUN(test_post__that_is_wrong),
            RUN(test_heap__full_stops_the_sender_and_goes_on),
            RUN(test_heap__full_of_messages_lets_a_send_find_its_request),
            RUN(test_heap__full_does_not_stop_the_other_direction),
