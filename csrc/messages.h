@@ -29,7 +29,7 @@ struct mrc_msg_post {
 struct mrc_msg_done {
   uint64_t cookie;
   uint64_t bytes; /* sent, or received; with -EMSGSIZE the length of the message */
-  uint64_t tag; /* of the message */
+  uint64_t tag;   /* of the message */
   uint32_t space;
   uint32_t peer;
   int32_t result; /* 0; -ECANCELED; -EMSGSIZE: no room for the message; -EPROTO: the peer broke the
