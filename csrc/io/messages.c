@@ -197,7 +197,7 @@ int mrc_messages_take(struct mrc_messages *messages, struct mrc_wc *wcs, int n, 
     else
       wcs[left++] = wcs[i];
   }
-  if (left < n) mrc_msg_pump(messages->msg, now_ns);
+  mrc_msg_pump(messages->msg, now_ns); /* completions of others make room for refused posts too */
   return left;
 }
 

@@ -57,6 +57,19 @@ static void ask(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_o
   mrc_msg_say(msg, peer, op, MRC_MSG_CTS);
 }
 
+/* Reads the frames that wait for room, of one peer or of any: a new operation may take what they
+   hold. A peer that broke the protocol, or NULL. */
+static struct mrc_msg_peer *read_stalled(struct mrc_msg *msg, uint32_t number) {
+  struct mrc_node *next;
+  for (struct mrc_node *node = msg->stalled.next; node != &msg->stalled; node = next) {
+    struct mrc_msg_peer *peer = MRC_NODE_OWNER(node, struct mrc_msg_peer, stalled);
+    next = node->next;
+    if (number != MRC_MSG_ANY && number != peer->number) continue;
+    if (!mrc_msg_read(msg, peer)) return peer;
+  }
+  return NULL;
+}
+
 struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op) {
   struct mrc_msg_entry *entry = mrc_msg_match_message(msg, &op->post);
   bool good = true;
@@ -66,8 +79,10 @@ struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_o
     const bool exact = post->exact && post->peer != MRC_MSG_ANY && post->ignore == 0 &&
                        post->bytes > msg->config.eager_bytes;
     mrc_list_append(&msg->posted, &op->node);
-    if (exact && !mrc_msg_is_ambiguous(msg, op)) ask(msg, msg->peers[post->peer], op);
-    return NULL;
+    struct mrc_msg_peer *wrong = read_stalled(msg, post->peer);
+    const bool waits = wrong == NULL && op->state == MRC_MSG_POSTED;
+    if (waits && exact && !mrc_msg_is_ambiguous(msg, op)) ask(msg, msg->peers[post->peer], op);
+    return wrong;
   }
   struct mrc_msg_peer *peer = msg->peers[entry->peer];
   op->peer = entry->peer;
@@ -111,7 +126,7 @@ bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct m
   op->state = MRC_MSG_WAITING;
   mrc_list_append(&peer->waiting, &op->node);
   mrc_msg_say(msg, peer, op, MRC_MSG_RTS);
-  if (request == NULL) return true;
+  if (request == NULL) return mrc_msg_read(msg, peer); /* it may be in a frame that waits */
   const struct mrc_msg_record cts = request->record;
   mrc_msg_drop(peer, request);
   return take_cts(msg, peer, op, &cts) && mrc_msg_read(msg, peer);
@@ -146,6 +161,7 @@ static enum verdict on_rts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer->number, record);
   if (op == NULL) return mrc_msg_keep(msg, peer, record, NULL) ? TAKEN : WAIT;
   if (op->state == MRC_MSG_POSTED) return taken_if(grant(msg, peer, op, record));
+  if (op->arrived && record->bytes > op->post.bytes) return WRONG; /* it should have refused */
   announce(msg, op, record);
   return TAKEN;
 }
@@ -220,12 +236,7 @@ static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
 static enum verdict read_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   const uint32_t slot = peer->frames_read % MRC_MSG_SLOTS;
   const uint8_t *frame = peer->inbox + (size_t)slot * MRC_MSG_SLOT_BYTES;
-  if (peer->offset == 0) {
-    uint32_t read;
-    memcpy(&read, frame, sizeof read);
-    if (!mrc_msg_credited(msg, peer, le32toh(read), UINT32_MAX)) return WRONG;
-    peer->offset = MRC_MSG_FRAME_HEADER;
-  }
+  if (peer->offset == 0) peer->offset = MRC_MSG_FRAME_HEADER;
   while (peer->offset < peer->sizes[slot]) {
     struct mrc_msg_record record;
     const uint8_t *at = frame + peer->offset;
@@ -245,9 +256,13 @@ static enum verdict read_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
 bool mrc_msg_read(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   while (peer->frames_read != peer->frames_in) {
     const enum verdict verdict = read_frame(msg, peer);
-    if (verdict == WAIT) msg->counters.stalls++;
+    if (verdict == WAIT && !mrc_node_joined(&peer->stalled)) {
+      msg->counters.stalls++;
+      mrc_list_append(&msg->stalled, &peer->stalled);
+    }
     if (verdict != TAKEN) return verdict == WAIT;
   }
+  mrc_node_leave(&peer->stalled);
   return true;
 }
 
@@ -256,7 +271,13 @@ static bool on_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t nu
   if (number != (peer->frames_in & MRC_MSG_NUMBER)) return false;
   if (peer->frames_in - peer->credit_told >= MRC_MSG_SLOTS) return false;
   if (bytes < MRC_MSG_FRAME_HEADER || bytes > MRC_MSG_SLOT_BYTES) return false;
-  peer->sizes[peer->frames_in++ % MRC_MSG_SLOTS] = (uint16_t)bytes;
+  /* The credit counts even while the records have to wait. */
+  const uint32_t slot = peer->frames_in % MRC_MSG_SLOTS;
+  uint32_t read;
+  memcpy(&read, peer->inbox + (size_t)slot * MRC_MSG_SLOT_BYTES, sizeof read);
+  if (!mrc_msg_credited(msg, peer, le32toh(read), UINT32_MAX)) return false;
+  peer->sizes[slot] = (uint16_t)bytes;
+  peer->frames_in++;
   return mrc_msg_read(msg, peer);
 }
 
@@ -265,6 +286,7 @@ static bool on_data(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t id)
   if (op == NULL || op->key == 0 || op->arrived) return false;
   if (op->record == MRC_MSG_CTS && mrc_node_joined(&op->out)) return false; /* nobody knows where */
   if (op->state == MRC_MSG_MATCHED) {
+    if (op->bytes > op->post.bytes) return false; /* it should have refused */
     mrc_msg_finish(msg, op, op->result);
     return true;
   }

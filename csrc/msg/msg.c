@@ -40,6 +40,7 @@ struct mrc_msg *mrc_msg_new(const struct mrc_msg_config *config) {
   mrc_list_init(&msg->posted);
   mrc_list_init(&msg->unexpected);
   mrc_list_init(&msg->busy);
+  mrc_list_init(&msg->stalled);
   good = good && mrc_msg_ops_init(msg) == 0;
   if (good) msg->peers = calloc(msg->config.max_peers, sizeof(struct mrc_msg_peer *));
   good = good && msg->peers != NULL && mrc_keymap_init(&msg->by_qpn, msg->config.max_peers) == 0;
@@ -126,8 +127,8 @@ int mrc_msg_connect(struct mrc_msg *msg, uint32_t number, const struct mrc_msg_i
 bool mrc_msg_is_idle(const struct mrc_msg *msg, uint32_t number) {
   const struct mrc_msg_peer *peer = peer_at(msg, number);
   if (peer == NULL || peer->error != 0) return true;
-  return peer->wrs == 0 && peer->answers_n == 0 && mrc_list_is_empty(&peer->out) &&
-         mrc_list_is_empty(&peer->writing);
+  return peer->wrs == 0 && peer->filled == 0 && peer->answers_n == 0 &&
+         mrc_list_is_empty(&peer->out) && mrc_list_is_empty(&peer->writing);
 }
 
 static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint64_t now_ns) {
@@ -146,6 +147,7 @@ static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint
   peer->answers_n = 0;
   mrc_msg_forget_promises(msg, peer);
   mrc_node_leave(&peer->busy);
+  mrc_node_leave(&peer->stalled);
 }
 
 void mrc_msg_fail(struct mrc_msg *msg, uint32_t number, int error, uint64_t now_ns) {
@@ -197,7 +199,7 @@ void mrc_msg_free(struct mrc_msg *msg) {
 static bool is_valid(const struct mrc_msg *msg, const struct mrc_msg_post *post) {
   const bool any = post->kind == MRC_MSG_RECV && post->peer == MRC_MSG_ANY;
   if (post->kind > MRC_MSG_RECV || (!any && peer_at(msg, post->peer) == NULL)) return false;
-  return post->bytes == 0 || post->address + post->bytes > post->address;
+  return post->bytes == 0 || (post->address != 0 && post->address + post->bytes > post->address);
 }
 
 static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
@@ -206,7 +208,8 @@ static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
   op->state = op->post.kind == MRC_MSG_SEND ? MRC_MSG_WAITING : MRC_MSG_POSTED;
   if (peer != NULL) mrc_msg_op_join(op, peer);
   const bool ended = peer != NULL && peer->error != 0;
-  const bool came = op->post.kind == MRC_MSG_RECV && mrc_msg_match_message(msg, &op->post) != NULL;
+  const bool came =
+      ended && op->post.kind == MRC_MSG_RECV && mrc_msg_match_message(msg, &op->post) != NULL;
   if (ended && !came) /* a message that arrived before is taken all the same */
     mrc_msg_finish(msg, op, peer->error);
   else if (op->post.kind == MRC_MSG_RECV)
@@ -292,10 +295,21 @@ void mrc_msg_take(struct mrc_msg *msg, const struct mrc_wc *wc, uint64_t now_ns)
 }
 
 void mrc_msg_pump(struct mrc_msg *msg, uint64_t now_ns) {
+  struct mrc_node refused; /* the engine had no room for their work requests */
+  mrc_list_init(&refused);
   while (!mrc_list_is_empty(&msg->busy)) {
     struct mrc_msg_peer *peer = MRC_NODE_OWNER(msg->busy.next, struct mrc_msg_peer, busy);
     mrc_node_leave(&peer->busy);
     if (!peer->connected || peer->error != 0) continue;
-    if (mrc_msg_send(msg, peer, now_ns) != 0) fail(msg, peer, -ECONNRESET, now_ns);
+    const int error = mrc_msg_send(msg, peer, now_ns);
+    if (error == -ENOBUFS)
+      mrc_list_append(&refused, &peer->busy);
+    else if (error != 0)
+      fail(msg, peer, -ECONNRESET, now_ns);
+  }
+  while (!mrc_list_is_empty(&refused)) {
+    struct mrc_node *node = refused.next;
+    mrc_node_leave(node);
+    mrc_list_append(&msg->busy, node);
   }
 }

@@ -110,17 +110,19 @@ static bool may_send_frame(const struct mrc_msg_peer *peer) {
 static int send_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
   const uint32_t place = peer->frames_out % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
   uint8_t *frame = peer->outbox + place;
+  if (peer->filled == 0) peer->filled = fill(msg, peer, frame);
   const uint32_t header[2] = {htole32(peer->frames_read), 0};
   memcpy(frame, header, sizeof header);
   const struct mrc_wr write = {.local = (uintptr_t)frame,
                                .va = peer->theirs.address + place,
                                .lkey = peer->outbox_key,
                                .rkey = peer->theirs.rkey,
-                               .bytes = fill(msg, peer, frame),
+                               .bytes = peer->filled,
                                .imm = mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->frames_out),
                                .opcode = MRC_WR_WRITE_IMM};
   const int error = post(msg, peer, FRAME, 0, &write, now_ns);
   if (error != 0) return error;
+  peer->filled = 0;
   peer->frames_out++;
   peer->credit_told = peer->frames_read;
   msg->counters.frames_sent++;
@@ -172,10 +174,13 @@ static int send_chunks(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t 
   return error;
 }
 
+static bool has_records(const struct mrc_msg_peer *peer) {
+  return peer->filled > 0 || peer->answers_n > 0 || !mrc_list_is_empty(&peer->out);
+}
+
 int mrc_msg_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
   int error = 0;
-  while (error == 0 && (peer->answers_n > 0 || !mrc_list_is_empty(&peer->out)) &&
-         may_send_frame(peer))
+  while (error == 0 && has_records(peer) && may_send_frame(peer))
     error = send_frame(msg, peer, now_ns);
   if (error == 0 && peer->frames_read - peer->credit_told >= TELL_AT && has_room(peer, true, 0))
     error = send_credit(msg, peer, now_ns);

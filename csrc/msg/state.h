@@ -66,12 +66,12 @@ struct mrc_msg_answer {
 };
 
 struct mrc_msg_peer {
-  struct mrc_node busy; /* in `busy` of the module: something may be posted */
+  struct mrc_node busy;    /* in `busy` of the module: something may be posted */
+  struct mrc_node stalled; /* in `stalled` of the module: a frame waits for room in the heap */
   uint32_t number;
   uint32_t qpn;
   int32_t error; /* of the QP, negative; 0: none */
   bool connected;
-  bool reading; /* re-entry would read a record twice */
   struct mrc_msg_limits limits;
   struct mrc_msg_inbox theirs;
   uint8_t *inbox, *outbox; /* MRC_MSG_INBOX_BYTES each */
@@ -85,6 +85,7 @@ struct mrc_msg_peer {
   uint32_t frames_read; /* of these, read */
   uint32_t credit_told; /* frames_read as the peer knows it */
   uint32_t offset;      /* in the frame that is being read */
+  uint32_t filled;      /* bytes of the next frame, which the engine had no room for; 0: none */
   uint32_t wrs, imms;   /* work requests, immediates posted and not completed */
   uint32_t chunks;      /* writes of messages among them */
   size_t heap;          /* bytes of `requests` and of this peer's entries in `unexpected` */
@@ -110,6 +111,7 @@ struct mrc_msg {
   struct mrc_node posted;     /* receives without a message, oldest first */
   struct mrc_node unexpected; /* messages without a receive, oldest first */
   struct mrc_node busy;       /* peers for the next pump */
+  struct mrc_node stalled;    /* peers whose frames wait for room in the heap */
 };
 
 #define MRC_MSG_OP(member, pointer) MRC_NODE_OWNER(pointer, struct mrc_msg_op, member)

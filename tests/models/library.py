@@ -14,16 +14,36 @@ HERE = Path(__file__).parent
 
 
 @functools.cache
-def ffi() -> Any:
-    text = (HERE / "shim.h").read_text()
+def _ffi(header: str) -> Any:
+    text = (HERE / header).read_text()
     declarations = text.split("/* cdef begin */")[1].split("/* cdef end */")[0]
     found = cffi.FFI()
     found.cdef(declarations)
     return found
 
 
+def _library(name: str, sources: list[Path], header: str) -> Any:
+    path = cbuild.shared_library(sources, name, cbuild.SHARED_TRAP)
+    return _ffi(header).dlopen(str(path))
+
+
+def ffi() -> Any:
+    return _ffi("shim.h")
+
+
 @functools.cache
 def library() -> Any:
     core = sorted((cbuild.CSRC / "core").glob("*.c"))
-    path = cbuild.shared_library([*core, HERE / "shim.c"], "model", cbuild.SHARED_TRAP)
-    return ffi().dlopen(str(path))
+    return _library("model", [*core, HERE / "shim.c"], "shim.h")
+
+
+def msg_ffi() -> Any:
+    return _ffi("msg_shim.h")
+
+
+@functools.cache
+def msg_library() -> Any:
+    """Messages over QPs that the model drives, without the engine."""
+    used = [cbuild.CSRC / "core" / "base.c", cbuild.CSRC / "core" / "keymap.c"]
+    sources = [*used, *sorted((cbuild.CSRC / "msg").glob("*.c")), HERE / "msg_shim.c"]
+    return _library("msgmodel", sources, "msg_shim.h")

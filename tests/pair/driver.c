@@ -112,7 +112,9 @@ static bool publish(void *driver) {
   struct mrc_wc wcs[16];
   for (int n; (n = mrc_cq_poll(host->engine, wcs, 16)) > 0;)
     for (int i = 0; i < n; i++)
-      mrc_watch_completion(pair, index, &wcs[i]);
+      if (pair->take == NULL || !pair->take(pair, index, &wcs[i]))
+        mrc_watch_completion(pair, index, &wcs[i]);
+  if (pair->post != NULL) pair->post(pair, index);
   struct mrc_event events[16];
   for (int n; (n = mrc_engine_events(host->engine, events, 16)) > 0;)
     for (int i = 0; i < n; i++)

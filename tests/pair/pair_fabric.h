@@ -98,6 +98,10 @@ struct mrc_pair_end {
 };
 
 struct mrc_pair {
+  /* Takes a completion, in place of the auditors, if it returns true; NULL: none. Then, after the
+     completions of a turn, posts. */
+  bool (*take)(struct mrc_pair *pair, int host, const struct mrc_wc *wc);
+  void (*post)(struct mrc_pair *pair, int host);
   struct mrc_datagram **tap; /* copies of the packets sent, until it is full; the caller frees */
   int tap_room;
   int n_tapped;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the sweeps of random scenarios over a pair of hosts (sweep.c) and over fabrics
-(sweep_fabric.c): a hundred seeds; slow tests run thousands."""
+"""Runs the sweeps of random scenarios over a pair of hosts (sweep.c), over fabrics (sweep_fabric.c)
+and of messages (sweep_messages.c): a hundred seeds; slow tests run thousands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 PAIR = Path(__file__).with_name("sweep.c")
 FABRIC = Path(__file__).with_name("sweep_fabric.c")
+MESSAGES = Path(__file__).with_name("sweep_messages.c")
 
 
 def run(sweep: Path, flavour: cbuild.Flavour, first: int, count: int) -> None:
@@ -38,7 +39,11 @@ def test_sweep__fabric(first: int) -> None:
     run(FABRIC, cbuild.FAST, first, 50)
 
 
-@pytest.mark.parametrize("sweep", [PAIR, FABRIC], ids=["pair", "fabric"])
+def test_sweep__messages() -> None:
+    run(MESSAGES, cbuild.FAST, 0, 80)
+
+
+@pytest.mark.parametrize("sweep", [PAIR, FABRIC, MESSAGES], ids=["pair", "fabric", "messages"])
 def test_sweep__under_the_sanitizers(sweep: Path) -> None:
     run(sweep, cbuild.ASAN, 1000, 20)
 
@@ -68,3 +73,10 @@ def test_sweep__thousands_of_pairs(first: int) -> None:
 @pytest.mark.parametrize("first", range(10000, 12000, 500))
 def test_sweep__thousands_of_fabrics(first: int) -> None:
     run(FABRIC, cbuild.FAST, first, 500)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(10000, 12000, 500))
+def test_sweep__thousands_of_messages(first: int) -> None:
+    run(MESSAGES, cbuild.FAST, first, 500)

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-PARTS = ("pair", "emu", "sim", "io", "core")  # each part before the parts that it uses
+PARTS = ("pair", "emu", "sim", "io", "msg", "core")  # each part before the parts that it uses
 COPIED = ("csrc", "mrc", "tests", "tools", "bench", "pyproject.toml", "setup.py", "README.md")
 DESCRIBE_SIM = """
 import json, pathlib, sysconfig

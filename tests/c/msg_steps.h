@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sends and receives of two or three hosts on msg_wire.h, in one source and one target memory. */
+#ifndef MRC_TESTS_MSG_STEPS_H
+#define MRC_TESTS_MSG_STEPS_H
+
+#include "check.h"
+#include "msg/msg.h"
+#include "msg_wire.h"
+
+enum { EAGER = 256, SPACE = 7, BIG = 3 << 20, MOST = 4 << 20 };
+
+static uint8_t source[MOST], target[MOST];
+static const struct mrc_msg_limits limits = {.sq_depth = 64, .max_wimm = 16};
+
+static inline void start(int hosts, const struct mrc_msg_config *config) {
+  memset(wire, 0, sizeof wire);
+  memset(target, 0, sizeof target);
+  for (size_t i = 0; i < sizeof source; i++)
+    source[i] = (uint8_t)(i * 31 + i / 256 + 1);
+  for (int i = 0; i < hosts; i++)
+    wire_start(i, config);
+}
+
+/* Two joined hosts. */
+static inline struct wire_qp *start_pair(void) {
+  start(2, &(struct mrc_msg_config){.eager_bytes = EAGER});
+  return wire_join(0, 1, &limits);
+}
+
+static inline void send(int host, uint64_t cookie, uint64_t tag, uint64_t bytes) {
+  const struct mrc_msg_post post = {.cookie = cookie,
+                                    .address = (uintptr_t)source,
+                                    .bytes = bytes,
+                                    .tag = tag,
+                                    .space = SPACE,
+                                    .kind = MRC_MSG_SEND};
+  CHECK_EQ(wire_post(&wire[host], &post), 1);
+}
+
+static inline void receive(int host, uint64_t cookie, uint64_t tag, uint64_t room, bool exact) {
+  const struct mrc_msg_post post = {.cookie = cookie,
+                                    .address = (uintptr_t)target,
+                                    .bytes = room,
+                                    .tag = tag,
+                                    .space = SPACE,
+                                    .kind = MRC_MSG_RECV,
+                                    .exact = exact};
+  CHECK_EQ(wire_post(&wire[host], &post), 1);
+}
+
+static inline void receive_any(int host, uint64_t cookie, uint64_t tag, uint64_t ignore,
+                               uint64_t room) {
+  const struct mrc_msg_post post = {.cookie = cookie,
+                                    .address = (uintptr_t)target,
+                                    .bytes = room,
+                                    .tag = tag,
+                                    .ignore = ignore,
+                                    .space = SPACE,
+                                    .peer = MRC_MSG_ANY,
+                                    .kind = MRC_MSG_RECV};
+  CHECK_EQ(wire_post(&wire[host], &post), 1);
+}
+
+static inline void check_ended(int host, uint64_t cookie, int result, uint64_t bytes) {
+  const struct mrc_msg_done *done = wire_ended(&wire[host], cookie);
+  CHECK(done != NULL);
+  if (done == NULL) return;
+  CHECK_EQ(done->result, result);
+  CHECK_EQ(done->bytes, bytes);
+}
+
+static inline void check_pending(int host, uint64_t cookie) {
+  CHECK(wire_ended(&wire[host], cookie) == NULL);
+}
+
+/* Nothing is left behind: no operation, no memory region but the rings, nothing in a heap. */
+static inline void check_clean(int hosts) {
+  for (int i = 0; i < hosts; i++) {
+    CHECK_EQ(wire[i].msg->n_ops, 0);
+    CHECK_EQ(wire[i].n_mrs, 2 * wire[i].n_qps);
+    for (int k = 0; k < wire[i].n_qps; k++)
+      CHECK_EQ(wire[i].msg->peers[wire[i].qps[k].number]->heap, 0);
+  }
+  wire_stop();
+}
+
+#endif

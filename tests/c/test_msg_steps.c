@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages step by step: every length, matching, and cancels at every stage. */
+#include "check.h"
+#include "msg/msg.h"
+#include "msg_steps.h"
+
+/* ---- one message ---- */
+
+static const struct {
+  uint64_t bytes, room;
+  bool exact, receive_first;
+} singles[] = {
+    {0, 0, false, true},
+    {0, 0, false, false},
+    {0, 100, false, true},
+    {1, 1, false, true},
+    {7, 100, false, false},
+    {EAGER, EAGER, true, true},
+    {EAGER, EAGER, true, false},
+    {EAGER + 1, EAGER + 1, true, true},
+    {EAGER + 1, BIG, false, true},
+    {EAGER + 1, BIG, false, false},
+    {BIG + 1, BIG + 1, true, true},
+    {BIG + 1, BIG + 1, true, false},
+    {BIG + 1, MOST, false, true},
+};
+
+static void test_message__arrives(void) {
+  for (size_t i = 0; i < sizeof singles / sizeof singles[0]; i++) {
+    CHECK_ROW(i);
+    start_pair();
+    if (singles[i].receive_first) receive(1, 2, 5, singles[i].room, singles[i].exact);
+    if (singles[i].receive_first) wire_run();
+    send(0, 1, 5, singles[i].bytes);
+    wire_run();
+    if (!singles[i].receive_first) receive(1, 2, 5, singles[i].room, singles[i].exact);
+    wire_run();
+    check_ended(0, 1, 0, singles[i].bytes);
+    check_ended(1, 2, 0, singles[i].bytes);
+    CHECK_MEM_EQ(target, source, singles[i].bytes);
+    CHECK_EQ(target[singles[i].bytes], 0);
+    check_clean(2);
+  }
+}
+
+static void test_message__crosses_its_receive(void) {
+  for (int i = 0; i < 2; i++) {
+    CHECK_ROW(i);
+    start_pair();
+    receive(1, 2, 5, BIG, i);
+    send(0, 1, 5, BIG);
+    wire_run();
+    check_ended(0, 1, 0, BIG);
+    check_ended(1, 2, 0, BIG);
+    CHECK_MEM_EQ(target, source, BIG);
+    check_clean(2);
+  }
+}
+
+/* An exact receive that was posted first costs no round trip: the write leaves with the RTS. */
+static void test_message__that_is_asked_for_leaves_at_once(void) {
+  struct wire_qp *qp = start_pair();
+  receive(1, 2, 5, EAGER + 1, true);
+  wire_run();
+  const uint32_t before = qp->posted;
+  send(0, 1, 5, EAGER + 1);
+  CHECK_EQ(qp->posted - before, 2);
+  wire_run();
+  check_ended(1, 2, 0, EAGER + 1);
+  check_clean(2);
+}
+
+static void test_message__that_does_not_fit(void) {
+  const struct {
+    uint64_t bytes, room;
+    int sender;
+  } rows[] = {{2, 1, 0}, {1, 0, 0}, {BIG, BIG - 1, -EMSGSIZE}, {BIG, 0, -EMSGSIZE}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (int first = 0; first < 2; first++) {
+      CHECK_ROW(2 * i + (size_t)first);
+      start_pair();
+      if (first) receive(1, 2, 5, rows[i].room, false);
+      send(0, 1, 5, rows[i].bytes);
+      wire_run();
+      if (!first) receive(1, 2, 5, rows[i].room, false);
+      wire_run();
+      check_ended(0, 1, rows[i].sender, rows[i].bytes);
+      check_ended(1, 2, -EMSGSIZE, rows[i].bytes);
+      CHECK_EQ(target[0], 0);
+      check_clean(2);
+    }
+  }
+}
+
+/* An exact receive and a sender that disagree about the length. */
+static void test_message__of_another_length_than_exact(void) {
+  const struct {
+    uint64_t bytes;
+    int receiver, sender;
+  } rows[] = {{5, -EMSGSIZE, 0}, {BIG - 1, 0, 0}, {BIG + 1, -EMSGSIZE, -EMSGSIZE}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (int asked = 0; asked < 2; asked++) {
+      CHECK_ROW(2 * i + (size_t)asked);
+      start_pair();
+      receive(1, 2, 5, BIG, true);
+      if (asked) wire_run();
+      send(0, 1, 5, rows[i].bytes);
+      wire_run();
+      check_ended(0, 1, rows[i].sender, rows[i].bytes);
+      CHECK(wire_ended(&wire[1], 2) != NULL);
+      CHECK_EQ(wire_ended(&wire[1], 2)->result, rows[i].receiver);
+      CHECK_EQ(target[BIG], 0);
+      check_clean(2);
+    }
+  }
+}
+
+/* More than 4 GiB: the writes are not copied, but they cover the message, one after the other. */
+static void test_message__longer_than_a_write_can_be(void) {
+  const uint64_t bytes = (4ull << 30) + 5;
+  struct wire_qp *qp = start_pair();
+  wire[0].no_copy = true;
+  receive(1, 2, 5, bytes, true);
+  wire_run();
+  const uint32_t before = qp->posted;
+  send(0, 1, 5, bytes);
+  uint64_t next = (uintptr_t)source;
+  uint32_t seen = before, immediates = 0;
+  while (wire_ended(&wire[0], 1) == NULL) {
+    for (; seen != qp->posted; seen++) {
+      const struct mrc_wr *wr = &qp->wrs[seen % WIRE_WRS];
+      if (wr->opcode == MRC_WR_WRITE_IMM && wr->imm >> 30 != MRC_MSG_IMM_DATA) continue;
+      CHECK_EQ(wr->local, next);
+      CHECK_EQ(wr->va - (uintptr_t)target, wr->local - (uintptr_t)source);
+      next += wr->bytes;
+      immediates += wr->opcode == MRC_WR_WRITE_IMM;
+    }
+    const bool moved = wire_deliver(qp) || wire_complete(qp);
+    CHECK(moved);
+    if (!moved) break;
+    wire_turn(&wire[1]);
+    wire_turn(&wire[0]);
+  }
+  CHECK_EQ(next - (uintptr_t)source, bytes);
+  CHECK_EQ(immediates, 1);
+  wire_run();
+  check_ended(1, 2, 0, bytes);
+  check_clean(2);
+}
+
+/* ---- matching ---- */
+
+static void test_matching__by_space_peer_tag_and_mask(void) {
+  start_pair();
+  receive_any(1, 1, 0x10, 0x0F, 10);
+  receive(1, 2, 0x15, 10, false);
+  send(0, 3, 0x25, 1);
+  send(0, 4, 0x15, 2);
+  send(0, 5, 0x15, 3);
+  wire_run();
+  check_ended(1, 1, 0, 2);
+  check_ended(1, 2, 0, 3);
+  receive_any(1, 6, 0, ~0ull, 10);
+  wire_run();
+  check_ended(1, 6, 0, 1);
+  const struct mrc_msg_post other = {.cookie = 9,
+                                     .address = (uintptr_t)target,
+                                     .bytes = 1,
+                                     .space = SPACE + 1,
+                                     .kind = MRC_MSG_RECV};
+  CHECK_EQ(wire_post(&wire[1], &other), 1);
+  send(0, 7, 0, 1);
+  wire_run();
+  check_pending(1, 9);
+  receive(1, 8, 0, 1, false);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE + 1, 9), 0);
+  wire_run();
+  check_ended(1, 8, 0, 1);
+  check_ended(1, 9, -ECANCELED, 1);
+  check_clean(2);
+}
+
+/* ---- cancelling ---- */
+
+static void test_cancel__of_what_nobody_knows(void) {
+  struct wire_qp *qp = start_pair();
+  receive(1, 1, 5, BIG, false);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), 0);
+  check_ended(1, 1, -ECANCELED, BIG);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), -ENOENT);
+  const struct mrc_msg_post post = {.cookie = 2,
+                                    .address = (uintptr_t)source,
+                                    .bytes = BIG,
+                                    .tag = 5,
+                                    .space = SPACE,
+                                    .kind = MRC_MSG_SEND};
+  CHECK_EQ(mrc_msg_post(wire[0].msg, &post, 1, 1), 1); /* without pump: its RTS has not left */
+  CHECK_EQ(mrc_msg_cancel(wire[0].msg, SPACE, 2), 0);
+  check_ended(0, 2, -ECANCELED, BIG);
+  mrc_msg_pump(wire[0].msg, 1);
+  CHECK_EQ(qp->posted, 0);
+  check_clean(2);
+}
+
+/* `steps`: deliveries in each direction before the cancel. Either both ends succeed, or the one
+   that cancelled ends so, and the other one waits for its next partner. */
+static void check_cancel(bool sender, bool exact, int steps) {
+  struct wire_qp *qp = start_pair();
+  if (exact) receive(1, 2, 5, BIG, true);
+  if (exact) wire_run();
+  send(0, 1, 5, BIG);
+  for (int i = 0; i < steps; i++) {
+    if (!exact && i == 1) receive(1, 2, 5, BIG, false);
+    wire_deliver(qp);
+    wire_turn(&wire[1]);
+    wire_deliver(qp->peer);
+    wire_turn(&wire[0]);
+  }
+  const int known = mrc_msg_cancel(wire[sender ? 0 : 1].msg, SPACE, sender ? 1 : 2);
+  wire_run();
+  const struct mrc_msg_done *sent = wire_ended(&wire[0], 1), *received = wire_ended(&wire[1], 2);
+  const struct mrc_msg_done *own = sender ? sent : received;
+  if (known == 0) CHECK(own != NULL);
+  const bool cancelled = own != NULL && own->result == -ECANCELED;
+  if (cancelled && sender && (exact || steps > 1)) { /* a receive is left */
+    CHECK(received == NULL);
+    send(0, 3, 5, BIG);
+  } else if (cancelled && !sender) {
+    CHECK(sent == NULL);
+    CHECK_EQ(target[0], 0);
+    receive(1, 3, 5, BIG, exact);
+  } else if (!cancelled && !exact && steps <= 1) {
+    receive(1, 3, 5, BIG, false);
+  }
+  wire_run();
+  CHECK(wire[0].msg->n_ops == 0 && wire[1].msg->n_ops == 0);
+  check_clean(2);
+}
+
+static void test_cancel__at_every_stage(void) {
+  for (int row = 0; row < 4 * 12; row++) {
+    CHECK_ROW(row);
+    check_cancel(row & 1, row & 2, row / 4);
+  }
+}
+
+/* A receive is cancelled while its CTS and the RTS are on their ways. */
+static void test_cancel__crosses_the_message(void) {
+  struct wire_qp *qp = start_pair();
+  receive(1, 2, 5, BIG, true);
+  send(0, 1, 5, BIG);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 2), 0);
+  mrc_msg_pump(wire[1].msg, 1);
+  receive(1, 3, 5, BIG, true);
+  CHECK(wire_deliver(qp));
+  wire_run();
+  check_ended(0, 1, 0, BIG);
+  check_ended(1, 2, 0, BIG); /* too late */
+  check_pending(1, 3);
+  send(0, 4, 5, BIG);
+  wire_run();
+  check_ended(1, 3, 0, BIG);
+  check_clean(2);
+}
+
+CHECK_MAIN(RUN(test_message__arrives), RUN(test_message__crosses_its_receive),
+           RUN(test_message__that_is_asked_for_leaves_at_once),
+           RUN(test_message__that_does_not_fit), RUN(test_message__of_another_length_than_exact),
+           RUN(test_message__longer_than_a_write_can_be),
+           RUN(test_matching__by_space_peer_tag_and_mask), RUN(test_cancel__of_what_nobody_knows),
+           RUN(test_cancel__at_every_stage), RUN(test_cancel__crosses_the_message))

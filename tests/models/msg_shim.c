@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "msg_shim.h"
+
+#include "msg_wire.h"
+
+static int hosts;
+
+static struct wire_qp *qp_to(int from, int to) {
+  return &wire[from].qps[to < from ? to : to - 1]; /* joined in this order */
+}
+
+static int host_of(int at, uint32_t number) {
+  for (int to = 0; to < hosts; to++)
+    if (to != at && qp_to(at, to)->number == number) return to;
+  return -1;
+}
+
+void shim_msg_start(int n, uint32_t eager_bytes, uint32_t heap_bytes, uint32_t depth) {
+  const struct mrc_msg_config config = {.eager_bytes = eager_bytes, .heap_bytes = heap_bytes};
+  const struct mrc_msg_limits limits = {.sq_depth = depth, .max_wimm = depth / 4};
+  hosts = n;
+  for (int i = 0; i < hosts; i++)
+    wire_start(i, &config);
+  for (int one = 0; one < hosts; one++)
+    for (int other = one + 1; other < hosts; other++) {
+      wire_join(one, other, &limits);
+      mrc_assert(qp_to(one, other)->peer == qp_to(other, one));
+    }
+}
+
+void shim_msg_stop(void) { wire_stop(); }
+
+int shim_msg_post(int host, const struct shim_operation *operation) {
+  const struct mrc_msg_post post = {
+      .cookie = operation->cookie,
+      .address = operation->address,
+      .bytes = operation->bytes,
+      .tag = operation->tag,
+      .ignore = operation->ignore,
+      .space = operation->space,
+      .peer = operation->peer < 0 ? MRC_MSG_ANY : qp_to(host, operation->peer)->number,
+      .kind = operation->receives ? MRC_MSG_RECV : MRC_MSG_SEND,
+      .exact = operation->exact};
+  return mrc_msg_post(wire[host].msg, &post, 1, 1);
+}
+
+int shim_msg_cancel(int host, uint32_t space, uint64_t cookie) {
+  return mrc_msg_cancel(wire[host].msg, space, cookie);
+}
+
+bool shim_msg_deliver(int from, int to) { return wire_deliver(qp_to(from, to)); }
+
+bool shim_msg_complete(int from, int to) { return wire_complete(qp_to(from, to)); }
+
+void shim_msg_turn(int host) { wire_turn(&wire[host]); }
+
+void shim_msg_run(void) { wire_run(); }
+
+void shim_msg_refuse(int host, int posts) { wire[host].refuse = posts; }
+
+void shim_msg_fail(int one, int other) {
+  struct wire_qp *qp = qp_to(one, other);
+  for (int i = 0; i < 2; i++, qp = qp->peer) {
+    if (!qp->failed) wire_fail(qp, MRC_WC_RETRY_EXC_ERR);
+    mrc_msg_fail(qp->host->msg, qp->number, -ECONNRESET, 1);
+  }
+}
+
+int shim_msg_ended(int at, struct shim_ended *ended, int capacity) {
+  struct wire_host *host = &wire[at];
+  const int n = host->n_done;
+  mrc_assert(n <= capacity);
+  for (int i = 0; i < n; i++)
+    ended[i] = (struct shim_ended){.cookie = host->done[i].cookie,
+                                   .bytes = host->done[i].bytes,
+                                   .tag = host->done[i].tag,
+                                   .result = host->done[i].result,
+                                   .peer = host_of(at, host->done[i].peer)};
+  host->n_done = 0;
+  return n;
+}
+
+bool shim_msg_is_stalled(int host) { return !mrc_list_is_empty(&wire[host].msg->stalled); }
+
+struct shim_left shim_msg_left(int at) {
+  const struct wire_host *host = &wire[at];
+  struct shim_left left = {.operations = host->msg->n_ops,
+                           .regions = host->n_mrs - 2 * host->n_qps};
+  for (int i = 0; i < host->n_qps; i++)
+    left.heap_bytes += host->msg->peers[host->qps[i].number]->heap;
+  return left;
+}
