@@ -50,6 +50,29 @@ static void test_post__that_is_wrong(void) {
   check_clean(2);
 }
 
+/* The send queue is filled, never beyond; what has no place waits here. */
+static void test_queue__is_filled_and_no_more(void) {
+  start(2, &(struct mrc_msg_config){.eager_bytes = EAGER});
+  const struct mrc_msg_limits few = {.sq_depth = 16, .max_wimm = 40};
+  struct wire_qp *qp = wire_join(0, 1, &few);
+  for (uint64_t i = 0; i < 6; i++)
+    receive(1, 100 + i, i, BIG, true);
+  wire_run();
+  for (uint64_t i = 0; i < 6; i++)
+    send(0, i, i, BIG);
+  for (uint64_t i = 6; i < 40; i++)
+    send(0, i, i, 10);
+  CHECK_EQ(qp->posted - qp->completed, few.sq_depth);
+  for (uint64_t i = 6; i < 40; i++)
+    receive(1, 100 + i, i, 10, false);
+  wire_run();
+  for (uint64_t i = 0; i < 40; i++) {
+    check_ended(0, i, 0, i < 6 ? BIG : 10);
+    check_ended(1, 100 + i, 0, i < 6 ? BIG : 10);
+  }
+  check_clean(2);
+}
+
 /* ---- a full heap ---- */
 
 enum { HEAP = 2 * MRC_MSG_SLOT_BYTES, SMALL = 200 };
@@ -335,6 +358,7 @@ static void test_failure__of_a_registration_ends_the_operation(void) {
 }
 
 CHECK_MAIN(RUN(test_numbers__wrap), RUN(test_post__that_is_wrong),
+           RUN(test_queue__is_filled_and_no_more),
            RUN(test_heap__full_stops_the_sender_and_goes_on),
            RUN(test_heap__full_of_messages_lets_a_send_find_its_request),
            RUN(test_heap__full_does_not_stop_the_other_direction),
