@@ -24,7 +24,7 @@ from mrc.trust.security import Security
 VICTIM = f"{ADDRESSES['v']}/24"
 
 
-@pytest.fixture(params=["plain", "keys"])
+@pytest.fixture(params=["plain", pytest.param("keys", marks=pytest.mark.slow)])
 def secret(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     """The file of the secret that all hosts have; None: they are plain."""
     if request.param == "plain":

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -68,3 +70,12 @@ def test_ddp__a_plane_flaps(bed: Testbed, job: Job, over_tcp: Steps) -> None:
         job.until_step(step + 5)
         bed.heal("all")
     same(job.steps(), over_tcp)
+
+
+@pytest.mark.slow
+def test_example__tells_the_story() -> None:
+    command = [sys.executable, "-m", "mrc.examples.train"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "plane:2 is silent" in done.stdout
+    assert done.stdout.endswith("losses and weights are bit for bit those of TCP\n")
