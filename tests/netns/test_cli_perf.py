@@ -104,6 +104,7 @@ def test_perf__bins_show_a_plane_that_falls_silent(
     assert end["client"]["retransmitted_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_perf__a_slow_plane_is_named(hosts: Hosts, bed: Testbed, healed: None) -> None:
     server(hosts)
     bed.fail("plane:2", rate_share=0.1)

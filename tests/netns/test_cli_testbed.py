@@ -438,6 +438,7 @@ def test_up__a_kernel_fabric_has_no_queues_to_set(
     assert "a kernel fabric cannot mark or trim: use --fabric emulated" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_up__emulated_ends_with_the_shell_of_an_ordinary_user(tmp_path: Path) -> None:
     """Without `down`, the emulator does not keep the namespace alive."""
     steps = f"{sys.executable} -m mrc testbed up --fabric emulated --planes 1 --json"

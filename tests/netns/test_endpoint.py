@@ -315,6 +315,7 @@ def test_proof__ipsec_takes_room(two_links: None, near: str, far: str, bits: int
     assert most - 40 - NEAR_BYTES <= outcome.path_mtu < most
 
 
+@pytest.mark.slow
 def test_proof__a_link_that_carries_no_udp_at_all(two_links: None) -> None:
     if shutil.which("nft") is None:
         pytest.skip("nft is missing")

@@ -86,6 +86,7 @@ def names(inbox: Path) -> list[str]:
 # ---- Without faults -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_send__every_size(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     sizes = [0, 1, MTU - 1, MTU, MTU + 1, BIG]
     files = [make(tmp_path, f"file{size}", size, size) for size in sizes]
@@ -331,7 +332,7 @@ def rewrite(file: Path) -> None:
         stream.write(b"x")
 
 
-@pytest.mark.parametrize("change", [shrink, rewrite])
+@pytest.mark.parametrize("change", [shrink, pytest.param(rewrite, marks=pytest.mark.slow)])
 def test_send__source_changes_in_the_middle(
     hosts: Hosts, tmp_path: Path, inbox: Path, change: Callable[[Path], None]
 ) -> None:

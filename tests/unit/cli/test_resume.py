@@ -17,7 +17,7 @@ from file_commands import MRC, receiving
 from mrc.transfer.names import part_name, record_name
 
 BLOCK = os.urandom(32 << 20)
-SIZE = 16 * len(BLOCK)
+SIZE = 10 * len(BLOCK)
 
 
 @pytest.mark.parametrize(
