@@ -17,8 +17,10 @@ struct mrc_qp {
   struct mrc_ready_nodes nodes; /* in the lists of ready.h */
   uint8_t state;                /* enum mrc_qp_state */
   uint8_t status;               /* enum mrc_wc_status, why it failed */
+  uint16_t next_ev_probe;       /* EV to probe next, when slots are short */
   uint32_t index;               /* in the engine's array; timer id */
   uint32_t qpn;
+  uint32_t noise_ns; /* of the engine's configuration */
   struct mrc_qp_attr attr;
   struct mrc_evset evset;
   struct mrc_seal *seal; /* NULL: plain */
@@ -28,8 +30,6 @@ struct mrc_qp {
   struct mrc_requester req;
   struct mrc_responder resp;
   uint64_t ev_probe_ns;         /* when an EV or plane on probation is next to be probed */
-  uint32_t noise_ns;            /* of the engine's configuration */
-  uint16_t next_ev_probe;       /* EV to probe next, when slots are short */
   struct mrc_probe_user probes; /* slots in use by this QP */
   struct mrc_reverse reverse;
   struct mrc_plane_choice choice;
