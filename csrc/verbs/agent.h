@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a program and the agent of its host say to each other over a Unix socket (SOCK_SEQPACKET).
+ * Each packet is a struct mrc_agent_frame and a body. Both ends are from one installation: the
+ * structs of mrc.h travel as they are, and ATTACH refuses another layout.
+ *
+ * The program owns the engine, its sockets and its memory. The agent steers it: it sends the
+ * commands of mrc.h that set up QPs, and gets their replies and the engine's events. Only the
+ * program registers memory and posts.
+ */
+#ifndef MRC_VERBS_AGENT_H
+#define MRC_VERBS_AGENT_H
+
+#include "mrc.h"
+
+/* cdef begin */
+
+#define MRC_AGENT_VERSION 1
+#define MRC_AGENT_MAX_FRAME 262144 /* bytes of a packet */
+#define MRC_AGENT_MAX_NUMBERS 64   /* QPNs in one block */
+#define MRC_AGENT_MAX_GIDS 2
+#define MRC_AGENT_TEXT 240         /* bytes of a line of text, its end included */
+
+enum mrc_agent_kind {
+  /* of the program */
+  MRC_AGENT_ATTACH = 1, /* body: struct mrc_agent_attach, the first packet. If a former agent has
+                           gone: followed by a struct mrc_agent_opened and a struct
+                           mrc_agent_connect for each QP */
+  MRC_AGENT_OPENED,     /* body: struct mrc_agent_opened, the answer to OPEN */
+  MRC_AGENT_NUMBERS,    /* half of the QPNs are used */
+  MRC_AGENT_CONNECT,    /* body: struct mrc_agent_connect; a QP moved to RTR */
+  MRC_AGENT_RELEASE,    /* value = qpn: the program destroyed the QP, or moved it to RESET */
+  MRC_AGENT_EVENT,      /* body: struct mrc_event; for a REPLY followed by the memory of its
+                           command */
+  MRC_AGENT_REQUEST,    /* value = a function of mrc_ctl.h; body: its arguments */
+  /* of the agent */
+  MRC_AGENT_REFUSED = 64, /* body: a line of text, why; the agent closes the connection */
+  MRC_AGENT_OPEN,         /* body: struct mrc_agent_open */
+  MRC_AGENT_GRANTED,      /* body: uint32_t qpns[], up to MRC_AGENT_MAX_NUMBERS */
+  MRC_AGENT_COMMAND,      /* body: struct mrc_command, then the memory that it points to */
+  MRC_AGENT_READY,        /* body: struct mrc_agent_ready; both ends of a QP are in RTS */
+  MRC_AGENT_FAILED,       /* value = qpn: it cannot be connected. body: a line of text, why */
+  MRC_AGENT_GONE,         /* value = qpn: the peer has destroyed it, or has ended */
+  MRC_AGENT_PORTS,        /* body: struct mrc_agent_port[], when one has changed */
+  MRC_AGENT_ANSWER        /* value = 0 or -errno, cookie of the REQUEST; body: its results */
+};
+
+struct mrc_agent_frame {
+  uint32_t kind; /* enum mrc_agent_kind */
+  int32_t value;
+  uint64_t cookie; /* of a REQUEST and its ANSWER */
+};
+
+struct mrc_agent_attach {
+  uint32_t version;       /* MRC_AGENT_VERSION */
+  uint32_t command_bytes; /* sizeof(struct mrc_command) */
+  uint32_t event_bytes;   /* sizeof(struct mrc_event) */
+  uint32_t config_bytes;  /* sizeof(struct mrc_ctx_config) */
+  uint32_t resumed;       /* 1: the program ran under a former agent */
+  uint32_t n_qps;         /* struct mrc_agent_connect that follow, if resumed */
+  char program[64];       /* its name, for users */
+};
+
+/* A plane as a verbs program may ask for it. */
+struct mrc_agent_port {
+  char ifname[16];
+  uint64_t bits_per_second; /* of the link; 0: unknown */
+  uint32_t number;          /* the plane */
+  uint32_t mtu;             /* of the interface, bytes */
+  uint32_t up;
+  uint32_t loopback;
+};
+
+/* The device, and how the program opens its context. */
+struct mrc_agent_open {
+  char device[64];
+  uint8_t gids[2][16]; /* MRC_AGENT_MAX_GIDS; IPv4 in mapped form */
+  uint32_t n_gids;
+  uint32_t n_ports;
+  uint32_t n_numbers;
+  uint32_t reserved;
+  struct mrc_agent_port ports[32]; /* MRC_MAX_PORTS */
+  uint32_t numbers[64];            /* QPNs, MRC_AGENT_MAX_NUMBERS */
+  struct mrc_ctx_config config;
+};
+
+struct mrc_agent_opened {
+  int32_t error; /* 0 or -errno */
+  uint16_t udp_port;
+  uint16_t reserved;
+  uint16_t sports[32][64]; /* source port of each transmit socket, by port - 1 */
+  char cause[240];         /* MRC_AGENT_TEXT */
+};
+
+/* A QP that the program has moved to RTR. 0 in a field of the last group: the agent's default. */
+struct mrc_agent_connect {
+  uint32_t qpn;
+  uint32_t dest_qpn;
+  uint8_t sgid[16];
+  uint8_t dgid[16];
+  uint32_t sq_depth;
+  uint32_t max_wimm;
+  uint32_t mpr;
+  uint32_t path_mtu;   /* largest payload, bytes */
+  uint32_t ev_profile; /* ids of mrc_ctl.h */
+  uint32_t cc_profile;
+  uint32_t timeout;    /* 1.024 us << timeout */
+  uint32_t retry_exp;
+  uint32_t ready;      /* resumed: READY has come */
+  uint32_t reserved;
+};
+
+struct mrc_agent_ready {
+  uint32_t qpn;
+  uint32_t path_mtu;
+  uint32_t mpr;      /* PSNs that this end may have in flight */
+  uint32_t max_wimm; /* immediates that it may */
+};
+
+/* cdef end */
+
+#endif
