@@ -16,19 +16,20 @@
 /* cdef begin */
 
 #define MRC_AGENT_VERSION 1
-#define MRC_AGENT_MAX_FRAME 262144 /* bytes of a packet */
+#define MRC_AGENT_MAX_FRAME 196608 /* bytes of a packet */
+#define MRC_AGENT_MAX_NOTE 131072  /* bytes of a note */
 #define MRC_AGENT_MAX_NUMBERS 64   /* QPNs in one block */
 #define MRC_AGENT_MAX_GIDS 2
-#define MRC_AGENT_TEXT 240         /* bytes of a line of text, its end included */
+#define MRC_AGENT_TEXT 240 /* bytes of a line of text, its end included */
 
 enum mrc_agent_kind {
   /* of the program */
   MRC_AGENT_ATTACH = 1, /* body: struct mrc_agent_attach, the first packet. If a former agent has
-                           gone: followed by a struct mrc_agent_opened and a struct
-                           mrc_agent_connect for each QP */
+                           gone, OPENED and a CONNECT for each QP follow at once */
   MRC_AGENT_OPENED,     /* body: struct mrc_agent_opened, the answer to OPEN */
   MRC_AGENT_NUMBERS,    /* half of the QPNs are used */
-  MRC_AGENT_CONNECT,    /* body: struct mrc_agent_connect; a QP moved to RTR */
+  MRC_AGENT_CONNECT,    /* body: struct mrc_agent_connect; a QP moved to RTR. If `ready`, its note
+                           follows */
   MRC_AGENT_RELEASE,    /* value = qpn: the program destroyed the QP, or moved it to RESET */
   MRC_AGENT_EVENT,      /* body: struct mrc_event; for a REPLY followed by the memory of its
                            command */
@@ -38,7 +39,8 @@ enum mrc_agent_kind {
   MRC_AGENT_OPEN,         /* body: struct mrc_agent_open */
   MRC_AGENT_GRANTED,      /* body: uint32_t qpns[], up to MRC_AGENT_MAX_NUMBERS */
   MRC_AGENT_COMMAND,      /* body: struct mrc_command, then the memory that it points to */
-  MRC_AGENT_READY,        /* body: struct mrc_agent_ready; both ends of a QP are in RTS */
+  MRC_AGENT_READY,        /* body: struct mrc_agent_ready; both ends of a QP are in RTS. A note
+                             follows: bytes that the program keeps for the next agent */
   MRC_AGENT_FAILED,       /* value = qpn: it cannot be connected. body: a line of text, why */
   MRC_AGENT_GONE,         /* value = qpn: the peer has destroyed it, or has ended */
   MRC_AGENT_PORTS,        /* body: struct mrc_agent_port[], when one has changed */
@@ -57,7 +59,7 @@ struct mrc_agent_attach {
   uint32_t event_bytes;   /* sizeof(struct mrc_event) */
   uint32_t config_bytes;  /* sizeof(struct mrc_ctx_config) */
   uint32_t resumed;       /* 1: the program ran under a former agent */
-  uint32_t n_qps;         /* struct mrc_agent_connect that follow, if resumed */
+  uint32_t n_qps;         /* CONNECTs that follow, if resumed */
   char program[64];       /* its name, for users */
 };
 
@@ -104,9 +106,9 @@ struct mrc_agent_connect {
   uint32_t path_mtu;   /* largest payload, bytes */
   uint32_t ev_profile; /* ids of mrc_ctl.h */
   uint32_t cc_profile;
-  uint32_t timeout;    /* 1.024 us << timeout */
+  uint32_t timeout; /* 1.024 us << timeout */
   uint32_t retry_exp;
-  uint32_t ready;      /* resumed: READY has come */
+  uint32_t ready; /* resumed: READY has come */
   uint32_t reserved;
 };
 
