@@ -30,7 +30,8 @@ enum mrc_agent_kind {
   MRC_AGENT_NUMBERS,    /* half of the QPNs are used */
   MRC_AGENT_CONNECT,    /* body: struct mrc_agent_connect; a QP moved to RTR. If `ready`, its note
                            follows */
-  MRC_AGENT_RELEASE,    /* value = qpn: the program destroyed the QP, or moved it to RESET */
+  MRC_AGENT_RELEASE,    /* value = qpn. cookie 1: the program destroyed the QP and gives its number
+                           back; 0: it moved the QP to RESET */
   MRC_AGENT_EVENT,      /* body: struct mrc_event; for a REPLY followed by the memory of its
                            command */
   MRC_AGENT_REQUEST,    /* value = a function of mrc_ctl.h; body: its arguments */
