@@ -441,6 +441,8 @@ struct mrc_ctx_config {
   uint32_t sndbuf_bytes; /* requested per transmit socket [4 MiB] */
   uint32_t ring_entries; /* of the command ring and of the event ring, a power of two [8192] */
   uint32_t polled;       /* 1: no thread; the caller runs the datapath with mrc_ctx_run */
+  uint32_t unguarded;    /* 1: a registered file that shrinks ends the process by SIGBUS; then the
+                            context leaves the process's handlers of signals alone */
 };
 
 /* A port that is opened while the context runs. The memory must live until the reply. */

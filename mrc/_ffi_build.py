@@ -106,7 +106,11 @@ def describe(
         module,
         "\n".join(f'#include "{header}"' for header in declared),
         sources=sources(root, folders),
-        depends=[*headers(root, folders), str(Path(__file__))],
+        depends=[
+            *headers(root, folders),
+            *(f"csrc/{each}" for each in declared),
+            str(Path(__file__)),
+        ],
         include_dirs=["csrc"],
         define_macros=[*macros, *cipher_macros()],
         extra_compile_args=[*compile_flags(os.environ), *lto],
@@ -117,7 +121,8 @@ def describe(
 
 def builder() -> FFI:
     """The engine and its driver over sockets."""
-    return describe("mrc._core", ["info.h", "mrc.h", "messages.h"], CORE, ["-pthread"])
+    declared = ["info.h", "mrc.h", "messages.h", "verbs/agent.h"]
+    return describe("mrc._core", declared, CORE, ["-pthread"])
 
 
 def sim_builder() -> FFI:

@@ -30,6 +30,7 @@ _RANGES = {
     "max_pending": (1, 65536),
     "max_pending_per_source": (1, 65536),
     "max_qps_per_source": (1, 1 << 20),
+    "max_qps": (1, 65536),
     "max_peer_bytes": (0, 1 << 50),
     "max_unread": (1, 1 << 24),
 }
@@ -190,6 +191,8 @@ class ContextConfig:
     """Maximum number of connecting peers from one IPv4 address or IPv6 /64."""
     max_qps_per_source: int = 64
     """Maximum number of QPs that one IPv4 address or IPv6 /64 may have connected to this host."""
+    max_qps: int = 1024
+    """Maximum number of QPs."""
     hello_timeout: float = 2.0
     """Seconds within which a connecting peer must send its hello."""
     exchange_timeout: float = 10.0

@@ -223,3 +223,24 @@ class CommandOp(IntEnum):
     MSG_IDLE = 25
     MSG_FAIL = 26
     MSG_CLOSE = 27
+
+
+class AgentKind(IntEnum):
+    """Kind of a `struct mrc_agent_frame` (csrc/verbs/agent.h)."""
+
+    ATTACH = 1
+    OPENED = 2
+    NUMBERS = 3
+    CONNECT = 4
+    RELEASE = 5
+    EVENT = 6
+    REQUEST = 7
+    REFUSED = 64
+    OPEN = 65
+    GRANTED = 66
+    COMMAND = 67
+    READY = 68
+    FAILED = 69
+    GONE = 70
+    PORTS = 71
+    ANSWER = 72

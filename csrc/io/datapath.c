@@ -406,6 +406,7 @@ int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config
       (struct mrc_datapath){.epoll_fd = -1, .sleeper.fd = -1, .bell.fd = -1, .timer_fd = -1};
   mrc_messages_init(&datapath->messages);
   datapath->polled = config->polled != 0;
+  datapath->unguarded = config->unguarded != 0;
   datapath->spin_ns = config->spin_us * 1000ull;
   datapath->pause.longest_ns = datapath->polled ? 0 : config->coalesce_us * 1000ull;
   int error = mrc_udp_open(&datapath->udp, config, cause);

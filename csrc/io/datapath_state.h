@@ -50,6 +50,7 @@ struct mrc_datapath {
   bool more;             /* the last turn stopped at a limit: do not sleep */
   bool stopping;
   bool polled; /* no thread: the caller runs it */
+  bool unguarded; /* no SIGBUS guards */
 };
 
 static inline void mrc_datapath_put_event(struct mrc_datapath *datapath,

@@ -82,7 +82,7 @@ class Context:
         limits = Limits(
             self.config.max_pending,
             self.config.max_pending_per_source,
-            device.MAX_QPS,
+            self.config.max_qps,
             self.config.max_qps_per_source,
         )
         self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
@@ -104,11 +104,22 @@ class Context:
     async def __aenter__(self) -> Self:
         if self._local is not None:
             raise StateError("the Context was already opened: create a new one")
+        self._local = await self._make_local()
+        self._monitor = asyncio.get_running_loop().create_task(self._follow_links())
+        try:
+            await self._observer.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def _make_local(self) -> Local:
+        """Opens the datapath; a subclass overrides it."""
         config = self.config
         host = config.host or hostconfig.load(os.environ)
         links = Links(finder(config, host))
         opened = links.open(config)
-        self._local = Local(
+        return Local(
             name=config.name or (host.host if host else socket.gethostname()),
             config=config,
             host=host,
@@ -124,13 +135,6 @@ class Context:
                 CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters, config.plane_shares))
             ),
         )
-        self._monitor = asyncio.get_running_loop().create_task(self._follow_links())
-        try:
-            await self._observer.open()
-        except BaseException:
-            await self.close()
-            raise
-        return self
 
     async def __aexit__(
         self,

@@ -233,20 +233,30 @@ class End:
                 if count >= _FREE_MESSAGES:
                     await asyncio.sleep(_MESSAGE_PAUSE_SECONDS)
                 message = await self.channel.receive()
-                if message["type"] == "bye":
-                    self._on_gone(None)
-                    await self._answer_bye()
-                elif message["type"] == "bye_ok":
-                    self._bye_ok.set()
-        except (PeerGoneError, MrcError) as error:
+                await self._on_message(message["type"])
+        except MrcError as error:
             logger.debug("QP %#x: %s", self.queue.qpn, error)
-            gone = "ended without closing the connection: was the process there stopped?"
-            self._on_gone(PeerGoneError(f"{self.peer_host} {gone}"))
+            self._on_hangup(error)
         except OSError as error:
             # TCP failed, for example timed out. The QP goes on: it only cannot notice a dead peer.
             logger.info("QP %#x: the OOB connection is lost: %s", self.queue.qpn, error)
         finally:
             self._bye_ok.set()
+
+    async def _on_message(self, kind: str) -> None:
+        if kind == "bye":
+            self._on_gone(None)
+            await self._answer_bye()
+        elif kind == "bye_ok":
+            self._bye_ok.set()
+
+    def _on_hangup(self, error: MrcError) -> None:
+        """The connection has ended without a bye, or the peer broke the protocol."""
+        self._on_gone(self._without_bye())
+
+    def _without_bye(self) -> PeerGoneError:
+        gone = "ended without closing the connection: was the process there stopped?"
+        return PeerGoneError(f"{self.peer_host} {gone}")
 
     def _on_gone(self, error: PeerGoneError | None) -> None:
         self.dispatcher.drain()  # immediates that the peer sent before it ended come first

@@ -109,7 +109,7 @@ async def _establish(
     peer: Hello | None = None
     if not first:  # a listener checks the hello before it creates any state for the peer
         peer = await _take_hello(local, channel, terms, expected)
-    queue = await _create(local)
+    queue = await _create(local, terms)
     end: End | None = None
     messages: MessagePeer | None = None
     try:
@@ -125,7 +125,7 @@ async def _establish(
             raise ConnectError(f"{channel.called or peer.host} takes no messages on this QP")
         seal = sealing.agreed_by(channel, mine, peer)
         plan = _plan(local, ends, channel, peer, terms.ev_profile, seal)
-        end = End(
+        end = terms.end(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
             terms.ev_profile, terms.cc_profile, messages,
         )  # fmt: skip
@@ -152,15 +152,17 @@ async def _establish(
         raise
 
 
-async def _create(local: Local) -> QueuePair:
-    """Creates the QP in INIT, with a random free number."""
+async def _create(local: Local, terms: Terms) -> QueuePair:
+    """Creates the QP in INIT, with a random free number unless the caller has chosen one."""
     config = local.config
     for _ in range(_NUMBER_TRIES):
-        queue = QueuePair(config.sq_depth, config.mpr or mpr.MOST, config.max_wimm)
+        queue = terms.queue or QueuePair(config.sq_depth, config.mpr or mpr.MOST, config.max_wimm)
         created = local.dispatcher.call(queue.create(), "create QP")
         try:
             await asyncio.shield(created)
         except InUseError:
+            if terms.queue is not None:
+                raise
             continue
         except asyncio.CancelledError:
             created.add_done_callback(functools.partial(_undo, local, queue))

@@ -182,7 +182,7 @@ class Listener:
                     await self._viewers.admit(channel)
                     place.accept()
                     return
-                end = await establish(self._local, channel, self._terms, first=False)
+                end = await self._answer(channel)
         except TimeoutError:
             await self._refuse(channel, f"the exchange did not finish within {seconds:g} s")
         except PeerGoneError as error:
@@ -195,9 +195,17 @@ class Listener:
             raise
         else:
             place.connect()
-            async with self._changed:
-                self._ready.append((self._adopt(end), place))
-                self._changed.notify()
+            await self._deliver(end, place)
+
+    async def _answer(self, channel: Channel) -> End:
+        """This side's part of the exchange, from the peer's hello on, which is peeked."""
+        return await establish(self._local, channel, self._terms, first=False)
+
+    async def _deliver(self, end: End, place: Place) -> None:
+        """Gives a connected QP to the caller."""
+        async with self._changed:
+            self._ready.append((self._adopt(end), place))
+            self._changed.notify()
 
     async def _let_prove(self, channel: Channel) -> str:
         """Encrypts the exchange and has the peer prove itself. The type of its next message."""

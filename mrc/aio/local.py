@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mrc.aio.end import End
+from mrc.binding.verbs import QueuePair
 from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile, Profiles
 from mrc.datapath.dispatch import Dispatcher
@@ -58,3 +60,5 @@ class Terms:
     cc_profile: CcProfile
     admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
     messages: bool = False  # the QP carries messages
+    queue: QueuePair | None = None  # with its number; None: a new one
+    end: Callable[..., End] = End  # makes this side's end of the QP

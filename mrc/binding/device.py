@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from mrc.binding import native
-from mrc.binding.native import Command
+from mrc.binding.native import Command, Submission
 from mrc.binding.verbs import MR
 from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 from mrc.fabric.addresses import pack_address
 from mrc.fabric.ports import LocalPort
-
-MAX_QPS = 1024  # of a Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,8 @@ def _decode_wc(wc: Any) -> Completion | Received:
     return Completion(wc.wr_id, wc.qpn, wc.bytes, _STATUSES[wc.status], _OPCODES[wc.opcode])
 
 
-def _decode(event: Any) -> DeviceEvent:
+def decode(event: Any) -> DeviceEvent:
+    """A `struct mrc_event` as an object; raises ValueError for one that no engine makes."""
     if event.type == _WC:
         return _decode_wc(event.wc)
     if event.type == EventType.REPLY:
@@ -107,6 +106,34 @@ def _decode(event: Any) -> DeviceEvent:
     )
 
 
+class Steered(native.Handled, Protocol):
+    """An engine that takes commands and returns events, in this process or in another one."""
+
+    fd: int
+    """Descriptor that is readable when `poll` must be called."""
+    polled: bool
+    udp_port: int
+    """The UDP port that peers send to."""
+
+    def source_port(self, port: int, tx_index: int) -> int:
+        """The UDP source port of one transmit socket."""
+
+    def submit(self, batch: Iterable[Submission]) -> int:
+        """Queues items in order; returns how many there was room for."""
+
+    def may_sleep(self) -> bool:
+        """True when the event loop may wait for `fd`; False when it must call `poll` first."""
+
+    def poll(self) -> list[DeviceEvent]:
+        """New events; POLL_BATCH events: there may be more."""
+
+    def run(self) -> int:
+        """Runs one turn of a polled context; returns the number of events."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
 class Device(native.NativeContext):
     """One open context: a set of ports, an engine and, unless polled, its datapath thread."""
 
@@ -114,18 +141,9 @@ class Device(native.NativeContext):
         """Opens the sockets; raises OSError with one line that names the cause.
 
         `ports` has one item for each possible port; None: the port may open later. `sizes` are
-        fields of `struct mrc_ctx_config`; 0 selects the default in mrc.h.
+        fields of `struct mrc_ctx_config`, and `max_qps`; 0 selects the default in mrc.h.
         """
-        count = len(ports)
-        super().__init__(
-            {
-                "engine": {"seed": secrets.randbits(64), "ports": count, "max_qps": MAX_QPS},
-                "ports": [_port_fields(port) for port in ports],
-                "n_ports": count,
-                "polled": polled,
-                **sizes,
-            }
-        )
+        super().__init__(configuration(ports, polled=polled, **sizes))
         self.polled = polled
 
     def may_sleep(self) -> bool:
@@ -139,7 +157,21 @@ class Device(native.NativeContext):
         """
         if self.polled and self.run() == 0:
             return []
-        return [_decode(event) for event in self.events()]
+        return [decode(event) for event in self.events()]
+
+
+def configuration(
+    ports: Sequence[LocalPort | None], *, polled: bool, max_qps: int = 0, **sizes: int
+) -> dict[str, Any]:
+    """The fields of a `struct mrc_ctx_config`, for arguments as of `Device`."""
+    count = len(ports)
+    return {
+        "engine": {"seed": secrets.randbits(64), "ports": count, "max_qps": max_qps},
+        "ports": [_port_fields(port) for port in ports],
+        "n_ports": count,
+        "polled": polled,
+        **sizes,
+    }
 
 
 def _port_fields(port: LocalPort | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from mrc.binding import native
-from mrc.binding.native import Command, NativeContext, check, ffi, lib
+from mrc.binding.native import Command, Handled, check, ffi, lib
 from mrc.enums import CommandOp, MessageKind
 
 ANY = int(lib.MRC_MSG_ANY)
@@ -64,7 +64,7 @@ def close(peer: int) -> Command:
 class MessageSpace:
     """A space of messages of one context, whose completions are polled."""
 
-    def __init__(self, context: NativeContext, space: int) -> None:
+    def __init__(self, context: Handled, space: int) -> None:
         """Opens the space; raises InUseError if it is open."""
         self._ctx = context.handle()
         self.space = space
@@ -104,7 +104,7 @@ class MessageFunctions(NamedTuple):
     done_bytes: int
 
 
-def functions(context: NativeContext) -> MessageFunctions:
+def functions(context: Handled) -> MessageFunctions:
     """Addresses that are valid until the context is closed."""
     names = ("space", "close_space", "post", "cancel")
     pointers = [context.handle(), *(ffi.addressof(lib, f"mrc_ctx_msg_{name}") for name in names)]
@@ -115,7 +115,7 @@ def functions(context: NativeContext) -> MessageFunctions:
     )
 
 
-def poll(context: NativeContext) -> list[tuple[int, Done]]:
+def poll(context: Handled) -> list[tuple[int, Done]]:
     """The completions of all spaces of a context: (space, completion)."""
     done = ffi.new("struct mrc_msg_done[]", _BATCH)
     found: list[tuple[int, Done]] = []

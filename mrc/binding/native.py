@@ -117,6 +117,13 @@ def _has_buffer(candidate: Any) -> bool:
     return True
 
 
+class Handled(Protocol):
+    """A context of this process."""
+
+    def handle(self) -> CData:
+        """The `mrc_ctx`; raises StateError."""
+
+
 class NativeContext:
     """Owns one `mrc_ctx`: its sockets, its rings, and its datapath thread unless it is polled."""
 

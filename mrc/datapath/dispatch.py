@@ -18,7 +18,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from mrc.binding import messages
-from mrc.binding.device import Device, DeviceEvent, Lost, Notice, Probed, Received, Reply
+from mrc.binding.device import DeviceEvent, Lost, Notice, Probed, Received, Reply, Steered
 from mrc.binding.messages import Done
 from mrc.binding.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.binding.recording import RecordingMemory
@@ -96,7 +96,7 @@ class Work:
 class Dispatcher:
     """Owns the Device of a Context while the event loop runs."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Steered) -> None:
         self.device = device
         self.warnings: deque[ContextWarning] = deque(maxlen=64)
         self.loop = asyncio.get_running_loop()

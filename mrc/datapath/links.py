@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mrc.binding import device
-from mrc.binding.device import Device, PortOpening
+from mrc.binding.device import Device, PortOpening, Steered
 from mrc.binding.native import Command
 from mrc.config import ContextConfig
 from mrc.datapath.monitor import link_snapshots
@@ -150,15 +150,27 @@ class Links:
 
     # ---- Opening --------------------------------------------------------------------------
 
+    def find(self) -> list[LocalPort | None]:
+        """The ports that the current interfaces give, by number; None: it may open later."""
+        self._found = self._find(interfaces(), frozenset())
+        ports = number(self._found)
+        few = max(2 * self._found.reserved, *ports, 0) <= _FEW_PORTS
+        self._most = _MOST_OF_FEW if few else MAX_PORTS
+        return [ports.get(n + 1) for n in range(self._most)]
+
+    def take(self, ports: Sequence[LocalPort | None], opened: Steered) -> None:
+        """These ports are the ones of the opened device."""
+        for port in ports:
+            if port is not None:
+                sports = (opened.source_port(port.plane, i) for i in range(port.tx_sockets))
+                self._slots[port.plane] = _Slot(port, tuple(sports))
+
     def open(self, config: ContextConfig) -> Device:
         """Opens a device with the ports of the current interfaces; others may be added later."""
         for left in reversed(range(_OPEN_TRIES)):
-            self._found = self._find(interfaces(), frozenset())
-            ports = number(self._found)
-            few = max(2 * self._found.reserved, *ports, 0) <= _FEW_PORTS
-            self._most = _MOST_OF_FEW if few else MAX_PORTS
+            ports = self.find()
             try:
-                opened = _open_device(config, [ports.get(n + 1) for n in range(self._most)])
+                opened = _open_device(config, ports)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and config.udp_port:
                     raise InUseError(
@@ -168,19 +180,17 @@ class Links:
                     raise
             else:
                 break
-        for plane, port in ports.items():
-            sports = (opened.source_port(plane, i) for i in range(port.tx_sockets))
-            self._slots[plane] = _Slot(port, tuple(sports))
+        self.take(ports, opened)
         return opened
 
     # ---- Following ------------------------------------------------------------------------
 
-    async def follow(self, call: Call, opened: Device) -> None:
+    async def follow(self, call: Call, opened: Steered) -> None:
         """Updates the ports after every change of the interfaces; never returns."""
         async for found in link_snapshots(lambda: self.impatient):
             await self.apply(found, call, opened)
 
-    async def apply(self, interfaces: Sequence[Interface], call: Call, opened: Device) -> None:
+    async def apply(self, interfaces: Sequence[Interface], call: Call, opened: Steered) -> None:
         """Closes ports that are gone, opens new ports, and reports link states to the engine."""
         kept = frozenset(port.address.ip for port in self.ports)
         self._found = self._find(interfaces, kept)
@@ -214,7 +224,7 @@ class Links:
         slot.sports = ()
         await call(device.port_close(plane), f"close port {plane}")
 
-    async def _open(self, port: LocalPort, call: Call, opened: Device) -> None:
+    async def _open(self, port: LocalPort, call: Call, opened: Steered) -> None:
         """Opens a port under the first candidate number that no QP uses with another address."""
         cause = f"all {self._most} ports of this Context are in use"
         for plane in self._candidates(port):
@@ -263,6 +273,7 @@ def _open_device(config: ContextConfig, ports: Sequence[LocalPort | None]) -> De
     return Device(
         ports,
         polled=config.polled,
+        max_qps=config.max_qps,
         udp_port=config.udp_port,
         spin_us=config.spin_us,
         coalesce_us=config.coalesce_us,

@@ -287,6 +287,12 @@ class Channel:
                     await asyncio.sleep(_PARSE_PAUSES * (loop.time() - start))
         return str(self._peeked["type"])
 
+    @property
+    def peeked(self) -> dict[str, Any]:
+        """The message that `peek` has found."""
+        assert self._peeked is not None
+        return self._peeked
+
     async def expect(self, kind: str, limit: int = FRAME_BYTES) -> dict[str, Any]:
         """Returns the next message, which must be of this type; a refusal is a ConnectError."""
         message = await self.receive(limit)

@@ -19,13 +19,14 @@ Default addresses (numbers inside addresses are hex):
     fd00:a:H::P:S        address of host H on path S of plane P: names the EV to the sender
     fd00:a:H::P:0        also the address of host H in plane P, for programs that are not mrc
     fd00:c::(H+1)        address of host H on the management network, for the OOB exchange
+    100.64.0.0 + H + 1   the same for programs that know only IPv4
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Network
 from typing import ClassVar
 
 from mrc.fabric import srv6
@@ -41,6 +42,7 @@ _T0_USID = 0x0200
 _BLOCK = IPv6Network("fcbb::/16")
 _HOSTS = IPv6Network("fd00:a::/32")
 _MANAGEMENT = IPv6Network("fd00:c::/64")
+_MANAGEMENT_IPV4, _MANAGEMENT_IPV4_BITS = IPv4Address("100.64.0.0"), 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,9 @@ class Addresses:
 
     def oob(self, host: int) -> IPv6Address:
         return self.management.network_address + host + 1
+
+    def oob_ipv4(self, host: int) -> IPv4Interface:
+        return IPv4Interface((_MANAGEMENT_IPV4 + host + 1, _MANAGEMENT_IPV4_BITS))
 
 
 @dataclass(frozen=True, slots=True)

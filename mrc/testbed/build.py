@@ -43,6 +43,7 @@ def build(plan: Plan) -> None:
                 netlink.set_links(["lo", *_interfaces(plan, name)], up=True)
             for name, netlink in nodes.items():
                 netlink.add_addresses(plan.nodes[name].addresses)
+                netlink.add_ipv4(plan.nodes[name].ipv4)
                 netlink.add_neighbours(plan.nodes[name].neighbours)
             rules = {node.namespace: node.rules for node in plan.nodes.values() if node.rules}
             _at_once(

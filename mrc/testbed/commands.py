@@ -110,6 +110,9 @@ def _links(ends: list[tuple[str, str, Link]]) -> Iterator[str]:
 def _addresses(node: Node) -> Iterator[str]:
     for name, address in node.addresses:
         yield f"address replace {address} dev {name} nodad"
+    for name, ipv4, other in node.ipv4:
+        ends = f"{ipv4}" if other is None else f"{ipv4.ip} peer {other}/32"
+        yield f"address replace {ends} dev {name}"
     for name, neighbour, mac in node.neighbours:
         yield f"neighbour replace {neighbour} lladdr {mac} dev {name} nud permanent"
 

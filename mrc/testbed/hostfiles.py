@@ -19,6 +19,7 @@ def hosts_file(shape: Shape) -> str:
             for plane, address in enumerate(shape.plane_addresses(host), 1)
         ]
         lines.append(f"{addresses.oob(host)} h{host}.mgmt")
+        lines.append(f"{addresses.oob_ipv4(host).ip} h{host}.mgmt")
     return "\n".join(lines) + "\n"
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from ipaddress import IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
 
 from mrc.fabric import topology
@@ -63,6 +63,9 @@ _SYSCTLS = {
 }
 _ECMP = {"net/ipv6/fib_multipath_hash_policy": "1"}  # by addresses and ports
 _MAX_SHARED = 256  # routes between two hosts; the kernel lists them in one message of 64 KiB
+# Hosts take all of the management's IPv4 network for neighbours: the router answers for them.
+_FORWARDING_IPV4 = {"net/ipv4/ip_forward": "1", "net/ipv4/conf/all/proxy_arp": "1"}
+_ROUTER_IPV4 = IPv4Interface("100.127.255.254/32")
 _FORWARDING = {f"net/ipv6/conf/{scope}/forwarding": "1" for scope in ("all", "default")}
 
 # End.DT6 discards the ECN mark of the outer header, so this rule first copies CE to the inner one.
@@ -114,6 +117,8 @@ class Node:
     routes: tuple[Route, ...]
     addresses: tuple[tuple[str, IPv6Interface], ...] = ()
     """interface, address"""
+    ipv4: tuple[tuple[str, IPv4Interface, IPv4Address | None], ...] = ()
+    """interface, address, the only host behind the interface"""
     neighbours: tuple[tuple[str, IPv6Address, str], ...] = ()
     """interface, address, MAC address"""
     rules: str = ""
@@ -312,6 +317,7 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
             ),
             ("mgmt", IPv6Interface(addresses.oob(host))),
         ),
+        ipv4=(("mgmt", addresses.oob_ipv4(host), None),),
         routes=tuple(routes),
         rules=_ECN_RULES,
         tunnel_source=own,
@@ -395,7 +401,12 @@ def _management(name: str, shape: Shape) -> Node:
         Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=_LOWER)
         for host in range(shape.hosts)
     )
-    return _switch(name, MANAGEMENT, tuple(routes))
+    ipv4 = (
+        (host_name(host), _ROUTER_IPV4, shape.addresses.oob_ipv4(host).ip)
+        for host in range(shape.hosts)
+    )
+    node = _switch(name, MANAGEMENT, tuple(routes))
+    return replace(node, sysctls=node.sysctls | _FORWARDING_IPV4, ipv4=tuple(ipv4))
 
 
 def _switch(name: str, node: str, routes: tuple[Route, ...]) -> Node:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every constant of mrc.h has a member, and every member a constant."""
+"""Every constant of mrc.h and of agent.h has a member, and every member a constant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from mrc import enums
 from mrc._ffi_build import cut_cdef
 from mrc.binding.native import lib
 
-HEADER = Path(__file__).resolve().parent.parent.parent / "csrc" / "mrc.h"
+CSRC = Path(__file__).resolve().parent.parent.parent / "csrc"
+HEADERS = ("mrc.h", "verbs/agent.h")
 PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_qp_state": (enums.QpState, "MRC_QP_"),
     "mrc_ev_state": (enums.EvState, "MRC_EV_"),
@@ -29,12 +30,14 @@ PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_cc_kind": (enums.CcKind, "MRC_CC_"),
     "mrc_plane_shares": (enums.PlaneShares, "MRC_SHARES_"),
     "mrc_command_op": (enums.CommandOp, "MRC_COMMAND_"),
+    "mrc_agent_kind": (enums.AgentKind, "MRC_AGENT_"),
 }
 
 
 def declared() -> dict[str, list[str]]:
-    """The constants of every enum of the cdef, by the enum's name."""
-    text = re.sub(r"/\*.*?\*/", "", cut_cdef(HEADER.read_text()), flags=re.DOTALL)
+    """The constants of every enum of the cdefs, by the enum's name."""
+    cdefs = "".join(cut_cdef((CSRC / header).read_text()) for header in HEADERS)
+    text = re.sub(r"/\*.*?\*/", "", cdefs, flags=re.DOTALL)
     return {
         name: re.findall(r"MRC_\w+", body)
         for name, body in re.findall(r"enum (\w+) \{(.*?)\};", text, flags=re.DOTALL)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any, Self
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
@@ -142,6 +142,26 @@ class Netlink:
                 "prefixlen": address.network.prefixlen,
                 "index": self._index(name),
                 "attrs": [("IFA_ADDRESS", text), ("IFA_LOCAL", text), ("IFA_FLAGS", _IFA_F_NODAD)],
+            }
+            what = f"add address {address} to {name}"
+            requests.append(Request(what, _RTM_NEWADDR, message, _WRITE))
+        self._rtnetlink.request(requests)
+
+    def add_ipv4(
+        self, addresses: Iterable[tuple[str, IPv4Interface, IPv4Address | None]]
+    ) -> None:
+        """Add IPv4 addresses to interfaces, each with the only host behind the interface, or None
+        for a network.
+        """
+        requests = []
+        for name, address, other in addresses:
+            message = ifaddrmsg()
+            ends = [("IFA_LOCAL", str(address.ip)), ("IFA_ADDRESS", str(other or address.ip))]
+            message |= {
+                "family": socket.AF_INET,
+                "prefixlen": address.network.prefixlen,
+                "index": self._index(name),
+                "attrs": ends,
             }
             what = f"add address {address} to {name}"
             requests.append(Request(what, _RTM_NEWADDR, message, _WRITE))

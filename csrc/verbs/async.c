@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "verbs/async.h"
+
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "verbs/process.h"
+
+void vb_async_raise(struct ibv_context *context, struct ibv_async_event event) {
+  struct vb_context *own = vb_context_of(context);
+  struct vb_async *async = malloc(sizeof *async);
+  if (!async) return;
+  *async = (struct vb_async){.event = event};
+  if (own->last)
+    own->last->next = async;
+  else
+    own->first = async;
+  own->last = async;
+  eventfd_write(context->async_fd, 1);
+}
+
+void vb_async_raise_qp(struct vb_qp *qp, enum ibv_event_type type) {
+  vb_async_raise(qp->ibv.qp.context,
+                 (struct ibv_async_event){.element.qp = &qp->ibv.qp, .event_type = type});
+}
+
+void vb_async_raise_all(enum ibv_event_type type, int port) {
+  for (struct vb_context *each = vb_process.contexts; each; each = each->next)
+    vb_async_raise(&each->verbs.context,
+                   (struct ibv_async_event){.element.port_num = port, .event_type = type});
+}
+
+static bool is_of_qp(enum ibv_event_type type) {
+  switch (type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_COMM_EST:
+    case IBV_EVENT_SQ_DRAINED:
+    case IBV_EVENT_PATH_MIG:
+    case IBV_EVENT_PATH_MIG_ERR:
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+int vb_async_take(struct ibv_context *context, struct ibv_async_event *event) {
+  struct vb_context *own = vb_context_of(context);
+  for (;;) {
+    uint64_t taken;
+    if (read(context->async_fd, &taken, sizeof taken) < 0) return -1;
+    vb_lock();
+    struct vb_async *first = own->first;
+    if (first) {
+      own->first = first->next;
+      if (!own->first) own->last = NULL;
+      *event = first->event;
+      if (is_of_qp(event->event_type)) vb_qp_of(event->element.qp)->taken_events++;
+    }
+    vb_unlock();
+    free(first);
+    if (first) return 0; /* else it was of an object that is destroyed */
+  }
+}
+
+bool vb_async_is_ours(const struct ibv_async_event *event) {
+  if (is_of_qp(event->event_type)) return event->element.qp->context->device == vb_process.device;
+  return false; /* nobody waits for the others */
+}
+
+void vb_async_acknowledge(const struct ibv_async_event *event) {
+  if (is_of_qp(event->event_type)) {
+    struct ibv_qp *qp = event->element.qp;
+    pthread_mutex_lock(&qp->mutex);
+    qp->events_completed++;
+    pthread_cond_signal(&qp->cond);
+    pthread_mutex_unlock(&qp->mutex);
+  }
+}
+
+void vb_async_forget(struct ibv_context *context, const void *element) {
+  struct vb_context *own = vb_context_of(context);
+  struct vb_async **place = &own->first;
+  own->last = NULL;
+  while (*place) {
+    struct vb_async *each = *place;
+    const enum ibv_event_type type = each->event.event_type;
+    const bool of_object = is_of_qp(type) || type == IBV_EVENT_CQ_ERR;
+    if (of_object && (const void *)each->event.element.qp == element) {
+      *place = each->next;
+      free(each);
+      continue;
+    }
+    own->last = each;
+    place = &each->next;
+  }
+}

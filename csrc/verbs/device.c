@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include "verbs/device.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "verbs/attach.h"
+#include "verbs/drive.h"
+#include "verbs/ibv.h"
+#include "verbs/ibv_ex.h"
+
+enum { MAX_QPS = 4096, MAX_MRS = 16384, MAX_HANDLES = 65536, LINK_UP = 5, COMP_VECTORS = 1 };
+
+/* Libraries of other devices look at what lies behind a struct ibv_device: there are zeros. */
+static struct {
+  struct ibv_device device;
+  uint8_t zeros[4096];
+} own = {.device = {.node_type = IBV_NODE_CA,
+                    .transport_type = IBV_TRANSPORT_IB,
+                    .name = "mrc0",
+                    .dev_name = "mrc0",
+                    .dev_path = "/sys/class/infiniband_verbs/mrc0",
+                    .ibdev_path = "/sys/class/infiniband/mrc0"}};
+
+struct ibv_device *const vb_own_device = &own.device;
+
+struct ibv_device *vb_device(void) {
+  if (vb_process.forked) return NULL;
+  return vb_process.ctx || vb_link_is_there() ? vb_own_device : NULL;
+}
+
+/* ---- Contexts ---- */
+
+static void in_child(void) {
+  vb_process.forked = true;
+  pthread_mutex_init(&vb_process.lock, NULL);
+  if (vb_process.link.fd >= 0) close(vb_process.link.fd);
+  vb_process.link.fd = -1;
+}
+
+static int attach(void) {
+  vb_process.device = vb_own_device;
+  int error = vb_attach();
+  if (error != 0 || vb_process.wake_fd >= 0) return error;
+  error = vb_drive_start();
+  if (error == 0) pthread_atfork(NULL, NULL, in_child);
+  return error;
+}
+
+static struct vb_context *create_context(void) {
+  struct vb_context *context = calloc(1, sizeof *context);
+  if (!context) return NULL;
+  struct verbs_context *verbs = &context->verbs;
+  verbs->sz = sizeof *verbs;
+  verbs->query_port = vb_device_query_port;
+  verbs->query_device_ex = vb_device_query_ex;
+  verbs->create_cq_ex = vb_create_cq_ex;
+  verbs->create_qp_ex = vb_create_qp_ex;
+  verbs->context = (struct ibv_context){.device = vb_own_device,
+                                        .ops = {.poll_cq = vb_poll_cq,
+                                                .req_notify_cq = vb_req_notify_cq,
+                                                .post_send = vb_ops_post_send,
+                                                .post_recv = vb_ops_post_recv},
+                                        .cmd_fd = -1,
+                                        .async_fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC),
+                                        .num_comp_vectors = COMP_VECTORS,
+                                        .abi_compat = __VERBS_ABI_IS_EXTENDED};
+  pthread_mutex_init(&verbs->context.mutex, NULL);
+  if (verbs->context.async_fd >= 0) return context;
+  free(context);
+  return NULL;
+}
+
+struct ibv_context *vb_device_open(void) {
+  vb_lock();
+  const int error = attach();
+  struct vb_context *context = error == 0 ? create_context() : NULL;
+  if (context) {
+    context->next = vb_process.contexts;
+    vb_process.contexts = context;
+  }
+  vb_unlock();
+  if (error != 0) errno = error;
+  return context ? &context->verbs.context : NULL;
+}
+
+int vb_device_close(struct ibv_context *context) {
+  struct vb_context *ours = vb_context_of(context);
+  vb_lock();
+  struct vb_context **place = &vb_process.contexts;
+  while (*place != ours)
+    place = &(*place)->next;
+  *place = ours->next;
+  if (!vb_process.contexts) vb_attach_linger();
+  while (ours->first) {
+    struct vb_async *next = ours->first->next;
+    free(ours->first);
+    ours->first = next;
+  }
+  vb_unlock();
+  close(context->async_fd);
+  free(ours);
+  return 0;
+}
+
+__attribute__((destructor)) static void leave(void) {
+  if (vb_process.forked || pthread_mutex_trylock(&vb_process.lock) != 0) return;
+  if (vb_process.ctx) vb_attach_leave();
+  vb_unlock();
+}
+
+/* ---- Queries ---- */
+
+/* Programs ask before they open the device, so it is not the agent's: the name of the host, hashed
+   (FNV-1a), with the bit of numbers that nobody has assigned. */
+__be64 vb_device_guid(void) {
+  char name[256] = "";
+  uint64_t hash = 0xcbf29ce484222325;
+  gethostname(name, sizeof name - 1);
+  for (const char *each = name; *each; each++)
+    hash = (hash ^ (uint8_t)*each) * 0x100000001b3;
+  return htobe64(hash | 2ull << 56);
+}
+
+int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr) {
+  (void)context;
+  *attr = (struct ibv_device_attr){.node_guid = vb_device_guid(),
+                                   .sys_image_guid = vb_device_guid(),
+                                   .max_mr_size = UINT64_MAX,
+                                   .page_size_cap = 0xfffff000,
+                                   .max_qp = MAX_QPS,
+                                   .max_qp_wr = VB_MAX_SEND_WR,
+                                   .max_sge = 1,
+                                   .max_cq = MAX_HANDLES,
+                                   .max_cqe = VB_MAX_CQE,
+                                   .max_mr = MAX_MRS,
+                                   .max_pd = MAX_HANDLES,
+                                   .atomic_cap = IBV_ATOMIC_NONE,
+                                   .max_pkeys = 1,
+                                   .phys_port_cnt = 1};
+  strcpy(attr->fw_ver, "1.0.1");
+  return 0;
+}
+
+int vb_device_query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+                       struct ibv_device_attr_ex *attr, size_t bytes) {
+  if (input && input->comp_mask) return EINVAL;
+  struct ibv_device_attr_ex found = {.phys_port_cnt_ex = 1};
+  vb_device_query(context, &found.orig_attr);
+  memset(attr, 0, bytes);
+  memcpy(attr, &found, bytes < sizeof found ? bytes : sizeof found);
+  return 0;
+}
+
+/* Rates as verbs names them: lanes and the rate of each. The smallest that is enough. */
+static void set_rate(struct ibv_port_attr *attr, uint64_t bits_per_second) {
+  static const struct {
+    uint64_t gigabits;
+    uint8_t width; /* 1: one lane, 2: four */
+    uint8_t speed;
+  } rates[] = {{10, 2, 1},  {25, 1, 32},  {40, 2, 4},    {56, 2, 16},
+               {100, 2, 32}, {200, 2, 64}, {400, 2, 128}};
+  const size_t n = sizeof rates / sizeof rates[0];
+  size_t i = 0;
+  while (i < n - 1 && rates[i].gigabits * 1000000000u < bits_per_second)
+    i++;
+  attr->active_width = rates[i].width;
+  attr->active_speed = rates[i].speed;
+}
+
+int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr,
+                         size_t bytes) {
+  (void)context;
+  if (port != 1) return EINVAL;
+  struct ibv_port_attr found = {.state = IBV_PORT_DOWN,
+                                .max_mtu = IBV_MTU_4096,
+                                .max_msg_sz = UINT32_MAX,
+                                .pkey_tbl_len = 1,
+                                .max_vl_num = 1,
+                                .phys_state = LINK_UP,
+                                .link_layer = IBV_LINK_LAYER_ETHERNET};
+  vb_lock();
+  uint64_t bits_per_second = 0;
+  for (int i = 0; i < vb_process.n_ports; i++) {
+    const struct mrc_agent_port *each = &vb_process.ports[i];
+    if (each->up) found.state = IBV_PORT_ACTIVE;
+    if (each->up && !each->loopback) bits_per_second += each->bits_per_second;
+  }
+  set_rate(&found, bits_per_second);
+  found.active_mtu = vb_process_mtu();
+  found.gid_tbl_len = vb_process.n_gids;
+  vb_unlock();
+  memset(attr, 0, bytes);
+  memcpy(attr, &found, bytes < sizeof found ? bytes : sizeof found);
+  return 0;
+}
+
+/* Any index answers: programs have their habits, such as 3 for RoCE v2. */
+int vb_device_query_gid(struct ibv_context *context, uint8_t port, int index,
+                        union ibv_gid *gid) {
+  (void)context;
+  if (port != 1 || index < 0) return EINVAL;
+  vb_lock();
+  *gid = vb_process.gids[index < vb_process.n_gids ? index : 0];
+  vb_unlock();
+  return 0;
+}

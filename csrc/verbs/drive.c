@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include "verbs/drive.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+
+#include "verbs/attach.h"
+#include "verbs/complete.h"
+#include "verbs/qp.h"
+#include "verbs/steer.h"
+
+enum { EVENTS_AT_ONCE = 64 };
+
+#define POLLER_NS 1000000ull   /* a program that has polled within this time does so again */
+#define LOOK_NS 1000000ull     /* pause of the helper while the program polls */
+#define GONE_LOOK_NS 50000000ull
+#define AGENT_LOOK_NS 200000000ull /* between attempts to find the next agent */
+
+/* ---- Turns ---- */
+
+static void hand_out(const struct mrc_event *event) {
+  if (event->type == MRC_EVENT_WC) {
+    vb_complete(&event->wc);
+    return;
+  }
+  if (event->type == MRC_EVENT_REPLY && event->cookie & VB_COOKIE_OWN) {
+    if ((event->cookie & VB_COOKIE_CALL) == VB_COOKIE_POST) {
+      vb_complete_refused(event->qpn, (uint32_t)event->cookie, event->result);
+    } else if (event->cookie == vb_process.call) {
+      vb_process.call = 0;
+      vb_process.call_result = event->result;
+    }
+    return;
+  }
+  vb_steer_event(event);
+}
+
+void vb_drive_turn(void) {
+  struct mrc_event events[EVENTS_AT_ONCE];
+  if (mrc_ctx_run(vb_process.ctx, 0) <= 0) return;
+  int n = EVENTS_AT_ONCE;
+  while (n == EVENTS_AT_ONCE) {
+    n = mrc_ctx_poll(vb_process.ctx, events, EVENTS_AT_ONCE);
+    for (int i = 0; i < n; i++)
+      hand_out(&events[i]);
+  }
+}
+
+void vb_drive_poll(void) {
+  vb_process.polled_ns = vb_now_ns();
+  vb_drive_turn();
+}
+
+int vb_drive_call(struct mrc_command *command) {
+  command->cookie = vb_process.call = VB_COOKIE_CALL | vb_process.next_cookie++;
+  vb_submit(command);
+  while (vb_process.call != 0)
+    vb_drive_turn();
+  return vb_process.call_result;
+}
+
+/* ---- The helper ---- */
+
+void vb_drive_wake(void) { eventfd_write(vb_process.wake_fd, 1); }
+
+static void take_frames(void) {
+  struct vb_frame frame;
+  int found;
+  while ((found = vb_link_receive(&vb_process.link, &frame)) == 1) {
+    if (vb_steer_frame(&frame) == 0) continue;
+    found = -EPROTO;
+    break;
+  }
+  if (found < 0) {
+    vb_link_close(&vb_process.link);
+    vb_steer_forget();
+  }
+}
+
+/* Sleeps until there is work for the helper. `engine`: also for packets and deadlines. */
+static void rest(bool engine, uint64_t ns) {
+  struct pollfd fds[] = {
+      {.fd = vb_process.wake_fd, .events = POLLIN},
+      {.fd = vb_process.link.fd, .events = POLLIN | (vb_link_waits(&vb_process.link) ? POLLOUT : 0)},
+      {.fd = mrc_ctx_fd(vb_process.ctx), .events = POLLIN}};
+  const struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
+                                   .tv_nsec = (long)(ns % 1000000000u)};
+  vb_unlock();
+  ppoll(fds, engine ? 3 : 2, ns == UINT64_MAX ? NULL : &timeout, NULL);
+  vb_lock();
+  eventfd_t woken;
+  if (fds[0].revents) eventfd_read(vb_process.wake_fd, &woken);
+}
+
+static uint64_t pause_ns(void) {
+  if (vb_process.link.fd < 0) return AGENT_LOOK_NS;
+  return vb_process.n_gone > 0 ? GONE_LOOK_NS : UINT64_MAX;
+}
+
+static void help(void) {
+  const uint64_t now_ns = vb_now_ns();
+  if (vb_process.link.fd >= 0) {
+    vb_link_flush(&vb_process.link);
+    take_frames();
+  } else {
+    vb_attach_again(now_ns);
+  }
+  vb_qp_end_gone(now_ns);
+  if (now_ns - vb_process.polled_ns < POLLER_NS) {
+    rest(false, LOOK_NS);
+    return;
+  }
+  vb_drive_turn();
+  if (mrc_ctx_arm(vb_process.ctx)) rest(true, pause_ns());
+}
+
+static void *run(void *argument) {
+  (void)argument;
+  prctl(PR_SET_TIMERSLACK, 1ul);
+  vb_lock();
+  while (!vb_process.stopping) {
+    help();
+    vb_unlock(); /* threads of the program may wait for it */
+    vb_lock();
+  }
+  vb_unlock();
+  return NULL;
+}
+
+int vb_drive_start(void) {
+  sigset_t all;
+  sigset_t before;
+  vb_process.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (vb_process.wake_fd < 0) return errno;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&vb_process.helper, NULL, run, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error == 0) pthread_setname_np(vb_process.helper, "libmrc");
+  return error;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who runs the engine: the program's threads while they poll, else the helper thread. */
+#ifndef MRC_VERBS_DRIVE_H
+#define MRC_VERBS_DRIVE_H
+
+#include "verbs/process.h"
+
+/* Under the lock. One turn of the engine: sends, receives, and hands out its events. */
+void vb_drive_turn(void);
+/* Under the lock. The same, for a thread of the program: the helper then leaves it the engine. */
+void vb_drive_poll(void);
+/* Under the lock. Runs a command and returns its result. */
+int vb_drive_call(struct mrc_command *command);
+/* Under the lock. Starts the helper thread; a positive errno. */
+int vb_drive_start(void);
+/* Under the lock. The helper looks at once: there is work that no poller will do. */
+void vb_drive_wake(void);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+
+#include "verbs/cq.h"
+#include "verbs/drive.h"
+#include "verbs/ibv.h"
+#include "verbs/mr.h"
+#include "verbs/post.h"
+#include "verbs/qp.h"
+
+int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wcs) {
+  struct vb_cq *ours = vb_cq_of(cq);
+  if (vb_process.forked) return -1;
+  vb_lock();
+  int taken = vb_cq_take(ours, n, wcs);
+  if (taken == 0) {
+    vb_drive_poll();
+    taken = vb_cq_take(ours, n, wcs);
+  } else {
+    vb_process.polled_ns = vb_now_ns();
+  }
+  vb_unlock();
+  return taken;
+}
+
+int vb_req_notify_cq(struct ibv_cq *cq, int solicited_only) {
+  (void)solicited_only; /* no peer can ask for an event */
+  if (vb_process.forked) return EIO;
+  vb_lock();
+  vb_cq_arm(vb_cq_of(cq));
+  /* The program will sleep: from now on the helper runs the engine. */
+  vb_process.polled_ns = 0;
+  vb_drive_wake();
+  vb_unlock();
+  return 0;
+}
+
+int vb_ops_post_send(struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_send_wr **bad) {
+  struct vb_qp *ours = vb_qp_of(qp);
+  if (vb_process.forked) {
+    if (bad) *bad = list;
+    return EIO;
+  }
+  vb_lock();
+  const bool idle = ours->sq_ended == ours->sq_tail;
+  const int error = vb_post_send(ours, list, bad);
+  if (ours->connected) {
+    if (idle)
+      vb_drive_turn(); /* the first one goes at once */
+    else if (vb_now_ns() - vb_process.polled_ns > 1000000u)
+      vb_drive_wake();
+  }
+  vb_unlock();
+  return error;
+}
+
+int vb_ops_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr **bad) {
+  if (vb_process.forked) {
+    if (bad) *bad = list;
+    return EIO;
+  }
+  vb_lock();
+  const int error = vb_post_recv(vb_qp_of(qp), list, bad);
+  vb_unlock();
+  return error;
+}
+
+struct ibv_qp *vb_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
+  if (vb_process.forked) {
+    errno = EIO;
+    return NULL;
+  }
+  vb_lock();
+  struct vb_qp *qp = vb_qp_create(pd, attr);
+  if (qp && qp->inlined) {
+    const size_t bytes = (size_t)qp->sq_size * VB_INLINE_BYTES;
+    const int error = vb_mr_register_own(qp->inlined, bytes, &qp->inline_key);
+    if (error != 0) {
+      vb_qp_leave(qp);
+      vb_qp_free(qp);
+      errno = error;
+      qp = NULL;
+    }
+  }
+  vb_unlock();
+  return qp ? &qp->ibv.qp : NULL;
+}

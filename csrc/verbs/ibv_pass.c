@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions of libibverbs that our device refuses, and those that belong to no device. For
+   objects of other devices they are the system library's. */
+#include <errno.h>
+#include <infiniband/sa.h>
+#include <infiniband/verbs.h>
+#include <stdlib.h>
+
+#include "verbs/device.h"
+#include "verbs/export.h"
+#include "verbs/pass.h"
+
+struct ib_user_path_rec; /* the kernel's */
+
+/* ---- Refused ---- */
+
+/* A function whose result is 0 or an errno. */
+#define REFUSE(name, version, context, parameters, types, arguments)                 \
+  EXPORT int name parameters {                                                       \
+    if (!vb_owns(context)) PASS(int, ENOSYS, #name, version, types, arguments);      \
+    return EOPNOTSUPP;                                                               \
+  }
+
+/* A function that makes an object, or fails with -1. */
+#define REFUSE_WITH(type, failed, name, version, context, parameters, types, arguments) \
+  EXPORT type name parameters {                                                         \
+    if (!vb_owns(context)) PASS(type, failed, #name, version, types, arguments);        \
+    errno = EOPNOTSUPP;                                                                 \
+    return failed;                                                                      \
+  }
+
+REFUSE(ibv_attach_mcast, "IBVERBS_1.1", qp->context,
+       (struct ibv_qp * qp, const union ibv_gid *gid, uint16_t lid),
+       (struct ibv_qp *, const union ibv_gid *, uint16_t), (qp, gid, lid))
+REFUSE(ibv_detach_mcast, "IBVERBS_1.1", qp->context,
+       (struct ibv_qp * qp, const union ibv_gid *gid, uint16_t lid),
+       (struct ibv_qp *, const union ibv_gid *, uint16_t), (qp, gid, lid))
+REFUSE_WITH(struct ibv_ah *, NULL, ibv_create_ah, "IBVERBS_1.1", pd->context,
+            (struct ibv_pd * pd, struct ibv_ah_attr *attr),
+            (struct ibv_pd *, struct ibv_ah_attr *), (pd, attr))
+REFUSE_WITH(struct ibv_ah *, NULL, ibv_create_ah_from_wc, "IBVERBS_1.1", pd->context,
+            (struct ibv_pd * pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port),
+            (struct ibv_pd *, struct ibv_wc *, struct ibv_grh *, uint8_t), (pd, wc, grh, port))
+REFUSE(ibv_destroy_ah, "IBVERBS_1.1", ah->context, (struct ibv_ah * ah), (struct ibv_ah *), (ah))
+REFUSE(ibv_init_ah_from_wc, "IBVERBS_1.1", context,
+       (struct ibv_context * context, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh,
+        struct ibv_ah_attr *attr),
+       (struct ibv_context *, uint8_t, struct ibv_wc *, struct ibv_grh *, struct ibv_ah_attr *),
+       (context, port, wc, grh, attr))
+REFUSE(ibv_resolve_eth_l2_from_gid, "IBVERBS_1.1", context,
+       (struct ibv_context * context, struct ibv_ah_attr *attr, uint8_t mac[6], uint16_t *vid),
+       (struct ibv_context *, struct ibv_ah_attr *, uint8_t *, uint16_t *),
+       (context, attr, mac, vid))
+REFUSE_WITH(struct ibv_srq *, NULL, ibv_create_srq, "IBVERBS_1.1", pd->context,
+            (struct ibv_pd * pd, struct ibv_srq_init_attr *attr),
+            (struct ibv_pd *, struct ibv_srq_init_attr *), (pd, attr))
+REFUSE(ibv_modify_srq, "IBVERBS_1.1", srq->context,
+       (struct ibv_srq * srq, struct ibv_srq_attr *attr, int mask),
+       (struct ibv_srq *, struct ibv_srq_attr *, int), (srq, attr, mask))
+REFUSE(ibv_query_srq, "IBVERBS_1.1", srq->context,
+       (struct ibv_srq * srq, struct ibv_srq_attr *attr),
+       (struct ibv_srq *, struct ibv_srq_attr *), (srq, attr))
+REFUSE(ibv_destroy_srq, "IBVERBS_1.1", srq->context, (struct ibv_srq * srq), (struct ibv_srq *),
+       (srq))
+REFUSE(ibv_query_ece, "IBVERBS_1.10", qp->context, (struct ibv_qp * qp, struct ibv_ece *ece),
+       (struct ibv_qp *, struct ibv_ece *), (qp, ece))
+REFUSE(ibv_set_ece, "IBVERBS_1.10", qp->context, (struct ibv_qp * qp, struct ibv_ece *ece),
+       (struct ibv_qp *, struct ibv_ece *), (qp, ece))
+REFUSE_WITH(struct ibv_mr *, NULL, ibv_reg_dmabuf_mr, "IBVERBS_1.12", pd->context,
+            (struct ibv_pd * pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+             int access),
+            (struct ibv_pd *, uint64_t, size_t, uint64_t, int, int),
+            (pd, offset, length, iova, fd, access))
+REFUSE_WITH(int, IBV_REREG_MR_ERR_INPUT, ibv_rereg_mr, "IBVERBS_1.1", mr->context,
+            (struct ibv_mr * mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
+             int access),
+            (struct ibv_mr *, int, struct ibv_pd *, void *, size_t, int),
+            (mr, flags, pd, addr, length, access))
+REFUSE_WITH(struct ibv_pd *, NULL, ibv_import_pd, "IBVERBS_1.10", context,
+            (struct ibv_context * context, uint32_t handle), (struct ibv_context *, uint32_t),
+            (context, handle))
+REFUSE_WITH(struct ibv_mr *, NULL, ibv_import_mr, "IBVERBS_1.10", pd->context,
+            (struct ibv_pd * pd, uint32_t handle), (struct ibv_pd *, uint32_t), (pd, handle))
+REFUSE_WITH(struct ibv_dm *, NULL, ibv_import_dm, "IBVERBS_1.13", context,
+            (struct ibv_context * context, uint32_t handle), (struct ibv_context *, uint32_t),
+            (context, handle))
+
+/* Nothing of ours is imported. */
+#define DROP(name, version, parameters, types, arguments) \
+  EXPORT void name parameters {                           \
+    void(*next) types = vb_next(#name, version);          \
+    if (next) next arguments;                             \
+  }
+
+DROP(ibv_unimport_pd, "IBVERBS_1.10", (struct ibv_pd * pd), (struct ibv_pd *), (pd))
+DROP(ibv_unimport_mr, "IBVERBS_1.10", (struct ibv_mr * mr), (struct ibv_mr *), (mr))
+DROP(ibv_unimport_dm, "IBVERBS_1.13", (struct ibv_dm * dm), (struct ibv_dm *), (dm))
+
+/* Writes of one QP become visible in any order. */
+EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags) {
+  if (!vb_owns(qp->context))
+    PASS(int, 0, "ibv_query_qp_data_in_order", "IBVERBS_1.14",
+         (struct ibv_qp *, enum ibv_wr_opcode, uint32_t), (qp, op, flags));
+  return 0;
+}
+
+/* ---- Of no device ---- */
+
+#define COMMON(type, failed, name, version, parameters, types, arguments) \
+  EXPORT type name parameters { PASS(type, failed, #name, version, types, arguments); }
+
+COMMON(struct ibv_context *, NULL, ibv_import_device, "IBVERBS_1.10", (int fd), (int), (fd))
+COMMON(int, ENOSYS, ibv_fork_init, "IBVERBS_1.1", (void), (void), ())
+COMMON(int, ENOSYS, ibv_dontfork_range, "IBVERBS_1.1", (void *base, size_t size),
+       (void *, size_t), (base, size))
+COMMON(int, ENOSYS, ibv_dofork_range, "IBVERBS_1.1", (void *base, size_t size), (void *, size_t),
+       (base, size))
+COMMON(enum ibv_fork_status, IBV_FORK_DISABLED, ibv_is_fork_initialized, "IBVERBS_1.13", (void),
+       (void), ())
+COMMON(const char *, NULL, ibv_get_sysfs_path, "IBVERBS_1.0", (void), (void), ())
+COMMON(int, -1, ibv_read_sysfs_file, "IBVERBS_1.0",
+       (const char *dir, const char *file, char *buf, size_t size),
+       (const char *, const char *, char *, size_t), (dir, file, buf, size))
+COMMON(const char *, "unknown", ibv_node_type_str, "IBVERBS_1.1", (enum ibv_node_type type),
+       (enum ibv_node_type), (type))
+COMMON(const char *, "unknown", ibv_port_state_str, "IBVERBS_1.1", (enum ibv_port_state state),
+       (enum ibv_port_state), (state))
+COMMON(const char *, "unknown", ibv_event_type_str, "IBVERBS_1.1", (enum ibv_event_type type),
+       (enum ibv_event_type), (type))
+COMMON(const char *, "unknown", ibv_wc_status_str, "IBVERBS_1.1", (enum ibv_wc_status status),
+       (enum ibv_wc_status), (status))
+COMMON(int, -1, ibv_rate_to_mult, "IBVERBS_1.0", (enum ibv_rate rate), (enum ibv_rate), (rate))
+COMMON(enum ibv_rate, IBV_RATE_MAX, mult_to_ibv_rate, "IBVERBS_1.0", (int mult), (int), (mult))
+COMMON(int, -1, ibv_rate_to_mbps, "IBVERBS_1.1", (enum ibv_rate rate), (enum ibv_rate), (rate))
+COMMON(enum ibv_rate, IBV_RATE_MAX, mbps_to_ibv_rate, "IBVERBS_1.1", (int mbps), (int), (mbps))
+
+#define COPY(name, version, to, from)                     \
+  EXPORT void name(to *dst, from *src) {                  \
+    void (*next)(to *, from *) = vb_next(#name, version); \
+    if (next) next(dst, src);                             \
+  }
+
+COPY(ibv_copy_ah_attr_from_kern, "IBVERBS_1.1", struct ibv_ah_attr, struct ib_uverbs_ah_attr)
+COPY(ibv_copy_qp_attr_from_kern, "IBVERBS_1.0", struct ibv_qp_attr, struct ib_uverbs_qp_attr)
+COPY(ibv_copy_path_rec_from_kern, "IBVERBS_1.0", struct ibv_sa_path_rec,
+     struct ib_user_path_rec)
+COPY(ibv_copy_path_rec_to_kern, "IBVERBS_1.0", struct ib_user_path_rec, struct ibv_sa_path_rec)
+
+/* ---- Private, but used by ibv_devinfo and pyverbs: its version differs by release ---- */
+
+enum { GID_TYPE_SYSFS_ROCE_V2 = 1 };
+
+static int query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index,
+                          int *type, const char *version) {
+  if (!vb_owns(context))
+    PASS(int, -1, "ibv_query_gid_type", version,
+         (struct ibv_context *, uint8_t, unsigned int, int *), (context, port, index, type));
+  *type = GID_TYPE_SYSFS_ROCE_V2;
+  return 0;
+}
+
+#define GID_TYPE(number)                                                                    \
+  __attribute__((symver("ibv_query_gid_type@IBVERBS_PRIVATE_" #number))) EXPORT int         \
+      vb_query_gid_type_##number(struct ibv_context *context, uint8_t port,                 \
+                                 unsigned int index, int *type);                            \
+  EXPORT int vb_query_gid_type_##number(struct ibv_context *context, uint8_t port,          \
+                                        unsigned int index, int *type) {                    \
+    return query_gid_type(context, port, index, type, "IBVERBS_PRIVATE_" #number);          \
+  }
+
+GID_TYPE(34)
+GID_TYPE(59)
+GID_TYPE(65)

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include "verbs/link.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define NAME "MRC_AGENT"
+#define DEFAULT_NAME "@mrc-agent"
+
+enum { BUFFER_BYTES = 1 << 20, MOST_WAITING = 8192 };
+
+struct vb_waiting {
+  struct vb_waiting *next;
+  size_t bytes;
+  uint8_t packet[];
+};
+
+/* "@name" is abstract, anything else a path. */
+static socklen_t address_of(struct sockaddr_un *address) {
+  const char *name = getenv(NAME);
+  if (!name || !*name) name = DEFAULT_NAME;
+  const size_t bytes = strlen(name);
+  *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+  if (bytes >= sizeof address->sun_path) return 0;
+  memcpy(address->sun_path, name, bytes);
+  if (name[0] == '@') address->sun_path[0] = 0;
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes + (name[0] != '@'));
+}
+
+static int connect_socket(int flags) {
+  struct sockaddr_un address;
+  const socklen_t bytes = address_of(&address);
+  if (bytes == 0) return -ENAMETOOLONG;
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
+  if (fd < 0) return -errno;
+  if (connect(fd, (struct sockaddr *)&address, bytes) == 0) return fd;
+  const int error = -errno;
+  close(fd);
+  return error;
+}
+
+/* Anybody can open an abstract name first. */
+static bool is_trusted(int fd) {
+  struct ucred peer;
+  socklen_t bytes = sizeof peer;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return false;
+  return peer.uid == 0 || peer.uid == geteuid();
+}
+
+int vb_link_open(struct vb_link *link) {
+  const int fd = connect_socket(0);
+  if (fd < 0) return fd;
+  if (!is_trusted(fd)) {
+    close(fd);
+    return -EPERM;
+  }
+  const int bytes = BUFFER_BYTES;
+  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+  *link = (struct vb_link){.fd = fd};
+  return 0;
+}
+
+static void drop_waiting(struct vb_link *link) {
+  while (link->first) {
+    struct vb_waiting *next = link->first->next;
+    free(link->first);
+    link->first = next;
+  }
+  link->last = NULL;
+  link->n_waiting = 0;
+}
+
+void vb_link_close(struct vb_link *link) {
+  drop_waiting(link);
+  if (link->fd >= 0) close(link->fd);
+  link->fd = -1;
+}
+
+bool vb_link_is_there(void) {
+  const int fd = connect_socket(SOCK_NONBLOCK);
+  if (fd >= 0) close(fd);
+  return fd >= 0 || fd == -EAGAIN;
+}
+
+static void keep(struct vb_link *link, const struct iovec *parts, int n, size_t bytes,
+                 bool may_lose) {
+  if (may_lose && link->n_waiting >= MOST_WAITING) {
+    link->lost++;
+    return;
+  }
+  struct vb_waiting *waiting = malloc(sizeof *waiting + bytes);
+  if (!waiting) {
+    link->lost++;
+    return;
+  }
+  waiting->next = NULL;
+  waiting->bytes = bytes;
+  size_t at = 0;
+  for (int i = 0; i < n; at += parts[i].iov_len, i++)
+    if (parts[i].iov_len > 0) memcpy(waiting->packet + at, parts[i].iov_base, parts[i].iov_len);
+  if (link->last)
+    link->last->next = waiting;
+  else
+    link->first = waiting;
+  link->last = waiting;
+  link->n_waiting++;
+}
+
+void vb_link_send(struct vb_link *link, const struct mrc_agent_frame *head, const void *body,
+                  size_t bytes, const void *more, size_t more_bytes, bool may_lose) {
+  if (link->fd < 0) return;
+  struct iovec parts[] = {{(void *)(uintptr_t)head, sizeof *head},
+                          {(void *)(uintptr_t)body, bytes},
+                          {(void *)(uintptr_t)more, more_bytes}};
+  const struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
+  if (!link->first && sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return;
+  if (!link->first && errno != EAGAIN) return; /* the agent has gone: the next receive finds it */
+  keep(link, parts, 3, sizeof *head + bytes + more_bytes, may_lose);
+}
+
+void vb_link_flush(struct vb_link *link) {
+  while (link->first) {
+    struct vb_waiting *waiting = link->first;
+    if (send(link->fd, waiting->packet, waiting->bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+      if (errno != EAGAIN) drop_waiting(link);
+      return;
+    }
+    link->first = waiting->next;
+    if (!link->first) link->last = NULL;
+    link->n_waiting--;
+    free(waiting);
+  }
+}
+
+int vb_link_receive(struct vb_link *link, struct vb_frame *frame) {
+  static _Alignas(16) uint8_t packet[MRC_AGENT_MAX_FRAME]; /* under the lock of the process */
+  const ssize_t bytes = recv(link->fd, packet, sizeof packet, MSG_DONTWAIT);
+  if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+  if (bytes < (ssize_t)sizeof frame->head) return -ECONNRESET;
+  memcpy(&frame->head, packet, sizeof frame->head);
+  frame->body = packet + sizeof frame->head;
+  frame->bytes = (size_t)bytes - sizeof frame->head;
+  return 1;
+}

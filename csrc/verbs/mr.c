@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include "verbs/mr.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "verbs/drive.h"
+#include "verbs/status.h"
+
+enum { KEY_TRIES = 8 };
+
+/* Whether this process can read a byte: memory of a GPU, for example, it cannot. */
+static bool is_readable(const uint8_t *address) {
+  uint8_t byte;
+  const struct iovec to = {.iov_base = &byte, .iov_len = 1};
+  const struct iovec from = {.iov_base = (void *)(uintptr_t)address, .iov_len = 1};
+  return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 || errno == EPERM || errno == ENOSYS;
+}
+
+static int register_memory(const void *address, size_t bytes, uint32_t access, uint32_t *key) {
+  for (int i = 0; i < KEY_TRIES; i++) {
+    do {
+      if (getrandom(key, sizeof *key, 0) != sizeof *key) return EAGAIN;
+    } while (*key == 0);
+    struct mrc_command command = {.op = MRC_COMMAND_MR_REGISTER,
+                                  .address = (uint64_t)(uintptr_t)address,
+                                  .bytes = bytes,
+                                  .key = *key,
+                                  .access = access};
+    const int error = vb_drive_call(&command);
+    if (error != -EEXIST) return error == -ENOSPC ? ENOMEM : vb_errno_of(error);
+  }
+  return EAGAIN;
+}
+
+struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int access) {
+  const int served = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                     IBV_ACCESS_RELAXED_ORDERING | IBV_ACCESS_REMOTE_ATOMIC;
+  const bool writes = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+  if (access & ~served & ~(int)IBV_ACCESS_OPTIONAL_RANGE) {
+    errno = EOPNOTSUPP;
+    return NULL;
+  }
+  if (bytes == 0 || (writes && !(access & IBV_ACCESS_LOCAL_WRITE))) {
+    errno = EINVAL;
+    return NULL;
+  }
+  if (!is_readable(address) || !is_readable((const uint8_t *)address + bytes - 1)) {
+    errno = EFAULT;
+    return NULL;
+  }
+  struct vb_mr *mr = calloc(1, sizeof *mr);
+  if (!mr) return NULL;
+  uint32_t key;
+  const uint32_t remote = access & IBV_ACCESS_REMOTE_WRITE ? MRC_ACCESS_REMOTE_WRITE : 0;
+  const int error = register_memory(address, bytes, MRC_ACCESS_LOCAL_READ | remote, &key);
+  if (error != 0) {
+    free(mr);
+    errno = error;
+    return NULL;
+  }
+  mr->mr = (struct ibv_mr){.context = pd->context,
+                           .pd = pd,
+                           .addr = address,
+                           .length = bytes,
+                           .handle = key,
+                           .lkey = key,
+                           .rkey = key};
+  ((struct vb_pd *)pd)->users++;
+  return mr;
+}
+
+static int deregister(uint32_t key) {
+  struct mrc_command command = {.op = MRC_COMMAND_MR_DEREGISTER, .key = key};
+  return vb_errno_of(vb_drive_call(&command));
+}
+
+int vb_mr_deregister(struct vb_mr *mr) {
+  const int error = deregister(mr->mr.lkey);
+  if (error != 0) return error;
+  ((struct vb_pd *)mr->mr.pd)->users--;
+  free(mr);
+  return 0;
+}
+
+int vb_mr_register_own(const void *address, size_t bytes, uint32_t *key) {
+  return register_memory(address, bytes, MRC_ACCESS_LOCAL_READ, key);
+}
+
+void vb_mr_deregister_own(uint32_t key) { deregister(key); }

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory regions. Under the lock. */
+#ifndef MRC_VERBS_MR_H
+#define MRC_VERBS_MR_H
+
+#include "verbs/objects.h"
+
+/* NULL and errno: EFAULT if the memory cannot be read, EOPNOTSUPP for access that is not served. */
+struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int access);
+/* A positive errno: EBUSY while work requests use it. */
+int vb_mr_deregister(struct vb_mr *mr);
+/* Registers memory of the library itself; 0 and a key, or a positive errno. */
+int vb_mr_register_own(const void *address, size_t bytes, uint32_t *key);
+void vb_mr_deregister_own(uint32_t key);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The objects behind the handles of a verbs program. Each begins with the public struct, so that a
+ * pointer to one is a pointer to the other. The lock of the process (process.h) guards all fields
+ * but those of the public structs that a program reads.
+ */
+#ifndef MRC_VERBS_OBJECTS_H
+#define MRC_VERBS_OBJECTS_H
+
+#include <infiniband/verbs.h>
+
+#include "mrc.h"
+#include "verbs/agent.h"
+
+enum {
+  VB_INLINE_BYTES = 256,         /* most inline data of a work request */
+  VB_MAX_SEND_WR = 16384,        /* work requests of a QP */
+  VB_MAX_CQE = 1 << 22,          /* completions of a CQ */
+  VB_MAX_HELD_IMMEDIATES = 65536 /* of a QP whose program posts no receives */
+};
+
+/* An asynchronous event that a program has not taken. */
+struct vb_async {
+  struct vb_async *next;
+  struct ibv_async_event event;
+};
+
+struct vb_context {
+  struct vb_context *next;
+  struct vb_async *first; /* queue */
+  struct vb_async *last;
+  struct verbs_context verbs; /* last but for nothing: programs see its end */
+};
+
+struct vb_pd {
+  struct ibv_pd pd;
+  int users; /* MRs and QPs */
+};
+
+struct vb_mr {
+  struct ibv_mr mr;
+};
+
+struct vb_channel {
+  struct ibv_comp_channel channel;
+  struct vb_cq *first; /* CQs with events, in order */
+  struct vb_cq *last;
+};
+
+struct vb_cq {
+  union {
+    struct ibv_cq cq;
+    struct ibv_cq_ex ex;
+  } ibv;
+  struct vb_completion *ring;
+  uint32_t size;
+  uint32_t head; /* free-running */
+  uint32_t tail;
+  uint32_t events;         /* told to the channel and not taken */
+  uint32_t taken_events;   /* by the program, which acknowledges them */
+  struct vb_cq *next_told; /* in the channel */
+  bool armed;
+  bool told; /* in the channel's queue */
+  bool overflow;
+  int users; /* QPs */
+  struct ibv_wc current; /* of start_poll */
+};
+
+/* A posted work request, until the program polls its completion or a later one's. */
+struct vb_sent {
+  uint64_t wr_id;
+  uint32_t bytes;
+  uint8_t opcode; /* enum ibv_wc_opcode */
+  bool signaled;
+  bool done;    /* the engine does not have it: it ends when it is the oldest */
+  bool refused; /* by the engine: its memory is not registered */
+};
+
+struct vb_immediate {
+  uint32_t imm; /* host order */
+  uint32_t bytes;
+};
+
+struct vb_qp {
+  union {
+    struct ibv_qp qp;
+    struct ibv_qp_ex ex;
+  } ibv;
+  struct vb_qp *next;     /* in its place of the process's table */
+  struct ibv_qp_attr attr; /* as the program has set them */
+  int attr_set;            /* mask */
+  struct ibv_qp_cap cap;
+  bool signal_all;
+
+  /* Send queue: head <= ended <= sent <= tail, free-running. Places below `head` are free; those
+     below `ended` have completed in the engine; those below `sent` are the engine's. */
+  struct vb_sent *sq;
+  struct mrc_wr *waiting; /* by place, until the QP is connected */
+  uint8_t *inlined;       /* VB_INLINE_BYTES for each place, registered as one MR; or NULL */
+  uint32_t inline_key;
+  uint32_t sq_size;
+  uint32_t sq_head;
+  uint32_t sq_ended;
+  uint32_t sq_sent;
+  uint32_t sq_tail;
+
+  /* Receive queue, free-running; and immediates that wait for a receive. */
+  uint64_t *rq;
+  uint32_t rq_size;
+  uint32_t rq_head;
+  uint32_t rq_tail;
+  struct vb_immediate *held;
+  uint32_t held_size;
+  uint32_t held_head;
+  uint32_t held_tail;
+
+  /* The connection, by the agent. */
+  struct mrc_agent_connect connect;
+  struct mrc_agent_ready ready;
+  uint8_t *note;
+  uint32_t note_bytes;
+  bool wanted;     /* the program has moved it to RTR */
+  bool connecting; /* CONNECT was sent */
+  bool connected;  /* READY has come */
+  bool exists;     /* in the engine */
+  bool leaving;    /* RELEASE was sent; what exists in the engine is the former QP */
+  bool failed;     /* in ERROR, flushed */
+  bool gone;       /* the peer has ended */
+  uint64_t gone_ns;
+  uint32_t taken_events; /* asynchronous ones that the program acknowledges */
+  bool last_wqe;
+
+  /* The list that wr_start begins. */
+  struct ibv_send_wr *list;
+  struct ibv_sge *list_sges;
+  uint8_t *list_inlined;
+  uint32_t list_size;
+  uint32_t list_n;
+  int list_error;
+};
+
+static inline struct vb_context *vb_context_of(struct ibv_context *context) {
+  return (struct vb_context *)((char *)context - offsetof(struct vb_context, verbs) -
+                               offsetof(struct verbs_context, context));
+}
+
+static inline struct vb_cq *vb_cq_of(struct ibv_cq *cq) { return (struct vb_cq *)cq; }
+static inline struct vb_qp *vb_qp_of(struct ibv_qp *qp) { return (struct vb_qp *)qp; }
+
+#endif

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "verbs/qp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "verbs/async.h"
+#include "verbs/complete.h"
+#include "verbs/cq.h"
+#include "verbs/post.h"
+#include "verbs/process.h"
+#include "verbs/say.h"
+
+#define GONE_NS 200000000ull /* for what is on its way from a peer that has ended */
+
+enum { NUMBER_SECONDS = 10 };
+
+static void say(const void *body, size_t bytes, uint32_t kind, int32_t value, uint64_t cookie,
+                const void *more, size_t more_bytes) {
+  const struct mrc_agent_frame head = {.kind = kind, .value = value, .cookie = cookie};
+  vb_link_send(&vb_process.link, &head, body, bytes, more, more_bytes, false);
+}
+
+/* ---- Create ---- */
+
+/* A number of the agent's block; 0: none came in time. */
+static uint32_t take_number(void) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += NUMBER_SECONDS;
+  for (;;) {
+    if (!vb_process.asked && vb_process.n_numbers <= MRC_AGENT_MAX_NUMBERS / 2) {
+      vb_process.asked = true;
+      say(NULL, 0, MRC_AGENT_NUMBERS, 0, 0, NULL, 0);
+    }
+    if (vb_process.n_numbers > 0) return vb_process.numbers[--vb_process.n_numbers];
+    if (pthread_cond_timedwait(&vb_process.changed, &vb_process.lock, &until) != 0) return 0;
+  }
+}
+
+static int check_cap(const struct ibv_qp_init_attr *attr) {
+  const struct ibv_qp_cap *cap = &attr->cap;
+  if (attr->qp_type != IBV_QPT_RC || attr->srq) return EOPNOTSUPP;
+  if (!attr->send_cq || !attr->recv_cq) return EINVAL;
+  if (cap->max_send_wr > VB_MAX_SEND_WR || cap->max_recv_wr > VB_MAX_SEND_WR) return EINVAL;
+  if (cap->max_send_sge > 1 || cap->max_recv_sge > 1) return EINVAL;
+  return cap->max_inline_data > VB_INLINE_BYTES ? EINVAL : 0;
+}
+
+static int allocate(struct vb_qp *qp) {
+  qp->sq_size = qp->cap.max_send_wr ? qp->cap.max_send_wr : 1;
+  qp->rq_size = qp->cap.max_recv_wr ? qp->cap.max_recv_wr : 1;
+  /* Places are numbers modulo 2^32, so their ring must divide that. */
+  while (qp->sq_size & (qp->sq_size - 1))
+    qp->sq_size++;
+  while (qp->rq_size & (qp->rq_size - 1))
+    qp->rq_size++;
+  qp->sq = calloc(qp->sq_size, sizeof *qp->sq);
+  qp->waiting = calloc(qp->sq_size, sizeof *qp->waiting);
+  qp->rq = calloc(qp->rq_size, sizeof *qp->rq);
+  if (qp->cap.max_inline_data > 0) qp->inlined = calloc(qp->sq_size, VB_INLINE_BYTES);
+  const bool complete = qp->sq && qp->waiting && qp->rq;
+  return complete && (qp->inlined || qp->cap.max_inline_data == 0) ? 0 : ENOMEM;
+}
+
+struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
+  int error = check_cap(attr);
+  struct vb_qp *qp = error == 0 ? calloc(1, sizeof *qp) : NULL;
+  if (error == 0 && !qp) error = ENOMEM;
+  if (error == 0) {
+    qp->cap = attr->cap;
+    error = allocate(qp);
+  }
+  const uint32_t number = error == 0 ? take_number() : 0;
+  if (error == 0 && number == 0) error = EAGAIN;
+  if (error != 0) {
+    if (qp) vb_qp_free(qp);
+    errno = error;
+    return NULL;
+  }
+  qp->signal_all = attr->sq_sig_all;
+  qp->ibv.qp = (struct ibv_qp){.context = pd->context,
+                               .qp_context = attr->qp_context,
+                               .pd = pd,
+                               .send_cq = attr->send_cq,
+                               .recv_cq = attr->recv_cq,
+                               .handle = number,
+                               .qp_num = number,
+                               .state = IBV_QPS_RESET,
+                               .qp_type = IBV_QPT_RC};
+  pthread_mutex_init(&qp->ibv.qp.mutex, NULL);
+  pthread_cond_init(&qp->ibv.qp.cond, NULL);
+  vb_cq_of(attr->send_cq)->users++;
+  vb_cq_of(attr->recv_cq)->users++;
+  ((struct vb_pd *)pd)->users++;
+  vb_process_add_qp(qp);
+  return qp;
+}
+
+void vb_qp_free(struct vb_qp *qp) {
+  free(qp->sq);
+  free(qp->waiting);
+  free(qp->inlined);
+  free(qp->rq);
+  free(qp->held);
+  free(qp->note);
+  free(qp->list);
+  free(qp->list_sges);
+  free(qp->list_inlined);
+  free(qp);
+}
+
+/* ---- The agent ---- */
+
+static void send_connect(struct vb_qp *qp) {
+  struct mrc_agent_connect connect = qp->connect;
+  connect.ready = qp->connected;
+  qp->connecting = true;
+  say(&connect, sizeof connect, MRC_AGENT_CONNECT, 0, 0, qp->note,
+      qp->connected ? qp->note_bytes : 0);
+}
+
+static bool has_connection(const struct vb_qp *qp) { return qp->wanted && !qp->leaving; }
+
+static void tell(struct vb_qp *qp) {
+  if (has_connection(qp)) send_connect(qp);
+}
+
+void vb_qp_tell_all(void) { vb_process_each_qp(tell); }
+
+static uint32_t wanted;
+
+static void count(struct vb_qp *qp) { wanted += has_connection(qp); }
+
+uint32_t vb_qp_wanted(void) {
+  wanted = 0;
+  vb_process_each_qp(count);
+  return wanted;
+}
+
+void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *note, uint32_t note_bytes) {
+  struct vb_qp *qp = vb_process_qp(ready->qpn);
+  if (!qp || !qp->connecting || qp->failed) return;
+  qp->ready = *ready;
+  qp->connected = true;
+  free(qp->note);
+  qp->note = malloc(note_bytes ? note_bytes : 1);
+  qp->note_bytes = qp->note ? note_bytes : 0;
+  if (qp->note) memcpy(qp->note, note, note_bytes);
+  vb_post_waiting(qp);
+}
+
+void vb_qp_failed(uint32_t qpn, const char *reason) {
+  struct vb_qp *qp = vb_process_qp(qpn);
+  if (!qp || !qp->connecting || qp->failed) return;
+  vb_say("QP 0x%06x: %s", qpn, reason);
+  vb_complete_failed(qp, IBV_WC_RETRY_EXC_ERR);
+  vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
+}
+
+void vb_qp_gone(uint32_t qpn) {
+  struct vb_qp *qp = vb_process_qp(qpn);
+  if (!qp || !qp->connected || qp->failed || qp->gone || qp->leaving) return;
+  qp->gone = true;
+  qp->gone_ns = vb_now_ns();
+  vb_process.n_gone++;
+}
+
+static const struct mrc_qp_attr no_attr;
+
+static void fail_in_engine(struct vb_qp *qp) {
+  if (!qp->exists) return;
+  vb_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
+                                  .cookie = VB_COOKIE_CALL,
+                                  .qpn = qp->ibv.qp.qp_num,
+                                  .value = MRC_QP_ERROR,
+                                  .pointer = (void *)(uintptr_t)&no_attr});
+}
+
+static uint64_t end_before_ns;
+
+/* A QP without outstanding work requests stays as it is: as with a NIC, only a request would find
+   out. */
+static void end_gone(struct vb_qp *qp) {
+  if (!qp->gone || qp->gone_ns > end_before_ns || qp->sq_ended == qp->sq_tail) return;
+  fail_in_engine(qp);
+  vb_complete_failed(qp, IBV_WC_RETRY_EXC_ERR);
+  vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
+}
+
+void vb_qp_end_gone(uint64_t now_ns) {
+  if (vb_process.n_gone == 0 || now_ns < GONE_NS) return;
+  end_before_ns = now_ns - GONE_NS;
+  vb_process_each_qp(end_gone);
+}
+
+void vb_qp_exists(uint32_t qpn, bool exists) {
+  vb_process.n_exist += exists ? 1 : -1;
+  struct vb_qp *qp = vb_process_qp(qpn);
+  if (!qp) return;
+  qp->exists = exists;
+  if (exists || !qp->leaving) return;
+  qp->leaving = false;
+  if (qp->wanted) send_connect(qp);
+}
+
+/* ---- States ---- */
+
+/* Forgets everything of the QP's former life. */
+static void reset(struct vb_qp *qp) {
+  vb_cq_forget_qp(vb_cq_of(qp->ibv.qp.send_cq), qp);
+  qp->sq_head = qp->sq_ended = qp->sq_sent = qp->sq_tail = 0;
+  qp->rq_head = qp->rq_tail = 0;
+  qp->held_head = qp->held_tail = 0;
+  qp->attr_set = 0;
+  qp->attr = (struct ibv_qp_attr){0};
+  if (qp->gone) vb_process.n_gone--;
+  qp->wanted = qp->connecting = qp->connected = qp->failed = qp->gone = false;
+}
+
+static void release(struct vb_qp *qp, bool forever) {
+  const bool told = qp->connecting;
+  if (qp->sq_ended != qp->sq_tail) fail_in_engine(qp); /* nothing reads the program's memory */
+  if (told || forever)
+    say(NULL, 0, MRC_AGENT_RELEASE, (int32_t)qp->ibv.qp.qp_num, forever, NULL, 0);
+  qp->leaving = told && qp->exists;
+}
+
+void vb_qp_release(struct vb_qp *qp) { release(qp, true); }
+
+void vb_qp_leave(struct vb_qp *qp) {
+  release(qp, true);
+  reset(qp);
+  vb_cq_forget_qp(vb_cq_of(qp->ibv.qp.recv_cq), qp);
+  vb_async_forget(qp->ibv.qp.context, qp);
+  vb_cq_of(qp->ibv.qp.send_cq)->users--;
+  vb_cq_of(qp->ibv.qp.recv_cq)->users--;
+  ((struct vb_pd *)qp->ibv.qp.pd)->users--;
+  vb_process_remove_qp(qp);
+}
+
+static const union ibv_gid *gid_at(int index) {
+  return &vb_process.gids[index < vb_process.n_gids ? index : 0];
+}
+
+static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
+  const int required = IBV_QP_AV | IBV_QP_DEST_QPN;
+  if ((mask & required) != required || !attr->ah_attr.is_global) return EINVAL;
+  struct mrc_agent_connect *connect = &qp->connect;
+  *connect = (struct mrc_agent_connect){.qpn = qp->ibv.qp.qp_num,
+                                        .dest_qpn = attr->dest_qp_num,
+                                        .sq_depth = qp->sq_size,
+                                        .ev_profile = qp->connect.ev_profile,
+                                        .cc_profile = qp->connect.cc_profile};
+  memcpy(connect->sgid, gid_at(attr->ah_attr.grh.sgid_index)->raw, sizeof connect->sgid);
+  memcpy(connect->dgid, attr->ah_attr.grh.dgid.raw, sizeof connect->dgid);
+  /* A program that wants all that verbs can say gets all that the paths carry. */
+  if (mask & IBV_QP_PATH_MTU && attr->path_mtu < vb_process_mtu())
+    connect->path_mtu = 128u << attr->path_mtu;
+  qp->wanted = true;
+  if (!qp->leaving) send_connect(qp);
+  return 0;
+}
+
+static bool is_legal(enum ibv_qp_state from, enum ibv_qp_state to) {
+  if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return true;
+  switch (from) {
+    case IBV_QPS_RESET:
+      return to == IBV_QPS_INIT;
+    case IBV_QPS_INIT:
+      return to == IBV_QPS_INIT || to == IBV_QPS_RTR;
+    case IBV_QPS_RTR:
+      return to == IBV_QPS_RTS;
+    case IBV_QPS_RTS:
+      return to == IBV_QPS_RTS;
+    default:
+      return false;
+  }
+}
+
+/* Keeps what ibv_query_qp returns. */
+static void remember(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
+  struct ibv_qp_attr *own = &qp->attr;
+  if (mask & IBV_QP_ACCESS_FLAGS) own->qp_access_flags = attr->qp_access_flags;
+  if (mask & IBV_QP_PKEY_INDEX) own->pkey_index = attr->pkey_index;
+  if (mask & IBV_QP_PORT) own->port_num = attr->port_num;
+  if (mask & IBV_QP_QKEY) own->qkey = attr->qkey;
+  if (mask & IBV_QP_AV) own->ah_attr = attr->ah_attr;
+  if (mask & IBV_QP_PATH_MTU) own->path_mtu = attr->path_mtu;
+  if (mask & IBV_QP_TIMEOUT) own->timeout = attr->timeout;
+  if (mask & IBV_QP_RETRY_CNT) own->retry_cnt = attr->retry_cnt;
+  if (mask & IBV_QP_RNR_RETRY) own->rnr_retry = attr->rnr_retry;
+  if (mask & IBV_QP_RQ_PSN) own->rq_psn = attr->rq_psn;
+  if (mask & IBV_QP_MAX_QP_RD_ATOMIC) own->max_rd_atomic = attr->max_rd_atomic;
+  if (mask & IBV_QP_MIN_RNR_TIMER) own->min_rnr_timer = attr->min_rnr_timer;
+  if (mask & IBV_QP_SQ_PSN) own->sq_psn = attr->sq_psn;
+  if (mask & IBV_QP_MAX_DEST_RD_ATOMIC) own->max_dest_rd_atomic = attr->max_dest_rd_atomic;
+  if (mask & IBV_QP_PATH_MIG_STATE) own->path_mig_state = attr->path_mig_state;
+  if (mask & IBV_QP_DEST_QPN) own->dest_qp_num = attr->dest_qp_num;
+  qp->attr_set |= mask;
+}
+
+int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
+  const enum ibv_qp_state from = qp->ibv.qp.state;
+  const enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : from;
+  if (mask & IBV_QP_CUR_STATE && attr->cur_qp_state != from) return EINVAL;
+  if (mask & IBV_QP_CAP) return EINVAL;
+  if (!is_legal(from, to)) return EINVAL;
+  if (to == IBV_QPS_RTR) {
+    const int error = to_rtr(qp, attr, mask);
+    if (error != 0) return error;
+  }
+  if (to == IBV_QPS_RESET && from != IBV_QPS_RESET) {
+    release(qp, false);
+    reset(qp);
+  }
+  if (to == IBV_QPS_ERR && !qp->failed) {
+    fail_in_engine(qp);
+    vb_complete_failed(qp, IBV_WC_WR_FLUSH_ERR);
+  }
+  if (!(qp->failed && to != IBV_QPS_RESET)) {
+    remember(qp, attr, to == IBV_QPS_RESET ? 0 : mask);
+    qp->ibv.qp.state = to;
+  }
+  return 0;
+}
+
+void vb_qp_query(const struct vb_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init) {
+  *attr = qp->attr;
+  attr->qp_state = attr->cur_qp_state = qp->ibv.qp.state;
+  attr->cap = qp->cap;
+  *init = (struct ibv_qp_init_attr){.qp_context = qp->ibv.qp.qp_context,
+                                    .send_cq = qp->ibv.qp.send_cq,
+                                    .recv_cq = qp->ibv.qp.recv_cq,
+                                    .cap = qp->cap,
+                                    .qp_type = IBV_QPT_RC,
+                                    .sq_sig_all = qp->signal_all};
+}

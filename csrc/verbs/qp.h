@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* QPs: their states as a program sees them, and what the agent is told. Under the lock. */
+#ifndef MRC_VERBS_QP_H
+#define MRC_VERBS_QP_H
+
+#include "verbs/objects.h"
+
+/* A QP with a number of the agent's; NULL and errno. Takes and gives back the lock while it waits
+   for numbers. */
+struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+/* A positive errno. */
+int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask);
+void vb_qp_query(const struct vb_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init);
+/* Ends the QP for the program; the agent ends it in the engine. The caller frees it. */
+void vb_qp_leave(struct vb_qp *qp);
+void vb_qp_free(struct vb_qp *qp);
+/* Tells the agent that the QP has ended. */
+void vb_qp_release(struct vb_qp *qp);
+
+/* News of the agent. */
+void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *note, uint32_t note_bytes);
+void vb_qp_failed(uint32_t qpn, const char *reason);
+void vb_qp_gone(uint32_t qpn);
+/* The engine has created or destroyed a QP at the agent's command. */
+void vb_qp_exists(uint32_t qpn, bool exists);
+/* Fails QPs whose peers have been gone for long enough. */
+void vb_qp_end_gone(uint64_t now_ns);
+/* A new agent: tells it all QPs. */
+void vb_qp_tell_all(void);
+/* How many it will be told. */
+uint32_t vb_qp_wanted(void);
+
+#endif

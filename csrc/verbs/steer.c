@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "verbs/steer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "verbs/async.h"
+#include "verbs/complete.h"
+#include "verbs/process.h"
+#include "verbs/qp.h"
+
+enum { ANSWER_SECONDS = 35 };
+
+/* ---- Commands ---- */
+
+struct vb_command {
+  struct vb_command *next;
+  uint64_t cookie;
+  uint32_t op;
+  bool unheard; /* its agent has gone */
+  size_t bytes;
+  _Alignas(16) uint8_t memory[];
+};
+
+struct vb_request {
+  struct vb_request *next;
+  uint64_t cookie;
+  void *result;
+  size_t room;
+  size_t bytes;
+  int status;
+  bool answered;
+};
+
+/* The memory behind the pointer of a command; -1: the agent may not give it. */
+static ptrdiff_t memory_of(const struct mrc_command *command) {
+  const size_t n = command->value;
+  switch ((enum mrc_command_op)command->op) {
+    case MRC_COMMAND_QP_CREATE:
+    case MRC_COMMAND_QP_MODIFY:
+      return sizeof(struct mrc_qp_attr);
+    case MRC_COMMAND_QP_SET_EVS:
+      return (ptrdiff_t)(n * sizeof(struct mrc_ev_attr));
+    case MRC_COMMAND_QP_SET_PEER:
+      return (ptrdiff_t)(n * sizeof(struct mrc_peer_source));
+    case MRC_COMMAND_QP_SET_SEAL:
+      return sizeof(struct mrc_seal_attr);
+    case MRC_COMMAND_QP_QUERY:
+      return sizeof(struct mrc_qp_info);
+    case MRC_COMMAND_QP_QUERY_EVS:
+      return (ptrdiff_t)(n * sizeof(struct mrc_ev_info));
+    case MRC_COMMAND_COUNTERS:
+    case MRC_COMMAND_DROPS:
+      return (ptrdiff_t)(n * sizeof(uint64_t));
+    case MRC_COMMAND_TRACE:
+      return (ptrdiff_t)(n * sizeof(struct mrc_trace_entry));
+    case MRC_COMMAND_PORT_OPEN:
+      return sizeof(struct mrc_port_opening);
+    case MRC_COMMAND_QP_DESTROY:
+    case MRC_COMMAND_QP_PROBE_EV:
+    case MRC_COMMAND_QP_SET_EV_STATE:
+    case MRC_COMMAND_QP_SET_MPR:
+    case MRC_COMMAND_PORT_UP:
+    case MRC_COMMAND_PORT_CLOSE:
+      return 0;
+    default:
+      return -1;
+  }
+}
+
+/* Whether the engine fills the memory, which the agent then gets. */
+static bool is_filled(uint32_t op) {
+  return op == MRC_COMMAND_QP_QUERY || op == MRC_COMMAND_QP_QUERY_EVS ||
+         op == MRC_COMMAND_COUNTERS || op == MRC_COMMAND_DROPS || op == MRC_COMMAND_TRACE ||
+         op == MRC_COMMAND_PORT_OPEN;
+}
+
+static int take_command(const struct vb_frame *frame) {
+  struct mrc_command command;
+  if (frame->bytes < sizeof command) return -EPROTO;
+  memcpy(&command, frame->body, sizeof command);
+  const size_t bytes = frame->bytes - sizeof command;
+  const ptrdiff_t expected = memory_of(&command);
+  if (expected < 0 || (size_t)expected != bytes || command.cookie & VB_COOKIE_OWN) return -EPROTO;
+  struct vb_command *kept = malloc(sizeof *kept + bytes);
+  if (!kept) return -ENOMEM;
+  *kept = (struct vb_command){.next = vb_process.commands,
+                              .cookie = command.cookie,
+                              .op = command.op,
+                              .bytes = bytes};
+  memcpy(kept->memory, frame->body + sizeof command, bytes);
+  vb_process.commands = kept;
+  command.pointer = bytes > 0 ? kept->memory : NULL;
+  vb_submit(&command);
+  return 0;
+}
+
+static struct vb_command *take_kept(uint64_t cookie) {
+  struct vb_command **place = &vb_process.commands;
+  while (*place && (*place)->cookie != cookie)
+    place = &(*place)->next;
+  struct vb_command *found = *place;
+  if (found) *place = found->next;
+  return found;
+}
+
+static void send_event(const struct mrc_event *event, const void *memory, size_t bytes,
+                       bool may_lose) {
+  const struct mrc_agent_frame head = {.kind = MRC_AGENT_EVENT};
+  vb_link_send(&vb_process.link, &head, event, sizeof *event, memory, bytes, may_lose);
+}
+
+static void on_reply(const struct mrc_event *event) {
+  struct vb_command *kept = take_kept(event->cookie);
+  if (!kept) return;
+  if (event->result >= 0) {
+    if (kept->op == MRC_COMMAND_QP_CREATE) vb_qp_exists(event->qpn, true);
+    if (kept->op == MRC_COMMAND_QP_DESTROY) vb_qp_exists(event->qpn, false);
+  }
+  if (kept->unheard) {
+    free(kept);
+    return;
+  }
+  const bool filled = is_filled(kept->op);
+  send_event(event, filled ? kept->memory : NULL, filled ? kept->bytes : 0, false);
+  free(kept);
+}
+
+void vb_steer_event(const struct mrc_event *event) {
+  if (event->type == MRC_EVENT_REPLY) {
+    on_reply(event);
+    return;
+  }
+  if (event->type == MRC_EVENT_QP_ERROR) vb_complete_error(event->qpn, event->status);
+  if (vb_process.link.lost > 0 && !vb_link_waits(&vb_process.link)) {
+    const struct mrc_event lost = {.type = MRC_EVENT_LOST, .cookie = vb_process.link.lost};
+    vb_process.link.lost = 0;
+    send_event(&lost, NULL, 0, false);
+  }
+  const bool may_lose = event->type != MRC_EVENT_QP_ERROR && event->type != MRC_EVENT_PROBE;
+  send_event(event, NULL, 0, may_lose);
+}
+
+void vb_steer_forget(void) {
+  for (struct vb_command *each = vb_process.commands; each; each = each->next)
+    each->unheard = true;
+  for (struct vb_request *each = vb_process.requests; each; each = each->next) {
+    if (!each->answered) each->status = -ECONNRESET;
+    each->answered = true;
+  }
+  pthread_cond_broadcast(&vb_process.changed);
+}
+
+/* ---- Requests ---- */
+
+int vb_steer_request(int function, const void *body, size_t body_bytes, void *result,
+                     size_t *bytes) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += ANSWER_SECONDS;
+  vb_lock();
+  struct vb_request request = {.next = vb_process.requests,
+                               .cookie = vb_process.next_cookie++,
+                               .result = result,
+                               .room = bytes ? *bytes : 0,
+                               .status = -ETIMEDOUT};
+  vb_process.requests = &request;
+  const struct mrc_agent_frame head = {
+      .kind = MRC_AGENT_REQUEST, .value = function, .cookie = request.cookie};
+  if (vb_process.link.fd < 0) {
+    request.status = -ENOTCONN;
+    request.answered = true;
+  }
+  vb_link_send(&vb_process.link, &head, body, body_bytes, NULL, 0, false);
+  while (!request.answered)
+    if (pthread_cond_timedwait(&vb_process.changed, &vb_process.lock, &until) != 0) break;
+  struct vb_request **place = &vb_process.requests;
+  while (*place != &request)
+    place = &(*place)->next;
+  *place = request.next;
+  vb_unlock();
+  if (bytes) *bytes = request.bytes;
+  return request.status;
+}
+
+static void answer(const struct vb_frame *frame) {
+  for (struct vb_request *each = vb_process.requests; each; each = each->next) {
+    if (each->cookie != frame->head.cookie || each->answered) continue;
+    each->answered = true;
+    each->status = frame->head.value;
+    each->bytes = frame->bytes < each->room ? frame->bytes : each->room;
+    if (each->bytes > 0) memcpy(each->result, frame->body, each->bytes);
+  }
+  pthread_cond_broadcast(&vb_process.changed);
+}
+
+/* ---- Frames ---- */
+
+static int take_numbers(const struct vb_frame *frame) {
+  const size_t n = frame->bytes / sizeof(uint32_t);
+  if (vb_process.n_numbers + n > VB_MAX_NUMBERS) return -EPROTO;
+  memcpy(vb_process.numbers + vb_process.n_numbers, frame->body, n * sizeof(uint32_t));
+  vb_process.n_numbers += (uint32_t)n;
+  vb_process.asked = false;
+  pthread_cond_broadcast(&vb_process.changed);
+  return 0;
+}
+
+static int take_ready(const struct vb_frame *frame) {
+  struct mrc_agent_ready ready;
+  if (frame->bytes < sizeof ready) return -EPROTO;
+  memcpy(&ready, frame->body, sizeof ready);
+  vb_qp_ready(&ready, frame->body + sizeof ready, (uint32_t)(frame->bytes - sizeof ready));
+  return 0;
+}
+
+static void take_failed(const struct vb_frame *frame) {
+  char reason[MRC_AGENT_TEXT];
+  snprintf(reason, sizeof reason, "%.*s", (int)frame->bytes, (const char *)frame->body);
+  vb_qp_failed((uint32_t)frame->head.value, reason);
+}
+
+static bool any_up(void) {
+  for (int i = 0; i < vb_process.n_ports; i++)
+    if (vb_process.ports[i].up) return true;
+  return false;
+}
+
+static int take_ports(const struct vb_frame *frame) {
+  const size_t n = frame->bytes / sizeof(struct mrc_agent_port);
+  if (n > MRC_MAX_PORTS) return -EPROTO;
+  const bool was_up = any_up();
+  memcpy(vb_process.ports, frame->body, n * sizeof(struct mrc_agent_port));
+  vb_process.n_ports = (int)n;
+  if (any_up() != was_up)
+    vb_async_raise_all(was_up ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE, 1);
+  return 0;
+}
+
+int vb_steer_frame(const struct vb_frame *frame) {
+  switch ((enum mrc_agent_kind)frame->head.kind) {
+    case MRC_AGENT_COMMAND:
+      return take_command(frame);
+    case MRC_AGENT_GRANTED:
+      return take_numbers(frame);
+    case MRC_AGENT_READY:
+      return take_ready(frame);
+    case MRC_AGENT_FAILED:
+      take_failed(frame);
+      return 0;
+    case MRC_AGENT_GONE:
+      vb_qp_gone((uint32_t)frame->head.value);
+      return 0;
+    case MRC_AGENT_PORTS:
+      return take_ports(frame);
+    case MRC_AGENT_ANSWER:
+      answer(frame);
+      return 0;
+    default:
+      return -EPROTO;
+  }
+}

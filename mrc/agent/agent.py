@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent: it attaches the programs of a host, and connects their QPs with those of peers."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import socket
+from contextlib import suppress
+from dataclasses import replace
+
+from mrc.agent import door
+from mrc.agent.door import Visitor
+from mrc.agent.listener import AgentListener
+from mrc.agent.numbers import Numbers
+from mrc.agent.program import Program
+from mrc.agent.wanted import Wanted
+from mrc.aio.context import OOB_PORT
+from mrc.aio.local import Local
+from mrc.binding import steering
+from mrc.binding.verbs import random_qpn
+from mrc.config import ContextConfig
+from mrc.control.profiles import CcProfile, EvProfile
+from mrc.enums import AgentKind
+from mrc.errors import MrcError
+from mrc.observe.context import Context
+from mrc.tasks import cancelled
+
+logger = logging.getLogger("mrc.agent")
+
+EXCHANGE_SECONDS = 30.0  # for a program to move its QP to RTR after its peer has
+_DIALLING = 32  # exchanges that this host begins and that run at one time
+_MOST_PROGRAMS = 256
+
+
+def configured(config: ContextConfig) -> ContextConfig:
+    """The configuration of an agent: programs connect many QPs at once, and may be slow to."""
+    return replace(
+        config,
+        program="mrc agent",
+        local_view=True,
+        udp_port=config.udp_port or _free_udp_port(),
+        max_qps=65536,
+        max_pending=2048,
+        max_pending_per_source=1024,
+        max_qps_per_source=65536,
+        exchange_timeout=EXCHANGE_SECONDS,
+    )
+
+
+def _free_udp_port() -> int:
+    """A port for the agent's own probes: the usual one is for the first program."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as trial:
+        trial.bind(("::", 0))
+        return int(trial.getsockname()[1])
+
+
+class Agent(Context):
+    """The control plane of a host. An async context manager; `serve` then runs until cancelled."""
+
+    def __init__(self, config: ContextConfig, *, port: int = OOB_PORT, group: int | None) -> None:
+        super().__init__(configured(config))
+        self.port = port
+        self.numbers: Numbers[Program] = Numbers(random_qpn)
+        self.dialling = asyncio.Semaphore(_DIALLING)
+        self._group = group
+        self._attached: dict[Program, asyncio.Task[None]] = {}
+
+    @property
+    def local(self) -> Local:
+        """What the programs share."""
+        return self._opened()
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The attached programs."""
+        return tuple(self._attached)
+
+    def profiles(self, wanted: Wanted) -> tuple[EvProfile, CcProfile]:
+        """The profiles of a QP."""
+        local = self._opened()
+        return local.ev_profiles.find(None), local.cc_profiles.find(None)
+
+    async def request(self, program: Program, function: int, body: bytes) -> tuple[int, bytes]:
+        """A call of mrc_ctl.h."""
+        return -errno.EOPNOTSUPP, b""
+
+    # ---- Serving --------------------------------------------------------------------------
+
+    async def serve(self, opened: socket.socket, host: str | None = None) -> None:
+        """Attaches the programs that connect to the socket of `door.listen`, and listens for the
+        agents of other hosts at the address `host`, None: at all. Raises InUseError.
+        """
+        loop = asyncio.get_running_loop()
+        local = self._opened()
+        terms = self._terms(None, None, None)
+        listener = AgentListener(
+            local, terms, self._adopt, self._observer.viewers(), self._admission
+        )
+        listener.program_of = self.numbers.owner
+        await listener.open(host, self.port)
+        self.port = listener.port
+        try:
+            async with listener:
+                while True:
+                    connection, _ = await loop.sock_accept(opened)
+                    self._admit(connection)
+        finally:
+            await cancelled(*self._attached.values())
+
+    def _admit(self, connection: socket.socket) -> None:
+        visitor = door.visitor_of(connection)
+        steering.prepare(connection)
+        if not door.may_attach(visitor, self._group):
+            user = f"user {visitor.uid} may not use this agent: it is another user's"
+            _refuse(connection, f"{user}; --group lets the members of a group in")
+            return
+        if len(self._attached) >= _MOST_PROGRAMS:
+            _refuse(connection, f"{_MOST_PROGRAMS} programs are attached, the most allowed")
+            return
+        program = Program(self, connection, visitor)
+        task = asyncio.get_running_loop().create_task(self._attach(program, connection, visitor))
+        self._attached[program] = task
+        task.add_done_callback(functools.partial(self._forget, program))
+
+    async def _attach(self, program: Program, connection: socket.socket, visitor: Visitor) -> None:
+        """Serves a program until it ends."""
+        try:
+            await program.__aenter__()
+        except (MrcError, OSError) as error:
+            if isinstance(error, ConnectionError):
+                connection.close()
+                return  # it asked only whether an agent is there
+            reason = "the program did not open its engine in time"
+            reason = reason if isinstance(error, TimeoutError) else str(error)
+            logger.warning("process %d: %s", visitor.pid, reason)
+            _refuse(connection, reason)
+            return
+        except asyncio.CancelledError:
+            connection.close()
+            return
+        logger.info("%s is attached", program)
+        try:
+            program.start()
+            await program.gone.wait()
+            logger.info("%s has ended", program)
+            await program.detach(told=True)
+        except asyncio.CancelledError:
+            # The agent ends: programs go on, and the next agent takes them up.
+            await program.detach(told=False)
+
+    def _forget(self, program: Program, task: asyncio.Task[None]) -> None:
+        self._attached.pop(program, None)
+        self.numbers.forget(program)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("bug while serving %s: %s: %s", program, type(error).__name__, error)
+
+
+def _refuse(connection: socket.socket, reason: str) -> None:
+    with suppress(OSError):
+        text = reason.encode()[: steering.MAX_TEXT - 1]
+        connection.send(steering.pack(AgentKind.REFUSED, body=text))
+    connection.close()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a verbs program sees of this host: one device, with GIDs and a port for each plane. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mrc.binding.steering import MAX_GIDS, port_fields
+from mrc.fabric.addresses import IpAddress
+from mrc.fabric.hostconfig import HostConfig, Source
+from mrc.fabric.ports import LocalPort
+
+DEVICE = "mrc0"
+
+
+def gids_of(ports: Sequence[LocalPort]) -> list[IpAddress]:
+    """The addresses that stand for this host: one of each IP version, IPv4 first.
+
+    They are those of the first plane that has them. A host without a network has its loopback.
+    """
+    outside = [port for port in ports if not port.loopback]
+    addresses = [port.address.ip for port in outside or ports]
+    found = [next((each for each in addresses if each.version == v), None) for v in (4, 6)]
+    return [each for each in found if each is not None][:MAX_GIDS]
+
+
+def peer_of(gid: IpAddress, own: Iterable[IpAddress], host: HostConfig | None) -> str:
+    """What to dial for a GID: a configured peer, this host itself, or the address."""
+    if gid in own:
+        return str(gid) if host is None else host.host
+    if host is not None and host.source is Source.SRV6:
+        for peer in host.peers.values():
+            if gid in peer.sources:
+                return peer.name
+    return str(gid)
+
+
+def ports_of(
+    ports: Sequence[LocalPort], mtus: dict[str, int], rate: Callable[[str], int]
+) -> list[dict[str, Any]]:
+    """The fields of each `struct mrc_agent_port`; `mtus` is by interface."""
+    return [
+        port_fields(
+            ifname=port.nic,
+            bits_per_second=rate(port.nic),
+            number=port.plane,
+            mtu=mtus.get(port.nic, port.mtu),
+            up=port.nic in mtus,
+            loopback=port.loopback,
+        )
+        for port in ports
+    ]
+
+
+def dials(qpn: int, gid: IpAddress, dest_qpn: int, dest_gid: IpAddress) -> bool:
+    """Whether this side of two QPs dials; the other one waits, so no two connections cross."""
+    if qpn != dest_qpn:
+        return qpn < dest_qpn
+    return (gid.version, int(gid)) < (dest_gid.version, int(dest_gid))

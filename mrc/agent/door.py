@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Unix socket at which programs of this host find their agent.
+
+An abstract name belongs to the network namespace, as the agent does, and leaves nothing behind.
+Everybody can connect to it, so the agent asks the kernel who does.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrc.errors import ConfigError, InUseError
+
+ENVIRONMENT = "MRC_AGENT"
+DEFAULT = "@mrc-agent"
+_BACKLOG = 64
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """The process at the other end, as the kernel knows it."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def name_of(environ: Mapping[str, str]) -> str:
+    """The name of the socket: "@name" is abstract, anything else a path."""
+    return environ.get(ENVIRONMENT) or DEFAULT
+
+
+def address_of(name: str) -> bytes:
+    """The name as an address of a socket."""
+    return b"\0" + name[1:].encode() if name.startswith("@") else os.fsencode(name)
+
+
+def listen(name: str) -> socket.socket:
+    """Opens the socket; raises InUseError when another agent has it, ConfigError."""
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    try:
+        if not name.startswith("@"):
+            _remove_dead(name)
+        opened.bind(address_of(name))
+        opened.listen(_BACKLOG)
+    except OSError as error:
+        opened.close()
+        if error.errno == errno.EADDRINUSE:
+            raise InUseError(f"an agent of this host runs already (socket {name})") from error
+        raise ConfigError(f"socket {name}: {error.strerror or error}") from error
+    return opened
+
+
+def is_open(name: str) -> bool:
+    """Whether an agent listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as trial:
+        trial.setblocking(False)
+        try:
+            trial.connect(address_of(name))
+        except BlockingIOError:
+            return True  # its queue is full
+        except OSError:
+            return False
+    return True
+
+
+def _remove_dead(path: str) -> None:
+    """Removes the socket of a killed agent."""
+    if Path(path).is_socket() and not is_open(path):
+        Path(path).unlink(missing_ok=True)
+
+
+def visitor_of(connection: socket.socket) -> Visitor:
+    """Who has connected."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return Visitor(*_CREDENTIALS.unpack(found))
+
+
+def group_number(name: str) -> int:
+    """The number of a group; raises ConfigError."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(f"group {name}: there is no such group on this host") from None
+
+
+def may_attach(visitor: Visitor, group: int | None) -> bool:
+    """Whether a process may use this agent: the same user's, root's, or one of the group."""
+    if visitor.uid in (os.geteuid(), 0):
+        return True
+    return group is not None and group in {visitor.gid, *_groups_of(visitor.pid)}
+
+
+def _groups_of(pid: int) -> set[int]:
+    """The supplementary groups of a process that is connected, so its pid is not reused."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return set()
+    found = next((line for line in lines if line.startswith("Groups:")), "Groups:")
+    return {int(word) for word in found.split()[1:]}

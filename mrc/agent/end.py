@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a QP whose engine is in a program of this host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from mrc.agent.wanted import Wanted
+from mrc.aio.end import End
+from mrc.enums import QpState
+from mrc.errors import MrcError, PeerGoneError
+from mrc.exchange.oob import Channel
+
+GONE = "gone"  # message: the program here has ended, with or without closing its QPs
+_LOOK_SECONDS = 0.002  # between two looks at outstanding work requests, the first time
+_LONGEST_LOOK_SECONDS = 0.05
+
+
+class ProgramEnd(End):
+    """One end of a QP. The TCP connection joins two agents, not two programs: a QP outlives it."""
+
+    def __init__(self, wanted: Wanted, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.wanted = wanted
+        self._joined = asyncio.Event()  # the two agents are connected
+        if not isinstance(self.channel, LostChannel):
+            self._joined.set()
+
+    on_peer_gone: Callable[[], None]
+    """called when the peer has closed the QP, or its program has ended"""
+    on_hangup: Callable[[], None]
+    """called when the connection to the peer's agent is lost"""
+
+    async def _on_message(self, kind: str) -> None:
+        if kind == GONE:
+            self._on_gone(self._without_bye())
+        else:
+            await super()._on_message(kind)
+
+    def _on_hangup(self, error: MrcError) -> None:
+        self._joined.clear()
+        if not isinstance(error, PeerGoneError):
+            super()._on_hangup(error)
+        elif not self.peer_gone.is_set():
+            self.on_hangup()
+
+    def _on_gone(self, error: PeerGoneError | None) -> None:
+        first = not self.peer_gone.is_set()
+        super()._on_gone(error)
+        if first:
+            self.on_peer_gone()
+
+    async def _until_idle(self) -> None:
+        """Work requests are the program's own: its engine knows them."""
+        pause = _LOOK_SECONDS
+        while self.queue.state is QpState.RTS and (await self.query()).outstanding:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+
+    def rejoin(self, channel: Channel) -> None:
+        """The two agents are connected again."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self.channel.abort()
+        self.channel = channel
+        self._bye_ok.clear()
+        self.start(self.path_mtu, self.window)
+        self._joined.set()
+
+    async def _say_bye(self) -> None:
+        if not self.peer_gone.is_set():
+            with suppress(TimeoutError):  # then the peer finds out by its own timeouts
+                async with asyncio.timeout(self._config.linger):
+                    await self._joined.wait()
+        await super()._say_bye()
+
+    async def tell_gone(self) -> None:
+        """Tells the peer's agent that the program here has ended."""
+        try:
+            await self.channel.send(GONE)
+        except (MrcError, OSError):
+            pass  # nobody is there to be told
+
+
+class LostChannel(Channel):
+    """In place of the connection to an agent that has to be found again."""
+
+    def __init__(self, called: str, remote: str) -> None:
+        self.called = called
+        self.remote = remote
+        self.secured = False
+        self.peer_identity = ""
+        self.received_bytes = 0
+        self._at_end = []
+
+    async def send(self, kind: str, **fields: Any) -> NoReturn:
+        """Raises PeerGoneError."""
+        raise PeerGoneError("the peer's agent is not connected")
+
+    async def receive(self, limit: int = 0) -> NoReturn:
+        """Raises PeerGoneError."""
+        raise PeerGoneError("the peer's agent is not connected")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+        self._end()
+
+    def abort(self) -> None:
+        """Nothing is open."""
+        self._end()

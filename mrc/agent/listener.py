@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listening side of the exchange for all programs of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mrc.agent.end import ProgramEnd
+from mrc.agent.program import RESUME, Program
+from mrc.aio.end import End
+from mrc.aio.listener import Listener
+from mrc.errors import ConnectError
+from mrc.exchange.admission import Place
+from mrc.exchange.oob import Channel
+
+
+class AgentListener(Listener):
+    """Gives each connection to the program that has the QP."""
+
+    program_of: Callable[[int], Program | None]
+    """finds the program that has a QPN"""
+
+    async def _answer(self, channel: Channel) -> End:
+        message = channel.peeked
+        if message["type"] == RESUME:
+            return await self._resume(channel, message)
+        private = message.get("private")
+        program, qpn = self._program(private if isinstance(private, dict) else {})
+        return await program.accept(channel, await program.until_wanted(qpn))
+
+    async def _resume(self, channel: Channel, message: dict[str, Any]) -> End:
+        await channel.receive()
+        program, qpn = self._program(message)
+        found = program.end_of(qpn)
+        if found is None:
+            raise ConnectError(f"QP {qpn:#x} is not connected here")
+        end, wanted = found
+        wanted.admit(message)
+        if channel.remote != end.channel.remote:
+            raise ConnectError(f"QP {qpn:#x} is connected with {end.channel.remote}")
+        await channel.send(RESUME, **wanted.private)
+        end.rejoin(channel)
+        return end
+
+    def _program(self, private: dict[str, Any]) -> tuple[Program, int]:
+        """The program that a peer's agent means, and its QP; raises ConnectError."""
+        qpn = private.get("to")
+        program = self.program_of(qpn) if type(qpn) is int else None
+        if program is None or type(qpn) is not int:
+            raise ConnectError("no program of this host has the QP: has it ended?")
+        return program, qpn
+
+    async def _deliver(self, end: End, place: Place) -> None:
+        place.accept()
+        assert isinstance(end, ProgramEnd)
+        program = self.program_of(end.queue.qpn)
+        if program is None:
+            await end.close(orderly=False)
+        elif program.end_of(end.queue.qpn) is None:
+            program.connected(end)

@@ -1,0 +1,481 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that uses libmrc: a Context whose engine is in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import random
+import secrets
+import socket
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from mrc.agent import device
+from mrc.agent.door import Visitor
+from mrc.agent.end import LostChannel, ProgramEnd
+from mrc.agent.note import note_of, read_note
+from mrc.agent.numbers import Numbers
+from mrc.agent.wanted import Wanted, wanted_of
+from mrc.aio.connecting import connect
+from mrc.aio.end import End
+from mrc.aio.establish import establish
+from mrc.aio.local import Local, Terms
+from mrc.binding import steering
+from mrc.binding.device import configuration
+from mrc.binding.native import CData
+from mrc.binding.steering import Frame, SteeredEngine, read_struct, struct_bytes, text_of
+from mrc.control.profiles import CcProfile, EvProfile
+from mrc.datapath.dispatch import Dispatcher
+from mrc.datapath.links import Links, finder
+from mrc.enums import AgentKind, QpState
+from mrc.errors import ConnectError, MrcError, PathError, ProtocolError, StateError
+from mrc.exchange import mpr
+from mrc.exchange.dial import dial
+from mrc.exchange.foreign import shown
+from mrc.exchange.oob import Channel
+from mrc.fabric.addresses import IpAddress, pack_address
+from mrc.fabric.ports import LocalPort
+from mrc.linux.interfaces import interfaces
+from mrc.observe.context import Context
+from mrc.tasks import cancelled
+
+logger = logging.getLogger("mrc.agent")
+
+RESUME = "resume"  # message: the agent of a connected QP looks for the peer's agent
+_ATTACH_SECONDS = 5.0
+_OPEN_TRIES = 5  # an interface may disappear between its listing and the opening of its sockets
+_GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
+_MOST_QPS = 4096
+_MOST_MRS = 16384
+_MOST_CALLS = 1024  # of peers for QPs that the program has not moved to RTR
+_FIRST_PAUSE_SECONDS = 0.1  # between attempts to find a peer's agent again
+_LONGEST_PAUSE_SECONDS = 2.0
+_RESUME_SECONDS = 120.0
+
+
+class Host(Protocol):
+    """What the programs of a host share: their agent."""
+
+    port: int
+    """TCP port of all agents"""
+    numbers: Numbers[Program]
+    dialling: asyncio.Semaphore
+    """limits the exchanges that run at one time"""
+
+    @property
+    def local(self) -> Local:
+        """The state of the agent's own Context."""
+
+    def profiles(self, wanted: Wanted) -> tuple[EvProfile, CcProfile]:
+        """The profiles of a QP; raises StateError."""
+
+    async def request(self, program: Program, function: int, body: bytes) -> tuple[int, bytes]:
+        """A call of mrc_ctl.h: 0 or -errno, and its results."""
+
+
+@dataclass(slots=True)
+class _Opened:
+    """The answer to OPEN, and what a program that ran under a former agent told."""
+
+    answer: CData
+    ports: list[LocalPort | None]
+    qps: list[tuple[Wanted, bytes]]  # with the note of a QP that was ready
+
+
+class Program(Context):
+    """An attached program. Leaving it detaches the program, which then goes on without an agent."""
+
+    def __init__(self, host: Host, connection: socket.socket, visitor: Visitor) -> None:
+        self._host = host
+        self._connection = connection
+        self.visitor = visitor
+        self._engine: SteeredEngine
+        self._wanted: dict[int, Wanted] = {}  # QPs in RTR or beyond
+        self._ends: dict[int, ProgramEnd] = {}
+        self._callers: dict[int, list[asyncio.Future[Wanted]]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # connects, by QPN
+        self._others: set[asyncio.Task[None]] = set()
+        self._resumed: list[tuple[Wanted, bytes]] = []
+        self._gids: list[IpAddress] = []
+        self.gone = asyncio.Event()
+        """the program has ended, or broken the protocol"""
+        super().__init__(host.local.config)
+
+    def __str__(self) -> str:
+        return f"{self.config.program} ({self.visitor.pid})"
+
+    @property
+    def ends(self) -> Sequence[ProgramEnd]:
+        """The connected QPs."""
+        return tuple(self._ends.values())
+
+    # ---- Attach ---------------------------------------------------------------------------
+
+    async def _make_local(self) -> Local:
+        """Lets the program open its engine; raises ProtocolError, PathError, TimeoutError."""
+        loop = asyncio.get_running_loop()
+        shared = self._host.local
+        async with asyncio.timeout(_ATTACH_SECONDS):
+            first = await self._receive(AgentKind.ATTACH)
+            attach, _ = read_struct("mrc_agent_attach", first.body)
+            sizes = (attach.command_bytes, attach.event_bytes, attach.config_bytes)
+            if attach.version != steering.VERSION or sizes != steering.layout():
+                raise ProtocolError(
+                    "libmrc and the agent are of different versions of mrc: install one, and start"
+                    " both again"
+                )
+            name = shown(text_of(attach.program), 63)
+            self.config = replace(shared.config, program=name, local_view=True, metrics=None)
+            links = Links(finder(self.config, shared.host))
+            opened = await (
+                self._adopt_engine(attach.n_qps, links) if attach.resumed else self._open(links)
+            )
+        self._engine = SteeredEngine(
+            self._connection, opened.answer, self._on_frame, self._on_engine_gone
+        )
+        links.take(opened.ports, self._engine)
+        self._resumed = opened.qps
+        fd = self._engine.fd
+
+        def on_room(wanted: bool) -> None:
+            if wanted:
+                loop.add_writer(fd, self._engine.flush)
+            else:
+                loop.remove_writer(fd)
+
+        self._engine.on_room = on_room
+        return replace(
+            shared,
+            config=self.config,
+            links=links,
+            dispatcher=Dispatcher(self._engine),
+            rng=random.Random(secrets.randbits(64)),
+        )
+
+    async def _receive(self, kind: AgentKind) -> Frame:
+        loop = asyncio.get_running_loop()
+        packet = await loop.sock_recv(self._connection, steering.MAX_FRAME)
+        if not packet:
+            raise ConnectionResetError("the program has ended")
+        frame = steering.unpack(packet)
+        if frame.kind is not kind:
+            raise ProtocolError(f"the program sent {frame.kind.name} instead of {kind.name}")
+        return frame
+
+    async def _send(self, kind: AgentKind, body: bytes) -> None:
+        packet = steering.pack(kind, body=body)
+        await asyncio.get_running_loop().sock_sendall(self._connection, packet)
+
+    async def _open(self, links: Links) -> _Opened:
+        for left in reversed(range(_OPEN_TRIES)):
+            ports = links.find()
+            there = [port for port in ports if port is not None]
+            if not there:
+                raise PathError("this host has no interface that is up and has an address")
+            self._gids = device.gids_of(there)
+            numbers = self._host.numbers.grant(self, steering.MAX_NUMBERS)
+            fields = {
+                "device": device.DEVICE.encode(),
+                "gids": [pack_address(gid) for gid in self._gids],
+                "n_gids": len(self._gids),
+                "n_ports": len(there),
+                "n_numbers": len(numbers),
+                "ports": self._port_fields(there),
+                "numbers": numbers,
+                "config": self._engine_config(ports),
+            }
+            await self._send(AgentKind.OPEN, struct_bytes("mrc_agent_open", fields))
+            frame = await self._receive(AgentKind.OPENED)
+            answer, _ = read_struct("mrc_agent_opened", frame.body)
+            if answer.error == 0:
+                return _Opened(answer, ports, [])
+            if -answer.error not in _GONE or left == 0:
+                break
+        raise PathError(f"the program cannot open its sockets: {shown(text_of(answer.cause))}")
+
+    async def _adopt_engine(self, count: int, links: Links) -> _Opened:
+        """Takes over a program whose agent has gone."""
+        frame = await self._receive(AgentKind.OPENED)
+        answer, _ = read_struct("mrc_agent_opened", frame.body)
+        qps = []
+        for _ in range(min(count, _MOST_QPS)):
+            frame = await self._receive(AgentKind.CONNECT)
+            fields, note = read_struct("mrc_agent_connect", frame.body)
+            qps.append((wanted_of(fields), note if fields.ready else b""))
+        # A port whose sockets the program has not opened may open later.
+        ports = [
+            port if port and answer.sports[port.plane - 1][0] else None for port in links.find()
+        ]
+        self._gids = device.gids_of([port for port in ports if port is not None])
+        return _Opened(answer, ports, qps)
+
+    def _engine_config(self, ports: Sequence[LocalPort | None]) -> dict[str, object]:
+        config = self.config
+        fields = configuration(
+            ports,
+            polled=True,
+            unguarded=True,
+            max_qps=_MOST_QPS,
+            spin_us=config.spin_us,
+            rcvbuf_bytes=config.rcvbuf_bytes,
+            sndbuf_bytes=config.sndbuf_bytes,
+        )
+        fields["engine"]["max_mrs"] = _MOST_MRS
+        return fields
+
+    def _port_fields(self, ports: Sequence[LocalPort]) -> list[dict[str, object]]:
+        mtus = {each.name: each.mtu for each in interfaces() if each.up}
+        return device.ports_of(ports, mtus, lambda nic: mpr.links_bps([nic]))
+
+    def start(self) -> None:
+        """The program is attached: takes up the QPs that it had under a former agent."""
+        for wanted, note in self._resumed:
+            if not self._host.numbers.claim(self, wanted.qpn):
+                self._fail(wanted.qpn, "another program of this host has this number")
+            elif note:
+                self._spawn(self._take_up(wanted, note))
+            else:
+                self._want(wanted)
+
+    # ---- Frames of the program --------------------------------------------------------------
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind is AgentKind.NUMBERS:
+            numbers = self._host.numbers.grant(self, steering.MAX_NUMBERS)
+            self._engine.send(AgentKind.GRANTED, body=steering.numbers_bytes(numbers))
+        elif frame.kind is AgentKind.CONNECT:
+            fields, _ = read_struct("mrc_agent_connect", frame.body)
+            wanted = wanted_of(fields)
+            if not self._host.numbers.claim(self, wanted.qpn):
+                raise ProtocolError(f"QP {wanted.qpn:#x} is another program's")
+            self._want(wanted)
+        elif frame.kind is AgentKind.RELEASE:
+            self._release(frame.value, forever=frame.cookie == 1)
+        elif frame.kind is AgentKind.REQUEST:
+            self._spawn(self._answer(frame))
+        else:
+            raise ProtocolError(f"the program sent {frame.kind.name}")
+
+    async def _answer(self, frame: Frame) -> None:
+        status, body = await self._host.request(self, frame.value, frame.body)
+        self._engine.send(AgentKind.ANSWER, status, frame.cookie, body)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
+    def _fail(self, qpn: int, reason: str) -> None:
+        logger.warning("%s: QP %#x: %s", self, qpn, reason)
+        text = reason.encode()[: steering.MAX_TEXT - 1]
+        self._engine.send(AgentKind.FAILED, qpn, body=text)
+
+    # ---- Connecting -------------------------------------------------------------------------
+
+    def _want(self, wanted: Wanted) -> None:
+        qpn = wanted.qpn
+        if qpn in self._tasks or (qpn in self._ends and not self._ends[qpn].closed):
+            raise ProtocolError(f"QP {qpn:#x} is connected already")
+        self._wanted[qpn] = wanted
+        for caller in self._callers.pop(qpn, []):
+            if not caller.done():
+                caller.set_result(wanted)
+        work = self._dial(wanted) if wanted.dials else self._expect(wanted)
+        task = self._tasks[qpn] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(partial(self._settle, qpn))
+
+    def _settle(self, qpn: int, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(qpn) is task:
+            del self._tasks[qpn]
+
+    async def _dial(self, wanted: Wanted) -> None:
+        local, terms = self._terms_of(wanted)
+        host = device.peer_of(wanted.dest_gid, self._gids, local.host)
+        seconds = self.config.exchange_timeout
+        try:
+            async with self._host.dialling:
+                end = await connect(local, terms, host, self._host.port, timeout=seconds)
+        except ConnectError as error:
+            self._fail(wanted.qpn, f"{error}; does mrc agent run there?")
+        except (MrcError, OSError) as error:
+            self._fail(wanted.qpn, str(error))
+        else:
+            self.connected(end)
+
+    async def _expect(self, wanted: Wanted) -> None:
+        """Waits for the peer's agent, which dials."""
+        await asyncio.sleep(self.config.exchange_timeout)
+        self._fail(
+            wanted.qpn,
+            f"{wanted.dest_gid}: its agent has not connected QP {wanted.dest_qpn:#x} in"
+            f" {self.config.exchange_timeout:g} s: does mrc agent run there?",
+        )
+
+    async def until_wanted(self, qpn: int) -> Wanted:
+        """Waits until the program moves the QP to RTR: either side may do that first."""
+        if qpn in self._wanted:
+            return self._wanted[qpn]
+        if len(self._callers) >= _MOST_CALLS:
+            raise ConnectError(f"too many peers wait for QPs of {self.config.program}")
+        caller: asyncio.Future[Wanted] = asyncio.get_running_loop().create_future()
+        self._callers.setdefault(qpn, []).append(caller)
+        try:
+            return await caller
+        finally:
+            if (waiting := self._callers.get(qpn)) and caller in waiting:
+                waiting.remove(caller)
+                if not waiting:
+                    del self._callers[qpn]
+
+    async def accept(self, channel: Channel, wanted: Wanted) -> End:
+        """The listening side of an exchange that the peer's agent has begun."""
+        local, terms = self._terms_of(wanted)
+        return await establish(local, channel, terms, first=False)
+
+    def _terms_of(self, wanted: Wanted) -> tuple[Local, Terms]:
+        local = self._opened()
+        config = wanted.config(local.config)
+        ev_profile, cc_profile = self._host.profiles(wanted)
+        terms = Terms(
+            wanted.private,
+            ev_profile,
+            cc_profile,
+            admit=wanted.admit,
+            queue=wanted.queue(config),
+            end=partial(ProgramEnd, wanted),
+        )
+        return replace(local, config=config), terms
+
+    def connected(self, end: End) -> None:
+        """Both ends are in RTS."""
+        assert isinstance(end, ProgramEnd)
+        qpn = end.queue.qpn
+        if (task := self._tasks.pop(qpn, None)) is not None and task is not asyncio.current_task():
+            task.cancel()
+        if qpn not in self._wanted:  # the program has destroyed it meanwhile
+            self._spawn(end.close(orderly=True))
+            return
+        self._keep(end)
+        ready = struct_bytes(
+            "mrc_agent_ready",
+            {
+                "qpn": qpn,
+                "path_mtu": end.path_mtu,
+                "mpr": end.window,
+                "max_wimm": min(end.queue.max_wimm, end.peer.attributes.max_wimm),
+            },
+        )
+        note = note_of(
+            end.channel.called, end.channel.remote, end.path_mtu, end.window, end.evs, end.peer
+        )
+        self._engine.send(AgentKind.READY, body=ready + note)
+
+    def _keep(self, end: ProgramEnd) -> None:
+        qpn = end.queue.qpn
+        end.on_peer_gone = lambda: self._engine.send(AgentKind.GONE, qpn)
+        end.on_hangup = lambda: self._look_for(end)
+        self._ends[qpn] = end
+        self._adopt(end)
+
+    # ---- Agents that start again -------------------------------------------------------------
+
+    async def _take_up(self, wanted: Wanted, packed: bytes) -> None:
+        """Makes the end of a QP that was connected under a former agent."""
+        try:
+            local, terms = self._terms_of(wanted)
+            note = read_note(packed)
+            terms.ev_profile.take()
+            terms.cc_profile.take()
+            assert terms.queue is not None
+            terms.queue.state = QpState.RTS
+            end = ProgramEnd(
+                wanted, local.dispatcher, terms.queue, note.evs, LostChannel(note.called, note.remote),
+                note.hello, local.config, terms.ev_profile, terms.cc_profile,
+            )  # fmt: skip
+            await end.controller.start()
+        except (MrcError, OSError) as error:
+            self._fail(wanted.qpn, f"cannot be taken up again: {error}")
+            return
+        self._wanted[wanted.qpn] = wanted
+        self._keep(end)
+        end.start(note.path_mtu, note.window)  # finds that its channel is lost
+
+    def _look_for(self, end: ProgramEnd) -> None:
+        """The connection to the peer's agent is lost: one of the two agents dials."""
+        if end.wanted.dials:
+            self._spawn(self._redial(end, end.wanted))
+
+    async def _redial(self, end: ProgramEnd, wanted: Wanted) -> None:
+        local = self._opened()
+        host = device.peer_of(wanted.dest_gid, self._gids, local.host)
+        pause = _FIRST_PAUSE_SECONDS
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RESUME_SECONDS):
+                while not end.peer_gone.is_set():
+                    try:
+                        end.rejoin(await self._resume(local, host, wanted))
+                        return
+                    except (MrcError, OSError) as error:
+                        logger.debug("QP %#x: %s", wanted.qpn, error)
+                    await asyncio.sleep(local.rng.uniform(pause / 2, pause))
+                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        logger.info("QP %#x: the agent of %s is not found again", wanted.qpn, host)
+
+    async def _resume(self, local: Local, host: str, wanted: Wanted) -> Channel:
+        channel = await dial(local.host, host, self._host.port)
+        try:
+            if local.guard is not None:
+                await local.guard.connect(channel)
+            await channel.send(RESUME, **wanted.private)
+            answer = await channel.expect(RESUME)
+            if answer.get("from") != wanted.dest_qpn:
+                raise ProtocolError("the peer's agent means another QP")
+        except BaseException:
+            channel.abort()
+            raise
+        return channel
+
+    def end_of(self, qpn: int) -> tuple[ProgramEnd, Wanted] | None:
+        """A connected QP."""
+        end = self._ends.get(qpn)
+        return None if end is None else (end, end.wanted)
+
+    # ---- End --------------------------------------------------------------------------------
+
+    def _release(self, qpn: int, *, forever: bool) -> None:
+        if not self._host.numbers.claim(self, qpn):
+            raise ProtocolError(f"QP {qpn:#x} is another program's")
+        self._wanted.pop(qpn, None)
+        task, end = self._tasks.pop(qpn, None), self._ends.get(qpn)
+        self._spawn(self._end_qp(qpn, task, end, forever=forever))
+
+    async def _end_qp(
+        self, qpn: int, task: asyncio.Task[None] | None, end: End | None, *, forever: bool
+    ) -> None:
+        if task is not None:
+            await cancelled(task)
+        if end is not None:
+            await end.close(orderly=True)
+            if self._ends.get(qpn) is end:
+                del self._ends[qpn]
+        if forever:
+            self._host.numbers.free(qpn)
+
+    def _on_engine_gone(self, reason: str) -> None:
+        if reason:
+            logger.warning("%s: detached: %s", self, shown(reason))
+        self.gone.set()
+
+    async def detach(self, *, told: bool) -> None:
+        """Forgets the program. `told`: it has ended, and its peers are to know."""
+        if told:
+            await asyncio.gather(*(end.tell_gone() for end in self.ends))
+        await cancelled(*self._tasks.values(), *self._others)
+        with suppress(StateError):
+            await self._opened().dispatcher.close()
+        await self._close(orderly=False)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A QP that a program has moved to RTR: what it asks of the agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mrc.agent.device import dials
+from mrc.binding.native import CData
+from mrc.binding.verbs import QueuePair
+from mrc.config import ContextConfig
+from mrc.errors import ConnectError, ProtocolError
+from mrc.exchange import mpr
+from mrc.fabric.addresses import IpAddress, unpack_address
+from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
+
+_TIMEOUTS = range(14, 25)  # below 16 ms, software on a busy host is late rather than dead
+_RETRIES = range(1, 26)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The attributes of a QP, checked; 0: the agent's default."""
+
+    qpn: int
+    dest_qpn: int
+    gid: IpAddress
+    dest_gid: IpAddress
+    sq_depth: int
+    max_wimm: int
+    mpr: int
+    path_mtu: int
+    ev_profile: int
+    cc_profile: int
+    timeout: int
+    retry_exp: int
+
+    @property
+    def dials(self) -> bool:
+        """Whether this host connects to the peer's agent."""
+        return dials(self.qpn, self.gid, self.dest_qpn, self.dest_gid)
+
+    @property
+    def private(self) -> dict[str, Any]:
+        """What the hello carries besides, so that the peer's agent finds its program."""
+        return {"from": self.qpn, "to": self.dest_qpn}
+
+    def admit(self, private: dict[str, Any]) -> None:
+        """Raises ConnectError for the hello of another QP."""
+        if private.get("from") != self.dest_qpn or private.get("to") != self.qpn:
+            raise ConnectError(f"QP {self.qpn:#x} belongs to QP {self.dest_qpn:#x}")
+
+    def queue(self, config: ContextConfig) -> QueuePair:
+        """The QP with its number."""
+        return QueuePair(config.sq_depth, config.mpr or mpr.MOST, config.max_wimm, qpn=self.qpn)
+
+    def config(self, config: ContextConfig) -> ContextConfig:
+        """The configuration for this QP."""
+        return replace(
+            config,
+            sq_depth=self.sq_depth or config.sq_depth,
+            max_wimm=self.max_wimm or config.max_wimm,
+            mpr=self.mpr or config.mpr,
+            mtu_limit=self.path_mtu or config.mtu_limit,
+            timeout=self.timeout or config.timeout,
+            retry_exp=self.retry_exp or config.retry_exp,
+        )
+
+
+def wanted_of(connect: CData) -> Wanted:
+    """A `struct mrc_agent_connect` of a program; raises ProtocolError.
+
+    Values beyond what the engine can do become the nearest that it can.
+    """
+    if not (3 <= connect.qpn <= 0xFFFFFF and 3 <= connect.dest_qpn <= 0xFFFFFF):
+        raise ProtocolError(f"QP {connect.qpn:#x} to {connect.dest_qpn:#x}: not a QPN")
+    return Wanted(
+        qpn=connect.qpn,
+        dest_qpn=connect.dest_qpn,
+        gid=unpack_address(bytes(connect.sgid)),
+        dest_gid=unpack_address(bytes(connect.dgid)),
+        sq_depth=min(connect.sq_depth, 65536),
+        max_wimm=min(connect.max_wimm, 1024),
+        mpr=min(-(-connect.mpr // MPR_UNIT) * MPR_UNIT, mpr.MOST),
+        path_mtu=_within(connect.path_mtu & ~3, range(MIN_MTU, MAX_MTU + 1)),
+        ev_profile=connect.ev_profile,
+        cc_profile=connect.cc_profile,
+        timeout=_within(connect.timeout, _TIMEOUTS),
+        retry_exp=_within(connect.retry_exp, _RETRIES),
+    )
+
+
+def _within(value: int, allowed: range) -> int:
+    """The nearest allowed value; 0 stays 0."""
+    return min(max(value, allowed[0]), allowed[-1]) if value else 0

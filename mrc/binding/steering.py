@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine of another process, steered over a Unix socket: csrc/verbs/agent.h."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mrc.binding import native
+from mrc.binding.device import DeviceEvent, decode
+from mrc.binding.native import POLL_BATCH, CData, Submission, ffi, lib
+from mrc.enums import AgentKind, CommandOp, EventType
+from mrc.errors import ProtocolError, StateError
+
+VERSION = int(lib.MRC_AGENT_VERSION)
+MAX_FRAME = int(lib.MRC_AGENT_MAX_FRAME)
+MAX_NOTE = int(lib.MRC_AGENT_MAX_NOTE)
+MAX_NUMBERS = int(lib.MRC_AGENT_MAX_NUMBERS)
+MAX_GIDS = int(lib.MRC_AGENT_MAX_GIDS)
+MAX_TEXT = int(lib.MRC_AGENT_TEXT)
+_HEADER = ffi.sizeof("struct mrc_agent_frame")
+_COMMAND = ffi.sizeof("struct mrc_command")
+_EVENT = ffi.sizeof("struct mrc_event")
+_BUFFER_BYTES = 1 << 20  # of the socket, in each direction
+_MOST_WAITING = 4096  # frames for a program that does not read them
+
+# The memory behind the pointer of a command: the type of its items, and whether the program fills
+# it. The number of items is `value` for arrays, else 1.
+_ARRAYS: Mapping[CommandOp, tuple[str, bool]] = {
+    CommandOp.QP_SET_EVS: ("struct mrc_ev_attr", False),
+    CommandOp.QP_SET_PEER: ("struct mrc_peer_source", False),
+    CommandOp.QP_QUERY_EVS: ("struct mrc_ev_info", True),
+    CommandOp.COUNTERS: ("uint64_t", True),
+    CommandOp.DROPS: ("uint64_t", True),
+    CommandOp.TRACE: ("struct mrc_trace_entry", True),
+}
+_STRUCTS: Mapping[CommandOp, tuple[str, bool]] = {
+    CommandOp.QP_CREATE: ("struct mrc_qp_attr", False),
+    CommandOp.QP_MODIFY: ("struct mrc_qp_attr", False),
+    CommandOp.QP_SET_SEAL: ("struct mrc_seal_attr", False),
+    CommandOp.QP_QUERY: ("struct mrc_qp_info", True),
+    CommandOp.PORT_OPEN: ("struct mrc_port_opening", True),
+}
+
+
+class Frame(NamedTuple):
+    """One packet of the socket."""
+
+    kind: AgentKind
+    value: int
+    cookie: int
+    body: bytes
+
+
+def pack(kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b"") -> bytes:
+    """The bytes of a frame."""
+    header = ffi.new("struct mrc_agent_frame *", [kind, value, cookie])
+    return bytes(ffi.buffer(header)) + body
+
+
+def unpack(packet: bytes) -> Frame:
+    """The frame in a packet of a program; raises ProtocolError."""
+    if len(packet) < _HEADER:
+        raise ProtocolError(f"a frame of {len(packet)} bytes")
+    header = ffi.from_buffer("struct mrc_agent_frame *", packet)
+    try:
+        kind = AgentKind(header.kind)
+    except ValueError:
+        raise ProtocolError(f"a frame of kind {header.kind}") from None
+    return Frame(kind, int(header.value), int(header.cookie), packet[_HEADER:])
+
+
+def read_struct(kind: str, body: bytes) -> tuple[CData, bytes]:
+    """The `struct kind` at the start of a body, and the bytes after it; raises ProtocolError."""
+    size = ffi.sizeof(f"struct {kind}")
+    if len(body) < size:
+        raise ProtocolError(f"a {kind} of {len(body)} bytes instead of {size}")
+    found = ffi.new(f"struct {kind} *")
+    ffi.memmove(found, body, size)
+    return found, body[size:]
+
+
+def struct_bytes(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """The bytes of a `struct kind` with these fields; all others are 0."""
+    return bytes(ffi.buffer(ffi.new(f"struct {kind} *", fields)))
+
+
+def numbers_bytes(numbers: Sequence[int]) -> bytes:
+    """The body of GRANTED."""
+    return bytes(ffi.buffer(ffi.new("uint32_t[]", list(numbers))))
+
+
+def layout() -> tuple[int, int, int]:
+    """The sizes that a program must have compiled: of a command, an event and a configuration."""
+    return _COMMAND, _EVENT, ffi.sizeof("struct mrc_ctx_config")
+
+
+def prepare(connection: socket.socket) -> None:
+    """Sets up the socket of a program."""
+    connection.setblocking(False)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A command without its reply: the caller's cookie is the program's too."""
+
+    memory: CData | None  # that the reply fills
+    size: int
+    keep: Submission
+
+
+class SteeredEngine:
+    """The engine of an attached program; see `mrc.binding.device.Steered`.
+
+    `on_frame` gets the frames that are no events of the engine, `on_gone` is called once when the
+    program has ended or broken the protocol; its argument is the reason, empty if it just ended.
+    """
+
+    polled = False
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        opened: CData,
+        on_frame: Callable[[Frame], None],
+        on_gone: Callable[[str], None],
+    ) -> None:
+        self._socket = connection
+        self.fd = connection.fileno()
+        self.udp_port = int(opened.udp_port)
+        self._sports = [list(ports) for ports in opened.sports]
+        self._on_frame = on_frame
+        self._on_gone = on_gone
+        self._sent: dict[int, _Sent] = {}
+        self._waiting: deque[bytes] = deque()
+        self._command = ffi.new("struct mrc_command[1]")
+        self.gone = False
+        self.on_room: Callable[[bool], None] = lambda wanted: None
+        """called with True when frames wait for room in the socket; then `flush` is due when it
+        is writable; with False when none wait any more"""
+
+    def handle(self) -> CData:
+        """Raises StateError: the engine is not in this process."""
+        raise StateError("the engine belongs to another process")
+
+    def source_port(self, port: int, tx_index: int) -> int:
+        """The UDP source port of one transmit socket."""
+        return int(self._sports[port - 1][tx_index])
+
+    # ---- To the program -------------------------------------------------------------------
+
+    def send(self, kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b"") -> None:
+        """Sends a frame, or keeps it until the socket has room."""
+        if self.gone:
+            return
+        if len(self._waiting) >= _MOST_WAITING:
+            self._end("it does not read what the agent sends")
+            return
+        self._waiting.append(pack(kind, value, cookie, body))
+        if len(self._waiting) == 1:
+            self.flush()
+            if self._waiting:
+                self.on_room(True)
+
+    def flush(self) -> None:
+        """Sends the frames that wait."""
+        try:
+            while self._waiting:
+                self._socket.send(self._waiting[0])
+                self._waiting.popleft()
+        except BlockingIOError:
+            return
+        except OSError:
+            self._waiting.clear()  # `poll` finds the end of the program
+        self.on_room(False)
+
+    def submit(self, batch: Iterable[Submission]) -> int:
+        """Sends commands; there is always room."""
+        sent = 0
+        for each in batch:
+            each.fill(self._command, 0)
+            self._send_command(self._command[0], each)
+            sent += 1
+        return sent
+
+    def _send_command(self, command: CData, each: Submission) -> None:
+        op = CommandOp(command.op)
+        kind, filled = _ARRAYS.get(op) or _STRUCTS.get(op) or ("", False)
+        count = command.value if op in _ARRAYS else 1
+        size = ffi.sizeof(kind) * count if kind else 0
+        memory = bytes(ffi.buffer(ffi.cast("uint8_t *", command.pointer), size)) if size else b""
+        pointer = command.pointer if filled else None
+        self._sent[int(command.cookie)] = _Sent(pointer, size, each)
+        self.send(AgentKind.COMMAND, body=bytes(ffi.buffer(ffi.addressof(command))) + memory)
+
+    # ---- From the program -----------------------------------------------------------------
+
+    def may_sleep(self) -> bool:
+        """The socket wakes the event loop."""
+        return True
+
+    def run(self) -> int:
+        """Nothing runs here."""
+        return 0
+
+    def poll(self) -> list[DeviceEvent]:
+        """The events that have arrived. Frames of other kinds go to `on_frame` on the way."""
+        events: list[DeviceEvent] = []
+        try:
+            while len(events) < POLL_BATCH and not self.gone:
+                packet = self._socket.recv(MAX_FRAME)
+                if not packet:
+                    self._end("")
+                    break
+                frame = unpack(packet)
+                if frame.kind is AgentKind.EVENT:
+                    events.append(self._event(frame.body))
+                else:
+                    self._on_frame(frame)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._end("")
+        except (ProtocolError, ValueError) as error:
+            self._end(str(error))
+        return events
+
+    def _event(self, body: bytes) -> DeviceEvent:
+        event, memory = read_struct("mrc_event", body)
+        if event.type == EventType.WC:
+            raise ProtocolError("a completion, which is the program's own")
+        if event.type == EventType.REPLY:
+            sent = self._sent.pop(int(event.cookie), None)
+            if sent is None:
+                raise ProtocolError("a reply to no command")
+            if sent.memory is not None and event.result >= 0:
+                if len(memory) != sent.size:
+                    raise ProtocolError(f"{len(memory)} bytes instead of {sent.size}")
+                ffi.memmove(sent.memory, memory, sent.size)
+        return decode(event)
+
+    def _end(self, reason: str) -> None:
+        if not self.gone:
+            self.gone = True
+            self._waiting.clear()
+            self._on_gone(reason)
+
+    def close(self) -> None:
+        """Ends the connection: the program goes on without this agent."""
+        self.gone = True
+        self._socket.close()
+
+
+def port_fields(
+    *, ifname: str, bits_per_second: int, number: int, mtu: int, up: bool, loopback: bool
+) -> dict[str, Any]:
+    """The fields of a `struct mrc_agent_port`."""
+    return {
+        "ifname": ifname.encode()[:15],
+        "bits_per_second": bits_per_second,
+        "number": number,
+        "mtu": mtu,
+        "up": int(up),
+        "loopback": int(loopback),
+    }
+
+
+def text_of(field: CData) -> str:
+    """The text in a char array."""
+    return native.text(field) or ""

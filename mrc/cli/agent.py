@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc agent`: the control plane for programs that use MRC's or RDMA's C interface (libmrc)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from typing import Any
+
+from mrc.agent import door
+from mrc.agent.agent import Agent
+from mrc.cli import endpoint, trust, views
+from mrc.cli.address import DEFAULT_PORT, port_number
+from mrc.cli.arguments import seconds_argument
+from mrc.cli.output import Output
+from mrc.cli.runner import run_async
+from mrc.config import ContextConfig
+
+HELP = "serve programs written for MRC's C interface or for RDMA verbs"
+EXAMPLES = """\
+examples:
+  mrc agent                            serve your programs on this host
+  mrc agent --group rdma               and those of the group rdma
+  mrc agent --secret cluster.key       with hosts that have the same secret
+  mrc run -- ib_write_bw -d mrc0       start a program (and an agent if none runs)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument(
+        "--group", metavar="NAME",
+        help="members of this group may use the agent too [only your own programs, and root's]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--idle", type=seconds_argument, metavar="SECONDS",
+        help="end when no program was attached for this time [run until stopped]",
+    )  # fmt: skip
+    views.add_options(parser, listens=True)
+    parser.add_argument("--quiet", action="store_true", help="print no notes on stderr")
+
+
+def add_options(parser: Any) -> None:
+    """The options that `mrc run` passes on to the agent that it starts."""
+    parser.add_argument(
+        "--port", type=port_number, default=DEFAULT_PORT,
+        help="TCP port of the agents of all hosts [%(default)s]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bind", metavar="ADDRESS",
+        help="listen on this address of this host only, for TCP [every address]",
+    )  # fmt: skip
+    endpoint.add_options(parser)
+    trust.add_options(parser, listens=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output(args.prog, as_json=False, quiet=args.quiet, verbose=args.verbose)
+    group = None if args.group is None else door.group_number(args.group)
+    config = ContextConfig(
+        **endpoint.settings(args), **trust.listening(args, out, asks=False), **views.settings(args)
+    )
+    return run_async(_serve(args, out, config, group))
+
+
+async def _serve(
+    args: argparse.Namespace, out: Output, config: ContextConfig, group: int | None
+) -> int:
+    name = door.name_of(os.environ)
+    with door.listen(name) as opened:
+        async with Agent(config, port=args.port, group=group) as agent:
+            serving = asyncio.ensure_future(agent.serve(opened, args.bind))
+            out.note(f"agent of {agent.name}: socket {name}, TCP port {args.port}")
+            if args.idle is None:
+                await serving
+            else:
+                await _until_idle(agent, serving, args.idle)
+    return 0
+
+
+async def _until_idle(agent: Agent, serving: asyncio.Future[None], seconds: float) -> None:
+    """Ends the agent when it has had no program for this time."""
+    loop = asyncio.get_running_loop()
+    since = loop.time()
+    try:
+        while loop.time() - since < seconds:
+            done, _ = await asyncio.wait([serving], timeout=seconds / 4)
+            if done:
+                serving.result()
+            if agent.programs:
+                since = loop.time()
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])

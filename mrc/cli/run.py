@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc run`: runs a program written for MRC's C interface or for RDMA verbs, without a NIC."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from mrc.agent import door
+from mrc.cli import agent
+from mrc.cli.exits import Exit, UsageError
+from mrc.cli.output import print_error
+from mrc.errors import ConfigError
+
+HELP = "run a program written for MRC's C interface or for RDMA verbs"
+EXAMPLES = """\
+examples:
+  mrc run -- ib_write_bw -d mrc0       RDMA's usual test (its server)
+  mrc run -- ib_write_bw -d mrc0 h1    and its client
+  mrc run -- ibv_devinfo               the device that programs see
+  eval "$(mrc run --env)"              for every program of this shell; start mrc agent first
+  cc prog.c -L "$(mrc run --libdir)" -lmrc
+"""
+LIBRARY = "libmrc.so.1"
+_NOT_FOUND = 127
+_START_SECONDS = 15.0
+_LOOK_SECONDS = 0.01
+_IDLE_SECONDS = "30"  # the agent that this command starts ends after this time without programs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="-- PROGRAM", help="the program to run"
+    )
+    parser.add_argument(
+        "--env", action="store_true",
+        help="print the environment that programs need, for a shell, and exit",
+    )  # fmt: skip
+    parser.add_argument(
+        "--libdir", action="store_true", help="print the folder of libmrc, and exit"
+    )
+    agent.add_options(parser)
+
+
+def library_folder() -> Path:
+    """Where libmrc is; raises ConfigError if it was not built."""
+    folder = Path(__file__).resolve().parent.parent / "lib"
+    if not (folder / LIBRARY).exists():
+        raise ConfigError(
+            "this mrc was built without libmrc: install libibverbs-dev, then mrc again"
+        )
+    return folder
+
+
+def environment() -> dict[str, str]:
+    """The variables by which programs find libmrc: preloaded, or by the name of libibverbs."""
+    folder = library_folder()
+    preload, path = os.environ.get("LD_PRELOAD", ""), os.environ.get("LD_LIBRARY_PATH", "")
+    library = str(folder / LIBRARY)
+    preloaded = [library, *(each for each in preload.split() if each != library)]
+    paths = [str(folder), *(each for each in path.split(":") if each and each != str(folder))]
+    return {"LD_PRELOAD": " ".join(preloaded), "LD_LIBRARY_PATH": ":".join(paths)}
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.libdir:
+        print(library_folder())
+        return Exit.OK
+    variables = environment()
+    if args.env:
+        for name, value in variables.items():
+            print(f"export {name}='{value}'")
+        return Exit.OK
+    words = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if not words:
+        raise UsageError(args.prog, f"name the program to run; see {args.prog} --help")
+    if shutil.which(words[0]) is None:
+        print_error(args.prog, f"{words[0]}: command not found", _NOT_FOUND, as_json=False)
+        return _NOT_FOUND
+    if not door.is_open(door.name_of(os.environ)):
+        _start_agent(args)
+    os.execvpe(words[0], words, os.environ | variables)
+
+
+def _start_agent(args: argparse.Namespace) -> None:
+    """Starts an agent that ends when it has no program for some time. Raises ConfigError."""
+    ours = args.command_line[1:]
+    ours = ours[: ours.index("--")] if "--" in ours else ours[: len(ours) - len(args.words)]
+    command = [sys.executable, "-m", "mrc", "agent", "--idle", _IDLE_SECONDS, "--quiet", *ours]
+    started = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    name = door.name_of(os.environ)
+    deadline = time.monotonic() + _START_SECONDS
+    while not door.is_open(name):
+        if started.poll() is not None and not door.is_open(name):
+            raise ConfigError("the agent did not start: see the line above")
+        if time.monotonic() > deadline:
+            raise ConfigError(f"the agent did not open its socket ({name}) in time")
+        time.sleep(_LOOK_SECONDS)

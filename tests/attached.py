@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program as its agent sees it: an engine, and the frames of csrc/verbs/agent.h."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrc.agent import door
+from mrc.binding import steering
+from mrc.binding.native import ffi, lib
+from mrc.binding.steering import Frame, pack, read_struct, struct_bytes, unpack
+from mrc.enums import AgentKind, CommandOp, EventType, WrOpcode
+from mrc.fabric.addresses import pack_address
+
+
+@dataclass(eq=False)
+class AttachedProgram:
+    """A program with a polled context, which one task runs."""
+
+    connection: socket.socket
+    frames: list[Frame] = field(default_factory=list)
+    """what the agent sent, except for commands"""
+    completions: list[Any] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    gids: list[bytes] = field(default_factory=list)
+    opened: bytes = b""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _ctx: Any = None
+    _keys: int = 0
+    _held: list[bytearray] = field(default_factory=list)
+    _memory: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    _task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def attach(cls, name: str, program: str = "a program") -> AttachedProgram:
+        found = cls(await connected(name))
+        await found.send(AgentKind.ATTACH, body=attach_body(program))
+        frame = await found.receive()
+        assert frame.kind is AgentKind.OPEN, frame
+        opening, _ = read_struct("mrc_agent_open", frame.body)
+        found.numbers = list(opening.numbers[0 : opening.n_numbers])
+        found.gids = [bytes(gid) for gid in opening.gids[0 : opening.n_gids]]
+        error, cause = ffi.new("int *"), ffi.new("char[240]")
+        found._ctx = lib.mrc_ctx_create(ffi.addressof(opening, "config"), error, cause, 240)
+        assert found._ctx != ffi.NULL, ffi.string(cause)
+        sports = [
+            [lib.mrc_ctx_source_port(found._ctx, port + 1, i) for i in range(64)]
+            for port in range(32)
+        ]
+        fields = {"udp_port": lib.mrc_ctx_udp_port(found._ctx), "sports": sports}
+        found.opened = struct_bytes("mrc_agent_opened", fields)
+        await found.send(AgentKind.OPENED, body=found.opened)
+        found._task = asyncio.create_task(found._run())
+        return found
+
+    async def attach_again(self, name: str, qps: list[bytes]) -> None:
+        """Attaches to the next agent; `qps` are bodies of CONNECT."""
+        self.connection.close()
+        self.connection = await connected(name)
+        body = attach_body("a program", resumed=1, n_qps=len(qps))
+        await self.send(AgentKind.ATTACH, body=body)
+        await self.send(AgentKind.OPENED, body=self.opened)
+        for qp in qps:
+            await self.send(AgentKind.CONNECT, body=qp)
+
+    async def send(
+        self, kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b""
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self.connection, pack(kind, value, cookie, body))
+
+    async def receive(self) -> Frame:
+        packet = await asyncio.get_running_loop().sock_recv(self.connection, steering.MAX_FRAME)
+        # The other direction has the same form.
+        return unpack(packet)
+
+    async def connect(self, qpn: int, dest_qpn: int, gid: bytes, dest_gid: bytes) -> bytes:
+        """Moves a QP to RTR. Returns the body of the frame."""
+        body = connect_body(qpn, dest_qpn, gid, dest_gid)
+        await self.send(AgentKind.CONNECT, body=body)
+        return body
+
+    async def until(
+        self, kind: AgentKind, where: Callable[[Frame], bool] = lambda _: True
+    ) -> Frame:
+        """The first frame of this kind."""
+        while True:
+            for frame in self.frames:
+                if frame.kind is kind and where(frame):
+                    return frame
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def completion(self) -> Any:
+        """The next completion."""
+        while not self.completions:
+            self.changed.clear()
+            await self.changed.wait()
+        return self.completions.pop(0)
+
+    def keys(self) -> int:
+        """A key that was not used yet."""
+        self._keys += 1
+        return self._keys
+
+    def register(self, memory: bytearray, key: int) -> None:
+        self._held.append(memory)  # the engine may read and write it until the end
+        address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
+        self.command(
+            op=CommandOp.MR_REGISTER, address=address, bytes=len(memory), key=key, access=3
+        )
+
+    def write(self, qpn: int, source: bytearray, lkey: int, va: int, rkey: int) -> None:
+        wr = {
+            "wr_id": 7, "local": int(ffi.cast("uintptr_t", ffi.from_buffer(source))), "va": va,
+            "lkey": lkey, "rkey": rkey, "bytes": len(source), "opcode": int(WrOpcode.WRITE),
+        }  # fmt: skip
+        self.command(op=CommandOp.QP_POST, qpn=qpn, wr=wr, cookie=7)
+
+    def command(self, **fields: Any) -> None:
+        native = ffi.new("struct mrc_command *", {"cookie": 1 << 62, **fields})
+        assert lib.mrc_ctx_submit(self._ctx, native, 1) == 1
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                while True:
+                    packet = self.connection.recv(steering.MAX_FRAME)
+                    if not packet:
+                        break  # no agent runs
+                    self._take(unpack(packet))
+            except OSError:
+                pass
+            lib.mrc_ctx_run(self._ctx, 0)
+            events = ffi.new("struct mrc_event[64]")
+            for event in events[0 : lib.mrc_ctx_poll(self._ctx, events, 64)]:
+                self._publish(event)
+            await asyncio.sleep(0)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind is not AgentKind.COMMAND:
+            self.frames.append(frame)
+            self.changed.set()
+            return
+        command, memory = read_struct("mrc_command", frame.body)
+        copy = ffi.new("uint8_t[]", memory) if memory else ffi.NULL
+        command.pointer = copy
+        self._memory[command.cookie] = (copy, len(memory))
+        assert lib.mrc_ctx_submit(self._ctx, command, 1) == 1
+
+    def _publish(self, event: Any) -> None:
+        if event.type == EventType.WC:
+            self.completions.append(ffi.new("struct mrc_wc *", event.wc)[0])
+            self.changed.set()
+            return
+        memory = b""
+        if event.type == EventType.REPLY:
+            if event.cookie == 1 << 62:
+                assert event.result >= 0, event.result
+                return
+            kept = self._memory.pop(event.cookie)
+            memory = bytes(ffi.buffer(kept[0], kept[1])) if kept[1] else b""
+        body = bytes(ffi.buffer(ffi.addressof(event))) + memory
+        with suppress(OSError):  # no agent runs
+            self.connection.send(pack(AgentKind.EVENT, body=body))
+
+    async def end(self) -> None:
+        """The program ends, without a word."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self.connection.close()
+        if self._ctx is not None:
+            lib.mrc_ctx_destroy(self._ctx)
+            self._ctx = None
+
+
+async def connected(name: str) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    opened.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(opened, door.address_of(name))  # type: ignore[arg-type]
+    return opened
+
+
+def attach_body(program: str, **fields: int) -> bytes:
+    command_bytes, event_bytes, config_bytes = steering.layout()
+    sizes = {
+        "version": steering.VERSION, "command_bytes": command_bytes, "event_bytes": event_bytes,
+        "config_bytes": config_bytes, "program": program.encode(),
+    }  # fmt: skip
+    return struct_bytes("mrc_agent_attach", {**sizes, **fields})
+
+
+def connect_body(qpn: int, dest_qpn: int, gid: bytes, dest_gid: bytes, **fields: int) -> bytes:
+    return struct_bytes(
+        "mrc_agent_connect",
+        {
+            "qpn": qpn,
+            "dest_qpn": dest_qpn,
+            "sgid": gid,
+            "dgid": dest_gid,
+            "sq_depth": 128,
+            **fields,
+        },
+    )
+
+
+def gid_of(address: Any) -> bytes:
+    return pack_address(address)

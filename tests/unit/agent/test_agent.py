@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent with programs of this process, over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import randbytes
+from socket import create_server
+
+import pytest
+from attached import AttachedProgram, attach_body, connect_body, connected
+
+from mrc.agent import door
+from mrc.agent.agent import Agent
+from mrc.binding.native import ffi
+from mrc.binding.steering import pack, read_struct, unpack
+from mrc.config import ContextConfig
+from mrc.enums import AgentKind, WcStatus
+
+NAME = "@mrc-test-agent"
+
+
+@asynccontextmanager
+async def running(name: str = NAME, port: int = 0) -> AsyncIterator[Agent]:
+    with door.listen(name) as opened:
+        async with Agent(ContextConfig(interfaces=("lo",)), port=port, group=None) as agent:
+            serving = asyncio.create_task(agent.serve(opened, "127.0.0.1"))
+            try:
+                yield agent
+            finally:
+                serving.cancel()
+                await asyncio.wait([serving])
+
+
+@asynccontextmanager
+async def attached(name: str = NAME) -> AsyncIterator[AttachedProgram]:
+    program = await AttachedProgram.attach(name)
+    try:
+        yield program
+    finally:
+        await program.end()
+
+
+@asynccontextmanager
+async def connected_pair(
+    name: str = NAME,
+) -> AsyncIterator[tuple[AttachedProgram, int, AttachedProgram, int]]:
+    """Two programs and their connected QPs."""
+    async with attached(name) as a, attached(name) as b:
+        ours, theirs = a.numbers[0], b.numbers[0]
+        await a.connect(ours, theirs, a.gids[0], b.gids[0])
+        await b.connect(theirs, ours, b.gids[0], a.gids[0])
+        async with asyncio.timeout(10):
+            await until_ready(a, ours)
+            await until_ready(b, theirs)
+        yield a, ours, b, theirs
+
+
+async def until_ready(program: AttachedProgram, qpn: int) -> None:
+    await program.until(
+        AgentKind.READY, lambda frame: read_struct("mrc_agent_ready", frame.body)[0].qpn == qpn
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def write(a: AttachedProgram, qpn: int, b: AttachedProgram) -> None:
+    """Writes some bytes from one program to the other, and compares them."""
+    source, target = bytearray(randbytes(100_000)), bytearray(100_000)
+    lkey, rkey = a.keys(), b.keys()
+    a.register(source, lkey)
+    b.register(target, rkey)
+    a.write(qpn, source, lkey, int(ffi.cast("uintptr_t", ffi.from_buffer(target))), rkey)
+    async with asyncio.timeout(10):
+        done = await a.completion()
+    assert (done.status, done.bytes) == (WcStatus.SUCCESS, 100_000)
+    assert target == source
+
+
+def free_port() -> int:
+    with create_server(("127.0.0.1", 0)) as trial:
+        return int(trial.getsockname()[1])
+
+
+async def test_qps_of_two_programs__are_connected_and_carry_a_write() -> None:
+    async with running(), connected_pair() as (a, ours, b, _):
+        await write(a, ours, b)
+
+
+async def test_connect__the_peer_may_come_first_or_last() -> None:
+    async with running(), attached() as a, attached() as b:
+        for here, there in ((a, b), (b, a)):
+            ours, theirs = here.numbers.pop(), there.numbers.pop()
+            await here.connect(ours, theirs, here.gids[0], there.gids[0])
+            await asyncio.sleep(0.05)  # the other one is late
+            await there.connect(theirs, ours, there.gids[0], here.gids[0])
+            async with asyncio.timeout(10):
+                await until_ready(here, ours)
+                await until_ready(there, theirs)
+
+
+async def test_connect__many_at_once() -> None:
+    async with running(), attached() as a, attached() as b:
+        pairs = list(zip(a.numbers[:32], b.numbers[:32], strict=True))
+        for ours, theirs in pairs:
+            await a.connect(ours, theirs, a.gids[0], b.gids[0])
+            await b.connect(theirs, ours, b.gids[0], a.gids[0])
+        async with asyncio.timeout(20):
+            for ours, theirs in pairs:
+                await until_ready(a, ours)
+                await until_ready(b, theirs)
+
+
+async def test_release__ends_both_sides_in_order() -> None:
+    async with running() as agent, connected_pair() as (a, ours, b, theirs):
+        await a.send(AgentKind.RELEASE, ours, 1)
+        async with asyncio.timeout(5):
+            gone = await b.until(AgentKind.GONE)
+            assert gone.value == theirs
+            await b.send(AgentKind.RELEASE, theirs, 1)
+            await until(lambda: agent.numbers.owner(ours) is None)
+            await until(lambda: agent.numbers.owner(theirs) is None)
+
+
+async def test_program_that_dies__its_peer_learns_it() -> None:
+    async with running() as agent, connected_pair() as (a, _, b, theirs):
+        await a.end()
+        async with asyncio.timeout(5):
+            gone = await b.until(AgentKind.GONE)
+            await until(lambda: len(agent.programs) == 1)
+        assert gone.value == theirs
+
+
+async def test_connect__to_a_qp_of_nobody_fails_with_a_reason() -> None:
+    async with running(), attached() as a:
+        least = min(a.numbers)
+        await a.connect(least, 0xFFFFFE, a.gids[0], a.gids[0])
+        async with asyncio.timeout(5):
+            failed = await a.until(AgentKind.FAILED)
+        assert failed.value == least
+        assert b"no program of this host has the QP" in failed.body
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (AgentKind.CONNECT, b""),
+        (AgentKind.CONNECT, bytes(10_000)),
+        (AgentKind.EVENT, b"\x01" * 200),
+        (AgentKind.EVENT, bytes(200)),
+        (AgentKind.READY, b""),
+        (AgentKind.ATTACH, attach_body("again")),
+    ],
+)
+async def test_program_that_breaks_the_protocol__is_detached(kind: AgentKind, body: bytes) -> None:
+    async with running() as agent, attached() as a, attached():
+        await a.send(kind, body=body)
+        async with asyncio.timeout(5):
+            await until(lambda: len(agent.programs) == 1)
+
+
+async def test_attach__of_another_version_is_refused() -> None:
+    async with running():
+        connection = await connected(NAME)
+        loop = asyncio.get_running_loop()
+        body = attach_body("old", version=0)
+        await loop.sock_sendall(connection, pack(AgentKind.ATTACH, body=body))
+        async with asyncio.timeout(5):
+            answer = unpack(await loop.sock_recv(connection, 4096))
+        connection.close()
+        assert answer.kind is AgentKind.REFUSED
+        assert b"different versions" in answer.body
+
+
+async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:
+    port = free_port()
+    async with AsyncExitStack() as stack:
+        async with running(port=port):
+            a, ours, b, theirs = await stack.enter_async_context(connected_pair())
+            notes = {}
+            for program in (a, b):
+                ready = await program.until(AgentKind.READY)
+                notes[program] = read_struct("mrc_agent_ready", ready.body)[1]
+        await write(a, ours, b)  # no agent runs
+        async with running(port=port) as agent:
+            for program, qpn, other, dest in ((a, ours, b, theirs), (b, theirs, a, ours)):
+                body = connect_body(qpn, dest, program.gids[0], other.gids[0], ready=1)
+                await program.attach_again(NAME, [body + notes[program]])
+            async with asyncio.timeout(10):
+                await until(lambda: len(agent.programs) == 2)
+                await until(lambda: sum(len(each.ends) for each in agent.programs) == 2)
+                await write(a, ours, b)
+                await a.send(AgentKind.RELEASE, ours, 1)  # reaches the other agent
+                assert (await b.until(AgentKind.GONE)).value == theirs
+                await b.send(AgentKind.RELEASE, theirs, 1)
+                await until(lambda: agent.numbers.owner(theirs) is None)
