@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describes the compiled modules to cffi: what to declare, compile and link.
+"""Describes what is compiled: for cffi the modules, for setup.py the library for C programs.
 
 setup.py names the three builders of this file in `cffi_modules`: `mrc._core` is the engine with the
 socket driver, `mrc._sim` the engine in the simulated fabric, `mrc._emu` the same fabric between
 real hosts. The declarations are the parts of csrc/mrc.h, csrc/sim/scenario.h, csrc/sim/sim.h and
-csrc/emu/emu.h between the two cdef markers, so that C and Python cannot drift apart.
+csrc/emu/emu.h between the two cdef markers, so that C and Python cannot drift apart. libmrc is the
+engine with the socket driver and no Python (csrc/verbs).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cffi import FFI
 
@@ -23,6 +25,7 @@ BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
 # Source folders of each module, in csrc.
 CORE, SIM, EMU = ("core", "msg", "io"), ("core", "sim"), ("core", "sim", "emu")
+VERBS = ("core", "msg", "io", "verbs")
 # Calls between the engine's modules are inlined: a sixth fewer instructions for a packet. Exported
 # functions would never be, because another library could replace them.
 FLAGS = ("-std=gnu11", "-O3", "-g", "-fvisibility=hidden", "-Wall", "-Wextra")
@@ -133,3 +136,22 @@ def sim_builder() -> FFI:
 def emu_builder() -> FFI:
     """The simulated fabric in real time, between interfaces."""
     return describe("mrc._emu", ["emu/emu.h"], EMU, ["-pthread"])
+
+
+def library() -> dict[str, Any] | None:
+    """The arguments of a setuptools.Extension for libmrc; None without rdma-core's headers."""
+    if not links("#include <infiniband/verbs.h>\nint main(void) { return 0; }\n"):
+        return None
+    root = Path(__file__).resolve().parent.parent
+    macros, crc_args = crc_library()
+    lto = lto_flags()
+    exports = "csrc/verbs/libmrc.map"
+    named = [f"-Wl,--version-script={exports}", "-Wl,-soname,libmrc.so.1", "-Wl,-z,defs"]
+    return {
+        "sources": sources(root, VERBS),
+        "depends": [*headers(root, VERBS), exports, "mrc/_ffi_build.py", "setup.py"],
+        "include_dirs": ["csrc"],
+        "define_macros": [*macros, *cipher_macros()],
+        "extra_compile_args": [*compile_flags(os.environ), *lto],
+        "extra_link_args": ["-O3", *lto, *named, *crc_args, "-pthread", "-ldl"],
+    }

@@ -183,7 +183,8 @@ class AttachedProgram:
 async def connected(name: str) -> socket.socket:
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     opened.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(opened, door.address_of(name))  # type: ignore[arg-type]
+    address: Any = door.address_of(name)
+    await asyncio.get_running_loop().sock_connect(opened, address)
     return opened
 
 

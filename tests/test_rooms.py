@@ -25,7 +25,7 @@ FLOORS = (
     {"aio"},
     {"doctor", "messaging", "observe"},
     {"group", "transfer"},
-    {"demo", "perf", "torch"},
+    {"agent", "demo", "perf", "torch"},
     {"__init__"},
     {"blocking", "cli"},
     {"__main__", "examples"},

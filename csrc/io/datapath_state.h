@@ -49,7 +49,7 @@ struct mrc_datapath {
   bool backlog;          /* this turn left received packets in a socket */
   bool more;             /* the last turn stopped at a limit: do not sleep */
   bool stopping;
-  bool polled; /* no thread: the caller runs it */
+  bool polled;    /* no thread: the caller runs it */
   bool unguarded; /* no SIGBUS guards */
 };
 

@@ -120,14 +120,12 @@ static void tell(struct vb_cq *cq) {
 void vb_cq_push(struct vb_cq *cq, const struct ibv_wc *wc, struct vb_qp *qp, uint32_t place) {
   if (cq->tail - cq->head == cq->size) {
     if (!cq->overflow)
-      vb_async_raise(cq->ibv.cq.context,
-                     (struct ibv_async_event){.element.cq = &cq->ibv.cq,
-                                              .event_type = IBV_EVENT_CQ_ERR});
+      vb_async_raise(cq->ibv.cq.context, (struct ibv_async_event){.element.cq = &cq->ibv.cq,
+                                                                  .event_type = IBV_EVENT_CQ_ERR});
     cq->overflow = true;
     return;
   }
-  cq->ring[cq->tail++ % cq->size] =
-      (struct vb_completion){.wc = *wc, .qp = qp, .place = place};
+  cq->ring[cq->tail++ % cq->size] = (struct vb_completion){.wc = *wc, .qp = qp, .place = place};
   if (cq->armed) tell(cq);
 }
 

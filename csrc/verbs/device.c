@@ -11,8 +11,8 @@
 
 #include "verbs/attach.h"
 #include "verbs/drive.h"
-#include "verbs/ibv.h"
 #include "verbs/ibv_ex.h"
+#include "verbs/ibv_ops.h"
 
 enum { MAX_QPS = 4096, MAX_MRS = 16384, MAX_HANDLES = 65536, LINK_UP = 5, COMP_VECTORS = 1 };
 
@@ -140,7 +140,6 @@ int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr) {
                                    .max_cqe = VB_MAX_CQE,
                                    .max_mr = MAX_MRS,
                                    .max_pd = MAX_HANDLES,
-                                   .atomic_cap = IBV_ATOMIC_NONE,
                                    .max_pkeys = 1,
                                    .phys_port_cnt = 1};
   strcpy(attr->fw_ver, "1.0.1");
@@ -163,7 +162,7 @@ static void set_rate(struct ibv_port_attr *attr, uint64_t bits_per_second) {
     uint64_t gigabits;
     uint8_t width; /* 1: one lane, 2: four */
     uint8_t speed;
-  } rates[] = {{10, 2, 1},  {25, 1, 32},  {40, 2, 4},    {56, 2, 16},
+  } rates[] = {{10, 2, 1},   {25, 1, 32},  {40, 2, 4},   {56, 2, 16},
                {100, 2, 32}, {200, 2, 64}, {400, 2, 128}};
   const size_t n = sizeof rates / sizeof rates[0];
   size_t i = 0;
@@ -201,8 +200,7 @@ int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_p
 }
 
 /* Any index answers: programs have their habits, such as 3 for RoCE v2. */
-int vb_device_query_gid(struct ibv_context *context, uint8_t port, int index,
-                        union ibv_gid *gid) {
+int vb_device_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
   (void)context;
   if (port != 1 || index < 0) return EINVAL;
   vb_lock();

@@ -15,8 +15,8 @@
 
 enum { EVENTS_AT_ONCE = 64 };
 
-#define POLLER_NS 1000000ull   /* a program that has polled within this time does so again */
-#define LOOK_NS 1000000ull     /* pause of the helper while the program polls */
+#define POLLER_NS 1000000ull /* a program that has polled within this time does so again */
+#define LOOK_NS 1000000ull   /* pause of the helper while the program polls */
 #define GONE_LOOK_NS 50000000ull
 #define AGENT_LOOK_NS 200000000ull /* between attempts to find the next agent */
 
@@ -83,10 +83,10 @@ static void take_frames(void) {
 
 /* Sleeps until there is work for the helper. `engine`: also for packets and deadlines. */
 static void rest(bool engine, uint64_t ns) {
-  struct pollfd fds[] = {
-      {.fd = vb_process.wake_fd, .events = POLLIN},
-      {.fd = vb_process.link.fd, .events = POLLIN | (vb_link_waits(&vb_process.link) ? POLLOUT : 0)},
-      {.fd = mrc_ctx_fd(vb_process.ctx), .events = POLLIN}};
+  struct pollfd fds[] = {{.fd = vb_process.wake_fd, .events = POLLIN},
+                         {.fd = vb_process.link.fd,
+                          .events = POLLIN | (vb_link_waits(&vb_process.link) ? POLLOUT : 0)},
+                         {.fd = mrc_ctx_fd(vb_process.ctx), .events = POLLIN}};
   const struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
                                    .tv_nsec = (long)(ns % 1000000000u)};
   vb_unlock();

@@ -11,7 +11,7 @@
 #include "verbs/device.h"
 #include "verbs/drive.h"
 #include "verbs/export.h"
-#include "verbs/ibv.h"
+#include "verbs/ibv_ops.h"
 #include "verbs/mr.h"
 #include "verbs/pass.h"
 #include "verbs/qp.h"
@@ -92,8 +92,7 @@ EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port,
                               offsetof(struct ibv_port_attr, port_cap_flags2));
 }
 
-EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int index,
-                         union ibv_gid *gid) {
+EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
   if (!vb_owns(context))
     PASS(int, -1, "ibv_query_gid", "IBVERBS_1.1",
          (struct ibv_context *, uint8_t, int, union ibv_gid *), (context, port, index, gid));
@@ -175,8 +174,8 @@ EXPORT int ibv_dealloc_pd(struct ibv_pd *pd) {
   return 0;
 }
 
-static struct ibv_mr *register_memory(struct ibv_pd *pd, void *addr, size_t length,
-                                      uint64_t iova, unsigned int access) {
+static struct ibv_mr *register_memory(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                                      unsigned int access) {
   if (vb_process.forked || iova != (uint64_t)(uintptr_t)addr) {
     errno = vb_process.forked ? EIO : EOPNOTSUPP;
     return NULL;
@@ -190,8 +189,8 @@ static struct ibv_mr *register_memory(struct ibv_pd *pd, void *addr, size_t leng
 #undef ibv_reg_mr
 EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access) {
   if (!vb_owns(pd->context))
-    PASS(struct ibv_mr *, NULL, "ibv_reg_mr", "IBVERBS_1.1",
-         (struct ibv_pd *, void *, size_t, int), (pd, addr, length, access));
+    PASS(struct ibv_mr *, NULL, "ibv_reg_mr", "IBVERBS_1.1", (struct ibv_pd *, void *, size_t, int),
+         (pd, addr, length, access));
   return register_memory(pd, addr, length, (uint64_t)(uintptr_t)addr, (unsigned int)access);
 }
 
@@ -204,8 +203,8 @@ EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t leng
   return register_memory(pd, addr, length, iova, (unsigned int)access);
 }
 
-EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length,
-                                       uint64_t iova, unsigned int access) {
+EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                                       unsigned int access) {
   if (!vb_owns(pd->context))
     PASS(struct ibv_mr *, NULL, "ibv_reg_mr_iova2", "IBVERBS_1.8",
          (struct ibv_pd *, void *, size_t, uint64_t, unsigned int),
@@ -303,8 +302,8 @@ EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) {
 
 EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) {
   if (!vb_owns(qp->context))
-    PASS(int, ENOSYS, "ibv_modify_qp", "IBVERBS_1.1",
-         (struct ibv_qp *, struct ibv_qp_attr *, int), (qp, attr, mask));
+    PASS(int, ENOSYS, "ibv_modify_qp", "IBVERBS_1.1", (struct ibv_qp *, struct ibv_qp_attr *, int),
+         (qp, attr, mask));
   if (vb_process.forked) return EIO;
   vb_lock();
   const int error = vb_qp_modify(vb_qp_of(qp), attr, mask);

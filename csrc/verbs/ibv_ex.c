@@ -7,7 +7,7 @@
 
 #include "verbs/cq.h"
 #include "verbs/drive.h"
-#include "verbs/ibv.h"
+#include "verbs/ibv_ops.h"
 
 /* ---- CQs: the completion that start_poll and next_poll have taken ---- */
 
@@ -42,8 +42,7 @@ static uint8_t read_dlid(struct ibv_cq_ex *cq) { return of_ex(cq)->current.dlid_
 struct ibv_cq_ex *vb_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr) {
   const uint64_t served = IBV_WC_STANDARD_FLAGS;
   const bool flags_set = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS;
-  const uint32_t known =
-      IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+  const uint32_t known = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
   if (attr->comp_mask & ~(uint32_t)IBV_CQ_INIT_ATTR_MASK_FLAGS || attr->wc_flags & ~served ||
       (flags_set && attr->flags & ~known)) {
     errno = EOPNOTSUPP;
@@ -172,8 +171,8 @@ static bool allocate_list(struct vb_qp *qp) {
 
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr) {
   (void)context;
-  const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
-                         IBV_QP_INIT_ATTR_CREATE_FLAGS;
+  const uint32_t known =
+      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
   const uint64_t served = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
   const bool ex = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   const bool flags = attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags != 0;

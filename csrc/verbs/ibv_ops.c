@@ -3,7 +3,7 @@
 
 #include "verbs/cq.h"
 #include "verbs/drive.h"
-#include "verbs/ibv.h"
+#include "verbs/ibv_ops.h"
 #include "verbs/mr.h"
 #include "verbs/post.h"
 #include "verbs/qp.h"

@@ -15,10 +15,10 @@ struct ib_user_path_rec; /* the kernel's */
 /* ---- Refused ---- */
 
 /* A function whose result is 0 or an errno. */
-#define REFUSE(name, version, context, parameters, types, arguments)                 \
-  EXPORT int name parameters {                                                       \
-    if (!vb_owns(context)) PASS(int, ENOSYS, #name, version, types, arguments);      \
-    return EOPNOTSUPP;                                                               \
+#define REFUSE(name, version, context, parameters, types, arguments)            \
+  EXPORT int name parameters {                                                  \
+    if (!vb_owns(context)) PASS(int, ENOSYS, #name, version, types, arguments); \
+    return EOPNOTSUPP;                                                          \
   }
 
 /* A function that makes an object, or fails with -1. */
@@ -36,8 +36,8 @@ REFUSE(ibv_detach_mcast, "IBVERBS_1.1", qp->context,
        (struct ibv_qp * qp, const union ibv_gid *gid, uint16_t lid),
        (struct ibv_qp *, const union ibv_gid *, uint16_t), (qp, gid, lid))
 REFUSE_WITH(struct ibv_ah *, NULL, ibv_create_ah, "IBVERBS_1.1", pd->context,
-            (struct ibv_pd * pd, struct ibv_ah_attr *attr),
-            (struct ibv_pd *, struct ibv_ah_attr *), (pd, attr))
+            (struct ibv_pd * pd, struct ibv_ah_attr *attr), (struct ibv_pd *, struct ibv_ah_attr *),
+            (pd, attr))
 REFUSE_WITH(struct ibv_ah *, NULL, ibv_create_ah_from_wc, "IBVERBS_1.1", pd->context,
             (struct ibv_pd * pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port),
             (struct ibv_pd *, struct ibv_wc *, struct ibv_grh *, uint8_t), (pd, wc, grh, port))
@@ -58,8 +58,8 @@ REFUSE(ibv_modify_srq, "IBVERBS_1.1", srq->context,
        (struct ibv_srq * srq, struct ibv_srq_attr *attr, int mask),
        (struct ibv_srq *, struct ibv_srq_attr *, int), (srq, attr, mask))
 REFUSE(ibv_query_srq, "IBVERBS_1.1", srq->context,
-       (struct ibv_srq * srq, struct ibv_srq_attr *attr),
-       (struct ibv_srq *, struct ibv_srq_attr *), (srq, attr))
+       (struct ibv_srq * srq, struct ibv_srq_attr *attr), (struct ibv_srq *, struct ibv_srq_attr *),
+       (srq, attr))
 REFUSE(ibv_destroy_srq, "IBVERBS_1.1", srq->context, (struct ibv_srq * srq), (struct ibv_srq *),
        (srq))
 REFUSE(ibv_query_ece, "IBVERBS_1.10", qp->context, (struct ibv_qp * qp, struct ibv_ece *ece),
@@ -67,8 +67,7 @@ REFUSE(ibv_query_ece, "IBVERBS_1.10", qp->context, (struct ibv_qp * qp, struct i
 REFUSE(ibv_set_ece, "IBVERBS_1.10", qp->context, (struct ibv_qp * qp, struct ibv_ece *ece),
        (struct ibv_qp *, struct ibv_ece *), (qp, ece))
 REFUSE_WITH(struct ibv_mr *, NULL, ibv_reg_dmabuf_mr, "IBVERBS_1.12", pd->context,
-            (struct ibv_pd * pd, uint64_t offset, size_t length, uint64_t iova, int fd,
-             int access),
+            (struct ibv_pd * pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access),
             (struct ibv_pd *, uint64_t, size_t, uint64_t, int, int),
             (pd, offset, length, iova, fd, access))
 REFUSE_WITH(int, IBV_REREG_MR_ERR_INPUT, ibv_rereg_mr, "IBVERBS_1.1", mr->context,
@@ -111,8 +110,8 @@ EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, 
 
 COMMON(struct ibv_context *, NULL, ibv_import_device, "IBVERBS_1.10", (int fd), (int), (fd))
 COMMON(int, ENOSYS, ibv_fork_init, "IBVERBS_1.1", (void), (void), ())
-COMMON(int, ENOSYS, ibv_dontfork_range, "IBVERBS_1.1", (void *base, size_t size),
-       (void *, size_t), (base, size))
+COMMON(int, ENOSYS, ibv_dontfork_range, "IBVERBS_1.1", (void *base, size_t size), (void *, size_t),
+       (base, size))
 COMMON(int, ENOSYS, ibv_dofork_range, "IBVERBS_1.1", (void *base, size_t size), (void *, size_t),
        (base, size))
 COMMON(enum ibv_fork_status, IBV_FORK_DISABLED, ibv_is_fork_initialized, "IBVERBS_1.13", (void),
@@ -142,16 +141,15 @@ COMMON(enum ibv_rate, IBV_RATE_MAX, mbps_to_ibv_rate, "IBVERBS_1.1", (int mbps),
 
 COPY(ibv_copy_ah_attr_from_kern, "IBVERBS_1.1", struct ibv_ah_attr, struct ib_uverbs_ah_attr)
 COPY(ibv_copy_qp_attr_from_kern, "IBVERBS_1.0", struct ibv_qp_attr, struct ib_uverbs_qp_attr)
-COPY(ibv_copy_path_rec_from_kern, "IBVERBS_1.0", struct ibv_sa_path_rec,
-     struct ib_user_path_rec)
+COPY(ibv_copy_path_rec_from_kern, "IBVERBS_1.0", struct ibv_sa_path_rec, struct ib_user_path_rec)
 COPY(ibv_copy_path_rec_to_kern, "IBVERBS_1.0", struct ib_user_path_rec, struct ibv_sa_path_rec)
 
 /* ---- Private, but used by ibv_devinfo and pyverbs: its version differs by release ---- */
 
 enum { GID_TYPE_SYSFS_ROCE_V2 = 1 };
 
-static int query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index,
-                          int *type, const char *version) {
+static int query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index, int *type,
+                          const char *version) {
   if (!vb_owns(context))
     PASS(int, -1, "ibv_query_gid_type", version,
          (struct ibv_context *, uint8_t, unsigned int, int *), (context, port, index, type));
@@ -161,8 +159,8 @@ static int query_gid_type(struct ibv_context *context, uint8_t port, unsigned in
 
 #define GID_TYPE(number)                                                                    \
   __attribute__((symver("ibv_query_gid_type@IBVERBS_PRIVATE_" #number))) EXPORT int         \
-      vb_query_gid_type_##number(struct ibv_context *context, uint8_t port,                 \
-                                 unsigned int index, int *type);                            \
+  vb_query_gid_type_##number(struct ibv_context *context, uint8_t port, unsigned int index, \
+                             int *type);                                                    \
   EXPORT int vb_query_gid_type_##number(struct ibv_context *context, uint8_t port,          \
                                         unsigned int index, int *type) {                    \
     return query_gid_type(context, port, index, type, "IBVERBS_PRIVATE_" #number);          \

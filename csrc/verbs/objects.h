@@ -62,7 +62,7 @@ struct vb_cq {
   bool armed;
   bool told; /* in the channel's queue */
   bool overflow;
-  int users; /* QPs */
+  int users;             /* QPs */
   struct ibv_wc current; /* of start_poll */
 };
 
@@ -86,7 +86,7 @@ struct vb_qp {
     struct ibv_qp qp;
     struct ibv_qp_ex ex;
   } ibv;
-  struct vb_qp *next;     /* in its place of the process's table */
+  struct vb_qp *next;      /* in its place of the process's table */
   struct ibv_qp_attr attr; /* as the program has set them */
   int attr_set;            /* mask */
   struct ibv_qp_cap cap;

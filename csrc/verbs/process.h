@@ -13,12 +13,12 @@ enum { VB_QP_PLACES = 1024, VB_MAX_NUMBERS = 4 * MRC_AGENT_MAX_NUMBERS };
 struct vb_command;
 
 struct vb_process {
-  pthread_mutex_t lock; /* guards all below, all objects and all calls of the engine */
+  pthread_mutex_t lock;   /* guards all below, all objects and all calls of the engine */
   pthread_cond_t changed; /* numbers, answers */
-  mrc_ctx *ctx; /* NULL: not attached yet */
+  mrc_ctx *ctx;           /* NULL: not attached yet */
   struct vb_link link;
   struct mrc_agent_opened opened; /* for the next agent */
-  struct ibv_device *device; /* ours */
+  struct ibv_device *device;      /* ours */
   union ibv_gid gids[MRC_AGENT_MAX_GIDS];
   int n_gids;
   struct mrc_agent_port ports[MRC_MAX_PORTS];
@@ -26,9 +26,9 @@ struct vb_process {
 
   struct vb_context *contexts;
   struct vb_qp *qps[VB_QP_PLACES];
-  uint32_t n_qps;    /* handles */
-  uint32_t n_exist;  /* QPs in the engine, also those whose handles are destroyed */
-  uint32_t n_gone;   /* QPs whose peers have ended and that are not in ERROR yet */
+  uint32_t n_qps;   /* handles */
+  uint32_t n_exist; /* QPs in the engine, also those whose handles are destroyed */
+  uint32_t n_gone;  /* QPs whose peers have ended and that are not in ERROR yet */
   uint32_t numbers[VB_MAX_NUMBERS];
   uint32_t n_numbers;
   bool asked; /* for numbers */
@@ -44,7 +44,7 @@ struct vb_process {
   pthread_t helper;
   bool stopping;
   uint64_t attached_ns; /* of the last attempt to find another agent */
-  bool forked;        /* in a child: nothing works */
+  bool forked;          /* in a child: nothing works */
 };
 
 extern struct vb_process vb_process;

@@ -86,10 +86,8 @@ static int take_command(const struct vb_frame *frame) {
   if (expected < 0 || (size_t)expected != bytes || command.cookie & VB_COOKIE_OWN) return -EPROTO;
   struct vb_command *kept = malloc(sizeof *kept + bytes);
   if (!kept) return -ENOMEM;
-  *kept = (struct vb_command){.next = vb_process.commands,
-                              .cookie = command.cookie,
-                              .op = command.op,
-                              .bytes = bytes};
+  *kept = (struct vb_command){
+      .next = vb_process.commands, .cookie = command.cookie, .op = command.op, .bytes = bytes};
   memcpy(kept->memory, frame->body + sizeof command, bytes);
   vb_process.commands = kept;
   command.pointer = bytes > 0 ? kept->memory : NULL;

@@ -48,7 +48,7 @@ class Note:
 def note_of(
     called: str, remote: str, path_mtu: int, window: int, evs: tuple[PathEv, ...], peer: Hello
 ) -> bytes:
-    """The bytes of a note; empty if it is too large to be kept: then no later agent knows the QP."""
+    """The bytes of a note; empty if it is too large to keep: then no later agent knows the QP."""
     note = Note(called, remote, path_mtu, window, evs, hello_to_json(peer))
     packed = zlib.compress(json.dumps(to_builtins(note, enc_hook=str)).encode())
     return packed if len(packed) <= MAX_NOTE else b""

@@ -393,9 +393,10 @@ class Program(Context):
             terms.cc_profile.take()
             assert terms.queue is not None
             terms.queue.state = QpState.RTS
+            channel = LostChannel(note.called, note.remote)
             end = ProgramEnd(
-                wanted, local.dispatcher, terms.queue, note.evs, LostChannel(note.called, note.remote),
-                note.hello, local.config, terms.ev_profile, terms.cc_profile,
+                wanted, local.dispatcher, terms.queue, note.evs, channel, note.hello,
+                local.config, terms.ev_profile, terms.cc_profile,
             )  # fmt: skip
             await end.controller.start()
         except (MrcError, OSError) as error:

@@ -22,8 +22,8 @@ from mrc.exchange.foreign import harmless_lines
 from mrc.limits import UDP_PORT
 
 SUBCOMMANDS = (
-    "send", "recv", "perf", "paths", "top", "key", "dissect", "agent", "run", "testbed", "demo", "sim", "doctor",
-    "schema",
+    "send", "recv", "perf", "paths", "top", "key", "dissect", "run", "agent", "testbed", "demo",
+    "sim", "doctor", "schema",
 )  # fmt: skip
 
 EXAMPLES = """\

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         return _NOT_FOUND
     if not door.is_open(door.name_of(os.environ)):
         _start_agent(args)
-    os.execvpe(words[0], words, os.environ | variables)
+    return os.execvpe(words[0], words, os.environ | variables)  # does not return
 
 
 def _start_agent(args: argparse.Namespace) -> None:

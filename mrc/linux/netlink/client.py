@@ -147,9 +147,7 @@ class Netlink:
             requests.append(Request(what, _RTM_NEWADDR, message, _WRITE))
         self._rtnetlink.request(requests)
 
-    def add_ipv4(
-        self, addresses: Iterable[tuple[str, IPv4Interface, IPv4Address | None]]
-    ) -> None:
+    def add_ipv4(self, addresses: Iterable[tuple[str, IPv4Interface, IPv4Address | None]]) -> None:
         """Add IPv4 addresses to interfaces, each with the only host behind the interface, or None
         for a network.
         """

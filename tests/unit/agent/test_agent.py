@@ -65,7 +65,7 @@ async def until_ready(program: AttachedProgram, qpn: int) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
+    while not condition():  # noqa: ASYNC110 another task changes it
         await asyncio.sleep(0.005)
 
 

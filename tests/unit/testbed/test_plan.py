@@ -126,11 +126,12 @@ def test_make_plan__config_names_ports_and_paths() -> None:
 
 def test_make_plan__hosts_file_names_every_host() -> None:
     lines = make_plan("x", Shape(planes=2)).hosts_file.splitlines()
-    assert lines[-4:] == [
+    assert lines[-5:] == [
         "fd00:a:1::1 h1 h1.any",
         "fd00:a:1::1:0 h1.p1",
         "fd00:a:1::2:0 h1.p2",
         "fd00:c::2 h1.mgmt",
+        "100.64.0.2 h1.mgmt",
     ]
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What programs reach through the table of a context. Each takes the lock. */
-#ifndef MRC_VERBS_IBV_H
-#define MRC_VERBS_IBV_H
+#ifndef MRC_VERBS_IBV_OPS_H
+#define MRC_VERBS_IBV_OPS_H
 
 #include "verbs/objects.h"
 
