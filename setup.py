@@ -12,6 +12,7 @@ from setuptools.command.build_ext import build_ext
 
 DATA = Path("wheel-data")
 LIBRARY = "mrc.lib.libmrc"
+OWN = "csrc/verbs/"  # sources that no module compiles
 LINKER_NAMES = ("libmrc.so", "lib_mrc.so")  # lib_mrc.so: of the makefiles that OCP published
 LOADED_NAME = "libibverbs.so"  # of programs that open RDMA's library at run time
 
@@ -30,8 +31,11 @@ class Build(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         if ext.name == LIBRARY:
+            ext.depends += ext.sources
             made = {each: Path(self.build_temp, each).with_suffix(".o") for each in ext.sources}
-            found = {each: path for each, path in made.items() if path.exists()}
+            found = {
+                each: path for each, path in made.items() if path.exists() and OWN not in each
+            }
             ext.extra_objects = [str(path) for path in found.values()]
             ext.sources = [each for each in ext.sources if each not in found]
         super().build_extension(ext)

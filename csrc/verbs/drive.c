@@ -4,9 +4,12 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "verbs/attach.h"
 #include "verbs/complete.h"
@@ -15,8 +18,10 @@
 
 enum { EVENTS_AT_ONCE = 64 };
 
-#define POLLER_NS 1000000ull /* a program that has polled within this time does so again */
-#define LOOK_NS 1000000ull   /* pause of the helper while the program polls */
+#define POLLER_NS 20000ull /* a program that has polled within this time does so again */
+#define FIRST_LOOK_NS 20000ull
+#define LONGEST_LOOK_NS 500000ull /* pause of the helper while the program polls */
+#define SLICE_NS 100000ull
 #define GONE_LOOK_NS 50000000ull
 #define AGENT_LOOK_NS 200000000ull /* between attempts to find the next agent */
 
@@ -50,9 +55,22 @@ void vb_drive_turn(void) {
   }
 }
 
+static bool asleep; /* the helper, until packets, deadlines or a wake */
+
+/* After the program has run the engine or given it work: the helper's sleep must end in time. */
+static void keep_armed(void) {
+  if (asleep && !mrc_ctx_arm(vb_process.ctx)) vb_drive_wake();
+}
+
 void vb_drive_poll(void) {
-  vb_process.polled_ns = vb_now_ns();
   vb_drive_turn();
+  vb_process.polled_ns = vb_now_ns();
+  keep_armed();
+}
+
+void vb_drive_posted(bool idle) {
+  if (idle) vb_drive_turn(); /* the first one goes at once */
+  keep_armed();
 }
 
 int vb_drive_call(struct mrc_command *command) {
@@ -89,9 +107,11 @@ static void rest(bool engine, uint64_t ns) {
                          {.fd = mrc_ctx_fd(vb_process.ctx), .events = POLLIN}};
   const struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
                                    .tv_nsec = (long)(ns % 1000000000u)};
+  asleep = engine;
   vb_unlock();
   ppoll(fds, engine ? 3 : 2, ns == UINT64_MAX ? NULL : &timeout, NULL);
   vb_lock();
+  asleep = false;
   eventfd_t woken;
   if (fds[0].revents) eventfd_read(vb_process.wake_fd, &woken);
 }
@@ -102,6 +122,7 @@ static uint64_t pause_ns(void) {
 }
 
 static void help(void) {
+  static uint64_t look_ns = FIRST_LOOK_NS;
   const uint64_t now_ns = vb_now_ns();
   if (vb_process.link.fd >= 0) {
     vb_link_flush(&vb_process.link);
@@ -111,16 +132,32 @@ static void help(void) {
   }
   vb_qp_end_gone(now_ns);
   if (now_ns - vb_process.polled_ns < POLLER_NS) {
-    rest(false, LOOK_NS);
+    rest(false, look_ns);
+    look_ns = look_ns < LONGEST_LOOK_NS ? 2 * look_ns : look_ns;
     return;
   }
+  look_ns = FIRST_LOOK_NS;
   vb_drive_turn();
   if (mrc_ctx_arm(vb_process.ctx)) rest(true, pause_ns());
+}
+
+/* A program that spins on its memory must not keep the helper from the core: with a short slice of
+   its own it runs at once when a packet comes (Linux 6.12; others ignore it). */
+static void set_short_slice(void) {
+  struct {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns;
+  } attr = {.size = 48, .policy = SCHED_OTHER, .runtime_ns = SLICE_NS};
+  syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
 static void *run(void *argument) {
   (void)argument;
   prctl(PR_SET_TIMERSLACK, 1ul);
+  set_short_slice();
   vb_lock();
   while (!vb_process.stopping) {
     help();

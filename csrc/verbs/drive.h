@@ -9,6 +9,8 @@
 void vb_drive_turn(void);
 /* Under the lock. The same, for a thread of the program: the helper then leaves it the engine. */
 void vb_drive_poll(void);
+/* Under the lock. After a post; `idle`: the QP had nothing outstanding. */
+void vb_drive_posted(bool idle);
 /* Under the lock. Runs a command and returns its result. */
 int vb_drive_call(struct mrc_command *command);
 /* Under the lock. Starts the helper thread; a positive errno. */

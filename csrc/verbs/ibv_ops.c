@@ -44,12 +44,7 @@ int vb_ops_post_send(struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_sen
   vb_lock();
   const bool idle = ours->sq_ended == ours->sq_tail;
   const int error = vb_post_send(ours, list, bad);
-  if (ours->connected) {
-    if (idle)
-      vb_drive_turn(); /* the first one goes at once */
-    else if (vb_now_ns() - vb_process.polled_ns > 1000000u)
-      vb_drive_wake();
-  }
+  if (ours->connected) vb_drive_posted(idle);
   vb_unlock();
   return error;
 }

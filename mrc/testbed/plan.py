@@ -63,8 +63,7 @@ _SYSCTLS = {
 }
 _ECMP = {"net/ipv6/fib_multipath_hash_policy": "1"}  # by addresses and ports
 _MAX_SHARED = 256  # routes between two hosts; the kernel lists them in one message of 64 KiB
-# Hosts take all of the management's IPv4 network for neighbours: the router answers for them.
-_FORWARDING_IPV4 = {"net/ipv4/ip_forward": "1", "net/ipv4/conf/all/proxy_arp": "1"}
+_FORWARDING_IPV4 = {"net/ipv4/ip_forward": "1"}
 _ROUTER_IPV4 = IPv4Interface("100.127.255.254/32")
 _FORWARDING = {f"net/ipv6/conf/{scope}/forwarding": "1" for scope in ("all", "default")}
 
@@ -119,7 +118,7 @@ class Node:
     """interface, address"""
     ipv4: tuple[tuple[str, IPv4Interface, IPv4Address | None], ...] = ()
     """interface, address, the only host behind the interface"""
-    neighbours: tuple[tuple[str, IPv6Address, str], ...] = ()
+    neighbours: tuple[tuple[str, IPv6Address | IPv4Address, str], ...] = ()
     """interface, address, MAC address"""
     rules: str = ""
     """nftables rules"""
@@ -272,6 +271,7 @@ def _on_links(node: Node, links: tuple[Link, ...]) -> Node:
             *((name, IPv6Interface((_UPPER, 64))) for name in upper),
         ),
         neighbours=(
+            *node.neighbours,
             *((name, _UPPER, UPPER_MAC) for name in lower),
             *((name, _LOWER, LOWER_MAC) for name in upper),
         ),
@@ -318,6 +318,11 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
             ("mgmt", IPv6Interface(addresses.oob(host))),
         ),
         ipv4=(("mgmt", addresses.oob_ipv4(host), None),),
+        neighbours=tuple(  # the kernel takes them to be on the link; the management forwards
+            ("mgmt", addresses.oob_ipv4(peer).ip, UPPER_MAC)
+            for peer in fabric.host_numbers()
+            if peer != host
+        ),
         routes=tuple(routes),
         rules=_ECN_RULES,
         tunnel_source=own,

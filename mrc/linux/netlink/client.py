@@ -165,13 +165,15 @@ class Netlink:
             requests.append(Request(what, _RTM_NEWADDR, message, _WRITE))
         self._rtnetlink.request(requests)
 
-    def add_neighbours(self, neighbours: Iterable[tuple[str, IPv6Address, str]]) -> None:
+    def add_neighbours(
+        self, neighbours: Iterable[tuple[str, IPv6Address | IPv4Address, str]]
+    ) -> None:
         """Add permanent neighbours: the MAC addresses of next hops. They save the discovery."""
         requests = []
         for name, address, mac in neighbours:
             message = ndmsg()
             message |= {
-                "family": socket.AF_INET6,
+                "family": socket.AF_INET6 if address.version == 6 else socket.AF_INET,
                 "ifindex": self._index(name),
                 "state": _NUD_PERMANENT,
                 "attrs": [("NDA_DST", str(address)), ("NDA_LLADDR", mac)],
