@@ -91,7 +91,7 @@ def _start_agent(args: argparse.Namespace) -> None:
     """Starts an agent that ends when it has no program for some time. Raises ConfigError."""
     ours = args.command_line[1:]
     ours = ours[: ours.index("--")] if "--" in ours else ours[: len(ours) - len(args.words)]
-    command = [sys.executable, "-m", "mrc", "agent", "--idle", _IDLE_SECONDS, "--quiet", *ours]
+    command = [sys.executable, "-P", "-m", "mrc", "agent", "--idle", _IDLE_SECONDS, "--quiet", *ours]
     started = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
     )
