@@ -66,10 +66,10 @@ static struct vb_context *create_context(void) {
                                                 .req_notify_cq = vb_req_notify_cq,
                                                 .post_send = vb_ops_post_send,
                                                 .post_recv = vb_ops_post_recv},
-                                        .cmd_fd = -1,
                                         .async_fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC),
                                         .num_comp_vectors = COMP_VECTORS,
                                         .abi_compat = __VERBS_ABI_IS_EXTENDED};
+  verbs->context.cmd_fd = verbs->context.async_fd; /* programs may duplicate it */
   pthread_mutex_init(&verbs->context.mutex, NULL);
   if (verbs->context.async_fd >= 0) return context;
   free(context);
@@ -129,7 +129,10 @@ __be64 vb_device_guid(void) {
 
 int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr) {
   (void)context;
-  *attr = (struct ibv_device_attr){.node_guid = vb_device_guid(),
+  *attr = (struct ibv_device_attr){.vendor_id = 0x024d52, /* of nobody: locally administered */
+                                   .vendor_part_id = 1,
+                                   .hw_ver = 1,
+                                   .node_guid = vb_device_guid(),
                                    .sys_image_guid = vb_device_guid(),
                                    .max_mr_size = UINT64_MAX,
                                    .page_size_cap = 0xfffff000,

@@ -127,6 +127,7 @@ EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_
          (struct ibv_context *, struct ibv_gid_entry *, size_t, uint32_t, size_t),
          (context, entries, max, flags, bytes));
   if (flags != 0 || bytes < sizeof *entries) return -EOPNOTSUPP;
+  if (max < (size_t)vb_process.n_gids) return -EINVAL;
   size_t n = 0;
   for (; n < max && n < (size_t)vb_process.n_gids; n++)
     fill_entry(&entries[n], (uint32_t)n, vb_process.gids[n]);

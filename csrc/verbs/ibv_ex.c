@@ -48,6 +48,10 @@ struct ibv_cq_ex *vb_create_cq_ex(struct ibv_context *context, struct ibv_cq_ini
     errno = EOPNOTSUPP;
     return NULL;
   }
+  if (attr->comp_vector >= (uint32_t)context->num_comp_vectors || attr->cqe > VB_MAX_CQE) {
+    errno = EINVAL;
+    return NULL;
+  }
   struct vb_cq *cq = vb_cq_create(context, (int)attr->cqe, attr->cq_context, attr->channel);
   if (!cq) return NULL;
   struct ibv_cq_ex *ex = &cq->ibv.ex;

@@ -5,6 +5,7 @@
 #include <infiniband/sa.h>
 #include <infiniband/verbs.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "verbs/device.h"
 #include "verbs/export.h"
@@ -108,7 +109,16 @@ EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, 
 #define COMMON(type, failed, name, version, parameters, types, arguments) \
   EXPORT type name parameters { PASS(type, failed, #name, version, types, arguments); }
 
-COMMON(struct ibv_context *, NULL, ibv_import_device, "IBVERBS_1.10", (int fd), (int), (fd))
+/* Our contexts have an eventfd where others have the kernel's device. */
+EXPORT struct ibv_context *ibv_import_device(int fd) {
+  struct stat found;
+  if (fstat(fd, &found) == 0 && !S_ISCHR(found.st_mode)) {
+    errno = EOPNOTSUPP;
+    return NULL;
+  }
+  PASS(struct ibv_context *, NULL, "ibv_import_device", "IBVERBS_1.10", (int), (fd));
+}
+
 COMMON(int, ENOSYS, ibv_fork_init, "IBVERBS_1.1", (void), (void), ())
 COMMON(int, ENOSYS, ibv_dontfork_range, "IBVERBS_1.1", (void *base, size_t size), (void *, size_t),
        (base, size))

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -92,14 +93,18 @@ def _start_agent(args: argparse.Namespace) -> None:
     ours = args.command_line[1:]
     ours = ours[: ours.index("--")] if "--" in ours else ours[: len(ours) - len(args.words)]
     command = [sys.executable, "-P", "-m", "mrc", "agent", "--idle", _IDLE_SECONDS, "--quiet", *ours]
-    started = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
-    )
     name = door.name_of(os.environ)
     deadline = time.monotonic() + _START_SECONDS
-    while not door.is_open(name):
-        if started.poll() is not None and not door.is_open(name):
-            raise ConfigError("the agent did not start: see the line above")
-        if time.monotonic() > deadline:
-            raise ConfigError(f"the agent did not open its socket ({name}) in time")
-        time.sleep(_LOOK_SECONDS)
+    with tempfile.TemporaryFile() as said:  # the agent outlives the program and its terminal
+        started = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+            start_new_session=True,
+        )  # fmt: skip
+        while not door.is_open(name):
+            if started.poll() is not None and not door.is_open(name):
+                said.seek(0)
+                why = said.read().decode(errors="replace").strip().removeprefix("mrc agent: ")
+                raise ConfigError(f"the agent did not start: {why}")
+            if time.monotonic() > deadline:
+                raise ConfigError(f"the agent did not open its socket ({name}) in time")
+            time.sleep(_LOOK_SECONDS)

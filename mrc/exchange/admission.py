@@ -176,13 +176,15 @@ class Claims:
     """
 
     def __init__(self) -> None:
-        self._owners: dict[PeerSource, list[frozenset[IpAddress]]] = {}
+        # A peer's QPs mostly have the same sources, so each identity is here once, with its claims.
+        self._owners: dict[PeerSource, Counter[frozenset[IpAddress]]] = {}
 
     def check(self, peer: str, sources: Iterable[PeerSource]) -> None:
         """Raises ConnectError when another peer owns one of `sources`. `peer`: a TCP address."""
+        address = parse_address(peer)
         for source in sources:
             for known in self._owners.get(source, ()):
-                if parse_address(peer) not in known:
+                if address not in known:
                     named = f"UDP port {source.sport} of {source.address}"
                     raise ConnectError(f"{named} belongs to another peer than {peer}")
 
@@ -191,12 +193,15 @@ class Claims:
         proved = tuple(sources)
         known = frozenset({parse_address(peer), *(source.address for source in proved)})
         for source in proved:
-            self._owners.setdefault(source, []).append(known)
+            self._owners.setdefault(source, Counter())[known] += 1
 
         def give_back() -> None:
             for source in proved:
-                self._owners[source].remove(known)
-                if not self._owners[source]:
+                owners = self._owners[source]
+                owners[known] -= 1
+                if not owners[known]:
+                    del owners[known]
+                if not owners:
                     del self._owners[source]
 
         return give_back

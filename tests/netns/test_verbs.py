@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian's unmodified perftest over libmrc, between two hosts with four planes of 500 Mbit/s."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from netns.processes import Hosts, Mrc
+from slowness import limit
+
+from mrc.testbed.bed import Testbed
+
+from .conftest import fresh_name
+
+pytestmark = [
+    pytest.mark.usefixtures("healed"),
+    pytest.mark.skipif(
+        not Path("mrc/lib/libmrc.so.1").exists(),
+        reason="libmrc is not built: apt-get install libibverbs-dev",
+    ),
+    pytest.mark.skipif(
+        not shutil.which("ib_write_bw"), reason="needs ib_write_bw: apt-get install perftest"
+    ),
+]
+
+PLANES, RATE_BPS = 4, 500_000_000
+PORT = 18515  # where perftest listens
+LISTENING = "0A"
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed(fresh_name(), planes=PLANES, t1=2, rate="500mbit") as bed:
+        yield bed
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether a program in the namespace of this process accepts TCP connections."""
+    lines = [
+        line.split()
+        for family in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]
+    ]
+    return any(
+        words[3] == LISTENING and int(words[1].rpartition(":")[2], 16) == port for words in lines
+    )
+
+
+def start(hosts: Hosts, *command: str) -> tuple[Mrc, Mrc]:
+    """Server and client of a test of perftest."""
+    server = hosts.start("h0", "run", "--", *command)
+    deadline = time.monotonic() + limit(20)
+    while server.process.poll() is None and not listens(server.process.pid, PORT):
+        assert time.monotonic() < deadline, server.lines
+        time.sleep(0.01)
+    return server, hosts.start("h1", "run", "--", *command, "h0.mgmt")
+
+
+def sent_bytes(pid: int) -> int:
+    """What the planes' interfaces of this process's host have sent."""
+    lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()
+    return sum(int(line.split()[9]) for line in lines if re.match(r" *p\d:", line))
+
+
+def until_it_writes(client: Mrc) -> None:
+    """Waits until a tenth of a second's traffic has left its host."""
+    pid = client.process.pid
+    start, deadline = sent_bytes(pid), time.monotonic() + limit(20)
+    while sent_bytes(pid) < start + PLANES * RATE_BPS // 80:
+        assert client.process.poll() is None, client.lines
+        assert time.monotonic() < deadline, client.lines
+        time.sleep(0.01)
+
+
+def table(output: str) -> list[list[float]]:
+    """The rows of numbers that perftest prints."""
+    return [
+        [float(word) for word in line.split()]
+        for line in output.splitlines()
+        if re.fullmatch(r"[\s\d.]+", line) and line.strip()
+    ]
+
+
+def result(ends: tuple[Mrc, Mrc], *, within: float = 40) -> list[list[float]]:
+    """Both ends succeed, without a word of libmrc; the client's table."""
+    server, client = ends
+    output = client.ends(0, within=within)
+    server.ends(0)
+    assert not [line for line in server.lines + client.lines if line.startswith("libmrc")]
+    return table(output)
+
+
+def bits_per_second(row: list[float]) -> float:
+    """Of the average bandwidth, which perftest prints in MiB/s."""
+    return row[3] * 8 * (1 << 20)
+
+
+def test_write_bw__uses_all_planes(hosts: Hosts) -> None:
+    (row,) = result(start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "2"))
+    assert 0.85 * PLANES * RATE_BPS < bits_per_second(row) < PLANES * RATE_BPS
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param("-q 4 -n 500", id="QPs"),
+        pytest.param("-b -n 1000", id="both", marks=[pytest.mark.slow]),
+        pytest.param("-D 5", id="time", marks=[pytest.mark.slow]),
+        pytest.param("-m 4096 -n 500", id="mtu", marks=[pytest.mark.slow]),
+        pytest.param("-l 8 -n 1600", id="lists", marks=[pytest.mark.slow]),
+        pytest.param("-Q 16 -n 1600", id="unsignaled", marks=[pytest.mark.slow]),
+        pytest.param("-s 64 -I 64 -n 2000", id="inline", marks=[pytest.mark.slow]),
+        pytest.param("--use_old_post_send -n 500", id="old", marks=[pytest.mark.slow]),
+    ],
+)
+def test_write_bw__options(hosts: Hosts, options: str) -> None:
+    rows = result(start(hosts, "ib_write_bw", "-d", "mrc0", *options.split()))
+    assert len(rows) == 1 and rows[0][3] > 0
+
+
+@pytest.mark.slow
+def test_write_bw__256_qps_connect_in_3_seconds(hosts: Hosts) -> None:
+    """Both hosts on one machine. The test posts at once and so waits for the connections."""
+    options = ["-q", "256", "-n", "5", "-s", "4096", "-t", "5"]
+    (row,) = result(start(hosts, "ib_write_bw", "-d", "mrc0", *options))
+    rate = row[4] * 1e6
+    assert row[1] / rate < limit(3)
+
+
+@pytest.mark.slow
+def test_write_bw__every_size(hosts: Hosts) -> None:
+    rows = result(start(hosts, "ib_write_bw", "-d", "mrc0", "-a", "-n", "200"), within=90)
+    assert [row[0] for row in rows] == [2**power for power in range(1, 24)]
+
+
+def test_write_lat(hosts: Hosts) -> None:
+    """Both ends spin on their memory, so the helper thread of each must get its turn."""
+    (row,) = result(start(hosts, "ib_write_lat", "-d", "mrc0", "-s", "8", "-n", "2000"))
+    typical_us = row[4]
+    assert row[:2] == [8, 2000]
+    assert typical_us < limit(1000), "no time slices of a scheduler"
+
+
+@pytest.mark.slow
+def test_write_lat__every_size(hosts: Hosts) -> None:
+    rows = result(start(hosts, "ib_write_lat", "-d", "mrc0", "-a", "-n", "100"), within=90)
+    assert [row[0] for row in rows] == [2**power for power in range(1, 24)]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param({}, id="silent"),
+        pytest.param({"rate_share": 0.1}, id="limps", marks=[pytest.mark.slow]),
+        pytest.param({"loss": 0.2}, id="lossy", marks=[pytest.mark.slow]),
+        pytest.param({"mode": "down"}, id="down", marks=[pytest.mark.slow]),
+    ],
+)
+def test_write_bw__a_fault_in_the_middle(
+    hosts: Hosts, bed: Testbed, fault: dict[str, float]
+) -> None:
+    seconds = 4
+    ends = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", str(seconds))
+    until_it_writes(ends[1])
+    bed.fail("plane:2", **fault)
+    (row,) = result(ends)
+    assert bits_per_second(row) > 0.85 * (PLANES - 1) * RATE_BPS, "three planes carry theirs"
+
+
+# ---- Bad luck -------------------------------------------------------------------------------
+
+
+def test_write_bw__the_peer_is_killed(hosts: Hosts) -> None:
+    """The other end gets a completion with an error, at once."""
+    server, client = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "20")
+    until_it_writes(client)
+    server.process.send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    output = client.ends(1, within=10)
+    assert time.monotonic() - began < limit(3)
+    assert "status 12" in output + "\n".join(client.lines), "IBV_WC_RETRY_EXC_ERR"
