@@ -33,9 +33,7 @@ class Build(build_ext):
         if ext.name == LIBRARY:
             ext.depends += ext.sources
             made = {each: Path(self.build_temp, each).with_suffix(".o") for each in ext.sources}
-            found = {
-                each: path for each, path in made.items() if path.exists() and OWN not in each
-            }
+            found = {each: path for each, path in made.items() if path.exists() and OWN not in each}
             ext.extra_objects = [str(path) for path in found.values()]
             ext.sources = [each for each in ext.sources if each not in found]
         super().build_extension(ext)

@@ -92,7 +92,8 @@ def _start_agent(args: argparse.Namespace) -> None:
     """Starts an agent that ends when it has no program for some time. Raises ConfigError."""
     ours = args.command_line[1:]
     ours = ours[: ours.index("--")] if "--" in ours else ours[: len(ours) - len(args.words)]
-    command = [sys.executable, "-P", "-m", "mrc", "agent", "--idle", _IDLE_SECONDS, "--quiet", *ours]
+    serve = ["agent", "--idle", _IDLE_SECONDS, "--quiet", *ours]
+    command = [sys.executable, "-P", "-m", "mrc", *serve]
     name = door.name_of(os.environ)
     deadline = time.monotonic() + _START_SECONDS
     with tempfile.TemporaryFile() as said:  # the agent outlives the program and its terminal
