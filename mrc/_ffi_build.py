@@ -30,6 +30,7 @@ VERBS = ("core", "msg", "io", "verbs")
 # functions would never be, because another library could replace them.
 FLAGS = ("-std=gnu11", "-O3", "-g", "-fvisibility=hidden", "-Wall", "-Wextra")
 LTO = "-flto=auto"
+LOCAL = "-Wl,-Bsymbolic-functions"  # libmrc calls its own functions, whoever else exports the name
 # The C code that cffi generates is compiled with the same flags; we cannot fix its warnings.
 GLUE_FLAGS = ("-Wno-missing-field-initializers", "-Wno-cast-function-type")
 
@@ -146,7 +147,7 @@ def library() -> dict[str, Any] | None:
     macros, crc_args = crc_library()
     lto = lto_flags()
     exports = "csrc/verbs/libmrc.map"
-    named = [f"-Wl,--version-script={exports}", "-Wl,-soname,libmrc.so.1", "-Wl,-z,defs"]
+    named = [f"-Wl,--version-script={exports}", "-Wl,-soname,libmrc.so.1", "-Wl,-z,defs", LOCAL]
     return {
         "sources": sources(root, VERBS),
         "depends": [*headers(root, VERBS), exports, "mrc/_ffi_build.py", "setup.py"],

@@ -56,7 +56,8 @@ LAYERS: dict[str, list[str]] = {
         "ctx",
     ],
     "verbs": [
-        "agent export next say status",
+        "agent api export next say status",
+        "api_context",
         "link objects pass",
         "process",
         "async cq",
@@ -67,7 +68,7 @@ LAYERS: dict[str, list[str]] = {
         "ibv_ops mr",
         "ibv_ex",
         "device",
-        "ibv ibv_pass",
+        "ibv ibv_pass mrc_api",
     ],
     "sim": [
         "frame gbn heap host_address link memory scenario sealer",

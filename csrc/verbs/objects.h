@@ -11,6 +11,7 @@
 
 #include "mrc.h"
 #include "verbs/agent.h"
+#include "verbs/api.h"
 
 enum {
   VB_INLINE_BYTES = 256,         /* most inline data of a work request */
@@ -129,6 +130,8 @@ struct vb_qp {
   uint64_t gone_ns;
   uint32_t taken_events; /* asynchronous ones that the program acknowledges */
   bool last_wqe;
+
+  struct mrc_api_qp_attr api; /* as the program has set them through MRC's C interface */
 
   /* The list that wr_start begins. */
   struct ibv_send_wr *list;

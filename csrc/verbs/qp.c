@@ -215,6 +215,8 @@ static void reset(struct vb_qp *qp) {
   qp->held_head = qp->held_tail = 0;
   qp->attr_set = 0;
   qp->attr = (struct ibv_qp_attr){0};
+  qp->connect = (struct mrc_agent_connect){0};
+  qp->api = (struct mrc_api_qp_attr){.hint = qp->api.hint};
   if (qp->gone) vb_process.n_gone--;
   qp->wanted = qp->connecting = qp->connected = qp->failed = qp->gone = false;
 }
@@ -251,6 +253,8 @@ static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   *connect = (struct mrc_agent_connect){.qpn = qp->ibv.qp.qp_num,
                                         .dest_qpn = attr->dest_qp_num,
                                         .sq_depth = qp->sq_size,
+                                        .max_wimm = connect->max_wimm,
+                                        .mpr = connect->mpr,
                                         .ev_profile = qp->connect.ev_profile,
                                         .cc_profile = qp->connect.cc_profile};
   memcpy(connect->sgid, gid_at(attr->ah_attr.grh.sgid_index)->raw, sizeof connect->sgid);

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MRC_VERBS_API_CONTEXT_H
+#define MRC_VERBS_API_CONTEXT_H
+
+#include "verbs/api.h"
+
+struct mrc_api_context {
+  struct ibv_context *verbs;
+  uint32_t version; /* that the program was compiled for; 0: the newest */
+};
+
+#endif
