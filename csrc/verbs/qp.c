@@ -123,8 +123,17 @@ static void send_connect(struct vb_qp *qp) {
 
 static bool has_connection(const struct vb_qp *qp) { return qp->wanted && !qp->leaving; }
 
+/* For the next agent. What the former one had begun to connect begins again. */
 static void tell(struct vb_qp *qp) {
-  if (has_connection(qp)) send_connect(qp);
+  if (!has_connection(qp)) return;
+  if (qp->exists && !qp->connected) {
+    vb_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_DESTROY,
+                                    .cookie = VB_COOKIE_CALL,
+                                    .qpn = qp->ibv.qp.qp_num});
+    qp->exists = false;
+    vb_process.n_exist--;
+  }
+  send_connect(qp);
 }
 
 void vb_qp_tell_all(void) { vb_process_each_qp(tell); }

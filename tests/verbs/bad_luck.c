@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a verbs program meets when it, or its peer, does something wrong. Prints each part that
+   passed. */
+#include "pair.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+static struct ibv_context *context;
+
+static void passed(const char *what) {
+  puts(what);
+  fflush(stdout);
+}
+
+static void pair(struct end *a, struct end *b, struct place *to, int cqe) {
+  *a = make_end(context, cqe);
+  *b = make_end(context, 64);
+  *to = place_of(b);
+  const struct place from = place_of(a);
+  join(a, to);
+  join(b, &from);
+}
+
+static void full_queues(void) {
+  struct end a, b;
+  struct place to;
+  pair(&a, &b, &to, 64);
+  write_text(&a, &to, "connected");
+  for (int i = 0; i < PAIR_DEPTH; i++)
+    CHECK(post(&a, &to, (uint64_t)i, a.mr->lkey, to.rkey, "full") == 0);
+  CHECK(post(&a, &to, 99, a.mr->lkey, to.rkey, "full") == ENOMEM);
+  for (int i = 0; i < PAIR_DEPTH; i++)
+    CHECK(poll_one(a.cq).wr_id == (uint64_t)i);
+  write_text(&a, &to, "again");
+  passed("full send queue");
+  struct ibv_recv_wr *bad, wr = {.wr_id = 1};
+  for (int i = 0; i < PAIR_DEPTH; i++)
+    CHECK(ibv_post_recv(a.qp, &wr, &bad) == 0);
+  CHECK(ibv_post_recv(a.qp, &wr, &bad) == ENOMEM && bad == &wr);
+  passed("full receive queue");
+}
+
+static void full_cq(void) {
+  struct end a, b;
+  struct place to;
+  pair(&a, &b, &to, 4);
+  for (int i = 0; i < PAIR_DEPTH; i++)
+    CHECK(post(&a, &to, (uint64_t)i, a.mr->lkey, to.rkey, "x") == 0);
+  struct ibv_async_event event;
+  CHECK(ibv_get_async_event(context, &event) == 0);
+  CHECK(event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == a.cq);
+  ibv_ack_async_event(&event);
+  passed("full completion queue");
+}
+
+/* Waits for the event of this QP; its peer may have one too. */
+static void take_fatal(const struct end *end) {
+  struct ibv_async_event event;
+  do {
+    CHECK(ibv_get_async_event(context, &event) == 0);
+    CHECK(event.event_type == IBV_EVENT_QP_FATAL);
+    ibv_ack_async_event(&event);
+  } while (event.element.qp != end->qp);
+}
+
+static void wrong_keys(void) {
+  struct end a, b;
+  struct place to;
+  pair(&a, &b, &to, 64);
+  CHECK(post(&a, &to, 1, ~a.mr->lkey, to.rkey, "x") == 0);
+  CHECK(poll_one(a.cq).status == IBV_WC_LOC_PROT_ERR);
+  take_fatal(&a);
+  errno = 0;
+  CHECK(!ibv_reg_mr(a.pd, (void *)16, 4096, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT);
+  passed("memory of nobody");
+  pair(&a, &b, &to, 64);
+  write_text(&a, &to, "registered");
+  CHECK(ibv_dereg_mr(b.mr) == 0);
+  CHECK(post(&a, &to, 2, a.mr->lkey, to.rkey, "x") == 0);
+  CHECK(poll_one(a.cq).status == IBV_WC_REM_ACCESS_ERR);
+  take_fatal(&a);
+  CHECK(strcmp((char *)b.memory, "registered") == 0);
+  passed("deregistered memory");
+}
+
+static void in_child(void) {
+  struct end a, b;
+  struct place to;
+  pair(&a, &b, &to, 64);
+  write_text(&a, &to, "parent");
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    struct ibv_wc wc;
+    CHECK(ibv_poll_cq(a.cq, 1, &wc) == -1);
+    CHECK(post(&a, &to, 1, a.mr->lkey, to.rkey, "child") == EIO);
+    CHECK(!ibv_create_qp(a.pd, &(struct ibv_qp_init_attr){0}));
+    exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  write_text(&a, &to, "still the parent");
+  passed("child");
+}
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number) {
+  (void)number;
+  interrupted++;
+}
+
+static void with_signals(void) {
+  struct end a, b;
+  struct place to;
+  pair(&a, &b, &to, 64);
+  struct sigaction action = {.sa_handler = interrupt};
+  sigaction(SIGALRM, &action, NULL);
+  const struct timespec often = {.tv_nsec = 200000};
+  timer_t timer;
+  struct sigevent told = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGALRM};
+  CHECK(timer_create(CLOCK_MONOTONIC, &told, &timer) == 0);
+  timer_settime(timer, 0, &(struct itimerspec){.it_interval = often, .it_value = often}, NULL);
+  while (interrupted < 100)
+    write_text(&a, &to, "between signals");
+  timer_delete(timer);
+  passed("signals");
+}
+
+static void exchange(int other, const struct place *ours, struct place *theirs) {
+  CHECK(write(other, ours, sizeof *ours) == sizeof *ours);
+  CHECK(recv(other, theirs, sizeof *theirs, MSG_WAITALL) == sizeof *theirs);
+}
+
+/* The peer, which has forked before it opens its device. */
+static _Noreturn void be_peer(int other) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  context = open_first();
+  struct end end = make_end(context, 64);
+  const struct place ours = place_of(&end);
+  struct place theirs;
+  exchange(other, &ours, &theirs);
+  join(&end, &theirs);
+  for (;;)
+    pause();
+}
+
+static void kill_peer(int other, pid_t peer) {
+  struct end end = make_end(context, 64);
+  const struct place ours = place_of(&end);
+  struct place theirs;
+  exchange(other, &ours, &theirs);
+  join(&end, &theirs);
+  write_text(&end, &theirs, "alive");
+  kill(peer, SIGKILL);
+  waitpid(peer, NULL, 0);
+  const double began = seconds();
+  CHECK(post(&end, &theirs, 1, end.mr->lkey, theirs.rkey, "dead") == 0);
+  CHECK(post(&end, &theirs, 2, end.mr->lkey, theirs.rkey, "dead") == 0);
+  CHECK(poll_one(end.cq).status == IBV_WC_RETRY_EXC_ERR);
+  CHECK(poll_one(end.cq).status == IBV_WC_WR_FLUSH_ERR);
+  CHECK(seconds() - began < 3);
+  take_fatal(&end);
+  passed("peer killed");
+}
+
+int main(void) {
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  const pid_t peer = fork();
+  CHECK(peer >= 0);
+  if (peer == 0) be_peer(ends[1]);
+  context = open_first();
+  full_queues();
+  full_cq();
+  wrong_keys();
+  in_child();
+  with_signals();
+  kill_peer(ends[0], peer);
+  passed("leave"); /* without clean-up */
+  return 0;
+}

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs over libmrc, on loopback with an agent of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from socket import create_server
+
+import pytest
+from slowness import limit
+
+from mrc.agent import door
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "mrc/lib/libmrc.so.1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    if not LIBRARY.exists():
+        reason = "libmrc is not built: apt-get install libibverbs-dev"
+        for item in items:
+            if here in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@dataclass
+class Agent:
+    """`mrc agent` as a process, and programs that use it."""
+
+    process: subprocess.Popen[bytes]
+    environment: dict[str, str]
+    port: int
+
+    @classmethod
+    def start(cls, environment: dict[str, str], port: int) -> Agent:
+        command = [sys.executable, "-m", "mrc", "agent", "--port", str(port), "--insecure"]
+        command += ["--bind", "127.0.0.1", "-B", "lo", "--quiet"]
+        agent = cls(subprocess.Popen(command, env=environment), environment, port)
+        name = door.name_of(environment)
+        deadline = time.monotonic() + limit(20)
+        while not door.is_open(name):
+            assert agent.process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        return agent
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def started(
+        self, *command: str | Path, cwd: Path | None = None
+    ) -> subprocess.Popen[str]:
+        """A program, started with `mrc run`."""
+        words = [sys.executable, "-m", "mrc", "run", "--", *map(str, command)]
+        environment = self.environment | {"PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=cwd,
+        )  # fmt: skip
+
+    def output(
+        self, *command: str | Path, within: float = 30, cwd: Path | None = None
+    ) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of a program."""
+        with self.started(*command, cwd=cwd) as process:
+            try:
+                out, err = process.communicate(timeout=limit(within))
+            finally:
+                process.kill()
+        return process.returncode, out, err
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    with create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = os.environ | {door.ENVIRONMENT: f"@mrc-test-{os.getpid()}"}
+    started = Agent.start(environment, port)
+    yield started
+    started.kill()
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the C programs beside this file, compiled and linked with libmrc."""
+    folder = tmp_path_factory.mktemp("programs")
+    library = LIBRARY.parent
+    for source in sorted(Path(__file__).parent.glob("*.c")):
+        subprocess.run(
+            ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc",
+             str(source), "-o", str(folder / source.stem), f"-L{library}", "-lmrc", "-libverbs",
+             f"-Wl,-rpath,{library}", "-pthread"],
+            check=True,
+        )  # fmt: skip
+    return folder

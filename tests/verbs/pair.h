@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For the programs beside this file: two connected QPs over verbs. */
+#ifndef PAIR_H
+#define PAIR_H
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                        \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
+      fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno); \
+      exit(1);                                                                  \
+    }                                                                           \
+  } while (0)
+
+enum { PAIR_BYTES = 1 << 16, PAIR_DEPTH = 16 };
+
+struct end {
+  struct ibv_pd *pd;
+  struct ibv_mr *mr;
+  struct ibv_cq *cq;
+  struct ibv_qp *qp;
+  uint8_t *memory;
+};
+
+/* How an end is reached. */
+struct place {
+  uint32_t qpn, rkey;
+  uint64_t va;
+  union ibv_gid gid;
+};
+
+static inline struct ibv_context *open_first(void) {
+  int n = 0;
+  struct ibv_device **list = ibv_get_device_list(&n);
+  CHECK(list && n >= 1);
+  struct ibv_context *context = ibv_open_device(list[n - 1]);
+  CHECK(context);
+  ibv_free_device_list(list);
+  return context;
+}
+
+static inline struct end make_end(struct ibv_context *context, int cqe) {
+  struct end end = {.pd = ibv_alloc_pd(context), .memory = calloc(1, PAIR_BYTES)};
+  CHECK(end.pd && end.memory);
+  end.mr =
+      ibv_reg_mr(end.pd, end.memory, PAIR_BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  end.cq = ibv_create_cq(context, cqe, NULL, NULL, 0);
+  CHECK(end.mr && end.cq);
+  struct ibv_qp_init_attr init = {.send_cq = end.cq,
+                                  .recv_cq = end.cq,
+                                  .qp_type = IBV_QPT_RC,
+                                  .cap = {.max_send_wr = PAIR_DEPTH,
+                                          .max_recv_wr = PAIR_DEPTH,
+                                          .max_send_sge = 1,
+                                          .max_recv_sge = 1}};
+  end.qp = ibv_create_qp(end.pd, &init);
+  CHECK(end.qp);
+  return end;
+}
+
+static inline struct place place_of(const struct end *end) {
+  struct place place = {
+      .qpn = end->qp->qp_num, .rkey = end->mr->rkey, .va = (uintptr_t)end->memory};
+  CHECK(ibv_query_gid(end->qp->context, 1, 0, &place.gid) == 0);
+  return place;
+}
+
+static inline void join(struct end *end, const struct place *to) {
+  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+  CHECK(ibv_modify_qp(end->qp, &attr,
+                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = IBV_MTU_4096;
+  attr.dest_qp_num = to->qpn;
+  attr.ah_attr.is_global = 1;
+  attr.ah_attr.port_num = 1;
+  attr.ah_attr.grh.dgid = to->gid;
+  CHECK(ibv_modify_qp(end->qp, &attr,
+                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+  attr.qp_state = IBV_QPS_RTS;
+  CHECK(ibv_modify_qp(end->qp, &attr,
+                      IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                          IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+}
+
+static inline int post(struct end *end, const struct place *to, uint64_t id, uint32_t lkey,
+                       uint32_t rkey, const char *text) {
+  strcpy((char *)end->memory, text);
+  struct ibv_sge sge = {
+      .addr = (uintptr_t)end->memory, .length = (uint32_t)strlen(text) + 1, .lkey = lkey};
+  struct ibv_send_wr *bad, wr = {.wr_id = id,
+                                 .opcode = IBV_WR_RDMA_WRITE,
+                                 .send_flags = IBV_SEND_SIGNALED,
+                                 .sg_list = &sge,
+                                 .num_sge = 1,
+                                 .wr.rdma = {.remote_addr = to->va, .rkey = rkey}};
+  return ibv_post_send(end->qp, &wr, &bad);
+}
+
+static inline double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* Polls until a completion comes; at most 20 s. */
+static inline struct ibv_wc poll_one(struct ibv_cq *cq) {
+  const double until = seconds() + 20;
+  struct ibv_wc wc;
+  int n;
+  while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
+    CHECK(seconds() < until);
+  CHECK(n == 1);
+  return wc;
+}
+
+static inline void write_text(struct end *end, const struct place *to, const char *text) {
+  CHECK(post(end, to, 7, end->mr->lkey, to->rkey, text) == 0);
+  const struct ibv_wc wc = poll_one(end->cq);
+  CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 7);
+}
+
+#endif

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs in C over libmrc: what they get, and what they meet when something ends."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from .conftest import LIBRARY, Agent
+
+
+def test_data__every_function(agent: Agent, programs: Path) -> None:
+    code, out, err = agent.output(programs / "data")
+    assert (code, err) == (0, "")
+    assert out.split() == ["content", "immediates", "errors", "done"]
+
+
+def test_data__a_program_that_is_linked_needs_no_environment(agent: Agent, programs: Path) -> None:
+    done = subprocess.run(
+        [programs / "data"], env=agent.environment, capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("done\n")
+
+
+def test_data__without_an_agent_says_what_to_start(agent: Agent, programs: Path) -> None:
+    agent.kill()
+    done = subprocess.run(
+        [programs / "data"], env=agent.environment, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1
+    assert "libmrc: no agent runs on this host: start it with mrc agent" in done.stderr
+
+
+def test_bad_luck(agent: Agent, programs: Path) -> None:
+    code, out, err = agent.output(programs / "bad_luck")
+    assert code == 0, err
+    assert out.split("\n")[:-1] == [
+        "full send queue", "full receive queue", "full completion queue", "memory of nobody",
+        "deregistered memory", "child", "signals", "peer killed", "leave",
+    ]  # fmt: skip
+
+
+def test_agent_killed__data_goes_on_and_the_next_agent_connects(
+    agent: Agent, programs: Path
+) -> None:
+    with agent.started(programs / "survivor") as program:
+        assert program.stdout is not None and program.stderr is not None
+        assert program.stdout.readline() == "connected\n"
+        agent.kill()
+        assert program.stdout.readline() == "no agent\n", program.stderr.read()
+        second = Agent.start(agent.environment, agent.port)
+        try:
+            out, err = program.communicate(timeout=30)
+        finally:
+            second.kill()
+            program.kill()
+    assert (program.returncode, err) == (0, "")
+    assert out == "connected again\n"
+
+
+def test_library__is_one_in_a_process(agent: Agent, programs: Path) -> None:
+    """NCCL, for example, opens libibverbs.so at run time, and asks for versions."""
+    code, out, err = agent.output(programs / "opened")
+    assert (code, err) == (0, "")
+    assert out == f"mrc0\n{LIBRARY}\n"
