@@ -125,7 +125,7 @@ def describe(
 
 def builder() -> FFI:
     """The engine and its driver over sockets."""
-    declared = ["info.h", "mrc.h", "messages.h", "verbs/agent.h"]
+    declared = ["info.h", "mrc.h", "messages.h", "verbs/api_values.h", "verbs/agent.h"]
     return describe("mrc._core", declared, CORE, ["-pthread"])
 
 

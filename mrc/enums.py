@@ -244,3 +244,17 @@ class AgentKind(IntEnum):
     GONE = 70
     PORTS = 71
     ANSWER = 72
+    EV_EVENT = 73
+
+
+class AgentFunction(IntEnum):
+    """What a program asks its agent (csrc/verbs/agent.h)."""
+
+    MODIFY_FORMAT = 1
+    QUERY_FORMAT = 2
+    MODIFY_EVS = 3
+    QUERY_EVS = 4
+    MODIFY_CC = 5
+    QUERY_CC = 6
+    WATCH_EVS = 7
+    PROBE = 8

@@ -12,6 +12,7 @@
 #define MRC_VERBS_AGENT_H
 
 #include "mrc.h"
+#include "verbs/api_values.h"
 
 /* cdef begin */
 
@@ -34,7 +35,7 @@ enum mrc_agent_kind {
                            back; 0: it moved the QP to RESET */
   MRC_AGENT_EVENT,      /* body: struct mrc_event; for a REPLY followed by the memory of its
                            command */
-  MRC_AGENT_REQUEST,    /* value = a function of mrc_ctl.h; body: its arguments */
+  MRC_AGENT_REQUEST,    /* value = enum mrc_agent_function; body: its arguments */
   /* of the agent */
   MRC_AGENT_REFUSED = 64, /* body: a line of text, why; the agent closes the connection */
   MRC_AGENT_OPEN,         /* body: struct mrc_agent_open */
@@ -45,7 +46,84 @@ enum mrc_agent_kind {
   MRC_AGENT_FAILED,       /* value = qpn: it cannot be connected. body: a line of text, why */
   MRC_AGENT_GONE,         /* value = qpn: the peer has destroyed it, or has ended */
   MRC_AGENT_PORTS,        /* body: struct mrc_agent_port[], when one has changed */
-  MRC_AGENT_ANSWER        /* value = 0 or -errno, cookie of the REQUEST; body: its results */
+  MRC_AGENT_ANSWER,       /* value = 0 or -errno, cookie of the REQUEST; body: its results, or a
+                             line of text, why it failed */
+  MRC_AGENT_EV_EVENT      /* body: struct mrc_agent_ev_event, for programs that have asked */
+};
+
+/* What a program asks its agent: the control functions of MRC's C interface. */
+enum mrc_agent_function {
+  MRC_AGENT_MODIFY_FORMAT = 1, /* struct mrc_agent_format; nothing */
+  MRC_AGENT_QUERY_FORMAT,      /* struct mrc_agent_format; the same */
+  MRC_AGENT_MODIFY_EVS,        /* struct mrc_agent_evs, entries, fields; nothing */
+  MRC_AGENT_QUERY_EVS,         /* struct mrc_agent_evs, entries; the same, entries, fields */
+  MRC_AGENT_MODIFY_CC,         /* struct mrc_agent_cc; nothing */
+  MRC_AGENT_QUERY_CC,          /* struct mrc_agent_cc; the same */
+  MRC_AGENT_WATCH_EVS,         /* nothing: from now on EV_EVENTs come */
+  MRC_AGENT_PROBE              /* struct mrc_agent_probe, then struct mrc_agent_probed[];
+                                  struct mrc_api_answer[] */
+};
+
+/* A profile of formats of EVs. `mask` of all three: MRC_API_PROFILE_* and what its kind adds. */
+struct mrc_agent_format {
+  uint64_t id;
+  uint32_t mask;
+  uint32_t state; /* enum mrc_api_profile_state */
+  uint32_t current_state;
+  uint32_t mode; /* MRC_API_FORMAT_* */
+  uint32_t op;   /* enum mrc_api_fields_op */
+  uint32_t n_fields;
+  uint8_t bits[256]; /* of each field */
+  uint8_t vendor[128];
+};
+
+/* A profile of EVs; then struct mrc_api_ev_entry[n_entries], struct mrc_api_ev_field[n_fields]. */
+struct mrc_agent_evs {
+  uint64_t id;
+  uint64_t format;
+  uint32_t mask;
+  uint32_t state;
+  uint32_t current_state;
+  uint32_t mode; /* MRC_API_EVS_* */
+  uint32_t n_evs;
+  uint32_t min_active;
+  uint32_t events;
+  uint32_t op; /* enum mrc_api_evs_op */
+  uint32_t n_entries;
+  uint32_t fields_op; /* enum mrc_api_fields_op */
+  uint32_t n_fields;
+  uint32_t reserved;
+  uint8_t vendor[128];
+};
+
+struct mrc_agent_cc {
+  uint64_t id;
+  uint32_t mask;
+  uint32_t state;
+  uint32_t current_state;
+  char algorithm[32];
+  struct mrc_api_nscc config;
+  uint8_t vendor[128];
+};
+
+struct mrc_agent_ev_event {
+  uint64_t profile;
+  struct mrc_api_ev ev;
+  uint32_t state;
+};
+
+struct mrc_agent_probe {
+  uint64_t timeout_ns;
+  uint32_t n_probes;
+  uint32_t reserved;
+};
+
+/* One EV to be probed. */
+struct mrc_agent_probed {
+  uint16_t id;
+  uint8_t dgid[16];
+  uint32_t format; /* MRC_API_FORMAT_* */
+  struct mrc_api_ev ev;
 };
 
 struct mrc_agent_frame {

@@ -22,20 +22,15 @@ static uint32_t places_for(int cqe) {
   return size;
 }
 
-struct vb_cq *vb_cq_create(struct ibv_context *context, int cqe, void *cq_context,
-                           struct ibv_comp_channel *channel) {
+int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
+               struct ibv_comp_channel *channel) {
   if (cqe < 1 || cqe > VB_MAX_CQE) {
     errno = EINVAL;
-    return NULL;
+    return -1;
   }
-  struct vb_cq *cq = calloc(1, sizeof *cq);
-  if (!cq) return NULL;
   cq->size = places_for(cqe);
   cq->ring = calloc(cq->size, sizeof *cq->ring);
-  if (!cq->ring) {
-    free(cq);
-    return NULL;
-  }
+  if (!cq->ring) return -1;
   cq->ibv.cq = (struct ibv_cq){
       .context = context, .channel = channel, .cq_context = cq_context, .cqe = (int)cq->size};
   pthread_mutex_init(&cq->ibv.cq.mutex, NULL);
@@ -43,7 +38,15 @@ struct vb_cq *vb_cq_create(struct ibv_context *context, int cqe, void *cq_contex
   vb_lock();
   if (channel) channel->refcnt++;
   vb_unlock();
-  return cq;
+  return 0;
+}
+
+struct vb_cq *vb_cq_create(struct ibv_context *context, int cqe, void *cq_context,
+                           struct ibv_comp_channel *channel) {
+  struct vb_cq *cq = calloc(1, sizeof *cq);
+  if (!cq || vb_cq_init(cq, context, cqe, cq_context, channel) == 0) return cq;
+  free(cq);
+  return NULL;
 }
 
 static void leave_channel(struct vb_cq *cq) {
@@ -100,7 +103,8 @@ int vb_cq_resize(struct vb_cq *cq, int cqe) {
 }
 
 /* Puts the CQ into its channel's queue: one event for each time that it was armed. */
-static void tell(struct vb_cq *cq) {
+void vb_cq_tell(struct vb_cq *cq) {
+  if (!cq->armed) return;
   struct vb_channel *channel = (struct vb_channel *)cq->ibv.cq.channel;
   cq->armed = false;
   if (!channel) return;
@@ -126,7 +130,7 @@ void vb_cq_push(struct vb_cq *cq, const struct ibv_wc *wc, struct vb_qp *qp, uin
     return;
   }
   cq->ring[cq->tail++ % cq->size] = (struct vb_completion){.wc = *wc, .qp = qp, .place = place};
-  if (cq->armed) tell(cq);
+  vb_cq_tell(cq);
 }
 
 int vb_cq_take(struct vb_cq *cq, int n, struct ibv_wc *wcs) {

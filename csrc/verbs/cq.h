@@ -5,6 +5,11 @@
 
 #include "verbs/objects.h"
 
+/* The same for memory of the caller; -1 and errno. */
+int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
+               struct ibv_comp_channel *channel);
+/* Under the lock. Tells the channel, if the program waits for it. */
+void vb_cq_tell(struct vb_cq *cq);
 /* `cqe` places; NULL and errno. */
 struct vb_cq *vb_cq_create(struct ibv_context *context, int cqe, void *cq_context,
                            struct ibv_comp_channel *channel);

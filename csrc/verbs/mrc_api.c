@@ -7,6 +7,7 @@
 
 #include "verbs/api_context.h"
 #include "verbs/device.h"
+#include "verbs/ev_cq.h"
 #include "verbs/export.h"
 #include "verbs/ibv_ops.h"
 #include "verbs/process.h"
@@ -132,7 +133,11 @@ EXPORT void mrc_ack_cq_events(struct mrc_api_cq *cq, unsigned int events) {
   if (cq) ibv_ack_cq_events(cq_of(cq), events);
 }
 
-EXPORT int mrc_destroy_cq(struct mrc_api_cq *cq) { return cq ? ibv_destroy_cq(cq_of(cq)) : EINVAL; }
+EXPORT int mrc_destroy_cq(struct mrc_api_cq *cq) {
+  if (!cq) return EINVAL;
+  return vb_cq_of(cq_of(cq))->of_evs ? vb_ev_cq_destroy(vb_cq_of(cq_of(cq)))
+                                     : ibv_destroy_cq(cq_of(cq));
+}
 
 /* ---- Hints ---- */
 

@@ -63,6 +63,8 @@ struct vb_cq {
   bool armed;
   bool told; /* in the channel's queue */
   bool overflow;
+  bool of_evs;           /* a struct vb_ev_cq */
+  bool short_events;     /* of a program that knows no states in them */
   int users;             /* QPs */
   struct ibv_wc current; /* of start_poll */
 };

@@ -11,6 +11,7 @@
 enum { VB_QP_PLACES = 1024, VB_MAX_NUMBERS = 4 * MRC_AGENT_MAX_NUMBERS };
 
 struct vb_command;
+struct vb_ev_cq;
 
 struct vb_process {
   pthread_mutex_t lock;   /* guards all below, all objects and all calls of the engine */
@@ -25,6 +26,7 @@ struct vb_process {
   int n_ports;
 
   struct vb_context *contexts;
+  struct vb_ev_cq *ev_cqs;
   struct vb_qp *qps[VB_QP_PLACES];
   uint32_t n_qps;   /* handles */
   uint32_t n_exist; /* QPs in the engine, also those whose handles are destroyed */

@@ -127,9 +127,8 @@ static bool has_connection(const struct vb_qp *qp) { return qp->wanted && !qp->l
 static void tell(struct vb_qp *qp) {
   if (!has_connection(qp)) return;
   if (qp->exists && !qp->connected) {
-    vb_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_DESTROY,
-                                    .cookie = VB_COOKIE_CALL,
-                                    .qpn = qp->ibv.qp.qp_num});
+    vb_submit(&(struct mrc_command){
+        .op = MRC_COMMAND_QP_DESTROY, .cookie = VB_COOKIE_CALL, .qpn = qp->ibv.qp.qp_num});
     qp->exists = false;
     vb_process.n_exist--;
   }

@@ -8,6 +8,7 @@
 
 #include "verbs/async.h"
 #include "verbs/complete.h"
+#include "verbs/ev_cq.h"
 #include "verbs/process.h"
 #include "verbs/qp.h"
 
@@ -237,6 +238,14 @@ static int take_ports(const struct vb_frame *frame) {
   return 0;
 }
 
+static int take_ev_event(const struct vb_frame *frame) {
+  struct mrc_agent_ev_event event;
+  if (frame->bytes < sizeof event) return -EPROTO;
+  memcpy(&event, frame->body, sizeof event);
+  vb_ev_cq_push(&event);
+  return 0;
+}
+
 int vb_steer_frame(const struct vb_frame *frame) {
   switch ((enum mrc_agent_kind)frame->head.kind) {
     case MRC_AGENT_COMMAND:
@@ -256,6 +265,8 @@ int vb_steer_frame(const struct vb_frame *frame) {
     case MRC_AGENT_ANSWER:
       answer(frame);
       return 0;
+    case MRC_AGENT_EV_EVENT:
+      return take_ev_event(frame);
     default:
       return -EPROTO;
   }

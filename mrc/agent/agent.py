@@ -4,33 +4,37 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import logging
 import socket
 from contextlib import suppress
 from dataclasses import replace
+from typing import Self
 
 from mrc.agent import door
+from mrc.agent.control import Control
 from mrc.agent.door import Visitor
 from mrc.agent.listener import AgentListener
 from mrc.agent.numbers import Numbers
+from mrc.agent.profiles import RefusedError
 from mrc.agent.program import Program
 from mrc.agent.wanted import Wanted
 from mrc.aio.context import OOB_PORT
 from mrc.aio.local import Local
+from mrc.aio.qp import QP
 from mrc.binding import steering
 from mrc.binding.verbs import random_qpn
 from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.enums import AgentKind
-from mrc.errors import MrcError
+from mrc.errors import MrcError, StateError
 from mrc.observe.context import Context
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.agent")
 
 EXCHANGE_SECONDS = 30.0  # for a program to move its QP to RTR after its peer has
+_PROBE_SECONDS = 3.0  # to connect to another agent
 _DIALLING = 32  # exchanges that this host begins and that run at one time
 _MOST_PROGRAMS = 256
 
@@ -67,6 +71,7 @@ class Agent(Context):
         self.dialling = asyncio.Semaphore(_DIALLING)
         self._group = group
         self._attached: dict[Program, asyncio.Task[None]] = {}
+        self._probed: set[asyncio.Task[None]] = set()
 
     @property
     def local(self) -> Local:
@@ -79,13 +84,24 @@ class Agent(Context):
         return tuple(self._attached)
 
     def profiles(self, wanted: Wanted) -> tuple[EvProfile, CcProfile]:
-        """The profiles of a QP."""
+        """The profiles of a QP; raises StateError, ConnectError."""
         local = self._opened()
-        return local.ev_profiles.find(None), local.cc_profiles.find(None)
+        try:
+            evs = self.control.evs[wanted.ev_profile].profile if wanted.ev_profile else None
+            cc = self.control.cc[wanted.cc_profile] if wanted.cc_profile else None
+        except RefusedError as error:
+            raise StateError(str(error)) from error
+        return local.ev_profiles.find(evs), local.cc_profiles.find(cc)
 
-    async def request(self, program: Program, function: int, body: bytes) -> tuple[int, bytes]:
-        """A call of mrc_ctl.h."""
-        return -errno.EOPNOTSUPP, b""
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        local = self._opened()
+        self.control = Control(local.ev_profiles, local.cc_profiles, local.host, self._connected)
+        return self
+
+    async def _connected(self, host: str) -> QP:
+        """A QP of the agent itself, for probes."""
+        return await self._connect(host, self.port, self._terms(None, None, None), _PROBE_SECONDS)
 
     # ---- Serving --------------------------------------------------------------------------
 
@@ -100,6 +116,7 @@ class Agent(Context):
             local, terms, self._adopt, self._observer.viewers(), self._admission
         )
         listener.program_of = self.numbers.owner
+        listener.keep = self._keep
         await listener.open(host, self.port)
         self.port = listener.port
         try:
@@ -108,7 +125,18 @@ class Agent(Context):
                     connection, _ = await loop.sock_accept(opened)
                     self._admit(connection)
         finally:
-            await cancelled(*self._attached.values())
+            await cancelled(*self._attached.values(), *self._probed)
+
+    def _keep(self, qp: QP) -> None:
+        """Keeps a QP over which another host probes, until that closes it."""
+
+        async def until_gone() -> None:
+            async with qp:
+                await qp.peer_gone.wait()
+
+        task = asyncio.get_running_loop().create_task(until_gone())
+        self._probed.add(task)
+        task.add_done_callback(self._probed.discard)
 
     def _admit(self, connection: socket.socket) -> None:
         visitor = door.visitor_of(connection)
@@ -150,9 +178,12 @@ class Agent(Context):
         except asyncio.CancelledError:
             # The agent ends: programs go on, and the next agent takes them up.
             await program.detach(told=False)
+        finally:
+            connection.close()
 
     def _forget(self, program: Program, task: asyncio.Task[None]) -> None:
         self._attached.pop(program, None)
+        self.control.forget(program)
         self.numbers.forget(program)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("bug while serving %s: %s: %s", program, type(error).__name__, error)

@@ -10,6 +10,7 @@ from mrc.agent.end import ProgramEnd
 from mrc.agent.program import RESUME, Program
 from mrc.aio.end import End
 from mrc.aio.listener import Listener
+from mrc.aio.qp import QP
 from mrc.errors import ConnectError
 from mrc.exchange.admission import Place
 from mrc.exchange.oob import Channel
@@ -20,13 +21,17 @@ class AgentListener(Listener):
 
     program_of: Callable[[int], Program | None]
     """finds the program that has a QPN"""
+    keep: Callable[[QP], None]
+    """keeps a QP of the agent itself, over which another agent probes"""
 
     async def _answer(self, channel: Channel) -> End:
         message = channel.peeked
         if message["type"] == RESUME:
             return await self._resume(channel, message)
         private = message.get("private")
-        program, qpn = self._program(private if isinstance(private, dict) else {})
+        if not isinstance(private, dict) or "to" not in private:
+            return await super()._answer(channel)  # an agent's own, or mrc paths: for probes
+        program, qpn = self._program(private)
         return await program.accept(channel, await program.until_wanted(qpn))
 
     async def _resume(self, channel: Channel, message: dict[str, Any]) -> End:
@@ -53,7 +58,9 @@ class AgentListener(Listener):
 
     async def _deliver(self, end: End, place: Place) -> None:
         place.accept()
-        assert isinstance(end, ProgramEnd)
+        if not isinstance(end, ProgramEnd):
+            self.keep(self._adopt(end))
+            return
         program = self.program_of(end.queue.qpn)
         if program is None:
             await end.close(orderly=False)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from mrc.agent import device
+from mrc.agent.control import Control
 from mrc.agent.door import Visitor
 from mrc.agent.end import LostChannel, ProgramEnd
 from mrc.agent.note import note_of, read_note
@@ -38,7 +39,7 @@ from mrc.exchange import mpr
 from mrc.exchange.dial import dial
 from mrc.exchange.foreign import shown
 from mrc.exchange.oob import Channel
-from mrc.fabric.addresses import IpAddress, pack_address
+from mrc.fabric.addresses import IpAddress, pack_address, unpack_address
 from mrc.fabric.ports import LocalPort
 from mrc.linux.interfaces import interfaces
 from mrc.observe.context import Context
@@ -74,8 +75,8 @@ class Host(Protocol):
     def profiles(self, wanted: Wanted) -> tuple[EvProfile, CcProfile]:
         """The profiles of a QP; raises StateError."""
 
-    async def request(self, program: Program, function: int, body: bytes) -> tuple[int, bytes]:
-        """A call of mrc_ctl.h: 0 or -errno, and its results."""
+    control: Control
+    """what the programs control together"""
 
 
 @dataclass(slots=True)
@@ -262,8 +263,23 @@ class Program(Context):
             raise ProtocolError(f"the program sent {frame.kind.name}")
 
     async def _answer(self, frame: Frame) -> None:
-        status, body = await self._host.request(self, frame.value, frame.body)
+        try:
+            status, body = await self._host.control.request(self, frame.value, frame.body)
+        except ProtocolError as error:
+            self._on_engine_gone(str(error))
+            return
+        except Exception:
+            logger.exception("bug in request %d of %s", frame.value, self)
+            status, body = -errno.EIO, b"the agent has failed: its log says why"
         self._engine.send(AgentKind.ANSWER, status, frame.cookie, body)
+
+    def send_ev_event(self, body: bytes) -> None:
+        """An EV has changed its state, in this program or another."""
+        self._engine.send(AgentKind.EV_EVENT, body=body)
+
+    def peer_of(self, gid: bytes) -> str:
+        """The host that a GID names."""
+        return device.peer_of(unpack_address(gid), self._gids, self._opened().host)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -381,6 +397,7 @@ class Program(Context):
         end.on_hangup = lambda: self._look_for(end)
         self._ends[qpn] = end
         self._adopt(end)
+        self._spawn(self._host.control.watch(end))
 
     # ---- Agents that start again -------------------------------------------------------------
 

@@ -83,6 +83,16 @@ def read_struct(kind: str, body: bytes) -> tuple[CData, bytes]:
     return found, body[size:]
 
 
+def read_array(kind: str, count: int, most: int, body: bytes) -> tuple[list[CData], bytes]:
+    """`count` of `struct kind` at the start of a body, and the bytes after them; ProtocolError."""
+    size = ffi.sizeof(f"struct {kind}")
+    if count > most or len(body) < count * size:
+        raise ProtocolError(f"{count} of {kind} in {len(body)} bytes")
+    found = ffi.new(f"struct {kind}[]", count)
+    ffi.memmove(found, body, count * size)
+    return [ffi.addressof(found, i) for i in range(count)], body[count * size :]
+
+
 def struct_bytes(kind: str, fields: Mapping[str, Any]) -> bytes:
     """The bytes of a `struct kind` with these fields; all others are 0."""
     return bytes(ffi.buffer(ffi.new(f"struct {kind} *", fields)))

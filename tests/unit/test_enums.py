@@ -31,6 +31,7 @@ PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_plane_shares": (enums.PlaneShares, "MRC_SHARES_"),
     "mrc_command_op": (enums.CommandOp, "MRC_COMMAND_"),
     "mrc_agent_kind": (enums.AgentKind, "MRC_AGENT_"),
+    "mrc_agent_function": (enums.AgentFunction, "MRC_AGENT_"),
 }
 
 

@@ -54,9 +54,7 @@ class Agent:
         self.process.kill()
         self.process.wait()
 
-    def started(
-        self, *command: str | Path, cwd: Path | None = None
-    ) -> subprocess.Popen[str]:
+    def started(self, *command: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
         """A program, started with `mrc run`."""
         words = [sys.executable, "-m", "mrc", "run", "--", *map(str, command)]
         environment = self.environment | {"PYTHONPATH": str(ROOT)}
@@ -94,9 +92,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = LIBRARY.parent
     for source in sorted(Path(__file__).parent.glob("*.c")):
         subprocess.run(
-            ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc",
-             str(source), "-o", str(folder / source.stem), f"-L{library}", "-lmrc", "-libverbs",
-             f"-Wl,-rpath,{library}", "-pthread"],
+            [
+                *("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"),
+                *(f"-I{ROOT}/csrc", str(source), "-o", str(folder / source.stem)),
+                *(f"-L{library}", "-lmrc", "-libverbs", f"-Wl,-rpath,{library}", "-pthread"),
+            ],
             check=True,
-        )  # fmt: skip
+        )
     return folder

@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The profiles that MRC's C interface names by numbers: the agent's own, under these names."""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrc.agent.ev_values import UNPOPULATED, Ev, GeneratedField, generated
+from mrc.binding.native import lib
+from mrc.config import CcParameters
+from mrc.control.profiles import (
+    CcProfile,
+    CcSettings,
+    EvProfile,
+    EvSelection,
+    Profile,
+    Profiles,
+    ProfileState,
+)
+from mrc.enums import CcKind
+
+ALGORITHM = "uet-1.0-nscc"
+MAX_EVS = 1024
+MAX_FORMATS = 64
+MAX_PROFILES = 1024
+_MILLION = 1e6
+_STATES = {
+    int(lib.MRC_API_INIT): ProfileState.INIT,
+    int(lib.MRC_API_OFFLINE): ProfileState.OFFLINE,
+    int(lib.MRC_API_ONLINE): ProfileState.ONLINE,
+}
+_NUMBERS = {state: number for number, state in _STATES.items()}
+
+
+class RefusedError(Exception):
+    """A call that fails: an errno, and a line for the program's user."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(reason)
+        self.number = number
+
+
+def state_number(state: ProfileState) -> int:
+    """A state as the C interface has it."""
+    return _NUMBERS[state]
+
+
+def moved(what: str, profile: Profile[Any] | Format, head: Any, modify: Callable[[], None]) -> None:
+    """Moves a profile as a call asks, and modifies it while it is OFFLINE."""
+    mask = int(head.mask)
+    asserted = mask & lib.MRC_API_PROFILE_CURRENT_STATE
+    if asserted and _STATES.get(int(head.current_state)) is not profile.state:
+        raise RefusedError(errno.EINVAL, f"{what}: is {profile.state.name}")
+    wanted = profile.state
+    if mask & lib.MRC_API_PROFILE_STATE:
+        if int(head.state) not in _STATES:
+            raise RefusedError(errno.EINVAL, f"{what}: {int(head.state)} is no state")
+        wanted = _STATES[int(head.state)]
+    if wanted is ProfileState.OFFLINE and profile.state is not wanted:
+        profile.to_offline()
+    modify()
+    if wanted is ProfileState.ONLINE and profile.state is not wanted:
+        profile.to_online()
+    elif wanted is ProfileState.INIT and profile.state is not wanted:
+        profile.to_init()
+
+
+# ---- Formats ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Format:
+    """How EVs are written: the widths of their fields."""
+
+    state: ProfileState = ProfileState.INIT
+    mode: int = 0
+    bits: tuple[int, ...] = ()
+    vendor: bytes = bytes(128)
+    users: int = 0
+    """profiles of EVs"""
+
+    def to_offline(self) -> None:
+        self.state = ProfileState.OFFLINE
+
+    def to_online(self) -> None:
+        if not self.mode or not self.bits:
+            raise RefusedError(errno.EINVAL, "a format needs a mode and fields to be ONLINE")
+        self.state = ProfileState.ONLINE
+
+    def to_init(self) -> None:
+        if self.users:
+            raise RefusedError(errno.EBUSY, f"the format is used by {self.users} EV profiles")
+        if self.state is not ProfileState.OFFLINE:
+            raise RefusedError(errno.EINVAL, "a format moves to INIT from OFFLINE")
+        self.state = ProfileState.INIT
+
+
+class Formats:
+    """The formats of a host, by number."""
+
+    def __init__(self) -> None:
+        self._formats: dict[int, Format] = {}
+
+    def __getitem__(self, number: int) -> Format:
+        if number not in self._formats:
+            raise RefusedError(errno.EINVAL, f"EV format {number}: does not exist")
+        return self._formats[number]
+
+    def modify(self, head: Any) -> None:
+        """A call of mrc_ctl_modify_ev_fmt_profile."""
+        number = int(head.id)
+        found = self._formats.get(number) or Format()
+        if number not in self._formats and len(self._formats) >= MAX_FORMATS:
+            raise RefusedError(errno.ENOMEM, f"there are {MAX_FORMATS} EV formats, the most")
+
+        def change() -> None:
+            mask = int(head.mask)
+            wanted = lib.MRC_API_FORMAT_MODE | lib.MRC_API_FORMAT_OP | lib.MRC_API_PROFILE_VENDOR
+            if mask & wanted and found.state is not ProfileState.OFFLINE:
+                raise RefusedError(errno.EINVAL, f"EV format {number}: is not OFFLINE")
+            if mask & lib.MRC_API_FORMAT_MODE:
+                found.mode = _format_mode(int(head.mode))
+            if mask & lib.MRC_API_FORMAT_OP:
+                found.bits = tuple(head.bits[0 : min(head.n_fields, 256)])
+            if mask & lib.MRC_API_PROFILE_VENDOR:
+                found.vendor = bytes(head.vendor)
+
+        moved(f"EV format {number}", found, head, change)
+        self._formats[number] = found
+        if found.state is ProfileState.INIT:
+            del self._formats[number]
+
+    def query(self, head: Any) -> dict[str, Any]:
+        """The fields of the answer."""
+        found = self[int(head.id)]
+        return {
+            "id": int(head.id), "state": state_number(found.state), "mode": found.mode,
+            "n_fields": len(found.bits), "bits": found.bits, "vendor": found.vendor,
+        }  # fmt: skip
+
+
+def _format_mode(mode: int) -> int:
+    if mode == lib.MRC_API_FORMAT_STEV:
+        text = "packets over UDP have no STEV: use an SRv6 or a UDP format"
+        raise RefusedError(errno.EOPNOTSUPP, text)
+    if mode not in (lib.MRC_API_FORMAT_SRV6, lib.MRC_API_FORMAT_UDP):
+        raise RefusedError(errno.EINVAL, f"{mode} is no mode of an EV format")
+    return mode
+
+
+# ---- EVs ----------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Evs:
+    """What the C interface adds to an EV profile."""
+
+    profile: EvProfile
+    mode: int = int(lib.MRC_API_EVS_AUTO)
+    format: int | None = None
+    count: int = 0
+    min_active: int = 0
+    events: int = 0
+    entries: list[Ev] = field(default_factory=list)
+    fields: tuple[GeneratedField, ...] = ()
+    bad: set[Ev] = field(default_factory=set)
+    """EVs that a QP of this host takes for lost"""
+    vendor: bytes = bytes(128)
+
+    def state_of(self, name: str, ev: Ev) -> int:
+        """MRC_API_EV_*"""
+        if self.profile.denies(name):
+            return int(lib.MRC_API_EV_DENIED)
+        return int(lib.MRC_API_EV_ASSUMED_BAD if ev in self.bad else lib.MRC_API_EV_GOOD)
+
+
+class EvProfiles:
+    """The EV profiles of a host, by number."""
+
+    def __init__(
+        self, profiles: Profiles[EvProfile], formats: Formats, names: Mapping[Ev, str]
+    ) -> None:
+        self._profiles = profiles
+        self._formats = formats
+        self._names = names
+        self._evs: dict[int, Evs] = {}
+
+    def __getitem__(self, number: int) -> Evs:
+        if number not in self._evs:
+            raise RefusedError(
+                errno.EINVAL, f"EV profile {number}: does not exist, move it to OFFLINE first"
+            )
+        return self._evs[number]
+
+    def number_of(self, profile: EvProfile) -> int | None:
+        """The number of a profile; None if it has none."""
+        return next((n for n, evs in self._evs.items() if evs.profile is profile), None)
+
+    async def modify(self, head: Any, entries: Sequence[Any], fields: Sequence[Any]) -> None:
+        """A call of mrc_ctl_modify_ev_profile."""
+        number = int(head.id)
+        found = self._evs.get(number) or self._create(number, int(head.mask), int(head.state))
+        mask = int(head.mask)
+
+        def change() -> None:
+            self._modify(found, head, mask, fields)
+            if mask & lib.MRC_API_EVS_OP and int(head.op) == lib.MRC_API_EVS_REPLACE:
+                self._replace(found, entries)
+            if mask & lib.MRC_API_PROFILE_STATE and int(head.state) == lib.MRC_API_ONLINE:
+                self._settle(found)
+
+        try:
+            moved(f"EV profile {number}", found.profile, head, change)
+        finally:
+            if found.profile.state is ProfileState.INIT:
+                self._destroy(number, found)
+        if mask & lib.MRC_API_EVS_OP and int(head.op) == lib.MRC_API_EVS_MODIFY_STATE:
+            await self._set_states(found, entries)
+
+    def _create(self, number: int, mask: int, state: int) -> Evs:
+        if not mask & lib.MRC_API_PROFILE_STATE or state != lib.MRC_API_OFFLINE:
+            return self[number]  # refuses
+        if len(self._evs) >= MAX_PROFILES:
+            raise RefusedError(errno.ENOMEM, f"there are {MAX_PROFILES} EV profiles, the most")
+        profile = self._profiles.add(EvProfile(str(number), EvSelection()))
+        self._evs[number] = Evs(profile)
+        return self._evs[number]
+
+    def _destroy(self, number: int, evs: Evs) -> None:
+        self._profiles.destroy(evs.profile)
+        if evs.format is not None:
+            self._formats[evs.format].users -= 1
+        del self._evs[number]
+
+    def _modify(self, evs: Evs, head: Any, mask: int, fields: Sequence[Any]) -> None:
+        settings = mask & ~(
+            lib.MRC_API_PROFILE_STATE | lib.MRC_API_PROFILE_CURRENT_STATE | lib.MRC_API_EVS_OP
+        )
+        if settings:
+            evs.profile.modify()  # raises unless it is OFFLINE and unused
+        if mask & lib.MRC_API_EVS_MODE:
+            modes = (
+                lib.MRC_API_EVS_AUTO, lib.MRC_API_EVS_EXPLICIT, lib.MRC_API_EVS_GENERATED,
+            )  # fmt: skip
+            if int(head.mode) not in modes:
+                raise RefusedError(errno.EINVAL, f"{int(head.mode)} is no mode of an EV profile")
+            evs.mode = int(head.mode)
+        if mask & lib.MRC_API_EVS_FORMAT:
+            wanted = self._formats[int(head.format)]
+            if wanted.state is not ProfileState.ONLINE:
+                raise RefusedError(errno.EINVAL, f"EV format {int(head.format)}: is not ONLINE")
+            if evs.format is not None:
+                self._formats[evs.format].users -= 1
+            evs.format = int(head.format)
+            wanted.users += 1
+        if mask & lib.MRC_API_EVS_COUNT:
+            if int(head.n_evs) > MAX_EVS:
+                raise RefusedError(errno.EINVAL, f"an EV profile has at most {MAX_EVS} EVs")
+            evs.count = int(head.n_evs)
+            evs.entries = [UNPOPULATED] * evs.count
+        if mask & lib.MRC_API_EVS_MIN_ACTIVE:
+            evs.min_active = int(head.min_active)
+        if mask & lib.MRC_API_EVS_EVENTS:
+            evs.events = int(head.events)
+        if mask & lib.MRC_API_EVS_FIELDS_OP:
+            evs.fields = tuple(
+                GeneratedField(each.bits, each.first, each.least, each.most) for each in fields
+            )
+        if mask & lib.MRC_API_PROFILE_VENDOR:
+            evs.vendor = bytes(head.vendor)
+
+    def _replace(self, evs: Evs, entries: Sequence[Any]) -> None:
+        if evs.profile.state is not ProfileState.OFFLINE:
+            raise RefusedError(errno.EINVAL, "EVs can be replaced while the profile is OFFLINE")
+        replaced = list(evs.entries)
+        for each in entries:
+            old, new = ev_in(each.ev), ev_in(each.new_ev)
+            if new != UNPOPULATED:
+                self._name_of(evs, new)
+            places = [i for i, ev in enumerate(replaced) if ev == old]
+            if not places:
+                raise RefusedError(errno.EINVAL, f"the profile has no EV {old}")
+            for place in places if each.flags & 1 else places[:1]:
+                replaced[place] = new
+        evs.entries = replaced
+
+    def _name_of(self, evs: Evs, ev: Ev) -> str:
+        if evs.format is not None and self._formats[evs.format].mode == lib.MRC_API_FORMAT_UDP:
+            raise RefusedError(
+                errno.EOPNOTSUPP,
+                "the kernel chooses UDP source ports: only AUTO profiles can have them",
+            )
+        if ev not in self._names:
+            known = "mrc paths shows them" if self._names else "it has no SRv6 paths"
+            raise RefusedError(errno.EINVAL, f"this host has no path with EV {ev}: {known}")
+        return self._names[ev]
+
+    def _settle(self, evs: Evs) -> None:
+        """Before a profile is ONLINE: the paths that it means."""
+        if evs.profile.state is ProfileState.ONLINE:
+            return
+        if evs.mode == lib.MRC_API_EVS_AUTO:
+            self._select(evs, ("*",))
+            return
+        if evs.mode == lib.MRC_API_EVS_GENERATED:
+            evs.entries = self._generated(evs)
+        if not evs.entries or UNPOPULATED in evs.entries:
+            raise RefusedError(errno.EINVAL, "the profile has EVs that are not populated")
+        named = dict.fromkeys(self._name_of(evs, ev) for ev in evs.entries)
+        self._select(evs, tuple(named))
+
+    def _select(self, evs: Evs, paths: tuple[str, ...]) -> None:
+        if evs.profile.settings.paths != paths:  # QPs may use it, if it stays as it was
+            evs.profile.modify(paths=paths)
+
+    def _generated(self, evs: Evs) -> list[Ev]:
+        """Those of the generated EVs that are paths of this host."""
+        planes = sorted({ev.plane for ev in self._names})
+        try:
+            made = generated(evs.fields, planes, 1 << 20)
+        except ValueError as error:
+            raise RefusedError(errno.EINVAL, str(error)) from error
+        found = [ev for ev in made if ev in self._names]
+        if not found:
+            raise RefusedError(errno.EINVAL, "no generated EV is a path of this host")
+        return found[: evs.count or MAX_EVS]
+
+    async def _set_states(self, evs: Evs, entries: Sequence[Any]) -> None:
+        for each in entries:
+            ev, state = ev_in(each.ev), int(each.state)
+            name = self._name_of(evs, ev)
+            if evs.mode != lib.MRC_API_EVS_AUTO and ev not in evs.entries:
+                raise RefusedError(errno.EINVAL, f"the profile has no EV {ev}")
+            if state == lib.MRC_API_EV_DENIED:
+                await evs.profile.deny(name)
+            elif state == lib.MRC_API_EV_GOOD:
+                if name in evs.profile.denied:
+                    await evs.profile.allow(name)
+            else:
+                text = "a controller denies EVs, or allows them; mrc finds those that are bad"
+                raise RefusedError(errno.EOPNOTSUPP, text)
+
+    def query(self, head: Any, given: Sequence[Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The fields of the answer, and of each of its entries."""
+        evs = self[int(head.id)]
+        wanted = list(evs.entries)
+        if int(head.op) == lib.MRC_API_EVS_QUERY_STATE and int(head.mask) & lib.MRC_API_EVS_OP:
+            wanted = [ev_in(each.ev) for each in given]
+        elif evs.mode == lib.MRC_API_EVS_AUTO:
+            wanted = list(self._names)[:MAX_EVS]
+        entries = [
+            {"ev": {"value": ev.value, "port": ev.plane}, "state": self._state(evs, ev)}
+            for ev in wanted
+        ]
+        answer = {
+            "id": int(head.id), "format": evs.format or 0, "mode": evs.mode,
+            "state": state_number(evs.profile.state), "n_evs": evs.count or len(wanted),
+            "min_active": evs.min_active, "events": evs.events, "n_entries": len(entries),
+            "n_fields": len(evs.fields), "vendor": evs.vendor,
+        }  # fmt: skip
+        return answer, entries
+
+    def _state(self, evs: Evs, ev: Ev) -> int:
+        name = self._names.get(ev)
+        return int(lib.MRC_API_EV_UNKNOWN) if name is None else evs.state_of(name, ev)
+
+
+def ev_in(found: Any) -> Ev:
+    """The EV of a `struct mrc_api_ev`."""
+    return Ev(int(found.port), bytes(found.value))
+
+
+# ---- Congestion control -------------------------------------------------------------------------
+
+
+class CcProfiles:
+    """The CC profiles of a host, by number."""
+
+    def __init__(self, profiles: Profiles[CcProfile]) -> None:
+        self._profiles = profiles
+        self._vendor: dict[int, bytes] = {}
+
+    def __getitem__(self, number: int) -> CcProfile:
+        if number not in self._vendor:
+            raise RefusedError(
+                errno.EINVAL, f"CC profile {number}: does not exist, move it to OFFLINE first"
+            )
+        return self._profiles[str(number)]
+
+    def modify(self, head: Any, algorithm: str) -> None:
+        """A call of mrc_ctl_modify_cc_profile."""
+        number, mask = int(head.id), int(head.mask)
+        if number not in self._vendor:
+            if not mask & lib.MRC_API_PROFILE_STATE or head.state != lib.MRC_API_OFFLINE:
+                _ = self[number]  # refuses
+            if len(self._vendor) >= MAX_PROFILES:
+                raise RefusedError(errno.ENOMEM, f"there are {MAX_PROFILES} CC profiles, the most")
+            self._profiles.add(CcProfile(str(number), CcSettings(CcKind.NSCC)))
+            self._vendor[number] = bytes(128)
+        profile = self._profiles[str(number)]
+
+        def change() -> None:
+            if mask & lib.MRC_API_CC_ALGORITHM and algorithm != ALGORITHM:
+                text = f"{algorithm!r:.40} is not known: {ALGORITHM} is"
+                raise RefusedError(errno.EOPNOTSUPP, text)
+            if mask & lib.MRC_API_CC_CONFIG:
+                profile.modify(parameters=parameters_of(head.config))
+            if mask & lib.MRC_API_PROFILE_VENDOR:
+                self._vendor[number] = bytes(head.vendor)
+
+        try:
+            moved(f"CC profile {number}", profile, head, change)
+        finally:
+            if profile.state is ProfileState.INIT:
+                self._profiles.destroy(profile)
+                del self._vendor[number]
+
+    def query(self, head: Any) -> dict[str, Any]:
+        """The fields of the answer."""
+        number = int(head.id)
+        profile = self[number]
+        return {
+            "id": number, "state": state_number(profile.state), "algorithm": ALGORITHM.encode(),
+            "config": config_of(profile.settings.parameters), "vendor": self._vendor[number],
+        }  # fmt: skip
+
+
+def parameters_of(config: Any) -> CcParameters:
+    """NSCC's parameters in our units."""
+
+    def whole(value: float, unit: float = 1) -> int:
+        if not math.isfinite(value) or not 0 <= value * unit < 1 << 32:
+            raise RefusedError(errno.EINVAL, f"{value:g} is out of range for NSCC")
+        return round(value * unit)
+
+    return CcParameters(
+        base_rtt_ns=int(config.base_rtt_ns),
+        target_delay_ns=int(config.target_delay_ns),
+        max_cwnd=int(config.max_cwnd),
+        fi=whole(config.fi),
+        eta=whole(config.eta),
+        adjust_period_threshold_ns=int(config.adjust_period_ns),
+        adjust_bytes_threshold=int(config.adjust_bytes),
+        qa_threshold_ns=int(config.quick_adapt_threshold),
+        qa_gate=int(config.quick_adapt_gate),
+        fi_scale=whole(config.fi_scale, _MILLION),
+        gamma=whole(config.gamma, _MILLION),
+        max_md_jump=whole(config.max_md_jump, _MILLION),
+        disable_qa=bool(config.disable_quick_adapt),
+    )
+
+
+def config_of(parameters: CcParameters) -> dict[str, Any]:
+    """The fields of a `struct mrc_api_nscc`."""
+    return {
+        "disable_quick_adapt": parameters.disable_qa,
+        "adjust_bytes": parameters.adjust_bytes_threshold,
+        "adjust_period_ns": parameters.adjust_period_threshold_ns,
+        "base_rtt_ns": parameters.base_rtt_ns,
+        "eta": float(parameters.eta),
+        "fi": float(parameters.fi),
+        "fi_scale": parameters.fi_scale / _MILLION,
+        "gamma": parameters.gamma / _MILLION,
+        "max_md_jump": parameters.max_md_jump / _MILLION,
+        "max_cwnd": parameters.max_cwnd,
+        "quick_adapt_gate": parameters.qa_gate,
+        "quick_adapt_threshold": parameters.qa_threshold_ns,
+        "target_delay_ns": parameters.target_delay_ns,
+    }

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rdma-core's own tests and programs, as Debian packages them, over libmrc."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .conftest import Agent
+
+TESTS = Path("/usr/share/doc/rdma-core/tests")
+# The device has WRITE only and one SGE, which some tests do not expect.
+EXPECTED = {
+    r"PyverbsRDMAError: Failed to post send. Errno: 95": "it sends",
+    r"ValueError: empty range for randrange\(\) \(1, 1, 0\)": "it halves max_sge, which is 1",
+}
+
+
+@pytest.mark.skipif(
+    not shutil.which("ibv_devinfo"), reason="needs ibv_devinfo: apt-get install ibverbs-utils"
+)
+def test_programs__show_the_device(agent: Agent) -> None:
+    code, out, err = agent.output("ibv_devices")
+    assert (code, err) == (0, "") and re.search(r"^\s+mrc0\s+[0-9a-f]{16}$", out, re.MULTILINE)
+    code, out, err = agent.output("ibv_devinfo", "-v", "-d", "mrc0")
+    assert (code, err) == (0, "")
+    assert "PORT_ACTIVE (4)" in out and "link_layer:\t\tEthernet" in out
+    assert "RoCE v2" in out and "max_sge:\t\t\t1" in out
+
+
+@pytest.mark.skipif(not TESTS.exists(), reason="needs its tests: apt-get install rdma-core")
+@pytest.mark.skipif(
+    not Path("/usr/lib/python3/dist-packages/pyverbs").exists(),
+    reason="needs pyverbs: apt-get install python3-pyverbs",
+)
+def test_rdma_core__passes_what_a_device_with_writes_can(agent: Agent, tmp_path: Path) -> None:
+    folder = tmp_path / "tests"
+    shutil.copytree(TESTS, folder)
+    for packed in folder.glob("*.gz"):
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+    _, _, log = agent.output(
+        "/usr/bin/python3", folder / "run_tests.py", "-v", "--dev", "mrc0", within=100,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert re.search(r"^Ran \d\d\d tests", log, re.MULTILINE), log
+    failures = log.split("=" * 70)[1:]
+    for failure in failures:
+        assert any(re.search(text, failure) for text in EXPECTED), failure
+    assert len(re.findall(r"\.\.\. ok$", log, re.MULTILINE)) >= 20
+    for test in (
+        "qp_ex_rc_rdma_write",
+        "qp_ex_rc_rdma_write_imm",
+        "qp_ex_rc_rdma_write_zero_length",
+    ):
+        assert re.search(rf"^test_{test} .*\.\.\. ok$", log, re.MULTILINE), test
