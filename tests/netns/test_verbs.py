@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from netns.processes import Hosts, Mrc
 from slowness import limit
+from verbs.building import LIBRARY, compiled
 
 from mrc.testbed.bed import Testbed
 
@@ -22,7 +23,7 @@ from .conftest import fresh_name
 pytestmark = [
     pytest.mark.usefixtures("healed"),
     pytest.mark.skipif(
-        not Path("mrc/lib/libmrc.so.1").exists(),
+        not LIBRARY.exists(),
         reason="libmrc is not built: apt-get install libibverbs-dev",
     ),
     pytest.mark.skipif(
@@ -174,6 +175,32 @@ def test_write_bw__a_fault_in_the_middle(
     bed.fail("plane:2", **fault)
     (row,) = result(ends)
     assert bits_per_second(row) > 0.85 * (PLANES - 1) * RATE_BPS, "three planes carry theirs"
+
+
+# ---- MRC's C interface for control -----------------------------------------------------------
+
+
+def test_control__every_function(hosts: Hosts, bed: Testbed, tmp_path: Path) -> None:
+    """Profiles, probes and events; a second program finds what the first one has set up."""
+    control = str(compiled(tmp_path) / "control")
+    server = hosts.start("h1", "run", "--", control, "serve")
+    deadline = time.monotonic() + limit(20)
+    while server.process.poll() is None and not listens(server.process.pid, 7000):
+        assert time.monotonic() < deadline, server.lines
+        time.sleep(0.01)
+    address = str(bed.shape.addresses.oob_ipv4(1).ip)
+    evs = [
+        f"{path.plane}:{''.join(f'{usid:04x}' for usid in path.usids)}"
+        for path in bed.shape.paths(0, 1)
+    ]
+    controller = hosts.start("h0", "run", "--", control, address, *evs)
+    assert controller.ends(0).splitlines() == [
+        "device and ports", "format", "explicit EVs", "other EVs", "congestion control", "probes",
+        "events",
+    ]  # fmt: skip
+    server.ends(0)
+    assert "libmrc: packets over UDP have no STEV: use an SRv6 or a UDP format" in controller.lines
+    assert hosts.start("h0", "run", "--", control, "look").ends(0) == "still there\n"
 
 
 # ---- Bad luck -------------------------------------------------------------------------------

@@ -14,11 +14,9 @@ from socket import create_server
 
 import pytest
 from slowness import limit
+from verbs.building import LIBRARY, ROOT, compiled
 
 from mrc.agent import door
-
-ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = ROOT / "mrc/lib/libmrc.so.1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -88,15 +86,4 @@ def agent() -> Iterator[Agent]:
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the C programs beside this file, compiled and linked with libmrc."""
-    folder = tmp_path_factory.mktemp("programs")
-    library = LIBRARY.parent
-    for source in sorted(Path(__file__).parent.glob("*.c")):
-        subprocess.run(
-            [
-                *("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"),
-                *(f"-I{ROOT}/csrc", str(source), "-o", str(folder / source.stem)),
-                *(f"-L{library}", "-lmrc", "-libverbs", f"-Wl,-rpath,{library}", "-pthread"),
-            ],
-            check=True,
-        )
-    return folder
+    return compiled(tmp_path_factory.mktemp("programs"))

@@ -9,8 +9,7 @@ from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
-
-from .conftest import LIBRARY, ROOT
+from verbs.building import LIBRARY, ROOT
 
 PUBLIC = re.compile(r"IBVERBS_1\.\d+")
 DATA, CONTROL = 27, 14

@@ -6,7 +6,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from .conftest import LIBRARY, Agent
+from verbs.building import LIBRARY
+
+from .conftest import Agent
 
 
 def test_data__every_function(agent: Agent, programs: Path) -> None:
