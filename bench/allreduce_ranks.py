@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,19 +29,21 @@ class Transport:
 
     name: str
     what: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    mptcp: bool = False
+    tcp: bool = True
 
     def variables(self) -> dict[str, str]:
         """The environment of the ranks."""
-        return {**self.environment, **({"LD_PRELOAD": library("mptcp")} if self.mptcp else {})}
+        if not self.tcp:
+            return {"GLOO_DEVICE_TRANSPORT": "MRC"}
+        found = {"GLOO_DEVICE_TRANSPORT": "TCP", "GLOO_SOCKET_IFNAME": "p1"}
+        found["LD_PRELOAD"] = library("sockets")
+        return found | ({"BENCH_MPTCP": "1"} if self.name == "MPTCP" else {})
 
 
-_ONE_PATH = {"GLOO_DEVICE_TRANSPORT": "TCP", "GLOO_SOCKET_IFNAME": "p1"}
 TRANSPORTS = (
-    Transport("mrc", "all planes", {"GLOO_DEVICE_TRANSPORT": "MRC"}),
-    Transport("TCP", "one path, in plane 1", _ONE_PATH),
-    Transport("MPTCP", "a subflow a plane", _ONE_PATH, mptcp=True),
+    Transport("mrc", "all planes", tcp=False),
+    Transport("TCP", "one path, in plane 1; cubic"),
+    Transport("MPTCP", "a subflow a plane; cubic"),
 )
 
 

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A library to preload: the TCP sockets of a program that knows only TCP become MPTCP sockets, with
-   subflows between all announced addresses. */
+/* A library to preload into programs that know only TCP. Their sockets use cubic, Linux's default,
+   whatever the default of this machine is. Where $BENCH_MPTCP is set, they become MPTCP sockets,
+   with subflows between all announced addresses. */
 #define _GNU_SOURCE 1
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,9 +19,11 @@ static struct in6_addr asked[MAX_FDS]; /* the address that the program has bound
 int socket(int domain, int type, int protocol) {
   const int kind = type & ~(SOCK_CLOEXEC | SOCK_NONBLOCK);
   const bool tcp = kind == SOCK_STREAM && (protocol == 0 || protocol == IPPROTO_TCP);
-  if (tcp && (domain == AF_INET || domain == AF_INET6)) protocol = IPPROTO_MPTCP;
+  const bool ours = tcp && (domain == AF_INET || domain == AF_INET6);
+  if (ours && getenv("BENCH_MPTCP")) protocol = IPPROTO_MPTCP;
   const int fd = (int)syscall(SYS_socket, domain, type, protocol);
   if (fd >= 0 && fd < MAX_FDS) asked[fd] = in6addr_any;
+  if (fd >= 0 && ours && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) != 0) abort();
   return fd;
 }
 
