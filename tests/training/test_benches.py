@@ -32,7 +32,7 @@ def run(tmp_path: Path, name: str, *options: str) -> dict[str, Any]:
 
 
 def test_allreduce__quick(tmp_path: Path) -> None:
-    """The ranks check their sums. One path has a quarter of the planes, and MPTCP more than that."""
+    """The ranks check their sums. One path has a quarter of the planes, MPTCP has more."""
     result = run(tmp_path, "allreduce", "--quick", "--only", "500mbit", "--ranks", "2",
                  "--size", "4096", "--size", "16777216")  # fmt: skip
     (bed,) = result["beds"]
