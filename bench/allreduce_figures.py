@@ -41,13 +41,13 @@ def quantile(ordered: Sequence[int], thousandth: int) -> int:
 
 def metrics(size: int, ranks: int, raw: Mapping[str, Any]) -> Metrics:
     """Metrics of one measurement. CPU time is that of all ranks, for each GB that crosses the
-    fabric.
+    fabric. It includes the operations before the first that was timed.
     """
     ordered = sorted(raw["ns"])
-    sent_bytes = size * len(ordered) * bus_share(ranks)  # of each rank
-    gigabytes = sent_bytes * ranks / 1e9
+    sent_bytes = size * bus_share(ranks)  # by each rank in one operation
+    gigabytes = sent_bytes * raw["operations"] * ranks / 1e9
     return {
-        "bus_bits_per_second": 8e9 * sent_bytes / sum(ordered),
+        "bus_bits_per_second": 8e9 * sent_bytes * len(ordered) / sum(ordered),
         "p50_ns": quantile(ordered, 500),
         "p99_ns": quantile(ordered, 990),
         "cpu_seconds_per_gb": raw["cpu_ns"] / 1e9 / gigabytes,

@@ -94,10 +94,10 @@ class Ranks:
     def reduce(self, size: int, count: int) -> dict[str, Any]:
         """The times of rank 0, and the CPU time of all ranks."""
         before = self._cpu_ns(), sum(core_ns())
-        times = self._run("reduce", size, count)[0]["ns"]
+        answer = self._run("reduce", size, count)[0]
         after = self._cpu_ns(), sum(core_ns())
         cpu, cores = (now - then for then, now in zip(before, after, strict=True))
-        return {"ns": times, "cpu_ns": cpu, "core_ns": cores}
+        return {**answer, "cpu_ns": cpu, "core_ns": cores}
 
     def _run(self, *job: object) -> Sequence[dict[str, Any]]:
         for end in self._ends:
