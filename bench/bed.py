@@ -26,18 +26,19 @@ _TCP_OVERHEAD = 40 + 40 + 32  # outer and inner IPv6, TCP with timestamps
 
 
 class Bed:
-    """Two hosts. They are up while the context manager is open."""
+    """Two hosts, or more. They are up while the context manager is open."""
 
     def __init__(
         self, name: str, *, planes: int, t1: int, rate: str, mtu: int, delay_ns: int = 0,
-        pinned: bool = True,
+        pinned: bool = True, hosts: int = 2,
     ) -> None:  # fmt: skip
         """`delay_ns` applies to every link. A fabric with a delay is emulated."""
         self.testbed = Testbed(
-            name, hosts=2, planes=planes, t1=t1, rate=rate, mtu=mtu, delay_ns=delay_ns,
+            name, hosts=hosts, planes=planes, t1=t1, rate=rate, mtu=mtu, delay_ns=delay_ns,
             fabric=Fabric.EMULATED if delay_ns else Fabric.KERNEL,
         )  # fmt: skip
         self.round_trip_ns = 2 * _LINKS * delay_ns  # sum of the delays of the links
+        self.hosts = range(hosts)
         self.planes = planes
         self.mtu = mtu
         self.rate = rate
@@ -49,7 +50,7 @@ class Bed:
     def __enter__(self) -> Bed:
         self.testbed.up()
         try:
-            for host in HOSTS:
+            for host in self.hosts:
                 enlarge_buffers(self.testbed, host)
                 self.testbed.prepare_mptcp(f"h{host}")
         except BaseException:

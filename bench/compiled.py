@@ -13,3 +13,8 @@ _HERE = Path(__file__).resolve().parent
 def program(name: str) -> str:
     """The path of a compiled end."""
     return str(cbuild.program(_HERE / f"{name}.c", cbuild.SHIPPED, [_HERE / "job.c"]))
+
+
+def library(name: str) -> str:
+    """The path of a compiled library."""
+    return str(cbuild.shared_library([_HERE / f"{name}.c"], f"bench-{name}"))

@@ -152,12 +152,12 @@ def stop(*processes: subprocess.Popen[str]) -> None:
 def cpu_ns(pids: Sequence[Sequence[int]]) -> list[int]:
     """CPU time of each side so far: its processes, and the softirq thread of its core."""
     return [
-        sum(_run_ns(pid) for pid in (*side, *_softirq_pids(core(host))))
+        sum(run_ns(pid) for pid in (*side, *softirq_pids(core(host))))
         for host, side in zip(HOSTS, pids, strict=True)
     ]
 
 
-def _run_ns(pid: int) -> int:
+def run_ns(pid: int) -> int:
     """CPU time of all threads of a process, including interrupts during it."""
     total = 0
     for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -181,7 +181,7 @@ def core_ns() -> list[int]:
 
 
 @cache
-def _softirq_pids(number: int) -> tuple[int, ...]:
+def softirq_pids(number: int) -> tuple[int, ...]:
     found = []
     for path in Path("/proc").glob("[0-9]*/comm"):
         try:

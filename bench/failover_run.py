@@ -276,16 +276,16 @@ def run(contender: Contender, scenario: Scenario, note: Callable[[str], None]) -
     with ExitStack() as stack:
         stack.callback(contender.close)
         contender.start(scenario.seconds + _SPARE_SECONDS)
-        zero, stolen = _first_traffic(bed), _stolen_seconds()
-        events, took = _let_happen(bed, scenario, zero, note)
+        zero, stolen = _first_traffic(bed), stolen_seconds()
+        events, took = let_happen(bed, scenario, zero, note)
         time.sleep(max(0.0, zero + scenario.seconds - time.monotonic()))
-        stolen = _stolen_seconds() - stolen
+        stolen = stolen_seconds() - stolen
         seen = contender.finish()
     found = document(contender, scenario, events, seen, zero)
     return found | {"changes_took_seconds": took, "stolen_cpu_seconds": stolen}
 
 
-def _stolen_seconds() -> float:
+def stolen_seconds() -> float:
     """CPU time that a hypervisor has withheld from this machine so far, over all cores."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return int(words[8]) / os.sysconf("SC_CLK_TCK")
@@ -301,7 +301,7 @@ def _first_traffic(bed: Bed) -> float:
     return time.monotonic()
 
 
-def _let_happen(
+def let_happen(
     bed: Bed, scenario: Scenario, zero: float, note: Callable[[str], None]
 ) -> tuple[list[Event], list[float]]:
     """Makes every change at its time. Returns the events with the actual times, and the seconds
@@ -330,12 +330,13 @@ def _let_happen(
 
 
 def _change(bed: Bed, events: list[Event], begins: bool, ready: Callable[[], None]) -> None:
-    """Begins one fault, ends one fault, or ends all faults."""
+    """Begins faults one right after the other, ends one fault, or ends all faults."""
     if begins:
-        (event,) = events
-        target = parse_target(event.target, bed.testbed.shape)
-        mode = Mode.DOWN if event.mode == DOWN else Mode.SILENT
-        bed.testbed.set_fault(target, Fault(mode, event.loss, rate_share=event.rate), ready)
+        for number, event in enumerate(events):
+            target = parse_target(event.target, bed.testbed.shape)
+            mode = Mode.DOWN if event.mode == DOWN else Mode.SILENT
+            fault = Fault(mode, event.loss, rate_share=event.rate)
+            bed.testbed.set_fault(target, fault, ready if number == 0 else None)
     else:
         bed.testbed.heal(events[0].target if len(events) == 1 else "all", ready)
 

@@ -32,7 +32,7 @@ NAME = "train"
 PLANE = "plane:2"
 
 
-def train() -> None:
+def train(steps: int = STEPS) -> None:
     """The training script. It knows nothing of mrc."""
     torch: Any = import_module("torch")
     dist: Any = import_module("torch.distributed")
@@ -44,7 +44,7 @@ def train() -> None:
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     generator = torch.Generator().manual_seed(dist.get_rank())
-    for step in range(STEPS):
+    for step in range(steps):
         x = torch.randn(16, WIDTH, generator=generator)
         began = time.monotonic()
         optimizer.zero_grad()

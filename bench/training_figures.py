@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The faults of `bench/training`, and the figures and checks of its steps. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from checks import Check
+from failover_scenario import DOWN, LOSS, SILENT, SLOW, Event, Scenario
+
+from mrc.cli.output import format_table
+
+LONGEST = 3.0  # a step may take so many medians of the time before the first fault
+SLACK = 1.1  # of the median while planes are away, beyond their share of the rate
+
+Run = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A part of the time: a fault, or a healthy time with an empty name."""
+
+    name: str
+    begin: float
+    end: float
+    planes: float  # a slow plane counts with its remaining share
+
+
+def _one(name: str, at: float, until: float, mode: str = SILENT, **more: Any) -> Event:
+    return Event(name, "link:h0.1" if mode == DOWN else "plane:1", 1, at, until, mode, **more)
+
+
+_FLAPS = tuple(_one("plane 1 flaps", at, at + 0.5) for at in (24.0, 25.0, 26.0, 27.0))
+STORY = Scenario(
+    "training",
+    "One or two planes fail in every way while a model is trained",
+    (
+        _one("plane 1 silent", 4, 8),
+        _one("plane 1 at 10%", 11, 15, SLOW, loss=0.0, rate=0.1),
+        _one("two planes silent", 18, 21),
+        replace(_one("two planes silent", 18, 21), target="plane:2", plane=2),
+        *_FLAPS,
+        _one("20% loss", 30, 33, LOSS, loss=0.2),
+        _one("link down", 36, 38, DOWN),
+    ),
+    40,
+)
+
+
+def chapters(events: Sequence[Event], seconds: float, planes: int) -> list[Chapter]:
+    """The time in parts. Events of one name form one chapter."""
+    found, now = [], 0.0
+    for name in dict.fromkeys(event.name for event in events):
+        same = [event for event in events if event.name == name]
+        begin, end = min(event.at for event in same), max(event.until for event in same)
+        away = {event.plane: 1 - event.rate for event in same}
+        found += [
+            Chapter("", now, begin, planes),
+            Chapter(name, begin, end, planes - sum(away.values())),
+        ]
+        now = end
+    return [*found, Chapter("", now, seconds, planes)]
+
+
+def spans_of(
+    ended: Sequence[float], seconds: Sequence[float], zero: float, until: float
+) -> list[tuple[float, float]]:
+    """Begin and length of each step, in seconds since `zero`. The last one has no end yet.
+
+    `ended` also has the end of the step before the first.
+    """
+    found = [(end - zero - took, took) for end, took in zip(ended[1:], seconds, strict=True)]
+    found = [(begin, took) for begin, took in found if begin + took <= until]
+    last = sum(found[-1]) if found else ended[0] - zero
+    return [*found, (last, until - last)]
+
+
+def figures(steps: Sequence[Sequence[float]], parts: Sequence[Chapter]) -> list[dict[str, Any]]:
+    """Number, median and longest of the steps of each chapter; `steps` has begin and length.
+
+    The median is that of the steps which begin in the chapter. The longest step may have begun
+    earlier, as long as it lasted into the chapter.
+    """
+    found = []
+    for part in parts:
+        begun = [length for begin, length in steps if part.begin <= begin < part.end]
+        met = [y for x, y in steps if x < part.end and x + y > part.begin]
+        found.append({
+            "name": part.name, "begin_seconds": part.begin, "end_seconds": part.end,
+            "planes": part.planes, "steps": len(begun),
+            "median_seconds": median(begun) if begun else None,
+            "longest_seconds": max(met, default=None),
+        })  # fmt: skip
+    return found
+
+
+def checks(run: Run, planes: int) -> Iterator[Check]:
+    """The targets of mrc: no long step, and no slower than the planes that are left."""
+    first, *rest = run["chapters"]
+    usual = first["median_seconds"]
+    for part in rest:
+        name = part["name"] or f"healthy from {part['begin_seconds']:.0f} s on"
+        longest = part["longest_seconds"] / usual
+        yield Check(f"{name}: longest step, of the first median", longest, "<=", LONGEST)
+        if part["name"] and part["planes"] < planes:
+            share = part["median_seconds"] / usual * part["planes"] / planes
+            yield Check(f"{name}: median step, of what the planes left allow", share, "<=", SLACK)
+
+
+def middle(runs: Sequence[Run]) -> Run:
+    """The run to show: the one with the median number of steps."""
+    return sorted(runs, key=lambda run: len(run["steps"]))[len(runs) // 2]
+
+
+def same_losses(runs: Sequence[Run]) -> bool:
+    """Whether all contenders computed the same losses, to the bit, as far as each came."""
+    shortest = min(len(run["losses"]) for run in runs)
+    return len({tuple(run["losses"][:shortest]) for run in runs}) == 1
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Median and longest step of each contender in each chapter, in ms."""
+    head = ("median; longest step, ms", *(run["contender"] for run in runs))
+    lines = []
+    for parts in zip(*(run["chapters"] for run in runs), strict=True):
+        begin, end = (round(parts[0][name]) for name in ("begin_seconds", "end_seconds"))
+        name = parts[0]["name"] or "all planes"
+        lines.append((f"{begin:2} to {end:2} s: {name}", *map(_cell, parts)))
+    return format_table(head, lines)
+
+
+def _cell(part: Mapping[str, Any]) -> str:
+    usual, longest = (
+        "none" if seconds is None else f"{seconds * 1e3:.0f}"
+        for seconds in (part["median_seconds"], part["longest_seconds"])
+    )  # fmt: skip
+    return f"{usual}; {longest}"
