@@ -67,7 +67,7 @@ def examine() -> list[Finding]:
     """All findings, the most important first. Takes about a second and leaves nothing behind."""
     return [
         _point_to_point(), _kernel(), _segments(), *_buffers(), _processors(), _crc(),
-        _sealing(), *_packages(), _real_time(), _mptcp(), *_namespaces(), *_programs(),
+        _sealing(), _verbs(), *_packages(), _real_time(), _mptcp(), *_namespaces(), *_programs(),
     ]  # fmt: skip
 
 
@@ -183,6 +183,19 @@ def _sealing() -> Finding:
         f"apt-get install libipsec-mb1, in the version that mrc was built with{forced}",
     )
     return _finding("sealed packets", library == "IPsec-MB" or not x86, library, needs)
+
+
+def _verbs() -> Finding:
+    """The library for programs in C, and the device that they see."""
+    built = (Path(__file__).resolve().parent.parent / "lib/libmrc.so.1").exists()
+    sockets = Path("/proc/net/unix").read_text()
+    agent = "an agent runs" if re.search(r"@mrc-agent$", sockets, re.MULTILINE) else "no agent runs"
+    needs = (
+        State.LIMITED,
+        "no mrc run: programs for RDMA verbs cannot use mrc",
+        "apt-get install libibverbs-dev, then rebuild mrc",
+    )
+    return _finding("libmrc", built, f"device mrc0; {agent}" if built else "not built", needs)
 
 
 def _packages() -> Iterator[Finding]:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import platform
+import re
 
 import pytest
 from printed import printed
+from verbs.building import LIBRARY
 
 from mrc.binding import native
 from mrc.cli.doctor import line, summary
@@ -100,3 +102,9 @@ def test_examine__what_is_not_good_comes_with_consequence_and_remedy(
     for name in everything:
         assert found[name].state is not State.OK
         assert found[name].consequence and found[name].remedy
+
+
+def test_verbs__is_one_of_the_findings() -> None:
+    (found,) = (each for each in host.examine() if each.name == "libmrc")
+    assert found.state is (State.OK if LIBRARY.exists() else State.LIMITED)
+    assert re.search("agent runs|not built", found.found)
