@@ -258,3 +258,4 @@ class AgentFunction(IntEnum):
     QUERY_CC = 6
     WATCH_EVS = 7
     PROBE = 8
+    PROFILES = 9

@@ -60,8 +60,9 @@ enum mrc_agent_function {
   MRC_AGENT_MODIFY_CC,         /* struct mrc_agent_cc; nothing */
   MRC_AGENT_QUERY_CC,          /* struct mrc_agent_cc; the same */
   MRC_AGENT_WATCH_EVS,         /* nothing: from now on EV_EVENTs come */
-  MRC_AGENT_PROBE              /* struct mrc_agent_probe, then struct mrc_agent_probed[];
+  MRC_AGENT_PROBE,             /* struct mrc_agent_probe, then struct mrc_agent_probed[];
                                   struct mrc_api_answer[] */
+  MRC_AGENT_PROFILES           /* nothing; JSON. A visitor may ask this instead of ATTACH */
 };
 
 /* A profile of formats of EVs. `mask` of all three: MRC_API_PROFILE_* and what its kind adds. */

@@ -9,7 +9,10 @@ import logging
 import socket
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Self
+
+import msgspec
 
 from mrc.agent import door
 from mrc.agent.control import Control
@@ -17,7 +20,7 @@ from mrc.agent.door import Visitor
 from mrc.agent.listener import AgentListener
 from mrc.agent.numbers import Numbers
 from mrc.agent.profiles import RefusedError
-from mrc.agent.program import Program
+from mrc.agent.program import ATTACH_SECONDS, Program
 from mrc.agent.wanted import Wanted
 from mrc.aio.context import OOB_PORT
 from mrc.aio.local import Local
@@ -26,9 +29,11 @@ from mrc.binding import steering
 from mrc.binding.verbs import random_qpn
 from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile
-from mrc.enums import AgentKind
+from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import MrcError, StateError
 from mrc.observe.context import Context
+from mrc.results.agent import CcProfileRow, EvProfileRow
+from mrc.results.agent import Profiles as ProfileRows
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.agent")
@@ -37,6 +42,7 @@ EXCHANGE_SECONDS = 30.0  # for a program to move its QP to RTR after its peer ha
 _PROBE_SECONDS = 3.0  # to connect to another agent
 _DIALLING = 32  # exchanges that this host begins and that run at one time
 _MOST_PROGRAMS = 256
+_MOST_ROWS, _MOST_PATHS = 256, 16  # in one answer
 
 
 def configured(config: ContextConfig) -> ContextConfig:
@@ -103,6 +109,28 @@ class Agent(Context):
         """A QP of the agent itself, for probes."""
         return await self._connect(host, self.port, self._terms(None, None, None), _PROBE_SECONDS)
 
+    def rows(self) -> ProfileRows:
+        """The profiles, for `mrc agent profiles`."""
+        local = self._opened()
+        evs = islice(local.ev_profiles.values(), _MOST_ROWS)
+        ccs = islice(local.cc_profiles.values(), _MOST_ROWS)
+        return ProfileRows(
+            ev_profiles=tuple(
+                EvProfileRow(
+                    name=each.name, state=each.state.name, qps=each.qps,
+                    paths=each.settings.paths[:_MOST_PATHS], denied=each.denied[:_MOST_PATHS],
+                )
+                for each in evs
+            ),
+            cc_profiles=tuple(
+                CcProfileRow(
+                    name=each.name, state=each.state.name, qps=each.qps,
+                    kind=each.settings.kind.name,
+                )
+                for each in ccs
+            ),
+        )  # fmt: skip
+
     # ---- Serving --------------------------------------------------------------------------
 
     async def serve(self, opened: socket.socket, host: str | None = None) -> None:
@@ -156,6 +184,14 @@ class Agent(Context):
     async def _attach(self, program: Program, connection: socket.socket, visitor: Visitor) -> None:
         """Serves a program until it ends."""
         try:
+            async with asyncio.timeout(ATTACH_SECONDS):
+                first = await program.receive()
+            if first.kind is AgentKind.REQUEST and first.value == AgentFunction.PROFILES:
+                body = msgspec.json.encode(self.rows())
+                connection.send(steering.pack(AgentKind.ANSWER, 0, first.cookie, body))
+                connection.close()
+                return
+            program.first = first
             await program.__aenter__()
         except (MrcError, OSError) as error:
             if isinstance(error, ConnectionError):

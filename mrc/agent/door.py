@@ -16,11 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from mrc.binding import steering
+from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
+from mrc.results.agent import Profiles
 
 ENVIRONMENT = "MRC_AGENT"
 DEFAULT = "@mrc-agent"
 _BACKLOG = 64
+_ANSWER_SECONDS = 5.0
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
@@ -70,6 +76,23 @@ def is_open(name: str) -> bool:
         except OSError:
             return False
     return True
+
+
+def profiles(name: str) -> Profiles:
+    """The profiles of the agent that listens there; raises ConfigError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.settimeout(_ANSWER_SECONDS)
+        try:
+            asking.connect(address_of(name))
+            asking.send(steering.pack(AgentKind.REQUEST, AgentFunction.PROFILES))
+            packet = asking.recv(steering.MAX_FRAME)
+        except OSError as error:
+            text = f"no agent answers at socket {name}: start it with mrc agent"
+            raise ConfigError(text) from error
+    frame = steering.unpack(packet)
+    if frame.kind is AgentKind.REFUSED:
+        raise ConfigError(frame.body.decode(errors="replace"))
+    return msgspec.json.decode(frame.body, type=Profiles)
 
 
 def _remove_dead(path: str) -> None:

@@ -13,14 +13,13 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from mrc.agent import device
-from mrc.agent.control import Control
 from mrc.agent.door import Visitor
 from mrc.agent.end import LostChannel, ProgramEnd
+from mrc.agent.host import Host
 from mrc.agent.note import note_of, read_note
-from mrc.agent.numbers import Numbers
 from mrc.agent.wanted import Wanted, wanted_of
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
@@ -30,7 +29,6 @@ from mrc.binding import steering
 from mrc.binding.device import configuration
 from mrc.binding.native import CData
 from mrc.binding.steering import Frame, SteeredEngine, read_struct, struct_bytes, text_of
-from mrc.control.profiles import CcProfile, EvProfile
 from mrc.datapath.dispatch import Dispatcher
 from mrc.datapath.links import Links, finder
 from mrc.enums import AgentKind, QpState
@@ -48,7 +46,7 @@ from mrc.tasks import cancelled
 logger = logging.getLogger("mrc.agent")
 
 RESUME = "resume"  # message: the agent of a connected QP looks for the peer's agent
-_ATTACH_SECONDS = 5.0
+ATTACH_SECONDS = 5.0
 _OPEN_TRIES = 5  # an interface may disappear between its listing and the opening of its sockets
 _GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
 _MOST_QPS = 4096
@@ -57,26 +55,6 @@ _MOST_CALLS = 1024  # of peers for QPs that the program has not moved to RTR
 _FIRST_PAUSE_SECONDS = 0.1  # between attempts to find a peer's agent again
 _LONGEST_PAUSE_SECONDS = 2.0
 _RESUME_SECONDS = 120.0
-
-
-class Host(Protocol):
-    """What the programs of a host share: their agent."""
-
-    port: int
-    """TCP port of all agents"""
-    numbers: Numbers[Program]
-    dialling: asyncio.Semaphore
-    """limits the exchanges that run at one time"""
-
-    @property
-    def local(self) -> Local:
-        """The state of the agent's own Context."""
-
-    def profiles(self, wanted: Wanted) -> tuple[EvProfile, CcProfile]:
-        """The profiles of a QP; raises StateError."""
-
-    control: Control
-    """what the programs control together"""
 
 
 @dataclass(slots=True)
@@ -103,6 +81,8 @@ class Program(Context):
         self._others: set[asyncio.Task[None]] = set()
         self._resumed: list[tuple[Wanted, bytes]] = []
         self._gids: list[IpAddress] = []
+        self.first: Frame
+        """the first frame of the program"""
         self.gone = asyncio.Event()
         """the program has ended, or broken the protocol"""
         super().__init__(host.local.config)
@@ -121,8 +101,8 @@ class Program(Context):
         """Lets the program open its engine; raises ProtocolError, PathError, TimeoutError."""
         loop = asyncio.get_running_loop()
         shared = self._host.local
-        async with asyncio.timeout(_ATTACH_SECONDS):
-            first = await self._receive(AgentKind.ATTACH)
+        async with asyncio.timeout(ATTACH_SECONDS):
+            first = _checked(self.first, AgentKind.ATTACH)
             attach, _ = read_struct("mrc_agent_attach", first.body)
             sizes = (attach.command_bytes, attach.event_bytes, attach.config_bytes)
             if attach.version != steering.VERSION or sizes != steering.layout():
@@ -158,15 +138,16 @@ class Program(Context):
             rng=random.Random(secrets.randbits(64)),
         )
 
-    async def _receive(self, kind: AgentKind) -> Frame:
+    async def receive(self) -> Frame:
+        """The next frame, before the engine is there; ConnectionResetError, ProtocolError."""
         loop = asyncio.get_running_loop()
         packet = await loop.sock_recv(self._connection, steering.MAX_FRAME)
         if not packet:
             raise ConnectionResetError("the program has ended")
-        frame = steering.unpack(packet)
-        if frame.kind is not kind:
-            raise ProtocolError(f"the program sent {frame.kind.name} instead of {kind.name}")
-        return frame
+        return steering.unpack(packet)
+
+    async def _receive(self, kind: AgentKind) -> Frame:
+        return _checked(await self.receive(), kind)
 
     async def _send(self, kind: AgentKind, body: bytes) -> None:
         packet = steering.pack(kind, body=body)
@@ -497,3 +478,10 @@ class Program(Context):
         with suppress(StateError):
             await self._opened().dispatcher.close()
         await self._close(orderly=False)
+
+
+def _checked(frame: Frame, kind: AgentKind) -> Frame:
+    """The frame, if it is of this kind; raises ProtocolError."""
+    if frame.kind is not kind:
+        raise ProtocolError(f"the program sent {frame.kind.name} instead of {kind.name}")
+    return frame

@@ -13,9 +13,11 @@ from mrc.agent.agent import Agent
 from mrc.cli import endpoint, trust, views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import seconds_argument
+from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
+from mrc.results.agent import Profiles
 
 HELP = "serve programs written for MRC's C interface or for RDMA verbs"
 EXAMPLES = """\
@@ -24,10 +26,16 @@ examples:
   mrc agent --group rdma               and those of the group rdma
   mrc agent --secret cluster.key       with hosts that have the same secret
   mrc run -- ib_write_bw -d mrc0       start a program (and an agent if none runs)
+  mrc agent profiles                   the EV and CC profiles of the agent that runs
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", nargs="?", choices=["profiles"],
+        help="profiles: show those of the agent that runs [be the agent]",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="profiles: print JSON on stdout")
     add_options(parser)
     parser.add_argument(
         "--group", metavar="NAME",
@@ -56,7 +64,11 @@ def add_options(parser: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    out = Output(args.prog, as_json=False, quiet=args.quiet, verbose=args.verbose)
+    out = Output(args.prog, as_json=args.json, quiet=args.quiet, verbose=args.verbose)
+    if args.what == "profiles":
+        return _show(door.profiles(door.name_of(os.environ)), out)
+    if args.json:
+        raise UsageError(args.prog, "--json: only with profiles")
     group = None if args.group is None else door.group_number(args.group)
     config = ContextConfig(
         **endpoint.settings(args), **trust.listening(args, out, asks=False), **views.settings(args)
@@ -93,3 +105,16 @@ async def _until_idle(agent: Agent, serving: asyncio.Future[None], seconds: floa
     finally:
         serving.cancel()
         await asyncio.wait([serving])
+
+
+def _show(found: Profiles, out: Output) -> int:
+    """Prints the profiles as tables."""
+    out.text("EV profile      state     QPs  paths")
+    for ev in found.ev_profiles:
+        denied = f"; denied: {' '.join(ev.denied)}" if ev.denied else ""
+        out.text(f"{ev.name:15} {ev.state:8} {ev.qps:4}  {' '.join(ev.paths)}{denied}")
+    out.text("\nCC profile      state     QPs  congestion control")
+    for cc in found.cc_profiles:
+        out.text(f"{cc.name:15} {cc.state:8} {cc.qps:4}  {cc.kind}")
+    out.result(found)
+    return 0

@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sim run": ("sim.Experiment",),
     "sim report": ("sim.Report",),
     "doctor": ("doctor.Doctor",),
+    "agent": ("agent.Profiles",),
 }  # fmt: skip
 """The results of each command, by their place in `mrc.results`. Every command may print a Failure
 instead."""

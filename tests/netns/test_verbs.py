@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from netns.processes import Hosts, Mrc
+from printed import printed
 from slowness import limit
 from verbs.building import LIBRARY, compiled
 
@@ -189,11 +190,11 @@ def test_control__every_function(hosts: Hosts, bed: Testbed, tmp_path: Path) -> 
         assert time.monotonic() < deadline, server.lines
         time.sleep(0.01)
     address = str(bed.shape.addresses.oob_ipv4(1).ip)
-    evs = [
+    words = [
         f"{path.plane}:{''.join(f'{usid:04x}' for usid in path.usids)}"
         for path in bed.shape.paths(0, 1)
     ]
-    controller = hosts.start("h0", "run", "--", control, address, *evs)
+    controller = hosts.start("h0", "run", "--", control, address, *words)
     assert controller.ends(0).splitlines() == [
         "device and ports", "format", "explicit EVs", "other EVs", "congestion control", "probes",
         "events",
@@ -201,6 +202,13 @@ def test_control__every_function(hosts: Hosts, bed: Testbed, tmp_path: Path) -> 
     server.ends(0)
     assert "libmrc: packets over UDP have no STEV: use an SRv6 or a UDP format" in controller.lines
     assert hosts.start("h0", "run", "--", control, "look").ends(0) == "still there\n"
+    shown = printed("agent", hosts.start("h0", "agent", "profiles", "--json").ends(0))
+    evs = {each["name"]: each for each in shown["ev_profiles"]}
+    assert list(evs) == ["default", "7", "8"] and evs["7"]["state"] == "ONLINE"
+    assert set(evs["7"]["paths"]) == {path.name for path in bed.shape.paths(0, 1)}
+    assert [each["name"] for each in shown["cc_profiles"]] == ["default", "3"]
+    table = hosts.start("h0", "agent", "profiles").ends(0)
+    assert re.search(r"^7 +ONLINE +0  t1:1.0 t1:1.1", table, re.MULTILINE)
 
 
 # ---- Bad luck -------------------------------------------------------------------------------
