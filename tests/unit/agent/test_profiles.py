@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles by number: their states, and what is refused. No program and no network."""
+
+from __future__ import annotations
+
+import errno
+import math
+from typing import Any
+
+import pytest
+
+from mrc.agent.ev_values import Ev
+from mrc.agent.profiles import (
+    CcProfiles,
+    EvProfiles,
+    Formats,
+    RefusedError,
+    config_of,
+    parameters_of,
+)
+from mrc.binding.native import ffi, lib
+from mrc.control.profiles import (
+    CcProfile,
+    CcSettings,
+    EvProfile,
+    EvSelection,
+    Profiles,
+    ProfileState,
+)
+from mrc.enums import CcKind
+from mrc.errors import InUseError
+
+STATE, MODE = int(lib.MRC_API_PROFILE_STATE), int(lib.MRC_API_EVS_MODE)
+PATHS = {
+    Ev(plane, bytes([t1]) + bytes(31)): f"t1:{plane}.{t1}" for plane in (1, 2) for t1 in (0, 1)
+}
+ALL = tuple(PATHS)
+
+
+def evs(**fields: Any) -> Any:
+    return ffi.new("struct mrc_agent_evs *", fields)
+
+
+def entry(old: Ev, new: Ev | None = None, state: int = 0, flags: int = 0) -> Any:
+    fields = {"ev": {"value": old.value, "port": old.plane}, "state": state, "flags": flags}
+    if new is not None:
+        fields["new_ev"] = {"value": new.value, "port": new.plane}
+    return ffi.new("struct mrc_api_ev_entry *", fields)
+
+
+@pytest.fixture
+def formats() -> Formats:
+    made = Formats()
+    fields = {
+        "id": 1, "mask": STATE | lib.MRC_API_FORMAT_MODE | lib.MRC_API_FORMAT_OP,
+        "state": lib.MRC_API_OFFLINE, "mode": lib.MRC_API_FORMAT_SRV6, "n_fields": 1, "bits": [8],
+    }  # fmt: skip
+    made.modify(ffi.new("struct mrc_agent_format *", fields))
+    online = {"id": 1, "mask": STATE, "state": lib.MRC_API_ONLINE}
+    made.modify(ffi.new("struct mrc_agent_format *", online))
+    return made
+
+
+@pytest.fixture
+def profiles(formats: Formats) -> EvProfiles:
+    return EvProfiles(Profiles(EvProfile("default", EvSelection())), formats, PATHS)
+
+
+async def explicit(profiles: EvProfiles, *chosen: Ev) -> None:
+    mask = STATE | MODE | lib.MRC_API_EVS_FORMAT | lib.MRC_API_EVS_COUNT
+    head = evs(
+        id=7, mask=mask, state=lib.MRC_API_OFFLINE, mode=lib.MRC_API_EVS_EXPLICIT, format=1,
+        n_evs=len(chosen),
+    )  # fmt: skip
+    await profiles.modify(head, [], [])
+    replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
+    nothing = Ev(0, bytes(32))
+    await profiles.modify(replace, [entry(nothing, each) for each in chosen], [])
+
+
+async def move(profiles: EvProfiles, state: int, number: int = 7) -> None:
+    await profiles.modify(evs(id=number, mask=STATE, state=state), [], [])
+
+
+async def refused(number: int, awaitable: Any) -> str:
+    with pytest.raises(RefusedError) as raised:
+        await awaitable
+    assert raised.value.number == number
+    return str(raised.value)
+
+
+async def test_explicit__selects_its_paths(profiles: EvProfiles) -> None:
+    await explicit(profiles, ALL[3], ALL[0])
+    await move(profiles, lib.MRC_API_ONLINE)
+    found = profiles[7]
+    assert found.profile.settings.paths == ("t1:2.1", "t1:1.0")
+    assert found.profile.state is ProfileState.ONLINE
+    assert profiles.number_of(found.profile) == 7
+
+
+async def test_explicit__populates_each_place(profiles: EvProfiles) -> None:
+    await explicit(profiles, *[Ev(0, bytes(32))] * 2)
+    assert "not populated" in await refused(errno.EINVAL, move(profiles, lib.MRC_API_ONLINE))
+    replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
+    await profiles.modify(replace, [entry(Ev(0, bytes(32)), ALL[2], flags=1)], [])
+    assert profiles[7].entries == [ALL[2]] * 2
+    strange = Ev(9, bytes(32))
+    assert "no EV" in await refused(
+        errno.EINVAL, profiles.modify(replace, [entry(strange, ALL[2])], [])
+    )
+    assert "no path" in await refused(
+        errno.EINVAL, profiles.modify(replace, [entry(ALL[2], strange)], [])
+    )
+    assert profiles[7].entries == [ALL[2]] * 2, "after an error nothing has changed"
+
+
+async def test_states__are_denied_and_allowed_by_path(profiles: EvProfiles) -> None:
+    await explicit(profiles, *ALL[:2])
+    await move(profiles, lib.MRC_API_ONLINE)
+    head = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_MODIFY_STATE)
+    await profiles.modify(head, [entry(ALL[1], state=lib.MRC_API_EV_DENIED)], [])
+    assert profiles[7].profile.denied == ("t1:1.1",)
+    ask = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_QUERY_STATE)
+    _, found = profiles.query(ask, [entry(ALL[0]), entry(ALL[1]), entry(Ev(5, bytes(32)))])
+    assert [each["state"] for each in found] == [
+        lib.MRC_API_EV_GOOD, lib.MRC_API_EV_DENIED, lib.MRC_API_EV_UNKNOWN,
+    ]  # fmt: skip
+    await profiles.modify(head, [entry(ALL[1], state=lib.MRC_API_EV_GOOD)], [])
+    assert profiles[7].profile.denied == ()
+    bad = entry(ALL[1], state=lib.MRC_API_EV_ASSUMED_BAD)
+    await refused(errno.EOPNOTSUPP, profiles.modify(head, [bad], []))
+    await refused(errno.EINVAL, profiles.modify(head, [entry(ALL[3], state=4)], []))
+
+
+async def test_profile__in_use_keeps_its_settings(profiles: EvProfiles) -> None:
+    await explicit(profiles, *ALL)
+    await move(profiles, lib.MRC_API_ONLINE)
+    profiles[7].profile.take()
+    await move(profiles, lib.MRC_API_OFFLINE)
+    with pytest.raises(InUseError):
+        await move(profiles, lib.MRC_API_INIT)
+    with pytest.raises(InUseError):
+        await profiles.modify(evs(id=7, mask=lib.MRC_API_EVS_COUNT, n_evs=1), [], [])
+    await move(profiles, lib.MRC_API_ONLINE)
+    profiles[7].profile.give_back()
+
+
+async def test_profile__exists_from_offline_to_init(profiles: EvProfiles, formats: Formats) -> None:
+    await refused(errno.EINVAL, move(profiles, lib.MRC_API_ONLINE))
+    await explicit(profiles, ALL[0])
+    assert formats[1].users == 1
+    assert "no state" in await refused(errno.EINVAL, move(profiles, 9))
+    await move(profiles, lib.MRC_API_OFFLINE)
+    await move(profiles, lib.MRC_API_INIT)
+    assert formats[1].users == 0
+    await refused(errno.EINVAL, move(profiles, lib.MRC_API_INIT))
+
+
+def test_format__is_kept_while_profiles_use_it(formats: Formats) -> None:
+    formats[1].users = 1
+    offline = {"id": 1, "mask": STATE, "state": lib.MRC_API_OFFLINE}
+    formats.modify(ffi.new("struct mrc_agent_format *", offline))
+    gone = {"id": 1, "mask": STATE, "state": lib.MRC_API_INIT}
+    with pytest.raises(RefusedError) as raised:
+        formats.modify(ffi.new("struct mrc_agent_format *", gone))
+    assert raised.value.number == errno.EBUSY
+    formats[1].users = 0
+    formats.modify(ffi.new("struct mrc_agent_format *", gone))
+    with pytest.raises(RefusedError):
+        formats.query(ffi.new("struct mrc_agent_format *", gone))
+
+
+def test_cc__parameters_survive_the_way(formats: Formats) -> None:
+    config = ffi.new("struct mrc_api_nscc *", {"gamma": 0.25, "fi": 3.0, "base_rtt_ns": 7000})
+    kept = parameters_of(config)
+    assert (kept.gamma, kept.fi, kept.base_rtt_ns) == (250_000, 3, 7000)
+    assert config_of(kept)["gamma"] == 0.25
+    for value in (math.nan, math.inf, -1.0, 1e30):
+        with pytest.raises(RefusedError):
+            parameters_of(ffi.new("struct mrc_api_nscc *", {"gamma": value}))
+    table = CcProfiles(Profiles(CcProfile("default", CcSettings(CcKind.DELAY))))
+    fields = {"id": 3, "mask": STATE | lib.MRC_API_CC_ALGORITHM, "state": lib.MRC_API_OFFLINE}
+    with pytest.raises(RefusedError, match="'reno' is not known"):
+        table.modify(ffi.new("struct mrc_agent_cc *", fields), "reno")
