@@ -17,7 +17,7 @@ from mrc.cli.main import SUBCOMMANDS, build_parser
 manuals = pytest.importorskip("manuals", reason="shtab is not installed: tools/setup")
 
 ROOT = Path(__file__).resolve().parents[3]
-UNIT = ROOT / "tools" / "mrc-recv.service"
+UNITS = {name: ROOT / "tools" / f"mrc-{name}.service" for name in ("recv", "agent")}
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +88,23 @@ def test_zsh__reads_it(folder: Path) -> None:
     subprocess.run(["zsh", "-n", folder / manuals.ZSH / "_mrc"], check=True)
 
 
-def test_unit__options_are_accepted() -> None:
+@pytest.mark.parametrize("name", UNITS)
+def test_unit__options_are_accepted(name: str) -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(UNIT)
+    unit.read(UNITS[name])
     program, *words = shlex.split(unit["Service"]["ExecStart"])
-    assert program == "mrc" and words.pop() == "$MRC_RECV_OPTIONS"
-    args = build_parser(["recv"]).parse_args(words)
-    assert (args.command, args.output) == ("recv", "${STATE_DIRECTORY}")
+    assert program == "mrc" and words.pop() == f"$MRC_{name.upper()}_OPTIONS"
+    args = build_parser([name]).parse_args(words)
+    assert args.command == name and args.quiet
+    assert vars(args).get("output", "${STATE_DIRECTORY}") == "${STATE_DIRECTORY}"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="apt-get install systemd")
-def test_unit__is_valid(tmp_path: Path) -> None:
-    copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace("=mrc recv", f"={sys.executable} recv"))
+@pytest.mark.parametrize("name", UNITS)
+def test_unit__is_valid(name: str, tmp_path: Path) -> None:
+    copy = tmp_path / UNITS[name].name
+    copy.write_text(UNITS[name].read_text().replace(f"=mrc {name}", f"={sys.executable} {name}"))
     command = ["systemd-analyze", "verify", "--man=no", copy]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, [line for line in done.stderr.splitlines() if copy.name in line]) == (
