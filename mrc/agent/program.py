@@ -81,6 +81,7 @@ class Program(Context):
         self._others: set[asyncio.Task[None]] = set()
         self._resumed: list[tuple[Wanted, bytes]] = []
         self._gids: list[IpAddress] = []
+        self._told_ports = b""
         self.first: Frame
         """the first frame of the program"""
         self.gone = asyncio.Event()
@@ -120,6 +121,7 @@ class Program(Context):
             self._connection, opened.answer, self._on_frame, self._on_engine_gone
         )
         links.take(opened.ports, self._engine)
+        links.on_change = partial(self._tell_ports, links)
         self._resumed = opened.qps
         fd = self._engine.fd
 
@@ -213,6 +215,15 @@ class Program(Context):
     def _port_fields(self, ports: Sequence[LocalPort]) -> list[dict[str, object]]:
         mtus = {each.name: each.mtu for each in interfaces() if each.up}
         return device.ports_of(ports, mtus, lambda nic: mpr.links_bps([nic]))
+
+    def _tell_ports(self, links: Links) -> None:
+        """Tells the program of ports that went, came or changed their state."""
+        body = b"".join(
+            struct_bytes("mrc_agent_port", fields) for fields in self._port_fields(links.ports)
+        )
+        if body != self._told_ports:
+            self._told_ports = body
+            self._engine.send(AgentKind.PORTS, body=body)
 
     def start(self) -> None:
         """The program is attached: takes up the QPs that it had under a former agent."""

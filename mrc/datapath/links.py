@@ -90,6 +90,8 @@ class Links:
         self._telling = False
         self._said: set[str] = set()
         self._refused: set[LocalPort] = set()
+        self.on_change: Callable[[], None] = lambda: None
+        """called after every look at changed interfaces"""
 
     # ---- State ----------------------------------------------------------------------------
 
@@ -211,6 +213,7 @@ class Links:
         for port in new.values():
             await self._open(port, call, opened)
         self._say()
+        self.on_change()
 
     async def _set_up(self, plane: int, slot: _Slot, call: Call, *, up: bool) -> None:
         if slot.up == up:

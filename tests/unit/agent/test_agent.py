@@ -164,6 +164,27 @@ async def test_program_that_breaks_the_protocol__is_detached(kind: AgentKind, bo
             await until(lambda: len(agent.programs) == 1)
 
 
+async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as agent, attached() as a:
+        (program,) = agent.programs
+        await until(lambda: program._local is not None)
+        links = program._opened().links
+        monkeypatch.setattr("mrc.agent.program.interfaces", list)  # none is up
+        links.on_change()
+        links.on_change()  # nothing new
+        await a.send(AgentKind.NUMBERS)
+        async with asyncio.timeout(5):
+            frame = await a.until(AgentKind.PORTS)
+            await a.until(AgentKind.GRANTED)
+        size = ffi.sizeof("struct mrc_agent_port")
+        ports = [
+            read_struct("mrc_agent_port", frame.body[at : at + size])[0]
+            for at in range(0, len(frame.body), size)
+        ]
+        assert ports and not any(port.up for port in ports)
+        assert [each.kind for each in a.frames].count(AgentKind.PORTS) == 1
+
+
 async def test_attach__of_another_version_is_refused() -> None:
     async with running():
         connection = await connected(NAME)
