@@ -55,7 +55,7 @@ static uint32_t port_mask(void) {
   uint32_t mask = 0;
   vb_lock();
   for (int i = 0; i < vb_process.n_ports; i++)
-    if (!vb_process.ports[i].loopback) mask |= 1u << (vb_process.ports[i].number - 1);
+    if (!vb_process.ports[i].loopback) mask |= 1u << vb_process.ports[i].number;
   vb_unlock();
   return mask;
 }
@@ -156,9 +156,11 @@ EXPORT int mrc_ctl_query_ev_fmt_profile(struct mrc_api_context *context, uint64_
   if (mask & MRC_API_FORMAT_MODE) attr->mode = (int)format.mode;
   if (mask & MRC_API_FORMAT_OP) {
     const int n = (int)format.n_fields;
+    const bool is_short = attr->op.n_fields < n;
     for (int i = 0; attr->op.fields && i < n && i < attr->op.n_fields; i++)
       attr->op.fields[i].bits = format.bits[i];
     attr->op.n_fields = n;
+    if (is_short) return fail(E2BIG);
   }
   if ((uint32_t)mask & MRC_API_PROFILE_VENDOR)
     memcpy(attr->vendor, format.vendor, sizeof format.vendor);
@@ -220,12 +222,15 @@ EXPORT int mrc_ctl_modify_ev_profile(struct mrc_api_context *context, uint64_t i
 }
 
 /* Copies what fits into the caller's arrays. */
-static void take_arrays(const struct evs_frame *reply, struct mrc_api_evs_attr *attr, int mask) {
+/* -1 and E2BIG: an array has too little room; the size that it needs is in `attr`. */
+static int take_arrays(const struct evs_frame *reply, struct mrc_api_evs_attr *attr, int mask) {
   const uint32_t n = reply->head.n_entries;
+  bool is_short = false;
   if (mask & MRC_API_EVS_OP) {
     const uint32_t fit = attr->op.n_entries < (int)n ? (uint32_t)attr->op.n_entries : n;
     if (attr->op.entries)
       memcpy(attr->op.entries, reply->arrays, fit * sizeof(struct mrc_api_ev_entry));
+    is_short = attr->op.n_entries < (int)n;
     attr->op.n_entries = (int)n;
   }
   if (mask & MRC_API_EVS_FIELDS_OP) {
@@ -234,8 +239,10 @@ static void take_arrays(const struct evs_frame *reply, struct mrc_api_evs_attr *
     const uint32_t fit = attr->fields_op.n_fields < (int)m ? (uint32_t)attr->fields_op.n_fields : m;
     if (attr->fields_op.fields)
       memcpy(attr->fields_op.fields, fields, fit * sizeof(struct mrc_api_ev_field));
+    is_short = is_short || attr->fields_op.n_fields < (int)m;
     attr->fields_op.n_fields = (int)m;
   }
+  return is_short ? fail(E2BIG) : 0;
 }
 
 EXPORT int mrc_ctl_query_ev_profile(struct mrc_api_context *context, uint64_t id,
@@ -252,7 +259,7 @@ EXPORT int mrc_ctl_query_ev_profile(struct mrc_api_context *context, uint64_t id
   const size_t bytes = add(frame, sizeof frame->head, attr->op.entries,
                            sizeof(struct mrc_api_ev_entry), frame->head.n_entries);
   size_t room = sizeof *frame;
-  const int result = ask(MRC_AGENT_QUERY_EVS, frame, bytes, frame, &room);
+  int result = ask(MRC_AGENT_QUERY_EVS, frame, bytes, frame, &room);
   if (result == 0) {
     const struct mrc_agent_evs *head = &frame->head;
     if (mask & (MRC_API_PROFILE_STATE | MRC_API_PROFILE_CURRENT_STATE))
@@ -264,7 +271,7 @@ EXPORT int mrc_ctl_query_ev_profile(struct mrc_api_context *context, uint64_t id
     if (mask & MRC_API_EVS_EVENTS) attr->events = (int)head->events;
     if ((uint32_t)mask & MRC_API_PROFILE_VENDOR)
       memcpy(attr->vendor, head->vendor, sizeof head->vendor);
-    take_arrays(frame, attr, mask);
+    result = take_arrays(frame, attr, mask);
   }
   free(frame);
   return result;

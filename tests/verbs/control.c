@@ -43,7 +43,7 @@ static void query(void) {
   CHECK(mrc_ctl_query_device(verbs, &attr) == 0);
   CHECK(attr.format_modes == (MRC_API_FORMAT_SRV6 | MRC_API_FORMAT_UDP));
   CHECK(strcmp(attr.cc.algorithms[0], "uet-1.0-nscc") == 0 && !attr.cc.algorithms[1]);
-  CHECK(attr.port_mask == 0xf);
+  CHECK(attr.port_mask == 0x1e); /* ports 1 to 4 */
   uint32_t current;
   mrc_ctl_query_version(&current, NULL, NULL, NULL);
   CHECK(current == MRC_API_VERSION(1, 0, 1));
@@ -74,8 +74,10 @@ static void set_format(void) {
   attr.state = MRC_API_ONLINE;
   CHECK(mrc_ctl_modify_ev_fmt_profile(context, FORMAT, &attr, MRC_API_PROFILE_STATE) == 0);
   REFUSED(mrc_ctl_modify_ev_fmt_profile(context, FORMAT, &attr, MRC_API_FORMAT_MODE), EINVAL);
-  struct mrc_api_format_field found[2] = {{0}, {0}};
+  struct mrc_api_format_field found[3] = {{0}};
   struct mrc_api_format_attr is = {.op = {.fields = found, .n_fields = 2}};
+  REFUSED(mrc_ctl_query_ev_fmt_profile(context, FORMAT, &is, mask), E2BIG);
+  CHECK(is.op.n_fields == 3); /* the room that it needs */
   CHECK(mrc_ctl_query_ev_fmt_profile(context, FORMAT, &is, mask) == 0);
   CHECK(is.state == MRC_API_ONLINE && is.mode == MRC_API_FORMAT_SRV6);
   CHECK(is.op.n_fields == 3 && found[0].bits == 16 && found[1].bits == 16);
@@ -108,8 +110,9 @@ static void set_explicit(void) {
   CHECK(to_state(EXPLICIT, MRC_API_ONLINE) == 0);
   REFUSED(mrc_ctl_modify_ev_profile(context, EXPLICIT, &attr, MRC_API_EVS_COUNT), EINVAL);
   struct mrc_api_ev_entry found[MOST] = {0};
-  struct mrc_api_evs_attr is = {
-      .op = {.op = MRC_API_EVS_QUERY, .entries = found, .n_entries = MOST}};
+  struct mrc_api_evs_attr is = {.op = {.op = MRC_API_EVS_QUERY, .entries = found, .n_entries = 1}};
+  REFUSED(mrc_ctl_query_ev_profile(context, EXPLICIT, &is, MRC_API_EVS_OP), E2BIG);
+  CHECK(is.op.n_entries == n_evs);
   CHECK(mrc_ctl_query_ev_profile(context, EXPLICIT, &is, mask | MRC_API_EVS_OP) == 0);
   CHECK(is.state == MRC_API_ONLINE && is.op.n_entries == n_evs && is.min_active == 2);
   for (int i = 0; i < n_evs; i++) {
@@ -144,8 +147,9 @@ static void set_others(void) {
                                       MRC_API_EVS_FIELDS_OP) == 0);
   CHECK(to_state(GENERATED, MRC_API_ONLINE) == 0);
   struct mrc_api_ev_field found[3];
+  struct mrc_api_ev_entry made[MOST];
   struct mrc_api_evs_attr is = {
-      .op = {.op = MRC_API_EVS_QUERY},
+      .op = {.op = MRC_API_EVS_QUERY, .entries = made, .n_entries = MOST},
       .fields_op = {.op = MRC_API_FIELDS_QUERY, .fields = found, .n_fields = 3}};
   CHECK(mrc_ctl_query_ev_profile(context, GENERATED, &is, MRC_API_EVS_OP | MRC_API_EVS_FIELDS_OP) ==
         0);
@@ -283,7 +287,9 @@ static void use(const char *address) {
 
 /* A later program sees what was set up. */
 static void look(void) {
-  struct mrc_api_evs_attr attr = {.op = {.op = MRC_API_EVS_QUERY}};
+  struct mrc_api_ev_entry found[MOST];
+  struct mrc_api_evs_attr attr = {
+      .op = {.op = MRC_API_EVS_QUERY, .entries = found, .n_entries = MOST}};
   CHECK(mrc_ctl_query_ev_profile(context, EXPLICIT, &attr,
                                  MRC_API_PROFILE_STATE | MRC_API_EVS_COUNT | MRC_API_EVS_OP) == 0);
   CHECK(attr.state == MRC_API_ONLINE && attr.n_evs > 0 && attr.op.n_entries == (int)attr.n_evs);

@@ -17,6 +17,7 @@ import mrc.examples
 FOLDER = Path(mrc.examples.__file__).parent
 SHOWN = {
     "blocking_write": "hello without asyncio",
+    "controller": "4 paths in use\n4 paths in use",
     "hello": "hello over MRC",
     "many_writes": "equal: True, ",
     "numpy_write": "equal: True, ",
