@@ -177,6 +177,7 @@ class Program(Context):
             frame = await self._receive(AgentKind.OPENED)
             answer, _ = read_struct("mrc_agent_opened", frame.body)
             if answer.error == 0:
+                self._told_ports = self._ports_body(there)
                 return _Opened(answer, ports, [])
             if -answer.error not in _GONE or left == 0:
                 break
@@ -216,11 +217,12 @@ class Program(Context):
         mtus = {each.name: each.mtu for each in interfaces() if each.up}
         return device.ports_of(ports, mtus, lambda nic: mpr.links_bps([nic]))
 
+    def _ports_body(self, ports: Sequence[LocalPort]) -> bytes:
+        return b"".join(struct_bytes("mrc_agent_port", each) for each in self._port_fields(ports))
+
     def _tell_ports(self, links: Links) -> None:
         """Tells the program of ports that went, came or changed their state."""
-        body = b"".join(
-            struct_bytes("mrc_agent_port", fields) for fields in self._port_fields(links.ports)
-        )
+        body = self._ports_body(links.ports)
         if body != self._told_ports:
             self._told_ports = body
             self._engine.send(AgentKind.PORTS, body=body)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import randbytes
@@ -19,7 +20,7 @@ from mrc.binding.steering import pack, read_struct, unpack
 from mrc.config import ContextConfig
 from mrc.enums import AgentKind, WcStatus
 
-NAME = "@mrc-test-agent"
+NAME = f"@mrc-test-agent-{os.getpid()}"
 
 
 @asynccontextmanager
