@@ -214,6 +214,8 @@ class Channel:
     async def send(self, kind: str, **fields: Any) -> None:
         """Sends one message; raises PeerGoneError when the peer has gone."""
         try:
+            if self._writer.is_closing():  # writing to it is an error of uvloop's own
+                raise ConnectionResetError
             self._writer.write(encode_frame({"type": kind, **fields}))
             await self._writer.drain()
         except ssl.SSLError as error:
@@ -312,7 +314,7 @@ class Channel:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self.send("refuse", reason=reason[:_MAX_REASON], busy=busy)
-            if unread:
+            if unread and not self._writer.is_closing():
                 self._writer.write_eof()
                 async with asyncio.timeout(_UNREAD_SECONDS):
                     while await self._reader.read(FRAME_BYTES):

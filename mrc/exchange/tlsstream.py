@@ -65,7 +65,7 @@ class TlsStream:
     def _flush(self) -> bool:
         """Sends what TLS has made; whether there was any."""
         data = self._leaving.read()
-        if data:
+        if data and not self._writer.is_closing():  # uvloop raises; drain tells that it is closed
             self._writer.write(data)
         return bool(data)
 
@@ -99,7 +99,11 @@ class TlsStream:
 
     def write_eof(self) -> None:
         self._say_end()
-        self._writer.write_eof()
+        if not self._writer.is_closing():
+            self._writer.write_eof()
+
+    def is_closing(self) -> bool:
+        return self._writer.is_closing()
 
     def close(self) -> None:
         self._say_end()

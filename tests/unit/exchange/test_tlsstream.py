@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 from authority import A, B, TestAuthority
 
 from mrc.exchange.tlsstream import TlsStream
@@ -57,6 +58,27 @@ async def test_readexactly__gets_what_the_other_side_writes(met: Ends) -> None:
 
     _, got = await asyncio.gather(write(), met[1].readexactly(len(data)))
     assert got == data
+
+
+def test_close__of_a_connection_that_is_gone(tmp_path: Path) -> None:
+    """With uvloop, as in the commands: a closed transport refuses what is written to it."""
+    identity = load(tmp_path / "id.pem")
+
+    async def run() -> None:
+        async with ends(tls.client(None).context(), tls.server(identity, None).context()) as both:
+            await asyncio.gather(*(end.start() for end in both))
+            one, other = both
+            other.transport.abort()
+            assert await one.read(1) == b""
+            one.transport.abort()
+            await asyncio.sleep(0)
+            one.write_eof()
+            one.close()
+            with pytest.raises(ConnectionError):
+                await one.drain()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
 
 
 async def test_read__at_the_end(met: Ends) -> None:
