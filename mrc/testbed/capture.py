@@ -131,6 +131,13 @@ class Ring:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def exists(self) -> bool:
+        """Whether the interface still exists. Clears the error of one that went down: as long as
+        it stands, poll() returns at once.
+        """
+        self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        return self._socket.getsockname()[0] != ""
+
     def read(self) -> Iterator[tuple[int, bytes, Offload]]:
         """Time in ns, frame and offload header, from every block that is full or old enough."""
         for _ in range(_BLOCKS):
@@ -169,7 +176,10 @@ class Capture:
         self, plan: Plan, where: Sequence[LinkEnd], begun: Callable[[], None],
         has_ended: Callable[[], bool],
     ) -> Taken:  # fmt: skip
-        """Captures until `has_ended()` or the limit. Calls `begun` once all rings are open."""
+        """Captures until `has_ended()` or the limit. Calls `begun` once all rings are open.
+
+        Raises NetlinkError if an interface disappears, BrokenPipeError if the reader of `file` does.
+        """
         taken = Taken()
         pending: list[tuple[int, bytes, Offload]] = []
         with ExitStack() as stack:
@@ -182,11 +192,15 @@ class Capture:
             poll = select.poll()
             for ring in rings:
                 poll.register(ring, select.POLLIN)
+            poll.register(self.file, 0)  # errors only: the reader of a pipe is gone
             begun()
             is_over = False
             while not is_over:
-                poll.poll(_RETIRE_MS)
-                if has_ended():
+                if (self.file.fileno(), select.POLLERR) in poll.poll(_RETIRE_MS):
+                    raise BrokenPipeError
+                # Always, for the kernel reports an interface that goes down, not its removal then.
+                lost = [end for ring, end in zip(rings, where, strict=True) if not ring.exists()]
+                if lost or has_ended():
                     time.sleep(_SETTLED_NS / 1e9)  # the kernel delivers its unfinished blocks
                     is_over = True
                 for ring in rings:
@@ -200,6 +214,8 @@ class Capture:
                 self.file.flush()
                 is_over = is_over or self._is_full(taken)
             taken.dropped = sum(ring.dropped() for ring in rings)
+        for node, interface in lost:
+            raise NetlinkError(f"{node}:{interface} is gone: the test bed was taken down")
         return taken
 
     def _is_full(self, taken: Taken) -> bool:

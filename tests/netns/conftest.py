@@ -25,6 +25,8 @@ from mrc.testbed.bed import Testbed
 HAS_USERS = int(Path("/proc/self/uid_map").read_text().split()[2]) > 1
 
 PORT = 4791
+FLUSH = -1
+"""the round of datagrams that are not counted"""
 
 _numbers = count()
 
@@ -116,15 +118,29 @@ class Probing:
 
     def send(self, alive: Collection[str]) -> None:
         """One round; ends when each path in `alive` has delivered, or after 2 s of silence."""
-        number = len(self.arrived)
         self.arrived.append(Counter())
+        self._round(len(self.arrived) - 1, alive)
+
+    def flush(self, alive: Collection[str]) -> None:
+        """Ends when the datagrams sent before have met the fault of their path.
+
+        Without it they may still be in a queue when the fault is healed. They are ahead of those
+        sent here, which are not counted.
+        """
+        self._round(FLUSH, alive)
+
+    def _round(self, number: int, alive: Collection[str]) -> None:
         for path in self.bed.shape.paths(self.src, self.dst):
             data = f"{number} {path.name}".encode().ljust(self.bed.shape.mtu - 112)
             self.tx.sendto(data, (str(path.dst), PORT + self.src))
+        here: set[str] = set()
         try:
-            while not self.arrived[number].keys() >= set(alive):
+            while not here >= set(alive):
                 words = self.rx.recv(65536).decode().split()
-                self.arrived[int(words[0])][words[1]] += 1
+                if int(words[0]) == number:
+                    here.add(words[1])
+                if int(words[0]) != FLUSH:
+                    self.arrived[int(words[0])][words[1]] += 1
         except TimeoutError:
             pass
 

@@ -13,9 +13,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 import pytest
 from netns.processes import Hosts
@@ -23,12 +25,14 @@ from printed import printed
 from scapy.layers.inet import UDP
 from scapy.packet import Packet
 from scapy.utils import PcapReader
+from slowness import limit
 
 from mrc.cli.main import main
 from mrc.dissect import plugin
 from mrc.fabric.topology import Addresses
 from mrc.testbed import capture
 from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Mode
 from mrc.testbed.shape import Fabric
 
 from .conftest import fresh_name, udp_socket
@@ -52,6 +56,18 @@ class Capturing:
         self.process = subprocess.Popen(argv, stdout=pipe, stderr=pipe)
         assert self.process.stderr is not None
         self.where = self.process.stderr.readline().decode().split(" at ")[1].split()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def processor_seconds(self) -> float:
+        """That it has used so far."""
+        user, system = Path(f"/proc/{self.process.pid}/stat").read_text().split()[13:15]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def packets(self) -> list[Packet]:
         """Ends it; returns the captured datagrams."""
@@ -161,14 +177,34 @@ def test_capture__counts_in_a_file(
 
 
 def test_capture__ends_with_its_reader(bed: Testbed) -> None:
-    capturing = Capturing(bed, "h1", "-")
-    assert capturing.process.stdout is not None
-    capturing.process.stdout.close()
-    while capturing.process.poll() is None:
-        send_burst(bed)
-    assert capturing.process.returncode == 0
-    assert capturing.process.stderr is not None
-    capturing.process.stderr.close()
+    """Also when there are no packets to write."""
+    with Capturing(bed, "h1", "-") as capturing:
+        assert capturing.process.stdout is not None
+        capturing.process.stdout.close()
+        assert capturing.process.wait(limit(10)) == 0
+
+
+def test_capture__ends_with_its_bed(bed_name: str, tmp_path: Path) -> None:
+    with Testbed(bed_name, planes=1, t1=1) as bed:
+        capturing = Capturing(bed, "h1", f"{tmp_path}/a.pcap")
+    with capturing:
+        _, said = capturing.process.communicate(timeout=limit(10))
+        assert capturing.process.returncode == 1
+        assert said.decode().endswith("h1:p1 is gone: the test bed was taken down\n")
+
+
+@splits_bursts
+def test_capture__of_a_link_that_is_down_for_a_while(bed: Testbed) -> None:
+    """Neither ends nor spins while the link is down."""
+    with Capturing(bed, "h1", "-") as capturing:
+        bed.fail("link:h1.1", Mode.DOWN)
+        before = capturing.processor_seconds()
+        time.sleep(1)
+        assert capturing.processor_seconds() - before < 0.5
+        bed.heal("all")
+        sent = send_burst(bed)
+        capturing.process.send_signal(signal.SIGINT)
+        assert [bytes(packet[UDP].payload) for packet in capturing.packets()] == sent
 
 
 @splits_bursts
@@ -182,11 +218,11 @@ def test_capture__of_a_transfer_as_mrc_dissect_and_tshark_show_it(
     (tmp_path / "inbox").mkdir()
     trust = ("--secret", str(secret)) if sealed else ("--insecure",)
     receiver = hosts.recv(tmp_path / "inbox", "--once", *trust)
-    capturing = Capturing(bed, "h1", f"{tmp_path}/a.pcap")
-    hosts.send(tmp_path / "a", *trust).ends(0)
-    receiver.ends(0)
-    capturing.process.send_signal(signal.SIGINT)
-    capturing.process.communicate()
+    with Capturing(bed, "h1", f"{tmp_path}/a.pcap") as capturing:
+        hosts.send(tmp_path / "a", *trust).ends(0)
+        receiver.ends(0)
+        capturing.process.send_signal(signal.SIGINT)
+        capturing.process.communicate()
 
     argv = [sys.executable, "-m", "mrc", "dissect", "--json", f"{tmp_path}/a.pcap"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)

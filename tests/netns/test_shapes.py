@@ -70,6 +70,7 @@ def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mo
         bed.fail(target, mode)
         for pair, usual, dead in cases:
             pair.send(usual - dead)
+            pair.flush(usual - dead)
         bed.heal(target)
         for pair, usual, _ in cases:
             pair.send(usual)

@@ -179,8 +179,9 @@ def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mo
     alive = ALL - FAULTS[target]
     with probing(bed, 0, 1) as there, probing(bed, 1, 0) as back:
         bed.fail(target, mode)
-        there.send(alive)
-        back.send(alive)
+        for pair in (there, back):
+            pair.send(alive)
+            pair.flush(alive)
         assert bed.heal(target) == [target]
         there.send(ALL)
         back.send(ALL)
