@@ -136,7 +136,7 @@ class Ring:
         it stands, poll() returns at once.
         """
         self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        return self._socket.getsockname()[0] != ""
+        return bool(self._socket.getsockname()[0])
 
     def read(self) -> Iterator[tuple[int, bytes, Offload]]:
         """Time in ns, frame and offload header, from every block that is full or old enough."""
