@@ -237,7 +237,10 @@ static void release(struct vb_qp *qp, bool forever) {
   qp->leaving = told && qp->exists;
 }
 
-void vb_qp_release(struct vb_qp *qp) { release(qp, true); }
+void vb_qp_release(struct vb_qp *qp) {
+  release(qp, true);
+  qp->wanted = false; /* otherwise it would connect again once the former QP is gone */
+}
 
 void vb_qp_leave(struct vb_qp *qp) {
   release(qp, true);

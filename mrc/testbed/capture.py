@@ -178,7 +178,7 @@ class Capture:
     ) -> Taken:  # fmt: skip
         """Captures until `has_ended()` or the limit. Calls `begun` once all rings are open.
 
-        Raises NetlinkError if an interface disappears, BrokenPipeError if the reader of `file` does.
+        Raises NetlinkError if an interface disappears, BrokenPipeError if the file's reader does.
         """
         taken = Taken()
         pending: list[tuple[int, bytes, Offload]] = []
