@@ -43,9 +43,8 @@ class Flavour:
 
 ASAN = Flavour("asan", SANITIZE)
 TSAN = Flavour("tsan", THREAD)
-FAST = Flavour("fast", ("-O2",))
+FAST = Flavour("fast", ("-O2", "-fPIC"))  # also in libraries
 SHIPPED = Flavour("shipped", ("-O3", "-flto=auto"))  # as mrc/_ffi_build.py compiles the engine
-SHARED = Flavour("shared", ("-O2", "-fPIC"))
 # A sanitizer's runtime cannot be loaded into Python: undefined behaviour traps instead.
 SHARED_TRAP = Flavour(
     "shared-trap",
@@ -118,7 +117,7 @@ def build_ahead(programs: Iterable[tuple[Path, Flavour]]) -> None:
         list(pool.map(lambda each: attempt(program, *each), programs))
 
 
-def shared_library(sources: Iterable[Path], name: str, flavour: Flavour = SHARED) -> Path:
+def shared_library(sources: Iterable[Path], name: str, flavour: Flavour = FAST) -> Path:
     """Links C files into lib<name>.so."""
     objects = _objects(sources, flavour)
     return _link(f"lib{name}.so", objects, flavour, "lib", ("-shared",))

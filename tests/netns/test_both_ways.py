@@ -83,7 +83,8 @@ class Exchange:
         return ends
 
 
-def test_both_ways__full_sockets_do_not_hold_up_answers(slow_link: None) -> None:
+def part_of_both_links() -> float:
+    """Of the rate of both directions, while both are busy."""
     exchange = Exchange()
     b = run_in(B, exchange.b)
     assert exchange.listening.wait(BUDGET_SECONDS)
@@ -91,6 +92,16 @@ def test_both_ways__full_sockets_do_not_hold_up_answers(slow_link: None) -> None
     both = [a.result(), b.result()]
     start, end = max(ends[PARTS // 4] for ends in both), min(ends[-1] for ends in both)
     written = sum(PART_BYTES for ends in both for at in ends if start < at <= end)
-    part = 8 * written / (end - start) / (2 * RATE_BITS_PER_SECOND)
-    print(f"{part:.3f} of both links")
-    assert part > 0.85
+    return 8 * written / (end - start) / (2 * RATE_BITS_PER_SECOND)
+
+
+def test_both_ways__full_sockets_do_not_hold_up_answers(slow_link: None) -> None:
+    """Method: one measurement, which a busy machine lowers, so only a collapse fails here."""
+    assert part_of_both_links() > 0.5
+
+
+@pytest.mark.slow
+def test_both_ways__the_directions_take_turns(slow_link: None) -> None:
+    """When one direction kept its queue and so held up the other, the median was 0.74."""
+    parts = sorted(part_of_both_links() for _ in range(5))
+    assert parts[2] > 0.85, parts

@@ -76,7 +76,7 @@ def mapped(address: str) -> bytes:
 class Codec:
     """Encoder, decoder and ICRC of one build of the C sources."""
 
-    def __init__(self, flavour: cbuild.Flavour = cbuild.SHARED) -> None:
+    def __init__(self, flavour: cbuild.Flavour = cbuild.FAST) -> None:
         sources = [CORE / name for name in ("wire.c", "icrc.c", "crc32.c", "base.c")]
         self.ffi = cffi.FFI()
         self.ffi.cdef(declarations())

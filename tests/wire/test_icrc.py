@@ -16,7 +16,7 @@ from wire.golden import GOLDEN, Golden
 from wire.strategies import flows, packets
 
 
-@pytest.fixture(scope="session", params=[cbuild.SHARED, cbuild.SHARED_ZLIB], ids=lambda f: f.name)
+@pytest.fixture(scope="session", params=[cbuild.FAST, cbuild.SHARED_ZLIB], ids=lambda f: f.name)
 def either(request: pytest.FixtureRequest) -> Codec:
     return Codec(request.param)
 

@@ -140,7 +140,7 @@ class Build:
 
     def same_code(self, tree: Path, source: str, original: str, folder: Path) -> bool:
         """Whether the changed source compiles to the same machine code as the original."""
-        flags = [*self.flags(tree, self.cbuild.SHARED), "-g0", "-c", str(tree / source)]
+        flags = [*self.flags(tree, self.cbuild.FAST), "-g0", "-c", str(tree / source)]
         target = folder / "code.o"
         run(["gcc", *flags, "-o", str(target)])
         changed = target.read_bytes()
@@ -174,7 +174,7 @@ class Build:
         return target
 
     def link_sim(self, changed: dict[str, Path], target: Path) -> None:
-        flavour = self.cbuild.SHARED
+        flavour = self.cbuild.FAST
         sources = [self.base / name for name in self.sim_sources]
         objects = [self.object_of(source, changed, flavour) for source in sources]
         glue = self.base / "build" / "sim_glue.o"

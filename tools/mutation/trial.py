@@ -189,7 +189,7 @@ class Bench:
         self, mutant: Mutant, tree: Path, sources: Sequence[str], scratch: Path
     ) -> Outcome:
         inside = [source for source in sources if source in self.build.sim_sources]
-        objects = self.build.compile(tree, inside, self.build.cbuild.SHARED, scratch)
+        objects = self.build.compile(tree, inside, self.build.cbuild.FAST, scratch)
         self.build.link_sim(objects, tree / "mrc" / "_sim.abi3.so")
         for suite in SUITES:
             if suite == "tests/wire" and Path(mutant.file).name not in OF_WIRE:

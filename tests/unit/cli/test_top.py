@@ -10,20 +10,26 @@ from pathlib import Path
 from slowness import limit
 from terminals import terminal
 
+from mrc.cli import top
+
 COMMAND = [sys.executable, "-m", "mrc", "top", "--local", "-i", "60"]
+
+
+def test_blocks__without_an_endpoint() -> None:
+    (block,) = top._blocks([], qps=True, evs=True, most=1)
+    assert block.title == "no endpoint of this user runs on this machine"
 
 
 def test_keys__show_tables_and_quit(tmp_path: Path) -> None:
     with (
         terminal() as tty,
-        tty.running(*COMMAND, XDG_RUNTIME_DIR=str(tmp_path)) as top,
+        tty.running(*COMMAND, XDG_RUNTIME_DIR=str(tmp_path)) as process,
     ):
-        tty.until("no endpoint of this user runs on this machine")
         tty.until("arrows: scroll  p: QPs  e: EVs  q: quit")
         before = termios.tcgetattr(tty.far)
         tty.press("e")
         tty.until("q: quit")
         tty.press("q")
-        assert top.wait(limit(20)) == 0
+        assert process.wait(limit(20)) == 0
         assert not before[3] & termios.ICANON
         assert termios.tcgetattr(tty.far)[3] & termios.ICANON, "the terminal is as it was"
