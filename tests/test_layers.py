@@ -61,7 +61,7 @@ LAYERS: dict[str, list[str]] = {
         "api_context",
         "link objects pass",
         "process",
-        "async cq",
+        "async cq gather",
         "complete ev_cq post",
         "qp",
         "attach steer",

@@ -44,7 +44,10 @@ static void fail_engine(struct vb_qp *qp) {
 
 static void end_next(struct vb_qp *qp) {
   const uint32_t place = qp->sq_ended++;
-  if (sent_at(qp, place)->signaled) push_sent(qp, place, IBV_WC_SUCCESS);
+  struct vb_sent *sent = sent_at(qp, place);
+  free(sent->gathered);
+  sent->gathered = NULL;
+  if (sent->signaled) push_sent(qp, place, IBV_WC_SUCCESS);
 }
 
 void vb_complete_done(struct vb_qp *qp) {

@@ -138,7 +138,7 @@ int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr) {
                                    .page_size_cap = 0xfffff000,
                                    .max_qp = MAX_QPS,
                                    .max_qp_wr = VB_MAX_SEND_WR,
-                                   .max_sge = 1,
+                                   .max_sge = VB_MAX_SGE,
                                    .max_cq = MAX_HANDLES,
                                    .max_cqe = VB_MAX_CQE,
                                    .max_mr = MAX_MRS,

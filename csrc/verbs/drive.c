@@ -81,6 +81,11 @@ int vb_drive_call(struct mrc_command *command) {
   return vb_process.call_result;
 }
 
+void vb_drive_settle(void) {
+  struct mrc_command command = {.op = MRC_COMMAND_COUNTERS}; /* none of them */
+  vb_drive_call(&command);
+}
+
 /* ---- The helper ---- */
 
 void vb_drive_wake(void) { eventfd_write(vb_process.wake_fd, 1); }

@@ -13,6 +13,9 @@ void vb_drive_poll(void);
 void vb_drive_posted(bool idle);
 /* Under the lock. Runs a command and returns its result. */
 int vb_drive_call(struct mrc_command *command);
+/* Under the lock. Returns once the engine has run all commands before: it reads no memory of QPs
+   that were to fail. */
+void vb_drive_settle(void);
 /* Under the lock. Starts the helper thread; a positive errno. */
 int vb_drive_start(void);
 /* Under the lock. The helper looks at once: there is work that no poller will do. */

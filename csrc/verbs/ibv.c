@@ -340,8 +340,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *qp) {
   struct vb_qp *ours = vb_qp_of(qp);
   vb_lock();
   vb_qp_leave(ours);
-  vb_drive_turn(); /* from now on the engine reads none of its memory */
-  if (ours->inlined) vb_mr_deregister_own(ours->inline_key);
+  vb_drive_settle(); /* from now on the engine reads none of its memory */
   vb_unlock();
   wait_for_events(ours);
   vb_qp_free(ours);

@@ -91,7 +91,7 @@ static struct ibv_send_wr *add(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, 
   }
   struct ibv_send_wr *wr = &ours->list[ours->list_n];
   *wr = (struct ibv_send_wr){.wr_id = qp->wr_id,
-                             .sg_list = &ours->list_sges[ours->list_n],
+                             .sg_list = &ours->list_sges[ours->list_n * ours->cap.max_send_sge],
                              .opcode = opcode,
                              .send_flags = qp->wr_flags,
                              .wr.rdma = {.remote_addr = remote_addr, .rkey = rkey}};
@@ -115,18 +115,21 @@ static struct ibv_send_wr *newest(struct ibv_qp_ex *qp) {
   return ours->list_n > 0 ? &ours->list[ours->list_n - 1] : NULL;
 }
 
-static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length) {
+static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t n, const struct ibv_sge *sges) {
+  struct vb_qp *ours = of_qp_ex(qp);
   struct ibv_send_wr *wr = newest(qp);
   if (!wr) return;
-  *wr->sg_list = (struct ibv_sge){.addr = addr, .length = length, .lkey = lkey};
-  wr->num_sge = 1;
+  if (n > ours->cap.max_send_sge) {
+    ours->list_error = EINVAL;
+    return;
+  }
+  if (n > 0) memcpy(wr->sg_list, sges, n * sizeof *sges);
+  wr->num_sge = (int)n;
 }
 
-static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t n, const struct ibv_sge *sges) {
-  if (n > 1)
-    of_qp_ex(qp)->list_error = EINVAL;
-  else if (n == 1)
-    wr_set_sge(qp, sges->lkey, sges->addr, sges->length);
+static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length) {
+  const struct ibv_sge sge = {.addr = addr, .length = length, .lkey = lkey};
+  wr_set_sge_list(qp, 1, &sge);
 }
 
 static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t n,
@@ -167,7 +170,7 @@ static void wr_abort(struct ibv_qp_ex *qp) { pthread_mutex_unlock(&qp->qp_base.m
 static bool allocate_list(struct vb_qp *qp) {
   const uint32_t n = qp->sq_size;
   qp->list = calloc(n, sizeof *qp->list);
-  qp->list_sges = calloc(n, sizeof *qp->list_sges);
+  qp->list_sges = calloc((size_t)n * qp->cap.max_send_sge, sizeof *qp->list_sges);
   if (qp->inlined) qp->list_inlined = calloc(n, VB_INLINE_BYTES);
   qp->list_size = n;
   return qp->list && qp->list_sges && (!qp->inlined || qp->list_inlined);

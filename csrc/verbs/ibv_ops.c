@@ -66,17 +66,9 @@ struct ibv_qp *vb_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
     return NULL;
   }
   vb_lock();
-  struct vb_qp *qp = vb_qp_create(pd, attr);
-  if (qp && qp->inlined) {
-    const size_t bytes = (size_t)qp->sq_size * VB_INLINE_BYTES;
-    const int error = vb_mr_register_own(qp->inlined, bytes, &qp->inline_key);
-    if (error != 0) {
-      vb_qp_leave(qp);
-      vb_qp_free(qp);
-      errno = error;
-      qp = NULL;
-    }
-  }
+  const int error = vb_mr_register_own();
+  if (error != 0) errno = error;
+  struct vb_qp *qp = error == 0 ? vb_qp_create(pd, attr) : NULL;
   vb_unlock();
   return qp ? &qp->ibv.qp : NULL;
 }

@@ -71,24 +71,25 @@ struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int
                            .lkey = key,
                            .rkey = key};
   ((struct vb_pd *)pd)->users++;
+  vb_process_add_mr(mr);
   return mr;
 }
 
-static int deregister(uint32_t key) {
-  struct mrc_command command = {.op = MRC_COMMAND_MR_DEREGISTER, .key = key};
-  return vb_errno_of(vb_drive_call(&command));
-}
-
 int vb_mr_deregister(struct vb_mr *mr) {
-  const int error = deregister(mr->mr.lkey);
-  if (error != 0) return error;
+  struct mrc_command command = {.op = MRC_COMMAND_MR_DEREGISTER, .key = mr->mr.lkey};
+  const int error = vb_drive_call(&command);
+  if (error != 0) return vb_errno_of(error);
+  vb_process_remove_mr(mr);
   ((struct vb_pd *)mr->mr.pd)->users--;
   free(mr);
   return 0;
 }
 
-int vb_mr_register_own(const void *address, size_t bytes, uint32_t *key) {
-  return register_memory(address, bytes, MRC_ACCESS_LOCAL_READ, key);
+/* All memory: what the library sends from comes and goes with work requests. */
+int vb_mr_register_own(void) {
+  if (vb_process.own_key != 0) return 0;
+  uint32_t key;
+  const int error = register_memory((const void *)1, UINTPTR_MAX - 1, MRC_ACCESS_LOCAL_READ, &key);
+  if (error == 0) vb_process.own_key = key;
+  return error;
 }
-
-void vb_mr_deregister_own(uint32_t key) { deregister(key); }

@@ -9,8 +9,8 @@
 struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int access);
 /* A positive errno: EBUSY while work requests use it. */
 int vb_mr_deregister(struct vb_mr *mr);
-/* Registers memory of the library itself; 0 and a key, or a positive errno. */
-int vb_mr_register_own(const void *address, size_t bytes, uint32_t *key);
-void vb_mr_deregister_own(uint32_t key);
+/* Before vb_process.own_key is used: the key of memory that the library itself sends from. A
+   positive errno. */
+int vb_mr_register_own(void);
 
 #endif

@@ -15,6 +15,7 @@
 
 enum {
   VB_INLINE_BYTES = 256,         /* most inline data of a work request */
+  VB_MAX_SGE = 16,               /* pieces of memory of a work request */
   VB_MAX_SEND_WR = 16384,        /* work requests of a QP */
   VB_MAX_CQE = 1 << 22,          /* completions of a CQ */
   VB_MAX_HELD_IMMEDIATES = 65536 /* of a QP whose program posts no receives */
@@ -40,6 +41,7 @@ struct vb_pd {
 
 struct vb_mr {
   struct ibv_mr mr;
+  struct vb_mr *next; /* in its place of the process's table */
 };
 
 struct vb_channel {
@@ -75,8 +77,9 @@ struct vb_sent {
   uint32_t bytes;
   uint8_t opcode; /* enum ibv_wc_opcode */
   bool signaled;
-  bool done;    /* the engine does not have it: it ends when it is the oldest */
-  bool refused; /* by the engine: its memory is not registered */
+  bool done;         /* the engine does not have it: it ends when it is the oldest */
+  bool refused;      /* its memory is not registered */
+  uint8_t *gathered; /* copy of its pieces of memory, until the engine has sent it; or NULL */
 };
 
 struct vb_immediate {
@@ -99,8 +102,7 @@ struct vb_qp {
      below `ended` have completed in the engine; those below `sent` are the engine's. */
   struct vb_sent *sq;
   struct mrc_wr *waiting; /* by place, until the QP is connected */
-  uint8_t *inlined;       /* VB_INLINE_BYTES for each place, registered as one MR; or NULL */
-  uint32_t inline_key;
+  uint8_t *inlined;       /* VB_INLINE_BYTES for each place, or NULL */
   uint32_t sq_size;
   uint32_t sq_head;
   uint32_t sq_ended;

@@ -3,9 +3,11 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "verbs/complete.h"
+#include "verbs/gather.h"
 #include "verbs/process.h"
 
 static int opcode_of(const struct ibv_send_wr *wr, enum mrc_wr_opcode *opcode) {
@@ -33,21 +35,26 @@ static int copy_inline(struct vb_qp *qp, uint32_t place, const struct ibv_send_w
     bytes += sge->length;
   }
   to->local = (uint64_t)(uintptr_t)data;
-  to->lkey = qp->inline_key;
+  to->lkey = vb_process.own_key;
   to->bytes = bytes;
   return 0;
 }
 
-static int gather(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr *wr,
-                  struct mrc_wr *to) {
+/* EACCES: a piece of several is not registered; the engine finds out about a single one. */
+static int set_memory(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr *wr,
+                      struct mrc_wr *to, uint8_t **gathered) {
+  if ((uint32_t)wr->num_sge > qp->cap.max_send_sge) return EINVAL;
   if (wr->send_flags & IBV_SEND_INLINE) return copy_inline(qp, place, wr, to);
-  if (wr->num_sge > 1) return EINVAL;
   if (wr->num_sge == 1) {
     to->local = wr->sg_list->addr;
     to->lkey = wr->sg_list->lkey;
     to->bytes = wr->sg_list->length;
+    return 0;
   }
-  return 0;
+  const int error = vb_gather(wr->sg_list, wr->num_sge, gathered, &to->bytes);
+  to->local = (uint64_t)(uintptr_t)*gathered;
+  to->lkey = vb_process.own_key;
+  return error;
 }
 
 static void give(struct vb_qp *qp, const struct mrc_wr *wr) {
@@ -67,15 +74,20 @@ static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr) {
                       .va = wr->wr.rdma.remote_addr,
                       .rkey = wr->wr.rdma.rkey,
                       .opcode = (uint8_t)opcode};
-  error = gather(qp, place, wr, &to);
-  if (error != 0) return error;
+  uint8_t *gathered = NULL;
+  error = set_memory(qp, place, wr, &to, &gathered);
+  const bool refused = error == EACCES;
+  if (error != 0 && !refused) return error;
   if (opcode == MRC_WR_WRITE_IMM) to.imm = ntohl(wr->imm_data);
   struct vb_sent *sent = &qp->sq[place % qp->sq_size];
+  free(sent->gathered); /* if its QP had failed */
   *sent = (struct vb_sent){.wr_id = wr->wr_id,
                            .bytes = to.bytes,
                            .opcode = IBV_WC_RDMA_WRITE,
                            .signaled = qp->signal_all || (wr->send_flags & IBV_SEND_SIGNALED),
-                           .done = to.bytes == 0 && opcode == MRC_WR_WRITE};
+                           .done = refused || (to.bytes == 0 && opcode == MRC_WR_WRITE),
+                           .refused = refused,
+                           .gathered = gathered};
   qp->sq_tail++;
   if (!qp->connected)
     qp->waiting[place % qp->sq_size] = to;

@@ -46,6 +46,28 @@ void vb_process_each_qp(void (*call)(struct vb_qp *qp)) {
       call(qp);
 }
 
+static struct vb_mr **mr_place_of(uint32_t key) { return &vb_process.mrs[key % VB_MR_PLACES]; }
+
+struct vb_mr *vb_process_mr(uint32_t key) {
+  struct vb_mr *mr = *mr_place_of(key);
+  while (mr && mr->mr.lkey != key)
+    mr = mr->next;
+  return mr;
+}
+
+void vb_process_add_mr(struct vb_mr *mr) {
+  struct vb_mr **place = mr_place_of(mr->mr.lkey);
+  mr->next = *place;
+  *place = mr;
+}
+
+void vb_process_remove_mr(struct vb_mr *mr) {
+  struct vb_mr **place = mr_place_of(mr->mr.lkey);
+  while (*place != mr)
+    place = &(*place)->next;
+  *place = mr->next;
+}
+
 void vb_submit(const struct mrc_command *command) {
   /* A turn takes commands from the ring as long as its replies have room: they are few. */
   while (mrc_ctx_submit(vb_process.ctx, command, 1) == 0)

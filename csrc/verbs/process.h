@@ -8,7 +8,7 @@
 #include "verbs/link.h"
 #include "verbs/objects.h"
 
-enum { VB_QP_PLACES = 1024, VB_MAX_NUMBERS = 4 * MRC_AGENT_MAX_NUMBERS };
+enum { VB_QP_PLACES = 1024, VB_MR_PLACES = 1024, VB_MAX_NUMBERS = 4 * MRC_AGENT_MAX_NUMBERS };
 
 struct vb_command;
 struct vb_ev_cq;
@@ -28,6 +28,8 @@ struct vb_process {
   struct vb_context *contexts;
   struct vb_ev_cq *ev_cqs;
   struct vb_qp *qps[VB_QP_PLACES];
+  struct vb_mr *mrs[VB_MR_PLACES];
+  uint32_t own_key; /* of the library's own memory */
   uint32_t n_qps;   /* handles */
   uint32_t n_exist; /* QPs in the engine, also those whose handles are destroyed */
   uint32_t n_gone;  /* QPs whose peers have ended and that are not in ERROR yet */
@@ -63,6 +65,11 @@ void vb_process_add_qp(struct vb_qp *qp);
 void vb_process_remove_qp(struct vb_qp *qp);
 /* Calls a function for each QP; it may not remove QPs. */
 void vb_process_each_qp(void (*call)(struct vb_qp *qp));
+
+/* The MR with this key, or NULL. */
+struct vb_mr *vb_process_mr(uint32_t key);
+void vb_process_add_mr(struct vb_mr *mr);
+void vb_process_remove_mr(struct vb_mr *mr);
 
 /* Cookies of the library's own commands; the agent's have these bits 0. */
 #define VB_COOKIE_POST (2ull << 62)

@@ -44,7 +44,7 @@ static int check_cap(const struct ibv_qp_init_attr *attr) {
   if (attr->qp_type != IBV_QPT_RC || attr->srq) return EOPNOTSUPP;
   if (!attr->send_cq || !attr->recv_cq) return EINVAL;
   if (cap->max_send_wr > VB_MAX_SEND_WR || cap->max_recv_wr > VB_MAX_SEND_WR) return EINVAL;
-  if (cap->max_send_sge > 1 || cap->max_recv_sge > 1) return EINVAL;
+  if (cap->max_send_sge > VB_MAX_SGE || cap->max_recv_sge > VB_MAX_SGE) return EINVAL;
   return cap->max_inline_data > VB_INLINE_BYTES ? EINVAL : 0;
 }
 
@@ -70,6 +70,7 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
   if (error == 0 && !qp) error = ENOMEM;
   if (error == 0) {
     qp->cap = attr->cap;
+    if (qp->cap.max_send_sge == 0) qp->cap.max_send_sge = 1;
     error = allocate(qp);
   }
   const uint32_t number = error == 0 ? take_number() : 0;
@@ -99,6 +100,8 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
 }
 
 void vb_qp_free(struct vb_qp *qp) {
+  for (uint32_t i = 0; qp->sq && i < qp->sq_size; i++)
+    free(qp->sq[i].gathered);
   free(qp->sq);
   free(qp->waiting);
   free(qp->inlined);

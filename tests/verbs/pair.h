@@ -21,7 +21,7 @@
     }                                                                           \
   } while (0)
 
-enum { PAIR_BYTES = 1 << 16, PAIR_DEPTH = 16 };
+enum { PAIR_BYTES = 1 << 16, PAIR_DEPTH = 16, PAIR_SGES = 16, PAIR_INLINE = 64 };
 
 struct end {
   struct ibv_pd *pd;
@@ -60,8 +60,9 @@ static inline struct end make_end(struct ibv_context *context, int cqe) {
                                   .qp_type = IBV_QPT_RC,
                                   .cap = {.max_send_wr = PAIR_DEPTH,
                                           .max_recv_wr = PAIR_DEPTH,
-                                          .max_send_sge = 1,
-                                          .max_recv_sge = 1}};
+                                          .max_send_sge = PAIR_SGES,
+                                          .max_recv_sge = 1,
+                                          .max_inline_data = PAIR_INLINE}};
   end.qp = ibv_create_qp(end.pd, &init);
   CHECK(end.qp);
   return end;

@@ -43,6 +43,15 @@ def test_bad_luck(agent: Agent, programs: Path) -> None:
     ]  # fmt: skip
 
 
+def test_gather__copies_what_several_pieces_of_memory_hold(agent: Agent, programs: Path) -> None:
+    code, out, err = agent.output(programs / "gather")
+    assert (code, err) == (0, "")
+    assert out.split("\n")[:-1] == [
+        "before it is connected", "with an immediate", "inline", "limits", "frees its copies",
+        "extended", "memory of nobody",
+    ]  # fmt: skip
+
+
 def test_agent_killed__data_goes_on_and_the_next_agent_connects(
     agent: Agent, programs: Path
 ) -> None:
