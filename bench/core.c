@@ -213,7 +213,7 @@ static void open_host(struct host *host, uint8_t number, uint32_t qps, uint8_t *
   host->engine = mrc_engine_create(&config);
   mrc_assert(host->engine != NULL);
   const int error = mrc_mr_register(host->engine, (uintptr_t)memory, MESSAGE, KEY,
-                                    MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE);
+                                    MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE, 0);
   mrc_assert(error == 0);
 }
 

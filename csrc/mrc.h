@@ -276,6 +276,7 @@ struct mrc_qp_attr {
   uint32_t sq_depth; /* limit of work requests posted and not yet polled, 1..65536 */
   uint32_t mpr;      /* window in PSNs granted to the peer: a multiple of 128, 128..4096 */
   uint32_t max_wimm; /* limit of immediates outstanding, in each direction, 1..1024 */
+  uint32_t domain;   /* of the MRs that it may use besides those of no domain */
   /* to INIT: nothing more */
   /* to RTR */
   uint32_t dest_qpn;    /* 24 bits */
@@ -370,9 +371,10 @@ int mrc_cq_poll(mrc_engine *engine, struct mrc_wc *wcs, int capacity);
 int mrc_engine_events(mrc_engine *engine, struct mrc_event *events, int capacity);
 
 /* Registers `bytes` at `address`. `key` is lkey and rkey; the caller must draw it at random.
-   `access` is a set of enum mrc_access. -EINVAL, -EEXIST (key in use), -ENOSPC. */
+   `access` is a set of enum mrc_access. Only QPs of `domain` may use it, if that is not 0. -EINVAL,
+   -EEXIST (key in use), -ENOSPC. */
 int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
-                    uint32_t access);
+                    uint32_t access, uint32_t domain);
 /* -ENOENT, or -EBUSY while an unfinished work request reads from it. */
 int mrc_mr_deregister(mrc_engine *engine, uint32_t key);
 
@@ -455,7 +457,7 @@ struct mrc_port_opening {
 };
 
 enum mrc_command_op {
-  MRC_COMMAND_MR_REGISTER,   /* address, bytes, key, access */
+  MRC_COMMAND_MR_REGISTER,   /* address, bytes, key, access, value = domain */
   MRC_COMMAND_MR_DEREGISTER, /* key */
   MRC_COMMAND_QP_CREATE,     /* pointer = struct mrc_qp_attr */
   MRC_COMMAND_QP_MODIFY,     /* qpn, value = state, pointer = struct mrc_qp_attr */

@@ -22,7 +22,7 @@ void mrc_mr_table_free(struct mrc_mr_table *table) {
 }
 
 int mrc_mr_table_add(struct mrc_mr_table *table, uint64_t address, uint64_t bytes, uint32_t key,
-                     uint32_t access) {
+                     uint32_t access, uint32_t domain) {
   const uint32_t known = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE;
   if (bytes == 0 || address == 0 || address + bytes < address) return -EINVAL;
   if (access == 0 || (access & ~known) != 0) return -EINVAL;
@@ -32,7 +32,8 @@ int mrc_mr_table_add(struct mrc_mr_table *table, uint64_t address, uint64_t byte
   if (error != 0) return error;
   struct mrc_mr *mr = &table->mrs[index];
   table->free_head = mr->next_free;
-  *mr = (struct mrc_mr){.address = address, .bytes = bytes, .key = key, .access = access};
+  *mr = (struct mrc_mr){
+      .address = address, .bytes = bytes, .key = key, .access = access, .domain = domain};
   return 0;
 }
 
@@ -48,7 +49,7 @@ int mrc_mr_table_remove(struct mrc_mr_table *table, uint32_t key) {
 }
 
 struct mrc_mr *mrc_mr_find(struct mrc_mr_table *table, uint32_t key, uint64_t address,
-                           uint64_t bytes, uint32_t access) {
+                           uint64_t bytes, uint32_t access, uint32_t domain) {
   struct mrc_mr *mr = &table->mrs[table->last];
   if (mr->key != key || mr->access == 0) {
     const uint32_t index = mrc_keymap_get(&table->by_key, key);
@@ -57,6 +58,7 @@ struct mrc_mr *mrc_mr_find(struct mrc_mr_table *table, uint32_t key, uint64_t ad
     mr = &table->mrs[index];
   }
   if ((mr->access & access) != access) return NULL;
+  if (mr->domain != 0 && mr->domain != domain) return NULL;
   /* In this order neither a sum nor a difference can wrap. */
   if (address < mr->address || bytes > mr->bytes) return NULL;
   if (address - mr->address > mr->bytes - bytes) return NULL;

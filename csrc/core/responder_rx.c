@@ -110,8 +110,9 @@ int mrc_responder_on_data(struct mrc_services *services, struct mrc_qp *qp,
      take the PSN of a real packet. */
   if (wire->payload_bytes == 0 && !mrc_opcode_has_imm(wire->opcode))
     return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, 0);
-  if (wire->payload_bytes > 0 && mrc_mr_find(&services->mrs, wire->rkey, wire->va,
-                                             wire->payload_bytes, MRC_ACCESS_REMOTE_WRITE) == NULL)
+  if (wire->payload_bytes > 0 &&
+      mrc_mr_find(&services->mrs, wire->rkey, wire->va, wire->payload_bytes,
+                  MRC_ACCESS_REMOTE_WRITE, qp->attr.domain) == NULL)
     return refuse(services, qp, MRC_SYNDROME_NAK_REM_ACCESS, MRC_WC_REM_ACCESS_ERR, MRC_DROP_ACCESS,
                   wire, meta);
   const bool last = mrc_opcode_is_last(wire->opcode);

@@ -15,8 +15,8 @@
 /* ---- memory and completions ---- */
 
 int mrc_mr_register(struct mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
-                    uint32_t access) {
-  return mrc_mr_table_add(&engine->services.mrs, address, bytes, key, access);
+                    uint32_t access, uint32_t domain) {
+  return mrc_mr_table_add(&engine->services.mrs, address, bytes, key, access, domain);
 }
 
 int mrc_mr_deregister(struct mrc_engine *engine, uint32_t key) {
@@ -160,6 +160,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   merged.sq_depth = qp->attr.sq_depth;
   merged.mpr = qp->attr.mpr;
   merged.max_wimm = qp->attr.max_wimm;
+  merged.domain = qp->attr.domain;
   merged.dest_qpn = qp->attr.dest_qpn;
   merged.rq_psn = qp->attr.rq_psn;
   merged.integrity = qp->attr.integrity;
@@ -225,12 +226,13 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
 /* ---- work and control ---- */
 
 /* Sets `mr` to the memory region of a work request, or to NULL when it has no bytes. */
-static int check_wr(struct mrc_services *services, const struct mrc_wr *wr,
+static int check_wr(struct mrc_services *services, const struct mrc_qp *qp, const struct mrc_wr *wr,
                     const struct mrc_mr **mr) {
   *mr = NULL;
   if (wr->opcode > MRC_WR_WRITE_IMM || wr->unsignaled > 1) return -EINVAL;
   if (wr->bytes == 0) return wr->opcode == MRC_WR_WRITE ? -EINVAL : 0; /* the peer drops it */
-  *mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ);
+  *mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ,
+                    qp->attr.domain);
   if (*mr == NULL) return -EACCES;
   return wr->va + wr->bytes < wr->va ? -EINVAL : 0;
 }
@@ -254,7 +256,7 @@ static int post(struct mrc_services *services, struct mrc_qp *qp, const struct m
   if (n > qp->attr.sq_depth - req->sq_used) return -ENOBUFS;
   for (uint32_t i = 0; i < n; i++) {
     const struct mrc_mr *mr;
-    const int error = check_wr(services, &wrs[i], &mr);
+    const int error = check_wr(services, qp, &wrs[i], &mr);
     if (error != 0) return error;
     mrc_requester_prepare(services, req, i, &wrs[i], mr, part_bytes(services, qp, wrs[i].bytes));
     signaled += !wrs[i].unsignaled;

@@ -20,7 +20,7 @@ typedef int run_fn(struct mrc_datapath *datapath, const struct mrc_command *comm
 
 static int run_mr_register(struct mrc_datapath *datapath, const struct mrc_command *command) {
   int error = mrc_mr_register(datapath->engine, command->address, command->bytes, command->key,
-                              command->access);
+                              command->access, command->value);
   if (error != 0 || datapath->unguarded) return error;
   error = mrc_guards_add(&datapath->guards, command->key, command->address, command->bytes,
                          datapath->sleeper.fd);

@@ -55,7 +55,7 @@ uint32_t mrc_msg_register(struct mrc_msg *msg, uint64_t address, uint64_t bytes,
   uint32_t key = 0;
   while (error == -EEXIST) { /* the key is in use, or 0 */
     key = (uint32_t)mrc_secret_next(&msg->secret);
-    if (key != 0) error = mrc_mr_register(msg->config.engine, address, bytes, key, access);
+    if (key != 0) error = mrc_mr_register(msg->config.engine, address, bytes, key, access, 0);
   }
   return error == 0 ? key : 0;
 }

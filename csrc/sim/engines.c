@@ -178,8 +178,8 @@ void mrc_engines_create(struct mrc_engines *engines) {
     engines->of[i] = mrc_engine_create(&own);
     mrc_assert(engines->of[i]);
     mrc_assert(mrc_mr_register(engines->of[i], (uintptr_t)engines->memory, config->memory_bytes,
-                               MRC_ENGINES_KEY,
-                               MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE) == 0);
+                               MRC_ENGINES_KEY, MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE,
+                               0) == 0);
   }
 }
 

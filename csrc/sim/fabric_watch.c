@@ -33,9 +33,9 @@ static void make_memory(struct mrc_fabric_watch *watch, uint32_t flow, mrc_engin
   mrc_audit_init(audit_of(watch, flow, MRC_TO), 0, 0); /* no writes in this direction */
   if (audit->memory_bytes == 0) return;
   mrc_assert(mrc_mr_register(engines[MRC_FROM], (uintptr_t)audit->source, audit->memory_bytes, key,
-                             MRC_ACCESS_LOCAL_READ) == 0);
+                             MRC_ACCESS_LOCAL_READ, 0) == 0);
   mrc_assert(mrc_mr_register(engines[MRC_TO], (uintptr_t)audit->target, audit->memory_bytes, key,
-                             MRC_ACCESS_REMOTE_WRITE) == 0);
+                             MRC_ACCESS_REMOTE_WRITE, 0) == 0);
 }
 
 void mrc_fabric_watch_connect(struct mrc_fabric_watch *watch, uint32_t flow, uint32_t end,

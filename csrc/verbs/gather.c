@@ -7,18 +7,19 @@
 
 #include "verbs/process.h"
 
-static bool covers(const struct vb_mr *mr, const struct ibv_sge *sge) {
-  if (!mr) return false;
+static bool covers(const struct vb_mr *mr, const struct ibv_pd *pd, const struct ibv_sge *sge) {
+  if (!mr || mr->mr.pd != pd) return false;
   const uint64_t first = (uint64_t)(uintptr_t)mr->mr.addr;
   /* In this order nothing wraps. */
   return sge->addr >= first && sge->length <= mr->mr.length &&
          sge->addr - first <= mr->mr.length - sge->length;
 }
 
-int vb_gather(const struct ibv_sge *sges, int n, uint8_t **copy, uint32_t *bytes) {
+int vb_gather(const struct ibv_pd *pd, const struct ibv_sge *sges, int n, uint8_t **copy,
+              uint32_t *bytes) {
   uint64_t sum = 0;
   for (int i = 0; i < n; i++) {
-    if (sges[i].length > 0 && !covers(vb_process_mr(sges[i].lkey), &sges[i])) return EACCES;
+    if (sges[i].length > 0 && !covers(vb_process_mr(sges[i].lkey), pd, &sges[i])) return EACCES;
     sum += sges[i].length;
   }
   if (sum > UINT32_MAX) return EINVAL;

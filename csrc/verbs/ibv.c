@@ -161,6 +161,9 @@ EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
   struct vb_pd *pd = calloc(1, sizeof *pd);
   if (!pd) return NULL;
   pd->pd.context = context;
+  vb_lock();
+  pd->number = ++vb_process.n_pds;
+  vb_unlock();
   return &pd->pd;
 }
 

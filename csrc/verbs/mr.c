@@ -21,7 +21,8 @@ static bool is_readable(const uint8_t *address) {
   return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 || errno == EPERM || errno == ENOSYS;
 }
 
-static int register_memory(const void *address, size_t bytes, uint32_t access, uint32_t *key) {
+static int register_memory(const void *address, size_t bytes, uint32_t access, uint32_t domain,
+                           uint32_t *key) {
   for (int i = 0; i < KEY_TRIES; i++) {
     do {
       if (getrandom(key, sizeof *key, 0) != sizeof *key) return EAGAIN;
@@ -29,6 +30,7 @@ static int register_memory(const void *address, size_t bytes, uint32_t access, u
     struct mrc_command command = {.op = MRC_COMMAND_MR_REGISTER,
                                   .address = (uint64_t)(uintptr_t)address,
                                   .bytes = bytes,
+                                  .value = domain,
                                   .key = *key,
                                   .access = access};
     const int error = vb_drive_call(&command);
@@ -57,7 +59,8 @@ struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int
   if (!mr) return NULL;
   uint32_t key;
   const uint32_t remote = access & IBV_ACCESS_REMOTE_WRITE ? MRC_ACCESS_REMOTE_WRITE : 0;
-  const int error = register_memory(address, bytes, MRC_ACCESS_LOCAL_READ | remote, &key);
+  const int error =
+      register_memory(address, bytes, MRC_ACCESS_LOCAL_READ | remote, vb_domain_of(pd), &key);
   if (error != 0) {
     free(mr);
     errno = error;
@@ -89,7 +92,8 @@ int vb_mr_deregister(struct vb_mr *mr) {
 int vb_mr_register_own(void) {
   if (vb_process.own_key != 0) return 0;
   uint32_t key;
-  const int error = register_memory((const void *)1, UINTPTR_MAX - 1, MRC_ACCESS_LOCAL_READ, &key);
+  const int error =
+      register_memory((const void *)1, UINTPTR_MAX - 1, MRC_ACCESS_LOCAL_READ, 0, &key);
   if (error == 0) vb_process.own_key = key;
   return error;
 }

@@ -36,7 +36,8 @@ struct vb_context {
 
 struct vb_pd {
   struct ibv_pd pd;
-  int users; /* MRs and QPs */
+  uint32_t number; /* of its MRs' and QPs' domain in the engine */
+  int users;       /* MRs and QPs */
 };
 
 struct vb_mr {
@@ -149,6 +150,10 @@ struct vb_qp {
 static inline struct vb_context *vb_context_of(struct ibv_context *context) {
   return (struct vb_context *)((char *)context - offsetof(struct vb_context, verbs) -
                                offsetof(struct verbs_context, context));
+}
+
+static inline uint32_t vb_domain_of(const struct ibv_pd *pd) {
+  return ((const struct vb_pd *)pd)->number;
 }
 
 static inline struct vb_cq *vb_cq_of(struct ibv_cq *cq) { return (struct vb_cq *)cq; }

@@ -51,7 +51,7 @@ static int set_memory(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr
     to->bytes = wr->sg_list->length;
     return 0;
   }
-  const int error = vb_gather(wr->sg_list, wr->num_sge, gathered, &to->bytes);
+  const int error = vb_gather(qp->ibv.qp.pd, wr->sg_list, wr->num_sge, gathered, &to->bytes);
   to->local = (uint64_t)(uintptr_t)*gathered;
   to->lkey = vb_process.own_key;
   return error;

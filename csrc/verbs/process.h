@@ -30,6 +30,7 @@ struct vb_process {
   struct vb_qp *qps[VB_QP_PLACES];
   struct vb_mr *mrs[VB_MR_PLACES];
   uint32_t own_key; /* of the library's own memory */
+  uint32_t n_pds;   /* ever made */
   uint32_t n_qps;   /* handles */
   uint32_t n_exist; /* QPs in the engine, also those whose handles are destroyed */
   uint32_t n_gone;  /* QPs whose peers have ended and that are not in ERROR yet */

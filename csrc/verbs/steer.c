@@ -78,6 +78,12 @@ static bool is_filled(uint32_t op) {
          op == MRC_COMMAND_PORT_OPEN;
 }
 
+/* The agent does not know PDs. */
+static void set_domain(struct mrc_qp_attr *attr) {
+  const struct vb_qp *qp = vb_process_qp(attr->qpn);
+  attr->domain = qp ? vb_domain_of(qp->ibv.qp.pd) : 0;
+}
+
 static int take_command(const struct vb_frame *frame) {
   struct mrc_command command;
   if (frame->bytes < sizeof command) return -EPROTO;
@@ -92,6 +98,7 @@ static int take_command(const struct vb_frame *frame) {
   memcpy(kept->memory, frame->body + sizeof command, bytes);
   vb_process.commands = kept;
   command.pointer = bytes > 0 ? kept->memory : NULL;
+  if (command.op == MRC_COMMAND_QP_CREATE) set_domain(command.pointer);
   vb_submit(&command);
   return 0;
 }

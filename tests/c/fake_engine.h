@@ -145,8 +145,9 @@ int mrc_engine_trace(const mrc_engine *engine, struct mrc_trace_entry *entries, 
 }
 
 int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
-                    uint32_t access) {
+                    uint32_t access, uint32_t domain) {
   (void)engine;
+  (void)domain;
   if (address == 0 || bytes == 0 || access == 0) return -EINVAL;
   fake.keys[fake.n_keys++ % 4] = key;
   return 0;

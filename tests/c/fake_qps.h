@@ -43,7 +43,8 @@ static const struct fake_region *fake_find(const struct fake_side *side, uint32_
 }
 
 int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
-                    uint32_t access) {
+                    uint32_t access, uint32_t domain) {
+  (void)domain;
   struct fake_side *side = (struct fake_side *)engine;
   if (side->n_regions == side->most_regions) return -ENOSPC;
   side->regions[side->n_regions++] =

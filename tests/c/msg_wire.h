@@ -85,7 +85,8 @@ static bool wire_may(struct wire_host *host, uint32_t key, uint64_t address, uin
 }
 
 int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
-                    uint32_t access) {
+                    uint32_t access, uint32_t domain) {
+  (void)domain;
   struct wire_host *host = wire_of(engine);
   if (address == 0 || bytes == 0 || address + bytes < address) return -EINVAL;
   if (host->n_mrs == host->max_mrs) return -ENOSPC;

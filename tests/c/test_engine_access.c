@@ -52,6 +52,33 @@ static void test_remote__refuses_what_the_rkey_does_not_open(void) {
   }
 }
 
+/* Memory of another domain than the QP's is closed to it, at both ends. */
+static void test_domains__separate(void) {
+  enum { OWN = 4, OTHER = 5, OWN_KEY = 7, OTHER_KEY = 8 };
+  const uint32_t access = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE;
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 2 * MTU, .domain = OWN);
+  struct mrc_pair_end *e = p->ends[end];
+  const uint64_t addresses[] = {(uintptr_t)e->audit.source, (uintptr_t)e->audit.target};
+  for (int host = 0; host < 2; host++) {
+    mrc_engine *engine = p->hosts[host].engine;
+    CHECK_EQ(mrc_mr_register(engine, addresses[host], 2 * MTU, OWN_KEY, access, OWN), 0);
+    CHECK_EQ(mrc_mr_register(engine, addresses[host], 2 * MTU, OTHER_KEY, access, OTHER), 0);
+  }
+  e->lkey = OTHER_KEY;
+  e->rkey = OWN_KEY;
+  CHECK_EQ(mrc_pair_write(p, end, MTU), -EACCES);
+  e->lkey = OWN_KEY;
+  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  CHECK(mrc_pair_finish(p, 20 * MS));
+  CHECK_EQ(succeeded(p, end), 1);
+  e->rkey = OTHER_KEY;
+  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  CHECK(mrc_pair_finish(p, 20 * MS));
+  CHECK_EQ(e->audit.statuses[MRC_WC_REM_ACCESS_ERR], 1);
+  mrc_pair_destroy(p);
+}
+
 /* The requester receives the refusal although the first NAKs are lost. */
 static void test_remote__refusal_survives_loss(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
@@ -147,7 +174,7 @@ static void test_mr__deregister_under_remote_writes(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_remote__refuses_what_the_rkey_does_not_open),
+CHECK_MAIN(RUN(test_remote__refuses_what_the_rkey_does_not_open), RUN(test_domains__separate),
            RUN(test_remote__refusal_survives_loss),
            RUN(test_remote__the_responders_own_writes_are_flushed),
            RUN(test_remote__other_qps_live_on), RUN(test_post__refuses_local_memory),

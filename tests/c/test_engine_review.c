@@ -109,7 +109,7 @@ static void test_transmit__goes_on_after_a_full_arena(void) {
   add_qp(engine);
   prove_paths(engine, attr_of_4.qpn);
   const struct mrc_wr wr = {.local = (uintptr_t)memory, .va = 4096, .lkey = 7, .bytes = BYTES};
-  CHECK_EQ(mrc_mr_register(engine, wr.local, BYTES, wr.lkey, MRC_ACCESS_LOCAL_READ), 0);
+  CHECK_EQ(mrc_mr_register(engine, wr.local, BYTES, wr.lkey, MRC_ACCESS_LOCAL_READ, 0), 0);
   CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &wr, 1, 2), 0);
   int packets = 0;
   for (int n; (n = mrc_engine_transmit(engine, bursts, MRC_MAX_BURSTS, 2)) > 0;) {

@@ -25,8 +25,9 @@ static void test_add__refuses(void) {
   CHECK_EQ(mrc_mr_table_init(&table, 2), 0);
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
-    CHECK_EQ(mrc_mr_table_add(&table, rows[i].address, rows[i].bytes, rows[i].key, rows[i].access),
-             rows[i].error);
+    CHECK_EQ(
+        mrc_mr_table_add(&table, rows[i].address, rows[i].bytes, rows[i].key, rows[i].access, 0),
+        rows[i].error);
   }
   mrc_mr_table_free(&table);
 }
@@ -55,12 +56,30 @@ static void test_find__bounds_and_rights(void) {
   };
   struct mrc_mr_table table;
   CHECK_EQ(mrc_mr_table_init(&table, 4), 0);
-  CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 0x100, 7, MRC_ACCESS_REMOTE_WRITE), 0);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 0x100, 7, MRC_ACCESS_REMOTE_WRITE, 0), 0);
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
     CHECK_EQ(
-        mrc_mr_find(&table, rows[i].key, rows[i].address, rows[i].bytes, rows[i].access) != NULL,
+        mrc_mr_find(&table, rows[i].key, rows[i].address, rows[i].bytes, rows[i].access, 0) != NULL,
         rows[i].found);
+  }
+  mrc_mr_table_free(&table);
+}
+
+/* An MR without a domain is open to all, one with a domain to those of the same. */
+static void test_find__domain(void) {
+  static const struct {
+    uint32_t domain, other;
+    bool found;
+  } rows[] = {{0, 0, true}, {0, 5, true}, {5, 5, true}, {5, 0, false}, {5, 6, false}};
+  struct mrc_mr_table table;
+  CHECK_EQ(mrc_mr_table_init(&table, 1), 0);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ, rows[i].domain), 0);
+    CHECK_EQ(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ, rows[i].other) != NULL,
+             rows[i].found);
+    CHECK_EQ(mrc_mr_table_remove(&table, 7), 0);
   }
   mrc_mr_table_free(&table);
 }
@@ -68,8 +87,8 @@ static void test_find__bounds_and_rights(void) {
 static void test_remove__refuses_while_in_use_and_frees_the_entry(void) {
   struct mrc_mr_table table;
   CHECK_EQ(mrc_mr_table_init(&table, 1), 0);
-  CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ), 0);
-  struct mrc_mr *mr = mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ, 0), 0);
+  struct mrc_mr *mr = mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ, 0);
   CHECK(mr != NULL);
   mr->refs = 1;
   CHECK_EQ(mrc_mr_table_remove(&table, 7), -EBUSY);
@@ -77,8 +96,8 @@ static void test_remove__refuses_while_in_use_and_frees_the_entry(void) {
   CHECK_EQ(mrc_mr_table_remove(&table, 8), -ENOENT);
   CHECK_EQ(mrc_mr_table_remove(&table, 7), 0);
   CHECK_EQ(mrc_mr_table_remove(&table, 7), -ENOENT);
-  CHECK(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ) == NULL);
-  CHECK_EQ(mrc_mr_table_add(&table, 0x2000, 16, 9, MRC_ACCESS_LOCAL_READ), 0);
+  CHECK(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ, 0) == NULL);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x2000, 16, 9, MRC_ACCESS_LOCAL_READ, 0), 0);
   mrc_mr_table_free(&table);
 }
 
@@ -86,16 +105,16 @@ static void test_remove__refuses_while_in_use_and_frees_the_entry(void) {
 static void test_remove__keeps_the_others(void) {
   struct mrc_mr_table table;
   CHECK_EQ(mrc_mr_table_init(&table, 3), 0);
-  CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ), 0);
-  CHECK_EQ(mrc_mr_table_add(&table, 0x2000, 16, 8, MRC_ACCESS_LOCAL_READ), 0);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ, 0), 0);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x2000, 16, 8, MRC_ACCESS_LOCAL_READ, 0), 0);
   CHECK_EQ(mrc_mr_table_remove(&table, 8), 0);
-  CHECK_EQ(mrc_mr_table_add(&table, 0x3000, 16, 9, MRC_ACCESS_LOCAL_READ), 0);
-  CHECK_EQ(mrc_mr_table_add(&table, 0x4000, 16, 10, MRC_ACCESS_LOCAL_READ), 0);
-  CHECK(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ) != NULL);
-  CHECK(mrc_mr_find(&table, 9, 0x3000, 16, MRC_ACCESS_LOCAL_READ) != NULL);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x3000, 16, 9, MRC_ACCESS_LOCAL_READ, 0), 0);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x4000, 16, 10, MRC_ACCESS_LOCAL_READ, 0), 0);
+  CHECK(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ, 0) != NULL);
+  CHECK(mrc_mr_find(&table, 9, 0x3000, 16, MRC_ACCESS_LOCAL_READ, 0) != NULL);
   mrc_mr_table_free(&table);
 }
 
-CHECK_MAIN(RUN(test_add__refuses), RUN(test_find__bounds_and_rights),
+CHECK_MAIN(RUN(test_add__refuses), RUN(test_find__bounds_and_rights), RUN(test_find__domain),
            RUN(test_remove__refuses_while_in_use_and_frees_the_entry),
            RUN(test_remove__keeps_the_others))

@@ -548,9 +548,10 @@ static void create(void) {
                                            .trace_entries = 64};
   engine = mrc_engine_create(&config);
   mrc_assert(engine != NULL);
-  mrc_assert(mrc_mr_register(engine, (uintptr_t)source, MEMORY, LKEY, MRC_ACCESS_LOCAL_READ) == 0);
+  mrc_assert(mrc_mr_register(engine, (uintptr_t)source, MEMORY, LKEY, MRC_ACCESS_LOCAL_READ, 0) ==
+             0);
   mrc_assert(mrc_mr_register(engine, (uintptr_t)target + GUARD, MEMORY, RKEY,
-                             MRC_ACCESS_REMOTE_WRITE) == 0);
+                             MRC_ACCESS_REMOTE_WRITE, 0) == 0);
   raise_qp(3);
 }
 

@@ -52,7 +52,7 @@ static mrc_engine *start(const struct mrc_seal_attr *seal) {
   const struct mrc_peer_source source = {.address = {0xFD, [15] = 1}, .sport = SPORT};
   mrc_engine *engine = mrc_engine_create(&config);
   mrc_assert(engine != NULL);
-  mrc_assert(mrc_mr_register(engine, (uintptr_t)target, MEMORY, RKEY, MRC_ACCESS_REMOTE_WRITE) ==
+  mrc_assert(mrc_mr_register(engine, (uintptr_t)target, MEMORY, RKEY, MRC_ACCESS_REMOTE_WRITE, 0) ==
              0);
   mrc_assert(mrc_qp_create(engine, &attr) == 0);
   mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_INIT, &attr, 1) == 0);

@@ -20,6 +20,7 @@ static struct mrc_qp_attr make_attr(const struct mrc_pair_qp_config *config) {
       .sq_depth = or_default(config->sq_depth, 128),
       .mpr = mpr,
       .max_wimm = max_wimm,
+      .domain = config->domain,
       .integrity = config->integrity,
       .dynamic_mpr = config->dynamic_mpr,
       .path_mtu = or_default(config->path_mtu, 1024),
@@ -56,9 +57,9 @@ static void register_memory(struct mrc_pair *pair, const struct mrc_pair_end *en
   mrc_engine *to = pair->hosts[pair->ends[end->peer]->host].engine;
   if (audit->memory_bytes == 0) return;
   mrc_assert(mrc_mr_register(pair->hosts[end->host].engine, (uintptr_t)audit->source,
-                             audit->memory_bytes, end->lkey, MRC_ACCESS_LOCAL_READ) == 0);
+                             audit->memory_bytes, end->lkey, MRC_ACCESS_LOCAL_READ, 0) == 0);
   mrc_assert(mrc_mr_register(to, (uintptr_t)audit->target, audit->memory_bytes, end->rkey,
-                             MRC_ACCESS_REMOTE_WRITE) == 0);
+                             MRC_ACCESS_REMOTE_WRITE, 0) == 0);
 }
 
 static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end) {

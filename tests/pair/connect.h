@@ -22,8 +22,9 @@ struct mrc_pair_qp_config {
   uint32_t sq_psn;              /* of `from`; the peer's is its complement */
   uint32_t integrity;           /* enum mrc_integrity */
   uint32_t dynamic_mpr;         /* 1: the window may change */
-  uint8_t timeout;              /* [10: 1.05 ms] */
-  uint8_t retry_linear;         /* no default */
+  uint32_t domain;
+  uint8_t timeout;      /* [10: 1.05 ms] */
+  uint8_t retry_linear; /* no default */
   uint8_t retry_exp;
   uint8_t seal;         /* enum mrc_seal_mode */
   uint8_t cc;           /* enum mrc_cc_kind */

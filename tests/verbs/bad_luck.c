@@ -86,6 +86,40 @@ static void wrong_keys(void) {
   passed("deregistered memory");
 }
 
+/* Keys of another protection domain than the QP's are of no use to it. */
+static void wrong_domain(void) {
+  struct end a, b;
+  struct place to;
+  struct ibv_pd *pd = ibv_alloc_pd(context);
+  uint8_t other[64] = "unchanged";
+  struct ibv_mr *mr =
+      ibv_reg_mr(pd, other, sizeof other, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  CHECK(pd && mr);
+  for (int n = 1; n <= 2; n++) { /* pieces of memory */
+    pair(&a, &b, &to, 64);
+    write_text(&a, &to, "same domain");
+    struct ibv_sge sges[] = {
+        {.addr = (uintptr_t)other, .length = 1, .lkey = mr->lkey},
+        {.addr = (uintptr_t)a.memory, .length = 1, .lkey = a.mr->lkey},
+    };
+    struct ibv_send_wr *bad, wr = {.opcode = IBV_WR_RDMA_WRITE,
+                                   .sg_list = sges,
+                                   .num_sge = n,
+                                   .wr.rdma = {.remote_addr = to.va, .rkey = to.rkey}};
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+    CHECK(poll_one(a.cq).status == IBV_WC_LOC_PROT_ERR);
+    take_fatal(&a);
+  }
+  pair(&a, &b, &to, 64);
+  write_text(&a, &to, "same domain");
+  to.va = (uintptr_t)other;
+  CHECK(post(&a, &to, 1, a.mr->lkey, mr->rkey, "x") == 0);
+  CHECK(poll_one(a.cq).status == IBV_WC_REM_ACCESS_ERR);
+  take_fatal(&a);
+  CHECK(strcmp((char *)other, "unchanged") == 0);
+  passed("another domain");
+}
+
 static void in_child(void) {
   struct end a, b;
   struct place to;
@@ -177,6 +211,7 @@ int main(void) {
   full_queues();
   full_cq();
   wrong_keys();
+  wrong_domain();
   in_child();
   with_signals();
   kill_peer(ends[0], peer);

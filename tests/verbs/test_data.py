@@ -39,7 +39,7 @@ def test_bad_luck(agent: Agent, programs: Path) -> None:
     assert (code, err) == (0, "")
     assert out.split("\n")[:-1] == [
         "full send queue", "full receive queue", "full completion queue", "memory of nobody",
-        "deregistered memory", "child", "signals", "peer killed", "leave",
+        "deregistered memory", "another domain", "child", "signals", "peer killed", "leave",
     ]  # fmt: skip
 
 

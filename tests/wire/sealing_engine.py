@@ -100,7 +100,7 @@ class Engine:
         ])  # fmt: skip
         access = lib.MRC_ACCESS_LOCAL_READ | lib.MRC_ACCESS_REMOTE_WRITE
         address, rkey = self.address, self.own.rkey
-        self._done(lib.mrc_mr_register(self._engine, address, MEMORY_BYTES, rkey, access))
+        self._done(lib.mrc_mr_register(self._engine, address, MEMORY_BYTES, rkey, access, 0))
         self._done(lib.mrc_qp_create(self._engine, attr))
         self._done(lib.mrc_qp_modify(self._engine, qpn, lib.MRC_QP_INIT, attr, self.now_ns))
         self._done(lib.mrc_qp_set_seal(self._engine, qpn, seal))
