@@ -118,12 +118,13 @@ struct mrc_api_ev_entry {
   uint32_t flags;
 };
 
+/* A field of generated EVs. */
 struct mrc_api_ev_field {
   uint32_t bits;
-  uint32_t first;
-  uint32_t least;
+  uint32_t initial;
+  uint32_t least; /* value of the bits that are generated */
   uint32_t most;
-  uint32_t mask;
+  uint32_t mask; /* the bits that are generated, over those of the initial value */
 };
 
 struct mrc_api_nscc {

@@ -117,9 +117,7 @@ class Control:
         fields = self.evs[int(head.id)].fields
         parts = [struct_bytes("mrc_agent_evs", answer)]
         parts += [struct_bytes("mrc_api_ev_entry", each) for each in entries]
-        for each in fields:
-            named = {"bits": each.bits, "first": each.first, "least": each.least}
-            parts.append(struct_bytes("mrc_api_ev_field", named | {"most": each.most}))
+        parts += [struct_bytes("mrc_api_ev_field", each._asdict()) for each in fields]
         return b"".join(parts)
 
     async def _probe(self, program: Watching, body: bytes) -> bytes:

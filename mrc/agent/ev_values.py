@@ -26,12 +26,15 @@ class Ev(NamedTuple):
 
 
 class GeneratedField(NamedTuple):
-    """A field of generated EVs: all values from `least` to `most`, from `first` on."""
+    """A field of generated EVs: an initial value, whose bits under the mask take all values from
+    `least` to `most`.
+    """
 
     bits: int
-    first: int
+    initial: int
     least: int
     most: int
+    mask: int
 
 
 UNPOPULATED = Ev(0, bytes(VALUE_BYTES))
@@ -68,9 +71,10 @@ def generated(fields: Sequence[GeneratedField], planes: Sequence[int], most: int
     if not fields or width % 8 or not 0 < width <= 8 * VALUE_BYTES:
         raise ValueError(f"the fields have {width} bits: they must be whole bytes, up to 256 bits")
     for field in fields:
-        within = 0 <= field.least <= field.first <= field.most
-        if not within or field.most >= 1 << field.bits:
-            raise ValueError("a field's values are not in order, or do not fit its bits")
+        if (field.initial | field.mask) >> field.bits:
+            raise ValueError("an initial value or a mask is wider than the field")
+        if field.least > field.most or field.most >> field.mask.bit_count():
+            raise ValueError("a field's values are not in order, or do not fit its mask")
     if prod(field.most - field.least + 1 for field in fields) * max(1, len(planes)) > most:
         raise ValueError(f"the fields make more than {most} EVs")
     return [
@@ -81,9 +85,10 @@ def generated(fields: Sequence[GeneratedField], planes: Sequence[int], most: int
 
 
 def _values(field: GeneratedField) -> Iterator[int]:
-    """From the first value to the last, then those before the first."""
-    yield from range(field.first, field.most + 1)
-    yield from range(field.least, field.first)
+    places = [1 << place for place in range(field.bits) if field.mask >> place & 1]
+    for value in range(field.least, field.most + 1):
+        generated = sum(bit for i, bit in enumerate(places) if value >> i & 1)
+        yield field.initial & ~field.mask | generated
 
 
 def _joined(fields: Sequence[GeneratedField], values: Sequence[int], width: int) -> bytes:

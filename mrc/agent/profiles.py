@@ -268,7 +268,8 @@ class EvProfiles:
             evs.events = int(head.events)
         if mask & lib.MRC_API_EVS_FIELDS_OP:
             evs.fields = tuple(
-                GeneratedField(each.bits, each.first, each.least, each.most) for each in fields
+                GeneratedField(each.bits, each.initial, each.least, each.most, each.mask)
+                for each in fields
             )
         if mask & lib.MRC_API_PROFILE_VENDOR:
             evs.vendor = bytes(head.vendor)

@@ -47,24 +47,37 @@ def test_names_of__the_paths_of_the_configuration() -> None:
     assert names_of(None) == {}
 
 
-def test_generated__all_values_from_the_first_on() -> None:
-    fields = [GeneratedField(8, 2, 1, 3), GeneratedField(8, 7, 7, 8)]
+def test_generated__all_values_the_last_field_first() -> None:
+    fields = [GeneratedField(8, 0, 1, 2, 0xFF), GeneratedField(8, 0, 7, 8, 0xFF)]
     assert generated(fields, [1], 100) == [
-        ev(1, digits) for digits in ("0207", "0208", "0307", "0308", "0107", "0108")
+        ev(1, digits) for digits in ("0107", "0108", "0207", "0208")
     ]
-    assert generated([GeneratedField(16, 5, 5, 5)], [1, 4], 2) == [ev(1, "0005"), ev(4, "0005")]
+    fixed = GeneratedField(16, 5, 0, 0, 0)
+    assert generated([fixed], [1, 4], 2) == [ev(1, "0005"), ev(4, "0005")]
+
+
+def test_generated__bits_of_the_mask_over_the_initial_value() -> None:
+    low = GeneratedField(16, 0x0A50, 1, 2, 0x000F)
+    assert generated([low], [1], 100) == [ev(1, "0a51"), ev(1, "0a52")]
+    apart = GeneratedField(8, 0x42, 0, 3, 0x81)
+    assert generated([apart], [1], 100) == [ev(1, each) for each in ("42", "43", "c2", "c3")]
+    wide = GeneratedField(32, 0xFFFFFFFF, 0, 1, 0x00010000)
+    assert generated([wide], [1], 100) == [ev(1, "fffeffff"), ev(1, "ffffffff")]
 
 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
         ([], "whole bytes"),
-        ([GeneratedField(7, 0, 0, 1)], "whole bytes"),
-        ([GeneratedField(8, 5, 6, 7)], "not in order"),
-        ([GeneratedField(8, 5, 5, 4)], "not in order"),
-        ([GeneratedField(8, 0, 0, 256)], "do not fit"),
-        ([GeneratedField(32, 0, 0, 0xFFFFFFFF)], "more than 1000 EVs"),
-        ([GeneratedField(32, 0, 0, 0)] * 9, "whole bytes"),
+        ([GeneratedField(7, 0, 0, 1, 1)], "whole bytes"),
+        ([GeneratedField(8, 0, 5, 4, 0xFF)], "not in order"),
+        ([GeneratedField(8, 0, 0, 256, 0xFF)], "do not fit"),
+        ([GeneratedField(8, 0, 0, 8, 0x07)], "do not fit"),
+        ([GeneratedField(8, 0, 0, 1, 0)], "do not fit"),
+        ([GeneratedField(8, 256, 0, 0, 0)], "wider than the field"),
+        ([GeneratedField(8, 0, 0, 0, 0x100)], "wider than the field"),
+        ([GeneratedField(32, 0, 0, 0xFFFFFFFF, 0xFFFFFFFF)], "more than 1000 EVs"),
+        ([GeneratedField(32, 0, 0, 0, 0)] * 9, "whole bytes"),
     ],
 )
 def test_generated__what_is_not_meant_is_refused(fields: list[GeneratedField], why: str) -> None:

@@ -114,6 +114,18 @@ async def test_explicit__populates_each_place(profiles: EvProfiles) -> None:
     assert profiles[7].entries == [ALL[2]] * 2, "after an error nothing has changed"
 
 
+async def test_generated__selects_those_that_are_paths(profiles: EvProfiles) -> None:
+    fields = {"bits": 8, "initial": 0, "least": 0, "most": 1, "mask": 1}
+    mask = STATE | MODE | lib.MRC_API_EVS_FORMAT | lib.MRC_API_EVS_FIELDS_OP
+    head = evs(id=7, mask=mask, state=lib.MRC_API_OFFLINE, mode=lib.MRC_API_EVS_GENERATED, format=1)
+    wide = {"bits": 248, "initial": 0, "least": 0, "most": 0, "mask": 0}
+    made = [ffi.new("struct mrc_api_ev_field *", each) for each in (fields, wide)]
+    await profiles.modify(head, [], made)
+    await move(profiles, lib.MRC_API_ONLINE)
+    assert profiles[7].profile.settings.paths == ("t1:1.0", "t1:2.0", "t1:1.1", "t1:2.1")
+    assert [field.mask for field in profiles[7].fields] == [1, 0]
+
+
 async def test_states__are_denied_and_allowed_by_path(profiles: EvProfiles) -> None:
     await explicit(profiles, *ALL[:2])
     await move(profiles, lib.MRC_API_ONLINE)
