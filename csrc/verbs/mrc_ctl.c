@@ -182,13 +182,16 @@ static size_t add(struct evs_frame *frame, size_t bytes, const void *items, size
   return bytes + n * item_bytes;
 }
 
+/* An operation on EVs and one on fields exclude each other. */
+static bool has_both(int mask) { return mask & MRC_API_EVS_OP && mask & MRC_API_EVS_FIELDS_OP; }
+
 static bool is_count(const void *items, int n, int most) {
   return n >= 0 && n <= most && (items || n == 0);
 }
 
 EXPORT int mrc_ctl_modify_ev_profile(struct mrc_api_context *context, uint64_t id,
                                      struct mrc_api_evs_attr *attr, int mask) {
-  if (!context || !attr) return fail(EINVAL);
+  if (!context || !attr || has_both(mask)) return fail(EINVAL);
   const bool entries = mask & MRC_API_EVS_OP, fields = mask & MRC_API_EVS_FIELDS_OP;
   if (entries && (attr->op.op > MRC_API_EVS_MODIFY_STATE ||
                   !is_count(attr->op.entries, attr->op.n_entries, MAX_EVS)))
@@ -247,7 +250,7 @@ static int take_arrays(const struct evs_frame *reply, struct mrc_api_evs_attr *a
 
 EXPORT int mrc_ctl_query_ev_profile(struct mrc_api_context *context, uint64_t id,
                                     struct mrc_api_evs_attr *attr, int mask) {
-  if (!context || !attr) return fail(EINVAL);
+  if (!context || !attr || has_both(mask)) return fail(EINVAL);
   const bool of_given = mask & MRC_API_EVS_OP && attr->op.op == MRC_API_EVS_QUERY_STATE;
   if (of_given && !is_count(attr->op.entries, attr->op.n_entries, MAX_EVS)) return fail(EINVAL);
   struct evs_frame *frame = calloc(1, sizeof *frame);

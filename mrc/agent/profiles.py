@@ -6,7 +6,8 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mrc.agent.ev_values import UNPOPULATED, Ev, GeneratedField, generated
@@ -50,7 +51,10 @@ def state_number(state: ProfileState) -> int:
 
 
 def moved(what: str, profile: Profile[Any] | Format, head: Any, modify: Callable[[], None]) -> None:
-    """Moves a profile as a call asks, and modifies it while it is OFFLINE."""
+    """Moves a profile as a call asks, and modifies it while it is OFFLINE.
+
+    If `modify` raises, the profile is again in its former state.
+    """
     mask = int(head.mask)
     asserted = mask & lib.MRC_API_PROFILE_CURRENT_STATE
     if asserted and _STATES.get(int(head.current_state)) is not profile.state:
@@ -60,13 +64,17 @@ def moved(what: str, profile: Profile[Any] | Format, head: Any, modify: Callable
         if int(head.state) not in _STATES:
             raise RefusedError(errno.EINVAL, f"{what}: {int(head.state)} is no state")
         wanted = _STATES[int(head.state)]
-    if wanted is ProfileState.OFFLINE and profile.state is not wanted:
-        profile.to_offline()
-    modify()
-    if wanted is ProfileState.ONLINE and profile.state is not wanted:
-        profile.to_online()
-    elif wanted is ProfileState.INIT and profile.state is not wanted:
-        profile.to_init()
+    with ExitStack() as undo:
+        if wanted is ProfileState.OFFLINE and profile.state is not wanted:
+            back = profile.to_init if profile.state is ProfileState.INIT else profile.to_online
+            profile.to_offline()
+            undo.callback(back)
+        modify()
+        if wanted is ProfileState.ONLINE and profile.state is not wanted:
+            profile.to_online()
+        elif wanted is ProfileState.INIT and profile.state is not wanted:
+            profile.to_init()
+        undo.pop_all()
 
 
 # ---- Formats ------------------------------------------------------------------------------------
@@ -113,7 +121,7 @@ class Formats:
     def modify(self, head: Any) -> None:
         """A call of mrc_ctl_modify_ev_fmt_profile."""
         number = int(head.id)
-        found = self._formats.get(number) or Format()
+        found = replace(self._formats.get(number) or Format())
         if number not in self._formats and len(self._formats) >= MAX_FORMATS:
             raise RefusedError(errno.ENOMEM, f"there are {MAX_FORMATS} EV formats, the most")
 
@@ -205,21 +213,25 @@ class EvProfiles:
         number = int(head.id)
         found = self._evs.get(number) or self._create(number, int(head.mask), int(head.state))
         mask = int(head.mask)
+        changed = replace(found)
+        states: list[tuple[str, int]] = []
 
         def change() -> None:
-            self._modify(found, head, mask, fields)
+            self._modify(changed, head, mask, fields)
             if mask & lib.MRC_API_EVS_OP and int(head.op) == lib.MRC_API_EVS_REPLACE:
-                self._replace(found, entries)
+                self._replace(changed, entries)
+            if mask & lib.MRC_API_EVS_OP and int(head.op) == lib.MRC_API_EVS_MODIFY_STATE:
+                states.extend(self._named_state(changed, each) for each in entries)
             if mask & lib.MRC_API_PROFILE_STATE and int(head.state) == lib.MRC_API_ONLINE:
-                self._settle(found)
+                self._settle(changed)
 
         try:
             moved(f"EV profile {number}", found.profile, head, change)
+            self._keep(number, changed)
         finally:
             if found.profile.state is ProfileState.INIT:
-                self._destroy(number, found)
-        if mask & lib.MRC_API_EVS_OP and int(head.op) == lib.MRC_API_EVS_MODIFY_STATE:
-            await self._set_states(found, entries)
+                self._destroy(number)
+        await self._set_states(changed, states)
 
     def _create(self, number: int, mask: int, state: int) -> Evs:
         if not mask & lib.MRC_API_PROFILE_STATE or state != lib.MRC_API_OFFLINE:
@@ -230,11 +242,19 @@ class EvProfiles:
         self._evs[number] = Evs(profile)
         return self._evs[number]
 
-    def _destroy(self, number: int, evs: Evs) -> None:
+    def _keep(self, number: int, changed: Evs) -> None:
+        self._use(changed.format, 1)
+        self._use(self._evs[number].format, -1)
+        self._evs[number] = changed
+
+    def _use(self, number: int | None, users: int) -> None:
+        if number is not None:
+            self._formats[number].users += users
+
+    def _destroy(self, number: int) -> None:
+        evs = self._evs.pop(number)
         self._profiles.destroy(evs.profile)
-        if evs.format is not None:
-            self._formats[evs.format].users -= 1
-        del self._evs[number]
+        self._use(evs.format, -1)
 
     def _modify(self, evs: Evs, head: Any, mask: int, fields: Sequence[Any]) -> None:
         settings = mask & ~(
@@ -253,10 +273,7 @@ class EvProfiles:
             wanted = self._formats[int(head.format)]
             if wanted.state is not ProfileState.ONLINE:
                 raise RefusedError(errno.EINVAL, f"EV format {int(head.format)}: is not ONLINE")
-            if evs.format is not None:
-                self._formats[evs.format].users -= 1
             evs.format = int(head.format)
-            wanted.users += 1
         if mask & lib.MRC_API_EVS_COUNT:
             if int(head.n_evs) > MAX_EVS:
                 raise RefusedError(errno.EINVAL, f"an EV profile has at most {MAX_EVS} EVs")
@@ -330,20 +347,23 @@ class EvProfiles:
             raise RefusedError(errno.EINVAL, "no generated EV is a path of this host")
         return found[: evs.count or MAX_EVS]
 
-    async def _set_states(self, evs: Evs, entries: Sequence[Any]) -> None:
-        for each in entries:
-            ev, state = ev_in(each.ev), int(each.state)
-            name = self._name_of(evs, ev)
-            if evs.mode != lib.MRC_API_EVS_AUTO and ev not in evs.entries:
-                raise RefusedError(errno.EINVAL, f"the profile has no EV {ev}")
+    def _named_state(self, evs: Evs, entry: Any) -> tuple[str, int]:
+        """The path of an entry, and the state that it is to have."""
+        ev, state = ev_in(entry.ev), int(entry.state)
+        name = self._name_of(evs, ev)
+        if evs.mode != lib.MRC_API_EVS_AUTO and ev not in evs.entries:
+            raise RefusedError(errno.EINVAL, f"the profile has no EV {ev}")
+        if state not in (lib.MRC_API_EV_DENIED, lib.MRC_API_EV_GOOD):
+            text = "a controller denies EVs, or allows them; mrc finds those that are bad"
+            raise RefusedError(errno.EOPNOTSUPP, text)
+        return name, state
+
+    async def _set_states(self, evs: Evs, states: Sequence[tuple[str, int]]) -> None:
+        for name, state in states:
             if state == lib.MRC_API_EV_DENIED:
                 await evs.profile.deny(name)
-            elif state == lib.MRC_API_EV_GOOD:
-                if name in evs.profile.denied:
-                    await evs.profile.allow(name)
-            else:
-                text = "a controller denies EVs, or allows them; mrc finds those that are bad"
-                raise RefusedError(errno.EOPNOTSUPP, text)
+            elif name in evs.profile.denied:
+                await evs.profile.allow(name)
 
     def query(self, head: Any, given: Sequence[Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The fields of the answer, and of each of its entries."""

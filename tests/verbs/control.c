@@ -150,6 +150,9 @@ static void set_others(void) {
   struct mrc_api_evs_attr is = {
       .op = {.op = MRC_API_EVS_QUERY, .entries = made, .n_entries = MOST},
       .fields_op = {.op = MRC_API_FIELDS_QUERY, .fields = found, .n_fields = 3}};
+  const int both = MRC_API_EVS_OP | MRC_API_EVS_FIELDS_OP;
+  REFUSED(mrc_ctl_query_ev_profile(context, GENERATED, &is, both), EINVAL);
+  REFUSED(mrc_ctl_modify_ev_profile(context, GENERATED, &is, both), EINVAL);
   CHECK(mrc_ctl_query_ev_profile(context, GENERATED, &is, MRC_API_EVS_OP) == 0);
   CHECK(mrc_ctl_query_ev_profile(context, GENERATED, &is, MRC_API_EVS_FIELDS_OP) == 0);
   CHECK(is.op.n_entries == n_evs && is.fields_op.n_fields == 3);

@@ -168,6 +168,59 @@ async def test_profile__exists_from_offline_to_init(profiles: EvProfiles, format
     await refused(errno.EINVAL, move(profiles, lib.MRC_API_INIT))
 
 
+async def test_profile__a_refused_call_changes_nothing(
+    profiles: EvProfiles, formats: Formats
+) -> None:
+    """A new profile does not come to exist, one that exists keeps its state and settings."""
+    mask = STATE | MODE | lib.MRC_API_EVS_FORMAT | lib.MRC_API_EVS_MIN_ACTIVE
+    offline = {"id": 7, "state": lib.MRC_API_OFFLINE, "mode": lib.MRC_API_EVS_AUTO}
+    wrong = evs(**offline, mask=mask, format=2)
+    await refused(errno.EINVAL, profiles.modify(wrong, [], []))
+    await refused(errno.EINVAL, move(profiles, lib.MRC_API_INIT))
+    deny = evs(
+        **offline, mask=STATE | lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_MODIFY_STATE, min_active=3
+    )
+    strange = entry(Ev(9, bytes(32)), state=lib.MRC_API_EV_DENIED)
+    known = entry(ALL[0], state=lib.MRC_API_EV_DENIED)
+    await refused(errno.EINVAL, profiles.modify(deny, [known, strange], []))
+    await refused(errno.EINVAL, move(profiles, lib.MRC_API_INIT))
+    await explicit(profiles, ALL[0])
+    await move(profiles, lib.MRC_API_ONLINE)
+    wrong.mask |= lib.MRC_API_EVS_EVENTS
+    await refused(errno.EINVAL, profiles.modify(wrong, [], []))
+    await refused(errno.EINVAL, profiles.modify(deny, [known, strange], []))
+    found = profiles[7]
+    assert found.profile.state is ProfileState.ONLINE and found.profile.denied == ()
+    assert (found.mode, found.format) == (lib.MRC_API_EVS_EXPLICIT, 1)
+    assert formats[1].users == 1
+
+
+def test_format__a_refused_call_changes_nothing(formats: Formats) -> None:
+    fields = {
+        "id": 1, "mask": STATE | lib.MRC_API_FORMAT_OP | lib.MRC_API_FORMAT_MODE,
+        "state": lib.MRC_API_OFFLINE, "mode": lib.MRC_API_FORMAT_STEV, "n_fields": 1, "bits": [9],
+    }  # fmt: skip
+    with pytest.raises(RefusedError, match="STEV"):
+        formats.modify(ffi.new("struct mrc_agent_format *", fields))
+    assert formats[1].state is ProfileState.ONLINE and formats[1].bits == (8,)
+
+
+def test_cc__a_refused_call_changes_nothing() -> None:
+    table = CcProfiles(Profiles(CcProfile("default", CcSettings(CcKind.DELAY))))
+    offline = {"id": 3, "mask": STATE | lib.MRC_API_CC_CONFIG, "state": lib.MRC_API_OFFLINE}
+    wrong = {"config": {"gamma": math.nan}}
+    with pytest.raises(RefusedError, match="out of range"):
+        table.modify(ffi.new("struct mrc_agent_cc *", offline | wrong), "uet-1.0-nscc")
+    with pytest.raises(RefusedError, match="does not exist"):
+        _ = table[3]
+    table.modify(ffi.new("struct mrc_agent_cc *", offline), "uet-1.0-nscc")
+    online = {"id": 3, "mask": STATE, "state": lib.MRC_API_ONLINE}
+    table.modify(ffi.new("struct mrc_agent_cc *", online), "uet-1.0-nscc")
+    with pytest.raises(RefusedError, match="out of range"):
+        table.modify(ffi.new("struct mrc_agent_cc *", offline | wrong), "uet-1.0-nscc")
+    assert table[3].state is ProfileState.ONLINE
+
+
 def test_format__is_kept_while_profiles_use_it(formats: Formats) -> None:
     formats[1].users = 1
     offline = {"id": 1, "mask": STATE, "state": lib.MRC_API_OFFLINE}
