@@ -29,6 +29,8 @@ class AttachedProgram:
     numbers: list[int] = field(default_factory=list)
     gids: list[bytes] = field(default_factory=list)
     opened: bytes = b""
+    cookies: set[int] = field(default_factory=set)
+    """of the agent's commands"""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _ctx: Any = None
     _keys: int = 0
@@ -150,6 +152,7 @@ class AttachedProgram:
         command, memory = read_struct("mrc_command", frame.body)
         copy = ffi.new("uint8_t[]", memory) if memory else ffi.NULL
         command.pointer = copy
+        self.cookies.add(int(command.cookie))
         self._memory[command.cookie] = (copy, len(memory))
         assert lib.mrc_ctx_submit(self._ctx, command, 1) == 1
 

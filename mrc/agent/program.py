@@ -103,7 +103,7 @@ class Program(Context):
         loop = asyncio.get_running_loop()
         shared = self._host.local
         async with asyncio.timeout(ATTACH_SECONDS):
-            first = _checked(self.first, AgentKind.ATTACH)
+            first = steering.checked(self.first, AgentKind.ATTACH)
             attach, _ = read_struct("mrc_agent_attach", first.body)
             sizes = (attach.command_bytes, attach.event_bytes, attach.config_bytes)
             if attach.version != steering.VERSION or sizes != steering.layout():
@@ -136,7 +136,7 @@ class Program(Context):
             shared,
             config=self.config,
             links=links,
-            dispatcher=Dispatcher(self._engine),
+            dispatcher=Dispatcher(self._engine, steering.first_cookie()),
             rng=random.Random(secrets.randbits(64)),
         )
 
@@ -149,7 +149,7 @@ class Program(Context):
         return steering.unpack(packet)
 
     async def _receive(self, kind: AgentKind) -> Frame:
-        return _checked(await self.receive(), kind)
+        return steering.checked(await self.receive(), kind)
 
     async def _send(self, kind: AgentKind, body: bytes) -> None:
         packet = steering.pack(kind, body=body)
@@ -491,10 +491,3 @@ class Program(Context):
         with suppress(StateError):
             await self._opened().dispatcher.close()
         await self._close(orderly=False)
-
-
-def _checked(frame: Frame, kind: AgentKind) -> Frame:
-    """The frame, if it is of this kind; raises ProtocolError."""
-    if frame.kind is not kind:
-        raise ProtocolError(f"the program sent {frame.kind.name} instead of {kind.name}")
-    return frame

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ _HEADER = ffi.sizeof("struct mrc_agent_frame")
 _COMMAND = ffi.sizeof("struct mrc_command")
 _EVENT = ffi.sizeof("struct mrc_event")
 _BUFFER_BYTES = 1 << 20  # of the socket, in each direction
+_COOKIE_BITS = 61
 _MOST_WAITING = 4096  # frames for a program that does not read them
 
 # The memory behind the pointer of a command: the type of its items, and whether the program fills
@@ -96,6 +98,20 @@ def read_array(kind: str, count: int, most: int, body: bytes) -> tuple[list[CDat
 def struct_bytes(kind: str, fields: Mapping[str, Any]) -> bytes:
     """The bytes of a `struct kind` with these fields; all others are 0."""
     return bytes(ffi.buffer(ffi.new(f"struct {kind} *", fields)))
+
+
+def checked(frame: Frame, kind: AgentKind) -> Frame:
+    """The frame, if it is of this kind; raises ProtocolError."""
+    if frame.kind is not kind:
+        raise ProtocolError(f"the program sent {frame.kind.name} instead of {kind.name}")
+    return frame
+
+
+def first_cookie() -> int:
+    """Where the cookies of an agent's commands begin: far from those of the former agent, whose
+    probes may still end. The program's own cookies have higher bits.
+    """
+    return secrets.randbits(_COOKIE_BITS)
 
 
 def numbers_bytes(numbers: Sequence[int]) -> bytes:

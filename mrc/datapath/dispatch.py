@@ -94,14 +94,14 @@ class Work:
 
 
 class Dispatcher:
-    """Owns the Device of a Context while the event loop runs."""
+    """Owns the Device of a Context while the event loop runs. Cookies count from `first_cookie`."""
 
-    def __init__(self, device: Steered) -> None:
+    def __init__(self, device: Steered, first_cookie: int = 1) -> None:
         self.device = device
         self.warnings: deque[ContextWarning] = deque(maxlen=64)
         self.loop = asyncio.get_running_loop()
         """the event loop that opened the Context; all calls must come from it"""
-        self._cookies = itertools.count(1)
+        self._cookies = itertools.count(first_cookie)
         self._outgoing: deque[Submission] = deque()
         self._flush_due = False
         self._events_came = False  # when the first command of this turn ran the datapath

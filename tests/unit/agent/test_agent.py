@@ -210,7 +210,9 @@ async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:
                 notes[program] = read_struct("mrc_agent_ready", ready.body)[1]
         await write(a, ours, b)  # no agent runs
         async with running(port=port) as agent:
+            former = {program: program.cookies for program in (a, b)}
             for program, qpn, other, dest in ((a, ours, b, theirs), (b, theirs, a, ours)):
+                program.cookies = set()
                 body = connect_body(qpn, dest, program.gids[0], other.gids[0], ready=1)
                 await program.attach_again(NAME, [body + notes[program]])
             async with asyncio.timeout(10):
@@ -221,3 +223,5 @@ async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:
                 assert (await b.until(AgentKind.GONE)).value == theirs
                 await b.send(AgentKind.RELEASE, theirs, 1)
                 await until(lambda: agent.numbers.owner(theirs) is None)
+            for program in (a, b):  # probes of the former agent may end now
+                assert program.cookies and program.cookies.isdisjoint(former[program])
