@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's unmodified perftest over libmrc, between two hosts with four planes of 500 Mbit/s."""
+"""Debian's unmodified perftest over libmrc, between two hosts with four planes of 500 Mbit/s.
+
+At the end between two plain hosts, which have one link and no SRv6.
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from netns.plain import address, ip, join, until_running
 from netns.processes import Hosts, Mrc
 from printed import printed
 from slowness import limit
 from verbs.building import LIBRARY, compiled
 
+from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 
 from .conftest import fresh_name
@@ -55,14 +63,18 @@ def listens(pid: int, port: int) -> bool:
     )
 
 
+def until_listening(server: Mrc, port: int) -> None:
+    deadline = time.monotonic() + limit(20)
+    while not listens(server.process.pid, port):
+        assert server.process.poll() is None, (server.lines, server.ends(0))
+        assert time.monotonic() < deadline, server.lines
+        time.sleep(0.01)
+
+
 def start(hosts: Hosts, *command: str) -> tuple[Mrc, Mrc]:
     """Server and client of a test of perftest."""
     server = hosts.start("h0", "run", "--", *command)
-    deadline = time.monotonic() + limit(20)
-    while server.process.poll() is None and not listens(server.process.pid, PORT):
-        assert time.monotonic() < deadline, server.lines
-        time.sleep(0.01)
-    assert server.process.poll() is None, (server.lines, server.ends(0))
+    until_listening(server, PORT)
     return server, hosts.start("h1", "run", "--", *command, "h0.mgmt")
 
 
@@ -197,10 +209,7 @@ def test_control__every_function(hosts: Hosts, bed: Testbed, tmp_path: Path) -> 
     """Profiles, probes and events; a second program finds what the first one has set up."""
     control = str(compiled(tmp_path) / "control")
     server = hosts.start("h1", "run", "--", control, "serve")
-    deadline = time.monotonic() + limit(20)
-    while server.process.poll() is None and not listens(server.process.pid, 7000):
-        assert time.monotonic() < deadline, server.lines
-        time.sleep(0.01)
+    until_listening(server, 7000)
     address = str(bed.shape.addresses.oob_ipv4(1).ip)
     words = [
         f"{path.plane}:{''.join(f'{usid:04x}' for usid in path.usids)}"
@@ -235,3 +244,73 @@ def test_write_bw__the_peer_is_killed(hosts: Hosts) -> None:
     output = client.ends(1, within=10)
     assert time.monotonic() - began < limit(3)
     assert "status 12" in output + "\n".join(client.lines), "IBV_WC_RETRY_EXC_ERR"
+
+
+# ---- Plain hosts ----------------------------------------------------------------------------
+
+
+@dataclass
+class PlainHosts:
+    """Two namespaces that one link joins, with an agent in each."""
+
+    names: tuple[str, str]
+    running: list[Mrc] = field(default_factory=list)
+
+    def start(self, host: int, *words: str) -> Mrc:
+        command = ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "mrc", *words]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        self.running.append(Mrc(process))
+        return self.running[-1]
+
+    def start_agent(self, host: int, *options: str) -> None:
+        agent = self.start(host, "agent", "--insecure", *options)
+        while not any("socket @" in line for line in agent.lines):
+            assert agent.process.poll() is None, agent.lines
+            agent.changed.wait(10)
+            agent.changed.clear()
+
+    def measure(self, *command: str) -> list[list[float]]:
+        server = self.start(0, "run", "--", *command)
+        until_listening(server, PORT)
+        return result((server, self.start(1, "run", "--", *command, "10.1.0.1")))
+
+
+def received_over_ipv6(pid: int) -> int:
+    """UDP datagrams that the host of this process has received over IPv6."""
+    lines = Path(f"/proc/{pid}/net/snmp6").read_text().splitlines()
+    (count,) = (line.split()[1] for line in lines if line.startswith("Udp6InDatagrams"))
+    return int(count)
+
+
+@pytest.fixture
+def plain() -> Iterator[PlainHosts]:
+    names = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
+    found = PlainHosts(names)
+    try:
+        for name in names:
+            netns.create(name)
+            ip(f"-n {name} link set lo up")
+        join(names[0], "x", names[1], "x")
+        for number, name in enumerate(names, 1):
+            address(name, "x", f"10.1.0.{number}/24", f"fd00:1::{number}/64")
+            until_running(name, "x")
+        yield found
+    finally:
+        for each in found.running:
+            each.end()
+        for name in names:
+            netns.remove(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("addresses", ["10.1.0.{}", "fd00:1::{}"], ids=["ipv4", "ipv6"])
+def test_plain_hosts__bandwidth_and_latency(plain: PlainHosts, addresses: str) -> None:
+    """The programs' own TCP connection is always IPv4: this perftest has no other."""
+    for host in (0, 1):
+        plain.start_agent(host, "-B", addresses.format(host + 1))
+    (row,) = plain.measure("ib_write_bw", "-d", "mrc0", "-n", "500")
+    assert row[1] == 500 and row[3] > 0
+    (row,) = plain.measure("ib_write_lat", "-d", "mrc0", "-n", "500")
+    assert row[1] == 500 and row[4] > 0
+    assert (received_over_ipv6(plain.running[0].process.pid) > 0) == (":" in addresses)
