@@ -92,6 +92,11 @@ class Program(Context):
         return f"{self.config.program} ({self.visitor.pid})"
 
     @property
+    def pid(self) -> int:
+        """The process of the program."""
+        return self.visitor.pid
+
+    @property
     def ends(self) -> Sequence[ProgramEnd]:
         """The connected QPs."""
         return tuple(self._ends.values())

@@ -168,6 +168,11 @@ class Context:
         return self._opened().dispatcher.device.udp_port
 
     @property
+    def pid(self) -> int:
+        """The process whose memory the QPs read and write."""
+        return os.getpid()
+
+    @property
     def name(self) -> str:
         """The name of this host as peers see it."""
         return self._opened().name

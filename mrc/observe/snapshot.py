@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -35,7 +34,7 @@ async def snapshot(ctx: Context) -> Snapshot:
     return Snapshot(
         host=ctx.name,
         program=ctx.config.program,
-        pid=os.getpid(),
+        pid=ctx.pid,
         udp_port=ctx.udp_port,
         monotonic_ns=time.monotonic_ns(),
         ports=tuple(

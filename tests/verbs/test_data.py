@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
+from printed import printed
 from verbs.building import LIBRARY
 
 from .conftest import Agent
@@ -68,6 +70,17 @@ def test_agent_killed__data_goes_on_and_the_next_agent_connects(
             program.kill()
     assert (program.returncode, err) == (0, "")
     assert out == "connected again\n"
+
+
+def test_top__shows_the_program_and_not_its_agent(agent: Agent, programs: Path) -> None:
+    command = [sys.executable, "-m", "mrc", "top", "--local", "--json", "-i", "0.05"]
+    with agent.started(programs / "survivor") as program:
+        assert program.stdout is not None and program.stdout.readline() == "connected\n"
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        program.kill()
+    found = {each["pid"]: each for each in printed("top", shown.stdout)["endpoints"]}
+    assert found[program.pid]["program"] == "survivor" and found[program.pid]["qps_total"] == 2
+    assert found[agent.process.pid]["program"] == "mrc agent"
 
 
 def test_library__is_one_in_a_process(agent: Agent, programs: Path) -> None:
