@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events of EVs: one program has the QP, another one watches, an agent in this process denies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from slowness import limit
+
+from mrc.agent import door
+from mrc.agent.agent import Agent
+from mrc.agent.ev_values import ev_of
+from mrc.binding.native import lib
+from mrc.config import ContextConfig
+
+NAME = f"@mrc-test-events-{os.getpid()}"
+ROOM = 4  # of the CQ
+GOOD, DENIED = int(lib.MRC_API_EV_GOOD), int(lib.MRC_API_EV_DENIED)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Agent]:
+    with door.listen(NAME) as opened:
+        async with Agent(ContextConfig(interfaces=("lo",)), port=0, group=None) as agent:
+            serving = asyncio.create_task(agent.serve(opened, "127.0.0.1"))
+            try:
+                yield agent
+            finally:
+                serving.cancel()
+                await asyncio.wait([serving])
+
+
+@asynccontextmanager
+async def started(*command: str | Path) -> AsyncIterator[Process]:
+    environment = os.environ | {door.ENVIRONMENT: NAME}
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environment, stdin=PIPE, stdout=PIPE
+    )
+    try:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def line_of(process: Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().rstrip("\n")
+
+
+async def events_of(watcher: Process, count: int) -> list[str]:
+    """Those in its CQ when `count` more have come."""
+    assert watcher.stdin is not None
+    watcher.stdin.write(f"{count}\n".encode())
+    found = []
+    while line := await line_of(watcher):
+        found.append(line)
+    return found
+
+
+async def test_events__another_program_counts_what_its_cq_drops(programs: Path) -> None:
+    path = programs / "watcher"
+    async with (
+        asyncio.timeout(limit(30)),
+        running() as agent,
+        started(path, "use") as user,
+        started(path, "look", str(ROOM)) as watcher,
+    ):
+        assert await line_of(watcher) == "watches"
+        qpn = int(await line_of(user))
+        ((end, _),) = (found for each in agent.programs if (found := each.end_of(qpn)) is not None)
+        first = end.evs[0]
+        ev = ev_of(first.attr.port, first.usids, first.attr.sport)
+        profile = agent.control.evs[7].profile
+
+        def shown(state: int, dropped: int = 0) -> str:
+            return f"7 {ev.plane} {ev.value[:2].hex()} {state} {dropped}"
+
+        for _ in range(5):
+            await profile.deny(first.name)
+            await profile.allow(first.name)
+        assert await events_of(watcher, 10) == [shown(DENIED), shown(GOOD)] * 2
+        await profile.deny(first.name)
+        assert await events_of(watcher, 1) == [shown(DENIED, dropped=10 - ROOM)]
+        await profile.allow(first.name)
+        assert await events_of(watcher, 1) == [shown(GOOD)]
