@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -215,6 +216,22 @@ def test_knee__quick(tmp_path: Path) -> None:
     assert packets[0] > packets[-1]
     dots = re.findall(r"<use [^>]*fill: var\(--line-0\)", files["knee.html"].read_text())
     assert len(dots) == len(axis["points"]) + 1  # one is the legend's
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not shutil.which("ib_write_bw"), reason="needs ib_write_bw: apt-get install perftest"
+)
+def test_perftest__quick(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    command = [sys.executable, str(ROOT / "bench" / "perftest"), "--quick", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(90), check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("4 KiB") == 3
+    bandwidth, latency = json.loads(path.read_text())["rows"]
+    (goodput,) = bandwidth["metrics"].values()
+    assert min(goodput[name]["min"] for name in ("perftest", "mrc perf")) > 0
+    assert set(latency["metrics"]) == {"p50_ns", "p99_ns"}
 
 
 TINY = """
