@@ -185,20 +185,22 @@ static size_t add(struct evs_frame *frame, size_t bytes, const void *items, size
 /* An operation on EVs and one on fields exclude each other. */
 static bool has_both(int mask) { return mask & MRC_API_EVS_OP && mask & MRC_API_EVS_FIELDS_OP; }
 
-static bool is_count(const void *items, int n, int most) {
-  return n >= 0 && n <= most && (items || n == 0);
+/* 0 or an errno */
+static int check_array(const void *items, int n, int most) {
+  if (n > most) return E2BIG;
+  return n < 0 || (!items && n > 0) ? EINVAL : 0;
 }
 
 EXPORT int mrc_ctl_modify_ev_profile(struct mrc_api_context *context, uint64_t id,
                                      struct mrc_api_evs_attr *attr, int mask) {
   if (!context || !attr || has_both(mask)) return fail(EINVAL);
   const bool entries = mask & MRC_API_EVS_OP, fields = mask & MRC_API_EVS_FIELDS_OP;
-  if (entries && (attr->op.op > MRC_API_EVS_MODIFY_STATE ||
-                  !is_count(attr->op.entries, attr->op.n_entries, MAX_EVS)))
-    return fail(EINVAL);
-  if (fields && (attr->fields_op.op != MRC_API_FIELDS_MODIFY ||
-                 !is_count(attr->fields_op.fields, attr->fields_op.n_fields, MAX_FIELDS)))
-    return fail(EINVAL);
+  int error = 0;
+  if (entries) error = check_array(attr->op.entries, attr->op.n_entries, MAX_EVS);
+  if (entries && attr->op.op > MRC_API_EVS_MODIFY_STATE) error = EINVAL;
+  if (fields) error = check_array(attr->fields_op.fields, attr->fields_op.n_fields, MAX_FIELDS);
+  if (fields && attr->fields_op.op != MRC_API_FIELDS_MODIFY) error = EINVAL;
+  if (error != 0) return fail(error);
   struct evs_frame *frame = calloc(1, sizeof *frame);
   if (!frame) return -1;
   frame->head = (struct mrc_agent_evs){.id = id,
@@ -252,7 +254,8 @@ EXPORT int mrc_ctl_query_ev_profile(struct mrc_api_context *context, uint64_t id
                                     struct mrc_api_evs_attr *attr, int mask) {
   if (!context || !attr || has_both(mask)) return fail(EINVAL);
   const bool of_given = mask & MRC_API_EVS_OP && attr->op.op == MRC_API_EVS_QUERY_STATE;
-  if (of_given && !is_count(attr->op.entries, attr->op.n_entries, MAX_EVS)) return fail(EINVAL);
+  const int error = of_given ? check_array(attr->op.entries, attr->op.n_entries, MAX_EVS) : 0;
+  if (error != 0) return fail(error);
   struct evs_frame *frame = calloc(1, sizeof *frame);
   if (!frame) return -1;
   frame->head = (struct mrc_agent_evs){.id = id,

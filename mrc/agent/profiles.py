@@ -301,7 +301,7 @@ class EvProfiles:
                 self._name_of(evs, new)
             places = [i for i, ev in enumerate(replaced) if ev == old]
             if not places:
-                raise RefusedError(errno.EINVAL, f"the profile has no EV {old}")
+                raise RefusedError(errno.ENOENT, f"the profile has no EV {old}")
             for place in places if each.flags & 1 else places[:1]:
                 replaced[place] = new
         evs.entries = replaced
@@ -350,9 +350,9 @@ class EvProfiles:
     def _named_state(self, evs: Evs, entry: Any) -> tuple[str, int]:
         """The path of an entry, and the state that it is to have."""
         ev, state = ev_in(entry.ev), int(entry.state)
-        name = self._name_of(evs, ev)
         if evs.mode != lib.MRC_API_EVS_AUTO and ev not in evs.entries:
-            raise RefusedError(errno.EINVAL, f"the profile has no EV {ev}")
+            raise RefusedError(errno.ENOENT, f"the profile has no EV {ev}")
+        name = self._name_of(evs, ev)
         if state not in (lib.MRC_API_EV_DENIED, lib.MRC_API_EV_GOOD):
             text = "a controller denies EVs, or allows them; mrc finds those that are bad"
             raise RefusedError(errno.EOPNOTSUPP, text)

@@ -104,6 +104,8 @@ static void set_explicit(void) {
   attr.op.entries = &wrong;
   attr.op.n_entries = 1;
   REFUSED(mrc_ctl_modify_ev_profile(context, EXPLICIT, &attr, MRC_API_EVS_OP), EINVAL);
+  attr.op.n_entries = 1 << 20;
+  REFUSED(mrc_ctl_modify_ev_profile(context, EXPLICIT, &attr, MRC_API_EVS_OP), E2BIG);
   attr.op.entries = entries;
   attr.op.n_entries = n_evs;
   CHECK(mrc_ctl_modify_ev_profile(context, EXPLICIT, &attr, MRC_API_EVS_OP) == 0);

@@ -106,7 +106,7 @@ async def test_explicit__populates_each_place(profiles: EvProfiles) -> None:
     assert profiles[7].entries == [ALL[2]] * 2
     strange = Ev(9, bytes(32))
     assert "no EV" in await refused(
-        errno.EINVAL, profiles.modify(replace, [entry(strange, ALL[2])], [])
+        errno.ENOENT, profiles.modify(replace, [entry(strange, ALL[2])], [])
     )
     assert "no path" in await refused(
         errno.EINVAL, profiles.modify(replace, [entry(ALL[2], strange)], [])
@@ -141,7 +141,8 @@ async def test_states__are_denied_and_allowed_by_path(profiles: EvProfiles) -> N
     assert profiles[7].profile.denied == ()
     bad = entry(ALL[1], state=lib.MRC_API_EV_ASSUMED_BAD)
     await refused(errno.EOPNOTSUPP, profiles.modify(head, [bad], []))
-    await refused(errno.EINVAL, profiles.modify(head, [entry(ALL[3], state=4)], []))
+    await refused(errno.ENOENT, profiles.modify(head, [entry(ALL[3], state=4)], []))
+    await refused(errno.ENOENT, profiles.modify(head, [entry(Ev(9, bytes(32)), state=4)], []))
 
 
 async def test_profile__in_use_keeps_its_settings(profiles: EvProfiles) -> None:
@@ -188,7 +189,7 @@ async def test_profile__a_refused_call_changes_nothing(
     await move(profiles, lib.MRC_API_ONLINE)
     wrong.mask |= lib.MRC_API_EVS_EVENTS
     await refused(errno.EINVAL, profiles.modify(wrong, [], []))
-    await refused(errno.EINVAL, profiles.modify(deny, [known, strange], []))
+    await refused(errno.ENOENT, profiles.modify(deny, [known, strange], []))
     found = profiles[7]
     assert found.profile.state is ProfileState.ONLINE and found.profile.denied == ()
     assert (found.mode, found.format) == (lib.MRC_API_EVS_EXPLICIT, 1)
