@@ -34,7 +34,7 @@ EXPORT struct ibv_device **ibv_get_device_list(int *num_devices) {
   struct ibv_device **list = calloc((size_t)n + 3, sizeof *list);
   if (!list) return NULL;
   list[0] = (struct ibv_device *)real;
-  memcpy(list + 1, real, (size_t)n * sizeof *list);
+  if (n > 0) memcpy(list + 1, real, (size_t)n * sizeof *list);
   if (device) list[1 + n++] = device;
   if (num_devices) *num_devices = n;
   return list + 1;
