@@ -95,6 +95,11 @@ static inline bool mrc_requester_has_opened_all(const struct mrc_requester *req)
 }
 /* PSNs that may still be assigned before the peer answers. */
 uint32_t mrc_requester_window_left(const struct mrc_requester *req);
+/* Bytes that wait to be sent, again or for the first time; packets are counted as full ones. */
+static inline uint64_t mrc_requester_left_bytes(const struct mrc_requester *req,
+                                                uint32_t path_mtu) {
+  return req->unsent_bytes + (uint64_t)req->win.n_tosend * path_mtu;
+}
 /* Sets `bytes` to the payload of the next packet without a PSN; false if none may be opened now. */
 static inline bool mrc_requester_next_new(const struct mrc_requester *req,
                                           const struct mrc_qp_attr *attr, uint32_t *bytes) {

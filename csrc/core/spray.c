@@ -121,6 +121,30 @@ static int least_given(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes)
   return best;
 }
 
+/* Whether a plane has more in flight than another one, each relative to its window. Windows that
+   differ less than twofold do not show that one plane is faster. */
+static bool is_ahead(const struct mrc_qp *qp, uint32_t plane, uint32_t other) {
+  const uint64_t bytes = qp->req.win.lists[plane].bytes, others = qp->req.win.lists[other].bytes;
+  const uint64_t cwnd = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+  const uint64_t others_cwnd = mrc_qp_const_cc(qp, other)->cwnd_bytes;
+  if (cwnd < 2 * others_cwnd && others_cwnd < 2 * cwnd) return bytes > others;
+  return bytes * others_cwnd > others * cwnd;
+}
+
+/* Whether another plane should take the next burst as soon as its socket has drained. Otherwise, at
+   the end of the data, the plane that drained first would take all that is left and finish last. */
+static bool waits_for_another(const struct mrc_services *services, const struct mrc_qp *qp,
+                              uint32_t plane, uint32_t planes) {
+  const struct mrc_txwin *win = &qp->req.win;
+  if ((planes & services->ports.blocked) == 0) return false;
+  if (mrc_requester_left_bytes(&qp->req, qp->attr.path_mtu) >= win->inflight_bytes) return false;
+  if (win->n_tosend > 0 && mrc_txwin_slot(win, mrc_txwin_first_tosend(win))->state == MRC_TX_LOST)
+    return false;
+  MRC_EACH_BIT(other, planes & services->ports.blocked)
+    if (holds_others_back(services, other) && is_ahead(qp, plane, other)) return true;
+  return false;
+}
+
 /* Quick planes come first. A plane does not make up for data that it could not carry. */
 static int choose_measured(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                            uint32_t bytes) {
@@ -130,6 +154,7 @@ static int choose_measured(const struct mrc_services *services, struct mrc_qp *q
   int best = least_given(qp, usable & ~slow, bytes);
   if (best < 0 && slow != 0) best = least_given(qp, worth_it(qp, slow, services->now_ns), bytes);
   if (best < 0) return -1;
+  if (waits_for_another(services, qp, (uint32_t)best, planes & qp->choice.quick.planes)) return -1;
   struct mrc_plane *chosen = &qp->planes[best];
   if (chosen->share_bytes + LEAD_BYTES < qp->choice.most_share_bytes)
     chosen->share_bytes = qp->choice.most_share_bytes - LEAD_BYTES;

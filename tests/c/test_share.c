@@ -209,7 +209,7 @@ static void test_event__short_messages_say_nothing(void) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   for (int path = 0; path < 2; path++)
-    mrc_pair_path(p, 0, 1, 2, path)->config.delay_ns = 5 * MS;
+    mrc_pair_path(p, 0, 1, 2, path)->config.delay_ns = 7 * MS;
   write_for(p, end, 64 << 10, 1, 900 * MS);
   CHECK_EQ(n_share(p, MRC_PAIR_ANY), 0);
   const struct mrc_qp_info info = mrc_pair_info(p, end);
