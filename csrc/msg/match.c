@@ -61,6 +61,24 @@ static size_t bytes_of(const struct mrc_msg_record *record) {
   return sizeof(struct mrc_msg_entry) + MRC_MSG_HEAP_OVERHEAD + message;
 }
 
+/* The chain of a CTS or RTS. The peer chooses the id, but cannot know the chain. The keys of memory
+   regions are hashes of small numbers. */
+static struct mrc_node *chain_of(const struct mrc_msg *msg, const struct mrc_msg_peer *peer,
+                                 enum mrc_msg_record_kind kind, uint32_t id) {
+  const uint64_t key = 1ull << 63 | (uint64_t)kind << 32 | id;
+  return mrc_msg_chain(&peer->by_id, mrc_secret_hash(msg->secret.key, key));
+}
+
+struct mrc_msg_entry *mrc_msg_kept(const struct mrc_msg *msg, const struct mrc_msg_peer *peer,
+                                   enum mrc_msg_record_kind kind, uint32_t id) {
+  const struct mrc_node *chain = chain_of(msg, peer, kind, id);
+  for (struct mrc_node *node = chain->next; node != chain; node = node->next) {
+    struct mrc_msg_entry *entry = MRC_NODE_OWNER(node, struct mrc_msg_entry, named);
+    if (entry->record.kind == kind && entry->record.id == id) return entry;
+  }
+  return NULL;
+}
+
 bool mrc_msg_keep(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                   const struct mrc_msg_record *record, const uint8_t *bytes) {
   const size_t n = bytes_of(record);
@@ -68,7 +86,10 @@ bool mrc_msg_keep(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   struct mrc_msg_entry *entry = malloc(n - MRC_MSG_HEAP_OVERHEAD);
   if (entry == NULL) return false;
   *entry = (struct mrc_msg_entry){.record = *record, .peer = peer->number};
-  if (record->kind == MRC_MSG_EAGER) memcpy(entry->bytes, bytes, record->bytes);
+  if (record->kind == MRC_MSG_EAGER)
+    memcpy(entry->bytes, bytes, record->bytes);
+  else
+    mrc_list_append(chain_of(msg, peer, record->kind, record->id), &entry->named);
   mrc_list_append(record->kind == MRC_MSG_CTS ? &peer->requests : &msg->unexpected, &entry->node);
   peer->heap += n;
   return true;
@@ -79,6 +100,7 @@ void mrc_msg_drop(struct mrc_msg_peer *peer, struct mrc_msg_entry *entry) {
   mrc_assert(peer->number == entry->peer && peer->heap >= n);
   peer->heap -= n;
   mrc_node_leave(&entry->node);
+  mrc_node_leave(&entry->named);
   free(entry);
 }
 
@@ -86,33 +108,23 @@ static struct mrc_node *list_of(struct mrc_msg *msg, struct mrc_msg_peer *peer, 
   return kind == MRC_MSG_CTS ? &peer->requests : &msg->unexpected;
 }
 
-/* Drops entries of this kind: the one with this id, or all for `all`. */
-static bool drop(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t kind, uint32_t id,
-                 bool all) {
+/* Drops all entries of this kind. */
+static void drop_all(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t kind) {
   struct mrc_node *list = list_of(msg, peer, kind), *next;
   for (struct mrc_node *node = list->next; node != list; node = next) {
     struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node);
     next = node->next;
-    if (entry->peer != peer->number || entry->record.kind != kind) continue;
-    if (!all && entry->record.id != id) continue;
-    mrc_msg_drop(peer, entry);
-    if (!all) return true;
+    if (entry->peer == peer->number && entry->record.kind == kind) mrc_msg_drop(peer, entry);
   }
-  return false;
-}
-
-bool mrc_msg_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg_record_kind kind,
-                    uint32_t id) {
-  return drop(msg, peer, (uint8_t)kind, id, false);
 }
 
 void mrc_msg_forget_promises(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
-  drop(msg, peer, MRC_MSG_RTS, 0, true);
-  drop(msg, peer, MRC_MSG_CTS, 0, true);
+  drop_all(msg, peer, MRC_MSG_RTS);
+  drop_all(msg, peer, MRC_MSG_CTS);
 }
 
 void mrc_msg_forget_all(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   mrc_msg_forget_promises(msg, peer);
-  drop(msg, peer, MRC_MSG_EAGER, 0, true);
+  drop_all(msg, peer, MRC_MSG_EAGER);
   mrc_assert(peer->heap == 0);
 }

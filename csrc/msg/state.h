@@ -7,14 +7,14 @@
 #include "core/keymap.h"
 #include "core/list.h"
 #include "core/secret.h"
+#include "msg/chains.h"
 #include "msg/config.h"
 #include "msg/frame.h"
 
 enum {
-  MRC_MSG_CHUNK = 1 << 20,       /* a longer message is several writes, between which frames go */
-  MRC_MSG_CHUNKS_AT_ONCE = 16,   /* writes of messages that a QP has at once */
-  MRC_MSG_MAX_ANSWERS = 1 << 14, /* CANCELLED and so on that wait for a frame */
-  MRC_MSG_HEAP_OVERHEAD = 64     /* what an entry costs beside its bytes, at least */
+  MRC_MSG_CHUNK = 1 << 20,     /* a longer message is several writes, between which frames go */
+  MRC_MSG_CHUNKS_AT_ONCE = 16, /* writes of messages that a QP has at once */
+  MRC_MSG_HEAP_OVERHEAD = 64   /* what an entry costs beside its bytes, at least */
 };
 
 enum mrc_msg_state {
@@ -35,6 +35,7 @@ struct mrc_msg_op {
   struct mrc_node node;  /* in `posted` of the module, or in `waiting` or `writing` of the peer */
   struct mrc_node out;   /* in `out` of the peer: a record of it is to be sent */
   struct mrc_node owner; /* in `operations` of the peer, or of none */
+  struct mrc_node named; /* in `by_cookie` of the module */
   struct mrc_msg_post post;
   uint64_t bytes;   /* of the message */
   uint64_t begun;   /* bytes for which writes were posted */
@@ -55,12 +56,15 @@ struct mrc_msg_op {
 /* Something of a peer that matches no operation yet: an eager message or RTS, or a CTS. */
 struct mrc_msg_entry {
   struct mrc_node node;
+  struct mrc_node named; /* RTS, CTS: in `by_id` of the peer */
   struct mrc_msg_record record;
   uint32_t peer;
   uint8_t bytes[]; /* of an eager message */
 };
 
+/* CANCELLED and so on, that waits for a frame. */
 struct mrc_msg_answer {
+  uint64_t bytes; /* as in its record */
   uint32_t id;
   uint8_t kind;
 };
@@ -95,7 +99,8 @@ struct mrc_msg_peer {
   struct mrc_node writing;        /* sends with a CTS, and bytes not yet posted */
   struct mrc_node operations;     /* all with this peer */
   struct mrc_node requests;       /* CTSs without a send */
-  struct mrc_msg_answer *answers; /* a ring */
+  struct mrc_msg_chains by_id;    /* these, and the RTSs of this peer in `unexpected` */
+  struct mrc_msg_answer *answers; /* a ring of MRC_MSG_MAX_OPERATIONS */
   uint32_t answers_head, answers_n;
 };
 
@@ -106,6 +111,7 @@ struct mrc_msg {
   struct mrc_msg_op *ops;
   uint32_t free_op; /* head of the list of free entries, by `theirs` */
   uint32_t n_ops;
+  struct mrc_msg_chains by_cookie; /* operations, by space and cookie */
   struct mrc_msg_peer **peers;
   struct mrc_keymap by_qpn;
   struct mrc_node posted;     /* receives without a message, oldest first */

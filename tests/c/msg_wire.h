@@ -206,7 +206,8 @@ static struct wire_qp *wire_open(int index, const struct mrc_msg_limits *limits,
 }
 
 /* Joins two hosts; returns the QP of the first. */
-static struct wire_qp *wire_join(int one, int other, const struct mrc_msg_limits *limits) {
+static __attribute__((unused)) struct wire_qp *wire_join(int one, int other,
+                                                         const struct mrc_msg_limits *limits) {
   struct mrc_msg_inbox at_one, at_other;
   struct wire_qp *a = wire_open(one, limits, &at_one), *b = wire_open(other, limits, &at_other);
   a->peer = b;

@@ -81,6 +81,12 @@ static int find_send(const struct operation *receive, const struct mrc_msg_done 
   return -1;
 }
 
+/* A peer that sends longer messages eagerly than this host may do so where it was asked to write.
+ */
+static bool eager_for_exact(const struct operation *op, uint64_t bytes) {
+  return op->post.exact && bytes > run.msgs[op->host]->config.eager_bytes;
+}
+
 static void on_done(void *user, const struct mrc_msg_done *done) {
   (void)user;
   mrc_assert(done->cookie < (uint64_t)run.n_ops);
@@ -91,6 +97,11 @@ static void on_done(void *user, const struct mrc_msg_done *done) {
   mrc_assert(op->result == 0 || op->result == -ECANCELED || op->result == -EMSGSIZE ||
              (run.pair->config.engine.max_mrs != 0 && op->result == -ENOSPC) ||
              (run.dies && (op->result == -ETIMEDOUT || op->result == -ECONNRESET)));
+  if (op->result != 0 && op->result != -EMSGSIZE) mrc_assert(done->bytes == 0);
+  if (op->post.kind == MRC_MSG_SEND && op->result == -EMSGSIZE)
+    mrc_assert(done->bytes == op->post.bytes);
+  if (op->post.kind == MRC_MSG_RECV && op->result == -EMSGSIZE)
+    mrc_assert(done->bytes > op->post.bytes || eager_for_exact(op, done->bytes));
   if (op->post.kind == MRC_MSG_SEND || op->result != 0) return;
   mrc_assert(done->bytes <= op->post.bytes);
   op->partner = find_send(op, done);
