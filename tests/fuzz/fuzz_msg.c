@@ -87,6 +87,7 @@ static struct mrc_msg_record answer(const struct mrc_msg_op *op) {
   if (op->state == MRC_MSG_WAITING) record.kind = MRC_MSG_TRUNCATED;
   if (op->state == MRC_MSG_WITHDRAWN_ASKED) record.kind = MRC_MSG_WITHDRAWN;
   if (op->state == MRC_MSG_POSTED || op->state == MRC_MSG_WRITING) record.kind = MRC_MSG_EAGER;
+  if (record.kind == MRC_MSG_EAGER) record.bytes %= EAGER + 1;
   return record;
 }
 
