@@ -27,11 +27,11 @@ void mrc_msg_ops_free(struct mrc_msg *msg) {
   free(msg->ops);
 }
 
-/* Cookies are often counted, or addresses. The upper bits of the product depend on all of theirs.
- */
+/* Cookies are often counted, or addresses. Every bit has its part in the hash, and neighbours have
+   neighbouring chains, which are in the cache. */
 static struct mrc_node *chain_of(const struct mrc_msg *msg, uint32_t space, uint64_t cookie) {
   const uint64_t key = cookie ^ (uint64_t)space << 32;
-  return mrc_msg_chain(&msg->by_cookie, (key * 0x9E3779B97F4A7C15ull) >> 48);
+  return mrc_msg_chain(&msg->by_cookie, key ^ key >> 12 ^ key >> 24 ^ key >> 36 ^ key >> 48);
 }
 
 struct mrc_msg_op *mrc_msg_op_new(struct mrc_msg *msg, const struct mrc_msg_post *post) {
