@@ -48,7 +48,7 @@ static void announce(struct mrc_msg *msg, struct mrc_msg_op *op, const struct mr
   if (op->record == MRC_MSG_CANCEL) mrc_node_leave(&op->out); /* too late */
   op->state = MRC_MSG_MATCHED;
   if (op->result == 0) op->bytes = rts->bytes; /* else it tells of an earlier message */
-  op->theirs = rts->id; /* for a CTS that has not left yet */
+  op->theirs = rts->id;                        /* for a CTS that has not left yet */
   if (op->arrived) mrc_msg_finish(msg, op, op->result);
 }
 
@@ -79,7 +79,7 @@ struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_o
     const struct mrc_msg_post *post = &op->post;
     const bool exact = post->exact && post->peer != MRC_MSG_ANY && post->ignore == 0 &&
                        post->bytes > msg->config.eager_bytes;
-    mrc_list_append(&msg->posted, &op->node);
+    mrc_msg_await(msg, op);
     struct mrc_msg_peer *wrong = read_stalled(msg, post->peer);
     const bool waits = wrong == NULL && op->state == MRC_MSG_POSTED;
     if (waits && exact && !mrc_msg_is_ambiguous(msg, op)) ask(msg, msg->peers[post->peer], op);
@@ -138,7 +138,7 @@ bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct m
 
 static enum verdict on_eager(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                              const struct mrc_msg_record *record, const uint8_t *bytes) {
-  struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer->number, record);
+  struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer, record);
   if (op == NULL) return mrc_msg_keep(msg, peer, record, bytes) ? TAKEN : WAIT;
   op->peer = peer->number;
   if (op->state == MRC_MSG_POSTED) {
@@ -167,7 +167,7 @@ static enum verdict keep_promise(struct mrc_msg *msg, struct mrc_msg_peer *peer,
 
 static enum verdict on_rts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                            const struct mrc_msg_record *record) {
-  struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer->number, record);
+  struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer, record);
   if (op == NULL) return keep_promise(msg, peer, record);
   if (op->state == MRC_MSG_POSTED) return taken_if(grant(msg, peer, op, record));
   if (op->arrived && record->bytes > op->post.bytes) return WRONG; /* it should have refused */

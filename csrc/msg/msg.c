@@ -99,6 +99,8 @@ static int make_peer(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_lim
   mrc_list_init(&peer->waiting);
   mrc_list_init(&peer->writing);
   mrc_list_init(&peer->operations);
+  mrc_list_init(&peer->posted);
+  mrc_list_init(&peer->unexpected);
   mrc_list_init(&peer->requests);
   int error = allocate(msg, peer);
   if (error == 0) error = register_boxes(msg, peer);
@@ -157,7 +159,7 @@ static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint
       op->result = error;
   }
   peer->answers_n = 0;
-  mrc_msg_forget_promises(msg, peer);
+  mrc_msg_forget_promises(peer);
   mrc_node_leave(&peer->busy);
   mrc_node_leave(&peer->stalled);
 }
@@ -185,7 +187,7 @@ void mrc_msg_close(struct mrc_msg *msg, uint32_t number) {
     op->writes = 0;
     mrc_msg_finish(msg, op, op->result);
   }
-  mrc_msg_forget_all(msg, peer);
+  mrc_msg_forget_all(peer);
   mrc_keymap_remove(&msg->by_qpn, peer->qpn);
   msg->peers[number] = NULL;
   free_peer(msg, peer);

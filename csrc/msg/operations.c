@@ -40,7 +40,11 @@ struct mrc_msg_op *mrc_msg_op_new(struct mrc_msg *msg, const struct mrc_msg_post
   mrc_assert(op->state == MRC_MSG_FREE);
   msg->free_op = op->theirs;
   msg->n_ops++;
-  *op = (struct mrc_msg_op){.post = *post, .bytes = post->bytes, .id = op->id, .peer = MRC_MSG_ANY};
+  *op = (struct mrc_msg_op){.post = *post,
+                            .turn = msg->n_posts++,
+                            .bytes = post->bytes,
+                            .id = op->id,
+                            .peer = MRC_MSG_ANY};
   mrc_list_append(chain_of(msg, post->space, post->cookie), &op->named);
   return op;
 }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instructions of a cancel do not depend on how many operations wait."""
+"""The instructions of a cancel do not depend on how many operations wait, and those of a peer not
+on what waits for another."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def instructions(tmp_path: Path, what: str, waiting: int) -> int:
     return int(total[1])
 
 
-@pytest.mark.parametrize("what", ["receives", "CANCEL", "WITHDRAW"])
-def test_instructions__of_a_cancel(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("what", ["cancels", "CANCEL", "WITHDRAW", "receives", "RTS"])
+def test_instructions__do_not_grow(tmp_path: Path, what: str) -> None:
     if not shutil.which("valgrind"):
         pytest.skip("valgrind is not installed: apt-get install valgrind")
     few, many = (instructions(tmp_path, what, waiting) for waiting in (FEW, MANY))
