@@ -81,8 +81,7 @@ static int find_send(const struct operation *receive, const struct mrc_msg_done 
   return -1;
 }
 
-/* A peer that sends longer messages eagerly than this host may do so where it was asked to write.
- */
+/* A peer that sends longer messages eagerly than this host, where it was asked to write. */
 static bool eager_for_exact(const struct operation *op, uint64_t bytes) {
   return op->post.exact && bytes > run.msgs[op->host]->config.eager_bytes;
 }
@@ -382,10 +381,24 @@ static void lose_all(void) {
     cancel(i);
 }
 
+/* A message for which one end had no memory region ends both operations so, unless the receive has
+   told of an earlier message. */
+static void check_full(void) {
+  int sends = 0, receives = 0, others = 0;
+  for (int i = 0; i < run.n_ops && !run.dies; i++) {
+    const struct operation *op = &run.ops[i];
+    const bool sent = op->post.kind == MRC_MSG_SEND;
+    if (op->result == -ENOSPC) *(sent ? &sends : &receives) += 1;
+    if (op->result == -EMSGSIZE && op->post.exact) others++;
+  }
+  mrc_assert(receives <= sends && sends <= receives + others);
+}
+
 static void check_end(void) {
   mrc_assert(!any_pending());
   check_memory();
   check_order();
+  check_full();
   for (int host = 0; host < run.hosts; host++) {
     mrc_assert(run.msgs[host]->n_ops == 0);
     for (int other = 0; other < run.hosts && !run.dies; other++)
