@@ -33,9 +33,10 @@ struct mrc_msg_done {
   uint64_t tag;   /* of the message */
   uint32_t space;
   uint32_t peer;
-  int32_t result; /* 0; -ECANCELED; -EMSGSIZE: no room for the message, or a length that is not
-                     `exact`; -EPROTO: the peer broke the protocol; -ECONNRESET, -ETIMEDOUT: its QP
-                     failed; -ENOSPC: no memory region is left for now, here or at the peer */
+  int32_t result; /* 0; -ECANCELED; -EMSGSIZE: no room for the message, or not the length that
+                     `exact` promised; -EPROTO: the peer broke the protocol; -ECONNRESET,
+                     -ETIMEDOUT: its QP failed; -ENOSPC: no memory region is left for now, here or
+                     at the peer */
   uint8_t kind;   /* enum mrc_msg_kind */
   uint8_t reserved[3];
 };

@@ -47,7 +47,7 @@ static void announce(struct mrc_msg *msg, struct mrc_msg_op *op, const struct mr
   mrc_node_leave(&op->node);
   if (op->record == MRC_MSG_CANCEL) mrc_node_leave(&op->out); /* too late */
   op->state = MRC_MSG_MATCHED;
-  if (op->result == 0) op->bytes = rts->bytes; /* else it tells of an earlier message */
+  if (op->result == 0) op->bytes = rts->bytes; /* otherwise it tells of an earlier message */
   op->theirs = rts->id;                        /* for a CTS that has not left yet */
   if (op->arrived) mrc_msg_finish(msg, op, op->result);
 }

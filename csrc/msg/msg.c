@@ -13,7 +13,7 @@ enum {
   DEFAULT_PEERS = 256,
   DEFAULT_HEAP_BYTES = 1 << 20,
   DEFAULT_EAGER_BYTES = 4096,
-  HEAP_BYTES_OF_CHAIN = 1 << 10, /* so a chain has 7 members on average, when the heap is full */
+  HEAP_BYTES_OF_CHAIN = 1 << 10, /* so a chain has 6 members on average, when the heap is full */
   LEAST_DEPTH = 16,
   PAGE = 4096
 };

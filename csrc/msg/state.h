@@ -32,8 +32,7 @@ enum mrc_msg_state {
 };
 
 struct mrc_msg_op {
-  struct mrc_node
-      node; /* in `posted` of the module or of the peer, or in its `waiting` or `writing` */
+  struct mrc_node node;  /* in `posted`, or in `waiting` or `writing` of the peer */
   struct mrc_node out;   /* in `out` of the peer: a record of it is to be sent */
   struct mrc_node owner; /* in `operations` of the peer, or of none */
   struct mrc_node named; /* in `by_cookie` of the module */
