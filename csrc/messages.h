@@ -28,12 +28,15 @@ struct mrc_msg_post {
 /* One operation that ended. */
 struct mrc_msg_done {
   uint64_t cookie;
-  uint64_t bytes; /* sent, or received; with -EMSGSIZE the length of the message */
+  uint64_t bytes; /* of the message: with result 0, and with -EMSGSIZE unless a peer of version 0.2
+                     has not told it; otherwise 0 */
   uint64_t tag;   /* of the message */
   uint32_t space;
   uint32_t peer;
-  int32_t result; /* 0; -ECANCELED; -EMSGSIZE: no room for the message; -EPROTO: the peer broke the
-                     protocol; -ECONNRESET, -ETIMEDOUT: its QP failed; -ENOSPC: no memory region */
+  int32_t result; /* 0; -ECANCELED; -EMSGSIZE: no room for the message, or not the length that
+                     `exact` promised; -EPROTO: the peer broke the protocol; -ECONNRESET,
+                     -ETIMEDOUT: its QP failed; -ENOSPC: no memory region is left for now, here or
+                     at the peer */
   uint8_t kind;   /* enum mrc_msg_kind */
   uint8_t reserved[3];
 };

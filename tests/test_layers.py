@@ -42,7 +42,7 @@ LAYERS: dict[str, list[str]] = {
         "engine verbs query",
         "turn",
     ],
-    "msg": ["config frame", "state", "match operations", "outgoing", "incoming", "msg"],
+    "msg": ["chains config frame", "state", "match operations", "outgoing", "incoming", "msg"],
     "io": [
         "cause keys lineage messages pause sigbus spsc wake",
         "aead_ipsec_mb aead_libcrypto",

@@ -20,8 +20,8 @@ static inline uint64_t mrc_timeout_patience_ns(const struct mrc_qp *qp) {
 }
 
 /* Sends the probe: first on the plane with the most overdue packet, because an answer proves that
-   packet lost. Then the planes take turns, so that a dead plane does not drop every probe. False
-   when the transmit is full. */
+   packet lost, or on the next plane if that plane may be silent. Then the planes take turns, so
+   that a dead plane does not drop every probe. False when the transmit is full. */
 bool mrc_timeout_send_probe(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
 /* The answer to the probe counts as an acknowledgement at the send time of the probe. */
 void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,

@@ -6,16 +6,17 @@
 #include "../messages.h"
 #include "../mrc.h"
 
-enum { MRC_MSG_MAX_OPERATIONS = 1 << 16 };
+/* A peer waits for at most one answer about each of its operations: so many have a place. */
+enum { MRC_MSG_MAX_OPERATIONS = 1 << 14 };
 
 /* 0 in a field takes the default in brackets. */
 struct mrc_msg_config {
   mrc_engine *engine;
   uint64_t seed[2];        /* of keys of memory regions: secret */
   uint32_t max_peers;      /* [256] */
-  uint32_t max_operations; /* posted and not done, at most MRC_MSG_MAX_OPERATIONS [16384] */
+  uint32_t max_operations; /* posted and not done [MRC_MSG_MAX_OPERATIONS, the most] */
   uint32_t heap_bytes;     /* of each peer's messages and requests that nothing matches [1 MiB] */
-  uint32_t eager_bytes;    /* [4096] */
+  uint32_t eager_bytes;    /* [4096]; the same at all hosts, or some exact receives get -EMSGSIZE */
   /* called for each operation that ended; may not call this module */
   void (*done)(void *user, const struct mrc_msg_done *done);
   void *user;

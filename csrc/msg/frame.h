@@ -43,8 +43,10 @@ enum mrc_msg_record_kind {
   MRC_MSG_CANCELLED, /* answers CANCEL if it did */
   MRC_MSG_WITHDRAW,  /* `id` of a send: forget its RTS, unless a receive has taken it */
   MRC_MSG_WITHDRAWN, /* answers WITHDRAW if it did */
-  MRC_MSG_REFUSE,    /* `id` of a receive: the message does not fit */
-  MRC_MSG_TRUNCATED, /* `id` of a send: the message does not fit */
+  MRC_MSG_REFUSE, /* `id` of a receive: no message comes. `bytes` of the message: if they fit, the
+                     sender has no memory region left for now; 0: they do not fit */
+  MRC_MSG_TRUNCATED, /* `id` of a send: no CTS comes. `bytes` of room: if the message fits, the
+                        receiver has no memory region left for now */
   MRC_MSG_LAST_KIND = MRC_MSG_TRUNCATED
 };
 
@@ -52,7 +54,7 @@ struct mrc_msg_record {
   uint8_t kind;
   uint32_t space;
   uint64_t tag;
-  uint64_t bytes; /* of the message; CTS: room */
+  uint64_t bytes; /* of the message; CTS, TRUNCATED: room */
   uint32_t id, other;
   uint64_t address; /* CTS */
   uint32_t rkey;    /* CTS */

@@ -31,8 +31,9 @@ static bool grant(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg
   op->bytes = rts->bytes;
   op->post.tag = rts->tag;
   if (!room || !mrc_msg_op_register(msg, op, rts->bytes)) {
+    const uint64_t bytes = op->post.bytes;
     mrc_msg_finish(msg, op, room ? -ENOSPC : -EMSGSIZE);
-    return mrc_msg_answer(msg, peer, MRC_MSG_TRUNCATED, rts->id);
+    return mrc_msg_answer(msg, peer, MRC_MSG_TRUNCATED, rts->id, bytes);
   }
   mrc_node_leave(&op->node);
   op->state = MRC_MSG_MATCHED;
@@ -46,8 +47,8 @@ static void announce(struct mrc_msg *msg, struct mrc_msg_op *op, const struct mr
   mrc_node_leave(&op->node);
   if (op->record == MRC_MSG_CANCEL) mrc_node_leave(&op->out); /* too late */
   op->state = MRC_MSG_MATCHED;
-  op->bytes = rts->bytes;
-  op->theirs = rts->id; /* for a CTS that has not left yet */
+  if (op->result == 0) op->bytes = rts->bytes; /* otherwise it tells of an earlier message */
+  op->theirs = rts->id;                        /* for a CTS that has not left yet */
   if (op->arrived) mrc_msg_finish(msg, op, op->result);
 }
 
@@ -78,7 +79,7 @@ struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_o
     const struct mrc_msg_post *post = &op->post;
     const bool exact = post->exact && post->peer != MRC_MSG_ANY && post->ignore == 0 &&
                        post->bytes > msg->config.eager_bytes;
-    mrc_list_append(&msg->posted, &op->node);
+    mrc_msg_await(msg, op);
     struct mrc_msg_peer *wrong = read_stalled(msg, post->peer);
     const bool waits = wrong == NULL && op->state == MRC_MSG_POSTED;
     if (waits && exact && !mrc_msg_is_ambiguous(msg, op)) ask(msg, msg->peers[post->peer], op);
@@ -102,8 +103,9 @@ static bool take_cts(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_
                      const struct mrc_msg_record *cts) {
   const bool room = op->bytes <= cts->bytes;
   if (!room || !mrc_msg_op_register(msg, op, op->bytes)) {
+    const uint64_t bytes = op->bytes;
     mrc_msg_finish(msg, op, room ? -ENOSPC : -EMSGSIZE);
-    return mrc_msg_answer(msg, peer, MRC_MSG_REFUSE, cts->id);
+    return mrc_msg_answer(msg, peer, MRC_MSG_REFUSE, cts->id, bytes);
   }
   if (op->record == MRC_MSG_WITHDRAW) mrc_node_leave(&op->out); /* too late */
   op->state = MRC_MSG_WRITING;
@@ -136,7 +138,7 @@ bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct m
 
 static enum verdict on_eager(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                              const struct mrc_msg_record *record, const uint8_t *bytes) {
-  struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer->number, record);
+  struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer, record);
   if (op == NULL) return mrc_msg_keep(msg, peer, record, bytes) ? TAKEN : WAIT;
   op->peer = peer->number;
   if (op->state == MRC_MSG_POSTED) {
@@ -156,10 +158,17 @@ static enum verdict on_eager(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   return TAKEN;
 }
 
+/* An RTS or CTS. An operation has one, so it is found by its id. */
+static enum verdict keep_promise(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                                 const struct mrc_msg_record *record) {
+  if (mrc_msg_kept(msg, peer, record->kind, record->id) != NULL) return WRONG;
+  return mrc_msg_keep(msg, peer, record, NULL) ? TAKEN : WAIT;
+}
+
 static enum verdict on_rts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                            const struct mrc_msg_record *record) {
-  struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer->number, record);
-  if (op == NULL) return mrc_msg_keep(msg, peer, record, NULL) ? TAKEN : WAIT;
+  struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer, record);
+  if (op == NULL) return keep_promise(msg, peer, record);
   if (op->state == MRC_MSG_POSTED) return taken_if(grant(msg, peer, op, record));
   if (op->arrived && record->bytes > op->post.bytes) return WRONG; /* it should have refused */
   announce(msg, op, record);
@@ -178,15 +187,17 @@ static enum verdict on_cts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
     if (!is_waiting(op)) return WRONG;
   } else {
     op = mrc_msg_match_send(peer, record);
-    if (op == NULL) return mrc_msg_keep(msg, peer, record, NULL) ? TAKEN : WAIT;
+    if (op == NULL) return keep_promise(msg, peer, record);
   }
   return taken_if(take_cts(msg, peer, op, record));
 }
 
 static enum verdict on_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t id,
                               enum mrc_msg_record_kind what, enum mrc_msg_record_kind answer) {
-  if (!mrc_msg_forget(msg, peer, what, id)) return TAKEN; /* an operation has taken it */
-  return taken_if(mrc_msg_answer(msg, peer, answer, id));
+  struct mrc_msg_entry *entry = mrc_msg_kept(msg, peer, what, id);
+  if (entry == NULL) return TAKEN; /* an operation has taken it */
+  mrc_msg_drop(peer, entry);
+  return taken_if(mrc_msg_answer(msg, peer, answer, id, 0));
 }
 
 /* Ends an operation that is in one of two states. */
@@ -197,9 +208,18 @@ static enum verdict on_end(struct mrc_msg *msg, struct mrc_msg_op *op, uint8_t o
   return TAKEN;
 }
 
-static enum verdict on_refuse(struct mrc_msg *msg, struct mrc_msg_op *op) {
-  const bool asked = op != NULL && op->state == MRC_MSG_ASKED;
-  return on_end(msg, op, asked ? MRC_MSG_ASKED : MRC_MSG_CANCELLING, MRC_MSG_MATCHED, -EMSGSIZE);
+static enum verdict on_refuse(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t bytes) {
+  if (op == NULL || op->arrived) return WRONG;
+  const bool announced = op->state == MRC_MSG_MATCHED;
+  if (!announced && op->result == 0) op->bytes = bytes;
+  const bool full = op->bytes > 0 && op->bytes <= op->post.bytes;
+  const uint8_t one = announced ? MRC_MSG_MATCHED : MRC_MSG_ASKED;
+  return on_end(msg, op, one, MRC_MSG_CANCELLING, full ? -ENOSPC : -EMSGSIZE);
+}
+
+static enum verdict on_truncated(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t room) {
+  const bool full = op != NULL && op->bytes <= room;
+  return on_end(msg, op, MRC_MSG_WAITING, MRC_MSG_WITHDRAWN_ASKED, full ? -ENOSPC : -EMSGSIZE);
 }
 
 static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
@@ -223,9 +243,9 @@ static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
     case MRC_MSG_WITHDRAWN:
       return on_end(msg, send, MRC_MSG_WITHDRAWN_ASKED, MRC_MSG_WITHDRAWN_ASKED, -ECANCELED);
     case MRC_MSG_REFUSE:
-      return on_refuse(msg, receive);
+      return on_refuse(msg, receive, record->bytes);
     case MRC_MSG_TRUNCATED:
-      return on_end(msg, send, MRC_MSG_WAITING, MRC_MSG_WITHDRAWN_ASKED, -EMSGSIZE);
+      return on_truncated(msg, send, record->bytes);
   }
   return WRONG;
 }

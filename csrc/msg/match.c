@@ -8,10 +8,11 @@ static bool fits(const struct mrc_msg_post *receive, uint32_t peer, uint32_t spa
          ((receive->tag ^ tag) & ~receive->ignore) == 0;
 }
 
-struct mrc_msg_op *mrc_msg_match_receive(struct mrc_msg *msg, uint32_t peer,
-                                         const struct mrc_msg_record *record) {
+/* The oldest receive of a list that takes a message with this record; NULL if there is none. */
+static struct mrc_msg_op *oldest(const struct mrc_node *posted, uint32_t peer,
+                                 const struct mrc_msg_record *record) {
   const bool eager = record->kind == MRC_MSG_EAGER;
-  for (struct mrc_node *node = msg->posted.next; node != &msg->posted; node = node->next) {
+  for (struct mrc_node *node = posted->next; node != posted; node = node->next) {
     struct mrc_msg_op *op = MRC_MSG_OP(node, node);
     /* Only a send that has taken its CTS is announced to a receive that is being cancelled. */
     if (op->state == MRC_MSG_CANCELLING && eager) continue;
@@ -20,22 +21,50 @@ struct mrc_msg_op *mrc_msg_match_receive(struct mrc_msg *msg, uint32_t peer,
   return NULL;
 }
 
-struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mrc_msg_post *post) {
+struct mrc_msg_op *mrc_msg_match_receive(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                                         const struct mrc_msg_record *record) {
+  struct mrc_msg_op *own = oldest(&peer->posted, peer->number, record);
+  struct mrc_msg_op *any = oldest(&msg->posted, peer->number, record);
+  if (own == NULL || any == NULL) return own != NULL ? own : any;
+  return own->turn < any->turn ? own : any;
+}
+
+void mrc_msg_await(struct mrc_msg *msg, struct mrc_msg_op *op) {
+  const bool any = op->post.peer == MRC_MSG_ANY;
+  mrc_list_append(any ? &msg->posted : &msg->peers[op->post.peer]->posted, &op->node);
+}
+
+static struct mrc_msg_entry *oldest_of_all(struct mrc_msg *msg, const struct mrc_msg_post *post) {
   for (struct mrc_node *node = msg->unexpected.next; node != &msg->unexpected; node = node->next) {
-    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node);
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(all, node);
     if (fits(post, entry->peer, entry->record.space, entry->record.tag)) return entry;
   }
   return NULL;
 }
 
-bool mrc_msg_is_ambiguous(struct mrc_msg *msg, const struct mrc_msg_op *op) {
-  for (struct mrc_node *node = msg->posted.next; node != &msg->posted; node = node->next) {
+struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mrc_msg_post *post) {
+  if (post->peer == MRC_MSG_ANY) return oldest_of_all(msg, post);
+  const struct mrc_node *messages = &msg->peers[post->peer]->unexpected;
+  for (struct mrc_node *node = messages->next; node != messages; node = node->next) {
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node, node);
+    if (fits(post, entry->peer, entry->record.space, entry->record.tag)) return entry;
+  }
+  return NULL;
+}
+
+/* Whether a receive of the list, without a CTS, could take what the exact one `op` asks for. */
+static bool could_take(const struct mrc_node *posted, const struct mrc_msg_op *op) {
+  for (struct mrc_node *node = posted->next; node != posted; node = node->next) {
     const struct mrc_msg_op *older = MRC_MSG_OP(node, node);
     if (older != op && older->state == MRC_MSG_POSTED &&
         fits(&older->post, op->post.peer, op->post.space, op->post.tag))
       return true;
   }
   return false;
+}
+
+bool mrc_msg_is_ambiguous(struct mrc_msg *msg, const struct mrc_msg_op *op) {
+  return could_take(&msg->peers[op->post.peer]->posted, op) || could_take(&msg->posted, op);
 }
 
 struct mrc_msg_op *mrc_msg_match_send(struct mrc_msg_peer *peer,
@@ -50,7 +79,7 @@ struct mrc_msg_op *mrc_msg_match_send(struct mrc_msg_peer *peer,
 struct mrc_msg_entry *mrc_msg_match_request(struct mrc_msg_peer *peer,
                                             const struct mrc_msg_op *op) {
   for (struct mrc_node *node = peer->requests.next; node != &peer->requests; node = node->next) {
-    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node);
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node, node);
     if (entry->record.space == op->post.space && entry->record.tag == op->post.tag) return entry;
   }
   return NULL;
@@ -61,6 +90,24 @@ static size_t bytes_of(const struct mrc_msg_record *record) {
   return sizeof(struct mrc_msg_entry) + MRC_MSG_HEAP_OVERHEAD + message;
 }
 
+/* The chain of a CTS or RTS. The peer chooses the id, but cannot know the chain: the uppermost bit
+   sets its hash apart from those of small numbers, the keys of memory regions. */
+static struct mrc_node *chain_of(const struct mrc_msg *msg, const struct mrc_msg_peer *peer,
+                                 enum mrc_msg_record_kind kind, uint32_t id) {
+  const uint64_t key = 1ull << 63 | (uint64_t)kind << 32 | id;
+  return mrc_msg_chain(&peer->by_id, mrc_secret_hash(msg->secret.key, key));
+}
+
+struct mrc_msg_entry *mrc_msg_kept(const struct mrc_msg *msg, const struct mrc_msg_peer *peer,
+                                   enum mrc_msg_record_kind kind, uint32_t id) {
+  const struct mrc_node *chain = chain_of(msg, peer, kind, id);
+  for (struct mrc_node *node = chain->next; node != chain; node = node->next) {
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(named, node);
+    if (entry->record.kind == kind && entry->record.id == id) return entry;
+  }
+  return NULL;
+}
+
 bool mrc_msg_keep(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                   const struct mrc_msg_record *record, const uint8_t *bytes) {
   const size_t n = bytes_of(record);
@@ -68,8 +115,12 @@ bool mrc_msg_keep(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   struct mrc_msg_entry *entry = malloc(n - MRC_MSG_HEAP_OVERHEAD);
   if (entry == NULL) return false;
   *entry = (struct mrc_msg_entry){.record = *record, .peer = peer->number};
-  if (record->kind == MRC_MSG_EAGER) memcpy(entry->bytes, bytes, record->bytes);
-  mrc_list_append(record->kind == MRC_MSG_CTS ? &peer->requests : &msg->unexpected, &entry->node);
+  if (record->kind == MRC_MSG_EAGER)
+    memcpy(entry->bytes, bytes, record->bytes);
+  else
+    mrc_list_append(chain_of(msg, peer, record->kind, record->id), &entry->named);
+  if (record->kind != MRC_MSG_CTS) mrc_list_append(&msg->unexpected, &entry->all);
+  mrc_list_append(record->kind == MRC_MSG_CTS ? &peer->requests : &peer->unexpected, &entry->node);
   peer->heap += n;
   return true;
 }
@@ -79,40 +130,28 @@ void mrc_msg_drop(struct mrc_msg_peer *peer, struct mrc_msg_entry *entry) {
   mrc_assert(peer->number == entry->peer && peer->heap >= n);
   peer->heap -= n;
   mrc_node_leave(&entry->node);
+  mrc_node_leave(&entry->all);
+  mrc_node_leave(&entry->named);
   free(entry);
 }
 
-static struct mrc_node *list_of(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t kind) {
-  return kind == MRC_MSG_CTS ? &peer->requests : &msg->unexpected;
-}
-
-/* Drops entries of this kind: the one with this id, or all for `all`. */
-static bool drop(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t kind, uint32_t id,
-                 bool all) {
-  struct mrc_node *list = list_of(msg, peer, kind), *next;
+/* Drops the entries of a list: all, or those that are promises. */
+static void drop(struct mrc_msg_peer *peer, struct mrc_node *list, bool promises) {
+  struct mrc_node *next;
   for (struct mrc_node *node = list->next; node != list; node = next) {
-    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node);
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node, node);
     next = node->next;
-    if (entry->peer != peer->number || entry->record.kind != kind) continue;
-    if (!all && entry->record.id != id) continue;
-    mrc_msg_drop(peer, entry);
-    if (!all) return true;
+    if (!promises || entry->record.kind != MRC_MSG_EAGER) mrc_msg_drop(peer, entry);
   }
-  return false;
 }
 
-bool mrc_msg_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg_record_kind kind,
-                    uint32_t id) {
-  return drop(msg, peer, (uint8_t)kind, id, false);
+void mrc_msg_forget_promises(struct mrc_msg_peer *peer) {
+  drop(peer, &peer->unexpected, true);
+  drop(peer, &peer->requests, true);
 }
 
-void mrc_msg_forget_promises(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
-  drop(msg, peer, MRC_MSG_RTS, 0, true);
-  drop(msg, peer, MRC_MSG_CTS, 0, true);
-}
-
-void mrc_msg_forget_all(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
-  mrc_msg_forget_promises(msg, peer);
-  drop(msg, peer, MRC_MSG_EAGER, 0, true);
+void mrc_msg_forget_all(struct mrc_msg_peer *peer) {
+  drop(peer, &peer->unexpected, false);
+  drop(peer, &peer->requests, false);
   mrc_assert(peer->heap == 0);
 }

@@ -6,8 +6,10 @@
 #include "msg/state.h"
 
 /* The oldest receive that takes a message with this record; NULL if there is none. */
-struct mrc_msg_op *mrc_msg_match_receive(struct mrc_msg *msg, uint32_t peer,
+struct mrc_msg_op *mrc_msg_match_receive(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                                          const struct mrc_msg_record *record);
+/* A receive waits for its message. */
+void mrc_msg_await(struct mrc_msg *msg, struct mrc_msg_op *op);
 /* The oldest message that this receive takes. */
 struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mrc_msg_post *post);
 /* Whether an older receive without a CTS could take what this exact one asks for. */
@@ -21,12 +23,12 @@ struct mrc_msg_entry *mrc_msg_match_request(struct mrc_msg_peer *peer, const str
 bool mrc_msg_keep(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                   const struct mrc_msg_record *record, const uint8_t *bytes);
 void mrc_msg_drop(struct mrc_msg_peer *peer, struct mrc_msg_entry *entry);
-/* Drops an entry of this kind and id; false if there is none. */
-bool mrc_msg_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg_record_kind kind,
-                    uint32_t id);
+/* The CTS or RTS of a peer with this id that was kept; NULL if there is none. */
+struct mrc_msg_entry *mrc_msg_kept(const struct mrc_msg *msg, const struct mrc_msg_peer *peer,
+                                   enum mrc_msg_record_kind kind, uint32_t id);
 /* Drops what a peer that has failed will never go on with: RTS and CTS, but no message. */
-void mrc_msg_forget_promises(struct mrc_msg *msg, struct mrc_msg_peer *peer);
+void mrc_msg_forget_promises(struct mrc_msg_peer *peer);
 /* Drops everything of a peer. */
-void mrc_msg_forget_all(struct mrc_msg *msg, struct mrc_msg_peer *peer);
+void mrc_msg_forget_all(struct mrc_msg_peer *peer);
 
 #endif

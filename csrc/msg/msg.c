@@ -11,9 +11,9 @@
 
 enum {
   DEFAULT_PEERS = 256,
-  DEFAULT_OPERATIONS = 1 << 14,
   DEFAULT_HEAP_BYTES = 1 << 20,
   DEFAULT_EAGER_BYTES = 4096,
+  HEAP_BYTES_OF_CHAIN = 1 << 10, /* so a chain has 6 members on average, when the heap is full */
   LEAST_DEPTH = 16,
   PAGE = 4096
 };
@@ -22,7 +22,7 @@ enum {
 
 static bool set_defaults(struct mrc_msg_config *config) {
   if (config->max_peers == 0) config->max_peers = DEFAULT_PEERS;
-  if (config->max_operations == 0) config->max_operations = DEFAULT_OPERATIONS;
+  if (config->max_operations == 0) config->max_operations = MRC_MSG_MAX_OPERATIONS;
   if (config->heap_bytes == 0) config->heap_bytes = DEFAULT_HEAP_BYTES;
   if (config->eager_bytes == 0) config->eager_bytes = DEFAULT_EAGER_BYTES;
   return config->engine != NULL && config->done != NULL &&
@@ -45,7 +45,7 @@ struct mrc_msg *mrc_msg_new(const struct mrc_msg_config *config) {
   if (good) msg->peers = calloc(msg->config.max_peers, sizeof(struct mrc_msg_peer *));
   good = good && msg->peers != NULL && mrc_keymap_init(&msg->by_qpn, msg->config.max_peers) == 0;
   if (good) return msg;
-  free(msg->ops);
+  mrc_msg_ops_free(msg);
   free(msg->peers);
   free(msg);
   return NULL;
@@ -67,33 +67,46 @@ static void free_peer(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   free(peer->inbox);
   free(peer->outbox);
   free(peer->answers);
+  mrc_msg_chains_free(&peer->by_id);
   free(peer);
 }
 
-static struct mrc_msg_peer *new_peer(struct mrc_msg *msg, uint32_t qpn,
-                                     const struct mrc_msg_limits *limits) {
+static int allocate(const struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+  peer->inbox = aligned_alloc(PAGE, MRC_MSG_INBOX_BYTES);
+  peer->outbox = aligned_alloc(PAGE, MRC_MSG_INBOX_BYTES);
+  peer->answers = calloc(MRC_MSG_MAX_OPERATIONS, sizeof *peer->answers);
+  if (peer->inbox == NULL || peer->outbox == NULL || peer->answers == NULL) return -ENOMEM;
+  memset(peer->inbox, 0, MRC_MSG_INBOX_BYTES);
+  return mrc_msg_chains_init(&peer->by_id, msg->config.heap_bytes / HEAP_BYTES_OF_CHAIN);
+}
+
+static int register_boxes(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+  peer->inbox_key =
+      mrc_msg_register(msg, (uintptr_t)peer->inbox, MRC_MSG_INBOX_BYTES, MRC_ACCESS_REMOTE_WRITE);
+  peer->outbox_key =
+      mrc_msg_register(msg, (uintptr_t)peer->outbox, MRC_MSG_INBOX_BYTES, MRC_ACCESS_LOCAL_READ);
+  return peer->inbox_key != 0 && peer->outbox_key != 0 ? 0 : -ENOSPC;
+}
+
+/* Sets `made`. 0, -ENOMEM or -ENOSPC. */
+static int make_peer(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits *limits,
+                     struct mrc_msg_peer **made) {
   struct mrc_msg_peer *peer = calloc(1, sizeof *peer);
-  if (peer == NULL) return NULL;
+  if (peer == NULL) return -ENOMEM;
   peer->qpn = qpn;
   peer->limits = *limits;
   mrc_list_init(&peer->out);
   mrc_list_init(&peer->waiting);
   mrc_list_init(&peer->writing);
   mrc_list_init(&peer->operations);
+  mrc_list_init(&peer->posted);
+  mrc_list_init(&peer->unexpected);
   mrc_list_init(&peer->requests);
-  peer->inbox = aligned_alloc(PAGE, MRC_MSG_INBOX_BYTES);
-  peer->outbox = aligned_alloc(PAGE, MRC_MSG_INBOX_BYTES);
-  peer->answers = calloc(MRC_MSG_MAX_ANSWERS, sizeof *peer->answers);
-  if (peer->inbox != NULL && peer->outbox != NULL && peer->answers != NULL) {
-    memset(peer->inbox, 0, MRC_MSG_INBOX_BYTES);
-    peer->inbox_key =
-        mrc_msg_register(msg, (uintptr_t)peer->inbox, MRC_MSG_INBOX_BYTES, MRC_ACCESS_REMOTE_WRITE);
-    peer->outbox_key =
-        mrc_msg_register(msg, (uintptr_t)peer->outbox, MRC_MSG_INBOX_BYTES, MRC_ACCESS_LOCAL_READ);
-    if (peer->inbox_key != 0 && peer->outbox_key != 0) return peer;
-  }
-  free_peer(msg, peer);
-  return NULL;
+  int error = allocate(msg, peer);
+  if (error == 0) error = register_boxes(msg, peer);
+  if (error != 0) free_peer(msg, peer);
+  *made = peer;
+  return error;
 }
 
 int mrc_msg_open(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits *limits,
@@ -104,9 +117,10 @@ int mrc_msg_open(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits 
   if (number == msg->config.max_peers) return -ENOSPC;
   if (limits->sq_depth < LEAST_DEPTH || limits->max_wimm < 1) return -EINVAL;
   if (mrc_msg_owns(msg, qpn)) return -EEXIST;
-  struct mrc_msg_peer *peer = new_peer(msg, qpn, limits);
-  if (peer == NULL) return -ENOMEM;
-  const int error = mrc_keymap_put(&msg->by_qpn, qpn, number);
+  struct mrc_msg_peer *peer;
+  int error = make_peer(msg, qpn, limits, &peer);
+  if (error != 0) return error;
+  error = mrc_keymap_put(&msg->by_qpn, qpn, number);
   mrc_assert(error == 0);
   peer->number = number;
   msg->peers[number] = peer;
@@ -145,7 +159,7 @@ static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint
       op->result = error;
   }
   peer->answers_n = 0;
-  mrc_msg_forget_promises(msg, peer);
+  mrc_msg_forget_promises(peer);
   mrc_node_leave(&peer->busy);
   mrc_node_leave(&peer->stalled);
 }
@@ -173,7 +187,7 @@ void mrc_msg_close(struct mrc_msg *msg, uint32_t number) {
     op->writes = 0;
     mrc_msg_finish(msg, op, op->result);
   }
-  mrc_msg_forget_all(msg, peer);
+  mrc_msg_forget_all(peer);
   mrc_keymap_remove(&msg->by_qpn, peer->qpn);
   msg->peers[number] = NULL;
   free_peer(msg, peer);
@@ -190,7 +204,7 @@ void mrc_msg_free(struct mrc_msg *msg) {
     mrc_msg_close(msg, i);
   mrc_keymap_free(&msg->by_qpn);
   free(msg->peers);
-  free(msg->ops);
+  mrc_msg_ops_free(msg);
   free(msg);
 }
 
@@ -257,13 +271,10 @@ static void cancel(struct mrc_msg *msg, struct mrc_msg_op *op) {
 }
 
 int mrc_msg_cancel(struct mrc_msg *msg, uint32_t space, uint64_t cookie) {
-  for (uint32_t i = 0; i < msg->config.max_operations; i++) {
-    struct mrc_msg_op *op = &msg->ops[i];
-    if (op->state == MRC_MSG_FREE || op->post.space != space || op->post.cookie != cookie) continue;
-    cancel(msg, op);
-    return 0;
-  }
-  return -ENOENT;
+  struct mrc_msg_op *op = mrc_msg_op_named(msg, space, cookie);
+  if (op == NULL) return -ENOENT;
+  cancel(msg, op);
+  return 0;
 }
 
 /* ---- the QPs ---- */

@@ -24,8 +24,8 @@ struct mrc_msg *mrc_msg_new(const struct mrc_msg_config *config);
 void mrc_msg_free(struct mrc_msg *msg);
 
 /* Makes a peer of a QP, whose immediates and completions now belong here. `limits` are those of the
-   QP. Returns the number of the peer, `inbox` for the other side, or -ENOSPC, -ENOMEM, -EEXIST,
-   -EINVAL. Operations may be posted at once. */
+   QP. Returns the number of the peer, `inbox` for the other side, or -ENOSPC (no place for a peer
+   or its memory regions), -ENOMEM, -EEXIST, -EINVAL. Operations may be posted at once. */
 int mrc_msg_open(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits *limits,
                  struct mrc_msg_inbox *inbox);
 /* The QP is in RTS, and `inbox` is that of the other side. -EINVAL. */

@@ -9,15 +9,29 @@ enum { INDEX_BITS = 16, ID_BITS = 30 };
 #define INDEX(id) ((id) & ((1u << INDEX_BITS) - 1))
 #define NO_OP UINT32_MAX
 
+_Static_assert(MRC_MSG_MAX_OPERATIONS <= 1 << INDEX_BITS, "of an id");
+
 int mrc_msg_ops_init(struct mrc_msg *msg) {
   const uint32_t n = msg->config.max_operations;
   msg->ops = calloc(n, sizeof *msg->ops);
-  if (msg->ops == NULL) return -ENOMEM;
+  if (msg->ops == NULL || mrc_msg_chains_init(&msg->by_cookie, n) != 0) return -ENOMEM;
   for (uint32_t i = 0; i < n; i++) {
     msg->ops[i].id = 1u << INDEX_BITS | i;
     msg->ops[i].theirs = i + 1 < n ? i + 1 : NO_OP;
   }
   return 0;
+}
+
+void mrc_msg_ops_free(struct mrc_msg *msg) {
+  mrc_msg_chains_free(&msg->by_cookie);
+  free(msg->ops);
+}
+
+/* Cookies are often counted, or addresses. Every bit has its part in the hash, and neighbours have
+   neighbouring chains, which are in the cache. */
+static struct mrc_node *chain_of(const struct mrc_msg *msg, uint32_t space, uint64_t cookie) {
+  const uint64_t key = cookie ^ (uint64_t)space << 32;
+  return mrc_msg_chain(&msg->by_cookie, key ^ key >> 12 ^ key >> 24 ^ key >> 36 ^ key >> 48);
 }
 
 struct mrc_msg_op *mrc_msg_op_new(struct mrc_msg *msg, const struct mrc_msg_post *post) {
@@ -26,8 +40,22 @@ struct mrc_msg_op *mrc_msg_op_new(struct mrc_msg *msg, const struct mrc_msg_post
   mrc_assert(op->state == MRC_MSG_FREE);
   msg->free_op = op->theirs;
   msg->n_ops++;
-  *op = (struct mrc_msg_op){.post = *post, .bytes = post->bytes, .id = op->id, .peer = MRC_MSG_ANY};
+  *op = (struct mrc_msg_op){.post = *post,
+                            .turn = msg->n_posts++,
+                            .bytes = post->bytes,
+                            .id = op->id,
+                            .peer = MRC_MSG_ANY};
+  mrc_list_append(chain_of(msg, post->space, post->cookie), &op->named);
   return op;
+}
+
+struct mrc_msg_op *mrc_msg_op_named(struct mrc_msg *msg, uint32_t space, uint64_t cookie) {
+  const struct mrc_node *chain = chain_of(msg, space, cookie);
+  for (struct mrc_node *node = chain->next; node != chain; node = node->next) {
+    struct mrc_msg_op *op = MRC_MSG_OP(named, node);
+    if (op->post.space == space && op->post.cookie == cookie) return op;
+  }
+  return NULL;
 }
 
 /* The id that the entry has next: a late word of a peer about the last one means nothing. */
@@ -78,8 +106,9 @@ void mrc_msg_finish(struct mrc_msg *msg, struct mrc_msg_op *op, int32_t result) 
   mrc_node_leave(&op->node);
   mrc_node_leave(&op->out);
   mrc_node_leave(&op->owner);
+  mrc_node_leave(&op->named);
   const struct mrc_msg_done done = {.cookie = op->post.cookie,
-                                    .bytes = op->bytes,
+                                    .bytes = result == 0 || result == -EMSGSIZE ? op->bytes : 0,
                                     .tag = op->post.tag,
                                     .space = op->post.space,
                                     .peer = op->peer,

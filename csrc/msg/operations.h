@@ -5,12 +5,16 @@
 
 #include "msg/state.h"
 
+/* 0 or -ENOMEM; to be freed in any case. */
 int mrc_msg_ops_init(struct mrc_msg *msg) MRC_MUST_CHECK;
+void mrc_msg_ops_free(struct mrc_msg *msg);
 /* NULL if there are too many. */
 struct mrc_msg_op *mrc_msg_op_new(struct mrc_msg *msg, const struct mrc_msg_post *post);
 /* The operation with this id, with this peer; NULL if there is none. */
 struct mrc_msg_op *mrc_msg_op_at(struct mrc_msg *msg, uint32_t id, uint32_t peer,
                                  enum mrc_msg_kind kind);
+/* The oldest operation with this cookie; NULL if there is none. */
+struct mrc_msg_op *mrc_msg_op_named(struct mrc_msg *msg, uint32_t space, uint64_t cookie);
 /* Takes a receive from any peer, or a new operation, for this one. */
 void mrc_msg_op_join(struct mrc_msg_op *op, struct mrc_msg_peer *peer);
 /* Makes its memory a region; false if the engine has no room for one. */

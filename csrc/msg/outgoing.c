@@ -22,10 +22,10 @@ void mrc_msg_say(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_
 }
 
 bool mrc_msg_answer(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg_record_kind kind,
-                    uint32_t id) {
-  if (peer->answers_n == MRC_MSG_MAX_ANSWERS) return false;
-  const uint32_t at = (peer->answers_head + peer->answers_n++) % MRC_MSG_MAX_ANSWERS;
-  peer->answers[at] = (struct mrc_msg_answer){.id = id, .kind = (uint8_t)kind};
+                    uint32_t id, uint64_t bytes) {
+  if (peer->answers_n == MRC_MSG_MAX_OPERATIONS) return false;
+  const uint32_t at = (peer->answers_head + peer->answers_n++) % MRC_MSG_MAX_OPERATIONS;
+  peer->answers[at] = (struct mrc_msg_answer){.bytes = bytes, .id = id, .kind = (uint8_t)kind};
   mrc_msg_mark(msg, peer);
   return true;
 }
@@ -81,10 +81,11 @@ static uint32_t fill(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t *fr
   size_t n = MRC_MSG_FRAME_HEADER;
   for (; peer->answers_n > 0; peer->answers_n--) {
     const struct mrc_msg_answer *answer = &peer->answers[peer->answers_head];
-    const struct mrc_msg_record record = {.kind = answer->kind, .id = answer->id};
+    const struct mrc_msg_record record = {
+        .kind = answer->kind, .bytes = answer->bytes, .id = answer->id};
     if (n + mrc_msg_record_bytes(&record) > MRC_MSG_SLOT_BYTES) return (uint32_t)n;
     n += mrc_msg_encode(&record, frame + n);
-    peer->answers_head = (peer->answers_head + 1) % MRC_MSG_MAX_ANSWERS;
+    peer->answers_head = (peer->answers_head + 1) % MRC_MSG_MAX_OPERATIONS;
   }
   while (!mrc_list_is_empty(&peer->out)) {
     struct mrc_msg_op *op = MRC_MSG_OP(out, peer->out.next);

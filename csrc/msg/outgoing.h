@@ -8,9 +8,9 @@
 /* Queues a record about an operation, in place of one that has not left yet. */
 void mrc_msg_say(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
                  enum mrc_msg_record_kind record);
-/* Queues an answer, which goes before all records; false: there are too many. */
+/* Queues an answer, which goes before all records; false: more than the peer has operations. */
 bool mrc_msg_answer(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg_record_kind kind,
-                    uint32_t id);
+                    uint32_t id, uint64_t bytes);
 /* The peer has read so many frames, by the lower `mask` bits; false if it cannot have. */
 bool mrc_msg_credited(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t read, uint32_t mask);
 /* Posts what can be posted. 0 or the error of the QP. */

@@ -7,14 +7,14 @@
 #include "core/keymap.h"
 #include "core/list.h"
 #include "core/secret.h"
+#include "msg/chains.h"
 #include "msg/config.h"
 #include "msg/frame.h"
 
 enum {
-  MRC_MSG_CHUNK = 1 << 20,       /* a longer message is several writes, between which frames go */
-  MRC_MSG_CHUNKS_AT_ONCE = 16,   /* writes of messages that a QP has at once */
-  MRC_MSG_MAX_ANSWERS = 1 << 14, /* CANCELLED and so on that wait for a frame */
-  MRC_MSG_HEAP_OVERHEAD = 64     /* what an entry costs beside its bytes, at least */
+  MRC_MSG_CHUNK = 1 << 20,     /* a longer message is several writes, between which frames go */
+  MRC_MSG_CHUNKS_AT_ONCE = 16, /* writes of messages that a QP has at once */
+  MRC_MSG_HEAP_OVERHEAD = 64   /* what an entry costs beside its bytes, at least */
 };
 
 enum mrc_msg_state {
@@ -32,10 +32,12 @@ enum mrc_msg_state {
 };
 
 struct mrc_msg_op {
-  struct mrc_node node;  /* in `posted` of the module, or in `waiting` or `writing` of the peer */
+  struct mrc_node node;  /* in `posted`, or in `waiting` or `writing` of the peer */
   struct mrc_node out;   /* in `out` of the peer: a record of it is to be sent */
   struct mrc_node owner; /* in `operations` of the peer, or of none */
+  struct mrc_node named; /* in `by_cookie` of the module */
   struct mrc_msg_post post;
+  uint64_t turn;    /* counts the posts of the module */
   uint64_t bytes;   /* of the message */
   uint64_t begun;   /* bytes for which writes were posted */
   uint64_t address; /* SEND: at the peer */
@@ -54,13 +56,17 @@ struct mrc_msg_op {
 
 /* Something of a peer that matches no operation yet: an eager message or RTS, or a CTS. */
 struct mrc_msg_entry {
-  struct mrc_node node;
+  struct mrc_node node;  /* in `unexpected` or `requests` of the peer */
+  struct mrc_node all;   /* message: in `unexpected` of the module */
+  struct mrc_node named; /* RTS, CTS: in `by_id` of the peer */
   struct mrc_msg_record record;
   uint32_t peer;
   uint8_t bytes[]; /* of an eager message */
 };
 
+/* CANCELLED and so on, that waits for a frame. */
 struct mrc_msg_answer {
+  uint64_t bytes; /* as in its record */
   uint32_t id;
   uint8_t kind;
 };
@@ -88,14 +94,17 @@ struct mrc_msg_peer {
   uint32_t filled;      /* bytes of the next frame, which the engine had no room for; 0: none */
   uint32_t wrs, imms;   /* work requests, immediates posted and not completed */
   uint32_t chunks;      /* writes of messages among them */
-  size_t heap;          /* bytes of `requests` and of this peer's entries in `unexpected` */
+  size_t heap;          /* bytes of `requests` and of `unexpected` */
 
   struct mrc_node out;            /* operations with a record to send */
   struct mrc_node waiting;        /* sends without a CTS, oldest first */
   struct mrc_node writing;        /* sends with a CTS, and bytes not yet posted */
   struct mrc_node operations;     /* all with this peer */
+  struct mrc_node posted;         /* receives from this peer without a message, oldest first */
+  struct mrc_node unexpected;     /* messages without a receive, oldest first */
   struct mrc_node requests;       /* CTSs without a send */
-  struct mrc_msg_answer *answers; /* a ring */
+  struct mrc_msg_chains by_id;    /* these, and the RTSs in `unexpected` */
+  struct mrc_msg_answer *answers; /* a ring of MRC_MSG_MAX_OPERATIONS */
   uint32_t answers_head, answers_n;
 };
 
@@ -106,16 +115,18 @@ struct mrc_msg {
   struct mrc_msg_op *ops;
   uint32_t free_op; /* head of the list of free entries, by `theirs` */
   uint32_t n_ops;
+  uint64_t n_posts;
+  struct mrc_msg_chains by_cookie; /* operations, by space and cookie */
   struct mrc_msg_peer **peers;
   struct mrc_keymap by_qpn;
-  struct mrc_node posted;     /* receives without a message, oldest first */
-  struct mrc_node unexpected; /* messages without a receive, oldest first */
+  struct mrc_node posted;     /* receives from any peer without a message, oldest first */
+  struct mrc_node unexpected; /* messages of all peers without a receive, oldest first */
   struct mrc_node busy;       /* peers for the next pump */
   struct mrc_node stalled;    /* peers whose frames wait for room in the heap */
 };
 
 #define MRC_MSG_OP(member, pointer) MRC_NODE_OWNER(pointer, struct mrc_msg_op, member)
-#define MRC_MSG_ENTRY(pointer) MRC_NODE_OWNER(pointer, struct mrc_msg_entry, node)
+#define MRC_MSG_ENTRY(member, pointer) MRC_NODE_OWNER(pointer, struct mrc_msg_entry, member)
 
 static inline void mrc_msg_mark(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   mrc_list_append(&msg->busy, &peer->busy);

@@ -19,13 +19,16 @@ from mrc.enums import MessageKind
 from mrc.errors import ArgumentError, MrcError, PeerGoneError, StateError
 
 _ERRORS: dict[int, tuple[type[MrcError], str]] = {
-    errno.EMSGSIZE: (ArgumentError, "the message is longer than the buffer"),
+    errno.EMSGSIZE: (
+        ArgumentError,
+        "the message is longer than the buffer, or shorter than an exact receive",
+    ),
     errno.ECONNRESET: (PeerGoneError, "the peer is gone"),
     errno.ETIMEDOUT: (PeerGoneError, "all paths to the peer were lost"),
     errno.EPROTO: (PeerGoneError, "the peer broke the protocol of messages"),
     errno.EINVAL: (StateError, "the QP is closed"),
     errno.ENOBUFS: (StateError, "too many operations are outstanding"),
-    errno.ENOSPC: (StateError, "too much memory is registered"),
+    errno.ENOSPC: (StateError, "too much memory is registered, here or at the peer"),
 }
 
 

@@ -191,8 +191,9 @@ static void wire_start(int index, const struct mrc_msg_config *config) {
 }
 
 /* A QP of a host, whose peer is the test until it is joined. */
-static struct wire_qp *wire_open(int index, const struct mrc_msg_limits *limits,
-                                 struct mrc_msg_inbox *inbox) {
+static __attribute__((unused)) struct wire_qp *wire_open(int index,
+                                                         const struct mrc_msg_limits *limits,
+                                                         struct mrc_msg_inbox *inbox) {
   struct wire_host *host = &wire[index];
   struct wire_qp *qp = &host->qps[host->n_qps];
   mrc_assert(host->n_qps < WIRE_QPS && limits->sq_depth <= WIRE_WRS);
@@ -207,7 +208,8 @@ static struct wire_qp *wire_open(int index, const struct mrc_msg_limits *limits,
 }
 
 /* Joins two hosts; returns the QP of the first. */
-static struct wire_qp *wire_join(int one, int other, const struct mrc_msg_limits *limits) {
+static __attribute__((unused)) struct wire_qp *wire_join(int one, int other,
+                                                         const struct mrc_msg_limits *limits) {
   struct mrc_msg_inbox at_one, at_other;
   struct wire_qp *a = wire_open(one, limits, &at_one), *b = wire_open(other, limits, &at_other);
   a->peer = b;

@@ -404,6 +404,52 @@ static void test_probe__goes_where_a_packet_is_most_overdue(void) {
   mrc_pair_destroy(p);
 }
 
+/* Plane 2 loses a packet, and plane 1 delivers one that left later: the first reliability probe
+   leaves on plane 1, and its answer proves the loss. */
+static void test_probe__leaves_a_plane_that_may_be_silent(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .path.delay_ns = 5 * MS);
+  const int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 17, .spray = 1);
+  const struct mrc_qp *qp = mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
+  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
+  CHECK(mrc_pair_finish(p, SECOND));
+  mrc_pair_silence(p, 2, true);
+  for (int i = 0; i < 3; i++) { /* on planes 1, 2 and 1 */
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    run_for(p, 1 * US);
+  }
+  while (!qp->req.probe.outstanding)
+    CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  CHECK_EQ(qp->req.win.inflight_bytes, MTU);
+  CHECK_EQ(qp->req.win.lists[1].bytes, MTU);
+  CHECK_EQ(qp->req.probe.plane, 0);
+  const uint16_t first = qp->req.probe.id;
+  while (qp->req.win.lists[1].bytes > 0)
+    CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  CHECK_EQ(qp->req.probe.id, first);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_SILENCE), 1);
+  mrc_pair_destroy(p);
+}
+
+/* Plane 2 has never been heard, so the answer over plane 1 proves nothing yet: the second probe for
+   the same packet leaves on plane 2. */
+static void test_probe__returns_to_the_most_overdue_plane(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p, .memory_bytes = 3 * MTU, .spray = 1);
+  const struct mrc_qp *qp = mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
+  mrc_pair_silence(p, 2, true);
+  for (int i = 0; i < 3; i++) { /* on planes 1, 2 and 1 */
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    run_for(p, 50 * US);
+  }
+  for (uint16_t id = 1; id <= 2; id++) {
+    while (qp->req.probe.id < id)
+      CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+    CHECK_EQ(qp->req.probe.plane, id - 1);
+    CHECK_EQ(qp->req.win.lists[1].bytes, MTU);
+  }
+  mrc_pair_destroy(p);
+}
+
 /* One path. PSNs 0 and 1 are lost, and the first retransmission of 0 is lost too. PSN 1's
    retransmission left after it and arrives, which shows that loss, although the larger PSNs of the
    same SACK left long before. */
@@ -421,7 +467,9 @@ static void test_loss__by_the_newest_whatever_its_psn(void) {
 }
 
 CHECK_MAIN(RUN(test_loss__by_the_newest_whatever_its_psn),
-           RUN(test_probe__goes_where_a_packet_is_most_overdue), RUN(test_loss__one_packet),
+           RUN(test_probe__goes_where_a_packet_is_most_overdue),
+           RUN(test_probe__leaves_a_plane_that_may_be_silent),
+           RUN(test_probe__returns_to_the_most_overdue_plane), RUN(test_loss__one_packet),
            RUN(test_loss__any_one_packet_costs_one), RUN(test_loss__is_found_while_the_qp_is_busy),
            RUN(test_loss__by_order_finds_all_holes_at_once), RUN(test_loss__waits_for_the_guards),
            RUN(test_loss__the_only_packet), RUN(test_loss__probes_back_off),

@@ -103,6 +103,27 @@ static void test_timeout__blames_the_plane_that_falls_behind(void) {
   mrc_pair_destroy(p);
 }
 
+/* Plane 2 is silent, and has the smallest share before and after its packet. One timeout is enough:
+   the packet is sent again on plane 1, not over the other path of plane 2. */
+static void test_timeout__sends_again_on_another_plane(void) {
+  for (uint8_t shares = MRC_SHARES_MEASURED; shares <= MRC_SHARES_EQUAL; shares++) {
+    CHECK_ROW(shares);
+    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+    int end = open_qp(p, .memory_bytes = 2 * MTU, .timeout = 9, .plane_shares = shares);
+    prove_paths(p->hosts[0].engine, p->ends[end]->qpn);
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0); /* on plane 1 */
+    CHECK(mrc_pair_finish(p, 5 * MS));
+    mrc_pair_silence(p, 2, true);
+    CHECK_EQ(mrc_pair_write(p, end, 4), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK_EQ(mrc_pair_info(p, end).planes[1].lost_packets, 1);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT), 1);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 1);
+    CHECK_EQ(retransmitted(p, end), 1);
+    mrc_pair_destroy(p);
+  }
+}
+
 /* Further posts do not postpone the local timeout. */
 static void test_timeout__counts_from_the_last_progress(void) {
   struct mrc_pair *p = open_pair();
@@ -458,6 +479,7 @@ CHECK_MAIN(RUN(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_one
            RUN(test_silence__with_a_short_timeout),
            RUN(test_timeout__blames_no_plane_for_what_left_last),
            RUN(test_timeout__blames_the_plane_that_falls_behind),
+           RUN(test_timeout__sends_again_on_another_plane),
            RUN(test_timeout__counts_from_the_last_progress), RUN(test_silence__of_two_of_four),
            RUN(test_silence__of_one_direction), RUN(test_silence__from_the_start),
            RUN(test_silence__of_one_path), RUN(test_silence__of_a_flapping_plane),

@@ -342,21 +342,6 @@ static void test_failure__of_a_post_for_lack_of_room_is_none(void) {
   }
 }
 
-static void test_failure__of_a_registration_ends_the_operation(void) {
-  for (int host = 0; host < 2; host++) {
-    CHECK_ROW(host);
-    start_pair();
-    wire[host].max_mrs = wire[host].n_mrs;
-    send(0, 1, 5, BIG);
-    wire_run();
-    receive(1, 2, 5, BIG, true);
-    wire_run();
-    CHECK(wire_ended(&wire[host], host == 0 ? 1 : 2)->result == -ENOSPC);
-    CHECK(wire_ended(&wire[0], 1)->result < 0 && wire_ended(&wire[1], 2)->result < 0);
-    check_clean(2);
-  }
-}
-
 CHECK_MAIN(RUN(test_numbers__wrap), RUN(test_post__that_is_wrong),
            RUN(test_queue__is_filled_and_no_more),
            RUN(test_heap__full_stops_the_sender_and_goes_on),
@@ -367,5 +352,4 @@ CHECK_MAIN(RUN(test_numbers__wrap), RUN(test_post__that_is_wrong),
            RUN(test_liar__does_not_get_a_receive_past_its_room),
            RUN(test_failure__ends_all_operations_of_the_peer),
            RUN(test_close__ends_what_is_outstanding), RUN(test_idle__when_all_has_arrived),
-           RUN(test_failure__of_a_post_for_lack_of_room_is_none),
-           RUN(test_failure__of_a_registration_ends_the_operation))
+           RUN(test_failure__of_a_post_for_lack_of_room_is_none))

@@ -2,7 +2,7 @@
 /*
  * Invariant: whatever a peer writes into its inbox and says in its immediates, the messages of a
  * host stay within their memory and their bounds, no receive reports more bytes than it has room
- * for, every operation ends once, and another peer's messages arrive.
+ * for, or bytes without a message, every operation ends once, and another peer's messages arrive.
  *
  * The input is a stream of actions: of the hostile peer (rubbish, records with chosen fields,
  * immediates, failures), of the host's caller (sends, receives, cancels), and of the other peer.
@@ -22,6 +22,7 @@ static struct wire_qp *hostile, *good;
 static uint8_t *buffers[2][MOST_POSTS];
 static uint64_t rooms[2][MOST_POSTS];
 static uint64_t n_posts[2];
+static uint32_t n_ids; /* of the hostile peer */
 static int n_checked[2];
 
 static uint32_t take(size_t n) { return (uint32_t)fuzz_take(&input, n); }
@@ -81,11 +82,12 @@ static uint32_t any_id(void) {
 
 /* What ends an operation in its state. */
 static struct mrc_msg_record answer(const struct mrc_msg_op *op) {
-  struct mrc_msg_record record = {.kind = MRC_MSG_CANCELLED, .id = op->id};
+  struct mrc_msg_record record = {.kind = MRC_MSG_CANCELLED, .bytes = any_size(), .id = op->id};
   if (op->state == MRC_MSG_ASKED || op->state == MRC_MSG_MATCHED) record.kind = MRC_MSG_REFUSE;
   if (op->state == MRC_MSG_WAITING) record.kind = MRC_MSG_TRUNCATED;
   if (op->state == MRC_MSG_WITHDRAWN_ASKED) record.kind = MRC_MSG_WITHDRAWN;
   if (op->state == MRC_MSG_POSTED || op->state == MRC_MSG_WRITING) record.kind = MRC_MSG_EAGER;
+  if (record.kind == MRC_MSG_EAGER) record.bytes %= EAGER + 1;
   return record;
 }
 
@@ -104,6 +106,8 @@ static struct mrc_msg_record any_record(void) {
                                   .rkey = 1};
   if (bits % 32 == 31 && op != NULL) return answer(op);
   if (lies()) record.kind = (uint8_t)(1 + bits % MRC_MSG_LAST_KIND);
+  const bool promises = record.kind == MRC_MSG_RTS || record.kind == MRC_MSG_CTS;
+  record.id = promises && record.id < 0xFC ? ++n_ids : record.id % (n_ids + 1);
   if (record.kind == MRC_MSG_EAGER) record.bytes %= EAGER + 1;
   const bool waits = op != NULL && op->state == MRC_MSG_WAITING;
   if (record.kind == MRC_MSG_CTS && (waits || lies())) record.other = waits ? op->id : any_id();
@@ -178,7 +182,9 @@ static void check_done(int at) {
     if (done->cookie >= MOST_POSTS) continue;
     uint8_t **buffer = &buffers[at][done->cookie];
     mrc_assert(*buffer != NULL); /* it ends once */
+    const bool tells = done->result == 0 || done->result == -EMSGSIZE;
     if (done->result == 0) mrc_assert(done->bytes <= rooms[at][done->cookie]);
+    if (!tells) mrc_assert(done->bytes == 0);
     free(*buffer); /* it is not used any more */
     *buffer = NULL;
   }
@@ -237,6 +243,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct mrc_msg_inbox inbox;
   input = (struct fuzz_input){data, size};
   memset(n_posts, 0, sizeof n_posts);
+  n_ids = 0;
   memset(n_checked, 0, sizeof n_checked);
   wire_start(0, &config);
   wire_start(1, &config);

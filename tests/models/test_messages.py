@@ -223,6 +223,7 @@ class MessagesMachine(RuleBasedStateMachine):
             ended.result == -errno.ETIMEDOUT
         )
         if ended.result not in (0, -errno.EMSGSIZE):
+            assert ended.bytes == 0
             return
         content = bytes(msg_ffi().buffer(receive.memory))
         whole = ended.result == 0

@@ -81,6 +81,11 @@ static int find_send(const struct operation *receive, const struct mrc_msg_done 
   return -1;
 }
 
+/* A peer that sends longer messages eagerly than this host, where it was asked to write. */
+static bool eager_for_exact(const struct operation *op, uint64_t bytes) {
+  return op->post.exact && bytes > run.msgs[op->host]->config.eager_bytes;
+}
+
 static void on_done(void *user, const struct mrc_msg_done *done) {
   (void)user;
   mrc_assert(done->cookie < (uint64_t)run.n_ops);
@@ -91,6 +96,11 @@ static void on_done(void *user, const struct mrc_msg_done *done) {
   mrc_assert(op->result == 0 || op->result == -ECANCELED || op->result == -EMSGSIZE ||
              (run.pair->config.engine.max_mrs != 0 && op->result == -ENOSPC) ||
              (run.dies && (op->result == -ETIMEDOUT || op->result == -ECONNRESET)));
+  if (op->result != 0 && op->result != -EMSGSIZE) mrc_assert(done->bytes == 0);
+  if (op->post.kind == MRC_MSG_SEND && op->result == -EMSGSIZE)
+    mrc_assert(done->bytes == op->post.bytes);
+  if (op->post.kind == MRC_MSG_RECV && op->result == -EMSGSIZE)
+    mrc_assert(done->bytes > op->post.bytes || eager_for_exact(op, done->bytes));
   if (op->post.kind == MRC_MSG_SEND || op->result != 0) return;
   mrc_assert(done->bytes <= op->post.bytes);
   op->partner = find_send(op, done);
@@ -371,10 +381,24 @@ static void lose_all(void) {
     cancel(i);
 }
 
+/* A message for which one end had no memory region ends both operations so, unless the receive has
+   told of an earlier message. */
+static void check_full(void) {
+  int sends = 0, receives = 0, others = 0;
+  for (int i = 0; i < run.n_ops && !run.dies; i++) {
+    const struct operation *op = &run.ops[i];
+    const bool sent = op->post.kind == MRC_MSG_SEND;
+    if (op->result == -ENOSPC) *(sent ? &sends : &receives) += 1;
+    if (op->result == -EMSGSIZE && op->post.exact) others++;
+  }
+  mrc_assert(receives <= sends && sends <= receives + others);
+}
+
 static void check_end(void) {
   mrc_assert(!any_pending());
   check_memory();
   check_order();
+  check_full();
   for (int host = 0; host < run.hosts; host++) {
     mrc_assert(run.msgs[host]->n_ops == 0);
     for (int other = 0; other < run.hosts && !run.dies; other++)
