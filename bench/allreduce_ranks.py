@@ -10,7 +10,7 @@ import itertools
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +30,13 @@ class Transport:
     name: str
     what: str
     tcp: bool = True
+    mptcp: bool = False
+    pinned: bool = True
+
+    def unpinned(self) -> Transport:
+        """The same with ranks that may run on every core."""
+        what = f"{self.what}; ranks on all cores"
+        return replace(self, name=f"{self.name}, unpinned", what=what, pinned=False)
 
     def variables(self) -> dict[str, str]:
         """The environment of the ranks."""
@@ -37,13 +44,13 @@ class Transport:
             return {"GLOO_DEVICE_TRANSPORT": "MRC"}
         found = {"GLOO_DEVICE_TRANSPORT": "TCP", "GLOO_SOCKET_IFNAME": "p1"}
         found["LD_PRELOAD"] = library("sockets")
-        return found | ({"BENCH_MPTCP": "1"} if self.name == "MPTCP" else {})
+        return found | ({"BENCH_MPTCP": "1"} if self.mptcp else {})
 
 
 TRANSPORTS = (
     Transport("mrc", "all planes", tcp=False),
     Transport("TCP", "one path, in plane 1; cubic"),
-    Transport("MPTCP", "a subflow a plane; cubic"),
+    Transport("MPTCP", "a subflow a plane; cubic", mptcp=True),
 )
 
 
@@ -52,6 +59,7 @@ class RankBed:
 
     def __init__(self, bed: Bed, transport: Transport) -> None:
         self._bed = bed
+        self._pinned = transport.pinned
         self._variables = {
             **transport.variables(),
             "MASTER_ADDR": _MASTER, "MASTER_PORT": str(next(_PORTS)),
@@ -60,7 +68,7 @@ class RankBed:
         }  # fmt: skip
 
     def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]:
-        command, environment = self._bed.command(host, argv)
+        command, environment = self._bed.command(host, argv, pinned=self._pinned)
         return command, {**environment, **self._variables, "RANK": str(host)}
 
 

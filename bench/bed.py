@@ -64,10 +64,14 @@ class Bed:
     def namespace(self, host: int) -> str:
         return self.testbed.plan.nodes[f"h{host}"].namespace
 
-    def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]:
-        """Arguments and environment that run a program in a host, on its core if pinned."""
-        pinned = ["taskset", "-c", str(core(host))] if self.pinned else []
-        return self.testbed.host_command(f"h{host}", [*pinned, *argv])
+    def command(
+        self, host: int, argv: list[str], *, pinned: bool = True
+    ) -> tuple[list[str], dict[str, str]]:
+        """Arguments and environment that run a program in a host, on its core if both the bed and
+        the program are pinned.
+        """
+        prefix = ["taskset", "-c", str(core(host))] if self.pinned and pinned else []
+        return self.testbed.host_command(f"h{host}", [*prefix, *argv])
 
     def address(self, host: int) -> str:
         return str(self.testbed.shape.addresses.host(host))

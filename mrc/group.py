@@ -3,7 +3,8 @@
 
 Each process has an address, which the processes exchange by means of their own (a store, a file).
 The address contains a random token: only a process that knows it can connect. The QPs carry
-messages (mrc.messaging).
+messages (mrc.messaging). Each process sends an empty message to each other process once a second:
+a process that has nothing to send also notices when all paths are lost.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import logging
 import secrets
 import struct
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from mrc.errors import (
     MrcError,
     PeerGoneError,
     ProtocolError,
+    StateError,
 )
 from mrc.exchange.foreign import shown
 from mrc.messaging.session import LOST_TIMEOUTS, explain, paths_lost
@@ -36,6 +38,8 @@ TOKEN_BYTES = 16
 _HEAD = struct.Struct(f"<{TOKEN_BYTES}sHB")
 MAX_HOST_BYTES = 128
 ADDRESS_BYTES = _HEAD.size + MAX_HOST_BYTES
+BEAT_SPACE = 0xFFFFFFFF  # of the empty messages
+BEAT_SECONDS = 1.0
 _HOLDER = "holder"  # name of the tasks that keep a QP
 
 
@@ -91,17 +95,34 @@ class Member:
     ended: asyncio.Future[Ended]
     """Done when the QP is closed or fails."""
 
+    async def lost(self) -> MrcError | None:
+        """The error that the QP is about to fail with, if it has got no answers for a while.
+
+        The peer may have found all paths lost before this process, and so have ended.
+        """
+        if self.qp.closed or (await self.qp.query()).timeouts < LOST_TIMEOUTS:
+            return None
+        return paths_lost(self.qp.peer_host)
+
 
 class Group:
     """The QPs of this process to the others. An async context manager."""
 
     def __init__(
-        self, ctx: Context, name: str, host: str, *, version: int, timeout: float = 30.0
+        self,
+        ctx: Context,
+        name: str,
+        host: str,
+        *,
+        version: int,
+        timeout: float = 30.0,
+        beat_seconds: float = BEAT_SECONDS,
     ) -> None:
         self._ctx = ctx
         self._private = {"group": name, "version": version}
         self._host = host
         self._timeout = timeout
+        self._beat_seconds = beat_seconds
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._members: dict[bytes, asyncio.Future[Member]] = {}  # by token
         self._ending = asyncio.Event()
@@ -109,6 +130,7 @@ class Group:
         self._held = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        self._beats = await self._held.enter_async_context(self._ctx.messages(BEAT_SPACE))
         self._listener = await self._held.enter_async_context(
             self._ctx.listen(None, 0, private=self._private, admit=self._admit, messages=True)
         )
@@ -191,30 +213,46 @@ class Group:
     async def _hold(self, token: bytes, qp: QP, found: asyncio.Future[Member]) -> None:
         """Keeps the QP until the group ends, or the QP fails or is closed."""
         ended = asyncio.get_running_loop().create_future()
-        found.set_result(Member(qp, ended))
-        following = asyncio.create_task(_end_of(qp))
+        member = Member(qp, ended)
+        found.set_result(member)
+        following = asyncio.create_task(_end_of(member))
         ending = asyncio.create_task(self._ending.wait())
+        beating = (
+            asyncio.create_task(self._send_beats(qp)),
+            asyncio.create_task(self._take_beats(qp)),
+        )
         try:
             await asyncio.wait((following, ending), return_when=asyncio.FIRST_COMPLETED)
             if following.done() and not self._ending.is_set():
                 ended.set_result(following.result())
                 del self._members[token]  # the next use connects again
         finally:
-            await cancelled(following, ending)
+            await cancelled(following, ending, *beating)
+
+    async def _send_beats(self, qp: QP) -> None:
+        """If no path is left, a beat makes the QP fail as any other message would."""
+        with suppress(PeerGoneError, StateError):
+            while True:
+                await self._beats.send(qp, b"")
+                await asyncio.sleep(self._beat_seconds)
+
+    async def _take_beats(self, qp: QP) -> None:
+        with suppress(PeerGoneError, StateError):
+            while True:
+                await self._beats.recv(bytearray(), qp)
 
 
-async def _end_of(qp: QP) -> Ended:
+async def _end_of(member: Member) -> Ended:
     """Waits until the QP is closed or fails."""
-    host = qp.peer_host
+    host = member.qp.peer_host
     try:
-        async for _ in qp.immediates():
+        async for _ in member.qp.immediates():
             pass
     except CompletionError as error:
         return Ended(explain(error, host), died=True)
     except PeerGoneError as error:
-        # The peer may have found all paths lost before we did, and so have closed its QP.
-        lost = (await qp.query()).timeouts >= LOST_TIMEOUTS
-        return Ended(paths_lost(host) if lost else error, died=True)
+        return Ended(await member.lost() or error, died=True)
     except MrcError as error:
         return Ended(error, died=True)
-    return Ended(PeerGoneError(f"{host} closed the connection"), died=False)
+    closed = PeerGoneError(f"{host} closed the connection")
+    return Ended(await member.lost() or closed, died=False)

@@ -154,6 +154,18 @@ static bool stays_silent(const struct mrc_qp *qp, uint32_t index) {
   return false;
 }
 
+/* Whether the plane loses a large part of its bursts, and another plane loses far fewer. Then the
+   plane delays each message more than its rate is worth. */
+static bool is_lossy(const struct mrc_services *services, const struct mrc_qp *qp, uint32_t index) {
+  const uint32_t share = qp->planes[index].loss_share.share;
+  const struct mrc_ev_plane *evs = &qp->evset.planes[index];
+  if (share <= MRC_LOSSY_LIMIT || qp->planes[index].suspended) return false;
+  if (evs->n_active > evs->floor) return false; /* it still has EVs that lose nothing */
+  MRC_EACH_BIT(other, mrc_qp_alive_planes(services, qp) & ~(1u << index))
+    if (qp->planes[other].loss_share.share <= share / 4) return true;
+  return false;
+}
+
 static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
                          uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[index];
@@ -161,6 +173,8 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
   const struct mrc_txlist *list = &win->lists[index];
   if (stays_silent(qp, index))
     mrc_suspension_begin(services, qp, index, MRC_REASON_SILENCE, now_ns);
+  if (is_lossy(services, qp, index))
+    mrc_suspension_begin(services, qp, index, MRC_REASON_LOSS, now_ns);
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
     const struct mrc_txslot *missing = find_missing(qp, index, now_ns);

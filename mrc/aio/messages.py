@@ -109,7 +109,7 @@ class Messages:
         ArgumentError when the message is longer than the buffer.
         """
         done = await self._run(MessageKind.RECV, qp, buffer, tag, ignore, exact=exact)
-        return Message(done.bytes, done.tag, self._qp_of(done.peer))
+        return Message(done.bytes, done.tag, qp or self._qp_of(done.peer))
 
     async def _run(
         self, kind: MessageKind, qp: QP | None, buffer: Any, tag: int, ignore: int = 0, *,

@@ -9,6 +9,7 @@ from mrc.cli.exits import Exit
 from mrc.cli.output import Output, add_options
 from mrc.doctor import host
 from mrc.results.doctor import Doctor, Finding, State
+from mrc.torch import fitness
 
 HELP = "check which features this machine supports, and what is missing"
 EXAMPLES = """\
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    findings = host.examine()
+    findings = [*host.examine(), fitness.examine()]
     good = host.can_run(findings)
     out.text("\n".join(map(line, findings)))
     out.text(f"\n{summary(findings, can_run=good)}")

@@ -24,7 +24,7 @@ from mrc.fabric.addresses import parse_address
 from mrc.trust import words
 from mrc.trust.identity import folder
 from mrc.trust.known import allowed, check_fingerprint
-from mrc.trust.security import SECRET_BYTES, Authority, Security
+from mrc.trust.security import Authority, Security, load_secret
 
 CODE = "MRC_CODE"
 INSECURE = "MRC_INSECURE"
@@ -181,15 +181,9 @@ def _secret(args: argparse.Namespace) -> bytes:
     if args.secret is None:
         return b""
     try:
-        if args.secret.stat().st_mode & 0o077:
-            raise UsageError(args.prog, f"{args.secret}: others may read it: chmod 600 it")
-        content: bytes = args.secret.read_bytes()
-    except OSError as error:
-        raise UsageError(args.prog, f"--secret: {args.secret}: {error.strerror}") from None
-    if len(content) != SECRET_BYTES:
-        made = f"make one with: mrc key --secret {args.secret}"
-        raise UsageError(args.prog, f"{args.secret}: has not {SECRET_BYTES} bytes; {made}")
-    return content
+        return load_secret(args.secret)
+    except ConfigError as error:
+        raise UsageError(args.prog, f"--secret: {error}") from None
 
 
 def _authority(args: argparse.Namespace) -> Authority | None:

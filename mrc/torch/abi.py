@@ -9,6 +9,7 @@ from pathlib import Path
 from mrc.errors import MrcError
 
 VERSIONS = ((2, 13), (2, 15))  # the first and the last torch that this was tested with
+RANGE = " to ".join(".".join(map(str, version)) for version in VERSIONS)
 
 # Sizes in bytes of virtual tables: 8 for each function and 16 before them.
 TABLES = {
@@ -66,8 +67,8 @@ def check_version(version: str) -> None:
         major, minor = 0, 0
     if not first <= (major, minor) <= last:
         raise TorchError(
-            f"torch {version}: the mrc transport supports torch {_dotted(first)} to"
-            f" {_dotted(last)}; unset GLOO_DEVICE_TRANSPORT or install one of these"
+            f"torch {version}: the mrc transport supports torch {RANGE}; unset"
+            " GLOO_DEVICE_TRANSPORT or install one of these"
         )
 
 
@@ -102,7 +103,3 @@ def size_of(library: ctypes.CDLL, name: str) -> int | None:
     if not dladdr1(address, ctypes.byref(info), ctypes.byref(symbol), 1) or not symbol:
         return None
     return int(symbol.contents.size)
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))

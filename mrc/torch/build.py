@@ -38,16 +38,21 @@ def built(version: str, folder: Path) -> Path:
     return target
 
 
+def compiler() -> str | None:
+    """The command of the C++ compiler."""
+    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+
+
 def _compile(version: str, folder: Path, target: Path) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
+    words = compiler()
+    if words is None:
         raise TorchError("the mrc transport is compiled once for each torch: install g++")
     target.parent.mkdir(parents=True, exist_ok=True)
     # Several ranks of one host may compile at the same time; each replaces the file as a whole.
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         output = Path(scratch) / target.name
         command = [
-            *compiler.split(), *FLAGS, str(SOURCES[0]), "-o", str(output),
+            *words.split(), *FLAGS, str(SOURCES[0]), "-o", str(output),
             "-I", str(folder / "include"), "-L", str(folder / "lib"), "-ltorch_cpu", "-lc10",
         ]  # fmt: skip
         try:
@@ -55,8 +60,8 @@ def _compile(version: str, folder: Path, target: Path) -> None:
                 command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise TorchError(f"torch {version}: {compiler} failed: {error}") from None
+            raise TorchError(f"torch {version}: {words} failed: {error}") from None
         if done.returncode:
             first = next((line for line in done.stderr.splitlines() if "error" in line), "")
-            raise TorchError(f"torch {version}: {compiler} failed: {first or done.stderr[:200]}")
+            raise TorchError(f"torch {version}: {words} failed: {first or done.stderr[:200]}")
         output.replace(target)

@@ -469,7 +469,7 @@ void Context::done(const mrc_msg_done &one) {
 
 void Context::lost(uint32_t peer, const char *text, bool everything) {
   std::lock_guard<std::mutex> guard(lock_);
-  std::string full = "mrc: rank " + std::to_string(rank_of(peer)) + ": " + text;
+  std::string full = std::string("mrc: ") + text;
   losses_.emplace(peer, full);
   if (everything)
     fail_all(full);
@@ -519,6 +519,7 @@ int mrc_gloo_attach(const mrc_gloo_engine *opened, uint32_t bytes, uint32_t post
 }
 
 // Why a peer is lost, and with it the operations that name it, or the whole group (`everything`).
+// `text` names the ranks.
 void mrc_gloo_lost(void *user, uint32_t peer, const char *text, int everything) {
   static_cast<Context *>(user)->lost(peer, text, everything != 0);
 }

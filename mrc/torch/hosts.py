@@ -6,23 +6,33 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 
 from mrc.config import ContextConfig
 from mrc.fabric import hostconfig
+from mrc.trust.security import Security, load_secret
 
 INTERFACES = "GLOO_SOCKET_IFNAME"  # Gloo's own variable: names with commas between them
+SECRET = "MRC_SECRET"  # file of the secret that all ranks have; unset: nothing is encrypted
 
 
 def config_of(environ: Mapping[str, str]) -> ContextConfig:
     """The interfaces of the host configuration ($MRC_CONFIG), those that $GLOO_SOCKET_IFNAME
-    names, or all. If $MASTER_ADDR is a loopback address, all ranks are processes of this host.
+    names, or all. If $MASTER_ADDR is a loopback address, all ranks are processes of this host. With
+    $MRC_SECRET the exchange is encrypted and packets are sealed. Raises ConfigError.
     """
     interfaces = tuple(name for name in environ.get(INTERFACES, "").split(",") if name)
     if not interfaces and hostconfig.ENVIRONMENT not in environ and _is_loopback(environ):
         interfaces = ("127.0.0.1",)
     rank = environ.get("RANK", "")
     program = f"torch rank {rank}" if rank.isdecimal() else "torch"
-    return ContextConfig(interfaces=interfaces, program=program, local_view=True)
+    secret = environ.get(SECRET, "")
+    return ContextConfig(
+        interfaces=interfaces,
+        program=program,
+        local_view=True,
+        security=Security(secret=load_secret(Path(secret))) if secret else None,
+    )
 
 
 def name_of(environ: Mapping[str, str]) -> str:

@@ -192,8 +192,25 @@ class Transport:
         than later with the names of the ranks that gave up before.
         """
         ended: Ended = await member.ended
+        errors = {**await self._lost_peers(number), number: ended.error}
         for group in self._spaces.values():
             if number in group.peers.values():
-                self._shim.lost(group.user, number, str(ended.error), everything=ended.died)
+                text = _text(group, errors)
+                self._shim.lost(group.user, number, text, everything=ended.died)
         if self._members.get(number) is member:
             del self._members[number]
+
+    async def _lost_peers(self, ended: int) -> dict[int, MrcError]:
+        """The other peers that answer nothing. One that ended may have found them lost before."""
+        errors = {}
+        for number, member in list(self._members.items()):
+            if number != ended and not member.ended.done() and (error := await member.lost()):
+                errors[number] = error
+        return errors
+
+
+def _text(group: _Space, errors: dict[int, MrcError]) -> str:
+    """What has happened to peers of a group: the cause first."""
+    ranks = {number: rank for rank, number in group.peers.items()}
+    found = {ranks[number]: error for number, error in errors.items() if number in ranks}
+    return "; ".join(f"rank {rank}: {error}" for rank, error in found.items())

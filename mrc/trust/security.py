@@ -17,6 +17,20 @@ Ask = Callable[[str, str], Awaitable[bool]]
 """Asks the user about a host and its fingerprint; True: go on."""
 
 
+def load_secret(path: Path) -> bytes:
+    """The secret in a file that only its owner may read; raises ConfigError."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path}: others may read it: chmod 600 it")
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if len(content) != SECRET_BYTES:
+        made = f"make one with: mrc key --secret {path}"
+        raise ConfigError(f"{path}: has not {SECRET_BYTES} bytes; {made}")
+    return content
+
+
 @dataclass(frozen=True, slots=True)
 class Authority:
     """Files of a certificate authority, and of a certificate and its key that it signed.

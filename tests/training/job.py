@@ -99,12 +99,16 @@ class Job:
 
     def start(self, bed: Testbed, script: str, *options: str, **environment: str) -> Job:
         """One rank in each host of the bed, over mrc."""
-        size = bed.shape.hosts
-        for rank in range(size):
-            command = [sys.executable, str(SCRIPTS / script), *options]
-            argv, base = bed.host_command(f"h{rank}", command)
-            self._start(argv, base, rank, size, MASTER, 29500, **environment)
+        for rank in range(bed.shape.hosts):
+            self.start_rank(bed, rank, script, *options, **environment)
         return self
+
+    def start_rank(
+        self, bed: Testbed, rank: int, script: str, *options: str, **environment: str
+    ) -> None:
+        command = [sys.executable, str(SCRIPTS / script), *options]
+        argv, base = bed.host_command(f"h{rank}", command)
+        self._start(argv, base, rank, bed.shape.hosts, MASTER, 29500, **environment)
 
     def _start(
         self,

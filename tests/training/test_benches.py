@@ -44,6 +44,16 @@ def test_allreduce__quick(tmp_path: Path) -> None:
     assert len(result["checks"]) == 2
 
 
+def test_allreduce__pinned_and_unpinned(tmp_path: Path) -> None:
+    """Both are measured in one run; the checks are about the pinned ranks."""
+    result = run(tmp_path, "allreduce", "--quick", "--only", "500mbit", "--ranks", "2",
+                 "--contender", "mrc", "--unpinned", "--size", "4194304")  # fmt: skip
+    assert list(result["contenders"]) == ["mrc", "mrc, unpinned"]
+    (bed,) = result["beds"]
+    assert [row["contender"] for row in bed["rows"]] == ["mrc", "mrc, unpinned"]
+    assert len(result["checks"]) == 1
+
+
 def test_training__quick(tmp_path: Path) -> None:
     """TCP takes no step while its plane is silent; mrc goes on, and both compute the same."""
     result = run(tmp_path, "training", "--quick", "--only", "mrc", "--only", "TCP",

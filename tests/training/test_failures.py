@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
-from training.job import SECONDS, Job
+from training.job import SECONDS, Job, Steps
 
 from mrc.testbed.bed import Testbed
 
 NOTICE_SECONDS = 2.0  # until the others raise after a rank has died
-RETRY_SECONDS = 30.0  # until a QP without any path gives up
+LOST_SECONDS = 15.0  # until all raise when all paths to a rank are lost: 9 s are retries
+PLAIN_MTU = 8844  # payload of a packet with an ICRC, at MTU 9000
+SEAL_BYTES = 24  # that the seal takes beyond the ICRC
 
 
 @pytest.mark.slow
@@ -36,15 +42,38 @@ def test_failure__all_planes_are_silent(bed: Testbed, job: Job) -> None:
     failed = time.monotonic()
     for plane in range(1, 5):
         bed.fail(f"plane:{plane}")
-    errors = []
-    for number, other in ((0, 1), (1, 0)):
+    paths_are_lost(job, failed, {0: 1, 1: 0})
+
+
+@pytest.mark.slow
+def test_failure__all_planes_are_silent_while_all_wait(bed: Testbed, job: Job) -> None:
+    """Neither rank has anything in flight, for hours."""
+    job.start(bed, "waiting.py")
+    job.until_step(0)
+    failed = time.monotonic()
+    for plane in range(1, 5):
+        bed.fail(f"plane:{plane}")
+    paths_are_lost(job, failed, {0: 1, 1: 0})
+
+
+@pytest.mark.slow
+def test_failure__a_host_is_cut_off(four: Testbed, job: Job) -> None:
+    """Each rank names the lost one, not the rank that gave up first."""
+    job.start(four, "ddp.py", "--steps", "3000", "--width", "256")
+    job.until_step(10)
+    failed = time.monotonic()
+    for plane in range(1, 5):
+        four.fail(f"link:h2.{plane}")
+    paths_are_lost(job, failed, {0: 2, 1: 2, 3: 2})
+
+
+def paths_are_lost(job: Job, failed: float, others: dict[int, int]) -> None:
+    """Each rank raises in time, and says that all paths to that other rank are lost."""
+    for number, other in others.items():
         error = job.ranks[number].until(lambda line: "error" in line)
-        assert f"rank {other}" in error["error"], error
-        assert error["time"] - failed < RETRY_SECONDS
+        assert f"rank {other}: all paths to h{other} are lost" in error["error"], error
+        assert error["time"] - failed < LOST_SECONDS
         assert job.ranks[number].process.wait(SECONDS) == 1
-        errors.append(error["error"])
-    # A rank that had nothing to send only sees that the other one gave up.
-    assert any(f"all paths to h{other} are lost" in errors[1 - other] for other in (0, 1)), errors
 
 
 @pytest.mark.slow
@@ -58,3 +87,36 @@ def test_fork__data_loaders(bed: Testbed, job: Job) -> None:
 def test_message__above_1_gib(bed: Testbed, job: Job) -> None:
     (sent,), (received,) = job.start(bed, "large.py").ends()
     assert sent == received
+
+
+@pytest.mark.slow
+def test_secret__seals_the_packets(bed: Testbed, job: Job, over_tcp: Steps, tmp_path: Path) -> None:
+    """The results are the same, and packets have room for the seal."""
+    secret = secret_file(tmp_path, "job.key", 1)
+    job.start(bed, "ddp.py", "--steps", "90", MRC_SECRET=secret)
+    job.until_step(30)
+    top = [sys.executable, "-m", "mrc", "top", "--local", "--json"]
+    argv, environment = bed.host_command("h0", top)
+    shown = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    (qp,) = json.loads(shown.stdout)["endpoints"][0]["qps"]
+    assert qp["path_mtu_bytes"] == PLAIN_MTU - SEAL_BYTES
+    steps = job.steps()
+    assert (steps.losses, steps.weights) == (over_tcp.losses, over_tcp.weights)
+
+
+@pytest.mark.slow
+def test_secret__another_one_is_refused(bed: Testbed, job: Job, tmp_path: Path) -> None:
+    for rank in range(2):
+        job.start_rank(bed, rank, "waiting.py", MRC_SECRET=secret_file(tmp_path, f"{rank}", rank))
+    for rank in job.ranks:
+        assert rank.process.wait(SECONDS) == 1
+    said = [line for rank in job.ranks for line in rank.errors if "cannot connect to rank" in line]
+    assert said, [rank.errors[-3:] for rank in job.ranks]
+    assert any("secret" in line for line in said), said
+
+
+def secret_file(folder: Path, name: str, byte: int) -> str:
+    file = folder / name
+    file.write_bytes(bytes([byte]) * 32)
+    file.chmod(0o600)
+    return str(file)

@@ -24,17 +24,11 @@ def same(steps: Steps, reference: Steps) -> None:
     assert len(steps.weights) == 1
 
 
-@pytest.mark.slow
-def test_ddp__a_plane_falls_silent(bed: Testbed, job: Job, over_tcp: Steps) -> None:
-    job.start(bed, "ddp.py", "--steps", "90")
-    job.until_step(30)
-    bed.fail("plane:2")
-    job.until_step(60)
-    bed.heal("all")
-    steps = job.steps()
-    same(steps, over_tcp)
+def rides_out(steps: Steps, reference: Steps, planes_left: float) -> None:
+    """Same results, no long step, and a median step as long as the planes left allow."""
+    same(steps, reference)
     before, during = steps.median(WARM_UP, 30), steps.median(32, 60)
-    assert during <= before * 4 / 3 * 1.1
+    assert during <= before * len(PLANES) / planes_left * 1.1
     assert max(steps.seconds[WARM_UP:]) <= LONGEST_STEP * before
 
 
@@ -42,14 +36,15 @@ def test_ddp__a_plane_falls_silent(bed: Testbed, job: Job, over_tcp: Steps) -> N
 @pytest.mark.parametrize(
     ("targets", "fault"),
     [
+        (("plane:2",), {}),
         (("plane:2",), {"rate_share": 0.1}),
         (("plane:1", "plane:3"), {}),
         (("plane:2",), {"loss": 0.2}),
         (("plane:2",), {"mode": "down"}),
     ],
-    ids=["slow", "two", "loss", "down"],
+    ids=["silent", "slow", "two", "loss", "down"],
 )
-def test_ddp__other_faults(
+def test_ddp__faults(
     bed: Testbed, job: Job, over_tcp: Steps, targets: tuple[str, ...], fault: dict[str, Any]
 ) -> None:
     job.start(bed, "ddp.py", "--steps", "90")
@@ -58,18 +53,18 @@ def test_ddp__other_faults(
         bed.fail(target, **fault)
     job.until_step(60)
     bed.heal("all")
-    same(job.steps(), over_tcp)
+    rides_out(job.steps(), over_tcp, len(PLANES) - len(targets))
 
 
 @pytest.mark.slow
 def test_ddp__a_plane_flaps(bed: Testbed, job: Job, over_tcp: Steps) -> None:
     job.start(bed, "ddp.py", "--steps", "90")
-    for step in range(20, 80, 10):
+    for step in range(30, 60, 10):
         job.until_step(step)
         bed.fail("plane:3")
         job.until_step(step + 5)
         bed.heal("all")
-    same(job.steps(), over_tcp)
+    rides_out(job.steps(), over_tcp, len(PLANES) - 1)
 
 
 @pytest.mark.slow

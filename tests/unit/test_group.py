@@ -109,3 +109,21 @@ async def test_member__that_aborts_has_died(groups: list[Group]) -> None:
     )
     await there.qp.abort()
     assert (await here.ended).died
+
+
+async def test_member__without_paths_and_without_traffic() -> None:
+    """Nobody sends anything: the group notices by itself that all paths are lost."""
+    config = loopback_config(timeout=14, retry_linear=4, retry_exp=0)  # gives up after 84 ms
+    async with asyncio.timeout(BUDGET_SECONDS), AsyncExitStack() as held:
+        groups = []
+        for _ in range(2):
+            context = await held.enter_async_context(Context(config))
+            group = Group(context, "test", "127.0.0.1", version=1, beat_seconds=0.02)
+            groups.append(await held.enter_async_context(group))
+        here, there = await asyncio.gather(
+            groups[0].member(groups[1].address), groups[1].member(groups[0].address)
+        )
+        await here.qp.deny("*")
+        ended = await here.ended
+        assert ended.died and f"all paths to {here.qp.peer_host} are lost" in str(ended.error)
+        assert (await there.ended).died

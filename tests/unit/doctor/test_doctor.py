@@ -18,6 +18,7 @@ from mrc.doctor.host import POINT_TO_POINT
 from mrc.errors import StateError
 from mrc.results.doctor import Finding, State
 from mrc.testbed import rootless
+from mrc.torch import fitness
 
 OK = Finding(POINT_TO_POINT, State.OK, "a write over loopback")
 SLOW = Finding("netem", State.LIMITED, "the kernel has no netem", "no delays", "--fabric emulated")
@@ -45,6 +46,8 @@ def test_doctor__exits_by_whether_mrc_can_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(host, "examine", lambda: findings)
+    torch = Finding("torch", State.LIMITED, "not installed", "no torch", "pip install torch")
+    monkeypatch.setattr(fitness, "examine", lambda: torch)
     assert main(["doctor", "--json"]) == code
     told = printed("doctor", capsys.readouterr().out)
     assert told["can_run"] is (code == 0)
@@ -52,6 +55,7 @@ def test_doctor__exits_by_whether_mrc_can_run(
         "name": "netem", "state": "limited", "found": "the kernel has no netem",
         "consequence": "no delays", "remedy": "--fabric emulated",
     }  # fmt: skip
+    assert told["findings"][-1]["name"] == "torch"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from mrc import ConfigError
 from mrc.torch.hosts import config_of, name_of
 
 
@@ -28,3 +33,31 @@ def test_name_of__the_address_towards_the_master() -> None:
 def test_name_of__without_a_master() -> None:
     assert name_of({}) != ""
     assert name_of({"MASTER_ADDR": "no.such.host.invalid"}) != ""
+
+
+def test_config_of__a_secret(tmp_path: Path) -> None:
+    file = tmp_path / "job.key"
+    file.write_bytes(bytes(range(32)))
+    file.chmod(0o600)
+    security = config_of({"MRC_SECRET": str(file)}).security
+    assert security is not None and security.secret == bytes(range(32))
+    assert config_of({"MRC_SECRET": ""}).security is None
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "why"),
+    [
+        (None, 0, "No such file"),
+        (bytes(31), 0o600, "has not 32 bytes; make one with: mrc key --secret"),
+        (bytes(32), 0o644, "others may read it: chmod 600"),
+    ],
+)
+def test_config_of__a_wrong_secret(
+    content: bytes | None, mode: int, why: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.key"
+    if content is not None:
+        file.write_bytes(content)
+        file.chmod(mode)
+    with pytest.raises(ConfigError, match=why):
+        config_of({"MRC_SECRET": str(file)})
