@@ -90,11 +90,11 @@ static size_t bytes_of(const struct mrc_msg_record *record) {
   return sizeof(struct mrc_msg_entry) + MRC_MSG_HEAP_OVERHEAD + message;
 }
 
-/* The chain of a CTS or RTS. The peer chooses the id, but cannot know the chain: the uppermost bit
-   sets its hash apart from those of small numbers, the keys of memory regions. */
+/* The chain of a CTS or RTS. The peer chooses the id, but cannot know the chain: the kind sets its
+   hash apart from those of small numbers, which are the keys of memory regions. */
 static struct mrc_node *chain_of(const struct mrc_msg *msg, const struct mrc_msg_peer *peer,
                                  enum mrc_msg_record_kind kind, uint32_t id) {
-  const uint64_t key = 1ull << 63 | (uint64_t)kind << 32 | id;
+  const uint64_t key = (uint64_t)kind << 56 | id;
   return mrc_msg_chain(&peer->by_id, mrc_secret_hash(msg->secret.key, key));
 }
 

@@ -106,6 +106,26 @@ static void take_all(uint64_t n) {
   }
 }
 
+/* The heap can be filled to its last byte, and no further. */
+static void test_heap__has_room_for_all_its_bytes(void) {
+  enum { N = 128, EACH = sizeof(struct mrc_msg_entry) + MRC_MSG_HEAP_OVERHEAD };
+  start(2, &(struct mrc_msg_config){.heap_bytes = N * EACH});
+  struct wire_qp *qp = wire_join(0, 1, &limits);
+  for (uint64_t i = 0; i <= N; i++) {
+    CHECK_EQ(wire[1].msg->counters.stalls, 0);
+    send(0, i, 1, 0);
+    wire_run();
+  }
+  CHECK_EQ(wire[1].msg->counters.stalls, 1);
+  CHECK_EQ(wire[1].msg->peers[qp->peer->number]->heap, N * EACH);
+  for (uint64_t i = 0; i <= N; i++) {
+    receive(1, 1000 + i, 1, 0, false);
+    check_ended(1, 1000 + i, 0, 0);
+  }
+  wire_run();
+  check_clean(2);
+}
+
 /* Frames wait in their slots, then their sends at the sender; nothing is lost or out of order. */
 static void test_heap__full_stops_the_sender_and_goes_on(void) {
   uint64_t n, more;
@@ -343,7 +363,7 @@ static void test_failure__of_a_post_for_lack_of_room_is_none(void) {
 }
 
 CHECK_MAIN(RUN(test_numbers__wrap), RUN(test_post__that_is_wrong),
-           RUN(test_queue__is_filled_and_no_more),
+           RUN(test_queue__is_filled_and_no_more), RUN(test_heap__has_room_for_all_its_bytes),
            RUN(test_heap__full_stops_the_sender_and_goes_on),
            RUN(test_heap__full_of_messages_lets_a_send_find_its_request),
            RUN(test_heap__full_does_not_stop_the_other_direction),
