@@ -21,7 +21,7 @@ struct mrc_guard {
 /* Which part of a plane's bursts is lost while it has no better EV: a moving average, in 1/65536 of
    a burst. Above MRC_LOSSY_LIMIT the plane is lossy. */
 #define MRC_LOSSY_UNIT 65536
-#define MRC_LOSSY_WEIGHT 16 /* bursts */
+#define MRC_LOSSY_WEIGHT 32 /* bursts */
 #define MRC_LOSSY_LIMIT (MRC_LOSSY_UNIT / 4)
 struct mrc_loss_share {
   uint64_t newest_ns; /* send time of the newest burst that counts as lost */
@@ -83,6 +83,7 @@ struct mrc_reverse {
 static inline void mrc_plane_init(struct mrc_plane *plane) {
   mrc_probation_init(&plane->probation);
   plane->reverse_ev = MRC_EV_NONE;
+  plane->loss_share.share = MRC_LOSSY_LIMIT; /* what is unknown is not better than others */
 }
 
 /* Whether the plane may carry packets: neither this QP nor the peer reports a failure. */

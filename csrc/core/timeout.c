@@ -164,7 +164,7 @@ static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
   const struct mrc_requester *req = &qp->req;
   const uint64_t silent_ns = mrc_max_u64(req->progress_ns, req->probed_ns) + req->probe_wait_ns;
   const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
-  if (oldest == NULL || (mrc_requester_has_opened_all(req) && req->timeouts > 0)) return silent_ns;
+  if (oldest == NULL || mrc_requester_has_opened_all(req)) return silent_ns;
   const struct mrc_rtt *rtt = &qp->planes[oldest->plane].rtt;
   if (!mrc_rtt_known(rtt)) return silent_ns;
   const uint64_t spare_ns = mrc_max_u64(rtt->smooth_ns / 4, rtt->var_ns);
