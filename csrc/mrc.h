@@ -115,7 +115,7 @@ enum mrc_event_type {
 enum mrc_event_reason {
   MRC_REASON_NONE,
   MRC_REASON_CONTROLLER, /* mrc_qp_set_ev_state */
-  MRC_REASON_LOSS,       /* the EV lost a packet; the plane lost far more than others */
+  MRC_REASON_LOSS,       /* the EV lost a packet */
   MRC_REASON_PEER,       /* the peer reported the EV as bad: SACK with ALWAYS_SKIP */
   MRC_REASON_SPURIOUS,   /* the packet that the EV had lost arrived after all */
   MRC_REASON_PLANE,      /* the whole plane was suspended, so its EVs are trusted again */

@@ -154,21 +154,6 @@ static bool stays_silent(const struct mrc_qp *qp, uint32_t index) {
   return false;
 }
 
-/* Whether the plane loses a large part of its bursts, and the others on average far fewer. Then the
-   plane delays each message more than its rate is worth. */
-static bool is_lossy(const struct mrc_services *services, const struct mrc_qp *qp, uint32_t index) {
-  const uint32_t share = qp->planes[index].loss_share.share;
-  const struct mrc_ev_plane *evs = &qp->evset.planes[index];
-  if (share <= MRC_LOSSY_LIMIT || qp->planes[index].suspended) return false;
-  if (evs->n_active > evs->floor) return false; /* it still has EVs that lose nothing */
-  if ((mrc_qp_alive_planes(services, qp) & ~(1u << index)) == 0) return false;
-  const uint32_t others = qp->evset.plane_mask & ~(1u << index); /* also suspended ones */
-  uint64_t lost = 0;
-  MRC_EACH_BIT(other, others)
-    lost += qp->planes[other].loss_share.share;
-  return 4 * lost <= (uint64_t)share * (uint32_t)__builtin_popcount(others);
-}
-
 static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
                          uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[index];
@@ -176,8 +161,6 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
   const struct mrc_txlist *list = &win->lists[index];
   if (stays_silent(qp, index))
     mrc_suspension_begin(services, qp, index, MRC_REASON_SILENCE, now_ns);
-  if (is_lossy(services, qp, index))
-    mrc_suspension_begin(services, qp, index, MRC_REASON_LOSS, now_ns);
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
     const struct mrc_txslot *missing = find_missing(qp, index, now_ns);

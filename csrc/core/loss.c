@@ -7,7 +7,7 @@
    ASSUMED_BAD; or, if the loss counts as congestion, it sits out a turn. */
 static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_txslot *slot,
                   uint64_t now_ns) {
-  struct mrc_plane *plane = &qp->planes[slot->plane];
+  const struct mrc_plane *plane = &qp->planes[slot->plane];
   /* MRC's switches trim, so a packet lost without a trim means a failed path there. Ordinary queues
      overflow, so a loss while the plane's delay is high counts as overflow. */
   const uint64_t delay_ns = mrc_rtt_delay_ns(&plane->rtt);
@@ -24,7 +24,6 @@ static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct
       mrc_health_report_ev(services, qp, slot->ev, MRC_REASON_LOSS);
     return;
   }
-  mrc_plane_on_burst_lost(plane, slot->sent_ns);
   mrc_health_distrust_ev(services, qp, slot->ev, MRC_REASON_LOSS, now_ns);
 }
 

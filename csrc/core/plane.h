@@ -18,16 +18,6 @@ struct mrc_guard {
   uint64_t since_ns; /* when `ns` was set */
 };
 
-/* Which part of a plane's bursts is lost while it has no better EV: a moving average, in 1/65536 of
-   a burst. Above MRC_LOSSY_LIMIT the plane is lossy. */
-#define MRC_LOSSY_UNIT 65536
-#define MRC_LOSSY_WEIGHT 32 /* bursts */
-#define MRC_LOSSY_LIMIT (MRC_LOSSY_UNIT / 4)
-struct mrc_loss_share {
-  uint64_t newest_ns; /* send time of the newest burst that counts as lost */
-  uint32_t share;
-};
-
 struct mrc_plane {
   struct mrc_rtt rtt;
   struct mrc_cc cc;               /* the window of this plane; see mrc_qp_cc */
@@ -46,11 +36,10 @@ struct mrc_plane {
   uint64_t doubted_ns; /* since when answers are missing for packets resent elsewhere; 0: none */
   struct mrc_guard reorder; /* grows when a packet declared lost by order had arrived */
   struct mrc_guard spread;  /* extra difference between its paths; grows likewise */
-  struct mrc_loss_share loss_share;
   uint16_t reverse_ev;      /* its probe was answered last; or MRC_EV_NONE; see reverse.h */
   uint8_t reverse_failures; /* reverse probes that failed in a row */
   uint8_t strikes;          /* bursts in a row lost by silence; 0 after any acknowledgement */
-  bool suspended;           /* silent or lossy: it sends only probes */
+  bool suspended;           /* silent: it sends only probes */
   bool peer_down;           /* the peer reported its port down */
   bool unsendable;          /* suspended, and the kernel has refused to send there */
 };
@@ -83,7 +72,6 @@ struct mrc_reverse {
 static inline void mrc_plane_init(struct mrc_plane *plane) {
   mrc_probation_init(&plane->probation);
   plane->reverse_ev = MRC_EV_NONE;
-  plane->loss_share.share = MRC_LOSSY_LIMIT; /* what is unknown is not better than others */
 }
 
 /* Whether the plane may carry packets: neither this QP nor the peer reports a failure. */
@@ -95,14 +83,6 @@ static inline bool mrc_plane_is_unsendable(const struct mrc_plane *plane) {
   return plane->suspended && plane->unsendable;
 }
 
-/* A packet was lost although the plane had no better EV. Each burst counts once. */
-static inline void mrc_plane_on_burst_lost(struct mrc_plane *plane, uint64_t sent_ns) {
-  struct mrc_loss_share *loss = &plane->loss_share;
-  if (sent_ns <= loss->newest_ns) return;
-  loss->newest_ns = sent_ns;
-  loss->share += (MRC_LOSSY_UNIT - loss->share) / MRC_LOSSY_WEIGHT;
-}
-
 /* From now on the plane sends only probes. */
 static inline void mrc_plane_suspend(struct mrc_plane *plane, uint32_t noise_ns, uint64_t now_ns) {
   plane->suspended = true;
@@ -111,14 +91,11 @@ static inline void mrc_plane_suspend(struct mrc_plane *plane, uint32_t noise_ns,
 static inline void mrc_plane_resume(struct mrc_plane *plane) {
   plane->suspended = false;
   plane->strikes = 0;
-  plane->loss_share.share = mrc_min_u32(plane->loss_share.share, MRC_LOSSY_LIMIT);
   plane->probation.next_ns = MRC_NEVER;
 }
 /* The plane delivered a packet that was sent at `sent_ns`. */
 static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent_ns,
                                           uint64_t now_ns) {
-  if (sent_ns > plane->rack_ns)
-    plane->loss_share.share -= plane->loss_share.share / MRC_LOSSY_WEIGHT;
   plane->rack_ns = mrc_max_u64(plane->rack_ns, sent_ns);
   plane->heard_ns = now_ns;
   plane->doubted_ns = 0;

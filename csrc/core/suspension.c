@@ -14,12 +14,9 @@ void mrc_suspension_begin(struct mrc_services *services, struct mrc_qp *qp, uint
   mrc_peer_share_forget(qp, index);
   mrc_count(services, MRC_COUNTER_PLANES_SUSPENDED, 1);
   mrc_trace(services, MRC_TRACE_PLANE_SUSPEND, qp->qpn, mrc_port_of(index), list->bytes);
-  while (list->oldest != MRC_TX_NONE) {
-    struct mrc_txslot *oldest = &qp->req.win.slots[list->oldest];
+  while (list->oldest != MRC_TX_NONE)
     mrc_loss_mark(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
                   MRC_COUNTER_LOST_BY_SILENCE, now_ns);
-    oldest->reinjected = reason == MRC_REASON_LOSS; /* most of them will arrive */
-  }
   /* Trust the EVs again that turned bad after the plane was last heard: the plane is now on
      probation instead. */
   for (uint16_t i = 0; i < qp->evset.planes[index].n; i++) {
