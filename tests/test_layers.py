@@ -30,7 +30,7 @@ LAYERS: dict[str, list[str]] = {
     "core": [
         "aead base bitmap crc32 dscp keymap list port prng psn secret timer",
         "counters icrc parts wire",
-        "txwin rxwin ev seal probation rtt share cc cc_delay cc_nscc cc_algorithm",
+        "txwin rxwin ev seal probation rtt reverse_queue share cc cc_delay cc_nscc cc_algorithm",
         "services arena cq events mr probes ready",
         "requester responder plane",
         "peer qp",

@@ -174,6 +174,19 @@ class CC_STATE(Packet):
     ]
 
 
+class CC_TIMES(Packet):
+    """As CC_STATE, with the time at which the SACK left."""
+
+    name = "CC_TIMES"
+    fields_desc = [
+        ShortField("tx_timestamp", 0),
+        ShortField("sent_timestamp", 0),
+        BitField("restore_cwnd", 0, 1),
+        BitField("rcv_cwnd_pen", 0, 7),
+        ThreeBytesField("rcvd_bytes", 0),
+    ]
+
+
 class NETH(Packet):
     """Refusal of one PSN."""
 
@@ -262,6 +275,7 @@ bind_layers(BTH, ERTH, opcode=0xD8)
 bind_layers(BTH, EETH, opcode=0xD9)
 bind_layers(BTH, SETH, opcode=0xDC)
 bind_layers(SETH, CC_STATE, cc_type=0)
+bind_layers(SETH, CC_TIMES, cc_type=15)
 bind_layers(BTH, NETH, opcode=0xDD)
 bind_layers(BTH, PETH, opcode=0xDE)
 

@@ -35,7 +35,9 @@ struct mrc_cc_delay {
   uint64_t round_rtt_ns;   /* largest smoothed RTT reported in the round */
   uint64_t round_delay_ns; /* smallest queueing delay of the round */
   uint64_t round_sum_ns;   /* sum of the queueing delays of the round */
-  uint64_t jitter_ns;      /* smoothed: mean delay of a round minus its smallest delay */
+  uint64_t round_reverse_ns; /* sum of its reverse queues; at the end of the round their mean */
+  uint64_t reverse_ns;       /* the longest reverse queue of late */
+  uint64_t jitter_ns;        /* smoothed: mean delay of a round minus its smallest delay */
   uint64_t newest_ns[2];   /* smallest delay of the newest group of samples, and of the last one */
   uint64_t base_ns;        /* base RTT; delays are measured above it */
   uint64_t queue_since_ns; /* delay when the standing queue was first seen */
@@ -89,6 +91,7 @@ struct mrc_cc_ack {
   uint64_t bytes;          /* newly acknowledged */
   uint64_t inflight_bytes; /* before this acknowledgement */
   uint64_t rtt_ns;         /* 0: no sample */
+  uint64_t reverse_ns;     /* the part of it that was a queue in the reverse direction */
   uint64_t base_rtt_ns;    /* of the plane of the sample */
   uint64_t smooth_rtt_ns;  /* likewise */
   uint32_t plane;          /* index of that plane */

@@ -13,6 +13,7 @@ enum {
   GROWTH = 16,           /* a round without a queue adds 1/16 of the window */
   MOST_DOUBLINGS = 2,    /* this part doubles at most twice, to 1/4 */
   LONG_WAY_PART = 16,    /* on long paths the target is 1/16 of the base RTT */
+  REVERSE_FADE = 16,     /* a round without a reverse queue takes 1/16 of the noted one */
   HELD_GROWTH = 8,       /* while other flows fill the queue a round adds 1/8 of the window */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
 };
@@ -30,8 +31,22 @@ static uint64_t bare_target_ns(const struct mrc_cc_delay *state) {
   return mrc_max_u64(MRC_CC_TARGET_DELAY_NS, state->base_ns / LONG_WAY_PART);
 }
 
+/* While both hosts send, SACKs wait in the queue of the other direction. Only the sum of both
+   queues is stable, because the host with the slightly larger window has nearly all of it. So the
+   window holds the sum near twice the target. A longer reverse queue is the work of other flows:
+   the rest does not count, because a smaller window would not shorten it. */
+static uint64_t counted_ns(const struct mrc_cc_delay *state, uint64_t reverse_ns) {
+  return mrc_min_u64(reverse_ns, 2 * bare_target_ns(state));
+}
+
+/* What the reverse queue adds to a target. */
+static uint64_t reverse_part_ns(const struct mrc_cc_delay *state) {
+  return mrc_min_u64(state->reverse_ns, bare_target_ns(state));
+}
+
 static uint64_t target_delay_ns(const struct mrc_cc *cc) {
-  return bare_target_ns(&cc->delay) + cc->delay.jitter_ns;
+  const struct mrc_cc_delay *state = &cc->delay;
+  return bare_target_ns(state) + state->jitter_ns + reverse_part_ns(state);
 }
 
 /* ---- slow start ---- */
@@ -63,7 +78,9 @@ static bool overshoots(const struct mrc_cc_delay *state) {
 /* Reduces the window to the size that leaves a queue of the target, by half at most. */
 static void decrease(struct mrc_cc *cc, uint64_t delay_ns) {
   const uint64_t excess_ns = delay_ns - target_delay_ns(cc);
-  const uint64_t rtt_ns = cc->delay.base_ns + delay_ns;
+  const uint64_t reverse_ns = cc->delay.round_reverse_ns;
+  const uint64_t rtt_ns =
+      cc->delay.base_ns + delay_ns + reverse_ns - counted_ns(&cc->delay, reverse_ns);
   const uint64_t cut_bytes = mrc_mul_div(cc->cwnd_bytes, excess_ns, rtt_ns);
   cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes - mrc_min_u64(cut_bytes, cc->cwnd_bytes / 2));
 }
@@ -134,7 +151,9 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   const uint64_t since_bytes = state->queue_since_bytes;
   const uint64_t cut_bytes = since_bytes - mrc_min_u64(cc->cwnd_bytes, since_bytes);
   const bool tells = cut_bytes > since_bytes / 8 || cc->cwnd_bytes == cc->min_bytes;
-  if (since_bytes != 0 && tells && due && stays(state, delay_ns, cut_bytes)) {
+  /* Where the peer sends too, its window can keep the delay from falling: a drain tells nothing. */
+  const bool alone = state->reverse_ns < bare_target_ns(state) / 2;
+  if (since_bytes != 0 && tells && due && alone && stays(state, delay_ns, cut_bytes)) {
     start_drain(cc, delay_ns);
     return;
   }
@@ -156,6 +175,9 @@ static uint64_t standing_ns(const struct mrc_cc_delay *state, uint64_t mean_ns) 
 static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const uint64_t mean_ns = state->round_sum_ns / state->round_samples;
+  state->round_reverse_ns /= state->round_samples;
+  state->reverse_ns =
+      mrc_max_u64(state->round_reverse_ns, state->reverse_ns - state->reverse_ns / REVERSE_FADE);
   const uint64_t delay_ns = standing_ns(state, mean_ns);
   if (state->drain == MRC_CC_EMPTYING) {
     state->drain = MRC_CC_MEASURING;
@@ -168,7 +190,8 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   if (now_ns - state->drained_ns > FOREIGN_NS) state->foreign_ns = 0;
   state->jitter_ns = mrc_min_u64((3 * state->jitter_ns + mean_ns - state->round_delay_ns) / 4,
                                  MRC_CC_MAX_JITTER_NS);
-  if (delay_ns > mrc_max_u64(queue_ns(state), state->base_ns / 8)) state->slow_start = false;
+  const uint64_t own_ns = delay_ns - mrc_min_u64(delay_ns, reverse_part_ns(state));
+  if (own_ns > mrc_max_u64(queue_ns(state), state->base_ns / 8)) state->slow_start = false;
   if (delay_ns > target_delay_ns(cc)) {
     state->calm_rounds = 0;
     if (!state->round_paid) on_queue(cc, delay_ns, now_ns);
@@ -192,20 +215,25 @@ static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
   state->round_paid = state->round_held = false;
   state->round_samples = 0;
   state->round_sum_ns = 0;
+  state->round_reverse_ns = 0;
 }
 
 /* ---- events ---- */
 
 static void on_sample(struct mrc_cc *cc, const struct mrc_cc_ack *ack) {
   struct mrc_cc_delay *state = &cc->delay;
-  const uint64_t delay_ns = ack->rtt_ns > ack->base_rtt_ns ? ack->rtt_ns - ack->base_rtt_ns : 0;
+  const uint64_t queues_ns = ack->rtt_ns > ack->base_rtt_ns ? ack->rtt_ns - ack->base_rtt_ns : 0;
+  const uint64_t own_ns = queues_ns - mrc_min_u64(queues_ns, ack->reverse_ns);
   state->base_ns = ack->base_rtt_ns;
+  const uint64_t delay_ns =
+      state->drain != MRC_CC_NO_DRAIN ? own_ns : own_ns + counted_ns(state, queues_ns - own_ns);
   state->round_delay_ns =
       state->round_samples == 0 ? delay_ns : mrc_min_u64(state->round_delay_ns, delay_ns);
   state->round_samples++;
   state->round_sum_ns += delay_ns;
+  state->round_reverse_ns += queues_ns - own_ns;
   state->round_rtt_ns = mrc_max_u64(state->round_rtt_ns, ack->smooth_rtt_ns);
-  if (state->slow_start) note_newest(state, delay_ns);
+  if (state->slow_start) note_newest(state, own_ns);
 }
 
 static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns) {

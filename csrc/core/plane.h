@@ -8,6 +8,7 @@
 #include "ev.h"
 #include "port.h"
 #include "probation.h"
+#include "reverse_queue.h"
 #include "rtt.h"
 
 /* Extra time before a reordered packet counts as lost. It doubles with each spurious loss and
@@ -22,8 +23,9 @@ struct mrc_plane {
   struct mrc_rtt rtt;
   struct mrc_cc cc;               /* the window of this plane; see mrc_qp_cc */
   struct mrc_probation probation; /* while suspended */
-  uint64_t packets;               /* data packets that the kernel took */
-  uint64_t bytes;                 /* their payload */
+  struct mrc_reverse_queue reverse_queue;
+  uint64_t packets; /* data packets that the kernel took */
+  uint64_t bytes;   /* their payload */
   uint64_t lost;
   uint64_t received_packets;  /* data packets placed */
   uint64_t received_bytes;    /* their payload */

@@ -29,7 +29,7 @@ static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
                                      .spdcid = (uint16_t)qp->qpn,
                                      .dpdcid = (uint16_t)qp->attr.dest_qpn,
                                      .nack_psn = nack->psn,
-                                     .cc_type = 2,
+                                     .cc_type = MRC_CC_TYPE_NACK,
                                      .tx_timestamp = nack->tx_timestamp}};
     mrc_burst_add(services, burst, &wire, MRC_KIND_NACK, resp->n_nacks - 1u, mrc_qp_has_icrc(qp));
     mrc_trace(services, MRC_TRACE_NACK_OUT, qp->qpn, nack->psn, nack->reason);

@@ -56,11 +56,13 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
           .spdcid = (uint16_t)qp->qpn,
           .dpdcid = (uint16_t)qp->attr.dest_qpn,
           .cum_psn = cum_psn,
+          .cc_type = qp->attr.sack_times != 0 ? MRC_CC_TYPE_TIMES : MRC_CC_TYPE_NSCC,
           .mpr = qp->attr.dynamic_mpr != 0 ? (uint8_t)(qp->resp.mpr / MRC_MPR_UNIT) : 0,
           .sack_offset = (int16_t)mrc_psn_diff(base, cum_psn),
           .bitmap = bitmap,
           .tx_timestamp = (uint16_t)(t->tx_timestamp + service_time),
           .ooo_count = (uint16_t)(out_of_order > 0 ? out_of_order : 0),
+          .sent_timestamp = mrc_timestamp(services->now_ns),
           .rcvd_bytes = (uint32_t)((qp->resp.received_bytes + 255) / 256) & 0xFFFFFF}};
   mrc_burst_add(services, burst, &wire, MRC_KIND_SACK, base, mrc_qp_has_icrc(qp));
   mrc_trace(services, MRC_TRACE_SACK_OUT, qp->qpn, cum_psn, bitmap);
@@ -228,7 +230,12 @@ int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct
   if (reason != MRC_DROP_NONE) return mrc_drop(services, reason, qp->qpn, 0);
   mrc_count(services, MRC_COUNTER_RX_SACKS, 1);
   mrc_trace(services, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
+  uint64_t reverse_ns = 0;
+  if (sack->cc_type == MRC_CC_TYPE_TIMES)
+    reverse_ns = mrc_reverse_queue_ns(&qp->planes[mrc_plane_of(meta->port)].reverse_queue,
+                                      sack->sent_timestamp, meta->arrived_ns);
   struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),
+                           .reverse_ns = reverse_ns,
                            .ce = sack->m == MRC_M_SKIP_ONCE,
                            .restore_window = sack->restore_cwnd,
                            .penalty = sack->rcv_cwnd_pen};

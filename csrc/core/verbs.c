@@ -113,12 +113,13 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
   if (qp->evset.n == 0 || qp->peer == NULL) return -EINVAL;
   if (attr->dest_qpn <= MRC_ENDPOINT_QPN || attr->dest_qpn > 0xFFFFFF) return -EINVAL;
   if (attr->rq_psn > MRC_PSN_MASK || attr->integrity > MRC_INTEGRITY_UDP) return -EINVAL;
-  if (attr->dynamic_mpr > 1) return -EINVAL;
+  if (attr->dynamic_mpr > 1 || attr->sack_times > 1) return -EINVAL;
   if (qp->seal != NULL && qp->seal->peer_qpn != attr->dest_qpn) return -EINVAL;
   qp->attr.dest_qpn = attr->dest_qpn;
   qp->attr.rq_psn = attr->rq_psn;
   qp->attr.integrity = attr->integrity;
   qp->attr.dynamic_mpr = attr->dynamic_mpr;
+  qp->attr.sack_times = attr->sack_times;
   mrc_responder_start(&qp->resp, attr->rq_psn);
   return 0;
 }
@@ -165,6 +166,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   merged.rq_psn = qp->attr.rq_psn;
   merged.integrity = qp->attr.integrity;
   merged.dynamic_mpr = qp->attr.dynamic_mpr;
+  merged.sack_times = qp->attr.sack_times;
   const struct mrc_qp_attr before = qp->attr;
   qp->attr = merged;
   const int error = start_requester(qp, now_ns);

@@ -87,8 +87,6 @@ enum {
 #define TSETH_FTYPE_TIMESTAMP 1u
 #define SETH_NH0 0x80u
 #define SETH_PR 0x02u
-#define CC_TYPE_NSCC 0u
-#define CC_TYPE_NACK 2u
 #define OOO_COUNT_MASK 0x7FFFu
 #define PENALTY_MASK 0x7Fu
 #define U24_MAX 0xFFFFFFu
@@ -189,8 +187,10 @@ static int decode_data(const uint8_t *p, struct mrc_wire *wire) {
 
 static void encode_sack(const struct mrc_wire *wire, uint8_t *p) {
   const struct mrc_sack *sack = &wire->sack;
+  const bool tells_times = sack->cc_type == MRC_CC_TYPE_TIMES;
   mrc_assert(sack->m <= MRC_M_ALWAYS_SKIP);
-  mrc_assert(sack->cc_type == CC_TYPE_NSCC && sack->cc_fl <= 0x0F);
+  mrc_assert(tells_times || sack->cc_type == MRC_CC_TYPE_NSCC);
+  mrc_assert(sack->cc_fl <= 0x0F);
   mrc_assert(sack->ooo_count <= OOO_COUNT_MASK && sack->rcv_cwnd_pen <= PENALTY_MASK);
   p[SETH_BITS] = (uint8_t)(sack->m << 5 | (sack->pr ? SETH_PR : 0));
   put_u16(p + SETH_ACK_PSN_OFFSET, (uint16_t)sack->ack_psn_offset);
@@ -203,7 +203,7 @@ static void encode_sack(const struct mrc_wire *wire, uint8_t *p) {
   put_u16(p + SETH_SACK_OFFSET, (uint16_t)sack->sack_offset);
   put_u64(p + SETH_BITMAP, sack->bitmap);
   put_u16(p + CC_STATE_TX_TIMESTAMP, sack->tx_timestamp);
-  put_u16(p + CC_STATE_OOO_COUNT, sack->ooo_count);
+  put_u16(p + CC_STATE_OOO_COUNT, tells_times ? sack->sent_timestamp : sack->ooo_count);
   p[CC_STATE_PENALTY] = (uint8_t)(sack->restore_cwnd << 7 | sack->rcv_cwnd_pen);
   put_u24(p + CC_STATE_RCVD_BYTES, sack->rcvd_bytes);
 }
@@ -223,13 +223,19 @@ static int decode_sack(const uint8_t *p, struct mrc_wire *wire) {
       .sack_offset = (int16_t)get_u16(p + SETH_SACK_OFFSET),
       .bitmap = get_u64(p + SETH_BITMAP),
       .tx_timestamp = get_u16(p + CC_STATE_TX_TIMESTAMP),
-      .ooo_count = get_u16(p + CC_STATE_OOO_COUNT) & OOO_COUNT_MASK,
       .restore_cwnd = p[CC_STATE_PENALTY] >> 7,
       .rcv_cwnd_pen = p[CC_STATE_PENALTY] & PENALTY_MASK,
       .rcvd_bytes = get_u24(p + CC_STATE_RCVD_BYTES),
   };
+  const uint16_t count_or_time = get_u16(p + CC_STATE_OOO_COUNT);
+  const bool tells_times = wire->sack.cc_type == MRC_CC_TYPE_TIMES;
+  if (tells_times)
+    wire->sack.sent_timestamp = count_or_time;
+  else
+    wire->sack.ooo_count = count_or_time & OOO_COUNT_MASK;
   bool plain = p[TYPE_NH] == 0 && (p[SETH_BITS] & SETH_NH0) == 0;
-  bool known = wire->sack.m <= MRC_M_ALWAYS_SKIP && wire->sack.cc_type == CC_TYPE_NSCC;
+  bool known =
+      wire->sack.m <= MRC_M_ALWAYS_SKIP && (tells_times || wire->sack.cc_type == MRC_CC_TYPE_NSCC);
   return plain && known ? 0 : MRC_DROP_FIELD;
 }
 
@@ -253,7 +259,7 @@ static bool nack_reason_known(uint8_t reason) {
 static void encode_nack(const struct mrc_wire *wire, uint8_t *p) {
   const struct mrc_nack *nack = &wire->nack;
   mrc_assert(nack_reason_known(nack->reason));
-  mrc_assert(nack->cc_type == CC_TYPE_NACK && nack->cc_fl <= 0x0F);
+  mrc_assert(nack->cc_type == MRC_CC_TYPE_NACK && nack->cc_fl <= 0x0F);
   p[NETH_REASON] = nack->reason;
   p[NETH_VENDOR_INFO] = nack->vendor_info;
   put_u32(p + NETH_EV, nack->ev);
@@ -276,7 +282,7 @@ static int decode_nack(const uint8_t *p, struct mrc_wire *wire) {
       .cc_fl = p[NETH_CC] & 0x0F,
       .tx_timestamp = get_u16(p + NETH_TX_TIMESTAMP),
   };
-  bool known = nack_reason_known(wire->nack.reason) && wire->nack.cc_type == CC_TYPE_NACK;
+  bool known = nack_reason_known(wire->nack.reason) && wire->nack.cc_type == MRC_CC_TYPE_NACK;
   return known ? 0 : MRC_DROP_FIELD;
 }
 

@@ -67,6 +67,10 @@ enum mrc_nack_reason {
 
 enum mrc_endpoint_op { MRC_ENDPOINT_PORT_STATUS = 0, MRC_ENDPOINT_EV_PROBE = 1 };
 
+/* What a SACK or NACK says of congestion. MRC_CC_TYPE_TIMES is our extension: when the SACK left
+   stands in place of ooo_count. It is sent only to a peer that asked for it at connect. */
+enum mrc_cc_type { MRC_CC_TYPE_NSCC = 0, MRC_CC_TYPE_NACK = 2, MRC_CC_TYPE_TIMES = 15 };
+
 /* AETH syndromes: InfiniBand's codes; MRC's credit field is always 0x1F. */
 enum mrc_syndrome {
   MRC_SYNDROME_ACK = 0x1F,
@@ -83,13 +87,14 @@ struct mrc_sack {
   uint16_t spdcid;        /* low 16 bits of the sender's QPN */
   uint16_t dpdcid;        /* low 16 bits of the destination's QPN */
   uint32_t cum_psn;       /* every PSN up to and including this one was received */
-  uint8_t cc_type;        /* 0: CC_STATE of NSCC follows */
+  uint8_t cc_type;        /* MRC_CC_TYPE_NSCC or _TIMES */
   uint8_t cc_fl;
-  uint8_t mpr;           /* in units of 128 PSNs; 0: no dynamic MPR */
-  int16_t sack_offset;   /* bitmap base = cum_psn + offset */
-  uint64_t bitmap;       /* bit i, LSB first: PSN base + i was received */
-  uint16_t tx_timestamp; /* reflected */
-  uint16_t ooo_count;    /* 15 bits */
+  uint8_t mpr;             /* in units of 128 PSNs; 0: no dynamic MPR */
+  int16_t sack_offset;     /* bitmap base = cum_psn + offset */
+  uint64_t bitmap;         /* bit i, LSB first: PSN base + i was received */
+  uint16_t tx_timestamp;   /* reflected */
+  uint16_t ooo_count;      /* 15 bits; MRC_CC_TYPE_NSCC only */
+  uint16_t sent_timestamp; /* of the SACK, as in TSETH; MRC_CC_TYPE_TIMES only */
   bool restore_cwnd;
   uint8_t rcv_cwnd_pen; /* 7 bits */
   uint32_t rcvd_bytes;  /* 256-byte units, rounded up, modulo 2^24 */
@@ -102,7 +107,7 @@ struct mrc_nack {
   uint16_t spdcid;
   uint16_t dpdcid;
   uint32_t nack_psn;
-  uint8_t cc_type; /* 2 */
+  uint8_t cc_type; /* MRC_CC_TYPE_NACK */
   uint8_t cc_fl;
   uint16_t tx_timestamp; /* reflected */
 };

@@ -171,9 +171,10 @@ static void make_hop(struct mrc_fabric *fabric, uint32_t index, const struct mrc
   mrc_hop_configure(hop, &hop->base);
   hop->link.prng.state = mrc_prng_next(&fabric->world->prng);
   hop->queue.prng.state = mrc_prng_next(&fabric->world->prng);
+  hop->queue.config.one_class = config->one_class;
   if (shape->from_host) return; /* no limit: the port is blocked before its host can overrun it */
-  hop->queue.config =
-      (struct mrc_queue_config){.buffer_bytes = config->buffer_bytes, .trims = config->trims};
+  hop->queue.config.buffer_bytes = config->buffer_bytes;
+  hop->queue.config.trims = config->trims;
   hop->queue.config.last_hop = shape->to_kind == MRC_NODE_HOST;
   if (hop->queue.config.last_hop && !config->ecn_last_hop) return;
   hop->queue.config.ecn_low_bytes = config->ecn_low_bytes;

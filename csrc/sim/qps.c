@@ -118,6 +118,7 @@ static struct mrc_qp_attr attr_of(const struct mrc_engines *engines, uint32_t in
       .max_wimm = MAX_WIMM,
       .dest_qpn = mrc_flow_qpn(index, 1 - end),
       .integrity = MRC_INTEGRITY_UDP,
+      .sack_times = config->cc == MRC_CC_DELAY,
       .sq_psn = config->first_psn,
       .rq_psn = config->first_psn,
       .path_mtu = config->path_mtu,

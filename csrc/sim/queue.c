@@ -39,7 +39,8 @@ bool mrc_queue_push(struct mrc_queue *queue, struct mrc_frame *packet) {
     trim(packet, queue->config.last_hop);
     queue->trimmed++;
   }
-  struct mrc_queue_class *class = packet->control ? &queue->control : &queue->data;
+  const bool first = packet->control && !queue->config.one_class;
+  struct mrc_queue_class *class = first ? &queue->control : &queue->data;
   if (!has_room(queue, class, packet)) {
     queue->dropped++;
     return false;

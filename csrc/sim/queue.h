@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The output queue of a switch port or a NIC: two classes under strict priority, a byte buffer, ECN
-   marking on a ramp, trimming. Rate and time are in hop.h. */
+/* The output queue of a switch port or a NIC: two classes under strict priority, or one queue for
+   all; a byte buffer, ECN marking on a ramp, trimming. Rate and time are in hop.h. */
 #ifndef MRC_SIM_QUEUE_H
 #define MRC_SIM_QUEUE_H
 
@@ -12,6 +12,7 @@ struct mrc_queue_config {
   uint64_t ecn_low_bytes;  /* with less data waiting behind it, a packet is never marked */
   uint64_t ecn_high_bytes; /* with this much, always; in between by chance; 0: no marking */
   bool trims;              /* data that does not fit loses its payload and continues as control */
+  bool one_class;          /* control waits behind data */
   bool last_hop;           /* to a host: trimmed packets are flagged with it */
 };
 

@@ -58,6 +58,7 @@ struct mrc_sim_config {
   uint64_t cc_base_rtt_ns; /* round trip of the empty fabric */
   uint64_t memory_bytes;   /* of the memory region that all hosts share; at least one write */
   uint32_t ecn_last_hop;   /* 1: ports to hosts mark CE too */
+  uint32_t one_class;      /* 1: in every queue, control packets wait behind data */
   uint32_t trims;          /* 1: a full buffer trims writes to their header */
   uint32_t audit; /* 1: check every invariant after every event, with own memory and content for
                      each flow; MRC only; a run costs about five times as much */

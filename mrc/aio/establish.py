@@ -21,8 +21,8 @@ from mrc.aio.local import Local, Terms
 from mrc.aio.messagepeer import MessagePeer
 from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
-from mrc.control.profiles import EvProfile
-from mrc.enums import EvState, Integrity, Seal
+from mrc.control.profiles import CcProfile, EvProfile
+from mrc.enums import CcKind, EvState, Integrity, Seal
 from mrc.errors import (
     ConfigError,
     ConnectError,
@@ -116,7 +116,7 @@ async def _establish(
         ends = _ends(local, channel)
         if terms.messages:
             messages = await MessagePeer.open(local.dispatcher, queue, local.config.max_wimm)
-        mine = _hello(local, channel, ends, queue, terms.private, messages)
+        mine = _hello(local, channel, ends, queue, terms.private, messages, terms.cc_profile)
         message = hello_to_json(mine)
         await channel.send(message.pop("type"), **message)
         if peer is None:
@@ -222,6 +222,7 @@ def _hello(
     queue: QueuePair,
     private: dict[str, Any],
     messages: MessagePeer | None,
+    cc: CcProfile,
 ) -> Hello:
     seal = sealing.wanted(local.config, channel)
     ports = [
@@ -238,6 +239,7 @@ def _hello(
         udp_port=local.dispatcher.device.udp_port,
         ports=tuple(ports),
         dynamic_mpr=local.config.dynamic_mpr,
+        sack_times=cc.settings.kind is CcKind.DELAY,
         seal=sealing.NAMES[seal],
         inbox=None if messages is None else messages.inbox,
         seal_random=token_hex(sealing.RANDOM_BYTES) if channel.secured else "",
@@ -446,8 +448,9 @@ def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved
 async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hello) -> None:
     """INIT to RTR."""
     attributes = RtrAttributes(
-        peer.attributes.qpn, peer.attributes.first_psn, plan.integrity, plan.dynamic_mpr
-    )
+        peer.attributes.qpn, peer.attributes.first_psn, plan.integrity, plan.dynamic_mpr,
+        peer.attributes.sack_times,
+    )  # fmt: skip
     call = local.dispatcher.call
     try:
         await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")

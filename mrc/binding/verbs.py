@@ -69,6 +69,7 @@ class RtrAttributes:
     rq_psn: int
     integrity: Integrity
     dynamic_mpr: bool = False
+    sack_times: bool = False
 
 
 @dataclass(frozen=True, slots=True)

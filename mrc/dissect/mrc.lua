@@ -31,6 +31,7 @@ local syndromes = {
   [0x1F] = "ACK", [0x61] = "NAK_INV_REQ", [0x62] = "NAK_REM_ACCESS", [0x63] = "NAK_REM_OP",
 }
 local AUTH = 1
+local CC_TIMES = 15
 local modes = { [AUTH] = "auth", [2] = "aead" }
 local TRIMMED = { [0x07] = true, [0x0B] = true } -- DSCPs of csrc/core/dscp.h
 local BLOCK_BYTES, USIDS = 4, 6 -- of a carrier
@@ -49,6 +50,8 @@ local formats = {
     { "dpdcid", 16, "x" }, { "", 8 }, { "cum_psn", 24, "" }, { "cc_type", 4, "" },
     { "cc_fl", 4, "" }, { "mpr", 8, "" }, { "offset", 16, "i" }, { "bitmap", 64, "x" } },
   cc = { { "tx_timestamp", 16, "" }, { "", 1 }, { "ooo_count", 15, "" },
+    { "restore_cwnd", 1, "b" }, { "rcv_cwnd_pen", 7, "" }, { "rcvd_units", 24, "" } },
+  times = { { "tx_timestamp", 16, "" }, { "sent_timestamp", 16, "" },
     { "restore_cwnd", 1, "b" }, { "rcv_cwnd_pen", 7, "" }, { "rcvd_units", 24, "" } },
   nack = { { "type_nh", 16, "x" }, { "reason", 8, reasons }, { "vendor_info", 8, "x" },
     { "ev", 32, "x" }, { "spdcid", 16, "x" }, { "dpdcid", 16, "x" }, { "", 8 },
@@ -73,7 +76,7 @@ local behind = {
 local titles = {
   bth = "Base transport header", meth = "Message numbers", tseth = "Timestamp",
   reth = "Target memory", immdt = "Immediate", sack = "Selective acknowledgement",
-  cc = "NSCC state", nack = "Refusal", probe = "Reliability probe",
+  cc = "NSCC state", times = "Times and state", nack = "Refusal", probe = "Reliability probe",
   request = "Endpoint request", response = "Endpoint response", aeth = "Transport ACK",
   seal = "Seal",
 }
@@ -285,6 +288,7 @@ local function dissect_one(buffer, info, root, net, part, parts, missing)
   local trimmed = net.trimmed and headers[1] == "meth"
   local ends = missing == 0 and not trimmed
   for _, header in ipairs(headers) do
+    if header == "cc" and values.sack.cc_type == CC_TIMES then header = "times" end
     if at + sizes[header] > buffer:len() then
       tree:add_proto_expert_info(missing > 0 and notes.cut or notes.short)
       return

@@ -28,6 +28,7 @@ REASONS = {
 OPERATIONS = {0: "PORT_STATUS", 1: "EV_PROBE"}
 SYNDROMES = {0x1F: "ACK", 0x61: "NAK_INV_REQ", 0x62: "NAK_REM_ACCESS", 0x63: "NAK_REM_OP"}
 AUTH = 1
+_CC_TIMES = 15
 SEALS = {AUTH: "auth", 2: "aead"}
 ICRC_BYTES = 4
 SEAL_BYTES = 12
@@ -45,6 +46,7 @@ _FORMATS = {
     "SETH": "type:4 nh:5 mark:2 :3 pr:1 :1 ack_psn_offset:-16 ev:32 spdcid:16 dpdcid:16 :8"
     " cum_psn:24 cc_type:4 cc_fl:4 mpr:8 sack_offset:-16 bitmap:64",
     "CC_STATE": "tx_timestamp:16 :1 ooo_count:15 restore_cwnd:1 rcv_cwnd_pen:7 rcvd_units:24",
+    "CC_TIMES": "tx_timestamp:16 sent_timestamp:16 restore_cwnd:1 rcv_cwnd_pen:7 rcvd_units:24",
     "NETH": "type_nh:16 reason:8 vendor_info:8 ev:32 spdcid:16 dpdcid:16 :8 nack_psn:24 cc_type:4"
     " cc_fl:4 :8 tx_timestamp:16",
     "PETH": "type_nh:16 :8 vendor:8 probe_id:16 :16 spdcid:16 dpdcid:16 tx_timestamp:16 tsr:1 :11"
@@ -116,6 +118,8 @@ def decode(payload: bytes, flow: Flow, *, missing: int = 0) -> Packet:
     bth = packet.headers["BTH"] = _fields("BTH", payload)
     at = _BYTES["BTH"]
     for header in _stack(bth):
+        if header == "CC_STATE" and packet.headers["SETH"]["cc_type"] == _CC_TIMES:
+            header = "CC_TIMES"
         packet.complete = at + _BYTES[header] <= len(payload)
         if not packet.complete:
             break

@@ -57,7 +57,7 @@ def _details(packet: Packet) -> str:
     if "RETH" in headers:
         return _write(packet)
     if "SETH" in headers:
-        return _sack(headers["SETH"], headers.get("CC_STATE"))
+        return _sack(headers["SETH"], headers.get("CC_STATE") or headers.get("CC_TIMES"))
     if "NETH" in headers:
         neth = headers["NETH"]
         reason = REASONS.get(neth["reason"], str(neth["reason"]))
@@ -95,7 +95,8 @@ def _sack(seth: dict[str, int], cc: dict[str, int] | None) -> str:
     if seth["mark"]:
         text += f" {MARKS.get(seth['mark'], seth['mark'])}"
     if cc is not None:
-        text += f" ts {cc['tx_timestamp']} ooo {cc['ooo_count']} rcvd {cc['rcvd_units'] * 256}"
+        more = f"ooo {cc['ooo_count']}" if "ooo_count" in cc else f"sent {cc['sent_timestamp']}"
+        text += f" ts {cc['tx_timestamp']} {more} rcvd {cc['rcvd_units'] * 256}"
     return text
 
 

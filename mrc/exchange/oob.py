@@ -105,7 +105,8 @@ class Inbox:
 class Attributes:
     """The attributes of one side's QP, from the attribute table of the specification.
 
-    Of the optional capabilities in this table, this version supports dynamic MPR.
+    Of the optional capabilities in this table, this version supports dynamic MPR. `sack_times` is
+    ours: this side wants SACKs that tell when they left.
     """
 
     qpn: Annotated[int, Meta(ge=3, le=0xFFFFFF)]
@@ -122,6 +123,7 @@ class Attributes:
         default="", kw_only=True, repr=False
     )
     service_time: bool = field(default=False, kw_only=True)
+    sack_times: bool = field(default=False, kw_only=True)
     inbox: Inbox | None = field(default=None, kw_only=True)
     ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=MAX_PORTS)]
 

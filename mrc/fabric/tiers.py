@@ -31,6 +31,7 @@ class Tiers(Topology):
     ecn_high_bytes: int  # 0: no marking
     ecn_last_hop: bool  # whether ports to hosts mark, too
     trimming: bool
+    control_first: bool  # in every queue, control packets before data; False: in order
     wake_ns: int  # from the arrival of a packet to the run of the host's driver
     wake_noise_ns: int  # largest additional delay of a wake-up, drawn for each one
     sndbuf_bytes: int
@@ -60,6 +61,7 @@ def read_topology(table: Table) -> Tiers:
         ecn_high_bytes=table.parsed("ecn_high", units.parse_size, "400KiB"),
         ecn_last_hop=table.boolean("ecn_last_hop", False),
         trimming=table.boolean("trimming", True),
+        control_first=table.boolean("control_first", True),
         wake_ns=table.parsed("wake", units.parse_time, "1us"),
         wake_noise_ns=table.parsed("wake_noise", units.parse_time, "0ns"),
         mtu=table.integer("mtu", MIN_MTU, MAX_MTU, 9000),

@@ -44,6 +44,8 @@ class Topology:
     """Ports to hosts mark, too."""
     trimming: bool
     """A full queue trims packets; false: it drops them."""
+    control_first: bool
+    """Every queue sends control packets before data; false: in order of arrival."""
     wake_ns: int
     """Time from the arrival of a packet until the host's driver runs."""
     wake_noise_ns: int

@@ -100,6 +100,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     hashed = scenario.topology.routing if kind == "mrc" else "ecmp"
     topology["routing"] = native.ROUTING[hashed]
     topology["ecn_last_hop"] = int(scenario.topology.ecn_last_hop)
+    topology["one_class"] = int(not topology.pop("control_first"))
     topology["trims"] = int(topology.pop("trimming"))
     del topology["mtu"]  # path_mtu sets the size of packets
     del topology["addresses"]  # simulated hosts have no addresses

@@ -89,6 +89,67 @@ static void test_on_ack__settles_near_the_target(void) {
   }
 }
 
+/* A round trip of a host that sends, with a queue of its own and one in the reverse direction. */
+static void two_way_round(struct mrc_cc *cc, uint64_t own_ns, uint64_t reverse_ns,
+                          uint64_t now_ns) {
+  const uint64_t rtt_ns = BASE_RTT + own_ns + reverse_ns;
+  mrc_cc_on_ack(cc,
+                &(struct mrc_cc_ack){.bytes = cc->cwnd_bytes,
+                                     .inflight_bytes = cc->cwnd_bytes,
+                                     .rtt_ns = rtt_ns,
+                                     .reverse_ns = reverse_ns,
+                                     .base_rtt_ns = BASE_RTT,
+                                     .smooth_rtt_ns = rtt_ns},
+                now_ns);
+}
+
+/* Two hosts write to each other at 500 Mbit/s, and SACKs wait behind data. The larger window has
+   the queue, and sets the round trip of both. From unequal windows both come to use their link. */
+static void test_on_ack__two_hosts_share_both_queues(void) {
+  enum { ROUNDS = 400, LAST = 100 };
+  struct mrc_cc ccs[2];
+  uint64_t now_ns = 0, sent_ns[2] = {0}, passed_ns = 0;
+  for (int i = 0; i < 2; i++) {
+    init(&ccs[i], MRC_CC_DELAY, MAX_BYTES);
+    ccs[i].delay.slow_start = false;
+    ccs[i].cwnd_bytes = i == 0 ? 4 << 20 : 1 << 16;
+  }
+  for (int round = 0; round < ROUNDS; round++) {
+    const uint64_t serve_ns[2] = {ccs[0].cwnd_bytes * 16, ccs[1].cwnd_bytes * 16};
+    const int larger = serve_ns[1] > serve_ns[0];
+    const uint64_t rtt_ns = mrc_max_u64(serve_ns[larger], BASE_RTT);
+    now_ns += mrc_max_u64(rtt_ns, MS);
+    two_way_round(&ccs[larger], rtt_ns - BASE_RTT, 0, now_ns);
+    two_way_round(&ccs[!larger], 0, rtt_ns - BASE_RTT, now_ns);
+    if (round < ROUNDS - LAST) continue;
+    passed_ns += rtt_ns;
+    for (int i = 0; i < 2; i++)
+      sent_ns[i] += serve_ns[i];
+    CHECK(rtt_ns > MRC_CC_TARGET_DELAY_NS && rtt_ns < 3 * MRC_CC_TARGET_DELAY_NS);
+  }
+  for (int i = 0; i < 2; i++)
+    CHECK(sent_ns[i] > passed_ns * 9 / 10);
+}
+
+/* Other flows fill the reverse direction: a queue of 20 ms there does not cost goodput. */
+static void test_on_ack__a_reverse_queue_of_others(void) {
+  enum { ROUNDS = 400, LAST = 100, REVERSE = 20 * MS };
+  struct mrc_cc cc;
+  uint64_t now_ns = 0, sent_ns = 0, passed_ns = 0;
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
+  for (int round = 0; round < ROUNDS; round++) {
+    const uint64_t serve_ns = cc.cwnd_bytes * 16;
+    const uint64_t rtt_ns = mrc_max_u64(serve_ns, BASE_RTT + REVERSE);
+    now_ns += rtt_ns;
+    two_way_round(&cc, rtt_ns - BASE_RTT - REVERSE, REVERSE, now_ns);
+    if (round < ROUNDS - LAST) continue;
+    passed_ns += rtt_ns;
+    sent_ns += serve_ns;
+    CHECK(rtt_ns - BASE_RTT - REVERSE < 2 * MRC_CC_TARGET_DELAY_NS);
+  }
+  CHECK(sent_ns > passed_ns * 9 / 10);
+}
+
 /* The window covers a round trip of 100 ms and a queue of 40 ms. It shrinks to the round trip plus
    the target queue, not to half. */
 static void test_on_ack__a_long_way_keeps_what_it_holds(void) {
@@ -419,6 +480,7 @@ static void test_asks_for_sack__some_times_a_window(void) {
 CHECK_MAIN(
     RUN(test_init__bounds), RUN(test_on_ack__slow_start_doubles_while_the_queue_is_empty),
     RUN(test_on_ack__does_not_grow_what_is_not_used), RUN(test_on_ack__settles_near_the_target),
+    RUN(test_on_ack__two_hosts_share_both_queues), RUN(test_on_ack__a_reverse_queue_of_others),
     RUN(test_on_ack__a_long_way_keeps_what_it_holds), RUN(test_on_ack__a_decrease_is_half_at_most),
     RUN(test_slow_start__jitter_does_not_end_it), RUN(test_drain__finds_a_longer_way),
     RUN(test_on_ack__growth_doubles_in_calm_rounds), RUN(test_on_timeout__forgets_the_queue),

@@ -125,6 +125,7 @@ static void test_qp_modify__refuses_attributes(void) {
       {MRC_QP_RTR, offsetof(struct mrc_qp_attr, rq_psn), 0x1000000, false},
       {MRC_QP_RTR, offsetof(struct mrc_qp_attr, integrity), 2, false},
       {MRC_QP_RTR, offsetof(struct mrc_qp_attr, dynamic_mpr), 2, false},
+      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, sack_times), 2, false},
       {MRC_QP_RTS, offsetof(struct mrc_qp_attr, sq_psn), 0x1000000, false},
       {MRC_QP_RTS, offsetof(struct mrc_qp_attr, path_mtu), 252, false},
       {MRC_QP_RTS, offsetof(struct mrc_qp_attr, path_mtu), 1022, false},

@@ -42,6 +42,47 @@ static void test_sack__a_mark_is_told_once(void) {
   mrc_pair_destroy(p);
 }
 
+/* A SACK tells when it left only to a peer that asked. Else it counts what came out of order. */
+static void test_sack__tells_when_it_left_where_asked(void) {
+  for (uint32_t asked = 0; asked <= 1; asked++) {
+    CHECK_ROW(asked);
+    struct mrc_pair *p = open_pair();
+    const int end = open_qp(p, .memory_bytes = 64, .sack_times = asked);
+    run_for(p, MS);
+    struct forge forge = make_forge(p, end, four);
+    forge.wire.psn = mrc_psn_add(forge.wire.psn, 3);
+    CHECK_EQ(send_forge(p, &forge), 0);
+    p->now_ns += 100 * MS;
+    mrc_engine_expire(p->hosts[1].engine, p->now_ns);
+    const struct mrc_sack sack = next_sack(p).sack;
+    CHECK_EQ(sack.cc_type, asked ? MRC_CC_TYPE_TIMES : MRC_CC_TYPE_NSCC);
+    CHECK_EQ(sack.sent_timestamp, asked ? mrc_timestamp(p->now_ns) : 0);
+    CHECK_EQ(sack.ooo_count, asked ? 0 : 4);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* Two hosts write to each other at 500 Mbit/s: SACKs wait behind data, as the requester finds out.
+ */
+static void test_sack__its_wait_is_known(void) {
+  for (uint32_t asked = 0; asked <= 1; asked++) {
+    CHECK_ROW(asked);
+    struct mrc_pair *p = open_pair(.port_out.rate_bps = 500000000);
+    const int end = open_qp(p, .memory_bytes = 4u << 20, .mpr = 1024, .sack_times = asked);
+    const uint32_t sizes[] = {MTU, 2u << 20}; /* the first write finds the empty way back */
+    for (int i = 0; i < 2; i++) {
+      CHECK_EQ(mrc_pair_write(p, end, sizes[i]), 0);
+      CHECK_EQ(mrc_pair_write(p, p->ends[end]->peer, sizes[i]), 0);
+      CHECK(mrc_pair_finish(p, SECOND));
+    }
+    const struct mrc_pair_end *e = p->ends[end];
+    const struct mrc_qp *qp = mrc_engine_qp(p->hosts[e->host].engine, e->qpn);
+    const uint64_t wait_ns = qp->planes[0].cc.delay.reverse_ns;
+    CHECK(asked ? wait_ns > MS && wait_ns < 40 * MS : wait_ns == 0);
+    mrc_pair_destroy(p);
+  }
+}
+
 /* Two packets of one port, only one of them marked, need a SACK each: both leave in one burst. */
 static void test_sack__of_one_port_in_one_burst(void) {
   struct mrc_pair *p = open_pair();
@@ -65,4 +106,5 @@ static void test_sack__of_one_port_in_one_burst(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_sack__a_mark_is_told_once), RUN(test_sack__of_one_port_in_one_burst))
+CHECK_MAIN(RUN(test_sack__a_mark_is_told_once), RUN(test_sack__tells_when_it_left_where_asked),
+           RUN(test_sack__its_wait_is_known), RUN(test_sack__of_one_port_in_one_burst))

@@ -21,6 +21,7 @@ static const struct mrc_wire samples[] = {
     {.opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN, .psn = 0xFFFF},
     {.opcode = MRC_OP_ENDPOINT_RESPONSE, .dest_qpn = MRC_ENDPOINT_QPN, .endpoint = {.op = 1}},
     {.opcode = MRC_OP_SACK, .sack = {.ack_psn_offset = -1, .bitmap = UINT64_MAX}},
+    {.opcode = MRC_OP_SACK, .sack = {.cc_type = MRC_CC_TYPE_TIMES, .sent_timestamp = 0xFFFF}},
     {.opcode = MRC_OP_NACK, .nack = {.reason = MRC_NACK_NO_RESOURCE, .cc_type = 2}},
     {.opcode = MRC_OP_PROBE, .probe = {.probe_id = 0xFFFF, .tsr = true}},
 };
@@ -71,7 +72,7 @@ static void test_encode_decode__every_kind_comes_back(void) {
 }
 
 static void test_encode__header_lengths(void) {
-  static const size_t expected[SAMPLES] = {32, 36, 32, 36, 32, 32, 40, 16, 28, 48, 48, 32, 28};
+  static const size_t expected[SAMPLES] = {32, 36, 32, 36, 32, 32, 40, 16, 28, 48, 48, 48, 32, 28};
   uint8_t out[ROOM];
   for (size_t i = 0; i < SAMPLES; i++) {
     CHECK_ROW(i);
@@ -220,7 +221,9 @@ static void test_decode__forbidden_values(void) {
       {MRC_OP_SACK, 13, 0x80, MRC_DROP_FIELD},
       {MRC_OP_SACK, 13, 0x60, MRC_DROP_FIELD}, /* m = 3 */
       {MRC_OP_SACK, 13, 0x40, MRC_DROP_NONE},
-      {MRC_OP_SACK, 28, 0x10, MRC_DROP_FIELD}, /* a CC_STATE other than NSCC's */
+      {MRC_OP_SACK, 28, 0x10, MRC_DROP_FIELD}, /* neither NSCC's CC_STATE nor ours */
+      {MRC_OP_SACK, 28, 0xE0, MRC_DROP_FIELD},
+      {MRC_OP_SACK, 28, 0xF0, MRC_DROP_NONE},
       {MRC_OP_NACK, 14, 0x00, MRC_DROP_FIELD},
       {MRC_OP_NACK, 14, 0x03, MRC_DROP_FIELD},
       {MRC_OP_NACK, 14, 0x18, MRC_DROP_FIELD},

@@ -164,6 +164,8 @@ static void fill_sack(struct mrc_wire *wire) {
   wire->sack.mpr = m_and_mpr / 3;
   wire->sack.pr = state & 1;
   wire->sack.tx_timestamp = (uint16_t)((now_ns >> 10) - (state >> 1 & 7) * 1000u);
+  wire->sack.cc_type = state & 0x20 ? MRC_CC_TYPE_TIMES : MRC_CC_TYPE_NSCC;
+  wire->sack.sent_timestamp = (uint16_t)(wire->sack.tx_timestamp - state * 1000u);
   wire->sack.restore_cwnd = state & 0x10;
   wire->sack.rcv_cwnd_pen = state >> 5 << 4;
   wire->sack.ev = take_ev();
@@ -314,6 +316,7 @@ static struct mrc_qp_attr make_attr(void) {
                               .mpr = 256,
                               .max_wimm = 4,
                               .dynamic_mpr = !(configuration & 0x80),
+                              .sack_times = !(configuration & 0x40),
                               .dest_qpn = PEER_QPN + qp,
                               .rq_psn = RQ_PSN,
                               .sq_psn = SQ_PSN,

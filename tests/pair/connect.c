@@ -23,6 +23,7 @@ static struct mrc_qp_attr make_attr(const struct mrc_pair_qp_config *config) {
       .domain = config->domain,
       .integrity = config->integrity,
       .dynamic_mpr = config->dynamic_mpr,
+      .sack_times = config->sack_times,
       .path_mtu = or_default(config->path_mtu, 1024),
       .peer_mpr = mpr,
       .peer_max_wimm = max_wimm,

@@ -90,6 +90,7 @@ static struct mrc_pair_qp_config draw_qp(struct mrc_prng *prng, const struct mrc
       .cc = one_in(prng, 3) ? MRC_CC_NSCC : MRC_CC_DELAY,
   };
   config.dynamic_mpr = one_in(prng, 3);
+  config.sack_times = one_in(prng, 2);
   /* With a long delay the round trip must be known before data, or timers expire before answers. */
   const bool is_far = pair->config.path.delay_ns > 5 * MS;
   config.probe = is_far || one_in(prng, 4);

@@ -76,11 +76,14 @@ def sack() -> st.SearchStrategy[Fields]:
         "bitmap": unsigned(64),
         "tx_timestamp": unsigned(16),
         "ooo_count": unsigned(15),
+        "sent_timestamp": st.just(0),
         "restore_cwnd": st.booleans(),
         "rcv_cwnd_pen": unsigned(7),
         "rcvd_bytes": unsigned(24),
     }
-    return control(0xDC, "sack", members)
+    times = {**members, "cc_type": st.just(15), "ooo_count": st.just(0)}
+    times["sent_timestamp"] = unsigned(16)
+    return control(0xDC, "sack", members) | control(0xDC, "sack", times)
 
 
 def nack() -> st.SearchStrategy[Fields]:

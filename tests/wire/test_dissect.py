@@ -298,7 +298,7 @@ def test_split__of_a_payload_full_of_likely_beginnings() -> None:
 
 SAME = {  # names of the scapy layers that differ
     "SETH": {"m": "mark"}, "EETH": {"m": "mark", "op": "operation"}, "ERTH": {"op": "operation"},
-    "CC_STATE": {"rcvd_bytes": "rcvd_units"},
+    "CC_STATE": {"rcvd_bytes": "rcvd_units"}, "CC_TIMES": {"rcvd_bytes": "rcvd_units"},
 }  # fmt: skip
 
 

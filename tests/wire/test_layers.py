@@ -16,7 +16,7 @@ from wire.strategies import flows, packets
 
 HEADERS = {  # the layers behind the BTH, by the member of the union that they fill
     "aeth": ("AETH",),
-    "sack": ("SETH", "CC_STATE"),
+    "sack": ("SETH", "CC_STATE", "CC_TIMES"),
     "nack": ("NETH",),
     "probe": ("PETH",),
     "endpoint": ("ERTH", "EETH"),

@@ -50,9 +50,9 @@ def golden_frames() -> list[Packet]:
 
 PREFIX = {
     "BTH": "mrc", "METH": "mrc.meth", "TSETH": "mrc.tseth", "RETH": "mrc.reth",
-    "ImmDt": "mrc.immdt", "SETH": "mrc.sack", "CC_STATE": "mrc.cc", "NETH": "mrc.nack",
-    "PETH": "mrc.probe", "ERTH": "mrc.request", "EETH": "mrc.response", "AETH": "mrc.aeth",
-    "SEAL": "mrc.seal",
+    "ImmDt": "mrc.immdt", "SETH": "mrc.sack", "CC_STATE": "mrc.cc", "CC_TIMES": "mrc.times",
+    "NETH": "mrc.nack", "PETH": "mrc.probe", "ERTH": "mrc.request", "EETH": "mrc.response",
+    "AETH": "mrc.aeth", "SEAL": "mrc.seal",
 }  # fmt: skip
 SHORTER = {
     "dest_qpn": "qpn", "sack_offset": "offset", "nack_psn": "psn", "probe_id": "id",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exchange with a peer that sends false addresses."""
+"""The exchange: a peer that sends false addresses; what both ends agree on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from ipaddress import ip_interface
 from typing import Any
 
 import pytest
-from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, two_planes
+from endpoints import (
+    BUDGET_SECONDS,
+    LOOPBACK,
+    connected_pair,
+    loopback_config,
+    pattern,
+    transfer,
+    two_planes,
+)
 
-from mrc import Access, Context, EvState
+from mrc import Access, CcKind, Context, EvState
 from mrc.aio import establish
+from mrc.binding.verbs import RtrAttributes
 from mrc.exchange import proof
-from mrc.exchange.oob import Hello
+from mrc.exchange.oob import Hello, hello_to_json
 
 FOREIGN = "127.0.0.77"  # no host answers here
 
@@ -57,3 +66,28 @@ async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
         assert sum(ev.sent_packets for ev in held_back) == 0
         assert sum(ev.sent_probes for ev in held_back) <= proof.ADDRESS_TRIES
     assert target == data
+
+
+@pytest.mark.parametrize(("cc", "wants"), [(CcKind.DELAY, True), (CcKind.NSCC, False)])
+async def test_connect__the_delay_based_window_wants_the_times_of_sacks(
+    monkeypatch: pytest.MonkeyPatch, cc: CcKind, wants: bool
+) -> None:
+    """NSCC gets the SACKs of the specification. Both ends tell what they want, and do what they are
+    told."""
+    told: list[bool] = []
+    done: list[bool] = []
+
+    def tell(hello: Hello) -> dict[str, Any]:
+        told.append(hello.attributes.sack_times)
+        return hello_to_json(hello)
+
+    def attributes(*values: Any) -> RtrAttributes:
+        done.append(RtrAttributes(*values).sack_times)
+        return RtrAttributes(*values)
+
+    monkeypatch.setattr("mrc.aio.establish.hello_to_json", tell)
+    monkeypatch.setattr("mrc.aio.establish.RtrAttributes", attributes)
+    async with connected_pair(cc=cc) as pair:
+        data = pattern(500_000)
+        assert await transfer(pair, data) == data
+    assert told == done == [wants, wants]

@@ -130,8 +130,8 @@ def test_hello__its_bytes() -> None:
         '{"type":"hello","version":2,"host":"h\\u00e9","private":{"n":[1,2.5,{"deep":null}]},'
         '"attributes":{"qpn":4660,"first_psn":11259375,"path_mtu":8844,"mpr":1024,"max_wimm":128,'
         '"integrity":"icrc","udp_port":4791,"trim_nack":false,"dynamic_mpr":false,'
-        '"seal":"none","seal_random":"","service_time":false,"inbox":null,"ports":['
-        '{"nic":"p1","address":"fd00:a::1/64","source_ports":[40000],"mtu":8844},'
+        '"seal":"none","seal_random":"","service_time":false,"sack_times":false,"inbox":null,'
+        '"ports":[{"nic":"p1","address":"fd00:a::1/64","source_ports":[40000],"mtu":8844},'
         '{"nic":"p2","address":"10.0.0.1/24","source_ports":[40001,40002],"mtu":1428}]}}'
     )
 
@@ -204,6 +204,6 @@ def test_hello__any_json_gives_a_hello_or_a_protocol_error(value: object) -> Non
 def test_hello__optional_capabilities_default_to_none() -> None:
     message = hello_to_json(replace(HELLO, attributes=replace(HELLO.attributes, trim_nack=True)))
     assert hello_from_json(message).attributes.trim_nack
-    for name in ("trim_nack", "dynamic_mpr", "service_time"):
+    for name in ("trim_nack", "dynamic_mpr", "service_time", "sack_times"):
         del message["attributes"][name]
     assert hello_from_json(message) == HELLO

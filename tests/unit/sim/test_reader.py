@@ -140,7 +140,7 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ({"topology.hosts": 5}, "topology.hosts: 5 is not a multiple of t0 (2)"),
         ({"topology.planes": 33}, "topology.planes: must be a whole number from 1 to 32, not 33"),
         ({"topology.host_rate": "100"}, "topology.host_rate: '100' is not a rate"),
-        ({"topology.color": "red"}, "topology.color: is unknown; known are buffer, ecn_high"),
+        ({"topology.color": "red"}, "topology.color: is unknown; known are buffer, control_first"),
         (
             {"topology.hosts": "four"},
             "topology.hosts: must be a whole number from 2 to 16384, not 'four'",
