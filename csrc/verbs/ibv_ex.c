@@ -137,14 +137,16 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t n,
   struct vb_qp *ours = of_qp_ex(qp);
   struct ibv_send_wr *wr = newest(qp);
   if (!wr) return;
-  uint8_t *data = ours->list_inlined + (size_t)(ours->list_n - 1) * VB_INLINE_BYTES;
+  uint8_t *data = NULL; /* no byte fits */
+  if (ours->list_inlined)
+    data = ours->list_inlined + (size_t)(ours->list_n - 1) * VB_INLINE_BYTES;
   size_t bytes = 0;
   for (size_t i = 0; i < n; i++) {
     if (parts[i].length > ours->cap.max_inline_data - bytes) {
       ours->list_error = EINVAL;
       return;
     }
-    memcpy(data + bytes, parts[i].addr, parts[i].length);
+    if (parts[i].length > 0) memcpy(data + bytes, parts[i].addr, parts[i].length);
     bytes += parts[i].length;
   }
   *wr->sg_list = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)data, .length = (uint32_t)bytes};

@@ -116,7 +116,8 @@ EXPORT struct mrc_api_cq *mrc_create_cq(struct mrc_api_context *context, int cqe
 }
 
 EXPORT int mrc_poll_cq(struct mrc_api_cq *cq, int n, struct ibv_wc *wcs) {
-  return cq && n >= 0 && wcs ? vb_poll_cq(cq_of(cq), n, wcs) : fail(EINVAL);
+  if (!cq || n < 0 || !wcs || vb_cq_of(cq_of(cq))->of_evs) return fail(EINVAL);
+  return vb_poll_cq(cq_of(cq), n, wcs);
 }
 
 EXPORT int mrc_req_notify_cq(struct mrc_api_cq *cq, int solicited_only) {

@@ -26,12 +26,14 @@ static int opcode_of(const struct ibv_send_wr *wr, enum mrc_wr_opcode *opcode) {
 /* Copies inline data: a program may reuse its memory at once. */
 static int copy_inline(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr *wr,
                        struct mrc_wr *to) {
-  uint8_t *data = qp->inlined + (size_t)(place % qp->sq_size) * VB_INLINE_BYTES;
+  uint8_t *data = NULL; /* no byte fits */
+  if (qp->inlined) data = qp->inlined + (size_t)(place % qp->sq_size) * VB_INLINE_BYTES;
   uint32_t bytes = 0;
   for (int i = 0; i < wr->num_sge; i++) {
     const struct ibv_sge *sge = &wr->sg_list[i];
     if (sge->length > qp->cap.max_inline_data - bytes) return EINVAL;
-    memcpy(data + bytes, (const void *)(uintptr_t)sge->addr, sge->length);
+    if (sge->length > 0)
+      memcpy(data + bytes, (const void *)(uintptr_t)sge->addr, sge->length);
     bytes += sge->length;
   }
   to->local = (uint64_t)(uintptr_t)data;

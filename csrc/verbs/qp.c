@@ -43,6 +43,7 @@ static int check_cap(const struct ibv_qp_init_attr *attr) {
   const struct ibv_qp_cap *cap = &attr->cap;
   if (attr->qp_type != IBV_QPT_RC || attr->srq) return EOPNOTSUPP;
   if (!attr->send_cq || !attr->recv_cq) return EINVAL;
+  if (vb_cq_of(attr->send_cq)->of_evs || vb_cq_of(attr->recv_cq)->of_evs) return EINVAL;
   if (cap->max_send_wr > VB_MAX_SEND_WR || cap->max_recv_wr > VB_MAX_SEND_WR) return EINVAL;
   if (cap->max_send_sge > VB_MAX_SGE || cap->max_recv_sge > VB_MAX_SGE) return EINVAL;
   return cap->max_inline_data > VB_INLINE_BYTES ? EINVAL : 0;

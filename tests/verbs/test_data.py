@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from printed import printed
-from verbs.building import LIBRARY
+from slowness import limit
+from verbs.building import LIBRARY, sanitized
 
 from .conftest import Agent
 
@@ -52,6 +54,34 @@ def test_gather__copies_what_several_pieces_of_memory_hold(agent: Agent, program
         "before it is connected", "with an immediate", "inline", "limits", "frees its copies",
         "extended", "memory of nobody",
     ]  # fmt: skip
+
+
+WRONG = [
+    "missing arguments", "strange counts", "wrong order", "nothing inline", "wrong CQs",
+    "forgotten events", "acknowledged events", "closed device",
+]  # fmt: skip
+CROWD = ["one QP, one CQ", "events", "destroyed CQs", "256 QPs", "regions"]
+
+
+@pytest.mark.parametrize(("name", "parts"), [("wrong", WRONG), ("crowd", CROWD)])
+def test_program(agent: Agent, programs: Path, name: str, parts: list[str]) -> None:
+    """Wrong arguments and orders; several threads and many objects."""
+    code, out, err = agent.output(programs / name, within=60)
+    assert (code, err) == (0, "")
+    assert out.split("\n")[:-1] == parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
+def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: str) -> None:
+    """Exits without clean-up are tested too: what is not freed is no error."""
+    folder = sanitized(tmp_path, sanitizer)
+    environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0"}
+    for name in ("data", "gather", "bad_luck", "wrong", "crowd"):
+        done = subprocess.run(
+            [folder / name], env=environment, capture_output=True, text=True, timeout=limit(90)
+        )
+        assert (done.returncode, done.stderr) == (0, ""), name
 
 
 def test_agent_killed__data_goes_on_and_the_next_agent_connects(
