@@ -31,7 +31,7 @@ struct vb_context {
   struct vb_context *next;
   struct vb_async *first; /* queue */
   struct vb_async *last;
-  uint32_t void_reads;         /* of its descriptor: the objects were destroyed meanwhile */
+  uint32_t void_reads;        /* of its descriptor: the objects were destroyed meanwhile */
   struct verbs_context verbs; /* last but for nothing: programs see its end */
 };
 
@@ -140,6 +140,7 @@ struct vb_qp {
   bool last_wqe;
 
   struct mrc_api_qp_attr api; /* as the program has set them through MRC's C interface */
+  unsigned int api_set;       /* mask */
 
   /* The list that wr_start begins. */
   struct ibv_send_wr *list;

@@ -137,6 +137,21 @@ static void strange_counts(void) {
   passed("strange counts");
 }
 
+/* Connects an end with a new one. */
+static struct end join_with_new(struct end *end) {
+  struct end other = make_end(verbs, 64);
+  const struct place ours = place_of(end), theirs = place_of(&other);
+  join(end, &theirs);
+  join(&other, &ours);
+  return other;
+}
+
+static void destroy(const struct end *end) {
+  CHECK(ibv_destroy_qp(end->qp) == 0 && ibv_destroy_cq(end->cq) == 0);
+  CHECK(ibv_dereg_mr(end->mr) == 0 && ibv_dealloc_pd(end->pd) == 0);
+  free(end->memory);
+}
+
 static int post_one(struct ibv_qp *qp, struct ibv_send_wr wr) {
   struct ibv_send_wr *bad = NULL;
   const int error = ibv_post_send(qp, &wr, &bad);
@@ -165,18 +180,19 @@ static void wrong_order(void) {
   IS_ERROR(modify(end.qp, IBV_QPS_RTR, 0), EINVAL);                           /* to whom? */
   IS_ERROR(modify(end.qp, IBV_QPS_RTR, IBV_QP_AV | IBV_QP_DEST_QPN), EINVAL); /* without a GID */
   IS_ERROR(post_one(end.qp, wr), EINVAL);
-  const struct place self = place_of(&end);
+  struct ibv_qp_attr self = {.qp_state = IBV_QPS_RTR,
+                             .dest_qp_num = end.qp->qp_num,
+                             .ah_attr = {.is_global = 1, .port_num = 1}};
+  CHECK(ibv_query_gid(verbs, 1, 0, &self.ah_attr.grh.dgid) == 0);
+  IS_ERROR(ibv_modify_qp(end.qp, &self, IBV_QP_STATE | IBV_QP_AV | IBV_QP_DEST_QPN), EOPNOTSUPP);
   CHECK(modify(end.qp, IBV_QPS_RESET, 0) == 0);
-  join(&end, &self);
+  const struct end other = join_with_new(&end);
   IS_ERROR(modify(end.qp, IBV_QPS_SQD, 0), EINVAL);
   IS_ERROR(modify(end.qp, IBV_QPS_INIT, 0), EINVAL);
   for (int n = -1; n <= PAIR_SGES + 1; n += PAIR_SGES + 2) {
     wr.num_sge = n;
     IS_ERROR(post_one(end.qp, wr), EINVAL);
   }
-  wr = write;
-  wr.opcode = (enum ibv_wr_opcode)77;
-  IS_ERROR(post_one(end.qp, wr), EOPNOTSUPP);
   wr = write;
   wr.send_flags = IBV_SEND_INLINE;
   sges[0] = (struct ibv_sge){.addr = 1, .length = UINT32_MAX};
@@ -188,7 +204,38 @@ static void wrong_order(void) {
   IS_ERROR(ibv_dealloc_pd(end.pd), EBUSY); /* its memory */
   CHECK(ibv_dereg_mr(end.mr) == 0 && ibv_dealloc_pd(end.pd) == 0);
   free(end.memory);
+  destroy(&other);
   passed("wrong order");
+}
+
+/* Each with a line that says why, once. */
+static void refused_kinds(void) {
+  static const enum ibv_wr_opcode opcodes[] = {IBV_WR_RDMA_READ, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+                                               IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV};
+  struct end end = make_end(verbs, 64);
+  const struct end other = join_with_new(&end);
+  for (size_t i = 0; i < sizeof opcodes / sizeof *opcodes; i++) {
+    const struct ibv_send_wr wr = {.opcode = opcodes[i], .send_flags = IBV_SEND_SIGNALED};
+    IS_ERROR(post_one(end.qp, wr), EOPNOTSUPP);
+  }
+  struct ibv_qp_init_attr init = {.send_cq = end.cq, .recv_cq = end.cq};
+  for (init.qp_type = IBV_QPT_UC; init.qp_type <= IBV_QPT_UD; init.qp_type++)
+    NONE(ibv_create_qp(end.pd, &init), EOPNOTSUPP);
+  struct ibv_qp_init_attr_ex ex = {
+      .send_cq = end.cq,
+      .recv_cq = end.cq,
+      .qp_type = IBV_QPT_RC,
+      .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+      .pd = end.pd,
+      .send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND};
+  for (int i = 0; i < 2; i++)
+    NONE(ibv_create_qp_ex(verbs, &ex), EOPNOTSUPP);
+  NONE(ibv_create_srq(end.pd, &(struct ibv_srq_init_attr){.attr = {.max_wr = 1}}), EOPNOTSUPP);
+  NONE(ibv_create_ah(end.pd, &(struct ibv_ah_attr){.port_num = 1}), EOPNOTSUPP);
+  NONE(ibv_alloc_mw(end.pd, IBV_MW_TYPE_1), EOPNOTSUPP);
+  destroy(&end);
+  destroy(&other);
+  passed("refused kinds");
 }
 
 /* A QP without room for inline data takes inline work requests without bytes. */
@@ -199,11 +246,10 @@ static void nothing_inline(void) {
   init.cap.max_send_wr = 2;
   init.cap.max_send_sge = 1;
   struct end end = {.pd = pd, .cq = cq, .qp = ibv_create_qp(pd, &init)};
-  struct ibv_mr mr = {0};
+  struct ibv_mr nothing = {0};
   CHECK(end.qp);
-  end.mr = &mr;
-  const struct place self = place_of(&end);
-  join(&end, &self);
+  end.mr = &nothing;
+  const struct end other = join_with_new(&end);
   struct ibv_sge sge = {0};
   struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE,
                            .send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED,
@@ -213,9 +259,10 @@ static void nothing_inline(void) {
     CHECK(post_one(end.qp, wr) == 0);
   sge.length = 1;
   CHECK(modify(end.qp, IBV_QPS_ERR, 0) == 0);
-  CHECK(poll_one(cq).status == IBV_WC_WR_FLUSH_ERR && poll_one(cq).qp_num == self.qpn);
+  CHECK(poll_one(cq).status == IBV_WC_WR_FLUSH_ERR && poll_one(cq).qp_num == end.qp->qp_num);
   IS_ERROR(post_one(end.qp, wr), EINVAL);
   CHECK(ibv_destroy_qp(end.qp) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0);
+  destroy(&other);
   passed("nothing inline");
 }
 
@@ -316,6 +363,7 @@ int main(void) {
   missing_arguments();
   strange_counts();
   wrong_order();
+  refused_kinds();
   nothing_inline();
   wrong_cqs();
   forgotten_events();
