@@ -409,6 +409,9 @@ int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uin
    Packets sent under a wider grant are still accepted. -ENOENT, -EINVAL (also if dynamic MPR was
    not agreed, or the QP is not in RTR or RTS). */
 int mrc_qp_set_mpr(mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns);
+/* How long a QP in RTS tries, as the attributes of these names say. -ENOENT, -EINVAL. */
+int mrc_qp_set_retries(mrc_engine *engine, uint32_t qpn, uint32_t timeout, uint32_t retry_linear,
+                       uint32_t retry_exp, uint64_t now_ns);
 int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info);
 /* Fills up to `capacity` entries and returns the number of EVs of the QP; or -ENOENT. */
 int mrc_qp_query_evs(const mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
@@ -487,10 +490,11 @@ enum mrc_command_op {
                              EVs on it until it opens again */
   MRC_COMMAND_MSG_OPEN,   /* qpn, pointer = struct mrc_msg_opening of messages.h; result = peer. The
                              completions of the QP belong to messages from now on */
-  MRC_COMMAND_MSG_CONNECT, /* value = peer, pointer = struct mrc_msg_inbox; the QP is in RTS */
-  MRC_COMMAND_MSG_IDLE,    /* value = peer; result = 1: all that was sent has arrived */
-  MRC_COMMAND_MSG_FAIL,    /* value = peer, key = errno of its operations; its QP goes to ERROR */
-  MRC_COMMAND_MSG_CLOSE    /* value = peer, after its QP was destroyed */
+  MRC_COMMAND_MSG_CONNECT,   /* value = peer, pointer = struct mrc_msg_inbox; the QP is in RTS */
+  MRC_COMMAND_MSG_IDLE,      /* value = peer; result = 1: all that was sent has arrived */
+  MRC_COMMAND_MSG_FAIL,      /* value = peer, key = errno of its operations; its QP goes to ERROR */
+  MRC_COMMAND_MSG_CLOSE,     /* value = peer, after its QP was destroyed */
+  MRC_COMMAND_QP_SET_RETRIES /* qpn, value = timeout, key = retry_linear, access = retry_exp */
 };
 
 /* One command for the datapath thread. Memory behind `pointer` must live until the reply. */

@@ -223,6 +223,7 @@ class CommandOp(IntEnum):
     MSG_IDLE = 25
     MSG_FAIL = 26
     MSG_CLOSE = 27
+    QP_SET_RETRIES = 28
 
 
 class AgentKind(IntEnum):

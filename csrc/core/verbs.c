@@ -135,14 +135,18 @@ static void take_base_rtts(struct mrc_qp *qp) {
   }
 }
 
+static bool are_retries(uint32_t timeout, uint32_t linear, uint32_t exponential) {
+  return timeout >= 1 && timeout <= 24 && linear <= 7 && exponential <= 25;
+}
+
 /* Starts the requester with the attributes agreed at connect. 0 or -EINVAL or -ENOMEM. */
 static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_qp_attr *attr = &qp->attr;
   if (attr->path_mtu < MRC_MIN_MTU || attr->path_mtu > MRC_MAX_MTU || attr->path_mtu % 4 != 0)
     return -EINVAL;
   if (attr->peer_mpr < MRC_MPR_UNIT || attr->peer_mpr > MRC_RXWIN_MAX_PSNS) return -EINVAL;
-  if (attr->peer_max_wimm == 0 || attr->timeout < 1 || attr->timeout > 24) return -EINVAL;
-  if (attr->retry_linear > 7 || attr->retry_exp > 25) return -EINVAL;
+  if (attr->peer_max_wimm == 0) return -EINVAL;
+  if (!are_retries(attr->timeout, attr->retry_linear, attr->retry_exp)) return -EINVAL;
   if (attr->sq_psn > MRC_PSN_MASK || attr->plane_shares > MRC_SHARES_EQUAL) return -EINVAL;
   const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
   int error = mrc_windows_start(qp, psns);
@@ -290,6 +294,19 @@ int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64
   qp->resp.mpr = mpr;
   qp->resp.sack_now = true;
   mrc_qp_touch_to_answer(&engine->services, qp);
+  return 0;
+}
+
+int mrc_qp_set_retries(struct mrc_engine *engine, uint32_t qpn, uint32_t timeout,
+                       uint32_t retry_linear, uint32_t retry_exp, uint64_t now_ns) {
+  engine->services.now_ns = now_ns;
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (qp->state != MRC_QP_RTS || !are_retries(timeout, retry_linear, retry_exp)) return -EINVAL;
+  qp->attr.timeout = (uint8_t)timeout;
+  qp->attr.retry_linear = (uint8_t)retry_linear;
+  qp->attr.retry_exp = (uint8_t)retry_exp;
+  mrc_qp_touch(&engine->services, qp);
   return 0;
 }
 

@@ -154,6 +154,11 @@ static int run_qp_set_mpr(struct mrc_datapath *datapath, const struct mrc_comman
   return mrc_qp_set_mpr(datapath->engine, command->qpn, command->value, datapath->now_ns);
 }
 
+static int run_qp_set_retries(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  return mrc_qp_set_retries(datapath->engine, command->qpn, command->value, command->key,
+                            command->access, datapath->now_ns);
+}
+
 static int run_record_start(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_recorder_start(&datapath->recorder, command->pointer, datapath->engine,
                             datapath->udp.n_slots, datapath->now_ns);
@@ -231,6 +236,7 @@ static const struct {
     [MRC_COMMAND_TRACE] = {.run = run_trace, .has_pointer = true, .counts = true},
     [MRC_COMMAND_PORT_UP] = {.run = run_port_up},
     [MRC_COMMAND_QP_SET_MPR] = {.run = run_qp_set_mpr},
+    [MRC_COMMAND_QP_SET_RETRIES] = {.run = run_qp_set_retries},
     [MRC_COMMAND_RECORD_START] = {.run = run_record_start, .has_pointer = true},
     [MRC_COMMAND_RECORD_STOP] = {.run = run_record_stop},
     [MRC_COMMAND_PORT_OPEN] = {.run = run_port_open, .has_pointer = true},

@@ -7,8 +7,17 @@
 
 #include "verbs/process.h"
 
+/* A program may close a context that has objects: they stay, but nobody asks for their events. */
+static bool is_open(const struct vb_context *context) {
+  const struct vb_context *each = vb_process.contexts;
+  while (each && each != context)
+    each = each->next;
+  return each != NULL;
+}
+
 void vb_async_raise(struct ibv_context *context, struct ibv_async_event event) {
   struct vb_context *own = vb_context_of(context);
+  if (!is_open(own)) return;
   struct vb_async *async = malloc(sizeof *async);
   if (!async) return;
   *async = (struct vb_async){.event = event};
@@ -53,22 +62,28 @@ int vb_async_take(struct ibv_context *context, struct ibv_async_event *event) {
     uint64_t taken;
     if (read(context->async_fd, &taken, sizeof taken) < 0) return -1;
     vb_lock();
-    struct vb_async *first = own->first;
-    if (first) {
+    struct vb_async *first = NULL;
+    if (own->void_reads > 0) {
+      own->void_reads--;
+    } else {
+      first = own->first;
       own->first = first->next;
       if (!own->first) own->last = NULL;
       *event = first->event;
       if (is_of_qp(event->event_type)) vb_qp_of(event->element.qp)->taken_events++;
+      if (event->event_type == IBV_EVENT_CQ_ERR) vb_cq_of(event->element.cq)->taken_async++;
     }
     vb_unlock();
     free(first);
-    if (first) return 0; /* else it was of an object that is destroyed */
+    if (first) return 0;
   }
 }
 
 bool vb_async_is_ours(const struct ibv_async_event *event) {
-  if (is_of_qp(event->event_type)) return event->element.qp->context->device == vb_process.device;
-  return false; /* nobody waits for the others */
+  const struct ibv_context *context = NULL; /* nobody waits for the others */
+  if (is_of_qp(event->event_type)) context = event->element.qp->context;
+  if (event->event_type == IBV_EVENT_CQ_ERR) context = event->element.cq->context;
+  return context && context->device == vb_process.device;
 }
 
 void vb_async_acknowledge(const struct ibv_async_event *event) {
@@ -78,11 +93,18 @@ void vb_async_acknowledge(const struct ibv_async_event *event) {
     qp->events_completed++;
     pthread_cond_signal(&qp->cond);
     pthread_mutex_unlock(&qp->mutex);
+  } else {
+    struct ibv_cq *cq = event->element.cq;
+    pthread_mutex_lock(&cq->mutex);
+    cq->async_events_completed++;
+    pthread_cond_signal(&cq->cond);
+    pthread_mutex_unlock(&cq->mutex);
   }
 }
 
 void vb_async_forget(struct ibv_context *context, const void *element) {
   struct vb_context *own = vb_context_of(context);
+  if (!is_open(own)) return;
   struct vb_async **place = &own->first;
   own->last = NULL;
   while (*place) {
@@ -92,6 +114,7 @@ void vb_async_forget(struct ibv_context *context, const void *element) {
     if (of_object && (const void *)each->event.element.qp == element) {
       *place = each->next;
       free(each);
+      if (!vb_take_back(context->async_fd)) own->void_reads++;
       continue;
     }
     own->last = each;

@@ -62,9 +62,8 @@ static void leave_channel(struct vb_cq *cq) {
   else
     channel->first = cq->next_told;
   if (channel->last == cq) channel->last = before;
-  uint64_t taken;
   for (; cq->events > 0; cq->events--)
-    if (read(channel->channel.fd, &taken, sizeof taken) < 0) break;
+    if (!vb_take_back(channel->channel.fd)) channel->void_reads++;
 }
 
 int vb_cq_destroy(struct vb_cq *cq) {
@@ -74,10 +73,12 @@ int vb_cq_destroy(struct vb_cq *cq) {
     return EBUSY;
   }
   leave_channel(cq);
-  const uint32_t taken = cq->taken_events;
+  vb_async_forget(cq->ibv.cq.context, cq);
+  const uint32_t taken = cq->taken_events, taken_async = cq->taken_async;
   vb_unlock();
   pthread_mutex_lock(&cq->ibv.cq.mutex);
-  while (cq->ibv.cq.comp_events_completed != taken)
+  while (cq->ibv.cq.comp_events_completed != taken ||
+         cq->ibv.cq.async_events_completed != taken_async)
     pthread_cond_wait(&cq->ibv.cq.cond, &cq->ibv.cq.mutex);
   pthread_mutex_unlock(&cq->ibv.cq.mutex);
   free(cq->ring);
@@ -178,7 +179,8 @@ int vb_channel_take(struct vb_channel *channel, struct ibv_cq **cq, void **cq_co
     if (read(channel->channel.fd, &taken, sizeof taken) < 0) return -1;
     vb_lock();
     struct vb_cq *first = channel->first;
-    if (!first) { /* it was destroyed meanwhile */
+    if (channel->void_reads > 0) {
+      channel->void_reads--;
       vb_unlock();
       continue;
     }

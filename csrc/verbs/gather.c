@@ -15,22 +15,63 @@ static bool covers(const struct vb_mr *mr, const struct ibv_pd *pd, const struct
          sge->addr - first <= mr->mr.length - sge->length;
 }
 
-int vb_gather(const struct ibv_pd *pd, const struct ibv_sge *sges, int n, uint8_t **copy,
-              uint32_t *bytes) {
+bool vb_gather_is_needed(const struct vb_qp *qp, const struct ibv_send_wr *wr) {
+  return wr->num_sge > 1 && (uint32_t)wr->num_sge <= qp->cap.max_send_sge &&
+         !(wr->send_flags & IBV_SEND_INLINE);
+}
+
+static void check(struct vb_copy *copy, const struct ibv_pd *pd, const struct ibv_send_wr *wr) {
   uint64_t sum = 0;
-  for (int i = 0; i < n; i++) {
-    if (sges[i].length > 0 && !covers(vb_process_mr(sges[i].lkey), pd, &sges[i])) return EACCES;
-    sum += sges[i].length;
+  for (int i = 0; i < wr->num_sge && copy->error == 0; i++) {
+    const struct ibv_sge *sge = &wr->sg_list[i];
+    if (sge->length > 0 && !covers(vb_process_mr(sge->lkey), pd, sge)) copy->error = EACCES;
+    sum += sge->length;
   }
-  if (sum > UINT32_MAX) return EINVAL;
-  *bytes = (uint32_t)sum;
-  *copy = NULL;
-  if (sum == 0) return 0;
-  *copy = malloc(sum);
-  if (!*copy) return ENOMEM;
-  size_t at = 0;
-  for (int i = 0; i < n; at += sges[i].length, i++)
-    if (sges[i].length > 0)
-      memcpy(*copy + at, (const void *)(uintptr_t)sges[i].addr, sges[i].length);
+  if (copy->error == 0 && sum > UINT32_MAX) copy->error = EINVAL;
+  if (copy->error == 0) copy->bytes = (uint32_t)sum;
+}
+
+static void fill(struct vb_copy *copy, const struct ibv_send_wr *wr) {
+  if (copy->bytes == 0) return;
+  copy->data = malloc(copy->bytes);
+  if (!copy->data) {
+    copy->error = ENOMEM;
+    return;
+  }
+  uint8_t *at = copy->data;
+  for (int i = 0; i < wr->num_sge; at += wr->sg_list[i].length, i++)
+    if (wr->sg_list[i].length > 0)
+      memcpy(at, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+}
+
+/* The next of a list, from this one on, that has several pieces; NULL at the end. */
+static const struct ibv_send_wr *next_of(const struct vb_qp *qp, const struct ibv_send_wr *wr) {
+  while (wr && !vb_gather_is_needed(qp, wr))
+    wr = wr->next;
+  return wr;
+}
+
+int vb_gather(struct vb_copies *copies, struct vb_qp *qp, const struct ibv_send_wr *list) {
+  const struct ibv_send_wr *wr = next_of(qp, list);
+  *copies = (struct vb_copies){0};
+  for (; wr && copies->n < qp->cap.max_send_wr; wr = next_of(qp, wr->next))
+    copies->n++;
+  if (copies->n == 0) return 0;
+  copies->first = calloc(copies->n, sizeof *copies->first);
+  if (!copies->first) return ENOMEM;
+  vb_lock();
+  wr = next_of(qp, list);
+  for (uint32_t i = 0; i < copies->n; i++, wr = next_of(qp, wr->next))
+    check(&copies->first[i], qp->ibv.qp.pd, wr);
+  vb_unlock();
+  wr = next_of(qp, list);
+  for (uint32_t i = 0; i < copies->n; i++, wr = next_of(qp, wr->next))
+    fill(&copies->first[i], wr);
   return 0;
+}
+
+void vb_gather_end(struct vb_copies *copies) {
+  for (uint32_t i = copies->taken; i < copies->n; i++)
+    free(copies->first[i].data);
+  free(copies->first);
 }

@@ -1,13 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several pieces of memory, copied into one: the engine sends from one MR. Under the lock. */
+/* Several pieces of memory, copied into one: the engine sends from one MR. Large copies take long,
+   so they are made without the lock, before their list is posted. */
 #ifndef MRC_VERBS_GATHER_H
 #define MRC_VERBS_GATHER_H
 
 #include "verbs/objects.h"
 
-/* 0, and a copy that the caller frees: NULL if the pieces are empty. A positive errno: EACCES if
-   no MR of the PD covers a piece, EINVAL if they are too long together, ENOMEM. */
-int vb_gather(const struct ibv_pd *pd, const struct ibv_sge *sges, int n, uint8_t **copy,
-              uint32_t *bytes);
+/* Of a work request with several pieces of memory that are not inline. */
+struct vb_copy {
+  uint8_t *data; /* NULL: no bytes */
+  uint32_t bytes;
+  int error; /* a positive errno: EACCES if no MR of the PD covers a piece, EINVAL if they are too
+                long together, ENOMEM */
+};
+
+/* In the order of the list; no more than a QP can take. */
+struct vb_copies {
+  struct vb_copy *first;
+  uint32_t n;
+  uint32_t taken;
+};
+
+bool vb_gather_is_needed(const struct vb_qp *qp, const struct ibv_send_wr *wr);
+/* Without the lock. 0 or ENOMEM. */
+int vb_gather(struct vb_copies *copies, struct vb_qp *qp, const struct ibv_send_wr *list);
+/* Frees the copies that nobody has taken. */
+void vb_gather_end(struct vb_copies *copies);
 
 #endif

@@ -8,6 +8,7 @@
 #include "verbs/cq.h"
 #include "verbs/drive.h"
 #include "verbs/ibv_ops.h"
+#include "verbs/say.h"
 
 /* ---- CQs: the completion that start_poll and next_poll have taken ---- */
 
@@ -137,14 +138,15 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t n,
   struct vb_qp *ours = of_qp_ex(qp);
   struct ibv_send_wr *wr = newest(qp);
   if (!wr) return;
-  uint8_t *data = ours->list_inlined + (size_t)(ours->list_n - 1) * VB_INLINE_BYTES;
+  uint8_t *data = NULL; /* no byte fits */
+  if (ours->list_inlined) data = ours->list_inlined + (size_t)(ours->list_n - 1) * VB_INLINE_BYTES;
   size_t bytes = 0;
   for (size_t i = 0; i < n; i++) {
     if (parts[i].length > ours->cap.max_inline_data - bytes) {
       ours->list_error = EINVAL;
       return;
     }
-    memcpy(data + bytes, parts[i].addr, parts[i].length);
+    if (parts[i].length > 0) memcpy(data + bytes, parts[i].addr, parts[i].length);
     bytes += parts[i].length;
   }
   *wr->sg_list = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)data, .length = (uint32_t)bytes};
@@ -183,8 +185,12 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
   const uint64_t served = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
   const bool ex = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   const bool flags = attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags != 0;
+  const bool sends_others = ex && attr->send_ops_flags & ~served;
+  if (sends_others)
+    VB_SAY_ONCE(
+        "a QP for other work requests than WRITE and WRITE_IMM is refused: MRC has no others");
   if (attr->comp_mask & ~known || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || flags ||
-      (ex && attr->send_ops_flags & ~served)) {
+      sends_others) {
     errno = EOPNOTSUPP;
     return NULL;
   }

@@ -3,6 +3,7 @@
 
 #include "verbs/cq.h"
 #include "verbs/drive.h"
+#include "verbs/gather.h"
 #include "verbs/ibv_ops.h"
 #include "verbs/mr.h"
 #include "verbs/post.h"
@@ -41,11 +42,18 @@ int vb_ops_post_send(struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_sen
     if (bad) *bad = list;
     return EIO;
   }
+  struct vb_copies copies;
+  int error = vb_gather(&copies, ours, list);
+  if (error != 0) {
+    if (bad) *bad = list;
+    return error;
+  }
   vb_lock();
   const bool idle = ours->sq_ended == ours->sq_tail;
-  const int error = vb_post_send(ours, list, bad);
+  error = vb_post_send(ours, list, &copies, bad);
   if (ours->connected) vb_drive_posted(idle);
   vb_unlock();
+  vb_gather_end(&copies);
   return error;
 }
 

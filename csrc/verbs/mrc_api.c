@@ -11,6 +11,7 @@
 #include "verbs/export.h"
 #include "verbs/ibv_ops.h"
 #include "verbs/process.h"
+#include "verbs/qp.h"
 
 enum { MPR_UNIT = 128, MAX_MPR = 32, MAX_WIMM = 1024, MAX_HINTS = 65536 };
 
@@ -116,7 +117,8 @@ EXPORT struct mrc_api_cq *mrc_create_cq(struct mrc_api_context *context, int cqe
 }
 
 EXPORT int mrc_poll_cq(struct mrc_api_cq *cq, int n, struct ibv_wc *wcs) {
-  return cq && n >= 0 && wcs ? vb_poll_cq(cq_of(cq), n, wcs) : fail(EINVAL);
+  if (!cq || n < 0 || !wcs || vb_cq_of(cq_of(cq))->of_evs) return fail(EINVAL);
+  return vb_poll_cq(cq_of(cq), n, wcs);
 }
 
 EXPORT int mrc_req_notify_cq(struct mrc_api_cq *cq, int solicited_only) {
@@ -230,7 +232,8 @@ enum {
   KNOWN = BEFORE_RTR | MRC_API_QP_MAX_WIMM | MRC_API_QP_MPR | MRC_API_QP_TIMEOUT | MRC_API_QP_HINT |
       MRC_API_QP_RETRY | MRC_API_QP_CAP,
   MAX_TIMEOUT = 24,
-  MAX_RETRIES = 25
+  MAX_LINEAR = 7,
+  MAX_EXPONENTIAL = 25
 };
 
 static int check_api(const struct vb_qp *qp, const struct mrc_api_qp_attr *api, unsigned int mask) {
@@ -243,7 +246,9 @@ static int check_api(const struct vb_qp *qp, const struct mrc_api_qp_attr *api, 
   if (mask & MRC_API_QP_MAX_WIMM && api->max_wimm > MAX_WIMM) return EINVAL;
   if (mask & MRC_API_QP_MAX_WIMM_DEST && api->max_wimm_dest > MAX_WIMM) return EINVAL;
   if (mask & MRC_API_QP_TIMEOUT && api->timeout > MAX_TIMEOUT) return EINVAL;
-  if (mask & MRC_API_QP_RETRY && api->retry_exponential > MAX_RETRIES) return EINVAL;
+  if (mask & MRC_API_QP_RETRY &&
+      (api->retry_linear > MAX_LINEAR || api->retry_exponential > MAX_EXPONENTIAL))
+    return EINVAL;
   return 0;
 }
 
@@ -284,8 +289,10 @@ EXPORT int mrc_modify_qp(struct mrc_api_qp *qp, struct ibv_qp_attr *attr, int ma
   int error = check_api(ours, api, (unsigned int)api_mask);
   if (error == 0 && api_mask != 0) {
     copy_api(&ours->api, api, (unsigned int)api_mask);
+    ours->api_set |= (unsigned int)api_mask;
     if (api_mask & MRC_API_QP_HINT) set_hint(ours, api->hint);
     fill_connect(ours);
+    vb_qp_set_retries(ours);
   }
   vb_unlock();
   if (error == 0 && mask != 0) error = ibv_modify_qp(qp_of(qp), attr, mask & ~ignored);

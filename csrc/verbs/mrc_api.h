@@ -46,7 +46,7 @@ int mrc_destroy_qp_hint(struct mrc_api_qp_hint *hint);
 /* NULL and errno. */
 struct mrc_api_qp *mrc_create_qp(struct mrc_api_context *context, struct mrc_api_qp_init *init);
 /* `api_mask`: MRC_API_QP_*. What a responder promises and the profiles can be set up to RTR. Verbs'
-   timeouts and retries are ignored, and ports. */
+   timeouts and retries are ignored, and ports; MRC's own hold, from 16.8 ms on. */
 int mrc_modify_qp(struct mrc_api_qp *qp, struct ibv_qp_attr *attr, int mask,
                   struct mrc_api_qp_attr *api, int api_mask);
 /* Each of the three results may be NULL. */

@@ -226,8 +226,8 @@ EXPORT int mrc_ctl_modify_ev_profile(struct mrc_api_context *context, uint64_t i
   return result;
 }
 
-/* Copies what fits into the caller's arrays. */
-/* -1 and E2BIG: an array has too little room; the size that it needs is in `attr`. */
+/* Copies what fits into the caller's arrays. -1 and E2BIG: an array has too little room; the size
+   that it needs is in `attr`. */
 static int take_arrays(const struct evs_frame *reply, struct mrc_api_evs_attr *attr, int mask) {
   const uint32_t n = reply->head.n_entries;
   bool is_short = false;
@@ -253,7 +253,10 @@ static int take_arrays(const struct evs_frame *reply, struct mrc_api_evs_attr *a
 EXPORT int mrc_ctl_query_ev_profile(struct mrc_api_context *context, uint64_t id,
                                     struct mrc_api_evs_attr *attr, int mask) {
   if (!context || !attr || has_both(mask)) return fail(EINVAL);
-  const bool of_given = mask & MRC_API_EVS_OP && attr->op.op == MRC_API_EVS_QUERY_STATE;
+  const bool entries = mask & MRC_API_EVS_OP, fields = mask & MRC_API_EVS_FIELDS_OP;
+  if ((entries && attr->op.n_entries < 0) || (fields && attr->fields_op.n_fields < 0))
+    return fail(EINVAL);
+  const bool of_given = entries && attr->op.op == MRC_API_EVS_QUERY_STATE;
   const int error = of_given ? check_array(attr->op.entries, attr->op.n_entries, MAX_EVS) : 0;
   if (error != 0) return fail(error);
   struct evs_frame *frame = calloc(1, sizeof *frame);

@@ -31,6 +31,7 @@ struct vb_context {
   struct vb_context *next;
   struct vb_async *first; /* queue */
   struct vb_async *last;
+  uint32_t void_reads;        /* of its descriptor: the objects were destroyed meanwhile */
   struct verbs_context verbs; /* last but for nothing: programs see its end */
 };
 
@@ -49,6 +50,7 @@ struct vb_channel {
   struct ibv_comp_channel channel;
   struct vb_cq *first; /* CQs with events, in order */
   struct vb_cq *last;
+  uint32_t void_reads; /* of its descriptor: the CQs were destroyed meanwhile */
 };
 
 struct vb_cq {
@@ -62,6 +64,7 @@ struct vb_cq {
   uint32_t tail;
   uint32_t events;         /* told to the channel and not taken */
   uint32_t taken_events;   /* by the program, which acknowledges them */
+  uint32_t taken_async;    /* asynchronous ones, likewise */
   struct vb_cq *next_told; /* in the channel */
   bool armed;
   bool told; /* in the channel's queue */
@@ -137,6 +140,7 @@ struct vb_qp {
   bool last_wqe;
 
   struct mrc_api_qp_attr api; /* as the program has set them through MRC's C interface */
+  unsigned int api_set;       /* mask */
 
   /* The list that wr_start begins. */
   struct ibv_send_wr *list;

@@ -9,6 +9,23 @@
 #include "verbs/complete.h"
 #include "verbs/gather.h"
 #include "verbs/process.h"
+#include "verbs/say.h"
+
+static const char *name_of(const struct ibv_send_wr *wr) {
+  switch (wr->opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_SEND_WITH_INV:
+      return "SEND";
+    case IBV_WR_RDMA_READ:
+      return "READ";
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return "ATOMIC";
+    default:
+      return "of another kind";
+  }
+}
 
 static int opcode_of(const struct ibv_send_wr *wr, enum mrc_wr_opcode *opcode) {
   switch (wr->opcode) {
@@ -19,6 +36,7 @@ static int opcode_of(const struct ibv_send_wr *wr, enum mrc_wr_opcode *opcode) {
       *opcode = MRC_WR_WRITE_IMM;
       return 0;
     default:
+      VB_SAY_ONCE("work request %s is refused: MRC has only WRITE and WRITE_IMM", name_of(wr));
       return EOPNOTSUPP;
   }
 }
@@ -26,12 +44,13 @@ static int opcode_of(const struct ibv_send_wr *wr, enum mrc_wr_opcode *opcode) {
 /* Copies inline data: a program may reuse its memory at once. */
 static int copy_inline(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr *wr,
                        struct mrc_wr *to) {
-  uint8_t *data = qp->inlined + (size_t)(place % qp->sq_size) * VB_INLINE_BYTES;
+  uint8_t *data = NULL; /* no byte fits */
+  if (qp->inlined) data = qp->inlined + (size_t)(place % qp->sq_size) * VB_INLINE_BYTES;
   uint32_t bytes = 0;
   for (int i = 0; i < wr->num_sge; i++) {
     const struct ibv_sge *sge = &wr->sg_list[i];
     if (sge->length > qp->cap.max_inline_data - bytes) return EINVAL;
-    memcpy(data + bytes, (const void *)(uintptr_t)sge->addr, sge->length);
+    if (sge->length > 0) memcpy(data + bytes, (const void *)(uintptr_t)sge->addr, sge->length);
     bytes += sge->length;
   }
   to->local = (uint64_t)(uintptr_t)data;
@@ -42,7 +61,7 @@ static int copy_inline(struct vb_qp *qp, uint32_t place, const struct ibv_send_w
 
 /* EACCES: a piece of several is not registered; the engine finds out about a single one. */
 static int set_memory(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr *wr,
-                      struct mrc_wr *to, uint8_t **gathered) {
+                      struct mrc_wr *to, struct vb_copies *copies, uint8_t **gathered) {
   if ((uint32_t)wr->num_sge > qp->cap.max_send_sge) return EINVAL;
   if (wr->send_flags & IBV_SEND_INLINE) return copy_inline(qp, place, wr, to);
   if (wr->num_sge == 1) {
@@ -51,10 +70,13 @@ static int set_memory(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr
     to->bytes = wr->sg_list->length;
     return 0;
   }
-  const int error = vb_gather(qp->ibv.qp.pd, wr->sg_list, wr->num_sge, gathered, &to->bytes);
-  to->local = (uint64_t)(uintptr_t)*gathered;
+  if (wr->num_sge == 0) return 0;
+  const struct vb_copy *copy = &copies->first[copies->taken++];
+  *gathered = copy->data;
+  to->local = (uint64_t)(uintptr_t)copy->data;
   to->lkey = vb_process.own_key;
-  return error;
+  to->bytes = copy->bytes;
+  return copy->error;
 }
 
 static void give(struct vb_qp *qp, const struct mrc_wr *wr) {
@@ -64,7 +86,7 @@ static void give(struct vb_qp *qp, const struct mrc_wr *wr) {
                                   .wr = *wr});
 }
 
-static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr) {
+static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr, struct vb_copies *copies) {
   if (qp->sq_tail - qp->sq_head >= qp->cap.max_send_wr) return ENOMEM;
   const uint32_t place = qp->sq_tail;
   enum mrc_wr_opcode opcode;
@@ -75,7 +97,7 @@ static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr) {
                       .rkey = wr->wr.rdma.rkey,
                       .opcode = (uint8_t)opcode};
   uint8_t *gathered = NULL;
-  error = set_memory(qp, place, wr, &to, &gathered);
+  error = set_memory(qp, place, wr, &to, copies, &gathered);
   const bool refused = error == EACCES;
   if (error != 0 && !refused) return error;
   if (opcode == MRC_WR_WRITE_IMM) to.imm = ntohl(wr->imm_data);
@@ -98,12 +120,13 @@ static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr) {
   return 0;
 }
 
-int vb_post_send(struct vb_qp *qp, struct ibv_send_wr *list, struct ibv_send_wr **bad) {
+int vb_post_send(struct vb_qp *qp, struct ibv_send_wr *list, struct vb_copies *copies,
+                 struct ibv_send_wr **bad) {
   const enum ibv_qp_state state = qp->ibv.qp.state;
   int error = state == IBV_QPS_RTS || state == IBV_QPS_ERR ? 0 : EINVAL;
   struct ibv_send_wr *wr = list;
   for (; wr && error == 0; wr = wr->next) {
-    error = post_one(qp, wr);
+    error = post_one(qp, wr, copies);
     if (error != 0) break;
   }
   if (error != 0 && bad) *bad = wr;

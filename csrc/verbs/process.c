@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
 #include "verbs/process.h"
 
-#include <sched.h>
+#include <sys/uio.h>
 #include <time.h>
 
 struct vb_process vb_process = {.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -66,6 +67,12 @@ void vb_process_remove_mr(struct vb_mr *mr) {
   while (*place != mr)
     place = &(*place)->next;
   *place = mr->next;
+}
+
+bool vb_take_back(int fd) {
+  uint64_t taken;
+  const struct iovec to = {.iov_base = &taken, .iov_len = sizeof taken};
+  return preadv2(fd, &to, 1, -1, RWF_NOWAIT) == sizeof taken;
 }
 
 void vb_submit(const struct mrc_command *command) {

@@ -84,6 +84,10 @@ static inline uint64_t vb_post_cookie(uint32_t qpn, uint32_t place) {
 /* The path MTU of the smallest plane, as verbs can say it. */
 enum ibv_mtu vb_process_mtu(void);
 
+/* Takes one event back from an eventfd that counts them. False: another thread has just read it and
+   waits for the lock. */
+bool vb_take_back(int fd);
+
 /* Queues a command for the engine; makes room by running it. */
 void vb_submit(const struct mrc_command *command);
 

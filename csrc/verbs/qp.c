@@ -41,8 +41,14 @@ static uint32_t take_number(void) {
 
 static int check_cap(const struct ibv_qp_init_attr *attr) {
   const struct ibv_qp_cap *cap = &attr->cap;
-  if (attr->qp_type != IBV_QPT_RC || attr->srq) return EOPNOTSUPP;
+  if (attr->qp_type != IBV_QPT_RC) {
+    VB_SAY_ONCE("a QP of type %d is refused: QPs of MRC are of type RC (%d)", attr->qp_type,
+                IBV_QPT_RC);
+    return EOPNOTSUPP;
+  }
+  if (attr->srq) return EOPNOTSUPP; /* not ours */
   if (!attr->send_cq || !attr->recv_cq) return EINVAL;
+  if (vb_cq_of(attr->send_cq)->of_evs || vb_cq_of(attr->recv_cq)->of_evs) return EINVAL;
   if (cap->max_send_wr > VB_MAX_SEND_WR || cap->max_recv_wr > VB_MAX_SEND_WR) return EINVAL;
   if (cap->max_send_sge > VB_MAX_SGE || cap->max_recv_sge > VB_MAX_SGE) return EINVAL;
   return cap->max_inline_data > VB_INLINE_BYTES ? EINVAL : 0;
@@ -159,7 +165,42 @@ void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *note, uint3
   qp->note = malloc(note_bytes ? note_bytes : 1);
   qp->note_bytes = qp->note ? note_bytes : 0;
   if (qp->note) memcpy(qp->note, note, note_bytes);
+  vb_qp_set_retries(qp);
   vb_post_waiting(qp);
+}
+
+/* Of the agent: the timeout is 67 ms, 7 times, then it doubles 6 times. With n times, a QP fails
+   after 67 ms * (6 + 2^(n + 1)). */
+enum { TIMEOUT = 16, SHORTEST_TIMEOUT = 14, LINEAR = 7, EXPONENTIAL = 6, MOST_EXPONENTIAL = 24 };
+
+/* A QP of verbs fails after retry_cnt + 1 timeouts of 4.096 us << timeout; a device may take four
+   times as long. Never sooner than the agent's: what is late in software is seldom dead. */
+static uint32_t exponential_of(const struct ibv_qp_attr *attr) {
+  const uint64_t most_ns = 4 * (attr->retry_cnt + 1ull) * (4096ull << (attr->timeout & 31));
+  uint32_t n = EXPONENTIAL;
+  while (n < MOST_EXPONENTIAL && (1024ull << TIMEOUT) * (6 + (4ull << n)) <= most_ns)
+    n++;
+  return n;
+}
+
+void vb_qp_set_retries(struct vb_qp *qp) {
+  const bool of_verbs = qp->attr_set & IBV_QP_TIMEOUT && qp->attr_set & IBV_QP_RETRY_CNT;
+  const bool of_api = qp->api_set & (MRC_API_QP_TIMEOUT | MRC_API_QP_RETRY);
+  if (!qp->connected || qp->failed || qp->leaving || !(of_verbs || of_api)) return;
+  struct mrc_command command = {.op = MRC_COMMAND_QP_SET_RETRIES,
+                                .cookie = VB_COOKIE_CALL,
+                                .qpn = qp->ibv.qp.qp_num,
+                                .value = TIMEOUT,
+                                .key = LINEAR,
+                                .access = EXPONENTIAL};
+  if (of_verbs && qp->attr.timeout > 0) command.access = exponential_of(&qp->attr);
+  if (qp->api_set & MRC_API_QP_TIMEOUT && qp->api.timeout > 0)
+    command.value = qp->api.timeout > SHORTEST_TIMEOUT ? qp->api.timeout : SHORTEST_TIMEOUT;
+  if (qp->api_set & MRC_API_QP_RETRY) {
+    command.key = qp->api.retry_linear;
+    command.access = qp->api.retry_exponential;
+  }
+  vb_submit(&command);
 }
 
 void vb_qp_failed(uint32_t qpn, const char *reason) {
@@ -228,6 +269,7 @@ static void reset(struct vb_qp *qp) {
   qp->attr = (struct ibv_qp_attr){0};
   qp->connect = (struct mrc_agent_connect){0};
   qp->api = (struct mrc_api_qp_attr){.hint = qp->api.hint};
+  qp->api_set = 0;
   if (qp->gone) vb_process.n_gone--;
   qp->wanted = qp->connecting = qp->connected = qp->failed = qp->gone = false;
 }
@@ -260,9 +302,19 @@ static const union ibv_gid *gid_at(int index) {
   return &vb_process.gids[index < vb_process.n_gids ? index : 0];
 }
 
+static bool is_own(const union ibv_gid *gid) {
+  for (int i = 0; i < vb_process.n_gids; i++)
+    if (memcmp(gid, &vb_process.gids[i], sizeof *gid) == 0) return true;
+  return false;
+}
+
 static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   const int required = IBV_QP_AV | IBV_QP_DEST_QPN;
   if ((mask & required) != required || !attr->ah_attr.is_global) return EINVAL;
+  if (attr->dest_qp_num == qp->ibv.qp.qp_num && is_own(&attr->ah_attr.grh.dgid)) {
+    VB_SAY_ONCE("a QP cannot be connected to itself");
+    return EOPNOTSUPP;
+  }
   struct mrc_agent_connect *connect = &qp->connect;
   *connect = (struct mrc_agent_connect){.qpn = qp->ibv.qp.qp_num,
                                         .dest_qpn = attr->dest_qp_num,
@@ -340,6 +392,7 @@ int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   if (!(qp->failed && to != IBV_QPS_RESET)) {
     remember(qp, attr, to == IBV_QPS_RESET ? 0 : mask);
     qp->ibv.qp.state = to;
+    vb_qp_set_retries(qp);
   }
   return 0;
 }

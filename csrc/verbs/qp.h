@@ -10,6 +10,8 @@
 struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 /* A positive errno. */
 int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask);
+/* Tells the engine how long to try, as the program has asked. */
+void vb_qp_set_retries(struct vb_qp *qp);
 void vb_qp_query(const struct vb_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init);
 /* Ends the QP for the program; the agent ends it in the engine. The caller frees it. */
 void vb_qp_leave(struct vb_qp *qp);

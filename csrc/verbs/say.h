@@ -3,7 +3,16 @@
 #ifndef MRC_VERBS_SAY_H
 #define MRC_VERBS_SAY_H
 
+#include <stdatomic.h>
+
 /* Prints "libmrc: " and a line; a process prints at most a few. */
 void vb_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The same, once in a process: programs may try again. */
+#define VB_SAY_ONCE(...)                                       \
+  do {                                                         \
+    static atomic_flag said = ATOMIC_FLAG_INIT;                \
+    if (!atomic_flag_test_and_set(&said)) vb_say(__VA_ARGS__); \
+  } while (0)
 
 #endif

@@ -17,9 +17,9 @@ import msgspec
 from mrc.agent import door
 from mrc.agent.control import Control
 from mrc.agent.door import Visitor
+from mrc.agent.formats import RefusedError
 from mrc.agent.listener import AgentListener
 from mrc.agent.numbers import Numbers
-from mrc.agent.profiles import RefusedError
 from mrc.agent.program import ATTACH_SECONDS, Program
 from mrc.agent.wanted import Wanted
 from mrc.aio.context import OOB_PORT

@@ -8,15 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from mrc.agent.ev_values import Ev, ev_of, names_of
+from mrc.agent.formats import Formats, RefusedError
 from mrc.agent.probing import Probe, Probing
-from mrc.agent.profiles import (
-    MAX_EVS,
-    CcProfiles,
-    EvProfiles,
-    Formats,
-    RefusedError,
-    ev_in,
-)
+from mrc.agent.profiles import MAX_EVS, CcProfiles, EvProfiles, ev_in
 from mrc.aio.end import End
 from mrc.aio.qp import QP
 from mrc.binding import steering

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from mrc.agent.ev_values import Ev, ev_of
-from mrc.agent.profiles import RefusedError
+from mrc.agent.formats import RefusedError
 from mrc.aio.qp import QP
 from mrc.errors import MrcError
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mrc.agent.ev_values import UNPOPULATED, Ev, GeneratedField, generated
+from mrc.agent.ev_values import UNPOPULATED, VALUE_BYTES, Ev, GeneratedField, generated
+from mrc.agent.formats import Formats, RefusedError, moved, state_number
 from mrc.binding.native import lib
 from mrc.config import CcParameters
 from mrc.control.profiles import (
@@ -18,7 +18,6 @@ from mrc.control.profiles import (
     CcSettings,
     EvProfile,
     EvSelection,
-    Profile,
     Profiles,
     ProfileState,
 )
@@ -26,139 +25,8 @@ from mrc.enums import CcKind
 
 ALGORITHM = "uet-1.0-nscc"
 MAX_EVS = 1024
-MAX_FORMATS = 64
 MAX_PROFILES = 1024
 _MILLION = 1e6
-_STATES = {
-    int(lib.MRC_API_INIT): ProfileState.INIT,
-    int(lib.MRC_API_OFFLINE): ProfileState.OFFLINE,
-    int(lib.MRC_API_ONLINE): ProfileState.ONLINE,
-}
-_NUMBERS = {state: number for number, state in _STATES.items()}
-
-
-class RefusedError(Exception):
-    """A call that fails: an errno, and a line for the program's user."""
-
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(reason)
-        self.number = number
-
-
-def state_number(state: ProfileState) -> int:
-    """A state as the C interface has it."""
-    return _NUMBERS[state]
-
-
-def moved(what: str, profile: Profile[Any] | Format, head: Any, modify: Callable[[], None]) -> None:
-    """Moves a profile as a call asks, and modifies it while it is OFFLINE.
-
-    If `modify` raises, the profile is again in its former state.
-    """
-    mask = int(head.mask)
-    asserted = mask & lib.MRC_API_PROFILE_CURRENT_STATE
-    if asserted and _STATES.get(int(head.current_state)) is not profile.state:
-        raise RefusedError(errno.EINVAL, f"{what}: is {profile.state.name}")
-    wanted = profile.state
-    if mask & lib.MRC_API_PROFILE_STATE:
-        if int(head.state) not in _STATES:
-            raise RefusedError(errno.EINVAL, f"{what}: {int(head.state)} is no state")
-        wanted = _STATES[int(head.state)]
-    with ExitStack() as undo:
-        if wanted is ProfileState.OFFLINE and profile.state is not wanted:
-            back = profile.to_init if profile.state is ProfileState.INIT else profile.to_online
-            profile.to_offline()
-            undo.callback(back)
-        modify()
-        if wanted is ProfileState.ONLINE and profile.state is not wanted:
-            profile.to_online()
-        elif wanted is ProfileState.INIT and profile.state is not wanted:
-            profile.to_init()
-        undo.pop_all()
-
-
-# ---- Formats ------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class Format:
-    """How EVs are written: the widths of their fields."""
-
-    state: ProfileState = ProfileState.INIT
-    mode: int = 0
-    bits: tuple[int, ...] = ()
-    vendor: bytes = bytes(128)
-    users: int = 0
-    """profiles of EVs"""
-
-    def to_offline(self) -> None:
-        self.state = ProfileState.OFFLINE
-
-    def to_online(self) -> None:
-        if not self.mode or not self.bits:
-            raise RefusedError(errno.EINVAL, "a format needs a mode and fields to be ONLINE")
-        self.state = ProfileState.ONLINE
-
-    def to_init(self) -> None:
-        if self.users:
-            raise RefusedError(errno.EBUSY, f"the format is used by {self.users} EV profiles")
-        if self.state is not ProfileState.OFFLINE:
-            raise RefusedError(errno.EINVAL, "a format moves to INIT from OFFLINE")
-        self.state = ProfileState.INIT
-
-
-class Formats:
-    """The formats of a host, by number."""
-
-    def __init__(self) -> None:
-        self._formats: dict[int, Format] = {}
-
-    def __getitem__(self, number: int) -> Format:
-        if number not in self._formats:
-            raise RefusedError(errno.EINVAL, f"EV format {number}: does not exist")
-        return self._formats[number]
-
-    def modify(self, head: Any) -> None:
-        """A call of mrc_ctl_modify_ev_fmt_profile."""
-        number = int(head.id)
-        found = replace(self._formats.get(number) or Format())
-        if number not in self._formats and len(self._formats) >= MAX_FORMATS:
-            raise RefusedError(errno.ENOMEM, f"there are {MAX_FORMATS} EV formats, the most")
-
-        def change() -> None:
-            mask = int(head.mask)
-            wanted = lib.MRC_API_FORMAT_MODE | lib.MRC_API_FORMAT_OP | lib.MRC_API_PROFILE_VENDOR
-            if mask & wanted and found.state is not ProfileState.OFFLINE:
-                raise RefusedError(errno.EINVAL, f"EV format {number}: is not OFFLINE")
-            if mask & lib.MRC_API_FORMAT_MODE:
-                found.mode = _format_mode(int(head.mode))
-            if mask & lib.MRC_API_FORMAT_OP:
-                found.bits = tuple(head.bits[0 : min(head.n_fields, 256)])
-            if mask & lib.MRC_API_PROFILE_VENDOR:
-                found.vendor = bytes(head.vendor)
-
-        moved(f"EV format {number}", found, head, change)
-        self._formats[number] = found
-        if found.state is ProfileState.INIT:
-            del self._formats[number]
-
-    def query(self, head: Any) -> dict[str, Any]:
-        """The fields of the answer."""
-        found = self[int(head.id)]
-        return {
-            "id": int(head.id), "state": state_number(found.state), "mode": found.mode,
-            "n_fields": len(found.bits), "bits": found.bits, "vendor": found.vendor,
-        }  # fmt: skip
-
-
-def _format_mode(mode: int) -> int:
-    if mode == lib.MRC_API_FORMAT_STEV:
-        text = "packets over UDP have no STEV: use an SRv6 or a UDP format"
-        raise RefusedError(errno.EOPNOTSUPP, text)
-    if mode not in (lib.MRC_API_FORMAT_SRV6, lib.MRC_API_FORMAT_UDP):
-        raise RefusedError(errno.EINVAL, f"{mode} is no mode of an EV format")
-    return mode
-
 
 # ---- EVs ----------------------------------------------------------------------------------------
 
@@ -290,6 +158,26 @@ class EvProfiles:
             )
         if mask & lib.MRC_API_PROFILE_VENDOR:
             evs.vendor = bytes(head.vendor)
+        self._check_fields(evs)
+
+    def _check_fields(self, evs: Evs) -> None:
+        """The fields of a profile are those of its format."""
+        if evs.format is None or not evs.fields:
+            return
+        widths = tuple(each.bits for each in evs.fields)
+        wanted = self._formats[evs.format].bits
+        if widths != wanted:
+            text = f"the fields have {widths} bits, those of EV format {evs.format} {wanted}"
+            raise RefusedError(errno.EINVAL, text)
+
+    def _check_ev(self, evs: Evs, ev: Ev) -> None:
+        """An EV has no bits beyond its format."""
+        if evs.format is None:
+            return
+        width = sum(self._formats[evs.format].bits)
+        if int.from_bytes(ev.value, "big") & (1 << 8 * VALUE_BYTES - width) - 1:
+            text = f"EV {ev} does not fit the {width} bits of EV format {evs.format}"
+            raise RefusedError(errno.EINVAL, text)
 
     def _replace(self, evs: Evs, entries: Sequence[Any]) -> None:
         if evs.profile.state is not ProfileState.OFFLINE:
@@ -299,6 +187,7 @@ class EvProfiles:
             old, new = ev_in(each.ev), ev_in(each.new_ev)
             if new != UNPOPULATED:
                 self._name_of(evs, new)
+                self._check_ev(evs, new)
             places = [i for i, ev in enumerate(replaced) if ev == old]
             if not places:
                 raise RefusedError(errno.ENOENT, f"the profile has no EV {old}")
@@ -328,6 +217,8 @@ class EvProfiles:
             evs.entries = self._generated(evs)
         if not evs.entries or UNPOPULATED in evs.entries:
             raise RefusedError(errno.EINVAL, "the profile has EVs that are not populated")
+        for ev in evs.entries:
+            self._check_ev(evs, ev)  # its format may have come later
         named = dict.fromkeys(self._name_of(evs, ev) for ev in evs.entries)
         self._select(evs, tuple(named))
 

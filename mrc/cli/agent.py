@@ -22,11 +22,10 @@ from mrc.results.agent import Profiles
 HELP = "serve programs written for MRC's C interface or for RDMA verbs"
 EXAMPLES = """\
 examples:
-  mrc agent                            serve your programs on this host
-  mrc agent --group rdma               and those of the group rdma
-  mrc agent --secret cluster.key       with hosts that have the same secret
-  mrc run -- ib_write_bw -d mrc0       start a program (and an agent if none runs)
-  mrc agent profiles                   the EV and CC profiles of the agent that runs
+  mrc agent --secret FILE               serve your programs, with hosts that have the same secret
+  mrc agent --secret FILE --group rdma  and those of the group rdma
+  mrc run -- ib_write_bw -d mrc0        start a program under the agent that runs
+  mrc agent profiles                    the EV and CC profiles of the agent that runs
 """
 
 

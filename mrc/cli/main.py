@@ -34,7 +34,7 @@ examples:
   mrc paths h1                         show the state and RTT of each path
   mrc perf h1                          measure goodput (mrc perf --server on h1)
   mrc top --local                      watch the endpoints on this machine
-  mrc run -- ib_write_bw -d mrc0 h1    run a program written for RDMA
+  mrc run --insecure -- ibv_devinfo    run a program written for RDMA
   mrc testbed up                       build two hosts and four planes here
   mrc demo                             send a file while one plane fails
   mrc doctor                           check whether mrc can run here

@@ -21,9 +21,9 @@ from mrc.errors import ConfigError
 HELP = "run a program written for MRC's C interface or for RDMA verbs"
 EXAMPLES = """\
 examples:
-  mrc run -- ib_write_bw -d mrc0       RDMA's usual test (its server)
-  mrc run -- ib_write_bw -d mrc0 h1    and its client
-  mrc run -- ibv_devinfo               the device that programs see
+  mrc run --insecure -- ibv_devinfo    the device that programs see
+  mrc run --secret FILE -- ib_write_bw -d mrc0       RDMA's usual test (its server)
+  mrc run --secret FILE -- ib_write_bw -d mrc0 h1    and its client
   eval "$(mrc run --env)"              for every program of this shell; start mrc agent first
   cc prog.c -L "$(mrc run --libdir)" -lmrc
 """

@@ -188,8 +188,10 @@ def _sealing() -> Finding:
 def _verbs() -> Finding:
     """The library for programs in C, and the device that they see."""
     built = (Path(__file__).resolve().parent.parent / "lib/libmrc.so.1").exists()
+    name = os.environ.get("MRC_AGENT") or "@mrc-agent"
     sockets = Path("/proc/net/unix").read_text()
-    agent = "an agent runs" if re.search(r"@mrc-agent$", sockets, re.MULTILINE) else "no agent runs"
+    runs = re.search(rf" {re.escape(name)}$", sockets, re.MULTILINE)
+    agent = "an agent runs" if runs else "no agent runs"
     needs = (
         State.LIMITED,
         "no mrc run: programs for RDMA verbs cannot use mrc",

@@ -243,6 +243,13 @@ int mrc_qp_set_mpr(mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_
   return qpn == 77 && mpr == 256 ? 0 : -EINVAL;
 }
 
+int mrc_qp_set_retries(mrc_engine *engine, uint32_t qpn, uint32_t timeout, uint32_t retry_linear,
+                       uint32_t retry_exp, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  return qpn == 77 && timeout == 16 && retry_linear == 7 && retry_exp == 6 ? 0 : -EINVAL;
+}
+
 int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
   (void)engine;
   info->qpn = qpn;

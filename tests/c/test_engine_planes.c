@@ -193,6 +193,36 @@ static void test_silence__of_one_path(void) {
   mrc_pair_destroy(p);
 }
 
+static int set_retries(struct mrc_pair *p, int end, uint32_t timeout, uint32_t linear,
+                       uint32_t exponential) {
+  const struct mrc_pair_end *e = p->ends[end];
+  mrc_engine *engine = p->hosts[e->host].engine;
+  return mrc_qp_set_retries(engine, e->qpn, timeout, linear, exponential, p->now_ns);
+}
+
+/* A QP that runs gets other patience. */
+static void test_retries__change_in_rts(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 64 * MTU, .timeout = 20, .retry_linear = 7);
+  CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 10 * MS));
+  CHECK_EQ(set_retries(p, end, 0, 3, 0), -EINVAL);
+  CHECK_EQ(set_retries(p, end, 25, 3, 0), -EINVAL);
+  CHECK_EQ(set_retries(p, end, 10, 8, 0), -EINVAL);
+  CHECK_EQ(set_retries(p, end, 10, 3, 26), -EINVAL);
+  CHECK_EQ(mrc_qp_set_retries(p->hosts[0].engine, 1, 10, 3, 0, p->now_ns), -ENOENT);
+  CHECK_EQ(set_retries(p, end, 10, 3, 0), 0); /* 3 times 1.05 ms, and once more */
+  for (int plane = 1; plane <= 2; plane++)
+    mrc_pair_silence(p, plane, true);
+  const uint64_t silent_ns = p->now_ns;
+  CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+  CHECK(mrc_pair_finish(p, SECOND));
+  CHECK(p->now_ns - silent_ns >= 3 * MS && p->now_ns - silent_ns <= 7 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).status, MRC_WC_RETRY_EXC_ERR);
+  CHECK_EQ(set_retries(p, end, 10, 3, 0), -EINVAL);
+  mrc_pair_destroy(p);
+}
+
 /* All planes silent: the QP fails after linear * T + (2 + 4 + ...) * T, and no later. */
 static void test_silence__of_all_planes_ends_the_qp(void) {
   static const struct {
@@ -483,7 +513,7 @@ CHECK_MAIN(RUN(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_one
            RUN(test_timeout__counts_from_the_last_progress), RUN(test_silence__of_two_of_four),
            RUN(test_silence__of_one_direction), RUN(test_silence__from_the_start),
            RUN(test_silence__of_one_path), RUN(test_silence__of_a_flapping_plane),
-           RUN(test_silence__of_all_planes_ends_the_qp),
+           RUN(test_silence__of_all_planes_ends_the_qp), RUN(test_retries__change_in_rts),
            RUN(test_silence__of_all_planes_for_a_while), RUN(test_refused__is_not_lost),
            RUN(test_transmit__one_burst_at_a_time), RUN(test_blocked__ports_wait_for_their_socket),
            RUN(test_blocked__one_port_for_long), RUN(test_error__of_the_kernel_suspends_the_plane),

@@ -456,6 +456,8 @@ static void command(uint8_t variant) {
       mrc_qp_destroy(engine, QPN + qp);
       break;
     default:
+      if (value & 128)
+        mrc_qp_set_retries(engine, QPN + qp, value % 32, value % 9, value % 27, now_ns);
       mrc_qp_set_mpr(engine, QPN + qp, value * 64u, now_ns);
   }
 }

@@ -4,8 +4,11 @@
 
 #include <arpa/inet.h>
 #include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
 
-enum { PIECES = 5, LARGE = 1 << 20, ROUNDS = 4 * PAIR_DEPTH };
+enum { PAGE = 4096, PIECES = 5, LARGE = 1 << 20, ROUNDS = 4 * PAIR_DEPTH };
 
 static struct ibv_context *context;
 static struct end a, b;
@@ -143,6 +146,55 @@ static void frees_its_copies(void) {
   passed("frees its copies");
 }
 
+/* ---- A copy that takes long ---- */
+
+static uint8_t *slow; /* three pages, of which the second one cannot be read yet */
+static struct ibv_mr *slow_mr;
+static int reached[2], allowed[2]; /* pipes */
+
+static void on_fault(int number) {
+  char byte = (char)number;
+  CHECK(write(reached[1], &byte, 1) == 1 && read(allowed[0], &byte, 1) == 1);
+  CHECK(mprotect(slow + PAGE, PAGE, PROT_READ) == 0);
+}
+
+static void *post_slow(void *unused) {
+  struct ibv_sge sges[] = {
+      {.addr = (uintptr_t)slow, .length = 2 * PAGE, .lkey = slow_mr->lkey},
+      {.addr = (uintptr_t)slow + 2 * PAGE, .length = 4, .lkey = slow_mr->lkey},
+  };
+  CHECK(post_wr(writing(sges, 2)) == 0);
+  return unused;
+}
+
+/* While a thread copies, other QPs go on. */
+static void delays_nobody(void) {
+  slow = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(slow != MAP_FAILED && pipe(reached) == 0 && pipe(allowed) == 0);
+  memcpy(slow, "slow", 4);
+  memcpy(slow + 2 * PAGE, "end", 4);
+  CHECK(mprotect(slow + PAGE, PAGE, PROT_NONE) == 0);
+  slow_mr = ibv_reg_mr(a.pd, slow, 3 * PAGE, 0);
+  struct end c = make_end(context, 64), d = make_end(context, 64);
+  const struct place at_c = place_of(&c), at_d = place_of(&d);
+  join(&c, &at_d);
+  join(&d, &at_c);
+  struct sigaction before, action = {.sa_handler = on_fault};
+  CHECK(slow_mr && sigaction(SIGSEGV, &action, &before) == 0);
+  pthread_t thread;
+  char byte;
+  CHECK(pthread_create(&thread, NULL, post_slow, NULL) == 0 && read(reached[0], &byte, 1) == 1);
+  write_text(&c, &at_d, "not delayed");
+  CHECK(strcmp((char *)d.memory, "not delayed") == 0);
+  CHECK(write(allowed[1], &byte, 1) == 1 && pthread_join(thread, NULL) == 0);
+  CHECK(sigaction(SIGSEGV, &before, NULL) == 0);
+  const struct ibv_wc wc = poll_one(a.cq);
+  CHECK(wc.status == IBV_WC_SUCCESS && wc.byte_len == 2 * PAGE + 4);
+  CHECK(strcmp((char *)b.memory, "slow") == 0 && strcmp((char *)b.memory + 2 * PAGE, "end") == 0);
+  memset(b.memory, 0, PAIR_BYTES);
+  passed("delays nobody");
+}
+
 static void extended(void) {
   struct ibv_qp_init_attr_ex init = {
       .send_cq = a.cq,
@@ -203,6 +255,7 @@ int main(void) {
   inlined();
   limits();
   frees_its_copies();
+  delays_nobody();
   extended();
   of_nobody((struct ibv_sge){.addr = (uintptr_t)&context, .length = 1, .lkey = ~0u});
   of_nobody((struct ibv_sge){.length = 2});

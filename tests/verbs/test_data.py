@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from printed import printed
-from verbs.building import LIBRARY
+from slowness import limit
+from verbs.building import LIBRARY, sanitized
 
 from .conftest import Agent
 
@@ -50,8 +52,52 @@ def test_gather__copies_what_several_pieces_of_memory_hold(agent: Agent, program
     assert (code, err) == (0, "")
     assert out.split("\n")[:-1] == [
         "before it is connected", "with an immediate", "inline", "limits", "frees its copies",
-        "extended", "memory of nobody",
+        "delays nobody", "extended", "memory of nobody",
     ]  # fmt: skip
+
+
+WRONG = [
+    "missing arguments", "strange counts", "wrong order", "refused kinds", "nothing inline",
+    "wrong CQs", "forgotten events", "acknowledged events", "closed device",
+]  # fmt: skip
+CROWD = ["one QP, one CQ", "events", "destroyed CQs", "256 QPs", "regions"]
+SAID = {
+    "wrong": """\
+libmrc: a QP cannot be connected to itself
+libmrc: work request READ is refused: MRC has only WRITE and WRITE_IMM
+libmrc: a QP of type 3 is refused: QPs of MRC are of type RC (2)
+libmrc: a QP for other work requests than WRITE and WRITE_IMM is refused: MRC has no others
+libmrc: a shared receive queue is refused: nothing that MRC receives needs one
+"""
+}
+
+
+@pytest.mark.parametrize(("name", "parts"), [("wrong", WRONG), ("crowd", CROWD)])
+def test_program(agent: Agent, programs: Path, name: str, parts: list[str]) -> None:
+    """Wrong arguments and orders; several threads and many objects."""
+    code, out, err = agent.output(programs / name, within=60)
+    assert (code, err) == (0, SAID.get(name, ""))
+    assert out.split("\n")[:-1] == parts
+
+
+@pytest.mark.parametrize("patience", ["short", pytest.param("long", marks=[pytest.mark.slow])])
+def test_stopped_peer__fails_a_qp_when_its_program_says(
+    agent: Agent, programs: Path, patience: str
+) -> None:
+    assert agent.output(programs / "stopped", patience) == (0, f"{patience}\n", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
+def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: str) -> None:
+    """Exits without clean-up are tested too: what is not freed is no error."""
+    folder = sanitized(tmp_path, sanitizer)
+    environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0"}
+    for name in ("data", "gather", "bad_luck", "wrong", "crowd"):
+        done = subprocess.run(
+            [folder / name], env=environment, capture_output=True, text=True, timeout=limit(90)
+        )
+        assert (done.returncode, done.stderr) == (0, SAID.get(name, "")), name
 
 
 def test_agent_killed__data_goes_on_and_the_next_agent_connects(

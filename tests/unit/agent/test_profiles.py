@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 
 from mrc.agent.ev_values import Ev
-from mrc.agent.profiles import (
-    CcProfiles,
-    EvProfiles,
-    Formats,
-    RefusedError,
-    config_of,
-    parameters_of,
-)
+from mrc.agent.formats import Formats, RefusedError
+from mrc.agent.profiles import CcProfiles, EvProfiles, config_of, parameters_of
 from mrc.binding.native import ffi, lib
 from mrc.control.profiles import (
     CcProfile,
@@ -48,16 +42,22 @@ def entry(old: Ev, new: Ev | None = None, state: int = 0, flags: int = 0) -> Any
     return ffi.new("struct mrc_api_ev_entry *", fields)
 
 
+def make_format(formats: Formats, number: int, *bits: int) -> None:
+    """An SRv6 format that is ONLINE."""
+    fields = {
+        "id": number, "mask": STATE | lib.MRC_API_FORMAT_MODE | lib.MRC_API_FORMAT_OP,
+        "state": lib.MRC_API_OFFLINE, "mode": lib.MRC_API_FORMAT_SRV6, "n_fields": len(bits),
+        "bits": bits,
+    }  # fmt: skip
+    formats.modify(ffi.new("struct mrc_agent_format *", fields))
+    online = {"id": number, "mask": STATE, "state": lib.MRC_API_ONLINE}
+    formats.modify(ffi.new("struct mrc_agent_format *", online))
+
+
 @pytest.fixture
 def formats() -> Formats:
     made = Formats()
-    fields = {
-        "id": 1, "mask": STATE | lib.MRC_API_FORMAT_MODE | lib.MRC_API_FORMAT_OP,
-        "state": lib.MRC_API_OFFLINE, "mode": lib.MRC_API_FORMAT_SRV6, "n_fields": 1, "bits": [8],
-    }  # fmt: skip
-    made.modify(ffi.new("struct mrc_agent_format *", fields))
-    online = {"id": 1, "mask": STATE, "state": lib.MRC_API_ONLINE}
-    made.modify(ffi.new("struct mrc_agent_format *", online))
+    make_format(made, 1, 8)
     return made
 
 
@@ -114,10 +114,13 @@ async def test_explicit__populates_each_place(profiles: EvProfiles) -> None:
     assert profiles[7].entries == [ALL[2]] * 2, "after an error nothing has changed"
 
 
-async def test_generated__selects_those_that_are_paths(profiles: EvProfiles) -> None:
+async def test_generated__selects_those_that_are_paths(
+    profiles: EvProfiles, formats: Formats
+) -> None:
+    make_format(formats, 2, 8, 248)
     fields = {"bits": 8, "initial": 0, "least": 0, "most": 1, "mask": 1}
     mask = STATE | MODE | lib.MRC_API_EVS_FORMAT | lib.MRC_API_EVS_FIELDS_OP
-    head = evs(id=7, mask=mask, state=lib.MRC_API_OFFLINE, mode=lib.MRC_API_EVS_GENERATED, format=1)
+    head = evs(id=7, mask=mask, state=lib.MRC_API_OFFLINE, mode=lib.MRC_API_EVS_GENERATED, format=2)
     wide = {"bits": 248, "initial": 0, "least": 0, "most": 0, "mask": 0}
     made = [ffi.new("struct mrc_api_ev_field *", each) for each in (fields, wide)]
     await profiles.modify(head, [], made)
@@ -194,6 +197,39 @@ async def test_profile__a_refused_call_changes_nothing(
     assert found.profile.state is ProfileState.ONLINE and found.profile.denied == ()
     assert (found.mode, found.format) == (lib.MRC_API_EVS_EXPLICIT, 1)
     assert formats[1].users == 1
+
+
+async def test_format__is_as_wide_as_its_evs(profiles: EvProfiles, formats: Formats) -> None:
+    """EVs that do not fit, fields of other widths, and formats wider than an EV are refused."""
+    make_format(formats, 2, 4, 3)
+    mask = STATE | MODE | lib.MRC_API_EVS_FORMAT | lib.MRC_API_EVS_COUNT
+    explicit = evs(
+        id=7, mask=mask, state=lib.MRC_API_OFFLINE, mode=lib.MRC_API_EVS_EXPLICIT, format=2, n_evs=1
+    )
+    await profiles.modify(explicit, [], [])
+    replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
+    new = [entry(Ev(0, bytes(32)), ALL[1])]  # its eighth bit is 1
+    assert "the 7 bits" in await refused(errno.EINVAL, profiles.modify(replace, new, []))
+    explicit.format = 1
+    await profiles.modify(explicit, [], [])
+    await profiles.modify(replace, new, [])
+    narrow = evs(id=7, mask=lib.MRC_API_EVS_FORMAT, format=2)
+    await profiles.modify(narrow, [], [])
+    assert "the 7 bits" in await refused(errno.EINVAL, move(profiles, lib.MRC_API_ONLINE))
+    fields = [ffi.new("struct mrc_api_ev_field *", {"bits": bits}) for bits in (3, 4)]
+    head = evs(id=7, mask=lib.MRC_API_EVS_FIELDS_OP)
+    assert "(4, 3)" in await refused(errno.EINVAL, profiles.modify(head, [], fields))
+    await profiles.modify(head, [], fields[::-1])
+    for bits in ((8, 0), (255, 2)):
+        with pytest.raises(RefusedError, match="up to 256"):
+            make_format(formats, 3, *bits)
+
+
+def test_format__in_use_keeps_its_fields(formats: Formats) -> None:
+    formats[1].users = 1
+    with pytest.raises(RefusedError) as raised:
+        make_format(formats, 1, 16)
+    assert raised.value.number == errno.EBUSY and formats[1].bits == (8,)
 
 
 def test_format__a_refused_call_changes_nothing(formats: Formats) -> None:

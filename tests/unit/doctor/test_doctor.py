@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 
@@ -10,6 +11,7 @@ import pytest
 from printed import printed
 from verbs.building import LIBRARY
 
+from mrc.agent import door
 from mrc.binding import native
 from mrc.cli.doctor import line, summary
 from mrc.cli.main import main
@@ -108,7 +110,21 @@ def test_examine__what_is_not_good_comes_with_consequence_and_remedy(
         assert found[name].consequence and found[name].remedy
 
 
-def test_verbs__is_one_of_the_findings() -> None:
+def found_of_verbs() -> Finding:
     (found,) = (each for each in host.examine() if each.name == "libmrc")
+    return found
+
+
+def test_verbs__is_one_of_the_findings() -> None:
+    found = found_of_verbs()
     assert found.state is (State.OK if LIBRARY.exists() else State.LIMITED)
     assert re.search("agent runs|not built", found.found)
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason="libmrc is not built")
+def test_verbs__names_the_agent_that_programs_would_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"@mrc-test-doctor-{os.getpid()}"
+    monkeypatch.setenv(door.ENVIRONMENT, name)
+    assert found_of_verbs().found == "device mrc0; no agent runs"
+    with door.listen(name):
+        assert found_of_verbs().found == "device mrc0; an agent runs"
