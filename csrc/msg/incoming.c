@@ -72,7 +72,7 @@ static struct mrc_msg_peer *read_stalled(struct mrc_msg *msg, uint32_t number) {
 }
 
 struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op) {
-  struct mrc_msg_entry *entry = mrc_msg_match_message(msg, &op->post);
+  struct mrc_msg_entry *entry = mrc_msg_match_message(msg, op);
   bool good = true;
   op->state = MRC_MSG_POSTED;
   if (entry == NULL) {
@@ -124,9 +124,10 @@ bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct m
     mrc_msg_say(msg, peer, op, MRC_MSG_EAGER);
     return true;
   }
+  mrc_msg_prepare(msg, op);
   struct mrc_msg_entry *request = mrc_msg_match_request(peer, op);
   op->state = MRC_MSG_WAITING;
-  mrc_list_append(&peer->waiting, &op->node);
+  mrc_msg_await(msg, op);
   mrc_msg_say(msg, peer, op, MRC_MSG_RTS);
   if (request == NULL) return mrc_msg_read(msg, peer); /* it may be in a frame that waits */
   const struct mrc_msg_record cts = request->record;
@@ -186,7 +187,7 @@ static enum verdict on_cts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
     op = mrc_msg_op_at(msg, record->other, peer->number, MRC_MSG_SEND);
     if (!is_waiting(op)) return WRONG;
   } else {
-    op = mrc_msg_match_send(peer, record);
+    op = mrc_msg_match_send(msg, peer, record);
     if (op == NULL) return keep_promise(msg, peer, record);
   }
   return taken_if(take_cts(msg, peer, op, record));

@@ -3,12 +3,31 @@
 
 #include <stdlib.h>
 
+/* The hash of a peer, space and tag. A peer chooses tags and spaces, but cannot tell which of them
+   share a chain. */
+static uint64_t hash_of(const struct mrc_msg *msg, uint32_t peer, uint32_t space, uint64_t tag) {
+  const uint64_t where = (uint64_t)peer << 32 | space;
+  return mrc_secret_hash(msg->secret.key, tag + where * msg->factor);
+}
+
+/* ---- operations ---- */
+
+void mrc_msg_prepare(const struct mrc_msg *msg, struct mrc_msg_op *op) {
+  op->hash = hash_of(msg, op->post.peer, op->post.space, op->post.tag);
+}
+
 static bool fits(const struct mrc_msg_post *receive, uint32_t peer, uint32_t space, uint64_t tag) {
-  return receive->space == space && (receive->peer == MRC_MSG_ANY || receive->peer == peer) &&
+  return receive->kind == MRC_MSG_RECV && receive->space == space &&
+         (receive->peer == MRC_MSG_ANY || receive->peer == peer) &&
          ((receive->tag ^ tag) & ~receive->ignore) == 0;
 }
 
-/* The oldest receive of a list that takes a message with this record; NULL if there is none. */
+/* Whether all that a receive takes has the same peer and tag. */
+static bool is_plain(const struct mrc_msg_post *receive) {
+  return receive->peer != MRC_MSG_ANY && receive->ignore == 0;
+}
+
+/* The oldest receive of a list or chain that takes a message with this record, or NULL. */
 static struct mrc_msg_op *oldest(const struct mrc_node *posted, uint32_t peer,
                                  const struct mrc_msg_record *record) {
   const bool eager = record->kind == MRC_MSG_EAGER;
@@ -23,15 +42,77 @@ static struct mrc_msg_op *oldest(const struct mrc_node *posted, uint32_t peer,
 
 struct mrc_msg_op *mrc_msg_match_receive(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                                          const struct mrc_msg_record *record) {
-  struct mrc_msg_op *own = oldest(&peer->posted, peer->number, record);
-  struct mrc_msg_op *any = oldest(&msg->posted, peer->number, record);
-  if (own == NULL || any == NULL) return own != NULL ? own : any;
-  return own->turn < any->turn ? own : any;
+  const uint32_t number = peer->number;
+  const uint64_t hash = hash_of(msg, number, record->space, record->tag);
+  struct mrc_msg_op *found[] = {
+      oldest(mrc_msg_chain(&msg->by_tag, hash), number, record),
+      oldest(&peer->posted, number, record),
+      oldest(&msg->posted, number, record),
+  };
+  struct mrc_msg_op *first = NULL;
+  for (size_t i = 0; i < sizeof found / sizeof found[0]; i++)
+    if (found[i] != NULL && (first == NULL || found[i]->turn < first->turn)) first = found[i];
+  return first;
 }
 
 void mrc_msg_await(struct mrc_msg *msg, struct mrc_msg_op *op) {
-  const bool any = op->post.peer == MRC_MSG_ANY;
-  mrc_list_append(any ? &msg->posted : &msg->peers[op->post.peer]->posted, &op->node);
+  const struct mrc_msg_post *post = &op->post;
+  struct mrc_node *list;
+  if (post->kind == MRC_MSG_SEND || is_plain(post))
+    list = mrc_msg_chain(&msg->by_tag, op->hash);
+  else
+    list = post->peer == MRC_MSG_ANY ? &msg->posted : &msg->peers[post->peer]->posted;
+  mrc_list_append(list, &op->node);
+}
+
+/* Whether a receive of a list could take what the exact one `op` asks for. */
+static bool could_take(const struct mrc_node *posted, const struct mrc_msg_op *op) {
+  for (struct mrc_node *node = posted->next; node != posted; node = node->next)
+    if (fits(&MRC_MSG_OP(node, node)->post, op->post.peer, op->post.space, op->post.tag))
+      return true;
+  return false;
+}
+
+bool mrc_msg_is_ambiguous(struct mrc_msg *msg, const struct mrc_msg_op *op) {
+  const struct mrc_msg_post *post = &op->post;
+  const struct mrc_node *chain = mrc_msg_chain(&msg->by_tag, op->hash);
+  /* Receives of this tag without a CTS are newer than those with one, so the newest one tells. */
+  for (struct mrc_node *node = chain->prev; node != chain; node = node->prev) {
+    const struct mrc_msg_op *older = MRC_MSG_OP(node, node);
+    if (older == op || !fits(&older->post, post->peer, post->space, post->tag)) continue;
+    if (older->state == MRC_MSG_POSTED) return true;
+    break;
+  }
+  return could_take(&msg->peers[post->peer]->posted, op) || could_take(&msg->posted, op);
+}
+
+struct mrc_msg_op *mrc_msg_match_send(struct mrc_msg *msg, const struct mrc_msg_peer *peer,
+                                      const struct mrc_msg_record *record) {
+  const uint64_t hash = hash_of(msg, peer->number, record->space, record->tag);
+  const struct mrc_node *chain = mrc_msg_chain(&msg->by_tag, hash);
+  for (struct mrc_node *node = chain->next; node != chain; node = node->next) {
+    struct mrc_msg_op *op = MRC_MSG_OP(node, node);
+    if (op->post.kind == MRC_MSG_SEND && op->peer == peer->number &&
+        op->post.space == record->space && op->post.tag == record->tag)
+      return op;
+  }
+  return NULL;
+}
+
+/* ---- what a peer has sent ---- */
+
+/* The oldest of an operation's space and tag: a CTS, or a message. */
+static struct mrc_msg_entry *oldest_for(const struct mrc_msg_peer *peer,
+                                        const struct mrc_msg_op *op, bool cts) {
+  const struct mrc_node *chain = mrc_msg_chain(&peer->by_tag, op->hash);
+  for (struct mrc_node *node = chain->next; node != chain; node = node->next) {
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(same, node);
+    const struct mrc_msg_record *record = &entry->record;
+    if ((record->kind == MRC_MSG_CTS) == cts && record->space == op->post.space &&
+        record->tag == op->post.tag)
+      return entry;
+  }
+  return NULL;
 }
 
 static struct mrc_msg_entry *oldest_of_all(struct mrc_msg *msg, const struct mrc_msg_post *post) {
@@ -42,9 +123,12 @@ static struct mrc_msg_entry *oldest_of_all(struct mrc_msg *msg, const struct mrc
   return NULL;
 }
 
-struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mrc_msg_post *post) {
+struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mrc_msg_op *op) {
+  const struct mrc_msg_post *post = &op->post;
   if (post->peer == MRC_MSG_ANY) return oldest_of_all(msg, post);
-  const struct mrc_node *messages = &msg->peers[post->peer]->unexpected;
+  const struct mrc_msg_peer *peer = msg->peers[post->peer];
+  if (is_plain(post)) return oldest_for(peer, op, false);
+  const struct mrc_node *messages = &peer->unexpected;
   for (struct mrc_node *node = messages->next; node != messages; node = node->next) {
     struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node, node);
     if (fits(post, entry->peer, entry->record.space, entry->record.tag)) return entry;
@@ -52,37 +136,9 @@ struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mr
   return NULL;
 }
 
-/* Whether a receive of the list, without a CTS, could take what the exact one `op` asks for. */
-static bool could_take(const struct mrc_node *posted, const struct mrc_msg_op *op) {
-  for (struct mrc_node *node = posted->next; node != posted; node = node->next) {
-    const struct mrc_msg_op *older = MRC_MSG_OP(node, node);
-    if (older != op && older->state == MRC_MSG_POSTED &&
-        fits(&older->post, op->post.peer, op->post.space, op->post.tag))
-      return true;
-  }
-  return false;
-}
-
-bool mrc_msg_is_ambiguous(struct mrc_msg *msg, const struct mrc_msg_op *op) {
-  return could_take(&msg->peers[op->post.peer]->posted, op) || could_take(&msg->posted, op);
-}
-
-struct mrc_msg_op *mrc_msg_match_send(struct mrc_msg_peer *peer,
-                                      const struct mrc_msg_record *record) {
-  for (struct mrc_node *node = peer->waiting.next; node != &peer->waiting; node = node->next) {
-    struct mrc_msg_op *op = MRC_MSG_OP(node, node);
-    if (op->post.space == record->space && op->post.tag == record->tag) return op;
-  }
-  return NULL;
-}
-
-struct mrc_msg_entry *mrc_msg_match_request(struct mrc_msg_peer *peer,
+struct mrc_msg_entry *mrc_msg_match_request(const struct mrc_msg_peer *peer,
                                             const struct mrc_msg_op *op) {
-  for (struct mrc_node *node = peer->requests.next; node != &peer->requests; node = node->next) {
-    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node, node);
-    if (entry->record.space == op->post.space && entry->record.tag == op->post.tag) return entry;
-  }
-  return NULL;
+  return oldest_for(peer, op, true);
 }
 
 static size_t bytes_of(const struct mrc_msg_record *record) {
@@ -119,6 +175,8 @@ bool mrc_msg_keep(struct mrc_msg *msg, struct mrc_msg_peer *peer,
     memcpy(entry->bytes, bytes, record->bytes);
   else
     mrc_list_append(chain_of(msg, peer, record->kind, record->id), &entry->named);
+  const uint64_t hash = hash_of(msg, peer->number, record->space, record->tag);
+  mrc_list_append(mrc_msg_chain(&peer->by_tag, hash), &entry->same);
   if (record->kind != MRC_MSG_CTS) mrc_list_append(&msg->unexpected, &entry->all);
   mrc_list_append(record->kind == MRC_MSG_CTS ? &peer->requests : &peer->unexpected, &entry->node);
   peer->heap += n;
@@ -132,6 +190,7 @@ void mrc_msg_drop(struct mrc_msg_peer *peer, struct mrc_msg_entry *entry) {
   mrc_node_leave(&entry->node);
   mrc_node_leave(&entry->all);
   mrc_node_leave(&entry->named);
+  mrc_node_leave(&entry->same);
   free(entry);
 }
 

@@ -5,19 +5,22 @@
 
 #include "msg/state.h"
 
+/* Before an operation is matched: sets its hash. */
+void mrc_msg_prepare(const struct mrc_msg *msg, struct mrc_msg_op *op);
 /* The oldest receive that takes a message with this record; NULL if there is none. */
 struct mrc_msg_op *mrc_msg_match_receive(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                                          const struct mrc_msg_record *record);
-/* A receive waits for its message. */
+/* A receive waits for its message, or a send for its CTS. */
 void mrc_msg_await(struct mrc_msg *msg, struct mrc_msg_op *op);
 /* The oldest message that this receive takes. */
-struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mrc_msg_post *post);
+struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mrc_msg_op *op);
 /* Whether an older receive without a CTS could take what this exact one asks for. */
 bool mrc_msg_is_ambiguous(struct mrc_msg *msg, const struct mrc_msg_op *op);
 /* The oldest send that waits for this CTS; the oldest CTS that waits for this send. */
-struct mrc_msg_op *mrc_msg_match_send(struct mrc_msg_peer *peer,
+struct mrc_msg_op *mrc_msg_match_send(struct mrc_msg *msg, const struct mrc_msg_peer *peer,
                                       const struct mrc_msg_record *record);
-struct mrc_msg_entry *mrc_msg_match_request(struct mrc_msg_peer *peer, const struct mrc_msg_op *op);
+struct mrc_msg_entry *mrc_msg_match_request(const struct mrc_msg_peer *peer,
+                                            const struct mrc_msg_op *op);
 
 /* Keeps what matches nothing. False: no memory, or over the peer's share. */
 bool mrc_msg_keep(struct mrc_msg *msg, struct mrc_msg_peer *peer,

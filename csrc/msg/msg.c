@@ -37,6 +37,7 @@ struct mrc_msg *mrc_msg_new(const struct mrc_msg_config *config) {
   msg->config = *config;
   bool good = set_defaults(&msg->config);
   msg->secret = (struct mrc_secret){.key = {config->seed[0], config->seed[1]}};
+  msg->factor = mrc_secret_next(&msg->secret) | 1;
   mrc_list_init(&msg->posted);
   mrc_list_init(&msg->unexpected);
   mrc_list_init(&msg->busy);
@@ -68,6 +69,7 @@ static void free_peer(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   free(peer->outbox);
   free(peer->answers);
   mrc_msg_chains_free(&peer->by_id);
+  mrc_msg_chains_free(&peer->by_tag);
   free(peer);
 }
 
@@ -77,7 +79,9 @@ static int allocate(const struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   peer->answers = calloc(MRC_MSG_MAX_OPERATIONS, sizeof *peer->answers);
   if (peer->inbox == NULL || peer->outbox == NULL || peer->answers == NULL) return -ENOMEM;
   memset(peer->inbox, 0, MRC_MSG_INBOX_BYTES);
-  return mrc_msg_chains_init(&peer->by_id, msg->config.heap_bytes / HEAP_BYTES_OF_CHAIN);
+  const uint32_t n = msg->config.heap_bytes / HEAP_BYTES_OF_CHAIN;
+  const int error = mrc_msg_chains_init(&peer->by_id, n);
+  return error != 0 ? error : mrc_msg_chains_init(&peer->by_tag, n);
 }
 
 static int register_boxes(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
@@ -96,7 +100,6 @@ static int make_peer(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_lim
   peer->qpn = qpn;
   peer->limits = *limits;
   mrc_list_init(&peer->out);
-  mrc_list_init(&peer->waiting);
   mrc_list_init(&peer->writing);
   mrc_list_init(&peer->operations);
   mrc_list_init(&peer->posted);
@@ -221,9 +224,10 @@ static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
   struct mrc_msg_peer *wrong = NULL;
   op->state = op->post.kind == MRC_MSG_SEND ? MRC_MSG_WAITING : MRC_MSG_POSTED;
   if (peer != NULL) mrc_msg_op_join(op, peer);
+  if (op->post.kind == MRC_MSG_RECV) mrc_msg_prepare(msg, op);
   const bool ended = peer != NULL && peer->error != 0;
   const bool came =
-      ended && op->post.kind == MRC_MSG_RECV && mrc_msg_match_message(msg, &op->post) != NULL;
+      ended && op->post.kind == MRC_MSG_RECV && mrc_msg_match_message(msg, op) != NULL;
   if (ended && !came) /* a message that arrived before is taken all the same */
     mrc_msg_finish(msg, op, peer->error);
   else if (op->post.kind == MRC_MSG_RECV)

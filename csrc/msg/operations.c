@@ -14,7 +14,9 @@ _Static_assert(MRC_MSG_MAX_OPERATIONS <= 1 << INDEX_BITS, "of an id");
 int mrc_msg_ops_init(struct mrc_msg *msg) {
   const uint32_t n = msg->config.max_operations;
   msg->ops = calloc(n, sizeof *msg->ops);
-  if (msg->ops == NULL || mrc_msg_chains_init(&msg->by_cookie, n) != 0) return -ENOMEM;
+  if (msg->ops == NULL || mrc_msg_chains_init(&msg->by_cookie, n) != 0 ||
+      mrc_msg_chains_init(&msg->by_tag, n) != 0)
+    return -ENOMEM;
   for (uint32_t i = 0; i < n; i++) {
     msg->ops[i].id = 1u << INDEX_BITS | i;
     msg->ops[i].theirs = i + 1 < n ? i + 1 : NO_OP;
@@ -24,6 +26,7 @@ int mrc_msg_ops_init(struct mrc_msg *msg) {
 
 void mrc_msg_ops_free(struct mrc_msg *msg) {
   mrc_msg_chains_free(&msg->by_cookie);
+  mrc_msg_chains_free(&msg->by_tag);
   free(msg->ops);
 }
 

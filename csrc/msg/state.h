@@ -32,12 +32,13 @@ enum mrc_msg_state {
 };
 
 struct mrc_msg_op {
-  struct mrc_node node;  /* in `posted`, or in `waiting` or `writing` of the peer */
+  struct mrc_node node;  /* in `by_tag` or `posted`, or in `writing` of the peer */
   struct mrc_node out;   /* in `out` of the peer: a record of it is to be sent */
   struct mrc_node owner; /* in `operations` of the peer, or of none */
   struct mrc_node named; /* in `by_cookie` of the module */
   struct mrc_msg_post post;
   uint64_t turn;    /* counts the posts of the module */
+  uint64_t hash;    /* of peer, space and tag; not of an eager send, which waits for nothing */
   uint64_t bytes;   /* of the message */
   uint64_t begun;   /* bytes for which writes were posted */
   uint64_t address; /* SEND: at the peer */
@@ -59,6 +60,7 @@ struct mrc_msg_entry {
   struct mrc_node node;  /* in `unexpected` or `requests` of the peer */
   struct mrc_node all;   /* message: in `unexpected` of the module */
   struct mrc_node named; /* RTS, CTS: in `by_id` of the peer */
+  struct mrc_node same;  /* in `by_tag` of the peer */
   struct mrc_msg_record record;
   uint32_t peer;
   uint8_t bytes[]; /* of an eager message */
@@ -97,13 +99,13 @@ struct mrc_msg_peer {
   size_t heap;          /* bytes of `requests` and of `unexpected` */
 
   struct mrc_node out;            /* operations with a record to send */
-  struct mrc_node waiting;        /* sends without a CTS, oldest first */
   struct mrc_node writing;        /* sends with a CTS, and bytes not yet posted */
   struct mrc_node operations;     /* all with this peer */
-  struct mrc_node posted;         /* receives from this peer without a message, oldest first */
+  struct mrc_node posted;         /* receives by mask, without a message, oldest first */
   struct mrc_node unexpected;     /* messages without a receive, oldest first */
   struct mrc_node requests;       /* CTSs without a send */
   struct mrc_msg_chains by_id;    /* these, and the RTSs in `unexpected` */
+  struct mrc_msg_chains by_tag;   /* all of both lists; each chain oldest first */
   struct mrc_msg_answer *answers; /* a ring of MRC_MSG_MAX_OPERATIONS */
   uint32_t answers_head, answers_n;
 };
@@ -112,11 +114,14 @@ struct mrc_msg {
   struct mrc_msg_config config;
   struct mrc_msg_counters counters;
   struct mrc_secret secret;
+  uint64_t factor; /* secret and odd: of the hash of a peer, space and tag */
   struct mrc_msg_op *ops;
   uint32_t free_op; /* head of the list of free entries, by `theirs` */
   uint32_t n_ops;
   uint64_t n_posts;
   struct mrc_msg_chains by_cookie; /* operations, by space and cookie */
+  struct mrc_msg_chains by_tag;    /* receives of one peer and tag without a message, and sends
+                                      without a CTS; each chain oldest first */
   struct mrc_msg_peer **peers;
   struct mrc_keymap by_qpn;
   struct mrc_node posted;     /* receives from any peer without a message, oldest first */

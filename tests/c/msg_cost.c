@@ -6,22 +6,41 @@
      msg_cost WITHDRAW N      the same for sends, N RTSs wait
      msg_cost receives N      the program posts receives from one peer, N RTSs of another wait
      msg_cost RTS N           a peer sends RTSs, N receives from another wait
+     msg_cost match-messages N, match-receives N, match-CTSs N, match-sends N
+                              messages arrive for the newest of N receives with different tags;
+                              receives are posted for the newest of N messages; CTSs arrive for the
+                              newest of N sends; sends are posted for the newest of N CTSs
+     msg_cost exact N         the program posts exact receives, N others of the same peer wait
 
    To count only the steps with callgrind, use --toggle-collect=measured. */
 #include "msg/msg.h"
 
 #include "msg_wire.h"
 
-enum { STEPS = 64, PER_FRAME = 128, FIRST_ID = 1 << 16, SPACE = 7 };
+enum {
+  STEPS = 64,
+  PER_FRAME = 160,
+  FIRST_ID = 1 << 16,
+  SPACE = 7,
+  LONG = 1 << 20,
+  HEAP_BYTES = 4 << 20
+};
 
-/* The next frame of the peer: n records of one kind, with ids from `first`. */
+static uint8_t memory[2 * LONG];
+
+/* The next frame of the peer: n records of one kind, with ids from `first`, which are their tags
+   too. */
 static void forge(struct wire_qp *qp, uint8_t kind, uint32_t first, uint32_t n) {
   const struct mrc_msg_peer *peer = wire[0].msg->peers[qp->number];
   uint8_t *frame = peer->inbox + peer->frames_in % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
   uint32_t bytes = MRC_MSG_FRAME_HEADER;
   memset(frame, 0, MRC_MSG_FRAME_HEADER);
   for (uint32_t i = 0; i < n; i++) {
-    const struct mrc_msg_record record = {.kind = kind, .bytes = 1 << 20, .id = first + i};
+    const struct mrc_msg_record record = {.kind = kind,
+                                          .space = SPACE,
+                                          .tag = first + i,
+                                          .bytes = kind == MRC_MSG_EAGER ? 0 : LONG,
+                                          .id = first + i};
     bytes += (uint32_t)mrc_msg_encode(&record, frame + bytes);
   }
   wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->frames_in), bytes);
@@ -34,19 +53,27 @@ static void forge_many(struct wire_qp *qp, uint8_t kind, uint32_t n) {
   }
 }
 
-static void receive(uint64_t cookie, uint32_t peer) {
-  const struct mrc_msg_post post = {
-      .cookie = cookie, .tag = cookie, .space = SPACE, .peer = peer, .kind = MRC_MSG_RECV};
+static void post(uint64_t cookie, uint32_t peer, uint64_t tag, enum mrc_msg_kind kind,
+                 uint64_t bytes) {
+  const struct mrc_msg_post post = {.cookie = cookie,
+                                    .address = (uintptr_t)memory,
+                                    .bytes = bytes,
+                                    .tag = tag,
+                                    .space = SPACE,
+                                    .peer = peer,
+                                    .kind = (uint8_t)kind,
+                                    .exact = bytes > 0};
   mrc_assert(wire_post(&wire[0], &post) == 1);
 }
 
 static void receive_many(uint32_t n) {
   for (uint64_t i = 0; i < n; i++)
-    receive(i, 0);
+    post(i, 0, FIRST_ID + i, MRC_MSG_RECV, 0);
 }
 
-/* Prepares, and returns whether the steps are what peer 1 has sent. */
+/* Prepares, and returns whether the steps are what a peer has sent. */
 static bool prepare(const char *what, struct wire_qp *qps, uint32_t n) {
+  const uint32_t newest = FIRST_ID + n - STEPS;
   if (strcmp(what, "CANCEL") == 0) {
     forge_many(&qps[1], MRC_MSG_CTS, n);
     forge(&qps[1], MRC_MSG_CANCEL, FIRST_ID + n, STEPS);
@@ -56,24 +83,43 @@ static bool prepare(const char *what, struct wire_qp *qps, uint32_t n) {
   } else if (strcmp(what, "RTS") == 0) {
     receive_many(n);
     forge(&qps[1], MRC_MSG_RTS, FIRST_ID, STEPS);
-  } else if (strcmp(what, "receives") == 0) {
-    forge_many(&qps[0], MRC_MSG_RTS, n);
-    return false;
-  } else {
+  } else if (strcmp(what, "match-messages") == 0) {
     receive_many(n);
+    forge(&qps[0], MRC_MSG_EAGER, newest, STEPS);
+  } else if (strcmp(what, "match-CTSs") == 0) {
+    for (uint32_t i = 0; i < n; i++)
+      post(i, 0, FIRST_ID + i, MRC_MSG_SEND, 2 * LONG);
+    forge(&qps[0], MRC_MSG_CTS, newest, STEPS);
+  } else {
+    if (strcmp(what, "receives") == 0 || strcmp(what, "match-receives") == 0)
+      forge_many(&qps[0], MRC_MSG_RTS, n);
+    else if (strcmp(what, "match-sends") == 0)
+      forge_many(&qps[0], MRC_MSG_CTS, n);
+    else
+      receive_many(n);
     return false;
   }
   return true;
 }
 
-__attribute__((noinline)) static void measured(const char *what, bool by_peer, uint64_t n) {
+static void step(const char *what, uint32_t n, uint32_t i) {
+  const uint32_t newest = FIRST_ID + n - 1 - i;
+  if (strcmp(what, "receives") == 0)
+    post(n + i, 1, newest, MRC_MSG_RECV, 0);
+  else if (strcmp(what, "match-receives") == 0)
+    post(n + i, 0, newest, MRC_MSG_RECV, 0);
+  else if (strcmp(what, "match-sends") == 0)
+    post(n + i, 0, newest, MRC_MSG_SEND, 2 * LONG);
+  else if (strcmp(what, "exact") == 0)
+    post(n + i, 0, FIRST_ID + n + i, MRC_MSG_RECV, LONG);
+  else
+    mrc_assert(mrc_msg_cancel(wire[0].msg, SPACE, n - 1 - i) == 0);
+}
+
+__attribute__((noinline)) static void measured(const char *what, bool by_peer, uint32_t n) {
   if (by_peer) wire_turn(&wire[0]);
-  for (uint64_t i = 0; !by_peer && i < STEPS; i++) {
-    if (strcmp(what, "receives") == 0)
-      receive(n + i, 1);
-    else
-      mrc_assert(mrc_msg_cancel(wire[0].msg, SPACE, n - 1 - i) == 0);
-  }
+  for (uint32_t i = 0; !by_peer && i < STEPS; i++)
+    step(what, n, i);
 }
 
 int main(int argc, char **argv) {
@@ -81,11 +127,13 @@ int main(int argc, char **argv) {
   const uint32_t n = (uint32_t)atoi(argv[2]);
   const struct mrc_msg_limits limits = {.sq_depth = 64, .max_wimm = 16};
   struct mrc_msg_inbox inbox;
-  wire_start(0, &(struct mrc_msg_config){0});
+  wire_start(0, &(struct mrc_msg_config){.heap_bytes = HEAP_BYTES});
   for (int i = 0; i < 2; i++)
     wire_open(0, &limits, &inbox);
   const bool by_peer = prepare(argv[1], wire[0].qps, n);
+  const int ended = wire[0].n_done;
   measured(argv[1], by_peer, n);
+  if (strncmp(argv[1], "match", 5) == 0) mrc_assert(wire[0].n_done == ended + STEPS);
   mrc_assert(mrc_msg_counters(wire[0].msg)->violations == 0);
   wire_stop();
   return 0;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instructions of a cancel do not depend on how many operations wait, and those of a peer not
-on what waits for another."""
+"""The instructions of an operation do not depend on how many others wait, of this peer or of
+another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ def instructions(tmp_path: Path, what: str, waiting: int) -> int:
     return int(total[1])
 
 
-@pytest.mark.parametrize("what", ["cancels", "CANCEL", "WITHDRAW", "receives", "RTS"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "cancels", "CANCEL", "WITHDRAW", "receives", "RTS",
+        "match-messages", "match-receives", "match-CTSs", "match-sends", "exact",
+    ],
+)  # fmt: skip
 def test_instructions__do_not_grow(tmp_path: Path, what: str) -> None:
     if not shutil.which("valgrind"):
         pytest.skip("valgrind is not installed: apt-get install valgrind")

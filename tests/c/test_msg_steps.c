@@ -157,6 +157,56 @@ static void test_matching__by_space_peer_tag_and_mask(void) {
   check_clean(2);
 }
 
+/* Tables of few chains, so that most chains hold several tags: each message still finds its
+   receive, whichever of them waits, in either order. */
+static void test_matching__in_chains_of_several_tags(void) {
+  enum { N = 12 };
+  for (int row = 0; row < 8; row++) {
+    const bool receives_first = row & 1, reverse = row >> 1 & 1, exact = row >> 2;
+    const uint64_t bytes = exact ? EAGER + 1 : 1;
+    CHECK_ROW((size_t)row);
+    start(2, &(struct mrc_msg_config){
+                 .eager_bytes = EAGER, .max_operations = N, .heap_bytes = 2 * MRC_MSG_SLOT_BYTES});
+    wire_join(0, 1, &limits);
+    for (uint64_t i = 0; i < N; i++)
+      receives_first ? receive(1, i, i, bytes, exact) : send(0, i, i, bytes);
+    wire_run();
+    for (uint64_t i = 0; i < N; i++) {
+      const uint64_t tag = reverse ? N - 1 - i : i;
+      receives_first ? send(0, tag, tag, bytes) : receive(1, tag, tag, bytes, exact);
+      wire_run();
+      const struct mrc_msg_done *done = wire_ended(&wire[1], tag);
+      CHECK(done != NULL && done->result == 0 && done->tag == tag && done->bytes == bytes);
+      CHECK(wire_ended(&wire[0], tag) != NULL);
+      CHECK_EQ(wire[1].n_done, (int)i + 1);
+    }
+    check_clean(2);
+  }
+}
+
+/* An exact receive asks for its message only if no older receive without a CTS could take it. */
+static void test_exact__behind_another_of_its_tag(void) {
+  enum { LONG = EAGER + 1 };
+  start_pair();
+  receive(1, 1, 5, LONG, true);
+  receive(1, 2, 5, LONG, true);
+  CHECK_EQ(wire[1].n_mrs, 2 + 2);
+  receive(1, 3, 5, LONG, false);
+  receive(1, 4, 5, LONG, true);
+  receive(1, 5, 6, LONG, true);
+  CHECK_EQ(wire[1].n_mrs, 2 + 3);
+  for (uint64_t i = 1; i <= 4; i++)
+    send(0, i, 5, LONG);
+  wire_run();
+  send(0, 5, 6, LONG);
+  wire_run();
+  for (int i = 0; i < 5; i++) {
+    CHECK_EQ(wire[1].done[i].cookie, i + 1);
+    CHECK_EQ(wire[1].done[i].result, 0);
+  }
+  check_clean(2);
+}
+
 /* ---- cancelling ---- */
 
 static void test_cancel__of_what_nobody_knows(void) {
@@ -243,5 +293,7 @@ static void test_cancel__crosses_the_message(void) {
 CHECK_MAIN(RUN(test_message__arrives), RUN(test_message__crosses_its_receive),
            RUN(test_message__that_is_asked_for_leaves_at_once),
            RUN(test_message__that_does_not_fit), RUN(test_message__longer_than_a_write_can_be),
-           RUN(test_matching__by_space_peer_tag_and_mask), RUN(test_cancel__of_what_nobody_knows),
+           RUN(test_matching__by_space_peer_tag_and_mask),
+           RUN(test_matching__in_chains_of_several_tags),
+           RUN(test_exact__behind_another_of_its_tag), RUN(test_cancel__of_what_nobody_knows),
            RUN(test_cancel__at_every_stage), RUN(test_cancel__crosses_the_message))
