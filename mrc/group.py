@@ -31,13 +31,16 @@ from mrc.errors import (
 from mrc.exchange.foreign import shown
 from mrc.messaging.session import LOST_TIMEOUTS, explain, paths_lost
 from mrc.tasks import cancelled
+from mrc.trust.security import secret_id
 
 logger = logging.getLogger("mrc.group")
 
 TOKEN_BYTES = 16
 _HEAD = struct.Struct(f"<{TOKEN_BYTES}sHB")
 MAX_HOST_BYTES = 128
-ADDRESS_BYTES = _HEAD.size + MAX_HOST_BYTES
+_SECRET_AT = _HEAD.size + MAX_HOST_BYTES
+_SECRET_BYTES = 8
+ADDRESS_BYTES = _SECRET_AT + _SECRET_BYTES
 BEAT_SPACE = 0xFFFFFFFF  # of the empty messages
 BEAT_SECONDS = 1.0
 _HOLDER = "holder"  # name of the tasks that keep a QP
@@ -53,13 +56,16 @@ class Address:
     """A configured peer, a name or an IP address."""
     port: int
     """TCP port of its exchange."""
+    secret: bytes = bytes(_SECRET_BYTES)
+    """Names its secret without telling it; zeros: it has none."""
 
     def pack(self) -> bytes:
         """ADDRESS_BYTES bytes; raises ArgumentError for a long host name."""
         host = self.host.encode()
         if len(host) > MAX_HOST_BYTES:
             raise ArgumentError(f"host: {self.host!r:.60} exceeds {MAX_HOST_BYTES} bytes")
-        return (_HEAD.pack(self.token, self.port, len(host)) + host).ljust(ADDRESS_BYTES, b"\0")
+        head = _HEAD.pack(self.token, self.port, len(host)) + host
+        return head.ljust(_SECRET_AT, b"\0") + self.secret
 
     @classmethod
     def unpack(cls, data: bytes) -> Address:
@@ -74,7 +80,7 @@ class Address:
             host = ""
         if not host.isprintable() or not host or not port or length > MAX_HOST_BYTES:
             raise ProtocolError(f"the address of a peer is wrong: host {shown(host)}, port {port}")
-        return cls(token, host, port)
+        return cls(token, host, port, data[_SECRET_AT:ADDRESS_BYTES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +123,15 @@ class Group:
         version: int,
         timeout: float = 30.0,
         beat_seconds: float = BEAT_SECONDS,
+        remedy: str = "give all processes the same secret, or none",
     ) -> None:
+        """`remedy` tells users what to do when secrets differ."""
         self._ctx = ctx
         self._private = {"group": name, "version": version}
         self._host = host
         self._timeout = timeout
         self._beat_seconds = beat_seconds
+        self._remedy = remedy
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._members: dict[bytes, asyncio.Future[Member]] = {}  # by token
         self._ending = asyncio.Event()
@@ -134,7 +143,7 @@ class Group:
         self._listener = await self._held.enter_async_context(
             self._ctx.listen(None, 0, private=self._private, admit=self._admit, messages=True)
         )
-        self.address = Address(self._token, self._host, self._listener.port)
+        self.address = Address(self._token, self._host, self._listener.port, _secret_of(self._ctx))
         self._start(self._accept())
         return self
 
@@ -152,6 +161,7 @@ class Group:
         """
         if peer.token == self._token:
             raise ArgumentError("peer: is the address of this process")
+        self._check_secret(peer)
         new = peer.token not in self._members
         found = self._future(peer.token)
         if new and self._token < peer.token:
@@ -163,6 +173,17 @@ class Group:
             raise ConnectError(
                 f"{peer.host} did not connect to this process within {self._timeout:g} s"
             ) from None
+
+    def _check_secret(self, peer: Address) -> None:
+        """Both processes can tell from their addresses, so neither waits for the other."""
+        if peer.secret == self.address.secret:
+            return
+        what = "has another secret than this process"
+        if not any(self.address.secret):
+            what = "has a secret and this process has none"
+        elif not any(peer.secret):
+            what = "has no secret and this process has one"
+        raise ConnectError(f"{peer.host} {what}: {self._remedy}")
 
     def _future(self, token: bytes) -> asyncio.Future[Member]:
         if token not in self._members:
@@ -240,6 +261,13 @@ class Group:
         with suppress(PeerGoneError, StateError):
             while True:
                 await self._beats.recv(bytearray(), qp)
+
+
+def _secret_of(ctx: Context) -> bytes:
+    security = ctx.config.security
+    if security is None or not security.secret:
+        return bytes(_SECRET_BYTES)
+    return bytes.fromhex(secret_id(security.secret))
 
 
 async def _end_of(member: Member) -> Ended:

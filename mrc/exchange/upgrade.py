@@ -15,7 +15,6 @@ Nothing else of the peer is read before it has proved itself. Messages are at mo
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import ssl
 from typing import Any
@@ -26,7 +25,7 @@ from mrc.trust import proofs, tls
 from mrc.trust.identity import Identity, fingerprint_of, is_signed, public_of
 from mrc.trust.known import KnownHosts, allowed
 from mrc.trust.proofs import Binding, Guess
-from mrc.trust.security import Security
+from mrc.trust.security import Security, secret_id
 
 WRONG_CODE = "the code is wrong: it was good for one guess; start mrc recv again for a new one"
 
@@ -55,7 +54,7 @@ class Guard:
         self.failed = asyncio.Event()
         """a peer has given a wrong code, and no other way is open"""
         self._identity: Identity | None = None
-        self._secrets = {_id_of(security.secret): security.secret} if security.secret else {}
+        self._secrets = {secret_id(security.secret): security.secret} if security.secret else {}
         authority = security.authority
         self.connects = tls.client(authority, check_hostname=not security.peer)
         self._listens: tls.Loaded | None = None
@@ -105,7 +104,7 @@ class Guard:
         """The key of a right code lets the further QPs of the same two processes in."""
         secret = hmac.digest(key, b"mrc session", "sha256")
         if len(self._secrets) < _MOST_SESSIONS:
-            self._secrets[_id_of(secret)] = secret
+            self._secrets[secret_id(secret)] = secret
 
     async def connect(self, channel: Channel) -> None:
         """Encrypts a connection that this side has opened, and proves both sides."""
@@ -124,11 +123,6 @@ class Guard:
         """Answers a peer's wish for TLS, and lets it prove itself."""
         await _accept(channel, self)
         channel.secured = True
-
-
-def _id_of(secret: bytes) -> str:
-    """Names a secret without telling it."""
-    return hashlib.sha256(b"mrc id" + secret).hexdigest()[:16]
 
 
 # ---- The connecting side ----------------------------------------------------------------------

@@ -23,7 +23,7 @@ from mrc.group import Address, Ended, Group, Member
 from mrc.observe.context import Context
 from mrc.tasks import cancelled
 from mrc.torch.calls import Shim
-from mrc.torch.hosts import config_of, name_of
+from mrc.torch.hosts import SECRET, config_of, name_of
 
 logger = logging.getLogger("mrc.torch")
 T = TypeVar("T")
@@ -80,7 +80,13 @@ class Transport:
         await self._context.__aenter__()
         try:
             self._shim.attach(self._context.message_functions())
-            self._group = Group(self._context, "torch", name_of(os.environ), version=VERSION)
+            self._group = Group(
+                self._context,
+                "torch",
+                name_of(os.environ),
+                version=VERSION,
+                remedy=f"set {SECRET} to the same file on all hosts, or on none",
+            )
             await self._group.__aenter__()
         except BaseException:
             await self._context.close()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,11 @@ def load_secret(path: Path) -> bytes:
         made = f"make one with: mrc key --secret {path}"
         raise ConfigError(f"{path}: has not {SECRET_BYTES} bytes; {made}")
     return content
+
+
+def secret_id(secret: bytes) -> str:
+    """Names a secret without telling it: 16 hexadecimal digits."""
+    return hashlib.sha256(b"mrc id" + secret).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

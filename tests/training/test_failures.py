@@ -98,21 +98,31 @@ def test_secret__seals_the_packets(bed: Testbed, job: Job, over_tcp: Steps, tmp_
     top = [sys.executable, "-m", "mrc", "top", "--local", "--json"]
     argv, environment = bed.host_command("h0", top)
     shown = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
-    (qp,) = json.loads(shown.stdout)["endpoints"][0]["qps"]
+    (ours,) = [
+        endpoint
+        for endpoint in json.loads(shown.stdout)["endpoints"]
+        if endpoint["pid"] == job.ranks[0].process.pid
+    ]
+    (qp,) = ours["qps"]
     assert qp["path_mtu_bytes"] == PLAIN_MTU - SEAL_BYTES
     steps = job.steps()
     assert (steps.losses, steps.weights) == (over_tcp.losses, over_tcp.weights)
 
 
 @pytest.mark.slow
-def test_secret__another_one_is_refused(bed: Testbed, job: Job, tmp_path: Path) -> None:
-    for rank in range(2):
-        job.start_rank(bed, rank, "waiting.py", MRC_SECRET=secret_file(tmp_path, f"{rank}", rank))
-    for rank in job.ranks:
+@pytest.mark.parametrize("other", ["another", "none"])
+def test_secret__of_another_rank_differs(
+    bed: Testbed, job: Job, tmp_path: Path, other: str
+) -> None:
+    """All ranks raise; each names the other and the variable."""
+    theirs = secret_file(tmp_path, "theirs", 2) if other == "another" else ""
+    job.start_rank(bed, 0, "waiting.py", MRC_SECRET=secret_file(tmp_path, "ours", 1))
+    job.start_rank(bed, 1, "waiting.py", MRC_SECRET=theirs)
+    for number, rank in enumerate(job.ranks):
         assert rank.process.wait(SECONDS) == 1
-    said = [line for rank in job.ranks for line in rank.errors if "cannot connect to rank" in line]
-    assert said, [rank.errors[-3:] for rank in job.ranks]
-    assert any("secret" in line for line in said), said
+        rank.end()
+        said = [line for line in rank.errors if f"cannot connect to rank {1 - number}" in line]
+        assert said and "secret" in said[-1] and "set MRC_SECRET to" in said[-1], rank.errors[-3:]
 
 
 def secret_file(folder: Path, name: str, byte: int) -> str:

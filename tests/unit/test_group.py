@@ -13,8 +13,9 @@ from endpoints import BUDGET_SECONDS, loopback_config
 
 from mrc import ArgumentError, ConnectError, Context, ProtocolError
 from mrc.group import ADDRESS_BYTES, Address, Group
+from mrc.trust.security import Security
 
-ADDRESS = Address(b"0123456789abcdef", "h1", 4791)
+ADDRESS = Address(b"0123456789abcdef", "h1", 4791, b"of 8 has")
 
 
 @pytest.fixture
@@ -90,6 +91,42 @@ async def test_member__another_version_is_refused() -> None:
         low, high = sorted((older, newer), key=lambda group: group.address.token)
         with pytest.raises(ConnectError, match="install the same mrc"):
             await low.member(high.address)
+
+
+@pytest.mark.parametrize(
+    ("secrets", "told"),
+    [
+        ((b"", b"1"), ("has a secret and this process has none", "has no secret and this process")),
+        ((b"1", b"2"), ("has another secret than this process",) * 2),
+    ],
+)
+async def test_member__with_another_secret(
+    secrets: tuple[bytes, bytes], told: tuple[str, str]
+) -> None:
+    """Both processes tell it at once, whichever of them would have connected."""
+    async with AsyncExitStack() as held:
+        groups = []
+        for secret in secrets:
+            security = Security(secret=secret * 32) if secret else None
+            context = await held.enter_async_context(Context(loopback_config(security=security)))
+            group = Group(context, "test", "127.0.0.1", version=1, remedy="set MRC_SECRET")
+            groups.append(await held.enter_async_context(group))
+        for one, other, text in zip(groups, reversed(groups), told, strict=True):
+            with pytest.raises(ConnectError, match=f"127.0.0.1 {text}.*: set MRC_SECRET"):
+                await one.member(other.address)
+
+
+async def test_member__with_the_same_secret() -> None:
+    config = loopback_config(security=Security(secret=b"1" * 32))
+    async with (
+        Context(config) as one,
+        Context(config) as two,
+        Group(one, "test", "127.0.0.1", version=1) as here,
+        Group(two, "test", "127.0.0.1", version=1) as there,
+    ):
+        assert b"1" * 8 not in here.address.pack()
+        found, _ = await asyncio.gather(here.member(there.address), there.member(here.address))
+        assert found.qp.peer_identity == "secret"
 
 
 async def test_member__that_closes_has_not_died(groups: list[Group]) -> None:
