@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from training.job import SECONDS, Job, Steps
+from training.job import SCRIPTS, SECONDS, Job, Steps, local_job
 
 from mrc.testbed.bed import Testbed
 
@@ -74,6 +75,48 @@ def paths_are_lost(job: Job, failed: float, others: dict[int, int]) -> None:
         assert f"rank {other}: all paths to h{other} are lost" in error["error"], error
         assert error["time"] - failed < LOST_SECONDS
         assert job.ranks[number].process.wait(SECONDS) == 1
+
+
+def test_failure__the_timeout_of_the_group() -> None:
+    """The ranks raise, and so does their next operation: the group is over."""
+    job = local_job("waiting.py", "5", transport="MRC")
+    for rank in job.ranks:
+        assert rank.process.wait(SECONDS) == 1
+        rank.end()
+        first, second = (line["error"] for line in rank.lines if "error" in line)
+        assert first == "mrc: timed out after 5000 ms: a receive did not complete"
+        assert second == "mrc: another operation of this group timed out, which ended the group"
+
+
+def test_failure__a_rank_ends_in_order() -> None:
+    zero, one, two = local_job("leaving.py", size=3, transport="MRC").ends()
+    for lines, received in ((zero, 1.0), (one, 0.0)):
+        assert "mrc: rank 2" in lines[0]["error"] and "closed the connection" in lines[0]["error"]
+        assert lines[1:] == [{"received": received}]
+    assert two == []
+
+
+def test_torchrun__restarts_a_job_of_which_a_rank_was_killed() -> None:
+    """Over Gloo's TCP, too, torch 2.13 needs the second variable to restart on one host."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += ["--nproc-per-node", "2", "--max-restarts", "1", str(SCRIPTS / "elastic.py")]
+    variables = {"GLOO_DEVICE_TRANSPORT": "MRC", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    done = subprocess.run(
+        torchrun, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+        timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "RuntimeError: mrc: rank 1: " in done.stderr
+    assert done.stdout.count('{"restarts": 1, "sum": 4.0}') == 2
+
+
+def test_import__another_version_of_torch_is_refused() -> None:
+    program = "import mrc.torch.abi as abi; abi.VERSIONS = ((9, 0), (9, 1)); import torch"
+    environment = {**os.environ, "GLOO_DEVICE_TRANSPORT": "MRC"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.search(r"TorchError: torch 2\.\S+: the mrc transport supports torch", done.stderr)
 
 
 @pytest.mark.slow

@@ -17,37 +17,13 @@ def told(name: str, *tensors: torch.Tensor) -> None:
 
 
 def main() -> None:
-    dist.init_process_group(sys.argv[1] if len(sys.argv) > 1 else "gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
+    # One store for both groups: a rank could still reach the store of the first one while it ends.
+    store, rank, size = next(dist.rendezvous("env://"))
     mine = torch.randn(300_000, generator=torch.Generator().manual_seed(rank))
-
-    for dtype in (torch.float32, torch.bfloat16, torch.int64):
-        for count in (0, 1, 1000, 300_000):
-            value = (mine[:count] * 100).to(dtype)
-            dist.all_reduce(value)
-            told(f"all_reduce {dtype} {count}", value)
-    strided = mine[:250_000].reshape(500, 500).t()
-    value = strided.contiguous()
-    dist.broadcast(value, 2)
-    told("broadcast", value)
-    gathered = [torch.empty_like(mine) for _ in range(size)]
-    dist.all_gather(gathered, mine)
-    told("all_gather", *gathered)
-    part = torch.empty(300_000 // size)
-    dist.reduce_scatter_tensor(part, mine.clone())
-    told("reduce_scatter", part)
-    out = torch.empty(300_000)
-    dist.all_to_all_single(out, mine)
-    told("all_to_all_single", out)
-    counts = [1000 * (rank + to + 1) for to in range(size)]
-    arrive = [1000 * (rank + come + 1) for come in range(size)]
-    out = torch.empty(sum(arrive))
-    dist.all_to_all_single(out, mine[: sum(counts)], arrive, counts)
-    told("all_to_all_single uneven", out)
-    objects = [None] * size
-    dist.all_gather_object(objects, {"rank": rank, "text": "x" * 5000 * rank})
-    assert [each["rank"] for each in objects] == list(range(size)), objects
-    assert all(len(each["text"]) == 5000 * each["rank"] for each in objects)
+    start("first", store, rank, size)
+    reductions(rank, size, mine)
+    exchanges(rank, size, mine)
+    objects(rank, size)
     sources(rank, size, mine)
     groups(rank, size, mine)
     if dist.get_backend() == "gloo":  # torch asks for this name
@@ -56,6 +32,73 @@ def main() -> None:
         again(rank, size)
     dist.barrier()
     dist.destroy_process_group()
+    start("second", store, rank, size)
+    dist.all_reduce(mine)
+    told("after the group was made again", mine)
+    dist.destroy_process_group()
+
+
+def start(name: str, store: dist.Store, rank: int, size: int) -> None:
+    backend = sys.argv[1] if len(sys.argv) > 1 else "gloo"
+    dist.init_process_group(
+        backend, store=dist.PrefixStore(name, store), rank=rank, world_size=size
+    )
+
+
+def reductions(rank: int, size: int, mine: torch.Tensor) -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        for count in (0, 1, 1000, 300_000):
+            value = (mine[:count] * 100).to(dtype)
+            dist.all_reduce(value)
+            told(f"all_reduce {dtype} {count}", value)
+    part = torch.empty(300_000 // size)
+    dist.reduce_scatter_tensor(part, mine.clone())
+    told("reduce_scatter", part)
+    value = mine.clone()
+    dist.reduce(value, 3)  # what is left in the other ranks is not defined
+    told("reduce", value if rank == 3 else mine)
+
+
+def exchanges(rank: int, size: int, mine: torch.Tensor) -> None:
+    strided = mine[:250_000].reshape(500, 500).t()
+    value = strided.contiguous()
+    dist.broadcast(value, 2)
+    told("broadcast", value)
+    gathered = [torch.empty_like(mine) for _ in range(size)]
+    dist.all_gather(gathered, mine)
+    told("all_gather", *gathered)
+    out = torch.empty(300_000)
+    dist.all_to_all_single(out, mine)
+    told("all_to_all_single", out)
+    counts = [1000 * (rank + to + 1) for to in range(size)]
+    arrive = [1000 * (rank + come + 1) for come in range(size)]
+    out = torch.empty(sum(arrive))
+    dist.all_to_all_single(out, mine[: sum(counts)], arrive, counts)
+    told("all_to_all_single uneven", out)
+    parts = [torch.empty(1000) for _ in range(size)] if rank == 1 else []
+    dist.gather(mine[:1000], parts or None, 1)
+    dist.scatter(out[:1000], parts or None, 1)
+    told("gather, scatter", *parts, out[:1000])
+
+
+def objects(rank: int, size: int) -> None:
+    """Pickled objects from all ranks, and from one."""
+    everyone = [None] * size
+    dist.all_gather_object(everyone, {"rank": rank, "text": "x" * 5000 * rank})
+    assert [each["rank"] for each in everyone] == list(range(size)), everyone
+    assert all(len(each["text"]) == 5000 * each["rank"] for each in everyone)
+    found = [{"rank": 2, "text": "y" * 9000} if rank == 2 else None]
+    dist.broadcast_object_list(found, 2)
+    assert found[0] == {"rank": 2, "text": "y" * 9000}
+    mine = [None]
+    dist.scatter_object_list(mine, [f"z{i}" * 3000 for i in range(size)] if rank == 0 else None, 0)
+    assert mine == [f"z{rank}" * 3000]
+    if rank == 0:
+        dist.send_object_list(["w" * 20_000, 0], 3)
+    if rank == 3:
+        both = [None, None]
+        dist.recv_object_list(both, 0)
+        assert both == ["w" * 20_000, 0]
 
 
 def sources(rank: int, size: int, mine: torch.Tensor) -> None:
@@ -71,6 +114,10 @@ def sources(rank: int, size: int, mine: torch.Tensor) -> None:
             seen[source] = value
         assert sorted(seen) == list(range(1, size)), seen
         told(f"any source {count}", *(seen[each] for each in sorted(seen)))
+    if rank == 0:
+        dist.send(torch.empty(0), 1)
+    if rank == 1:
+        assert dist.recv(torch.empty(0), 0) == 0
     # Both directions at once, and two messages of one tag in order.
     right, left = (rank + 1) % size, (rank - 1) % size
     first, second = torch.empty(50_000), torch.empty(50_000)

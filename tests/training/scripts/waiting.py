@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ranks, of which each waits for a message that the other never sends."""
+"""Two ranks, of which each waits for a message that the other never sends, for so many seconds."""
 
+import datetime
 import json
+import sys
 import time
 
 import torch
@@ -9,9 +11,18 @@ import torch.distributed as dist
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1800.0
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
     dist.barrier()
     print(json.dumps({"step": 0}), flush=True)
+    try:
+        wait()
+    finally:
+        if len(sys.argv) > 1:
+            wait()
+
+
+def wait() -> None:
     try:
         dist.recv(torch.empty(1), 1 - dist.get_rank())
     except RuntimeError as error:
