@@ -38,7 +38,7 @@ def begin(bed: Testbed, scenario: Scenario) -> None:
     for fault in scenario.faults:
         if lasts(scenario, fault):
             scheduled = _scheduled(bed.shape, fault)
-            bed.set_fault(scheduled.target, scheduled.fault)
+            bed.set_faults({scheduled.target: scheduled.fault})
 
 
 def let_happen(bed: Testbed, scenario: Scenario, start_ns: int) -> None:

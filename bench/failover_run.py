@@ -330,13 +330,18 @@ def let_happen(
 
 
 def _change(bed: Bed, events: list[Event], begins: bool, ready: Callable[[], None]) -> None:
-    """Begins faults one right after the other, ends one fault, or ends all faults."""
+    """Begins faults at once, ends one fault, or ends all faults."""
     if begins:
-        for number, event in enumerate(events):
-            target = parse_target(event.target, bed.testbed.shape)
-            mode = Mode.DOWN if event.mode == DOWN else Mode.SILENT
-            fault = Fault(mode, event.loss, rate_share=event.rate)
-            bed.testbed.set_fault(target, fault, ready if number == 0 else None)
+        modes = [Mode.DOWN if event.mode == DOWN else Mode.SILENT for event in events]
+        bed.testbed.set_faults(
+            {
+                parse_target(event.target, bed.testbed.shape): Fault(
+                    mode, event.loss, rate_share=event.rate
+                )
+                for event, mode in zip(events, modes, strict=True)
+            },
+            ready,
+        )
     else:
         bed.testbed.heal(events[0].target if len(events) == 1 else "all", ready)
 

@@ -8,7 +8,7 @@ import pwd
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -147,34 +147,37 @@ class Testbed:
             return self._remove()
 
     def fail(
-        self, target: str, mode: str = Mode.SILENT, loss: float | None = None, **impairment: Any
-    ) -> None:
-        """Inject a fault into a target. It replaces an earlier fault of the same target.
+        self, target: str | Sequence[str], mode: str = Mode.SILENT, loss: float | None = None,
+        **impairment: Any,
+    ) -> None:  # fmt: skip
+        """Inject a fault into a target, or into several at once. It replaces earlier faults of the
+        same targets.
 
         Silent: the switch drops a share of the packets, by default all, and every link stays up.
         Down: the switch's side of the links goes down. `impairment`: the fields of Fault from
         corrupt on; with one, the default loss is 0. All of these except the rate require an
         emulated fabric or a kernel with netem.
         """
-        where = self._target(target)
+        targets = [target] if isinstance(target, str) else target
         with as_argument_error():
             lost = (0.0 if impairment else 1.0) if loss is None else loss
-            self.set_fault(where, Fault(Mode(mode), lost, **impairment))
+            fault = Fault(Mode(mode), lost, **impairment)
+            self.set_faults({self._target(each): fault for each in targets})
 
-    def set_fault(self, target: Target, fault: Fault, ready: Ready | None = None) -> None:
-        """As `fail`, with a Fault. When everything is prepared, this calls `ready`, and the fault
-        takes effect when `ready` returns; None: at once.
+    def set_faults(self, wanted: Mapping[Target, Fault], ready: Ready | None = None) -> None:
+        """As `fail`, with Faults. When everything is prepared, this calls `ready`, and the faults
+        take effect when `ready` returns; None: at once.
 
         Raises ValueError for a fault that this fabric or kernel cannot inject.
         """
         with state.lock():
             now = self._state()
-            after = now.with_fault(str(target), fault)
+            after = now.with_faults({str(target): fault for target, fault in wanted.items()})
             faults.check(self.plan, self._by_target(after))
             # Saved first: `heal` can then end a fault whose injection was interrupted.
             state.save(self.name, after)
-            if now.faults.get(str(target)) == fault:  # injected again
-                now = now.without(str(target))
+            again = [str(each) for each in wanted if now.faults.get(str(each)) == wanted[each]]
+            now = now.without(*again)
             faults.change(self.plan, self._by_target(now), self._by_target(after), ready)
 
     def heal(self, target: str = "all", ready: Ready | None = None) -> list[str]:

@@ -186,4 +186,4 @@ def _carry_out(bed: Testbed, event: Event, due: float) -> None:
         bed.heal(str(event.target), ready)
         return
     with as_argument_error():
-        bed.set_fault(event.target, event.fault, ready)
+        bed.set_faults({event.target: event.fault}, ready)

@@ -13,7 +13,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -38,8 +38,8 @@ class State:
     faults: dict[str, Fault] = field(default_factory=dict)
     """target -> its fault"""
 
-    def with_fault(self, target: str, fault: Fault) -> Self:
-        return replace(self, faults={**self.faults, target: fault})
+    def with_faults(self, faults: Mapping[str, Fault]) -> Self:
+        return replace(self, faults={**self.faults, **faults})
 
     def without(self, *targets: str) -> Self:
         kept = {name: fault for name, fault in self.faults.items() if name not in targets}

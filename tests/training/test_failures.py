@@ -41,8 +41,7 @@ def test_failure__all_planes_are_silent(bed: Testbed, job: Job) -> None:
     job.start(bed, "ddp.py", "--steps", "3000", "--width", "256")
     job.until_step(10)
     failed = time.monotonic()
-    for plane in range(1, 5):
-        bed.fail(f"plane:{plane}")
+    bed.fail([f"plane:{plane}" for plane in range(1, 5)])
     paths_are_lost(job, failed, {0: 1, 1: 0})
 
 
@@ -52,8 +51,7 @@ def test_failure__all_planes_are_silent_while_all_wait(bed: Testbed, job: Job) -
     job.start(bed, "waiting.py")
     job.until_step(0)
     failed = time.monotonic()
-    for plane in range(1, 5):
-        bed.fail(f"plane:{plane}")
+    bed.fail([f"plane:{plane}" for plane in range(1, 5)])
     paths_are_lost(job, failed, {0: 1, 1: 0})
 
 

@@ -115,9 +115,10 @@ class FakeBed:
         self.shape = shape
         self.told: list[tuple[float, str, Fault | None]] = []
 
-    def set_fault(self, target: Target, fault: Fault, ready: Any = lambda: None) -> None:
+    def set_faults(self, wanted: dict[Target, Fault], ready: Any = lambda: None) -> None:
         ready()
-        self.told.append((time.monotonic(), str(target), fault))
+        now = time.monotonic()
+        self.told += [(now, str(target), fault) for target, fault in wanted.items()]
 
     def heal(self, target: str, ready: Any = lambda: None) -> None:
         ready()

@@ -61,7 +61,7 @@ def test_load__names_the_file_it_cannot_read(folder: Path, text: str) -> None:
 
 
 def test_with_fault__and_without_leave_the_rest() -> None:
-    first = State(SHAPE, up=True).with_fault("plane:1", Fault()).with_fault("plane:2", Fault())
+    first = State(SHAPE, up=True).with_faults({"plane:1": Fault(), "plane:2": Fault()})
     assert list(first.faults) == ["plane:1", "plane:2"]
     assert list(first.without("plane:1", "t1:1.0").faults) == ["plane:2"]
     assert first.without("plane:1").up
