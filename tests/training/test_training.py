@@ -39,7 +39,7 @@ def rides_out(steps: Steps, reference: Steps, planes_left: float) -> None:
 STAYS_IN_USE = pytest.mark.xfail(
     strict=False,
     reason="a plane that loses packets still answers, so it stays in use: nearly every message"
-    " waits for a retransmission, and a step takes up to twice as long",
+    " waits for a retransmission, and a step takes two to three times as long",
 )
 
 
