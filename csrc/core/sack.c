@@ -160,6 +160,15 @@ static const struct mrc_txslot *trigger_slot(const struct mrc_txwin *win,
   return ago == 0 || ago > win->mask + 1 ? NULL : mrc_txwin_slot(win, psn);
 }
 
+/* How long the SACK waited in the reverse direction, if it tells when it left. A longer round trip
+   could hold a wait that exceeds the range of the timestamps, and would spoil the shortest way. */
+static uint64_t waited_ns(struct mrc_qp *qp, const struct mrc_sack *sack,
+                          const struct mrc_meta *meta, uint64_t rtt_ns) {
+  if (sack->cc_type != MRC_CC_TYPE_TIMES || rtt_ns > (uint64_t)INT16_MAX << 10) return 0;
+  return mrc_reverse_queue_ns(&qp->planes[mrc_plane_of(meta->port)].reverse_queue,
+                              sack->sent_timestamp, meta->arrived_ns);
+}
+
 /* The triggering packet gives a round trip when it was sent only once. */
 static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const struct mrc_meta *meta,
                        struct mrc_cc_ack *ack) {
@@ -170,7 +179,9 @@ static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const str
   const bool old = meta->arrived_ns - slot->sent_ns > (uint64_t)INT16_MAX << 10;
   if (slot->state != MRC_TX_INFLIGHT && old) return;
   const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
-  if (rtt_ns != 0) mrc_acks_on_rtt(qp, slot->ev, rtt_ns, ack);
+  if (rtt_ns == 0) return;
+  mrc_acks_on_rtt(qp, slot->ev, rtt_ns, ack);
+  ack->reverse_ns = waited_ns(qp, sack, meta, rtt_ns);
 }
 
 /* When the packet that triggered the SACK left on this EV; 0: unknown. */
@@ -230,12 +241,7 @@ int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct
   if (reason != MRC_DROP_NONE) return mrc_drop(services, reason, qp->qpn, 0);
   mrc_count(services, MRC_COUNTER_RX_SACKS, 1);
   mrc_trace(services, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
-  uint64_t reverse_ns = 0;
-  if (sack->cc_type == MRC_CC_TYPE_TIMES)
-    reverse_ns = mrc_reverse_queue_ns(&qp->planes[mrc_plane_of(meta->port)].reverse_queue,
-                                      sack->sent_timestamp, meta->arrived_ns);
   struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),
-                           .reverse_ns = reverse_ns,
                            .ce = sack->m == MRC_M_SKIP_ONCE,
                            .restore_window = sack->restore_cwnd,
                            .penalty = sack->rcv_cwnd_pen};
