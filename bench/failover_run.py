@@ -332,16 +332,12 @@ def let_happen(
 def _change(bed: Bed, events: list[Event], begins: bool, ready: Callable[[], None]) -> None:
     """Begins faults at once, ends one fault, or ends all faults."""
     if begins:
-        modes = [Mode.DOWN if event.mode == DOWN else Mode.SILENT for event in events]
-        bed.testbed.set_faults(
-            {
-                parse_target(event.target, bed.testbed.shape): Fault(
-                    mode, event.loss, rate_share=event.rate
-                )
-                for event, mode in zip(events, modes, strict=True)
-            },
-            ready,
-        )
+        faults = {}
+        for event in events:
+            mode = Mode.DOWN if event.mode == DOWN else Mode.SILENT
+            target = parse_target(event.target, bed.testbed.shape)
+            faults[target] = Fault(mode, event.loss, rate_share=event.rate)
+        bed.testbed.set_faults(faults, ready)
     else:
         bed.testbed.heal(events[0].target if len(events) == 1 else "all", ready)
 

@@ -282,7 +282,7 @@ struct mrc_qp_attr {
   uint32_t dest_qpn;    /* 24 bits */
   uint32_t rq_psn;      /* first PSN of the peer, 24 bits */
   uint32_t integrity;   /* enum mrc_integrity, as agreed with the peer */
-  uint32_t sack_times;  /* 1: the peer wants to know when SACKs leave; see core/reverse_queue.h */
+  uint32_t sack_times;  /* 1: SACKs carry their send time, as the peer requests at connect */
   uint32_t dynamic_mpr; /* 1: both sides agreed that grants may change, see mrc_qp_set_mpr */
   /* to RTS */
   uint32_t sq_psn;   /* our first PSN, 24 bits */

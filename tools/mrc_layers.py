@@ -175,7 +175,7 @@ class CC_STATE(Packet):
 
 
 class CC_TIMES(Packet):
-    """As CC_STATE, with the time at which the SACK left."""
+    """As CC_STATE, with the send time of the SACK."""
 
     name = "CC_TIMES"
     fields_desc = [

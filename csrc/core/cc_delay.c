@@ -39,7 +39,8 @@ static uint64_t counted_ns(const struct mrc_cc_delay *state, uint64_t reverse_ns
   return mrc_min_u64(reverse_ns, 2 * bare_target_ns(state));
 }
 
-/* What the reverse queue adds to a target, unless the jitter is larger: it contains its swings. */
+/* What the reverse queue adds to a target. A larger jitter replaces it: changes of the reverse
+   queue are part of the jitter. */
 static uint64_t reverse_part_ns(const struct mrc_cc_delay *state) {
   return mrc_min_u64(state->reverse_ns, bare_target_ns(state));
 }
@@ -151,7 +152,7 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   const uint64_t since_bytes = state->queue_since_bytes;
   const uint64_t cut_bytes = since_bytes - mrc_min_u64(cc->cwnd_bytes, since_bytes);
   const bool tells = cut_bytes > since_bytes / 8 || cc->cwnd_bytes == cc->min_bytes;
-  /* Where the peer sends too, its window can keep the delay from falling: a drain tells nothing. */
+  /* Where the peer sends too, its window can keep the delay up: a drain would measure that. */
   const bool alone = state->reverse_ns < bare_target_ns(state) / 2;
   if (since_bytes != 0 && tells && due && alone && stays(state, delay_ns, cut_bytes)) {
     start_drain(cc, delay_ns);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long a SACK waited in queues on its way here, for SACKs that tell when they left. The clocks
-   of two hosts differ by an unknown time, which changes slowly. So a way back is compared with the
-   shortest one of the last seconds. */
+/* How long a SACK waited in queues on its way here, for SACKs that carry their send time. The
+   clocks of two hosts differ by an unknown time, which changes slowly. So a way back is compared
+   with the shortest one of the last seconds. */
 #ifndef MRC_CORE_REVERSE_QUEUE_H
 #define MRC_CORE_REVERSE_QUEUE_H
 

@@ -160,11 +160,11 @@ static const struct mrc_txslot *trigger_slot(const struct mrc_txwin *win,
   return ago == 0 || ago > win->mask + 1 ? NULL : mrc_txwin_slot(win, psn);
 }
 
-/* How long the SACK waited in the reverse direction, if it tells when it left. A longer round trip
-   could hold a wait that exceeds the range of the timestamps, and would spoil the shortest way. */
+/* How long the SACK waited in the reverse direction; 0 if it has no send time. In a long round trip
+   the wait could exceed the range of the timestamps, which would corrupt the shortest way back. */
 static uint64_t waited_ns(struct mrc_qp *qp, const struct mrc_sack *sack,
                           const struct mrc_meta *meta, uint64_t rtt_ns) {
-  if (sack->cc_type != MRC_CC_TYPE_TIMES || rtt_ns > (uint64_t)INT16_MAX << 10) return 0;
+  if (sack->cc_type != MRC_CC_TYPE_TIMES || rtt_ns > MRC_TIMESTAMP_MOST_NS) return 0;
   return mrc_reverse_queue_ns(&qp->planes[mrc_plane_of(meta->port)].reverse_queue,
                               sack->sent_timestamp, meta->arrived_ns);
 }
@@ -176,7 +176,7 @@ static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const str
   if (slot == NULL || slot->tries != 1 || slot->state == MRC_TX_LOST) return;
   mrc_assert(slot->ev < qp->evset.n);
   /* A SACK may repeat a trigger that is too old for the range of its timestamp. */
-  const bool old = meta->arrived_ns - slot->sent_ns > (uint64_t)INT16_MAX << 10;
+  const bool old = meta->arrived_ns - slot->sent_ns > MRC_TIMESTAMP_MOST_NS;
   if (slot->state != MRC_TX_INFLIGHT && old) return;
   const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
   if (rtt_ns == 0) return;

@@ -187,9 +187,9 @@ static int decode_data(const uint8_t *p, struct mrc_wire *wire) {
 
 static void encode_sack(const struct mrc_wire *wire, uint8_t *p) {
   const struct mrc_sack *sack = &wire->sack;
-  const bool tells_times = sack->cc_type == MRC_CC_TYPE_TIMES;
+  const bool has_send_time = sack->cc_type == MRC_CC_TYPE_TIMES;
   mrc_assert(sack->m <= MRC_M_ALWAYS_SKIP);
-  mrc_assert(tells_times || sack->cc_type == MRC_CC_TYPE_NSCC);
+  mrc_assert(has_send_time || sack->cc_type == MRC_CC_TYPE_NSCC);
   mrc_assert(sack->cc_fl <= 0x0F);
   mrc_assert(sack->ooo_count <= OOO_COUNT_MASK && sack->rcv_cwnd_pen <= PENALTY_MASK);
   p[SETH_BITS] = (uint8_t)(sack->m << 5 | (sack->pr ? SETH_PR : 0));
@@ -203,7 +203,7 @@ static void encode_sack(const struct mrc_wire *wire, uint8_t *p) {
   put_u16(p + SETH_SACK_OFFSET, (uint16_t)sack->sack_offset);
   put_u64(p + SETH_BITMAP, sack->bitmap);
   put_u16(p + CC_STATE_TX_TIMESTAMP, sack->tx_timestamp);
-  put_u16(p + CC_STATE_OOO_COUNT, tells_times ? sack->sent_timestamp : sack->ooo_count);
+  put_u16(p + CC_STATE_OOO_COUNT, has_send_time ? sack->sent_timestamp : sack->ooo_count);
   p[CC_STATE_PENALTY] = (uint8_t)(sack->restore_cwnd << 7 | sack->rcv_cwnd_pen);
   put_u24(p + CC_STATE_RCVD_BYTES, sack->rcvd_bytes);
 }
@@ -228,14 +228,14 @@ static int decode_sack(const uint8_t *p, struct mrc_wire *wire) {
       .rcvd_bytes = get_u24(p + CC_STATE_RCVD_BYTES),
   };
   const uint16_t count_or_time = get_u16(p + CC_STATE_OOO_COUNT);
-  const bool tells_times = wire->sack.cc_type == MRC_CC_TYPE_TIMES;
-  if (tells_times)
+  const bool has_send_time = wire->sack.cc_type == MRC_CC_TYPE_TIMES;
+  if (has_send_time)
     wire->sack.sent_timestamp = count_or_time;
   else
     wire->sack.ooo_count = count_or_time & OOO_COUNT_MASK;
   bool plain = p[TYPE_NH] == 0 && (p[SETH_BITS] & SETH_NH0) == 0;
-  bool known =
-      wire->sack.m <= MRC_M_ALWAYS_SKIP && (tells_times || wire->sack.cc_type == MRC_CC_TYPE_NSCC);
+  bool known = wire->sack.m <= MRC_M_ALWAYS_SKIP &&
+               (has_send_time || wire->sack.cc_type == MRC_CC_TYPE_NSCC);
   return plain && known ? 0 : MRC_DROP_FIELD;
 }
 

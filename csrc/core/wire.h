@@ -67,8 +67,8 @@ enum mrc_nack_reason {
 
 enum mrc_endpoint_op { MRC_ENDPOINT_PORT_STATUS = 0, MRC_ENDPOINT_EV_PROBE = 1 };
 
-/* What a SACK or NACK says of congestion. MRC_CC_TYPE_TIMES is our extension: when the SACK left
-   stands in place of ooo_count. It is sent only to a peer that asked for it at connect. */
+/* The layout of the CC_STATE. MRC_CC_TYPE_TIMES is our extension: the send time of the SACK
+   replaces ooo_count. A SACK has it only if the peer has requested it at connect. */
 enum mrc_cc_type { MRC_CC_TYPE_NSCC = 0, MRC_CC_TYPE_NACK = 2, MRC_CC_TYPE_TIMES = 15 };
 
 /* AETH syndromes: InfiniBand's codes; MRC's credit field is always 0x1F. */
@@ -175,6 +175,8 @@ struct mrc_wire_seal {
 
 /* The 16-bit timestamp of TSETH with tsr = 1: units of 1.024 us. */
 static inline uint16_t mrc_timestamp(uint64_t now_ns) { return (uint16_t)(now_ns >> 10); }
+/* Longer times between two timestamps are ambiguous. */
+#define MRC_TIMESTAMP_MOST_NS ((uint64_t)INT16_MAX << 10)
 
 static inline bool mrc_opcode_is_data(uint8_t opcode) {
   return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_WRITE_ONLY_IMM;

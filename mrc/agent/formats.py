@@ -138,7 +138,8 @@ class Formats:
 
 def _widths(bits: tuple[int, ...]) -> tuple[int, ...]:
     if 0 in bits or sum(bits) > 8 * VALUE_BYTES:
-        text = f"the fields have {sum(bits)} bits: an EV has up to {8 * VALUE_BYTES}, a field some"
+        most = 8 * VALUE_BYTES
+        text = f"fields of {bits} bits: each must have at least one, and an EV has up to {most}"
         raise RefusedError(errno.EINVAL, text)
     return bits
 

@@ -106,7 +106,7 @@ class Attributes:
     """The attributes of one side's QP, from the attribute table of the specification.
 
     Of the optional capabilities in this table, this version supports dynamic MPR. `sack_times` is
-    ours: this side wants SACKs that tell when they left.
+    ours: it requests SACKs that carry their send time.
     """
 
     qpn: Annotated[int, Meta(ge=3, le=0xFFFFFF)]

@@ -42,8 +42,9 @@ static void test_sack__a_mark_is_told_once(void) {
   mrc_pair_destroy(p);
 }
 
-/* A SACK tells when it left only to a peer that asked. Else it counts what came out of order. */
-static void test_sack__tells_when_it_left_where_asked(void) {
+/* A SACK carries its send time only if the peer requests it, else the count of packets out of
+ * order. */
+static void test_sack__its_send_time_on_request(void) {
   for (uint32_t asked = 0; asked <= 1; asked++) {
     CHECK_ROW(asked);
     struct mrc_pair *p = open_pair();
@@ -106,5 +107,5 @@ static void test_sack__of_one_port_in_one_burst(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_sack__a_mark_is_told_once), RUN(test_sack__tells_when_it_left_where_asked),
+CHECK_MAIN(RUN(test_sack__a_mark_is_told_once), RUN(test_sack__its_send_time_on_request),
            RUN(test_sack__its_wait_is_known), RUN(test_sack__of_one_port_in_one_burst))

@@ -22,7 +22,7 @@ struct mrc_pair_qp_config {
   uint32_t sq_psn;              /* of `from`; the peer's is its complement */
   uint32_t integrity;           /* enum mrc_integrity */
   uint32_t dynamic_mpr;         /* 1: the window may change */
-  uint32_t sack_times;          /* 1: SACKs tell when they left */
+  uint32_t sack_times;          /* 1: SACKs carry their send time */
   uint32_t domain;
   uint8_t timeout;      /* [10: 1.05 ms] */
   uint8_t retry_linear; /* no default */

@@ -61,8 +61,7 @@ def test_failure__a_host_is_cut_off(four: Testbed, job: Job) -> None:
     job.start(four, "ddp.py", "--steps", "3000", "--width", "256")
     job.until_step(10)
     failed = time.monotonic()
-    for plane in range(1, 5):
-        four.fail(f"link:h2.{plane}")
+    four.fail([f"link:h2.{plane}" for plane in range(1, 5)])
     paths_are_lost(job, failed, {0: 2, 1: 2, 3: 2})
 
 

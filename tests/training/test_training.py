@@ -31,7 +31,7 @@ def rides_out(steps: Steps, reference: Steps, planes_left: float) -> None:
     longest = max(steps.seconds[WARM_UP:])
     step = steps.seconds.index(longest)
     print(f"medians: {before * 1e3:.0f} ms before, {during * 1e3:.0f} ms = {during / before:.2f}")
-    print(f"longest step: {longest * 1e3:.0f} ms = {longest / before:.2f} medians, {step}")
+    print(f"longest step: {longest * 1e3:.0f} ms = {longest / before:.2f} medians, step {step}")
     assert during <= before * len(PLANES) / planes_left * 1.1
     assert longest <= LONGEST_STEP * before
 

@@ -10,11 +10,6 @@
 
 static struct ibv_context *context;
 
-static void passed(const char *what) {
-  puts(what);
-  fflush(stdout);
-}
-
 static void pair(struct end *a, struct end *b, struct place *to, int cqe) {
   *a = make_end(context, cqe);
   *b = make_end(context, 64);

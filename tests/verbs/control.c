@@ -22,11 +22,6 @@ static struct mrc_api_context *context;
 static struct mrc_api_ev evs[MOST];
 static int n_evs;
 
-static void passed(const char *what) {
-  puts(what);
-  fflush(stdout);
-}
-
 static void parse_evs(int n, char **words) {
   for (n_evs = 0; n_evs < n; n_evs++) {
     char *hex = strchr(words[n_evs], ':') + 1;

@@ -21,18 +21,11 @@ static struct ibv_context *context;
 static struct end a, b;
 static struct place to;
 
-static void passed(const char *what) {
-  puts(what);
-  fflush(stdout);
-}
-
 static void make_pair(int cqe) {
   a = make_end(context, cqe);
   b = make_end(context, cqe);
   to = place_of(&b);
-  const struct place from = place_of(&a);
-  join(&a, &to);
-  join(&b, &from);
+  join_both(&a, &b);
 }
 
 static void end_pair(void) {
@@ -142,9 +135,7 @@ static void sleep_and_wake(void) {
   b.qp = ibv_create_qp(b.pd, &init);
   CHECK(told && b.qp && ibv_req_notify_cq(told, 0) == 0);
   to = place_of(&b);
-  const struct place from = place_of(&a);
-  join(&a, &to);
-  join(&b, &from);
+  join_both(&a, &b);
   struct ibv_recv_wr *bad_receive, receive = {0};
   for (int i = 0; i < PAIR_DEPTH; i++)
     CHECK(ibv_post_recv(b.qp, &receive, &bad_receive) == 0);

@@ -21,6 +21,11 @@
     }                                                                           \
   } while (0)
 
+static inline void passed(const char *what) {
+  puts(what);
+  fflush(stdout);
+}
+
 enum { PAIR_BYTES = 1 << 16, PAIR_DEPTH = 16, PAIR_SGES = 16, PAIR_INLINE = 64 };
 
 struct end {
@@ -92,6 +97,12 @@ static inline void join(struct end *end, const struct place *to) {
   CHECK(ibv_modify_qp(end->qp, &attr,
                       IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                           IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+}
+
+static inline void join_both(struct end *a, struct end *b) {
+  const struct place at_a = place_of(a), at_b = place_of(b);
+  join(a, &at_b);
+  join(b, &at_a);
 }
 
 static inline int post(struct end *end, const struct place *to, uint64_t id, uint32_t lkey,

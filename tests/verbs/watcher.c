@@ -34,9 +34,8 @@ static void use(struct ibv_context *verbs, struct mrc_api_context *context) {
   struct end a = make_end(verbs, 64), b = make_end(verbs, 64);
   struct mrc_api_qp_attr api = {.ev_profile = PROFILE};
   CHECK(mrc_modify_qp((struct mrc_api_qp *)a.qp, NULL, 0, &api, MRC_API_QP_EV_PROFILE) == 0);
-  const struct place to = place_of(&b), from = place_of(&a);
-  join(&a, &to);
-  join(&b, &from);
+  const struct place to = place_of(&b);
+  join_both(&a, &b);
   write_text(&a, &to, "connected");
   printf("%u\n", a.qp->qp_num);
   fflush(stdout);

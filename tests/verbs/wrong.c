@@ -20,11 +20,6 @@ enum { PROFILE = 71, EVENTS = 3 };
 static struct ibv_context *verbs;
 static struct mrc_api_context *context;
 
-static void passed(const char *what) {
-  puts(what);
-  fflush(stdout);
-}
-
 static bool is_readable(int fd) {
   return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0) == 1;
 }
@@ -140,9 +135,7 @@ static void strange_counts(void) {
 /* Connects an end with a new one. */
 static struct end join_with_new(struct end *end) {
   struct end other = make_end(verbs, 64);
-  const struct place ours = place_of(end), theirs = place_of(&other);
-  join(end, &theirs);
-  join(&other, &ours);
+  join_both(end, &other);
   return other;
 }
 
@@ -344,8 +337,7 @@ static void closed_device(void) {
   struct ibv_context *other = open_first();
   struct end a = make_end(other, 64), b = make_end(verbs, 64);
   const struct place at_a = place_of(&a), at_b = place_of(&b);
-  join(&a, &at_b);
-  join(&b, &at_a);
+  join_both(&a, &b);
   write_text(&a, &at_b, "connected");
   CHECK(ibv_close_device(other) == 0);
   CHECK(post(&b, &at_a, 1, b.mr->lkey, ~at_a.rkey, "x") == 0);

@@ -68,12 +68,11 @@ async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
     assert target == data
 
 
-@pytest.mark.parametrize(("cc", "wants"), [(CcKind.DELAY, True), (CcKind.NSCC, False)])
-async def test_connect__the_delay_based_window_wants_the_times_of_sacks(
-    monkeypatch: pytest.MonkeyPatch, cc: CcKind, wants: bool
+@pytest.mark.parametrize(("cc", "requested"), [(CcKind.DELAY, True), (CcKind.NSCC, False)])
+async def test_connect__the_delay_based_window_requests_send_times(
+    monkeypatch: pytest.MonkeyPatch, cc: CcKind, requested: bool
 ) -> None:
-    """NSCC gets the SACKs of the specification. Both ends tell what they want, and do what they are
-    told."""
+    """NSCC gets the SACKs of the specification. Each end does what its peer requests."""
     told: list[bool] = []
     done: list[bool] = []
 
@@ -90,4 +89,4 @@ async def test_connect__the_delay_based_window_wants_the_times_of_sacks(
     async with connected_pair(cc=cc) as pair:
         data = pattern(500_000)
         assert await transfer(pair, data) == data
-    assert told == done == [wants, wants]
+    assert told == done == [requested, requested]
