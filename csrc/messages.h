@@ -9,20 +9,26 @@
 
 #define MRC_MSG_ANY 0xFFFFFFFF /* RECV: from any peer */
 
-enum mrc_msg_kind { MRC_MSG_SEND, MRC_MSG_RECV };
+enum mrc_msg_kind {
+  MRC_MSG_SEND,
+  MRC_MSG_RECV,
+  MRC_MSG_PEEK /* finds the message that such a RECV would take now, and leaves it there */
+};
 
 /* One operation. */
 struct mrc_msg_post {
   uint64_t cookie;  /* copied to its completion */
   uint64_t address; /* of memory that stays valid until the completion; ignored for 0 bytes */
   uint64_t bytes;   /* SEND: length. RECV: room */
-  uint64_t tag;
-  uint64_t ignore;     /* RECV: bits of the tag that do not count; 0: all count */
-  uint32_t space;      /* operations of different spaces never match */
-  uint32_t peer;       /* number of a peer; RECV: or MRC_MSG_ANY */
-  uint8_t kind;        /* enum mrc_msg_kind */
-  uint8_t exact;       /* RECV, one peer and tag: the sender sends exactly `bytes` */
-  uint8_t reserved[6]; /* 0 */
+  uint64_t tag;     /* RECV with `claim`: the cookie of its PEEK */
+  uint64_t ignore;  /* RECV, PEEK: bits of the tag that do not count; 0: all count */
+  uint32_t space;   /* operations of different spaces never match */
+  uint32_t peer;    /* number of a peer; RECV, PEEK: or MRC_MSG_ANY */
+  uint8_t kind;     /* enum mrc_msg_kind */
+  uint8_t exact;    /* RECV, one peer and tag: the sender sends exactly `bytes` */
+  uint8_t claim;    /* PEEK: no other receive takes the message. RECV: takes it, and no other */
+  uint8_t reserved; /* 0 */
+  uint32_t data;    /* SEND: the receiver gets it beside the message */
 };
 
 /* One operation that ended. */
@@ -36,9 +42,11 @@ struct mrc_msg_done {
   int32_t result; /* 0; -ECANCELED; -EMSGSIZE: no room for the message, or not the length that
                      `exact` promised; -EPROTO: the peer broke the protocol; -ECONNRESET,
                      -ETIMEDOUT: its QP failed; -ENOSPC: no memory region is left for now, here or
-                     at the peer */
+                     at the peer; -ENOMSG: PEEK has found none, or what was claimed has gone */
   uint8_t kind;   /* enum mrc_msg_kind */
   uint8_t reserved[3];
+  uint32_t data; /* of the message */
+  uint32_t reserved2;
 };
 
 /* Where a peer may write its frames. */
@@ -75,6 +83,8 @@ int mrc_ctx_msg_close_space(mrc_ctx *ctx, uint32_t space);
 int mrc_ctx_msg_post(mrc_ctx *ctx, const struct mrc_msg_post *posts, int n);
 /* Asks to cancel an operation, whose completion comes in any case. */
 int mrc_ctx_msg_cancel(mrc_ctx *ctx, uint32_t space, uint64_t cookie);
+/* Before the first space: bytes that each peer's messages without a receive may take. -EBUSY. */
+int mrc_ctx_msg_room(mrc_ctx *ctx, uint32_t bytes);
 /* Copies up to n completions of spaces without a sink and returns their number. Call it after
    mrc_ctx_poll. */
 int mrc_ctx_msg_poll(mrc_ctx *ctx, struct mrc_msg_done *done, int n);

@@ -25,7 +25,8 @@ BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
 # Source folders of each module, in csrc.
 CORE, SIM, EMU = ("core", "msg", "io"), ("core", "sim"), ("core", "sim", "emu")
-VERBS = ("core", "msg", "io", "verbs")
+VERBS = ("core", "msg", "io", "program", "verbs")
+OFI = ("core", "msg", "io", "program", "ofi")
 # Calls between the engine's modules are inlined: a sixth fewer instructions for a packet. Exported
 # functions would never be, because another library could replace them.
 FLAGS = ("-std=gnu11", "-O3", "-g", "-fvisibility=hidden", "-Wall", "-Wextra")
@@ -125,7 +126,7 @@ def describe(
 
 def builder() -> FFI:
     """The engine and its driver over sockets."""
-    declared = ["info.h", "mrc.h", "messages.h", "verbs/api_values.h", "verbs/agent.h"]
+    declared = ["info.h", "mrc.h", "messages.h", "program/api_values.h", "program/agent.h"]
     return describe("mrc._core", declared, CORE, ["-pthread"])
 
 
@@ -139,18 +140,28 @@ def emu_builder() -> FFI:
     return describe("mrc._emu", ["emu/emu.h"], EMU, ["-pthread"])
 
 
-def library() -> dict[str, Any] | None:
-    """The arguments of a setuptools.Extension for libmrc; None without rdma-core's headers."""
-    if not links("#include <infiniband/verbs.h>\nint main(void) { return 0; }\n"):
-        return None
+def libraries() -> dict[str, dict[str, Any]]:
+    """The libraries for C programs: file name, and arguments of a setuptools.Extension.
+
+    Those without their headers are left out: of rdma-core for libmrc, of libfabric for its provider.
+    """
+    found = {}
+    if links("#include <infiniband/verbs.h>\nint main(void) { return 0; }\n"):
+        found["libmrc.so.1"] = library("libmrc.so.1", VERBS, "csrc/verbs/libmrc.map")
+    if links("#include <rdma/providers/fi_prov.h>\nint main(void) { return 0; }\n"):
+        found["libmrc-fi.so"] = library("libmrc-fi.so", OFI, "csrc/ofi/libmrc-fi.map")
+    return found
+
+
+def library(name: str, folders: Sequence[str], exports: str) -> dict[str, Any]:
+    """The arguments of a setuptools.Extension for one library; `exports` says what it exports."""
     root = Path(__file__).resolve().parent.parent
     macros, crc_args = crc_library()
     lto = lto_flags()
-    exports = "csrc/verbs/libmrc.map"
-    named = [f"-Wl,--version-script={exports}", "-Wl,-soname,libmrc.so.1", "-Wl,-z,defs", LOCAL]
+    named = [f"-Wl,--version-script={exports}", f"-Wl,-soname,{name}", "-Wl,-z,defs", LOCAL]
     return {
-        "sources": sources(root, VERBS),
-        "depends": [*headers(root, VERBS), exports, "mrc/_ffi_build.py", "setup.py"],
+        "sources": sources(root, folders),
+        "depends": [*headers(root, folders), exports, "mrc/_ffi_build.py", "setup.py"],
         "include_dirs": ["csrc"],
         "define_macros": [*macros, *cipher_macros()],
         "extra_compile_args": [*compile_flags(os.environ), *lto],

@@ -227,7 +227,7 @@ class CommandOp(IntEnum):
 
 
 class AgentKind(IntEnum):
-    """Kind of a `struct mrc_agent_frame` (csrc/verbs/agent.h)."""
+    """Kind of a `struct mrc_agent_frame` (csrc/program/agent.h)."""
 
     ATTACH = 1
     OPENED = 2
@@ -236,6 +236,8 @@ class AgentKind(IntEnum):
     RELEASE = 5
     EVENT = 6
     REQUEST = 7
+    KNOCK = 8
+    ADMIT = 9
     REFUSED = 64
     OPEN = 65
     GRANTED = 66
@@ -246,10 +248,12 @@ class AgentKind(IntEnum):
     PORTS = 71
     ANSWER = 72
     EV_EVENT = 73
+    VISIT = 74
+    ADMITTED = 75
 
 
 class AgentFunction(IntEnum):
-    """What a program asks its agent (csrc/verbs/agent.h)."""
+    """What a program asks its agent (csrc/program/agent.h)."""
 
     MODIFY_FORMAT = 1
     QUERY_FORMAT = 2

@@ -43,10 +43,11 @@ size_t mrc_msg_encode(const struct mrc_msg_record *record, uint8_t *out) {
   put32(out + 4, record->space);
   put64(out + 8, record->tag);
   put64(out + 16, record->bytes);
+  if (record->kind == MRC_MSG_EAGER) put32(out + 20, record->data);
   const size_t bytes = bare_bytes(record->kind);
   if (bytes >= WITH_IDS) {
     put32(out + HEAD, record->id);
-    put32(out + HEAD + 4, record->other);
+    put32(out + HEAD + 4, record->kind == MRC_MSG_RTS ? record->data : record->other);
   }
   if (bytes > WITH_IDS) {
     put64(out + WITH_IDS, record->address);
@@ -64,13 +65,14 @@ size_t mrc_msg_decode(const uint8_t *in, size_t n, struct mrc_msg_record *record
   record->kind = (uint8_t)kind;
   record->space = get32(in + 4);
   record->tag = get64(in + 8);
-  record->bytes = get64(in + 16);
+  record->bytes = kind == MRC_MSG_EAGER ? get32(in + 16) : get64(in + 16);
+  if (kind == MRC_MSG_EAGER) record->data = get32(in + 20);
   if (kind == MRC_MSG_EAGER && record->bytes > n - HEAD) return 0;
   const size_t bytes = mrc_msg_record_bytes(record);
   if (bytes > n) return 0;
   if (kind != MRC_MSG_EAGER) {
     record->id = get32(in + HEAD);
-    record->other = get32(in + HEAD + 4);
+    *(kind == MRC_MSG_RTS ? &record->data : &record->other) = get32(in + HEAD + 4);
   }
   if (kind == MRC_MSG_CTS) {
     record->address = get64(in + WITH_IDS);

@@ -3,7 +3,8 @@
 
    A frame is written into the next slot of the other side's inbox, by WRITE_IMM. It begins with the
    number of frames that its sender has read, a credit; records follow. A record begins with kind,
-   space, tag and length; an eager message follows it, padded to 8 bytes.
+   space, tag and length; an eager message follows it, padded to 8 bytes. Eager records and RTS have
+   32 bits of data beside their tag: 0 until version 0.4.
 
    Immediates, whose upper two bits tell them apart:
 
@@ -56,6 +57,7 @@ struct mrc_msg_record {
   uint64_t tag;
   uint64_t bytes; /* of the message; CTS, TRUNCATED: room */
   uint32_t id, other;
+  uint32_t data;    /* EAGER, RTS: beside the message */
   uint64_t address; /* CTS */
   uint32_t rkey;    /* CTS */
 };

@@ -19,6 +19,7 @@ static void deliver(struct mrc_msg *msg, struct mrc_msg_op *op, const struct mrc
   const uint64_t n = record->bytes;
   op->bytes = n;
   op->post.tag = record->tag;
+  op->post.data = record->data;
   if (n > 0 && n <= op->post.bytes) memcpy((void *)(uintptr_t)op->post.address, bytes, n);
   mrc_msg_finish(msg, op, n <= op->post.bytes ? 0 : -EMSGSIZE);
 }
@@ -30,6 +31,7 @@ static bool grant(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg
   mrc_msg_op_join(op, peer);
   op->bytes = rts->bytes;
   op->post.tag = rts->tag;
+  op->post.data = rts->data;
   if (!room || !mrc_msg_op_register(msg, op, rts->bytes)) {
     const uint64_t bytes = op->post.bytes;
     mrc_msg_finish(msg, op, room ? -ENOSPC : -EMSGSIZE);
@@ -49,6 +51,7 @@ static void announce(struct mrc_msg *msg, struct mrc_msg_op *op, const struct mr
   op->state = MRC_MSG_MATCHED;
   if (op->result == 0) op->bytes = rts->bytes; /* otherwise it tells of an earlier message */
   op->theirs = rts->id;                        /* for a CTS that has not left yet */
+  op->post.data = rts->data;
   if (op->arrived) mrc_msg_finish(msg, op, op->result);
 }
 
@@ -71,10 +74,27 @@ static struct mrc_msg_peer *read_stalled(struct mrc_msg *msg, uint32_t number) {
   return NULL;
 }
 
-struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op) {
+void mrc_msg_peek(struct mrc_msg *msg, struct mrc_msg_op *op) {
   struct mrc_msg_entry *entry = mrc_msg_match_message(msg, op);
+  if (entry != NULL) {
+    op->peer = entry->peer;
+    op->bytes = entry->record.bytes;
+    op->post.tag = entry->record.tag;
+    op->post.data = entry->record.data;
+    if (op->post.claim) mrc_msg_claim(msg, entry, op->post.cookie);
+  }
+  mrc_msg_finish(msg, op, entry != NULL ? 0 : -ENOMSG);
+}
+
+struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op) {
+  struct mrc_msg_entry *entry =
+      op->post.claim ? mrc_msg_claimed(msg, &op->post) : mrc_msg_match_message(msg, op);
   bool good = true;
   op->state = MRC_MSG_POSTED;
+  if (entry == NULL && op->post.claim) {
+    mrc_msg_finish(msg, op, -ENOMSG);
+    return NULL;
+  }
   if (entry == NULL) {
     const struct mrc_msg_post *post = &op->post;
     const bool exact = post->exact && post->peer != MRC_MSG_ANY && post->ignore == 0 &&

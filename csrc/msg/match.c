@@ -17,7 +17,7 @@ void mrc_msg_prepare(const struct mrc_msg *msg, struct mrc_msg_op *op) {
 }
 
 static bool fits(const struct mrc_msg_post *receive, uint32_t peer, uint32_t space, uint64_t tag) {
-  return receive->kind == MRC_MSG_RECV && receive->space == space &&
+  return receive->kind != MRC_MSG_SEND && receive->space == space &&
          (receive->peer == MRC_MSG_ANY || receive->peer == peer) &&
          ((receive->tag ^ tag) & ~receive->ignore) == 0;
 }
@@ -136,6 +136,23 @@ struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mr
   return NULL;
 }
 
+void mrc_msg_claim(struct mrc_msg *msg, struct mrc_msg_entry *entry, uint64_t cookie) {
+  entry->claim = cookie;
+  mrc_node_leave(&entry->all);
+  mrc_node_leave(&entry->same);
+  mrc_node_leave(&entry->node);
+  mrc_list_append(&msg->claimed, &entry->all);
+  mrc_list_append(&msg->peers[entry->peer]->claimed, &entry->node);
+}
+
+struct mrc_msg_entry *mrc_msg_claimed(struct mrc_msg *msg, const struct mrc_msg_post *post) {
+  for (struct mrc_node *node = msg->claimed.next; node != &msg->claimed; node = node->next) {
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(all, node);
+    if (entry->claim == post->tag && entry->record.space == post->space) return entry;
+  }
+  return NULL;
+}
+
 struct mrc_msg_entry *mrc_msg_match_request(const struct mrc_msg_peer *peer,
                                             const struct mrc_msg_op *op) {
   return oldest_for(peer, op, true);
@@ -206,11 +223,13 @@ static void drop(struct mrc_msg_peer *peer, struct mrc_node *list, bool promises
 
 void mrc_msg_forget_promises(struct mrc_msg_peer *peer) {
   drop(peer, &peer->unexpected, true);
+  drop(peer, &peer->claimed, true);
   drop(peer, &peer->requests, true);
 }
 
 void mrc_msg_forget_all(struct mrc_msg_peer *peer) {
   drop(peer, &peer->unexpected, false);
+  drop(peer, &peer->claimed, false);
   drop(peer, &peer->requests, false);
   mrc_assert(peer->heap == 0);
 }

@@ -14,6 +14,10 @@ struct mrc_msg_op *mrc_msg_match_receive(struct mrc_msg *msg, struct mrc_msg_pee
 void mrc_msg_await(struct mrc_msg *msg, struct mrc_msg_op *op);
 /* The oldest message that this receive takes. */
 struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mrc_msg_op *op);
+/* Keeps a message for the receive that claims it by this cookie. */
+void mrc_msg_claim(struct mrc_msg *msg, struct mrc_msg_entry *entry, uint64_t cookie);
+/* The message that this receive claims, or NULL. */
+struct mrc_msg_entry *mrc_msg_claimed(struct mrc_msg *msg, const struct mrc_msg_post *post);
 /* Whether an older receive without a CTS could take what this exact one asks for. */
 bool mrc_msg_is_ambiguous(struct mrc_msg *msg, const struct mrc_msg_op *op);
 /* The oldest send that waits for this CTS; the oldest CTS that waits for this send. */

@@ -40,6 +40,7 @@ struct mrc_msg *mrc_msg_new(const struct mrc_msg_config *config) {
   msg->factor = mrc_secret_next(&msg->secret) | 1;
   mrc_list_init(&msg->posted);
   mrc_list_init(&msg->unexpected);
+  mrc_list_init(&msg->claimed);
   mrc_list_init(&msg->busy);
   mrc_list_init(&msg->stalled);
   good = good && mrc_msg_ops_init(msg) == 0;
@@ -104,6 +105,7 @@ static int make_peer(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_lim
   mrc_list_init(&peer->operations);
   mrc_list_init(&peer->posted);
   mrc_list_init(&peer->unexpected);
+  mrc_list_init(&peer->claimed);
   mrc_list_init(&peer->requests);
   int error = allocate(msg, peer);
   if (error == 0) error = register_boxes(msg, peer);
@@ -214,9 +216,10 @@ void mrc_msg_free(struct mrc_msg *msg) {
 /* ---- operations ---- */
 
 static bool is_valid(const struct mrc_msg *msg, const struct mrc_msg_post *post) {
-  const bool any = post->kind == MRC_MSG_RECV && post->peer == MRC_MSG_ANY;
-  if (post->kind > MRC_MSG_RECV || (!any && peer_at(msg, post->peer) == NULL)) return false;
-  return post->bytes == 0 || (post->address != 0 && post->address + post->bytes > post->address);
+  const bool any = post->kind != MRC_MSG_SEND && post->peer == MRC_MSG_ANY;
+  if (post->kind > MRC_MSG_PEEK || (!any && peer_at(msg, post->peer) == NULL)) return false;
+  return post->bytes == 0 || post->kind == MRC_MSG_PEEK ||
+         (post->address != 0 && post->address + post->bytes > post->address);
 }
 
 static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
@@ -224,7 +227,11 @@ static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
   struct mrc_msg_peer *wrong = NULL;
   op->state = op->post.kind == MRC_MSG_SEND ? MRC_MSG_WAITING : MRC_MSG_POSTED;
   if (peer != NULL) mrc_msg_op_join(op, peer);
-  if (op->post.kind == MRC_MSG_RECV) mrc_msg_prepare(msg, op);
+  if (op->post.kind != MRC_MSG_SEND) mrc_msg_prepare(msg, op);
+  if (op->post.kind == MRC_MSG_PEEK) {
+    mrc_msg_peek(msg, op);
+    return;
+  }
   const bool ended = peer != NULL && peer->error != 0;
   const bool came =
       ended && op->post.kind == MRC_MSG_RECV && mrc_msg_match_message(msg, op) != NULL;

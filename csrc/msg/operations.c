@@ -116,7 +116,8 @@ void mrc_msg_finish(struct mrc_msg *msg, struct mrc_msg_op *op, int32_t result) 
                                     .space = op->post.space,
                                     .peer = op->peer,
                                     .result = result,
-                                    .kind = op->post.kind};
+                                    .kind = op->post.kind,
+                                    .data = op->post.data};
   op->state = MRC_MSG_FREE;
   op->id = next_id(op->id);
   op->theirs = msg->free_op;

@@ -64,6 +64,7 @@ static struct mrc_msg_record record_of(const struct mrc_msg_op *op) {
                                  .tag = op->post.tag,
                                  .bytes = op->post.bytes,
                                  .id = op->id,
+                                 .data = op->post.data,
                                  .other = op->record == MRC_MSG_CTS ? op->theirs : 0,
                                  .address = op->post.address,
                                  .rkey = op->key};

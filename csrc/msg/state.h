@@ -57,11 +57,12 @@ struct mrc_msg_op {
 
 /* Something of a peer that matches no operation yet: an eager message or RTS, or a CTS. */
 struct mrc_msg_entry {
-  struct mrc_node node;  /* in `unexpected` or `requests` of the peer */
-  struct mrc_node all;   /* message: in `unexpected` of the module */
+  struct mrc_node node;  /* in `unexpected`, `claimed` or `requests` of the peer */
+  struct mrc_node all;   /* message: in `unexpected` or `claimed` of the module */
   struct mrc_node named; /* RTS, CTS: in `by_id` of the peer */
-  struct mrc_node same;  /* in `by_tag` of the peer */
+  struct mrc_node same;  /* in `by_tag` of the peer; not if claimed */
   struct mrc_msg_record record;
+  uint64_t claim; /* cookie of the PEEK that has claimed it */
   uint32_t peer;
   uint8_t bytes[]; /* of an eager message */
 };
@@ -96,13 +97,14 @@ struct mrc_msg_peer {
   uint32_t filled;      /* bytes of the next frame, which the engine had no room for; 0: none */
   uint32_t wrs, imms;   /* work requests, immediates posted and not completed */
   uint32_t chunks;      /* writes of messages among them */
-  size_t heap;          /* bytes of `requests` and of `unexpected` */
+  size_t heap;          /* bytes of `requests`, `unexpected` and `claimed` */
 
   struct mrc_node out;            /* operations with a record to send */
   struct mrc_node writing;        /* sends with a CTS, and bytes not yet posted */
   struct mrc_node operations;     /* all with this peer */
   struct mrc_node posted;         /* receives by mask, without a message, oldest first */
   struct mrc_node unexpected;     /* messages without a receive, oldest first */
+  struct mrc_node claimed;        /* messages that a receive is going to take */
   struct mrc_node requests;       /* CTSs without a send */
   struct mrc_msg_chains by_id;    /* these, and the RTSs in `unexpected` */
   struct mrc_msg_chains by_tag;   /* all of both lists; each chain oldest first */
@@ -126,6 +128,7 @@ struct mrc_msg {
   struct mrc_keymap by_qpn;
   struct mrc_node posted;     /* receives from any peer without a message, oldest first */
   struct mrc_node unexpected; /* messages of all peers without a receive, oldest first */
+  struct mrc_node claimed;    /* messages of all peers that were claimed */
   struct mrc_node busy;       /* peers for the next pump */
   struct mrc_node stalled;    /* peers whose frames wait for room in the heap */
 };

@@ -9,7 +9,7 @@
 
 /* A program may close a context that has objects: they stay, but nobody asks for their events. */
 static bool is_open(const struct vb_context *context) {
-  const struct vb_context *each = vb_process.contexts;
+  const struct vb_context *each = vb_objects.contexts;
   while (each && each != context)
     each = each->next;
   return each != NULL;
@@ -35,7 +35,7 @@ void vb_async_raise_qp(struct vb_qp *qp, enum ibv_event_type type) {
 }
 
 void vb_async_raise_all(enum ibv_event_type type, int port) {
-  for (struct vb_context *each = vb_process.contexts; each; each = each->next)
+  for (struct vb_context *each = vb_objects.contexts; each; each = each->next)
     vb_async_raise(&each->verbs.context,
                    (struct ibv_async_event){.element.port_num = port, .event_type = type});
 }
@@ -61,7 +61,7 @@ int vb_async_take(struct ibv_context *context, struct ibv_async_event *event) {
   for (;;) {
     uint64_t taken;
     if (read(context->async_fd, &taken, sizeof taken) < 0) return -1;
-    vb_lock();
+    pr_lock();
     struct vb_async *first = NULL;
     if (own->void_reads > 0) {
       own->void_reads--;
@@ -73,7 +73,7 @@ int vb_async_take(struct ibv_context *context, struct ibv_async_event *event) {
       if (is_of_qp(event->event_type)) vb_qp_of(event->element.qp)->taken_events++;
       if (event->event_type == IBV_EVENT_CQ_ERR) vb_cq_of(event->element.cq)->taken_async++;
     }
-    vb_unlock();
+    pr_unlock();
     free(first);
     if (first) return 0;
   }
@@ -83,7 +83,7 @@ bool vb_async_is_ours(const struct ibv_async_event *event) {
   const struct ibv_context *context = NULL; /* nobody waits for the others */
   if (is_of_qp(event->event_type)) context = event->element.qp->context;
   if (event->event_type == IBV_EVENT_CQ_ERR) context = event->element.cq->context;
-  return context && context->device == vb_process.device;
+  return context && context->device == vb_objects.device;
 }
 
 void vb_async_acknowledge(const struct ibv_async_event *event) {

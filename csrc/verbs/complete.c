@@ -5,10 +5,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "program/say.h"
 #include "verbs/async.h"
 #include "verbs/cq.h"
 #include "verbs/process.h"
-#include "verbs/say.h"
 #include "verbs/status.h"
 
 enum { FIRST_HELD = 64 };
@@ -35,8 +35,8 @@ static void push_sent(struct vb_qp *qp, uint32_t place, enum ibv_wc_status statu
 static void fail_engine(struct vb_qp *qp) {
   static const struct mrc_qp_attr nothing;
   if (!qp->exists || qp->leaving) return;
-  vb_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
-                                  .cookie = VB_COOKIE_CALL,
+  pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
+                                  .cookie = PR_COOKIE_CALL,
                                   .qpn = qp->ibv.qp.qp_num,
                                   .value = MRC_QP_ERROR,
                                   .pointer = (void *)(uintptr_t)&nothing});
@@ -84,7 +84,7 @@ static void flush_receives(struct vb_qp *qp) {
 
 void vb_complete_failed(struct vb_qp *qp, enum ibv_wc_status status) {
   qp->ibv.qp.state = IBV_QPS_ERR;
-  if (qp->gone) vb_process.n_gone--;
+  if (qp->gone) pr_process.n_gone--;
   qp->gone = false;
   qp->failed = true;
   for (; qp->sq_ended != qp->sq_tail; status = IBV_WC_WR_FLUSH_ERR)
@@ -141,7 +141,7 @@ static void receive(struct vb_qp *qp, const struct mrc_wc *wc) {
     qp->held[qp->held_tail++ % qp->held_size] = immediate;
     return;
   }
-  vb_say("QP 0x%06x: %d immediates came without a posted receive: the QP fails", wc->qpn,
+  pr_say("QP 0x%06x: %d immediates came without a posted receive: the QP fails", wc->qpn,
          VB_MAX_HELD_IMMEDIATES);
   fail_engine(qp);
   vb_complete_failed(qp, IBV_WC_WR_FLUSH_ERR);

@@ -35,9 +35,9 @@ int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_
       .context = context, .channel = channel, .cq_context = cq_context, .cqe = (int)cq->size};
   pthread_mutex_init(&cq->ibv.cq.mutex, NULL);
   pthread_cond_init(&cq->ibv.cq.cond, NULL);
-  vb_lock();
+  pr_lock();
   if (channel) channel->refcnt++;
-  vb_unlock();
+  pr_unlock();
   return 0;
 }
 
@@ -67,15 +67,15 @@ static void leave_channel(struct vb_cq *cq) {
 }
 
 int vb_cq_destroy(struct vb_cq *cq) {
-  vb_lock();
+  pr_lock();
   if (cq->users > 0) {
-    vb_unlock();
+    pr_unlock();
     return EBUSY;
   }
   leave_channel(cq);
   vb_async_forget(cq->ibv.cq.context, cq);
   const uint32_t taken = cq->taken_events, taken_async = cq->taken_async;
-  vb_unlock();
+  pr_unlock();
   pthread_mutex_lock(&cq->ibv.cq.mutex);
   while (cq->ibv.cq.comp_events_completed != taken ||
          cq->ibv.cq.async_events_completed != taken_async)
@@ -164,9 +164,9 @@ struct vb_channel *vb_channel_create(struct ibv_context *context) {
 }
 
 int vb_channel_destroy(struct vb_channel *channel) {
-  vb_lock();
+  pr_lock();
   const bool used = channel->channel.refcnt > 0;
-  vb_unlock();
+  pr_unlock();
   if (used) return EBUSY;
   close(channel->channel.fd);
   free(channel);
@@ -177,11 +177,11 @@ int vb_channel_take(struct vb_channel *channel, struct ibv_cq **cq, void **cq_co
   for (;;) {
     uint64_t taken;
     if (read(channel->channel.fd, &taken, sizeof taken) < 0) return -1;
-    vb_lock();
+    pr_lock();
     struct vb_cq *first = channel->first;
     if (channel->void_reads > 0) {
       channel->void_reads--;
-      vb_unlock();
+      pr_unlock();
       continue;
     }
     first->taken_events++;
@@ -192,7 +192,7 @@ int vb_channel_take(struct vb_channel *channel, struct ibv_cq **cq, void **cq_co
     }
     *cq = &first->ibv.cq;
     *cq_context = first->ibv.cq.cq_context;
-    vb_unlock();
+    pr_unlock();
     return 0;
   }
 }

@@ -9,10 +9,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "verbs/attach.h"
-#include "verbs/drive.h"
+#include "program/attach.h"
+#include "program/enter.h"
 #include "verbs/ibv_ex.h"
 #include "verbs/ibv_ops.h"
+#include "verbs/process.h"
 
 enum { MAX_QPS = 4096, MAX_MRS = 16384, MAX_HANDLES = 65536, LINK_UP = 5, COMP_VECTORS = 1 };
 
@@ -30,27 +31,11 @@ static struct {
 struct ibv_device *const vb_own_device = &own.device;
 
 struct ibv_device *vb_device(void) {
-  if (vb_process.forked) return NULL;
-  return vb_process.ctx || vb_link_is_there() ? vb_own_device : NULL;
+  if (pr_process.forked) return NULL;
+  return pr_process.ctx || pr_link_is_there() ? vb_own_device : NULL;
 }
 
 /* ---- Contexts ---- */
-
-static void in_child(void) {
-  vb_process.forked = true;
-  pthread_mutex_init(&vb_process.lock, NULL);
-  if (vb_process.link.fd >= 0) close(vb_process.link.fd);
-  vb_process.link.fd = -1;
-}
-
-static int attach(void) {
-  vb_process.device = vb_own_device;
-  int error = vb_attach();
-  if (error != 0 || vb_process.wake_fd >= 0) return error;
-  error = vb_drive_start();
-  if (error == 0) pthread_atfork(NULL, NULL, in_child);
-  return error;
-}
 
 static struct vb_context *create_context(void) {
   struct vb_context *context = calloc(1, sizeof *context);
@@ -77,41 +62,36 @@ static struct vb_context *create_context(void) {
 }
 
 struct ibv_context *vb_device_open(void) {
-  vb_lock();
-  const int error = attach();
+  pr_lock();
+  vb_objects.device = vb_own_device;
+  const int error = pr_enter();
   struct vb_context *context = error == 0 ? create_context() : NULL;
   if (context) {
-    context->next = vb_process.contexts;
-    vb_process.contexts = context;
+    context->next = vb_objects.contexts;
+    vb_objects.contexts = context;
   }
-  vb_unlock();
+  pr_unlock();
   if (error != 0) errno = error;
   return context ? &context->verbs.context : NULL;
 }
 
 int vb_device_close(struct ibv_context *context) {
   struct vb_context *ours = vb_context_of(context);
-  vb_lock();
-  struct vb_context **place = &vb_process.contexts;
+  pr_lock();
+  struct vb_context **place = &vb_objects.contexts;
   while (*place != ours)
     place = &(*place)->next;
   *place = ours->next;
-  if (!vb_process.contexts) vb_attach_linger();
+  if (!vb_objects.contexts) pr_attach_linger();
   while (ours->first) {
     struct vb_async *next = ours->first->next;
     free(ours->first);
     ours->first = next;
   }
-  vb_unlock();
+  pr_unlock();
   close(context->async_fd);
   free(ours);
   return 0;
-}
-
-__attribute__((destructor)) static void leave(void) {
-  if (vb_process.forked || pthread_mutex_trylock(&vb_process.lock) != 0) return;
-  if (vb_process.ctx) vb_attach_leave();
-  vb_unlock();
 }
 
 /* ---- Queries ---- */
@@ -186,17 +166,17 @@ int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_p
                                 .max_vl_num = 1,
                                 .phys_state = LINK_UP,
                                 .link_layer = IBV_LINK_LAYER_ETHERNET};
-  vb_lock();
+  pr_lock();
   uint64_t bits_per_second = 0;
-  for (int i = 0; i < vb_process.n_ports; i++) {
-    const struct mrc_agent_port *each = &vb_process.ports[i];
+  for (int i = 0; i < pr_process.n_ports; i++) {
+    const struct mrc_agent_port *each = &pr_process.ports[i];
     if (each->up) found.state = IBV_PORT_ACTIVE;
     if (each->up && !each->loopback) bits_per_second += each->bits_per_second;
   }
   set_rate(&found, bits_per_second);
   found.active_mtu = vb_process_mtu();
-  found.gid_tbl_len = vb_process.n_gids;
-  vb_unlock();
+  found.gid_tbl_len = pr_process.n_gids;
+  pr_unlock();
   memset(attr, 0, bytes);
   memcpy(attr, &found, bytes < sizeof found ? bytes : sizeof found);
   return 0;
@@ -206,8 +186,8 @@ int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_p
 int vb_device_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
   (void)context;
   if (port != 1 || index < 0) return EINVAL;
-  vb_lock();
-  *gid = vb_process.gids[index < vb_process.n_gids ? index : 0];
-  vb_unlock();
+  pr_lock();
+  memcpy(gid->raw, pr_process.gids[index < pr_process.n_gids ? index : 0], sizeof gid->raw);
+  pr_unlock();
   return 0;
 }

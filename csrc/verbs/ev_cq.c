@@ -31,26 +31,26 @@ struct vb_cq *vb_ev_cq_create(struct ibv_context *context, int cqe, void *cq_con
     vb_cq_destroy(&made->cq);
     return NULL;
   }
-  vb_lock();
-  made->next = vb_process.ev_cqs;
-  vb_process.ev_cqs = made;
-  vb_unlock();
+  pr_lock();
+  made->next = vb_objects.ev_cqs;
+  vb_objects.ev_cqs = made;
+  pr_unlock();
   return &made->cq;
 }
 
 int vb_ev_cq_destroy(struct vb_cq *cq) {
-  vb_lock();
-  struct vb_ev_cq **place = &vb_process.ev_cqs;
+  pr_lock();
+  struct vb_ev_cq **place = &vb_objects.ev_cqs;
   while (*place != of(cq))
     place = &(*place)->next;
   *place = of(cq)->next;
-  vb_unlock();
+  pr_unlock();
   free(of(cq)->events);
   return vb_cq_destroy(cq);
 }
 
 void vb_ev_cq_push(const struct mrc_agent_ev_event *event) {
-  for (struct vb_ev_cq *each = vb_process.ev_cqs; each; each = each->next) {
+  for (struct vb_ev_cq *each = vb_objects.ev_cqs; each; each = each->next) {
     if (each->tail - each->head == each->cq.size) {
       each->dropped++;
       continue;

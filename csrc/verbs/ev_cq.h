@@ -3,7 +3,7 @@
 #ifndef MRC_VERBS_EV_CQ_H
 #define MRC_VERBS_EV_CQ_H
 
-#include "verbs/agent.h"
+#include "program/agent.h"
 #include "verbs/cq.h"
 
 /* NULL and errno. Without the lock. */

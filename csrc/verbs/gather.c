@@ -59,11 +59,11 @@ int vb_gather(struct vb_copies *copies, struct vb_qp *qp, const struct ibv_send_
   if (copies->n == 0) return 0;
   copies->first = calloc(copies->n, sizeof *copies->first);
   if (!copies->first) return ENOMEM;
-  vb_lock();
+  pr_lock();
   wr = next_of(qp, list);
   for (uint32_t i = 0; i < copies->n; i++, wr = next_of(qp, wr->next))
     check(&copies->first[i], qp->ibv.qp.pd, wr);
-  vb_unlock();
+  pr_unlock();
   wr = next_of(qp, list);
   for (uint32_t i = 0; i < copies->n; i++, wr = next_of(qp, wr->next))
     fill(&copies->first[i], wr);

@@ -6,16 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "program/drive.h"
+#include "program/export.h"
+#include "program/say.h"
 #include "verbs/async.h"
 #include "verbs/cq.h"
 #include "verbs/device.h"
-#include "verbs/drive.h"
-#include "verbs/export.h"
 #include "verbs/ibv_ops.h"
 #include "verbs/mr.h"
 #include "verbs/pass.h"
+#include "verbs/process.h"
 #include "verbs/qp.h"
-#include "verbs/say.h"
 
 /* ---- Devices ---- */
 
@@ -27,7 +28,7 @@ EXPORT struct ibv_device **ibv_get_device_list(int *num_devices) {
   if (!real) n = 0;
   struct ibv_device *device = vb_device();
   if (!device && !real) {
-    vb_say("no agent runs on this host: start it with mrc agent, or the program with mrc run --");
+    pr_say("no agent runs on this host: start it with mrc agent, or the program with mrc run --");
     errno = ENOSYS;
     return NULL;
   }
@@ -101,9 +102,10 @@ EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, u
   return error == 0 ? 0 : -1;
 }
 
-static void fill_entry(struct ibv_gid_entry *entry, uint32_t index, union ibv_gid gid) {
-  *entry = (struct ibv_gid_entry){
-      .gid = gid, .gid_index = index, .port_num = 1, .gid_type = IBV_GID_TYPE_ROCE_V2};
+static void fill_entry(struct ibv_gid_entry *entry, uint32_t index) {
+  *entry =
+      (struct ibv_gid_entry){.gid_index = index, .port_num = 1, .gid_type = IBV_GID_TYPE_ROCE_V2};
+  memcpy(entry->gid.raw, pr_process.gids[index], sizeof entry->gid.raw);
 }
 
 EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
@@ -112,12 +114,11 @@ EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_
     PASS(int, ENOSYS, "_ibv_query_gid_ex", "IBVERBS_1.11",
          (struct ibv_context *, uint32_t, uint32_t, struct ibv_gid_entry *, uint32_t, size_t),
          (context, port, index, entry, flags, bytes));
-  union ibv_gid gid;
   if (flags != 0 || bytes < sizeof *entry) return EOPNOTSUPP;
-  if (index >= (uint32_t)vb_process.n_gids) return ENODATA;
-  const int error = vb_device_query_gid(context, (uint8_t)port, (int)index, &gid);
-  if (error == 0) fill_entry(entry, index, gid);
-  return error;
+  if (index >= (uint32_t)pr_process.n_gids) return ENODATA;
+  if (port != 1) return EINVAL;
+  fill_entry(entry, index);
+  return 0;
 }
 
 EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
@@ -127,10 +128,10 @@ EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_
          (struct ibv_context *, struct ibv_gid_entry *, size_t, uint32_t, size_t),
          (context, entries, max, flags, bytes));
   if (flags != 0 || bytes < sizeof *entries) return -EOPNOTSUPP;
-  if (max < (size_t)vb_process.n_gids) return -EINVAL;
+  if (max < (size_t)pr_process.n_gids) return -EINVAL;
   size_t n = 0;
-  for (; n < max && n < (size_t)vb_process.n_gids; n++)
-    fill_entry(&entries[n], (uint32_t)n, vb_process.gids[n]);
+  for (; n < max && n < (size_t)pr_process.n_gids; n++)
+    fill_entry(&entries[n], (uint32_t)n);
   return (ssize_t)n;
 }
 
@@ -161,18 +162,18 @@ EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
   struct vb_pd *pd = calloc(1, sizeof *pd);
   if (!pd) return NULL;
   pd->pd.context = context;
-  vb_lock();
-  pd->number = ++vb_process.n_pds;
-  vb_unlock();
+  pr_lock();
+  pd->number = ++vb_objects.n_pds;
+  pr_unlock();
   return &pd->pd;
 }
 
 EXPORT int ibv_dealloc_pd(struct ibv_pd *pd) {
   if (!vb_owns(pd->context))
     PASS(int, ENOSYS, "ibv_dealloc_pd", "IBVERBS_1.1", (struct ibv_pd *), (pd));
-  vb_lock();
+  pr_lock();
   const bool used = ((struct vb_pd *)pd)->users > 0;
-  vb_unlock();
+  pr_unlock();
   if (used) return EBUSY;
   free(pd);
   return 0;
@@ -180,13 +181,13 @@ EXPORT int ibv_dealloc_pd(struct ibv_pd *pd) {
 
 static struct ibv_mr *register_memory(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
                                       unsigned int access) {
-  if (vb_process.forked || iova != (uint64_t)(uintptr_t)addr) {
-    errno = vb_process.forked ? EIO : EOPNOTSUPP;
+  if (pr_process.forked || iova != (uint64_t)(uintptr_t)addr) {
+    errno = pr_process.forked ? EIO : EOPNOTSUPP;
     return NULL;
   }
-  vb_lock();
+  pr_lock();
   struct vb_mr *mr = vb_mr_register(pd, addr, length, (int)access);
-  vb_unlock();
+  pr_unlock();
   return mr ? &mr->mr : NULL;
 }
 
@@ -219,10 +220,10 @@ EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len
 EXPORT int ibv_dereg_mr(struct ibv_mr *mr) {
   if (!vb_owns(mr->context))
     PASS(int, ENOSYS, "ibv_dereg_mr", "IBVERBS_1.1", (struct ibv_mr *), (mr));
-  if (vb_process.forked) return EIO;
-  vb_lock();
+  if (pr_process.forked) return EIO;
+  pr_lock();
   const int error = vb_mr_deregister((struct vb_mr *)mr);
-  vb_unlock();
+  pr_unlock();
   return error;
 }
 
@@ -260,9 +261,9 @@ EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *
 EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe) {
   if (!vb_owns(cq->context))
     PASS(int, ENOSYS, "ibv_resize_cq", "IBVERBS_1.1", (struct ibv_cq *, int), (cq, cqe));
-  vb_lock();
+  pr_lock();
   const int error = vb_cq_resize(vb_cq_of(cq), cqe);
-  vb_unlock();
+  pr_unlock();
   return error;
 }
 
@@ -308,11 +309,11 @@ EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) 
   if (!vb_owns(qp->context))
     PASS(int, ENOSYS, "ibv_modify_qp", "IBVERBS_1.1", (struct ibv_qp *, struct ibv_qp_attr *, int),
          (qp, attr, mask));
-  if (vb_process.forked) return EIO;
-  vb_lock();
+  if (pr_process.forked) return EIO;
+  pr_lock();
   const int error = vb_qp_modify(vb_qp_of(qp), attr, mask);
-  vb_drive_turn();
-  vb_unlock();
+  pr_drive_turn();
+  pr_unlock();
   return error;
 }
 
@@ -322,9 +323,9 @@ EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
     PASS(int, ENOSYS, "ibv_query_qp", "IBVERBS_1.1",
          (struct ibv_qp *, struct ibv_qp_attr *, int, struct ibv_qp_init_attr *),
          (qp, attr, mask, init));
-  vb_lock();
+  pr_lock();
   vb_qp_query(vb_qp_of(qp), attr, init);
-  vb_unlock();
+  pr_unlock();
   return 0;
 }
 
@@ -339,12 +340,12 @@ static void wait_for_events(struct vb_qp *qp) {
 EXPORT int ibv_destroy_qp(struct ibv_qp *qp) {
   if (!vb_owns(qp->context))
     PASS(int, ENOSYS, "ibv_destroy_qp", "IBVERBS_1.1", (struct ibv_qp *), (qp));
-  if (vb_process.forked) return EIO;
+  if (pr_process.forked) return EIO;
   struct vb_qp *ours = vb_qp_of(qp);
-  vb_lock();
+  pr_lock();
   vb_qp_leave(ours);
-  vb_drive_settle(); /* from now on the engine reads none of its memory */
-  vb_unlock();
+  pr_drive_settle(); /* from now on the engine reads none of its memory */
+  pr_unlock();
   wait_for_events(ours);
   vb_qp_free(ours);
   return 0;
@@ -361,9 +362,9 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
 
 /* The event does not say of which device it is: ours are of objects that we know. */
 EXPORT void ibv_ack_async_event(struct ibv_async_event *event) {
-  vb_lock();
+  pr_lock();
   const bool ours = vb_async_is_ours(event);
-  vb_unlock();
+  pr_unlock();
   if (ours) {
     vb_async_acknowledge(event);
     return;

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "program/drive.h"
+#include "program/say.h"
 #include "verbs/cq.h"
-#include "verbs/drive.h"
 #include "verbs/ibv_ops.h"
-#include "verbs/say.h"
 
 /* ---- CQs: the completion that start_poll and next_poll have taken ---- */
 
@@ -187,7 +187,7 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
   const bool flags = attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags != 0;
   const bool sends_others = ex && attr->send_ops_flags & ~served;
   if (sends_others)
-    VB_SAY_ONCE(
+    PR_SAY_ONCE(
         "a QP for other work requests than WRITE and WRITE_IMM is refused: MRC has no others");
   if (attr->comp_mask & ~known || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || flags ||
       sends_others) {

@@ -1,44 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 
+#include "program/drive.h"
 #include "verbs/cq.h"
-#include "verbs/drive.h"
 #include "verbs/gather.h"
 #include "verbs/ibv_ops.h"
 #include "verbs/mr.h"
 #include "verbs/post.h"
+#include "verbs/process.h"
 #include "verbs/qp.h"
 
 int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wcs) {
   struct vb_cq *ours = vb_cq_of(cq);
-  if (vb_process.forked) return -1;
-  vb_lock();
+  if (pr_process.forked) return -1;
+  pr_lock();
   int taken = vb_cq_take(ours, n, wcs);
   if (taken == 0) {
-    vb_drive_poll();
+    pr_drive_poll();
     taken = vb_cq_take(ours, n, wcs);
   } else {
-    vb_process.polled_ns = vb_now_ns();
+    pr_process.polled_ns = pr_now_ns();
   }
-  vb_unlock();
+  pr_unlock();
   return taken;
 }
 
 int vb_req_notify_cq(struct ibv_cq *cq, int solicited_only) {
   (void)solicited_only; /* no peer can ask for an event */
-  if (vb_process.forked) return EIO;
-  vb_lock();
+  if (pr_process.forked) return EIO;
+  pr_lock();
   vb_cq_arm(vb_cq_of(cq));
   /* The program will sleep: from now on the helper runs the engine. */
-  vb_process.polled_ns = 0;
-  vb_drive_wake();
-  vb_unlock();
+  pr_process.polled_ns = 0;
+  pr_drive_wake();
+  pr_unlock();
   return 0;
 }
 
 int vb_ops_post_send(struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_send_wr **bad) {
   struct vb_qp *ours = vb_qp_of(qp);
-  if (vb_process.forked) {
+  if (pr_process.forked) {
     if (bad) *bad = list;
     return EIO;
   }
@@ -48,35 +49,35 @@ int vb_ops_post_send(struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_sen
     if (bad) *bad = list;
     return error;
   }
-  vb_lock();
+  pr_lock();
   const bool idle = ours->sq_ended == ours->sq_tail;
   error = vb_post_send(ours, list, &copies, bad);
-  if (ours->connected) vb_drive_posted(idle);
-  vb_unlock();
+  if (ours->connected) pr_drive_posted(idle);
+  pr_unlock();
   vb_gather_end(&copies);
   return error;
 }
 
 int vb_ops_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr **bad) {
-  if (vb_process.forked) {
+  if (pr_process.forked) {
     if (bad) *bad = list;
     return EIO;
   }
-  vb_lock();
+  pr_lock();
   const int error = vb_post_recv(vb_qp_of(qp), list, bad);
-  vb_unlock();
+  pr_unlock();
   return error;
 }
 
 struct ibv_qp *vb_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
-  if (vb_process.forked) {
+  if (pr_process.forked) {
     errno = EIO;
     return NULL;
   }
-  vb_lock();
+  pr_lock();
   const int error = vb_mr_register_own();
   if (error != 0) errno = error;
   struct vb_qp *qp = error == 0 ? vb_qp_create(pd, attr) : NULL;
-  vb_unlock();
+  pr_unlock();
   return qp ? &qp->ibv.qp : NULL;
 }

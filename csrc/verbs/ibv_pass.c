@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "program/export.h"
+#include "program/say.h"
 #include "verbs/device.h"
-#include "verbs/export.h"
 #include "verbs/pass.h"
-#include "verbs/say.h"
 
 struct ib_user_path_rec; /* the kernel's */
 
@@ -57,7 +57,7 @@ EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_att
   if (!vb_owns(pd->context))
     PASS(struct ibv_srq *, NULL, "ibv_create_srq", "IBVERBS_1.1",
          (struct ibv_pd *, struct ibv_srq_init_attr *), (pd, attr));
-  VB_SAY_ONCE("a shared receive queue is refused: nothing that MRC receives needs one");
+  PR_SAY_ONCE("a shared receive queue is refused: nothing that MRC receives needs one");
   errno = EOPNOTSUPP;
   return NULL;
 }

@@ -8,7 +8,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "verbs/drive.h"
+#include "program/drive.h"
+#include "verbs/process.h"
 #include "verbs/status.h"
 
 enum { KEY_TRIES = 8 };
@@ -33,7 +34,7 @@ static int register_memory(const void *address, size_t bytes, uint32_t access, u
                                   .value = domain,
                                   .key = *key,
                                   .access = access};
-    const int error = vb_drive_call(&command);
+    const int error = pr_drive_call(&command);
     if (error != -EEXIST) return error == -ENOSPC ? ENOMEM : vb_errno_of(error);
   }
   return EAGAIN;
@@ -80,7 +81,7 @@ struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int
 
 int vb_mr_deregister(struct vb_mr *mr) {
   struct mrc_command command = {.op = MRC_COMMAND_MR_DEREGISTER, .key = mr->mr.lkey};
-  const int error = vb_drive_call(&command);
+  const int error = pr_drive_call(&command);
   if (error != 0) return vb_errno_of(error);
   vb_process_remove_mr(mr);
   ((struct vb_pd *)mr->mr.pd)->users--;
@@ -90,10 +91,10 @@ int vb_mr_deregister(struct vb_mr *mr) {
 
 /* All memory: what the library sends from comes and goes with work requests. */
 int vb_mr_register_own(void) {
-  if (vb_process.own_key != 0) return 0;
+  if (vb_objects.own_key != 0) return 0;
   uint32_t key;
   const int error =
       register_memory((const void *)1, UINTPTR_MAX - 1, MRC_ACCESS_LOCAL_READ, 0, &key);
-  if (error == 0) vb_process.own_key = key;
+  if (error == 0) vb_objects.own_key = key;
   return error;
 }

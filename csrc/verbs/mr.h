@@ -9,7 +9,7 @@
 struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int access);
 /* A positive errno: EBUSY while work requests use it. */
 int vb_mr_deregister(struct vb_mr *mr);
-/* Before vb_process.own_key is used: the key of memory that the library itself sends from. A
+/* Before vb_objects.own_key is used: the key of memory that the library itself sends from. A
    positive errno. */
 int vb_mr_register_own(void);
 

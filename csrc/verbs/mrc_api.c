@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "program/export.h"
 #include "verbs/api_context.h"
 #include "verbs/device.h"
 #include "verbs/ev_cq.h"
-#include "verbs/export.h"
 #include "verbs/ibv_ops.h"
 #include "verbs/process.h"
 #include "verbs/qp.h"
@@ -170,26 +170,26 @@ EXPORT struct mrc_api_qp_hint *mrc_create_qp_hint(struct mrc_api_context *contex
 EXPORT int mrc_query_qp_hint(struct mrc_api_qp_hint *hint, struct mrc_api_qp_hint_attr *attr,
                              int mask) {
   if (!hint || !attr || !is_hint_mask((unsigned int)mask)) return fail(EINVAL);
-  vb_lock();
+  pr_lock();
   copy_hint(attr, &hint->attr, (unsigned int)mask);
-  vb_unlock();
+  pr_unlock();
   return 0;
 }
 
 EXPORT int mrc_modify_qp_hint(struct mrc_api_qp_hint *hint, struct mrc_api_qp_hint_attr *attr,
                               int mask) {
   if (!hint || !attr || !is_hint_mask((unsigned int)mask)) return fail(EINVAL);
-  vb_lock();
+  pr_lock();
   copy_hint(&hint->attr, attr, (unsigned int)mask);
-  vb_unlock();
+  pr_unlock();
   return 0;
 }
 
 EXPORT int mrc_destroy_qp_hint(struct mrc_api_qp_hint *hint) {
   if (!hint) return fail(EINVAL);
-  vb_lock();
+  pr_lock();
   const bool used = hint->users > 0;
-  vb_unlock();
+  pr_unlock();
   if (used) return fail(EBUSY);
   free(hint);
   return 0;
@@ -283,9 +283,9 @@ EXPORT int mrc_modify_qp(struct mrc_api_qp *qp, struct ibv_qp_attr *attr, int ma
                       IBV_QP_MIN_RNR_TIMER | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC |
                       IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;
   if (!qp || (mask != 0 && !attr)) return EINVAL;
-  if (vb_process.forked) return EIO;
+  if (pr_process.forked) return EIO;
   struct vb_qp *ours = vb_qp_of(qp_of(qp));
-  vb_lock();
+  pr_lock();
   int error = check_api(ours, api, (unsigned int)api_mask);
   if (error == 0 && api_mask != 0) {
     copy_api(&ours->api, api, (unsigned int)api_mask);
@@ -294,7 +294,7 @@ EXPORT int mrc_modify_qp(struct mrc_api_qp *qp, struct ibv_qp_attr *attr, int ma
     fill_connect(ours);
     vb_qp_set_retries(ours);
   }
-  vb_unlock();
+  pr_unlock();
   if (error == 0 && mask != 0) error = ibv_modify_qp(qp_of(qp), attr, mask & ~ignored);
   return error;
 }
@@ -306,13 +306,13 @@ EXPORT int mrc_query_qp(struct mrc_api_qp *qp, struct ibv_qp_attr *attr, int mas
   struct ibv_qp_init_attr created;
   const int error = ibv_query_qp(qp_of(qp), attr ? attr : &own, mask, &created);
   if (error != 0) return error;
-  vb_lock();
+  pr_lock();
   if (api) {
     *api = (struct mrc_api_qp_attr){0};
     copy_api(api, &vb_qp_of(qp_of(qp))->api, (unsigned int)api_mask);
     if (api_mask & MRC_API_QP_HINT) api->hint = vb_qp_of(qp_of(qp))->api.hint;
   }
-  vb_unlock();
+  pr_unlock();
   if (init)
     *init = (struct mrc_api_qp_init){.qp_context = created.qp_context,
                                      .send_cq = (struct mrc_api_cq *)created.send_cq,
@@ -344,9 +344,9 @@ EXPORT int mrc_destroy_qp(struct mrc_api_qp *qp) {
   if (!qp) return EINVAL;
   struct mrc_api_qp_hint *hint = vb_qp_of(qp_of(qp))->api.hint;
   const int error = ibv_destroy_qp(qp_of(qp));
-  vb_lock();
+  pr_lock();
   if (error == 0 && hint) hint->users--;
-  vb_unlock();
+  pr_unlock();
   return error;
 }
 

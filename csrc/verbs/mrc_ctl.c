@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "program/export.h"
+#include "program/say.h"
+#include "program/steer.h"
 #include "verbs/api_context.h"
 #include "verbs/device.h"
 #include "verbs/ev_cq.h"
-#include "verbs/export.h"
 #include "verbs/process.h"
-#include "verbs/say.h"
-#include "verbs/steer.h"
 
 enum {
   MAX_FORMATS = 64,
@@ -36,10 +36,10 @@ static int fail(int error) {
 /* Asks the agent. `reply` gets the results, or the line that says why not. */
 static int ask(int function, const void *body, size_t bytes, void *reply, size_t *reply_bytes) {
   size_t room = *reply_bytes;
-  const int status = vb_steer_request(function, body, bytes, reply, reply_bytes);
+  const int status = pr_steer_request(function, body, bytes, reply, reply_bytes);
   if (status == 0) return 0;
   if (*reply_bytes > 0 && room >= MRC_AGENT_TEXT)
-    vb_say("%.*s", (int)*reply_bytes, (const char *)reply);
+    pr_say("%.*s", (int)*reply_bytes, (const char *)reply);
   return fail(-status);
 }
 
@@ -53,10 +53,10 @@ static int tell(int function, const void *body, size_t bytes) {
 
 static uint32_t port_mask(void) {
   uint32_t mask = 0;
-  vb_lock();
-  for (int i = 0; i < vb_process.n_ports; i++)
-    if (!vb_process.ports[i].loopback) mask |= 1u << vb_process.ports[i].number;
-  vb_unlock();
+  pr_lock();
+  for (int i = 0; i < pr_process.n_ports; i++)
+    if (!pr_process.ports[i].loopback) mask |= 1u << pr_process.ports[i].number;
+  pr_unlock();
   return mask;
 }
 
@@ -105,10 +105,10 @@ EXPORT int mrc_ctl_query_port(struct mrc_api_context *context, uint8_t port,
                               struct mrc_api_port_attr *attr, int mask) {
   if (!context || !attr || mask & ~1) return fail(EINVAL);
   int found = -1;
-  vb_lock();
-  for (int i = 0; i < vb_process.n_ports; i++)
-    if (vb_process.ports[i].number == port) found = vb_process.ports[i].up != 0;
-  vb_unlock();
+  pr_lock();
+  for (int i = 0; i < pr_process.n_ports; i++)
+    if (pr_process.ports[i].number == port) found = pr_process.ports[i].up != 0;
+  pr_unlock();
   if (found < 0) return fail(EINVAL);
   if (mask) attr->enabled = found;
   return 0;
@@ -119,7 +119,7 @@ EXPORT int mrc_ctl_modify_port(struct mrc_api_context *context, uint8_t port,
   struct mrc_api_port_attr now;
   if (!attr || mrc_ctl_query_port(context, port, &now, 1) != 0) return fail(EINVAL);
   if (!mask || now.enabled == attr->enabled) return 0;
-  vb_say("port %d is an interface of the host: ip link set changes it", port);
+  pr_say("port %d is an interface of the host: ip link set changes it", port);
   return fail(EOPNOTSUPP);
 }
 
@@ -343,9 +343,9 @@ EXPORT int mrc_ctl_poll_ev_event(struct mrc_api_cq *cq, int n, struct mrc_api_ev
   struct vb_cq *own = (struct vb_cq *)cq;
   if (!own || !own->of_evs || n < 0 || !events) return -EINVAL;
   const size_t stride = own->short_events ? 48 : sizeof *events;
-  vb_lock();
+  pr_lock();
   const int taken = vb_ev_cq_take(own, n, events, stride);
-  vb_unlock();
+  pr_unlock();
   return taken;
 }
 
@@ -366,7 +366,7 @@ EXPORT int mrc_ctl_ep_batch_send_wait(struct mrc_api_context *context, uint8_t t
     return fail(EINVAL);
   *n_answers = 0;
   if (op != MRC_API_PROBE) {
-    vb_say("the states of ports are told to peers by mrc itself");
+    pr_say("the states of ports are told to peers by mrc itself");
     return fail(EOPNOTSUPP);
   }
   struct probe_frame *frame = calloc(1, sizeof *frame);

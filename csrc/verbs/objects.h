@@ -10,7 +10,7 @@
 #include <infiniband/verbs.h>
 
 #include "mrc.h"
-#include "verbs/agent.h"
+#include "program/agent.h"
 #include "verbs/api.h"
 
 enum {

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "program/say.h"
 #include "verbs/complete.h"
 #include "verbs/gather.h"
 #include "verbs/process.h"
-#include "verbs/say.h"
 
 static const char *name_of(const struct ibv_send_wr *wr) {
   switch (wr->opcode) {
@@ -36,7 +36,7 @@ static int opcode_of(const struct ibv_send_wr *wr, enum mrc_wr_opcode *opcode) {
       *opcode = MRC_WR_WRITE_IMM;
       return 0;
     default:
-      VB_SAY_ONCE("work request %s is refused: MRC has only WRITE and WRITE_IMM", name_of(wr));
+      PR_SAY_ONCE("work request %s is refused: MRC has only WRITE and WRITE_IMM", name_of(wr));
       return EOPNOTSUPP;
   }
 }
@@ -54,7 +54,7 @@ static int copy_inline(struct vb_qp *qp, uint32_t place, const struct ibv_send_w
     bytes += sge->length;
   }
   to->local = (uint64_t)(uintptr_t)data;
-  to->lkey = vb_process.own_key;
+  to->lkey = vb_objects.own_key;
   to->bytes = bytes;
   return 0;
 }
@@ -74,13 +74,13 @@ static int set_memory(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr
   const struct vb_copy *copy = &copies->first[copies->taken++];
   *gathered = copy->data;
   to->local = (uint64_t)(uintptr_t)copy->data;
-  to->lkey = vb_process.own_key;
+  to->lkey = vb_objects.own_key;
   to->bytes = copy->bytes;
   return copy->error;
 }
 
 static void give(struct vb_qp *qp, const struct mrc_wr *wr) {
-  vb_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_POST,
+  pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_POST,
                                   .cookie = vb_post_cookie(qp->ibv.qp.qp_num, (uint32_t)wr->wr_id),
                                   .qpn = qp->ibv.qp.qp_num,
                                   .wr = *wr});

@@ -3,21 +3,10 @@
 #include "verbs/process.h"
 
 #include <sys/uio.h>
-#include <time.h>
 
-struct vb_process vb_process = {.lock = PTHREAD_MUTEX_INITIALIZER,
-                                .changed = PTHREAD_COND_INITIALIZER,
-                                .link.fd = -1,
-                                .wake_fd = -1,
-                                .next_cookie = 1};
+struct vb_objects vb_objects;
 
-uint64_t vb_now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static struct vb_qp **place_of(uint32_t qpn) { return &vb_process.qps[qpn % VB_QP_PLACES]; }
+static struct vb_qp **place_of(uint32_t qpn) { return &vb_objects.qps[qpn % VB_QP_PLACES]; }
 
 struct vb_qp *vb_process_qp(uint32_t qpn) {
   struct vb_qp *qp = *place_of(qpn);
@@ -30,7 +19,7 @@ void vb_process_add_qp(struct vb_qp *qp) {
   struct vb_qp **place = place_of(qp->ibv.qp.qp_num);
   qp->next = *place;
   *place = qp;
-  vb_process.n_qps++;
+  vb_objects.n_qps++;
 }
 
 void vb_process_remove_qp(struct vb_qp *qp) {
@@ -38,16 +27,16 @@ void vb_process_remove_qp(struct vb_qp *qp) {
   while (*place != qp)
     place = &(*place)->next;
   *place = qp->next;
-  vb_process.n_qps--;
+  vb_objects.n_qps--;
 }
 
 void vb_process_each_qp(void (*call)(struct vb_qp *qp)) {
   for (int i = 0; i < VB_QP_PLACES; i++)
-    for (struct vb_qp *qp = vb_process.qps[i]; qp; qp = qp->next)
+    for (struct vb_qp *qp = vb_objects.qps[i]; qp; qp = qp->next)
       call(qp);
 }
 
-static struct vb_mr **mr_place_of(uint32_t key) { return &vb_process.mrs[key % VB_MR_PLACES]; }
+static struct vb_mr **mr_place_of(uint32_t key) { return &vb_objects.mrs[key % VB_MR_PLACES]; }
 
 struct vb_mr *vb_process_mr(uint32_t key) {
   struct vb_mr *mr = *mr_place_of(key);
@@ -75,19 +64,13 @@ bool vb_take_back(int fd) {
   return preadv2(fd, &to, 1, -1, RWF_NOWAIT) == sizeof taken;
 }
 
-void vb_submit(const struct mrc_command *command) {
-  /* A turn takes commands from the ring as long as its replies have room: they are few. */
-  while (mrc_ctx_submit(vb_process.ctx, command, 1) == 0)
-    mrc_ctx_run(vb_process.ctx, 0);
-}
-
 /* Bytes of headers of a packet on a link: SRv6, IPv6, UDP and MRC. */
 enum { HEADER_BYTES = 64 + 40 + 8 + 44 };
 
 enum ibv_mtu vb_process_mtu(void) {
   uint32_t least = UINT32_MAX;
-  for (int i = 0; i < vb_process.n_ports; i++)
-    if (vb_process.ports[i].mtu < least) least = vb_process.ports[i].mtu;
+  for (int i = 0; i < pr_process.n_ports; i++)
+    if (pr_process.ports[i].mtu < least) least = pr_process.ports[i].mtu;
   enum ibv_mtu mtu = IBV_MTU_4096;
   while (mtu > IBV_MTU_256 && (128u << mtu) + HEADER_BYTES > least)
     mtu--;

@@ -5,44 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "program/say.h"
 #include "verbs/async.h"
 #include "verbs/complete.h"
 #include "verbs/cq.h"
 #include "verbs/post.h"
 #include "verbs/process.h"
-#include "verbs/say.h"
 
 #define GONE_NS 200000000ull /* for what is on its way from a peer that has ended */
 
-enum { NUMBER_SECONDS = 10 };
-
-static void say(const void *body, size_t bytes, uint32_t kind, int32_t value, uint64_t cookie,
-                const void *more, size_t more_bytes) {
-  const struct mrc_agent_frame head = {.kind = kind, .value = value, .cookie = cookie};
-  vb_link_send(&vb_process.link, &head, body, bytes, more, more_bytes, false);
-}
-
 /* ---- Create ---- */
-
-/* A number of the agent's block; 0: none came in time. */
-static uint32_t take_number(void) {
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += NUMBER_SECONDS;
-  for (;;) {
-    if (!vb_process.asked && vb_process.n_numbers <= MRC_AGENT_MAX_NUMBERS / 2) {
-      vb_process.asked = true;
-      say(NULL, 0, MRC_AGENT_NUMBERS, 0, 0, NULL, 0);
-    }
-    if (vb_process.n_numbers > 0) return vb_process.numbers[--vb_process.n_numbers];
-    if (pthread_cond_timedwait(&vb_process.changed, &vb_process.lock, &until) != 0) return 0;
-  }
-}
 
 static int check_cap(const struct ibv_qp_init_attr *attr) {
   const struct ibv_qp_cap *cap = &attr->cap;
   if (attr->qp_type != IBV_QPT_RC) {
-    VB_SAY_ONCE("a QP of type %d is refused: QPs of MRC are of type RC (%d)", attr->qp_type,
+    PR_SAY_ONCE("a QP of type %d is refused: QPs of MRC are of type RC (%d)", attr->qp_type,
                 IBV_QPT_RC);
     return EOPNOTSUPP;
   }
@@ -79,7 +56,7 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
     if (qp->cap.max_send_sge == 0) qp->cap.max_send_sge = 1;
     error = allocate(qp);
   }
-  const uint32_t number = error == 0 ? take_number() : 0;
+  const uint32_t number = error == 0 ? pr_await_number() : 0;
   if (error == 0 && number == 0) error = EAGAIN;
   if (error != 0) {
     if (qp) vb_qp_free(qp);
@@ -126,8 +103,8 @@ static void send_connect(struct vb_qp *qp) {
   struct mrc_agent_connect connect = qp->connect;
   connect.ready = qp->connected;
   qp->connecting = true;
-  say(&connect, sizeof connect, MRC_AGENT_CONNECT, 0, 0, qp->note,
-      qp->connected ? qp->note_bytes : 0);
+  pr_tell(MRC_AGENT_CONNECT, 0, 0, &connect, sizeof connect, qp->note,
+          qp->connected ? qp->note_bytes : 0);
 }
 
 static bool has_connection(const struct vb_qp *qp) { return qp->wanted && !qp->leaving; }
@@ -136,10 +113,10 @@ static bool has_connection(const struct vb_qp *qp) { return qp->wanted && !qp->l
 static void tell(struct vb_qp *qp) {
   if (!has_connection(qp)) return;
   if (qp->exists && !qp->connected) {
-    vb_submit(&(struct mrc_command){
-        .op = MRC_COMMAND_QP_DESTROY, .cookie = VB_COOKIE_CALL, .qpn = qp->ibv.qp.qp_num});
+    pr_submit(&(struct mrc_command){
+        .op = MRC_COMMAND_QP_DESTROY, .cookie = PR_COOKIE_CALL, .qpn = qp->ibv.qp.qp_num});
     qp->exists = false;
-    vb_process.n_exist--;
+    pr_process.n_exist--;
   }
   send_connect(qp);
 }
@@ -188,7 +165,7 @@ void vb_qp_set_retries(struct vb_qp *qp) {
   const bool of_api = qp->api_set & (MRC_API_QP_TIMEOUT | MRC_API_QP_RETRY);
   if (!qp->connected || qp->failed || qp->leaving || !(of_verbs || of_api)) return;
   struct mrc_command command = {.op = MRC_COMMAND_QP_SET_RETRIES,
-                                .cookie = VB_COOKIE_CALL,
+                                .cookie = PR_COOKIE_CALL,
                                 .qpn = qp->ibv.qp.qp_num,
                                 .value = TIMEOUT,
                                 .key = LINEAR,
@@ -200,13 +177,13 @@ void vb_qp_set_retries(struct vb_qp *qp) {
     command.key = qp->api.retry_linear;
     command.access = qp->api.retry_exponential;
   }
-  vb_submit(&command);
+  pr_submit(&command);
 }
 
 void vb_qp_failed(uint32_t qpn, const char *reason) {
   struct vb_qp *qp = vb_process_qp(qpn);
   if (!qp || !qp->connecting || qp->failed) return;
-  vb_say("QP 0x%06x: %s", qpn, reason);
+  pr_say("QP 0x%06x: %s", qpn, reason);
   vb_complete_failed(qp, IBV_WC_RETRY_EXC_ERR);
   vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
 }
@@ -215,16 +192,16 @@ void vb_qp_gone(uint32_t qpn) {
   struct vb_qp *qp = vb_process_qp(qpn);
   if (!qp || !qp->connected || qp->failed || qp->gone || qp->leaving) return;
   qp->gone = true;
-  qp->gone_ns = vb_now_ns();
-  vb_process.n_gone++;
+  qp->gone_ns = pr_now_ns();
+  pr_process.n_gone++;
 }
 
 static const struct mrc_qp_attr no_attr;
 
 static void fail_in_engine(struct vb_qp *qp) {
   if (!qp->exists) return;
-  vb_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
-                                  .cookie = VB_COOKIE_CALL,
+  pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
+                                  .cookie = PR_COOKIE_CALL,
                                   .qpn = qp->ibv.qp.qp_num,
                                   .value = MRC_QP_ERROR,
                                   .pointer = (void *)(uintptr_t)&no_attr});
@@ -242,13 +219,13 @@ static void end_gone(struct vb_qp *qp) {
 }
 
 void vb_qp_end_gone(uint64_t now_ns) {
-  if (vb_process.n_gone == 0 || now_ns < GONE_NS) return;
+  if (pr_process.n_gone == 0 || now_ns < GONE_NS) return;
   end_before_ns = now_ns - GONE_NS;
   vb_process_each_qp(end_gone);
 }
 
 void vb_qp_exists(uint32_t qpn, bool exists) {
-  vb_process.n_exist += exists ? 1 : -1;
+  pr_process.n_exist += exists ? 1 : -1;
   struct vb_qp *qp = vb_process_qp(qpn);
   if (!qp) return;
   qp->exists = exists;
@@ -270,7 +247,7 @@ static void reset(struct vb_qp *qp) {
   qp->connect = (struct mrc_agent_connect){0};
   qp->api = (struct mrc_api_qp_attr){.hint = qp->api.hint};
   qp->api_set = 0;
-  if (qp->gone) vb_process.n_gone--;
+  if (qp->gone) pr_process.n_gone--;
   qp->wanted = qp->connecting = qp->connected = qp->failed = qp->gone = false;
 }
 
@@ -278,7 +255,7 @@ static void release(struct vb_qp *qp, bool forever) {
   const bool told = qp->connecting;
   if (qp->sq_ended != qp->sq_tail) fail_in_engine(qp); /* nothing reads the program's memory */
   if (told || forever)
-    say(NULL, 0, MRC_AGENT_RELEASE, (int32_t)qp->ibv.qp.qp_num, forever, NULL, 0);
+    pr_tell(MRC_AGENT_RELEASE, (int32_t)qp->ibv.qp.qp_num, forever, NULL, 0, NULL, 0);
   qp->leaving = told && qp->exists;
 }
 
@@ -298,13 +275,13 @@ void vb_qp_leave(struct vb_qp *qp) {
   vb_process_remove_qp(qp);
 }
 
-static const union ibv_gid *gid_at(int index) {
-  return &vb_process.gids[index < vb_process.n_gids ? index : 0];
+static const uint8_t *gid_at(int index) {
+  return pr_process.gids[index < pr_process.n_gids ? index : 0];
 }
 
 static bool is_own(const union ibv_gid *gid) {
-  for (int i = 0; i < vb_process.n_gids; i++)
-    if (memcmp(gid, &vb_process.gids[i], sizeof *gid) == 0) return true;
+  for (int i = 0; i < pr_process.n_gids; i++)
+    if (memcmp(gid->raw, pr_process.gids[i], sizeof gid->raw) == 0) return true;
   return false;
 }
 
@@ -312,7 +289,7 @@ static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   const int required = IBV_QP_AV | IBV_QP_DEST_QPN;
   if ((mask & required) != required || !attr->ah_attr.is_global) return EINVAL;
   if (attr->dest_qp_num == qp->ibv.qp.qp_num && is_own(&attr->ah_attr.grh.dgid)) {
-    VB_SAY_ONCE("a QP cannot be connected to itself");
+    PR_SAY_ONCE("a QP cannot be connected to itself");
     return EOPNOTSUPP;
   }
   struct mrc_agent_connect *connect = &qp->connect;
@@ -323,7 +300,7 @@ static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
                                         .mpr = connect->mpr,
                                         .ev_profile = qp->connect.ev_profile,
                                         .cc_profile = qp->connect.cc_profile};
-  memcpy(connect->sgid, gid_at(attr->ah_attr.grh.sgid_index)->raw, sizeof connect->sgid);
+  memcpy(connect->sgid, gid_at(attr->ah_attr.grh.sgid_index), sizeof connect->sgid);
   memcpy(connect->dgid, attr->ah_attr.grh.dgid.raw, sizeof connect->dgid);
   /* A program that wants all that verbs can say gets all that the paths carry. */
   if (mask & IBV_QP_PATH_MTU && attr->path_mtu < vb_process_mtu())

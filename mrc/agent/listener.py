@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from mrc.agent.end import ProgramEnd
-from mrc.agent.program import RESUME, Program
+from mrc.agent.knock import KNOCK, knock_in
+from mrc.agent.program import Program
+from mrc.agent.reach import RESUME
 from mrc.aio.end import End
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
-from mrc.errors import ConnectError
+from mrc.errors import BusyError, ConnectError
 from mrc.exchange.admission import Place
 from mrc.exchange.oob import Channel
 
@@ -24,8 +26,11 @@ class AgentListener(Listener):
     keep: Callable[[QP], None]
     """keeps a QP of the agent itself, over which another agent probes"""
 
-    async def _answer(self, channel: Channel) -> End:
+    async def _answer(self, channel: Channel) -> End | None:
         message = channel.peeked
+        if message["type"] == KNOCK:
+            await self._let_in(channel)
+            return None
         if message["type"] == RESUME:
             return await self._resume(channel, message)
         private = message.get("private")
@@ -33,6 +38,20 @@ class AgentListener(Listener):
             return await super()._answer(channel)  # an agent's own, or mrc paths: for probes
         program, qpn = self._program(private)
         return await program.accept(channel, await program.until_wanted(qpn))
+
+    async def _let_in(self, channel: Channel) -> None:
+        """Brings a knock to its program, and the answer back."""
+        asked = knock_in(await channel.receive())
+        program = self.program_of(asked.to.number)
+        if program is None:
+            raise ConnectError("no program of this host has the endpoint: has it ended?")
+        try:
+            qpn = await program.doorbell.visit(asked)
+        except BusyError as error:
+            await channel.refuse(str(error), busy=True)
+        else:
+            await channel.send(KNOCK, qpn=qpn)
+            await channel.close()
 
     async def _resume(self, channel: Channel, message: dict[str, Any]) -> End:
         await channel.receive()

@@ -17,9 +17,12 @@ from typing import Any
 
 from mrc.agent import device
 from mrc.agent.door import Visitor
+from mrc.agent.doorbell import Doorbell
 from mrc.agent.end import LostChannel, ProgramEnd
 from mrc.agent.host import Host
+from mrc.agent.knock import knock_of
 from mrc.agent.note import note_of, read_note
+from mrc.agent.reach import resume
 from mrc.agent.wanted import Wanted, wanted_of
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
@@ -34,7 +37,6 @@ from mrc.datapath.links import Links, finder
 from mrc.enums import AgentKind, QpState
 from mrc.errors import ConnectError, MrcError, PathError, ProtocolError, StateError
 from mrc.exchange import mpr
-from mrc.exchange.dial import dial
 from mrc.exchange.foreign import shown
 from mrc.exchange.oob import Channel
 from mrc.fabric.addresses import IpAddress, pack_address, unpack_address
@@ -45,7 +47,6 @@ from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.agent")
 
-RESUME = "resume"  # message: the agent of a connected QP looks for the peer's agent
 ATTACH_SECONDS = 5.0
 _OPEN_TRIES = 5  # an interface may disappear between its listing and the opening of its sockets
 _GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
@@ -82,6 +83,7 @@ class Program(Context):
         self._resumed: list[tuple[Wanted, bytes]] = []
         self._gids: list[IpAddress] = []
         self._told_ports = b""
+        self.doorbell = Doorbell(self)
         self.first: Frame
         """the first frame of the program"""
         self.gone = asyncio.Event()
@@ -236,7 +238,7 @@ class Program(Context):
         """The program is attached: takes up the QPs that it had under a former agent."""
         for wanted, note in self._resumed:
             if not self._host.numbers.claim(self, wanted.qpn):
-                self._fail(wanted.qpn, "another program of this host has this number")
+                self.fail(wanted.qpn, "another program of this host has this number")
             elif note:
                 self._spawn(self._take_up(wanted, note))
             else:
@@ -258,6 +260,10 @@ class Program(Context):
             self._release(frame.value, forever=frame.cookie == 1)
         elif frame.kind is AgentKind.REQUEST:
             self._spawn(self._answer(frame))
+        elif frame.kind is AgentKind.KNOCK:
+            self._spawn(self.doorbell.ring(knock_of(read_struct("mrc_agent_knock", frame.body)[0])))
+        elif frame.kind is AgentKind.ADMIT:
+            self.doorbell.admit(frame.value, frame.cookie)
         else:
             raise ProtocolError(f"the program sent {frame.kind.name}")
 
@@ -280,12 +286,22 @@ class Program(Context):
         """The host that a GID names."""
         return device.peer_of(unpack_address(gid), self._gids, self._opened().host)
 
+    def address_of(self, gid: IpAddress) -> tuple[Local, str, int]:
+        """What to dial for the agent of the host with this GID."""
+        local = self._opened()
+        return local, device.peer_of(gid, self._gids, local.host), self._host.port
+
+    def send(self, kind: AgentKind, value: int, cookie: int, body: bytes) -> None:
+        """Sends the program a frame."""
+        self._engine.send(kind, value, cookie, body)
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
 
-    def _fail(self, qpn: int, reason: str) -> None:
+    def fail(self, qpn: int, reason: str) -> None:
+        """Tells the program that a QP cannot be connected."""
         logger.warning("%s: QP %#x: %s", self, qpn, reason)
         text = reason.encode()[: steering.MAX_TEXT - 1]
         self._engine.send(AgentKind.FAILED, qpn, body=text)
@@ -310,22 +326,21 @@ class Program(Context):
 
     async def _dial(self, wanted: Wanted) -> None:
         local, terms = self._terms_of(wanted)
-        host = device.peer_of(wanted.dest_gid, self._gids, local.host)
-        seconds = self.config.exchange_timeout
+        _, host, port = self.address_of(wanted.dest_gid)
         try:
             async with self._host.dialling:
-                end = await connect(local, terms, host, self._host.port, timeout=seconds)
+                end = await connect(local, terms, host, port, timeout=self.config.exchange_timeout)
         except ConnectError as error:
-            self._fail(wanted.qpn, f"{error}; does mrc agent run there?")
+            self.fail(wanted.qpn, f"{error}; does mrc agent run there?")
         except (MrcError, OSError) as error:
-            self._fail(wanted.qpn, str(error))
+            self.fail(wanted.qpn, str(error))
         else:
             self.connected(end)
 
     async def _expect(self, wanted: Wanted) -> None:
         """Waits for the peer's agent, which dials."""
         await asyncio.sleep(self.config.exchange_timeout)
-        self._fail(
+        self.fail(
             wanted.qpn,
             f"{wanted.dest_gid}: its agent has not connected QP {wanted.dest_qpn:#x} in"
             f" {self.config.exchange_timeout:g} s: does mrc agent run there?",
@@ -363,6 +378,7 @@ class Program(Context):
             admit=wanted.admit,
             queue=wanted.queue(config),
             end=partial(ProgramEnd, wanted),
+            peer=wanted.peer if wanted.messages else None,
         )
         return replace(local, config=config), terms
 
@@ -413,10 +429,11 @@ class Program(Context):
             end = ProgramEnd(
                 wanted, local.dispatcher, terms.queue, note.evs, channel, note.hello,
                 local.config, terms.ev_profile, terms.cc_profile,
+                terms.peer(local.dispatcher) if terms.peer else None,
             )  # fmt: skip
             await end.controller.start()
         except (MrcError, OSError) as error:
-            self._fail(wanted.qpn, f"cannot be taken up again: {error}")
+            self.fail(wanted.qpn, f"cannot be taken up again: {error}")
             return
         self._wanted[wanted.qpn] = wanted
         self._keep(end)
@@ -428,34 +445,19 @@ class Program(Context):
             self._spawn(self._redial(end, end.wanted))
 
     async def _redial(self, end: ProgramEnd, wanted: Wanted) -> None:
-        local = self._opened()
-        host = device.peer_of(wanted.dest_gid, self._gids, local.host)
+        local, host, port = self.address_of(wanted.dest_gid)
         pause = _FIRST_PAUSE_SECONDS
         with suppress(TimeoutError):
             async with asyncio.timeout(_RESUME_SECONDS):
                 while not end.peer_gone.is_set():
                     try:
-                        end.rejoin(await self._resume(local, host, wanted))
+                        end.rejoin(await resume(local, host, port, wanted))
                         return
                     except (MrcError, OSError) as error:
                         logger.debug("QP %#x: %s", wanted.qpn, error)
                     await asyncio.sleep(local.rng.uniform(pause / 2, pause))
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         logger.info("QP %#x: the agent of %s is not found again", wanted.qpn, host)
-
-    async def _resume(self, local: Local, host: str, wanted: Wanted) -> Channel:
-        channel = await dial(local.host, host, self._host.port)
-        try:
-            if local.guard is not None:
-                await local.guard.connect(channel)
-            await channel.send(RESUME, **wanted.private)
-            answer = await channel.expect(RESUME)
-            if answer.get("from") != wanted.dest_qpn:
-                raise ProtocolError("the peer's agent means another QP")
-        except BaseException:
-            channel.abort()
-            raise
-        return channel
 
     def end_of(self, qpn: int) -> tuple[ProgramEnd, Wanted] | None:
         """A connected QP."""

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mrc.agent.device import dials
+from mrc.aio.messagepeer import MessagePeer
 from mrc.binding.native import CData
 from mrc.binding.verbs import QueuePair
 from mrc.config import ContextConfig
+from mrc.datapath.dispatch import Dispatcher
 from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange import mpr
+from mrc.exchange.oob import Inbox
 from mrc.fabric.addresses import IpAddress, unpack_address
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
 
@@ -35,6 +38,8 @@ class Wanted:
     cc_profile: int
     timeout: int
     retry_exp: int
+    messages: tuple[int, Inbox] | None = None
+    """number and inbox of the peer, if the QP carries messages"""
 
     @property
     def dials(self) -> bool:
@@ -54,6 +59,12 @@ class Wanted:
     def queue(self, config: ContextConfig) -> QueuePair:
         """The QP with its number."""
         return QueuePair(config.sq_depth, config.mpr or mpr.MOST, config.max_wimm, qpn=self.qpn)
+
+    def peer(self, dispatcher: Dispatcher) -> MessagePeer:
+        """The peer for messages, which the program has opened."""
+        assert self.messages is not None
+        number, inbox = self.messages
+        return MessagePeer(dispatcher, number, inbox, kept=True)
 
     def config(self, config: ContextConfig) -> ContextConfig:
         """The configuration for this QP."""
@@ -88,7 +99,14 @@ def wanted_of(connect: CData) -> Wanted:
         cc_profile=connect.cc_profile,
         timeout=_within(connect.timeout, _TIMEOUTS),
         retry_exp=_within(connect.retry_exp, _RETRIES),
+        messages=_messages_of(connect) if connect.messages else None,
     )
+
+
+def _messages_of(connect: CData) -> tuple[int, Inbox]:
+    if not connect.address or not connect.rkey:
+        raise ProtocolError(f"QP {connect.qpn:#x} carries messages and has no inbox")
+    return connect.peer, Inbox(connect.address, connect.rkey)
 
 
 def _within(value: int, allowed: range) -> int:

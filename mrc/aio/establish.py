@@ -116,6 +116,8 @@ async def _establish(
         ends = _ends(local, channel)
         if terms.messages:
             messages = await MessagePeer.open(local.dispatcher, queue, local.config.max_wimm)
+        elif terms.peer is not None:
+            messages = terms.peer(local.dispatcher)
         mine = _hello(local, channel, ends, queue, terms.private, messages, terms.cc_profile)
         message = hello_to_json(mine)
         await channel.send(message.pop("type"), **message)

@@ -194,11 +194,14 @@ class Listener:
             channel.abort()
             raise
         else:
-            place.connect()
-            await self._deliver(end, place)
+            if end is not None:
+                place.connect()
+                await self._deliver(end, place)
 
-    async def _answer(self, channel: Channel) -> End:
-        """This side's part of the exchange, from the peer's hello on, which is peeked."""
+    async def _answer(self, channel: Channel) -> End | None:
+        """This side's part of the exchange, from the peer's hello on, which is peeked. None: the
+        peer wanted no QP, and has its answer.
+        """
         return await establish(self._local, channel, self._terms, first=False)
 
     async def _deliver(self, end: End, place: Place) -> None:

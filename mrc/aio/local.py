@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mrc.aio.end import End
+from mrc.aio.messagepeer import MessagePeer
 from mrc.binding.verbs import QueuePair
 from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile, Profiles
@@ -60,5 +61,6 @@ class Terms:
     cc_profile: CcProfile
     admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
     messages: bool = False  # the QP carries messages
+    peer: Callable[[Dispatcher], MessagePeer] | None = None  # the same, with a peer that exists
     queue: QueuePair | None = None  # with its number; None: a new one
     end: Callable[..., End] = End  # makes this side's end of the QP

@@ -23,11 +23,15 @@ _LONGEST_LOOK_SECONDS = 0.02
 class MessagePeer:
     """A peer for messages, by its number in the datapath."""
 
-    def __init__(self, dispatcher: Dispatcher, number: int, inbox: Inbox) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, number: int, inbox: Inbox, *, kept: bool = False
+    ) -> None:
+        """`kept`: it is its program's, which also forgets it."""
         self._dispatcher = dispatcher
         self.number = number
         self.inbox = inbox
         """for the other side"""
+        self._kept = kept
         self._ended = False
 
     @classmethod
@@ -61,7 +65,8 @@ class MessagePeer:
     def forget(self) -> None:
         """The QP is destroyed."""
         self._ended = True
-        self._tell(messages.close(self.number))
+        if not self._kept:
+            self._tell(messages.close(self.number))
 
     def _tell(self, command: Command) -> None:
         with suppress(MrcError):  # the Context is closed, and the datapath with it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of another process, steered over a Unix socket: csrc/verbs/agent.h."""
+"""The engine of another process, steered over a Unix socket: csrc/program/agent.h."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ _STRUCTS: Mapping[CommandOp, tuple[str, bool]] = {
     CommandOp.QP_SET_SEAL: ("struct mrc_seal_attr", False),
     CommandOp.QP_QUERY: ("struct mrc_qp_info", True),
     CommandOp.PORT_OPEN: ("struct mrc_port_opening", True),
+    CommandOp.MSG_CONNECT: ("struct mrc_msg_inbox", False),
 }
 
 

@@ -43,7 +43,8 @@ extern "C" {
 struct mrc_msg_post {
   uint64_t cookie, address, bytes, tag, ignore;
   uint32_t space, peer;
-  uint8_t kind, exact, reserved[6];
+  uint8_t kind, exact, claim, reserved;
+  uint32_t data;
 };
 
 struct mrc_msg_done {
@@ -51,6 +52,7 @@ struct mrc_msg_done {
   uint32_t space, peer;
   int32_t result;
   uint8_t kind, reserved[3];
+  uint32_t data, reserved2;
 };
 
 // The engine's functions, for any thread; none of them waits for Python.

@@ -35,6 +35,6 @@ def compiled(folder: Path, library: Path = LIBRARY, flags: Sequence[str] = ()) -
 def sanitized(folder: Path, name: str) -> Path:
     """The programs and libmrc, compiled with a sanitizer: they must be run without preloading."""
     flavour = SANITIZERS[name]
-    parts = ("core", "io", "msg", "verbs")
+    parts = ("core", "io", "msg", "program", "verbs")
     sources = [path for part in parts for path in sorted((CSRC / part).glob("*.c"))]
     return compiled(folder, shared_library(sources, "mrc", flavour), flavour.flags)

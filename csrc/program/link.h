@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The socket to the agent: frames out, which wait in a bounded queue while it is full, and in. */
-#ifndef MRC_VERBS_LINK_H
-#define MRC_VERBS_LINK_H
+#ifndef MRC_PROGRAM_LINK_H
+#define MRC_PROGRAM_LINK_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "verbs/agent.h"
+#include "program/agent.h"
 
-struct vb_waiting;
+struct pr_waiting;
 
-struct vb_link {
+struct pr_link {
   int fd; /* -1: no agent */
-  struct vb_waiting *first;
-  struct vb_waiting *last;
+  struct pr_waiting *first;
+  struct pr_waiting *last;
   uint32_t n_waiting;
   uint64_t lost; /* events that had no room */
 };
 
 /* A frame that has arrived. `body` is valid until the next one. */
-struct vb_frame {
+struct pr_frame {
   struct mrc_agent_frame head;
   const uint8_t *body;
   size_t bytes; /* of the body */
@@ -27,19 +27,19 @@ struct vb_frame {
 
 /* Connects to the agent of this host; -errno: -ECONNREFUSED or -ENOENT without an agent, -EPERM if
    it is another user's. */
-int vb_link_open(struct vb_link *link);
-void vb_link_close(struct vb_link *link);
+int pr_link_open(struct pr_link *link);
+void pr_link_close(struct pr_link *link);
 /* Whether an agent listens. */
-bool vb_link_is_there(void);
+bool pr_link_is_there(void);
 
 /* Sends a frame whose body has two parts, or keeps it until there is room; never blocks. Without an
    agent it is dropped. `may_lose`: rather this frame than another one, if the queue is full. */
-void vb_link_send(struct vb_link *link, const struct mrc_agent_frame *head, const void *body,
+void pr_link_send(struct pr_link *link, const struct mrc_agent_frame *head, const void *body,
                   size_t bytes, const void *more, size_t more_bytes, bool may_lose);
 /* Sends what waits. */
-void vb_link_flush(struct vb_link *link);
-static inline bool vb_link_waits(const struct vb_link *link) { return link->first != NULL; }
+void pr_link_flush(struct pr_link *link);
+static inline bool pr_link_waits(const struct pr_link *link) { return link->first != NULL; }
 /* 1: a frame; 0: none now; -ECONNRESET: the agent has gone. */
-int vb_link_receive(struct vb_link *link, struct vb_frame *frame);
+int pr_link_receive(struct pr_link *link, struct pr_frame *frame);
 
 #endif

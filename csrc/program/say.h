@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lines of libmrc for the user of a program, on stderr. MRC_QUIET=1 silences them. */
-#ifndef MRC_VERBS_SAY_H
-#define MRC_VERBS_SAY_H
+#ifndef MRC_PROGRAM_SAY_H
+#define MRC_PROGRAM_SAY_H
 
 #include <stdatomic.h>
 
 /* Prints "libmrc: " and a line; a process prints at most a few. */
-void vb_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void pr_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The same, once in a process: programs may try again. */
-#define VB_SAY_ONCE(...)                                       \
+#define PR_SAY_ONCE(...)                                       \
   do {                                                         \
     static atomic_flag said = ATOMIC_FLAG_INIT;                \
-    if (!atomic_flag_test_and_set(&said)) vb_say(__VA_ARGS__); \
+    if (!atomic_flag_test_and_set(&said)) pr_say(__VA_ARGS__); \
   } while (0)
 
 #endif

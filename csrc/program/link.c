@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "verbs/link.h"
+#include "program/link.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 
 enum { BUFFER_BYTES = 1 << 20, MOST_WAITING = 8192 };
 
-struct vb_waiting {
-  struct vb_waiting *next;
+struct pr_waiting {
+  struct pr_waiting *next;
   size_t bytes;
   uint8_t packet[];
 };
@@ -53,7 +53,7 @@ static bool is_trusted(int fd) {
   return peer.uid == 0 || peer.uid == geteuid();
 }
 
-int vb_link_open(struct vb_link *link) {
+int pr_link_open(struct pr_link *link) {
   const int fd = connect_socket(0);
   if (fd < 0) return fd;
   if (!is_trusted(fd)) {
@@ -63,13 +63,13 @@ int vb_link_open(struct vb_link *link) {
   const int bytes = BUFFER_BYTES;
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
   setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
-  *link = (struct vb_link){.fd = fd};
+  *link = (struct pr_link){.fd = fd};
   return 0;
 }
 
-static void drop_waiting(struct vb_link *link) {
+static void drop_waiting(struct pr_link *link) {
   while (link->first) {
-    struct vb_waiting *next = link->first->next;
+    struct pr_waiting *next = link->first->next;
     free(link->first);
     link->first = next;
   }
@@ -77,25 +77,25 @@ static void drop_waiting(struct vb_link *link) {
   link->n_waiting = 0;
 }
 
-void vb_link_close(struct vb_link *link) {
+void pr_link_close(struct pr_link *link) {
   drop_waiting(link);
   if (link->fd >= 0) close(link->fd);
   link->fd = -1;
 }
 
-bool vb_link_is_there(void) {
+bool pr_link_is_there(void) {
   const int fd = connect_socket(SOCK_NONBLOCK);
   if (fd >= 0) close(fd);
   return fd >= 0 || fd == -EAGAIN;
 }
 
-static void keep(struct vb_link *link, const struct iovec *parts, int n, size_t bytes,
+static void keep(struct pr_link *link, const struct iovec *parts, int n, size_t bytes,
                  bool may_lose) {
   if (may_lose && link->n_waiting >= MOST_WAITING) {
     link->lost++;
     return;
   }
-  struct vb_waiting *waiting = malloc(sizeof *waiting + bytes);
+  struct pr_waiting *waiting = malloc(sizeof *waiting + bytes);
   if (!waiting) {
     link->lost++;
     return;
@@ -113,7 +113,7 @@ static void keep(struct vb_link *link, const struct iovec *parts, int n, size_t 
   link->n_waiting++;
 }
 
-void vb_link_send(struct vb_link *link, const struct mrc_agent_frame *head, const void *body,
+void pr_link_send(struct pr_link *link, const struct mrc_agent_frame *head, const void *body,
                   size_t bytes, const void *more, size_t more_bytes, bool may_lose) {
   if (link->fd < 0) return;
   struct iovec parts[] = {{(void *)(uintptr_t)head, sizeof *head},
@@ -125,9 +125,9 @@ void vb_link_send(struct vb_link *link, const struct mrc_agent_frame *head, cons
   keep(link, parts, 3, sizeof *head + bytes + more_bytes, may_lose);
 }
 
-void vb_link_flush(struct vb_link *link) {
+void pr_link_flush(struct pr_link *link) {
   while (link->first) {
-    struct vb_waiting *waiting = link->first;
+    struct pr_waiting *waiting = link->first;
     if (send(link->fd, waiting->packet, waiting->bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
       if (errno != EAGAIN) drop_waiting(link);
       return;
@@ -139,7 +139,7 @@ void vb_link_flush(struct vb_link *link) {
   }
 }
 
-int vb_link_receive(struct vb_link *link, struct vb_frame *frame) {
+int pr_link_receive(struct pr_link *link, struct pr_frame *frame) {
   static _Alignas(16) uint8_t packet[MRC_AGENT_MAX_FRAME]; /* under the lock of the process */
   const ssize_t bytes = recv(link->fd, packet, sizeof packet, MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return 0;

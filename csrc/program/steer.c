@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "verbs/steer.h"
+#include "program/steer.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "verbs/async.h"
-#include "verbs/complete.h"
-#include "verbs/ev_cq.h"
-#include "verbs/process.h"
-#include "verbs/qp.h"
+#include "messages.h"
+#include "program/owner.h"
+#include "program/process.h"
 
 enum { ANSWER_SECONDS = 35 };
 
 /* ---- Commands ---- */
 
-struct vb_command {
-  struct vb_command *next;
+struct pr_command {
+  struct pr_command *next;
   uint64_t cookie;
   uint32_t op;
   bool unheard; /* its agent has gone */
@@ -25,8 +23,8 @@ struct vb_command {
   _Alignas(16) uint8_t memory[];
 };
 
-struct vb_request {
-  struct vb_request *next;
+struct pr_request {
+  struct pr_request *next;
   uint64_t cookie;
   void *result;
   size_t room;
@@ -59,12 +57,17 @@ static ptrdiff_t memory_of(const struct mrc_command *command) {
       return (ptrdiff_t)(n * sizeof(struct mrc_trace_entry));
     case MRC_COMMAND_PORT_OPEN:
       return sizeof(struct mrc_port_opening);
+    case MRC_COMMAND_MSG_CONNECT:
+      return sizeof(struct mrc_msg_inbox);
     case MRC_COMMAND_QP_DESTROY:
     case MRC_COMMAND_QP_PROBE_EV:
     case MRC_COMMAND_QP_SET_EV_STATE:
     case MRC_COMMAND_QP_SET_MPR:
     case MRC_COMMAND_PORT_UP:
     case MRC_COMMAND_PORT_CLOSE:
+    case MRC_COMMAND_MSG_IDLE:
+    case MRC_COMMAND_MSG_FAIL:
+    case MRC_COMMAND_MSG_CLOSE:
       return 0;
     default:
       return -1;
@@ -78,36 +81,33 @@ static bool is_filled(uint32_t op) {
          op == MRC_COMMAND_PORT_OPEN;
 }
 
-/* The agent does not know PDs. */
-static void set_domain(struct mrc_qp_attr *attr) {
-  const struct vb_qp *qp = vb_process_qp(attr->qpn);
-  attr->domain = qp ? vb_domain_of(qp->ibv.qp.pd) : 0;
-}
-
-static int take_command(const struct vb_frame *frame) {
+static int take_command(const struct pr_frame *frame) {
   struct mrc_command command;
   if (frame->bytes < sizeof command) return -EPROTO;
   memcpy(&command, frame->body, sizeof command);
   const size_t bytes = frame->bytes - sizeof command;
   const ptrdiff_t expected = memory_of(&command);
-  if (expected < 0 || (size_t)expected != bytes || command.cookie & VB_COOKIE_OWN) return -EPROTO;
-  struct vb_command *kept = malloc(sizeof *kept + bytes);
+  if (expected < 0 || (size_t)expected != bytes || command.cookie & PR_COOKIE_OWN) return -EPROTO;
+  struct pr_command *kept = malloc(sizeof *kept + bytes);
   if (!kept) return -ENOMEM;
-  *kept = (struct vb_command){
-      .next = vb_process.commands, .cookie = command.cookie, .op = command.op, .bytes = bytes};
+  *kept = (struct pr_command){
+      .next = pr_process.commands, .cookie = command.cookie, .op = command.op, .bytes = bytes};
   memcpy(kept->memory, frame->body + sizeof command, bytes);
-  vb_process.commands = kept;
+  pr_process.commands = kept;
   command.pointer = bytes > 0 ? kept->memory : NULL;
-  if (command.op == MRC_COMMAND_QP_CREATE) set_domain(command.pointer);
-  vb_submit(&command);
+  if (command.op == MRC_COMMAND_QP_CREATE) { /* the agent does not know PDs */
+    struct mrc_qp_attr *attr = command.pointer;
+    attr->domain = pr_owner.domain(attr->qpn);
+  }
+  pr_submit(&command);
   return 0;
 }
 
-static struct vb_command *take_kept(uint64_t cookie) {
-  struct vb_command **place = &vb_process.commands;
+static struct pr_command *take_kept(uint64_t cookie) {
+  struct pr_command **place = &pr_process.commands;
   while (*place && (*place)->cookie != cookie)
     place = &(*place)->next;
-  struct vb_command *found = *place;
+  struct pr_command *found = *place;
   if (found) *place = found->next;
   return found;
 }
@@ -115,15 +115,15 @@ static struct vb_command *take_kept(uint64_t cookie) {
 static void send_event(const struct mrc_event *event, const void *memory, size_t bytes,
                        bool may_lose) {
   const struct mrc_agent_frame head = {.kind = MRC_AGENT_EVENT};
-  vb_link_send(&vb_process.link, &head, event, sizeof *event, memory, bytes, may_lose);
+  pr_link_send(&pr_process.link, &head, event, sizeof *event, memory, bytes, may_lose);
 }
 
 static void on_reply(const struct mrc_event *event) {
-  struct vb_command *kept = take_kept(event->cookie);
+  struct pr_command *kept = take_kept(event->cookie);
   if (!kept) return;
   if (event->result >= 0) {
-    if (kept->op == MRC_COMMAND_QP_CREATE) vb_qp_exists(event->qpn, true);
-    if (kept->op == MRC_COMMAND_QP_DESTROY) vb_qp_exists(event->qpn, false);
+    if (kept->op == MRC_COMMAND_QP_CREATE) pr_owner.exists(event->qpn, true);
+    if (kept->op == MRC_COMMAND_QP_DESTROY) pr_owner.exists(event->qpn, false);
   }
   if (kept->unheard) {
     free(kept);
@@ -134,126 +134,144 @@ static void on_reply(const struct mrc_event *event) {
   free(kept);
 }
 
-void vb_steer_event(const struct mrc_event *event) {
+void pr_steer_event(const struct mrc_event *event) {
   if (event->type == MRC_EVENT_REPLY) {
     on_reply(event);
     return;
   }
-  if (event->type == MRC_EVENT_QP_ERROR) vb_complete_error(event->qpn, event->status);
-  if (vb_process.link.lost > 0 && !vb_link_waits(&vb_process.link)) {
-    const struct mrc_event lost = {.type = MRC_EVENT_LOST, .cookie = vb_process.link.lost};
-    vb_process.link.lost = 0;
+  if (event->type == MRC_EVENT_QP_ERROR) pr_owner.qp_error(event->qpn, event->status);
+  if (pr_process.link.lost > 0 && !pr_link_waits(&pr_process.link)) {
+    const struct mrc_event lost = {.type = MRC_EVENT_LOST, .cookie = pr_process.link.lost};
+    pr_process.link.lost = 0;
     send_event(&lost, NULL, 0, false);
   }
   const bool may_lose = event->type != MRC_EVENT_QP_ERROR && event->type != MRC_EVENT_PROBE;
   send_event(event, NULL, 0, may_lose);
 }
 
-void vb_steer_forget(void) {
-  for (struct vb_command *each = vb_process.commands; each; each = each->next)
+void pr_steer_forget(void) {
+  for (struct pr_command *each = pr_process.commands; each; each = each->next)
     each->unheard = true;
-  for (struct vb_request *each = vb_process.requests; each; each = each->next) {
+  for (struct pr_request *each = pr_process.requests; each; each = each->next) {
     if (!each->answered) each->status = -ECONNRESET;
     each->answered = true;
   }
-  pthread_cond_broadcast(&vb_process.changed);
+  pthread_cond_broadcast(&pr_process.changed);
 }
 
 /* ---- Requests ---- */
 
-int vb_steer_request(int function, const void *body, size_t body_bytes, void *result,
+int pr_steer_request(int function, const void *body, size_t body_bytes, void *result,
                      size_t *bytes) {
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += ANSWER_SECONDS;
-  vb_lock();
-  struct vb_request request = {.next = vb_process.requests,
-                               .cookie = vb_process.next_cookie++,
+  pr_lock();
+  struct pr_request request = {.next = pr_process.requests,
+                               .cookie = pr_process.next_cookie++,
                                .result = result,
                                .room = bytes ? *bytes : 0,
                                .status = -ETIMEDOUT};
-  vb_process.requests = &request;
+  pr_process.requests = &request;
   const struct mrc_agent_frame head = {
       .kind = MRC_AGENT_REQUEST, .value = function, .cookie = request.cookie};
-  if (vb_process.link.fd < 0) {
+  if (pr_process.link.fd < 0) {
     request.status = -ENOTCONN;
     request.answered = true;
   }
-  vb_link_send(&vb_process.link, &head, body, body_bytes, NULL, 0, false);
+  pr_link_send(&pr_process.link, &head, body, body_bytes, NULL, 0, false);
   while (!request.answered)
-    if (pthread_cond_timedwait(&vb_process.changed, &vb_process.lock, &until) != 0) break;
-  struct vb_request **place = &vb_process.requests;
+    if (pthread_cond_timedwait(&pr_process.changed, &pr_process.lock, &until) != 0) break;
+  struct pr_request **place = &pr_process.requests;
   while (*place != &request)
     place = &(*place)->next;
   *place = request.next;
-  vb_unlock();
+  pr_unlock();
   if (bytes) *bytes = request.bytes;
   return request.status;
 }
 
-static void answer(const struct vb_frame *frame) {
-  for (struct vb_request *each = vb_process.requests; each; each = each->next) {
+static void answer(const struct pr_frame *frame) {
+  for (struct pr_request *each = pr_process.requests; each; each = each->next) {
     if (each->cookie != frame->head.cookie || each->answered) continue;
     each->answered = true;
     each->status = frame->head.value;
     each->bytes = frame->bytes < each->room ? frame->bytes : each->room;
     if (each->bytes > 0) memcpy(each->result, frame->body, each->bytes);
   }
-  pthread_cond_broadcast(&vb_process.changed);
+  pthread_cond_broadcast(&pr_process.changed);
 }
 
 /* ---- Frames ---- */
 
-static int take_numbers(const struct vb_frame *frame) {
+static int take_numbers(const struct pr_frame *frame) {
   const size_t n = frame->bytes / sizeof(uint32_t);
-  if (vb_process.n_numbers + n > VB_MAX_NUMBERS) return -EPROTO;
-  memcpy(vb_process.numbers + vb_process.n_numbers, frame->body, n * sizeof(uint32_t));
-  vb_process.n_numbers += (uint32_t)n;
-  vb_process.asked = false;
-  pthread_cond_broadcast(&vb_process.changed);
+  if (pr_process.n_numbers + n > PR_MAX_NUMBERS) return -EPROTO;
+  memcpy(pr_process.numbers + pr_process.n_numbers, frame->body, n * sizeof(uint32_t));
+  pr_process.n_numbers += (uint32_t)n;
+  pr_process.asked = false;
+  pthread_cond_broadcast(&pr_process.changed);
   return 0;
 }
 
-static int take_ready(const struct vb_frame *frame) {
+static int take_ready(const struct pr_frame *frame) {
   struct mrc_agent_ready ready;
   if (frame->bytes < sizeof ready) return -EPROTO;
   memcpy(&ready, frame->body, sizeof ready);
-  vb_qp_ready(&ready, frame->body + sizeof ready, (uint32_t)(frame->bytes - sizeof ready));
+  pr_owner.ready(&ready, frame->body + sizeof ready, (uint32_t)(frame->bytes - sizeof ready));
   return 0;
 }
 
-static void take_failed(const struct vb_frame *frame) {
+static void take_failed(const struct pr_frame *frame) {
   char reason[MRC_AGENT_TEXT];
   snprintf(reason, sizeof reason, "%.*s", (int)frame->bytes, (const char *)frame->body);
-  vb_qp_failed((uint32_t)frame->head.value, reason);
+  pr_owner.failed((uint32_t)frame->head.value, reason);
 }
 
 static bool any_up(void) {
-  for (int i = 0; i < vb_process.n_ports; i++)
-    if (vb_process.ports[i].up) return true;
+  for (int i = 0; i < pr_process.n_ports; i++)
+    if (pr_process.ports[i].up) return true;
   return false;
 }
 
-static int take_ports(const struct vb_frame *frame) {
+static int take_ports(const struct pr_frame *frame) {
   const size_t n = frame->bytes / sizeof(struct mrc_agent_port);
   if (n > MRC_MAX_PORTS) return -EPROTO;
   const bool was_up = any_up();
-  memcpy(vb_process.ports, frame->body, n * sizeof(struct mrc_agent_port));
-  vb_process.n_ports = (int)n;
-  if (any_up() != was_up)
-    vb_async_raise_all(was_up ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE, 1);
+  memcpy(pr_process.ports, frame->body, n * sizeof(struct mrc_agent_port));
+  pr_process.n_ports = (int)n;
+  if (any_up() != was_up && pr_owner.ports_changed) pr_owner.ports_changed(!was_up);
   return 0;
 }
 
-static int take_ev_event(const struct vb_frame *frame) {
+static int take_ev_event(const struct pr_frame *frame) {
   struct mrc_agent_ev_event event;
   if (frame->bytes < sizeof event) return -EPROTO;
   memcpy(&event, frame->body, sizeof event);
-  vb_ev_cq_push(&event);
+  if (pr_owner.ev_event) pr_owner.ev_event(&event);
   return 0;
 }
 
-int vb_steer_frame(const struct vb_frame *frame) {
+static int take_visit(const struct pr_frame *frame) {
+  struct mrc_agent_knock knock;
+  if (frame->bytes < sizeof knock) return -EPROTO;
+  memcpy(&knock, frame->body, sizeof knock);
+  if (pr_owner.visit)
+    pr_owner.visit(&knock, frame->head.cookie);
+  else
+    pr_tell(MRC_AGENT_ADMIT, -ENOENT, frame->head.cookie, NULL, 0, NULL, 0);
+  return 0;
+}
+
+static int take_admitted(const struct pr_frame *frame) {
+  uint32_t qpn;
+  if (frame->bytes < sizeof qpn || !pr_owner.admitted) return -EPROTO;
+  memcpy(&qpn, frame->body, sizeof qpn);
+  pr_owner.admitted((uint32_t)frame->head.value, qpn);
+  return 0;
+}
+
+int pr_steer_frame(const struct pr_frame *frame) {
   switch ((enum mrc_agent_kind)frame->head.kind) {
     case MRC_AGENT_COMMAND:
       return take_command(frame);
@@ -265,7 +283,7 @@ int vb_steer_frame(const struct vb_frame *frame) {
       take_failed(frame);
       return 0;
     case MRC_AGENT_GONE:
-      vb_qp_gone((uint32_t)frame->head.value);
+      pr_owner.gone((uint32_t)frame->head.value);
       return 0;
     case MRC_AGENT_PORTS:
       return take_ports(frame);
@@ -274,6 +292,10 @@ int vb_steer_frame(const struct vb_frame *frame) {
       return 0;
     case MRC_AGENT_EV_EVENT:
       return take_ev_event(frame);
+    case MRC_AGENT_VISIT:
+      return take_visit(frame);
+    case MRC_AGENT_ADMITTED:
+      return take_admitted(frame);
     default:
       return -EPROTO;
   }

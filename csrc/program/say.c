@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "verbs/say.h"
+#include "program/say.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "program/owner.h"
+
 enum { MOST_LINES = 16, LINE_BYTES = 400 };
 
-void vb_say(const char *format, ...) {
+void pr_say(const char *format, ...) {
   static atomic_int lines;
   const char *quiet = getenv("MRC_QUIET");
   if (quiet && strcmp(quiet, "1") == 0) return;
@@ -19,5 +21,5 @@ void vb_say(const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(line, sizeof line, format, arguments);
   va_end(arguments);
-  fprintf(stderr, "libmrc: %s\n", line);
+  fprintf(stderr, "%s: %s\n", pr_owner.name, line);
 }

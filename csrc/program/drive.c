@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "verbs/drive.h"
+#include "program/drive.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -11,10 +11,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "verbs/attach.h"
-#include "verbs/complete.h"
-#include "verbs/qp.h"
-#include "verbs/steer.h"
+#include "program/attach.h"
+#include "program/owner.h"
+#include "program/process.h"
+#include "program/steer.h"
 
 enum { EVENTS_AT_ONCE = 64 };
 
@@ -29,121 +29,121 @@ enum { EVENTS_AT_ONCE = 64 };
 
 static void hand_out(const struct mrc_event *event) {
   if (event->type == MRC_EVENT_WC) {
-    vb_complete(&event->wc);
+    pr_owner.completed(&event->wc);
     return;
   }
-  if (event->type == MRC_EVENT_REPLY && event->cookie & VB_COOKIE_OWN) {
-    if ((event->cookie & VB_COOKIE_CALL) == VB_COOKIE_POST) {
-      vb_complete_refused(event->qpn, (uint32_t)event->cookie, event->result);
-    } else if (event->cookie == vb_process.call) {
-      vb_process.call = 0;
-      vb_process.call_result = event->result;
+  if (event->type == MRC_EVENT_REPLY && event->cookie & PR_COOKIE_OWN) {
+    if ((event->cookie & PR_COOKIE_CALL) == PR_COOKIE_POST) {
+      pr_owner.refused(event->qpn, (uint32_t)event->cookie, event->result);
+    } else if (event->cookie == pr_process.call) {
+      pr_process.call = 0;
+      pr_process.call_result = event->result;
     }
     return;
   }
-  vb_steer_event(event);
+  pr_steer_event(event);
 }
 
-void vb_drive_turn(void) {
+void pr_drive_turn(void) {
   struct mrc_event events[EVENTS_AT_ONCE];
-  if (mrc_ctx_run(vb_process.ctx, 0) <= 0) return;
-  int n = EVENTS_AT_ONCE;
+  int n = mrc_ctx_run(pr_process.ctx, 0) > 0 ? EVENTS_AT_ONCE : 0;
   while (n == EVENTS_AT_ONCE) {
-    n = mrc_ctx_poll(vb_process.ctx, events, EVENTS_AT_ONCE);
+    n = mrc_ctx_poll(pr_process.ctx, events, EVENTS_AT_ONCE);
     for (int i = 0; i < n; i++)
       hand_out(&events[i]);
   }
+  if (pr_owner.turned) pr_owner.turned();
 }
 
 static bool asleep; /* the helper, until packets, deadlines or a wake */
 
 /* After the program has run the engine or given it work: the helper's sleep must end in time. */
 static void keep_armed(void) {
-  if (asleep && !mrc_ctx_arm(vb_process.ctx)) vb_drive_wake();
+  if (asleep && !mrc_ctx_arm(pr_process.ctx)) pr_drive_wake();
 }
 
-void vb_drive_poll(void) {
-  vb_drive_turn();
-  vb_process.polled_ns = vb_now_ns();
+void pr_drive_poll(void) {
+  pr_drive_turn();
+  pr_process.polled_ns = pr_now_ns();
   keep_armed();
 }
 
-void vb_drive_posted(bool idle) {
-  if (idle) vb_drive_turn(); /* the first one goes at once */
+void pr_drive_posted(bool idle) {
+  if (idle) pr_drive_turn(); /* the first one goes at once */
   keep_armed();
 }
 
-int vb_drive_call(struct mrc_command *command) {
-  command->cookie = vb_process.call = VB_COOKIE_CALL | vb_process.next_cookie++;
-  vb_submit(command);
-  while (vb_process.call != 0)
-    vb_drive_turn();
-  return vb_process.call_result;
+int pr_drive_call(struct mrc_command *command) {
+  command->cookie = pr_process.call = PR_COOKIE_CALL | pr_process.next_cookie++;
+  pr_submit(command);
+  while (pr_process.call != 0)
+    pr_drive_turn();
+  return pr_process.call_result;
 }
 
-void vb_drive_settle(void) {
+void pr_drive_settle(void) {
   struct mrc_command command = {.op = MRC_COMMAND_COUNTERS}; /* none of them */
-  vb_drive_call(&command);
+  pr_drive_call(&command);
 }
 
 /* ---- The helper ---- */
 
-void vb_drive_wake(void) { eventfd_write(vb_process.wake_fd, 1); }
+void pr_drive_wake(void) { eventfd_write(pr_process.wake_fd, 1); }
 
 static void take_frames(void) {
-  struct vb_frame frame;
+  struct pr_frame frame;
   int found;
-  while ((found = vb_link_receive(&vb_process.link, &frame)) == 1) {
-    if (vb_steer_frame(&frame) == 0) continue;
+  while ((found = pr_link_receive(&pr_process.link, &frame)) == 1) {
+    if (pr_steer_frame(&frame) == 0) continue;
     found = -EPROTO;
     break;
   }
   if (found < 0) {
-    vb_link_close(&vb_process.link);
-    vb_steer_forget();
+    pr_link_close(&pr_process.link);
+    pr_steer_forget();
   }
 }
 
 /* Sleeps until there is work for the helper. `engine`: also for packets and deadlines. */
 static void rest(bool engine, uint64_t ns) {
-  struct pollfd fds[] = {{.fd = vb_process.wake_fd, .events = POLLIN},
-                         {.fd = vb_process.link.fd,
-                          .events = POLLIN | (vb_link_waits(&vb_process.link) ? POLLOUT : 0)},
-                         {.fd = mrc_ctx_fd(vb_process.ctx), .events = POLLIN}};
+  struct pollfd fds[] = {{.fd = pr_process.wake_fd, .events = POLLIN},
+                         {.fd = pr_process.link.fd,
+                          .events = POLLIN | (pr_link_waits(&pr_process.link) ? POLLOUT : 0)},
+                         {.fd = mrc_ctx_fd(pr_process.ctx), .events = POLLIN}};
   const struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
                                    .tv_nsec = (long)(ns % 1000000000u)};
   asleep = engine;
-  vb_unlock();
+  pr_unlock();
   ppoll(fds, engine ? 3 : 2, ns == UINT64_MAX ? NULL : &timeout, NULL);
-  vb_lock();
+  pr_lock();
   asleep = false;
   eventfd_t woken;
-  if (fds[0].revents) eventfd_read(vb_process.wake_fd, &woken);
+  if (fds[0].revents) eventfd_read(pr_process.wake_fd, &woken);
 }
 
 static uint64_t pause_ns(void) {
-  if (vb_process.link.fd < 0) return AGENT_LOOK_NS;
-  return vb_process.n_gone > 0 ? GONE_LOOK_NS : UINT64_MAX;
+  if (pr_process.link.fd < 0) return AGENT_LOOK_NS;
+  return pr_process.n_gone > 0 ? GONE_LOOK_NS : UINT64_MAX;
 }
 
 static void help(void) {
   static uint64_t look_ns = FIRST_LOOK_NS;
-  const uint64_t now_ns = vb_now_ns();
-  if (vb_process.link.fd >= 0) {
-    vb_link_flush(&vb_process.link);
+  const uint64_t now_ns = pr_now_ns();
+  if (pr_process.link.fd >= 0) {
+    pr_link_flush(&pr_process.link);
     take_frames();
   } else {
-    vb_attach_again(now_ns);
+    pr_attach_again(now_ns);
   }
-  vb_qp_end_gone(now_ns);
-  if (now_ns - vb_process.polled_ns < POLLER_NS) {
+  pr_owner.end_gone(now_ns);
+  if (now_ns - pr_process.polled_ns < POLLER_NS) {
     rest(false, look_ns);
     look_ns = look_ns < LONGEST_LOOK_NS ? 2 * look_ns : look_ns;
     return;
   }
   look_ns = FIRST_LOOK_NS;
-  vb_drive_turn();
-  if (mrc_ctx_arm(vb_process.ctx)) rest(true, pause_ns());
+  pr_drive_turn();
+  if (mrc_ctx_arm(pr_process.ctx)) rest(true, pause_ns());
 }
 
 /* A program that spins on its memory must not keep the helper from the core: with a short slice of
@@ -163,25 +163,25 @@ static void *run(void *argument) {
   (void)argument;
   prctl(PR_SET_TIMERSLACK, 1ul);
   set_short_slice();
-  vb_lock();
-  while (!vb_process.stopping) {
+  pr_lock();
+  while (!pr_process.stopping) {
     help();
-    vb_unlock(); /* threads of the program may wait for it */
-    vb_lock();
+    pr_unlock(); /* threads of the program may wait for it */
+    pr_lock();
   }
-  vb_unlock();
+  pr_unlock();
   return NULL;
 }
 
-int vb_drive_start(void) {
+int pr_drive_start(void) {
   sigset_t all;
   sigset_t before;
-  vb_process.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (vb_process.wake_fd < 0) return errno;
+  pr_process.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (pr_process.wake_fd < 0) return errno;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&vb_process.helper, NULL, run, NULL);
+  const int error = pthread_create(&pr_process.helper, NULL, run, NULL);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error == 0) pthread_setname_np(vb_process.helper, "libmrc");
+  if (error == 0) pthread_setname_np(pr_process.helper, pr_owner.name);
   return error;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Types and numbers of MRC's C interface that have no pointers: they travel to the agent as they
    are. See api.h. */
-#ifndef MRC_VERBS_API_VALUES_H
-#define MRC_VERBS_API_VALUES_H
+#ifndef MRC_PROGRAM_API_VALUES_H
+#define MRC_PROGRAM_API_VALUES_H
 
 #include <stdint.h>
 

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who runs the engine: the program's threads while they poll, else the helper thread. */
-#ifndef MRC_VERBS_DRIVE_H
-#define MRC_VERBS_DRIVE_H
+#ifndef MRC_PROGRAM_DRIVE_H
+#define MRC_PROGRAM_DRIVE_H
 
-#include "verbs/process.h"
+#include "program/process.h"
 
 /* Under the lock. One turn of the engine: sends, receives, and hands out its events. */
-void vb_drive_turn(void);
+void pr_drive_turn(void);
 /* Under the lock. The same, for a thread of the program: the helper then leaves it the engine. */
-void vb_drive_poll(void);
+void pr_drive_poll(void);
 /* Under the lock. After a post; `idle`: the QP had nothing outstanding. */
-void vb_drive_posted(bool idle);
+void pr_drive_posted(bool idle);
 /* Under the lock. Runs a command and returns its result. */
-int vb_drive_call(struct mrc_command *command);
+int pr_drive_call(struct mrc_command *command);
 /* Under the lock. Returns once the engine has run all commands before: it reads no memory of QPs
    that were to fail. */
-void vb_drive_settle(void);
+void pr_drive_settle(void);
 /* Under the lock. Starts the helper thread; a positive errno. */
-int vb_drive_start(void);
+int pr_drive_start(void);
 /* Under the lock. The helper looks at once: there is work that no poller will do. */
-void vb_drive_wake(void);
+void pr_drive_wake(void);
 
 #endif

@@ -8,15 +8,15 @@
  * commands of mrc.h that set up QPs, and gets their replies and the engine's events. Only the
  * program registers memory and posts.
  */
-#ifndef MRC_VERBS_AGENT_H
-#define MRC_VERBS_AGENT_H
+#ifndef MRC_PROGRAM_AGENT_H
+#define MRC_PROGRAM_AGENT_H
 
 #include "mrc.h"
-#include "verbs/api_values.h"
+#include "program/api_values.h"
 
 /* cdef begin */
 
-#define MRC_AGENT_VERSION 2
+#define MRC_AGENT_VERSION 3
 #define MRC_AGENT_MAX_FRAME 196608 /* bytes of a packet */
 #define MRC_AGENT_MAX_NOTE 131072  /* bytes of a note */
 #define MRC_AGENT_MAX_NUMBERS 64   /* QPNs in one block */
@@ -36,6 +36,9 @@ enum mrc_agent_kind {
   MRC_AGENT_EVENT,      /* body: struct mrc_event; for a REPLY followed by the memory of its
                            command */
   MRC_AGENT_REQUEST,    /* value = enum mrc_agent_function; body: its arguments */
+  MRC_AGENT_KNOCK,      /* body: struct mrc_agent_knock: asks an endpoint for a QP. ADMITTED or
+                           FAILED answers */
+  MRC_AGENT_ADMIT,      /* the answer to VISIT: value = the QP for it, or -errno; its cookie */
   /* of the agent */
   MRC_AGENT_REFUSED = 64, /* body: a line of text, why; the agent closes the connection */
   MRC_AGENT_OPEN,         /* body: struct mrc_agent_open */
@@ -48,7 +51,10 @@ enum mrc_agent_kind {
   MRC_AGENT_PORTS,        /* body: struct mrc_agent_port[], when one has changed */
   MRC_AGENT_ANSWER,       /* value = 0 or -errno, cookie of the REQUEST; body: its results, or a
                              line of text, why it failed */
-  MRC_AGENT_EV_EVENT      /* body: struct mrc_agent_ev_event, for programs that have asked */
+  MRC_AGENT_EV_EVENT,     /* body: struct mrc_agent_ev_event, for programs that have asked */
+  MRC_AGENT_VISIT,        /* body: struct mrc_agent_knock: an endpoint asks one of this program */
+  MRC_AGENT_ADMITTED      /* value = qpn, which the program asked with; body: uint32_t, the other
+                             endpoint's QP for it */
 };
 
 /* What a program asks its agent: the control functions of MRC's C interface. */
@@ -188,7 +194,26 @@ struct mrc_agent_connect {
   uint64_t cc_profile;
   uint32_t timeout; /* 1.024 us << timeout */
   uint32_t retry_exp;
-  uint32_t ready; /* resumed: READY has come */
+  uint32_t ready;    /* resumed: READY has come */
+  uint32_t messages; /* 1: the QP carries messages (messages.h), and these are set */
+  uint32_t peer;     /* its number */
+  uint32_t rkey;     /* of the inbox for the other side */
+  uint64_t address;
+};
+
+/* The address of an endpoint for messages with any number of others, each by a QP of its own. */
+struct mrc_agent_point {
+  uint8_t gid[16];
+  uint8_t token[16]; /* random: only who was given it may connect */
+  uint32_t number;   /* a QPN, which no QP has */
+  uint32_t reserved;
+};
+
+/* An endpoint asks another one for the QP that the two will connect. */
+struct mrc_agent_knock {
+  struct mrc_agent_point to;
+  struct mrc_agent_point from;
+  uint32_t qpn; /* at `from` */
   uint32_t reserved;
 };
 

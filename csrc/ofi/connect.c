@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ofi/connect.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "ofi/cq.h"
+#include "program/attach.h"
+#include "program/drive.h"
+#include "program/owner.h"
+#include "program/say.h"
+
+enum { SQ_DEPTH = 256, MAX_WIMM = 128, ROOM_BYTES = 64 << 20 };
+
+static bool is_open;
+static struct mrc_agent_point own;
+
+uint32_t of_connect_to(const struct of_peer *peer) { return peer->qps[0].number; }
+
+uint32_t of_connect_from(const struct of_peer *peer) {
+  return peer->qps[1].qpn != 0 ? peer->qps[1].number : peer->qps[0].number;
+}
+
+/* ---- Failures ---- */
+
+static void fail(struct of_peer *peer, int error, const char *format, ...) {
+  if (peer->error != 0) return;
+  peer->error = error;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(peer->cause, sizeof peer->cause, format, arguments);
+  va_end(arguments);
+  for (int i = 0; i < 2; i++)
+    if (peer->qps[i].qpn != 0)
+      pr_submit(&(struct mrc_command){.op = MRC_COMMAND_MSG_FAIL,
+                                      .cookie = PR_COOKIE_CALL,
+                                      .value = peer->qps[i].number,
+                                      .key = (uint32_t)-error});
+}
+
+static const char *host_of(const struct of_peer *peer) {
+  static char text[INET6_ADDRSTRLEN]; /* under the lock */
+  static const uint8_t mapped[12] = {[10] = 0xff, 0xff};
+  const uint8_t *gid = peer->point.gid;
+  if (memcmp(gid, mapped, sizeof mapped) == 0)
+    inet_ntop(AF_INET, gid + sizeof mapped, text, sizeof text);
+  else
+    inet_ntop(AF_INET6, gid, text, sizeof text);
+  return text;
+}
+
+/* ---- QPs ---- */
+
+static void send_connect(struct of_peer *peer, struct of_qp *qp) {
+  struct mrc_agent_connect connect = {.qpn = qp->qpn,
+                                      .dest_qpn = qp->dest_qpn,
+                                      .sq_depth = SQ_DEPTH,
+                                      .max_wimm = MAX_WIMM,
+                                      .ready = qp->connected,
+                                      .messages = 1,
+                                      .peer = qp->number,
+                                      .rkey = qp->inbox.rkey,
+                                      .address = qp->inbox.address};
+  memcpy(connect.sgid, own.gid, sizeof connect.sgid);
+  memcpy(connect.dgid, peer->point.gid, sizeof connect.dgid);
+  qp->wanted = true;
+  pr_tell(MRC_AGENT_CONNECT, 0, 0, &connect, sizeof connect, qp->note,
+          qp->connected ? qp->note_bytes : 0);
+}
+
+static void send_knock(struct of_peer *peer, struct of_qp *qp) {
+  const struct mrc_agent_knock knock = {.to = peer->point, .from = own, .qpn = qp->qpn};
+  pr_tell(MRC_AGENT_KNOCK, 0, 0, &knock, sizeof knock, NULL, 0);
+}
+
+/* Gives a QP its place in csrc/msg, so that operations may be posted before it is connected. */
+static int make(struct of_qp *qp, uint32_t qpn) {
+  struct mrc_msg_opening opening = {.limits = {.sq_depth = SQ_DEPTH, .max_wimm = MAX_WIMM}};
+  struct mrc_command command = {.op = MRC_COMMAND_MSG_OPEN, .qpn = qpn, .pointer = &opening};
+  const int number = pr_drive_call(&command);
+  if (number < 0) return number;
+  *qp = (struct of_qp){.qpn = qpn, .number = (uint32_t)number, .inbox = opening.inbox};
+  return 0;
+}
+
+/* This process itself: two QPs of it are connected with each other. */
+static int use_own(struct of_peer *peer) {
+  const uint32_t qpns[2] = {pr_await_number(), pr_await_number()};
+  if (peer->qps[0].qpn != 0) return 0; /* another thread was first */
+  if (qpns[0] == 0 || qpns[1] == 0) return -EAGAIN;
+  for (int i = 0; i < 2; i++) {
+    const int error = make(&peer->qps[i], qpns[i]);
+    if (error != 0) return error;
+    peer->qps[i].dest_qpn = qpns[1 - i];
+  }
+  send_connect(peer, &peer->qps[0]);
+  send_connect(peer, &peer->qps[1]);
+  return 0;
+}
+
+static bool is_own(const struct of_peer *peer) {
+  return memcmp(&peer->point, &own, sizeof own) == 0;
+}
+
+int of_connect_use(struct of_peer *peer) {
+  if (peer->error != 0 || peer->qps[0].qpn != 0) return peer->error;
+  if (is_own(peer)) return use_own(peer);
+  const uint32_t qpn = pr_await_number();
+  if (peer->qps[0].qpn != 0) return peer->error;
+  if (qpn == 0) return -EAGAIN;
+  const int error = make(&peer->qps[0], qpn);
+  if (error == 0) send_knock(peer, &peer->qps[0]);
+  return error;
+}
+
+/* ---- The endpoint ---- */
+
+int of_connect_open(struct mrc_agent_point *point) {
+  if (is_open) return -EBUSY;
+  struct mrc_agent_point made = {.number = pr_await_number()};
+  if (made.number == 0) return -EAGAIN;
+  if (getrandom(made.token, sizeof made.token, 0) != (ssize_t)sizeof made.token) return -EIO;
+  memcpy(made.gid, pr_process.gids[0], sizeof made.gid);
+  mrc_ctx_msg_room(pr_process.ctx, ROOM_BYTES); /* or it was done by a former endpoint */
+  int error = mrc_ctx_msg_space(pr_process.ctx, OF_TAGGED_SPACE, NULL, NULL);
+  if (error == 0) error = mrc_ctx_msg_space(pr_process.ctx, OF_UNTAGGED_SPACE, NULL, NULL);
+  if (error != 0) return error;
+  *point = own = made;
+  is_open = true;
+  return 0;
+}
+
+static void release(struct of_peer *peer, struct of_qp *qp) {
+  (void)peer;
+  if (qp->leaving) return;
+  pr_tell(MRC_AGENT_RELEASE, (int32_t)qp->qpn, 1, NULL, 0, NULL, 0);
+  qp->leaving = true;
+}
+
+/* Its operations end with it. */
+static void forget(struct of_peer *peer, struct of_qp *qp) {
+  (void)peer;
+  struct mrc_command command = {.op = MRC_COMMAND_MSG_CLOSE, .value = qp->number};
+  pr_drive_call(&command);
+  free(qp->note);
+  *qp = (struct of_qp){0};
+}
+
+void of_connect_close(void) {
+  if (!is_open) return;
+  of_peer_each_qp(release);
+  pr_attach_linger();
+  of_peer_each_qp(forget);
+  pr_tell(MRC_AGENT_RELEASE, (int32_t)own.number, 1, NULL, 0, NULL, 0);
+  mrc_ctx_msg_close_space(pr_process.ctx, OF_TAGGED_SPACE);
+  mrc_ctx_msg_close_space(pr_process.ctx, OF_UNTAGGED_SPACE);
+  is_open = false;
+}
+
+/* ---- News of the agent ---- */
+
+static uint32_t n_wanted;
+
+static void count(struct of_peer *peer, struct of_qp *qp) {
+  (void)peer;
+  n_wanted += qp->wanted && !qp->leaving;
+}
+
+static uint32_t wanted(void) {
+  n_wanted = 0;
+  of_peer_each_qp(count);
+  return n_wanted;
+}
+
+static uint32_t staying(void) { return 0; }
+
+static void exists(uint32_t qpn, bool exists) {
+  struct of_peer *peer;
+  struct of_qp *qp = of_peer_qp(qpn, &peer);
+  pr_process.n_exist += exists ? 1 : -1;
+  if (qp) qp->exists = exists;
+}
+
+/* What the former agent had begun to connect begins again. */
+static void tell(struct of_peer *peer, struct of_qp *qp) {
+  if (!qp->wanted || qp->leaving || peer->error != 0) return;
+  if (qp->exists && !qp->connected) {
+    pr_submit(&(struct mrc_command){
+        .op = MRC_COMMAND_QP_DESTROY, .cookie = PR_COOKIE_CALL, .qpn = qp->qpn});
+    exists(qp->qpn, false);
+  }
+  send_connect(peer, qp);
+}
+
+static void knock(struct of_peer *peer, struct of_qp *qp) {
+  if (!qp->wanted && !qp->leaving && peer->error == 0) send_knock(peer, qp);
+}
+
+static void tell_all(void) {
+  of_peer_each_qp(tell);
+  of_peer_each_qp(knock);
+}
+
+static void release_all(void) { of_peer_each_qp(release); }
+
+static void ready(const struct mrc_agent_ready *ready, const uint8_t *note, uint32_t note_bytes) {
+  struct of_peer *peer;
+  struct of_qp *qp = of_peer_qp(ready->qpn, &peer);
+  if (!qp) return;
+  qp->connected = true;
+  free(qp->note);
+  qp->note = malloc(note_bytes ? note_bytes : 1);
+  qp->note_bytes = qp->note ? note_bytes : 0;
+  if (qp->note) memcpy(qp->note, note, note_bytes);
+}
+
+static void failed(uint32_t qpn, const char *reason) {
+  struct of_peer *peer;
+  if (!of_peer_qp(qpn, &peer)) return;
+  pr_say("%s", reason);
+  fail(peer, -ECONNREFUSED, "%s", reason);
+}
+
+static void gone(uint32_t qpn) {
+  struct of_peer *peer;
+  if (of_peer_qp(qpn, &peer)) fail(peer, -ECONNRESET, "the process at %s has ended", host_of(peer));
+}
+
+static void end_gone(uint64_t now_ns) { (void)now_ns; }
+
+static void admitted(uint32_t qpn, uint32_t dest_qpn) {
+  struct of_peer *peer;
+  struct of_qp *qp = of_peer_qp(qpn, &peer);
+  if (!qp || qp->wanted) return;
+  qp->dest_qpn = dest_qpn;
+  send_connect(peer, qp);
+}
+
+/* Compares all bytes, whatever they are: who asks must not learn where they differ. */
+static bool is_token(const uint8_t *token) {
+  uint8_t differ = 0;
+  for (size_t i = 0; i < sizeof own.token; i++)
+    differ |= token[i] ^ own.token[i];
+  return differ == 0;
+}
+
+/* The QP for an endpoint that asks: 0: there is no number for it now; or -errno. */
+static int32_t admit(const struct mrc_agent_knock *knock, struct of_peer **peer) {
+  if (!is_open || knock->to.number != own.number || !is_token(knock->to.token)) return -ENOENT;
+  *peer = of_peer_of(&knock->from);
+  if (!*peer || is_own(*peer)) return -ENOENT;
+  struct of_qp *qp = &(*peer)->qps[0];
+  if ((*peer)->error != 0 || qp->leaving) return -ENOENT;
+  if (qp->qpn != 0) return (int32_t)qp->qpn;
+  const uint32_t qpn = pr_number();
+  const int error = qpn != 0 ? make(qp, qpn) : 0;
+  return error != 0 ? error : (int32_t)qpn;
+}
+
+static void visit(const struct mrc_agent_knock *knock, uint64_t cookie) {
+  struct of_peer *peer;
+  const int32_t qpn = admit(knock, &peer);
+  pr_tell(MRC_AGENT_ADMIT, qpn, cookie, NULL, 0, NULL, 0);
+  if (qpn <= 0 || peer->qps[0].wanted) return;
+  peer->qps[0].dest_qpn = knock->qpn;
+  send_connect(peer, &peer->qps[0]);
+}
+
+/* ---- News of the engine ---- */
+
+static uint32_t domain(uint32_t qpn) {
+  (void)qpn;
+  return 0;
+}
+
+static void qp_error(uint32_t qpn, uint32_t status) {
+  struct of_peer *peer;
+  if (!of_peer_qp(qpn, &peer)) return;
+  const bool timeout = status == MRC_WC_RETRY_EXC_ERR;
+  fail(peer, timeout ? -ETIMEDOUT : -ECONNRESET, "%s %s",
+       timeout ? "all paths are lost to" : "the connection failed to", host_of(peer));
+}
+
+/* Completions of QPs belong to csrc/msg. */
+static void completed(const struct mrc_wc *wc) { (void)wc; }
+
+static void refused(uint32_t qpn, uint32_t place, int result) {
+  (void)qpn;
+  (void)place;
+  (void)result;
+}
+
+const struct pr_owner pr_owner = {
+    .name = "libmrc-fi",
+    .wanted = wanted,
+    .staying = staying,
+    .tell_all = tell_all,
+    .release_all = release_all,
+    .ready = ready,
+    .failed = failed,
+    .gone = gone,
+    .end_gone = end_gone,
+    .visit = visit,
+    .admitted = admitted,
+    .turned = of_cq_take,
+    .exists = exists,
+    .domain = domain,
+    .qp_error = qp_error,
+    .completed = completed,
+    .refused = refused,
+};

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ofi/cq.h"
+
+#include <errno.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ofi/object.h"
+#include "ofi/peer.h"
+#include "program/drive.h"
+#include "program/process.h"
+
+struct of_cq {
+  struct fid_cq cq;
+  enum fi_cq_format format;
+  struct of_operation *first;
+  struct of_operation *last;
+};
+
+struct of_cq *of_cq_of(struct fid *fid) { return (struct of_cq *)fid; }
+
+/* ---- In ---- */
+
+static void end(struct of_operation *operation) {
+  struct of_cq *cq = operation->cq;
+  struct mrc_msg_done *done = &operation->done;
+  /* MPI: the receiver alone hears that its memory was too small. */
+  if (done->kind == MRC_MSG_SEND && done->result == -EMSGSIZE) done->result = 0;
+  if (!cq) {
+    of_operation_free(operation);
+    return;
+  }
+  operation->next = NULL;
+  if (cq->last)
+    cq->last->next = operation;
+  else
+    cq->first = operation;
+  cq->last = operation;
+  pthread_cond_broadcast(&pr_process.changed);
+}
+
+void of_cq_take(void) {
+  struct mrc_msg_done done[64];
+  int n;
+  do {
+    n = mrc_ctx_msg_poll(pr_process.ctx, done, 64);
+    for (int i = 0; i < n; i++) {
+      struct of_operation *operation = of_operation_at(done[i].cookie);
+      if (!operation) continue;
+      operation->done = done[i];
+      end(operation);
+    }
+  } while (n == 64);
+}
+
+void of_cq_end(struct of_operation *operation, int result) {
+  operation->done.result = result;
+  end(operation);
+}
+
+/* ---- Out ---- */
+
+static struct of_operation *pop(struct of_cq *cq) {
+  struct of_operation *found = cq->first;
+  cq->first = found->next;
+  if (!cq->first) cq->last = NULL;
+  return found;
+}
+
+static size_t entry_bytes(enum fi_cq_format format) {
+  switch (format) {
+    case FI_CQ_FORMAT_CONTEXT:
+      return sizeof(struct fi_cq_entry);
+    case FI_CQ_FORMAT_MSG:
+      return sizeof(struct fi_cq_msg_entry);
+    case FI_CQ_FORMAT_DATA:
+      return sizeof(struct fi_cq_data_entry);
+    default:
+      return sizeof(struct fi_cq_tagged_entry);
+  }
+}
+
+static fi_addr_t source_of(const struct of_operation *operation) {
+  const struct of_peer *peer = of_peer_numbered(operation->done.peer);
+  return peer && operation->flags & FI_RECV ? peer->index : FI_ADDR_NOTAVAIL;
+}
+
+/* The shorter formats are the beginning of the longest one. */
+static void write_entry(const struct of_operation *operation, void *to, size_t bytes) {
+  const bool receive = operation->flags & FI_RECV;
+  const struct fi_cq_tagged_entry entry = {
+      .op_context = operation->context,
+      .flags = operation->flags | (receive ? FI_REMOTE_CQ_DATA : 0),
+      .len = receive ? operation->done.bytes : 0,
+      .buf = receive ? operation->buffer : NULL,
+      .data = receive ? operation->done.data : 0,
+      .tag = receive ? operation->done.tag : 0};
+  memcpy(to, &entry, bytes);
+}
+
+/* The receive that claims the message finds it by the cookie. */
+static void remember(const struct of_operation *operation) {
+  struct fi_context *context = operation->context;
+  if (operation->claims) context->internal[1] = (void *)(uintptr_t)operation->cookie;
+}
+
+static ssize_t take(struct of_cq *cq, void *buffer, size_t count, fi_addr_t *sources) {
+  const size_t bytes = entry_bytes(cq->format);
+  size_t n = 0;
+  for (; n < count && cq->first && cq->first->done.result == 0; n++) {
+    struct of_operation *operation = pop(cq);
+    write_entry(operation, (char *)buffer + n * bytes, bytes);
+    if (sources) sources[n] = source_of(operation);
+    remember(operation);
+    of_operation_free(operation);
+  }
+  if (n > 0) return (ssize_t)n;
+  return cq->first && count > 0 ? -FI_EAVAIL : -FI_EAGAIN;
+}
+
+static ssize_t read_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr_t *sources) {
+  struct of_cq *cq = (struct of_cq *)fid;
+  pr_lock();
+  if (!cq->first) pr_drive_poll();
+  const ssize_t n = take(cq, buffer, count, sources);
+  pr_unlock();
+  return n;
+}
+
+static ssize_t read_plain(struct fid_cq *fid, void *buffer, size_t count) {
+  return read_from(fid, buffer, count, NULL);
+}
+
+static ssize_t wait_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr_t *sources,
+                         const void *condition, int timeout_ms) {
+  (void)condition;
+  struct of_cq *cq = (struct of_cq *)fid;
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += timeout_ms / 1000;
+  until.tv_nsec += timeout_ms % 1000 * 1000000l;
+  until.tv_sec += until.tv_nsec / 1000000000l;
+  until.tv_nsec %= 1000000000l;
+  pr_lock();
+  if (!cq->first) pr_drive_turn();
+  pr_drive_wake(); /* the helper goes on */
+  int error = 0;
+  while (!cq->first && error == 0)
+    error = timeout_ms < 0 ? pthread_cond_wait(&pr_process.changed, &pr_process.lock)
+                           : pthread_cond_timedwait(&pr_process.changed, &pr_process.lock, &until);
+  const ssize_t n = take(cq, buffer, count, sources);
+  pr_unlock();
+  return n;
+}
+
+static ssize_t wait_plain(struct fid_cq *fid, void *buffer, size_t count, const void *condition,
+                          int timeout_ms) {
+  return wait_from(fid, buffer, count, NULL, condition, timeout_ms);
+}
+
+/* ---- Errors ---- */
+
+static int error_of(int result) { return result == -EMSGSIZE ? FI_ETRUNC : -result; }
+
+/* Fills the fields that every version of the struct has. */
+static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uint64_t flags) {
+  (void)flags;
+  struct of_cq *cq = (struct of_cq *)fid;
+  pr_lock();
+  if (!cq->first || cq->first->done.result == 0) {
+    pr_unlock();
+    return -FI_EAGAIN;
+  }
+  struct of_operation *operation = pop(cq);
+  const struct mrc_msg_done *done = &operation->done;
+  const struct of_peer *peer = of_peer_numbered(done->peer);
+  entry->op_context = operation->context;
+  entry->flags = operation->flags;
+  entry->len = 0;
+  entry->buf = operation->buffer;
+  entry->data = 0;
+  entry->tag = done->tag;
+  entry->olen = done->result == -EMSGSIZE ? done->bytes : 0;
+  entry->err = error_of(done->result);
+  entry->prov_errno = peer && peer->error != 0 ? (int)peer->index + 1 : 0;
+  entry->err_data_size = 0;
+  of_operation_free(operation);
+  pr_unlock();
+  return 1;
+}
+
+/* `prov_errno` names the peer whose failure it was. */
+static const char *error_text(struct fid_cq *cq, int prov_errno, const void *err_data, char *buffer,
+                              size_t bytes) {
+  (void)cq;
+  (void)err_data;
+  const struct of_peer *peer = prov_errno > 0 ? of_peer_at((uint64_t)prov_errno - 1) : NULL;
+  const char *text = peer ? peer->cause : "no peer has failed";
+  if (buffer && bytes > 0) snprintf(buffer, bytes, "%s", text);
+  return buffer && bytes > 0 ? buffer : text;
+}
+
+/* ---- The object ---- */
+
+static int signal_readers(struct fid_cq *cq) {
+  (void)cq;
+  return -FI_ENOSYS;
+}
+
+static int close_cq(struct fid *fid) {
+  struct of_cq *cq = of_cq_of(fid);
+  pr_lock();
+  while (cq->first)
+    of_operation_free(pop(cq));
+  pr_unlock();
+  free(cq);
+  return 0;
+}
+
+static struct fi_ops_cq cq_ops = {.size = sizeof cq_ops,
+                                  .read = read_plain,
+                                  .readfrom = read_from,
+                                  .readerr = read_error,
+                                  .sread = wait_plain,
+                                  .sreadfrom = wait_from,
+                                  .signal = signal_readers,
+                                  .strerror = error_text};
+
+static struct fi_ops fid_ops = {.size = sizeof fid_ops,
+                                .close = close_cq,
+                                .bind = of_no_bind,
+                                .control = of_no_control,
+                                .ops_open = of_no_ops_open};
+
+int of_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq,
+               void *context) {
+  (void)domain;
+  if (attr->wait_obj != FI_WAIT_NONE && attr->wait_obj != FI_WAIT_UNSPEC) return -FI_ENOSYS;
+  struct of_cq *made = calloc(1, sizeof *made);
+  if (!made) return -FI_ENOMEM;
+  made->cq = (struct fid_cq){.fid = {.fclass = FI_CLASS_CQ, .context = context, .ops = &fid_ops},
+                             .ops = &cq_ops};
+  made->format = attr->format != FI_CQ_FORMAT_UNSPEC ? attr->format : FI_CQ_FORMAT_TAGGED;
+  *cq = &made->cq;
+  return 0;
+}

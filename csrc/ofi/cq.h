@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Completion queues: operations that have ended, until the program reads them. */
+#ifndef MRC_OFI_CQ_H
+#define MRC_OFI_CQ_H
+
+#include <rdma/fi_domain.h>
+
+#include "ofi/operation.h"
+
+/* Under the lock. Brings what csrc/msg has ended to the CQs. */
+void of_cq_take(void);
+/* Under the lock. Ends an operation that csrc/msg has not got. */
+void of_cq_end(struct of_operation *operation, int result);
+
+int of_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq,
+               void *context);
+/* The CQ of a handle. */
+struct of_cq *of_cq_of(struct fid *fid);
+
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ofi/domain.h"
+
+#include <rdma/fi_domain.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <stdlib.h>
+
+#include "ofi/av.h"
+#include "ofi/cq.h"
+#include "ofi/ep.h"
+#include "ofi/object.h"
+
+static struct fi_ops fid_ops = {.size = sizeof fid_ops,
+                                .close = of_free,
+                                .bind = of_no_bind,
+                                .control = of_no_control,
+                                .ops_open = of_no_ops_open};
+
+/* ---- What a domain refuses ---- */
+
+static int no_scalable_ep(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
+                          void *context) {
+  (void)domain, (void)info, (void)ep, (void)context;
+  return -FI_ENOSYS;
+}
+
+static int no_counter(struct fid_domain *domain, struct fi_cntr_attr *attr,
+                      struct fid_cntr **counter, void *context) {
+  (void)domain, (void)attr, (void)counter, (void)context;
+  return -FI_ENOSYS;
+}
+
+static int no_poll(struct fid_domain *domain, struct fi_poll_attr *attr, struct fid_poll **set) {
+  (void)domain, (void)attr, (void)set;
+  return -FI_ENOSYS;
+}
+
+static int no_shared_tx(struct fid_domain *domain, struct fi_tx_attr *attr, struct fid_stx **stx,
+                        void *context) {
+  (void)domain, (void)attr, (void)stx, (void)context;
+  return -FI_ENOSYS;
+}
+
+static int no_shared_rx(struct fid_domain *domain, struct fi_rx_attr *attr, struct fid_ep **ep,
+                        void *context) {
+  (void)domain, (void)attr, (void)ep, (void)context;
+  return -FI_ENOSYS;
+}
+
+static struct fi_ops_domain domain_ops = {.size = sizeof domain_ops,
+                                          .av_open = of_av_open,
+                                          .cq_open = of_cq_open,
+                                          .endpoint = of_ep_open,
+                                          .scalable_ep = no_scalable_ep,
+                                          .cntr_open = no_counter,
+                                          .poll_open = no_poll,
+                                          .stx_ctx = no_shared_tx,
+                                          .srx_ctx = no_shared_rx};
+
+/* Memory needs no registration: csrc/msg registers the range of each long message. */
+static int no_mr(struct fid *fid, const void *buffer, size_t bytes, uint64_t access,
+                 uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **mr, void *context) {
+  (void)fid, (void)buffer, (void)bytes, (void)access, (void)offset, (void)key, (void)flags;
+  (void)mr, (void)context;
+  return -FI_ENOSYS;
+}
+
+static int no_mr_v(struct fid *fid, const struct iovec *pieces, size_t count, uint64_t access,
+                   uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **mr,
+                   void *context) {
+  (void)pieces, (void)count;
+  return no_mr(fid, NULL, 0, access, offset, key, flags, mr, context);
+}
+
+static int no_mr_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags,
+                      struct fid_mr **mr) {
+  (void)attr;
+  return no_mr(fid, NULL, 0, 0, 0, 0, flags, mr, NULL);
+}
+
+static struct fi_ops_mr mr_ops = {
+    .size = sizeof mr_ops, .reg = no_mr, .regv = no_mr_v, .regattr = no_mr_attr};
+
+static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain,
+                       void *context) {
+  (void)fabric;
+  (void)info;
+  struct fid_domain *made = calloc(1, sizeof *made);
+  if (!made) return -FI_ENOMEM;
+  *made =
+      (struct fid_domain){.fid = {.fclass = FI_CLASS_DOMAIN, .context = context, .ops = &fid_ops},
+                          .ops = &domain_ops,
+                          .mr = &mr_ops};
+  *domain = made;
+  return 0;
+}
+
+/* ---- Fabrics ---- */
+
+static int no_passive_ep(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **ep,
+                         void *context) {
+  (void)fabric, (void)info, (void)ep, (void)context;
+  return -FI_ENOSYS;
+}
+
+static int no_eq(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **eq,
+                 void *context) {
+  (void)fabric, (void)attr, (void)eq, (void)context;
+  return -FI_ENOSYS;
+}
+
+static int no_wait(struct fid_fabric *fabric, struct fi_wait_attr *attr, struct fid_wait **set) {
+  (void)fabric, (void)attr, (void)set;
+  return -FI_ENOSYS;
+}
+
+static int no_try(struct fid_fabric *fabric, struct fid **fids, int count) {
+  (void)fabric, (void)fids, (void)count;
+  return -FI_ENOSYS;
+}
+
+static struct fi_ops_fabric fabric_ops = {.size = sizeof fabric_ops,
+                                          .domain = open_domain,
+                                          .passive_ep = no_passive_ep,
+                                          .eq_open = no_eq,
+                                          .wait_open = no_wait,
+                                          .trywait = no_try};
+
+int of_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context) {
+  struct fid_fabric *made = calloc(1, sizeof *made);
+  if (!made) return -FI_ENOMEM;
+  *made =
+      (struct fid_fabric){.fid = {.fclass = FI_CLASS_FABRIC, .context = context, .ops = &fid_ops},
+                          .ops = &fabric_ops,
+                          .api_version = attr->api_version};
+  *fabric = made;
+  return 0;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ofi/operation.h"
+
+#include <stdlib.h>
+
+enum { PLACE_BITS = 14 };
+
+_Static_assert(OF_OPERATIONS == 1 << PLACE_BITS, "low bits of a cookie");
+
+static struct of_operation operations[OF_OPERATIONS];
+static struct of_operation *free_ones;
+static uint32_t ever; /* places that were used */
+static uint32_t running;
+static uint64_t turn; /* counts the operations */
+
+struct of_operation *of_operation_new(void) {
+  struct of_operation *found = free_ones;
+  if (!found && ever < OF_OPERATIONS) found = &operations[ever++];
+  if (!found) return NULL;
+  if (found == free_ones) free_ones = found->next;
+  const uint64_t place = (uint64_t)(found - operations);
+  *found = (struct of_operation){.cookie = ++turn << PLACE_BITS | place};
+  running++;
+  return found;
+}
+
+void of_operation_free(struct of_operation *operation) {
+  free(operation->copy);
+  *operation = (struct of_operation){.next = free_ones};
+  free_ones = operation;
+  running--;
+}
+
+struct of_operation *of_operation_at(uint64_t cookie) {
+  struct of_operation *found = &operations[cookie & (OF_OPERATIONS - 1)];
+  return cookie != 0 && found->cookie == cookie ? found : NULL;
+}
+
+uint32_t of_operations_running(void) { return running; }

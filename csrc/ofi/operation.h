@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations of the endpoint: from their post until the program reads their completion. Under the
+   lock. */
+#ifndef MRC_OFI_OPERATION_H
+#define MRC_OFI_OPERATION_H
+
+#include <rdma/fabric.h>
+#include <stdbool.h>
+
+#include "messages.h"
+
+struct of_cq;
+
+/* As many as csrc/msg takes at one time. */
+enum { OF_OPERATIONS = 1 << 14 };
+
+struct of_operation {
+  struct of_operation *next; /* in a CQ, or in the list of free ones */
+  struct of_cq *cq;          /* for its completion; NULL: none is wanted */
+  void *context;             /* of the program */
+  void *buffer;              /* of the program */
+  void *copy;                /* of an injected message; or NULL */
+  uint64_t cookie;           /* never used twice; its low bits are the place of the operation */
+  uint64_t flags;            /* FI_SEND or FI_RECV, FI_TAGGED or FI_MSG */
+  bool claims;               /* PEEK: it takes the message aside */
+  struct mrc_msg_done done;  /* once it has ended */
+};
+
+/* NULL: too many are in use. */
+struct of_operation *of_operation_new(void);
+void of_operation_free(struct of_operation *operation);
+/* The operation with this cookie, or NULL. */
+struct of_operation *of_operation_at(uint64_t cookie);
+/* How many are in the engine. */
+uint32_t of_operations_running(void);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ofi/peer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_PEERS = 64 };
+
+static struct of_peer **peers;
+static uint32_t n_peers, room;
+
+struct of_peer *of_peer_at(uint64_t index) { return index < n_peers ? peers[index] : NULL; }
+
+static bool is_at(const struct of_peer *peer, const struct mrc_agent_point *point) {
+  return memcmp(&peer->point, point, sizeof *point) == 0;
+}
+
+struct of_peer *of_peer_of(const struct mrc_agent_point *point) {
+  for (uint32_t i = 0; i < n_peers; i++)
+    if (is_at(peers[i], point)) return peers[i];
+  if (n_peers == room) {
+    const uint32_t larger = room ? 2 * room : FIRST_PEERS;
+    struct of_peer **moved = realloc(peers, larger * sizeof(struct of_peer *));
+    if (!moved) return NULL;
+    peers = moved;
+    room = larger;
+  }
+  struct of_peer *peer = calloc(1, sizeof *peer);
+  if (!peer) return NULL;
+  peer->point = *point;
+  peer->index = n_peers;
+  peers[n_peers++] = peer;
+  return peer;
+}
+
+struct of_peer *of_peer_numbered(uint32_t number) {
+  for (uint32_t i = 0; i < n_peers; i++)
+    for (int j = 0; j < 2; j++)
+      if (peers[i]->qps[j].qpn != 0 && peers[i]->qps[j].number == number) return peers[i];
+  return NULL;
+}
+
+struct of_qp *of_peer_qp(uint32_t qpn, struct of_peer **peer) {
+  for (uint32_t i = 0; i < n_peers; i++)
+    for (int j = 0; j < 2; j++)
+      if (qpn != 0 && peers[i]->qps[j].qpn == qpn) {
+        *peer = peers[i];
+        return &peers[i]->qps[j];
+      }
+  return NULL;
+}
+
+void of_peer_each_qp(void (*call)(struct of_peer *peer, struct of_qp *qp)) {
+  for (uint32_t i = 0; i < n_peers; i++)
+    for (int j = 0; j < 2; j++)
+      if (peers[i]->qps[j].qpn != 0) call(peers[i], &peers[i]->qps[j]);
+}

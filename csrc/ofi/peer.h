@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of other endpoints, by address, and what is known of each. Under the lock. */
+#ifndef MRC_OFI_PEER_H
+#define MRC_OFI_PEER_H
+
+#include <stdbool.h>
+
+#include "messages.h"
+#include "program/agent.h"
+
+enum { OF_CAUSE_BYTES = MRC_AGENT_TEXT };
+
+/* This end of a connection. */
+struct of_qp {
+  uint32_t qpn; /* 0: none yet */
+  uint32_t dest_qpn;
+  uint32_t number; /* of the peer in csrc/msg */
+  struct mrc_msg_inbox inbox;
+  uint8_t *note; /* for the next agent */
+  uint32_t note_bytes;
+  bool wanted;    /* CONNECT was sent */
+  bool connected; /* READY has come */
+  bool exists;    /* in the engine */
+  bool leaving;   /* RELEASE was sent */
+};
+
+struct of_peer {
+  struct mrc_agent_point point;
+  uint32_t index; /* its fi_addr_t */
+  int error;      /* negative: it has failed */
+  char cause[OF_CAUSE_BYTES];
+  struct of_qp qps[2]; /* the second one only if it is this process: messages arrive there */
+};
+
+/* The peer with this address, which is made if it is new; NULL without memory. */
+struct of_peer *of_peer_of(const struct mrc_agent_point *point);
+/* NULL: there is none. */
+struct of_peer *of_peer_at(uint64_t index);
+/* The peer with this number in csrc/msg, or NULL. */
+struct of_peer *of_peer_numbered(uint32_t number);
+/* The QP with this number and its peer, or NULL. */
+struct of_qp *of_peer_qp(uint32_t qpn, struct of_peer **peer);
+/* Calls a function for each QP. */
+void of_peer_each_qp(void (*call)(struct of_peer *peer, struct of_qp *qp));
+
+#endif

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ofi/transfer.h"
+
+#include <errno.h>
+#include <rdma/fi_errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ofi/connect.h"
+#include "program/drive.h"
+
+/* One call of a program. */
+struct call {
+  void *buffer;
+  size_t bytes;
+  fi_addr_t peer;
+  uint64_t tag;
+  uint64_t ignore;
+  void *context;
+  uint64_t data;
+  uint64_t flags;
+  bool tagged;
+  bool send;
+};
+
+/* ---- Posts ---- */
+
+static struct of_cq *cq_of(const struct of_ep *ep, const struct call *call) {
+  const bool selective = call->send ? ep->selective_sends : ep->selective_receives;
+  if (selective && !(call->flags & FI_COMPLETION)) return NULL;
+  return call->send ? ep->send_cq : ep->receive_cq;
+}
+
+static bool copies(const struct call *call) { return call->flags & FI_INJECT; }
+
+static int prepare(struct of_ep *ep, const struct call *call, struct of_operation *operation) {
+  operation->cq = cq_of(ep, call);
+  operation->context = call->context;
+  operation->buffer = call->buffer;
+  operation->flags = (call->send ? FI_SEND : FI_RECV) | (call->tagged ? FI_TAGGED : FI_MSG);
+  operation->claims = call->flags & FI_PEEK && call->flags & FI_CLAIM;
+  if (call->context) ((struct fi_context *)call->context)->internal[0] = operation;
+  if (!copies(call) || call->bytes == 0) return 0;
+  operation->copy = malloc(call->bytes);
+  if (!operation->copy) return -FI_ENOMEM;
+  memcpy(operation->copy, call->buffer, call->bytes);
+  return 0;
+}
+
+static struct mrc_msg_post post_of(const struct call *call, const struct of_operation *operation,
+                                   const struct of_peer *peer) {
+  const bool peek = call->flags & FI_PEEK;
+  const bool claim = call->flags & FI_CLAIM && !call->send;
+  const void *memory = operation->copy ? operation->copy : call->buffer;
+  struct mrc_msg_post post = {.cookie = operation->cookie,
+                              .address = (uintptr_t)memory,
+                              .bytes = peek ? 0 : call->bytes,
+                              .tag = call->tag,
+                              .ignore = call->ignore,
+                              .space = call->tagged ? OF_TAGGED_SPACE : OF_UNTAGGED_SPACE,
+                              .peer = MRC_MSG_ANY,
+                              .kind = MRC_MSG_SEND,
+                              .claim = claim,
+                              .data = (uint32_t)call->data};
+  if (peer) post.peer = call->send ? of_connect_to(peer) : of_connect_from(peer);
+  if (!call->send) post.kind = peek ? MRC_MSG_PEEK : MRC_MSG_RECV;
+  if (claim && !peek) post.tag = (uintptr_t)((struct fi_context *)call->context)->internal[1];
+  return post;
+}
+
+/* Under the lock. */
+static ssize_t start(struct of_ep *ep, const struct call *call) {
+  struct of_peer *peer = NULL;
+  if (call->send || call->peer != FI_ADDR_UNSPEC) {
+    peer = of_peer_at(call->peer);
+    if (!peer) return -FI_EINVAL;
+    const int error = of_connect_use(peer);
+    if (error != 0 && peer->error == 0) return error;
+  }
+  struct of_operation *operation = of_operation_new();
+  if (!operation) {
+    pr_drive_turn(); /* what ends makes room, once the program reads its completions */
+    return -FI_EAGAIN;
+  }
+  const bool idle = of_operations_running() == 1;
+  const int error = prepare(ep, call, operation);
+  if (error != 0) {
+    of_operation_free(operation);
+    return error;
+  }
+  const struct mrc_msg_post post = post_of(call, operation, peer);
+  const int refused = mrc_ctx_msg_post(pr_process.ctx, &post, 1);
+  if (refused != 0) {
+    of_operation_free(operation);
+    return refused;
+  }
+  pr_drive_posted(idle || post.kind == MRC_MSG_PEEK);
+  return 0;
+}
+
+static ssize_t run(struct fid_ep *fid, struct call call) {
+  struct of_ep *ep = (struct of_ep *)fid;
+  if (!ep->enabled) return -FI_EOPBADSTATE;
+  if (copies(&call) && call.bytes > OF_INJECT_BYTES) return -FI_EINVAL;
+  if (call.flags & FI_DISCARD) return -FI_EBADFLAGS;
+  pr_lock();
+  const ssize_t result = pr_process.forked ? -FI_EIO : start(ep, &call);
+  pr_unlock();
+  return result;
+}
+
+/* The only piece of memory; false: there are several. */
+static bool single(struct call *call, const struct iovec *pieces, size_t count) {
+  if (count > 1) return false;
+  call->buffer = count > 0 ? pieces->iov_base : NULL;
+  call->bytes = count > 0 ? pieces->iov_len : 0;
+  return true;
+}
+
+static void *plain(const void *buffer) { return (void *)(uintptr_t)buffer; }
+
+static uint64_t send_flags(const struct fid_ep *ep) {
+  return ((const struct of_ep *)ep)->send_flags;
+}
+
+static uint64_t receive_flags(const struct fid_ep *ep) {
+  return ((const struct of_ep *)ep)->receive_flags;
+}
+
+/* ---- With tags ---- */
+
+static ssize_t tagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
+                           fi_addr_t peer, uint64_t tag, uint64_t ignore, void *context) {
+  (void)desc;
+  return run(ep, (struct call){.buffer = buffer,
+                               .bytes = bytes,
+                               .peer = peer,
+                               .tag = tag,
+                               .ignore = ignore,
+                               .context = context,
+                               .flags = receive_flags(ep),
+                               .tagged = true});
+}
+
+static ssize_t tagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
+                            size_t count, fi_addr_t peer, uint64_t tag, uint64_t ignore,
+                            void *context) {
+  (void)desc;
+  if (count != 1) return -FI_EINVAL;
+  return tagged_recv(ep, pieces->iov_base, pieces->iov_len, NULL, peer, tag, ignore, context);
+}
+
+static ssize_t tagged_recvmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg, uint64_t flags) {
+  struct call call = {.peer = msg->addr,
+                      .tag = msg->tag,
+                      .ignore = msg->ignore,
+                      .context = msg->context,
+                      .flags = flags,
+                      .tagged = true};
+  if (!single(&call, msg->msg_iov, msg->iov_count)) return -FI_EINVAL;
+  if (flags & FI_CLAIM && !msg->context) return -FI_EINVAL;
+  if (flags & FI_CLAIM && !(flags & FI_PEEK)) call.peer = FI_ADDR_UNSPEC; /* it is known which */
+  return run(ep, call);
+}
+
+static ssize_t tagged_senddata(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
+                               uint64_t data, fi_addr_t peer, uint64_t tag, void *context) {
+  (void)desc;
+  return run(ep, (struct call){.buffer = plain(buffer),
+                               .bytes = bytes,
+                               .peer = peer,
+                               .tag = tag,
+                               .context = context,
+                               .data = data,
+                               .flags = send_flags(ep),
+                               .tagged = true,
+                               .send = true});
+}
+
+static ssize_t tagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
+                           fi_addr_t peer, uint64_t tag, void *context) {
+  return tagged_senddata(ep, buffer, bytes, desc, 0, peer, tag, context);
+}
+
+static ssize_t tagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
+                            size_t count, fi_addr_t peer, uint64_t tag, void *context) {
+  (void)desc;
+  if (count != 1) return -FI_EINVAL;
+  return tagged_send(ep, pieces->iov_base, pieces->iov_len, NULL, peer, tag, context);
+}
+
+static ssize_t tagged_sendmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg, uint64_t flags) {
+  struct call call = {.peer = msg->addr,
+                      .tag = msg->tag,
+                      .context = msg->context,
+                      .data = flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
+                      .flags = flags,
+                      .tagged = true,
+                      .send = true};
+  return single(&call, msg->msg_iov, msg->iov_count) ? run(ep, call) : -FI_EINVAL;
+}
+
+/* Without a completion. */
+static ssize_t inject(struct fid_ep *fid, struct call call) {
+  struct of_ep silent = *(struct of_ep *)fid;
+  silent.send_cq = NULL;
+  call.flags = FI_INJECT | FI_COMPLETION;
+  call.send = true;
+  return run(&silent.ep, call);
+}
+
+static ssize_t tagged_injectdata(struct fid_ep *ep, const void *buffer, size_t bytes, uint64_t data,
+                                 fi_addr_t peer, uint64_t tag) {
+  return inject(ep, (struct call){.buffer = plain(buffer),
+                                  .bytes = bytes,
+                                  .peer = peer,
+                                  .tag = tag,
+                                  .data = data,
+                                  .tagged = true});
+}
+
+static ssize_t tagged_inject(struct fid_ep *ep, const void *buffer, size_t bytes, fi_addr_t peer,
+                             uint64_t tag) {
+  return tagged_injectdata(ep, buffer, bytes, 0, peer, tag);
+}
+
+struct fi_ops_tagged of_tagged_ops = {.size = sizeof of_tagged_ops,
+                                      .recv = tagged_recv,
+                                      .recvv = tagged_recvv,
+                                      .recvmsg = tagged_recvmsg,
+                                      .send = tagged_send,
+                                      .sendv = tagged_sendv,
+                                      .sendmsg = tagged_sendmsg,
+                                      .inject = tagged_inject,
+                                      .senddata = tagged_senddata,
+                                      .injectdata = tagged_injectdata};
+
+/* ---- Without ---- */
+
+static ssize_t untagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
+                             fi_addr_t peer, void *context) {
+  (void)desc;
+  return run(ep, (struct call){.buffer = buffer,
+                               .bytes = bytes,
+                               .peer = peer,
+                               .context = context,
+                               .flags = receive_flags(ep)});
+}
+
+static ssize_t untagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
+                              size_t count, fi_addr_t peer, void *context) {
+  (void)desc;
+  if (count != 1) return -FI_EINVAL;
+  return untagged_recv(ep, pieces->iov_base, pieces->iov_len, NULL, peer, context);
+}
+
+static ssize_t untagged_recvmsg(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags) {
+  struct call call = {.peer = msg->addr, .context = msg->context, .flags = flags};
+  if (flags & (FI_MULTI_RECV | FI_PEEK | FI_CLAIM)) return -FI_EBADFLAGS;
+  return single(&call, msg->msg_iov, msg->iov_count) ? run(ep, call) : -FI_EINVAL;
+}
+
+static ssize_t untagged_senddata(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
+                                 uint64_t data, fi_addr_t peer, void *context) {
+  (void)desc;
+  return run(ep, (struct call){.buffer = plain(buffer),
+                               .bytes = bytes,
+                               .peer = peer,
+                               .context = context,
+                               .data = data,
+                               .flags = send_flags(ep),
+                               .send = true});
+}
+
+static ssize_t untagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
+                             fi_addr_t peer, void *context) {
+  return untagged_senddata(ep, buffer, bytes, desc, 0, peer, context);
+}
+
+static ssize_t untagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
+                              size_t count, fi_addr_t peer, void *context) {
+  (void)desc;
+  if (count != 1) return -FI_EINVAL;
+  return untagged_send(ep, pieces->iov_base, pieces->iov_len, NULL, peer, context);
+}
+
+static ssize_t untagged_sendmsg(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags) {
+  struct call call = {.peer = msg->addr,
+                      .context = msg->context,
+                      .data = flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
+                      .flags = flags,
+                      .send = true};
+  return single(&call, msg->msg_iov, msg->iov_count) ? run(ep, call) : -FI_EINVAL;
+}
+
+static ssize_t untagged_injectdata(struct fid_ep *ep, const void *buffer, size_t bytes,
+                                   uint64_t data, fi_addr_t peer) {
+  return inject(ep,
+                (struct call){.buffer = plain(buffer), .bytes = bytes, .peer = peer, .data = data});
+}
+
+static ssize_t untagged_inject(struct fid_ep *ep, const void *buffer, size_t bytes,
+                               fi_addr_t peer) {
+  return untagged_injectdata(ep, buffer, bytes, 0, peer);
+}
+
+struct fi_ops_msg of_untagged_ops = {.size = sizeof of_untagged_ops,
+                                     .recv = untagged_recv,
+                                     .recvv = untagged_recvv,
+                                     .recvmsg = untagged_recvmsg,
+                                     .send = untagged_send,
+                                     .sendv = untagged_sendv,
+                                     .sendmsg = untagged_sendmsg,
+                                     .inject = untagged_inject,
+                                     .senddata = untagged_senddata,
+                                     .injectdata = untagged_injectdata};
+
+/* ---- Cancel ---- */
+
+ssize_t of_transfer_cancel(struct fid *fid, void *context) {
+  (void)fid;
+  if (!context) return -FI_ENOENT;
+  const struct of_operation *operation = ((struct fi_context *)context)->internal[0];
+  pr_lock();
+  if (operation && operation->context == context) {
+    const bool tagged = operation->flags & FI_TAGGED;
+    mrc_ctx_msg_cancel(pr_process.ctx, tagged ? OF_TAGGED_SPACE : OF_UNTAGGED_SPACE,
+                       operation->cookie);
+    pr_drive_posted(true);
+  }
+  pr_unlock();
+  return 0;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The library around this folder: it has the QPs, and hears what happens to them. All functions are
+   called under the lock. */
+#ifndef MRC_PROGRAM_OWNER_H
+#define MRC_PROGRAM_OWNER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "program/agent.h"
+
+struct pr_owner {
+  const char *name; /* of the library, for lines on stderr */
+
+  /* ---- The agent ---- */
+
+  /* QPs that have a connection, or wait for one; and those that the program keeps. */
+  uint32_t (*wanted)(void);
+  uint32_t (*staying)(void);
+  /* Sends a CONNECT for each wanted QP: there is another agent. */
+  void (*tell_all)(void);
+  /* Gives all QPs back: the process ends. */
+  void (*release_all)(void);
+  void (*ready)(const struct mrc_agent_ready *ready, const uint8_t *note, uint32_t note_bytes);
+  void (*failed)(uint32_t qpn, const char *reason);
+  void (*gone)(uint32_t qpn);
+  /* Ends the QPs whose peers have gone a while ago. */
+  void (*end_gone)(uint64_t now_ns);
+  void (*ports_changed)(bool any_up);                       /* or NULL */
+  void (*ev_event)(const struct mrc_agent_ev_event *event); /* or NULL */
+  /* Another endpoint asks for a QP: the answer is an ADMIT. Or NULL. */
+  void (*visit)(const struct mrc_agent_knock *knock, uint64_t cookie);
+  void (*admitted)(uint32_t qpn, uint32_t dest_qpn); /* or NULL */
+
+  /* ---- The engine ---- */
+
+  void (*turned)(void); /* after a turn; or NULL */
+
+  /* The agent has created or destroyed a QP. */
+  void (*exists)(uint32_t qpn, bool exists);
+  /* The protection domain of a QP. */
+  uint32_t (*domain)(uint32_t qpn);
+  void (*qp_error)(uint32_t qpn, uint32_t status); /* enum mrc_wc_status */
+  void (*completed)(const struct mrc_wc *wc);
+  /* The engine has refused a post with the cookie of PR_COOKIE_POST. */
+  void (*refused)(uint32_t qpn, uint32_t place, int result);
+};
+
+/* Each library defines its own. */
+extern const struct pr_owner pr_owner;
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all objects of a process share: one engine, one lock, one connection to the agent. */
+#ifndef MRC_PROGRAM_PROCESS_H
+#define MRC_PROGRAM_PROCESS_H
+
+#include <pthread.h>
+
+#include "program/link.h"
+
+enum { PR_MAX_NUMBERS = 4 * MRC_AGENT_MAX_NUMBERS };
+
+struct pr_command;
+struct pr_request;
+
+struct pr_process {
+  pthread_mutex_t lock;   /* guards all below, all objects and all calls of the engine */
+  pthread_cond_t changed; /* numbers, answers */
+  mrc_ctx *ctx;           /* NULL: not attached yet */
+  struct pr_link link;
+  struct mrc_agent_opened opened; /* for the next agent */
+  uint8_t gids[MRC_AGENT_MAX_GIDS][16];
+  int n_gids;
+  struct mrc_agent_port ports[MRC_MAX_PORTS];
+  int n_ports;
+
+  uint32_t n_exist; /* QPs in the engine, also those whose handles are destroyed */
+  uint32_t n_gone;  /* QPs whose peers have ended and that are not in ERROR yet */
+  uint32_t numbers[PR_MAX_NUMBERS];
+  uint32_t n_numbers;
+  bool asked; /* for numbers */
+
+  struct pr_command *commands; /* of the agent, until their replies */
+  uint64_t next_cookie;
+  uint64_t call; /* cookie of the call that runs; 0: its reply has come */
+  int call_result;
+  struct pr_request *requests; /* of the program, until their answers */
+
+  uint64_t polled_ns; /* when the program last drove the engine */
+  int wake_fd;        /* of the helper */
+  pthread_t helper;
+  bool stopping;
+  uint64_t attached_ns; /* of the last attempt to find another agent */
+  bool forked;          /* in a child: nothing works */
+};
+
+extern struct pr_process pr_process;
+
+static inline void pr_lock(void) { pthread_mutex_lock(&pr_process.lock); }
+static inline void pr_unlock(void) { pthread_mutex_unlock(&pr_process.lock); }
+
+/* CLOCK_MONOTONIC */
+uint64_t pr_now_ns(void);
+
+/* Cookies of the library's own commands; the agent's have these bits 0. */
+#define PR_COOKIE_POST (2ull << 62)
+#define PR_COOKIE_CALL (3ull << 62)
+#define PR_COOKIE_OWN (2ull << 62) /* set in both */
+
+/* Queues a command for the engine; makes room by running it. */
+void pr_submit(const struct mrc_command *command);
+/* Sends the agent a frame whose body has two parts. */
+void pr_tell(uint32_t kind, int32_t value, uint64_t cookie, const void *body, size_t bytes,
+             const void *more, size_t more_bytes);
+/* A QPN of the agent's block; 0: none is left. Asks for another block in time. */
+uint32_t pr_number(void);
+/* The same, but waits for the agent; 0: no number came in time. Not for the helper. */
+uint32_t pr_await_number(void);
+
+#endif

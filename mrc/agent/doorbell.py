@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoints of a program: their knocks at others, and the knocks of others at them."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import Protocol
+
+from mrc.agent.knock import Knock
+from mrc.agent.reach import knock
+from mrc.aio.local import Local
+from mrc.enums import AgentKind
+from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError
+from mrc.fabric.addresses import IpAddress
+
+_MOST_VISITS = 1024  # that the program has not answered
+_ANSWER_SECONDS = 10.0
+_PAUSE_SECONDS = 0.1  # before the next knock at a program that is busy
+
+
+class Program(Protocol):
+    """A program with endpoints."""
+
+    def address_of(self, gid: IpAddress) -> tuple[Local, str, int]:
+        """What to dial for the agent of the host with this GID."""
+
+    def send(self, kind: AgentKind, value: int, cookie: int, body: bytes) -> None:
+        """Sends it a frame."""
+
+    def fail(self, qpn: int, reason: str) -> None:
+        """Tells it that a QP cannot be connected."""
+
+
+class Doorbell:
+    """Brings knocks from one program to another."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._cookies = count(1)
+        self._visits: dict[int, asyncio.Future[int]] = {}
+
+    async def ring(self, asked: Knock) -> None:
+        """Asks the endpoint, and tells the program its answer."""
+        local, host, port = self._program.address_of(asked.to.gid)
+        try:
+            async with asyncio.timeout(local.config.exchange_timeout):
+                qpn = await _until_heard(local, host, port, asked)
+        except TimeoutError:
+            seconds = local.config.exchange_timeout
+            self._program.fail(asked.qpn, f"{host}: no answer in {seconds:g} s")
+        except ConnectError as error:
+            self._program.fail(asked.qpn, f"{error}; does mrc agent run there?")
+        except (MrcError, OSError) as error:
+            self._program.fail(asked.qpn, str(error))
+        else:
+            self._program.send(AgentKind.ADMITTED, asked.qpn, 0, qpn.to_bytes(4, "little"))
+
+    async def visit(self, asked: Knock) -> int:
+        """The program's QP for an endpoint that asks; raises ConnectError, BusyError."""
+        if len(self._visits) >= _MOST_VISITS:
+            raise BusyError("too many endpoints ask this program at one time")
+        cookie = next(self._cookies)
+        answer = self._visits[cookie] = asyncio.get_running_loop().create_future()
+        try:
+            self._program.send(AgentKind.VISIT, 0, cookie, asked.body)
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                qpn: int = await answer
+        except TimeoutError:
+            raise ConnectError("the program does not answer its agent") from None
+        finally:
+            del self._visits[cookie]
+        if qpn == 0:
+            raise BusyError("the program has no QP number left for now")
+        if qpn < 0:
+            raise ConnectError("the program has no such endpoint: has it ended?")
+        return qpn
+
+    def admit(self, qpn: int, cookie: int) -> None:
+        """The program has answered; raises ProtocolError."""
+        if 0 < qpn < 3 or qpn > 0xFFFFFF:
+            raise ProtocolError(f"QP {qpn:#x}: not a QPN")
+        answer = self._visits.get(cookie)
+        if answer is not None and not answer.done():
+            answer.set_result(qpn)
+
+
+async def _until_heard(local: Local, host: str, port: int, asked: Knock) -> int:
+    while True:
+        try:
+            return await knock(local, host, port, asked)
+        except BusyError:
+            await asyncio.sleep(_PAUSE_SECONDS)
