@@ -71,9 +71,7 @@ class Build(build_ext):
 
 setup(
     cmdclass={"build_ext": Build},
-    ext_modules=[
-        Extension(name, **LIBRARIES[path.name]) for name, path in PATHS.items()
-    ],
+    ext_modules=[Extension(name, **LIBRARIES[path.name]) for name, path in PATHS.items()],
     cffi_modules=[
         "mrc/_ffi_build.py:builder",
         "mrc/_ffi_build.py:sim_builder",

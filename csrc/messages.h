@@ -60,6 +60,7 @@ struct mrc_msg_inbox {
 struct mrc_msg_limits {
   uint32_t sq_depth; /* at least 16 */
   uint32_t max_wimm;
+  uint32_t heap_bytes; /* that the peer's messages without a receive may take; 0: 1 MiB */
 };
 
 /* The pointer of MRC_COMMAND_MSG_OPEN. */
@@ -83,8 +84,6 @@ int mrc_ctx_msg_close_space(mrc_ctx *ctx, uint32_t space);
 int mrc_ctx_msg_post(mrc_ctx *ctx, const struct mrc_msg_post *posts, int n);
 /* Asks to cancel an operation, whose completion comes in any case. */
 int mrc_ctx_msg_cancel(mrc_ctx *ctx, uint32_t space, uint64_t cookie);
-/* Before the first space: bytes that each peer's messages without a receive may take. -EBUSY. */
-int mrc_ctx_msg_room(mrc_ctx *ctx, uint32_t bytes);
 /* Copies up to n completions of spaces without a sink and returns their number. Call it after
    mrc_ctx_poll. */
 int mrc_ctx_msg_poll(mrc_ctx *ctx, struct mrc_msg_done *done, int n);

@@ -143,7 +143,7 @@ def emu_builder() -> FFI:
 def libraries() -> dict[str, dict[str, Any]]:
     """The libraries for C programs: file name, and arguments of a setuptools.Extension.
 
-    Those without their headers are left out: of rdma-core for libmrc, of libfabric for its provider.
+    One without its headers is left out: rdma-core's for libmrc, libfabric's for its provider.
     """
     found = {}
     if links("#include <infiniband/verbs.h>\nint main(void) { return 0; }\n"):

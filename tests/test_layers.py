@@ -78,7 +78,15 @@ LAYERS: dict[str, list[str]] = {
         "device",
         "ibv ibv_pass mrc_api mrc_ctl",
     ],
-    "ofi": [],
+    "ofi": [
+        "object operation peer",
+        "cq",
+        "connect",
+        "av transfer",
+        "ep info",
+        "domain",
+        "provider",
+    ],
     "sim": [
         "frame gbn heap host_address link memory scenario sealer",
         "agenda audit flow queue tcp topology",

@@ -109,11 +109,6 @@ int mrc_ctx_msg_space(mrc_ctx *ctx, uint32_t space, mrc_msg_sink *sink, void *us
   return mrc_messages_space(&ctx->datapath.messages, space, sink, user);
 }
 
-int mrc_ctx_msg_room(mrc_ctx *ctx, uint32_t bytes) {
-  if (is_inherited(ctx)) return -ECHILD;
-  return mrc_messages_room(&ctx->datapath.messages, bytes);
-}
-
 int mrc_ctx_msg_close_space(mrc_ctx *ctx, uint32_t space) {
   if (is_inherited(ctx)) return -ECHILD;
   return mrc_messages_close_space(&ctx->datapath.messages, space);

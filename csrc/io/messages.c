@@ -61,14 +61,6 @@ int mrc_messages_space(struct mrc_messages *messages, uint32_t space, mrc_msg_si
   return error;
 }
 
-int mrc_messages_room(struct mrc_messages *messages, uint32_t bytes) {
-  pthread_mutex_lock(&messages->spaces_lock);
-  const int error = messages->spaces.n > 0 || messages->msg != NULL ? -EBUSY : 0;
-  if (error == 0) messages->heap_bytes = bytes;
-  pthread_mutex_unlock(&messages->spaces_lock);
-  return error;
-}
-
 int mrc_messages_close_space(struct mrc_messages *messages, uint32_t space) {
   pthread_mutex_lock(&messages->spaces_lock);
   struct mrc_message_space *found = find_space(messages, space);
@@ -140,8 +132,7 @@ int mrc_messages_cancel(struct mrc_messages *messages, uint32_t space, uint64_t 
 
 static int start_module(struct mrc_messages *messages, mrc_engine *engine) {
   if (messages->msg != NULL) return 0;
-  struct mrc_msg_config config = {
-      .engine = engine, .heap_bytes = messages->heap_bytes, .done = on_done, .user = messages};
+  struct mrc_msg_config config = {.engine = engine, .done = on_done, .user = messages};
   if (getrandom(config.seed, sizeof config.seed, 0) != (ssize_t)sizeof config.seed) return -EIO;
   messages->msg = mrc_msg_new(&config);
   return messages->msg == NULL ? -ENOMEM : 0;

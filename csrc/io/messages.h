@@ -27,8 +27,7 @@ struct mrc_message_list {
 };
 
 struct mrc_messages {
-  struct mrc_msg *msg; /* NULL until the first peer or operation */
-  uint32_t heap_bytes; /* 0: the default */
+  struct mrc_msg *msg; /* NULL until the first peer or space */
   pthread_mutex_t jobs_lock;
   struct mrc_message_list jobs; /* posted, not seen by the datapath */
   atomic_bool has_jobs;
@@ -47,7 +46,6 @@ void mrc_messages_close(struct mrc_messages *messages);
 
 int mrc_messages_space(struct mrc_messages *messages, uint32_t space, mrc_msg_sink *sink,
                        void *user);
-int mrc_messages_room(struct mrc_messages *messages, uint32_t bytes);
 int mrc_messages_close_space(struct mrc_messages *messages, uint32_t space);
 int mrc_messages_post(struct mrc_messages *messages, const struct mrc_msg_post *posts, int n);
 int mrc_messages_cancel(struct mrc_messages *messages, uint32_t space, uint64_t cookie);

@@ -184,7 +184,7 @@ struct mrc_msg_entry *mrc_msg_kept(const struct mrc_msg *msg, const struct mrc_m
 bool mrc_msg_keep(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                   const struct mrc_msg_record *record, const uint8_t *bytes) {
   const size_t n = bytes_of(record);
-  if (peer->heap + n > msg->config.heap_bytes) return false;
+  if (peer->heap + n > peer->limits.heap_bytes) return false;
   struct mrc_msg_entry *entry = malloc(n - MRC_MSG_HEAP_OVERHEAD);
   if (entry == NULL) return false;
   *entry = (struct mrc_msg_entry){.record = *record, .peer = peer->number};

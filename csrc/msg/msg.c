@@ -74,13 +74,13 @@ static void free_peer(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   free(peer);
 }
 
-static int allocate(const struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+static int allocate(struct mrc_msg_peer *peer) {
   peer->inbox = aligned_alloc(PAGE, MRC_MSG_INBOX_BYTES);
   peer->outbox = aligned_alloc(PAGE, MRC_MSG_INBOX_BYTES);
   peer->answers = calloc(MRC_MSG_MAX_OPERATIONS, sizeof *peer->answers);
   if (peer->inbox == NULL || peer->outbox == NULL || peer->answers == NULL) return -ENOMEM;
   memset(peer->inbox, 0, MRC_MSG_INBOX_BYTES);
-  const uint32_t n = msg->config.heap_bytes / HEAP_BYTES_OF_CHAIN;
+  const uint32_t n = peer->limits.heap_bytes / HEAP_BYTES_OF_CHAIN;
   const int error = mrc_msg_chains_init(&peer->by_id, n);
   return error != 0 ? error : mrc_msg_chains_init(&peer->by_tag, n);
 }
@@ -100,6 +100,7 @@ static int make_peer(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_lim
   if (peer == NULL) return -ENOMEM;
   peer->qpn = qpn;
   peer->limits = *limits;
+  if (limits->heap_bytes == 0) peer->limits.heap_bytes = msg->config.heap_bytes;
   mrc_list_init(&peer->out);
   mrc_list_init(&peer->writing);
   mrc_list_init(&peer->operations);
@@ -107,7 +108,7 @@ static int make_peer(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_lim
   mrc_list_init(&peer->unexpected);
   mrc_list_init(&peer->claimed);
   mrc_list_init(&peer->requests);
-  int error = allocate(msg, peer);
+  int error = allocate(peer);
   if (error == 0) error = register_boxes(msg, peer);
   if (error != 0) free_peer(msg, peer);
   *made = peer;
@@ -120,7 +121,8 @@ int mrc_msg_open(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_limits 
   while (number < msg->config.max_peers && msg->peers[number] != NULL)
     number++;
   if (number == msg->config.max_peers) return -ENOSPC;
-  if (limits->sq_depth < LEAST_DEPTH || limits->max_wimm < 1) return -EINVAL;
+  const bool any_fits = limits->heap_bytes == 0 || limits->heap_bytes >= 2 * MRC_MSG_SLOT_BYTES;
+  if (limits->sq_depth < LEAST_DEPTH || limits->max_wimm < 1 || !any_fits) return -EINVAL;
   if (mrc_msg_owns(msg, qpn)) return -EEXIST;
   struct mrc_msg_peer *peer;
   int error = make_peer(msg, qpn, limits, &peer);

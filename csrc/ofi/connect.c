@@ -15,7 +15,7 @@
 #include "program/owner.h"
 #include "program/say.h"
 
-enum { SQ_DEPTH = 256, MAX_WIMM = 128, ROOM_BYTES = 64 << 20 };
+enum { SQ_DEPTH = 256, MAX_WIMM = 128, HEAP_BYTES = 64 << 20 };
 
 static bool is_open;
 static struct mrc_agent_point own;
@@ -80,7 +80,8 @@ static void send_knock(struct of_peer *peer, struct of_qp *qp) {
 
 /* Gives a QP its place in csrc/msg, so that operations may be posted before it is connected. */
 static int make(struct of_qp *qp, uint32_t qpn) {
-  struct mrc_msg_opening opening = {.limits = {.sq_depth = SQ_DEPTH, .max_wimm = MAX_WIMM}};
+  struct mrc_msg_opening opening = {
+      .limits = {.sq_depth = SQ_DEPTH, .max_wimm = MAX_WIMM, .heap_bytes = HEAP_BYTES}};
   struct mrc_command command = {.op = MRC_COMMAND_MSG_OPEN, .qpn = qpn, .pointer = &opening};
   const int number = pr_drive_call(&command);
   if (number < 0) return number;
@@ -126,7 +127,6 @@ int of_connect_open(struct mrc_agent_point *point) {
   if (made.number == 0) return -EAGAIN;
   if (getrandom(made.token, sizeof made.token, 0) != (ssize_t)sizeof made.token) return -EIO;
   memcpy(made.gid, pr_process.gids[0], sizeof made.gid);
-  mrc_ctx_msg_room(pr_process.ctx, ROOM_BYTES); /* or it was done by a former endpoint */
   int error = mrc_ctx_msg_space(pr_process.ctx, OF_TAGGED_SPACE, NULL, NULL);
   if (error == 0) error = mrc_ctx_msg_space(pr_process.ctx, OF_UNTAGGED_SPACE, NULL, NULL);
   if (error != 0) return error;
@@ -151,11 +151,20 @@ static void forget(struct of_peer *peer, struct of_qp *qp) {
   *qp = (struct of_qp){0};
 }
 
+/* A receive from any peer belongs to no QP. */
+static void cancel(struct of_operation *operation) {
+  const bool tagged = operation->flags & FI_TAGGED;
+  mrc_ctx_msg_cancel(pr_process.ctx, tagged ? OF_TAGGED_SPACE : OF_UNTAGGED_SPACE,
+                     operation->cookie);
+}
+
 void of_connect_close(void) {
   if (!is_open) return;
   of_peer_each_qp(release);
   pr_attach_linger();
+  of_operation_each(cancel);
   of_peer_each_qp(forget);
+  pr_drive_turn(); /* the CQs get what has ended */
   pr_tell(MRC_AGENT_RELEASE, (int32_t)own.number, 1, NULL, 0, NULL, 0);
   mrc_ctx_msg_close_space(pr_process.ctx, OF_TAGGED_SPACE);
   mrc_ctx_msg_close_space(pr_process.ctx, OF_UNTAGGED_SPACE);

@@ -36,4 +36,9 @@ struct of_operation *of_operation_at(uint64_t cookie) {
   return cookie != 0 && found->cookie == cookie ? found : NULL;
 }
 
+void of_operation_each(void (*call)(struct of_operation *operation)) {
+  for (uint32_t i = 0; i < ever; i++)
+    if (operations[i].cookie != 0) call(&operations[i]);
+}
+
 uint32_t of_operations_running(void) { return running; }

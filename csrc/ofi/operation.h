@@ -31,7 +31,9 @@ struct of_operation *of_operation_new(void);
 void of_operation_free(struct of_operation *operation);
 /* The operation with this cookie, or NULL. */
 struct of_operation *of_operation_at(uint64_t cookie);
-/* How many are in the engine. */
+/* Calls a function for each operation that is in use; it may not begin others. */
+void of_operation_each(void (*call)(struct of_operation *operation));
+/* How many are in use. */
 uint32_t of_operations_running(void);
 
 #endif

@@ -21,6 +21,7 @@ enum { EVENTS_AT_ONCE = 64 };
 #define POLLER_NS 20000ull /* a program that has polled within this time does so again */
 #define FIRST_LOOK_NS 20000ull
 #define LONGEST_LOOK_NS 500000ull /* pause of the helper while the program polls */
+#define TEND_NS 200000ull         /* between looks of a program that polls */
 #define SLICE_NS 100000ull
 #define GONE_LOOK_NS 50000000ull
 #define AGENT_LOOK_NS 200000000ull /* between attempts to find the next agent */
@@ -55,6 +56,28 @@ void pr_drive_turn(void) {
   if (pr_owner.turned) pr_owner.turned();
 }
 
+static uint64_t tended_ns; /* when somebody last looked at the agent's frames */
+
+static void take_frames(void) {
+  struct pr_frame frame;
+  int found;
+  while ((found = pr_link_receive(&pr_process.link, &frame)) == 1) {
+    if (pr_steer_frame(&frame) == 0) continue;
+    found = -EPROTO;
+    break;
+  }
+  if (found < 0) {
+    pr_link_close(&pr_process.link);
+    pr_steer_forget();
+  }
+}
+
+static void tend(uint64_t now_ns) {
+  tended_ns = now_ns;
+  pr_link_flush(&pr_process.link);
+  take_frames();
+}
+
 static bool asleep; /* the helper, until packets, deadlines or a wake */
 
 /* After the program has run the engine or given it work: the helper's sleep must end in time. */
@@ -62,9 +85,11 @@ static void keep_armed(void) {
   if (asleep && !mrc_ctx_arm(pr_process.ctx)) pr_drive_wake();
 }
 
+/* The helper may not get the lock from a program that polls all the time on the same core. */
 void pr_drive_poll(void) {
   pr_drive_turn();
-  pr_process.polled_ns = pr_now_ns();
+  const uint64_t now_ns = pr_process.polled_ns = pr_now_ns();
+  if (now_ns - tended_ns > TEND_NS && pr_process.link.fd >= 0) tend(now_ns);
   keep_armed();
 }
 
@@ -89,20 +114,6 @@ void pr_drive_settle(void) {
 /* ---- The helper ---- */
 
 void pr_drive_wake(void) { eventfd_write(pr_process.wake_fd, 1); }
-
-static void take_frames(void) {
-  struct pr_frame frame;
-  int found;
-  while ((found = pr_link_receive(&pr_process.link, &frame)) == 1) {
-    if (pr_steer_frame(&frame) == 0) continue;
-    found = -EPROTO;
-    break;
-  }
-  if (found < 0) {
-    pr_link_close(&pr_process.link);
-    pr_steer_forget();
-  }
-}
 
 /* Sleeps until there is work for the helper. `engine`: also for packets and deadlines. */
 static void rest(bool engine, uint64_t ns) {
@@ -129,12 +140,10 @@ static uint64_t pause_ns(void) {
 static void help(void) {
   static uint64_t look_ns = FIRST_LOOK_NS;
   const uint64_t now_ns = pr_now_ns();
-  if (pr_process.link.fd >= 0) {
-    pr_link_flush(&pr_process.link);
-    take_frames();
-  } else {
+  if (pr_process.link.fd >= 0)
+    tend(now_ns);
+  else
     pr_attach_again(now_ns);
-  }
   pr_owner.end_gone(now_ns);
   if (now_ns - pr_process.polled_ns < POLLER_NS) {
     rest(false, look_ns);

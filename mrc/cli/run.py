@@ -25,9 +25,11 @@ examples:
   mrc run --secret FILE -- ib_write_bw -d mrc0       RDMA's usual test (its server)
   mrc run --secret FILE -- ib_write_bw -d mrc0 h1    and its client
   eval "$(mrc run --env)"              for every program of this shell; start mrc agent first
+  mpirun $(mrc run --mpi) -n 2 --host h0,h1 python job.py     Open MPI; start mrc agent on each host
   cc prog.c -L "$(mrc run --libdir)" -lmrc
 """
 LIBRARY = "libmrc.so.1"
+PROVIDER = "libmrc-fi.so"
 _NOT_FOUND = 127
 _START_SECONDS = 15.0
 _LOOK_SECONDS = 0.01
@@ -45,17 +47,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--libdir", action="store_true", help="print the folder of libmrc, and exit"
     )
+    parser.add_argument(
+        "--mpi", action="store_true",
+        help="print the options with which Open MPI's mpirun uses mrc, and exit",
+    )  # fmt: skip
     agent.add_options(parser)
+
+
+def _folder_of(library: str, package: str) -> Path:
+    folder = Path(__file__).resolve().parent.parent / "lib"
+    if not (folder / library).exists():
+        raise ConfigError(
+            f"this mrc was built without {library}: install {package}, then mrc again"
+        )
+    return folder
 
 
 def library_folder() -> Path:
     """Where libmrc is; raises ConfigError if it was not built."""
-    folder = Path(__file__).resolve().parent.parent / "lib"
-    if not (folder / LIBRARY).exists():
-        raise ConfigError(
-            "this mrc was built without libmrc: install libibverbs-dev, then mrc again"
-        )
-    return folder
+    return _folder_of(LIBRARY, "libibverbs-dev")
+
+
+def mpi_options() -> list[str]:
+    """The options of mpirun; raises ConfigError if the provider was not built."""
+    folder = _folder_of(PROVIDER, "libfabric-dev")
+    chosen = {"pml": "cm", "mtl": "ofi", "opal_common_ofi_provider_include": "mrc", "osc": "^ucx"}
+    options = [word for name, value in chosen.items() for word in ("--mca", name, value)]
+    return ["-x", f"FI_PROVIDER_PATH={folder}", *options]
 
 
 def environment() -> dict[str, str]:
@@ -71,6 +89,9 @@ def environment() -> dict[str, str]:
 def run(args: argparse.Namespace) -> int:
     if args.libdir:
         print(library_folder())
+        return Exit.OK
+    if args.mpi:
+        print(*mpi_options())
         return Exit.OK
     variables = environment()
     if args.env:

@@ -12,6 +12,7 @@ from mrc.cli import (
     testbed_export,
     testbed_fault,
     testbed_plan,
+    testbed_rsh,
     testbed_run,
     testbed_shell,
     testbed_status,
@@ -43,6 +44,7 @@ examples:
   mrc testbed heal all                 end all faults
   mrc testbed run faults.toml          inject the faults scheduled in this file
   mrc testbed shell h0                 open a shell in host h0
+  mrc testbed rsh h0 'uname -n'        as ssh: by a shell, with the name of the host
   mrc testbed exec t1:2.0 -- ip -6 route    in a switch, by the name that faults use
   mrc testbed capture link:h0.2 a.pcap capture packets, until ^C
   mrc testbed capture h0 - | tshark -r -
@@ -73,6 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "run a command in a host, with MRC_CONFIG set, or in a switch"),
         ("shell", testbed_shell.run, testbed_shell.add_arguments,
          "open $SHELL in a host or a switch"),
+        ("rsh", testbed_rsh.run, testbed_rsh.add_arguments,
+         "run a command in a host as ssh would, for mpirun and other launchers"),
         ("capture", testbed_capture.run, testbed_capture.add_arguments,
          "write the packets of a host, a switch or a link to a pcap file"),
         ("fail", testbed_fault.fail, testbed_fault.add_fail_arguments,
@@ -88,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.set_defaults(act=act)
         if add_its_arguments is not None:
             add_its_arguments(action)
-        if act not in (_exec, testbed_shell.run):
+        if act not in (_exec, testbed_shell.run, testbed_rsh.run):
             add_options(action)
 
 
