@@ -67,7 +67,8 @@ def examine() -> list[Finding]:
     """All findings, the most important first. Takes about a second and leaves nothing behind."""
     return [
         _point_to_point(), _kernel(), _segments(), *_buffers(), _processors(), _crc(),
-        _sealing(), _verbs(), *_packages(), _real_time(), _mptcp(), *_namespaces(), *_programs(),
+        _sealing(), _verbs(), _mpi(), *_packages(), _real_time(), _mptcp(), *_namespaces(),
+        *_programs(),
     ]  # fmt: skip
 
 
@@ -198,6 +199,17 @@ def _verbs() -> Finding:
         "apt-get install libibverbs-dev, then rebuild mrc",
     )
     return _finding("libmrc", built, f"device mrc0; {agent}" if built else "not built", needs)
+
+
+def _mpi() -> Finding:
+    """The provider for libfabric, which MPI programs use."""
+    built = (Path(__file__).resolve().parent.parent / "lib/libmrc-fi.so").exists()
+    needs = (
+        State.LIMITED,
+        "no mrc run --mpi: MPI programs cannot use mrc",
+        "apt-get install libfabric-dev, then rebuild mrc",
+    )
+    return _finding("libmrc-fi", built, "provider mrc" if built else "not built", needs)
 
 
 def _packages() -> Iterator[Finding]:
