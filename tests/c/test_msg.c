@@ -2,6 +2,7 @@
 /* Messages over QPs that always work: matching, order, both ways of transfer, cancel, limits. */
 #include "msg/msg.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "check.h"
@@ -226,6 +227,65 @@ static void test_heap__is_bounded_and_goes_on(void) {
 }
 
 /* A QP that fails ends all operations of its peer, and later ones at once. */
+/* A PEEK leaves the message; one that claims keeps it for the receive that names it. */
+static void test_peek__and_claim(void) {
+  static const size_t sizes[] = {8, LONG};
+  for (size_t i = 0; i < 2; i++) {
+    CHECK_ROW(i);
+    fake_open(sides, &plain);
+    const size_t n = sizes[i];
+    uint8_t *from = pattern(n, 1), *to = calloc(1, n), *other = calloc(1, n);
+    struct mrc_msg_post send = {.cookie = 1,
+                                .address = (uintptr_t)from,
+                                .bytes = n,
+                                .tag = 3,
+                                .space = 5,
+                                .data = 0xfedcba98,
+                                .kind = MRC_MSG_SEND};
+    struct mrc_msg_post peek = {
+        .cookie = 10, .tag = 3, .space = 5, .peer = MRC_MSG_ANY, .kind = MRC_MSG_PEEK};
+    CHECK_EQ(mrc_msg_post(sides[1].msg, &peek, 1, 0), 1);
+    check_done(1, 0, 10, -ENOMSG, 0);
+    CHECK_EQ(mrc_msg_post(sides[0].msg, &send, 1, 0), 1);
+    fake_run(sides);
+    mrc_msg_post(sides[1].msg, &peek, 1, 0);
+    check_done(1, 1, 10, 0, n);
+    CHECK_EQ(sides[1].done[1].data, 0xfedcba98);
+    peek.claim = 1;
+    peek.cookie = 11;
+    mrc_msg_post(sides[1].msg, &peek, 1, 0);
+    check_done(1, 2, 11, 0, n);
+    post(1, MRC_MSG_RECV, other, n, 3, 12, false); /* takes the next message */
+    mrc_msg_post(sides[1].msg, &peek, 1, 0);
+    check_done(1, 3, 11, -ENOMSG, 0);
+    struct mrc_msg_post claim = {.cookie = 13,
+                                 .address = (uintptr_t)to,
+                                 .bytes = n,
+                                 .tag = 11,
+                                 .space = 5,
+                                 .peer = MRC_MSG_ANY,
+                                 .kind = MRC_MSG_RECV,
+                                 .claim = 1};
+    mrc_msg_post(sides[1].msg, &claim, 1, 0);
+    fake_run(sides);
+    check_done(1, 4, 13, 0, n);
+    CHECK_EQ(sides[1].done[4].tag, 3);
+    CHECK_EQ(sides[1].done[4].data, 0xfedcba98);
+    CHECK_MEM_EQ(to, from, n);
+    mrc_msg_post(sides[1].msg, &claim, 1, 0);
+    check_done(1, 5, 13, -ENOMSG, 0);
+    mrc_msg_post(sides[0].msg, &send, 1, 0);
+    fake_run(sides);
+    check_done(1, 6, 12, 0, n);
+    CHECK_MEM_EQ(other, from, n);
+    check_idle();
+    free(from);
+    free(to);
+    free(other);
+    fake_close(sides);
+  }
+}
+
 static void test_failure__ends_everything(void) {
   for (int steps = 0; steps < 10; steps++) {
     CHECK_ROW(steps);
@@ -306,5 +366,5 @@ static void test_violation__ends_the_peer(void) {
 CHECK_MAIN(RUN(test_transfer__every_size_and_order), RUN(test_order__of_a_tag),
            RUN(test_match__by_mask_and_from_any_peer), RUN(test_room__too_little),
            RUN(test_cancel__at_every_step), RUN(test_heap__is_bounded_and_goes_on),
-           RUN(test_failure__ends_everything), RUN(test_post__too_many),
+           RUN(test_peek__and_claim), RUN(test_failure__ends_everything), RUN(test_post__too_many),
            RUN(test_violation__ends_the_peer))
