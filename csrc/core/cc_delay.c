@@ -39,15 +39,14 @@ static uint64_t counted_ns(const struct mrc_cc_delay *state, uint64_t reverse_ns
   return mrc_min_u64(reverse_ns, 2 * bare_target_ns(state));
 }
 
-/* What the reverse queue adds to a target. A larger jitter replaces it: changes of the reverse
-   queue are part of the jitter. */
+/* What the reverse queue adds to a target. */
 static uint64_t reverse_part_ns(const struct mrc_cc_delay *state) {
   return mrc_min_u64(state->reverse_ns, bare_target_ns(state));
 }
 
 static uint64_t target_delay_ns(const struct mrc_cc *cc) {
   const struct mrc_cc_delay *state = &cc->delay;
-  return bare_target_ns(state) + mrc_max_u64(state->jitter_ns, reverse_part_ns(state));
+  return bare_target_ns(state) + state->jitter_ns + reverse_part_ns(state);
 }
 
 /* ---- slow start ---- */
