@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reverse EVs of a QP that only receives: for each plane, an EV on which its SACKs get through.
-   Probes find these EVs, one per round trip while data arrives. */
+   Probes find these EVs, one per round trip while data arrives, on planes where no packets of its
+   own have arrived lately. */
 #ifndef MRC_CORE_REVERSE_H
 #define MRC_CORE_REVERSE_H
 

@@ -71,6 +71,28 @@ static void test_probes__none_when_data_goes_both_ways(void) {
   mrc_pair_destroy(p);
 }
 
+/* The receiving side writes a little now and then, as small requests for data. Where its packets
+   arrive it needs no probe, so it sends far fewer. */
+static void test_probes__few_when_small_writes_tell(void) {
+  uint64_t sent[2];
+  for (int requests = 0; requests < 2; requests++) {
+    struct mrc_pair *p =
+        open_pair(.planes = 2, .paths = 2, .engine.noise_ns = 500000, .path.delay_ns = 50 * US);
+    const int end = start_writing(p, 32);
+    run_for(p, 5 * MS);
+    const uint64_t before = probes(p, 1);
+    for (int i = 0; i < 40; i++) {
+      if (requests) CHECK_EQ(mrc_pair_write(p, p->ends[end]->peer, 64), 0);
+      run_for(p, MS / 4);
+    }
+    sent[requests] = probes(p, 1) - before;
+    CHECK(mrc_pair_finish(p, SECOND));
+    mrc_pair_destroy(p);
+  }
+  CHECK(sent[0] >= 10);
+  CHECK(sent[1] <= 1);
+}
+
 /* The return path is dead on one plane: answers leave the plane and come back to it when it heals;
    data goes on in both cases. */
 static void test_answers__leave_a_plane_whose_way_back_is_dead(void) {
@@ -133,5 +155,6 @@ static void test_answers__try_all_when_none_works(void) {
 
 CHECK_MAIN(RUN(test_probes__once_a_round_trip_while_receiving),
            RUN(test_probes__none_when_data_goes_both_ways),
+           RUN(test_probes__few_when_small_writes_tell),
            RUN(test_answers__leave_a_plane_whose_way_back_is_dead),
            RUN(test_answers__use_evs_that_answered), RUN(test_answers__try_all_when_none_works))
