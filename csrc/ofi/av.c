@@ -89,19 +89,13 @@ static struct fi_ops_av av_ops = {.size = sizeof av_ops,
                                   .lookup = look_up,
                                   .straddr = text_of};
 
-static struct fi_ops fid_ops = {.size = sizeof fid_ops,
-                                .close = of_free,
-                                .bind = of_no_bind,
-                                .control = of_no_control,
-                                .ops_open = of_no_ops_open};
-
 int of_av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **av,
                void *context) {
   (void)domain;
   if (attr->name || attr->flags != 0 || attr->rx_ctx_bits != 0) return -FI_ENOSYS;
   struct fid_av *made = calloc(1, sizeof *made);
   if (!made) return -FI_ENOMEM;
-  *made = (struct fid_av){.fid = {.fclass = FI_CLASS_AV, .context = context, .ops = &fid_ops},
+  *made = (struct fid_av){.fid = {.fclass = FI_CLASS_AV, .context = context, .ops = &of_plain_ops},
                           .ops = &av_ops};
   if (attr->type == FI_AV_UNSPEC) attr->type = FI_AV_TABLE;
   *av = made;

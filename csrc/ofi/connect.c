@@ -121,7 +121,9 @@ int of_connect_use(struct of_peer *peer) {
 
 /* ---- The endpoint ---- */
 
-int of_connect_open(struct mrc_agent_point *point) {
+const struct mrc_agent_point *of_connect_point(void) { return &own; }
+
+int of_connect_open(void) {
   if (is_open) return -EBUSY;
   struct mrc_agent_point made = {.number = pr_await_number()};
   if (made.number == 0) return -EAGAIN;
@@ -130,7 +132,7 @@ int of_connect_open(struct mrc_agent_point *point) {
   int error = mrc_ctx_msg_space(pr_process.ctx, OF_TAGGED_SPACE, NULL, NULL);
   if (error == 0) error = mrc_ctx_msg_space(pr_process.ctx, OF_UNTAGGED_SPACE, NULL, NULL);
   if (error != 0) return error;
-  *point = own = made;
+  own = made;
   is_open = true;
   return 0;
 }
@@ -151,8 +153,7 @@ static void forget(struct of_peer *peer, struct of_qp *qp) {
   *qp = (struct of_qp){0};
 }
 
-/* A receive from any peer belongs to no QP. */
-static void cancel(struct of_operation *operation) {
+void of_connect_cancel(struct of_operation *operation) {
   const bool tagged = operation->flags & FI_TAGGED;
   mrc_ctx_msg_cancel(pr_process.ctx, tagged ? OF_TAGGED_SPACE : OF_UNTAGGED_SPACE,
                      operation->cookie);
@@ -162,7 +163,7 @@ void of_connect_close(void) {
   if (!is_open) return;
   of_peer_each_qp(release);
   pr_attach_linger();
-  of_operation_each(cancel);
+  of_operation_each(of_connect_cancel); /* a receive from any peer belongs to no QP */
   of_peer_each_qp(forget);
   pr_drive_turn(); /* the CQs get what has ended */
   pr_tell(MRC_AGENT_RELEASE, (int32_t)own.number, 1, NULL, 0, NULL, 0);

@@ -57,11 +57,6 @@ void of_cq_take(void) {
   } while (n == 64);
 }
 
-void of_cq_end(struct of_operation *operation, int result) {
-  operation->done.result = result;
-  end(operation);
-}
-
 /* ---- Out ---- */
 
 static struct of_operation *pop(struct of_cq *cq) {

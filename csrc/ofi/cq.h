@@ -9,8 +9,6 @@
 
 /* Under the lock. Brings what csrc/msg has ended to the CQs. */
 void of_cq_take(void);
-/* Under the lock. Ends an operation that csrc/msg has not got. */
-void of_cq_end(struct of_operation *operation, int result);
 
 int of_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq,
                void *context);

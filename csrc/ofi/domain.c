@@ -11,12 +11,6 @@
 #include "ofi/ep.h"
 #include "ofi/object.h"
 
-static struct fi_ops fid_ops = {.size = sizeof fid_ops,
-                                .close = of_free,
-                                .bind = of_no_bind,
-                                .control = of_no_control,
-                                .ops_open = of_no_ops_open};
-
 /* ---- What a domain refuses ---- */
 
 static int no_scalable_ep(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
@@ -88,10 +82,10 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
   (void)info;
   struct fid_domain *made = calloc(1, sizeof *made);
   if (!made) return -FI_ENOMEM;
-  *made =
-      (struct fid_domain){.fid = {.fclass = FI_CLASS_DOMAIN, .context = context, .ops = &fid_ops},
-                          .ops = &domain_ops,
-                          .mr = &mr_ops};
+  *made = (struct fid_domain){
+      .fid = {.fclass = FI_CLASS_DOMAIN, .context = context, .ops = &of_plain_ops},
+      .ops = &domain_ops,
+      .mr = &mr_ops};
   *domain = made;
   return 0;
 }
@@ -130,10 +124,10 @@ static struct fi_ops_fabric fabric_ops = {.size = sizeof fabric_ops,
 int of_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context) {
   struct fid_fabric *made = calloc(1, sizeof *made);
   if (!made) return -FI_ENOMEM;
-  *made =
-      (struct fid_fabric){.fid = {.fclass = FI_CLASS_FABRIC, .context = context, .ops = &fid_ops},
-                          .ops = &fabric_ops,
-                          .api_version = attr->api_version};
+  *made = (struct fid_fabric){
+      .fid = {.fclass = FI_CLASS_FABRIC, .context = context, .ops = &of_plain_ops},
+      .ops = &fabric_ops,
+      .api_version = attr->api_version};
   *fabric = made;
   return 0;
 }

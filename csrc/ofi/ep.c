@@ -14,8 +14,6 @@
 #include "program/process.h"
 #include "program/say.h"
 
-static struct mrc_agent_point own; /* of the endpoint, under the lock */
-
 /* ---- Set-up ---- */
 
 static int bind_cq(struct of_ep *ep, struct of_cq *cq, uint64_t flags) {
@@ -48,7 +46,7 @@ static int enable(struct of_ep *ep) {
   if (!ep->send_cq || !ep->receive_cq) return -FI_ENOCQ;
   pr_lock();
   int error = -pr_enter();
-  if (error == 0) error = of_connect_open(&own);
+  if (error == 0) error = of_connect_open();
   pr_unlock();
   if (error == -EBUSY) pr_say("a process has one endpoint at a time: it is open already");
   ep->enabled = error == 0;
@@ -79,10 +77,11 @@ static struct fi_ops fid_ops = {.size = sizeof fid_ops,
 
 static int get_name(struct fid *fid, void *address, size_t *bytes) {
   if (!((struct of_ep *)fid)->enabled) return -FI_EOPBADSTATE;
+  const struct mrc_agent_point *own = of_connect_point();
   const size_t room = *bytes;
-  *bytes = sizeof own;
-  if (room < sizeof own) return -FI_ETOOSMALL;
-  memcpy(address, &own, sizeof own);
+  *bytes = sizeof *own;
+  if (room < sizeof *own) return -FI_ETOOSMALL;
+  memcpy(address, own, sizeof *own);
   return 0;
 }
 

@@ -27,7 +27,13 @@ int of_no_ops_open(struct fid *fid, const char *name, uint64_t flags, void **ops
   return -FI_ENOSYS;
 }
 
-int of_free(struct fid *fid) {
+static int close_plain(struct fid *fid) {
   free(fid); /* a handle is the beginning of its object */
   return 0;
 }
+
+struct fi_ops of_plain_ops = {.size = sizeof of_plain_ops,
+                              .close = close_plain,
+                              .bind = of_no_bind,
+                              .control = of_no_control,
+                              .ops_open = of_no_ops_open};

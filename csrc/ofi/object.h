@@ -8,7 +8,7 @@
 int of_no_bind(struct fid *fid, struct fid *other, uint64_t flags);
 int of_no_control(struct fid *fid, int command, void *argument);
 int of_no_ops_open(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context);
-/* Frees an object that has nothing else. */
-int of_free(struct fid *fid);
+/* Of an object that has nothing else: they free it, and refuse the rest. */
+extern struct fi_ops of_plain_ops;
 
 #endif

@@ -21,11 +21,13 @@ struct call {
   uint64_t flags;
   bool tagged;
   bool send;
+  bool silent; /* no completion */
 };
 
 /* ---- Posts ---- */
 
 static struct of_cq *cq_of(const struct of_ep *ep, const struct call *call) {
+  if (call->silent) return NULL;
   const bool selective = call->send ? ep->selective_sends : ep->selective_receives;
   if (selective && !(call->flags & FI_COMPLETION)) return NULL;
   return call->send ? ep->send_cq : ep->receive_cq;
@@ -200,13 +202,10 @@ static ssize_t tagged_sendmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg
   return single(&call, msg->msg_iov, msg->iov_count) ? run(ep, call) : -FI_EINVAL;
 }
 
-/* Without a completion. */
-static ssize_t inject(struct fid_ep *fid, struct call call) {
-  struct of_ep silent = *(struct of_ep *)fid;
-  silent.send_cq = NULL;
-  call.flags = FI_INJECT | FI_COMPLETION;
-  call.send = true;
-  return run(&silent.ep, call);
+static ssize_t inject(struct fid_ep *ep, struct call call) {
+  call.flags = FI_INJECT;
+  call.send = call.silent = true;
+  return run(ep, call);
 }
 
 static ssize_t tagged_injectdata(struct fid_ep *ep, const void *buffer, size_t bytes, uint64_t data,
@@ -320,12 +319,10 @@ struct fi_ops_msg of_untagged_ops = {.size = sizeof of_untagged_ops,
 ssize_t of_transfer_cancel(struct fid *fid, void *context) {
   (void)fid;
   if (!context) return -FI_ENOENT;
-  const struct of_operation *operation = ((struct fi_context *)context)->internal[0];
+  struct of_operation *operation = ((struct fi_context *)context)->internal[0];
   pr_lock();
   if (operation && operation->context == context) {
-    const bool tagged = operation->flags & FI_TAGGED;
-    mrc_ctx_msg_cancel(pr_process.ctx, tagged ? OF_TAGGED_SPACE : OF_UNTAGGED_SPACE,
-                       operation->cookie);
+    of_connect_cancel(operation);
     pr_drive_posted(true);
   }
   pr_unlock();
