@@ -25,12 +25,17 @@ static uint64_t patience_ns(const struct mrc_qp *qp) {
   return mrc_rtt_overdue_ns(rtt_of(qp), floor_ns) << qp->reverse.backoff;
 }
 
-/* Own packets that arrive show that a plane works, as a probe does. A QP that sends now and then,
-   such as small requests for data, needs few probes. */
-static bool has_delivered(const struct mrc_qp *qp, uint32_t plane, uint64_t now_ns) {
+/* The planes on which own packets arrived lately, as a mask. That shows that a plane works, as a
+   probe does: a QP that sends now and then, such as small requests for data, needs few probes. */
+static uint32_t delivering_planes(const struct mrc_qp *qp, uint64_t now_ns) {
   const uint64_t planes = (uint64_t)__builtin_popcount(qp->evset.plane_mask);
-  const uint64_t heard_ns = qp->planes[plane].heard_ns;
-  return heard_ns != 0 && now_ns - heard_ns < 2 * planes * interval_ns(qp);
+  const uint64_t lately_ns = 2 * planes * interval_ns(qp);
+  uint32_t delivering = 0;
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+    const uint64_t heard_ns = qp->planes[plane].heard_ns;
+    if (heard_ns != 0 && now_ns - heard_ns < lately_ns) delivering |= 1u << plane;
+  }
+  return delivering;
 }
 
 static bool may_probe(const struct mrc_services *services, const struct mrc_qp *qp,
@@ -39,22 +44,21 @@ static bool may_probe(const struct mrc_services *services, const struct mrc_qp *
          (qp->reverse.probing >> plane & 1) == 0;
 }
 
-/* The plane has delivered since. Its SACKs show the state of its EVs, so any may carry answers. */
-static void forget_probe(struct mrc_plane *plane) {
-  plane->reverse_ev = MRC_EV_NONE;
-  plane->reverse_failures = 0;
+/* These planes have delivered since their probes. Their SACKs show the state of their EVs, so any
+   EV may carry answers. */
+static void forget_probes(struct mrc_qp *qp, uint32_t planes) {
+  MRC_EACH_BIT(plane, planes) {
+    qp->planes[plane].reverse_ev = MRC_EV_NONE;
+    qp->planes[plane].reverse_failures = 0;
+  }
 }
 
-/* The next plane in turn that needs a probe, or MRC_MAX_PORTS. */
-static uint32_t next_plane(const struct mrc_services *services, struct mrc_qp *qp,
-                           uint64_t now_ns) {
+/* The next plane in turn among `needy` that may be probed, or MRC_MAX_PORTS. */
+static uint32_t next_plane(const struct mrc_services *services, const struct mrc_qp *qp,
+                           uint32_t needy) {
   uint32_t planes = 0;
-  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
-    if (has_delivered(qp, plane, now_ns))
-      forget_probe(&qp->planes[plane]);
-    else if (may_probe(services, qp, plane))
-      planes |= 1u << plane;
-  }
+  MRC_EACH_BIT(plane, needy)
+    if (may_probe(services, qp, plane)) planes |= 1u << plane;
   const uint32_t later = planes & ~(UINT32_MAX >> (MRC_MAX_PORTS - 1 - qp->reverse.plane));
   if (planes == 0) return MRC_MAX_PORTS;
   return (uint32_t)__builtin_ctz(later != 0 ? later : planes);
@@ -77,7 +81,9 @@ void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint
   reverse->seen_ns = arrived_ns;
   reverse->seen_bytes = qp->resp.received_bytes;
   reverse->next_ns = now_ns + interval_ns(qp);
-  const uint32_t plane = next_plane(services, qp, now_ns);
+  const uint32_t delivering = delivering_planes(qp, now_ns);
+  forget_probes(qp, delivering);
+  const uint32_t plane = next_plane(services, qp, qp->evset.plane_mask & ~delivering);
   if (plane == MRC_MAX_PORTS) return;
   const uint16_t ev = mrc_evset_any(&qp->evset, plane);
   if (ev == MRC_EV_NONE || !mrc_reverse_probe(services, qp, ev, patience_ns(qp))) return;
