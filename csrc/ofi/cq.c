@@ -28,7 +28,7 @@ struct of_cq *of_cq_of(struct fid *fid) { return (struct of_cq *)fid; }
 static void end(struct of_operation *operation) {
   struct of_cq *cq = operation->cq;
   struct mrc_msg_done *done = &operation->done;
-  /* MPI: the receiver alone hears that its memory was too small. */
+  /* In MPI only the receiver gets an error if its memory is too small. */
   if (done->kind == MRC_MSG_SEND && done->result == -EMSGSIZE) done->result = 0;
   if (!cq) {
     of_operation_free(operation);
@@ -188,12 +188,14 @@ static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uin
   return 1;
 }
 
-/* `prov_errno` names the peer whose failure it was. */
+/* `prov_errno` is 1 plus the index of the peer that has failed. */
 static const char *error_text(struct fid_cq *cq, int prov_errno, const void *err_data, char *buffer,
                               size_t bytes) {
   (void)cq;
   (void)err_data;
+  pr_lock(); /* the table of peers may grow */
   const struct of_peer *peer = prov_errno > 0 ? of_peer_at((uint64_t)prov_errno - 1) : NULL;
+  pr_unlock();
   const char *text = peer ? peer->cause : "no peer has failed";
   if (buffer && bytes > 0) snprintf(buffer, bytes, "%s", text);
   return buffer && bytes > 0 ? buffer : text;
