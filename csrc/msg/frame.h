@@ -4,7 +4,7 @@
    A frame is written into the next slot of the other side's inbox, by WRITE_IMM. It begins with the
    number of frames that its sender has read, a credit; records follow. A record begins with kind,
    space, tag and length; an eager message follows it, padded to 8 bytes. Eager records and RTS have
-   32 bits of data beside their tag: 0 until version 0.4.
+   32 bits of data beside their tag; peers of version 0.2 send 0 there.
 
    Immediates, whose upper two bits tell them apart:
 

@@ -16,7 +16,7 @@ enum { OF_OPERATIONS = 1 << 14 };
 
 struct of_operation {
   struct of_operation *next; /* in a CQ, or in the list of free ones */
-  struct of_cq *cq;          /* for its completion; NULL: none is wanted */
+  struct of_cq *cq;          /* for its completion; NULL: it has none */
   void *context;             /* of the program */
   void *buffer;              /* of the program */
   void *copy;                /* of an injected message; or NULL */

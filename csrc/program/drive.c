@@ -56,7 +56,7 @@ void pr_drive_turn(void) {
   if (pr_owner.turned) pr_owner.turned();
 }
 
-static uint64_t tended_ns; /* when somebody last looked at the agent's frames */
+static uint64_t tended_ns; /* when the agent's frames were last read */
 
 static void take_frames(void) {
   struct pr_frame frame;
@@ -85,7 +85,8 @@ static void keep_armed(void) {
   if (asleep && !mrc_ctx_arm(pr_process.ctx)) pr_drive_wake();
 }
 
-/* The helper may not get the lock from a program that polls all the time on the same core. */
+/* Also reads the agent's frames: on the same core, a program that polls all the time may keep the
+   lock from the helper. */
 void pr_drive_poll(void) {
   pr_drive_turn();
   const uint64_t now_ns = pr_process.polled_ns = pr_now_ns();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library around this folder: it has the QPs, and hears what happens to them. All functions are
-   called under the lock. */
+/* What the library that contains this folder provides. It owns the QPs; these functions report to
+   it what happens to them. All are called under the lock. */
 #ifndef MRC_PROGRAM_OWNER_H
 #define MRC_PROGRAM_OWNER_H
 
