@@ -131,6 +131,7 @@ def parts(sources: Sequence[Path]) -> list[str]:
     """The parts to link, users before the parts they use: folders of csrc, and the tests' pair."""
     text = "\n".join(path.read_text() for path in sources)
     signs = {
+        "ofi": r'^#include "ofi/',
         "msg": r'^#include "msg/',
         "io": r'^#include "io/|\bmrc_ctx_create\(',
         "pair": r'^#include "pair/',

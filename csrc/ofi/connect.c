@@ -18,6 +18,7 @@
 enum { SQ_DEPTH = 256, MAX_WIMM = 128, HEAP_BYTES = 64 << 20 };
 
 static bool is_open;
+static uint32_t n_qps;
 static struct mrc_agent_point own;
 
 uint32_t of_connect_to(const struct of_peer *peer) { return peer->qps[0].number; }
@@ -78,6 +79,8 @@ static void send_knock(struct of_peer *peer, struct of_qp *qp) {
   pr_tell(MRC_AGENT_KNOCK, 0, 0, &knock, sizeof knock, NULL, 0);
 }
 
+static bool has_room(uint32_t more) { return n_qps + more <= OF_QPS; }
+
 /* Gives a QP its place in csrc/msg, so that operations may be posted before it is connected. */
 static int make(struct of_qp *qp, uint32_t qpn) {
   struct mrc_msg_opening opening = {
@@ -86,11 +89,13 @@ static int make(struct of_qp *qp, uint32_t qpn) {
   const int number = pr_drive_call(&command);
   if (number < 0) return number;
   *qp = (struct of_qp){.qpn = qpn, .number = (uint32_t)number, .inbox = opening.inbox};
+  n_qps++;
   return 0;
 }
 
 /* This process itself: two QPs of it are connected with each other. */
 static int use_own(struct of_peer *peer) {
+  if (!has_room(2)) return -ENOSPC;
   const uint32_t qpns[2] = {pr_await_number(), pr_await_number()};
   if (peer->qps[0].qpn != 0) return 0; /* another thread was first */
   if (qpns[0] == 0 || qpns[1] == 0) return -EAGAIN;
@@ -104,13 +109,14 @@ static int use_own(struct of_peer *peer) {
   return 0;
 }
 
-static bool is_own(const struct of_peer *peer) {
-  return memcmp(&peer->point, &own, sizeof own) == 0;
+static bool is_own(const struct mrc_agent_point *point) {
+  return memcmp(point, &own, sizeof own) == 0;
 }
 
 int of_connect_use(struct of_peer *peer) {
   if (peer->error != 0 || peer->qps[0].qpn != 0) return peer->error;
-  if (is_own(peer)) return use_own(peer);
+  if (is_own(&peer->point)) return use_own(peer);
+  if (!has_room(1)) return -ENOSPC;
   const uint32_t qpn = pr_await_number();
   if (peer->qps[0].qpn != 0) return peer->error;
   if (qpn == 0) return -EAGAIN;
@@ -151,6 +157,7 @@ static void forget(struct of_peer *peer, struct of_qp *qp) {
   pr_drive_call(&command);
   free(qp->note);
   *qp = (struct of_qp){0};
+  n_qps--;
 }
 
 void of_connect_cancel(struct of_operation *operation) {
@@ -259,16 +266,19 @@ static bool is_token(const uint8_t *token) {
   return differ == 0;
 }
 
-/* The QP for an endpoint that asks: 0: there is no number for it now; or -errno. */
+/* The QP for an endpoint that asks; 0: there is no number for it now; or -errno. Whoever knows the
+   token may ask under any number of addresses: only one that gets a QP enters the table. */
 static int32_t admit(const struct mrc_agent_knock *knock, struct of_peer **peer) {
   if (!is_open || knock->to.number != own.number || !is_token(knock->to.token)) return -ENOENT;
-  *peer = of_peer_of(&knock->from);
-  if (!*peer || is_own(*peer)) return -ENOENT;
-  struct of_qp *qp = &(*peer)->qps[0];
-  if ((*peer)->error != 0 || qp->leaving) return -ENOENT;
-  if (qp->qpn != 0) return (int32_t)qp->qpn;
+  if (is_own(&knock->from)) return -ENOENT;
+  *peer = of_peer_find(&knock->from);
+  if (*peer && ((*peer)->error != 0 || (*peer)->qps[0].leaving)) return -ENOENT;
+  if (*peer && (*peer)->qps[0].qpn != 0) return (int32_t)(*peer)->qps[0].qpn;
+  if (!has_room(1)) return -ENOSPC;
   const uint32_t qpn = pr_number();
-  const int error = qpn != 0 ? make(qp, qpn) : 0;
+  if (qpn == 0) return 0;
+  if (!*peer) *peer = of_peer_of(&knock->from);
+  const int error = *peer ? make(&(*peer)->qps[0], qpn) : -ENOMEM;
   return error != 0 ? error : (int32_t)qpn;
 }
 

@@ -15,9 +15,15 @@ static bool is_at(const struct of_peer *peer, const struct mrc_agent_point *poin
   return memcmp(&peer->point, point, sizeof *point) == 0;
 }
 
-struct of_peer *of_peer_of(const struct mrc_agent_point *point) {
+struct of_peer *of_peer_find(const struct mrc_agent_point *point) {
   for (uint32_t i = 0; i < n_peers; i++)
     if (is_at(peers[i], point)) return peers[i];
+  return NULL;
+}
+
+struct of_peer *of_peer_of(const struct mrc_agent_point *point) {
+  struct of_peer *peer = of_peer_find(point);
+  if (peer) return peer;
   if (n_peers == room) {
     const uint32_t larger = room ? 2 * room : FIRST_PEERS;
     struct of_peer **moved = realloc(peers, larger * sizeof(struct of_peer *));
@@ -25,7 +31,7 @@ struct of_peer *of_peer_of(const struct mrc_agent_point *point) {
     peers = moved;
     room = larger;
   }
-  struct of_peer *peer = calloc(1, sizeof *peer);
+  peer = calloc(1, sizeof *peer);
   if (!peer) return NULL;
   peer->point = *point;
   peer->index = n_peers;

@@ -8,7 +8,10 @@
 #include "messages.h"
 #include "program/agent.h"
 
-enum { OF_CAUSE_BYTES = MRC_AGENT_TEXT };
+enum {
+  OF_QPS = 256, /* as many peers as csrc/msg has */
+  OF_CAUSE_BYTES = MRC_AGENT_TEXT
+};
 
 /* This end of a connection. */
 struct of_qp {
@@ -32,6 +35,8 @@ struct of_peer {
   struct of_qp qps[2]; /* the second one only if it is this process: messages arrive there */
 };
 
+/* The peer with this address, or NULL. */
+struct of_peer *of_peer_find(const struct mrc_agent_point *point);
 /* The peer with this address, which is made if it is new; NULL without memory. */
 struct of_peer *of_peer_of(const struct mrc_agent_point *point);
 /* NULL: there is none. */

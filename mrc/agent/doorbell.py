@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from itertools import count
 from typing import Protocol
 
@@ -72,6 +73,8 @@ class Doorbell:
             del self._visits[cookie]
         if qpn == 0:
             raise BusyError("the program has no QP number left for now")
+        if qpn == -errno.ENOSPC:
+            raise ConnectError("the program has the most peers that it may have")
         if qpn < 0:
             raise ConnectError("the program has no such endpoint: has it ended?")
         return qpn

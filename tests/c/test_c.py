@@ -25,11 +25,19 @@ Done = subprocess.CompletedProcess[str]
 def functions() -> list[object]:
     """(file, function, flavour) for every RUN(function) of every file."""
     return [
-        pytest.param(source, name, flavour, id=f"{source.stem}-{name}-{flavour.name}")
+        pytest.param(
+            source, name, flavour, id=f"{source.stem}-{name}-{flavour.name}", marks=lacks(source)
+        )
         for source in sorted(HERE.glob("test_*.c"))
         for name in re.findall(r"\bRUN\((\w+)\)", source.read_text())
         for flavour in flavours(source)
     ]
+
+
+def lacks(source: Path) -> list[pytest.MarkDecorator]:
+    if "ofi" not in cbuild.parts([source]) or cbuild.has_header("rdma/fabric.h"):
+        return []
+    return [pytest.mark.skip(reason="needs libfabric: apt-get install libfabric-dev")]
 
 
 def flavours(source: Path) -> list[cbuild.Flavour]:

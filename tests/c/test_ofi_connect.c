@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The endpoint of libmrc-fi and those that knock at it. csrc/program and the engine are stand-ins
+   here, which count. */
+#include <errno.h>
+
+#include "check.h"
+#include "ofi/connect.h"
+#include "program/attach.h"
+#include "program/drive.h"
+#include "program/owner.h"
+#include "program/say.h"
+
+static uint32_t numbers; /* handed out */
+static uint32_t opened;  /* peers in csrc/msg */
+static uint32_t connects;
+static int32_t answer; /* to the last knock */
+static bool no_numbers;
+
+/* ---- Stand-ins ---- */
+
+struct pr_process pr_process = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                                .changed = PTHREAD_COND_INITIALIZER};
+
+void pr_submit(const struct mrc_command *command) { (void)command; }
+
+void pr_tell(uint32_t kind, int32_t value, uint64_t cookie, const void *body, size_t bytes,
+             const void *more, size_t more_bytes) {
+  (void)cookie, (void)body, (void)bytes, (void)more, (void)more_bytes;
+  if (kind == MRC_AGENT_ADMIT) answer = value;
+  connects += kind == MRC_AGENT_CONNECT;
+}
+
+uint32_t pr_number(void) { return no_numbers ? 0 : 0x1000 + numbers++; }
+uint32_t pr_await_number(void) { return pr_number(); }
+
+int pr_drive_call(struct mrc_command *command) {
+  if (command->op == MRC_COMMAND_MSG_CLOSE) return (int)--opened;
+  return opened == 256 ? -ENOSPC : (int)opened++;
+}
+
+void pr_drive_turn(void) {}
+void pr_drive_poll(void) {}
+void pr_drive_wake(void) {}
+void pr_attach_linger(void) {}
+void pr_say(const char *format, ...) { (void)format; }
+int mrc_ctx_msg_poll(mrc_ctx *ctx, struct mrc_msg_done *done, int n) {
+  return (void)ctx, (void)done, (void)n, 0;
+}
+int mrc_ctx_msg_space(mrc_ctx *ctx, uint32_t space, mrc_msg_sink *sink, void *user) {
+  return (void)ctx, (void)space, (void)sink, (void)user, 0;
+}
+int mrc_ctx_msg_close_space(mrc_ctx *ctx, uint32_t space) { return (void)ctx, (void)space, 0; }
+int mrc_ctx_msg_cancel(mrc_ctx *ctx, uint32_t space, uint64_t cookie) {
+  return (void)ctx, (void)space, (void)cookie, 0;
+}
+
+/* ---- Tests ---- */
+
+static uint32_t known; /* entries of the table at the beginning of a test */
+
+static uint32_t entries(void) {
+  uint32_t n = 0;
+  while (of_peer_at(n))
+    n++;
+  return n;
+}
+
+static void begin(void) {
+  known = entries();
+  connects = 0;
+  CHECK_EQ(of_connect_open(), 0);
+}
+
+/* A knock of another endpoint each time. */
+static struct mrc_agent_knock fresh_knock(void) {
+  static uint32_t who = 2;
+  who++;
+  return (struct mrc_agent_knock){
+      .to = *of_connect_point(), .from = {.gid = {0xfd}, .number = who}, .qpn = who};
+}
+
+static int32_t knocked(const struct mrc_agent_knock *knock) {
+  pr_owner.visit(knock, 1);
+  return answer;
+}
+
+static int used_fresh(void) {
+  const struct mrc_agent_knock knock = fresh_knock();
+  return of_connect_use(of_peer_of(&knock.from));
+}
+
+static void test_use__no_room(void) {
+  begin();
+  for (int i = 0; i < 255; i++)
+    CHECK_EQ(used_fresh(), 0);
+  const uint32_t before = numbers;
+  CHECK_EQ(of_connect_use(of_peer_of(of_connect_point())), -ENOSPC); /* itself: two QPs */
+  CHECK_EQ(used_fresh(), 0);
+  CHECK_EQ(used_fresh(), -ENOSPC);
+  CHECK_EQ(numbers, before + 1);
+  of_connect_close();
+  CHECK_EQ(opened, 0);
+}
+
+static void test_visit__a_peer_gets_one_qp(void) {
+  begin();
+  const struct mrc_agent_knock knock = fresh_knock();
+  const int32_t qpn = knocked(&knock);
+  CHECK(qpn > 0);
+  CHECK_EQ(knocked(&knock), qpn);
+  CHECK_EQ(connects, 1);
+  CHECK_EQ(entries() - known, 1);
+  of_connect_close();
+}
+
+static void test_visit__refusals_leave_nothing(void) {
+  begin();
+  struct mrc_agent_knock wrong[3] = {fresh_knock(), fresh_knock(), fresh_knock()};
+  wrong[0].to.token[15] ^= 1;
+  wrong[1].to.number++;
+  wrong[2].from = *of_connect_point();
+  const uint32_t before = numbers;
+  for (int i = 0; i < 3; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(knocked(&wrong[i]), -ENOENT);
+  }
+  CHECK_EQ(numbers, before);
+  CHECK_ROW(-1);
+  no_numbers = true;
+  const struct mrc_agent_knock early = fresh_knock();
+  CHECK_EQ(knocked(&early), 0);
+  no_numbers = false;
+  CHECK_EQ(entries() - known, 0);
+  of_connect_close();
+}
+
+/* One that knows the token knocks under ever new addresses. */
+static void test_visit__the_table_is_full(void) {
+  begin();
+  struct mrc_agent_knock knock;
+  for (int i = 0; i < 256; i++) {
+    knock = fresh_knock();
+    CHECK(knocked(&knock) > 0);
+  }
+  const uint32_t before = numbers;
+  for (int i = 0; i < 1000; i++) {
+    const struct mrc_agent_knock more = fresh_knock();
+    CHECK_EQ(knocked(&more), -ENOSPC);
+  }
+  CHECK_EQ(entries() - known, 256);
+  CHECK_EQ(numbers, before);
+  CHECK(knocked(&knock) > 0); /* it has its QP */
+  of_connect_close();
+}
+
+CHECK_MAIN(RUN(test_use__no_room), RUN(test_visit__a_peer_gets_one_qp),
+           RUN(test_visit__refusals_leave_nothing), RUN(test_visit__the_table_is_full))
