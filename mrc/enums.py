@@ -238,6 +238,7 @@ class AgentKind(IntEnum):
     REQUEST = 7
     KNOCK = 8
     ADMIT = 9
+    KEEP = 10
     REFUSED = 64
     OPEN = 65
     GRANTED = 66

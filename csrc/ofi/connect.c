@@ -183,10 +183,12 @@ void of_connect_close(void) {
 
 static uint32_t n_wanted;
 
-static void count(struct of_peer *peer, struct of_qp *qp) {
-  (void)peer;
-  n_wanted += qp->wanted && !qp->leaving;
+/* Whether the next agent is told of the QP. */
+static bool is_wanted(const struct of_peer *peer, const struct of_qp *qp) {
+  return qp->wanted && !qp->leaving && peer->error == 0;
 }
+
+static void count(struct of_peer *peer, struct of_qp *qp) { n_wanted += is_wanted(peer, qp); }
 
 static uint32_t wanted(void) {
   n_wanted = 0;
@@ -205,7 +207,7 @@ static void exists(uint32_t qpn, bool exists) {
 
 /* What the former agent had begun to connect begins again. */
 static void tell(struct of_peer *peer, struct of_qp *qp) {
-  if (!qp->wanted || qp->leaving || peer->error != 0) return;
+  if (!is_wanted(peer, qp)) return;
   if (qp->exists && !qp->connected) {
     pr_submit(&(struct mrc_command){
         .op = MRC_COMMAND_QP_DESTROY, .cookie = PR_COOKIE_CALL, .qpn = qp->qpn});
@@ -220,6 +222,7 @@ static void knock(struct of_peer *peer, struct of_qp *qp) {
 
 static void tell_all(void) {
   of_peer_each_qp(tell);
+  if (is_open) pr_tell(MRC_AGENT_KEEP, (int32_t)own.number, 0, NULL, 0, NULL, 0);
   of_peer_each_qp(knock);
 }
 
@@ -304,6 +307,7 @@ static void qp_error(uint32_t qpn, uint32_t status) {
   const bool timeout = status == MRC_WC_RETRY_EXC_ERR;
   fail(peer, timeout ? -ETIMEDOUT : -ECONNRESET, "%s %s",
        timeout ? "all paths are lost to" : "the connection failed to", host_of(peer));
+  pr_tell(MRC_AGENT_RELEASE, (int32_t)qpn, 0, NULL, 0, NULL, 0); /* so the peer is told */
 }
 
 /* Completions of QPs belong to csrc/msg. */

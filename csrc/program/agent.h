@@ -39,6 +39,7 @@ enum mrc_agent_kind {
   MRC_AGENT_KNOCK,      /* body: struct mrc_agent_knock: asks an endpoint for a QP. ADMITTED or
                            FAILED answers */
   MRC_AGENT_ADMIT,      /* the answer to VISIT: value = the QP for it, or -errno; its cookie */
+  MRC_AGENT_KEEP,       /* value = the number of an endpoint that a former agent knew */
   /* of the agent */
   MRC_AGENT_REFUSED = 64, /* body: a line of text, why; the agent closes the connection */
   MRC_AGENT_OPEN,         /* body: struct mrc_agent_open */

@@ -17,7 +17,7 @@ struct pr_owner {
   /* QPs that have a connection, or wait for one; and those that the program keeps. */
   uint32_t (*wanted)(void);
   uint32_t (*staying)(void);
-  /* Sends a CONNECT for each wanted QP: there is another agent. */
+  /* Sends a CONNECT for each wanted QP, then what else the next agent must know. */
   void (*tell_all)(void);
   /* Gives all QPs back: the process ends. */
   void (*release_all)(void);

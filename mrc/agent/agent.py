@@ -145,6 +145,7 @@ class Agent(Context):
         )
         listener.program_of = self.numbers.owner
         listener.keep = self._keep
+        listener.since = loop.time()
         await listener.open(host, self.port)
         self.port = listener.port
         try:

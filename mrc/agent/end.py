@@ -77,6 +77,12 @@ class ProgramEnd(End):
                     await self._joined.wait()
         await super()._say_bye()
 
+    async def close(self, *, orderly: bool) -> None:
+        """As End.close. The peer of a QP that has failed may not have noticed: it is told."""
+        if orderly and self._status is not None and not self.closed:
+            await self.tell_gone()
+        await super().close(orderly=orderly)
+
     async def tell_gone(self) -> None:
         """Tells the peer's agent that the program here has ended."""
         try:

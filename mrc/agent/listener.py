@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +18,16 @@ from mrc.errors import BusyError, ConnectError
 from mrc.exchange.admission import Place
 from mrc.exchange.oob import Channel
 
+_YOUNG_SECONDS = 1.0  # programs look for the next agent every 0.2 s
+
 
 class AgentListener(Listener):
     """Gives each connection to the program that has the QP."""
 
     program_of: Callable[[int], Program | None]
     """finds the program that has a QPN"""
+    since: float
+    """when the agent began to serve"""
     keep: Callable[[QP], None]
     """keeps a QP of the agent itself, over which another agent probes"""
 
@@ -43,9 +48,9 @@ class AgentListener(Listener):
         """Brings a knock to its program, and the answer back."""
         asked = knock_in(await channel.receive())
         program = self.program_of(asked.to.number)
-        if program is None:
-            raise ConnectError("no program of this host has the endpoint: has it ended?")
         try:
+            if program is None:
+                raise self._unknown()
             qpn = await program.doorbell.visit(asked)
         except BusyError as error:
             await channel.refuse(str(error), busy=True)
@@ -74,6 +79,11 @@ class AgentListener(Listener):
         if program is None or type(qpn) is not int:
             raise ConnectError("no program of this host has the QP: has it ended?")
         return program, qpn
+
+    def _unknown(self) -> ConnectError:
+        if asyncio.get_running_loop().time() - self.since < _YOUNG_SECONDS:
+            return BusyError("the agent has started just now: its programs may not have found it")
+        return ConnectError("no program of this host has the endpoint: has it ended?")
 
     async def _deliver(self, end: End, place: Place) -> None:
         place.accept()

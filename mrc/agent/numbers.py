@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from mrc.errors import QueueFullError
+from mrc.errors import ProtocolError, QueueFullError
 
 Owner = TypeVar("Owner")
 _MOST = 1 << 20  # on one host; then a sixteenth of all numbers is in use
@@ -32,7 +32,17 @@ class Numbers(Generic[Owner]):
 
     def claim(self, owner: Owner, number: int) -> bool:
         """Gives a number to a program that had it under a former agent; False: it is taken."""
+        if number not in self._owners and len(self._owners) >= _MOST:
+            return False
         return self._owners.setdefault(number, owner) == owner
+
+    def take(self, owner: Owner, *numbers: int) -> None:
+        """The same for a frame that names them; raises ProtocolError."""
+        for number in numbers:
+            if not 3 <= number <= 0xFFFFFF:
+                raise ProtocolError(f"{number:#x} is not a QPN")
+            if not self.claim(owner, number):
+                raise ProtocolError(f"QP {number:#x} is another program's")
 
     def owner(self, number: int) -> Owner | None:
         """The program that has a number."""

@@ -253,17 +253,20 @@ class Program(Context):
         elif frame.kind is AgentKind.CONNECT:
             fields, _ = read_struct("mrc_agent_connect", frame.body)
             wanted = wanted_of(fields)
-            if not self._host.numbers.claim(self, wanted.qpn):
-                raise ProtocolError(f"QP {wanted.qpn:#x} is another program's")
+            self._host.numbers.take(self, wanted.qpn)
             self._want(wanted)
         elif frame.kind is AgentKind.RELEASE:
             self._release(frame.value, forever=frame.cookie == 1)
         elif frame.kind is AgentKind.REQUEST:
             self._spawn(self._answer(frame))
         elif frame.kind is AgentKind.KNOCK:
-            self._spawn(self.doorbell.ring(knock_of(read_struct("mrc_agent_knock", frame.body)[0])))
+            asked = knock_of(read_struct("mrc_agent_knock", frame.body)[0])
+            self._host.numbers.take(self, asked.qpn, asked.by.number)
+            self._spawn(self.doorbell.ring(asked))
         elif frame.kind is AgentKind.ADMIT:
             self.doorbell.admit(frame.value, frame.cookie)
+        elif frame.kind is AgentKind.KEEP:
+            self._host.numbers.take(self, frame.value)
         else:
             raise ProtocolError(f"the program sent {frame.kind.name}")
 
@@ -339,12 +342,10 @@ class Program(Context):
 
     async def _expect(self, wanted: Wanted) -> None:
         """Waits for the peer's agent, which dials."""
-        await asyncio.sleep(self.config.exchange_timeout)
-        self.fail(
-            wanted.qpn,
-            f"{wanted.dest_gid}: its agent has not connected QP {wanted.dest_qpn:#x} in"
-            f" {self.config.exchange_timeout:g} s: does mrc agent run there?",
-        )
+        seconds = self.config.exchange_timeout
+        await asyncio.sleep(seconds)
+        late = f"its agent has not connected QP {wanted.dest_qpn:#x} in {seconds:g} s"
+        self.fail(wanted.qpn, f"{wanted.dest_gid}: {late}: does mrc agent run there?")
 
     async def until_wanted(self, qpn: int) -> Wanted:
         """Waits until the program moves the QP to RTR: either side may do that first."""
@@ -467,8 +468,7 @@ class Program(Context):
     # ---- End --------------------------------------------------------------------------------
 
     def _release(self, qpn: int, *, forever: bool) -> None:
-        if not self._host.numbers.claim(self, qpn):
-            raise ProtocolError(f"QP {qpn:#x} is another program's")
+        self._host.numbers.take(self, qpn)
         self._wanted.pop(qpn, None)
         task, end = self._tasks.pop(qpn, None), self._ends.get(qpn)
         self._spawn(self._end_qp(qpn, task, end, forever=forever))

@@ -13,6 +13,7 @@
 static uint32_t numbers; /* handed out */
 static uint32_t opened;  /* peers in csrc/msg */
 static uint32_t connects;
+static uint32_t keeps; /* the number of the endpoint for the next agent */
 static int32_t answer; /* to the last knock */
 static bool no_numbers;
 
@@ -28,6 +29,7 @@ void pr_tell(uint32_t kind, int32_t value, uint64_t cookie, const void *body, si
   (void)cookie, (void)body, (void)bytes, (void)more, (void)more_bytes;
   if (kind == MRC_AGENT_ADMIT) answer = value;
   connects += kind == MRC_AGENT_CONNECT;
+  keeps += kind == MRC_AGENT_KEEP;
 }
 
 uint32_t pr_number(void) { return no_numbers ? 0 : 0x1000 + numbers++; }
@@ -102,6 +104,22 @@ static void test_use__no_room(void) {
   CHECK_EQ(opened, 0);
 }
 
+/* The agent waits for as many CONNECTs as it was told. */
+static void test_tell_all__without_failed_peers(void) {
+  begin();
+  const struct mrc_agent_knock a = fresh_knock(), b = fresh_knock();
+  const int32_t qpn = knocked(&a);
+  CHECK(knocked(&b) > 0);
+  CHECK_EQ(pr_owner.wanted(), 2);
+  pr_owner.failed((uint32_t)qpn, "why not");
+  CHECK_EQ(pr_owner.wanted(), 1);
+  connects = keeps = 0;
+  pr_owner.tell_all();
+  CHECK_EQ(connects, 1);
+  CHECK_EQ(keeps, 1);
+  of_connect_close();
+}
+
 static void test_visit__a_peer_gets_one_qp(void) {
   begin();
   const struct mrc_agent_knock knock = fresh_knock();
@@ -153,5 +171,6 @@ static void test_visit__the_table_is_full(void) {
   of_connect_close();
 }
 
-CHECK_MAIN(RUN(test_use__no_room), RUN(test_visit__a_peer_gets_one_qp),
-           RUN(test_visit__refusals_leave_nothing), RUN(test_visit__the_table_is_full))
+CHECK_MAIN(RUN(test_use__no_room), RUN(test_tell_all__without_failed_peers),
+           RUN(test_visit__a_peer_gets_one_qp), RUN(test_visit__refusals_leave_nothing),
+           RUN(test_visit__the_table_is_full))

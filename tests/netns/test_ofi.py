@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How programs over libmrc-fi learn that peers, agents or planes have gone.
+
+Two programs in two hosts with two planes of 500 Mbit/s talk until something ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from select import select
+
+import pytest
+from cbuild import has_header
+from netns.processes import Hosts, Mrc
+from slowness import limit
+
+from mrc.aio.context import OOB_PORT
+from mrc.cli.run import PROVIDER
+from mrc.testbed.bed import Testbed
+
+from .conftest import fresh_name
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "mrc/lib"
+PLANES = ("plane:1", "plane:2")
+NO_PROVIDER = 3
+
+pytestmark = [
+    pytest.mark.usefixtures("healed"),
+    pytest.mark.skipif(
+        not (FOLDER / PROVIDER).exists() or not has_header("rdma/fabric.h"),
+        reason="needs libfabric: apt-get install libfabric-dev",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed(fresh_name(), planes=2, t1=2, rate="500mbit") as bed:
+        yield bed
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("talker") / "talker"
+    warnings = ("-Wall", "-Wextra", "-Werror")
+    command = ["gcc", "-std=gnu11", "-O1", "-g", *warnings, str(ROOT / "tests/ofi/talker.c")]
+    subprocess.run([*command, "-o", str(made), "-lfabric"], check=True)
+    return made
+
+
+def start_agent(hosts: Hosts, name: str) -> Mrc:
+    agent = hosts.start(name, "agent", "--insecure")
+    while not any("socket @" in line for line in agent.lines):
+        assert agent.process.poll() is None, agent.lines
+        agent.changed.wait(10)
+        agent.changed.clear()
+    return agent
+
+
+@pytest.fixture
+def agents(hosts: Hosts) -> tuple[Mrc, Mrc]:
+    return start_agent(hosts, "h0"), start_agent(hosts, "h1")
+
+
+@dataclass
+class Talker:
+    """The program in a host."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def calls(self, address: str) -> None:
+        """It begins to send there."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(address + "\n")
+        self.process.stdin.flush()
+
+    def error(self, within: float) -> tuple[int, str]:
+        """The error and its reason, with which its operation ends."""
+        assert self.process.wait(limit(within)) == 0
+        number, _, reason = self.line().partition(" ")
+        return int(number), reason
+
+
+@pytest.fixture
+def talker(bed: Testbed, program: Path) -> Iterator[Callable[[str, str], Talker]]:
+    """Starts the program in a host."""
+    running: list[Talker] = []
+
+    def start(host: str, role: str) -> Talker:
+        argv, environment = bed.host_command(host, [str(program), role])
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            argv, env=environment | {"FI_PROVIDER_PATH": str(FOLDER)},
+            stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        running.append(Talker(process, ""))
+        running[-1].address = running[-1].line()
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.process.kill()
+        each.process.communicate()
+
+
+Start = Callable[[str, str], Talker]
+
+
+def pair(talker: Start) -> tuple[Talker, Talker]:
+    """A sender in h0 and a receiver in h1, which talk."""
+    sender, receiver = talker("h0", "send"), talker("h1", "listen")
+    sender.calls(receiver.address)
+    assert sender.line() == receiver.line() == "talks"
+    return sender, receiver
+
+
+def first_to_end(talkers: tuple[Talker, Talker], within: float) -> Talker:
+    """The one that prints its error first."""
+    ready, _, _ = select([each.process.stdout for each in talkers], [], [], limit(within))
+    assert ready
+    return next(each for each in talkers if each.process.stdout is ready[0])
+
+
+def until_agents_are_joined(pid: int, qps: int) -> None:
+    """Waits until the agents have a connection for each QP, in the namespace of this process."""
+    deadline, ends = time.monotonic() + limit(10), list[str]()
+    while len(ends) < qps:
+        assert time.monotonic() < deadline, ends
+        time.sleep(0.01)
+        lines = Path(f"/proc/{pid}/net/tcp6").read_text().splitlines()[1:]
+        ends = [line for line in lines if f":{OOB_PORT:04X} " in line and " 01 " in line]
+
+
+def gid(talker: Talker) -> str:
+    """The host as an error names it."""
+    return str(ipaddress.IPv6Address(bytes.fromhex(talker.address[:32])))
+
+
+@pytest.mark.usefixtures("agents")
+@pytest.mark.parametrize("victim", [0, 1], ids=["sender", "receiver"])
+def test_killed__the_other_one_is_told(talker: Start, victim: int) -> None:
+    both = pair(talker)
+    both[victim].process.kill()
+    number, reason = both[1 - victim].error(within=5)
+    assert number == errno.ECONNRESET
+    assert reason == f"the process at {gid(both[victim])} has ended"
+
+
+@pytest.mark.usefixtures("agents")
+def test_all_planes_silent__one_gives_up(talker: Start, bed: Testbed) -> None:
+    """The one with packets in flight. The other one may wait, and hears of it by the agents."""
+    both = pair(talker)
+    bed.fail(PLANES)
+    first = first_to_end(both, within=15)
+    other = both[1 - both.index(first)]
+    assert first.error(within=5) == (errno.ETIMEDOUT, f"all paths are lost to {gid(other)}")
+    number, reason = other.error(within=5)
+    assert number in (errno.ETIMEDOUT, errno.ECONNRESET)
+    assert gid(first) in reason
+
+
+@pytest.mark.usefixtures("agents")
+@pytest.mark.parametrize("byte", [16, 31], ids=["first", "last"])
+def test_wrong_token__refused(talker: Start, byte: int) -> None:
+    sender, receiver = talker("h0", "send"), talker("h1", "listen")
+    wrong = bytearray.fromhex(receiver.address)
+    wrong[byte] ^= 1
+    sender.calls(wrong.hex())
+    number, reason = sender.error(within=5)
+    assert number == errno.ECONNREFUSED
+    assert "no such endpoint" in reason
+    again = talker("h0", "send")
+    again.calls(receiver.address)  # the receiver has noticed nothing
+    assert again.line() == receiver.line() == "talks"
+
+
+def test_no_agent__at_the_peer(talker: Start, agents: tuple[Mrc, Mrc]) -> None:
+    sender, receiver = talker("h0", "send"), talker("h1", "listen")
+    agents[1].process.kill()
+    agents[1].process.wait()
+    sender.calls(receiver.address)
+    number, reason = sender.error(within=5)
+    assert number == errno.ECONNREFUSED
+    assert "does mrc agent run there?" in reason
+
+
+def test_no_agent__here(talker: Start) -> None:
+    assert talker("h0", "send").process.wait(limit(5)) == NO_PROVIDER
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_agents_restart__connected_peers_go_on(
+    talker: Start, agents: tuple[Mrc, Mrc], hosts: Hosts, how: signal.Signals
+) -> None:
+    """A peer that connects meanwhile waits for the next agent; then ends are noticed again."""
+    sender, receiver = pair(talker)
+    waiting = talker("h0", "send"), talker("h1", "listen")
+    for agent in agents:
+        agent.process.send_signal(how)
+        agent.process.wait(limit(10))
+    waiting[0].calls(waiting[1].address)
+    for name in ("h1", "h0"):  # the one that is knocked at first
+        start_agent(hosts, name)
+    assert waiting[0].line() == waiting[1].line() == "talks"
+    assert sender.process.poll() is receiver.process.poll() is None
+    until_agents_are_joined(sender.process.pid, 2)
+    waiting[1].process.kill()
+    assert waiting[0].error(within=5)[0] == errno.ECONNRESET
+    receiver.process.kill()
+    assert sender.error(within=5)[0] == errno.ECONNRESET
