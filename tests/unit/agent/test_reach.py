@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent says to another one outside an exchange, over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mrc.agent.knock import Knock, Point, knock_in
+from mrc.agent.reach import knock, resume
+from mrc.errors import BusyError, ConnectError, ProtocolError
+from mrc.exchange.oob import Channel
+
+HOST = "127.0.0.1"
+ASKED = Knock(Point(ip_address(HOST), "0" * 32, 7), Point(ip_address(HOST), "1" * 32, 8), 9)
+WANTED: Any = SimpleNamespace(private={"from": 5, "to": 6}, dest_qpn=6)
+LOCAL: Any = SimpleNamespace(host=None, guard=None)
+
+
+@asynccontextmanager
+async def peer(answer: Callable[[Channel], Awaitable[None]]) -> AsyncIterator[int]:
+    """The port of an agent that answers so, and then waits for the end of the connection."""
+    ended: asyncio.Queue[None] = asyncio.Queue()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(Channel(reader, writer))
+        await reader.read()
+        writer.close()
+        ended.put_nowait(None)
+
+    server = await asyncio.start_server(serve, HOST, 0)
+    async with server, asyncio.timeout(5):
+        yield server.sockets[0].getsockname()[1]
+        await ended.get()
+
+
+async def test_knock__admitted() -> None:
+    async def answer(channel: Channel) -> None:
+        assert knock_in(await channel.receive()) == ASKED
+        await channel.send("knock", qpn=0x123456)
+
+    async with peer(answer) as port:
+        assert await knock(LOCAL, HOST, port, ASKED) == 0x123456
+
+
+@pytest.mark.parametrize(("busy", "error"), [(True, BusyError), (False, ConnectError)])
+async def test_knock__refused(busy: bool, error: type[Exception]) -> None:
+    async def answer(channel: Channel) -> None:
+        await channel.receive()
+        await channel.refuse("not you", busy=busy)
+
+    async with peer(answer) as port:
+        with pytest.raises(error, match="not you") as found:
+            await knock(LOCAL, HOST, port, ASKED)
+        assert type(found.value) is error
+
+
+async def test_knock__a_wrong_answer() -> None:
+    async def answer(channel: Channel) -> None:
+        await channel.receive()
+        await channel.send("knock", qpn=0)
+
+    async with peer(answer) as port:
+        with pytest.raises(ProtocolError, match="a wrong answer to a knock"):
+            await knock(LOCAL, HOST, port, ASKED)
+
+
+async def test_resume__the_connection_stays() -> None:
+    async def answer(channel: Channel) -> None:
+        message = await channel.receive()
+        assert (message["type"], message["from"], message["to"]) == ("resume", 5, 6)
+        await channel.send("resume", **{"from": 6, "to": 5})
+        await channel.send("gone")
+
+    async with peer(answer) as port:
+        channel = await resume(LOCAL, HOST, port, WANTED)
+        assert (await channel.receive())["type"] == "gone"
+        channel.abort()
+
+
+async def test_resume__another_qp() -> None:
+    async def answer(channel: Channel) -> None:
+        await channel.receive()
+        await channel.send("resume", **{"from": 7, "to": 5})
+
+    async with peer(answer) as port:
+        with pytest.raises(ProtocolError, match="means another QP"):
+            await resume(LOCAL, HOST, port, WANTED)
