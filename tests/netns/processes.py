@@ -115,6 +115,15 @@ class Hosts:
         self.running.append(Mrc(process))
         return self.running[-1]
 
+    def agent(self, host: str) -> Mrc:
+        """mrc agent, which serves programs."""
+        agent = self.start(host, "agent", "--insecure")
+        while not any("socket @" in line for line in agent.lines):
+            assert agent.process.poll() is None, agent.lines
+            agent.changed.wait(10)
+            agent.changed.clear()
+        return agent
+
     def recv(self, inbox: Path, *options: str) -> Mrc:
         receiver = self.start("h1", "recv", "--output", inbox, *options).until_listening()
         (receiver.socket,) = local.sockets_of(receiver.process.pid)

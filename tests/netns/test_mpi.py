@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open MPI over libmrc-fi: ranks in two hosts with four planes of 500 Mbit/s, started by mpirun."""
+"""Open MPI over libmrc-fi: ranks in hosts with four planes of 500 Mbit/s, started by mpirun."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Testbed]:
-    with Testbed(fresh_name(), planes=4, t1=2, rate="500mbit") as bed:
+    with Testbed(fresh_name(), hosts=3, planes=4, t1=2, rate="500mbit") as bed:
         yield bed
 
 
@@ -49,24 +49,20 @@ def bed() -> Iterator[Testbed]:
 def agents(bed: Testbed) -> Iterator[Hosts]:
     hosts = Hosts(bed)
     try:
-        for name in ("h0", "h1"):
-            agent = hosts.start(name, "agent", "--insecure")
-            while not any("socket @" in line for line in agent.lines):
-                assert agent.process.poll() is None, agent.lines
-                agent.changed.wait(10)
-                agent.changed.clear()
+        for name in ("h0", "h1", "h2"):
+            hosts.agent(name)
         yield hosts
     finally:
         hosts.end()
 
 
-def start(agents: Hosts, *program: str | Path, options: list[str] | None = None) -> Mrc:
-    """mpirun in h0, with a rank in h0 and one in h1."""
+def start(agents: Hosts, *program: str | Path, where: str = "h0:1,h1:1") -> Mrc:
+    """mpirun in h0, with as many ranks of each host as `where` says."""
     ssh = f"'{sys.executable} -m mrc testbed --name {agents.bed.name} rsh'"
     command = [
         *(MPIRUN, "--allow-run-as-root", "--prtemca", "plm_ssh_agent", ssh),
-        *("--host", "h0:1,h1:1", "-n", "2", "--bind-to", "none"),  # or both have the first core
-        *(mpi_options() if options is None else options),
+        *("--host", where, "--bind-to", "none"),  # or the first ranks all have the first core
+        *mpi_options(),
         *(sys.executable, *program),
     ]
     return agents.start("h0", "testbed", "--name", agents.bed.name, "rsh", "h0", *command)
@@ -74,6 +70,14 @@ def start(agents: Hosts, *program: str | Path, options: list[str] | None = None)
 
 def test_ranks__sizes_order_probes_and_errors(agents: Hosts) -> None:
     assert start(agents, PROGRAMS / "basics.py").ends(0, within=60) == "good\n"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "where"), [(4, "h0:2,h1:2"), (3, "h0:1,h1:1,h2:1")], ids=["two hosts", "three hosts"]
+)
+def test_crowd__each_with_all(agents: Hosts, ranks: int, where: str) -> None:
+    """Ranks of one host reach each other by mrc too."""
+    assert start(agents, PROGRAMS / "crowd.py", where=where).ends(0, within=60) == f"{ranks}\n"
 
 
 def sent_bytes(bed: Testbed) -> dict[str, int]:

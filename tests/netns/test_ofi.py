@@ -56,18 +56,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def start_agent(hosts: Hosts, name: str) -> Mrc:
-    agent = hosts.start(name, "agent", "--insecure")
-    while not any("socket @" in line for line in agent.lines):
-        assert agent.process.poll() is None, agent.lines
-        agent.changed.wait(10)
-        agent.changed.clear()
-    return agent
-
-
 @pytest.fixture
 def agents(hosts: Hosts) -> tuple[Mrc, Mrc]:
-    return start_agent(hosts, "h0"), start_agent(hosts, "h1")
+    return hosts.agent("h0"), hosts.agent("h1")
 
 
 @dataclass
@@ -213,7 +204,7 @@ def test_agents_restart__connected_peers_go_on(
         agent.process.wait(limit(10))
     waiting[0].calls(waiting[1].address)
     for name in ("h1", "h0"):  # the one that is knocked at first
-        start_agent(hosts, name)
+        hosts.agent(name)
     assert waiting[0].line() == waiting[1].line() == "talks"
     assert sender.process.poll() is receiver.process.poll() is None
     until_agents_are_joined(sender.process.pid, 2)
