@@ -242,7 +242,6 @@ static void ready(const struct mrc_agent_ready *ready, const uint8_t *note, uint
 static void failed(uint32_t qpn, const char *reason) {
   struct of_peer *peer;
   if (!of_peer_qp(qpn, &peer)) return;
-  pr_say("%s", reason);
   fail(peer, -ECONNREFUSED, "%s", reason);
 }
 

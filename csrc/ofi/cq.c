@@ -13,6 +13,7 @@
 #include "ofi/peer.h"
 #include "program/drive.h"
 #include "program/process.h"
+#include "program/say.h"
 
 struct of_cq {
   struct fid_cq cq;
@@ -161,6 +162,12 @@ static ssize_t wait_plain(struct fid_cq *fid, void *buffer, size_t count, const 
 
 static int error_of(int result) { return result == -EMSGSIZE ? FI_ETRUNC : -result; }
 
+/* MPI does not ask for the text of an error. */
+static void say_why(struct of_peer *peer) {
+  if (!peer->said) pr_say("%s", peer->cause);
+  peer->said = true;
+}
+
 /* Fills the fields that every version of the struct has. */
 static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uint64_t flags) {
   (void)flags;
@@ -172,7 +179,7 @@ static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uin
   }
   struct of_operation *operation = pop(cq);
   const struct mrc_msg_done *done = &operation->done;
-  const struct of_peer *peer = of_peer_numbered(done->peer);
+  struct of_peer *peer = of_peer_numbered(done->peer);
   entry->op_context = operation->context;
   entry->flags = operation->flags;
   entry->len = 0;
@@ -183,6 +190,7 @@ static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uin
   entry->err = error_of(done->result);
   entry->prov_errno = peer && peer->error != 0 ? (int)peer->index + 1 : 0;
   entry->err_data_size = 0;
+  if (entry->prov_errno != 0) say_why(peer);
   of_operation_free(operation);
   pr_unlock();
   return 1;

@@ -31,6 +31,7 @@ struct of_peer {
   struct mrc_agent_point point;
   uint32_t index; /* its fi_addr_t */
   int error;      /* negative: it has failed */
+  bool said;      /* why, on stderr */
   char cause[OF_CAUSE_BYTES];
   struct of_qp qps[2]; /* the second one only if it is this process: messages arrive there */
 };

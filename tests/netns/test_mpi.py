@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -56,13 +57,15 @@ def agents(bed: Testbed) -> Iterator[Hosts]:
         hosts.end()
 
 
-def start(agents: Hosts, *program: str | Path, where: str = "h0:1,h1:1") -> Mrc:
+def start(
+    agents: Hosts, *program: str | Path, where: str = "h0:1,h1:1", options: Sequence[str] = ()
+) -> Mrc:
     """mpirun in h0, with as many ranks of each host as `where` says."""
     ssh = f"'{sys.executable} -m mrc testbed --name {agents.bed.name} rsh'"
     command = [
         *(MPIRUN, "--allow-run-as-root", "--prtemca", "plm_ssh_agent", ssh),
         *("--host", where, "--bind-to", "none"),  # or the first ranks all have the first core
-        *mpi_options(),
+        *(*mpi_options(), *options),
         *(sys.executable, *program),
     ]
     return agents.start("h0", "testbed", "--name", agents.bed.name, "rsh", "h0", *command)
@@ -78,6 +81,14 @@ def test_ranks__sizes_order_probes_and_errors(agents: Hosts) -> None:
 def test_crowd__each_with_all(agents: Hosts, ranks: int, where: str) -> None:
     """Ranks of one host reach each other by mrc too."""
     assert start(agents, PROGRAMS / "crowd.py", where=where).ends(0, within=60) == f"{ranks}\n"
+
+
+def test_killed__the_other_rank_gets_an_error(agents: Hosts) -> None:
+    """`--continuous`: mpirun does not end the other rank."""
+    ranks = start(agents, PROGRAMS / "killed.py", options=["--continuous"])
+    assert ranks.ends(3, within=10) == "MPI_ERR_INTERN: internal error\n"
+    (line,) = [line for line in ranks.lines if line.startswith("libmrc-fi:")]
+    assert re.fullmatch(r"libmrc-fi: the process at [0-9a-f:]+ has ended", line)
 
 
 def sent_bytes(bed: Testbed) -> dict[str, int]:

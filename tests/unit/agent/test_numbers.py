@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QPNs of a host and the programs that have them."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from mrc.agent import numbers
+from mrc.agent.numbers import Numbers
+from mrc.errors import ProtocolError
+
+
+def test_claim__when_the_host_has_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "_MOST", 2)
+    found: Numbers[str] = Numbers(count(3).__next__)
+    assert found.grant("a", 2) == [3, 4]
+    assert found.claim("a", 4) and not found.claim("a", 5)
+
+
+def test_take__its_own_and_free_ones_only() -> None:
+    found: Numbers[str] = Numbers(count(3).__next__)
+    found.take("a", 3, 0xFFFFFF)
+    found.take("a", 3)
+    assert found.owner(0xFFFFFF) == "a"
+    with pytest.raises(ProtocolError, match="another program's"):
+        found.take("b", 3)
+    for wrong in (-1, 0, 2, 1 << 24):
+        with pytest.raises(ProtocolError, match="is not a QPN"):
+            found.take("b", wrong)
