@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from select import select
 
 import pytest
 from cbuild import has_header
@@ -118,13 +117,6 @@ def pair(talker: Start) -> tuple[Talker, Talker]:
     return sender, receiver
 
 
-def first_to_end(talkers: tuple[Talker, Talker], within: float) -> Talker:
-    """The one that prints its error first."""
-    ready, _, _ = select([each.process.stdout for each in talkers], [], [], limit(within))
-    assert ready
-    return next(each for each in talkers if each.process.stdout is ready[0])
-
-
 def until_agents_are_joined(pid: int, qps: int) -> None:
     """Waits until the agents have a connection for each QP, in the namespace of this process."""
     deadline, ends = time.monotonic() + limit(10), list[str]()
@@ -155,12 +147,11 @@ def test_all_planes_silent__one_gives_up(talker: Start, bed: Testbed) -> None:
     """The one with packets in flight. The other one may wait, and hears of it by the agents."""
     both = pair(talker)
     bed.fail(PLANES)
-    first = first_to_end(both, within=15)
-    other = both[1 - both.index(first)]
-    assert first.error(within=5) == (errno.ETIMEDOUT, f"all paths are lost to {gid(other)}")
-    number, reason = other.error(within=5)
-    assert number in (errno.ETIMEDOUT, errno.ECONNRESET)
-    assert gid(first) in reason
+    errors = [each.error(within=15) for each in both]
+    hosts = [gid(each) for each in both]
+    lost = [(errno.ETIMEDOUT, f"all paths are lost to {host}") for host in reversed(hosts)]
+    told = [(errno.ECONNRESET, f"the process at {host} has ended") for host in reversed(hosts)]
+    assert errors in ([lost[0], lost[1]], [lost[0], told[1]], [told[0], lost[1]])
 
 
 @pytest.mark.usefixtures("agents")
