@@ -34,8 +34,9 @@ libraries = {line.split()[-1] for line in open("/proc/self/maps") if "libisal" i
 assert all(pathlib.Path(each).is_relative_to(sys.prefix) for each in libraries) and libraries
 """
 # Programs link libmrc, or open it by the name of libibverbs; both need its ISA-L.
-LIBRARIES = ("libmrc.so.1", "libmrc.so", "lib_mrc.so", "libibverbs.so", "libmrc-fi.so")
-LOADED = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).mrc_query_version"
+PROVIDER = "libmrc-fi.so"
+LIBRARIES = ("libmrc.so.1", "libmrc.so", "lib_mrc.so", "libibverbs.so", PROVIDER)
+LOADED = "import ctypes, sys; ctypes.CDLL(sys.argv[1])[sys.argv[2]]"
 DATA = (
     "share/man/man1/mrc.1", "share/man/man1/mrc-recv.1", "lib/systemd/system/mrc-recv.service",
     "lib/systemd/system/mrc-agent.service", "share/bash-completion/completions/mrc",
@@ -139,8 +140,9 @@ def test_wheel__needs_no_compiler(dist: Path, clean_venv: Path, tmp_path: Path) 
         assert (clean_venv.parent / name).is_file()
     folder = Path(run(clean_venv / "mrc", "run", "--libdir", cwd=tmp_path).strip())
     assert sorted(path.name for path in folder.iterdir()) == sorted(LIBRARIES)
-    for name in ("libmrc.so.1", "libibverbs.so", "libmrc-fi.so"):
-        run(clean_venv / "python", "-c", LOADED, folder / name, cwd=tmp_path)
+    for name in ("libmrc.so.1", "libibverbs.so"):
+        run(clean_venv / "python", "-c", LOADED, folder / name, "mrc_query_version", cwd=tmp_path)
+    run(clean_venv / "python", "-c", LOADED, folder / PROVIDER, "fi_prov_ini", cwd=tmp_path)
     if shutil.which("valgrind"):
         command = ("valgrind", "--tool=none", "-q", clean_venv / "mrc", "sim", "run", "lossy-ev")
         assert "writes completed" in run(*command, cwd=tmp_path)
