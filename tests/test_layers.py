@@ -30,11 +30,12 @@ LAYERS: dict[str, list[str]] = {
     "core": [
         "aead base bitmap crc32 dscp keymap list port prng psn secret timer",
         "counters icrc parts wire",
-        "txwin rxwin ev seal probation rtt reverse_queue share cc cc_delay cc_nscc cc_algorithm",
+        "txwin rxwin ev seal probation rtt delivery reverse_queue share"
+        " cc cc_delay cc_nscc cc_algorithm",
         "services arena cq events mr probes ready",
         "requester responder plane",
         "peer qp",
-        "burst health peer_share spray windows",
+        "burst health peer_share quick spray windows",
         "detect suspension loss",
         "requester_tx requester_rx responder_rx responder_tx sack acks timeout reverse",
         "endpoint answer ev_probe port_status",

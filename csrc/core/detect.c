@@ -107,12 +107,10 @@ static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t p
   return NULL;
 }
 
-/* Whether the plane delivered nothing, while another plane delivered packets that were sent much
-   later. A plane that keeps delivering is slow, not silent. */
-static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
-                            const struct mrc_txslot *oldest, uint64_t now_ns) {
-  const struct mrc_plane *plane = &qp->planes[index];
-  const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
+/* How much later a packet of another plane must have been sent to show that this plane is silent.
+ */
+static uint64_t silence_ns(const struct mrc_qp *qp, const struct mrc_plane *plane,
+                           uint64_t now_ns) {
   const bool known = mrc_rtt_known(&plane->rtt);
   const uint64_t overdue_ns = mrc_rtt_overdue_ns(known ? &plane->rtt : &qp->req.rtt, 0);
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
@@ -120,6 +118,23 @@ static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
   if (!known) /* it may be much longer than the others, but not longer than the local timeout */
     patience_ns = mrc_max_u64(
         patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns, (1024ull << qp->attr.timeout) / 4));
+  return patience_ns;
+}
+
+uint64_t mrc_detect_silent_ns(const struct mrc_qp *qp, uint32_t index,
+                              const struct mrc_txslot *oldest, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
+  return mrc_max_u64(since_ns, plane->heard_ns) + silence_ns(qp, plane, now_ns) + 1;
+}
+
+/* Whether the plane delivered nothing, while another plane delivered packets that were sent much
+   later. A plane that keeps delivering is slow, not silent. */
+static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
+                            const struct mrc_txslot *oldest, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
+  const uint64_t patience_ns = silence_ns(qp, plane, now_ns);
   MRC_EACH_BIT(at, qp->evset.plane_mask & ~(1u << index)) {
     const struct mrc_plane *other = &qp->planes[at];
     const bool later = other->rack_ns > since_ns + patience_ns;

@@ -143,6 +143,7 @@ void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_p
   mrc_evset_on_delivered(&qp->evset, probe->ev, 0, qp->planes[plane].rack_ns);
   if (qp->state == MRC_QP_RTR) { /* so that the first data on a long path does not time out early */
     mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
+    mrc_plane_on_answer(&qp->planes[plane], probe->sent_ns, rtt_ns);
     mrc_rtt_sample(&qp->req.rtt, rtt_ns);
   }
   if (probe->purpose == MRC_EV_PROBE_COMMAND)

@@ -6,8 +6,8 @@
 /* The network lost the packet. Reports the loss to congestion control. Then the EV becomes
    ASSUMED_BAD; or, if the loss counts as congestion, it sits out a turn. */
 static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_txslot *slot,
-                  uint64_t now_ns) {
-  const struct mrc_plane *plane = &qp->planes[slot->plane];
+                  enum mrc_counter why, uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[slot->plane];
   /* MRC's switches trim, so a packet lost without a trim means a failed path there. Ordinary queues
      overflow, so a loss while the plane's delay is high counts as overflow. */
   const uint64_t delay_ns = mrc_rtt_delay_ns(&plane->rtt);
@@ -24,6 +24,8 @@ static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct
       mrc_health_report_ev(services, qp, slot->ev, MRC_REASON_LOSS);
     return;
   }
+  if (why != MRC_COUNTER_LOST_BY_SILENCE)
+    mrc_delivery_on_lost(&plane->delivery, slot->sent_ns, &plane->rtt);
   mrc_health_distrust_ev(services, qp, slot->ev, MRC_REASON_LOSS, now_ns);
 }
 
@@ -40,7 +42,7 @@ void mrc_loss_mark(struct mrc_services *services, struct mrc_qp *qp, uint32_t ps
   mrc_count(services, why, 1);
   mrc_trace(services, MRC_TRACE_LOST, qp->qpn, psn, why);
   if (why != MRC_COUNTER_LOST_BY_TIMEOUT && why != MRC_COUNTER_LOST_BY_NACK)
-    blame(services, qp, slot, now_ns);
+    blame(services, qp, slot, why, now_ns);
 }
 
 void mrc_loss_on_spurious(struct mrc_services *services, struct mrc_qp *qp,
@@ -58,6 +60,7 @@ void mrc_loss_on_spurious(struct mrc_services *services, struct mrc_qp *qp,
   }
   struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, slot->ev_lost)];
   const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
+  mrc_delivery_on_spurious(&plane->delivery);
   mrc_guard_grow(slot->by_time ? &plane->spread : &plane->reorder, least_ns,
                  4 * mrc_max_u64(plane->rtt.smooth_ns, 1), services->now_ns);
   mrc_health_trust_ev(services, qp, slot->ev_lost, MRC_REASON_SPURIOUS);

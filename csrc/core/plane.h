@@ -5,6 +5,7 @@
 #define MRC_CORE_PLANE_H
 
 #include "cc.h"
+#include "delivery.h"
 #include "ev.h"
 #include "port.h"
 #include "probation.h"
@@ -24,8 +25,11 @@ struct mrc_plane {
   struct mrc_cc cc;               /* the window of this plane; see mrc_qp_cc */
   struct mrc_probation probation; /* while suspended */
   struct mrc_reverse_queue reverse_queue;
-  uint64_t packets; /* data packets that the kernel took */
-  uint64_t bytes;   /* their payload */
+  struct mrc_delivery delivery;
+  uint32_t answer_ns; /* smoothed round trip without the reverse queue; 0: no sample yet */
+  uint64_t empty_ns;  /* that of the newest packet that left while nothing was in flight here */
+  uint64_t packets;   /* data packets that the kernel took */
+  uint64_t bytes;     /* their payload */
   uint64_t lost;
   uint64_t received_packets;  /* data packets placed */
   uint64_t received_bytes;    /* their payload */
@@ -49,6 +53,7 @@ struct mrc_plane {
 /* The planes that answered about as fast as the quickest one, at the last comparison. */
 struct mrc_quick {
   uint32_t planes;    /* as a mask; 0: unknown */
+  uint32_t limited;   /* planes that deliver much less than the others, as a mask */
   uint64_t answer_ns; /* of the quickest */
   uint64_t compared_ns;
 };
@@ -93,11 +98,20 @@ static inline void mrc_plane_suspend(struct mrc_plane *plane, uint32_t noise_ns,
 static inline void mrc_plane_resume(struct mrc_plane *plane) {
   plane->suspended = false;
   plane->strikes = 0;
+  plane->doubted_ns = 0; /* answered probes have settled it */
   plane->probation.next_ns = MRC_NEVER;
+}
+/* The packet that was sent at `sent_ns` was answered after `answer_ns`, without the reverse queue.
+ */
+static inline void mrc_plane_on_answer(struct mrc_plane *plane, uint64_t sent_ns,
+                                       uint64_t answer_ns) {
+  mrc_rtt_smooth(&plane->answer_ns, answer_ns);
+  if (mrc_delivery_began_with(&plane->delivery, sent_ns)) plane->empty_ns = answer_ns;
 }
 /* The plane delivered a packet that was sent at `sent_ns`. */
 static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent_ns,
                                           uint64_t now_ns) {
+  if (sent_ns > plane->rack_ns) mrc_delivery_on_arrived(&plane->delivery);
   plane->rack_ns = mrc_max_u64(plane->rack_ns, sent_ns);
   plane->heard_ns = now_ns;
   plane->doubted_ns = 0;

@@ -2,6 +2,7 @@
 #include "requester_tx.h"
 
 #include "burst.h"
+#include "quick.h"
 #include "spray.h"
 #include "timeout.h"
 
@@ -30,11 +31,27 @@ static uint16_t other_ev(struct mrc_qp *qp, uint32_t plane, uint16_t avoid) {
   return ev != avoid || ev == MRC_EV_NONE ? ev : mrc_evset_other(&qp->evset, plane, avoid);
 }
 
-/* The planes for a packet that the local timeout has declared lost: not the one that lost it, if
-   there is another. That plane has the smallest share, so it would be chosen again and again. */
-static uint32_t other_planes(const struct mrc_qp *qp, uint32_t planes, uint16_t avoid) {
-  const uint32_t others = planes & ~(1u << mrc_evset_plane_of(&qp->evset, avoid));
-  return others != 0 ? others : planes;
+/* Whether the plane may be silent: it has lost bursts, or an answer from it is overdue. */
+static bool is_doubtful(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  if (plane->strikes > 0 || plane->doubted_ns != 0) return true;
+  const uint16_t oldest = qp->req.win.lists[index].oldest;
+  if (oldest == MRC_TX_NONE || !mrc_rtt_known(&plane->rtt)) return false;
+  const uint64_t since_ns = mrc_max_u64(qp->req.win.slots[oldest].sent_ns, plane->heard_ns);
+  return now_ns - since_ns > mrc_rtt_overdue_ns(&plane->rtt, 2ull * qp->noise_ns);
+}
+
+/* The planes for a retransmission: those that deliver, if there are any. The message waits for it,
+   and a silent plane has the smallest share, so it would be chosen again and again. A packet that
+   the local timeout has declared lost avoids the plane that lost it. */
+static uint32_t planes_for_lost(const struct mrc_qp *qp, uint32_t planes, uint16_t avoid,
+                                bool by_timeout, uint64_t now_ns) {
+  const uint32_t others =
+      by_timeout ? planes & ~(1u << mrc_evset_plane_of(&qp->evset, avoid)) : planes;
+  uint32_t delivering = others;
+  MRC_EACH_BIT(plane, others)
+    if (is_doubtful(qp, plane, now_ns)) delivering &= ~(1u << plane);
+  return delivering != 0 ? delivering : others != 0 ? others : planes;
 }
 
 /* An EV for this packet: the next one of the chosen plane. A retransmission avoids the EV that lost
@@ -44,8 +61,10 @@ static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint
   const uint32_t eligible = mrc_qp_eligible_planes(services, qp);
   uint32_t planes = ready_planes(qp, eligible);
   mrc_spray_level(services, qp, planes);
-  if (by_timeout && avoid != MRC_EV_NONE) planes = other_planes(qp, planes, avoid);
-  int plane = mrc_spray_choose(services, qp, planes, bytes);
+  const uint32_t first = avoid == MRC_EV_NONE
+                             ? planes
+                             : planes_for_lost(qp, planes, avoid, by_timeout, services->now_ns);
+  int plane = mrc_spray_choose(services, qp, first, bytes);
   if (plane < 0) return MRC_EV_NONE;
   const uint16_t ev = other_ev(qp, (uint32_t)plane, avoid);
   if (ev != MRC_EV_NONE) return ev;
@@ -77,6 +96,7 @@ static uint32_t burst_packets(const struct mrc_services *services, const struct 
   const uint64_t share = mrc_qp_const_cc(qp, plane)->cwnd_bytes / (BURSTS_PER_PLANE * windows);
   const uint32_t bytes = mrc_max_u32(next_bytes, MRC_DATA_OVERHEAD_BYTES);
   uint64_t packets = even_packets(qp, plane, planes, share / bytes, bytes);
+  if (mrc_quick_is_limited(qp, plane)) packets = 1;
   if (qp->attr.spray != 0) packets = mrc_min_u64(packets, qp->attr.spray);
   return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
 }
@@ -246,6 +266,8 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
   if (burst == NULL) return FILL_FULL;
   mrc_evset_on_burst(&qp->evset, ev);
   const uint32_t plane = mrc_plane_of(burst->port);
+  if (qp->req.win.lists[plane].bytes == 0)
+    mrc_delivery_on_flight(&qp->planes[plane].delivery, now_ns);
   const uint32_t limit = burst_packets(services, qp, plane, next.wire.payload_bytes);
   const uint32_t first_psn = qp->req.win.next_psn;
   bool more = true;

@@ -5,8 +5,8 @@
 #include "burst.h"
 #include "detect.h"
 #include "health.h"
+#include "quick.h"
 #include "reverse.h"
-#include "spray.h"
 #include "timeout.h"
 #include "windows.h"
 
@@ -182,6 +182,8 @@ static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const str
   if (rtt_ns == 0) return;
   mrc_acks_on_rtt(qp, slot->ev, rtt_ns, ack);
   ack->reverse_ns = waited_ns(qp, sack, meta, rtt_ns);
+  mrc_plane_on_answer(&qp->planes[slot->plane], slot->sent_ns,
+                      rtt_ns - mrc_min_u64(ack->reverse_ns, rtt_ns));
 }
 
 /* When the packet that triggered the SACK left on this EV; 0: unknown. */
@@ -195,7 +197,9 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
                            const struct mrc_sack *sack, struct mrc_cc_ack *ack, uint64_t now_ns) {
   const uint16_t ev = mrc_evset_find(&qp->evset, sack->ev);
   if (ev == MRC_EV_NONE) return;
-  if (ack->rtt_ns == 0) ack->plane = mrc_evset_plane_of(&qp->evset, ev);
+  const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
+  if (ack->rtt_ns == 0) ack->plane = plane;
+  qp->planes[plane].doubted_ns = 0; /* also a packet that was sent again elsewhere proves it */
   if (sack->m == MRC_M_ALWAYS_SKIP) {
     mrc_health_distrust_ev(services, qp, ev, MRC_REASON_PEER, now_ns);
     return;
@@ -259,7 +263,7 @@ int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct
   }
   mrc_windows_on_ack(services, qp, &ack, now_ns);
   if (now_ns - qp->choice.quick.compared_ns >= qp->noise_ns / 4)
-    mrc_spray_compare(services, qp, now_ns);
+    mrc_quick_compare(services, qp, now_ns);
   mrc_detect_holes(services, qp, base, sack->bitmap, now_ns);
   mrc_qp_touch(services, qp); /* checks loss by time after all received packets */
   return MRC_DROP_NONE;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "spray.h"
 
-#define OLD_NS 500000000ull /* older measurements are ignored */
-#define LEAD_BYTES 262144   /* how far the shares of two planes may differ */
+#include "quick.h"
+
+#define LEAD_BYTES 262144 /* how far the shares of two planes may differ */
 
 /* ---- equal shares: MRC's own rule ---- */
 
@@ -57,40 +58,32 @@ static int choose_equal(const struct mrc_services *services, struct mrc_qp *qp, 
 
 /* ---- measured shares: the windows of the planes set the limits ---- */
 
-/* The time that an answer from this plane takes now. 0: unknown, or measured so long ago that the
-   plane is tried again because it may have recovered. */
-static uint64_t answer_ns(const struct mrc_plane *plane, uint64_t now_ns) {
-  return now_ns - plane->heard_ns > OLD_NS ? 0 : plane->rtt.smooth_ns;
+static uint64_t may_send_bytes(const struct mrc_qp *qp) {
+  const uint64_t psns = mrc_requester_window_left(&qp->req) / 4 * 3; /* a reserve must remain */
+  return mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.path_mtu);
 }
 
-void mrc_spray_compare(const struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  struct mrc_quick quick = {.answer_ns = UINT64_MAX, .compared_ns = now_ns};
-  const uint32_t planes = mrc_qp_eligible_planes(services, qp);
-  MRC_EACH_BIT(plane, planes) {
-    const uint64_t ns = answer_ns(&qp->planes[plane], now_ns);
-    if (ns != 0) quick.answer_ns = mrc_min_u64(quick.answer_ns, ns);
+/* The limited planes in `planes` that might deliver `bytes` later than the others deliver all data
+   that may be sent. Rates are known roughly, so a limited plane must finish well before. */
+static uint32_t late_planes(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes) {
+  const uint32_t limited = planes & qp->choice.quick.limited;
+  if (limited == 0) return 0;
+  uint64_t others_bytes = may_send_bytes(qp), others_rate = 0;
+  MRC_EACH_BIT(plane, planes & ~limited) {
+    const uint64_t takes_ns = mrc_delivery_takes_ns(&qp->planes[plane].delivery);
+    if (takes_ns == 0) continue;
+    others_bytes += qp->req.win.lists[plane].bytes;
+    others_rate += ((uint64_t)MRC_DELIVERY_BYTES << 20) / takes_ns;
   }
-  if (quick.answer_ns == UINT64_MAX) quick.answer_ns = 0;
-  const uint64_t limit_ns = 2 * quick.answer_ns + qp->noise_ns;
-  MRC_EACH_BIT(plane, planes)
-    if (answer_ns(&qp->planes[plane], now_ns) <= limit_ns) quick.planes |= 1u << plane;
-  qp->choice.quick = quick;
-}
-
-bool mrc_spray_is_slow(const struct mrc_qp *qp, uint32_t plane) {
-  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return false; /* all planes carry the same */
-  return qp->choice.quick.planes != 0 && (qp->choice.quick.planes >> plane & 1) == 0;
-}
-
-uint64_t mrc_spray_others_overdue_ns(const struct mrc_services *services, const struct mrc_qp *qp,
-                                     uint32_t plane) {
-  uint64_t overdue_ns = MRC_NEVER;
-  MRC_EACH_BIT(other, mrc_qp_eligible_planes(services, qp) & ~(1u << plane)) {
-    const struct mrc_rtt *rtt = &qp->planes[other].rtt;
-    if (mrc_rtt_known(rtt))
-      overdue_ns = mrc_min_u64(overdue_ns, mrc_rtt_overdue_ns(rtt, 2ull * qp->noise_ns));
+  if (others_rate == 0) return 0;
+  const uint64_t others_ns = (others_bytes << 20) / others_rate;
+  uint32_t late = 0;
+  MRC_EACH_BIT(plane, limited) {
+    if (qp->planes[plane].rtt.base_ns + mrc_quick_queue_ns(qp, plane, bytes) + qp->noise_ns >
+        others_ns / 4 * 3)
+      late |= 1u << plane;
   }
-  return overdue_ns;
+  return late;
 }
 
 /* The planes in `planes`, none of them quick, on which a packet arrives before the quick planes
@@ -98,8 +91,7 @@ uint64_t mrc_spray_others_overdue_ns(const struct mrc_services *services, const 
    shared window of PSNs do not wait for the slowest plane. */
 static uint32_t worth_it(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
   const struct mrc_quick *quick = &qp->choice.quick;
-  const uint64_t psns = mrc_requester_window_left(&qp->req) / 4 * 3; /* a reserve must remain */
-  const uint64_t may_bytes = mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.path_mtu);
+  const uint64_t may_bytes = may_send_bytes(qp);
   uint64_t inflight_bytes = 1; /* on the quick planes: they carry it in answer_ns */
   MRC_EACH_BIT(plane, quick->planes)
     inflight_bytes += qp->req.win.lists[plane].bytes;
@@ -107,7 +99,7 @@ static uint32_t worth_it(const struct mrc_qp *qp, uint32_t planes, uint64_t now_
   uint32_t worth = 0;
   const uint64_t limit_ns = rounds * quick->answer_ns + qp->noise_ns;
   MRC_EACH_BIT(plane, planes)
-    if (answer_ns(&qp->planes[plane], now_ns) <= limit_ns) worth |= 1u << plane;
+    if (mrc_quick_answer_ns(qp, plane, now_ns) <= limit_ns) worth |= 1u << plane;
   return worth;
 }
 
@@ -148,7 +140,7 @@ static bool waits_for_another(const struct mrc_services *services, const struct 
 /* Quick planes come first. A plane does not make up for data that it could not carry. */
 static int choose_measured(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                            uint32_t bytes) {
-  const uint32_t usable = planes & ~services->ports.blocked;
+  const uint32_t usable = planes & ~services->ports.blocked & ~late_planes(qp, planes, bytes);
   const uint32_t slow =
       (planes & qp->choice.quick.planes) != 0 ? usable & ~qp->choice.quick.planes : 0;
   int best = least_given(qp, usable & ~slow, bytes);

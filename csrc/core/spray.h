@@ -21,13 +21,4 @@ static inline void mrc_spray_give(struct mrc_qp *qp, uint32_t index, uint32_t by
 }
 void mrc_spray_take_back(struct mrc_qp *qp, uint32_t plane, uint32_t bytes);
 
-/* Compares the planes. Call it after new measurements and when work begins. */
-void mrc_spray_compare(const struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
-/* The time after sending at which an answer from the quickest other plane is overdue; MRC_NEVER if
-   no other plane was measured. */
-uint64_t mrc_spray_others_overdue_ns(const struct mrc_services *services, const struct mrc_qp *qp,
-                                     uint32_t plane);
-/* Whether the plane answers much later than the quickest one. */
-bool mrc_spray_is_slow(const struct mrc_qp *qp, uint32_t plane);
-
 #endif

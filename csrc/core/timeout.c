@@ -5,7 +5,7 @@
 #include "burst.h"
 #include "detect.h"
 #include "loss.h"
-#include "spray.h"
+#include "quick.h"
 #include "suspension.h"
 
 #define MAX_REINJECTIONS 3 /* of one packet */
@@ -106,21 +106,39 @@ static uint32_t most_overdue_plane(const struct mrc_qp *qp) {
   return worst;
 }
 
-/* The most overdue plane. But the first probe for its oldest packet goes to the next plane if later
-   packets show that the most overdue plane may be silent: the answer of another plane proves it. */
-static uint32_t first_probed_plane(const struct mrc_qp *qp) {
+/* The other planes that are idle at the end of the data, as a mask: they have delivered their
+   part. */
+static uint32_t idle_planes(const struct mrc_services *services, const struct mrc_qp *qp,
+                            const struct mrc_txslot *oldest) {
+  const struct mrc_txwin *win = &qp->req.win;
+  uint32_t idle = 0;
+  if (!mrc_requester_has_opened_all(&qp->req) || win->n_tosend > 0) return 0;
+  MRC_EACH_BIT(other, mrc_qp_eligible_planes(services, qp) & ~(1u << oldest->plane))
+    if (win->lists[other].oldest == MRC_TX_NONE && qp->planes[other].strikes == 0)
+      idle |= 1u << other;
+  return idle;
+}
+
+/* The plane of a first probe: the most overdue one, so that the answer shows what was lost there.
+   If that plane may be silent, another one: its answer is the proof. */
+static uint32_t first_probed_plane(const struct mrc_services *services, const struct mrc_qp *qp,
+                                   uint64_t now_ns) {
   const uint32_t overdue = most_overdue_plane(qp);
-  const uint16_t oldest = qp->req.win.lists[overdue].oldest;
-  if (oldest == MRC_TX_NONE || !falls_behind(qp, overdue)) return overdue;
-  const bool probed = qp->req.probe.sent_ns > qp->req.win.slots[oldest].sent_ns;
-  return probed ? overdue : overdue + 1;
+  if (qp->req.win.lists[overdue].oldest == MRC_TX_NONE) return overdue;
+  const struct mrc_txslot *oldest = &qp->req.win.slots[qp->req.win.lists[overdue].oldest];
+  const uint32_t idle = idle_planes(services, qp, oldest);
+  if (idle != 0 && now_ns >= mrc_detect_silent_ns(qp, overdue, oldest, now_ns))
+    return (uint32_t)__builtin_ctz(idle);
+  const bool probed = qp->req.probe.sent_ns > oldest->sent_ns;
+  return probed || !falls_behind(qp, overdue) ? overdue : overdue + 1;
 }
 
 bool mrc_timeout_send_probe(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_reliability_probe *probe = &qp->req.probe;
   const uint32_t planes = mrc_qp_eligible_planes(services, qp) & ~services->ports.blocked;
   if (planes == 0) return true;
-  uint32_t plane = probe->outstanding ? probe->plane + 1u : first_probed_plane(qp);
+  uint32_t plane =
+      probe->outstanding ? probe->plane + 1u : first_probed_plane(services, qp, now_ns);
   while ((planes >> plane % MRC_MAX_PORTS & 1) == 0)
     plane++; /* ends: one bit of the mask is set */
   const uint16_t ev = mrc_evset_any(&qp->evset, plane % MRC_MAX_PORTS);
@@ -153,18 +171,28 @@ void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,
   mrc_plane_on_delivered(&qp->planes[probe->plane], probe->sent_ns, now_ns);
   mrc_evset_on_delivered(&qp->evset, probe->ev, probe->sent_ns, qp->planes[probe->plane].rack_ns);
   const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
-  if (rtt_ns != 0) mrc_acks_on_rtt(qp, probe->ev, rtt_ns, ack);
+  if (rtt_ns != 0) {
+    mrc_acks_on_rtt(qp, probe->ev, rtt_ns, ack);
+    mrc_plane_on_answer(&qp->planes[probe->plane], probe->sent_ns, rtt_ns);
+  }
   mrc_requester_on_progress(&qp->req, now_ns);
   mrc_trace(services, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
 }
 
-/* Usually due when no plane is heard. Due earlier when the window of PSNs is closed by a packet
-   whose answer is overdue: then no later packet can be sent to prove it lost. */
-static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
+/* Usually due when no plane is heard. Due earlier when no later packet can be sent to prove a
+   packet lost whose answer is overdue: it has closed the window of PSNs, or other planes have
+   delivered their part of the last data. */
+static uint64_t probe_deadline_ns(const struct mrc_services *services, const struct mrc_qp *qp,
+                                  uint64_t now_ns) {
   const struct mrc_requester *req = &qp->req;
   const uint64_t silent_ns = mrc_max_u64(req->progress_ns, req->probed_ns) + req->probe_wait_ns;
   const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
-  if (oldest == NULL || mrc_requester_has_opened_all(req)) return silent_ns;
+  if (oldest == NULL) return silent_ns;
+  if (mrc_requester_has_opened_all(req)) {
+    const uint64_t proves_ns = mrc_detect_silent_ns(qp, oldest->plane, oldest, now_ns);
+    if (req->probed_ns >= proves_ns || idle_planes(services, qp, oldest) == 0) return silent_ns;
+    return mrc_min_u64(silent_ns, proves_ns);
+  }
   const struct mrc_rtt *rtt = &qp->planes[oldest->plane].rtt;
   if (!mrc_rtt_known(rtt)) return silent_ns;
   const uint64_t spare_ns = mrc_max_u64(rtt->smooth_ns / 4, rtt->var_ns);
@@ -179,8 +207,21 @@ static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
    by then. MRC_NEVER when its plane is not slow. */
 static uint64_t late_ns(const struct mrc_services *services, const struct mrc_qp *qp,
                         const struct mrc_txslot *oldest) {
-  if (!mrc_spray_is_slow(qp, oldest->plane)) return MRC_NEVER;
-  return mrc_spray_others_overdue_ns(services, qp, oldest->plane);
+  if (!mrc_quick_is_slow(qp, oldest->plane)) return MRC_NEVER;
+  return mrc_quick_others_overdue_ns(services, qp, oldest->plane);
+}
+
+/* Whether a limited plane holds up the end of the data: an idle plane would deliver its packets
+   sooner than its queue does. */
+static bool holds_up_end(const struct mrc_services *services, const struct mrc_qp *qp,
+                         const struct mrc_txslot *oldest) {
+  if (!mrc_quick_is_limited(qp, oldest->plane)) return false;
+  uint64_t idle_ns = UINT64_MAX;
+  MRC_EACH_BIT(other, idle_planes(services, qp, oldest) & ~qp->choice.quick.limited)
+    idle_ns = mrc_min_u64(idle_ns, qp->planes[other].rtt.base_ns);
+  if (idle_ns == UINT64_MAX) return false;
+  const uint64_t way_ns = qp->planes[oldest->plane].rtt.base_ns * 3 / 2;
+  return mrc_quick_queue_ns(qp, oldest->plane, 0) > 2 * idle_ns + way_ns + qp->noise_ns;
 }
 
 /* When the blocking packet is sent again on another plane. With more data to send, that is when the
@@ -189,6 +230,7 @@ static uint64_t late_ns(const struct mrc_services *services, const struct mrc_qp
 static uint64_t reinject_deadline_ns(const struct mrc_services *services, const struct mrc_qp *qp) {
   const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
   if (oldest == NULL || oldest->tries > MAX_REINJECTIONS) return MRC_NEVER;
+  if (holds_up_end(services, qp, oldest)) return oldest->sent_ns;
   const uint64_t wait_ns = late_ns(services, qp, oldest);
   if (wait_ns == MRC_NEVER) return MRC_NEVER;
   const bool at_end = mrc_requester_has_opened_all(&qp->req);
@@ -196,16 +238,20 @@ static uint64_t reinject_deadline_ns(const struct mrc_services *services, const 
   return oldest->sent_ns + (mrc_max_u64(wait_ns, way_ns) << (oldest->tries - 1));
 }
 
-/* Sends the oldest burst again on another plane. */
+/* Sends packets of the blocking plane again on another plane: the oldest burst, or at the end of
+   the data all. */
 static void reinject(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_txwin *win = &qp->req.win;
   const struct mrc_txslot oldest = *mrc_txwin_slot(win, win->una_psn);
   struct mrc_plane *plane = &qp->planes[oldest.plane];
+  const bool all = holds_up_end(services, qp, &oldest);
   if (plane->doubted_ns == 0) plane->doubted_ns = now_ns;
   for (uint32_t psn = win->una_psn; mrc_txwin_holds(win, psn); psn = mrc_psn_add(psn, 1)) {
     struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-    if (slot->state != MRC_TX_INFLIGHT || slot->ev != oldest.ev || slot->sent_ns != oldest.sent_ns)
-      return;
+    const bool ours = slot->state == MRC_TX_INFLIGHT && slot->plane == oldest.plane;
+    if (all && !ours) continue;
+    if (!all && (!ours || slot->ev != oldest.ev || slot->sent_ns != oldest.sent_ns)) return;
+    mrc_delivery_on_late(&plane->delivery, slot->bytes, now_ns);
     slot->reinjected = true;
     mrc_txwin_on_lost(win, psn);
     mrc_evset_on_missed(&qp->evset, slot->ev);
@@ -241,7 +287,7 @@ void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, u
   reinject_if_due(services, qp, now_ns);
   if (now_ns >= timeout_deadline_ns(qp)) {
     on_timeout(services, qp, now_ns);
-  } else if (now_ns >= probe_deadline_ns(qp)) {
+  } else if (now_ns >= probe_deadline_ns(services, qp, now_ns)) {
     req->probe.wanted = true;
     req->probed_ns = now_ns;
     /* The wait covers the time of an answer, because a new probe replaces the last one. */
@@ -256,6 +302,7 @@ uint64_t mrc_timeout_deadline(const struct mrc_services *services, const struct 
                               uint64_t now_ns) {
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(&qp->req)) return MRC_NEVER;
   if (mrc_detect_is_due(qp, now_ns)) return 0;
-  const uint64_t next_ns = mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));
+  const uint64_t next_ns =
+      mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(services, qp, now_ns));
   return mrc_min_u64(next_ns, reinject_deadline_ns(services, qp));
 }

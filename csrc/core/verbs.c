@@ -6,8 +6,8 @@
 
 #include "health.h"
 #include "parts.h"
+#include "quick.h"
 #include "responder_rx.h"
-#include "spray.h"
 #include "suspension.h"
 #include "timeout.h"
 #include "windows.h"
@@ -271,7 +271,7 @@ static int post(struct mrc_services *services, struct mrc_qp *qp, const struct m
   if (!mrc_requester_is_busy(&qp->req)) {
     req->progress_ns = now_ns;
     req->probed_ns = now_ns;
-    mrc_spray_compare(services, qp, now_ns);
+    mrc_quick_compare(services, qp, now_ns);
   }
   mrc_requester_push(services, req, n);
   mrc_qp_touch(services, qp);

@@ -38,9 +38,11 @@ void mrc_windows_on_ack(struct mrc_services *services, struct mrc_qp *qp, struct
   uint64_t all_bytes = 0, others_bytes = 0;
   ack->bytes = 0;
   MRC_EACH_BIT(index, req->acked_planes) {
-    const uint64_t bytes = qp->planes[index].newly_acked_bytes;
-    qp->planes[index].newly_acked_bytes = 0;
-    qp->planes[index].share_acked_bytes += bytes;
+    struct mrc_plane *plane = &qp->planes[index];
+    const uint64_t bytes = plane->newly_acked_bytes;
+    plane->newly_acked_bytes = 0;
+    mrc_delivery_on_ack(&plane->delivery, bytes, plane->rack_ns, &plane->rtt, now_ns);
+    plane->share_acked_bytes += bytes;
     all_bytes += bytes;
     if (index == ack->plane) {
       ack->bytes = bytes;

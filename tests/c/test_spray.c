@@ -9,22 +9,6 @@ static struct mrc_qp *inside(const struct mrc_pair *p, int end) {
   return mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
 }
 
-/* Only planes with a measured round trip predict when an answer arrives. */
-static void test_others_overdue__planes_that_were_measured(void) {
-  struct mrc_pair *p = open_pair(.planes = 2);
-  const int end = open_qp(p, .memory_bytes = 64 * MTU);
-  struct mrc_services *services = &p->hosts[0].engine->services;
-  struct mrc_qp *qp = inside(p, end);
-  for (uint32_t plane = 0; plane < 2; plane++)
-    qp->planes[plane].rtt = (struct mrc_rtt){0};
-  CHECK_EQ(mrc_spray_others_overdue_ns(services, qp, 0), MRC_NEVER);
-  CHECK_EQ(mrc_pair_write(p, end, 64 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS));
-  const uint64_t overdue_ns = mrc_spray_others_overdue_ns(services, qp, 0);
-  CHECK(overdue_ns > 2 * PATH_DELAY && overdue_ns < 10 * MS);
-  mrc_pair_destroy(p);
-}
-
 /* Only eligible planes share equally, and a plane with a full socket is not one: it starts level
    when it comes back. */
 static void test_level__only_of_planes_that_may_be_chosen(void) {
@@ -63,5 +47,4 @@ static void test_window_left__the_smaller_of_both(void) {
 }
 
 CHECK_MAIN(RUN(test_window_left__the_smaller_of_both),
-           RUN(test_others_overdue__planes_that_were_measured),
            RUN(test_level__only_of_planes_that_may_be_chosen))
