@@ -48,10 +48,9 @@ class ProgramEnd(End):
             self.on_hangup()
 
     def _on_gone(self, error: PeerGoneError | None) -> None:
-        first = not self.peer_gone.is_set()
+        if not self.peer_gone.is_set():
+            self.on_peer_gone()  # before its messages fail: the program knows the reason by then
         super()._on_gone(error)
-        if first:
-            self.on_peer_gone()
 
     async def _until_idle(self) -> None:
         """Work requests are the program's own: its engine knows them."""

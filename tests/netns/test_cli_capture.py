@@ -117,12 +117,12 @@ def test_capture__has_the_packets_of_a_burst(bed: Testbed, where: str, interface
 
 @splits_bursts
 def test_capture__in_a_switch_writes_each_packet_twice(bed: Testbed) -> None:
-    capturing = Capturing(bed, "t1:1.0", "-", "--count", "10")
-    assert capturing.where == ["t1-1-0:t0-0", "t1-1-0:t0-1"]
-    sent = send_burst(bed)
-    with capturing.process as process:
-        assert process.stdout is not None
-        captured = process.stdout.read()
+    with Capturing(bed, "t1:1.0", "-") as capturing:
+        assert capturing.where == ["t1-1-0:t0-0", "t1-1-0:t0-1"]
+        sent, captured = send_burst(bed), b""
+        assert capturing.process.stdout is not None
+        while any(captured.count(each) < 2 for each in sent):
+            captured += os.read(capturing.process.stdout.fileno(), 1 << 16)
     assert [captured.count(each) for each in sent] == [2] * 5
 
 
