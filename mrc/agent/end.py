@@ -25,12 +25,20 @@ class ProgramEnd(End):
     def __init__(self, wanted: Wanted, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.wanted = wanted
+        self._tell: Callable[[], None] | None = None
         self._joined = asyncio.Event()  # the two agents are connected
         if not isinstance(self.channel, LostChannel):
             self._joined.set()
 
-    on_peer_gone: Callable[[], None]
-    """called when the peer has closed the QP, or its program has ended"""
+    def on_peer_gone(self, tell: Callable[[], None]) -> None:
+        """`tell` is called when the peer has closed the QP, or its program has ended.
+
+        That may have been before the program here was told that the QP is ready.
+        """
+        self._tell = tell
+        if self.peer_gone.is_set():
+            tell()
+
     on_hangup: Callable[[], None]
     """called when the connection to the peer's agent is lost"""
 
@@ -48,8 +56,8 @@ class ProgramEnd(End):
             self.on_hangup()
 
     def _on_gone(self, error: PeerGoneError | None) -> None:
-        if not self.peer_gone.is_set():
-            self.on_peer_gone()  # before its messages fail: the program knows the reason by then
+        if not self.peer_gone.is_set() and self._tell is not None:
+            self._tell()  # before its messages fail: the program knows the reason by then
         super()._on_gone(error)
 
     async def _until_idle(self) -> None:

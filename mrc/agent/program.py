@@ -406,10 +406,13 @@ class Program(Context):
             end.channel.called, end.channel.remote, end.path_mtu, end.window, end.evs, end.peer
         )
         self._engine.send(AgentKind.READY, body=ready + note)
+        self._watch_peer(end)
+
+    def _watch_peer(self, end: ProgramEnd) -> None:
+        end.on_peer_gone(lambda: self._engine.send(AgentKind.GONE, end.queue.qpn))
 
     def _keep(self, end: ProgramEnd) -> None:
         qpn = end.queue.qpn
-        end.on_peer_gone = lambda: self._engine.send(AgentKind.GONE, qpn)
         end.on_hangup = lambda: self._look_for(end)
         self._ends[qpn] = end
         self._adopt(end)
@@ -438,6 +441,7 @@ class Program(Context):
             return
         self._wanted[wanted.qpn] = wanted
         self._keep(end)
+        self._watch_peer(end)
         end.start(note.path_mtu, note.window)  # finds that its channel is lost
 
     def _look_for(self, end: ProgramEnd) -> None:

@@ -224,6 +224,24 @@ def started(bed: Testbed, *command: str, where: str = "h0") -> subprocess.Popen[
     return process
 
 
+def until_running(commands: set[str]) -> None:
+    """A program has its own name only after its `exec`."""
+    deadline = time.monotonic() + limit(10)
+    while True:
+        lines = [line_of(each) for each in Path("/proc").iterdir() if each.name.isdigit()]
+        if commands <= set(lines):
+            return
+        assert time.monotonic() < deadline, commands - set(lines)
+        time.sleep(0.01)
+
+
+def line_of(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return ""  # it has ended meanwhile
+
+
 def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One ends by SIGTERM, one ignores it, and one was left behind by its parent."""
     monkeypatch.setattr(programs, "_GRACE_SECONDS", 0.2)
@@ -233,6 +251,7 @@ def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.M
     stubborn = started(bed, "sh", "-c", "trap '' TERM; echo; sleep 61; sleep 61")
     orphan = started(bed, "sh", "-c", "sleep 62 & echo $!")
     orphan.wait(limit(10))
+    until_running({"sleep 60", "sleep 61", "sleep 62"})
     try:
         found = bed.down()
         assert (found.removed, found.left) == (True, ())

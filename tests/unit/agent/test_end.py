@@ -9,15 +9,28 @@ from unittest.mock import Mock
 from mrc.agent.end import GONE, ProgramEnd
 
 
-async def test_gone__the_program_hears_why_before_its_messages_fail() -> None:
-    said = Mock()
+def made(messages: Mock) -> ProgramEnd:
     end = ProgramEnd.__new__(ProgramEnd)
     end.peer_gone, end.channel, end.peer = asyncio.Event(), Mock(), Mock()
-    end.dispatcher, end.immediates, end.messages = Mock(), Mock(), said.messages
-    end.on_peer_gone = said.on_peer_gone
+    end.dispatcher, end.immediates, end.messages, end._tell = Mock(), Mock(), messages, None
+    return end
+
+
+async def test_gone__the_program_hears_why_before_its_messages_fail() -> None:
+    said = Mock()
+    end = made(said.messages)
+    end.on_peer_gone(said.tell)
     for _ in range(2):
         await end._on_message(GONE)
     calls = [name for name, _, _ in said.mock_calls]
-    assert calls[0] == "on_peer_gone"
-    assert calls.count("on_peer_gone") == 1
+    assert calls[0] == "tell"
+    assert calls.count("tell") == 1
     assert "messages.fail" in calls
+
+
+async def test_gone__before_the_program_was_told_that_the_qp_is_ready() -> None:
+    said = Mock()
+    end = made(said.messages)
+    await end._on_message(GONE)
+    end.on_peer_gone(said.tell)
+    assert [name for name, _, _ in said.mock_calls].count("tell") == 1
