@@ -8,8 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from mrc.agent.note import note_of
 from mrc.agent.wanted import Wanted
 from mrc.aio.end import End
+from mrc.binding.steering import struct_bytes
 from mrc.enums import QpState
 from mrc.errors import MrcError, PeerGoneError
 from mrc.exchange.oob import Channel
@@ -41,6 +43,20 @@ class ProgramEnd(End):
 
     on_hangup: Callable[[], None]
     """called when the connection to the peer's agent is lost"""
+
+    def ready(self) -> bytes:
+        """What the program is told when both ends are in RTS: a struct mrc_agent_ready, a note."""
+        fields = {
+            "qpn": self.queue.qpn,
+            "path_mtu": self.path_mtu,
+            "mpr": self.window,
+            "max_wimm": min(self.queue.max_wimm, self.peer.attributes.max_wimm),
+        }
+        channel = self.channel
+        note = note_of(
+            channel.called, channel.remote, self.path_mtu, self.window, self.evs, self.peer
+        )
+        return struct_bytes("mrc_agent_ready", fields) + note
 
     async def _on_message(self, kind: str) -> None:
         if kind == GONE:

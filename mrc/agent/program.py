@@ -21,7 +21,7 @@ from mrc.agent.doorbell import Doorbell
 from mrc.agent.end import LostChannel, ProgramEnd
 from mrc.agent.host import Host
 from mrc.agent.knock import knock_of
-from mrc.agent.note import note_of, read_note
+from mrc.agent.note import read_note
 from mrc.agent.reach import resume
 from mrc.agent.wanted import Wanted, wanted_of
 from mrc.aio.connecting import connect
@@ -393,19 +393,7 @@ class Program(Context):
             self._spawn(end.close(orderly=True))
             return
         self._keep(end)
-        ready = struct_bytes(
-            "mrc_agent_ready",
-            {
-                "qpn": qpn,
-                "path_mtu": end.path_mtu,
-                "mpr": end.window,
-                "max_wimm": min(end.queue.max_wimm, end.peer.attributes.max_wimm),
-            },
-        )
-        note = note_of(
-            end.channel.called, end.channel.remote, end.path_mtu, end.window, end.evs, end.peer
-        )
-        self._engine.send(AgentKind.READY, body=ready + note)
+        self._engine.send(AgentKind.READY, body=end.ready())
         self._watch_peer(end)
 
     def _watch_peer(self, end: ProgramEnd) -> None:
