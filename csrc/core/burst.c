@@ -69,11 +69,11 @@ static uint32_t begin_icrc(struct mrc_burst *burst, uint32_t bytes) {
 /* Room for a packet behind those of its burst; NULL where the burst is not staged. */
 static uint8_t *stage(struct mrc_arena *arena, struct mrc_burst *burst, uint32_t total,
                       bool encrypts) {
-  uint8_t *room = arena->staged + arena->staged_bytes;
   if (burst->n_packets == 1 && (encrypts || total <= arena->staged_packet_bytes))
-    burst->staged = room;
+    burst->staged = arena->staged + arena->staged_bytes;
   if (burst->staged == NULL) return NULL;
   mrc_assert(arena->staged_bytes + total <= (size_t)MRC_MAX_BURSTS * arena->max_burst_bytes);
+  uint8_t *room = arena->staged + arena->staged_bytes;
   arena->staged_bytes += total;
   if (encrypts) arena->encrypted_bytes += total;
   return room;
