@@ -33,8 +33,8 @@ static uint64_t mean_ns(uint64_t old_ns, uint64_t new_ns, uint32_t weight) {
   return old_ns == 0 ? new_ns : ((8 - weight) * old_ns + weight * new_ns) / 8;
 }
 
-/* The flight, or a part of it, is over. A slower plane counts at once, a
-   faster one bit by bit: a token bucket looks fast for a while. */
+/* The flight, or a part of it, is over. A slower rate counts at once, a faster one bit by bit: a
+   token bucket looks fast for a while. */
 static void end_flight(struct mrc_delivery *delivery) {
   const uint64_t least_ns = at_least_ns(delivery, MIN_BYTES), most_ns = at_most_ns(delivery);
   const bool sure = delivery->bytes + delivery->late_bytes >= SURE_BYTES;

@@ -27,11 +27,10 @@ struct mrc_delivery {
   uint64_t short_ns;     /* what they took */
   bool busy;             /* a queue grew on the plane for most of it */
   bool is_part;          /* the flight began earlier */
-  uint64_t
-      measured_ns;   /* end of the newest flight that was long enough, or when it was forgotten */
-  uint64_t takes_ns; /* for MRC_DELIVERY_BYTES; 0: unknown */
-  uint64_t lost_ns;  /* send time of the newest burst that was lost */
-  uint32_t losses;   /* the part of bursts that was lost, a moving average in 1/65536 */
+  uint64_t measured_ns;  /* when a flight was long enough to measure it, or it was forgotten */
+  uint64_t takes_ns;     /* for MRC_DELIVERY_BYTES; 0: unknown */
+  uint64_t lost_ns;      /* send time of the newest burst that was lost */
+  uint32_t losses;       /* the part of bursts that was lost, a moving average in 1/65536 */
 };
 
 /* The time for MRC_DELIVERY_BYTES as known now; 0: unknown. */

@@ -107,8 +107,7 @@ static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t p
   return NULL;
 }
 
-/* How much later a packet of another plane must have been sent to show that this plane is silent.
- */
+/* How much later another plane must have sent a packet that arrived, to prove this plane silent. */
 static uint64_t silence_ns(const struct mrc_qp *qp, const struct mrc_plane *plane,
                            uint64_t now_ns) {
   const bool known = mrc_rtt_known(&plane->rtt);
@@ -121,9 +120,9 @@ static uint64_t silence_ns(const struct mrc_qp *qp, const struct mrc_plane *plan
   return patience_ns;
 }
 
-uint64_t mrc_detect_silent_ns(const struct mrc_qp *qp, uint32_t index,
-                              const struct mrc_txslot *oldest, uint64_t now_ns) {
-  const struct mrc_plane *plane = &qp->planes[index];
+uint64_t mrc_detect_silent_ns(const struct mrc_qp *qp, const struct mrc_txslot *oldest,
+                              uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[oldest->plane];
   const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
   return mrc_max_u64(since_ns, plane->heard_ns) + silence_ns(qp, plane, now_ns) + 1;
 }

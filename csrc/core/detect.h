@@ -15,10 +15,10 @@ void mrc_detect_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t
                       uint64_t bitmap, uint64_t now_ns);
 /* Loss by time and by silence on every plane. Call it only after all input has been processed. */
 void mrc_detect_planes(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
-/* A packet that leaves on another plane from then on, and arrives, shows that this plane is silent
-   if it has not delivered `oldest` by then. */
-uint64_t mrc_detect_silent_ns(const struct mrc_qp *qp, uint32_t plane,
-                              const struct mrc_txslot *oldest, uint64_t now_ns);
+/* When a plane counts as silent that has not delivered `oldest`, its oldest packet in flight: a
+   packet that leaves on another plane from then on, and arrives, proves it. */
+uint64_t mrc_detect_silent_ns(const struct mrc_qp *qp, const struct mrc_txslot *oldest,
+                              uint64_t now_ns);
 /* Whether mrc_detect_planes would find a lost or late packet. */
 bool mrc_detect_is_due(const struct mrc_qp *qp, uint64_t now_ns);
 

@@ -101,8 +101,7 @@ static inline void mrc_plane_resume(struct mrc_plane *plane) {
   plane->doubted_ns = 0; /* answered probes have settled it */
   plane->probation.next_ns = MRC_NEVER;
 }
-/* The packet that was sent at `sent_ns` was answered after `answer_ns`, without the reverse queue.
- */
+/* The answer to a packet of `sent_ns` took `answer_ns`, without the reverse queue. */
 static inline void mrc_plane_on_answer(struct mrc_plane *plane, uint64_t sent_ns,
                                        uint64_t answer_ns) {
   mrc_rtt_smooth(&plane->answer_ns, answer_ns);

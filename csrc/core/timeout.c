@@ -127,7 +127,7 @@ static uint32_t first_probed_plane(const struct mrc_services *services, const st
   if (qp->req.win.lists[overdue].oldest == MRC_TX_NONE) return overdue;
   const struct mrc_txslot *oldest = &qp->req.win.slots[qp->req.win.lists[overdue].oldest];
   const uint32_t idle = idle_planes(services, qp, oldest);
-  if (idle != 0 && now_ns >= mrc_detect_silent_ns(qp, overdue, oldest, now_ns))
+  if (idle != 0 && now_ns >= mrc_detect_silent_ns(qp, oldest, now_ns))
     return (uint32_t)__builtin_ctz(idle);
   const bool probed = qp->req.probe.sent_ns > oldest->sent_ns;
   return probed || !falls_behind(qp, overdue) ? overdue : overdue + 1;
@@ -189,7 +189,7 @@ static uint64_t probe_deadline_ns(const struct mrc_services *services, const str
   const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
   if (oldest == NULL) return silent_ns;
   if (mrc_requester_has_opened_all(req)) {
-    const uint64_t proves_ns = mrc_detect_silent_ns(qp, oldest->plane, oldest, now_ns);
+    const uint64_t proves_ns = mrc_detect_silent_ns(qp, oldest, now_ns);
     if (req->probed_ns >= proves_ns || idle_planes(services, qp, oldest) == 0) return silent_ns;
     return mrc_min_u64(silent_ns, proves_ns);
   }

@@ -73,7 +73,7 @@ class ProgramEnd(End):
 
     def _on_gone(self, error: PeerGoneError | None) -> None:
         if not self.peer_gone.is_set() and self._tell is not None:
-            self._tell()  # before its messages fail: the program knows the reason by then
+            self._tell()  # before its messages fail, so that their errors name the reason
         super()._on_gone(error)
 
     async def _until_idle(self) -> None:

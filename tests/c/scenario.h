@@ -39,6 +39,19 @@
       pair, &(struct mrc_pair_qp_config){ \
                 .path_mtu = MTU, .timeout = 14, .retry_linear = 3, .retry_exp = 4, __VA_ARGS__})
 
+/* The QP of this end inside its engine. */
+__attribute__((unused)) static struct mrc_qp *inside(const struct mrc_pair *pair, int end) {
+  const struct mrc_pair_end *e = pair->ends[end];
+  return mrc_engine_qp(pair->hosts[e->host].engine, e->qpn);
+}
+
+/* Four planes of 500 Mbit/s, with a round trip of 0.4 ms. */
+__attribute__((unused)) static struct mrc_pair *open_four_planes(void) {
+  return open_pair(.planes = 4, .paths = 2, .path.delay_ns = 200 * US,
+                   .port_out.rate_bps = 500000000, .port_out.queue_bytes = 4000000,
+                   .driver.wake_ns = 20 * US);
+}
+
 /* Marks all paths of the QP as if they had answered the connect probes, so that the QP sends its
    whole window at once. */
 __attribute__((unused)) static void prove_paths(struct mrc_engine *engine, uint32_t qpn) {

@@ -7,11 +7,6 @@
 
 static const uint8_t forged[4] = {0x11, 0x22, 0x33, 0x44};
 
-static struct mrc_qp *inside(struct mrc_pair *p, int end) {
-  const struct mrc_pair_end *e = p->ends[end];
-  return mrc_engine_qp(p->hosts[e->host].engine, e->qpn);
-}
-
 /* The victim is host 1's requester: it has `packets` in flight, and they will not arrive. */
 static struct mrc_pair *open_victim(uint32_t packets, int *end, int *victim) {
   struct mrc_pair *p = open_pair(.planes = 2);

@@ -135,7 +135,7 @@ static void test_loss__waits_for_the_guards(void) {
     int end = open_qp(p, .memory_bytes = 1000 * MTU, .sq_depth = 1000, .spray = 1);
     CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
     CHECK(mrc_pair_finish(p, 5 * MS));
-    struct mrc_plane *plane = &mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn)->planes[0];
+    struct mrc_plane *plane = &inside(p, end)->planes[0];
     plane->reorder = (struct mrc_guard){.ns = rows[i].reorder_ns, .since_ns = p->now_ns};
     plane->spread = (struct mrc_guard){.ns = rows[i].spread_ns, .since_ns = p->now_ns};
     if (by_time)
@@ -263,7 +263,7 @@ static void test_loss__by_a_timeout_that_proves_wrong(void) {
   CHECK(mrc_pair_info(p, end).spurious_packets > 0);
   CHECK(mrc_pair_info(p, end).cwnd_bytes >= cwnd_bytes);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 0);
-  const struct mrc_qp *qp = mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
+  const struct mrc_qp *qp = inside(p, end);
   for (int i = 0; i < 2; i++) {
     CHECK_EQ(qp->planes[i].reorder.ns, 0);
     CHECK_EQ(qp->planes[i].spread.ns, 0);
@@ -388,7 +388,7 @@ static void test_ecn__skips_the_marked_ev(void) {
 static void test_probe__goes_where_a_packet_is_most_overdue(void) {
   struct mrc_pair *p = open_pair(.planes = 3);
   const int end = open_qp(p, .memory_bytes = 3 * MTU);
-  const struct mrc_qp *qp = mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
+  const struct mrc_qp *qp = inside(p, end);
   for (int plane = 1; plane <= 3; plane++)
     mrc_pair_silence(p, plane, true);
   for (int i = 0; i < 3; i++) {
@@ -409,7 +409,7 @@ static void test_probe__goes_where_a_packet_is_most_overdue(void) {
 static void test_probe__leaves_a_plane_that_may_be_silent(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .path.delay_ns = 5 * MS);
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 17, .spray = 1);
-  const struct mrc_qp *qp = mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
+  const struct mrc_qp *qp = inside(p, end);
   CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
   CHECK(mrc_pair_finish(p, SECOND));
   mrc_pair_silence(p, 2, true);
@@ -435,7 +435,7 @@ static void test_probe__leaves_a_plane_that_may_be_silent(void) {
 static void test_probe__returns_to_the_most_overdue_plane(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 3 * MTU, .spray = 1);
-  const struct mrc_qp *qp = mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
+  const struct mrc_qp *qp = inside(p, end);
   mrc_pair_silence(p, 2, true);
   for (int i = 0; i < 3; i++) { /* on planes 1, 2 and 1 */
     CHECK_EQ(mrc_pair_write(p, end, MTU), 0);

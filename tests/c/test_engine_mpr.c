@@ -10,10 +10,6 @@
 
 static const uint8_t nothing[4];
 
-static const struct mrc_qp *inside(const struct mrc_pair *p, int end) {
-  return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
-}
-
 static int set_mpr(struct mrc_pair *p, int end, uint32_t mpr) {
   const struct mrc_pair_end *e = p->ends[end];
   const int error = mrc_qp_set_mpr(p->hosts[e->host].engine, e->qpn, mpr, p->now_ns);

@@ -12,10 +12,6 @@
 
 #define RATE 500000000
 
-static const struct mrc_qp *inside(const struct mrc_pair *p, int end) {
-  return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
-}
-
 /* The number of answers that this host needs before it is certain of the peer's view. */
 static int answers_wanted(const struct mrc_pair *p, int end) {
   const mrc_engine *engine = p->hosts[p->ends[end]->host].engine;

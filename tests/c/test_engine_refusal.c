@@ -9,10 +9,6 @@ enum { RETRIES = 7 }; /* 3 + 4, as in scenario.h */
 
 static const uint8_t nothing[4];
 
-static const struct mrc_qp *inside(const struct mrc_pair *p, int end) {
-  return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
-}
-
 /* Host 1 writes and receives only forged packets. Returns host 0's end. */
 static int open_silent(struct mrc_pair *p, uint8_t retry_exp) {
   const int end = open_qp(p, .memory_bytes = 64 * MTU, .retry_exp = retry_exp);

@@ -7,10 +7,6 @@
 
 #define RATE 500000000
 
-static const struct mrc_qp *inside(const struct mrc_pair *p, int end) {
-  return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
-}
-
 static uint64_t probes(const struct mrc_pair *p, int host) {
   return counter(p, host, MRC_COUNTER_TX_EV_PROBES);
 }

@@ -10,10 +10,6 @@
 
 static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44};
 
-static struct mrc_qp *inside(struct mrc_pair *p, int end) {
-  return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
-}
-
 /* ---- a QP without a peer ---- */
 
 static const struct mrc_qp_attr attr_of_4 = {.qpn = 0x100,

@@ -9,10 +9,6 @@ enum { APART = 1 << 20 }; /* first PSNs of two QPs, random, so almost always far
 
 static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44};
 
-static struct mrc_qp *inside(struct mrc_pair *p, int end) {
-  return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
-}
-
 /* Host 1 has two packets in flight and a reliability probe outstanding; it receives only forged
    packets from host 0. */
 static int open_waiting(struct mrc_pair *p) {

@@ -10,17 +10,8 @@
 #define MESSAGE (1u << 18)
 #define BAD 2 /* the port of the plane with the fault */
 
-static struct mrc_qp *inside(const struct mrc_pair *p, int end) {
-  return mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
-}
-
-/* Four planes of 500 Mbit/s with a round trip of 0.4 ms. */
-static struct mrc_pair *open_planes(int *end, uint32_t memory_bytes) {
-  struct mrc_pair *p =
-      open_pair(.planes = 4, .paths = 2, .path.delay_ns = 200 * US, .port_out.rate_bps = RATE_BPS,
-                .port_out.queue_bytes = 4000000, .driver.wake_ns = 20 * US);
-  *end = open_qp(p, .memory_bytes = memory_bytes, .mpr = 4096, .sq_depth = 16, .timeout = 17);
-  return p;
+static int open_end(struct mrc_pair *p, uint32_t memory_bytes) {
+  return open_qp(p, .memory_bytes = memory_bytes, .mpr = 4096, .sq_depth = 16, .timeout = 17);
 }
 
 /* Messages of 256 KiB, each posted 2 ms after the last one was done. Returns the time that most of
@@ -68,8 +59,8 @@ static void test_others_overdue__planes_that_were_measured(void) {
 }
 
 static void test_limited__no_plane_of_equal_ones(void) {
-  int end;
-  struct mrc_pair *p = open_planes(&end, 64u << 20);
+  struct mrc_pair *p = open_four_planes();
+  const int end = open_end(p, 64u << 20);
   for (int i = 0; i < 10; i++) {
     message_ns(p, end, 10);
     CHECK_EQ(inside(p, end)->choice.quick.limited, 0);
@@ -79,8 +70,8 @@ static void test_limited__no_plane_of_equal_ones(void) {
 
 /* Short messages nearly do without a plane that has a tenth of its rate. */
 static void test_limited__messages_do_without_a_slow_plane(void) {
-  int end;
-  struct mrc_pair *p = open_planes(&end, 64u << 20);
+  struct mrc_pair *p = open_four_planes();
+  const int end = open_end(p, 64u << 20);
   const uint64_t before_ns = message_ns(p, end, 50);
   set_rate(p, RATE_BPS / 10);
   message_ns(p, end, 50); /* while it is found out */
@@ -92,8 +83,8 @@ static void test_limited__messages_do_without_a_slow_plane(void) {
 
 /* The same for a plane that loses a fifth of its packets. */
 static void test_limited__messages_do_without_a_lossy_plane(void) {
-  int end;
-  struct mrc_pair *p = open_planes(&end, 64u << 20);
+  struct mrc_pair *p = open_four_planes();
+  const int end = open_end(p, 64u << 20);
   const uint64_t before_ns = message_ns(p, end, 50);
   for (int path = 0; path < 2; path++)
     mrc_pair_path(p, 0, 1, BAD, path)->config.loss_ppm = 200000;
@@ -104,8 +95,8 @@ static void test_limited__messages_do_without_a_lossy_plane(void) {
 }
 
 static void test_limited__a_plane_that_has_recovered_is_used_again(void) {
-  int end;
-  struct mrc_pair *p = open_planes(&end, 320u << 20);
+  struct mrc_pair *p = open_four_planes();
+  const int end = open_end(p, 320u << 20);
   set_rate(p, RATE_BPS / 10);
   message_ns(p, end, 100);
   CHECK(mrc_quick_is_limited(inside(p, end), BAD - 1));
@@ -122,8 +113,8 @@ static void test_limited__a_plane_that_has_recovered_is_used_again(void) {
 
 /* A longer path is no lower rate: while messages are long enough, it is used. */
 static void test_limited__not_a_longer_path(void) {
-  int end;
-  struct mrc_pair *p = open_planes(&end, 320u << 20);
+  struct mrc_pair *p = open_four_planes();
+  const int end = open_end(p, 320u << 20);
   for (int path = 0; path < 2; path++)
     mrc_pair_path(p, 0, 1, BAD, path)->config.delay_ns = 7 * MS;
   for (int i = 0; i < 20; i++) {

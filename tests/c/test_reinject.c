@@ -39,7 +39,7 @@ static void test_reinject__blames_nobody(void) {
   CHECK_EQ(retransmitted(p, end), reinjected);
   CHECK_EQ(mrc_pair_info(p, end).planes[1].lost_packets, 0);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_GOOD);
-  const struct mrc_plane *slow = &mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn)->planes[1];
+  const struct mrc_plane *slow = &inside(p, end)->planes[1];
   CHECK_EQ(slow->reorder.ns, 0);
   CHECK_EQ(slow->spread.ns, 0);
   mrc_pair_destroy(p);

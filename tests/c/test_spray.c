@@ -5,10 +5,6 @@
 #include "pair/connect.h"
 #include "scenario.h"
 
-static struct mrc_qp *inside(const struct mrc_pair *p, int end) {
-  return mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
-}
-
 /* Only eligible planes share equally, and a plane with a full socket is not one: it starts level
    when it comes back. */
 static void test_level__only_of_planes_that_may_be_chosen(void) {

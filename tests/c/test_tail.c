@@ -8,15 +8,6 @@
 
 #define MESSAGE (1u << 18)
 
-/* Four planes of 500 Mbit/s with a round trip of 0.4 ms. */
-static struct mrc_pair *open_planes(int *end) {
-  struct mrc_pair *p =
-      open_pair(.planes = 4, .paths = 2, .path.delay_ns = 200 * US, .port_out.rate_bps = 500000000,
-                .port_out.queue_bytes = 4000000, .driver.wake_ns = 20 * US);
-  *end = open_qp(p, .memory_bytes = 8u << 20, .mpr = 4096, .sq_depth = 16);
-  return p;
-}
-
 /* One message, or one in each direction. Returns how long it took. */
 static uint64_t exchange_ns(struct mrc_pair *p, int end, bool both, uint64_t silent_after_ns,
                             uint32_t silent_ports) {
@@ -35,8 +26,8 @@ static uint64_t exchange_ns(struct mrc_pair *p, int end, bool both, uint64_t sil
 static void check_all_moments(bool both, uint32_t silent_ports, uint64_t limit_ns) {
   for (int moment = 0; moment < 18; moment++) {
     CHECK_ROW(moment);
-    int end;
-    struct mrc_pair *p = open_planes(&end);
+    struct mrc_pair *p = open_four_planes();
+    const int end = open_qp(p, .memory_bytes = 8u << 20, .mpr = 4096, .sq_depth = 16);
     for (int i = 0; i < 5; i++) {
       exchange_ns(p, end, both, 0, 0);
       run_for(p, 2 * MS);

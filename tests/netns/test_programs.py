@@ -21,7 +21,7 @@ from netns.processes import Hosts
 from slowness import limit
 
 from mrc.linux import netns
-from mrc.testbed import programs, state
+from mrc.testbed import build, programs, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
@@ -224,22 +224,13 @@ def started(bed: Testbed, *command: str, where: str = "h0") -> subprocess.Popen[
     return process
 
 
-def until_running(commands: set[str]) -> None:
+def until_running(bed: Testbed, commands: set[str]) -> None:
     """A program has its own name only after its `exec`."""
     deadline = time.monotonic() + limit(10)
-    while True:
-        lines = [line_of(each) for each in Path("/proc").iterdir() if each.name.isdigit()]
-        if commands <= set(lines):
-            return
-        assert time.monotonic() < deadline, commands - set(lines)
+    nodes, folder = build.namespaces(bed.name), state.folder(bed.name)
+    while not commands <= {each.command for each in programs.find(nodes, folder)}:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def line_of(process: Path) -> str:
-    try:
-        return (process / "cmdline").read_text().replace("\0", " ").strip()
-    except OSError:
-        return ""  # it has ended meanwhile
 
 
 def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +242,7 @@ def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.M
     stubborn = started(bed, "sh", "-c", "trap '' TERM; echo; sleep 61; sleep 61")
     orphan = started(bed, "sh", "-c", "sleep 62 & echo $!")
     orphan.wait(limit(10))
-    until_running({"sleep 60", "sleep 61", "sleep 62"})
+    until_running(bed, {"sleep 60", "sleep 61", "sleep 62"})
     try:
         found = bed.down()
         assert (found.removed, found.left) == (True, ())
