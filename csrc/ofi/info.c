@@ -18,13 +18,12 @@
 #define CAPS (TX_CAPS | RX_CAPS | DOMAIN_CAPS | FI_REMOTE_CQ_DATA)
 #define OP_FLAGS (FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE)
 
-enum {
-  ADDRESS_FORMAT = 0x4d5243,
-  PROTOCOL = 0x4d5243,
-  PROTOCOL_VERSION = 1,
-  VERSION = 1,
-  CQ_DATA_BYTES = 4
-};
+/* Marks a value that only one provider defines. libfabric 2 has no name for this bit. */
+#define OF_SPECIFIC (1u << 31)
+#define ADDRESS_FORMAT (OF_SPECIFIC | 0x4d5243)
+#define PROTOCOL (OF_SPECIFIC | 0x4d5243)
+
+enum { PROTOCOL_VERSION = 1, VERSION = 1, CQ_DATA_BYTES = 4 };
 
 /* A later libfabric has longer structs and frees them as its own: zeros follow ours. */
 enum { LATER_BYTES = 256 };
@@ -57,9 +56,7 @@ static bool fits_transfer(const struct fi_info *hints) {
 static bool fits(const struct fi_info *hints) {
   if (!hints) return true;
   if (hints->caps & ~CAPS || !(hints->mode & FI_CONTEXT)) return false;
-  if (hints->addr_format != FI_FORMAT_UNSPEC &&
-      hints->addr_format != (FI_PROV_SPECIFIC | ADDRESS_FORMAT))
-    return false;
+  if (hints->addr_format != FI_FORMAT_UNSPEC && hints->addr_format != ADDRESS_FORMAT) return false;
   if (hints->dest_addr || hints->src_addr) return false;
   const struct fi_fabric_attr *fabric = hints->fabric_attr;
   if (fabric && fabric->name && strcmp(fabric->name, FABRIC) != 0) return false;
@@ -87,7 +84,7 @@ static const struct fi_rx_attr rx = {.caps = RX_CAPS,
                                      .iov_limit = 1};
 static const struct fi_ep_attr ep = {
     .type = FI_EP_RDM,
-    .protocol = FI_PROV_SPECIFIC | PROTOCOL,
+    .protocol = PROTOCOL,
     .protocol_version = PROTOCOL_VERSION,
     .max_msg_size = 1ull << 40,
     .mem_tag_format = 0xaaaaaaaaaaaaaaaa, /* all bits are one field */
@@ -136,10 +133,8 @@ static void narrow(struct fi_info *info, const struct fi_info *hints) {
 }
 
 static struct fi_info *offer(uint32_t version, const struct fi_info *hints) {
-  const struct fi_info plain = {.caps = CAPS,
-                                .mode = FI_CONTEXT,
-                                .addr_format = FI_PROV_SPECIFIC | ADDRESS_FORMAT,
-                                .src_addrlen = 0};
+  const struct fi_info plain = {
+      .caps = CAPS, .mode = FI_CONTEXT, .addr_format = ADDRESS_FORMAT, .src_addrlen = 0};
   const struct fi_fabric_attr fabric = {.prov_version = VERSION, .api_version = version};
   struct fi_info *info = copy_of(&plain, sizeof plain);
   if (!info) return NULL;
