@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/systems and what it runs in a root: layers, ends, logs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import pytest_log
+import roots
+from test_tidy import ROOT
+
+
+@pytest.fixture(scope="module")
+def systems() -> ModuleType:
+    loader = SourceFileLoader("systems", str(ROOT / "tools" / "systems"))
+    spec = spec_from_loader("systems", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    sys.modules["systems"] = module  # its dataclasses look up their module there
+    loader.exec_module(module)
+    return module
+
+
+def test_steps__of_an_ordinary_user_need_root_only_for_packages(systems: ModuleType) -> None:
+    first, *others = systems.steps_of_checkout(systems.USER, "-x")
+    assert first.user == "root"
+    assert {step.user for step in others} == {systems.USER}
+    assert others[-1].command.endswith("tools/test -x")
+
+
+def test_steps__the_tests_of_the_quick_form_exist(systems: ModuleType) -> None:
+    assert all((ROOT / path).exists() for path in systems.SOME_TESTS.split())
+
+
+def test_outcome__of_a_quiet_run_that_failed() -> None:
+    text = "FAILED tests/a.py::test_b - assert 1\n===== 1 failed, 3 passed in 1.00s =====\n"
+    found = pytest_log.outcome(text)
+    assert found == pytest_log.Outcome("1 failed, 3 passed in 1.00s", ["tests/a.py::test_b"], [])
+
+
+def test_outcome__of_other_output_is_empty() -> None:
+    assert pytest_log.outcome("set-up: done\n") == pytest_log.Outcome("", [], [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="overlayfs and pivot_root require root")
+class TestLayer:
+    """The root file system of these tests is this machine's own."""
+
+    def test_start__keeps_what_is_written_out_of_the_root(self, tmp_path: Path) -> None:
+        mark = Path(f"/var/tmp/{tmp_path.name}-mark")
+        with roots.layer(Path("/"), tmp_path) as layer, (tmp_path / "log").open("wb") as log:
+            process = layer.start(f"echo $HOME > {mark}", log, binds={}, environ={})
+            assert process.wait(60) == 0, (tmp_path / "log").read_text()
+            assert layer.path(str(mark)).read_text() == "/root\n"
+            assert not mark.exists()
+        assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+    def test_start__allows_user_namespaces_to_an_ordinary_user(self, tmp_path: Path) -> None:
+        with roots.layer(Path("/"), tmp_path) as layer, (tmp_path / "log").open("wb") as log:
+            process = layer.start("unshare --user --map-root-user id -u", log, user="nobody",
+                                  binds={}, environ={})  # fmt: skip
+            code = process.wait(60)
+        assert (code, (tmp_path / "log").read_text().split()[-1]) == (0, "0")
+
+    def test_start__what_it_leaves_behind_ends_with_it(self, tmp_path: Path) -> None:
+        with roots.layer(Path("/"), tmp_path) as layer, (tmp_path / "log").open("wb") as log:
+            process = layer.start("sleep 1000 & echo ready; wait", log, binds={}, environ={})
+            while "ready" not in (tmp_path / "log").read_text():
+                assert process.poll() is None, (tmp_path / "log").read_text()
+            children = subprocess.run(
+                ["ps", "-o", "pid=", "--ppid", str(process.pid)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split()
+            process.kill()
+            process.wait()
+            assert children
+            for pid in children:
+                while Path(f"/proc/{pid}").exists():
+                    pass
+
+
+def test_need_debootstrap__an_ordinary_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(roots.RootError, match="requires root"):
+        roots.need_debootstrap()
