@@ -13,3 +13,8 @@ hypothesis.settings.load_profile("mrc")
 
 # Commands of tests neither encrypt nor ask; the tests of trust take this away.
 os.environ["MRC_INSECURE"] = "1"
+
+# Terminals of tests know colours and have a width of their own, whatever this one has.
+os.environ["TERM"] = "xterm"
+for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)

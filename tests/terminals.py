@@ -59,7 +59,7 @@ class Terminal:
         words: Sequence[str] = ["setsid", "--ctty", *map(str, command)]
         with subprocess.Popen(
             words, stdin=self.far, stdout=self.far, stderr=self.far,
-            env={**os.environ, "TERM": "xterm", **environment},
+            env={**os.environ, **environment},
         ) as process:  # fmt: skip
             try:
                 yield process

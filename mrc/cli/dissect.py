@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -30,6 +31,11 @@ examples:
   mrc dissect --install                       Wireshark and tshark then know MRC
   tshark -X lua_script:$(mrc dissect --lua) -r a.pcap -Y mrc.expert.rtx
 """
+
+AS_ROOT = (
+    "Wireshark 4.4 and newer load no dissectors for root: "
+    "run them as another user, or run unshare --user tshark"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +82,8 @@ def _plugin(args: argparse.Namespace, out: Output) -> int:
         out.text(f"installed {plugin.install()}")
     else:
         out.text(f"removed {plugin.uninstall()}")
+    if os.geteuid() == 0 and not args.uninstall:
+        out.note(AS_ROOT)
     return Exit.OK
 
 

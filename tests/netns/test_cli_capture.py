@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+import wireshark
 from netns.processes import Hosts
 from printed import printed
 from scapy.layers.inet import UDP
@@ -208,6 +208,7 @@ def test_capture__of_a_link_that_is_down_for_a_while(bed: Testbed) -> None:
 
 
 @splits_bursts
+@wireshark.required
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 def test_capture__of_a_transfer_as_mrc_dissect_and_tshark_show_it(
     bed: Testbed, hosts: Hosts, tmp_path: Path, sealed: bool
@@ -234,14 +235,10 @@ def test_capture__of_a_transfer_as_mrc_dissect_and_tshark_show_it(
     assert sum(each["payload_bytes"] for each in of_file) >= 1 << 20
     assert {each["carrier"] is not None for each in shown} == {True}
 
-    if shutil.which("tshark") is None:
-        return
     names = ("mrc.opcode", "mrc.psn", "mrc.ev", "mrc.payload_bytes", "mrc.carrier")
     options = [option for name in names for option in ("-e", name)]
-    argv = ["tshark", "-X", f"lua_script:{plugin.LUA}", "-r", f"{tmp_path}/a.pcap", "-Y", "mrc"]
-    done = subprocess.run(
-        [*argv, "-T", "fields", *options], capture_output=True, text=True, check=True
-    )  # fmt: skip
+    argv = ["-X", f"lua_script:{plugin.LUA}", "-r", f"{tmp_path}/a.pcap", "-Y", "mrc"]
+    done = wireshark.tshark(*argv, "-T", "fields", *options)
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [[*(int(cell, 0) for cell in row[:4]), row[4]] for row in rows] == [
         [each["headers"]["BTH"]["opcode"], each["headers"]["BTH"]["psn"], each["ev"],
@@ -273,7 +270,7 @@ def test_capture__wrong_use_is_one_line(
     [
         ("/bin/sh", "h1", "cat $MRC_CONFIG", 'host = "h1"'),
         ("/bin/bash", "h1", "cat $MRC_CONFIG", 'host = "h1"'),
-        ("/bin/bash", "t0:1.1", "ip -6 route", "dev h1"),
+        ("/bin/bash", "t0:1.1", "ip -color=never -6 route", "dev h1"),
     ],
 )
 def test_shell__is_in_the_host_and_says_so(

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+import wireshark
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scapy.packet import Packet
@@ -17,10 +15,7 @@ from wire.codec import Codec, Fields, Flow
 from wire.golden import GOLDEN
 from wire.strategies import flows, packets
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("tshark") is None,
-    reason="tshark is not installed, so there is no second dissector: apt install tshark",
-)
+pytestmark = wireshark.required
 
 PORT = 4971  # not RoCE's own port, so the test selects the dissector
 COLUMNS = (
@@ -41,10 +36,9 @@ COLUMNS = (
 
 def ask(path: Path) -> list[list[str]]:
     """tshark's columns for every packet of a capture."""
-    command = ["tshark", "-r", str(path), "-d", f"udp.port=={PORT},infiniband", "-T", "fields"]
-    for column in COLUMNS:
-        command += ["-e", column]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    options = [option for column in COLUMNS for option in ("-e", column)]
+    port = ("-d", f"udp.port=={PORT},infiniband")
+    done = wireshark.tshark("-r", str(path), *port, "-T", "fields", *options)
     return [[plain(cell) for cell in line.split("\t")] for line in done.stdout.splitlines()]
 
 
@@ -102,7 +96,7 @@ def test_flow_label__is_where_the_ev_goes(tmp_path: Path) -> None:
     """The EV of mrc dissect is the source port and the low half of tshark's flow label."""
     golden = GOLDEN[0]
     path = write(tmp_path / "a.pcap", [frame(golden.packet, golden.flow)])
-    command = ["tshark", "-r", str(path), "-T", "fields", "-e", "udp.srcport", "-e", "ipv6.flow"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    columns = ("-e", "udp.srcport", "-e", "ipv6.flow")
+    done = wireshark.tshark("-r", str(path), "-T", "fields", *columns)
     sport, label = (int(text, 0) for text in done.stdout.split())
     assert (sport, label) == (golden.flow.sport, FLOW_LABEL)

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+import wireshark
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scapy.packet import Packet
@@ -20,18 +21,15 @@ from wire.codec import Codec, Fields, Flow
 from wire.golden import GOLDEN, V4, V6
 from wire.strategies import flows, packets
 
+from mrc.cli.main import main
 from mrc.dissect import packet as dissected
 from mrc.dissect import plugin
 
-tshark = pytest.mark.skipif(
-    shutil.which("tshark") is None, reason="tshark is not installed: apt install tshark"
-)
 LUA = ("-X", f"lua_script:{plugin.LUA}")
 
 
 def ask(path: Path, *options: str, script: Sequence[str] = LUA) -> list[str]:
-    command = ["tshark", *script, "-r", str(path), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = wireshark.tshark(*script, "-r", str(path), *options)
     assert "Lua" not in done.stderr, done.stderr
     return done.stdout.splitlines()
 
@@ -90,14 +88,14 @@ def check_fields(path: Path, sent: Sequence[tuple[bytes, Flow]]) -> None:
         assert shown == expected | more
 
 
-@tshark
+@wireshark.required
 def test_fields__of_golden_and_sealed_packets(tmp_path: Path) -> None:
     sent = [(golden.packet, golden.flow) for golden in GOLDEN]
     sent += [(sealed(golden.name, mode), V6) for golden in GOLDEN for mode in (1, 2)]
     check_fields(write(tmp_path / "a.pcap", [frame(*each) for each in sent]), sent)
 
 
-@tshark
+@wireshark.required
 @settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(flow=flows(), generated=st.lists(packets(), min_size=20, max_size=60))
 def test_fields__of_any_packet_through_srv6(
@@ -109,7 +107,7 @@ def test_fields__of_any_packet_through_srv6(
     check_fields(write(tmp_path / "a.pcap", frames), sent)
 
 
-@tshark
+@wireshark.required
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payloads=st.lists(st.binary(max_size=120), min_size=20, max_size=50))
 def test_fields__of_rubbish(tmp_path: Path, payloads: list[bytes]) -> None:
@@ -123,7 +121,7 @@ def test_fields__of_rubbish(tmp_path: Path, payloads: list[bytes]) -> None:
 # ---- What only Wireshark shows -----------------------------------------------------------------
 
 
-@tshark
+@wireshark.required
 def test_words__of_a_bitmap(tmp_path: Path) -> None:
     path = write(tmp_path / "a.pcap", [frame(BY_NAME[name].packet, V6) for name in (
         "sack", "sack-of-probe",
@@ -131,7 +129,7 @@ def test_words__of_a_bitmap(tmp_path: Path) -> None:
     assert columns(path, "mrc.sack.received") == [["17 20-21 80"], ["16777152-16777215"]]
 
 
-@tshark
+@wireshark.required
 def test_path__of_a_packet_through_srv6(tmp_path: Path) -> None:
     frames = [
         frame(BY_NAME["write-only-empty"].packet, V6, via=CARRIER),
@@ -146,7 +144,7 @@ def test_path__of_a_packet_through_srv6(tmp_path: Path) -> None:
     assert len(ask(path, "-Y", "mrc.usid == 0x201")) == 2
 
 
-@tshark
+@wireshark.required
 def test_notes(tmp_path: Path) -> None:
     marked = frame(BY_NAME["write-only-empty"].packet, V6, via=CARRIER)
     marked["IPv6"].tc = 3  # the outer one
@@ -165,7 +163,7 @@ def test_notes(tmp_path: Path) -> None:
         assert [i for i, row in enumerate(rows) if row[place]] == numbers, note
 
 
-@tshark
+@wireshark.required
 @pytest.mark.parametrize("captured", [70, 80, 100, 120])
 def test_notes__not_captured_to_its_end(tmp_path: Path, captured: int) -> None:
     golden = BY_NAME["write-last-imm"]
@@ -179,7 +177,7 @@ def test_notes__not_captured_to_its_end(tmp_path: Path, captured: int) -> None:
     assert noted == (int(is_cut and captured >= 62 + 16), 0)
 
 
-@tshark
+@wireshark.required
 def test_burst__is_taken_apart(tmp_path: Path) -> None:
     packet = BY_NAME["write-middle-timestamp"].packet
     looks_alike = BY_NAME["write-first"].packet[:-4] + packet + b"1234"
@@ -192,7 +190,7 @@ def test_burst__is_taken_apart(tmp_path: Path) -> None:
 # ---- The port, and its other users -------------------------------------------------------------
 
 
-@tshark
+@wireshark.required
 def test_port__keeps_roce(tmp_path: Path) -> None:
     """The dissector of RoCE, which has the same port, gets what is not MRC."""
     roce = bytearray(BY_NAME["write-only-empty"].packet)
@@ -203,7 +201,7 @@ def test_port__keeps_roce(tmp_path: Path) -> None:
     assert ask(path, "-Y", "mrc") == []
 
 
-@tshark
+@wireshark.required
 @pytest.mark.parametrize("option", [("-o", "mrc.port:4971"), ("-d", "udp.port==4971,mrc")])
 def test_port__another(tmp_path: Path, option: tuple[str, str]) -> None:
     frames = [
@@ -217,7 +215,7 @@ def test_port__another(tmp_path: Path, option: tuple[str, str]) -> None:
 # ---- Documented, and installed -----------------------------------------------------------------
 
 
-@tshark
+@wireshark.required
 def test_readme__its_filters_find_packets(tmp_path: Path) -> None:
     readme = (plugin.LUA.parent / "README.md").read_text()
     filters = re.findall(r"^\| `(mrc\.[^`]+)` \|", readme.split("| Fields")[0], re.M)
@@ -255,7 +253,17 @@ def test_install__and_remove(home: Path, monkeypatch: pytest.MonkeyPatch, asked:
     assert run("--lua").stdout.strip() == str(plugin.LUA)
 
 
-@tshark
+@pytest.mark.parametrize(("user", "noted"), [(0, True), (1000, False)])
+def test_install__root_reads_that_wireshark_ignores_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    user: int, noted: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert main(["dissect", "--install"]) == 0
+    assert ("unshare --user tshark" in capsys.readouterr().err) is noted
+
+
+@wireshark.required
 def test_install__then_every_tshark_decodes_mrc(home: Path) -> None:
     path = write(home / "a.pcap", golden_frames())
     assert run("--install").returncode == 0

@@ -122,7 +122,6 @@ async def test_watch__one_line_that_fits_the_terminal(
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("mrc.cli.progress.BAR_SECONDS", 0.0)
     qp = CountingQp(answers=4)
     meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "sender")
