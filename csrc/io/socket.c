@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/filter.h>
-#include <linux/in6.h>
 #include <net/if.h>
 #include <netinet/udp.h>
 #include <string.h>

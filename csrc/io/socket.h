@@ -5,10 +5,18 @@
 #define MRC_IO_SOCKET_H
 
 #include <netinet/in.h>
+/* After it: the two headers agree only in this order. */
+#include <linux/in6.h>
 
 #include "core/base.h"
 #include "io/cause.h"
 #include "mrc.h"
+
+/* The headers of older kernels hide these options, which the kernels have. */
+#ifndef IPV6_FLOWINFO
+#define IPV6_FLOWINFO 11
+#define IPV6_FLOWINFO_SEND 33
+#endif
 
 union mrc_sockaddr {
   struct sockaddr any;

@@ -4,7 +4,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/in6.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <stdlib.h>

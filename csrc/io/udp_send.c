@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <linux/in6.h>
 #include <netinet/udp.h>
 #include <stdlib.h>
 #include <string.h>
