@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import re
+import runpy
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +25,10 @@ CSRC = ROOT / "csrc"
 TESTS = ROOT / "tests"
 BUILD = ROOT / "build" / "tests"
 
-# Sanitizers show line numbers only; full -g takes a quarter longer to compile.
-COMMON = ("-std=gnu11", "-g1", "-pthread", "-Wall", "-Wextra", "-Werror", "-Wshadow")
+# The flags that decide what C means are those of the shipped modules. Sanitizers show line numbers
+# only; full -g takes a quarter longer to compile.
+LANGUAGE = runpy.run_path(str(ROOT / "mrc" / "_ffi_build.py"))["LANGUAGE"]
+COMMON = (*LANGUAGE, "-g1", "-pthread", "-Wall", "-Wextra", "-Werror", "-Wshadow")
 SANITIZE = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # For two threads of one program: only the thread sanitizer detects races.
 THREAD = ("-O1", "-fsanitize=thread")
@@ -39,6 +42,7 @@ class Flavour:
     flags: tuple[str, ...]
     isal: bool = True  # CRC-32 from ISA-L where it is installed, else from zlib
     compiler: str = "gcc"
+    archiver: str = "gcc-ar"
 
 
 ASAN = Flavour("asan", SANITIZE)
@@ -57,16 +61,16 @@ class BuildError(Exception):
     """A command failed; the message holds the command and its output."""
 
 
-def has_isal() -> bool:
+def has_isal(flavour: Flavour = ASAN) -> bool:
     """Whether ISA-L is installed, so that the ICRC can come from it."""
-    return has_header("isa-l/crc.h")
+    return has_header("isa-l/crc.h", flavour)
 
 
 @functools.cache
-def has_header(name: str) -> bool:
-    """Whether the compiler finds a header."""
+def has_header(name: str, flavour: Flavour = ASAN) -> bool:
+    """Whether the flavour's compiler finds a header."""
     probe = subprocess.run(
-        ["gcc", "-E", "-x", "c", "-"],
+        [flavour.compiler, *flavour.flags, "-E", "-x", "c", "-"],
         input=f"#include <{name}>\n",
         capture_output=True,
         text=True,
@@ -145,13 +149,13 @@ def parts(sources: Sequence[Path]) -> list[str]:
 
 
 def _flags(flavour: Flavour) -> list[str]:
-    isal = ["-DMRC_HAVE_ISAL=1"] if flavour.isal and has_isal() else []
-    isal += ["-DMRC_HAVE_IPSEC_MB=1"] if has_header("intel-ipsec-mb.h") else []
+    isal = ["-DMRC_HAVE_ISAL=1"] if flavour.isal and has_isal(flavour) else []
+    isal += ["-DMRC_HAVE_IPSEC_MB=1"] if has_header("intel-ipsec-mb.h", flavour) else []
     return [*COMMON, *flavour.flags, *isal, *(f"-I{path}" for path in (CSRC, TESTS / "c", TESTS))]
 
 
 def _link_flags(flavour: Flavour) -> list[str]:
-    return ["-lisal" if flavour.isal and has_isal() else "-l:libz.so.1"]
+    return ["-lisal" if flavour.isal and has_isal(flavour) else "-l:libz.so.1"]
 
 
 def _key(flags: Iterable[str], *parts: bytes) -> str:
@@ -192,7 +196,7 @@ def _archive(part: str, flavour: Flavour) -> Path:
     key = _key([str(path) for path in objects])
     target = BUILD / flavour.name / "lib" / f"lib{part}-{key}.a"
     if not target.exists():
-        _make(target, ["gcc-ar", "rcs"], [str(path) for path in objects])
+        _make(target, [flavour.archiver, "rcs"], [str(path) for path in objects])
     return target
 
 

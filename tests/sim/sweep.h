@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base.h"
 #include "core/prng.h"
@@ -32,20 +33,23 @@ static void on_abort(int number) {
           sweep_name, seed);
 }
 
-/* The program: NAME FIRST COUNT [-v]. `run_once` runs `seed` and returns the trace. */
+/* The program: NAME FIRST COUNT [-v|-t]; -t prints each seed's trace. `run_once` runs `seed` and
+   returns the trace. */
 static int run_seeds(const char *name, int argc, char **argv, uint64_t (*run_once)(void)) {
   sweep_name = name;
   if (argc < 3) {
-    fprintf(stderr, "usage: %s FIRST COUNT [-v]\n", name);
+    fprintf(stderr, "usage: %s FIRST COUNT [-v|-t]\n", name);
     return 2;
   }
   const uint64_t first = strtoull(argv[1], NULL, 0), count = strtoull(argv[2], NULL, 0);
-  verbose = argc > 3;
+  const bool traces = argc > 3 && strcmp(argv[3], "-t") == 0;
+  verbose = argc > 3 && !traces;
   setvbuf(stdout, NULL, _IOLBF, 0);
   signal(SIGABRT, on_abort);
   for (seed = first; seed < first + count; seed++) {
     const uint64_t trace = run_once();
     mrc_assert(run_once() == trace);
+    if (traces) printf("%" PRIu64 " %016" PRIx64 "\n", seed, trace);
   }
   printf("%" PRIu64 " seeds passed\n", count);
   return 0;

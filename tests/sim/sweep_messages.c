@@ -6,10 +6,13 @@
 
      sweep_messages FIRST COUNT      runs seeds FIRST .. FIRST + COUNT - 1
      sweep_messages SEED 1 -v        runs one seed and prints what was drawn
+     sweep_messages FIRST COUNT -t   prints the trace of each seed
 
    A failure prints its seed. */
+#define _GNU_SOURCE 1
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "msg/msg.h"
 #include "msg/state.h"
@@ -47,7 +50,14 @@ static struct {
   bool dies;
 } run;
 
-static uint8_t arena[ARENA]; /* at the same addresses in both runs, since a CTS holds one */
+static uint8_t *arena; /* at a fixed address: a CTS holds one, and traces are the same everywhere */
+
+static void map_arena(void) {
+  void *const at = (void *)0x200000000000; /* free in any program, also under ASan */
+  arena = mmap(at, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+               -1, 0);
+  mrc_assert(arena == at);
+}
 
 /* ---- the judge ---- */
 
@@ -453,4 +463,7 @@ static uint64_t run_once(void) {
   return trace;
 }
 
-int main(int argc, char **argv) { return run_seeds("sweep_messages", argc, argv, run_once); }
+int main(int argc, char **argv) {
+  map_arena();
+  return run_seeds("sweep_messages", argc, argv, run_once);
+}
