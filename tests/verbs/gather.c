@@ -8,7 +8,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096, PIECES = 5, LARGE = 1 << 20, ROUNDS = 4 * PAIR_DEPTH };
+/* A multiple of every kernel's pages. */
+enum { PAGE = 65536, PIECES = 5, LARGE = 1 << 20, ROUNDS = 4 * PAIR_DEPTH };
 
 static struct ibv_context *context;
 static struct end a, b;

@@ -26,7 +26,7 @@ static inline void passed(const char *what) {
   fflush(stdout);
 }
 
-enum { PAIR_BYTES = 1 << 16, PAIR_DEPTH = 16, PAIR_SGES = 16, PAIR_INLINE = 64 };
+enum { PAIR_BYTES = 1 << 18, PAIR_DEPTH = 16, PAIR_SGES = 16, PAIR_INLINE = 64 };
 
 struct end {
   struct ibv_pd *pd;
