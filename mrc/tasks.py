@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cancels asyncio tasks."""
+"""Cancels asyncio tasks, and finds the error of a group of them."""
 
 from __future__ import annotations
 
@@ -12,3 +12,11 @@ async def cancelled(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def first_error(group: BaseExceptionGroup) -> BaseException:
+    """The first error of an asyncio.TaskGroup; the others follow from it."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

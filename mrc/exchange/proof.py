@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from mrc.events import ProbeResult
 from mrc.limits import MIN_MTU
+from mrc.tasks import first_error
 
 Probe = Callable[[int, int, float], Awaitable[ProbeResult]]
 """Probes EV `index` with `payload` bytes (0: small) and waits at most `timeout` seconds."""
@@ -189,11 +190,14 @@ async def prove(
             *(prover.largest(index, planes[index], agreed) for index in indices)
         )
 
-    async with asyncio.TaskGroup() as group:
-        tasks = {
-            destination: group.create_task(largest(destination, indices))
-            for destination, indices in named.items()
-        }
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = {
+                destination: group.create_task(largest(destination, indices))
+                for destination, indices in named.items()
+            }
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from None
     carried: dict[int, int | None] = {}
     for destination, indices in named.items():
         carried.update(zip(indices, tasks[destination].result(), strict=True))

@@ -6,16 +6,15 @@ from __future__ import annotations
 import asyncio
 from typing import NoReturn
 
+from mrc.tasks import first_error
+
 
 async def stopped(work: asyncio.Task[None]) -> None:
     """Waits for the task and raises its error. Cancelling this wait does not cancel the task."""
     try:
         await asyncio.shield(work)
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]  # the other errors follow from the first
-        raise error from None
+        raise first_error(group) from None
 
 
 async def failing(work: asyncio.Task[None]) -> NoReturn:

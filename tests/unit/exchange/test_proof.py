@@ -9,6 +9,7 @@ from collections.abc import Hashable, Sequence
 
 import pytest
 
+from mrc.errors import StateError
 from mrc.events import ProbeResult
 from mrc.exchange import proof as proofs
 from mrc.exchange.proof import MIN_MTU, NEAR_BYTES, SMALL_BYTES, Proof, between, common
@@ -181,6 +182,17 @@ async def test_prove__a_lost_small_probe_is_repeated_while_the_allowance_lasts()
     assert (await prove(fabric.probe, names, 8844, 32 * SMALL_BYTES)).mtu == 0
     fabric = Fabric([9000] * 32, lose_first=1)
     assert await prove(fabric.probe, names, 8844, 64 * SMALL_BYTES) == Proof({1: 8844}, ())
+
+
+@pytest.mark.parametrize("destinations", [[None], ["a"], ["a", "b"]])
+async def test_prove__raises_the_error_of_a_probe(destinations: list[str | None]) -> None:
+    """For example, when the program of an agent's QP ends meanwhile."""
+
+    async def closed(index: int, payload: int, timeout: float) -> ProbeResult:
+        raise StateError("the Context was closed")
+
+    with pytest.raises(StateError, match="the Context was closed"):
+        await prove(closed, destinations, 8844, 32 * SMALL_BYTES)
 
 
 @pytest.mark.parametrize("above", [260, 1000, 1024, 8844, 16384])
