@@ -12,7 +12,12 @@
 #include "verbs/process.h"
 #include "verbs/status.h"
 
-enum { KEY_TRIES = 8 };
+enum {
+  KEY_TRIES = 8,
+  /* On Arm the kernel ignores the upper byte of an address: the end of a longer region would seem
+     readable. */
+  ADDRESS_BITS = 55
+};
 
 /* Whether this process can read a byte: memory of a GPU, for example, it cannot. */
 static bool is_readable(const uint8_t *address) {
@@ -48,11 +53,13 @@ struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int
     errno = EOPNOTSUPP;
     return NULL;
   }
-  if (bytes == 0 || (writes && !(access & IBV_ACCESS_LOCAL_WRITE))) {
+  const bool wraps = (uintptr_t)address > UINTPTR_MAX - bytes;
+  if (bytes == 0 || wraps || (writes && !(access & IBV_ACCESS_LOCAL_WRITE))) {
     errno = EINVAL;
     return NULL;
   }
-  if (!is_readable(address) || !is_readable((const uint8_t *)address + bytes - 1)) {
+  const bool too_long = bytes >> ADDRESS_BITS != 0;
+  if (too_long || !is_readable(address) || !is_readable((const uint8_t *)address + bytes - 1)) {
     errno = EFAULT;
     return NULL;
   }
