@@ -18,13 +18,19 @@ SANITIZERS = {
 }
 
 
-def compiled(folder: Path, library: Path = LIBRARY, flags: Sequence[str] = ()) -> Path:
+def compiled(
+    folder: Path,
+    library: Path = LIBRARY,
+    flags: Sequence[str] = (),
+    compiler: Sequence[str] = ("gcc",),
+) -> Path:
     """Compiles all programs into a folder, linked with libmrc; returns the folder."""
     for source in sorted(Path(__file__).parent.glob("*.c")):
         subprocess.run(
             [
-                *("gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"),
-                *(*flags, f"-I{ROOT}/csrc", str(source), "-o", str(folder / source.stem)),
+                *(*compiler, "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g"),
+                *("-Wall", "-Wextra", "-Werror", *flags),
+                *(f"-I{ROOT}/csrc", str(source), "-o", str(folder / source.stem)),
                 *(str(library), "-libverbs", f"-Wl,-rpath,{library.parent}", "-pthread"),
             ],
             check=True,
