@@ -49,6 +49,14 @@ class ConnectTimeoutError(ConnectError, TimeoutError):
     """The peer did not answer in time."""
 
 
+class ConnectRefusedError(ConnectError):
+    """The peer refused the connection; `reason` is what the peer said about it."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class BusyError(ConnectError):
     """The peer has no free place for this connection at the moment: try again."""
 

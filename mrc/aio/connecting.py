@@ -45,8 +45,8 @@ async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: fl
         raise ConnectTimeoutError(
             f"{host}: no {step} on TCP port {port} in {timeout:g} s"
         ) from error
-    except UnknownHostError:
-        attempt.drop()
+    except UnknownHostError as unknown:
+        await attempt.refuse(f"its user does not know this host's key {unknown.shown} yet")
         raise
     except MrcError as error:
         await attempt.refuse(str(error))

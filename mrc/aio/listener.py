@@ -27,6 +27,7 @@ from mrc.errors import (
     BusyError,
     ConfigError,
     ConnectError,
+    ConnectRefusedError,
     InUseError,
     MrcError,
     PeerGoneError,
@@ -188,6 +189,9 @@ class Listener:
         except PeerGoneError as error:
             logger.debug("%s: %s", channel.remote, error)
             channel.abort()
+        except ConnectRefusedError as error:
+            self._log(f"{channel.remote} refused this host: {error.reason}")
+            await channel.close()
         except (MrcError, OSError) as error:
             await self._refuse(channel, str(error))
         except BaseException:
@@ -231,7 +235,7 @@ class Listener:
 
     async def _turn_away(self, channel: Channel, error: ConnectError) -> None:
         """Refuses a peer that gets no place. In a flood, only a few peers may read the reason."""
-        self._log_refusal(channel, str(error))
+        self._log(f"refused {channel.remote}: {error}")
         self._turned_away += 1
         try:
             few = self._turned_away <= _WAITED_FOR
@@ -240,10 +244,10 @@ class Listener:
             self._turned_away -= 1
 
     async def _refuse(self, channel: Channel, reason: str) -> None:
-        self._log_refusal(channel, reason)
+        self._log(f"refused {channel.remote}: {reason}")
         await channel.refuse(reason)
 
-    def _log_refusal(self, channel: Channel, reason: str) -> None:
+    def _log(self, refusal: str) -> None:
         """Logs the first _LOG_LINES refusals of each period, so strangers cannot fill the log."""
         now = asyncio.get_running_loop().time()
         if now - self._log_since > _LOG_SECONDS:
@@ -252,7 +256,7 @@ class Listener:
             self._log_since, self._logged = now, 0
         self._logged += 1
         if self._logged <= _LOG_LINES:
-            logger.warning("refused %s: %s", channel.remote, reason)
+            logger.warning("%s", refusal)
 
 
 def _listening_socket(host: str | None, port: int) -> socket.socket:

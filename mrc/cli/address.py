@@ -27,6 +27,13 @@ def listening_address(text: str) -> tuple[str, int]:
     return address, port_number(port)
 
 
+def where(host: str, port: int) -> str:
+    """HOST or HOST:PORT, as `host_and_port` takes it."""
+    if port == DEFAULT_PORT:
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def host_and_port(text: str) -> tuple[str, int]:
     """An argparse type. An IPv6 address needs brackets only when a port follows it."""
     host, colon, port = text, "", ""

@@ -18,6 +18,7 @@ from mrc.cli.output import Output
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
 from mrc.results.agent import Profiles
+from mrc.trust.remedies import Commands
 
 HELP = "serve programs written for MRC's C interface or for RDMA verbs"
 EXAMPLES = """\
@@ -69,9 +70,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         raise UsageError(args.prog, "--json: only with profiles")
     group = None if args.group is None else door.group_number(args.group)
-    config = ContextConfig(
-        **endpoint.settings(args), **trust.listening(args, out, asks=False), **views.settings(args)
-    )
+    trusted = trust.listening(args, out, Commands("mrc agent", "MRC_CODE=CODE mrc agent"))
+    config = ContextConfig(**endpoint.settings(args), **trusted, **views.settings(args))
     return run_async(_serve(args, out, config, group))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from mrc.cli.exits import UsageError
@@ -17,6 +17,8 @@ class Parser(argparse.ArgumentParser):
     actions: Sequence[str] = ()
     usual = ""
     """the default action"""
+    check: Callable[[Sequence[str]], None] | None = None
+    """looks at the words before they are parsed; raises ValueError"""
 
     def __init__(self, *args: Any, examples: str = "", **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -35,6 +37,11 @@ class Parser(argparse.ArgumentParser):
         words = list(sys.argv[1:] if args is None else args)
         if self.usual and words and words[0] not in {*self.actions, "-h", "--help"}:
             words = [self.usual, *words]
+        if self.check is not None:
+            try:
+                self.check(words)
+            except ValueError as error:
+                self.error(str(error))
         found, unknown = super().parse_known_args(words, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -70,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    return run_async(_paths(args, out, trust.connecting(args, out, args.host[0])))
+    trusted = trust.connecting(args, *args.host, peer_runs="mrc recv")
+    return run_async(_paths(args, out, trusted))
 
 
 async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:

@@ -17,17 +17,19 @@ from mrc.cli.output import Output
 from mrc.cli.perf_results import served_of
 from mrc.cli.report import machine, settings
 from mrc.cli.runner import run_async
-from mrc.cli.serving import session_failed
+from mrc.cli.serving import session_failed, until_guessed
 from mrc.config import MAX_PEER_BYTES, ContextConfig
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError
 from mrc.messaging.mailbox import MAX_UNREAD
+from mrc.messaging.session import race
 from mrc.perf.client import connect
 from mrc.perf.messages import Outcome
 from mrc.perf.plan import MAX_QPS, Direction, Pattern, Plan
 from mrc.perf.server import Server
 from mrc.results.perf import Setup
 from mrc.results.plain import like
+from mrc.trust.remedies import Commands
 
 HELP = "measure goodput and latency between two hosts"
 EXAMPLES = """\
@@ -186,16 +188,26 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(args.prog, "--server takes no HOST; see mrc perf --help")
         if args.csv:
             raise UsageError(args.prog, "--csv: only at the client; see mrc perf --help")
-        return run_async(_serve(args, out, trust.listening(args, out, asks=False)))
+        args.port = DEFAULT_PORT if args.port is None else args.port
+        commands = Commands(_serves(args.port), f"mrc perf {trust.this_host(args.port)}")
+        trusted = trust.listening(args, out, commands, local=True)
+        return run_async(_serve(args, out, trusted))
     if args.top:
         raise UsageError(args.prog, "--top: requires --server; see mrc perf --help")
     if host is None:
         raise UsageError(args.prog, "name a HOST or use --server; see mrc perf --help")
     try:
-        plans, config = _plans(args), _config(args, trust.connecting(args, out, host[0]))
+        port = args.port or host[1]
+        trusted = trust.connecting(args, host[0], port, peer_runs=_serves(port))
+        plans, config = _plans(args), _config(args, trusted)
     except (ArgumentError, ConfigError) as error:
         raise UsageError(args.prog, f"{error}; see mrc perf --help") from error
-    return run_async(_measure(args, out, host[0], args.port or host[1], plans, config))
+    return run_async(_measure(args, out, host[0], port, plans, config))
+
+
+def _serves(port: int) -> str:
+    """The command of a server."""
+    return "mrc perf --server" if port == DEFAULT_PORT else f"mrc perf --server -p {port}"
 
 
 def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> ContextConfig:
@@ -283,7 +295,6 @@ async def _measure(
 
 
 async def _serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
-    port = DEFAULT_PORT if args.port is None else args.port
     config = ContextConfig(
         max_peer_bytes=args.max_memory,
         max_unread=MAX_UNREAD,
@@ -295,10 +306,10 @@ async def _serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
     )
     async with mrc.Context(config) as ctx:
         service = _Service(ctx, out, one_off=args.one_off)
-        async with await ctx.listen(port=port, private=service.private) as listener:
+        async with await ctx.listen(port=args.port, private=service.private) as listener:
             views.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
-            return await service.run(listener)
+            return await race(service.run(listener), until_guessed(ctx))
 
 
 class _Service:

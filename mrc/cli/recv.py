@@ -28,8 +28,7 @@ from mrc.cli.output import Output, add_options, format_bytes
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
-from mrc.cli.serving import session_failed
-from mrc.errors import MrcError
+from mrc.cli.serving import session_failed, until_guessed
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import let_look
@@ -44,6 +43,7 @@ from mrc.transfer.quota import DEFAULTS, Limits
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import SERVICE, Session, TransferError, accept_session
 from mrc.transfer.window import WINDOW_BYTES
+from mrc.trust.remedies import Commands
 
 HELP = "receive files and folders from hosts that run mrc send"
 EXAMPLES = """\
@@ -156,7 +156,8 @@ def run(args: argparse.Namespace) -> int:
         _make(args.output, out)
     elif not args.stdout:
         args.output = _current_folder(args.prog)
-    return run_async(_recv(args, out, trust.listening(args, out, asks=True)))
+    commands = Commands("mrc recv", f"mrc send FILE {trust.this_host(args.port)}")
+    return run_async(_recv(args, out, trust.listening(args, out, commands, asks=True)))
 
 
 def _make(folder: str, out: Output) -> None:
@@ -263,7 +264,7 @@ class _Server:
     async def serve(self) -> int:
         """Serves until it is cancelled; with --once until the chosen sender has been served."""
         accepting = asyncio.create_task(self._accept())
-        guessing = asyncio.create_task(self._until_guessed())
+        guessing = asyncio.create_task(until_guessed(self.ctx))
         async with self._stack:
             try:
                 ends = (accepting, guessing, self._code)
@@ -273,11 +274,6 @@ class _Server:
             finally:
                 await cancelled(accepting, guessing, *self._tasks)
         return self._code.result() if self._code.done() else 0
-
-    async def _until_guessed(self) -> None:
-        """Raises when somebody has guessed the one-time code wrongly, and nobody else may send."""
-        await self.ctx.code_failed()
-        raise MrcError("somebody gave a wrong code, so it is void: start again for a new one")
 
     async def _accept(self) -> None:
         async for qp in self.listener:

@@ -82,7 +82,11 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_of(args.files, name=args.name or "", follow=args.follow)
     if plan.skipped:
         out.note(f"skipped {_counted(plan.skipped)}")
-    return run_async(_send(args, out, plan, trust.connecting(args, out, args.host[0])))
+    return run_async(_send(args, out, plan, _trusted(args)))
+
+
+def _trusted(args: argparse.Namespace) -> dict[str, Any]:
+    return trust.connecting(args, *args.host, peer_runs="mrc recv", what=" FILE")
 
 
 def _name(text: str) -> str:

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a command that serves many peers reports a failed session."""
+"""How a command that serves many peers reports a failed session, and a void one-time code."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
+from mrc.aio.context import Context
 from mrc.cli.exits import exit_code
 from mrc.cli.output import Output, print_error
 from mrc.errors import MrcError
 from mrc.exchange.foreign import shown
+
+
+async def until_guessed(ctx: Context) -> NoReturn:
+    """Raises when somebody has guessed the one-time code wrongly, and nobody else may connect."""
+    await ctx.code_failed()
+    raise MrcError("somebody gave a wrong code, so it is void: start again for a new one")
 
 
 def session_failed(out: Output, peer: str, error: Exception) -> int:

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, "--all-users requires --local and root")
     out, security = Output.of(args), None
     if args.host is not None:
-        security = trust.connecting(args, out, args.host[0])["security"]
+        security = trust.connecting(args, *args.host, peer_runs="mrc recv --top")["security"]
     return run_async(_top(args, out, security))
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mrc.cli import asking
+from mrc.cli.address import where
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.enums import Seal
@@ -24,18 +25,20 @@ from mrc.fabric.addresses import parse_address
 from mrc.trust import words
 from mrc.trust.identity import folder
 from mrc.trust.known import allowed, check_fingerprint
+from mrc.trust.remedies import Commands
 from mrc.trust.security import Authority, Security, load_secret
 
 CODE = "MRC_CODE"
 INSECURE = "MRC_INSECURE"
-_NOBODY = (
-    "nobody may connect: give --code (a one-time code for one peer), --allow FINGERPRINT (its mrc"
-    " key), --secret FILE, --ca FILE, or --insecure for everybody without encryption"
+_OTHERS = (
+    "give --code (a one-time code for one peer), --allow FINGERPRINT (its mrc key), --secret FILE,"
+    " --ca FILE, or --insecure for everybody without encryption"
 )
 
 
 def add_options(parser: Any, *, listens: bool, connects: bool = True) -> None:
     """Adds the options of a command that listens, connects, or does both."""
+    parser.check = _check_no_words
     group = parser.add_argument_group("trust (mrc/trust/README.md)")
     group.add_argument(
         "--code", action="store_true",
@@ -78,6 +81,28 @@ def add_options(parser: Any, *, listens: bool, connects: bool = True) -> None:
     )  # fmt: skip
 
 
+def _check_no_words(line: Sequence[str]) -> None:
+    """Raises ValueError if --code has words: without this, argparse takes them for another argument
+    and reports a missing file or host.
+    """
+    line = line[: line.index("--")] if "--" in line else line
+    for at, word in enumerate(line, 1):
+        following = (line[at : at + 1], line[at : at + words.COUNT])
+        if word.startswith("--code=") or (word == "--code" and any(map(_is_code, following))):
+            raise ValueError(
+                "--code takes no words: it asks for them, or prints them at the listening host;"
+                f" scripts set ${CODE}"
+            )
+
+
+def _is_code(line: Sequence[str]) -> bool:
+    try:
+        words.normal(" ".join(line))
+    except ValueError:
+        return False
+    return True
+
+
 def _code_help(*, listens: bool, connects: bool) -> str:
     prints = "print a one-time code, which lets one peer in"
     asks = f"ask for the one-time code of the other host (or take it from ${CODE})"
@@ -88,8 +113,13 @@ def _code_help(*, listens: bool, connects: bool) -> str:
     )
 
 
-def connecting(args: argparse.Namespace, out: Output, host: str) -> dict[str, Any]:
-    """The fields of ContextConfig for a command that connects to `host`."""
+def connecting(
+    args: argparse.Namespace, host: str, port: int, *, peer_runs: str, what: str = ""
+) -> dict[str, Any]:
+    """The fields of ContextConfig for a command that connects to `host`, where `peer_runs` listens.
+
+    `what`: the arguments that the command needs before the host.
+    """
     explicit = args.code or args.secret or args.ca or args.peer or args.identity
     if args.insecure or (not explicit and (_is_exempt() or _is_loopback(host))):
         return _plain(args)
@@ -103,15 +133,29 @@ def connecting(args: argparse.Namespace, out: Output, host: str) -> dict[str, An
         secret=_secret(args),
         code=_known_code(args) if args.code else "",
         authority=_authority(args),
+        commands=Commands(peer_runs, f"{args.prog}{what} {where(host, port)}"),
     )
     return {"security": security, "seal": _seal(args)}
 
 
-def listening(args: argparse.Namespace, out: Output, *, asks: bool) -> dict[str, Any]:
-    """The fields of ContextConfig for a command that listens.
+def this_host(port: int) -> str:
+    """This host in a command of another host."""
+    return where(socket.gethostname(), port) if port else "HOST:PORT"
+
+
+def listening(
+    args: argparse.Namespace,
+    out: Output,
+    commands: Commands,
+    *,
+    asks: bool = False,
+    local: bool = False,
+) -> dict[str, Any]:
+    """The fields of ContextConfig for a command that listens; `commands` are those of both ends.
 
     Without options, a command that `asks` lets everybody connect and asks a user at the terminal
-    about each; others print a one-time code there.
+    about each; others print a one-time code there. Without a terminal too, a `local` command
+    serves processes of this host.
     """
     explicit = args.code or args.secret or args.ca or args.allow or args.identity
     if args.insecure or (not explicit and _is_exempt()):
@@ -126,11 +170,15 @@ def listening(args: argparse.Namespace, out: Output, *, asks: bool) -> dict[str,
         raise UsageError(args.prog, f"--allow: {error}") from None
     authority, secret = _authority(args), _secret(args)
     closed = not (allow or args.code or authority or secret)
-    if closed and not asking.terminal():
-        raise UsageError(args.prog, f"{_NOBODY}; see {args.prog} --help")
-    if args.code or (closed and not asks):
+    attended = asking.terminal()
+    if closed and not attended and not local:
+        raise UsageError(args.prog, f"nobody may connect: {_OTHERS}; see {args.prog} --help")
+    if closed and not attended:
+        out.note(f"only processes of this host may connect; for other hosts {_OTHERS}")
+    elif args.code or (closed and not asks):
         code = os.environ.get(CODE) or words.new_code()
         out.note(f"one-time code: {code}")
+        out.note(f"on the other host run: {commands.connects} --code")
     security = Security(
         identity=args.identity,
         allow=allow,
@@ -139,6 +187,7 @@ def listening(args: argparse.Namespace, out: Output, *, asks: bool) -> dict[str,
         secret=secret,
         code=code,
         authority=authority,
+        commands=commands,
     )
     if closed or allow:
         out.note(f"this host is {security.load_identity().fingerprint}")

@@ -35,7 +35,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, to_builtins
 
 from mrc import versions
-from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
+from mrc.errors import BusyError, ConnectRefusedError, PeerGoneError, ProtocolError
 from mrc.exchange.foreign import parse, shown
 from mrc.exchange.tlsstream import TlsStream
 from mrc.fabric.addresses import IpInterface, parse_address, read_address
@@ -298,11 +298,15 @@ class Channel:
         return self._peeked
 
     async def expect(self, kind: str, limit: int = FRAME_BYTES) -> dict[str, Any]:
-        """Returns the next message, which must be of this type; a refusal is a ConnectError."""
+        """Returns the next message, which must be of this type; a refusal is a ConnectRefusedError
+        or BusyError.
+        """
         message = await self.receive(limit)
         if message["type"] == "refuse":
-            refused = BusyError if message.get("busy") is True else ConnectError
-            raise refused(f"the peer refused: {shown(message.get('reason', 'no reason'))}")
+            reason = shown(message.get("reason", "no reason"))
+            if message.get("busy") is True:
+                raise BusyError(f"the peer refused: {reason}")
+            raise ConnectRefusedError(f"the peer refused: {reason}", reason)
         if message["type"] != kind:
             raise ProtocolError(f"the peer sent '{shown(message['type'], 40)}' instead of {kind!r}")
         return message

@@ -27,9 +27,6 @@ from mrc.trust.known import KnownHosts, allowed
 from mrc.trust.proofs import Binding, Guess
 from mrc.trust.security import Security, secret_id
 
-WRONG_CODE = "the code is wrong: it was good for one guess; start mrc recv again for a new one"
-
-
 _NAMELESS = "a host without a SPIFFE name"
 _MOST_SESSIONS = 64  # that a code or secret has opened and whose further QPs may come
 
@@ -89,7 +86,7 @@ class Guard:
         """The one-time code, for one guess, right or wrong."""
         code, self._code = self._code, ""
         if not code:
-            raise ConnectError("the one-time code has been used: start mrc recv again")
+            raise ConnectError(self.security.commands.used_code())
         return code
 
     def secret(self, key: str) -> bytes | None:
@@ -154,25 +151,19 @@ async def _connect(channel: Channel, guard: Guard) -> None:
     server = proofs.digest_of(channel.certificate_bytes())
     binding = Binding(server, _bytes(want, "nonce"), proofs.nonce())
     if guard.has_code:
-        await _by_code(channel, guard, binding, _must(ways, "code", host))
+        await _by_code(channel, guard, binding, _must(ways, "code", host, security))
         channel.peer_identity = "code"
     elif guard.ids:
-        await _by_secret(channel, guard, host, binding, _must(ways, "secret", host))
+        await _by_secret(channel, guard, host, binding, _must(ways, "secret", host, security))
         channel.peer_identity = "secret"
     else:
         await _by_key(channel, guard, host, binding, ways)
 
 
-def _must(ways: list[Any], way: str, host: str) -> str:
-    if way == "code" and way not in ways:
-        raise ConnectError(
-            f"{host} has no one-time code any more: start mrc recv --code again there"
-        )
+def _must(ways: list[Any], way: str, host: str, security: Security) -> str:
+    """The way; raises ConnectError if the host does not take it."""
     if way not in ways:
-        offered = {"key": "a key (--allow)", "code": "a one-time code", "secret": "a secret",
-                   "authority": "a certificate authority"}  # fmt: skip
-        names = [offered[each] for each in ways if isinstance(each, str) and each in offered]
-        raise ConnectError(f"{host} takes {' or '.join(names) or 'nobody'}, not {offered[way]}")
+        raise ConnectError(security.commands.no_such_way(host, way, ways))
     return way
 
 
@@ -195,19 +186,18 @@ async def _by_key(
 ) -> None:
     """The server is known by its fingerprint, before this side shows its own key."""
     security, shown = guard.security, fingerprint_of(_server_key(channel))
-    if security.peer:
-        if shown != security.peer:
-            raise ConnectError(
-                f"{host} is {shown}, not {security.peer}: compare that with: mrc key, on {host};"
-                " somebody may be in between"
-            )
-    else:
-        known = KnownHosts(security.known_hosts)
-        if not known.check(host, shown):
-            raise UnknownHostError(host, shown, known)
+    if security.peer and shown != security.peer:
+        raise ConnectError(
+            f"{host} is {shown}, not {security.peer}: compare that with: mrc key, on {host};"
+            " somebody may be in between"
+        )
+    known = KnownHosts(security.known_hosts)
+    is_known = bool(security.peer) or known.check(host, shown)
+    _must(ways, "key", host, security)  # before a question to the user, who would answer in vain
+    if not is_known:
+        raise UnknownHostError(host, shown, known)
     identity = guard.identity
     signature = identity.sign(binding.over("connects"))
-    _must(ways, "key", host)
     await _prove(channel, "key", binding, key=identity.public.hex(), signature=signature.hex())
     channel.peer_identity = shown
 
@@ -216,13 +206,14 @@ async def _by_code(channel: Channel, guard: Guard, binding: Binding, way: str) -
     guess = Guess(guard.take_code(), connects=True)
     answer = await _prove(channel, way, binding, message=guess.message.hex())
     key = guess.key(_bytes(answer, "message", 64))
-    proofs.check_mac(_bytes(answer, "mac"), key, "listens", binding, WRONG_CODE)
+    wrong = guard.security.commands.wrong_code()
+    proofs.check_mac(_bytes(answer, "mac"), key, "listens", binding, wrong)
     await channel.send("confirm", mac=proofs.mac(key, "connects", binding).hex())
     guard.remember(key)
 
 
 async def _by_authority(channel: Channel, security: Security, host: str, ways: list[Any]) -> None:
-    _must(ways, "authority", host)
+    _must(ways, "authority", host, security)
     name = tls.spiffe_name(channel.certificate())
     if security.peer and name != security.peer:
         raise ConnectError(
@@ -252,7 +243,8 @@ async def _accept(channel: Channel, guard: Guard) -> None:
     proof = await channel.expect("prove")
     way = proof.get("way")
     if way not in ways:
-        raise ConnectError("this host does not take this proof: see mrc recv --help, trust")
+        used = security.commands.used_code()
+        raise ConnectError(used if way == "code" else "this host does not take this proof")
     if way == "authority":
         channel.peer_identity = _admitted(tls.spiffe_name(channel.certificate()), security)
         await channel.send("proved")
@@ -293,16 +285,14 @@ def _by_signature(proof: dict[str, Any], binding: Binding, security: Security) -
         raise ConnectError("the peer's signature is wrong")
     shown = fingerprint_of(public)
     if not security.allow_any and shown not in allowed(security.allow):
-        raise ConnectError(f"{shown} may not connect here: the receiver's --allow can name it")
+        raise ConnectError(security.commands.not_allowed(shown))
     return shown
 
 
 def _admitted(name: str, security: Security) -> str:
     """What lets a peer in: its SPIFFE name, or any certificate where none is required."""
     if security.allow and name not in allowed(security.allow):
-        raise ConnectError(
-            f"{name or _NAMELESS} may not connect here: the receiver's --allow can name it"
-        )
+        raise ConnectError(f"{name or _NAMELESS} may not connect: it is not in --allow")
     return name or "certificate"
 
 
@@ -321,14 +311,14 @@ async def _check_code(
 async def _confirm_code(
     channel: Channel, proof: dict[str, Any], binding: Binding, guard: Guard, guess: Guess
 ) -> None:
-    key = guess.key(_bytes(proof, "message", 64))
+    key, wrong = guess.key(_bytes(proof, "message", 64)), guard.security.commands.wrong_code()
     mine = proofs.mac(key, "listens", binding)
     await channel.send("proved", message=guess.message.hex(), mac=mine.hex())
     try:
         confirmed = await channel.expect("confirm")
     except MrcError as error:
-        raise ConnectError(WRONG_CODE) from error
-    proofs.check_mac(_bytes(confirmed, "mac"), key, "connects", binding, WRONG_CODE)
+        raise ConnectError(wrong) from error
+    proofs.check_mac(_bytes(confirmed, "mac"), key, "connects", binding, wrong)
     guard.remember(key)
 
 

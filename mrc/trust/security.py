@@ -11,6 +11,7 @@ from pathlib import Path
 from mrc.errors import ConfigError
 from mrc.trust import words
 from mrc.trust.identity import Identity, default_path, load
+from mrc.trust.remedies import Commands
 
 SECRET_BYTES = 32
 SPIFFE = "spiffe://"
@@ -81,6 +82,8 @@ class Security:
     """A one-time code of words: one peer, one guess."""
     authority: Authority | None = None
     """A certificate authority, as SPIFFE or cert-manager write its files."""
+    commands: Commands = field(default_factory=Commands)
+    """What users of both ends run: errors name these commands."""
 
     def __post_init__(self) -> None:
         if self.secret and len(self.secret) != SECRET_BYTES:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mrc.errors import ConfigError, ConnectError
+from mrc.errors import ConfigError, ConnectError, ConnectRefusedError
 from mrc.trust.identity import Identity
 from mrc.trust.security import SPIFFE, Authority
 
@@ -156,7 +156,7 @@ def explain(error: ssl.SSLError, host: str) -> ConnectError:
         return ConnectError(f"{host} shows no certificate: this host takes those of its authority")
     for alert, says in _ALERTS.items():
         if reason.endswith(f"ALERT_{alert}"):
-            return ConnectError(f"{host} {says}")
+            return ConnectRefusedError(f"{host} {says}", f"it {says}")
     return ConnectError(f"{host}: TLS failed: {reason}")
 
 

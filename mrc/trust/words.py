@@ -44,5 +44,5 @@ def normal(code: str) -> str:
     words = _SEPARATORS.split(code.strip().lower())
     wrong = [word for word in words if word not in WORDS]
     if wrong or len(words) != COUNT:
-        raise ValueError(f"a code has {COUNT} words of mrc recv, such as maple-rocket-cider")
+        raise ValueError(f"a code has {COUNT} words of the other host, such as maple-rocket-cider")
     return "-".join(words)

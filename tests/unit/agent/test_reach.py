@@ -14,7 +14,7 @@ import pytest
 
 from mrc.agent.knock import Knock, Point, knock_in
 from mrc.agent.reach import knock, resume
-from mrc.errors import BusyError, ConnectError, ProtocolError
+from mrc.errors import BusyError, ConnectRefusedError, ProtocolError
 from mrc.exchange.oob import Channel
 
 HOST = "127.0.0.1"
@@ -49,7 +49,7 @@ async def test_knock__admitted() -> None:
         assert await knock(LOCAL, HOST, port, ASKED) == 0x123456
 
 
-@pytest.mark.parametrize(("busy", "error"), [(True, BusyError), (False, ConnectError)])
+@pytest.mark.parametrize(("busy", "error"), [(True, BusyError), (False, ConnectRefusedError)])
 async def test_knock__refused(busy: bool, error: type[Exception]) -> None:
     async def answer(channel: Channel) -> None:
         await channel.receive()

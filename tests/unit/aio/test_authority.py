@@ -64,7 +64,7 @@ async def test_names__one_that_may_not(
     connecting: Security, listening: Security, ca: TestAuthority
 ) -> None:
     why = await refused(connecting, dataclasses.replace(listening, allow=(B,)))
-    assert f"{A} may not connect here" in why and "--allow" in why
+    assert f"{A} may not connect" in why and "--allow" in why
     nameless = dataclasses.replace(connecting, authority=ca.issue())
     assert "without a SPIFFE name may not connect" in await refused(nameless, listening)
 
@@ -127,7 +127,8 @@ async def test_authority__another_one(
     other = TestAuthority(tmp_path, "other")
     theirs = dataclasses.replace(listening, authority=other.issue(B, file="x"))
     assert "not of this host's authority" in await refused(connecting, theirs)
-    assert "does not know this host's authority: both hosts need the same --ca" in caplog.text
+    unknown = "it does not know this host's authority: both hosts need the same --ca"
+    assert f"127.0.0.1 refused this host: {unknown}" in caplog.text
     caplog.clear()
     # The listening side alone has another authority.
     assert listening.authority is not None

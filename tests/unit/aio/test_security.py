@@ -16,6 +16,7 @@ from mrc.errors import ConnectError, MrcError
 from mrc.trust import words
 from mrc.trust.identity import Identity, load
 from mrc.trust.known import ChangedError, KnownHosts
+from mrc.trust.remedies import Commands
 from mrc.trust.security import Security
 
 SECRET = bytes(range(32))
@@ -72,7 +73,7 @@ async def test_key__of_another_host(
         Security(identity=theirs.path, allow_any=True),
     )
     assert f"is {theirs.fingerprint}, not {ours.fingerprint}: compare that with: mrc key" in why
-    assert f"is {theirs.fingerprint}, not {ours.fingerprint}" in caplog.text
+    assert f"127.0.0.1 refused this host: 127.0.0.1 is {theirs.fingerprint}, not" in caplog.text
 
 
 async def test_known_hosts__first_asked_then_remembered_then_changed(
@@ -118,7 +119,7 @@ async def test_known_hosts__nobody_waits_while_the_user_thinks(
 
 
 async def test_known_hosts__the_user_says_no(
-    ours: Identity, theirs: Identity, tmp_path: Path
+    ours: Identity, theirs: Identity, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ask(host: str, shown: str) -> bool:
         return False
@@ -127,6 +128,33 @@ async def test_known_hosts__the_user_says_no(
     why = await refused(connecting, Security(identity=theirs.path, allow_any=True))
     assert why == "127.0.0.1 was not accepted"
     assert not (tmp_path / "known").exists()
+    assert f"does not know this host's key {theirs.fingerprint} yet" in caplog.text
+
+
+async def test_ways__nobody_is_asked_about_a_host_that_takes_no_key(
+    ours: Identity, theirs: Identity, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both sides learn what to run."""
+
+    async def ask(host: str, shown: str) -> bool:
+        raise AssertionError
+
+    commands = Commands("mrc perf --server", "mrc perf host-b")
+    connecting = Security(
+        identity=ours.path, known_hosts=tmp_path / "known", ask=ask, commands=commands
+    )
+    code = words.new_code()
+    why = await refused(connecting, Security(identity=theirs.path, code=code))
+    assert "takes a one-time code, not a key" in why
+    assert why.endswith("code that 127.0.0.1 shows into: mrc perf host-b --code")
+    assert f"127.0.0.1 refused this host: {why}" in caplog.text
+    why = await refused(connecting, Security(identity=theirs.path, plain_loopback=True))
+    assert "start mrc perf --server --code on 127.0.0.1" in why
+    assert why.endswith("into: mrc perf host-b --code")
+    why = await refused(connecting, Security(identity=theirs.path, secret=SECRET))
+    assert "mrc perf host-b --secret FILE" in why
+    why = await refused(Security(secret=SECRET), Security(identity=theirs.path, allow_any=True))
+    assert "takes a key (--allow), not a secret" in why and "mrc send FILE HOST --code" in why
 
 
 async def test_secret__both_have_it(theirs: Identity) -> None:
@@ -159,7 +187,8 @@ async def test_code__a_wrong_one_is_the_only_guess(theirs: Identity) -> None:
                     await one.connect("127.0.0.1", listener.port, timeout=5)
                 said.append(str(caught.value))
     assert "code is wrong" in said[0]
-    assert "no one-time code any more: start mrc recv --code again" in said[1]
+    assert "mrc recv --code prints a new one" in said[0]
+    assert "has no one-time code, or it has been used: mrc recv --code prints" in said[1]
 
 
 async def test_downgrade__is_refused(ours: Identity, theirs: Identity) -> None:

@@ -88,10 +88,38 @@ def test_key__secret(home: Path) -> None:
 
 
 def test_recv__nobody_may_send_without_a_word(home: Path) -> None:
-    for command in (["recv", "--output", home], ["perf", "--server"]):
-        done = ended(*command)
-        assert done.returncode == 2
-        assert "--code" in done.stderr and "--insecure" in done.stderr
+    done = ended("recv", "--output", home)
+    assert done.returncode == 2
+    assert "--code" in done.stderr and "--insecure" in done.stderr
+
+
+def test_perf__without_a_terminal_for_processes_of_this_host(home: Path) -> None:
+    """As under nohup and systemd."""
+    command = [*MRC, "perf", "--server", "--one-off", "--port", "0"]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True
+    ) as server:
+        assert server.stderr is not None
+        closed = server.stderr.readline()
+        assert "only processes of this host may connect" in closed and "--code" in closed
+        port = re.search(r"TCP port (\d+)", "".join(server.stderr.readline() for _ in range(2)))
+        assert port is not None
+        other = ended("perf", "127.0.0.1", "--port", port[1], "--identity", home / "x.pem")
+        assert other.returncode == 3 and f"mrc perf 127.0.0.1:{port[1]} --code" in other.stderr
+        done = ended("perf", "127.0.0.1", "--port", port[1], "-n", "1M")
+        assert done.returncode == 0, done.stderr
+        assert server.wait(20) == 0
+
+
+@pytest.mark.parametrize("words", [
+    ["a.bin", "h1", "--code", "maple-rocket-cider"],
+    ["--code", "maple", "rocket", "cider", "a.bin", "h1"],
+    ["--code=maple-rocket-cider", "a.bin", "h1"],
+])  # fmt: skip
+def test_code__takes_no_words(home: Path, words: list[str]) -> None:
+    done = ended("send", *words)
+    assert done.returncode == 2 and "--code takes no words: it asks for them" in done.stderr
+    assert "maple" not in done.stderr
 
 
 def test_send__with_a_code(home: Path, file: Path) -> None:
@@ -121,7 +149,7 @@ def test_send__keys_that_know_each_other(home: Path, file: Path) -> None:
         assert unknown.returncode == 3
         assert "is not known" in unknown.stderr and theirs in unknown.stderr
         stranger = ended("send", file, where, "--peer", theirs, MRC_IDENTITY=str(home / "c.pem"))
-        assert stranger.returncode == 3 and "may not connect here" in stranger.stderr
+        assert stranger.returncode == 3 and "may not connect: mrc recv --allow" in stranger.stderr
         sent = ended("send", file, where, "--peer", theirs)
         assert sent.returncode == 0, sent.stderr
     assert (home / "inbox" / "disk.img").read_bytes() == file.read_bytes()

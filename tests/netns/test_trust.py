@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two hosts to which nothing is exempt, each with a user at a terminal who has set nothing up.
+
+a  x ------ y  b        10.0.1.1 and 10.0.1.2
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from netns.conftest import fresh_name
+from netns.plain import address, ip, join, until_running
+from slowness import limit
+from terminals import Terminal, terminal
+
+from mrc.linux import netns
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+]
+B = "10.0.1.2"
+
+
+class Host:
+    """A host with a user at its terminal."""
+
+    def __init__(self, namespace: str, tty: Terminal, home: Path) -> None:
+        self.namespace, self.tty, self.home = namespace, tty, home
+
+    @contextmanager
+    def running(self, *words: str | Path) -> Iterator[subprocess.Popen[Any]]:
+        """Runs mrc at the terminal."""
+        command = ("ip", "netns", "exec", self.namespace, sys.executable, "-m", "mrc", *words)
+        with self.tty.running(*command, XDG_CONFIG_HOME=str(self.home)) as process:
+            yield process
+
+    def ends(self, code: int, *words: str | Path) -> str:
+        """Runs mrc at the terminal to its end. Returns what it prints."""
+        self.tty.rest()
+        before = len(self.tty.all)
+        with self.running(*words) as process:
+            assert process.wait(limit(30)) == code, self.tty.rest()
+        self.tty.rest()
+        return self.tty.all[before:]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host, Host]]:
+    monkeypatch.delenv("MRC_INSECURE")
+    monkeypatch.delenv("MRC_CONFIG", raising=False)
+    a, b = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
+    with ExitStack() as stack:
+        for name in (a, b):
+            stack.callback(netns.remove, name)
+            netns.create(name)
+            ip(f"-n {name} link set lo up")
+        join(a, "x", b, "y")
+        address(a, "x", "10.0.1.1/24")
+        address(b, "y", f"{B}/24")
+        until_running(a, "x")
+        until_running(b, "y")
+        made = [
+            Host(name, stack.enter_context(terminal()), tmp_path / home)
+            for name, home in ((a, "a"), (b, "b"))
+        ]
+        yield made[0], made[1]
+
+
+def test_perf__each_side_says_what_to_run(hosts: tuple[Host, Host]) -> None:
+    a, b = hosts
+    with b.running("perf", "--server", "--one-off") as server:
+        b.tty.until("one-time code: ")
+        code = b.tty.until("\r\n")
+        b.tty.until("on the other host run: mrc perf ")
+        b.tty.until("listening on")
+        wrong = a.ends(3, "perf", B)
+        assert "takes a one-time code, not a key" in wrong and f"mrc perf {B} --code" in wrong
+        b.tty.until("10.0.1.1 refused this host: ")
+        assert "--code" in b.tty.until("\r\n")
+        with a.running("perf", B, "--code", "-n", "1M") as client:
+            a.tty.until("code of the other host: ")
+            a.tty.press(f"{code}\n")
+            assert client.wait(limit(30)) == 0
+        assert server.wait(limit(20)) == 0
+
+
+def test_perf__a_wrong_code_ends_the_server(hosts: tuple[Host, Host]) -> None:
+    a, b = hosts
+    with b.running("perf", "--server") as server:
+        b.tty.until("listening on")
+        with a.running("perf", B, "--code") as client:
+            a.tty.until("code of the other host: ")
+            a.tty.press("maple-rocket-cider\n")
+            a.tty.until("mrc perf --server --code prints a new one")
+            assert client.wait(limit(30)) == 3
+        b.tty.until("refused 10.0.1.1: the code is wrong")
+        assert server.wait(limit(20)) == 1
