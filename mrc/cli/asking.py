@@ -50,19 +50,20 @@ def _opened() -> Iterator[int | None]:
 
 
 class Asking:
-    """Asks yes or no, one question at a time."""
+    """Asks one question at a time."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     async def about_host(self, host: str, fingerprint: str) -> bool:
-        return await self.ask(f"{shown(host)} is {fingerprint}; trust it? [y/N] ")
+        question = f"{shown(host)} is {fingerprint}; trust it? [y/N] "
+        return await self.ask(question) in ("y", "yes")
 
-    async def ask(self, question: str) -> bool:
-        """True for yes; Ctrl-C ends the wait."""
+    async def ask(self, question: str) -> str:
+        """The answer in lower case, empty without a terminal; Ctrl-C ends the wait."""
         async with self._turn:
             with _opened() as tty:
-                return tty is not None and await _answer(tty, question) in ("y", "yes")
+                return "" if tty is None else await _answer(tty, question)
 
 
 async def _answer(tty: int, question: str) -> str:

@@ -87,6 +87,9 @@ class ProgressMeter:
         self._role = role
         self._noted = False
         self._resumed: dict[int, int] = {}  # bytes that need not move, by id
+        self._waiting = ""
+        self.waited_seconds = 0.0
+        """time of the waits for the other side's user, in which nothing could move"""
         self._bars = _Bars() if sys.stderr.isatty() and not out.quiet else None
 
     @contextmanager
@@ -100,6 +103,22 @@ class ProgressMeter:
             if self._bars is not None:
                 self._bars.show()
 
+    @contextmanager
+    def waiting(self, host: str) -> Iterator[None]:
+        """Shows that this end waits for the user at `host`, while the body does."""
+        self._waiting, start = f"waiting for {shown(host)} to accept", time.monotonic()
+        if self._bars is None:
+            self._out.note(self._waiting)
+        try:
+            yield
+        finally:
+            self._waiting = ""
+            self.waited_seconds += time.monotonic() - start
+
+    def _moving(self) -> float:
+        """A clock that stands still during waits."""
+        return time.monotonic() - self.waited_seconds
+
     def text(self, text: str) -> None:
         """Prints a result above the bars."""
         with self.lines():
@@ -107,19 +126,19 @@ class ProgressMeter:
 
     async def files(self, batches: AsyncIterator[Batch]) -> tuple[Batch, float]:
         """Prints lines about each finished file or pack. Returns all of them as one batch, and the
-        seconds they took.
+        seconds they took, without waits.
 
         There may be many files, so it keeps and returns them only under --json.
         """
         kept: list[TransferredFile] = []
         count = folders = size = resumed = 0
-        start = then = time.monotonic()
+        start = then = self._moving()
         async for batch in batches:
             if self._out.as_json:
                 kept.extend(batch.files)
             count, folders, size = count + batch.count, folders + batch.folders, size + batch.bytes
             resumed += batch.resumed_bytes
-            now = time.monotonic()
+            now = self._moving()
             with self.lines():
                 for line in batch_lines(batch, now - then):
                     self._out.text(line)
@@ -177,8 +196,10 @@ class ProgressMeter:
                 done = moved + self._resumed[id(moving)]
                 current = (moved - payload_bytes(self._role, before)) * 8 / (now - then)
                 rate += _RATE_SMOOTHING * (current - rate) if rate else current
+                if self._waiting:
+                    rate = 0.0
                 planes = count.text(carried_bytes(self._role, info.planes), info.planes, now)
-                bars.update(bar, Moved(title, done, total, rate, planes))
+                bars.update(bar, Moved(title, done, total, rate, planes, self._waiting))
                 before, then = info, now
         finally:
             bars.remove(bar)

@@ -23,10 +23,13 @@ class Moved:
     total: int | None  # bytes; None: unknown
     rate: float  # bit/s
     planes: str  # "3/4"; empty: unknown
+    waiting: str = ""  # why nothing moves; shown instead of the numbers
 
 
 def progress_line(moved: Moved, width: int) -> str:
     """Percentage, size, rate and time left; then, as far as `width` allows, planes, title, bar."""
+    if moved.waiting:
+        return moved.waiting[:width]
     share = None if not moved.total else min(moved.done / moved.total, 1.0)
     first = "" if share is None else f"{int(100 * share):3}%"
     parts = [_size(moved), f"{format_rate(moved.rate):>11}", _left(moved)]

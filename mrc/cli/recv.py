@@ -21,7 +21,7 @@ from mrc.aio.recorder import Recorder
 from mrc.cli import endpoint, history_report, trust, views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import count_argument, seconds_argument, size_argument
-from mrc.cli.asking import Asking
+from mrc.cli.consent import Consent
 from mrc.cli.exits import UsageError
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options, format_bytes
@@ -37,7 +37,7 @@ from mrc.transfer import joined
 from mrc.transfer.batch import Batch
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.joined import Joins
-from mrc.transfer.messages import CHUNK_BYTES, MAX_FILE_BYTES, Refuse
+from mrc.transfer.messages import CHUNK_BYTES, MAX_FILE_BYTES
 from mrc.transfer.pipes import PipeWriter
 from mrc.transfer.quota import DEFAULTS, Limits
 from mrc.transfer.receiver import receive_files
@@ -251,7 +251,8 @@ class _Server:
 
     def __post_init__(self) -> None:
         self._meter = ProgressMeter(self.out, "receiver")
-        self._asking = Asking()
+        security = self.ctx.config.security
+        self._consent = Consent(security, self._meter, idle_seconds=self.limits.idle_seconds)
         self._recorder: Recorder | None = None
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -316,34 +317,9 @@ class _Server:
     async def _serve_sender(self, qp: QP, on_data: Callable[[], None]) -> None:
         """Receives all files of one sender."""
         async with accept_session(self.ctx, qp, self.joins) as session:
-            await self._ask(session)
+            waited_seconds = await self._consent.get(session)
             await self._begin_recording()
-            await self._receive(session, on_data)
-
-    async def _ask(self, session: Session) -> None:
-        """Where nothing else decides who may send, the user does."""
-        security = self.ctx.config.security
-        if security is None or not security.allow_any:
-            return
-        offered, qp = session.qp.private, session.qp
-        files, size = offered.get("files"), offered.get("bytes")
-        what = f"{files} files" if type(files) is int and files != 1 else "a file"
-        how_much = format_bytes(size) if type(size) is int and size >= 0 else "of unknown size"
-        who = f"{shown(qp.peer_name)} ({qp.peer_address}, {qp.peer_identity})"
-        question = f"{who} offers {what}, {how_much}: accept? [y/N] "
-        with self._meter.lines():
-            answer = asyncio.create_task(self._asking.ask(question))
-            gone = asyncio.create_task(qp.peer_gone.wait())
-            try:
-                await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-                if not answer.done():
-                    raise TransferError("the sender did not wait for an answer")
-                accepted = answer.result()
-            finally:
-                await cancelled(answer, gone)
-        if not accepted:
-            await session.say_last(Refuse("stopped", "the user did not accept the files"))
-            raise TransferError("the files were not accepted")
+            await self._receive(session, on_data, waited_seconds)
 
     async def _begin_recording(self) -> None:
         """With --bins, starts with the first sender. Records all QPs: a sender may open more."""
@@ -351,7 +327,9 @@ class _Server:
             self._recorder = self.ctx.record(width_ns=self.bin_ns)
             await self._stack.enter_async_context(self._recorder)
 
-    async def _receive(self, session: Session, on_data: Callable[[], None]) -> None:
+    async def _receive(
+        self, session: Session, on_data: Callable[[], None], waited_seconds: float
+    ) -> None:
         total = session.qp.private.get("bytes")
         known_total = total if type(total) is int and 0 <= total <= MAX_FILE_BYTES else None
         incidents = Incidents(self._meter.detail)
@@ -370,14 +348,19 @@ class _Server:
                 keep_names=self.out.as_json,
             )
             files, seconds = await self._meter.files(received)
-            await self._report(session, incidents, files, seconds)
+            await self._report(session, incidents, files, seconds, waited_seconds)
 
     def _on_kept(self, name: str, size: int) -> None:
         kept = f"{shown(name)}: {format_bytes(size)} are kept for 7 days"
         self._meter.note(f"{kept}; the same mrc send goes on from there")
 
     async def _report(
-        self, session: Session, incidents: Incidents, files: Batch, seconds: float
+        self,
+        session: Session,
+        incidents: Incidents,
+        files: Batch,
+        seconds: float,
+        waited_seconds: float,
     ) -> None:
         """Prints a session's lost or slow planes, its --bins and its JSON."""
         story = incidents.sentence(slow_planes("receiver", (await session.query()).planes))
@@ -390,6 +373,13 @@ class _Server:
             port = self.listener.port
             self.out.result(
                 await transfer(
-                    "receiver", session, files, seconds, port, recording, incidents.outages
+                    "receiver",
+                    session,
+                    files,
+                    seconds,
+                    port,
+                    recording,
+                    incidents.outages,
+                    waited_seconds=waited_seconds,
                 )
             )

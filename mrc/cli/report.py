@@ -93,6 +93,7 @@ async def transfer(
     recording: Recording | None = None,
     outages: Sequence[Outage] = (),
     skipped: int = 0,
+    waited_seconds: float = 0.0,
 ) -> Transfer:
     """The result that `mrc send --json` and `mrc recv --json` print."""
     info, evs, config = await session.query(), await session.evs(), session.ctx.config
@@ -107,6 +108,7 @@ async def transfer(
         bytes=moved.bytes,
         resumed_bytes=moved.resumed_bytes,
         seconds=seconds,
+        waited_seconds=waited_seconds,
         goodput_bits_per_second=sent_bytes(moved) * 8 / seconds if seconds > 0 else 0.0,
         qps=len(session.qps),
         sent_packets=info.sent_packets,

@@ -123,6 +123,7 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict
             keep_meta=not args.no_meta,
             resume=not args.no_resume,
             on_resumed=lambda file, size: meter.resumed(session, file.name, size),
+            waiting=lambda: meter.waiting(host),
         )
         try:
             sent, seconds = await meter.files(send_plan(session, plan, how))
@@ -142,6 +143,7 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict
                     seconds,
                     port,
                     outages=incidents.outages,
+                    waited_seconds=meter.waited_seconds,
                     skipped=len(plan.skipped),
                 )
             )

@@ -23,8 +23,7 @@ from mrc.errors import ConfigError
 from mrc.fabric import hostconfig
 from mrc.fabric.addresses import parse_address
 from mrc.trust import words
-from mrc.trust.identity import folder
-from mrc.trust.known import allowed, check_fingerprint
+from mrc.trust.known import allowed, check_fingerprint, default_allowed
 from mrc.trust.remedies import Commands
 from mrc.trust.security import Authority, Security, load_secret
 
@@ -154,14 +153,15 @@ def listening(
     """The fields of ContextConfig for a command that listens; `commands` are those of both ends.
 
     Without options, a command that `asks` lets everybody connect and asks a user at the terminal
-    about each; others print a one-time code there. Without a terminal too, a `local` command
+    about those who are not in the user's file of allowed peers; others print a one-time code
+    there. Without a terminal too, a `local` command
     serves processes of this host.
     """
     explicit = args.code or args.secret or args.ca or args.allow or args.identity
     if args.insecure or (not explicit and _is_exempt()):
         return _plain(args)
     allow, code = tuple(args.allow), ""
-    default = folder() / "allowed"
+    default = default_allowed()
     if not allow and default.exists():
         allow = (str(default),)
     try:
@@ -171,18 +171,17 @@ def listening(
     authority, secret = _authority(args), _secret(args)
     closed = not (allow or args.code or authority or secret)
     attended = asking.terminal()
+    asks = asks and attended and not (args.allow or args.code or authority or secret)
     if closed and not attended and not local:
         raise UsageError(args.prog, f"nobody may connect: {_OTHERS}; see {args.prog} --help")
     if closed and not attended:
         out.note(f"only processes of this host may connect; for other hosts {_OTHERS}")
     elif args.code or (closed and not asks):
-        code = os.environ.get(CODE) or words.new_code()
-        out.note(f"one-time code: {code}")
-        out.note(f"on the other host run: {commands.connects} --code")
+        code = _printed_code(out, commands)
     security = Security(
         identity=args.identity,
         allow=allow,
-        allow_any=closed and asks,
+        allow_any=asks,
         plain_loopback=not explicit,
         secret=secret,
         code=code,
@@ -192,6 +191,16 @@ def listening(
     if closed or allow:
         out.note(f"this host is {security.load_identity().fingerprint}")
     return {"security": security, "seal": _seal(args)}
+
+
+def _printed_code(out: Output, commands: Commands) -> str:
+    """A one-time code. Its user needs to see it under --quiet too, unless he has chosen it."""
+    code = os.environ.get(CODE)
+    show = out.note if code else out.warn
+    code = code or words.new_code()
+    show(f"one-time code: {code}")
+    show(f"on the other host run: {commands.connects} --code")
+    return code
 
 
 def _plain(args: argparse.Namespace) -> dict[str, Any]:

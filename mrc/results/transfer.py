@@ -55,7 +55,9 @@ class Transfer(Settings):
     resumed_bytes: int
     """Bytes of the files that the receiver had kept of an earlier transfer."""
     seconds: float
-    """Time from the first file to the last answer of the receiver."""
+    """Time from the first file to the last answer of the receiver, without `waited_seconds`."""
+    waited_seconds: float
+    """Time in which the receiver asked its user whether to accept the files."""
     goodput_bits_per_second: float
     """Bits of the files, without `resumed_bytes`, divided by `seconds`."""
     qps: int

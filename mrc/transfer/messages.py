@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages between the two ends of a transfer, and their checks.
 
-For each file: sender: offer -> receiver: accept | refuse. If the receiver has kept chunks of an
+For each file: sender: offer -> receiver: accept | refuse. A receiver that asks its user first says
+so with asking. If the receiver has kept chunks of an
 earlier transfer, the sender says with begin whether it goes on behind them: it does if their digest
 is that of its own file. Then the sender writes the chunks; the immediate of each chunk holds its
 index and slot. Then sender: done -> receiver: stored | refuse. After the last file the sender sends
@@ -76,6 +77,13 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True)
+class Asking:
+    """The receiver asks its user about the sender: the answer to the offer may take long."""
+
+    type: ClassVar[str] = "asking"
+
+
+@dataclass(frozen=True, slots=True)
 class Accept:
     """Accepts the offered file, with the window to write it to.
 
@@ -138,9 +146,10 @@ class Bye:
     type: ClassVar[str] = "bye"
 
 
-TransferMessage = Offer | Pack | Accept | Begin | Refuse | Done | Stored | Abort | Bye
+TransferMessage = Offer | Pack | Asking | Accept | Begin | Refuse | Done | Stored | Abort | Bye
 _KINDS: dict[str, type[TransferMessage]] = {
-    kind.type: kind for kind in (Offer, Pack, Accept, Begin, Refuse, Done, Stored, Abort, Bye)
+    kind.type: kind
+    for kind in (Offer, Pack, Asking, Accept, Begin, Refuse, Done, Stored, Abort, Bye)
 }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,6 +22,7 @@ from mrc.transfer.messages import (
     CHUNK_BYTES,
     Abort,
     Accept,
+    Asking,
     Begin,
     Bye,
     Digest,
@@ -46,11 +47,16 @@ AHEAD_BYTES = 256 << 20  # hashed ahead of the writes; occupies page cache, not 
 
 @dataclass(slots=True)
 class How:
-    """How to send. `on_resumed` is called for a file of which the receiver has so many bytes."""
+    """How to send.
+
+    `on_resumed` is called for a file of which the receiver has so many bytes. `waiting` surrounds
+    the time in which the receiver asks its user about this sender.
+    """
 
     keep_meta: bool = True
     resume: bool = True
     on_resumed: Callable[[File, int], None] = lambda file, size: None
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     stored_chunks: int = 0  # of the last file, as far as the receiver has said
 
 
@@ -115,7 +121,7 @@ async def _send_file(session: Session, file: File, release: AsyncExitStack, how:
     )
     # Hashing starts before the offer, so it runs while the receiver prepares.
     async with Ahead(source.bytes, partial(_prepare, source, mr, digests), AHEAD_BYTES) as ahead:
-        accept = await _offer(session, offer, file.path)
+        accept = await _offer(session, offer, file.path, how)
         feed = None if mr is None else Mapped(mr, ahead)
         begin = 0
         if accept.kept and mr is not None:
@@ -148,7 +154,7 @@ async def _send_stdin(session: Session, stdin: Stdin, release: AsyncExitStack, h
     offer = Offer(stdin.name, None, CHUNK_BYTES)
     path = "standard input"
     async with await filled.open(session.ctx, release) as feed:
-        accept = await _offer(session, offer, path)
+        accept = await _offer(session, offer, path, how)
         chunks = await _write(session, accept, feed, path, how)
     digest = pipe.digest.hexdigest()
     await _finish(session, Done(digest, chunks), path)
@@ -165,16 +171,19 @@ async def _send_pack(
     path = ""
     async with await filled.open(session.ctx, release) as feed:
         offer = Pack(len(entries), size, CHUNK_BYTES, how.resume)
-        accept = await _offer(session, offer, path)
+        accept = await _offer(session, offer, path, how)
         chunks = await _write(session, accept, feed, path, how)
     await _finish(session, Done("", chunks), path)
     files = tuple(packing.files)
     return Batch(files, len(files), len(entries) - len(files), size, packed=True)
 
 
-async def _offer(session: Session, offer: Offer | Pack, path: str) -> Accept:
+async def _offer(session: Session, offer: Offer | Pack, path: str, how: How) -> Accept:
     await session.say(offer)
     reply = await _hear(session, path)
+    if isinstance(reply, Asking):
+        with how.waiting():
+            reply = await _hear(session, path)
     if not isinstance(reply, Accept):
         raise ProtocolError(f"{session.qp.peer_host} answered an offer with an unexpected message")
     return reply

@@ -58,9 +58,17 @@ class KnownHosts:
 
     def add(self, host: str, shown: str) -> None:
         """Remembers a host."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(self.path, "a", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
-            file.write(f"{host} {shown}\n")
+        _append(self.path, f"{host} {shown}")
+
+
+def default_allowed() -> Path:
+    """The user's file of peers that may connect."""
+    return folder() / "allowed"
+
+
+def allow(path: Path, fingerprint: str, comment: str) -> None:
+    """Adds a peer that may connect. Raises OSError."""
+    _append(path, f"{fingerprint}  # {comment}")
 
 
 def allowed(entries: Iterable[str]) -> frozenset[str]:
@@ -78,6 +86,15 @@ def allowed(entries: Iterable[str]) -> frozenset[str]:
                 raise ConfigError(f"{entry}:{number}: {words[0]!r:.40} is no fingerprint")
             found.add(words[0])
     return frozenset(found)
+
+
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(path, "ab+", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+        if file.tell():  # an editor may have left the last line without its end
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read() == b"\n" else f"\n{line}"
+        file.write(f"{line}\n".encode())
 
 
 def _lines(path: Path, *, required: bool = False) -> Iterator[tuple[int, list[str]]]:

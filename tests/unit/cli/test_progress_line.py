@@ -25,6 +25,12 @@ def test_progress_line__at_60_columns() -> None:
     assert len(line) <= 60
 
 
+def test_progress_line__while_nothing_can_move() -> None:
+    waiting = replace(MOVED, done=0, rate=27.0, waiting="waiting for h1 to accept")
+    assert progress_line(waiting, 80) == "waiting for h1 to accept"
+    assert progress_line(waiting, 10) == "waiting fo"
+
+
 def test_progress_line__a_bar_where_there_is_room() -> None:
     line = progress_line(MOVED, 120)
     assert line.startswith(" 45%  ━━━━━━━━━━━━━─────────────────  1.82 GiB of 4 GiB")

@@ -7,12 +7,14 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from file_commands import MRC
+from printed import printed
 from slowness import limit
 from terminals import Terminal, terminal
 
@@ -63,7 +65,7 @@ def sending(home: Path, where: str, *more: str) -> Iterator[subprocess.Popen[str
             sender.kill()
 
 
-QUESTION = ": accept? [y/N] "
+QUESTION = ": accept? [y/N/always] "
 
 
 def test_recv__asks_and_gets_a_yes(home: Path, tty: Terminal) -> None:
@@ -94,6 +96,89 @@ def test_recv__asks_and_gets_a_no(home: Path, tty: Terminal) -> None:
             assert sender.wait(limit(20)) == 1
         assert receiver.poll() is None
     assert list((home / "inbox").iterdir()) == []
+
+
+def test_recv__asks_once_about_a_key(home: Path, tty: Terminal) -> None:
+    """A yes counts for this key in this run, and for no other key at the same address."""
+    (home / "second").write_bytes(b"2")
+    (home / "third").write_bytes(b"3")
+    with asking(tty, home) as (_, where):
+        with sending(home, where) as sender:
+            tty.until(QUESTION)
+            tty.press("y\n")
+            assert sender.wait(limit(20)) == 0
+        tty.until("no further question about mrc:SHA256:")
+        with sending(home, where, str(home / "second")) as sender:
+            assert sender.wait(limit(20)) == 0
+        assert QUESTION not in tty.rest()
+        third = (str(home / "third"), "--identity", str(home / "other.pem"))
+        with sending(home, where, *third) as sender:
+            tty.until(QUESTION)
+            tty.press("n\n")
+            assert sender.wait(limit(20)) == 1
+    assert (home / "inbox" / "second").exists() and not (home / "inbox" / "third").exists()
+    assert not (home / "config" / "mrc" / "allowed").exists()
+
+
+def test_recv__always(home: Path, tty: Terminal) -> None:
+    """The answer is in the file of allowed peers. Another key is asked about there too."""
+    allowed = home / "config" / "mrc" / "allowed"
+    key = fingerprint(home / "config" / "mrc" / "identity.pem")
+    allowed.write_text(f"{fingerprint(home / 'fleet.pem')}  # no end of line")
+    with asking(tty, home, "--once") as (receiver, where), sending(home, where) as sender:
+        tty.until(QUESTION)
+        tty.press("always\n")
+        tty.until(f"{allowed} has {key} now")
+        assert sender.wait(limit(20)) == receiver.wait(limit(20)) == 0
+    assert [line.split()[0] for line in allowed.read_text().splitlines()][1] == key
+    with asking(tty, home, "--overwrite") as (receiver, where):
+        with sending(home, where) as sender:
+            assert sender.wait(limit(20)) == 0
+        assert QUESTION not in tty.rest()
+        more = (str(home / "disk.img"), "--identity", str(home / "other.pem"))
+        with sending(home, where, *more) as sender:
+            tty.until(QUESTION)
+            tty.press("no\n")
+            assert sender.wait(limit(20)) == 1
+
+
+def test_recv__asks_about_a_process_that_proves_no_key_each_time(home: Path, tty: Terminal) -> None:
+    command = [*MRC, "send", str(home / "disk.img")]
+    with asking(tty, home, "--overwrite") as (_, where):
+        for _ in range(2):
+            with subprocess.Popen([*command, where], stderr=-1) as sender:
+                tty.until("(127.0.0.1, no key) offers a file, 1 MiB: accept? [y/N] ")
+                tty.press("y\n")
+                assert sender.wait(limit(20)) == 0
+
+
+def test_send__waits_for_an_answer(home: Path, tty: Terminal) -> None:
+    """The wait is shown, and is no part of the transfer's time."""
+    seconds = 2.0
+    with asking(tty, home, "--json") as (_, where):
+        with sending(home, where, str(home / "disk.img"), "--json") as sender:
+            tty.until(QUESTION)
+            assert sender.stderr is not None and sender.stdout is not None
+            assert sender.stderr.readline() == "mrc send: waiting for 127.0.0.1 to accept\n"
+            time.sleep(seconds)  # what is measured
+            tty.press("y\n")
+            sent = printed("send", sender.stdout.read())
+            assert sender.wait(limit(20)) == 0
+        tty.until('"role": "receiver"')
+        tty.until('"waited_seconds": ')
+        assert float(tty.until(",")) >= seconds
+        assert sent["waited_seconds"] >= seconds > sent["seconds"]
+        assert sent["goodput_bits_per_second"] == pytest.approx(8 * RECEIVED / sent["seconds"])
+        with (
+            terminal() as other,
+            other.running(
+                *MRC, "send", home / "disk.img", where, "--identity", home / "other.pem", "--peer",
+                fingerprint(home / "config" / "mrc" / "identity.pem"),
+            ),
+        ):  # fmt: skip
+            tty.until(QUESTION)
+            other.until("waiting for 127.0.0.1 to accept")
+            assert "bit/s" not in other.all
 
 
 def test_recv__asks_and_the_sender_goes_away(home: Path, tty: Terminal) -> None:
