@@ -39,18 +39,12 @@ async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: fl
     except TimeoutError as error:
         heard = attempt.channel is not None and attempt.channel.received_bytes > 0
         if attempt.busy is not None and (attempt.pausing or not heard):
-            raise _about(host, port, attempt.busy) from error
+            raise about(host, port, attempt.busy) from error
         await attempt.refuse("no answer in time")
-        step = "connection" if attempt.channel is None else "completed exchange"
-        raise ConnectTimeoutError(
-            f"{host}: no {step} on TCP port {port} in {timeout:g} s"
-        ) from error
-    except UnknownHostError as unknown:
-        await attempt.refuse(f"its user does not know this host's key {unknown.shown} yet")
-        raise
+        raise timed_out(host, port, timeout, dialled=attempt.channel is not None) from error
     except MrcError as error:
-        await attempt.refuse(str(error))
-        raise _about(host, port, error) from error
+        await attempt.refuse(reason(error))
+        raise about(host, port, error) from error
     except BaseException:
         attempt.drop()
         raise
@@ -103,7 +97,23 @@ class _Attempt:
             await self.channel.refuse(reason)
 
 
-def _about(host: str, port: int, error: MrcError) -> MrcError:
+def timed_out(host: str, port: int, seconds: float, *, dialled: bool) -> ConnectTimeoutError:
+    """The peer has not answered in time; `dialled`: its TCP port has."""
+    step = "completed exchange" if dialled else "connection"
+    late = f"{host}: no {step} on TCP port {port} in {seconds:g} s"
+    if dialled:
+        return ConnectTimeoutError(late)
+    return ConnectTimeoutError(f"{late}: check that it is up, and the firewalls of both hosts")
+
+
+def reason(error: MrcError) -> str:
+    """Why this side ends the exchange, for the peer."""
+    if isinstance(error, UnknownHostError):
+        return f"its user does not know this host's key {error.shown} yet"
+    return str(error)
+
+
+def about(host: str, port: int, error: MrcError) -> MrcError:
     """Adds host and port to an error whose message begins with "the peer"."""
     if not str(error).startswith("the peer "):
         return error

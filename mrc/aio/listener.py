@@ -219,7 +219,9 @@ class Listener:
         guard = self._local.guard
         if guard is None:
             await channel.receive()
-            raise ConnectError("this host does not encrypt its exchange: use --insecure here too")
+            raise ConnectError(
+                "this host runs with --insecure: use it on both hosts, or on neither"
+            )
         await guard.accept(channel)
         return await channel.peek(HELLO_BYTES, self._large_hello)
 

@@ -17,6 +17,7 @@ from mrc import versions
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.cli.parser import Parser
+from mrc.cli.standard import open_missing
 from mrc.errors import MrcError
 from mrc.exchange.foreign import harmless_lines
 from mrc.limits import UDP_PORT
@@ -100,6 +101,7 @@ def version_text() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
+    open_missing()
     words = list(sys.argv[1:] if argv is None else argv)
     # Options after "--" belong to another program: `mrc testbed exec h0 -- mrc paths --json h1`.
     ours = words[: words.index("--") if "--" in words else len(words)]

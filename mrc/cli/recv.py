@@ -29,6 +29,7 @@ from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed, until_guessed
+from mrc.cli.standard import STDOUT
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import let_look
@@ -177,7 +178,7 @@ def _current_folder(prog: str) -> str:
     """
     if not sys.stdin.isatty():
         raise UsageError(prog, f"name the folder for the files: --output DIR; see {prog} --help")
-    home = Path.home()
+    home = Path("~").expanduser()  # stays "~" where there is none
     if home.exists() and home.samefile("."):
         wrong = "the current directory is your home: name another folder: --output DIR"
         raise UsageError(prog, f"{wrong}; see {prog} --help")
@@ -205,7 +206,7 @@ def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> mrc.ContextCon
 def _place(args: argparse.Namespace, out: Output) -> Iterator[OutputDirectory | PipeWriter]:
     """Where the files go: a folder, or standard output."""
     if args.stdout:
-        with PipeWriter(sys.stdout.fileno()) as pipe:
+        with PipeWriter(STDOUT) as pipe:
             yield pipe
         return
     with OutputDirectory(

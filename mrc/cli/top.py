@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
+from mrc.aio.connecting import about, reason, timed_out
 from mrc.cli import trust
 from mrc.cli.address import host_and_port
 from mrc.cli.arguments import seconds_argument
@@ -21,9 +22,10 @@ from mrc.cli.output import Output, add_options
 from mrc.cli.runner import run_async
 from mrc.cli.top_view import MAX_ROWS, path_blocks, qp_blocks, summary_blocks
 from mrc.cli.window import Screen
-from mrc.errors import ConnectError, MrcError
+from mrc.errors import MrcError
 from mrc.exchange.dial import dial
-from mrc.exchange.upgrade import Guard
+from mrc.exchange.oob import Channel
+from mrc.exchange.upgrade import Guard, UnknownHostError
 from mrc.fabric import hostconfig
 from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
@@ -194,17 +196,36 @@ async def _local(all_users: bool) -> AsyncIterator[Look]:
     yield look
 
 
+async def _dialled(host: str, port: int, guard: Guard | None, timeout: float) -> Channel:
+    """A connection to a host that has proved itself."""
+    channel = None
+    try:
+        async with asyncio.timeout(timeout):
+            channel = await dial(hostconfig.load(os.environ), host, port)
+            if guard is not None:
+                await guard.connect(channel)
+            return channel
+    except TimeoutError as error:
+        if channel is not None:
+            channel.abort()
+        raise timed_out(host, port, timeout, dialled=channel is not None) from error
+    except MrcError as error:
+        if channel is not None:
+            await channel.refuse(reason(error))
+        raise about(host, port, error) from error
+
+
 @asynccontextmanager
 async def _remote(
     host: str, port: int, security: Security | None, *, timeout: float
 ) -> AsyncIterator[Look]:
+    guard = None if security is None else Guard(security)
     try:
-        async with asyncio.timeout(timeout):
-            channel = await dial(hostconfig.load(os.environ), host, port)
-            if security is not None:
-                await Guard(security).connect(channel)
-    except TimeoutError as error:
-        raise ConnectError(f"{host}: no connection on TCP port {port} in {timeout:g} s") from error
+        channel = await _dialled(host, port, guard, timeout)
+    except UnknownHostError as unknown:
+        assert guard is not None  # which has raised it
+        await guard.ask(unknown)
+        channel = await _dialled(host, port, guard, timeout)
 
     async def look() -> dict[str, Snapshot]:
         try:

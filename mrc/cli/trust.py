@@ -154,8 +154,7 @@ def listening(
 
     Without options, a command that `asks` lets everybody connect and asks a user at the terminal
     about those who are not in the user's file of allowed peers; others print a one-time code
-    there. Without a terminal too, a `local` command
-    serves processes of this host.
+    there. Without a terminal, a `local` command serves processes of this host.
     """
     explicit = args.code or args.secret or args.ca or args.allow or args.identity
     if args.insecure or (not explicit and _is_exempt()):

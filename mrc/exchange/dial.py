@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -29,14 +30,22 @@ async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
     try:
         found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise ResolveError(f"{host}: no such host") from error
+        why = (error.strerror or str(error)).lower()
+        check = "check the name, or give its address"
+        raise ResolveError(f"{host}: no such host: {why}: {check}") from error
+    except UnicodeError as error:  # an empty or too long part
+        raise ResolveError(f"{host}: is not a host name") from error
     addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
     try:
         return Channel(*await _first(addresses, port), called=host)
     except ConnectionRefusedError as error:
-        raise ConnectError(f"{host}: no program listens on TCP port {port}") from error
+        start = "start mrc recv, mrc perf --server or mrc agent there"
+        raise ConnectError(f"{host}: no program listens on TCP port {port}: {start}") from error
     except OSError as error:
-        raise ConnectError(f"{host}: TCP port {port}: {error.strerror or error}") from error
+        why = (error.strerror or str(error)).lower()
+        if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+            why = f"{why}: check its address, and the links and routes of both hosts"
+        raise ConnectError(f"{host}: TCP port {port}: {why}") from error
 
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

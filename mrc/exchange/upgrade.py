@@ -25,6 +25,7 @@ from mrc.trust import proofs, tls
 from mrc.trust.identity import Identity, fingerprint_of, is_signed, public_of
 from mrc.trust.known import KnownHosts, allowed
 from mrc.trust.proofs import Binding, Guess
+from mrc.trust.remedies import Commands
 from mrc.trust.security import Security, secret_id
 
 _NAMELESS = "a host without a SPIFFE name"
@@ -34,10 +35,10 @@ _MOST_SESSIONS = 64  # that a code or secret has opened and whose further QPs ma
 class UnknownHostError(ConnectError):
     """A host that is not known; its user can be asked about it."""
 
-    def __init__(self, host: str, shown: str, known: KnownHosts) -> None:
+    def __init__(self, host: str, shown: str, known: KnownHosts, commands: Commands) -> None:
         super().__init__(
-            f"{host} is not known: it shows {shown}. Compare that with: mrc key, on {host};"
-            f" then add the line '{host} {shown}' to {known.path}, or use a one-time code"
+            f"{host} is not known: if mrc key shows {shown} on {host}, run: {commands.connects}"
+            f" --peer {shown}, or add the line '{host} {shown}' to {known.path}"
         )
         self.host, self.shown, self.known = host, shown, known
 
@@ -195,7 +196,7 @@ async def _by_key(
     is_known = bool(security.peer) or known.check(host, shown)
     _must(ways, "key", host, security)  # before a question to the user, who would answer in vain
     if not is_known:
-        raise UnknownHostError(host, shown, known)
+        raise UnknownHostError(host, shown, known, security.commands)
     identity = guard.identity
     signature = identity.sign(binding.over("connects"))
     await _prove(channel, "key", binding, key=identity.public.hex(), signature=signature.hex())

@@ -32,9 +32,14 @@ def default_path() -> Path:
 
 
 def folder() -> Path:
-    """The user's configuration folder of mrc."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "mrc"
+    """The user's configuration folder of mrc. Raises ConfigError."""
+    if named := os.environ.get("XDG_CONFIG_HOME"):
+        return Path(named) / "mrc"
+    try:
+        return Path.home() / ".config" / "mrc"
+    except RuntimeError:
+        why = "this user has no home folder for keys: set $HOME or $XDG_CONFIG_HOME"
+        raise ConfigError(why) from None
 
 
 class Identity:

@@ -21,14 +21,15 @@ Ask = Callable[[str, str], Awaitable[bool]]
 
 def load_secret(path: Path) -> bytes:
     """The secret in a file that only its owner may read; raises ConfigError."""
+    made = f"make one with: mrc key --secret {path}"
     try:
         if path.stat().st_mode & 0o077:
             raise ConfigError(f"{path}: others may read it: chmod 600 it")
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        why = (error.strerror or str(error)).lower()
+        raise ConfigError(f"{path}: {why}; {made}") from None
     if len(content) != SECRET_BYTES:
-        made = f"make one with: mrc key --secret {path}"
         raise ConfigError(f"{path}: has not {SECRET_BYTES} bytes; {made}")
     return content
 

@@ -165,7 +165,8 @@ def test_perf__interrupted(hosts: Hosts) -> None:
 def test_perf__nobody_there(hosts: Hosts) -> None:
     client = hosts.start("h0", "perf", "h1", "-J")
     assert printed("perf", client.ends(3))["exit_code"] == 3
-    assert client.complaint() == "mrc perf: h1: no program listens on TCP port 4791"
+    start = "start mrc recv, mrc perf --server or mrc agent there"
+    assert client.complaint() == f"mrc perf: h1: no program listens on TCP port 4791: {start}"
 
 
 def test_perf__no_perf_server(hosts: Hosts, tmp_path: Path) -> None:

@@ -138,5 +138,5 @@ def test_recv__on_one_address(start: Start, tmp_path: Path, file: Path) -> None:
     start(B, "recv", "--once", "--output", tmp_path / "i", "--bind", "10.0.1.2").until_listening()
     refused = start(A, "send", file, "10.0.3.2")
     refused.ends(3)
-    assert refused.complaint() == "mrc send: 10.0.3.2: no program listens on TCP port 4791"
+    assert "mrc send: 10.0.3.2: no program listens on TCP port 4791" in refused.complaint()
     start(A, "send", "-B", "x3", file, "10.0.1.2").ends(0)

@@ -103,3 +103,39 @@ def test_perf__a_wrong_code_ends_the_server(hosts: tuple[Host, Host]) -> None:
             assert client.wait(limit(30)) == 3
         b.tty.until("refused 10.0.1.1: the code is wrong")
         assert server.wait(limit(20)) == 1
+
+
+def test_recv__each_user_is_asked_once(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    a, b = hosts
+    files = [tmp_path / name for name in ("first", "second")]
+    for file in files:
+        file.write_bytes(os.urandom(1 << 20))
+    with b.running("recv", "--output", tmp_path / "inbox"):
+        b.tty.until("listening on")
+        with a.running("send", files[0], B) as sender:
+            a.tty.until("trust it? [y/N] ")
+            a.tty.press("y\n")
+            b.tty.until("10.0.1.1 refused this host: its user does not know this host's key")
+            b.tty.until("accept? [y/N/always] ")
+            a.tty.until(f"waiting for {B} to accept")
+            b.tty.press("y\n")
+            assert sender.wait(limit(30)) == 0
+        assert "[y/N" not in a.ends(0, "send", files[1], B)
+        b.tty.until("second")
+    for file in files:
+        assert (tmp_path / "inbox" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_top__asks_about_the_host_and_is_refused_with_its_name(hosts: tuple[Host, Host]) -> None:
+    a, b = hosts
+    key = a.ends(0, "key").strip()
+    with b.running("perf", "--server", "--top", "--allow", key):
+        b.tty.until("listening on")
+        with a.running("top", B, "--once", "-i", "0.1") as viewer:
+            a.tty.until("trust it? [y/N] ")
+            a.tty.press("y\n")
+            assert viewer.wait(limit(30)) == 0
+        stranger = a.ends(3, "top", B, "--once", "--identity", a.home / "other.pem")
+        assert f"{B}: TCP port 4791: the peer refused: mrc:SHA256:" in stranger
+        assert "perf --server --allow mrc:SHA256:" in stranger
+        b.tty.until("refused 10.0.1.1: mrc:SHA256:")
