@@ -11,7 +11,7 @@ from mrc.aio.local import Local, Terms
 from mrc.errors import BusyError, ConnectTimeoutError, MrcError, PeerGoneError
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
-from mrc.exchange.upgrade import UnknownHostError
+from mrc.exchange.upgrade import QuestionError
 
 _FIRST_PAUSE_SECONDS = 0.05  # doubles after each refusal by a busy peer
 _LONGEST_PAUSE_SECONDS = 0.4
@@ -21,13 +21,14 @@ _DROPS = 8  # a connection that the peer drops counts as busy up to this many ti
 async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> End:
     """As `Context.connect`; retries while the peer is busy.
 
-    A user who is asked about the peer has all the time he wants: nobody waits meanwhile.
+    A user who is asked about the peer, or for its code, has all the time he wants: nobody waits
+    meanwhile.
     """
     try:
         return await _connect(local, terms, host, port, timeout)
-    except UnknownHostError as unknown:
+    except QuestionError as question:
         assert local.guard is not None  # which has raised it
-        await local.guard.ask(unknown)
+        await local.guard.ask(question)
     return await _connect(local, terms, host, port, timeout)
 
 
@@ -108,9 +109,7 @@ def timed_out(host: str, port: int, seconds: float, *, dialled: bool) -> Connect
 
 def reason(error: MrcError) -> str:
     """Why this side ends the exchange, for the peer."""
-    if isinstance(error, UnknownHostError):
-        return f"its user does not know this host's key {error.shown} yet"
-    return str(error)
+    return error.told if isinstance(error, QuestionError) else str(error)
 
 
 def about(host: str, port: int, error: MrcError) -> MrcError:

@@ -9,7 +9,7 @@ import os
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from mrc.exchange.foreign import shown
 
@@ -59,11 +59,28 @@ class Asking:
         question = f"{shown(host)} is {fingerprint}; trust it? [y/N] "
         return await self.ask(question) in ("y", "yes")
 
+    async def for_code(self, host: str) -> str:
+        with _opened() as tty, nullcontext() if tty is None else _hidden(tty):
+            return await self.ask(f"one-time code that {shown(host)} shows: ")
+
     async def ask(self, question: str) -> str:
         """The answer in lower case, empty without a terminal; Ctrl-C ends the wait."""
         async with self._turn:
             with _opened() as tty:
                 return "" if tty is None else await _answer(tty, question)
+
+
+@contextmanager
+def _hidden(tty: int) -> Iterator[None]:
+    """The terminal does not show what is typed."""
+    before = termios.tcgetattr(tty)
+    flags = list(before)
+    flags[3] = flags[3] & ~termios.ECHO | termios.ECHONL
+    termios.tcsetattr(tty, termios.TCSAFLUSH, flags)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(tty, termios.TCSAFLUSH, before)
 
 
 async def _answer(tty: int, question: str) -> str:

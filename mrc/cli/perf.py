@@ -34,8 +34,8 @@ from mrc.trust.remedies import Commands
 HELP = "measure goodput and latency between two hosts"
 EXAMPLES = """\
 examples:
-  mrc perf --server                    wait for clients (run this on h1)
-  mrc perf h1                          write 1 MiB messages to h1 for 10 s
+  mrc perf --server                    wait for clients (run this on h1); prints a one-time code
+  mrc perf h1                          write 1 MiB messages to h1 for 10 s; asks for the code
   mrc perf h1 -t 30 -i 0.1 -P 4        30 s over 4 QPs, a line every 100 ms
   mrc perf h1 -R                       h1 writes; with --bidir both ends write
   mrc perf h1 --lat --size 2           latency of a 2-byte WRITE_IMM

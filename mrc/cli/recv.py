@@ -49,7 +49,9 @@ from mrc.trust.remedies import Commands
 HELP = "receive files and folders from hosts that run mrc send"
 EXAMPLES = """\
 examples:
-  mrc recv --output inbox              store files in the folder inbox
+  mrc recv --output inbox              store files in the folder inbox; asks once about each sender
+                                       (y: until it ends, always: in ~/.config/mrc/allowed)
+  mrc recv --output inbox --code       print a one-time code, with which one sender may send
   mrc recv --output inbox --overwrite  replace existing files
   mrc recv --output inbox --once       exit after one sender
   mrc recv --stdout | tar x            pass on the bytes of one sender

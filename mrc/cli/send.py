@@ -32,6 +32,7 @@ examples:
   mrc send photos notes.txt h1         a folder with all below it, and a file
   mrc send photos/. h1                 only what the folder holds
   tar c . | mrc send - h1 --name x.tar the bytes of a pipe, as x.tar
+  mrc send a.bin h1 --code             ask for the code that mrc recv --code prints on h1
   mrc send --json a.bin h1 | jq .planes
 """
 

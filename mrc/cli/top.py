@@ -25,7 +25,7 @@ from mrc.cli.window import Screen
 from mrc.errors import MrcError
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
-from mrc.exchange.upgrade import Guard, UnknownHostError
+from mrc.exchange.upgrade import Guard, QuestionError
 from mrc.fabric import hostconfig
 from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
@@ -222,9 +222,9 @@ async def _remote(
     guard = None if security is None else Guard(security)
     try:
         channel = await _dialled(host, port, guard, timeout)
-    except UnknownHostError as unknown:
+    except QuestionError as question:
         assert guard is not None  # which has raised it
-        await guard.ask(unknown)
+        await guard.ask(question)
         channel = await _dialled(host, port, guard, timeout)
 
     async def look() -> dict[str, Snapshot]:

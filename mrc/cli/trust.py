@@ -104,7 +104,10 @@ def _is_code(line: Sequence[str]) -> bool:
 
 def _code_help(*, listens: bool, connects: bool) -> str:
     prints = "print a one-time code, which lets one peer in"
-    asks = f"ask for the one-time code of the other host (or take it from ${CODE})"
+    asks = (
+        f"ask for the one-time code of the other host, or take it from ${CODE}; on a terminal you"
+        " are asked without this too"
+    )
     return (
         f"with --server: {prints}; else: {asks}"
         if listens and connects
@@ -125,10 +128,12 @@ def connecting(
     peer = args.peer
     if peer and not args.ca:
         peer = _checked(args, check_fingerprint, peer, "--peer")
+    user = asking.Asking() if asking.terminal() else None
     security = Security(
         identity=args.identity,
         peer=peer,
-        ask=asking.Asking().about_host if asking.terminal() else None,
+        ask=user.about_host if user else None,
+        ask_code=user.for_code if user else None,
         secret=_secret(args),
         code=_known_code(args) if args.code else "",
         authority=_authority(args),

@@ -21,7 +21,7 @@ from typing import Any
 
 from mrc.errors import ConnectError, MrcError, ProtocolError
 from mrc.exchange.oob import TLS, Channel
-from mrc.trust import proofs, tls
+from mrc.trust import proofs, tls, words
 from mrc.trust.identity import Identity, fingerprint_of, is_signed, public_of
 from mrc.trust.known import KnownHosts, allowed
 from mrc.trust.proofs import Binding, Guess
@@ -32,8 +32,24 @@ _NAMELESS = "a host without a SPIFFE name"
 _MOST_SESSIONS = 64  # that a code or secret has opened and whose further QPs may come
 
 
-class UnknownHostError(ConnectError):
-    """A host that is not known; its user can be asked about it."""
+class QuestionError(ConnectError):
+    """The user of this side can be asked before another attempt; `told` is for the peer."""
+
+    told = ""
+
+
+class CodeWantedError(QuestionError):
+    """A host that takes a one-time code."""
+
+    told = "its user is asked for the one-time code"
+
+    def __init__(self, host: str, message: str) -> None:
+        super().__init__(message)
+        self.host = host
+
+
+class UnknownHostError(QuestionError):
+    """A host that is not known."""
 
     def __init__(self, host: str, shown: str, known: KnownHosts, commands: Commands) -> None:
         super().__init__(
@@ -41,6 +57,7 @@ class UnknownHostError(ConnectError):
             f" --peer {shown}, or add the line '{host} {shown}' to {known.path}"
         )
         self.host, self.shown, self.known = host, shown, known
+        self.told = f"its user does not know this host's key {shown} yet"
 
 
 class Guard:
@@ -109,13 +126,20 @@ class Guard:
         await _connect(channel, self)
         channel.secured = True
 
-    async def ask(self, unknown: UnknownHostError) -> None:
-        """Asks the user about a host and remembers it; raises if it is not to be trusted."""
-        if self.security.ask is None:
-            raise unknown
-        if not await self.security.ask(unknown.host, unknown.shown):
-            raise ConnectError(f"{unknown.host} was not accepted")
-        unknown.known.add(unknown.host, unknown.shown)
+    async def ask(self, question: QuestionError) -> None:
+        """Asks the user, and remembers the answer for the next attempt. Raises if there is none."""
+        security = self.security
+        if isinstance(question, CodeWantedError) and security.ask_code is not None:
+            try:
+                self._code = words.normal(await security.ask_code(question.host))
+            except ValueError as error:
+                raise ConnectError(f"{question.host}: {error}") from None
+        elif isinstance(question, UnknownHostError) and security.ask is not None:
+            if not await security.ask(question.host, question.shown):
+                raise ConnectError(f"{question.host} was not accepted")
+            question.known.add(question.host, question.shown)
+        else:
+            raise question
 
     async def accept(self, channel: Channel) -> None:
         """Answers a peer's wish for TLS, and lets it prove itself."""
@@ -194,7 +218,11 @@ async def _by_key(
         )
     known = KnownHosts(security.known_hosts)
     is_known = bool(security.peer) or known.check(host, shown)
-    _must(ways, "key", host, security)  # before a question to the user, who would answer in vain
+    # Before the question about the host, which would be asked in vain.
+    asks = security.ask_code is not None and not security.peer
+    if asks and "code" in ways and "key" not in ways:
+        raise CodeWantedError(host, security.commands.no_such_way(host, "key", ways))
+    _must(ways, "key", host, security)
     if not is_known:
         raise UnknownHostError(host, shown, known, security.commands)
     identity = guard.identity

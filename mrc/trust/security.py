@@ -17,6 +17,8 @@ SECRET_BYTES = 32
 SPIFFE = "spiffe://"
 Ask = Callable[[str, str], Awaitable[bool]]
 """Asks the user about a host and its fingerprint; True: go on."""
+AskCode = Callable[[str], Awaitable[str]]
+"""Asks the user for the one-time code of a host."""
 
 
 def load_secret(path: Path) -> bytes:
@@ -77,6 +79,8 @@ class Security:
     """File of known hosts. None: known_hosts in ~/.config/mrc."""
     ask: Ask | None = field(default=None, repr=False)
     """Called for a host that is not known; None: the connect fails."""
+    ask_code: AskCode | None = field(default=None, repr=False)
+    """Called for a host that takes a one-time code instead of a key; None: the connect fails."""
     secret: bytes = field(default=b"", repr=False)
     """32 bytes that all hosts of a fleet have."""
     code: str = field(default="", repr=False)

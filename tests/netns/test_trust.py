@@ -42,6 +42,15 @@ class Host:
         with self.tty.running(*command, XDG_CONFIG_HOME=str(self.home)) as process:
             yield process
 
+    def unattended(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs mrc without a terminal."""
+        command = ["ip", "netns", "exec", self.namespace, sys.executable, "-m", "mrc", *words]
+        environment = {**os.environ, "XDG_CONFIG_HOME": str(self.home)}
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            env=environment, timeout=limit(30),
+        )  # fmt: skip
+
     def ends(self, code: int, *words: str | Path) -> str:
         """Runs mrc at the terminal to its end. Returns what it prints."""
         self.tty.rest()
@@ -81,15 +90,52 @@ def test_perf__each_side_says_what_to_run(hosts: tuple[Host, Host]) -> None:
         code = b.tty.until("\r\n")
         b.tty.until("on the other host run: mrc perf ")
         b.tty.until("listening on")
-        wrong = a.ends(3, "perf", B)
-        assert "takes a one-time code, not a key" in wrong and f"mrc perf {B} --code" in wrong
+        wrong = a.unattended("perf", B)
+        assert wrong.returncode == 3 and "takes a one-time code, not a key" in wrong.stderr
+        assert wrong.stderr.endswith(f"into: mrc perf {B} --code\n")
         b.tty.until("10.0.1.1 refused this host: ")
-        assert "--code" in b.tty.until("\r\n")
+        assert f"mrc perf {B} --code" in b.tty.until("\r\n")
         with a.running("perf", B, "--code", "-n", "1M") as client:
             a.tty.until("code of the other host: ")
             a.tty.press(f"{code}\n")
             assert client.wait(limit(30)) == 0
         assert server.wait(limit(20)) == 0
+
+
+def test_perf__asks_for_the_code(hosts: tuple[Host, Host]) -> None:
+    """The commands of the README: who names no way is asked for the code, unseen, and only for it.
+    Nothing else is asked, since a right code proves both sides.
+    """
+    a, b = hosts
+    with b.running("perf", "--server", "--one-off") as server:
+        b.tty.until("one-time code: ")
+        code = b.tty.until("\r\n")
+        b.tty.until("listening on")
+        with a.running("perf", B, "-t", "0.1", "-P", "2") as client:
+            a.tty.until(f"one-time code that {B} shows: ")
+            assert not a.tty.echoes()
+            a.tty.press(f"{code}\n")
+            assert client.wait(limit(30)) == 0
+        b.tty.until("10.0.1.1 refused this host: its user is asked for the one-time code")
+        assert server.wait(limit(20)) == 0
+    a.tty.rest()
+    assert a.tty.echoes() and code not in a.tty.all and "[y/N]" not in a.tty.all
+
+
+def test_perf__is_interrupted_instead_of_the_code(hosts: tuple[Host, Host]) -> None:
+    a, b = hosts
+    with b.running("perf", "--server"):
+        b.tty.until("listening on")
+        with a.running("perf", B) as client:
+            a.tty.until(f"one-time code that {B} shows: ")
+            a.tty.press("\x03")
+            assert client.wait(limit(20)) == 130
+        assert a.tty.echoes()
+        with a.running("perf", B) as client:
+            a.tty.until(f"one-time code that {B} shows: ")
+            a.tty.press("maple\n")
+            assert client.wait(limit(20)) == 3
+        assert "a code has 3 words" in a.tty.rest()
 
 
 def test_perf__a_wrong_code_ends_the_server(hosts: tuple[Host, Host]) -> None:
