@@ -19,7 +19,7 @@ from mrc.tasks import cancelled
 from mrc.transfer.messages import Asking as AskingMessage
 from mrc.transfer.messages import Refuse
 from mrc.transfer.patience import patience
-from mrc.transfer.session import Session, TransferError
+from mrc.transfer.session import TAKES_ASKING, Session, TransferError
 from mrc.trust.identity import PREFIX
 from mrc.trust.known import allow, allowed, default_allowed
 from mrc.trust.security import Security
@@ -45,8 +45,9 @@ class Consent:
         if self._security is None or not self._security.allow_any or self._has(session):
             return 0.0
         start = time.monotonic()
-        async with patience(session, self._idle_seconds):
-            await session.say(AskingMessage())
+        if session.qp.private.get(TAKES_ASKING) is True:
+            async with patience(session, self._idle_seconds):
+                await session.say(AskingMessage())
         answer = asyncio.create_task(self._answer(session))
         gone = asyncio.create_task(session.qp.peer_gone.wait())
         try:

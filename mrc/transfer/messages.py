@@ -78,7 +78,10 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The receiver asks its user about the sender: the answer to the offer may take long."""
+    """The receiver asks its user about the sender: the answer to the offer may take long.
+
+    Only for a sender that has said that it takes this message.
+    """
 
     type: ClassVar[str] = "asking"
 

@@ -19,6 +19,8 @@ from mrc.messaging.session import Service, SessionError
 from mrc.transfer.joined import JoinedQps, Joins
 from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_json, to_json
 
+TAKES_ASKING = "asking"
+"""private data of a sender that understands the message Asking, which came after version 4"""
 SERVICE = Service("files", "file transfer", VERSION)
 LAST_WORDS_SECONDS = 1.0  # to send the reason; the peer notices our end even without a reason
 
@@ -89,7 +91,7 @@ async def connect_session(
     async def connect(private: dict[str, Any]) -> QP:
         return await ctx.connect(host, port, private=private, timeout=timeout)
 
-    about = {"bytes": total_bytes, "files": files}
+    about = {"bytes": total_bytes, "files": files, TAKES_ASKING: True}
     async with (
         session.connect_session(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
         JoinedQps(connect=connect) as joined,
