@@ -83,16 +83,6 @@ def crc_library() -> tuple[list[tuple[str, str]], list[str]]:
     return [], ["-lz"] if links(zlib, "-lz") else ["-l:libz.so.1"]
 
 
-def cipher_macros() -> list[tuple[str, str]]:
-    """Returns the macro for IPsec-MB when its header is there; the library is loaded later.
-
-    IPsec-MB is only for x86-64, but a cross compiler of Debian finds this machine's header.
-    """
-    code = "#ifndef __x86_64__\n#error\n#endif\n"
-    code += "#include <intel-ipsec-mb.h>\nint main(void) { return IMB_VERSION_NUM < 0x10000; }\n"
-    return [("MRC_HAVE_IPSEC_MB", "1")] if links(code) else []
-
-
 def lto_flags() -> list[str]:
     """Returns the flags for optimization at link time, where compiler and linker support it."""
     return [LTO] if links("int main(void) { return 0; }\n", LTO) else []
@@ -124,7 +114,7 @@ def describe(
             str(Path(__file__)),
         ],
         include_dirs=["csrc"],
-        define_macros=[*macros, *cipher_macros()],
+        define_macros=macros,
         extra_compile_args=[*compile_flags(os.environ), *lto],
         extra_link_args=["-O3", *lto, *crc_args, *link_args],
     )
@@ -170,7 +160,7 @@ def library(name: str, folders: Sequence[str], exports: str) -> dict[str, Any]:
         "sources": sources(root, folders),
         "depends": [*headers(root, folders), exports, "mrc/_ffi_build.py", "setup.py"],
         "include_dirs": ["csrc"],
-        "define_macros": [*macros, *cipher_macros()],
+        "define_macros": macros,
         "extra_compile_args": [*compile_flags(os.environ), *lto],
         "extra_link_args": ["-O3", *lto, *named, *crc_args, "-pthread", "-ldl"],
     }

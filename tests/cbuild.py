@@ -150,7 +150,6 @@ def parts(sources: Sequence[Path]) -> list[str]:
 
 def _flags(flavour: Flavour) -> list[str]:
     isal = ["-DMRC_HAVE_ISAL=1"] if flavour.isal and has_isal(flavour) else []
-    isal += ["-DMRC_HAVE_IPSEC_MB=1"] if has_header("intel-ipsec-mb.h", flavour) else []
     return [*COMMON, *flavour.flags, *isal, *(f"-I{path}" for path in (CSRC, TESTS / "c", TESTS))]
 
 

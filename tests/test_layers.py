@@ -45,7 +45,7 @@ LAYERS: dict[str, list[str]] = {
     ],
     "msg": ["chains config frame", "state", "match operations", "outgoing", "incoming", "msg"],
     "io": [
-        "cause keys lineage messages pause sigbus spsc wake",
+        "cause ipsec_mb keys lineage messages pause sigbus spsc wake",
         "aead_ipsec_mb aead_libcrypto",
         "aead",
         "guards recorder socket udp",

@@ -6,8 +6,8 @@
 
 #include "core/aead.h"
 
-/* Intel's IPsec-MB if this host has the version that mrc was built with, else libcrypto, else NULL.
-   The same in every call. MRC_AEAD in the environment selects one by name. */
+/* Intel's IPsec-MB if this host has version 1 or 2, else libcrypto, else NULL. The same in every
+   call. MRC_AEAD in the environment selects one by name. */
 const struct mrc_aead *mrc_aead_best(void);
 
 #endif

@@ -176,12 +176,12 @@ def _sealing() -> Finding:
     if library is None:
         return Finding(
             "sealed packets", State.LIMITED, "neither IPsec-MB nor libcrypto",
-            "only plain packets: --insecure, --seal none", f"apt-get install libssl3{forced}",
+            "only plain packets: --insecure, --seal none", f"apt-get install openssl{forced}",
         )  # fmt: skip
     needs = (
         State.LIMITED,
-        "sealing a packet costs about twice as much as with IPsec-MB",
-        f"apt-get install libipsec-mb1, in the version that mrc was built with{forced}",
+        "sealing a packet costs about twice as much as with IPsec-MB 1 or 2",
+        f"apt-get install libipsec-mb-dev{forced}",
     )
     return _finding("sealed packets", library == "IPsec-MB" or not x86, library, needs)
 

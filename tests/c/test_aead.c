@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The libraries that seal packets: known answers, and that they agree with each other. */
+#include <stddef.h>
 #include <stdlib.h>
+
+#if defined(__x86_64__) && __has_include(<intel-ipsec-mb.h>)
+#include <intel-ipsec-mb.h>
+#endif
 
 #include "check.h"
 #include "core/wire.h"
 #include "io/aead.h"
 #include "io/aead_ipsec_mb.h"
 #include "io/aead_libcrypto.h"
+#include "io/ipsec_mb.h"
 #include "mrc.h"
 
 enum { MOST = 9000 };
@@ -122,10 +128,29 @@ static void test_aead__libraries_agree(void) {
   drop_key(other, keys[1]);
 }
 
+/* ipsec_mb.h beside the header of the installed version. */
+static void test_ipsec_mb__layout(void) {
+#if defined(IMB_VERSION_NUM) && IMB_VERSION_NUM < 0x30000
+#define SAME(field) CHECK(offsetof(struct ipsec_mb_manager, field) == offsetof(IMB_MGR, field))
+  SAME(sha256);
+  SAME(gcm256_enc);
+  SAME(gcm256_dec);
+  SAME(gcm256_pre);
+  SAME(gmac256_init);
+  SAME(gmac256_update);
+  SAME(gmac256_finalize);
+#undef SAME
+  CHECK(sizeof(struct gcm_context_data) <= sizeof(struct ipsec_mb_context));
+  CHECK(sizeof(struct gcm_key_data) <= IPSEC_MB_KEY_BYTES && IPSEC_MB_KEY_BYTES % 64 == 0);
+#else
+  printf("skipped: needs the header of IPsec-MB 1 or 2: apt-get install libipsec-mb-dev\n");
+#endif
+}
+
 static void test_best__by_name(void) {
   CHECK(mrc_aead_best() != NULL);
   CHECK(strcmp(mrc_aead_best()->name, mrc_aead_name()) == 0);
 }
 
 CHECK_MAIN(RUN(test_aead__known_answers), RUN(test_hash__known_answer),
-           RUN(test_aead__libraries_agree), RUN(test_best__by_name))
+           RUN(test_aead__libraries_agree), RUN(test_ipsec_mb__layout), RUN(test_best__by_name))

@@ -64,8 +64,8 @@ def test_doctor__exits_by_whether_mrc_can_run(
     ("library", "state", "remedy"),
     [
         ("IPsec-MB", State.OK, ""),
-        ("libcrypto", State.LIMITED, "apt-get install libipsec-mb1"),
-        (None, State.LIMITED, "apt-get install libssl3; unset MRC_AEAD=libcrypto"),
+        ("libcrypto", State.LIMITED, "apt-get install libipsec-mb-dev"),
+        (None, State.LIMITED, "apt-get install openssl; unset MRC_AEAD=libcrypto"),
     ],
 )
 def test_sealing__names_the_library(
