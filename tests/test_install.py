@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from cbuild import has_header
 from project_text import ROOT, copy_sources, sources
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -82,6 +83,27 @@ def check_installed(bin_folder: Path, elsewhere: Path) -> None:
 def test_pip_install__from_a_checkout(checkout: Path, clean_venv: Path, tmp_path: Path) -> None:
     run(clean_venv / "python", "-m", "pip", "install", checkout, cwd=tmp_path)
     check_installed(clean_venv, tmp_path)
+
+
+def test_pip_install__a_library_that_does_not_compile_costs_only_itself(
+    checkout: Path, clean_venv: Path, tmp_path: Path
+) -> None:
+    if not has_header("rdma/providers/fi_prov.h"):
+        pytest.skip("needs libfabric: apt-get install libfabric-dev")
+    broken = tmp_path / "include" / "rdma" / "fi_errno.h"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("#error of another version\n")
+    path = {"CPATH": str(broken.parent.parent)}
+    run(clean_venv / "python", "-m", "pip", "install", checkout, cwd=tmp_path, **path)
+    check_installed(clean_venv, tmp_path)
+    doctor = run(clean_venv / "mrc", "doctor", cwd=tmp_path)
+    (line,) = (line for line in doctor.splitlines() if "libmrc-fi" in line)
+    assert line.startswith("limited") and "fi_errno.h:1:2: error: #error of another" in line
+    # Where every part is required, the build fails.
+    build = [sys.executable, "setup.py", "-q", "build_ext"]
+    environment = os.environ | path | {"MRC_WERROR": "1"}
+    done = subprocess.run(build, cwd=checkout, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "error: #error of another" in done.stderr
 
 
 def test_pip_install__from_a_source_archive(

@@ -16,6 +16,7 @@ from mrc.agent import door
 from mrc.cli import agent
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import print_error
+from mrc.doctor import libraries
 from mrc.errors import ConfigError
 
 HELP = "run a program written for MRC's C interface or for RDMA verbs"
@@ -28,8 +29,6 @@ examples:
   mpirun $(mrc run --mpi) -n 2 --host h0,h1 python job.py     Open MPI; start mrc agent on each host
   cc prog.c -L "$(mrc run --libdir)" -lmrc
 """
-LIBRARY = "libmrc.so.1"
-PROVIDER = "libmrc-fi.so"
 _NOT_FOUND = 127
 _START_SECONDS = 15.0
 _LOOK_SECONDS = 0.01
@@ -54,23 +53,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     agent.add_options(parser)
 
 
-def _folder_of(library: str, package: str) -> Path:
-    folder = Path(__file__).resolve().parent.parent / "lib"
-    if not (folder / library).exists():
-        raise ConfigError(
-            f"this mrc was built without {library}: install {package}, then mrc again"
-        )
-    return folder
+def _folder_of(library: str) -> Path:
+    if why := libraries.why_missing(library):
+        raise ConfigError(f"{library}: {why[0]}; remedy: {why[1]}")
+    return libraries.FOLDER
 
 
 def library_folder() -> Path:
     """Where libmrc is; raises ConfigError if it was not built."""
-    return _folder_of(LIBRARY, "libibverbs-dev")
+    return _folder_of(libraries.LIBMRC)
 
 
 def mpi_options() -> list[str]:
     """The options of mpirun; raises ConfigError if the provider was not built."""
-    folder = _folder_of(PROVIDER, "libfabric-dev")
+    folder = _folder_of(libraries.PROVIDER)
     chosen = {"pml": "cm", "mtl": "ofi", "opal_common_ofi_provider_include": "mrc", "osc": "^ucx"}
     options = [word for name, value in chosen.items() for word in ("--mca", name, value)]
     return ["-x", f"FI_PROVIDER_PATH={folder}", *options]
@@ -80,7 +76,7 @@ def environment() -> dict[str, str]:
     """The variables by which programs find libmrc: preloaded, or by the name of libibverbs."""
     folder = library_folder()
     preload, path = os.environ.get("LD_PRELOAD", ""), os.environ.get("LD_LIBRARY_PATH", "")
-    library = str(folder / LIBRARY)
+    library = str(folder / libraries.LIBMRC)
     preloaded = [library, *(each for each in preload.split() if each != library)]
     paths = [str(folder), *(each for each in path.split(":") if each and each != str(folder))]
     return {"LD_PRELOAD": " ".join(preloaded), "LD_LIBRARY_PATH": ":".join(paths)}

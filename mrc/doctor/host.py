@@ -16,7 +16,7 @@ from pathlib import Path
 from mrc.aio.context import Context
 from mrc.binding import native
 from mrc.config import ContextConfig
-from mrc.doctor import kernel
+from mrc.doctor import kernel, libraries
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
 from mrc.linux.release import release
@@ -188,28 +188,27 @@ def _sealing() -> Finding:
 
 def _verbs() -> Finding:
     """The library for programs in C, and the device that they see."""
-    built = (Path(__file__).resolve().parent.parent / "lib/libmrc.so.1").exists()
     name = os.environ.get("MRC_AGENT") or "@mrc-agent"
     sockets = Path("/proc/net/unix").read_text()
     runs = re.search(rf" {re.escape(name)}$", sockets, re.MULTILINE)
-    agent = "an agent runs" if runs else "no agent runs"
-    needs = (
-        State.LIMITED,
-        "no mrc run: programs for RDMA verbs cannot use mrc",
-        "apt-get install libibverbs-dev, then rebuild mrc",
-    )
-    return _finding("libmrc", built, f"device mrc0; {agent}" if built else "not built", needs)
+    found = f"device mrc0; {'an agent runs' if runs else 'no agent runs'}"
+    return _library("libmrc", found, "no mrc run: programs for RDMA verbs cannot use mrc",
+                    libraries.LIBMRC, libraries.LOADED_NAME)  # fmt: skip
 
 
 def _mpi() -> Finding:
     """The provider for libfabric, which MPI programs use."""
-    built = (Path(__file__).resolve().parent.parent / "lib/libmrc-fi.so").exists()
-    needs = (
-        State.LIMITED,
-        "no mrc run --mpi: MPI programs cannot use mrc",
-        "apt-get install libfabric-dev, then rebuild mrc",
-    )
-    return _finding("libmrc-fi", built, "provider mrc" if built else "not built", needs)
+    lacks = "no mrc run --mpi: MPI programs cannot use mrc"
+    return _library("libmrc-fi", "provider mrc", lacks, libraries.PROVIDER)
+
+
+def _library(name: str, found: str, lacks: str, *files: str) -> Finding:
+    """A library for C programs: the first file, which may have another name too."""
+    if why := libraries.why_missing(files[0]):
+        return Finding(name, State.LIMITED, why[0], lacks, why[1])
+    if error := libraries.load(*files):
+        return Finding(name, State.LIMITED, f"does not load: {error}", lacks, "install mrc again")
+    return Finding(name, State.OK, found)
 
 
 def _packages() -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from slowness import limit
 
-from mrc.cli.run import PROVIDER
+from mrc.doctor.libraries import PROVIDER
 from mrc.linux import netns
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,8 @@ import pytest
 from netns.processes import Hosts, Mrc
 from slowness import limit
 
-from mrc.cli.run import PROVIDER, mpi_options
+from mrc.cli.run import mpi_options
+from mrc.doctor.libraries import PROVIDER
 from mrc.testbed.bed import Testbed
 
 from .conftest import fresh_name

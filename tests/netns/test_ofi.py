@@ -21,7 +21,7 @@ from netns.processes import Hosts, Mrc
 from slowness import limit
 
 from mrc.aio.context import OOB_PORT
-from mrc.cli.run import PROVIDER
+from mrc.doctor.libraries import PROVIDER
 from mrc.testbed.bed import Testbed
 
 from .conftest import fresh_name

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from mrc._ffi_build import (
     compile_flags,
     crc_library,
     cut_cdef,
+    has_header,
     headers,
     links,
     sources,
@@ -100,6 +102,36 @@ def test_compile_flags__warnings_are_errors_on_request_only() -> None:
     assert "-Werror" not in compile_flags({})
     assert "-Werror" not in compile_flags({"MRC_WERROR": "0"})
     assert "-Werror" in compile_flags({"MRC_WERROR": "1"})
+
+
+def stack_flags(library: bytes) -> list[int]:
+    """The flags of the program headers PT_GNU_STACK of a 64-bit ELF file."""
+    (first,) = struct.unpack_from("<Q", library, 32)
+    size, count = struct.unpack_from("<HH", library, 54)
+    found = [struct.unpack_from("<II", library, first + i * size) for i in range(count)]
+    return [flags for kind, flags in found if kind == 0x6474E551]
+
+
+def test_compiled__needs_no_executable_stack() -> None:
+    """glibc 2.41 loads no library that needs one; a library without the header does."""
+    made = [*ROOT.glob("mrc/*.so"), *ROOT.glob("mrc/lib/*")]
+    read = {path.name: path.read_bytes() for path in made}
+    found = {
+        name: stack_flags(content)
+        for name, content in read.items()
+        if content.startswith(b"\x7fELF\2")
+    }
+    assert len(found) >= 3  # the modules
+    assert set(map(tuple, found.values())) == {(6,)}, found  # readable and writable
+
+
+def test_has_header__also_one_that_does_not_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mrc-broken.h").write_text("#error broken\n")
+    assert has_header("stdlib.h") and not has_header("mrc-broken.h")
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    assert has_header("mrc-broken.h")
 
 
 def test_builder__the_compiled_module_is_of_this_header() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from pathlib import Path
 
 import pytest
 from printed import printed
@@ -15,7 +16,7 @@ from mrc.agent import door
 from mrc.binding import native
 from mrc.cli.doctor import line, summary
 from mrc.cli.main import main
-from mrc.doctor import host, kernel
+from mrc.doctor import host, kernel, libraries
 from mrc.doctor.host import POINT_TO_POINT
 from mrc.errors import StateError
 from mrc.results.doctor import Finding, State
@@ -128,3 +129,25 @@ def test_verbs__names_the_agent_that_programs_would_find(monkeypatch: pytest.Mon
     assert found_of_verbs().found == "device mrc0; no agent runs"
     with door.listen(name):
         assert found_of_verbs().found == "device mrc0; an agent runs"
+
+
+@pytest.mark.parametrize("name", ["libmrc", "libmrc-fi"])
+def test_library__that_does_not_load(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "FOLDER", tmp_path)
+    for each in (libraries.LIBMRC, libraries.LOADED_NAME, libraries.PROVIDER):
+        (tmp_path / each).write_bytes(b"no library")
+    (found,) = (each for each in (host._verbs(), host._mpi()) if each.name == name)
+    assert found.state is State.LIMITED and found.consequence
+    assert found.found.startswith("does not load: ") and str(tmp_path) in found.found
+
+
+def test_library__whose_build_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "FOLDER", tmp_path)
+    assert host._mpi().remedy == "install libfabric-dev, then mrc again"
+    (tmp_path / "libmrc-fi.so.error").write_text("info.c:7: error: no such field\n")
+    found = host._mpi()
+    assert found.state is State.LIMITED
+    assert found.found == "not built: info.c:7: error: no such field"
+    assert found.remedy == "install another version of libfabric-dev, then mrc again"
