@@ -12,7 +12,9 @@ import itertools
 import logging
 import os
 import select
+import threading
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakSet
@@ -387,10 +389,7 @@ class Dispatcher:
             return
         self._closed = True
         self.loop.remove_reader(self.device.fd)
-        try:
-            await asyncio.to_thread(self.device.close)  # joins the datapath thread
-        except RuntimeError:
-            self.device.close()  # the interpreter is ending and cannot start a thread
+        await self._join()
         for call in self._calls.values():
             call.fail("the Context was closed")
         self._calls.clear()
@@ -399,6 +398,26 @@ class Dispatcher:
         assert not self._works, "a Context closes its QPs first"
         for mr in list(self._mrs.values()):
             self.release(mr)
+
+    async def _join(self) -> None:
+        """Closes the device in a thread, because that joins the datapath's. It is no thread of the
+        event loop: asyncio.run would have to end that one, and cannot when the interpreter ends.
+        """
+        joined: Future[None] = Future()
+
+        def join() -> None:
+            try:
+                self.device.close()
+            finally:
+                joined.set_result(None)
+
+        joined.set_running_or_notify_cancel()
+        try:
+            threading.Thread(target=join, name="mrc-close").start()
+        except RuntimeError:
+            self.device.close()  # the interpreter is ending and cannot start a thread
+            return
+        await asyncio.wrap_future(joined)
 
     def end(self) -> None:
         """Stops the datapath after the end of the event loop, when no task can wait."""
