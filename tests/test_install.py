@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,14 @@ def clean_venv(tmp_path: Path) -> Path:
     return tmp_path / "venv" / "bin"
 
 
+def broken_libfabric(folder: Path) -> Path:
+    """A folder for CPATH with one header of libfabric that does not compile."""
+    header = folder / "include" / "rdma" / "fi_errno.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("#error of another version\n")
+    return header.parent.parent
+
+
 def make_sdist(checkout: Path) -> Path:
     code = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
     return checkout / "dist" / run(sys.executable, "-c", code, cwd=checkout).split()[-1]
@@ -90,20 +99,40 @@ def test_pip_install__a_library_that_does_not_compile_costs_only_itself(
 ) -> None:
     if not has_header("rdma/providers/fi_prov.h"):
         pytest.skip("needs libfabric: apt-get install libfabric-dev")
-    broken = tmp_path / "include" / "rdma" / "fi_errno.h"
-    broken.parent.mkdir(parents=True)
-    broken.write_text("#error of another version\n")
-    path = {"CPATH": str(broken.parent.parent)}
+    path = {"CPATH": str(broken_libfabric(tmp_path)), "MRC_WERROR": "0"}
     run(clean_venv / "python", "-m", "pip", "install", checkout, cwd=tmp_path, **path)
     check_installed(clean_venv, tmp_path)
     doctor = run(clean_venv / "mrc", "doctor", cwd=tmp_path)
     (line,) = (line for line in doctor.splitlines() if "libmrc-fi" in line)
     assert line.startswith("limited") and "fi_errno.h:1:2: error: #error of another" in line
-    # Where every part is required, the build fails.
-    build = [sys.executable, "setup.py", "-q", "build_ext"]
-    environment = os.environ | path | {"MRC_WERROR": "1"}
-    done = subprocess.run(build, cwd=checkout, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1 and "error: #error of another" in done.stderr
+
+
+def set_up(checkout: Path, **environ: str) -> tuple[int, str]:
+    """The exit code of tools/setup and what it prints."""
+    environment = os.environ | {"MRC_NO_APT": "1", "PYTHON": sys.executable} | environ
+    done = subprocess.run(
+        [checkout / "tools" / "setup"], env=environment, capture_output=True, text=True
+    )
+    return done.returncode, done.stderr
+
+
+def test_setup__goes_on_without_a_library_unless_all_are_required(checkout: Path) -> None:
+    """It also runs without some package, which it names once."""
+    if not has_header("rdma/providers/fi_prov.h"):
+        pytest.skip("needs libfabric: apt-get install libfabric-dev")
+    path = {"CPATH": str(broken_libfabric(checkout.parent)), "MRC_WERROR": "0"}
+    table = checkout / "tools" / "packages"
+    table.write_text(f"{table.read_text()}test mrc-none file:/mrc-none a test of set-up\n")
+    code, said = set_up(checkout, **path)
+    assert code == 0, said
+    assert re.search(r"^set-up: libmrc-fi.so is not built: .*#error of another", said, re.MULTILINE)
+    assert said.count("mrc-none is missing: a test of set-up") == 1
+    assert "sudo apt-get install mrc-none" in said
+    run(checkout / ".venv" / "bin" / "python", "-c", "import mrc.binding.verbs", cwd=checkout)
+    assert set_up(checkout, **path) == (0, "")
+    code, said = set_up(checkout, **path | {"MRC_WERROR": "1"})
+    assert code == 1 and "cannot continue: the engine does not compile" in said
+    assert "error: #error of another" in said and "mrc-none" not in said
 
 
 def test_pip_install__from_a_source_archive(
@@ -168,3 +197,10 @@ def test_wheel__needs_no_compiler(dist: Path, clean_venv: Path, tmp_path: Path) 
     if shutil.which("valgrind"):
         command = ("valgrind", "--tool=none", "-q", clean_venv / "mrc", "sim", "run", "lossy-ev")
         assert "writes completed" in run(*command, cwd=tmp_path)
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="tries the oldest Python, 3.11")
+def test_lock__lowest(tmp_path: Path) -> None:
+    """The oldest versions that pyproject.toml allows work; here only with a few tests."""
+    command = (ROOT / "tools" / "lock", "--lowest", "tests/unit/aio/test_context.py")
+    assert " passed" in run(*command, cwd=tmp_path)
