@@ -133,6 +133,9 @@ def test_setup__goes_on_without_a_library_unless_all_are_required(checkout: Path
     code, said = set_up(checkout, **path | {"MRC_WERROR": "1"})
     assert code == 1 and "cannot continue: the engine does not compile" in said
     assert "error: #error of another" in said and "mrc-none" not in said
+    on_a_terminal = ("script", "-qec", "tools/setup", "/dev/null")
+    shown = run(*on_a_terminal, cwd=checkout, MRC_NO_APT="1", MRC_WERROR="1")
+    assert re.search(r"set-up: engine and simulator: \d+ s: compiled csrc/", shown)
 
 
 def test_pip_install__from_a_source_archive(
