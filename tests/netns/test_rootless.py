@@ -2,7 +2,7 @@
 """`mrc testbed` as an ordinary user types it, without any namespace commands.
 
 Method: every process here runs as a user without a name or a privilege, in a mount namespace in
-which every user can read Python, wherever it is installed.
+which every user can read Python and this checkout, wherever they are.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import pytest
 from printed import printed
@@ -27,17 +28,25 @@ pytestmark = pytest.mark.skipif(not HAS_USERS, reason="there is only one user he
 USER = 23456
 ROOT = Path(__file__).parents[2]
 
-# $1: Python's folder, $2: its first parent that not every user may enter, $3: an empty folder.
-SHOW_PYTHON = """\
-if [ -n "$2" ]; then
-  mount --bind "$1" "$3"
-  mount -t tmpfs -o mode=755 tmpfs "$2"
-  mkdir -p "$1"
-  mount --move "$3" "$1"
-fi
-shift 3
-exec "$@"
-"""
+
+def script_to_show(folders: Iterable[Path], empty: Path) -> str:
+    """Commands that make folders visible which lie in a folder that not every user may enter, such
+    as /root: in a mount namespace, an empty folder replaces that one, and each folder is mounted in
+    it.
+    """
+    hidden: dict[Path, Path] = {}  # folder -> its first parent that not every user may enter
+    for folder in sorted(folders):
+        closed = [each for each in reversed(folder.parents) if not each.stat().st_mode & 1]
+        if closed and not any(shown in folder.parents for shown in hidden):
+            hidden[folder] = closed[0]
+    show = [f"umask 022; mount -t tmpfs tmpfs {quote(str(empty))}"]
+    hide = [f"mount -t tmpfs -o mode=755 tmpfs {quote(str(each))}" for each in {*hidden.values()}]
+    move = []
+    for number, folder in enumerate(hidden):
+        here, there = quote(str(empty / str(number))), quote(str(folder))
+        show.append(f"mkdir {here}; mount --bind {there} {here}")
+        move.append(f"mkdir -p {there}; mount --move {here} {there}")
+    return "\n".join([*show, *hide, *move, 'exec "$@"'])
 
 
 @dataclass
@@ -45,16 +54,12 @@ class User:
     home: Path
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        python = Path(sys.executable).resolve().parents[1]
-        closed = [
-            each for each in (*reversed(python.parents), python) if not each.stat().st_mode & 1
-        ]
         empty = self.home / "empty"
         empty.mkdir(exist_ok=True)
+        folders = {Path(sys.executable).resolve().parents[1], Path(sys.prefix), ROOT}
+        show = ["unshare", "-m", "sh", "-ec", script_to_show(folders, empty), "sh"]
         drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
-        hidden = str(closed[0]) if closed else ""
-        show = ["unshare", "-m", "sh", "-e", "-c", SHOW_PYTHON, "sh"]
-        argv = [*show, str(python), hidden, str(empty), *drop, sys.executable, "-m", "mrc", *words]
+        argv = [*show, *drop, sys.executable, "-m", "mrc", *words]
         env = os.environ | {
             "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.home), "PYTHONPATH": str(ROOT),
         }  # fmt: skip
