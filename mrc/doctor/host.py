@@ -7,7 +7,6 @@ import asyncio
 import os
 import platform
 import re
-import shutil
 import socket
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -19,9 +18,10 @@ from mrc.config import ContextConfig
 from mrc.doctor import kernel, libraries
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
+from mrc.linux import program
 from mrc.linux.release import release
 from mrc.results.doctor import Finding, State
-from mrc.testbed import nft, rootless
+from mrc.testbed import rootless
 from mrc.testbed.capture import splits_bursts
 
 _UDP_SEGMENT, _UDP_GRO = 103, 104
@@ -55,7 +55,7 @@ _NEEDS: dict[str, tuple[State, str, str]] = {
     ),
     "ESP": (
         State.LIMITED, "IPsec cannot encrypt packets of mrc",
-        "CONFIG_INET_ESP, CONFIG_INET6_ESP, CONFIG_CRYPTO_GCM",
+        "iproute2; a kernel with CONFIG_INET_ESP, CONFIG_INET6_ESP, CONFIG_CRYPTO_GCM",
     ),
     "nftables": (
         State.MISSING, "no test beds", "apt-get install nftables; a kernel with CONFIG_NF_TABLES"
@@ -251,13 +251,14 @@ def _mptcp() -> Finding:
 
 def _namespaces() -> Iterator[Finding]:
     root = os.geteuid() == 0
-    allowed = rootless.is_allowed()
-    needs = (State.LIMITED if root else State.MISSING, "test beds require root", rootless.REMEDY)
-    found = "allowed" if allowed else "not allowed"
-    yield _finding("user namespaces", allowed, found, needs)
-    if not (root or allowed):
-        return
     try:
+        allowed = rootless.is_allowed()
+        found = "allowed" if allowed else "not allowed"
+        needs = (State.LIMITED if root else State.MISSING, "test beds require root",
+                 rootless.REMEDY)  # fmt: skip
+        yield _finding("user namespaces", allowed, found, needs)
+        if not (root or allowed):
+            return
         tried = kernel.examine()
     except StateError as exc:
         yield Finding("network namespaces", State.MISSING, str(exc), "no test beds",
@@ -269,8 +270,9 @@ def _namespaces() -> Iterator[Finding]:
 
 
 def _programs() -> Iterator[Finding]:
-    path = f"{os.environ.get('PATH', os.defpath)}:{nft.SYSTEM_PATH}"
-    for name, package in (("ip", "iproute2"), ("nft", "nftables"), ("unshare", "util-linux")):
-        where = shutil.which(name, path=path)
-        needs = (State.MISSING, "no test beds", f"apt-get install {package}")
-        yield _finding(f"program {name}", where is not None, where or "not installed", needs)
+    for name, package in program.PACKAGES.items():
+        try:
+            yield Finding(f"program {name}", State.OK, program.find(name))
+        except StateError:
+            needs = ("no test beds", f"apt-get install {package}")
+            yield Finding(f"program {name}", State.MISSING, "not installed", *needs)

@@ -18,6 +18,7 @@ from typing import Any, Self
 from mrc.errors import ArgumentError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.targets import Target, parse_target
+from mrc.linux import program
 from mrc.testbed import (
     build,
     control,
@@ -283,7 +284,7 @@ class Testbed:
         # mrc may be in a virtual environment that is not activated.
         ours = str(Path(sys.executable).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"
-        argv = ["ip", "netns", "exec", node.namespace]
+        argv = [program.find("ip"), "netns", "exec", node.namespace]
         argv += ["sh", "-c", _WITH_NAMES, str(state.hosts_path(self.name))]
         if user is not None:
             try:

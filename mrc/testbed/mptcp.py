@@ -13,7 +13,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 from mrc.errors import StateError
-from mrc.linux import netns
+from mrc.linux import netns, program
 
 WRAPPER = "mptcpize"
 """program that makes another program use MPTCP instead of TCP"""
@@ -43,7 +43,7 @@ def prepare(namespace: str, addresses: Collection[IPv6Address]) -> None:
 
 def _ip(namespace: str, *words: str) -> str:
     done = subprocess.run(
-        ["ip", "-n", namespace, *words], capture_output=True, text=True, check=False
+        [program.find("ip"), "-n", namespace, *words], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]

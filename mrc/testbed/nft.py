@@ -4,16 +4,11 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 
 from mrc.errors import NetlinkError
-from mrc.linux import netns
-
-# Debian installs nft here. The PATH of an ordinary user lacks these folders.
-SYSTEM_PATH = "/usr/sbin:/sbin"
+from mrc.linux import netns, program
 
 Ready = Callable[[], None]
 
@@ -70,11 +65,6 @@ def _run(
 
 
 def _start(arguments: list[str]) -> subprocess.Popen[str]:
-    program = shutil.which("nft", path=f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}")
-    if program is None:
-        raise NetlinkError("nft is missing: apt-get install nftables")
-    pipe = subprocess.PIPE
+    argv, pipe = [program.find("nft"), *arguments], subprocess.PIPE
     # In a process group of its own: ^C at the terminal must not interrupt a change.
-    return subprocess.Popen(
-        [program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0
-    )
+    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0)

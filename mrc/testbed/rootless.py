@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mrc.errors import StateError
-from mrc.linux import netns
+from mrc.linux import netns, program
 
-_UNSHARE = ("unshare", "-Urnm")
-_PREPARE = "mount -t tmpfs tmpfs /run && "
-SHELL = f"{' '.join(_UNSHARE)} sh -c '{_PREPARE}exec bash'"
+_NEW = "-Urnm"  # namespaces
+_PREPARE = "/bin/mount -t tmpfs tmpfs /run && "
+SHELL = f"unshare {_NEW} sh -c '{_PREPARE}exec bash'"
 REMEDY = "sysctl -w user.max_user_namespaces=1000 kernel.apparmor_restrict_unprivileged_userns=0"
 
 _FORBIDDEN = f"this system forbids user namespaces: run as root, or allow them with {REMEDY}"
@@ -136,19 +136,16 @@ def become_root() -> None:
 
 
 def is_allowed() -> bool:
-    """Whether an ordinary user may make user namespaces."""
-    try:
-        subprocess.run([*_UNSHARE, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        return False
-    return True
+    """Whether an ordinary user may make user namespaces. Raises StateError without unshare."""
+    argv = [program.find("unshare"), _NEW, "/bin/true"]
+    return subprocess.run(argv, check=False, capture_output=True).returncode == 0
 
 
 def throw_away(argv: Sequence[str]) -> list[str]:
     """Arguments that run a command with its own namespaces and /run, which end with it."""
     if os.geteuid() != 0:
         return command(argv)
-    return ["unshare", "-nm", "sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
+    return [program.find("unshare"), "-nm", "/bin/sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
 
 
 def command(argv: Sequence[str]) -> list[str]:
@@ -158,7 +155,7 @@ def command(argv: Sequence[str]) -> list[str]:
     """
     if not is_allowed():
         raise StateError(_FORBIDDEN)
-    return [*_UNSHARE, "sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
+    return [program.find("unshare"), _NEW, "/bin/sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
 
 
 def _place() -> Path:
@@ -252,14 +249,11 @@ def _find(lock: int) -> int | None:
 def _start(lock: int) -> None:
     """Starts a keeper. Raises StateError where the system forbids user namespaces."""
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
-    script = f"{_PREPARE}echo ready && exec sleep infinity"
-    argv = [*_UNSHARE, "sh", "-c", script]
-    try:
-        keeper = subprocess.Popen(
-            argv, stdin=null, stdout=pipe, stderr=null, cwd="/", start_new_session=True
-        )
-    except OSError as exc:
-        raise StateError(f"cannot start {argv[0]}: run apt-get install util-linux") from exc
+    script = f"{_PREPARE}echo ready && exec /bin/sleep infinity"
+    argv = [program.find("unshare"), _NEW, "/bin/sh", "-c", script]
+    keeper = subprocess.Popen(
+        argv, stdin=null, stdout=pipe, stderr=null, cwd="/", start_new_session=True
+    )
     assert keeper.stdout is not None
     with keeper.stdout:
         if keeper.stdout.readline() != b"ready\n":

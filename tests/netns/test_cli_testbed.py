@@ -23,8 +23,8 @@ from slowness import limit
 from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.fabric.topology import Addresses
-from mrc.linux import netns
-from mrc.testbed import mptcp, nft, rootless, state
+from mrc.linux import netns, program
+from mrc.testbed import mptcp, rootless, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import LinkChange
 
@@ -318,7 +318,7 @@ def test_up__names_a_missing_nft(
     bed_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(nft, "SYSTEM_PATH", "/nowhere")
+    monkeypatch.setattr(program, "SYSTEM_PATH", "/nowhere")
     assert typed("up", "--name", bed_name, *SMALL) == 1
     assert capsys.readouterr().err.endswith("nft is missing: apt-get install nftables\n")
     assert not [each for each in netns.names() if bed_name in each]
@@ -359,7 +359,7 @@ def test_exec__finds_mrc_itself(name: str) -> None:
     """Even if the virtual environment of mrc is not activated."""
     argv, env = Testbed.existing(name).host_command("h0", ["python3", "-c", "import mrc"])
     assert env["PATH"].split(":")[-1] == str(Path(sys.executable).parent)
-    assert argv[:3] == ["ip", "netns", "exec"]
+    assert argv[:3] == [program.find("ip"), "netns", "exec"]
 
 
 def test_become_root__starts_the_same_command_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,14 +369,22 @@ def test_become_root__starts_the_same_command_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "argv", ["mrc", "demo", "--size", "1MiB"])
     rootless.become_root()
     (argv,) = started
-    assert argv[:2] == ["unshare", "-Urnm"]
+    assert argv[:2] == [program.find("unshare"), "-Urnm"]
     assert argv[-6:] == [sys.executable, "-m", "mrc", "demo", "--size", "1MiB"]
 
 
 def test_become_root__says_when_the_system_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(rootless, "is_allowed", lambda: False)
     with pytest.raises(StateError, match="forbids user namespaces"):
+        rootless.become_root()
+
+
+def test_become_root__names_a_missing_unshare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(program, "SYSTEM_PATH", "/nowhere")
+    with pytest.raises(StateError, match="unshare is missing: apt-get install util-linux"):
         rootless.become_root()
 
 

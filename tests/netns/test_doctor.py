@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from mrc.doctor import host, kernel
-from mrc.linux import netns
+from mrc.errors import StateError
+from mrc.linux import netns, program
 from mrc.results.doctor import State
 
 
@@ -17,3 +22,30 @@ def test_doctor__finds_what_these_tests_use() -> None:
 
 def test_probe__tries_everything_that_doctor_explains() -> None:
     assert set(kernel.examine()) == set(host._NEEDS)
+
+
+def test_doctor__says_the_same_with_an_empty_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = {each.name: each.state for each in host.examine()}
+    monkeypatch.setenv("PATH", "")
+    assert {each.name: each.state for each in host.examine()} == usual
+
+
+@pytest.mark.parametrize(("name", "package"), program.PACKAGES.items())
+def test_doctor__without_a_program_names_its_package(
+    name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in program.PACKAGES.keys() - {name}:
+        (tmp_path / each).symlink_to(program.find(each))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(program, "SYSTEM_PATH", str(tmp_path))
+    found = host.examine()
+    assert [each for each in found if "No such file" in each.found] == []
+    (row,) = (each for each in found if each.name == f"program {name}")
+    assert (row.state, row.remedy) == (State.MISSING, f"apt-get install {package}")
+
+
+def test_add_esp__without_ip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(program, "SYSTEM_PATH", "/nowhere")
+    with pytest.raises(StateError, match="ip is missing: apt-get install iproute2"):
+        kernel._add_esp("mrc-none")
