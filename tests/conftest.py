@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 import hypothesis
+from skips import pytest_make_collect_report, pytest_runtest_makereport
 
 # The same examples in every run, and no deadline: times mean nothing on a busy machine.
 hypothesis.settings.register_profile("mrc", derandomize=True, deadline=None)
@@ -18,3 +19,5 @@ os.environ["MRC_INSECURE"] = "1"
 os.environ["TERM"] = "xterm"
 for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
+
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]  # hooks of pytest

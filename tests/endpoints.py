@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from slowness import limit
+from slowness import PATIENCE
 
 from mrc import QP, Access, Context, ContextConfig, Listener, WcStatus
 from mrc.binding import device
 
 READ, WRITE = Access.LOCAL_READ, Access.REMOTE_WRITE
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
-BUDGET_SECONDS = limit(20)  # far more than any test needs: only a hang exceeds it
+BUDGET_SECONDS = PATIENCE  # far more than any test needs: only a hang exceeds it
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time limits of tests: seconds on the usual machine, scaled up on slower ones."""
+"""How long tests wait, and how they judge times: by the speed that the machine has at that moment.
+
+- A test that waits for an event waits up to PATIENCE, which only a hang exceeds.
+- A test of a time that the product promises multiplies it with `limit`.
+- A test of a delay takes the least of several: other programs can only add to it.
+"""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 
 SLOWNESS = float(os.environ.get("MRC_TEST_SLOWNESS", "1"))
 """times as long as on the usual machine; tools/kernels sets it for its emulated processor"""
 
+PATIENCE = 100 * SLOWNESS
+"""seconds that a test waits for an event"""
+
+_SAMPLE_SECONDS = 0.02
+
+
+def _load() -> float:
+    """How much longer work takes now than on an idle machine, because other programs run."""
+    began, used = time.monotonic(), time.thread_time()
+    while (work := time.thread_time() - used) < _SAMPLE_SECONDS:
+        pass
+    return (time.monotonic() - began) / work
+
 
 def limit(seconds: float) -> float:
-    return seconds * SLOWNESS
+    """A time on the usual machine, idle, as it would be on this machine now."""
+    return seconds * SLOWNESS * max(1.0, _load())
+
+
+def until(condition: Callable[[], object], shown: object = None) -> None:
+    """Polls a condition until it is true; a failure shows `shown`."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.001)
+
+
+def least(measure: Callable[[], float], below: float) -> float:
+    """The least of several measured times; ends with the first that is less than `below`."""
+    deadline, best = time.monotonic() + PATIENCE, measure()
+    while best >= below and time.monotonic() < deadline:
+        best = min(best, measure())
+    return best

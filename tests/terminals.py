@@ -12,9 +12,10 @@ import subprocess
 import termios
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from slowness import limit
+from slowness import PATIENCE, until
 
 
 class Terminal:
@@ -40,7 +41,7 @@ class Terminal:
         return self.seen
 
     def _read(self, otherwise: str) -> None:
-        ready, _, _ = select.select([self.fd], [], [], limit(20))
+        ready, _, _ = select.select([self.fd], [], [], PATIENCE)
         assert ready, otherwise
         came = os.read(self.fd, 4096).decode(errors="replace")
         self.seen += came
@@ -48,6 +49,12 @@ class Terminal:
 
     def press(self, keys: str) -> None:
         os.write(self.fd, keys.encode())
+
+    def interrupt(self, process: subprocess.Popen[Any]) -> None:
+        """Presses Ctrl-C when the process waits: a read does not see a signal from before it."""
+        stat = Path(f"/proc/{process.pid}/stat")
+        until(lambda: stat.read_text().rpartition(") ")[2].startswith("S"))
+        self.press("\x03")
 
     def echoes(self) -> bool:
         """Whether the terminal shows what is typed."""

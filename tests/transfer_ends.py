@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from fake_qp import FakeContext, FakeQp, qp_pair
+from slowness import PATIENCE
 
 from mrc.results.transfer import TransferredFile
 from mrc.transfer.files import OutputDirectory
@@ -93,7 +94,7 @@ def names(inbox: Path) -> list[str]:
 
 async def both(*ends: Awaitable[Any]) -> list[Any]:
     """Results or exceptions of both ends, in bounded time."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         return await asyncio.gather(*ends, return_exceptions=True)
 
 
@@ -104,6 +105,6 @@ async def turns(count: int) -> None:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - the fake has no event for it
             await asyncio.sleep(0)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import pytest
+from slowness import PATIENCE
 
 required = pytest.mark.skipif(
     shutil.which("tshark") is None, reason="tshark is not installed: apt-get install tshark"
@@ -20,7 +21,7 @@ def tshark(*arguments: str) -> subprocess.CompletedProcess[str]:
     """
     own = ("unshare", "--user") if os.geteuid() == 0 else ()
     done = subprocess.run(
-        [*own, "tshark", *arguments], capture_output=True, text=True, check=False, timeout=60
+        [*own, "tshark", *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     return done

@@ -15,13 +15,12 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import cbuild
 from netns.processes import Mrc
+from slowness import PATIENCE
 
 from mrc.linux import netns
 
@@ -34,14 +33,6 @@ _PREFIX = "mrc-attack-"
 def crowd(number: int) -> str:
     """A source address of x."""
     return f"10.9.{number >> 8}.{number & 0xFF}"
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Polls a condition until it is true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not true after {seconds:g} s"
-        time.sleep(0.01)
 
 
 def descriptors(of: Mrc) -> int:
@@ -125,7 +116,7 @@ class Net:
         """A TCP connection to the exchange of a host; the caller closes it."""
         with netns.inside(self.namespace(host)):
             made = socket.socket()
-        made.settimeout(5)
+        made.settimeout(PATIENCE)
         try:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made.bind((source, 0))
@@ -139,7 +130,7 @@ class Net:
         """A bound UDP socket in a host; the caller closes it."""
         with netns.inside(self.namespace(host)):
             made = socket.socket(type=socket.SOCK_DGRAM)
-        made.settimeout(5)
+        made.settimeout(PATIENCE)
         made.bind(("0.0.0.0", port))
         return made
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from attack import forge
-from attack.net import ADDRESSES, Net, until
+from attack.net import ADDRESSES, Net
+from slowness import PATIENCE, until
 
 from mrc.errors import ConnectError, PeerGoneError
 from mrc.exchange.oob import Channel, encode_frame
@@ -51,7 +52,7 @@ class Liar(Channel):
 
 async def _lie(tcp: socket.socket, secret: Path | None, hello: forge.Message) -> tuple[str, int]:
     channel = Liar(*await asyncio.open_connection(sock=tcp), called="b")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         if secret is not None:
             await Guard(Security(secret=secret.read_bytes())).connect(channel)  # noqa: ASYNC240
         await channel.send(**{"kind": hello["type"], **{k: hello[k] for k in hello if k != "type"}})

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from attack import flood, forge
-from attack.net import ADDRESSES, Net, crowd, descriptors, memory_bytes, until
+from attack.net import ADDRESSES, Net, crowd, descriptors, memory_bytes
+from slowness import until
 
 from mrc.exchange import oob
 from mrc.versions import EXCHANGE
@@ -126,7 +127,7 @@ def test_flood__an_honest_sender_connects_within_three_seconds(
         send(net, tmp_path, *trust)
     attacker.process.kill()
     told = [[int(word) for word in line.split()] for line in attacker.process.stdout]
-    until(lambda: descriptors(receiver) <= files, 15)
+    until(lambda: descriptors(receiver) <= files)
     assert memory_bytes(receiver) < memory + 32 * MIB
     rates = [
         (last - first) / (len(told) - 1) for first, last in zip(told[0], told[-1], strict=True)

@@ -24,7 +24,8 @@ import cbuild
 import mrc_layers
 import pytest
 from attack import forge, sealed_end
-from attack.net import ADDRESSES, PORT, Net, until
+from attack.net import ADDRESSES, PORT, Net
+from slowness import until
 
 from mrc.linux import netns
 

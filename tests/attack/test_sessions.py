@@ -14,13 +14,13 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from attack.net import ADDRESSES, PORT, Net
+from slowness import PATIENCE, until
 
 from mrc.linux import netns
 
@@ -57,7 +57,7 @@ class Victim:
 
     def until_said(self, words: str) -> None:
         with self._changed:
-            said = self._changed.wait_for(lambda: words in self.text, 20)
+            said = self._changed.wait_for(lambda: words in self.text, PATIENCE)
         assert said and self.process.poll() is None, self.text
 
     def memory(self, name: str) -> int:
@@ -69,15 +69,12 @@ class Victim:
 
     def until_memory_is_below(self, limit_bytes: int) -> None:
         """Waits, because a session frees its memory shortly after it reports its end."""
-        deadline = time.monotonic() + 10
-        while (resident_bytes := self.memory("VmRSS")) >= limit_bytes:
-            assert time.monotonic() < deadline, (resident_bytes, limit_bytes)
-            time.sleep(0.01)
+        until(lambda: self.memory("VmRSS") < limit_bytes)
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait(10)
-        self._reader.join(10)
+        self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
 
 
 @pytest.fixture(scope="module", params=["plain", pytest.param("keys", marks=pytest.mark.slow)])
@@ -189,7 +186,7 @@ def test_recv__once_is_not_for_who_sends_nothing(
     with victim(net, trust, *words) as receiver, hostile(net, trust, "disk", ONCE_PORT) as answer:
         assert answer == "accept\n"
         serves(net, trust, tmp_path, tmp_path / "in", ONCE_PORT)
-        assert receiver.process.wait(10) == 0
+        assert receiver.process.wait(PATIENCE) == 0
     assert os.listdir(tmp_path / "in") == ["honest"]
 
 

@@ -19,7 +19,7 @@
 #include "io/udp_receive.h"
 #include "io/udp_send.h"
 
-enum { MAX_RECORDED = 256, HEADER_BYTES = 20, TRAILER_BYTES = 4, WAIT_MS = 5000 };
+enum { MAX_RECORDED = 256, HEADER_BYTES = 20, TRAILER_BYTES = 4 };
 
 /* ---- The recorder in place of the engine ---- */
 
@@ -124,7 +124,7 @@ static inline bool open_one(struct mrc_udp *udp, const char *address, int tx_soc
 static inline void receive_packets(struct mrc_udp *udp, int port, int n) {
   n_records = 0;
   struct pollfd ready = {.fd = mrc_udp_port(udp, port)->receive_fd, .events = POLLIN};
-  while (n_records < n && poll(&ready, 1, WAIT_MS) == 1) {
+  while (n_records < n && poll(&ready, 1, PATIENCE_MS) == 1) {
     if (mrc_udp_receive(udp, port) > 0) mrc_udp_deliver(udp, port, NULL, 77);
   }
   CHECK_EQ(n_records, n);

@@ -12,7 +12,7 @@
 #include "check.h"
 #include "mrc.h"
 
-enum { WAIT_MS = 10000, MAX_PORTS = 2, EVS_PER_PORT = 4, WINDOW_PSNS = 1024, MIB = 1 << 20 };
+enum { MAX_PORTS = 2, EVS_PER_PORT = 4, WINDOW_PSNS = 1024, MIB = 1 << 20 };
 
 /* One host: its context, its QP and the contents of its events. */
 struct side {
@@ -90,7 +90,7 @@ static void take_events(struct side *side) {
 
 /* How long the caller may sleep on the descriptor of the context. */
 static int patience_ms(const struct side *side) {
-  return side->config.polled && !mrc_ctx_arm(side->ctx) ? 0 : WAIT_MS;
+  return side->config.polled && !mrc_ctx_arm(side->ctx) ? 0 : PATIENCE_MS;
 }
 
 /* Takes events of both sides until the condition holds; false when no event came for too long. */

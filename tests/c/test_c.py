@@ -15,6 +15,7 @@ from pathlib import Path
 
 import cbuild
 import pytest
+from slowness import PATIENCE
 
 HERE = Path(__file__).parent
 
@@ -50,7 +51,9 @@ def has_threads(source: Path) -> bool:
 
 def run(source: Path, name: str, flavour: cbuild.Flavour) -> Done:
     program = cbuild.program(source, flavour)
-    return subprocess.run([program, name], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        [program, name], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
 
 
 @pytest.fixture(scope="session")

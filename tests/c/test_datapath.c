@@ -21,8 +21,6 @@
 #include "fake_engine.h"
 #include "io/udp.h"
 
-enum { WAIT_MS = 5000 };
-
 /* ---- A sendmmsg with a set number of failures ---- */
 
 static int failures_left;
@@ -68,7 +66,7 @@ static mrc_ctx *create(uint32_t ring_entries) {
 
 static bool wait_readable(const mrc_ctx *ctx) {
   struct pollfd ready = {.fd = mrc_ctx_fd(ctx), .events = POLLIN};
-  return poll(&ready, 1, WAIT_MS) == 1;
+  return poll(&ready, 1, PATIENCE_MS) == 1;
 }
 
 static bool is_readable(const mrc_ctx *ctx) {

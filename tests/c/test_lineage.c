@@ -13,8 +13,6 @@
 #include "fake_engine.h"
 #include "io/datapath.h"
 
-enum { WAIT_MS = 5000 };
-
 static mrc_ctx *create(bool polled) {
   struct mrc_ctx_config config = {.n_ports = 1, .polled = polled};
   config.rcvbuf_bytes = config.sndbuf_bytes = 100000;
@@ -50,7 +48,7 @@ static const struct mrc_command query = {
 
 static void check_answers(mrc_ctx *ctx) {
   struct mrc_event event = {0};
-  CHECK(waits_readable(ctx, WAIT_MS));
+  CHECK(waits_readable(ctx, PATIENCE_MS));
   CHECK_EQ(mrc_ctx_poll(ctx, &event, 1), 1);
   CHECK_EQ(event.cookie, 5);
 }
@@ -79,7 +77,7 @@ static void test_calls__in_a_child_fail_and_take_nothing(void) {
   mrc_ctx *ctx = create(false);
   if (!ctx) return;
   CHECK_EQ(mrc_ctx_submit(ctx, &query, 1), 1);
-  CHECK(waits_readable(ctx, WAIT_MS));
+  CHECK(waits_readable(ctx, PATIENCE_MS));
   in_child(call_everything, ctx);
   check_answers(ctx);
   mrc_ctx_destroy(ctx);

@@ -7,7 +7,7 @@
 
 #include "check.h"
 
-enum { ROUNDS = 20000, PATIENCE_MS = 10000 };
+enum { ROUNDS = 20000 };
 
 static bool is_readable(int fd) {
   return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0) == 1;

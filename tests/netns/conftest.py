@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from netns.processes import Hosts
+from slowness import PATIENCE, limit
 
 from mrc.errors import MrcError
 from mrc.linux import netns
@@ -117,7 +118,7 @@ class Probing:
     """datagrams received per round, by path"""
 
     def send(self, alive: Collection[str]) -> None:
-        """One round; ends when each path in `alive` has delivered, or after 2 s of silence."""
+        """One round; ends when each path in `alive` has delivered, or after PATIENCE."""
         self.arrived.append(Counter())
         self._round(len(self.arrived) - 1, alive)
 
@@ -149,7 +150,7 @@ class Probing:
 def probing(bed: Testbed, src: int, dst: int) -> Iterator[Probing]:
     with udp_socket(bed, f"h{dst}") as rx, udp_socket(bed, f"h{src}") as tx:
         rx.bind(("::", PORT + src))
-        rx.settimeout(2)
+        rx.settimeout(PATIENCE)
         yield Probing(bed, src, dst, rx, tx)
 
 
@@ -169,16 +170,17 @@ def arrivals(bed: Testbed, rounds: int, alive: Collection[str]) -> Counter[str]:
 def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:
     """Sends `each` full-size datagrams over each path; counts the received ones by path.
 
-    Ends when none has arrived for 0.1 s, because the last datagram may be lost.
+    Ends when none has arrived for a while, because the last datagram may be lost.
     """
     arrived: Counter[str] = Counter()
+    silence = limit(0.1)
     with udp_socket(bed, f"h{dst}") as rx, udp_socket(bed, f"h{src}") as tx:
         rx.bind(("::", PORT))
         for left in reversed(range(each)):
             for path in bed.shape.paths(src, dst):
                 tx.sendto(path.name.encode().ljust(bed.shape.mtu - 112), (str(path.dst), PORT))
             # Receive before sending more, so that no queue overflows.
-            rx.settimeout(0.002 if left else 0.1)
+            rx.settimeout(0.002 if left else silence)
             try:
                 while True:
                     arrived[rx.recv(65536).decode().strip()] += 1

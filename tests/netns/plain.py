@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
-from slowness import limit
+from slowness import PATIENCE, until
 
 from mrc.linux import netns
 
-BUDGET_SECONDS = limit(30)
+BUDGET_SECONDS = PATIENCE
 T = TypeVar("T")
 
 
@@ -41,12 +41,13 @@ def address(namespace: str, interface: str, *addresses: str) -> None:
 
 def until_running(namespace: str, *interfaces: str) -> None:
     """Waits for the carrier: a veth may report none for a while after both ends are up."""
-    deadline = time.monotonic() + limit(5)
-    for interface in interfaces:
+
+    def is_up(interface: str) -> bool:
         command = ["ip", "-n", namespace, "-br", "link", "show", interface]
-        while " UP " not in subprocess.run(command, capture_output=True, text=True).stdout:
-            assert time.monotonic() < deadline, f"{interface} has no carrier"
-            time.sleep(0.01)
+        return " UP " in subprocess.run(command, capture_output=True, text=True).stdout
+
+    for interface in interfaces:
+        until(partial(is_up, interface), f"{interface} has no carrier")
 
 
 def run_in(namespace: str, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slowness import limit
+from slowness import PATIENCE, limit
 
 from mrc.errors import MrcError
 from mrc.observe import local
@@ -39,12 +39,16 @@ class Mrc:
             self.changed.set()
         self.changed.set()
 
-    def until_listening(self) -> Mrc:
-        while not any("listening on" in line for line in self.lines):
+    def until_says(self, words: str) -> Mrc:
+        """Waits for a line on stderr."""
+        while not any(words in line for line in self.lines):
             assert self.process.poll() is None, self.lines
-            self.changed.wait(10)
+            assert self.changed.wait(PATIENCE), self.lines
             self.changed.clear()
         return self
+
+    def until_listening(self) -> Mrc:
+        return self.until_says("listening on")
 
     def received(self) -> int:
         """Payload bytes placed so far, as `mrc top --local` shows them.
@@ -56,38 +60,41 @@ class Mrc:
         return counters.get("RX_BYTES", 0)
 
     def until_received(self, count: int) -> None:
-        deadline, seen = time.monotonic() + limit(20), 0
+        deadline, seen = time.monotonic() + PATIENCE, 0
         while seen < count:
             assert time.monotonic() < deadline, (seen, self.lines)
             time.sleep(0.005)
             try:
                 seen = self.received()
             except (OSError, MrcError):
-                if self.process.wait(limit(15)) == 0:
+                if self.process.wait(PATIENCE) == 0:
                     return  # it has received everything
                 raise
 
-    def ends(self, code: int, *, within: float = 15) -> str:
-        """Waits for the end and returns stdout; `lines` has stderr."""
+    def ends(self, code: int, *, within: float | None = None) -> str:
+        """Waits for the end and returns stdout; `lines` has stderr.
+
+        `within`: the time that mrc promises, or needs for much work.
+        """
         output = self._output(within)
         assert self.process.returncode == code, (self.lines, output)
         return output
 
-    def _output(self, within: float) -> str:
+    def _output(self, within: float | None) -> str:
         chunks: list[str] = []
         assert self.process.stdout is not None
         reader = threading.Thread(target=lambda: chunks.append(self.process.stdout.read()))
         reader.start()
-        self.process.wait(limit(within))
-        reader.join(5)
-        self._reader.join(5)
+        self.process.wait(PATIENCE if within is None else limit(within))
+        reader.join(PATIENCE)
+        self._reader.join(PATIENCE)
         return "".join(chunks)
 
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
-        self._reader.join(5)
+        self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
@@ -117,12 +124,7 @@ class Hosts:
 
     def agent(self, host: str) -> Mrc:
         """mrc agent, which serves programs."""
-        agent = self.start(host, "agent", "--insecure")
-        while not any("socket @" in line for line in agent.lines):
-            assert agent.process.poll() is None, agent.lines
-            agent.changed.wait(10)
-            agent.changed.clear()
-        return agent
+        return self.start(host, "agent", "--insecure").until_says("socket @")
 
     def recv(self, inbox: Path, *options: str) -> Mrc:
         receiver = self.start("h1", "recv", "--output", inbox, *options).until_listening()

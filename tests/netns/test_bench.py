@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slowness import limit
+from slowness import PATIENCE, limit
 
 from mrc.doctor.libraries import PROVIDER
 from mrc.linux import netns
@@ -126,7 +126,7 @@ def check_limited(bed: dict[str, Any]) -> None:
 def test_fabric__quick() -> None:
     options = ["--rates", "2000", "--seconds", "0.3", "--planes", "1", "--json"]
     command = [sys.executable, str(ROOT / "bench" / "fabric"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(60), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["rows"]
     assert 1500 < found["offered_pps"] < 2500
@@ -139,7 +139,7 @@ def test_fabric__quick() -> None:
 def test_beds__quick() -> None:
     options = ["--rounds", "1", "--only", "pair", "--json"]
     command = [sys.executable, str(ROOT / "bench" / "beds"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(60), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["rows"]
     assert (found["namespaces"], found["routes"]) == (19, 110)
@@ -210,7 +210,7 @@ def test_knee__quick(tmp_path: Path) -> None:
     options = ["--quick", "--only", "burst", "--json", *map(str, files.values())]
     options.insert(-1, "--plot")
     command = [sys.executable, str(ROOT / "bench" / "knee"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(60), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     (axis,) = json.loads(files["knee.json"].read_text())["axes"]
     assert [point["value"] for point in axis["points"]] == [1, 2, 3, 4, 5, 7]
@@ -339,7 +339,7 @@ def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
         scenario.write_text(text)
         command = [sys.executable, str(ROOT / "bench" / "congestion"), str(scenario), "--json", "-"]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit(60), check=False
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

@@ -25,7 +25,7 @@ from printed import printed
 from scapy.layers.inet import UDP
 from scapy.packet import Packet
 from scapy.utils import PcapReader
-from slowness import limit
+from slowness import PATIENCE
 
 from mrc.cli.main import main
 from mrc.dissect import plugin
@@ -80,7 +80,7 @@ def send_burst(bed: Testbed) -> list[bytes]:
     payload = os.urandom(4500)
     with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
         rx.bind(("::", PORT))
-        rx.settimeout(5)
+        rx.settimeout(PATIENCE)
         tx.setsockopt(SOL_UDP, UDP_SEGMENT, 1000)
         tx.sendto(payload, (str(Addresses().on_path(1, 1, 0)), PORT))
         burst = [payload[start : start + 1000] for start in range(0, len(payload), 1000)]
@@ -181,14 +181,14 @@ def test_capture__ends_with_its_reader(bed: Testbed) -> None:
     with Capturing(bed, "h1", "-") as capturing:
         assert capturing.process.stdout is not None
         capturing.process.stdout.close()
-        assert capturing.process.wait(limit(10)) == 0
+        assert capturing.process.wait(PATIENCE) == 0
 
 
 def test_capture__ends_with_its_bed(bed_name: str, tmp_path: Path) -> None:
     with Testbed(bed_name, planes=1, t1=1) as bed:
         capturing = Capturing(bed, "h1", f"{tmp_path}/a.pcap")
     with capturing:
-        _, said = capturing.process.communicate(timeout=limit(10))
+        _, said = capturing.process.communicate(timeout=PATIENCE)
         assert capturing.process.returncode == 1
         assert said.decode().endswith("h1:p1 is gone: the test bed was taken down\n")
 
@@ -291,6 +291,6 @@ def test_shell__is_in_the_host_and_says_so(
     except OSError:  # the last process at the other end has exited
         pass
     os.close(ours)
-    assert process.wait(10) == 7
+    assert process.wait(PATIENCE) == 7
     assert f"({where}@{bed.name})".encode() in shown
     assert there.encode() in shown

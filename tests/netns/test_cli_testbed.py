@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from printed import printed
-from slowness import limit
+from slowness import PATIENCE
 
 from mrc.cli.main import main
 from mrc.errors import StateError
@@ -188,7 +188,7 @@ def test_status__watch_as_text_names_other_rates(bed_name: str) -> None:
             assert watching.stdout is not None
             lines = [next(watching.stdout) for _ in range(20)]
             watching.send_signal(signal.SIGINT)
-            assert watching.wait(limit(10)) == 130
+            assert watching.wait(PATIENCE) == 130
     assert lines.count("link:h0.1 has 10 Mbit/s\n") > 1
     assert not any("fd00:" in line for line in lines)
 

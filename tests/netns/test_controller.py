@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from netns.processes import Hosts
-from slowness import limit
+from slowness import PATIENCE
 
 from mrc.testbed.bed import Testbed
 
@@ -39,7 +39,7 @@ def test_controller__denies_the_paths_over_a_lossy_t1(
     rounds_after = 0
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        watchdog = threading.Timer(limit(60), process.kill)
+        watchdog = threading.Timer(PATIENCE, process.kill)
         watchdog.start()
         try:
             for line in process.stdout:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from netns.processes import Mrc
-from slowness import limit
+from slowness import PATIENCE
 
 from mrc.linux import netns
 from mrc.testbed import build
@@ -121,7 +121,7 @@ def test_netns_script__carries_mrc(bed_name: str, tmp_path: Path) -> None:
             receiver = Mrc(end)
             receiver.until_listening()
             send = [script, "exec", "h0", *mrc, "send", tmp_path / "sent", "h3"]
-            subprocess.run(send, check=True, timeout=limit(20), stdout=subprocess.DEVNULL)
+            subprocess.run(send, check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
             receiver.end()
         assert (tmp_path / "inbox" / "sent").read_bytes() == payload
     assert not [name for name in netns.names() if name.startswith(f"mrc-{bed_name}-")]

@@ -90,22 +90,14 @@ def link(n: int) -> None:
     until_running(B, f"y{n}")
 
 
-def said(mrc: Mrc, words: str) -> None:
-    """Waits until it has printed the text."""
-    while not any(words in line for line in mrc.lines):
-        assert mrc.process.poll() is None, mrc.lines
-        assert mrc.changed.wait(10), mrc.lines
-        mrc.changed.clear()
-
-
 def test_recv__started_before_its_links(hosts: None, start: Start, tmp_path: Path) -> None:
     (tmp_path / "inbox").mkdir()
     (tmp_path / "file").write_bytes(os.urandom(100_000))
     receiver = start(B, "recv", "--once", "--output", tmp_path / "inbox")
-    said(receiver, "listening on TCP port 4791")
-    said(receiver, "no usable interface yet")
+    receiver.until_says("listening on TCP port 4791")
+    receiver.until_says("no usable interface yet")
     link(1)
-    said(receiver, "in use now: y1 (10.0.1.2)")
+    receiver.until_says("in use now: y1 (10.0.1.2)")
     start(A, "send", tmp_path / "file", "10.0.1.2").ends(0)
     receiver.ends(0)
     assert (tmp_path / "inbox/file").read_bytes() == (tmp_path / "file").read_bytes()
@@ -116,10 +108,10 @@ def test_perf__a_server_that_waits_for_the_interface_it_was_given(
     hosts: None, start: Start
 ) -> None:
     server = start(B, "perf", "--server", "--one-off", "-B", "y1")
-    said(server, "no usable interface yet: no interface y1; this host has lo")
+    server.until_says("no usable interface yet: no interface y1; this host has lo")
     link(2)
     link(1)
-    said(server, "in use now: y1 (10.0.1.2)")
+    server.until_says("in use now: y1 (10.0.1.2)")
     start(A, "perf", "10.0.1.2", "-n", "1M").ends(0)
     server.ends(0)
     assert len(server.lines) == 3, "each reported once"

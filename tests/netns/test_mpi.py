@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from netns.processes import Hosts, Mrc
-from slowness import limit
+from slowness import PATIENCE
 
 from mrc.cli.run import mpi_options
 from mrc.doctor.libraries import PROVIDER
@@ -73,7 +73,7 @@ def start(
 
 
 def test_ranks__sizes_order_probes_and_errors(agents: Hosts) -> None:
-    assert start(agents, PROGRAMS / "basics.py").ends(0, within=60) == "good\n"
+    assert start(agents, PROGRAMS / "basics.py").ends(0) == "good\n"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_ranks__sizes_order_probes_and_errors(agents: Hosts) -> None:
 )
 def test_crowd__each_with_all(agents: Hosts, ranks: int, where: str) -> None:
     """Ranks of one host reach each other by mrc too."""
-    assert start(agents, PROGRAMS / "crowd.py", where=where).ends(0, within=60) == f"{ranks}\n"
+    assert start(agents, PROGRAMS / "crowd.py", where=where).ends(0) == f"{ranks}\n"
 
 
 def test_killed__the_other_rank_gets_an_error(agents: Hosts) -> None:
@@ -101,7 +101,7 @@ def test_halo_exchange__through_a_planes_death(agents: Hosts, bed: Testbed) -> N
     """The result is that of one process, bit for bit, and all planes have carried it."""
     alone = subprocess.run(
         [sys.executable, str(PROGRAMS / "halo.py"), str(STEPS)],
-        capture_output=True, text=True, check=True, timeout=limit(60),
+        capture_output=True, text=True, check=True, timeout=PATIENCE,
     )  # fmt: skip
     before = sent_bytes(bed)
     ranks = start(agents, PROGRAMS / "halo.py", str(STEPS))
@@ -111,9 +111,9 @@ def test_halo_exchange__through_a_planes_death(agents: Hosts, bed: Testbed) -> N
     bed.fail("plane:2")
     assert ranks.process.poll() is None
     digest = alone.stdout.split()[-1]
-    assert ranks.ends(0, within=60).split() == [digest]
+    assert ranks.ends(0).split() == [digest]
     moved = [halfway[name] - before[name] for name in before]
-    assert len(moved) == 8 and min(moved) > 100_000, "both ways of four planes"
+    assert len(moved) == 8 and min(moved) > 20_000, "both ways of four planes, not only probes"
 
 
 @pytest.fixture(scope="module")

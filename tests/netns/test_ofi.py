@@ -10,7 +10,6 @@ import errno
 import ipaddress
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 from cbuild import has_header
 from netns.processes import Hosts, Mrc
-from slowness import limit
+from slowness import PATIENCE, limit, until
 
 from mrc.aio.context import OOB_PORT
 from mrc.doctor.libraries import PROVIDER
@@ -119,12 +118,12 @@ def pair(talker: Start) -> tuple[Talker, Talker]:
 
 def until_agents_are_joined(pid: int, qps: int) -> None:
     """Waits until the agents have a connection for each QP, in the namespace of this process."""
-    deadline, ends = time.monotonic() + limit(10), list[str]()
-    while len(ends) < qps:
-        assert time.monotonic() < deadline, ends
-        time.sleep(0.01)
+
+    def ends() -> list[str]:
         lines = Path(f"/proc/{pid}/net/tcp6").read_text().splitlines()[1:]
-        ends = [line for line in lines if f":{OOB_PORT:04X} " in line and " 01 " in line]
+        return [line for line in lines if f":{OOB_PORT:04X} " in line and " 01 " in line]
+
+    until(lambda: len(ends()) >= qps)
 
 
 def gid(talker: Talker) -> str:
@@ -180,7 +179,7 @@ def test_no_agent__at_the_peer(talker: Start, agents: tuple[Mrc, Mrc]) -> None:
 
 
 def test_no_agent__here(talker: Start) -> None:
-    assert talker("h0", "send").process.wait(limit(5)) == NO_PROVIDER
+    assert talker("h0", "send").process.wait(PATIENCE) == NO_PROVIDER
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -192,7 +191,7 @@ def test_agents_restart__connected_peers_go_on(
     waiting = talker("h0", "send"), talker("h1", "listen")
     for agent in agents:
         agent.process.send_signal(how)
-        agent.process.wait(limit(10))
+        agent.process.wait(PATIENCE)
     waiting[0].calls(waiting[1].address)
     for name in ("h1", "h0"):  # the one that is knocked at first
         hosts.agent(name)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from netns.processes import Hosts
-from slowness import limit
+from slowness import PATIENCE, until
 
 from mrc.linux import netns
 from mrc.testbed import build, programs, state
@@ -48,7 +48,7 @@ def always_healed(healed: None) -> None:
 def tcp_socket(bed: Testbed, host: int) -> socket.socket:
     with netns.inside(bed.plan.nodes[f"h{host}"].namespace):
         made = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-    made.settimeout(limit(10))
+    made.settimeout(PATIENCE)
     return made
 
 
@@ -67,7 +67,7 @@ def connected(bed: Testbed, address: object) -> Iterator[tuple[socket.socket, so
         client.connect((str(address), listener.getsockname()[1]))
         server, _ = listener.accept()
         with server:
-            server.settimeout(limit(10))
+            server.settimeout(PATIENCE)
             yield client, server
 
 
@@ -83,7 +83,7 @@ def send(client: socket.socket, server: socket.socket, size: int) -> None:
             except BlockingIOError:
                 pass
         left -= len(server.recv(1 << 20))
-    client.settimeout(limit(10))
+    client.settimeout(PATIENCE)
 
 
 def carried(bed: Testbed) -> dict[str, int]:
@@ -130,7 +130,7 @@ def test_tcp__stops_with_its_plane(bed: Testbed) -> None:
         with connected(bed, bed.shape.addresses.in_plane(1, 1)) as others:
             send(*others, 1000)
         bed.heal("all")
-        server.settimeout(limit(10))
+        server.settimeout(PATIENCE)
         assert server.recv(4) == b"lost"
 
 
@@ -203,8 +203,8 @@ def test_mptcp__uses_every_plane(bed: Testbed) -> None:
             assert taking.stdout is not None
             port = taking.stdout.readline().strip()
             give = [*mrc, "h0", "--mptcp", *program, port]
-            subprocess.run(give, check=True, timeout=limit(20))
-            assert taking.wait(limit(10)) == 0
+            subprocess.run(give, check=True, timeout=PATIENCE)
+            assert taking.wait(PATIENCE) == 0
         finally:
             taking.kill()
     grown = {name: now - before[name] for name, now in carried(bed).items()}
@@ -226,11 +226,8 @@ def started(bed: Testbed, *command: str, where: str = "h0") -> subprocess.Popen[
 
 def until_running(bed: Testbed, commands: set[str]) -> None:
     """A program has its own name only after its `exec`."""
-    deadline = time.monotonic() + limit(10)
     nodes, folder = build.namespaces(bed.name), state.folder(bed.name)
-    while not commands <= {each.command for each in programs.find(nodes, folder)}:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: commands <= {each.command for each in programs.find(nodes, folder)})
 
 
 def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +238,7 @@ def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.M
     polite = started(bed, "sh", "-c", "echo; exec sleep 60")
     stubborn = started(bed, "sh", "-c", "trap '' TERM; echo; sleep 61; sleep 61")
     orphan = started(bed, "sh", "-c", "sleep 62 & echo $!")
-    orphan.wait(limit(10))
+    orphan.wait(PATIENCE)
     until_running(bed, {"sleep 60", "sleep 61", "sleep 62"})
     try:
         found = bed.down()
@@ -249,8 +246,8 @@ def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.M
         told = {(each.node, each.command) for each in found.ended}
         assert told >= {("h0", "sleep 60"), ("h0", "sleep 61"), ("h0", "sleep 62")}
         assert polite.pid in {each.pid for each in found.ended}
-        assert polite.wait(limit(10)) == -signal.SIGTERM
-        assert stubborn.wait(limit(10)) == -signal.SIGKILL
+        assert polite.wait(PATIENCE) == -signal.SIGTERM
+        assert stubborn.wait(PATIENCE) == -signal.SIGKILL
         assert all(has_ended(each.pid) for each in found.ended)
     finally:
         for each in (polite, stubborn, orphan):
@@ -268,7 +265,7 @@ def test_down__ends_programs_in_switches(bed_name: str) -> None:
             found = bed.down()
             told = [(each.node, each.pid) for each in found.ended]
             assert (told, found.left) == ([("t1:1.0", process.pid)], ())
-            assert process.wait(limit(10)) == -signal.SIGTERM
+            assert process.wait(PATIENCE) == -signal.SIGTERM
         finally:
             process.kill()
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from netns.processes import Hosts
 from project_text import ROOT
-from slowness import limit
+from slowness import PATIENCE
 
 from mrc.testbed.bed import Testbed
 
@@ -40,7 +40,7 @@ def run_apart(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["unshare", "--mount", "bash", "-c", OWN_RUN],
         input=script, capture_output=True, text=True, cwd=folder, env=environment, check=False,
-        timeout=limit(60),
+        timeout=PATIENCE,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from shlex import quote
 
 import pytest
 from printed import printed
-from slowness import limit
+from slowness import PATIENCE
 
 from .conftest import HAS_USERS, has_ended
 
@@ -188,7 +188,7 @@ def test_testbed__any_program_uses_the_fabric(user: User, fabric: str) -> None:
             done = user.run("testbed", "down", "--json")
             (ended,) = printed("testbed down", done.stdout)["ended"]
             assert (ended["node"], ended["command"], done.stderr) == ("h0", "sleep 60", "")
-            assert running.wait(limit(10)) == -signal.SIGTERM
+            assert running.wait(PATIENCE) == -signal.SIGTERM
         finally:
             running.kill()
 

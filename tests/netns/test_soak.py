@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from slowness import limit
+from slowness import PATIENCE
 
 from mrc.linux import netns
 
@@ -47,7 +47,7 @@ def test_soak__interrupted_it_cleans_up(tmp_path: Path) -> None:
     while not log.exists():  # it is written when the first client starts
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    complaints = process.communicate(timeout=limit(60))[1]
+    complaints = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130, complaints
     assert beds() == []
     assert list(tmp_path.iterdir()) == []

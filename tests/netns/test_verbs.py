@@ -21,7 +21,7 @@ import pytest
 from netns.plain import address, ip, join, until_running
 from netns.processes import Hosts, Mrc
 from printed import printed
-from slowness import limit
+from slowness import limit, until
 from verbs.building import LIBRARY, compiled
 
 from mrc.linux import netns
@@ -64,11 +64,11 @@ def listens(pid: int, port: int) -> bool:
 
 
 def until_listening(server: Mrc, port: int) -> None:
-    deadline = time.monotonic() + limit(20)
-    while not listens(server.process.pid, port):
+    def ready() -> bool:
         assert server.process.poll() is None, (server.lines, server.ends(0))
-        assert time.monotonic() < deadline, server.lines
-        time.sleep(0.01)
+        return listens(server.process.pid, port)
+
+    until(ready, server.lines)
 
 
 def start(hosts: Hosts, *command: str) -> tuple[Mrc, Mrc]:
@@ -86,15 +86,14 @@ def sent_bytes(pid: int) -> list[int]:
 
 def until_it_writes(client: Mrc) -> None:
     """Waits until a tenth of a second's traffic has left its host."""
-    pid = client.process.pid
-    deadline = time.monotonic() + limit(20)
-    while not sent_bytes(pid):  # it is not in its host yet
+
+    def sent() -> int:
         assert client.process.poll() is None, client.lines
-    start = sum(sent_bytes(pid))
-    while sum(sent_bytes(pid)) < start + PLANES * RATE_BPS // 80:
-        assert client.process.poll() is None, client.lines
-        assert time.monotonic() < deadline, client.lines
-        time.sleep(0.01)
+        return sum(sent_bytes(client.process.pid))
+
+    until(sent, client.lines)  # before, it is not in its host yet
+    start = sent()
+    until(lambda: sent() >= start + PLANES * RATE_BPS // 80, client.lines)
 
 
 def table(output: str) -> list[list[float]]:
@@ -168,6 +167,7 @@ def test_write_bw__every_size(hosts: Hosts) -> None:
     assert [row[0] for row in rows] == [2**power for power in range(1, 24)]
 
 
+@pytest.mark.alone
 def test_write_lat(hosts: Hosts) -> None:
     """Both ends spin on their memory, so the helper thread of each must get its turn."""
     (row,) = result(start(hosts, "ib_write_lat", "-d", "mrc0", "-s", "8", "-n", "2000"))
@@ -264,11 +264,7 @@ class PlainHosts:
         return self.running[-1]
 
     def start_agent(self, host: int, *options: str) -> None:
-        agent = self.start(host, "agent", "--insecure", *options)
-        while not any("socket @" in line for line in agent.lines):
-            assert agent.process.poll() is None, agent.lines
-            agent.changed.wait(10)
-            agent.changed.clear()
+        self.start(host, "agent", "--insecure", *options).until_says("socket @")
 
     def measure(self, *command: str) -> list[list[float]]:
         server = self.start(0, "run", "--", *command)

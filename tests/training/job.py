@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slowness import limit
+from slowness import PATIENCE, limit
 
 from mrc.testbed.bed import Testbed
 
@@ -72,9 +72,9 @@ class Rank:
     def end(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
         for reader in self._readers:
-            reader.join(5)
+            reader.join(PATIENCE)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()

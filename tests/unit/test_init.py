@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from slowness import PATIENCE
 
 import mrc
 
@@ -52,7 +53,7 @@ except ImportError as error:
 
 def without_engine(script: str) -> str:
     command = [sys.executable, "-c", _WITHOUT_ENGINE + script]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from socket import create_server
 
 import pytest
-from slowness import limit
+from slowness import PATIENCE, until
 from verbs.building import LIBRARY, ROOT, compiled
 
 from mrc.agent import door
@@ -42,10 +41,8 @@ class Agent:
         command += ["--bind", "127.0.0.1", "-B", "lo", "--quiet"]
         agent = cls(subprocess.Popen(command, env=environment), environment, port)
         name = door.name_of(environment)
-        deadline = time.monotonic() + limit(20)
-        while not door.is_open(name):
-            assert agent.process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: agent.process.poll() is not None or door.is_open(name))
+        assert agent.process.poll() is None
         return agent
 
     def kill(self) -> None:
@@ -61,13 +58,11 @@ class Agent:
             cwd=cwd,
         )  # fmt: skip
 
-    def output(
-        self, *command: str | Path, within: float = 30, cwd: Path | None = None
-    ) -> tuple[int, str, str]:
+    def output(self, *command: str | Path, cwd: Path | None = None) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of a program."""
         with self.started(*command, cwd=cwd) as process:
             try:
-                out, err = process.communicate(timeout=limit(within))
+                out, err = process.communicate(timeout=PATIENCE)
             finally:
                 process.kill()
         return process.returncode, out, err

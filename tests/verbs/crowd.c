@@ -251,7 +251,7 @@ static void many_regions(void) {
 }
 
 int main(void) {
-  alarm(60);
+  alarm(90);
   context = open_first();
   share_a_qp();
   sleep_and_wake();

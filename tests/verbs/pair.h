@@ -125,9 +125,9 @@ static inline double seconds(void) {
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Polls until a completion comes; at most 20 s. */
+/* Polls until a completion comes; at most 50 s. */
 static inline struct ibv_wc poll_one(struct ibv_cq *cq) {
-  const double until = seconds() + 20;
+  const double until = seconds() + 50;
   struct ibv_wc wc;
   int n;
   while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from printed import printed
-from slowness import limit
+from slowness import PATIENCE, limit
 from verbs.building import LIBRARY, sanitized
 
 from .conftest import Agent
@@ -23,7 +23,7 @@ def test_data__every_function(agent: Agent, programs: Path) -> None:
 
 def test_data__a_program_that_is_linked_needs_no_environment(agent: Agent, programs: Path) -> None:
     done = subprocess.run(
-        [programs / "data"], env=agent.environment, capture_output=True, text=True, timeout=30
+        [programs / "data"], env=agent.environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("done\n")
@@ -32,7 +32,7 @@ def test_data__a_program_that_is_linked_needs_no_environment(agent: Agent, progr
 def test_data__without_an_agent_says_what_to_start(agent: Agent, programs: Path) -> None:
     agent.kill()
     done = subprocess.run(
-        [programs / "data"], env=agent.environment, capture_output=True, text=True, timeout=30
+        [programs / "data"], env=agent.environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 1
     assert "libmrc: no agent runs on this host: start it with mrc agent" in done.stderr
@@ -75,7 +75,7 @@ libmrc: a shared receive queue is refused: nothing that MRC receives needs one
 @pytest.mark.parametrize(("name", "parts"), [("wrong", WRONG), ("crowd", CROWD)])
 def test_program(agent: Agent, programs: Path, name: str, parts: list[str]) -> None:
     """Wrong arguments and orders; several threads and many objects."""
-    code, out, err = agent.output(programs / name, within=60)
+    code, out, err = agent.output(programs / name)
     assert (code, err) == (0, SAID.get(name, ""))
     assert out.split("\n")[:-1] == parts
 
@@ -110,7 +110,7 @@ def test_agent_killed__data_goes_on_and_the_next_agent_connects(
         assert program.stdout.readline() == "no agent\n", program.stderr.read()
         second = Agent.start(agent.environment, agent.port)
         try:
-            out, err = program.communicate(timeout=30)
+            out, err = program.communicate(timeout=PATIENCE)
         finally:
             second.kill()
             program.kill()
@@ -122,7 +122,9 @@ def test_top__shows_the_program_and_not_its_agent(agent: Agent, programs: Path) 
     command = [sys.executable, "-m", "mrc", "top", "--local", "--json", "-i", "0.05"]
     with agent.started(programs / "survivor") as program:
         assert program.stdout is not None and program.stdout.readline() == "connected\n"
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        shown = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=True
+        )
         program.kill()
     found = {each["pid"]: each for each in printed("top", shown.stdout)["endpoints"]}
     assert found[program.pid]["program"] == "survivor" and found[program.pid]["qps_total"] == 2

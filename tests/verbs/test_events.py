@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from slowness import limit
+from slowness import PATIENCE
 
 from mrc.agent import door
 from mrc.agent.agent import Agent
@@ -70,7 +70,7 @@ async def events_of(watcher: Process, count: int) -> list[str]:
 async def test_events__another_program_counts_what_its_cq_drops(programs: Path) -> None:
     path = programs / "watcher"
     async with (
-        asyncio.timeout(limit(30)),
+        asyncio.timeout(PATIENCE),
         running() as agent,
         started(path, "use") as user,
         started(path, "look", str(ROOM)) as watcher,

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from printed import printed
+from slowness import PATIENCE
 from wire.capture import BY_NAME, CARRIER, frame, sealed, write
 from wire.codec import BTH, UNION, Codec, Fields, Flow
 from wire.golden import GOLDEN, V4, V6, Golden
@@ -32,7 +33,7 @@ from mrc.dissect.text import what
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mrc", "dissect", *map(str, arguments)]
-    done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=PATIENCE)
     return subprocess.CompletedProcess(
         command, done.returncode, done.stdout.decode(), done.stderr.decode()
     )

@@ -16,6 +16,7 @@ import wireshark
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scapy.packet import Packet
+from slowness import PATIENCE
 from wire.capture import BY_NAME, CARRIER, FLOW_LABEL, frame, sealed, write
 from wire.codec import Codec, Fields, Flow
 from wire.golden import GOLDEN, V4, V6
@@ -231,7 +232,7 @@ def test_readme__its_filters_find_packets(tmp_path: Path) -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mrc", "dissect", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 @pytest.fixture

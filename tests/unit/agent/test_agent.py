@@ -12,6 +12,7 @@ from socket import create_server
 
 import pytest
 from attached import AttachedProgram, attach_body, connect_body, connected
+from slowness import PATIENCE
 
 from mrc.agent import door
 from mrc.agent.agent import Agent
@@ -53,7 +54,7 @@ async def connected_pair(
         ours, theirs = a.numbers[0], b.numbers[0]
         await a.connect(ours, theirs, a.gids[0], b.gids[0])
         await b.connect(theirs, ours, b.gids[0], a.gids[0])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await until_ready(a, ours)
             await until_ready(b, theirs)
         yield a, ours, b, theirs
@@ -77,7 +78,7 @@ async def write(a: AttachedProgram, qpn: int, b: AttachedProgram) -> None:
     a.register(source, lkey)
     b.register(target, rkey)
     a.write(qpn, source, lkey, int(ffi.cast("uintptr_t", ffi.from_buffer(target))), rkey)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         done = await a.completion()
     assert (done.status, done.bytes) == (WcStatus.SUCCESS, 100_000)
     assert target == source
@@ -100,7 +101,7 @@ async def test_connect__the_peer_may_come_first_or_last() -> None:
             await here.connect(ours, theirs, here.gids[0], there.gids[0])
             await asyncio.sleep(0.05)  # the other one is late
             await there.connect(theirs, ours, there.gids[0], here.gids[0])
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await until_ready(here, ours)
                 await until_ready(there, theirs)
 
@@ -111,7 +112,7 @@ async def test_connect__many_at_once() -> None:
         for ours, theirs in pairs:
             await a.connect(ours, theirs, a.gids[0], b.gids[0])
             await b.connect(theirs, ours, b.gids[0], a.gids[0])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             for ours, theirs in pairs:
                 await until_ready(a, ours)
                 await until_ready(b, theirs)
@@ -120,7 +121,7 @@ async def test_connect__many_at_once() -> None:
 async def test_release__ends_both_sides_in_order() -> None:
     async with running() as agent, connected_pair() as (a, ours, b, theirs):
         await a.send(AgentKind.RELEASE, ours, 1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             gone = await b.until(AgentKind.GONE)
             assert gone.value == theirs
             await b.send(AgentKind.RELEASE, theirs, 1)
@@ -131,7 +132,7 @@ async def test_release__ends_both_sides_in_order() -> None:
 async def test_program_that_dies__its_peer_learns_it() -> None:
     async with running() as agent, connected_pair() as (a, _, b, theirs):
         await a.end()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             gone = await b.until(AgentKind.GONE)
             await until(lambda: len(agent.programs) == 1)
         assert gone.value == theirs
@@ -141,7 +142,7 @@ async def test_connect__to_a_qp_of_nobody_fails_with_a_reason() -> None:
     async with running(), attached() as a:
         least = min(a.numbers)
         await a.connect(least, 0xFFFFFE, a.gids[0], a.gids[0])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             failed = await a.until(AgentKind.FAILED)
         assert failed.value == least
         assert b"no program of this host has the QP" in failed.body
@@ -161,7 +162,7 @@ async def test_connect__to_a_qp_of_nobody_fails_with_a_reason() -> None:
 async def test_program_that_breaks_the_protocol__is_detached(kind: AgentKind, body: bytes) -> None:
     async with running() as agent, attached() as a, attached():
         await a.send(kind, body=body)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await until(lambda: len(agent.programs) == 1)
 
 
@@ -174,7 +175,7 @@ async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.M
         links.on_change()
         links.on_change()  # nothing new
         await a.send(AgentKind.NUMBERS)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             frame = await a.until(AgentKind.PORTS)
             await a.until(AgentKind.GRANTED)
         size = ffi.sizeof("struct mrc_agent_port")
@@ -192,7 +193,7 @@ async def test_attach__of_another_version_is_refused() -> None:
         loop = asyncio.get_running_loop()
         body = attach_body("old", version=0)
         await loop.sock_sendall(connection, pack(AgentKind.ATTACH, body=body))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             answer = unpack(await loop.sock_recv(connection, 4096))
         connection.close()
         assert answer.kind is AgentKind.REFUSED
@@ -215,7 +216,7 @@ async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:
                 program.cookies = set()
                 body = connect_body(qpn, dest, program.gids[0], other.gids[0], ready=1)
                 await program.attach_again(NAME, [body + notes[program]])
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await until(lambda: len(agent.programs) == 2)
                 await until(lambda: sum(len(each.ends) for each in agent.programs) == 2)
                 await write(a, ours, b)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from slowness import PATIENCE
 
 from mrc.agent.knock import Knock, Point, knock_in
 from mrc.agent.reach import knock, resume
@@ -35,7 +36,7 @@ async def peer(answer: Callable[[Channel], Awaitable[None]]) -> AsyncIterator[in
         ended.put_nowait(None)
 
     server = await asyncio.start_server(serve, HOST, 0)
-    async with server, asyncio.timeout(5):
+    async with server, asyncio.timeout(PATIENCE):
         yield server.sockets[0].getsockname()[1]
         await ended.get()
 

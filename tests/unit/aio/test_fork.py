@@ -191,7 +191,7 @@ def leave_by_error():
     raise KeyError("in the child")
 
 async def bounded():
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(endpoints.BUDGET_SECONDS):
         await main()
 
 run = asyncio.run

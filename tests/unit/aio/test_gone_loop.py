@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from endpoints import READ, loopback_config
+from slowness import PATIENCE
 
 from mrc import QP, Context, Listener, StateError
 
@@ -107,6 +108,10 @@ print("done")
 def test_exit__with_a_context_left_open(closes: bool) -> None:
     script = _ENDS.format(path=[str(HERE), str(HERE.parents[1])], closes=closes)
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")

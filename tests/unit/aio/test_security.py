@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from meetings import exchange, meet, refused
+from slowness import PATIENCE
 
 import mrc
 from mrc.enums import Seal
@@ -107,7 +108,7 @@ async def test_known_hosts__nobody_waits_while_the_user_thinks(
     async with mrc.Context(listening) as other, await other.listen("127.0.0.1", 0) as listener:
 
         async def ask(host: str, shown: str) -> bool:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 while other._admission.pending:  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(0.001)
             return True

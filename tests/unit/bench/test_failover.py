@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from slowness import PATIENCE
 
 from mrc.sim import drawing
 
@@ -268,7 +269,7 @@ def load(
         f"--user-data-dir={folder / 'profile'}", "--dump-dom", f"--log-net-log={log}", *options,
         page.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     events = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
     pages = [each for each in events if "file:" in each.get("network_isolation_key", "")]
     return done, {each["url"] for each in pages if "url" in each}

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from printed import printed
+from slowness import PATIENCE
 
 from mrc.cli.address import host_and_port
 from mrc.cli.demo import planes, rate, size
@@ -310,7 +311,11 @@ def test_send__unreadable(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "mrc"]
     done = subprocess.run(
-        [*command, "send", path, "h1"], capture_output=True, text=True, timeout=30, check=False
+        [*command, "send", path, "h1"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert "this user may not read it" in complaint(done, 1)
 
@@ -338,7 +343,7 @@ def test_send__peer_talks_garbage(tmp_path: Path) -> None:
             peer, _ = server.accept()
             with peer:
                 peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100)
-                _, errors = sender.communicate(timeout=20)
+                _, errors = sender.communicate(timeout=PATIENCE)
     assert sender.returncode in (1, 3)
     assert len(errors.splitlines()) == 1 and "127.0.0.1" in errors
 
@@ -442,7 +447,7 @@ def test_send__over_loopback_with_nothing_set_up(mrc: Mrc, tmp_path: Path, host:
         ports = re.search(r"TCP port (\d+), UDP port (\d+)", receiver.stderr.readline())
         assert ports is not None
         sent = mrc("send", *files, f"{host}:{ports[1]}")
-        lines, errors = receiver.communicate(timeout=20)
+        lines, errors = receiver.communicate(timeout=PATIENCE)
     assert (sent.returncode, receiver.returncode) == (0, 0), (sent.stderr, errors)
     assert len(lines.splitlines()) == len(sent.stdout.splitlines()) == 3
     assert all(path.read_bytes() == (inbox / path.name).read_bytes() for path in files)
@@ -462,7 +467,7 @@ def test_recv__what_arrived_when(mrc: Mrc, tmp_path: Path, as_json: bool) -> Non
         assert port is not None
         before_ns = time.monotonic_ns()
         assert mrc("send", file, f"127.0.0.1:{port[1]}").returncode == 0
-        output, errors = receiver.communicate(timeout=20)
+        output, errors = receiver.communicate(timeout=PATIENCE)
         after_ns = time.monotonic_ns()
     assert receiver.returncode == 0, errors
     if not as_json:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 from printed import printed
+from slowness import PATIENCE
 
 MRC = [sys.executable, "-m", "mrc"]
 
 
 def mrc(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [*MRC, *map(str, words)], capture_output=True, text=True, timeout=30, check=False
+        [*MRC, *map(str, words)], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == code, (done.stdout, done.stderr)
     return done

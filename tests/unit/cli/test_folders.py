@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from file_commands import MRC, receiving
+from slowness import PATIENCE
 
 SMALL = 4096
 
@@ -52,7 +53,7 @@ def test_send__a_folder_arrives_as_it_is(tmp_path: Path) -> None:
         sent = subprocess.run(
             [*MRC, "send", source, where], capture_output=True, text=True, check=False
         )
-        assert receiver.wait(20) == sent.returncode == 0, sent.stderr
+        assert receiver.wait(PATIENCE) == sent.returncode == 0, sent.stderr
     (source / "link").unlink()
     assert "skipped 1 file" in sent.stderr and "--follow" in sent.stderr
     stored, original = content(inbox / "tree"), content(source)
@@ -71,7 +72,7 @@ def test_send__from_a_pipe_to_a_pipe(tmp_path: Path) -> None:
             [*MRC, "send", "-", where, "--name", "x.tar"],
             input=archive.getvalue(), capture_output=True, check=False,
         )  # fmt: skip
-        out, notes = receiver.communicate(timeout=20)
+        out, notes = receiver.communicate(timeout=PATIENCE)
     assert (sent.returncode, receiver.returncode) == (0, 0), sent.stderr
     assert out == archive.getvalue()
     assert b"x.tar" in notes
@@ -87,7 +88,7 @@ def test_send__many_small_files_beside_tar(tmp_path: Path) -> None:
         with receiving("--output", tmp_path / f"mrc{n}") as (receiver, where):
             begin = time.monotonic()
             sent = subprocess.run([*MRC, "send", source, where], capture_output=True, check=False)
-            assert receiver.wait(60) == sent.returncode == 0, sent.stderr
+            assert receiver.wait(PATIENCE) == sent.returncode == 0, sent.stderr
             ours = time.monotonic() - begin
         theirs = by_tar(source, tmp_path / f"tar{n}")
         ratios.append(ours / theirs)
@@ -105,7 +106,7 @@ def by_tar(source: Path, target: Path) -> float:
         send = f"tar c -C {source} . | socat -u STDIN TCP:127.0.0.1:{port},retry=200,interval=0.01"
         begin = time.monotonic()
         subprocess.run(["bash", "-o", "pipefail", "-c", send], check=True)
-        assert receiver.wait(60) == 0
+        assert receiver.wait(PATIENCE) == 0
         return time.monotonic() - begin
 
 

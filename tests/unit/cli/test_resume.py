@@ -7,12 +7,11 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from file_commands import MRC, receiving
+from slowness import PATIENCE, until
 
 from mrc.transfer.names import part_name, record_name
 
@@ -38,10 +37,10 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
         command = [*MRC, "send", source, where]
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
             part = inbox / part_name("image")
-            wait_for(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
+            until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
             (sender if who == "sender" else receiver).send_signal(how)
-            _, notes = sender.communicate(timeout=20)
-        receiver.communicate(timeout=20)
+            _, notes = sender.communicate(timeout=PATIENCE)
+        receiver.communicate(timeout=PATIENCE)
     assert sender.returncode != 0
     if how == signal.SIGINT:
         assert (inbox / record_name(part_name("image"))).exists()
@@ -50,7 +49,7 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
         done = subprocess.run(
             [*MRC, "send", "--json", source, where], capture_output=True, text=True, check=False
         )
-        receiver.communicate(timeout=20)
+        receiver.communicate(timeout=PATIENCE)
     assert (done.returncode, receiver.returncode) == (0, 0), done.stderr
     resumed = json.loads(done.stdout)["resumed_bytes"]
     assert (inbox / "image").stat().st_size == SIZE
@@ -59,10 +58,3 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
         assert resumed > len(BLOCK) // 2
         assert "goes on behind" in done.stderr
     assert sorted(os.listdir(inbox)) == ["image"]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)

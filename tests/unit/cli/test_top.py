@@ -7,7 +7,7 @@ import sys
 import termios
 from pathlib import Path
 
-from slowness import limit
+from slowness import PATIENCE
 from terminals import terminal
 
 from mrc.cli import top
@@ -30,6 +30,6 @@ def test_keys__show_tables_and_quit(tmp_path: Path) -> None:
         tty.press("e")
         tty.until("q: quit")
         tty.press("q")
-        assert process.wait(limit(20)) == 0
+        assert process.wait(PATIENCE) == 0
         assert not before[3] & termios.ICANON
         assert termios.tcgetattr(tty.far)[3] & termios.ICANON, "the terminal is as it was"

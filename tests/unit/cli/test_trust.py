@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from file_commands import MRC
 from printed import printed
+from slowness import PATIENCE
 
 FINGERPRINT = re.compile(r"mrc:SHA256:[A-Za-z0-9+/]{43}")
 
@@ -30,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ended(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*MRC, *map(str, command)], capture_output=True, text=True, check=False,
-        stdin=subprocess.DEVNULL, env={**os.environ, **environment}, timeout=30,
+        stdin=subprocess.DEVNULL, env={**os.environ, **environment}, timeout=PATIENCE,
     )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def receiving(inbox: Path, *options: str, **environment: str) -> Iterator[tuple[
             yield lines, f"127.0.0.1:{port[1]}"
         finally:
             receiver.terminate()
-            lines += receiver.communicate(timeout=20)[0].splitlines()
+            lines += receiver.communicate(timeout=PATIENCE)[0].splitlines()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from file_commands import MRC
 from printed import printed
-from slowness import limit
+from slowness import PATIENCE
 from terminals import Terminal, terminal
 
 RECEIVED = 1 << 20
@@ -74,8 +74,8 @@ def test_recv__asks_and_gets_a_yes(home: Path, tty: Terminal) -> None:
         who = re.escape(fingerprint(home / "config" / "mrc" / "identity.pem"))
         assert re.search(rf"\S+ \(127\.0\.0\.1, {who}\) offers a file, 1 MiB$", asked), asked
         tty.press("y\n")
-        assert sender.wait(limit(20)) == 0
-        assert receiver.wait(limit(20)) == 0
+        assert sender.wait(PATIENCE) == 0
+        assert receiver.wait(PATIENCE) == 0
     assert (home / "inbox" / "disk.img").read_bytes() == (home / "disk.img").read_bytes()
 
 
@@ -85,7 +85,7 @@ def test_recv__asks_and_gets_a_no(home: Path, tty: Terminal) -> None:
         with sending(home, where) as sender:
             tty.until(QUESTION)
             tty.press("n\n")
-            assert sender.wait(limit(20)) == 1
+            assert sender.wait(PATIENCE) == 1
             assert sender.stderr is not None
             assert "the user did not accept the files" in sender.stderr.read()
         tty.until("the files were not accepted")
@@ -93,7 +93,7 @@ def test_recv__asks_and_gets_a_no(home: Path, tty: Terminal) -> None:
         with sending(home, where) as sender:
             tty.until(QUESTION)
             tty.press("\n")
-            assert sender.wait(limit(20)) == 1
+            assert sender.wait(PATIENCE) == 1
         assert receiver.poll() is None
     assert list((home / "inbox").iterdir()) == []
 
@@ -106,16 +106,16 @@ def test_recv__asks_once_about_a_key(home: Path, tty: Terminal) -> None:
         with sending(home, where) as sender:
             tty.until(QUESTION)
             tty.press("y\n")
-            assert sender.wait(limit(20)) == 0
+            assert sender.wait(PATIENCE) == 0
         tty.until("no further question about mrc:SHA256:")
         with sending(home, where, str(home / "second")) as sender:
-            assert sender.wait(limit(20)) == 0
+            assert sender.wait(PATIENCE) == 0
         assert QUESTION not in tty.rest()
         third = (str(home / "third"), "--identity", str(home / "other.pem"))
         with sending(home, where, *third) as sender:
             tty.until(QUESTION)
             tty.press("n\n")
-            assert sender.wait(limit(20)) == 1
+            assert sender.wait(PATIENCE) == 1
     assert (home / "inbox" / "second").exists() and not (home / "inbox" / "third").exists()
     assert not (home / "config" / "mrc" / "allowed").exists()
 
@@ -129,17 +129,17 @@ def test_recv__always(home: Path, tty: Terminal) -> None:
         tty.until(QUESTION)
         tty.press("always\n")
         tty.until(f"{allowed} has {key} now")
-        assert sender.wait(limit(20)) == receiver.wait(limit(20)) == 0
+        assert sender.wait(PATIENCE) == receiver.wait(PATIENCE) == 0
     assert [line.split()[0] for line in allowed.read_text().splitlines()][1] == key
     with asking(tty, home, "--overwrite") as (receiver, where):
         with sending(home, where) as sender:
-            assert sender.wait(limit(20)) == 0
+            assert sender.wait(PATIENCE) == 0
         assert QUESTION not in tty.rest()
         more = (str(home / "disk.img"), "--identity", str(home / "other.pem"))
         with sending(home, where, *more) as sender:
             tty.until(QUESTION)
             tty.press("no\n")
-            assert sender.wait(limit(20)) == 1
+            assert sender.wait(PATIENCE) == 1
 
 
 def test_recv__asks_about_a_process_that_proves_no_key_each_time(home: Path, tty: Terminal) -> None:
@@ -149,7 +149,7 @@ def test_recv__asks_about_a_process_that_proves_no_key_each_time(home: Path, tty
             with subprocess.Popen([*command, where], stderr=-1) as sender:
                 tty.until("(127.0.0.1, no key) offers a file, 1 MiB: accept? [y/N] ")
                 tty.press("y\n")
-                assert sender.wait(limit(20)) == 0
+                assert sender.wait(PATIENCE) == 0
 
 
 def test_send__waits_for_an_answer(home: Path, tty: Terminal) -> None:
@@ -163,7 +163,7 @@ def test_send__waits_for_an_answer(home: Path, tty: Terminal) -> None:
             time.sleep(seconds)  # what is measured
             tty.press("y\n")
             sent = printed("send", sender.stdout.read())
-            assert sender.wait(limit(20)) == 0
+            assert sender.wait(PATIENCE) == 0
         tty.until('"role": "receiver"')
         tty.until('"waited_seconds": ')
         assert float(tty.until(",")) >= seconds
@@ -188,11 +188,11 @@ def test_recv__asks_and_the_sender_goes_away(home: Path, tty: Terminal) -> None:
         tty.until(QUESTION)
         with sending(home, where, str(home / "second"), str(home / "disk.img")) as second:
             first.send_signal(signal.SIGINT)
-            assert first.wait(limit(20)) == 130
+            assert first.wait(PATIENCE) == 130
             tty.until("offers 2 files")
             tty.until(QUESTION)
             tty.press("yes\n")
-            assert second.wait(limit(20)) == 0
+            assert second.wait(PATIENCE) == 0
             tty.rest()
             assert "the sender did not wait for an answer" in tty.all
     assert (home / "inbox" / "second").read_bytes() == b"2"
@@ -202,8 +202,8 @@ def test_recv__is_interrupted_instead_of_an_answer(home: Path, tty: Terminal) ->
     with asking(tty, home) as (receiver, where), sending(home, where) as sender:
         tty.until(QUESTION)
         tty.press("\x03")  # Ctrl-C
-        assert receiver.wait(limit(20)) == 130
-        assert sender.wait(limit(20)) != 0
+        assert receiver.wait(PATIENCE) == 130
+        assert sender.wait(PATIENCE) != 0
     assert list((home / "inbox").iterdir()) == []
 
 
@@ -232,15 +232,15 @@ def test_send__asks_about_an_unknown_host(home: Path, tty: Terminal) -> None:
             tty.until(f"127.0.0.1 is {fingerprint(first)}; trust it? [y/N] ")
             tty.press("n\n")
             tty.until("127.0.0.1 was not accepted")
-            assert sender.wait(limit(20)) == 3
+            assert sender.wait(PATIENCE) == 3
         assert not known.exists()
         with tty.running(*send) as sender:
             tty.until("trust it? [y/N] ")
             tty.press("y\n")
-            assert sender.wait(limit(20)) == 0
+            assert sender.wait(PATIENCE) == 0
         assert known.read_text() == f"127.0.0.1 {fingerprint(first)}\n"
         with tty.running(*send) as sender:
-            assert sender.wait(limit(20)) == 0
+            assert sender.wait(PATIENCE) == 0
             assert "trust it" not in tty.rest()
     with (
         receiving(home, second) as where,
@@ -248,7 +248,7 @@ def test_send__asks_about_an_unknown_host(home: Path, tty: Terminal) -> None:
     ):
         changed = tty.until(f"remove its line from {known}")
         assert "127.0.0.1 shows another key than before" in changed
-        assert sender.wait(limit(20)) == 3
+        assert sender.wait(PATIENCE) == 3
 
 
 def test_send__asks_for_the_code_without_showing_it(home: Path, tty: Terminal) -> None:
@@ -264,7 +264,7 @@ def test_send__asks_for_the_code_without_showing_it(home: Path, tty: Terminal) -
             tty.until("code of the other host: ")
             assert not tty.echoes()
             tty.press(f"{code}\n")
-            assert sender.wait(limit(20)) == 0
+            assert sender.wait(PATIENCE) == 0
         assert code not in tty.all + tty.rest()
         assert tty.echoes()
     assert (home / "in" / "disk.img").exists()
@@ -273,6 +273,6 @@ def test_send__asks_for_the_code_without_showing_it(home: Path, tty: Terminal) -
 def test_send__is_interrupted_instead_of_the_code(home: Path, tty: Terminal) -> None:
     with tty.running(*MRC, "send", home / "disk.img", "127.0.0.1", "--code") as sender:
         tty.until("code of the other host: ")
-        tty.press("\x03")
-        assert sender.wait(limit(20)) == 130
+        tty.interrupt(sender)
+        assert sender.wait(PATIENCE) == 130
     assert "Traceback" not in tty.all + tty.rest() and tty.echoes()

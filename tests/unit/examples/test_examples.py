@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from project_text import ROOT
-from slowness import limit
+from slowness import PATIENCE
 
 import mrc.examples
 
@@ -30,7 +30,7 @@ PROGRAMS = re.findall(
 
 def run(*arguments: str) -> str:
     command = [sys.executable, "-W", "error", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(60), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from slowness import PATIENCE
 
 from mrc.errors import ConnectError
 from mrc.exchange import dial as dialling
@@ -51,7 +52,7 @@ async def test_dial__the_first_address_that_answers(
     port: int, monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]
 ) -> None:
     resolve_to(monkeypatch, *addresses)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         channel = await dial(None, "h1", port)
     assert (channel.remote, channel.called) == (ANSWERING, "h1")
     channel.abort()

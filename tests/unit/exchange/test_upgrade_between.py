@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from authority import A, B, TestAuthority
 from channels import channels
+from slowness import PATIENCE
 
 from mrc.errors import MrcError
 from mrc.exchange.oob import TLS, Channel, encode_frame
@@ -22,7 +23,6 @@ from mrc.trust.security import Security
 CODE = "maple-rocket-cider"
 SECRET = bytes(range(32))
 WAYS = ["key", "secret", "code", "authority"]
-SECONDS = 5
 WISH = encode_frame({"type": TLS})
 Relay = Callable[[Channel, Channel], Awaitable[None]]
 
@@ -48,7 +48,7 @@ async def outcomes(sides: tuple[Security, Security], relay: Relay) -> list[str]:
 
     async def side(work: Awaitable[None], own: Channel, far: Channel) -> str:
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 await work
         except MrcError as error:
             assert not own.secured and own.peer_identity == ""
@@ -75,20 +75,36 @@ async def outcomes(sides: tuple[Security, Security], relay: Relay) -> list[str]:
             await asyncio.wait([relaying])
 
 
-async def pump(source: Channel, to: Channel, change: int = -1) -> None:
-    """Passes bytes on; flips a bit of the one at `change`."""
-    passed = 0
-    while data := bytearray(await source._reader.read(1 << 16)):
-        if passed <= change < passed + len(data):
-            data[change - passed] ^= 1
-        passed += len(data)
+async def pump(source: Channel, to: Channel) -> None:
+    """Passes bytes on."""
+    while data := await source._reader.read(1 << 16):
         to._writer.write(data)
         await to._writer.drain()
     to.abort()
 
 
-async def both_ways(near: Channel, far: Channel, out: int = -1, back: int = -1) -> None:
-    await asyncio.gather(pump(near, far, out), pump(far, near, back))
+async def spoil(source: Channel, to: Channel, change: int) -> None:
+    """Passes the wish and the TLS records on; flips a bit of the byte at `change` in their bodies.
+
+    Their lengths stay as they are: with a longer one, both sides would only wait for each other,
+    until the deadline of the exchange.
+    """
+    to._writer.write(await source._reader.readexactly(len(WISH)))
+    passed = 0
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        while True:
+            header = await source._reader.readexactly(5)
+            body = bytearray(await source._reader.readexactly(int.from_bytes(header[3:])))
+            if passed <= change < passed + len(body):
+                body[change - passed] ^= 1
+            passed += len(body)
+            to._writer.write(header + body)
+            await to._writer.drain()
+    to.abort()
+
+
+async def both_ways(near: Channel, far: Channel) -> None:
+    await asyncio.gather(pump(near, far), pump(far, near))
 
 
 @pytest.mark.parametrize("sides", WAYS, indirect=True)
@@ -123,7 +139,8 @@ async def test_between__who_changes_a_byte(sides: tuple[Security, Security], whe
     for at in (8, 40, 100, 250, 300):
 
         async def relay(near: Channel, far: Channel, at: int = at) -> None:
-            await both_ways(near, far, **{where: len(WISH) + at})
+            source, to = (near, far) if where == "out" else (far, near)
+            await asyncio.gather(spoil(source, to, at), pump(to, source))
 
         connecting, listening = await outcomes(sides, relay)
         assert connecting != "" or listening != "", at

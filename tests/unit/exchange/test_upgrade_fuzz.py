@@ -18,6 +18,7 @@ import uvloop
 from channels import channels
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from slowness import PATIENCE
 
 from mrc.errors import MrcError
 from mrc.exchange.oob import FRAME_BYTES, TLS, Channel, encode_frame
@@ -26,7 +27,6 @@ from mrc.trust import tls
 from mrc.trust.identity import Identity, fingerprint_of, load
 from mrc.trust.security import Security
 
-SECONDS = 5  # far more than an exchange needs
 SECRET = bytes(range(32))
 CODE = "maple-rocket-cider"
 WISH = encode_frame({"type": TLS})
@@ -98,7 +98,7 @@ async def outcome(work: Awaitable[None], stranger: Awaitable[None], ours: Channe
 
     task = asyncio.ensure_future(speak())
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             with pytest.raises(MrcError) as caught:
                 await work
         assert "\n" not in str(caught.value)

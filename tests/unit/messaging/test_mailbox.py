@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from fake_qp import FakeQp, qp_pair
+from slowness import PATIENCE
 
 from mrc.binding.verbs import RemoteMemory
 from mrc.enums import WcStatus
@@ -301,6 +302,6 @@ async def _settle() -> None:
 
 
 async def _until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - the fake has no event for it
             await asyncio.sleep(0.005)

@@ -28,6 +28,7 @@ from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_open_metrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from slowness import PATIENCE
 from test_tidy import ROOT
 from unit.transfer.test_joined import INFO, PLANE
 
@@ -287,5 +288,5 @@ def test_recv__serves_metrics(tmp_path: Path) -> None:
         with urllib.request.urlopen(url, timeout=10) as answer:
             families = {family.name for family in parse_text(answer.read().decode())}
         receiver.terminate()
-        receiver.communicate(timeout=20)
+        receiver.communicate(timeout=PATIENCE)
     assert "mrc_info" in families

@@ -28,6 +28,7 @@ from endpoints import (
 from hypothesis import given
 from hypothesis import strategies as st
 from printed import printed
+from slowness import PATIENCE
 from snapshot_data import SNAPSHOT
 
 from mrc import ConnectError, Context, EvState, ProtocolError, StateError
@@ -353,11 +354,11 @@ def test_top__local_and_remote(tmp_path: Path) -> None:
     with start("recv", "--top", "--port", 0, "--output", tmp_path) as receiver:
         host = f"127.0.0.1:{tcp_port(receiver)}"
         with start("top", host, "--json", "-i", "0.1") as viewer:
-            (seen,) = printed("top", viewer.communicate(timeout=20)[0])["endpoints"]
+            (seen,) = printed("top", viewer.communicate(timeout=PATIENCE)[0])["endpoints"]
         with start("top", "--local", "--once", "-i", "0.1") as viewer:
-            text = viewer.communicate(timeout=20)[0]
+            text = viewer.communicate(timeout=PATIENCE)[0]
         receiver.terminate()
-        receiver.communicate(timeout=20)
+        receiver.communicate(timeout=PATIENCE)
     assert seen["pid"] == receiver.pid and seen["program"] == "mrc recv"
     assert f"mrc recv, pid {receiver.pid}" in text
 
@@ -365,9 +366,9 @@ def test_top__local_and_remote(tmp_path: Path) -> None:
 def test_top__not_shown(tmp_path: Path) -> None:
     with start("recv", "--port", 0, "--output", tmp_path) as receiver:
         with start("top", f"127.0.0.1:{tcp_port(receiver)}", "--json") as viewer:
-            output, line = viewer.communicate(timeout=20)
+            output, line = viewer.communicate(timeout=PATIENCE)
         receiver.terminate()
-        receiver.communicate(timeout=20)
+        receiver.communicate(timeout=PATIENCE)
     assert viewer.returncode == 3 and "restart the program with --top" in line
     assert printed("top", output)["exit_code"] == 3
 
@@ -385,7 +386,7 @@ def test_watching__until_interrupted(tmp_path: Path, words: tuple[str, ...]) -> 
                 assert line, "it ended by itself"
                 heads += re.match(r'paths to|\S+: mrc recv|\{"schema"', line) is not None
             viewer.send_signal(signal.SIGINT)
-            viewer.communicate(timeout=20)
+            viewer.communicate(timeout=PATIENCE)
         receiver.terminate()
-        receiver.communicate(timeout=20)
+        receiver.communicate(timeout=PATIENCE)
     assert viewer.returncode == 130

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from mutation import build, mutants, trial
+from slowness import PATIENCE
 from test_tidy import ROOT
 
 
@@ -127,7 +128,7 @@ class SecondIsFirst:
     def attempt(self, mutant: mutants.Mutant, noticed: Counter[str]) -> trial.Outcome:
         del noticed
         if mutant == self.first:
-            assert self.second_ended.wait(10)
+            assert self.second_ended.wait(PATIENCE)
         if mutant == self.second:
             self.second_ended.set()
         return trial.Outcome(self.statuses[mutant.id], by="tests/c/test_f.c test_f")

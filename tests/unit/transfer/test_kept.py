@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slowness import PATIENCE
 from transfer_ends import both, make, names, sending, sessions, until
 
 from mrc.transfer.batch import Batch
@@ -75,7 +76,7 @@ async def interrupted(
 
     def slow(self: Target, offset: int, chunk: memoryview) -> None:
         if offset >= 4 * CHUNK_BYTES:
-            goes_on.wait(10)
+            goes_on.wait(PATIENCE)
         write(self, offset, chunk)
 
     monkeypatch.setattr(Target, "write", slow)

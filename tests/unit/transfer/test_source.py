@@ -33,7 +33,7 @@ def test_source__refusals(tmp_path: Path) -> None:
         (tmp_path, "is a directory"),
         (tmp_path / "fifo", "not a regular file"),
         ("/dev/null", "not a regular file"),
-        (tmp_path / "a\0b", "null byte"),
+        (tmp_path / "a\0b", "embedded null"),
     ):
         with pytest.raises(FileError, match=cause):
             Source(str(path))

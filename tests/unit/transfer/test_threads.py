@@ -7,6 +7,7 @@ import asyncio
 import threading
 
 import pytest
+from slowness import PATIENCE
 
 from mrc.transfer.populate import STEP_BYTES, Ahead
 from mrc.transfer.threads import Line
@@ -36,7 +37,7 @@ async def test_line__ends_the_job_under_way_and_begins_no_other() -> None:
 
     def slow() -> None:
         running.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE)
         done.append(1)
 
     async with Line() as line:

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from slowness import PATIENCE
 from transfer_ends import both, chunks, make, names, receiving, sending, sessions, turns, until
 
 from mrc.enums import Access
@@ -35,7 +36,7 @@ class SlowDisk:
         write = Target.write
 
         def slow(target: Target, offset: int, chunk: memoryview) -> None:
-            assert self.open.wait(10)
+            assert self.open.wait(PATIENCE)
             if offset >= full_at:
                 raise FileError(f"{target.name}: no room")
             write(target, offset, chunk)

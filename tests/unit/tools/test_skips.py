@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Skipped tests in CI."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import skips
+
+TESTS = Path(skips.__file__).parent
+
+SKIPPED = """
+import pytest
+
+def test_called():
+    pytest.skip({reason!r})
+
+@pytest.mark.skipif(True, reason={reason!r})
+def test_marked():
+    raise AssertionError
+
+@pytest.mark.xfail(reason="known")
+def test_known():
+    raise AssertionError
+"""
+
+
+def outcome(folder: Path, text: str, ci: str) -> str:
+    """The last line of pytest about this test file."""
+    (folder / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "skips", "--rootdir", folder, folder]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "MRC_CI": ci}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()[-1].partition(" in ")[0]
+
+
+@pytest.mark.parametrize(
+    ("reason", "ci", "expected"),
+    [
+        ("needs a thing", "1", "1 failed, 1 xfailed, 1 error"),
+        ("needs a thing", "", "2 skipped, 1 xfailed"),
+        (next(iter(skips.allowed())), "1", "2 skipped, 1 xfailed"),
+    ],
+)
+def test_skips__in_ci_only_for_a_listed_reason(
+    tmp_path: Path, reason: str, ci: str, expected: str
+) -> None:
+    assert outcome(tmp_path, SKIPPED.format(reason=reason), ci) == expected
+
+
+def test_skips__of_a_whole_file_count_too(tmp_path: Path) -> None:
+    whole = "import pytest; pytest.importorskip('no_such_module')"
+    assert outcome(tmp_path, whole, "1") == "1 error"
+
+
+def test_list__each_reason_is_one_of_a_test() -> None:
+    sources = [*TESTS.rglob("test_*.py"), *TESTS.rglob("test_*.c"), *TESTS.rglob("conftest.py")]
+    texts = [path.read_text() for path in sources]
+    assert [reason for reason in skips.allowed() if not any(reason in text for text in texts)] == []
+    assert all(skips.allowed().values())
