@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from netns.conftest import fresh_name
 from netns.plain import address, ip, join, until_running
-from slowness import limit
+from slowness import PATIENCE
 from terminals import Terminal, terminal
 
 from mrc.linux import netns
@@ -48,7 +48,7 @@ class Host:
         environment = {**os.environ, "XDG_CONFIG_HOME": str(self.home)}
         return subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            env=environment, timeout=limit(30),
+            env=environment, timeout=PATIENCE,
         )  # fmt: skip
 
     def ends(self, code: int, *words: str | Path) -> str:
@@ -56,7 +56,7 @@ class Host:
         self.tty.rest()
         before = len(self.tty.all)
         with self.running(*words) as process:
-            assert process.wait(limit(30)) == code, self.tty.rest()
+            assert process.wait(PATIENCE) == code, self.tty.rest()
         self.tty.rest()
         return self.tty.all[before:]
 
@@ -98,8 +98,8 @@ def test_perf__each_side_says_what_to_run(hosts: tuple[Host, Host]) -> None:
         with a.running("perf", B, "--code", "-n", "1M") as client:
             a.tty.until("code of the other host: ")
             a.tty.press(f"{code}\n")
-            assert client.wait(limit(30)) == 0
-        assert server.wait(limit(20)) == 0
+            assert client.wait(PATIENCE) == 0
+        assert server.wait(PATIENCE) == 0
 
 
 def test_perf__asks_for_the_code(hosts: tuple[Host, Host]) -> None:
@@ -115,9 +115,9 @@ def test_perf__asks_for_the_code(hosts: tuple[Host, Host]) -> None:
             a.tty.until(f"one-time code that {B} shows: ")
             assert not a.tty.echoes()
             a.tty.press(f"{code}\n")
-            assert client.wait(limit(30)) == 0
+            assert client.wait(PATIENCE) == 0
         b.tty.until("10.0.1.1 refused this host: its user is asked for the one-time code")
-        assert server.wait(limit(20)) == 0
+        assert server.wait(PATIENCE) == 0
     a.tty.rest()
     assert a.tty.echoes() and code not in a.tty.all and "[y/N]" not in a.tty.all
 
@@ -129,12 +129,12 @@ def test_perf__is_interrupted_instead_of_the_code(hosts: tuple[Host, Host]) -> N
         with a.running("perf", B) as client:
             a.tty.until(f"one-time code that {B} shows: ")
             a.tty.press("\x03")
-            assert client.wait(limit(20)) == 130
+            assert client.wait(PATIENCE) == 130
         assert a.tty.echoes()
         with a.running("perf", B) as client:
             a.tty.until(f"one-time code that {B} shows: ")
             a.tty.press("maple\n")
-            assert client.wait(limit(20)) == 3
+            assert client.wait(PATIENCE) == 3
         assert "a code has 3 words" in a.tty.rest()
 
 
@@ -146,9 +146,9 @@ def test_perf__a_wrong_code_ends_the_server(hosts: tuple[Host, Host]) -> None:
             a.tty.until("code of the other host: ")
             a.tty.press("maple-rocket-cider\n")
             a.tty.until("mrc perf --server --code prints a new one")
-            assert client.wait(limit(30)) == 3
+            assert client.wait(PATIENCE) == 3
         b.tty.until("refused 10.0.1.1: the code is wrong")
-        assert server.wait(limit(20)) == 1
+        assert server.wait(PATIENCE) == 1
 
 
 def test_recv__each_user_is_asked_once(hosts: tuple[Host, Host], tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_recv__each_user_is_asked_once(hosts: tuple[Host, Host], tmp_path: Path)
             b.tty.until("accept? [y/N/always] ")
             a.tty.until(f"waiting for {B} to accept")
             b.tty.press("y\n")
-            assert sender.wait(limit(30)) == 0
+            assert sender.wait(PATIENCE) == 0
         assert "[y/N" not in a.ends(0, "send", files[1], B)
         b.tty.until("second")
     for file in files:
@@ -180,7 +180,7 @@ def test_top__asks_about_the_host_and_is_refused_with_its_name(hosts: tuple[Host
         with a.running("top", B, "--once", "-i", "0.1") as viewer:
             a.tty.until("trust it? [y/N] ")
             a.tty.press("y\n")
-            assert viewer.wait(limit(30)) == 0
+            assert viewer.wait(PATIENCE) == 0
         stranger = a.ends(3, "top", B, "--once", "--identity", a.home / "other.pem")
         assert f"{B}: TCP port 4791: the peer refused: mrc:SHA256:" in stranger
         assert "perf --server --allow mrc:SHA256:" in stranger

@@ -93,8 +93,9 @@ def test_same_code__in_every_tree(tmp_path: Path) -> None:
     """Assertions contain the path of their file, which differs from tree to tree."""
     text = "const char *f(void) {\n  (void)1;\n  return __FILE__;\n}\n"
     base = tmp_path / "base"
-    (base / "tests").mkdir(parents=True)
-    shutil.copy2(ROOT / "tests" / "cbuild.py", base / "tests")
+    for path in ("tests/cbuild.py", "mrc/_ffi_build.py"):
+        (base / path).parent.mkdir(parents=True)
+        shutil.copy2(ROOT / path, base / path)
     built = build.Build(base, Path(sys.executable))
     for tree in (tmp_path / "job-0", tmp_path / "job-1"):
         tree.mkdir()
