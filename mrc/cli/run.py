@@ -18,6 +18,7 @@ from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import print_error
 from mrc.doctor import libraries
 from mrc.errors import ConfigError
+from mrc.linux import installed
 
 HELP = "run a program written for MRC's C interface or for RDMA verbs"
 EXAMPLES = """\
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     if not words:
         raise UsageError(args.prog, f"name the program to run; see {args.prog} --help")
     if shutil.which(words[0]) is None:
-        print_error(args.prog, f"{words[0]}: command not found", _NOT_FOUND, as_json=False)
+        print_error(args.prog, installed.not_found(words[0]), _NOT_FOUND, as_json=False)
         return _NOT_FOUND
     if not door.is_open(door.name_of(os.environ)):
         _start_agent(args)

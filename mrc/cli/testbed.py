@@ -21,6 +21,7 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options, print_error
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, StateError
+from mrc.linux import installed
 from mrc.results.plain import like
 from mrc.results.testbed import Built, Program, Removed
 from mrc.testbed import mptcp, rootless
@@ -167,16 +168,13 @@ def _exec(args: argparse.Namespace) -> int:
     """
     _take_options(args)
     bed = Testbed.existing(args.name)
-    needed = [(args.words[0], "")]
+    program = args.words[0]
     if args.mptcp:
-        args.words = [mptcp.WRAPPER, "run", *args.words]
-        needed.append((mptcp.WRAPPER, ": apt-get install mptcpize"))
+        args.words = [*installed.require(mptcp.WRAPPER), "run", *args.words]
     argv, environment = bed.host_command(args.host, args.words, user=args.user)
-    for program, remedy in (*needed, (argv[0], ": apt-get install iproute2")):
-        if shutil.which(program, path=environment["PATH"]) is None:
-            wrong = f"{program}: command not found{remedy}"
-            print_error(args.prog, wrong, NOT_FOUND, as_json=False)
-            return NOT_FOUND
+    if shutil.which(program, path=environment["PATH"]) is None:
+        print_error(args.prog, installed.not_found(program), NOT_FOUND, as_json=False)
+        return NOT_FOUND
     if args.mptcp:
         bed.prepare_mptcp(args.host)
     if args.schedule is not None:

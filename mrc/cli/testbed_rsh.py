@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from pathlib import Path
 
 from mrc.cli.exits import UsageError
-from mrc.cli.output import print_error
+from mrc.linux import installed
 from mrc.testbed import programs
 from mrc.testbed.bed import Testbed
 from mrc.testbed.names import DEFAULT_NAME
 
-_NOT_FOUND = 127
 # Launchers tell hosts apart by their names, which network namespaces do not have.
 _AS_HOST = 'echo "$0" >/proc/sys/kernel/hostname; exec sh -c "$1"'
 
@@ -28,17 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replaces this process by the command; returns only if a program is not found."""
+    """Replaces this process by the command."""
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise UsageError(args.prog, f"no command: {args.prog} {args.host} COMMAND")
     around = os.environ.get(programs.ENVIRONMENT)  # of a launcher that runs in a host
     name = Path(around).name if around and args.name == DEFAULT_NAME else args.name
     bed = Testbed.existing(name)
-    command = ["unshare", "--uts", "sh", "-c", _AS_HOST, args.host, " ".join(words)]
+    unshare, sh = installed.require("unshare", "sh")
+    command = [unshare, "--uts", sh, "-c", _AS_HOST, args.host, " ".join(words)]
     argv, environment = bed.host_command(args.host, command)
-    for program in (argv[0], "unshare"):
-        if shutil.which(program, path=environment["PATH"]) is None:
-            print_error(args.prog, f"{program}: command not found", _NOT_FOUND, as_json=False)
-            return _NOT_FOUND
     return os.execvpe(argv[0], argv, environment)

@@ -23,10 +23,11 @@ from typing import Any, TypeVar
 from mrc.demo.child import Child, DemoError
 from mrc.demo.timeline import Bin, Interval, Timeline
 from mrc.errors import StateError
+from mrc.linux import installed
 from mrc.results.demo import Demo, GoodputBin
 from mrc.results.plain import like
 from mrc.tasks import cancelled
-from mrc.testbed.bed import Testbed
+from mrc.testbed.bed import PROGRAMS, Testbed
 from mrc.transfer.threads import in_thread
 
 T = TypeVar("T")
@@ -166,6 +167,7 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
 
     Calls `say` before each step. With `plan.keep` the test bed stays up.
     """
+    installed.require(*PROGRAMS)
     bed = _new_bed(plan)
     async with AsyncExitStack() as stack:
         place = _folder_for(2 * plan.bytes)

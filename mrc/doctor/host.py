@@ -18,7 +18,7 @@ from mrc.config import ContextConfig
 from mrc.doctor import kernel, libraries
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
-from mrc.linux import program
+from mrc.linux import installed
 from mrc.linux.release import release
 from mrc.results.doctor import Finding, State
 from mrc.testbed import rootless
@@ -31,6 +31,8 @@ _RCVBUF_BYTES, _SNDBUF_BYTES = 8 << 20, 4 << 20
 
 
 POINT_TO_POINT = "point to point"
+PROGRAMS = ("ip", "nft", "unshare")
+"""of test beds"""
 
 # Features tested in namespaces: state without the feature, consequence, remedy.
 _NEEDS: dict[str, tuple[State, str, str]] = {
@@ -270,9 +272,7 @@ def _namespaces() -> Iterator[Finding]:
 
 
 def _programs() -> Iterator[Finding]:
-    for name, package in program.PACKAGES.items():
-        try:
-            yield Finding(f"program {name}", State.OK, program.find(name))
-        except StateError:
-            needs = ("no test beds", f"apt-get install {package}")
-            yield Finding(f"program {name}", State.MISSING, "not installed", *needs)
+    for name in PROGRAMS:
+        where = installed.find(name)
+        needs = (State.MISSING, "no test beds", f"apt-get install {installed.PACKAGES[name]}")
+        yield _finding(f"program {name}", where is not None, where or "not installed", needs)

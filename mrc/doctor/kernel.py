@@ -15,7 +15,7 @@ from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 
 from mrc.errors import MrcError, StateError
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
-from mrc.linux import netns, program
+from mrc.linux import installed, netns
 from mrc.linux.netlink import Netlink, Veth
 from mrc.testbed import nft, rootless
 from mrc.testbed.capture import Ring
@@ -72,7 +72,7 @@ def _has_qdisc(link: Netlink, kind: str) -> None:
 
 
 def _add_esp(namespace: str) -> None:
-    argv = [program.find("ip"), "-n", namespace, *_ESP.split()]
+    argv = [*installed.require("ip"), "-n", namespace, *_ESP.split()]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise StateError(done.stderr.strip().removeprefix("Error: ").rstrip("."))

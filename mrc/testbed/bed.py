@@ -18,7 +18,7 @@ from typing import Any, Self
 from mrc.errors import ArgumentError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.targets import Target, parse_target
-from mrc.linux import program
+from mrc.linux import installed
 from mrc.testbed import (
     build,
     control,
@@ -37,6 +37,9 @@ from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
 from mrc.testbed.programs import Program
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
+
+PROGRAMS = ("ip", "nft", "sh", "mount")
+"""programs without which there is no test bed"""
 
 # `ip netns exec` gives each command its own mounts. A user namespace cannot write to /etc/netns.
 _WITH_NAMES = 'mount --bind "$0" /etc/hosts; exec "$@"'
@@ -117,6 +120,7 @@ class Testbed:
 
         Removes and rebuilds a test bed that an earlier `up` did not finish.
         """
+        installed.require(*PROGRAMS)
         with state.lock():
             before = state.load(self.name)
             if before is not None and before.up and not self.of(self.name, before.shape).missing():
@@ -284,7 +288,8 @@ class Testbed:
         # mrc may be in a virtual environment that is not activated.
         ours = str(Path(sys.executable).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"
-        argv = [program.find("ip"), "netns", "exec", node.namespace]
+        program, *_ = installed.require("ip", "sh", "mount", *(["setpriv"] if user else []))
+        argv = [program, "netns", "exec", node.namespace]
         argv += ["sh", "-c", _WITH_NAMES, str(state.hosts_path(self.name))]
         if user is not None:
             try:

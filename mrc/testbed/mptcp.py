@@ -13,7 +13,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 from mrc.errors import StateError
-from mrc.linux import netns, program
+from mrc.linux import installed, netns
 
 WRAPPER = "mptcpize"
 """program that makes another program use MPTCP instead of TCP"""
@@ -42,8 +42,9 @@ def prepare(namespace: str, addresses: Collection[IPv6Address]) -> None:
 
 
 def _ip(namespace: str, *words: str) -> str:
+    (program,) = installed.require("ip")
     done = subprocess.run(
-        [program.find("ip"), "-n", namespace, *words], capture_output=True, text=True, check=False
+        [program, "-n", namespace, *words], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping
 
 from mrc.errors import NetlinkError
-from mrc.linux import netns, program
+from mrc.linux import installed, netns
 
 Ready = Callable[[], None]
 
@@ -65,6 +65,9 @@ def _run(
 
 
 def _start(arguments: list[str]) -> subprocess.Popen[str]:
-    argv, pipe = [program.find("nft"), *arguments], subprocess.PIPE
+    (program,) = installed.require("nft")
+    pipe = subprocess.PIPE
     # In a process group of its own: ^C at the terminal must not interrupt a change.
-    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0)
+    return subprocess.Popen(
+        [program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0
+    )

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mrc.errors import StateError
-from mrc.linux import netns, program
+from mrc.linux import installed, netns
 
+PROGRAMS = ("unshare", "sh", "mount")
 _NEW = "-Urnm"  # namespaces
 _PREPARE = "/bin/mount -t tmpfs tmpfs /run && "
 SHELL = f"unshare {_NEW} sh -c '{_PREPARE}exec bash'"
@@ -136,16 +137,20 @@ def become_root() -> None:
 
 
 def is_allowed() -> bool:
-    """Whether an ordinary user may make user namespaces. Raises StateError without unshare."""
-    argv = [program.find("unshare"), _NEW, "/bin/true"]
-    return subprocess.run(argv, check=False, capture_output=True).returncode == 0
+    """Whether an ordinary user may make user namespaces."""
+    try:
+        unshare, true = installed.require("unshare", "true")
+        subprocess.run([unshare, _NEW, true], check=True, capture_output=True)
+    except (OSError, StateError, subprocess.CalledProcessError):
+        return False
+    return True
 
 
 def throw_away(argv: Sequence[str]) -> list[str]:
     """Arguments that run a command with its own namespaces and /run, which end with it."""
     if os.geteuid() != 0:
         return command(argv)
-    return [program.find("unshare"), "-nm", "/bin/sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
+    return _prepared("-nm", f'{_PREPARE}exec "$@"', "sh", *argv)
 
 
 def command(argv: Sequence[str]) -> list[str]:
@@ -153,9 +158,16 @@ def command(argv: Sequence[str]) -> list[str]:
 
     Raises StateError where the system forbids user namespaces.
     """
+    made = _prepared(_NEW, f'{_PREPARE}exec "$@"', "sh", *argv)
     if not is_allowed():
         raise StateError(_FORBIDDEN)
-    return [program.find("unshare"), _NEW, "/bin/sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
+    return made
+
+
+def _prepared(new: str, script: str, *argv: str) -> list[str]:
+    """Arguments that run a script in new namespaces. Raises StateError where a program lacks."""
+    unshare, shell, _ = installed.require(*PROGRAMS)
+    return [unshare, new, shell, "-c", script, *argv]
 
 
 def _place() -> Path:
@@ -247,10 +259,11 @@ def _find(lock: int) -> int | None:
 
 
 def _start(lock: int) -> None:
-    """Starts a keeper. Raises StateError where the system forbids user namespaces."""
+    """Starts a keeper. Raises StateError where the system forbids user namespaces, or a program
+    is missing.
+    """
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
-    script = f"{_PREPARE}echo ready && exec /bin/sleep infinity"
-    argv = [program.find("unshare"), _NEW, "/bin/sh", "-c", script]
+    argv = _prepared(_NEW, f"{_PREPARE}echo ready && exec sleep infinity")
     keeper = subprocess.Popen(
         argv, stdin=null, stdout=pipe, stderr=null, cwd="/", start_new_session=True
     )

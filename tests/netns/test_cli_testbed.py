@@ -23,7 +23,7 @@ from slowness import PATIENCE
 from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.fabric.topology import Addresses
-from mrc.linux import netns, program
+from mrc.linux import installed, netns
 from mrc.testbed import mptcp, rootless, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import LinkChange
@@ -227,10 +227,12 @@ def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
     assert capsys.readouterr().err == (
         "mrc testbed exec: this kernel has no MPTCP: it requires CONFIG_MPTCP\n"
     )
-    monkeypatch.setattr(mptcp, "WRAPPER", "mptcpize-of-nobody")
-    assert typed(*command) == 127
+    (tmp_path / "mptcpize").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(installed, "SYSTEM_FOLDERS", "/nowhere")
+    assert typed(*command) == 1
     assert capsys.readouterr().err == (
-        "mrc testbed exec: mptcpize-of-nobody: command not found: apt-get install mptcpize\n"
+        "mrc testbed exec: mptcpize is missing: apt-get install mptcpize\n"
     )
 
 
@@ -314,13 +316,16 @@ def test_fail__needs_a_test_bed(bed_name: str, capsys: pytest.CaptureFixture[str
     assert f"not up: mrc testbed up --name {bed_name}\n" in capsys.readouterr().err
 
 
-def test_up__names_a_missing_nft(
+def test_up__names_what_is_missing(
     bed_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(program, "SYSTEM_PATH", "/nowhere")
+    monkeypatch.setattr(installed, "SYSTEM_FOLDERS", "/nowhere")
     assert typed("up", "--name", bed_name, *SMALL) == 1
-    assert capsys.readouterr().err.endswith("nft is missing: apt-get install nftables\n")
+    assert capsys.readouterr().err == (
+        "mrc testbed up: ip and nft and sh and mount are missing:"
+        " apt-get install iproute2 nftables dash mount\n"
+    )
     assert not [each for each in netns.names() if bed_name in each]
 
 
@@ -359,7 +364,7 @@ def test_exec__finds_mrc_itself(name: str) -> None:
     """Even if the virtual environment of mrc is not activated."""
     argv, env = Testbed.existing(name).host_command("h0", ["python3", "-c", "import mrc"])
     assert env["PATH"].split(":")[-1] == str(Path(sys.executable).parent)
-    assert argv[:3] == [program.find("ip"), "netns", "exec"]
+    assert argv[:3] == [*installed.require("ip"), "netns", "exec"]
 
 
 def test_become_root__starts_the_same_command_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +374,7 @@ def test_become_root__starts_the_same_command_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "argv", ["mrc", "demo", "--size", "1MiB"])
     rootless.become_root()
     (argv,) = started
-    assert argv[:2] == [program.find("unshare"), "-Urnm"]
+    assert argv[:2] == [*installed.require("unshare"), "-Urnm"]
     assert argv[-6:] == [sys.executable, "-m", "mrc", "demo", "--size", "1MiB"]
 
 
@@ -380,11 +385,11 @@ def test_become_root__says_when_the_system_forbids_it(monkeypatch: pytest.Monkey
         rootless.become_root()
 
 
-def test_become_root__names_a_missing_unshare(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_become_root__names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(program, "SYSTEM_PATH", "/nowhere")
-    with pytest.raises(StateError, match="unshare is missing: apt-get install util-linux"):
+    monkeypatch.setattr(installed, "SYSTEM_FOLDERS", "/nowhere")
+    with pytest.raises(StateError, match=r"^unshare and sh and mount are missing: apt-get"):
         rootless.become_root()
 
 

@@ -14,7 +14,8 @@ import pytest
 from printed import printed
 from slowness import PATIENCE
 
-from mrc.linux import netns
+from mrc.cli.main import main
+from mrc.linux import installed, netns
 from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed
 
@@ -72,6 +73,18 @@ def test_demo__interrupted(demo: subprocess.Popen[str], bed_name: str, tmp_path:
     output, _ = demo.communicate(timeout=PATIENCE)
     assert demo.returncode == 130
     assert printed("demo", output) == {"schema": 1, "error": "interrupted", "exit_code": 130}
+    assert nothing_left(bed_name, tmp_path)
+
+
+def test_demo__names_what_is_missing_before_it_begins(
+    bed_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("PATH", "/bin-of-nobody")
+    monkeypatch.setattr(installed, "find", lambda name: None if name == "ip" else f"/bin/{name}")
+    assert main(["demo", "--name", bed_name, *SMALL]) == 1
+    assert capsys.readouterr().err == "mrc demo: ip is missing: apt-get install iproute2\n"
     assert nothing_left(bed_name, tmp_path)
 
 

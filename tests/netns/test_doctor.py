@@ -9,7 +9,7 @@ import pytest
 
 from mrc.doctor import host, kernel
 from mrc.errors import StateError
-from mrc.linux import netns, program
+from mrc.linux import installed, netns
 from mrc.results.doctor import State
 
 
@@ -30,22 +30,23 @@ def test_doctor__says_the_same_with_an_empty_path(monkeypatch: pytest.MonkeyPatc
     assert {each.name: each.state for each in host.examine()} == usual
 
 
-@pytest.mark.parametrize(("name", "package"), program.PACKAGES.items())
+@pytest.mark.parametrize("name", host.PROGRAMS)
 def test_doctor__without_a_program_names_its_package(
-    name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for each in program.PACKAGES.keys() - {name}:
-        (tmp_path / each).symlink_to(program.find(each))
+    for each in installed.PACKAGES.keys() - {name}:
+        if (path := installed.find(each)) is not None:
+            (tmp_path / each).symlink_to(path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(program, "SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr(installed, "SYSTEM_FOLDERS", str(tmp_path))
     found = host.examine()
     assert [each for each in found if "No such file" in each.found] == []
     (row,) = (each for each in found if each.name == f"program {name}")
-    assert (row.state, row.remedy) == (State.MISSING, f"apt-get install {package}")
+    assert (row.state, row.remedy) == (State.MISSING, f"apt-get install {installed.PACKAGES[name]}")
 
 
 def test_add_esp__without_ip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(program, "SYSTEM_PATH", "/nowhere")
+    monkeypatch.setattr(installed, "SYSTEM_FOLDERS", "/nowhere")
     with pytest.raises(StateError, match="ip is missing: apt-get install iproute2"):
         kernel._add_esp("mrc-none")
