@@ -10,7 +10,11 @@ from mrc.testbed.shape import Shape
 
 
 def hosts_file(shape: Shape) -> str:
-    """/etc/hosts inside the hosts: names on all planes, in each plane and on the management."""
+    """/etc/hosts inside the hosts: names on all planes, in each plane and on the management.
+
+    The planes are IPv6. Programs that know only IPv4 reach `h1` over the management, as in a
+    cluster: perftest, for example, which only exchanges its parameters there.
+    """
     addresses, lines = shape.addresses, ["127.0.0.1 localhost", "::1 localhost"]
     for host in shape.host_numbers():
         lines.append(f"{addresses.host(host)} h{host} h{host}.any")
@@ -19,7 +23,7 @@ def hosts_file(shape: Shape) -> str:
             for plane, address in enumerate(shape.plane_addresses(host), 1)
         ]
         lines.append(f"{addresses.oob(host)} h{host}.mgmt")
-        lines.append(f"{addresses.oob_ipv4(host).ip} h{host}.mgmt")
+        lines.append(f"{addresses.oob_ipv4(host).ip} h{host}.mgmt h{host}")
     return "\n".join(lines) + "\n"
 
 

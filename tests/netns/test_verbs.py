@@ -75,7 +75,7 @@ def start(hosts: Hosts, *command: str) -> tuple[Mrc, Mrc]:
     """Server and client of a test of perftest."""
     server = hosts.start("h0", "run", "--", *command)
     until_listening(server, PORT)
-    return server, hosts.start("h1", "run", "--", *command, "h0.mgmt")
+    return server, hosts.start("h1", "run", "--", *command, "h0")
 
 
 def sent_bytes(pid: int) -> list[int]:

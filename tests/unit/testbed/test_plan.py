@@ -131,7 +131,7 @@ def test_make_plan__hosts_file_names_every_host() -> None:
         "fd00:a:1::1:0 h1.p1",
         "fd00:a:1::2:0 h1.p2",
         "fd00:c::2 h1.mgmt",
-        "100.64.0.2 h1.mgmt",
+        "100.64.0.2 h1.mgmt h1",
     ]
 
 
