@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from mrc.aio.recorder import MIN_WIDTH_NS
@@ -12,13 +13,13 @@ from mrc.cli.arguments import time_argument
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_seconds
 from mrc.perf.history import History
-from mrc.results.perf import Changes
+from mrc.results.perf import Changes, EvChange, PlaneChange, ShareChange
 from mrc.results.plain import like
 from mrc.results.qp import Bins, PlaneBins
 
 COLUMNS = 64
 ROWS = 8
-MAX_LINES = 12  # most lines about changes in text output; JSON has all changes
+MAX_LINES = 12  # most lines about changes in text output; JSON has each change
 
 
 # ---- option ---------------------------------------------------------------------------------
@@ -83,16 +84,42 @@ def bins_lines(receiver: str, recording: Recording) -> list[str]:
 
 
 def change_lines(end: str, history: History) -> list[str]:
-    """The first changes of EVs and planes at one end."""
-    told = [(ev.at_ns, f"{ev.path}: {ev.old} to {ev.new}, {ev.reason}") for ev in history.evs]
-    for plane in history.planes:
-        moved = "suspended" if plane.suspended else "resumed"
-        told.append((plane.at_ns, f"plane {plane.plane} {moved}, {plane.reason}"))
-    for share in history.shares:
-        word = "slow" if share.slow else "no longer slow"
-        text = f"plane {share.plane} {word}: carries {share.percent}% of the others"
-        told.append((share.at_ns, f"{text}, {share.reason}"))
-    lines = [f"{end:<10} {at_ns / 1e9:10.6f} s  {text}" for at_ns, text in sorted(told)]
-    left_out = len(lines) - MAX_LINES + history.lost_changes
+    """The changes of EVs and planes at one end: a line for each kind of change, with its first
+    time. A flapping EV makes the same change many times, and each QP makes it on its own.
+    """
+    told: dict[str, list[EvChange | PlaneChange | ShareChange]] = {}
+    for change in sorted((*history.evs, *history.planes, *history.shares), key=_at_ns):
+        told.setdefault(_text(change), []).append(change)
+    shown = list(told.items())[:MAX_LINES]
+    lines = [
+        f"{end:<10} {same[0].at_ns / 1e9:10.6f} s  {text}{_repeated(same)}" for text, same in shown
+    ]
+    left_out = sum(map(len, told.values())) - sum(len(same) for _, same in shown)
+    left_out += history.lost_changes
     more = [f"{end:<10} {left_out} more changes: see --json"] if left_out > 0 else []
-    return [*lines[:MAX_LINES], *more]
+    return [*lines, *more]
+
+
+def _at_ns(change: EvChange | PlaneChange | ShareChange) -> int:
+    return change.at_ns
+
+
+def _text(change: EvChange | PlaneChange | ShareChange) -> str:
+    if isinstance(change, EvChange):
+        return f"{change.path}: {change.old} to {change.new}, {change.reason}"
+    if isinstance(change, PlaneChange):
+        moved = "suspended" if change.suspended else "resumed"
+        return f"plane {change.plane} {moved}, {change.reason}"
+    word = "slow" if change.slow else "no longer slow"
+    return f"plane {change.plane} {word}, {change.reason}"
+
+
+def _repeated(same: Sequence[EvChange | PlaneChange | ShareChange]) -> str:
+    """How often a change was made, and the share that a plane carried then."""
+    share = next((each for each in same if isinstance(each, ShareChange)), None)
+    percent = "" if share is None else f": carries {share.percent}% of the others"
+    if len(same) == 1:
+        return percent
+    qps = len({each.qpn for each in same})
+    where = f" by {qps} QPs" if qps > 1 else ""
+    return f"{percent} ({len(same)} times{where}, until {same[-1].at_ns / 1e9:.6f} s)"

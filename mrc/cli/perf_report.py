@@ -61,8 +61,10 @@ def interval_line(plan: Plan, interval: Interval, *, verbose: bool = False) -> s
 def slow_planes(result: TestResult) -> list[str]:
     """The planes that carried much less than the others: a sentence for each direction."""
     total = result.client.total
-    there = sentence(total.planes) if result.plan.client_writes else ""
-    back = sentence(total.planes_received) if result.plan.server_writes else ""
+    ends = [total, *result.intervals, *([result.server.total] if result.server else [])]
+    lost = {plane for each in ends for plane in each.planes_suspended}
+    there = sentence(total.planes, lost) if result.plan.client_writes else ""
+    back = sentence(total.planes_received, lost) if result.plan.server_writes else ""
     if back and result.plan.client_writes:
         back += " on the way back"
     return [each for each in (there, back) if each]

@@ -6,7 +6,7 @@ While a test runs, the engine reports a slow plane in PlaneInfo.slow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 LEAST_BYTES = 64 << 20  # `sentence` requires this many from all planes together
 LEAST_OTHER_BYTES = 8 << 20  # and this many from each plane that is not slow
@@ -37,8 +37,12 @@ def shares_text(moved: Mapping[int, int], marks: Mapping[int, str] = {}) -> str:
     )
 
 
-def sentence(moved: Mapping[int, int]) -> str:
-    """ "plane 2 carried 9% of the others"; empty if no plane is slow or too few bytes moved."""
+def sentence(moved: Mapping[int, int], lost: Collection[int] = ()) -> str:
+    """ "plane 2 carried 9% of the others"; empty if no plane is slow or too few bytes moved.
+
+    Leaves out planes without any byte and the planes in `lost`: they were down, not slow.
+    """
+    moved = {plane: own for plane, own in moved.items() if own and plane not in lost}
     slow = {
         plane: percent
         for plane, percent in carried_percent(moved).items()

@@ -312,12 +312,29 @@ def test_bins_lines__chart_and_gap() -> None:
 
 
 def test_change_lines__in_order_and_not_too_many() -> None:
-    lines = change_lines("server", HISTORY)
+    lines = change_lines("server", replace(HISTORY, lost_changes=0))
     assert [line.split("  ", 1)[1].strip() for line in lines] == [
         "0.001000 s  t1:2.0: GOOD to ASSUMED_BAD, LOSS",
         "0.002000 s  plane 2 suspended, SILENCE",
-        "0.003000 s  plane 1 slow: carries 9% of the others, DELIVERY",
+        "0.003000 s  plane 1 slow, DELIVERY: carries 9% of the others",
     ]
-    many = replace(HISTORY, evs=HISTORY.evs * 100)
+    assert change_lines("server", HISTORY)[-1].endswith(" 3 more changes: see --json")
+    (ev,) = HISTORY.evs
+    paths = tuple(replace(ev, path=f"t1:{plane}.0") for plane in range(3, 103))
+    many = replace(HISTORY, evs=paths)
     assert len(change_lines("server", many)) == MAX_LINES + 1
     assert change_lines("server", many)[-1].endswith("93 more changes: see --json")
+
+
+def test_change_lines__the_same_change_is_one_line() -> None:
+    """Of an EV that flaps, and of a plane that each of 16 QPs suspends."""
+    (ev,), (plane,) = HISTORY.evs, HISTORY.planes
+    flaps = tuple(replace(ev, at_ns=ev.at_ns + i * MS) for i in range(3))
+    back = replace(ev, old=ev.new, new=ev.old, reason="FLOOR", at_ns=ev.at_ns + MS // 2)
+    planes = tuple(replace(plane, qpn=qpn, at_ns=plane.at_ns + qpn * MS) for qpn in range(16))
+    same = replace(HISTORY, evs=(*flaps, back), planes=planes, shares=(), lost_changes=0)
+    assert [line.split("  ", 1)[1].strip() for line in change_lines("client", same)] == [
+        "0.001000 s  t1:2.0: GOOD to ASSUMED_BAD, LOSS (3 times, until 0.003000 s)",
+        "0.001500 s  t1:2.0: ASSUMED_BAD to GOOD, FLOOR",
+        "0.002000 s  plane 2 suspended, SILENCE (16 times by 16 QPs, until 0.017000 s)",
+    ]

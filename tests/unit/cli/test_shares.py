@@ -40,7 +40,8 @@ def test_carried_percent__of_the_mean_of_the_others(
         ((80, 7, 80, 80), "plane 2 carried 9% of the others"),
         ((80, 7, 80, 11), "plane 2 carried 12% of the others, plane 4 20%"),
         ((58, 6), "plane 2 carried 10% of the others"),
-        ((58, 6, 0), "plane 2 carried 21% of the others, plane 3 0%"),
+        ((58, 6, 0), "plane 2 carried 10% of the others"),  # plane 3 was down
+        ((80, 0, 80, 80), ""),
         ((57, 6), ""),  # too little in all
         ((80, 40, 80, 80), ""),  # half is not less than half
         ((80, 80, 80, 80), ""),
@@ -50,6 +51,12 @@ def test_carried_percent__of_the_mean_of_the_others(
 )
 def test_sentence__of_planes_below_half(moved_mib: tuple[int, ...], said: str) -> None:
     assert sentence({plane: mib * MIB for plane, mib in enumerate(moved_mib, 1)}) == said
+
+
+def test_sentence__a_lost_plane_is_not_slow() -> None:
+    moved = {1: 80 * MIB, 2: 30 * MIB, 3: 7 * MIB}
+    assert sentence(moved, lost={2}) == "plane 3 carried 9% of the others"
+    assert sentence(moved, lost={2, 3}) == ""
 
 
 def test_slow_planes__of_what_each_end_saw() -> None:

@@ -9,7 +9,7 @@ import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -232,6 +232,15 @@ def test_slow_planes__in_each_direction(direction: Direction, said: list[str]) -
     nothing = Latency(0, 0, 0, 0, 0, 0, 0)
     result = Result(Plan(direction=direction), Outcome(total, 0, nothing), None, (), False)
     assert slow_planes(result) == said
+
+
+def test_slow_planes__not_one_that_was_suspended_meanwhile() -> None:
+    moved = {1: 100 * MIB, 2: 9 * MIB, 3: 100 * MIB, 4: 8 * MIB}
+    total = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, moved, {})
+    part = replace(total, planes_suspended=(2,))
+    nothing = Latency(0, 0, 0, 0, 0, 0, 0)
+    result = Result(Plan(), Outcome(total, 0, nothing), None, (part, total), False)
+    assert slow_planes(result) == ["plane 4 carried 8% of the others"]
 
 
 # ---- both ends ------------------------------------------------------------------------------
