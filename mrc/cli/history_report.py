@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from mrc.aio.recorder import MIN_WIDTH_NS
@@ -16,6 +17,8 @@ from mrc.perf.history import History
 from mrc.results.perf import Changes, EvChange, PlaneChange, ShareChange
 from mrc.results.plain import like
 from mrc.results.qp import Bins, PlaneBins
+
+_Change = EvChange | PlaneChange | ShareChange
 
 COLUMNS = 64
 ROWS = 8
@@ -87,8 +90,9 @@ def change_lines(end: str, history: History) -> list[str]:
     """The changes of EVs and planes at one end: a line for each kind of change, with its first
     time. A flapping EV makes the same change many times, and each QP makes it on its own.
     """
-    told: dict[str, list[EvChange | PlaneChange | ShareChange]] = {}
-    for change in sorted((*history.evs, *history.planes, *history.shares), key=_at_ns):
+    told: dict[str, list[_Change]] = {}
+    changes: list[_Change] = [*history.evs, *history.planes, *history.shares]
+    for change in sorted(changes, key=attrgetter("at_ns")):
         told.setdefault(_text(change), []).append(change)
     shown = list(told.items())[:MAX_LINES]
     lines = [
@@ -100,11 +104,7 @@ def change_lines(end: str, history: History) -> list[str]:
     return [*lines, *more]
 
 
-def _at_ns(change: EvChange | PlaneChange | ShareChange) -> int:
-    return change.at_ns
-
-
-def _text(change: EvChange | PlaneChange | ShareChange) -> str:
+def _text(change: _Change) -> str:
     if isinstance(change, EvChange):
         return f"{change.path}: {change.old} to {change.new}, {change.reason}"
     if isinstance(change, PlaneChange):
@@ -114,7 +114,7 @@ def _text(change: EvChange | PlaneChange | ShareChange) -> str:
     return f"plane {change.plane} {word}, {change.reason}"
 
 
-def _repeated(same: Sequence[EvChange | PlaneChange | ShareChange]) -> str:
+def _repeated(same: Sequence[_Change]) -> str:
     """How often a change was made, and the share that a plane carried then."""
     share = next((each for each in same if isinstance(each, ShareChange)), None)
     percent = "" if share is None else f": carries {share.percent}% of the others"
