@@ -12,8 +12,7 @@ from pathlib import Path
 import checkout
 
 with checkout.set_up():
-    import shtab
-
+    from mrc.cli import completion
     from mrc.cli.main import build_parser
     from mrc.cli.output import version_of
     from mrc.cli.parser import Parser
@@ -23,7 +22,6 @@ MAN, BASH, ZSH = (
     Path("share/bash-completion/completions"),
     Path("share/zsh/site-functions"),
 )
-_FILES = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
 
 
 def write(folder: Path) -> None:
@@ -31,12 +29,8 @@ def write(folder: Path) -> None:
     parser = build_parser()
     for name, page in pages(parser).items():
         _write(folder / MAN / f"{name}.1", page)
-    for each in _tree(parser):
-        for action in each._actions:
-            if isinstance(action.metavar, str) and action.metavar in _FILES:
-                action.complete = _FILES[action.metavar]  # type: ignore[attr-defined]
-    _write(folder / BASH / "mrc", shtab.complete(parser, "bash"))
-    _write(folder / ZSH / "_mrc", shtab.complete(parser, "zsh"))
+    _write(folder / BASH / "mrc", completion.script(parser, "bash"))
+    _write(folder / ZSH / "_mrc", completion.script(parser, "zsh"))
 
 
 def pages(parser: Parser) -> dict[str, str]:
@@ -105,12 +99,6 @@ def _choices(parser: Parser) -> Iterator[tuple[str, tuple[Parser, str]]]:
         if isinstance(action, argparse._SubParsersAction):
             for each in action._choices_actions:
                 yield each.dest, (action.choices[each.dest], each.help or "")
-
-
-def _tree(parser: Parser) -> Iterator[Parser]:
-    yield parser
-    for _, (below, _) in _choices(parser):
-        yield from _tree(below)
 
 
 def _sentence(text: str) -> str:

@@ -24,7 +24,7 @@ from mrc.limits import UDP_PORT
 
 SUBCOMMANDS = (
     "send", "recv", "perf", "paths", "top", "key", "dissect", "run", "agent", "testbed", "demo",
-    "sim", "doctor", "schema",
+    "sim", "doctor", "schema", "completion",
 )  # fmt: skip
 
 EXAMPLES = """\

@@ -98,6 +98,15 @@ def test_ping__by_each_name(bed: Testbed) -> None:
         assert (shown.returncode, name in shown.stdout) == (0, True), shown
 
 
+def test_name__of_a_host_is_on_the_planes_first_and_by_ipv4_on_the_management(bed: Testbed) -> None:
+    first = ["fd00:a:1::1", "100.64.0.2"]
+    for database, addresses in (("ahosts", first), ("ahostsv4", first[1:])):
+        argv, environment = bed.host_command("h0", ["getent", database, "h1"])
+        shown = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+        found = [line.split()[0] for line in shown.stdout.splitlines() if "STREAM" in line]
+        assert found == addresses
+
+
 def test_tcp__stays_in_its_plane(bed: Testbed) -> None:
     before = carried(bed)
     with connected(bed, bed.shape.addresses.in_plane(1, 2)) as (client, server):

@@ -324,15 +324,6 @@ def test_host_command__resolves_its_peers(bed: Testbed) -> None:
     assert found == ["fd00:a:1::1", "fd00:a:1::1", "fd00:a:1::1:0", "fd00:a:1::2:0", "fd00:c::2"]
 
 
-def test_host_command__a_peer_is_on_the_planes_first_and_by_ipv4_on_the_management(
-    bed: Testbed,
-) -> None:
-    first = ["fd00:a:1::1", "100.64.0.2"]
-    for database, addresses in (("ahosts", first), ("ahostsv4", first[1:])):
-        shown = run(bed, "h0", "getent", database, "h1").splitlines()
-        assert [line.split()[0] for line in shown if "STREAM" in line] == addresses
-
-
 def test_host_command__knows_its_config(bed: Testbed) -> None:
     config = run(bed, "h1", "sh", "-c", "cat $MRC_CONFIG")
     assert config == bed.plan.configs["h1"]

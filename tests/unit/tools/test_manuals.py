@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tools/wheel`: manual pages, shell completion and the systemd unit."""
+"""`tools/wheel`: manual pages and the systemd units."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import manuals
 import pytest
 
+from mrc.cli.completion import parsers
 from mrc.cli.main import SUBCOMMANDS, build_parser
-
-manuals = pytest.importorskip("manuals", reason="shtab is not installed: tools/setup")
 
 ROOT = Path(__file__).resolve().parents[3]
 UNITS = {name: ROOT / "tools" / f"mrc-{name}.service" for name in ("recv", "agent")}
@@ -42,7 +42,7 @@ def test_pages__name_every_option_and_example(folder: Path) -> None:
         assert its.examples.partition("\n")[2].rstrip() in page
         shown = {
             option
-            for each in manuals._tree(its)
+            for each in parsers(its)
             for action in each._actions
             if action.help != "==SUPPRESS=="
             for option in action.option_strings
@@ -60,32 +60,6 @@ def test_pages__are_valid_roff(folder: Path) -> None:
     command = ["groff", "-man", "-ww", "-Tutf8", "-z", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["mrc", "se"], "send"),
-        (["mrc", "testbed", "he"], "heal"),
-        (["mrc", "recv", "--ove"], "--overwrite"),
-        (["mrc", "send", "big."], "big.bin"),
-    ],
-)
-def test_bash__completes(folder: Path, words: list[str], expected: str) -> None:
-    script = (
-        f"source {folder / manuals.BASH / 'mrc'}; COMP_WORDS=({' '.join(words)});"
-        f" COMP_CWORD={len(words) - 1}; _shtab_mrc mrc {words[-1]} {words[-2]};"
-        " echo ${COMPREPLY[@]}"
-    )
-    (folder / "big.bin").touch()
-    command = ["bash", "--norc", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
-    assert (done.stdout.split(), done.stderr) == ([expected], "")
-
-
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="apt-get install zsh")
-def test_zsh__reads_it(folder: Path) -> None:
-    subprocess.run(["zsh", "-n", folder / manuals.ZSH / "_mrc"], check=True)
 
 
 @pytest.mark.parametrize("name", UNITS)
