@@ -28,8 +28,8 @@ def commands() -> list[str]:
     readme = (ROOT / "README.md").read_text()
     found = []
     for line in code_blocks(readme):
-        for part in line.partition("#")[0].split(";"):
-            words = part.rpartition("$")[2].removesuffix("&").strip()
+        for part in re.split("[;&]", line.partition("#")[0]):
+            words = part.rpartition("$")[2].strip()
             if words.startswith("mrc "):
                 found.append(words)
     return found

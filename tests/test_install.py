@@ -167,6 +167,26 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_readme__from_a_clone_to_the_wheel(tmp_path: Path) -> None:
+    """The first commands of the README in their order; the demo and the tests are shortened."""
+    (block,) = re.findall(
+        r"^```\n(tools/setup.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
+    )
+    dist = tmp_path / "dist"
+    shorter = {
+        "tools/demo": "tools/demo --size 4MiB",
+        "tools/test": "tools/test tests/unit/test_units.py",
+        "tools/wheel": f"tools/wheel --output {dist}",
+        "--find-links dist": f"--no-index --find-links {dist}",
+    }
+    for typed, instead in shorter.items():
+        assert block.count(typed) == 1, typed
+        block = block.replace(typed, instead)
+    shown = run("bash", "-ec", f"{block}\ntype -p mrc; complete -p mrc", cwd=ROOT)
+    assert "the bytes       are the same" in shown
+    assert f"{ROOT}/.venv/bin/mrc\n" in shown and "-F _shtab_mrc mrc\n" in shown
+
+
 def test_wheel__tag_licences_and_data(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     assert "-cp311-abi3-manylinux_" in wheel.name
