@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
+from operator import attrgetter
 
 from mrc.cli.arguments import size_argument
 from mrc.cli.chart import column_chart
@@ -21,7 +23,11 @@ from mrc.cli.runner import run_async
 from mrc.cli.testbed_shape import rate_argument
 from mrc.demo.run import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.errors import ArgumentError
+from mrc.linux import installed, processors
+from mrc.linux.processors import Processors
+from mrc.testbed.bed import PROGRAMS
 from mrc.testbed.rootless import become_root, enter
+from mrc.transfer.threads import in_thread
 
 HELP = "send a file through a test bed while one of its planes fails"
 EXAMPLES = """\
@@ -96,13 +102,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _demo(plan: DemoPlan, out: Output) -> int:
+    installed.require(*PROGRAMS)
+    earlier = await in_thread(processors.measure)
+    if earlier.is_busy:
+        out.note(f"this machine {earlier}; the figures below are lower for it")
     result = await run_demo(plan, out.note)
+    machine = min(earlier, await in_thread(processors.measure), key=attrgetter("share"))
     out.text(_planes_table(result))
     out.text("")
     out.text("\n".join(_chart(result)))
     out.text("")
-    out.text("\n".join(_summary(result)))
-    out.result(result.report())
+    out.text("\n".join([*_summary(result), f"the machine     {_machine(machine)}"]))
+    out.result(replace(result.report(), processor_share=machine.share))
     return Exit.OK if result.identical else Exit.NOT_VERIFIED
 
 
@@ -120,7 +131,11 @@ def _planes_table(result: DemoResult) -> str:
     for plane in result.sender["planes"]:
         number = plane["plane"]
         rates = (
-            format_rate((end.get(number, 0) - begin.get(number, 0)) * 8 / seconds)
+            format_rate(
+                max(end.get(number, 0) - begin.get(number, 0), 0) * 8 / seconds
+                if seconds > 0
+                else 0
+            )
             for seconds, begin, end in phases
         )
         share = f"{plane['sent_bytes'] / total:.1%}"
@@ -146,21 +161,27 @@ def _chart(result: DemoResult) -> list[str]:
 
 
 def _summary(result: DemoResult) -> list[str]:
-    before = result.goodput_before / result.capacity
-    after = result.goodput_after / result.surviving_capacity
+    planes = result.plan.planes
+    before = result.limit(planes, result.before)
+    after = result.limit(planes - 1, result.after)
     return [
         f"sent            {format_bytes(result.plan.bytes)} in"
         f" {format_seconds(result.ended - result.began)}",
-        f"goodput before  {format_rate(result.goodput_before)}, {before:.1%} of"
-        f" {format_rate(result.capacity)}, the payload capacity of {result.plan.planes} planes",
-        f"goodput after   {format_rate(result.goodput_after)}, {after:.1%} of"
-        f" {format_rate(result.surviving_capacity)}, the capacity of the surviving"
-        f" {result.plan.planes - 1}",
+        f"goodput before  {format_rate(result.goodput_before)},"
+        f" {result.goodput_before / before:.1%} of {format_rate(before)}, which {planes} planes can"
+        " carry with full buckets",
+        f"goodput after   {format_rate(result.goodput_after)},"
+        f" {result.goodput_after / after:.1%} of {format_rate(after)}, which the surviving"
+        f" {planes - 1} can carry",
         f"recovery        {_recovery(result)}",
         f"retransmitted   {result.sender['retransmitted_packets']} of"
         f" {result.sender['sent_packets']} packets",
         f"the bytes       {'are the same' if result.identical else 'DIFFER'}",
     ]
+
+
+def _machine(found: Processors) -> str:
+    return f"{found}; the figures above are lower for it" if found.is_busy else str(found)
 
 
 def _recovery(result: DemoResult) -> str:

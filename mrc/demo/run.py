@@ -23,11 +23,13 @@ from typing import Any, TypeVar
 from mrc.demo.child import Child, DemoError
 from mrc.demo.timeline import Bin, Interval, Timeline
 from mrc.errors import StateError
-from mrc.linux import installed
+from mrc.fabric.targets import parse_target
 from mrc.results.demo import Demo, GoodputBin
 from mrc.results.plain import like
 from mrc.tasks import cancelled
-from mrc.testbed.bed import PROGRAMS, Testbed
+from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Fault
+from mrc.testbed.plan import BURST_BYTES
 from mrc.transfer.threads import in_thread
 
 T = TypeVar("T")
@@ -77,7 +79,8 @@ class DemoResult:
     receiver: dict[str, Any]
     plane_bytes: list[dict[int, int]]  # sent per plane: at the fault, at the heal, at the end
     began: float
-    failed: float
+    failed: float  # just before the fault took effect
+    silent: float  # after it had taken effect
     healed: float
     ended: float
     identical: bool
@@ -97,12 +100,36 @@ class DemoResult:
         return self.plane_capacity * (self.plan.planes - 1)
 
     @property
+    def before(self) -> Interval:
+        """The time of `goodput_before`."""
+        return self._steady(self.began, self.failed, self.capacity)
+
+    @property
+    def after(self) -> Interval:
+        """The time of `goodput_after`."""
+        return self._steady(self.silent, self.healed, self.surviving_capacity)
+
+    def _steady(self, start: float, end: float, capacity: float) -> Interval:
+        """Begins where the least was waiting in queues and socket buffers: the planes have carried
+        that earlier, but it would count as carried now.
+        """
+        settled = min(start + SETTLE_SECONDS, end)
+        return Interval(self.timeline.ahead(settled, (settled + end) / 2, capacity), end)
+
+    @property
     def goodput_before(self) -> float:
-        return self.timeline.goodput(self.began + SETTLE_SECONDS, self.failed)
+        return self.timeline.goodput(self.before.start, self.before.end)
 
     @property
     def goodput_after(self) -> float:
-        return self.timeline.goodput(self.failed + SETTLE_SECONDS, self.healed)
+        return self.timeline.goodput(self.after.start, self.after.end)
+
+    def limit(self, planes: int, interval: Interval) -> float:
+        """Payload bits per second that planes can carry in an interval that begins with full
+        buckets of their shapers.
+        """
+        buckets = planes * BURST_BYTES * 8 / interval.seconds if interval.seconds > 0 else 0.0
+        return planes * self.plane_capacity + buckets * self.plane_capacity / self.plan.rate_bps
 
     @property
     def dips(self) -> list[Interval]:
@@ -167,7 +194,6 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
 
     Calls `say` before each step. With `plan.keep` the test bed stays up.
     """
-    installed.require(*PROGRAMS)
     bed = _new_bed(plan)
     async with AsyncExitStack() as stack:
         place = _folder_for(2 * plan.bytes)
@@ -227,7 +253,7 @@ async def _transfer(
         stack.push_async_callback(sender.stop)
         await sender.start(bed, SENDER, ["send", str(source), RECEIVER])
         work = _fail_and_heal(plan, bed, receiver, sender, say)
-        failed, healed, plane_bytes = await _first(work, sender, receiver)
+        (failed, silent, healed), plane_bytes = await _first(work, sender, receiver)
         sent, received = await sender.result(), await receiver.result()
     bins = received["bins"]
     timeline = Timeline(bins["start_monotonic_ns"] / 1e9, bins["width_ns"] / 1e9, bins["bytes"])
@@ -241,6 +267,7 @@ async def _transfer(
         plane_bytes=[*plane_bytes, await sender.plane_bytes()],
         began=began,
         failed=failed,
+        silent=silent,
         healed=healed,
         ended=ended,
         identical=False,
@@ -265,24 +292,29 @@ async def _first(work: Coroutine[Any, Any, T], *children: Child) -> T:
 
 async def _fail_and_heal(
     plan: DemoPlan, bed: Testbed, receiver: Child, sender: Child, say: Callable[[str], None]
-) -> tuple[float, float, list[dict[int, int]]]:
-    """Injects and heals the fault. Returns the times of both, and the bytes sent on each plane
-    until each of them.
+) -> tuple[tuple[float, float, float], list[dict[int, int]]]:
+    """Injects and heals the fault. Returns the times just before and after it takes effect and just
+    before it ends, and the bytes sent on each plane until its begin and its end.
     """
-    target = f"plane:{FAULTY_PLANE}"
+    target = parse_target(f"plane:{FAULTY_PLANE}", bed.shape)
+    changed: list[float] = []
+
+    def prepared() -> None:
+        changed.append(time.monotonic())
+
     await receiver.until(int(plan.bytes * FAULT_SHARE))
     at_fault = await sender.plane_bytes()
-    # Read the clock before the fault, which takes a few milliseconds to inject: the recovery time
-    # is then never too short.
-    failed = time.monotonic()
-    await in_thread(bed.fail, target)
+    # The fault takes effect between these two times, some milliseconds apart. Its preparation takes
+    # longer, most of all on a busy machine.
+    await in_thread(bed.set_faults, {target: Fault()}, prepared)
+    silent = time.monotonic()
     say(f"plane {FAULTY_PLANE} is silent")
     await receiver.until(int(plan.bytes * HEAL_SHARE))
     at_heal = await sender.plane_bytes()
-    healed = time.monotonic()
-    await in_thread(bed.heal, target)
+    await in_thread(bed.heal, str(target), prepared)
     say(f"plane {FAULTY_PLANE} is healed")
-    return failed, healed, [at_fault, at_heal]
+    failed, healed = changed
+    return (failed, silent, healed), [at_fault, at_heal]
 
 
 def write_random(path: Path, count: int, seed: int) -> None:

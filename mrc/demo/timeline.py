@@ -63,6 +63,14 @@ class Timeline:
             return 0.0
         return (self.bytes_at(end) - self.bytes_at(start)) * 8 / (end - start)
 
+    def ahead(self, start: float, end: float, bits_per_second: float) -> float:
+        """The time between two times, in whole bins from `start` on, at which most bytes had
+        arrived compared with a steady rate: then the least was waiting on the way.
+        """
+        steps = range(int((end - start) / self._width + 1e-9) + 1)
+        times = [start + step * self._width for step in steps]
+        return max(times, key=lambda at: self.bytes_at(at) * 8 - at * bits_per_second)
+
     def bins(self, start: float, end: float, width: float) -> list[Bin]:
         """Whole bins from `start` on; a remainder before `end` is left out."""
         count = int((end - start) / width + 1e-9)

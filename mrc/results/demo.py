@@ -59,6 +59,10 @@ class Demo(Result):
     """When the plane was healed, from the start."""
     seconds: float
     """Duration of the transfer."""
+    processor_share: float = 1.0
+    """The part of the processors' time that programs got before or after; below 0.9 the machine was
+    busy, and the figures are lower for it.
+    """
     sent_packets: int
     """Data packets sent, retransmissions included."""
     retransmitted_packets: int

@@ -40,7 +40,7 @@ _NO_RATE_BPS = 1_000_000_000_000  # the emulator requires a rate; at this one 4 
 
 # The kernel's size of the largest UDP_SEGMENT message: its data with IPv6 headers for each of up to
 # 128 packets. A tbf with a smaller burst would cut the message into packets.
-_BURST_BYTES = 80 * 1024
+BURST_BYTES = 80 * 1024
 _QUEUE_SECONDS = 0.010
 _MIN_QUEUE_BYTES = 256 * 1024
 _NO_LIMIT_BYTES = 1 << 30
@@ -196,7 +196,7 @@ def shaper(rate_bps: int, buffer_bytes: int | None = None) -> Shaper:
     rate, at least 256 KiB.
     """
     queue_bytes = _queue_bytes(rate_bps) if buffer_bytes is None else buffer_bytes
-    return Shaper(rate_bps, _BURST_BYTES, _BURST_BYTES + (queue_bytes or _NO_LIMIT_BYTES))
+    return Shaper(rate_bps, BURST_BYTES, BURST_BYTES + (queue_bytes or _NO_LIMIT_BYTES))
 
 
 def emulator_config(shape: Shape) -> dict[str, Any]:

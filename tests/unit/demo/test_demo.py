@@ -9,6 +9,7 @@ import pytest
 
 from mrc.demo.run import (
     RECOVERED_SHARE,
+    SETTLE_SECONDS,
     WINDOW_SECONDS,
     WIRE_OVERHEAD_BYTES,
     DemoPlan,
@@ -16,8 +17,9 @@ from mrc.demo.run import (
     identical,
     write_random,
 )
-from mrc.demo.timeline import Timeline
+from mrc.demo.timeline import Interval, Timeline
 from mrc.results.plain import plain
+from mrc.testbed.plan import BURST_BYTES
 
 MTU = 8858
 PLANE = 80e6 * MTU / (MTU + WIRE_OVERHEAD_BYTES)
@@ -38,6 +40,7 @@ def result(*, dead: float, share: float = 1.0) -> DemoResult:
         plane_bytes=[],
         began=0.0,
         failed=1.0,
+        silent=1.0,
         healed=2.0,
         ended=3.0,
         identical=True,
@@ -55,6 +58,25 @@ def test_result__goodput_before_and_after() -> None:
     found = result(dead=0.03)
     assert found.goodput_before == pytest.approx(4 * PLANE, rel=1e-3)
     assert found.goodput_after == pytest.approx(3 * PLANE, rel=1e-3)
+
+
+def test_result__what_waited_does_not_count_as_carried_later() -> None:
+    """The receiver is 50 ms late at 0.1 s, and catches up in the next 60 ms."""
+    found = result(dead=0.0)
+    late, usual = int(4 * PLANE * 0.05 / 8), int(4 * PLANE / 8 / 100)
+    bins = [usual] * 100
+    bins[5:10] = [0] * 5
+    bins[10:16] = [usual + late // 6] * 6
+    found.timeline = Timeline(0.0, 0.01, bins)
+    assert found.timeline.goodput(SETTLE_SECONDS, 1.0) > 1.05 * found.capacity
+    assert found.before.start == pytest.approx(0.16)
+    assert found.goodput_before == pytest.approx(found.capacity, rel=1e-3)
+
+
+def test_limit__is_the_rate_and_full_buckets() -> None:
+    found = result(dead=0.0)
+    with_buckets = found.limit(4, Interval(0.0, 0.5)) - 4 * PLANE
+    assert with_buckets * 0.5 / 8 == pytest.approx(4 * BURST_BYTES * PLANE / 80e6)
 
 
 @pytest.mark.parametrize("dead", [0.05, 0.1, 0.2])

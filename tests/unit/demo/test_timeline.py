@@ -41,6 +41,15 @@ def test_goodput__mean_in_bits(start: float, end: float, rate: float) -> None:
     assert LINE.goodput(start, end) == pytest.approx(rate, abs=1e-6)
 
 
+def test_ahead__of_a_steady_rate() -> None:
+    """It falls behind from 0.2 s to 0.4 s and catches up until 0.6 s."""
+    line = Timeline(0.0, 0.1, [100, 100, 50, 50, 150, 150, 100])
+    assert line.ahead(0.0, 0.5, 8000) == pytest.approx(0.0)
+    assert line.ahead(0.3, 0.5, 8000) == pytest.approx(0.5)
+    assert line.ahead(0.3, 0.7, 8000) == pytest.approx(0.6)
+    assert line.ahead(0.4, 0.4, 8000) == pytest.approx(0.4)
+
+
 def test_bins__whole_ones_only() -> None:
     bins = LINE.bins(0.8, 1.55, 0.2)
     assert [(round(each.start, 6), round(each.bits_per_second, 6)) for each in bins] == [
