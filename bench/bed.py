@@ -30,7 +30,7 @@ class Bed:
 
     def __init__(
         self, name: str, *, planes: int, t1: int, rate: str, mtu: int, delay_ns: int = 0,
-        pinned: bool = True, hosts: int = 2,
+        pinned: bool = True, hosts: int = 2, mptcp: bool = True,
     ) -> None:  # fmt: skip
         """`delay_ns` applies to every link. A fabric with a delay is emulated."""
         self.testbed = Testbed(
@@ -43,6 +43,7 @@ class Bed:
         self.mtu = mtu
         self.rate = rate
         self.pinned = pinned
+        self._mptcp = mptcp
         self.path_mtu = payload_mtu(mtu, 6, encapsulation=ENCAPSULATION)
         self.packet_bytes = self.path_mtu + TRANSPORT
         self.tcp_payload = mtu - _TCP_OVERHEAD  # bytes of a full segment
@@ -52,7 +53,8 @@ class Bed:
         try:
             for host in self.hosts:
                 enlarge_buffers(self.testbed, host)
-                self.testbed.prepare_mptcp(f"h{host}")
+                if self._mptcp:
+                    self.testbed.prepare_mptcp(f"h{host}")
         except BaseException:
             self.testbed.down()
             raise

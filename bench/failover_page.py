@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import failover_svg as svg
-from failover_figures import BACK_SHARE, LOW_SHARE, WINDOW_SECONDS, Run, duration
+from failover_figures import BACK_SHARE, LOW_SHARE, WINDOW_SECONDS, Run, duration, verdict
 from failover_scenario import STORY
 
 from mrc.sim import drawing
@@ -39,6 +39,7 @@ def page(result: Mapping[str, Any]) -> str:
         low=f"{LOW_SHARE:.0%}",
         back=f"{BACK_SHARE:.0%}",
         window=f"{WINDOW_SECONDS:.3g}",
+        verdict=lambda check: verdict(check, result.get("busy", "")),
         parameters=_parameters(result),
     )
 
@@ -74,6 +75,8 @@ def _parameters(result: Mapping[str, Any]) -> dict[str, Any]:
         "payload of a plane": f"{bed['plane_payload_bits_per_second'] / 1e6:.0f} Mbit/s in full"
         " packets of mrc",
     }
+    if busy := result.get("busy"):
+        pairs["the machine"] = busy
     pairs |= dict(machine["sysctls"])
     pairs |= {
         f"{run['contender']}, {run['scenario']}": f"{run['what']}; measured: {run['measured']}"

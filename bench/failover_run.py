@@ -33,6 +33,8 @@ from failover_scenario import DOWN, Event, Scenario
 
 from mrc.fabric.targets import parse_target
 from mrc.linux import netns
+from mrc.linux.processors import stolen_seconds
+from mrc.testbed import mptcp
 from mrc.testbed.fault import Fault, Mode
 
 BIN_SECONDS = 0.01
@@ -41,6 +43,7 @@ _START_SECONDS = 20.0
 _PREPARE_SECONDS = 0.15  # the preparation of a change starts this much earlier
 _SPARE_SECONDS = 0.5  # a contender sends this much longer than the scenario
 _MRC_BIN = "500us"  # short enough to measure gaps of 5 ms
+_MPTCP = "MPTCP"
 _MRC_PORT, _UCX_PORT = 4791, 13337
 _MRC = [sys.executable, "-m", "mrc", "perf"]
 
@@ -234,16 +237,28 @@ def _resent_segments(bed: Bed) -> int:
     return int(values[names.index("RetransSegs")])
 
 
+def skipped() -> dict[str, str]:
+    """The contenders that this machine does not support, and why."""
+    found = {}
+    if not mptcp.is_supported():
+        found[_MPTCP] = "this kernel has no MPTCP: it requires CONFIG_MPTCP"
+    if (missing := peers.missing().get("ucx_perftest")) is not None:
+        found[Ucx.name] = f"ucx_perftest is {missing}"
+    return found
+
+
 def contenders(bed: Bed, seal: str, folder: Path) -> list[Contender]:
     """The contenders that this machine supports, in the order of the page."""
-    found: list[Contender] = [
+    every: list[Contender] = [
         Mrc(bed, seal, folder),
-        Tcp(bed, "MPTCP", "one connection, a subflow a plane", mptcp=True),
+        Tcp(bed, _MPTCP, "one connection, a subflow a plane", mptcp=True),
         Tcp(bed, "TCP, a flow a plane", "what an application can do by itself",
             flows=bed.planes),
         Tcp(bed, "TCP, one flow", "cubic, in plane 1"),
+        Ucx(bed),
     ]  # fmt: skip
-    return found if "ucx_perftest" in peers.missing() else [*found, Ucx(bed)]
+    left_out = skipped()
+    return [each for each in every if each.name not in left_out]
 
 
 def seen_by_mrc(told: Mapping[str, Any]) -> Seen:
@@ -283,12 +298,6 @@ def run(contender: Contender, scenario: Scenario, note: Callable[[str], None]) -
         seen = contender.finish()
     found = document(contender, scenario, events, seen, zero)
     return found | {"changes_took_seconds": took, "stolen_cpu_seconds": stolen}
-
-
-def stolen_seconds() -> float:
-    """CPU time that a hypervisor has withheld from this machine so far, over all cores."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    return int(words[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def _first_traffic(bed: Bed) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from failover_figures import duration, events_of, rates, summary
+from failover_figures import duration, events_of, rates, summary, verdict
 from failover_scenario import DOWN, LOSS, SLOW, STORY
 
 from mrc.cli.chart import column_chart
@@ -32,7 +32,9 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield _table(story)
     yield ""
-    yield checks_table(result["checks"])
+    yield checks_table(result["checks"], result.get("busy", ""))
+    for name, why in result["skipped"].items():
+        yield f"left out: {name}: {why}"
 
 
 def _chart(run: Mapping[str, Any], capacity: float) -> list[str]:
@@ -62,11 +64,12 @@ def _table(story: Sequence[Mapping[str, Any]]) -> str:
     return format_table(("below 95% after", *names, "sent again"), rows)
 
 
-def checks_table(checks: Sequence[Mapping[str, Any]]) -> str:
+def checks_table(checks: Sequence[Mapping[str, Any]], busy: str) -> str:
+    """`busy`: why the machine is too busy to judge a check that is not met; or empty."""
     rows = [
         (check["name"], f"{check['value']:.3g}",
          f"{check['smallest']:.3g} - {check['largest']:.3g}",
-         f"{check['relation']} {check['target']:g}", "met" if check["met"] else "NOT MET")
+         f"{check['relation']} {check['target']:g}", verdict(check, busy))
         for check in checks
     ]  # fmt: skip
     return format_table(("check", "median", "from - to", "target", ""), rows)

@@ -18,7 +18,12 @@ from checkout import set_up as set_up
 def note(text: str) -> None:
     """Prints a line of progress on a terminal."""
     if sys.stderr.isatty():
-        print(f"bench: {text}", file=sys.stderr)
+        say(text)
+
+
+def say(text: str) -> None:
+    """Prints a line that also belongs into a log."""
+    print(f"bench: {text}", file=sys.stderr)
 
 
 def run(

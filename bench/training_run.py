@@ -16,9 +16,11 @@ from typing import Any
 from allreduce_ranks import RankBed, Transport
 from bed import Bed
 from end import PATIENCE, BenchError, stop
-from failover_run import let_happen, stolen_seconds
+from failover_run import let_happen
 from failover_scenario import Scenario
 from training_figures import chapters, figures, spans_of
+
+from mrc.linux.processors import stolen_seconds
 
 WARM_UP = 5  # steps before the time begins
 _TRAIN = "from mrc.examples.train import train; train(1_000_000)"  # until it is stopped

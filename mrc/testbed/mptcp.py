@@ -22,13 +22,18 @@ _ENABLED = Path("/proc/sys/net/mptcp/enabled")
 _MAX_ADDRESSES = 8
 
 
+def is_supported() -> bool:
+    """Whether this kernel has MPTCP."""
+    return _ENABLED.exists()
+
+
 def prepare(namespace: str, addresses: Collection[IPv6Address]) -> None:
     """Announce these addresses of a host, if it does not announce them yet.
 
     Raises StateError where the kernel has no MPTCP.
     """
     with netns.inside(namespace):
-        if not _ENABLED.exists():
+        if not is_supported():
             raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
         _ENABLED.write_text("1")
     known = json.loads(_ip(namespace, "-j", "mptcp", "endpoint", "show") or "[]")

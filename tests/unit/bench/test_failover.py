@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -202,10 +203,37 @@ def test_seen_by_mrc__reads_perf() -> None:
 
 def test_text__charts_figures_and_checks() -> None:
     shown = "\n".join(bench.text.lines(result_of()))
-    assert "mrc: 100% of the planes' capacity; longest stall 0 ms" in shown
+    assert "mrc: 98% of the planes' capacity; longest stall 0 ms" in shown  # it uses no lossy plane
     assert "TCP & <co>: " in shown and "longest stall 0.70 s" in shown
     assert re.search(r"\+-+S-+H-+D-+U-+L-+O-+T-+F-+", shown)
     assert re.search(r"plane 1 silent: back to 97%, s +0 +0 - 0 +<= 0.02 +met", shown)
+
+
+def test_text__a_busy_machine_judges_nothing_that_is_not_met() -> None:
+    result = result_of()
+    missed = {**result["checks"][0], "name": "missed", "met": False}
+    result["checks"].append(missed)
+    assert re.search(r"missed .* NOT MET$", "\n".join(bench.text.lines(result)), re.M)
+    assert "left out: UCX over TCP: not here" in bench.text.lines(result)
+    result["busy"] = "this machine is busy"
+    shown = "\n".join(bench.text.lines(result))
+    assert re.search(r"missed .* not judged$", shown, re.M) and "NOT MET" not in shown
+    assert re.search(r"plane 1 silent: back to 97%, s .* met$", shown, re.M)
+    assert "not judged" in bench.page.page(result)
+
+
+def test_failover__names_checks_that_are_not_judged(tmp_path: Path) -> None:
+    """The result of an earlier run, without and with other load."""
+    result = result_of()
+    result["checks"].append({**result["checks"][0], "name": "missed", "met": False})
+    for busy, code in (("", 0), ("this machine is busy: so", 77)):
+        file = tmp_path / "run.json"
+        file.write_text(json.dumps({**result, "busy": busy}))
+        command = [sys.executable, BENCH / "failover", "--from", file]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        expected = f"bench: not judged: missed: {busy}. Run it again on an idle machine\n"
+        assert done.stderr == (expected if busy else "")
 
 
 def test_page__needs_no_network_and_escapes() -> None:
