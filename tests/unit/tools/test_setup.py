@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from project_text import ROOT, sources, text
 
 PROOF = r"(program|header|x86|python|file):\S+"
-ROW = re.compile(rf"(build|part|bed|test|bench) +(\S+) +({PROOF}) +\S.*")
+ROW = re.compile(rf"(build|part|bed|test|ci|bench) +(\S+) +({PROOF}) +\S.*")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
@@ -36,7 +36,7 @@ def test_packages__a_reason_to_skip_a_test_names_one() -> None:
         for package in words.split()
     }
     assert {"groff", "socat"} <= named
-    assert named <= packages("part", "test", "bench")
+    assert named <= packages("part", "test", "ci")
 
 
 def test_packages__benchmarks_name_the_same() -> None:
