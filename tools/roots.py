@@ -25,6 +25,7 @@ SCRIPTS = Path("/usr/share/debootstrap/scripts")
 PACKAGES = ("python3", "python3-venv", "ca-certificates")
 CERTIFICATES = Path("/usr/local/share/ca-certificates")  # that this machine trusts beside Debian's
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "net/tun", "fuse", "kvm")
+APT = 'Acquire::Check-Valid-Until "false";\n'  # a mirror of testing may be some weeks old
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # pivot_root and not chroot: the kernel makes no user namespace for a process in a chroot.
@@ -169,6 +170,8 @@ def layer(root: Path, work: Path) -> Iterator[Layer]:
         new = Layer(root, folder)
         new.path("/etc").mkdir()
         shutil.copy("/etc/resolv.conf", new.path("/etc/resolv.conf"))
+        new.path("/etc/apt/apt.conf.d").mkdir(parents=True)
+        new.path("/etc/apt/apt.conf.d/90mrc").write_text(APT)
         yield new
     finally:
         shutil.rmtree(folder, ignore_errors=True)
