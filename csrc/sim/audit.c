@@ -11,7 +11,54 @@
 #include "sim/memory.h"
 
 #define FRESH_BIT 0x80 /* clear in bytes that were just placed */
-#define EIGHT_FRESH_BITS 0x8080808080808080ull
+#define EIGHT_TIMES 0x0101010101010101ull
+
+/* ---- Bytes of memory, eight at a time: there are many, and the sanitizers check each access ----
+ */
+
+static uint64_t eight(const uint8_t *at) {
+  uint64_t bytes;
+  memcpy(&bytes, at, sizeof bytes);
+  return bytes;
+}
+
+/* Whether each byte of `target` is the inverse of its source byte. */
+static bool are_inverse(const uint8_t *target, const uint8_t *source, uint64_t n) {
+  uint64_t difference = 0;
+  uint64_t i = 0;
+  for (; n - i >= 8; i += 8)
+    difference |= eight(target + i) ^ ~eight(source + i);
+  for (; i < n; i++)
+    difference |= (uint8_t)(target[i] ^ ~source[i]);
+  return difference == 0;
+}
+
+static void invert(uint8_t *target, uint64_t n) {
+  uint64_t i = 0;
+  for (; n - i >= 8; i += 8) {
+    const uint64_t inverse = ~eight(target + i);
+    memcpy(target + i, &inverse, sizeof inverse);
+  }
+  for (; i < n; i++)
+    target[i] = (uint8_t)~target[i];
+}
+
+/* Whether the bits of `mask` are those of `value` in each byte. */
+static bool all_have(const uint8_t *bytes, uint64_t n, uint8_t mask, uint8_t value) {
+  uint64_t difference = 0;
+  uint64_t i = 0;
+  for (; n - i >= 8; i += 8)
+    difference |= (eight(bytes + i) ^ value * EIGHT_TIMES) & mask * EIGHT_TIMES;
+  for (; i < n; i++)
+    difference |= (bytes[i] ^ value) & mask;
+  return difference == 0;
+}
+
+static bool are_filled(const uint8_t *bytes, uint64_t n) {
+  return all_have(bytes, n, 0xFF, MRC_AUDIT_FILL);
+}
+
+/* ---- The auditor ---- */
 
 void mrc_audit_init(struct mrc_audit *audit, uint64_t memory_bytes, uint64_t seed) {
   struct mrc_prng prng = {.state = seed};
@@ -21,7 +68,7 @@ void mrc_audit_init(struct mrc_audit *audit, uint64_t memory_bytes, uint64_t see
   uint8_t *guarded = malloc(memory_bytes + 2 * MRC_AUDIT_GUARD);
   mrc_assert(source && guarded);
   for (uint64_t i = 0; i < n_words; i++)
-    source[i] = mrc_prng_next(&prng) & ~EIGHT_FRESH_BITS;
+    source[i] = mrc_prng_next(&prng) & ~(FRESH_BIT * EIGHT_TIMES);
   audit->source = (uint8_t *)source;
   memset(guarded, MRC_AUDIT_FILL, memory_bytes + 2 * MRC_AUDIT_GUARD);
   audit->target = guarded + MRC_AUDIT_GUARD;
@@ -53,12 +100,7 @@ static void verify_until(struct mrc_audit *audit, uint64_t end) {
   if (audit->unwatched) return;
   for (; audit->verified < end; audit->verified++) {
     const struct mrc_audit_wr *wr = &audit->wrs[audit->verified];
-    const uint8_t *source = audit->source + wr->offset;
-    const uint8_t *target = audit->target + wr->offset;
-    uint8_t difference = 0;
-    for (uint32_t i = 0; i < wr->bytes; i++)
-      difference |= (uint8_t)(target[i] ^ ~source[i]);
-    mrc_assert(difference == 0);
+    mrc_assert(are_inverse(audit->target + wr->offset, audit->source + wr->offset, wr->bytes));
   }
 }
 
@@ -219,8 +261,7 @@ static bool invert_placed(struct mrc_audit *peer, const struct mrc_wire *packet)
   mrc_assert(packet->payload_bytes <= peer->memory_bytes - offset);
   uint8_t *placed = peer->target + offset;
   if (packet->payload_bytes == 0 || placed[0] & FRESH_BIT) return false;
-  for (uint32_t i = 0; i < packet->payload_bytes; i++)
-    placed[i] = (uint8_t)~placed[i];
+  invert(placed, packet->payload_bytes);
   return true;
 }
 
@@ -268,13 +309,11 @@ void mrc_audit_state(struct mrc_audit *audit) {
 }
 
 void mrc_audit_memory(const struct mrc_audit *audit) {
-  const uint8_t *byte = audit->target - MRC_AUDIT_GUARD;
-  const uint8_t *used_end = audit->target + audit->used_bytes;
-  const uint8_t *end = audit->target + audit->memory_bytes;
-  for (; byte < audit->target; byte++)
-    mrc_assert(*byte == MRC_AUDIT_FILL);
-  for (; byte < end && !audit->unwatched; byte++)
-    mrc_assert(byte < used_end ? *byte & FRESH_BIT : *byte == MRC_AUDIT_FILL);
-  for (byte = end; byte < end + MRC_AUDIT_GUARD; byte++)
-    mrc_assert(*byte == MRC_AUDIT_FILL);
+  const uint8_t *target = audit->target;
+  const uint64_t used = audit->used_bytes;
+  mrc_assert(are_filled(target - MRC_AUDIT_GUARD, MRC_AUDIT_GUARD));
+  mrc_assert(are_filled(target + audit->memory_bytes, MRC_AUDIT_GUARD));
+  if (audit->unwatched) return;
+  mrc_assert(all_have(target, used, FRESH_BIT, FRESH_BIT));
+  mrc_assert(are_filled(target + used, audit->memory_bytes - used));
 }

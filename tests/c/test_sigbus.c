@@ -27,6 +27,7 @@ static size_t page_bytes;
 static atomic_bool is_held_up;   /* set: the next repair waits */
 static atomic_bool is_repairing; /* the repair has begun to wait */
 static atomic_bool is_removing;  /* set when a removal begins: the repair goes on */
+static atomic_bool is_removed;   /* the memory has its next contents */
 
 static long (*real_syscall)(long, ...);
 
@@ -46,8 +47,8 @@ long syscall(long number, ...) {
     atomic_store(&is_repairing, true);
     while (!atomic_load(&is_removing))
       sched_yield();
-    for (int i = 0; i < 10000; i++) /* gives a faulty removal time to finish */
-      sched_yield();
+    for (int i = 0; i < 20 && !atomic_load(&is_removed); i++)
+      usleep(1000); /* gives a faulty removal time to finish */
   }
   return real_syscall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
                       arguments[5]);
@@ -209,6 +210,7 @@ static void remove_during_repair(void) {
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
                memory);
   memory[0] = 0x77;
+  atomic_store(&is_removed, true);
   pthread_join(reader, NULL);
   CHECK_EQ(memory[0], 0x77);
 }

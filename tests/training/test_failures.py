@@ -93,6 +93,7 @@ def test_failure__a_rank_ends_in_order() -> None:
     assert two == []
 
 
+@pytest.mark.slow
 def test_torchrun__restarts_a_job_of_which_a_rank_was_killed() -> None:
     """Over Gloo's TCP, too, torch 2.13 needs the second variable to restart on one host."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

@@ -34,7 +34,7 @@ def outcome(folder: Path, text: str, ci: str) -> str:
     (folder / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "skips", "--rootdir", folder, folder]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "MRC_CI": ci}
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.stdout.splitlines()[-1].partition(" in ")[0]
 
