@@ -2,12 +2,14 @@
 """Compiles C for tests and benchmarks: objects, archives, programs, libraries under build/tests.
 
 Results are cached by content: the core is compiled once for all programs, and a second run compiles
-nothing. Several test runs may build at once: a result gets its name only when it is complete.
+nothing. Several test runs may build at once: each result is built once, and gets its name only when
+it is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -15,7 +17,7 @@ import re
 import runpy
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,10 +230,23 @@ def _make(target: Path, command: Sequence[str], inputs: Sequence[str] = ()) -> N
     if shutil.which(command[0]) is None:
         raise BuildError(f"{command[0]} is not installed: apt-get install {command[0]}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    full = [*command, str(temporary), *inputs]
-    done = subprocess.run(full, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        temporary.unlink(missing_ok=True)
-        raise BuildError(f"{' '.join(full)}\n{done.stderr}")
-    os.replace(temporary, target)
+    with _locked(target):
+        if target.exists():
+            return
+        temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+        full = [*command, str(temporary), *inputs]
+        done = subprocess.run(full, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            temporary.unlink(missing_ok=True)
+            raise BuildError(f"{' '.join(full)}\n{done.stderr}")
+        os.replace(temporary, target)
+
+
+@contextlib.contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Other processes that need this result too wait for it."""
+    path = target.with_name(f".{target.name}.lock")
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        path.unlink(missing_ok=True)  # the result exists, so later ones need no lock

@@ -170,19 +170,20 @@ def arrivals(bed: Testbed, rounds: int, alive: Collection[str]) -> Counter[str]:
 def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:
     """Sends `each` full-size datagrams over each path; counts the received ones by path.
 
-    Ends when none has arrived for a while, because the last datagram may be lost.
+    Ends when none arrives any more. Waits longer while some are missing, which may be lost or late.
     """
     arrived: Counter[str] = Counter()
-    silence = limit(0.1)
+    paths, late = bed.shape.paths(src, dst), limit(0.5)
     with udp_socket(bed, f"h{dst}") as rx, udp_socket(bed, f"h{src}") as tx:
         rx.bind(("::", PORT))
         for left in reversed(range(each)):
-            for path in bed.shape.paths(src, dst):
+            for path in paths:
                 tx.sendto(path.name.encode().ljust(bed.shape.mtu - 112), (str(path.dst), PORT))
             # Receive before sending more, so that no queue overflows.
-            rx.settimeout(0.002 if left else silence)
             try:
                 while True:
+                    missing = any(arrived[path.name] < each for path in paths)
+                    rx.settimeout(0.002 if left else late if missing else 0.1)
                     arrived[rx.recv(65536).decode().strip()] += 1
             except (BlockingIOError, TimeoutError):
                 pass

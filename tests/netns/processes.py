@@ -63,7 +63,7 @@ class Mrc:
         deadline, seen = time.monotonic() + PATIENCE, 0
         while seen < count:
             assert time.monotonic() < deadline, (seen, self.lines)
-            time.sleep(0.005)
+            time.sleep(0.02)
             try:
                 seen = self.received()
             except (OSError, MrcError):

@@ -59,6 +59,7 @@ def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
+@pytest.mark.slow
 def test_compare__quick(compare: Callable[..., dict[str, Any]]) -> None:
     small, limited = compare("--only", "1500", "--only", "500mbit")["beds"]
     assert (small["bed"], limited["bed"]) == ("1500", "500mbit")
