@@ -17,6 +17,8 @@ from mrc.errors import MrcError
 from mrc.observe import local
 from mrc.testbed.bed import Testbed
 
+from .shown import shown_to_all
+
 
 @dataclass
 class Mrc:
@@ -117,6 +119,8 @@ class Hosts:
     def start(self, host: str, *arguments: str | Path, user: str | None = None) -> Mrc:
         command = [sys.executable, "-m", "mrc", *map(str, arguments)]
         argv, environment = self.bed.host_command(host, command, user=user)
+        if user is not None:
+            argv = [*shown_to_all(), *argv]
         pipe = subprocess.PIPE
         process = subprocess.Popen(argv, env=environment, stdout=pipe, stderr=pipe, text=True)
         self.running.append(Mrc(process))

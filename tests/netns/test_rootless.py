@@ -12,41 +12,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 import pytest
 from printed import printed
 from slowness import PATIENCE
 
 from .conftest import HAS_USERS, has_ended
+from .shown import ROOT, shown_to_all
 
 pytestmark = pytest.mark.skipif(not HAS_USERS, reason="there is only one user here")
 
 USER = 23456
-ROOT = Path(__file__).parents[2]
-
-
-def script_to_show(folders: Iterable[Path], empty: Path) -> str:
-    """Commands that make folders visible which lie in a folder that not every user may enter, such
-    as /root: in a mount namespace, an empty folder replaces that one, and each folder is mounted in
-    it.
-    """
-    hidden: dict[Path, Path] = {}  # folder -> its first parent that not every user may enter
-    for folder in sorted(folders):
-        closed = [each for each in reversed(folder.parents) if not each.stat().st_mode & 1]
-        if closed and not any(shown in folder.parents for shown in hidden):
-            hidden[folder] = closed[0]
-    show = [f"umask 022; mount -t tmpfs tmpfs {quote(str(empty))}"]
-    hide = [f"mount -t tmpfs -o mode=755 tmpfs {quote(str(each))}" for each in {*hidden.values()}]
-    move = []
-    for number, folder in enumerate(hidden):
-        here, there = quote(str(empty / str(number))), quote(str(folder))
-        show.append(f"mkdir {here}; mount --bind {there} {here}")
-        move.append(f"mkdir -p {there}; mount --move {here} {there}")
-    return "\n".join([*show, *hide, *move, 'exec "$@"'])
 
 
 @dataclass
@@ -54,12 +33,8 @@ class User:
     home: Path
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        empty = self.home / "empty"
-        empty.mkdir(exist_ok=True)
-        folders = {Path(sys.executable).resolve().parents[1], Path(sys.prefix), ROOT}
-        show = ["unshare", "-m", "sh", "-ec", script_to_show(folders, empty), "sh"]
         drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
-        argv = [*show, *drop, sys.executable, "-m", "mrc", *words]
+        argv = [*shown_to_all(), *drop, sys.executable, "-m", "mrc", *words]
         env = os.environ | {
             "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.home), "PYTHONPATH": str(ROOT),
         }  # fmt: skip

@@ -21,7 +21,7 @@ import pytest
 from netns.plain import address, ip, join, until_running
 from netns.processes import Hosts, Mrc
 from printed import printed
-from slowness import limit, until
+from slowness import least, limit, until
 from verbs.building import LIBRARY, compiled
 
 from mrc.linux import netns
@@ -170,10 +170,13 @@ def test_write_bw__every_size(hosts: Hosts) -> None:
 @pytest.mark.alone
 def test_write_lat(hosts: Hosts) -> None:
     """Both ends spin on their memory, so the helper thread of each must get its turn."""
-    (row,) = result(start(hosts, "ib_write_lat", "-d", "mrc0", "-s", "8", "-n", "2000"))
-    typical_us = row[4]
-    assert row[:2] == [8, 2000]
-    assert typical_us < limit(1000), "no time slices of a scheduler"
+
+    def typical_us() -> float:
+        (row,) = result(start(hosts, "ib_write_lat", "-d", "mrc0", "-s", "8", "-n", "2000"))
+        assert row[:2] == [8, 2000]
+        return row[4]
+
+    assert least(typical_us, below=1000) < limit(1000), "no time slices of a scheduler"
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_config_of__a_secret(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "mode", "why"),
     [
-        (None, 0, "No such file"),
+        (None, 0, "no such file"),
         (bytes(31), 0o600, "has not 32 bytes; make one with: mrc key --secret"),
         (bytes(32), 0o644, "others may read it: chmod 600"),
     ],
