@@ -144,6 +144,7 @@ class Agent(Context):
             local, terms, self._adopt, self._observer.viewers(), self._admission
         )
         listener.program_of = self.numbers.owner
+        listener.has_ended = self.numbers.has_ended
         listener.keep = self._keep
         listener.since = loop.time()
         await listener.open(host, self.port)

@@ -60,7 +60,7 @@ class ProgramEnd(End):
 
     async def _on_message(self, kind: str) -> None:
         if kind == GONE:
-            self._on_gone(self._without_bye())
+            self.on_qp_gone()
         else:
             await super()._on_message(kind)
 
@@ -82,6 +82,16 @@ class ProgramEnd(End):
         while self.queue.state is QpState.RTS and (await self.query()).outstanding:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the two agents are connected."""
+        return self._joined.is_set()
+
+    def on_qp_gone(self) -> None:
+        """The QP at the peer, or its program, has ended."""
+        if not self.peer_gone.is_set():
+            self._on_gone(self._without_bye())
 
     def rejoin(self, channel: Channel) -> None:
         """The two agents are connected again."""

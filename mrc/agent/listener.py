@@ -26,6 +26,8 @@ class AgentListener(Listener):
 
     program_of: Callable[[int], Program | None]
     """finds the program that has a QPN"""
+    has_ended: Callable[[int], bool]
+    """whether a QPN was in use here and is no more"""
     since: float
     """when the agent began to serve"""
     keep: Callable[[QP], None]
@@ -58,8 +60,14 @@ class AgentListener(Listener):
             await channel.send(KNOCK, qpn=qpn)
             await channel.close()
 
-    async def _resume(self, channel: Channel, message: dict[str, Any]) -> End:
+    async def _resume(self, channel: Channel, message: dict[str, Any]) -> End | None:
+        """Joins the connection to its QP; None: the QP is gone, and the peer's agent is told."""
         await channel.receive()
+        asked = message.get("to")
+        if type(asked) is int and self.has_ended(asked):
+            await channel.send(RESUME, gone=True)
+            await channel.close()
+            return None
         program, qpn = self._program(message)
         found = program.end_of(qpn)
         if found is None:

@@ -10,6 +10,7 @@ from mrc.errors import ProtocolError, QueueFullError
 
 Owner = TypeVar("Owner")
 _MOST = 1 << 20  # on one host; then a sixteenth of all numbers is in use
+_MOST_ENDED = 1 << 16  # of which the agent remembers that they have ended
 
 
 class Numbers(Generic[Owner]):
@@ -18,6 +19,7 @@ class Numbers(Generic[Owner]):
     def __init__(self, draw: Callable[[], int]) -> None:
         self._draw = draw
         self._owners: dict[int, Owner] = {}
+        self._ended: dict[int, None] = {}  # the last ones, in order
 
     def grant(self, owner: Owner, count: int) -> list[int]:
         """New numbers for a program; raises QueueFullError when the host has too many QPs."""
@@ -48,10 +50,22 @@ class Numbers(Generic[Owner]):
         """The program that has a number."""
         return self._owners.get(number)
 
+    def has_ended(self, number: int) -> bool:
+        """Whether a program had it, and that QP or program has ended."""
+        return number in self._ended and number not in self._owners
+
     def free(self, number: int) -> None:
         """The QP has ended."""
-        self._owners.pop(number, None)
+        if self._owners.pop(number, None) is not None:
+            self._end(number)
 
     def forget(self, owner: Owner) -> None:
         """The program has ended."""
-        self._owners = {n: each for n, each in self._owners.items() if each != owner}
+        for number in [n for n, each in self._owners.items() if each == owner]:
+            self.free(number)
+
+    def _end(self, number: int) -> None:
+        self._ended.pop(number, None)
+        self._ended[number] = None
+        if len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]

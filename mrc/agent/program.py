@@ -22,7 +22,7 @@ from mrc.agent.end import LostChannel, ProgramEnd
 from mrc.agent.host import Host
 from mrc.agent.knock import knock_of
 from mrc.agent.note import read_note
-from mrc.agent.reach import resume
+from mrc.agent.reach import QpGoneError, resume
 from mrc.agent.wanted import Wanted, wanted_of
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
@@ -56,6 +56,7 @@ _MOST_CALLS = 1024  # of peers for QPs that the program has not moved to RTR
 _FIRST_PAUSE_SECONDS = 0.1  # between attempts to find a peer's agent again
 _LONGEST_PAUSE_SECONDS = 2.0
 _RESUME_SECONDS = 120.0
+_DIALLER_SECONDS = 1.0  # in which the agent that had dialled a QP dials again
 
 
 @dataclass(slots=True)
@@ -433,23 +434,29 @@ class Program(Context):
         end.start(note.path_mtu, note.window)  # finds that its channel is lost
 
     def _look_for(self, end: ProgramEnd) -> None:
-        """The connection to the peer's agent is lost: one of the two agents dials."""
-        if end.wanted.dials:
-            self._spawn(self._redial(end, end.wanted))
+        """The agent that had dialled dials again; if its program has ended, the other one asks."""
+        self._spawn(self._redial(end, 0.0 if end.wanted.dials else _DIALLER_SECONDS))
 
-    async def _redial(self, end: ProgramEnd, wanted: Wanted) -> None:
+    async def _redial(self, end: ProgramEnd, patience: float) -> None:
+        """Dials until the agents are connected, or the peer's one says that the QP is gone."""
+        wanted = end.wanted
         local, host, port = self.address_of(wanted.dest_gid)
         pause = _FIRST_PAUSE_SECONDS
         with suppress(TimeoutError):
             async with asyncio.timeout(_RESUME_SECONDS):
-                while not end.peer_gone.is_set():
+                await asyncio.sleep(patience)
+                while not (end.joined or end.peer_gone.is_set()):
                     try:
                         end.rejoin(await resume(local, host, port, wanted))
+                        return
+                    except QpGoneError:
+                        end.on_qp_gone()
                         return
                     except (MrcError, OSError) as error:
                         logger.debug("QP %#x: %s", wanted.qpn, error)
                     await asyncio.sleep(local.rng.uniform(pause / 2, pause))
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                return
         logger.info("QP %#x: the agent of %s is not found again", wanted.qpn, host)
 
     def end_of(self, qpn: int) -> tuple[ProgramEnd, Wanted] | None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from mrc.agent.knock import KNOCK, Knock, admitted_in
 from mrc.agent.wanted import Wanted
 from mrc.aio.local import Local
-from mrc.errors import ProtocolError
+from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
 
@@ -29,11 +29,17 @@ async def _reached(local: Local, host: str, port: int) -> AsyncIterator[Channel]
         raise
 
 
+class QpGoneError(ConnectError):
+    """The peer's agent has answered that the QP, or its program, has ended."""
+
+
 async def resume(local: Local, host: str, port: int, wanted: Wanted) -> Channel:
     """The connection of a QP whose agents have lost each other; raises MrcError, OSError."""
     async with _reached(local, host, port) as channel:
         await channel.send(RESUME, **wanted.private)
         answer = await channel.expect(RESUME)
+        if answer.get("gone") is True:
+            raise QpGoneError(f"QP {wanted.dest_qpn:#x} has ended")
         if answer.get("from") != wanted.dest_qpn:
             raise ProtocolError("the peer's agent means another QP")
         return channel

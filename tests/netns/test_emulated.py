@@ -185,6 +185,7 @@ def incast(bed: Testbed, t1s: tuple[int, int], count: int) -> Counter[tuple[int,
     return arrived
 
 
+@pytest.mark.alone
 def test_queue__marks_and_trims_inside_the_fabric(bed: Testbed) -> None:
     """Two hosts send over one T1: its port marks, then trims, and no packet is lost."""
     arrived = incast(bed, (0, 0), 150)
@@ -197,6 +198,7 @@ def test_queue__marks_and_trims_inside_the_fabric(bed: Testbed) -> None:
     assert bed.counters()["overloaded"] == 0
 
 
+@pytest.mark.alone
 def test_queue__at_the_last_hop_trims_and_does_not_mark(bed: Testbed) -> None:
     """Sent over two T1s, the flows meet at the port to h1."""
     before = bed.links()["t0:1.1>h1"]["trimmed"]

@@ -138,6 +138,25 @@ async def test_program_that_dies__its_peer_learns_it() -> None:
         assert gone.value == theirs
 
 
+@pytest.mark.parametrize("dialler_dies", [True, False])
+async def test_program_that_dies__before_its_agent_has_the_qp(dialler_dies: bool) -> None:
+    """A program can use a QP before its agent has ended the exchange. If it then dies, its agent
+    has no QP of which to tell the peer: the connection of the agents just ends.
+    """
+    async with running() as agent, connected_pair() as (a, ours, b, theirs):
+        one, other = (a, ours), (b, theirs)
+        if (ours < theirs) is not dialler_dies:  # the lower number dials
+            one, other = other, one
+        (victim, number), (survivor, its_number) = one, other
+        program = agent.numbers.owner(number)
+        assert program is not None
+        end = program._ends.pop(number)
+        await victim.end()
+        end.channel.abort()
+        async with asyncio.timeout(PATIENCE):
+            assert (await survivor.until(AgentKind.GONE)).value == its_number
+
+
 async def test_connect__to_a_qp_of_nobody_fails_with_a_reason() -> None:
     async with running(), attached() as a:
         least = min(a.numbers)

@@ -29,3 +29,16 @@ def test_take__its_own_and_free_ones_only() -> None:
     for wrong in (-1, 0, 2, 1 << 24):
         with pytest.raises(ProtocolError, match="is not a QPN"):
             found.take("b", wrong)
+
+
+def test_has_ended__what_was_in_use_and_is_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrc.agent.numbers._MOST_ENDED", 2)
+    numbers = Numbers[str](iter([3, 4, 5, 6, 3]).__next__)
+    numbers.grant("a", 3)
+    numbers.free(9)
+    assert not any(map(numbers.has_ended, (3, 4, 5, 9)))
+    numbers.free(3)
+    numbers.forget("a")
+    assert [numbers.has_ended(n) for n in (3, 4, 5)] == [False, True, True], "of the last two"
+    numbers.grant("b", 2)
+    assert not numbers.has_ended(3)

@@ -14,7 +14,7 @@ import pytest
 from slowness import PATIENCE
 
 from mrc.agent.knock import Knock, Point, knock_in
-from mrc.agent.reach import knock, resume
+from mrc.agent.reach import QpGoneError, knock, resume
 from mrc.errors import BusyError, ConnectRefusedError, ProtocolError
 from mrc.exchange.oob import Channel
 
@@ -92,4 +92,14 @@ async def test_resume__another_qp() -> None:
 
     async with peer(answer) as port:
         with pytest.raises(ProtocolError, match="means another QP"):
+            await resume(LOCAL, HOST, port, WANTED)
+
+
+async def test_resume__of_a_qp_that_has_ended() -> None:
+    async def answer(channel: Channel) -> None:
+        await channel.receive()
+        await channel.send("resume", gone=True)
+
+    async with peer(answer) as port:
+        with pytest.raises(QpGoneError, match="QP 0x6 has ended"):
             await resume(LOCAL, HOST, port, WANTED)
