@@ -93,11 +93,6 @@ def check_traces(sweep: Path, first: int, count: int) -> None:
     assert run(*emulated(built(sweep), *seeds)) == here
 
 
-@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda path: path.stem)
-def test_traces__are_those_of_x86(sweep: Path) -> None:
-    check_traces(sweep, 0, 5)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(10000, 11000, 250))
 @pytest.mark.parametrize("sweep", SWEEPS, ids=lambda path: path.stem)
