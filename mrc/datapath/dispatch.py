@@ -403,6 +403,9 @@ class Dispatcher:
         """Closes the device in a thread, because that joins the datapath's. It is no thread of the
         event loop: asyncio.run would have to end that one, and cannot when the interpreter ends.
         """
+        if self.device.polled:
+            self.device.close()
+            return
         joined: Future[None] = Future()
 
         def join() -> None:

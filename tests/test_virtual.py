@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Some seeds of each kind of scenario; `tools/sweep --over KIND` runs thousands.
+
+Each runs in a process of its own: the simulated kernel takes the place of the compiled engine.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import cbuild
+import pytest
+
+
+@pytest.mark.parametrize(("kind", "first", "count"), [("connect", 21, 25), ("copy", 1, 8)])
+def test_seeds(kind: str, first: int, count: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "virtual.sweep", kind, str(first), str(count)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(cbuild.TESTS), str(cbuild.ROOT)])},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{kind}: seeds {first} to {first + count - 1}: 0 failed" in done.stdout

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc send` and `mrc recv` in virtual time: a tree of files, interrupted again and again.
+
+After each attempt the auditor compares both ends. The last attempt meets no fault, so it must
+finish what the others have begun.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from virtual import command, disk
+from virtual.audit import Audit
+from virtual.command import Command
+from virtual.connect import stalls
+from virtual.host import Host
+from virtual.network import Path as NetworkPath
+from virtual.world import World
+
+_MS = 1_000_000
+_MIB = 1 << 20
+_DAY = 1_600_000_000
+_ATTEMPTS = 3  # with faults
+_BOUND_SECONDS = 400  # in which an attempt ends, whatever happens
+
+
+@dataclass
+class Scenario:
+    """What a seed draws."""
+
+    planes: int
+    bits_per_second: float
+    delay_ms: float
+    loss: float
+    stalls: str
+    sizes: list[int]
+    faults: list[tuple[float, str]] = field(default_factory=list)
+    """for each attempt but the last: when, and what"""
+
+    @classmethod
+    def drawn(cls, rng: Random) -> Scenario:
+        """A scenario whose transfer takes a second or a few of virtual time."""
+        sizes = [rng.choice((0, 1, rng.randrange(5000), rng.randrange(300_000)))
+                 for _ in range(rng.randrange(1, 12))]  # fmt: skip
+        if rng.random() < 0.4:
+            sizes.append(rng.randrange(16 * _MIB, 20 * _MIB))
+        made = cls(
+            rng.choice((1, 2, 2)), 10 ** rng.uniform(7.3, 8.7), 10 ** rng.uniform(-1.5, 1.5),
+            rng.choice((0, 0, 0.001, 0.01)), rng.choice(("idle", "idle", "busy")), sizes,
+        )  # fmt: skip
+        expected = sum(sizes) * 8 / (made.bits_per_second * made.planes) + made.delay_ms / 50
+        for _ in range(rng.randrange(_ATTEMPTS + 1)):
+            made.faults.append((rng.uniform(0, 1.2) * expected, rng.choice(list(FAULTS))))
+        return made
+
+
+def _plane_down(world: World, a: Host, b: Host, rng: Random) -> None:
+    """One plane carries nothing for a while."""
+    plane = rng.randrange(len(a.interfaces)) + 1
+    _cut(world, a, b, [plane], rng.uniform(0.1, 30))
+
+
+def _all_down(world: World, a: Host, b: Host, rng: Random) -> None:
+    """No plane carries anything for a while."""
+    _cut(world, a, b, range(1, len(a.interfaces) + 1), rng.choice((0.3, 3, 30, 100)))
+
+
+def _cut(world: World, a: Host, b: Host, planes: object, seconds: float) -> None:
+    paths = [path for plane in planes for link in world.plane(a, b, plane) for path in link.paths]
+    for path in paths:
+        path.up = False
+
+    def heal() -> None:
+        for path in paths:
+            path.up = True
+
+    world.agenda.after(seconds * 1e9, heal)
+
+
+def _kill(host: str, *, powered: bool) -> Callable[[World, Host, Host, Random], None]:
+    def act(world: World, a: Host, b: Host, rng: Random) -> None:
+        (a if host == "a" else b).kill(powered=powered)
+
+    return act
+
+
+def _sleep(host: str) -> Callable[[World, Host, Host, Random], None]:
+    def act(world: World, a: Host, b: Host, rng: Random) -> None:
+        (a if host == "a" else b).stall(int(rng.choice((1, 10, 60)) * 1e9))
+
+    return act
+
+
+def _interrupt(host: str) -> Callable[[World, Host, Host, Random], None]:
+    def act(world: World, a: Host, b: Host, rng: Random) -> None:
+        (a if host == "a" else b).interrupt()
+
+    return act
+
+
+def _disk_fails(error: int) -> Callable[[World, Host, Host, Random], None]:
+    def act(world: World, a: Host, b: Host, rng: Random) -> None:
+        b.disk.error = error
+        world.agenda.after(rng.uniform(0.1, 60) * 1e9, lambda: setattr(b.disk, "error", 0))
+
+    return act
+
+
+FAULTS: dict[str, Callable[[World, Host, Host, Random], None]] = {
+    "plane down": _plane_down,
+    "all planes down": _all_down,
+    "sender killed": _kill("a", powered=True),
+    "receiver killed": _kill("b", powered=True),
+    "sender without power": _kill("a", powered=False),
+    "receiver without power": _kill("b", powered=False),
+    "sender sleeps": _sleep("a"),
+    "receiver sleeps": _sleep("b"),
+    "sender interrupted": _interrupt("a"),
+    "receiver interrupted": _interrupt("b"),
+    "disk full": _disk_fails(disk.FULL),
+    "disk broken": _disk_fails(disk.BROKEN),
+}
+
+
+def run(world: World, audit: Audit) -> None:
+    """Attempts with faults, and one without."""
+    scenario = Scenario.drawn(world.rng)
+    audit.describe(scenario)
+    a = world.host("a", scenario.planes, mtu=9000)
+    b = world.host("b", scenario.planes, mtu=9000)
+    for plane in range(1, scenario.planes + 1):
+        for link in world.plane(a, b, plane):
+            link.bits_per_second = scenario.bits_per_second
+            link.paths = [
+                NetworkPath(delay_ns=int(scenario.delay_ms * _MS), loss=scenario.loss)
+                for _ in range(4)
+            ]
+    command.use_commands(world, "send", "recv")
+    tree = a.folder / "tree"
+    _make(tree, scenario.sizes, world.rng)
+    inbox = b.folder / "inbox"
+    receiving: Command | None = None
+    for attempt in range(len(scenario.faults) + 1):
+        for host in (a, b):
+            host.stall_of = stalls(scenario.stalls, Random(world.rng.random()))
+        if receiving is None or receiving.code is not None or not b.alive:
+            receiving = command.start(b, f"recv --output {inbox} --insecure --quiet")
+            world.run(2)
+        sending = command.start(a, f"send {tree} b --insecure --quiet --timeout 20")
+        a.interrupt, b.interrupt = sending.interrupt, receiving.interrupt
+        fault = ""
+        if attempt < len(scenario.faults):
+            when, fault = scenario.faults[attempt]
+            rng = Random(world.rng.random())
+            world.agenda.after(when * 1e9, lambda f=fault, r=rng: FAULTS[f](world, a, b, r))
+        ended = world.run_until(sending.task, _BOUND_SECONDS)
+        audit.result(f"{world.now:.0f} s, {fault or 'no fault'}: {sending}")
+        audit.check(not sending.crashed, sending.crashed)
+        audit.check(ended or not a.alive, f"mrc send has not ended after {_BOUND_SECONDS} s")
+        if not ended and a.alive:
+            return
+        world.run(120)
+        _compare(tree, inbox / "tree", audit, complete=sending.code == 0)
+        if not fault:
+            audit.check(sending.code == 0, f"nothing was wrong, but: {sending}")
+            left = [each.name for each in inbox.rglob(".*")]
+            audit.check(sending.code != 0 or not left, f"{left} are left in the folder")
+    receiving.interrupt()
+    for host in (a, b):
+        host.stall_of = lambda: 0
+    audit.check(world.run_until(receiving.task, 60), "mrc recv does not end")
+    audit.check(not receiving.crashed, receiving.crashed)
+    audit.check(receiving.code == 130, f"interrupted, but: {receiving}")
+    audit.nothing_left(world)
+
+
+def _make(tree: Path, sizes: list[int], rng: Random) -> None:
+    """Files of these sizes in some folders, with modes and times of their own."""
+    folders = [tree, tree / "one", tree / "one" / "two", tree / "empty"]
+    for folder in folders:
+        folder.mkdir()
+    for number, size in enumerate(sizes):
+        path = rng.choice(folders[:3]) / f"file{number}"
+        path.write_bytes(rng.randbytes(size))
+        path.chmod(rng.choice((0o644, 0o600, 0o755)))
+        os.utime(path, (_DAY, _DAY + rng.randrange(10**6)))
+    for folder in reversed(folders):
+        folder.chmod(rng.choice((0o755, 0o700, 0o750)))
+        os.utime(folder, (_DAY, _DAY + rng.randrange(10**6)))
+
+
+def _compare(tree: Path, copied: Path, audit: Audit, *, complete: bool) -> None:
+    """What has its final name is what was sent; all is there when `mrc send` said so."""
+    for path in sorted(tree.rglob("*")):
+        other = copied / path.relative_to(tree)
+        if not other.exists():
+            audit.check(not complete, f"{other.name} is missing, but mrc send said 0")
+            continue
+        if path.is_file():
+            same = other.read_bytes() == path.read_bytes()
+            audit.check(same, f"{other.name} differs ({other.stat().st_size} bytes)")
+        if complete:
+            ours, theirs = path.stat(), other.stat()
+            audit.check(
+                (ours.st_mode, int(ours.st_mtime)) == (theirs.st_mode, int(theirs.st_mtime)),
+                f"{other.name}: mode {theirs.st_mode:o} instead of {ours.st_mode:o}, time"
+                f" {theirs.st_mtime:.0f} instead of {ours.st_mtime:.0f}",
+            )
+    extra = [
+        each.name
+        for each in copied.rglob("*")
+        if not (tree / each.relative_to(copied)).exists() and not each.name.startswith(".")
+    ]
+    audit.check(not extra, f"{extra} were never sent")

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include "virtual/kernel.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/udp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base.h"
+#include "virtual/kernel_state.h"
+
+#ifndef IPV6_FLOWINFO
+#define IPV6_FLOWINFO 11
+#endif
+
+enum {
+  MAX_INTERFACES = 256,
+  FIRST_SOURCE_PORT = 32768,
+  UDP_V4_BYTES = 28,
+  UDP_V6_BYTES = 48,
+};
+
+struct interface {
+  char name[IFNAMSIZ];
+  int mtu;
+  bool up;
+};
+
+static struct vk_descriptor *descriptors[VK_MAX_FDS];
+static struct interface interfaces[MAX_INTERFACES];
+static int n_interfaces;
+static struct vk_queue sent;
+static struct vk_datagram *taken;
+static uint64_t now;
+static uint64_t random_state;
+static uint16_t next_port;
+
+uint64_t vk_now(void) { return now; }
+
+uint64_t vk_draw(void) { /* splitmix64 */
+  uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+  return z ^ z >> 31;
+}
+
+static bool is_virtual(int fd) { return fd >= VK_FIRST_FD && fd < VK_FIRST_FD + VK_MAX_FDS; }
+
+struct vk_descriptor *vk_find(int fd, enum vk_kind kind) {
+  struct vk_descriptor *found = is_virtual(fd) ? descriptors[fd - VK_FIRST_FD] : NULL;
+  return found && found->kind == kind ? found : NULL;
+}
+
+int vk_open_descriptor(enum vk_kind kind) {
+  for (int i = 0; i < VK_MAX_FDS; i++) {
+    if (descriptors[i]) continue;
+    descriptors[i] = calloc(1, sizeof *descriptors[i]);
+    mrc_assert(descriptors[i] != NULL);
+    descriptors[i]->kind = kind;
+    descriptors[i]->deadline_ns = UINT64_MAX;
+    return VK_FIRST_FD + i;
+  }
+  return vk_fail(EMFILE);
+}
+
+static struct interface *find_interface(const char *name) {
+  for (int i = 0; i < n_interfaces; i++)
+    if (strncmp(interfaces[i].name, name, IFNAMSIZ) == 0) return &interfaces[i];
+  return NULL;
+}
+
+static void put(struct vk_queue *queue, struct vk_datagram *datagram) {
+  datagram->next = NULL;
+  if (queue->last)
+    queue->last->next = datagram;
+  else
+    queue->first = datagram;
+  queue->last = datagram;
+}
+
+static struct vk_datagram *pop(struct vk_queue *queue) {
+  struct vk_datagram *first = queue->first;
+  if (!first) return NULL;
+  queue->first = first->next;
+  if (!queue->first) queue->last = NULL;
+  return first;
+}
+
+static void drop_all(struct vk_queue *queue) {
+  for (struct vk_datagram *each = pop(queue); each; each = pop(queue))
+    free(each);
+}
+
+static void end(int index) {
+  struct vk_descriptor *own = descriptors[index];
+  drop_all(&own->received);
+  descriptors[index] = NULL;
+  free(own);
+}
+
+/* ---- For the test ---- */
+
+void vk_reset(uint64_t now_ns, uint64_t seed) {
+  for (int i = 0; i < VK_MAX_FDS; i++)
+    if (descriptors[i]) end(i);
+  drop_all(&sent);
+  n_interfaces = 0;
+  now = now_ns;
+  random_state = seed;
+  next_port = FIRST_SOURCE_PORT;
+}
+
+void vk_set_now(uint64_t now_ns) {
+  mrc_assert(now_ns >= now);
+  now = now_ns;
+}
+
+void vk_interface(const char *ifname, int mtu, bool up) {
+  struct interface *found = find_interface(ifname);
+  if (!found) {
+    mrc_assert(n_interfaces < MAX_INTERFACES);
+    found = &interfaces[n_interfaces++];
+    *found = (struct interface){0};
+    strncpy(found->name, ifname, IFNAMSIZ - 1);
+  }
+  found->mtu = mtu;
+  found->up = up;
+}
+
+bool vk_take(struct vk_packet *packet) {
+  free(taken);
+  taken = pop(&sent);
+  if (!taken) return false;
+  *packet = taken->packet;
+  packet->data = taken->bytes;
+  return true;
+}
+
+void vk_departed(int fd, uint32_t bytes) {
+  struct vk_descriptor *own = vk_find(fd, VK_UDP);
+  if (own) own->under_way -= mrc_min_u32(own->under_way, bytes);
+}
+
+static bool listens(const struct vk_descriptor *own, const char *ifname,
+                    const struct vk_packet *packet) {
+  return own && own->kind == VK_UDP && !own->filtered && own->port == packet->dport &&
+         own->family == packet->family && strncmp(own->ifname, ifname, IFNAMSIZ) == 0 &&
+         (own->any || memcmp(own->address, packet->target, 16) == 0);
+}
+
+bool vk_deliver(const char *ifname, const struct vk_packet *packet) {
+  for (int i = 0; i < VK_MAX_FDS; i++) {
+    struct vk_descriptor *own = descriptors[i];
+    if (!listens(own, ifname, packet)) continue;
+    if (own->received_bytes + packet->bytes > own->room[0]) {
+      own->overflow++;
+      return false;
+    }
+    struct vk_datagram *datagram = malloc(sizeof *datagram + packet->bytes);
+    mrc_assert(datagram != NULL);
+    datagram->packet = *packet;
+    datagram->arrived_ns = now;
+    memcpy(datagram->bytes, packet->data, packet->bytes);
+    own->received_bytes += packet->bytes;
+    put(&own->received, datagram);
+    return true;
+  }
+  return false;
+}
+
+void vk_report(int fd, int error) {
+  struct vk_descriptor *own = vk_find(fd, VK_UDP);
+  if (!own) return;
+  own->error = error;
+  own->reports++;
+}
+
+void vk_end(const char *ifname) {
+  for (int i = 0; i < VK_MAX_FDS; i++)
+    if (descriptors[i] && descriptors[i]->kind == VK_UDP &&
+        strncmp(descriptors[i]->ifname, ifname, IFNAMSIZ) == 0)
+      end(i);
+}
+
+int vk_open_sockets(void) {
+  int n = 0;
+  for (int i = 0; i < VK_MAX_FDS; i++)
+    n += vk_find(VK_FIRST_FD + i, VK_UDP) != NULL;
+  return n;
+}
+
+/* ---- Sockets ---- */
+
+int vk_socket(int domain, int type, int protocol) {
+  (void)type;
+  mrc_assert(protocol == IPPROTO_UDP);
+  const int fd = vk_open_descriptor(VK_UDP);
+  if (fd >= 0) vk_find(fd, VK_UDP)->family = domain == AF_INET ? 4 : 6;
+  return fd;
+}
+
+static void read_address(const struct sockaddr *from, uint8_t address[16], uint16_t *port,
+                         uint32_t *flow_label) {
+  if (from->sa_family == AF_INET) {
+    const struct sockaddr_in *v4 = (const void *)from;
+    memset(address, 0, 10);
+    memset(address + 10, 0xff, 2);
+    memcpy(address + 12, &v4->sin_addr, 4);
+    *port = ntohs(v4->sin_port);
+    *flow_label = 0;
+  } else {
+    const struct sockaddr_in6 *v6 = (const void *)from;
+    memcpy(address, &v6->sin6_addr, 16);
+    *port = ntohs(v6->sin6_port);
+    *flow_label = ntohl(v6->sin6_flowinfo) & 0xfffff;
+  }
+}
+
+static bool is_taken(const struct vk_descriptor *own, uint16_t port) {
+  for (int i = 0; i < VK_MAX_FDS; i++) {
+    const struct vk_descriptor *other = descriptors[i];
+    if (!other || other == own || other->kind != VK_UDP || other->port != port) continue;
+    if (other->family != own->family || strncmp(other->ifname, own->ifname, IFNAMSIZ) != 0)
+      continue;
+    if (other->any || own->any || memcmp(other->address, own->address, 16) == 0) return true;
+  }
+  return false;
+}
+
+int vk_bind(int fd, const struct sockaddr *address, socklen_t length) {
+  (void)length;
+  struct vk_descriptor *own = vk_find(fd, VK_UDP);
+  static const uint8_t nothing[16];
+  uint32_t flow_label;
+  uint16_t port;
+  read_address(address, own->address, &port, &flow_label);
+  own->any =
+      memcmp(own->address + (own->family == 4 ? 12 : 0), nothing, own->family == 4 ? 4 : 16) == 0;
+  if (port == 0) {
+    do
+      port = next_port++;
+    while (port < FIRST_SOURCE_PORT || is_taken(own, port));
+  } else if (is_taken(own, port)) {
+    return vk_fail(EADDRINUSE);
+  }
+  own->port = port;
+  return 0;
+}
+
+int vk_getsockname(int fd, struct sockaddr *address, socklen_t *length) {
+  const struct vk_descriptor *own = vk_find(fd, VK_UDP);
+  if (own->family == 4) {
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(own->port)};
+    memcpy(&v4.sin_addr, own->address + 12, 4);
+    memcpy(address, &v4, sizeof v4);
+    *length = sizeof v4;
+  } else {
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(own->port)};
+    memcpy(&v6.sin6_addr, own->address, 16);
+    memcpy(address, &v6, sizeof v6);
+    *length = sizeof v6;
+  }
+  return 0;
+}
+
+int vk_setsockopt(int fd, int level, int name, const void *value, socklen_t length) {
+  struct vk_descriptor *own = vk_find(fd, VK_UDP);
+  if (level != SOL_SOCKET) return 0;
+  int number = 0;
+  if (length >= sizeof number) memcpy(&number, value, sizeof number);
+  switch (name) {
+    case SO_BINDTODEVICE: {
+      char ifname[IFNAMSIZ] = "";
+      memcpy(ifname, value, mrc_min_u32(length, IFNAMSIZ - 1));
+      if (!find_interface(ifname)) return vk_fail(ENODEV);
+      memcpy(own->ifname, ifname, IFNAMSIZ);
+      return 0;
+    }
+    case SO_RCVBUFFORCE:
+    case SO_SNDBUFFORCE:
+      return vk_fail(EPERM);
+    case SO_RCVBUF:
+    case SO_SNDBUF:
+      own->room[name == SO_SNDBUF] = (uint32_t)number;
+      return 0;
+    case SO_ATTACH_FILTER:
+      own->filtered = true;
+      return 0;
+    default:
+      return 0;
+  }
+}
+
+int vk_getsockopt(int fd, int level, int name, void *value, socklen_t *length) {
+  struct vk_descriptor *own = vk_find(fd, VK_UDP);
+  mrc_assert(level == SOL_SOCKET && *length == sizeof(int));
+  int number = 0;
+  if (name == SO_ERROR) {
+    number = own->error;
+    own->error = 0;
+  } else {
+    number = 2 * (int)own->room[name == SO_SNDBUF];
+  }
+  memcpy(value, &number, sizeof number);
+  return 0;
+}
+
+/* ---- Sending ---- */
+
+static size_t bytes_of(const struct msghdr *message) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < message->msg_iovlen; i++)
+    bytes += message->msg_iov[i].iov_len;
+  return bytes;
+}
+
+static void copy_out(const struct msghdr *message, uint8_t *to) {
+  for (size_t i = 0; i < message->msg_iovlen; i++) {
+    memcpy(to, message->msg_iov[i].iov_base, message->msg_iov[i].iov_len);
+    to += message->msg_iov[i].iov_len;
+  }
+}
+
+static void read_controls(struct msghdr *message, uint8_t *tclass, uint32_t *segment_bytes) {
+  for (struct cmsghdr *each = CMSG_FIRSTHDR(message); each; each = CMSG_NXTHDR(message, each)) {
+    if (each->cmsg_level == IPPROTO_UDP && each->cmsg_type == UDP_SEGMENT) {
+      uint16_t value;
+      memcpy(&value, CMSG_DATA(each), sizeof value);
+      *segment_bytes = value;
+    } else {
+      int value;
+      memcpy(&value, CMSG_DATA(each), sizeof value);
+      *tclass = (uint8_t)value;
+    }
+  }
+}
+
+/* Sends one message; 0 or an errno. */
+static int send_message(int fd, struct vk_descriptor *own, struct msghdr *message) {
+  const struct interface *interface = find_interface(own->ifname);
+  struct vk_packet packet = {.fd = fd, .family = own->family, .sport = own->port};
+  memcpy(packet.ifname, own->ifname, IFNAMSIZ);
+  memcpy(packet.source, own->address, 16);
+  read_address(message->msg_name, packet.target, &packet.dport, &packet.flow_label);
+  const uint32_t bytes = (uint32_t)bytes_of(message);
+  uint32_t segment_bytes = bytes;
+  read_controls(message, &packet.tclass, &segment_bytes);
+  const uint32_t headers = own->family == 4 ? UDP_V4_BYTES : UDP_V6_BYTES;
+  if (own->error != 0) {
+    const int error = own->error;
+    own->error = 0;
+    return error;
+  }
+  if (!interface || !interface->up) return ENETUNREACH;
+  if (headers + mrc_min_u32(segment_bytes, bytes) > (uint32_t)interface->mtu) return EMSGSIZE;
+  if (own->under_way + bytes > own->room[1]) return EAGAIN;
+  uint8_t *whole = malloc(bytes + 1);
+  mrc_assert(whole != NULL);
+  copy_out(message, whole);
+  for (uint32_t at = 0; at == 0 || at < bytes; at += segment_bytes) {
+    packet.bytes = mrc_min_u32(segment_bytes, bytes - at);
+    struct vk_datagram *datagram = malloc(sizeof *datagram + packet.bytes);
+    mrc_assert(datagram != NULL);
+    datagram->packet = packet;
+    memcpy(datagram->bytes, whole + at, packet.bytes);
+    put(&sent, datagram);
+    if (segment_bytes == 0) break;
+  }
+  free(whole);
+  own->under_way += bytes;
+  return 0;
+}
+
+int vk_sendmmsg(int fd, struct mmsghdr *messages, unsigned n, int flags) {
+  (void)flags;
+  struct vk_descriptor *own = vk_find(fd, VK_UDP);
+  if (!own) return vk_fail(EBADF);
+  unsigned done = 0;
+  int error = 0;
+  while (done < n && (error = send_message(fd, own, &messages[done].msg_hdr)) == 0)
+    done++;
+  return done > 0 ? (int)done : vk_fail(error);
+}
+
+/* ---- Receiving ---- */
+
+static size_t put_control(struct msghdr *message, size_t used, int level, int type,
+                          const void *value, size_t bytes) {
+  struct cmsghdr *header = (struct cmsghdr *)((uint8_t *)message->msg_control + used);
+  mrc_assert(used + CMSG_SPACE(bytes) <= message->msg_controllen);
+  header->cmsg_level = level;
+  header->cmsg_type = type;
+  header->cmsg_len = CMSG_LEN(bytes);
+  memcpy(CMSG_DATA(header), value, bytes);
+  return used + CMSG_SPACE(bytes);
+}
+
+static void put_controls(struct msghdr *message, const struct vk_descriptor *own,
+                         const struct vk_datagram *datagram) {
+  const struct vk_packet *packet = &datagram->packet;
+  const struct timespec arrived = vk_timespec(VK_REAL_TIME_NS + datagram->arrived_ns);
+  size_t used = 0;
+  if (own->family == 4) {
+    struct in_pktinfo info = {0};
+    memcpy(&info.ipi_addr, packet->target + 12, 4);
+    used = put_control(message, used, IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
+    used = put_control(message, used, IPPROTO_IP, IP_TOS, &packet->tclass, 1);
+  } else {
+    struct in6_pktinfo info = {0};
+    memcpy(&info.ipi6_addr, packet->target, 16);
+    const int tclass = packet->tclass;
+    const uint32_t flow = htonl(packet->flow_label);
+    used = put_control(message, used, IPPROTO_IPV6, IPV6_PKTINFO, &info, sizeof info);
+    used = put_control(message, used, IPPROTO_IPV6, IPV6_TCLASS, &tclass, sizeof tclass);
+    used = put_control(message, used, IPPROTO_IPV6, IPV6_FLOWINFO, &flow, sizeof flow);
+  }
+  used = put_control(message, used, SOL_SOCKET, SO_RXQ_OVFL, &own->overflow, sizeof own->overflow);
+  used = put_control(message, used, SOL_SOCKET, SO_TIMESTAMPNS, &arrived, sizeof arrived);
+  message->msg_controllen = used;
+}
+
+static void put_source(struct msghdr *message, const struct vk_packet *packet) {
+  if (packet->family == 4) {
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(packet->sport)};
+    memcpy(&v4.sin_addr, packet->source + 12, 4);
+    memcpy(message->msg_name, &v4, sizeof v4);
+    message->msg_namelen = sizeof v4;
+  } else {
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(packet->sport)};
+    memcpy(&v6.sin6_addr, packet->source, 16);
+    memcpy(message->msg_name, &v6, sizeof v6);
+    message->msg_namelen = sizeof v6;
+  }
+}
+
+int vk_recvmmsg(int fd, struct mmsghdr *messages, unsigned n, int flags, struct timespec *timeout) {
+  (void)flags, (void)timeout;
+  struct vk_descriptor *own = vk_find(fd, VK_UDP);
+  if (!own) return vk_fail(EBADF);
+  unsigned done = 0;
+  for (; done < n; done++) {
+    struct vk_datagram *datagram = pop(&own->received);
+    if (!datagram) break;
+    struct msghdr *message = &messages[done].msg_hdr;
+    own->received_bytes -= datagram->packet.bytes;
+    mrc_assert(datagram->packet.bytes <= message->msg_iov[0].iov_len);
+    memcpy(message->msg_iov[0].iov_base, datagram->bytes, datagram->packet.bytes);
+    messages[done].msg_len = datagram->packet.bytes;
+    put_source(message, &datagram->packet);
+    put_controls(message, own, datagram);
+    free(datagram);
+  }
+  return done > 0 ? (int)done : vk_fail(EAGAIN);
+}
+
+/* Only the error queue is read this way. */
+ssize_t vk_recvmsg(int fd, struct msghdr *message, int flags) {
+  struct vk_descriptor *own = vk_find(fd, VK_UDP);
+  mrc_assert(flags & MSG_ERRQUEUE);
+  if (!own || own->reports == 0) return vk_fail(EAGAIN);
+  own->reports--;
+  message->msg_controllen = 0;
+  return 0;
+}
+
+int vk_close(int fd) {
+  if (!is_virtual(fd)) return close(fd);
+  if (descriptors[fd - VK_FIRST_FD]) end(fd - VK_FIRST_FD); /* vk_end may have closed it */
+  return 0;
+}
+
+unsigned vk_if_nametoindex(const char *ifname) {
+  const struct interface *found = find_interface(ifname);
+  return found ? (unsigned)(found - interfaces) + 1 : 0;
+}

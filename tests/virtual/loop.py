@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An event loop in virtual time, for the tasks of several hosts.
+
+Time passes only when no task can run: then the clock jumps to the next timer or to the next entry
+of the agenda, which holds what the simulated world does. A task belongs to the host in whose
+context it was started, and so do all callbacks that it causes; a host that is stalled or dead runs
+none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+HOST: ContextVar[RunsHandles | None] = ContextVar("host", default=None)
+"""The host whose program runs; None: the test itself."""
+
+_NS = 1_000_000_000
+
+
+class StuckError(Exception):
+    """Tasks wait, and nothing will happen any more."""
+
+
+class RunsHandles(Protocol):
+    """A host, as its event loop sees it."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether its program can read descriptors now."""
+
+    def admits(self, handle: asyncio.Handle) -> bool:
+        """Whether the handle may run now; a host that says no keeps it or drops it."""
+
+
+class _HostHandle(asyncio.Handle):
+    def _run(self) -> None:
+        host = self._context.get(HOST)
+        if host is None or host.admits(self):
+            super()._run()
+
+
+class _HostTimer(asyncio.TimerHandle):
+    def _run(self) -> None:
+        host = self._context.get(HOST)
+        if host is None or host.admits(self):
+            super()._run()
+
+
+class Agenda:
+    """What happens in the world outside of the programs, and the clock."""
+
+    def __init__(self) -> None:
+        self.now_ns = _NS
+        self.on_time: Callable[[int], None] = lambda now_ns: None
+        self._entries: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def at(self, when_ns: int, act: Callable[[], None]) -> None:
+        """Calls `act` at this time; entries of one time in the order in which they came."""
+        heapq.heappush(self._entries, (max(when_ns, self.now_ns), next(self._order), act))
+
+    def after(self, ns: float, act: Callable[[], None]) -> None:
+        """As `at`, in so many nanoseconds."""
+        self.at(self.now_ns + int(ns), act)
+
+    def clear(self) -> None:
+        """Forgets what is due."""
+        self._entries.clear()
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next entry is due."""
+        return self._entries[0][0] if self._entries else None
+
+    def advance(self, to_ns: int) -> None:
+        """Moves the clock and does what is due."""
+        if to_ns > self.now_ns:
+            self.now_ns = to_ns
+            self.on_time(to_ns)
+        while self._entries and self._entries[0][0] <= self.now_ns:
+            heapq.heappop(self._entries)[2]()
+
+
+class Pollable(Protocol):
+    """Descriptors of the simulated kernel."""
+
+    def is_ready(self, fd: int) -> bool:
+        """Whether it is readable."""
+
+    def deadline_ns(self, fd: int) -> int | None:
+        """When a timer makes it readable."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Runs the tasks of all hosts; `tcp` makes the connections between them."""
+
+    def __init__(self, agenda: Agenda, kernel: Pollable, tcp: Any) -> None:
+        super().__init__()
+        self.agenda = agenda
+        self._kernel = kernel
+        self._tcp = tcp
+        self._selector = self
+        self._clock_resolution = 1e-9
+        self._dead: list[asyncio.Task[Any]] = []
+        self._readers: dict[int, asyncio.Handle] = {}
+        self.failures: list[dict[str, Any]] = []
+        """what the loop was told of exceptions that nobody awaited"""
+        self.contexts: WeakKeyDictionary[asyncio.Task[Any], Context] = WeakKeyDictionary()
+        """of each task: the host and the program that it is part of"""
+        self.set_task_factory(self._task)
+        self.set_exception_handler(lambda _, context: self.failures.append(context))
+
+    def close(self) -> None:
+        self._dead.clear()
+        super().close()
+
+    def time(self) -> float:
+        return self.agenda.now_ns / _NS
+
+    def _task(self, loop: Any, coro: Any, context: Context | None = None) -> asyncio.Task[Any]:
+        context = copy_context() if context is None else context
+        task = asyncio.Task(coro, loop=loop, context=context)
+        self.contexts[task] = context
+        return task
+
+    # ---- Handles of hosts -----------------------------------------------------------------
+
+    def _call_soon(self, callback: Any, args: Any, context: Context | None) -> asyncio.Handle:
+        handle = _HostHandle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        self._check_closed()
+        timer = _HostTimer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
+
+    def again(self, handle: asyncio.Handle) -> None:
+        """Runs a handle that its host had kept."""
+        self._ready.append(handle)
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_soon(callback, *args, context=context)
+
+    def forget(self, host: RunsHandles) -> None:
+        """The program of a host was killed: its descriptors are closed, its tasks go on never."""
+        for task in asyncio.all_tasks(self):
+            if self.contexts[task].get(HOST) is host:
+                task._log_destroy_pending = False
+                self._dead.append(task)  # otherwise garbage collection would end it: a step
+        for fd, handle in list(self._readers.items()):
+            if handle._context.get(HOST) is host:
+                del self._readers[fd]
+
+    # ---- The selector ---------------------------------------------------------------------
+
+    def select(self, timeout: float | None) -> list[asyncio.Handle]:
+        """Lets time pass until a descriptor is ready, or for at most `timeout` seconds."""
+        until = None if timeout is None else self.agenda.now_ns + -int(-timeout * _NS // 1)
+        while not (ready := self._ready_readers()):
+            dues = [until, self.agenda.next_ns]
+            dues += [self._kernel.deadline_ns(fd) for fd, _ in self._running_readers()]
+            due = min((each for each in dues if each is not None), default=None)
+            if due is None:
+                raise StuckError("every task waits, and nothing will happen any more")
+            self.agenda.advance(due)
+            if self._ready or (until is not None and self.agenda.now_ns >= until):
+                return self._ready_readers()
+        return ready
+
+    def _ready_readers(self) -> list[asyncio.Handle]:
+        return [handle for fd, handle in self._running_readers() if self._kernel.is_ready(fd)]
+
+    def _running_readers(self) -> list[tuple[int, asyncio.Handle]]:
+        return [
+            (fd, handle)
+            for fd, handle in self._readers.items()
+            if (host := handle._context.get(HOST)) is None or host.runs
+        ]
+
+    def _process_events(self, event_list: list[asyncio.Handle]) -> None:
+        for handle in event_list:
+            self._ready.append(handle)
+
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+        self._readers[fd] = _HostHandle(callback, args, self, None)
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self._readers.pop(fd, None) is not None
+
+    # ---- The rest of a loop ---------------------------------------------------------------
+
+    async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> Any:
+        return self._tcp.resolve(host, port)
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any
+    ) -> Any:
+        return await self._tcp.connect(self, protocol_factory, host, port)
+
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, *, sock: Any = None,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        return self._tcp.serve(self, protocol_factory, sock)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        """Runs it at once: the programs' own threads are replaced in world.py."""
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+    async def shutdown_default_executor(self, timeout: Any = None) -> None:
+        pass
+
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+        pass
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return False
+
+    def _write_to_self(self) -> None:
+        pass

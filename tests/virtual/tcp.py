@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TCP between simulated hosts: ordered bytes that arrive late, when their path is back, or never.
+
+A connection is two `Transport`s, one at each end. What is modelled: the handshake, windows,
+retransmission while the path is down, FIN and RST, keepalives that find a dead host, and what a
+process leaves behind when it is killed. Sizes of packets are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from virtual.loop import HOST, Agenda, VirtualLoop
+
+if TYPE_CHECKING:
+    from virtual.host import Host
+    from virtual.network import Network
+
+WINDOW_BYTES = 1 << 17  # under way and not yet read by the peer
+HIGH_WATER_BYTES = 1 << 16  # asyncio's own limit for a transport's buffer
+CHUNK_BYTES = 1 << 14
+RTO_NS = 200_000_000
+MOST_RTO_NS = 120_000_000_000
+SYN_TRIES = 6  # net.ipv4.tcp_syn_retries
+GIVE_UP_NS = 924_000_000_000  # net.ipv4.tcp_retries2
+
+
+@dataclass
+class FakeSocket:
+    """What programs ask of the socket of a connection, or of a listening one."""
+
+    number: int
+    address: tuple[str, int]
+    options: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+    def fileno(self) -> int:
+        return self.number
+
+    def setsockopt(self, level: int, option: int, value: Any) -> None:
+        self.options[level, option] = value
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.address
+
+    def close(self) -> None:
+        pass
+
+
+class Tcp:
+    """All listening ports and connections of the simulated hosts."""
+
+    def __init__(self, agenda: Agenda, network: Network) -> None:
+        self.agenda = agenda
+        self.network = network
+        self.servers: dict[tuple[str, int], _Server] = {}
+        self.open: set[Transport] = set()
+        self._numbers = itertools.count(100)
+        self._ports = itertools.count(40000)
+
+    def resolve(self, name: str, port: int) -> list[tuple[Any, ...]]:
+        """As getaddrinfo."""
+        try:
+            found = [str(ip_address(name))]
+        except ValueError:
+            found = self.network.addresses_of(name)
+            if not found:
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
+        families = {4: socket.AF_INET, 6: socket.AF_INET6}
+        return [
+            (families[ip_address(each).version], socket.SOCK_STREAM, 6, "", (each, port))
+            for each in found
+        ]
+
+    def listening(self, host: str | None, port: int) -> FakeSocket:
+        """A socket for `serve`; raises OSError with EADDRINUSE."""
+        own = _running()
+        port = port or next(self._ports)
+        if (own.name, port) in self.servers:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return FakeSocket(next(self._numbers), (host or "::", port))
+
+    def serve(self, loop: VirtualLoop, factory: Callable[[], Any], sock: FakeSocket) -> _Server:
+        """Starts to listen."""
+        own = _running()
+        server = _Server(self, loop, own, sock.address[1], factory, copy_context())
+        self.servers[own.name, sock.address[1]] = server
+        return server
+
+    async def connect(
+        self, loop: VirtualLoop, factory: Callable[[], Any], host: str, port: int
+    ) -> tuple[Transport, Any]:
+        """Opens a connection; raises the OSErrors of a real one."""
+        own, address = _running(), str(ip_address(host))
+        way = self.network.route(own, address)
+        if way is None:
+            raise OSError(errno.ENETUNREACH, "Network is unreachable")
+        done: asyncio.Future[_Server | OSError] = loop.create_future()
+        tries = 0
+
+        def settle(result: _Server | OSError) -> None:
+            if not done.done():
+                done.set_result(result)
+
+        def arrive() -> None:
+            server = self.servers.get((way.peer.name, port)) if way.peer.alive else None
+            if way.peer.powered:
+                refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+                back = way.back.tcp_delay_ns(64)
+                if back is not None:
+                    self.agenda.after(back, lambda: settle(server or refused))
+
+        def send_syn() -> None:
+            nonlocal tries
+            if done.done():
+                return
+            if tries > SYN_TRIES:
+                settle(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+                return
+            delay = way.there.tcp_delay_ns(64)
+            if delay is not None:
+                self.agenda.after(delay, arrive)
+            self.agenda.after(1_000_000_000 << tries, send_syn)
+            tries += 1
+
+        send_syn()
+        found = await done
+        if isinstance(found, OSError):
+            raise found
+        local = (way.address, next(self._ports))
+        client = Transport(self, loop, own, local, (address, port), copy_context())
+        server_end = Transport(self, loop, way.peer, (address, port), local, found.context)
+        client.join(server_end, way.there, way.back)
+        protocol = factory()
+        client.begin(protocol)
+        found.accept(server_end)
+        return client, protocol
+
+    def killed(self, host: Host, *, powered: bool) -> None:
+        """The program of a host was killed; without power, its kernel says nothing more either."""
+        for key in [key for key in self.servers if key[0] == host.name]:
+            del self.servers[key]
+        for transport in [each for each in self.open if each.host is host]:
+            transport.vanish(silent=not powered)
+
+
+def _running() -> Host:
+    host = HOST.get()
+    assert host is not None, "only a program of a host connects"
+    return host
+
+
+class _Server(asyncio.AbstractServer):
+    def __init__(
+        self, tcp: Tcp, loop: VirtualLoop, host: Host, port: int, factory: Callable[[], Any],
+        context: Context,
+    ) -> None:  # fmt: skip
+        self._tcp, self._loop, self._host, self._port = tcp, loop, host, port
+        self._factory = factory
+        self.context = context
+        self.sockets: tuple[()] = ()
+
+    def accept(self, transport: Transport) -> None:
+        self._loop.call_soon(self._begin, transport, context=self.context)
+
+    def _begin(self, transport: Transport) -> None:
+        transport.begin(self._factory())
+
+    def close(self) -> None:
+        self._tcp.servers.pop((self._host.name, self._port), None)
+
+    def is_serving(self) -> bool:
+        return (self._host.name, self._port) in self._tcp.servers
+
+    async def wait_closed(self) -> None:
+        pass
+
+
+class Transport(asyncio.Transport):
+    """One end of a connection."""
+
+    def __init__(
+        self, tcp: Tcp, loop: VirtualLoop, host: Host, local: tuple[str, int],
+        remote: tuple[str, int], context: Context,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            {
+                "sockname": local,
+                "peername": remote,
+                "socket": FakeSocket(next(tcp._numbers), local),
+            }
+        )
+        self._tcp, self._loop, self.host, self._context = tcp, loop, host, context
+        self._protocol: Any = None
+        self._peer: Transport
+        self._out: deque[bytes | None] = deque()  # None: FIN
+        self._out_bytes = 0
+        self._under_way = 0
+        self._departed_ns = 0
+        self._arrives_ns = 0
+        self._unread: deque[bytes | None] = deque()
+        self._paused_writing = self._paused_reading = False
+        self._closing = self._lost = self._eof_sent = False
+        self.dead = False  # neither kernel nor program answer
+        self._retries_ns = 0
+
+    def join(self, peer: Transport, there: Any, back: Any) -> None:
+        """Makes the two ends one connection."""
+        self._peer, peer._peer = peer, self
+        self._way, peer._way = there, back
+        self._tcp.open |= {self, peer}
+
+    def begin(self, protocol: Any) -> None:
+        """The program has the connection."""
+        self._protocol = protocol
+        self._call(protocol.connection_made, self)
+        self._give()
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> None:
+        self._loop.call_soon(function, *args, context=self._context)
+
+    # ---- Of asyncio -----------------------------------------------------------------------
+
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def get_write_buffer_size(self) -> int:
+        return self._out_bytes
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> None:
+        if self._eof_sent or self._closing or not data:
+            return
+        self._out.append(bytes(data))
+        self._out_bytes += len(data)
+        self._pump()
+        if self._out_bytes > HIGH_WATER_BYTES and not self._paused_writing:
+            self._paused_writing = True
+            self._protocol.pause_writing()
+
+    def write_eof(self) -> None:
+        if not self._eof_sent:
+            self._eof_sent = True
+            self._out.append(None)
+            self._pump()
+
+    def pause_reading(self) -> None:
+        self._paused_reading = True
+
+    def resume_reading(self) -> None:
+        self._paused_reading = False
+        self._give()
+
+    def is_reading(self) -> bool:
+        return not self._paused_reading
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        if self._unread and any(self._unread):  # TCP resets a connection closed with unread data
+            self._reset()
+        self.write_eof()
+        if not self._out:
+            self._lose(None)
+
+    def abort(self) -> None:
+        self._closing = True
+        self._reset()
+        self._lose(None)
+
+    # ---- The connection -------------------------------------------------------------------
+
+    def vanish(self, *, silent: bool) -> None:
+        """The program was killed."""
+        if not silent:
+            self.close()
+        else:
+            self.dead = True
+            self._out.clear()
+        self._protocol = None
+        self._tcp.open.discard(self)
+
+    def _reset(self) -> None:
+        self._out.clear()
+        self._out_bytes = 0
+        delay = self._way.tcp_delay_ns(64)
+        if delay is not None and not self.dead:
+            self._tcp.agenda.after(delay, self._peer._on_reset)
+
+    def _on_reset(self) -> None:
+        if not self._lost and not self.dead:
+            self._closing = True
+            self._lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        self._tcp.open.discard(self)
+        if self._protocol is not None:
+            self._call(self._protocol.connection_lost, error)
+
+    def _pump(self) -> None:
+        """Sends what the peer's window has room for."""
+        while self._out and self._under_way < WINDOW_BYTES and not self.dead:
+            piece = self._out.popleft()
+            if piece is not None and len(piece) > CHUNK_BYTES:
+                self._out.appendleft(piece[CHUNK_BYTES:])
+                piece = piece[:CHUNK_BYTES]
+            size = len(piece or b"")
+            self._under_way += size
+            self._out_bytes -= size
+            self._departed_ns = max(self._departed_ns, self._tcp.agenda.now_ns)
+            self._departed_ns += self._way.tcp_serial_ns(size)
+            self._transmit(piece, RTO_NS)
+        if self._paused_writing and self._out_bytes <= HIGH_WATER_BYTES // 4:
+            self._paused_writing = False
+            if self._protocol is not None:
+                self._call(self._protocol.resume_writing)
+        if self._closing and not self._out:
+            self._lose(None)
+
+    def _transmit(self, piece: bytes | None, rto_ns: int) -> None:
+        agenda = self._tcp.agenda
+        delay = self._way.tcp_delay_ns(len(piece or b"") + 52)
+        if delay is not None and self._peer.host.powered:
+            when = max(self._departed_ns, agenda.now_ns) + int(delay)
+            self._arrives_ns = max(self._arrives_ns, when)
+            agenda.at(self._arrives_ns, lambda: self._peer._arrive(piece))
+            self._retries_ns = 0
+            return
+        self._retries_ns += rto_ns
+        if self._retries_ns > GIVE_UP_NS:
+            self._closing = True
+            self._lose(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+            return
+        # What follows waits behind it.
+        self._arrives_ns = max(self._arrives_ns, agenda.now_ns + rto_ns)
+        agenda.after(rto_ns, lambda: self._transmit(piece, min(2 * rto_ns, MOST_RTO_NS)))
+
+    def _arrive(self, piece: bytes | None) -> None:
+        if self.dead or not self.host.powered:
+            return
+        if self._lost or (self._closing and piece):
+            if piece:
+                self._reset()
+            self._peer._acknowledged(len(piece or b""))
+            return
+        self._unread.append(piece)
+        self._give()
+
+    def _give(self) -> None:
+        """Gives the program what has arrived, as far as it reads."""
+        if self._protocol is None or not self.host.alive or self.host.stalled:
+            if self.host.alive and self.host.stalled and self._protocol is not None:
+                self.host.when_running(self._give)
+            return
+        while self._unread and not self._paused_reading and not self._lost:
+            piece = self._unread.popleft()
+            if piece is None:
+                self._call(self._on_eof)
+                return
+            self._call(self._on_data, piece)
+            back = self._peer._way.tcp_delay_ns(52) or RTO_NS
+            size = len(piece)
+            self._tcp.agenda.after(back, lambda size=size: self._peer._acknowledged(size))
+
+    def _on_data(self, piece: bytes) -> None:
+        if not self._lost and self._protocol is not None:
+            self._protocol.data_received(piece)
+
+    def _on_eof(self) -> None:
+        if not self._lost and self._protocol is not None and not self._protocol.eof_received():
+            self.close()
+
+    def _acknowledged(self, size: int) -> None:
+        self._under_way -= size
+        if not self.dead:
+            self._pump()

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run: a seed, hosts, a network, and the programs of `mrc` on them, in virtual time.
+
+The code that runs is the shipped one, from the command's coroutine down to the system calls of
+csrc/io. Replaced are only the borders to the machine: the clock, sockets, interfaces, threads that
+wait for disks, and sources of random numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.events
+import contextlib
+import gc
+import io
+import logging
+import os
+import random
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+from unittest import mock
+
+import mrc.aio.listener
+import mrc.datapath.links
+import mrc.observe.observatory
+import mrc.transfer.threads
+from mrc.binding.device import Device
+from virtual import disk, kernel
+from virtual.host import Host
+from virtual.loop import HOST, Agenda, StuckError, VirtualLoop
+from virtual.network import Link, Network
+from virtual.tcp import Tcp
+
+_Random = random.Random
+_NS = 1_000_000_000
+_EPOCH = 1_700_000_000  # as in kernel.c
+_JOB_NS = 200_000  # the longest ordinary wait for a disk
+
+
+class World:
+    """`with World(seed, folder) as world:`; everything random comes from `world.rng`."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.seed, self.folder = seed, folder
+        self.rng = random.Random(seed)
+        self.agenda = Agenda()
+        self.kernel = kernel.Kernel(self.agenda.now_ns, seed)
+        self.agenda.on_time = self.kernel.set_now
+        self.network = Network(self.agenda, self.kernel, random.Random(self.rng.random()))
+        self.tcp = Tcp(self.agenda, self.network)
+        self.loop = VirtualLoop(self.agenda, _Sent(self), self.tcp)
+        self._entropy = random.Random(self.rng.random())
+        self._disk = random.Random(self.rng.random())
+        self._patches = contextlib.ExitStack()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the world began."""
+        return self.agenda.now_ns / _NS - 1
+
+    def host(self, name: str, planes: int = 2, **options: Any) -> Host:
+        """Adds a host; see `Host`."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        made = Host(
+            name, len(self.network.hosts) + 1, planes, folder, self.agenda, self.kernel, **options
+        )
+        made.loop, made.tcp = self.loop, self.tcp
+        self.network.hosts.append(made)
+        return made
+
+    def plane(self, a: Host, b: Host, plane: int) -> tuple[Link, Link]:
+        """Both directions of a plane between two hosts."""
+        ours, theirs = a.interfaces[plane - 1].name, b.interfaces[plane - 1].name
+        return self.network.link(ours, theirs), self.network.link(theirs, ours)
+
+    def at(self, seconds: float, act: Callable[[], None]) -> None:
+        """Does something to the world at this time."""
+        self.agenda.at(int((1 + seconds) * _NS), act)
+
+    def replace(self, target: Any, name: str, value: Any) -> None:
+        """Replaces an attribute until the world ends."""
+        self._patches.enter_context(mock.patch.object(target, name, value))
+
+    # ---- Running --------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        for target, name, value in (
+            (mrc.datapath.links, "interfaces", lambda: list(_host().interfaces)),
+            (mrc.datapath.links, "Device", _polled),
+            (mrc.datapath.links, "link_snapshots", lambda impatient: _host().interface_changes()),
+            (mrc.aio.listener, "_listening_socket", self.tcp.listening),
+            (mrc.transfer.threads, "in_thread", self._in_thread),
+            (mrc.observe.observatory, "LocalView", _NoView),
+            (socket, "gethostname", lambda: _host().name),
+            (time, "monotonic", self.loop.time),
+            (time, "monotonic_ns", lambda: self.agenda.now_ns),
+            (time, "time", lambda: self.loop.time() + _EPOCH),
+            (time, "time_ns", lambda: self.agenda.now_ns + _EPOCH * _NS),
+            (time, "thread_time", lambda: 0.0),
+            (os, "urandom", self._entropy.randbytes),
+            (secrets, "token_bytes", lambda count=32: self._entropy.randbytes(count)),
+            (secrets, "token_hex", lambda count=32: self._entropy.randbytes(count).hex()),
+            (secrets, "randbits", self._entropy.getrandbits),
+            (secrets, "randbelow", self._entropy.randrange),
+            (secrets, "choice", self._entropy.choice),
+            (random, "Random", self._seeded),
+        ):
+            self.replace(target, name, value)
+        for module in _users_of_threads():
+            if hasattr(module, "Line"):
+                self.replace(module, "Line", partial(_Line, self._disk_ns))
+            if hasattr(module, "in_thread"):
+                self.replace(module, "in_thread", self._in_thread)
+        disk.replace_calls(self)
+        for stream in ("stdout", "stderr"):
+            self.replace(sys, stream, _Printed(getattr(sys, stream)))
+        asyncio.events.set_event_loop(self.loop)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Programs that were killed have never ended: what their objects do now is nobody's."""
+        left = asyncio.all_tasks(self.loop)
+        while left:
+            left.pop()._log_destroy_pending = False
+        self.loop.close()
+        with (
+            mock.patch.object(sys, "unraisablehook", lambda _: None),
+            contextlib.redirect_stderr(io.StringIO()),
+            mock.patch.object(logging.root, "disabled", True),
+        ):
+            self.network.hosts.clear()
+            self.tcp.open.clear()
+            self.agenda.clear()
+            gc.collect()
+        asyncio.events.set_event_loop(None)
+        self._patches.close()
+
+    def run(self, seconds: float) -> None:
+        """Lets virtual time pass; ends earlier when nothing is left to do."""
+        with contextlib.suppress(StuckError):
+            self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    def run_until(self, task: asyncio.Task[Any], seconds: float) -> bool:
+        """Runs until a program has ended; False when it has not after so many seconds."""
+
+        async def wait() -> None:
+            await asyncio.wait({task}, timeout=seconds)
+
+        with contextlib.suppress(StuckError):
+            self.loop.run_until_complete(wait())
+        return task.done()
+
+    def _seeded(self, seed: Any = None) -> random.Random:
+        return _Random(self._entropy.random() if seed is None else seed)
+
+    # ---- Threads and disks ----------------------------------------------------------------
+
+    def _disk_ns(self) -> int:
+        return self._disk.randrange(_JOB_NS)
+
+    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        await asyncio.sleep(self._disk_ns() / _NS)
+        return function(*args)
+
+
+def _host() -> Host:
+    host = HOST.get()
+    assert isinstance(host, Host), "only a program of a host asks this"
+    return host
+
+
+def _polled(ports: Any, *, polled: bool, **sizes: int) -> Device:
+    """A thread of its own would run in real time."""
+    return Device(ports, polled=True, **sizes)
+
+
+class _NoView:
+    """Nobody runs `mrc top --local`."""
+
+    def __init__(self, show: Any) -> None:
+        pass
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+
+class _Printed:
+    """Standard output or error: what programs of hosts print is theirs."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        host = HOST.get()
+        if isinstance(host, Host):
+            host.printed.append(text)
+            return len(text)
+        return int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def isatty(self) -> bool:
+        return False
+
+
+def _users_of_threads() -> Iterator[Any]:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("mrc.transfer.") or name in ("mrc.perf.memory",):
+            yield module
+
+
+class _Sent:
+    """The kernel for the loop: what programs have sent is on its way before time passes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def is_ready(self, fd: int) -> bool:
+        self._world.network.flush()
+        return self._world.kernel.is_ready(fd)
+
+    def deadline_ns(self, fd: int) -> int | None:
+        return self._world.kernel.deadline_ns(fd)
+
+
+class _Line:
+    """As `mrc.transfer.threads.Line`: jobs in order, each after a wait for the disk."""
+
+    def __init__(self, disk_ns: Callable[[], int], stop: Callable[[], None] = lambda: None) -> None:
+        self._disk_ns, self._stop = disk_ns, stop
+        self._jobs: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self._running = False
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._stop()
+        for future, _job in self._jobs[1:]:
+            future.cancel()
+        del self._jobs[1:]
+        if self._jobs:
+            await asyncio.wait([asyncio.wrap_future(self._jobs[0][0])])
+
+    def put(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._jobs.append((future, partial(job, *args)))
+        if len(self._jobs) == 1:
+            self._later()
+        return future
+
+    def put_and_tell(
+        self, told: Callable[[BaseException | None], None], job: Callable[..., Any], *args: Any
+    ) -> Future[Any]:
+        future = self.put(job, *args)
+        future.add_done_callback(lambda done: None if done.cancelled() else told(done.exception()))
+        return future
+
+    def _later(self) -> None:
+        asyncio.get_running_loop().call_later(self._disk_ns() / _NS, self._run)
+
+    def _run(self) -> None:
+        future, job = self._jobs[0]
+        try:
+            if self._error is not None:
+                raise self._error
+            result = job()
+        except Exception as error:
+            self._error = error
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        del self._jobs[0]
+        if self._jobs:
+            self._later()
