@@ -7,6 +7,7 @@ operating system stays an OSError unless the caller can fix it by means of mrc.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -87,3 +88,23 @@ class CompletionError(MrcError):
     def __init__(self, status: WcStatus, what: str) -> None:
         super().__init__(f"{what}: {status.explanation} ({status.name})")
         self.status = status
+
+
+def reason_of(error: BaseException | None) -> str:
+    """What the peer is told of an error that ends a connection; empty without an error."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    match error:
+        case None:
+            return ""
+        case MrcError():
+            return str(error)
+        case MemoryError():
+            return "out of memory"
+        case TimeoutError():
+            return "a time limit has passed"
+        case OSError():
+            return error.strerror or str(error)
+        case asyncio.CancelledError() | KeyboardInterrupt():
+            return "it was interrupted, or a time limit has passed"
+    return f"its program failed ({type(error).__name__})"

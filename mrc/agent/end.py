@@ -10,13 +10,12 @@ from typing import Any, NoReturn
 
 from mrc.agent.note import note_of
 from mrc.agent.wanted import Wanted
-from mrc.aio.end import End
+from mrc.aio.end import GONE, End
 from mrc.binding.steering import struct_bytes
 from mrc.enums import QpState
 from mrc.errors import MrcError, PeerGoneError
 from mrc.exchange.oob import Channel
 
-GONE = "gone"  # message: the program here has ended, with or without closing its QPs
 _LOOK_SECONDS = 0.002  # between two looks at outstanding work requests, the first time
 _LONGEST_LOOK_SECONDS = 0.05
 
@@ -58,20 +57,14 @@ class ProgramEnd(End):
         )
         return struct_bytes("mrc_agent_ready", fields) + note
 
-    async def _on_message(self, kind: str) -> None:
-        if kind == GONE:
-            self.on_qp_gone()
-        else:
-            await super()._on_message(kind)
-
-    def _on_hangup(self, error: MrcError) -> None:
+    async def _on_hangup(self, error: MrcError) -> None:
         self._joined.clear()
         if not isinstance(error, PeerGoneError):
-            super()._on_hangup(error)
+            await super()._on_hangup(error)
         elif not self.peer_gone.is_set():
             self.on_hangup()
 
-    def _on_gone(self, error: PeerGoneError | None) -> None:
+    def _on_gone(self, error: MrcError | None) -> None:
         if not self.peer_gone.is_set() and self._tell is not None:
             self._tell()  # before its messages fail, so that their errors name the reason
         super()._on_gone(error)
@@ -103,18 +96,12 @@ class ProgramEnd(End):
         self.start(self.path_mtu, self.window)
         self._joined.set()
 
-    async def _say_bye(self) -> None:
+    async def _say_bye(self) -> bool:
         if not self.peer_gone.is_set():
             with suppress(TimeoutError):  # then the peer finds out by its own timeouts
                 async with asyncio.timeout(self._config.linger):
                     await self._joined.wait()
-        await super()._say_bye()
-
-    async def close(self, *, orderly: bool) -> None:
-        """As End.close. The peer of a QP that has failed may not have noticed: it is told."""
-        if orderly and self._status is not None and not self.closed:
-            await self.tell_gone()
-        await super().close(orderly=orderly)
+        return await super()._say_bye()
 
     async def tell_gone(self) -> None:
         """Tells the peer's agent that the program here has ended."""

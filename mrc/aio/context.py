@@ -47,6 +47,7 @@ from mrc.errors import (
     ArgumentError,
     MrcError,
     StateError,
+    reason_of,
 )
 from mrc.events import ContextWarning, TraceEntry
 from mrc.exchange.admission import Admission, Claims, Limits, descriptor_limit
@@ -142,7 +143,7 @@ class Context:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._close(orderly=error is None)
+        await self._close(orderly=error is None, reason=reason_of(error))
 
     async def close(self) -> None:
         """Closes everything in order, as the end of `async with` does; safe to call twice.
@@ -433,7 +434,7 @@ class Context:
         except (MrcError, OSError) as error:
             logger.warning("this Context stopped following changes of its interfaces: %s", error)
 
-    async def _close(self, *, orderly: bool) -> None:
+    async def _close(self, *, orderly: bool, reason: str = "") -> None:
         if self._local is None or self._local.dispatcher.forked:
             return  # in a child of fork: the parent closes the Context
         if self._local.dispatcher.gone:
@@ -443,16 +444,17 @@ class Context:
         if asyncio.get_running_loop() is not self._local.dispatcher.loop:
             raise StateError("the Context belongs to another event loop: close it there")
         if self._closer is None:
-            work = self._end(self._local, orderly=orderly)
+            work = self._end(self._local, orderly=orderly, reason=reason)
             self._closer = asyncio.get_running_loop().create_task(work)
         await asyncio.shield(self._closer)
 
-    async def _end(self, local: Local, *, orderly: bool) -> None:
+    async def _end(self, local: Local, *, orderly: bool, reason: str) -> None:
         if self._monitor is not None:
             await cancelled(self._monitor)
         await self._observer.close()
         await asyncio.gather(*(listener.close() for listener in list(self._listeners)))
-        await asyncio.gather(*(qp.close() if orderly else qp.abort() for qp in list(self._qps)))
+        qps = list(self._qps)
+        await asyncio.gather(*(qp.close() if orderly else qp.abort(reason) for qp in qps))
         await local.dispatcher.close()
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from mrc.aio.messagepeer import MessagePeer
 from mrc.aio.queries import qp_info
@@ -41,8 +42,10 @@ from mrc.events import (
     QpErrorEvent,
     QpEvent,
     QpInfo,
+    known,
 )
-from mrc.exchange.oob import Channel, Hello
+from mrc.exchange.foreign import shown
+from mrc.exchange.oob import MAX_REASON, Channel, Hello
 from mrc.fabric.paths import PathEv
 from mrc.tasks import cancelled
 
@@ -51,6 +54,8 @@ logger = logging.getLogger("mrc.qp")
 _EVENTS_KEPT = 4096
 _FREE_MESSAGES = 4  # TCP messages of the peer that are read without a pause; a QP needs fewer
 _MESSAGE_PAUSE_SECONDS = 0.25
+_LATE_SECONDS = 0.25  # that a busy host adds to the round trip of an answer
+GONE = "gone"  # message: this end is no more, without a bye; `reason` says why
 
 
 class End:
@@ -232,33 +237,64 @@ class End:
             for count in itertools.count():
                 if count >= _FREE_MESSAGES:
                     await asyncio.sleep(_MESSAGE_PAUSE_SECONDS)
-                message = await self.channel.receive()
-                await self._on_message(message["type"])
+                await self._on_message(await self.channel.receive())
         except MrcError as error:
             logger.debug("QP %#x: %s", self.queue.qpn, error)
-            self._on_hangup(error)
+            await self._on_hangup(error)
         except OSError as error:
             # TCP failed, for example timed out. The QP goes on: it only cannot notice a dead peer.
             logger.info("QP %#x: the OOB connection is lost: %s", self.queue.qpn, error)
         finally:
             self._bye_ok.set()
 
-    async def _on_message(self, kind: str) -> None:
+    async def _on_message(self, message: Mapping[str, Any]) -> None:
+        kind = message["type"]
         if kind == "bye":
+            await self._until_answered(self._config.linger)
             self._on_gone(None)
             await self._answer_bye()
         elif kind == "bye_ok":
             self._bye_ok.set()
+        elif kind in (GONE, "refuse"):
+            await self._until_answered_late()
+            self._on_gone(self._without_bye(shown(message.get("reason", ""))))
 
-    def _on_hangup(self, error: MrcError) -> None:
+    async def _on_hangup(self, error: MrcError) -> None:
         """The connection has ended without a bye, or the peer broke the protocol."""
-        self._on_gone(self._without_bye())
+        await self._until_answered_late()
+        self._on_gone(self._without_bye() if isinstance(error, PeerGoneError) else error)
 
-    def _without_bye(self) -> PeerGoneError:
+    def _without_bye(self, reason: str = "") -> PeerGoneError:
+        if reason:
+            return PeerGoneError(f"{self.peer_host} ended the connection: {reason}")
         gone = "ended without closing the connection: was the process there stopped?"
         return PeerGoneError(f"{self.peer_host} {gone}")
 
-    def _on_gone(self, error: PeerGoneError | None) -> None:
+    async def _until_answered(self, seconds: float) -> None:
+        """Waits for the answers to all messages, at most this time.
+
+        The end of the peer comes over TCP, which may be faster than the planes: what the peer has
+        acknowledged before must complete. Writes of other QPs are not ended by it.
+        """
+        if self.messages is not None:
+            with suppress(TimeoutError, StateError):
+                async with asyncio.timeout(seconds):
+                    await self.messages.until_idle()
+
+    async def _until_answered_late(self) -> None:
+        """Waits as long as answers can be on their way that the peer sent before it ended."""
+        if self.messages is None:
+            return
+        seconds = _LATE_SECONDS
+        with suppress(TimeoutError, MrcError):
+            async with asyncio.timeout(_LATE_SECONDS):
+                rtts = known(plane.rtt_ns for plane in (await self.query()).planes)
+            seconds += 2 * max(rtts, default=0) / 1e9
+        await self._until_answered(seconds)
+
+    def _on_gone(self, error: MrcError | None) -> None:
+        if self.peer_gone.is_set():
+            return
         self.dispatcher.drain()  # immediates that the peer sent before it ended come first
         if self.messages is not None:
             self.messages.fail()
@@ -281,22 +317,23 @@ class End:
 
     # ---- Close ----------------------------------------------------------------------------
 
-    async def close(self, *, orderly: bool) -> None:
-        """As `QP.close`, or `QP.abort`."""
+    async def close(self, *, orderly: bool, reason: str = "") -> None:
+        """As `QP.close`, or `QP.abort`, whose `reason` the peer is told."""
         if self.dispatcher.gone:
             return  # in a child of fork the parent closes the QP; otherwise Context.close does
         if self._closer is None:
-            orderly = orderly and self._status is None and self._watcher is not None
-            work = self._end(orderly=orderly)
+            if self._status is not None:
+                orderly = False
+                reason = reason or f"its QP failed: {self._status.explanation}"
+            work = self._end(orderly=orderly and self._watcher is not None, reason=reason)
             self._closer = asyncio.get_running_loop().create_task(work)
         await asyncio.shield(self._closer)
 
-    async def _end(self, *, orderly: bool) -> None:
+    async def _end(self, *, orderly: bool, reason: str) -> None:
         self.immediates.finish()
         self.events.finish()
         self.controller.close()
-        if orderly:
-            await self._say_bye()
+        told = await self._say_bye() if orderly else await self.say_gone(reason)
         if self._watcher is not None:
             await cancelled(self._watcher)
         await self._tell_end()
@@ -312,7 +349,7 @@ class End:
         self.dispatcher.detach(self.queue.qpn)
         self.ev_profile.give_back()
         self.cc_profile.give_back()
-        if orderly:
+        if told:
             await self.channel.close()
         else:
             self.channel.abort()
@@ -324,10 +361,24 @@ class End:
                 info = await self.query()
             self.on_end(info)
 
-    async def _say_bye(self) -> None:
+    async def _say_bye(self) -> bool:
+        """Tells the peer that this end closes; True if it was told."""
+        linger = self._config.linger
+        said = False
         with suppress(TimeoutError, PeerGoneError):
-            async with asyncio.timeout(self._config.linger):
+            async with asyncio.timeout(linger):
                 if self.messages is not None:
                     await self.messages.until_idle()
                 await self.channel.send("bye")
+                said = True
                 await self._bye_ok.wait()
+        return said or await self.say_gone(f"messages were not taken within {linger:g} s")
+
+    async def say_gone(self, reason: str) -> bool:
+        """Tells the peer why this end is no more; True if it was told. It may have gone before."""
+        if not reason or self.peer_gone.is_set():
+            return False
+        with suppress(MrcError, OSError):
+            await self.channel.send(GONE, reason=reason[:MAX_REASON])
+            return True
+        return False

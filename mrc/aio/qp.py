@@ -15,7 +15,7 @@ from mrc.binding.writelist import WriteList
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.datapath.stream import timed
 from mrc.enums import EvState, Seal
-from mrc.errors import ArgumentError, StateError
+from mrc.errors import ArgumentError, StateError, reason_of
 from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo
 
 _PIECE_BYTES = 1 << 30  # of a write beyond MAX_MESSAGE_BYTES
@@ -149,7 +149,7 @@ class QP:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._end.close(orderly=error is None)
+        await self._end.close(orderly=error is None, reason=reason_of(error))
 
     # ---- Writes ---------------------------------------------------------------------------
 
@@ -390,6 +390,8 @@ class QP:
         """
         await self._end.close(orderly=True)
 
-    async def abort(self) -> None:
-        """Ends the QP at once. The peer sees the same as if this process had died."""
-        await self._end.close(orderly=False)
+    async def abort(self, reason: str = "") -> None:
+        """Ends the QP at once. The peer is told the reason; without one it sees the same as if this
+        process had died.
+        """
+        await self._end.close(orderly=False, reason=reason)

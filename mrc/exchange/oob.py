@@ -16,6 +16,7 @@ messages:
     rts              ------>
                      <------   rts               both may send
     bye              <----->   bye_ok            the side that closes first sends bye
+    gone             <----->                     in place of a bye: `reason` says what went wrong
 
 A viewer sends `top` instead of a hello, and again for each snapshot (mrc.observe).
 """
@@ -51,7 +52,7 @@ FRAME_BYTES = 4 << 10  # most bytes of a message, except for the two below
 HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports
 SNAPSHOT_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
-_MAX_REASON = 300
+MAX_REASON = 300
 _KEEPALIVE_SECONDS = 60
 _PARSE_PAUSES = 9  # pause after a large message, in units of the time that its parsing took
 _UNREAD_SECONDS = 0.2  # time to read from a peer that was refused before its hello
@@ -319,7 +320,7 @@ class Channel:
         """
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self.send("refuse", reason=reason[:_MAX_REASON], busy=busy)
+                await self.send("refuse", reason=reason[:MAX_REASON], busy=busy)
             if unread and not self._writer.is_closing():
                 self._writer.write_eof()
                 async with asyncio.timeout(_UNREAD_SECONDS):

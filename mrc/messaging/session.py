@@ -17,7 +17,14 @@ from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.binding.verbs import RemoteMemory
 from mrc.enums import WcStatus
-from mrc.errors import CompletionError, MrcError, PathError, PeerGoneError, ProtocolError
+from mrc.errors import (
+    CompletionError,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    ProtocolError,
+    reason_of,
+)
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAILBOX_BYTES, MAX_MESSAGE_BYTES, Mailbox, Message, mailbox_memory
 from mrc.tasks import cancelled
@@ -153,8 +160,8 @@ async def accept_session(ctx: Context, qp: QP, service: Service) -> AsyncIterato
         try:
             held.enter_context(ctx.peer_memory.taken(qp.peer_address, MAILBOX_BYTES))
             memory = await held.enter_async_context(mailbox_memory(ctx))
-        except BaseException:
-            await qp.abort()
+        except BaseException as error:
+            await qp.abort(reason_of(error))
             raise
         async with qp:
             mailbox = Mailbox(qp, memory, peer=_inbox_of(qp, service))

@@ -13,9 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
+from netns.conftest import fresh_name
 from training.job import SCRIPTS, SECONDS, Job, Steps, local_job
 
 from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
 
 NOTICE_SECONDS = 2.0  # until the others raise after a rank has died
 LOST_SECONDS = 15.0  # until all raise when all paths to a rank are lost: 9 s are retries
@@ -91,6 +93,19 @@ def test_failure__a_rank_ends_in_order() -> None:
         assert "mrc: rank 2" in lines[0]["error"] and "closed the connection" in lines[0]["error"]
         assert lines[1:] == [{"received": received}]
     assert two == []
+
+
+@pytest.mark.parametrize("floats", ["5000", "500000"])
+def test_end__after_what_the_others_were_sent(job: Job, floats: str) -> None:
+    """The end of a rank overtakes its acknowledgements: TCP is faster than links of 10 ms."""
+    with Testbed(fresh_name(), planes=2, delay_ns=10_000_000, fabric=Fabric.EMULATED) as far:
+        job.start(far, "parting.py", floats).ends()
+
+
+@pytest.mark.slow
+def test_end__of_eight_ranks_on_one_host() -> None:
+    for _ in range(5):
+        local_job("parting.py", "5000", size=8, transport="MRC").ends()
 
 
 @pytest.mark.slow

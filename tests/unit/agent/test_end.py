@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import asyncio
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
-from mrc.agent.end import GONE, ProgramEnd
+from mrc.agent.end import ProgramEnd
+from mrc.aio.end import GONE
 
 
 def made(messages: Mock) -> ProgramEnd:
     end = ProgramEnd.__new__(ProgramEnd)
     end.peer_gone, end.channel, end.peer = asyncio.Event(), Mock(), Mock()
     end.dispatcher, end.immediates, end.messages, end._tell = Mock(), Mock(), messages, None
+    end.query, messages.until_idle = AsyncMock(), AsyncMock()
+    end.query.return_value.planes = ()
     return end
 
 
@@ -21,8 +24,8 @@ async def test_gone__the_program_hears_why_before_its_messages_fail() -> None:
     end = made(said.messages)
     end.on_peer_gone(said.tell)
     for _ in range(2):
-        await end._on_message(GONE)
-    calls = [name for name, _, _ in said.mock_calls]
+        await end._on_message({"type": GONE})
+    calls = [name for name, _, _ in said.mock_calls if name != "messages.until_idle"]
     assert calls[0] == "tell"
     assert calls.count("tell") == 1
     assert "messages.fail" in calls
@@ -31,6 +34,6 @@ async def test_gone__the_program_hears_why_before_its_messages_fail() -> None:
 async def test_gone__before_the_program_was_told_that_the_qp_is_ready() -> None:
     said = Mock()
     end = made(said.messages)
-    await end._on_message(GONE)
+    await end._on_message({"type": GONE})
     end.on_peer_gone(said.tell)
     assert [name for name, _, _ in said.mock_calls].count("tell") == 1

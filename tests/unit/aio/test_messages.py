@@ -10,9 +10,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
-from endpoints import BUDGET_SECONDS, LOOPBACK, connected_pair, loopback_config, two_planes
+from endpoints import (
+    BUDGET_SECONDS,
+    LOOPBACK,
+    connected_pair,
+    loopback_config,
+    spawn,
+    two_planes,
+    until,
+)
 
 import mrc
+from mrc.aio import end
 from mrc.aio.messages import Messages
 from mrc.errors import ArgumentError, ConnectError, InUseError, PeerGoneError, StateError
 
@@ -189,6 +198,61 @@ async def test_abort__ends_long_transfers() -> None:
             await sending
         with pytest.raises(PeerGoneError):
             await taking
+
+
+@dataclass(frozen=True)
+class Late:
+    """A long message whose answers come after the end of the peer."""
+
+    talk: Talk
+    sent: asyncio.Task[None]
+    room: bytearray
+    waiting: asyncio.Task[object]
+    """a receive for which nothing will come"""
+
+
+@asynccontextmanager
+async def late_answers(**options: object) -> AsyncIterator[Late]:
+    """TCP is faster than the planes: the far end ends while its datapath still answers."""
+    async with talking(**options) as talk:
+        data, room = os.urandom(64 << 20), bytearray(64 << 20)
+        taken = spawn(talk.far.recv(room, talk.to_near, exact=True))
+        waiting = spawn(talk.near.recv(bytearray(1), talk.to_far, tag=9))
+        await asyncio.sleep(0)
+        await settle(talk.to_near)
+        sent = spawn(talk.near.send(talk.to_far, data))
+
+        async def begun() -> bool:
+            return (await talk.to_far.query()).outstanding > 0
+
+        await until(begun)
+        yield Late(talk, sent, room, waiting)
+        await sent
+        assert (await taken).bytes == len(room) and room == data
+        with pytest.raises(PeerGoneError, match="the peer is gone"):
+            await waiting
+
+
+async def test_bye__what_was_delivered_completes() -> None:
+    async with late_answers(linger=BUDGET_SECONDS) as late:
+        await late.talk.to_near._end.channel.send("bye")
+
+
+async def test_hangup__what_was_delivered_completes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(end, "_LATE_SECONDS", BUDGET_SECONDS)
+    async with late_answers() as late:
+        late.talk.to_far._end.channel._reader.feed_eof()
+
+
+async def test_close__messages_that_nobody_takes_are_told() -> None:
+    """More than a peer keeps without a receive."""
+    async with talking(linger=0.05) as talk:
+        sent = [spawn(talk.near.send(talk.to_far, bytes(4096))) for _ in range(1000)]
+        await asyncio.sleep(0)
+        await talk.to_far.close()
+        with pytest.raises(PeerGoneError, match=r"messages were not taken within 0\.05 s"):
+            await anext(talk.to_near.immediates())
+        await asyncio.gather(*sent, return_exceptions=True)
 
 
 async def test_connect__needs_messages_on_both_sides() -> None:

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a QP: what the peer is told of it, over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+
+import pytest
+from endpoints import connected_pair
+
+from mrc import CompletionError, PeerGoneError, ProtocolError, StateError
+
+REASONS = [
+    (ProtocolError("host sent a wrong frame"), "host sent a wrong frame"),
+    (TimeoutError(), "a time limit has passed"),
+    (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "Cannot allocate memory"),
+    (MemoryError(), "out of memory"),
+    (asyncio.CancelledError(), "it was interrupted, or a time limit has passed"),
+    (KeyError("secret"), r"its program failed \(KeyError\)"),
+    (BaseExceptionGroup("", [StateError("first")]), "first"),
+]
+
+
+@pytest.mark.parametrize(("error", "reason"), REASONS)
+async def test_exit__the_peer_is_told_the_reason(error: BaseException, reason: str) -> None:
+    async with connected_pair() as pair:
+        await pair.near.__aexit__(type(error), error, None)
+        with pytest.raises(PeerGoneError, match=f"ended the connection: {reason}$"):
+            await anext(pair.far.immediates())
+
+
+async def test_exit__of_the_context_tells_the_reason() -> None:
+    async with connected_pair() as pair:
+        await pair.near_context.__aexit__(MemoryError, MemoryError(), None)
+        with pytest.raises(PeerGoneError, match="ended the connection: out of memory"):
+            await anext(pair.far.immediates())
+
+
+async def test_close__of_a_qp_that_failed_tells_the_reason() -> None:
+    async with connected_pair(timeout=6, retry_linear=1, retry_exp=1) as pair:
+        await pair.near.deny("*")
+        with pytest.raises(CompletionError):
+            await pair.near.write_imm(imm=1)
+        await pair.near.close()
+        with pytest.raises(PeerGoneError, match="its QP failed: no path to the peer answers"):
+            await anext(pair.far.immediates())
+
+
+async def test_hangup__a_peer_that_breaks_the_protocol() -> None:
+    """This end knows better than that the peer was stopped."""
+    async with connected_pair() as pair:
+        pair.far._end.channel._writer.write(b"\0\0\0\2[]")
+        with pytest.raises(ProtocolError, match="does not speak mrc's exchange"):
+            await anext(pair.near.immediates())
