@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from mrc.binding import steering
+from mrc.binding.steering import Frame
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.results.agent import Profiles
@@ -78,18 +79,36 @@ def is_open(name: str) -> bool:
     return True
 
 
+def _ask(name: str, seconds: float) -> Frame:
+    """The answer of the agent to a request for its profiles; raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.settimeout(seconds)
+        asking.connect(address_of(name))
+        asking.send(steering.pack(AgentKind.REQUEST, AgentFunction.PROFILES))
+        packet = asking.recv(steering.MAX_FRAME)
+    if not packet:
+        raise ConnectionResetError("the agent has ended")
+    return steering.unpack(packet)
+
+
+def answers(name: str, seconds: float) -> bool:
+    """Whether an agent serves there. One that starts has its socket before its TCP port: it may
+    find that port in use, and end.
+    """
+    try:
+        _ask(name, seconds)
+    except OSError:
+        return False
+    return True
+
+
 def profiles(name: str) -> Profiles:
     """The profiles of the agent that listens there; raises ConfigError."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        asking.settimeout(_ANSWER_SECONDS)
-        try:
-            asking.connect(address_of(name))
-            asking.send(steering.pack(AgentKind.REQUEST, AgentFunction.PROFILES))
-            packet = asking.recv(steering.MAX_FRAME)
-        except OSError as error:
-            text = f"no agent answers at socket {name}: start it with mrc agent"
-            raise ConfigError(text) from error
-    frame = steering.unpack(packet)
+    try:
+        frame = _ask(name, _ANSWER_SECONDS)
+    except OSError as error:
+        text = f"no agent answers at socket {name}: start it with mrc agent"
+        raise ConfigError(text) from error
     if frame.kind is AgentKind.REFUSED:
         raise ConfigError(frame.body.decode(errors="replace"))
     return msgspec.json.decode(frame.body, type=Profiles)

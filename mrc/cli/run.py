@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 from mrc.agent import door
 from mrc.cli import agent
@@ -101,29 +102,38 @@ def run(args: argparse.Namespace) -> int:
     if shutil.which(words[0]) is None:
         print_error(args.prog, installed.not_found(words[0]), _NOT_FOUND, as_json=False)
         return _NOT_FOUND
-    if not door.is_open(door.name_of(os.environ)):
-        _start_agent(args)
+    _await_agent(args)
     return os.execvpe(words[0], words, os.environ | variables)  # does not return
 
 
-def _start_agent(args: argparse.Namespace) -> None:
-    """Starts an agent that ends when it has no program for some time. Raises ConfigError."""
+def _await_agent(args: argparse.Namespace) -> None:
+    """Returns when an agent answers. If there is none, starts one that ends when it has no program
+    for some time. Raises ConfigError.
+    """
+    name = door.name_of(os.environ)
+    deadline = time.monotonic() + _START_SECONDS
+    started: subprocess.Popen[bytes] | None = None
+    with tempfile.TemporaryFile() as said:  # the agent outlives the program and its terminal
+        while not door.answers(name, max(deadline - time.monotonic(), _LOOK_SECONDS)):
+            if time.monotonic() > deadline:
+                raise ConfigError(f"no agent answered at socket {name} within {_START_SECONDS:g} s")
+            if door.is_open(name):
+                pass  # it answers soon, or ends
+            elif started is None:
+                started = _start_agent(args, said)
+            elif started.poll() is not None:
+                said.seek(0)
+                why = said.read().decode(errors="replace").strip().removeprefix("mrc agent: ")
+                raise ConfigError(f"the agent did not start: {why}")
+            time.sleep(_LOOK_SECONDS)
+
+
+def _start_agent(args: argparse.Namespace, said: IO[bytes]) -> subprocess.Popen[bytes]:
     ours = args.command_line[1:]
     ours = ours[: ours.index("--")] if "--" in ours else ours[: len(ours) - len(args.words)]
     serve = ["agent", "--idle", _IDLE_SECONDS, "--quiet", *ours]
     command = [sys.executable, "-P", "-m", "mrc", *serve]
-    name = door.name_of(os.environ)
-    deadline = time.monotonic() + _START_SECONDS
-    with tempfile.TemporaryFile() as said:  # the agent outlives the program and its terminal
-        started = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-            start_new_session=True,
-        )  # fmt: skip
-        while not door.is_open(name):
-            if started.poll() is not None and not door.is_open(name):
-                said.seek(0)
-                why = said.read().decode(errors="replace").strip().removeprefix("mrc agent: ")
-                raise ConfigError(f"the agent did not start: {why}")
-            if time.monotonic() > deadline:
-                raise ConfigError(f"the agent did not open its socket ({name}) in time")
-            time.sleep(_LOOK_SECONDS)
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+        start_new_session=True,
+    )  # fmt: skip

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc run` names why its agent does not start."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from mrc.doctor import libraries
+
+pytestmark = pytest.mark.skipif(
+    libraries.why_missing(libraries.LIBMRC) is not None,
+    reason="libmrc is not built: apt-get install libibverbs-dev",
+)
+
+
+def test_run__the_port_is_in_use() -> None:
+    """The agent has its socket before its port."""
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = str(held.getsockname()[1])
+        options = ["--insecure", "--bind", "127.0.0.1", "--port", port, "-B", "lo"]
+        done = subprocess.run(
+            [sys.executable, "-m", "mrc", "run", *options, "--", "true"],
+            env={**os.environ, "MRC_AGENT": f"@mrc-test-run-{os.getpid()}"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"mrc run: the agent did not start: TCP port {port} is in use: choose another\n"
+    )
