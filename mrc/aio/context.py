@@ -184,6 +184,11 @@ class Context:
         return self._opened().links.ports
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """Why ports of the configuration, or wanted `interfaces`, cannot be used now."""
+        return self._opened().links.lacking
+
+    @property
     def peers(self) -> tuple[str, ...]:
         """The names of the configured peers."""
         host = self._opened().host

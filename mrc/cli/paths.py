@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", action="store_true", help="repeat --probe until interrupted")
     parser.add_argument(
         "--check", action="store_true",
-        help="probe, and exit with 1 if some path does not answer; with --watch as soon as one"
-        " does not. DENIED paths do not count",
+        help="probe, and exit with 1 if some path does not answer, or a configured port is down;"
+        " with --watch as soon as one does not. DENIED paths do not count",
     )  # fmt: skip
     parser.add_argument(
         "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
@@ -104,18 +104,23 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Pat
                     if show is not None:
                         show([block])
                     out.result(result)
-                    if args.check and _dead(result):
+                    if args.check and (_dead(result) or result.missing):
                         return result
                     await asyncio.sleep(args.interval)
 
 
 def _checked(out: Output, result: Paths) -> Exit:
-    """The exit code of --check, and a line that names the paths that do not answer."""
-    if not (dead := _dead(result)):
-        return Exit.OK
-    names = ", ".join(dead[:MAX_NAMES]) + (", ..." if len(dead) > MAX_NAMES else "")
-    out.warn(f"{len(dead)} of {len(result.evs)} paths to {result.peer} do not answer: {names}")
-    return Exit.FAILED
+    """The exit code of --check, and lines that name what does not answer, or is missing."""
+    if result.missing:
+        out.warn(f"this host lacks configured ports: {_listed(result.missing)}")
+    if dead := _dead(result):
+        many = f"{len(dead)} of {len(result.evs)}"
+        out.warn(f"{many} paths to {result.peer} do not answer: {_listed(dead)}")
+    return Exit.FAILED if dead or result.missing else Exit.OK
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
 
 
 def _dead(result: Paths) -> list[str]:
@@ -137,6 +142,7 @@ async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Blo
         evs=tuple(
             like(ProbedEv, ev, state=_state(ev, probes), probe=_probe(ev, probes)) for ev in evs
         ),
+        missing=ctx.missing,
     )
     title = f"paths to {qp.peer_host} at {time.strftime('%H:%M:%S')}"
     return replace(_block(evs, probes), title=title), result
@@ -169,11 +175,11 @@ def _probe(ev: EvInfo, probes: Sequence[ProbeResult]) -> Probe | None:
 def _summary(result: Paths) -> str:
     """How many planes and paths can carry data, and the size of a packet."""
     usable = [ev for ev in result.evs if ev.state == "GOOD"]
-    planes = {ev.plane for ev in result.evs}
+    planes = len({ev.plane for ev in result.evs}) + len(result.missing)
     return (
-        f"{result.peer}: {len({ev.plane for ev in usable})} of {len(planes)} planes and"
+        f"{result.peer}: {len({ev.plane for ev in usable})} of {planes} planes and"
         f" {len(usable)} of {len(result.evs)} paths are good; a packet carries"
-        f" {result.path_mtu_bytes} B"
+        f" {result.path_mtu_bytes} B" + "".join(f"; {missing}" for missing in result.missing)
     )
 
 

@@ -111,9 +111,14 @@ class Links:
         return max(self._slots, default=1)
 
     @property
+    def lacking(self) -> tuple[str, ...]:
+        """Why configured ports are not usable."""
+        return self._found.missing
+
+    @property
     def missing(self) -> str:
         """One line: why ports are missing."""
-        return "; ".join(self._found.missing) or "no interface is up and has an address"
+        return "; ".join(self.lacking) or "no interface is up and has an address"
 
     @property
     def impatient(self) -> bool:

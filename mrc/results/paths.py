@@ -48,3 +48,5 @@ class Paths(Result):
     """The planes of the QP."""
     evs: tuple[ProbedEv, ...]
     """Its EVs, one for each path."""
+    missing: tuple[str, ...]
+    """Why configured ports of this host, or interfaces of -B, have no path: one text for each."""

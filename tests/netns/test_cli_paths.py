@@ -46,6 +46,18 @@ def test_watch__calls_no_path_good_that_does_not_answer(
     assert line.startswith("mrc paths: 1 of 4 paths to h1 do not answer: t1:2.1 (")
 
 
+def test_check__the_host_has_no_link(hosts: Hosts, bed: Testbed, healed: None) -> None:
+    """The QP knows nothing of the plane: its configuration does."""
+    hosts.start("h1", "perf", "--server").until_listening()
+    bed.fail("link:h0.2", mode="down")
+    check = hosts.start("h0", "paths", "h1", "--check")
+    shown = check.ends(1)
+    assert "h1: 1 of 2 planes and 2 of 2 paths are good" in shown
+    assert check.lines == ["mrc paths: this host lacks configured ports: p2 is down"]
+    look = hosts.start("h0", "paths", "h1", "--check", "--json")
+    assert printed("paths", look.ends(1))["missing"] == ["p2 is down"]
+
+
 def test_check__exit_code(hosts: Hosts, bed: Testbed, healed: None) -> None:
     hosts.start("h1", "perf", "--server").until_listening()
     hosts.start("h0", "paths", "h1", "--check").ends(0)
