@@ -13,6 +13,7 @@ import asyncio
 import logging
 import secrets
 import struct
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -43,6 +44,8 @@ _SECRET_BYTES = 8
 ADDRESS_BYTES = _SECRET_AT + _SECRET_BYTES
 BEAT_SPACE = 0xFFFFFFFF  # of the empty messages
 BEAT_SECONDS = 1.0
+NOTE_BYTES = 1024  # longest note
+_NOTE_TAG = 1  # of notes, in the space of the empty messages
 _HOLDER = "holder"  # name of the tasks that keep a QP
 
 
@@ -124,14 +127,18 @@ class Group:
         timeout: float = 30.0,
         beat_seconds: float = BEAT_SECONDS,
         remedy: str = "give all processes the same secret, or none",
+        on_note: Callable[[Member, bytes], None] = lambda member, note: None,
     ) -> None:
-        """`remedy` tells users what to do when secrets differ."""
+        """`remedy` tells users what to do when secrets differ. `on_note` gets what other processes
+        `tell`.
+        """
         self._ctx = ctx
         self._private = {"group": name, "version": version}
         self._host = host
         self._timeout = timeout
         self._beat_seconds = beat_seconds
         self._remedy = remedy
+        self._on_note = on_note
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._members: dict[bytes, asyncio.Future[Member]] = {}  # by token
         self._ending = asyncio.Event()
@@ -173,6 +180,15 @@ class Group:
             raise ConnectError(
                 f"{peer.host} did not connect to this process within {self._timeout:g} s"
             ) from None
+
+    def tell(self, member: Member, note: bytes) -> None:
+        """Sends a note of at most NOTE_BYTES, which arrives unless the QP fails before."""
+
+        async def send() -> None:
+            with suppress(PeerGoneError, StateError):
+                await self._beats.send(member.qp, note, tag=_NOTE_TAG)
+
+        self._start(send())
 
     def _check_secret(self, peer: Address) -> None:
         """Both processes can tell from their addresses, so neither waits for the other."""
@@ -226,7 +242,7 @@ class Group:
             token = b""
         if len(token) != TOKEN_BYTES or self._future(token).done():
             logger.warning("%s sent a wrong token, or connected twice", qp.peer_host)
-            await qp.abort()
+            await qp.abort("a wrong token, or a second connection")
             return
         async with qp:
             await self._hold(token, qp, self._future(token))
@@ -241,6 +257,7 @@ class Group:
         beating = (
             asyncio.create_task(self._send_beats(qp)),
             asyncio.create_task(self._take_beats(qp)),
+            asyncio.create_task(self._take_notes(member)),
         )
         try:
             await asyncio.wait((following, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -261,6 +278,13 @@ class Group:
         with suppress(PeerGoneError, StateError):
             while True:
                 await self._beats.recv(bytearray(), qp)
+
+    async def _take_notes(self, member: Member) -> None:
+        room = bytearray(NOTE_BYTES)
+        with suppress(PeerGoneError, StateError):
+            while True:
+                note = await self._beats.recv(room, member.qp, tag=_NOTE_TAG)
+                self._on_note(member, bytes(room[: note.bytes]))
 
 
 def _secret_of(ctx: Context) -> bytes:

@@ -16,6 +16,7 @@ _TYPES = {
     "open": ctypes.CFUNCTYPE(_int, _u32, _ptr, _ptr, _u32),
     "connect": ctypes.CFUNCTYPE(_int, _u32, _int, _ptr, _u32, _ptr, _u32),
     "ready": ctypes.CFUNCTYPE(_int, _u32, _u32, ctypes.POINTER(_u32), _ptr, _u32),
+    "failed": ctypes.CFUNCTYPE(None, _u32, ctypes.c_char_p),
     "close": ctypes.CFUNCTYPE(None, _u32),
 }
 
@@ -37,6 +38,7 @@ class Calls(Protocol):
     def open(self, space: int, user: int) -> None: ...
     def connect(self, space: int, rank: int, address: bytes) -> None: ...
     def ready(self, space: int, timeout: float) -> dict[int, int]: ...
+    def failed(self, space: int, text: str) -> None: ...
     def close(self, space: int) -> None: ...
 
 
@@ -103,6 +105,9 @@ def _bound(calls: Calls, name: str) -> Callable[..., Any]:
 
         return _told(run, text, size)
 
+    def failed(space: int, text: bytes) -> None:
+        calls.failed(space, text.decode(errors="replace"))
+
     def close(space: int) -> None:
         calls.close(space)
 
@@ -111,6 +116,7 @@ def _bound(calls: Calls, name: str) -> Callable[..., Any]:
         "open": open_,
         "connect": connect,
         "ready": ready,
+        "failed": failed,
         "close": close,
     }
     return found[name]

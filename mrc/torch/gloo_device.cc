@@ -76,6 +76,8 @@ struct mrc_gloo_calls {
                  uint32_t room);
   // Waits until all ranks of the space are connected; the numbers of their peers by rank.
   int (*ready)(uint32_t space, uint32_t timeout_ms, uint32_t *peers, char *text, uint32_t room);
+  // The group is over, because an operation here timed out: the other ranks are told.
+  void (*failed)(uint32_t space, const char *text);
   // The group has ended: no call to mrc_gloo_lost for it follows.
   void (*close)(uint32_t space);
 };
@@ -386,9 +388,12 @@ bool Context::wait(Buffer *buffer, uint8_t kind, int *rank, Milliseconds timeout
   if (over)
     throw IoException(explain(guard, side.peer, side.result));
   guard.unlock();
+  std::string text = "timed out after " + std::to_string(timeout.count()) + " ms: a " +
+                     (kind == SEND ? "send" : "receive") + " did not complete";
   give_up("mrc: another operation of this group timed out, which ended the group");
-  throw IoException("mrc: timed out after " + std::to_string(timeout.count()) + " ms: a " +
-                    (kind == SEND ? "send" : "receive") + " did not complete");
+  if (!stopped)
+    calls.failed(space_, text.c_str());
+  throw IoException("mrc: " + text);
 }
 
 // Why an operation has failed. The engine notices before Python knows the cause.

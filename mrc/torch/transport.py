@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import logging
 import os
+import struct
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from typing import Any, TypeVar
 import uvloop
 
 from mrc.errors import ConnectError, MrcError, StateError
-from mrc.group import Address, Ended, Group, Member
+from mrc.exchange.foreign import shown
+from mrc.group import NOTE_BYTES, Address, Ended, Group, Member
 from mrc.observe.context import Context
 from mrc.tasks import cancelled
 from mrc.torch.calls import Shim
@@ -30,6 +32,7 @@ T = TypeVar("T")
 
 VERSION = 1  # of what the processes of a job exchange
 CLOSE_SECONDS = 5.0
+_SPACE = struct.Struct("<I")  # begins a note to another rank; the reason follows
 
 
 @dataclass(slots=True)
@@ -86,6 +89,7 @@ class Transport:
                 name_of(os.environ),
                 version=VERSION,
                 remedy=f"set {SECRET} to the same file on all hosts, or on none",
+                on_note=self._on_note,
             )
             await self._group.__aenter__()
         except BaseException:
@@ -171,6 +175,9 @@ class Transport:
         connecting.clear()
         return group.peers
 
+    def failed(self, space: int, text: str) -> None:
+        self._started().call_soon_threadsafe(self._tell, space, text)
+
     def close(self, space: int) -> None:
         loop = self._started()
         if threading.current_thread() is self._thread:
@@ -187,6 +194,25 @@ class Transport:
         group = self._spaces.pop(space)
         for task in group.connecting.values():
             task.cancel()
+
+    # ---- Groups that fail -----------------------------------------------------------------
+
+    def _tell(self, space: int, text: str) -> None:
+        """Tells the other ranks of a group that it is over, so that they need not time out too."""
+        group = self._spaces.get(space)
+        note = _SPACE.pack(space) + text.encode()[: NOTE_BYTES - _SPACE.size]
+        for number in group.peers.values() if group is not None else ():
+            if number in self._members:
+                self._group.tell(self._members[number], note)
+
+    def _on_note(self, member: Member, note: bytes) -> None:
+        if len(note) < _SPACE.size:
+            return
+        group = self._spaces.get(*_SPACE.unpack_from(note))
+        number = member.qp.message_peer
+        if group is not None and number in group.peers.values():
+            error = MrcError(shown(note[_SPACE.size :].decode(errors="replace")))
+            self._shim.lost(group.user, number, _text(group, {number: error}), everything=True)
 
     # ---- Peers that end -------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from netns.conftest import fresh_name
+from slowness import limit
 from training.job import SCRIPTS, SECONDS, Job, Steps, local_job
 
 from mrc.testbed.bed import Testbed
@@ -77,14 +78,16 @@ def paths_are_lost(job: Job, failed: float, others: dict[int, int]) -> None:
 
 
 def test_failure__the_timeout_of_the_group() -> None:
-    """The ranks raise, and so does their next operation: the group is over."""
-    job = local_job("waiting.py", "5", transport="MRC")
-    for rank in job.ranks:
-        assert rank.process.wait(SECONDS) == 1
+    """Both ranks raise at once, and so does their next operation: the group is over."""
+    job = local_job("waiting.py", "5", "1800", transport="MRC")
+    late = "timed out after 5000 ms: a receive did not complete"
+    over = "mrc: another operation of this group timed out, which ended the group"
+    for rank, errors in zip(
+        job.ranks, ([f"mrc: {late}", over], [f"mrc: rank 0: {late}"] * 2), strict=True
+    ):
+        assert rank.process.wait(limit(SECONDS)) == 1
         rank.end()
-        first, second = (line["error"] for line in rank.lines if "error" in line)
-        assert first == "mrc: timed out after 5000 ms: a receive did not complete"
-        assert second == "mrc: another operation of this group timed out, which ended the group"
+        assert [line["error"] for line in rank.lines if "error" in line] == errors
 
 
 def test_failure__a_rank_ends_in_order() -> None:

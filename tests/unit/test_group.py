@@ -12,7 +12,7 @@ import pytest
 from endpoints import BUDGET_SECONDS, loopback_config
 
 from mrc import ArgumentError, ConnectError, Context, ProtocolError
-from mrc.group import ADDRESS_BYTES, Address, Group
+from mrc.group import ADDRESS_BYTES, NOTE_BYTES, Address, Group, Member
 from mrc.trust.security import Security
 
 ADDRESS = Address(b"0123456789abcdef", "h1", 4791, b"of 8 has")
@@ -138,6 +138,25 @@ async def test_member__that_closes_has_not_died(groups: list[Group]) -> None:
     assert not ended.died
     assert "closed the connection" in str(ended.error)
     assert there.qp.closed
+
+
+async def test_tell__a_note_arrives_before_the_end() -> None:
+    config, notes = loopback_config(), list[tuple[Member, bytes]]()
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(config) as one,
+        Context(config) as two,
+        Group(
+            two, "test", "127.0.0.1", version=1,
+            on_note=lambda member, note: notes.append((member, note)),
+        ) as there,
+    ):  # fmt: skip
+        async with Group(one, "test", "127.0.0.1", version=1) as here:
+            to, back = await asyncio.gather(here.member(there.address), there.member(here.address))
+            here.tell(to, b"one")
+            here.tell(to, bytes(NOTE_BYTES))
+        assert not (await back.ended).died
+        assert notes == [(back, b"one"), (back, bytes(NOTE_BYTES))]
 
 
 async def test_member__that_aborts_has_died(groups: list[Group]) -> None:

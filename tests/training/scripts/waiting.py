@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ranks, of which each waits for a message that the other never sends, for so many seconds."""
+"""Two ranks, of which each waits for a message that the other never sends, for so many seconds: the
+arguments are the ranks' timeouts.
+"""
 
 import datetime
 import json
+import os
 import sys
 import time
 
@@ -11,7 +14,7 @@ import torch.distributed as dist
 
 
 def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1800.0
+    seconds = float(sys.argv[1 + int(os.environ["RANK"])]) if len(sys.argv) > 1 else 1800.0
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
     dist.barrier()
     print(json.dumps({"step": 0}), flush=True)
