@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -67,6 +72,46 @@ def test_built__the_compiler_fails(
     with pytest.raises(TorchError, match=r"^torch 2\.14\.0: .* failed: x\.cc: error: no$"):
         build.built(VERSION, folder)
     assert list((tmp_path / "cache" / "mrc").iterdir()) == []
+
+
+def test_built__into_a_folder_that_cannot_be_written(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, 'echo made >"$out"'))
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(TorchError, match=r"/cache/mrc: Not a directory; set XDG_CACHE_HOME to a"):
+        build.built(VERSION, folder)
+
+
+def test_built__without_a_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home directory")))
+    with pytest.raises(TorchError, match=r"no home directory; set XDG_CACHE_HOME to a folder"):
+        build.built(VERSION, folder)
+
+
+def test_built__after_an_interrupt(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed rank leaves its scratch folder; the next one removes it."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    monkeypatch.setenv("CXX", compiler(tmp_path, f'echo half >"$out"; echo >{fifo}; exec sleep 99'))
+    program = f"""
+from pathlib import Path
+from mrc.torch import build
+build.check_library = lambda version, library: None
+build.built({VERSION!r}, Path({str(folder)!r}))
+"""
+    killed = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+    fifo.read_text()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert len(list(build.cache_folder().iterdir())) == 1
+    monkeypatch.setenv("CXX", compiler(tmp_path, 'echo made >"$out"'))
+    made = build.built(VERSION, folder)
+    assert made.read_text() == "made\n"
+    assert list(build.cache_folder().iterdir()) == [made]
 
 
 def test_built__another_torch_is_refused(folder: Path) -> None:
