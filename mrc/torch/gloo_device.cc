@@ -31,6 +31,8 @@ using gloo::IoException;
 using gloo::transport::Milliseconds;
 
 constexpr size_t ADDRESS_BYTES = 160; // 4 of the space, the rest from Python
+constexpr size_t TOKEN_BYTES = 16;    // of Python's address: its first bytes, which are random
+constexpr size_t REASON_BYTES = ADDRESS_BYTES - sizeof(uint32_t) - TOKEN_BYTES;
 constexpr size_t TEXT_BYTES = 512;
 constexpr uint32_t ANY = UINT32_MAX;
 enum : uint8_t { SEND = 0, RECV = 1 };
@@ -127,7 +129,7 @@ class Context final : public gloo::transport::Context,
 public:
   Context(int rank, int size) : gloo::transport::Context(rank, size), peers_(size, ANY) {
     if (rank == 0)
-      open(std::random_device{}());
+      space_ = std::random_device{}();
     std::lock_guard<std::mutex> guard(contexts_lock);
     contexts.insert(this);
   }
@@ -146,7 +148,7 @@ public:
   std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void *memory,
                                                                       size_t bytes) override;
 
-  uint32_t space() const { return space_; }
+  const std::vector<char> &address();
   Milliseconds timeout() const { return timeout_; }
   void connect(int rank, const std::vector<char> &address);
   void post(Buffer *buffer, uint8_t kind, int rank, uint64_t slot, size_t offset, size_t bytes);
@@ -164,13 +166,15 @@ private:
     uint8_t kind;
   };
 
-  void open(uint32_t space);
+  void open();
   int rank_of(uint32_t peer) const;
   std::vector<uint64_t> cookies(Buffer *buffer) const;
   std::string explain(std::unique_lock<std::mutex> &guard, uint32_t peer, int result);
 
   uint32_t space_ = 0;
   bool opened_ = false;
+  std::vector<char> address_;
+  std::string refusal_; // why this process has no address: the other ranks get it in place of one
   std::vector<uint32_t> peers_; // by rank
   std::mutex lock_;             // the rest
   uint64_t next_ = 1;
@@ -232,7 +236,7 @@ private:
 class Pair final : public gloo::transport::Pair {
 public:
   Pair(Context *context, int rank)
-      : context_(context), rank_(rank), address_(make_address(context)) {}
+      : context_(context), rank_(rank), address_(context->address()) {}
   const gloo::transport::Address &address() const override { return address_; }
   void connect(const std::vector<char> &peer) override {
     context_->connect(rank_, peer);
@@ -257,17 +261,6 @@ public:
   }
 
 private:
-  static std::vector<char> make_address(Context *context) {
-    check_running();
-    std::vector<char> bytes(ADDRESS_BYTES);
-    uint32_t space = context->space();
-    std::memcpy(bytes.data(), &space, sizeof space);
-    char text[TEXT_BYTES] = "";
-    if (calls.address(bytes.data() + sizeof space, ADDRESS_BYTES - sizeof space, text, sizeof text))
-      throw IoException(text);
-    return bytes;
-  }
-
   Context *context_; // owns this
   int rank_;
   Address address_;
@@ -297,20 +290,41 @@ std::unique_ptr<gloo::transport::UnboundBuffer> Context::createUnboundBuffer(voi
   return std::make_unique<Buffer>(shared_from_this(), memory, bytes);
 }
 
+// A process that cannot open its sockets must not let the others wait for it: they read the reason
+// where they look for the address.
+const std::vector<char> &Context::address() {
+  if (!address_.empty())
+    return address_;
+  check_running();
+  address_.resize(ADDRESS_BYTES);
+  char text[TEXT_BYTES] = "";
+  char *own = address_.data() + sizeof space_;
+  std::memcpy(address_.data(), &space_, sizeof space_);
+  if (calls.address(own, ADDRESS_BYTES - sizeof space_, text, sizeof text)) {
+    refusal_ = text;
+    std::memset(own, 0, ADDRESS_BYTES - sizeof space_);
+    refusal_.copy(own + TOKEN_BYTES, REASON_BYTES, std::strlen("mrc: "));
+  }
+  return address_;
+}
 
+// The reason in place of an address; empty: there is an address.
+std::string refusal_in(const std::vector<char> &address) {
+  const char *own = address.data() + sizeof(uint32_t);
+  bool random = std::any_of(own, own + TOKEN_BYTES, [](char byte) { return byte != 0; });
+  return random ? "" : std::string(own + TOKEN_BYTES, strnlen(own + TOKEN_BYTES, REASON_BYTES));
+}
 
 // Rank 0 chooses the number of the space, and its address tells the others.
-void Context::open(uint32_t space) {
-  check_running();
+void Context::open() {
   char text[TEXT_BYTES] = "";
-  if (calls.open(space, this, text, sizeof text))
+  if (calls.open(space_, this, text, sizeof text))
     throw IoException(text);
-  int result = in_engine(engine.space, space, sink, static_cast<void *>(this));
+  int result = in_engine(engine.space, space_, sink, static_cast<void *>(this));
   if (result) {
-    calls.close(space);
+    calls.close(space_);
     throw IoException("mrc: cannot open a group: " + std::string(std::strerror(-result)));
   }
-  space_ = space;
   opened_ = true;
 }
 
@@ -321,11 +335,15 @@ void Context::connect(int rank, const std::vector<char> &address) {
   if (address.size() != ADDRESS_BYTES)
     throw IoException("mrc: rank " + std::to_string(rank) +
                       " uses another transport: set GLOO_DEVICE_TRANSPORT=MRC in all ranks");
-  if (rank == 0) {
-    uint32_t space;
-    std::memcpy(&space, address.data(), sizeof space);
-    open(space);
-  }
+  if (!refusal_.empty())
+    throw IoException(refusal_);
+  std::string theirs = refusal_in(address);
+  if (!theirs.empty())
+    throw IoException("mrc: rank " + std::to_string(rank) + ": " + theirs);
+  if (rank == 0)
+    std::memcpy(&space_, address.data(), sizeof space_);
+  if (!opened_)
+    open();
   char text[TEXT_BYTES] = "";
   if (calls.connect(space_, rank, address.data() + sizeof space_, ADDRESS_BYTES - sizeof space_,
                     text, sizeof text))

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mrc.config import ContextConfig
+from mrc.errors import ConfigError
 from mrc.fabric import hostconfig
 from mrc.trust.security import Security, load_secret
 
@@ -33,6 +34,14 @@ def config_of(environ: Mapping[str, str]) -> ContextConfig:
         local_view=True,
         security=Security(secret=load_secret(Path(secret))) if secret else None,
     )
+
+
+def check_interfaces(config: ContextConfig, missing: Sequence[str]) -> None:
+    """Raises ConfigError if no wanted interface can be used: the ranks would wait for each other in
+    vain.
+    """
+    if config.interfaces and len(missing) >= len(config.interfaces):
+        raise ConfigError(f"{INTERFACES}: {'; '.join(missing)}")
 
 
 def name_of(environ: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from mrc.group import NOTE_BYTES, Address, Ended, Group, Member
 from mrc.observe.context import Context
 from mrc.tasks import cancelled
 from mrc.torch.calls import Shim
-from mrc.torch.hosts import SECRET, config_of, name_of
+from mrc.torch.hosts import SECRET, check_interfaces, config_of, name_of
 
 logger = logging.getLogger("mrc.torch")
 T = TypeVar("T")
@@ -79,9 +79,11 @@ class Transport:
             return self._loop
 
     async def _open(self) -> None:
-        self._context = Context(config_of(os.environ))
+        config = config_of(os.environ)
+        self._context = Context(config)
         await self._context.__aenter__()
         try:
+            check_interfaces(config, self._context.missing)
             self._shim.attach(self._context.message_functions())
             self._group = Group(
                 self._context,

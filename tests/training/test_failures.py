@@ -184,6 +184,20 @@ def test_secret__of_another_rank_differs(
         assert said and "secret" in said[-1] and "set MRC_SECRET to" in said[-1], rank.errors[-3:]
 
 
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_interfaces__of_another_rank_are_wrong(bed: Testbed, job: Job, wrong: int) -> None:
+    """All ranks say so at once: the one with the wrong name has no address for the others."""
+    for number in (0, 1):
+        name = "nosuch" if number == wrong else ""
+        job.start_rank(bed, number, "waiting.py", GLOO_SOCKET_IFNAME=name)
+    for number, rank in enumerate(job.ranks):
+        assert rank.process.wait(limit(SECONDS)) == 1
+        rank.end()
+        who = "" if number == wrong else f"rank {wrong}: "
+        said = f" failed with mrc: {who}GLOO_SOCKET_IFNAME: nosuch is no port"
+        assert [line for line in rank.errors if said in line], rank.errors[-3:]
+
+
 def secret_file(folder: Path, name: str, byte: int) -> str:
     file = folder / name
     file.write_bytes(bytes([byte]) * 32)

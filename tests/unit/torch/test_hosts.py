@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mrc import ConfigError
-from mrc.torch.hosts import config_of, name_of
+from mrc import ConfigError, ContextConfig
+from mrc.torch.hosts import check_interfaces, config_of, name_of
 
 
 def test_config_of__all_interfaces() -> None:
@@ -61,3 +61,11 @@ def test_config_of__a_wrong_secret(
         file.chmod(mode)
     with pytest.raises(ConfigError, match=why):
         config_of({"MRC_SECRET": str(file)})
+
+
+def test_check_interfaces__none_can_be_used() -> None:
+    two = ContextConfig(interfaces=("eth1", "eth2"))
+    check_interfaces(two, ["no interface eth1"])
+    check_interfaces(ContextConfig(), [])
+    with pytest.raises(ConfigError, match=r"^GLOO_SOCKET_IFNAME: no interface eth1; eth2 is down$"):
+        check_interfaces(two, ["no interface eth1", "eth2 is down"])
