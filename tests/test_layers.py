@@ -81,9 +81,10 @@ LAYERS: dict[str, list[str]] = {
     ],
     "ofi": [
         "object operation peer",
+        "av eq",
         "cq",
         "connect",
-        "av transfer",
+        "transfer",
         "ep info",
         "domain",
         "provider",

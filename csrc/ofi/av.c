@@ -11,19 +11,58 @@
 #include "ofi/peer.h"
 #include "program/process.h"
 
-static int insert(struct fid_av *av, const void *addresses, size_t count, fi_addr_t *found,
+enum { FIRST_PLACES = 64 };
+
+struct of_av {
+  struct of_object object;
+  struct of_peer **peers; /* by address; NULL: the place is free */
+  size_t n;               /* places that were ever used */
+  size_t room;
+  size_t first_free; /* no place before it is free */
+};
+
+struct of_peer *of_av_peer(const struct fid *fid, fi_addr_t address) {
+  const struct of_av *av = (const struct of_av *)fid;
+  return address < av->n ? av->peers[address] : NULL;
+}
+
+fi_addr_t of_av_address(const struct fid *fid, const struct of_peer *peer) {
+  const struct of_av *av = (const struct of_av *)fid;
+  for (size_t i = 0; i < av->n; i++)
+    if (av->peers[i] == peer) return i;
+  return FI_ADDR_NOTAVAIL;
+}
+
+static fi_addr_t place(struct of_av *av, struct of_peer *peer) {
+  while (av->first_free < av->n && av->peers[av->first_free])
+    av->first_free++;
+  if (av->first_free == av->room) {
+    const size_t larger = av->room ? 2 * av->room : FIRST_PLACES;
+    struct of_peer **moved = realloc(av->peers, larger * sizeof(struct of_peer *));
+    if (!moved) return FI_ADDR_NOTAVAIL;
+    av->peers = moved;
+    av->room = larger;
+  }
+  av->peers[av->first_free] = peer;
+  if (av->first_free == av->n) av->n++;
+  return av->first_free++;
+}
+
+static int insert(struct fid_av *fid, const void *addresses, size_t count, fi_addr_t *found,
                   uint64_t flags, void *context) {
-  (void)av;
-  (void)flags;
-  (void)context;
+  struct of_av *av = (struct of_av *)fid;
+  int *errors = flags & FI_SYNC_ERR ? context : NULL;
+  if (flags & ~(FI_MORE | FI_SYNC_ERR)) return -FI_EBADFLAGS;
   size_t n = 0;
   pr_lock();
   for (size_t i = 0; i < count; i++) {
     struct mrc_agent_point point;
     memcpy(&point, (const char *)addresses + i * sizeof point, sizeof point);
-    const struct of_peer *peer = of_peer_of(&point);
-    if (found) found[i] = peer ? peer->index : FI_ADDR_NOTAVAIL;
-    n += peer != NULL;
+    struct of_peer *peer = of_peer_of(&point);
+    const fi_addr_t address = peer ? place(av, peer) : FI_ADDR_NOTAVAIL;
+    if (found) found[i] = address;
+    if (errors) errors[i] = address == FI_ADDR_NOTAVAIL ? FI_ENOMEM : 0;
+    n += address != FI_ADDR_NOTAVAIL;
   }
   pr_unlock();
   return (int)n;
@@ -48,19 +87,27 @@ static int insert_symmetric(struct fid_av *av, const char *node, size_t n_nodes,
   return insert_service(av, node, service, found, flags, context);
 }
 
-/* An endpoint may still ask for a QP, so its place stays. */
-static int remove_addresses(struct fid_av *av, fi_addr_t *addresses, size_t count, uint64_t flags) {
-  (void)av;
-  (void)addresses;
-  (void)count;
-  (void)flags;
-  return 0;
+/* Such an endpoint may still ask for a QP: it stays in the table of peers. */
+static int remove_addresses(struct fid_av *fid, fi_addr_t *addresses, size_t count,
+                            uint64_t flags) {
+  struct of_av *av = (struct of_av *)fid;
+  int error = flags != 0 ? -FI_EBADFLAGS : 0;
+  pr_lock();
+  for (size_t i = 0; error == 0 && i < count; i++) {
+    if (!of_av_peer(&fid->fid, addresses[i])) {
+      error = -FI_EINVAL;
+      break;
+    }
+    av->peers[addresses[i]] = NULL;
+    if (addresses[i] < av->first_free) av->first_free = addresses[i];
+  }
+  pr_unlock();
+  return error;
 }
 
 static int look_up(struct fid_av *av, fi_addr_t address, void *to, size_t *bytes) {
-  (void)av;
   pr_lock();
-  const struct of_peer *peer = of_peer_at(address);
+  const struct of_peer *peer = of_av_peer(&av->fid, address);
   pr_unlock();
   if (!peer) return -FI_EINVAL;
   memcpy(to, &peer->point, *bytes < sizeof peer->point ? *bytes : sizeof peer->point);
@@ -81,6 +128,17 @@ static const char *text_of(struct fid_av *av, const void *address, char *buffer,
   return buffer;
 }
 
+static int close_av(struct fid *fid) {
+  struct of_av *av = (struct of_av *)fid;
+  pr_lock();
+  const int error = of_object_leave(&av->object);
+  pr_unlock();
+  if (error != 0) return error;
+  free(av->peers);
+  free(av);
+  return 0;
+}
+
 static struct fi_ops_av av_ops = {.size = sizeof av_ops,
                                   .insert = insert,
                                   .insertsvc = insert_service,
@@ -89,15 +147,20 @@ static struct fi_ops_av av_ops = {.size = sizeof av_ops,
                                   .lookup = look_up,
                                   .straddr = text_of};
 
+static struct fi_ops fid_ops = {.size = sizeof fid_ops,
+                                .close = close_av,
+                                .bind = of_no_bind,
+                                .control = of_no_control,
+                                .ops_open = of_no_ops_open};
+
 int of_av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **av,
                void *context) {
-  (void)domain;
-  if (attr->name || attr->flags != 0 || attr->rx_ctx_bits != 0) return -FI_ENOSYS;
-  struct fid_av *made = calloc(1, sizeof *made);
+  if (attr->name || attr->flags & ~FI_SYMMETRIC || attr->rx_ctx_bits != 0) return -FI_ENOSYS;
+  struct of_av *made = of_object_new(sizeof *made, &domain->fid);
   if (!made) return -FI_ENOMEM;
-  *made = (struct fid_av){.fid = {.fclass = FI_CLASS_AV, .context = context, .ops = &of_plain_ops},
-                          .ops = &av_ops};
+  made->object.av = (struct fid_av){
+      .fid = {.fclass = FI_CLASS_AV, .context = context, .ops = &fid_ops}, .ops = &av_ops};
   if (attr->type == FI_AV_UNSPEC) attr->type = FI_AV_TABLE;
-  *av = made;
+  *av = &made->object.av;
   return 0;
 }

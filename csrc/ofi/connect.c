@@ -166,13 +166,20 @@ void of_connect_cancel(struct of_operation *operation) {
                      operation->cookie);
 }
 
+/* A receive from any peer belongs to no QP, and must be cancelled. */
+static void discard(struct of_operation *operation) {
+  if (operation->ended) return;
+  operation->cq = NULL;
+  of_connect_cancel(operation);
+}
+
 void of_connect_close(void) {
   if (!is_open) return;
   of_peer_each_qp(release);
   pr_attach_linger();
-  of_operation_each(of_connect_cancel); /* a receive from any peer belongs to no QP */
+  of_operation_each(discard);
   of_peer_each_qp(forget);
-  pr_drive_turn(); /* the CQs get what has ended */
+  pr_drive_turn(); /* csrc/msg ends them all */
   pr_tell(MRC_AGENT_RELEASE, (int32_t)own.number, 1, NULL, 0, NULL, 0);
   mrc_ctx_msg_close_space(pr_process.ctx, OF_TAGGED_SPACE);
   mrc_ctx_msg_close_space(pr_process.ctx, OF_UNTAGGED_SPACE);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1 /* pthread_cond_clockwait */
 #include "ofi/cq.h"
 
 #include <errno.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ofi/av.h"
 #include "ofi/object.h"
 #include "ofi/peer.h"
 #include "program/drive.h"
@@ -16,25 +18,52 @@
 #include "program/say.h"
 
 struct of_cq {
-  struct fid_cq cq;
+  struct of_object object;
+  const struct fid *av; /* of the endpoint whose receives end here; or NULL */
   enum fi_cq_format format;
+  bool signaled; /* one waiting thread returns */
   struct of_operation *first;
   struct of_operation *last;
 };
 
 struct of_cq *of_cq_of(struct fid *fid) { return (struct of_cq *)fid; }
 
+void of_cq_name_by(struct of_cq *cq, const struct fid *av) { cq->av = av; }
+
 /* ---- In ---- */
+
+/* The RECV that takes away what the PEEK has found, and tells the same of it. */
+static bool goes_on(struct of_operation *operation) {
+  const struct mrc_msg_done *done = &operation->done;
+  if (!operation->discards || done->kind != MRC_MSG_PEEK || done->result != 0) return false;
+  of_operation_renew(operation);
+  const struct mrc_msg_post post = {.cookie = operation->cookie,
+                                    .tag = done->cookie,
+                                    .space = done->space,
+                                    .peer = done->peer,
+                                    .kind = MRC_MSG_RECV,
+                                    .claim = true};
+  operation->done.result = mrc_ctx_msg_post(pr_process.ctx, &post, 1);
+  if (operation->done.result == 0) pr_drive_wake();
+  return operation->done.result == 0;
+}
+
+/* In MPI only the receiver gets an error if its memory is too small. */
+static int result_of(const struct of_operation *operation) {
+  const struct mrc_msg_done *done = &operation->done;
+  const bool wants_all = done->kind != MRC_MSG_SEND && !operation->discards;
+  return done->result == -EMSGSIZE && !wants_all ? 0 : done->result;
+}
 
 static void end(struct of_operation *operation) {
   struct of_cq *cq = operation->cq;
-  struct mrc_msg_done *done = &operation->done;
-  /* In MPI only the receiver gets an error if its memory is too small. */
-  if (done->kind == MRC_MSG_SEND && done->result == -EMSGSIZE) done->result = 0;
-  if (!cq) {
+  if (goes_on(operation)) return;
+  operation->done.result = result_of(operation);
+  if (!cq || (operation->silent && operation->done.result == 0)) {
     of_operation_free(operation);
     return;
   }
+  operation->ended = true;
   operation->next = NULL;
   if (cq->last)
     cq->last->next = operation;
@@ -80,9 +109,10 @@ static size_t entry_bytes(enum fi_cq_format format) {
   }
 }
 
-static fi_addr_t source_of(const struct of_operation *operation) {
+static fi_addr_t source_of(const struct of_cq *cq, const struct of_operation *operation) {
+  if (!cq->av || !(operation->flags & FI_RECV)) return FI_ADDR_NOTAVAIL;
   const struct of_peer *peer = of_peer_numbered(operation->done.peer);
-  return peer && operation->flags & FI_RECV ? peer->index : FI_ADDR_NOTAVAIL;
+  return peer ? of_av_address(cq->av, peer) : FI_ADDR_NOTAVAIL;
 }
 
 /* The shorter formats are the beginning of the longest one. */
@@ -110,7 +140,7 @@ static ssize_t take(struct of_cq *cq, void *buffer, size_t count, fi_addr_t *sou
   for (; n < count && cq->first && cq->first->done.result == 0; n++) {
     struct of_operation *operation = pop(cq);
     write_entry(operation, (char *)buffer + n * bytes, bytes);
-    if (sources) sources[n] = source_of(operation);
+    if (sources) sources[n] = source_of(cq, operation);
     remember(operation);
     of_operation_free(operation);
   }
@@ -131,23 +161,30 @@ static ssize_t read_plain(struct fid_cq *fid, void *buffer, size_t count) {
   return read_from(fid, buffer, count, NULL);
 }
 
+static struct timespec after(int ms) {
+  struct timespec at;
+  clock_gettime(CLOCK_MONOTONIC, &at);
+  at.tv_sec += ms / 1000;
+  at.tv_nsec += ms % 1000 * 1000000l;
+  at.tv_sec += at.tv_nsec / 1000000000l;
+  at.tv_nsec %= 1000000000l;
+  return at;
+}
+
 static ssize_t wait_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr_t *sources,
                          const void *condition, int timeout_ms) {
   (void)condition;
   struct of_cq *cq = (struct of_cq *)fid;
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += timeout_ms / 1000;
-  until.tv_nsec += timeout_ms % 1000 * 1000000l;
-  until.tv_sec += until.tv_nsec / 1000000000l;
-  until.tv_nsec %= 1000000000l;
+  const struct timespec until = after(timeout_ms);
   pr_lock();
   if (!cq->first) pr_drive_turn();
   pr_drive_wake(); /* the helper goes on */
   int error = 0;
-  while (!cq->first && error == 0)
+  while (!cq->first && !cq->signaled && error == 0)
     error = timeout_ms < 0 ? pthread_cond_wait(&pr_process.changed, &pr_process.lock)
-                           : pthread_cond_timedwait(&pr_process.changed, &pr_process.lock, &until);
+                           : pthread_cond_clockwait(&pr_process.changed, &pr_process.lock,
+                                                    CLOCK_MONOTONIC, &until);
+  cq->signaled = false;
   const ssize_t n = take(cq, buffer, count, sources);
   pr_unlock();
   return n;
@@ -211,19 +248,23 @@ static const char *error_text(struct fid_cq *cq, int prov_errno, const void *err
 
 /* ---- The object ---- */
 
-static int signal_readers(struct fid_cq *cq) {
-  (void)cq;
-  return -FI_ENOSYS;
+static int signal_reader(struct fid_cq *fid) {
+  pr_lock();
+  ((struct of_cq *)fid)->signaled = true;
+  pthread_cond_broadcast(&pr_process.changed);
+  pr_unlock();
+  return 0;
 }
 
 static int close_cq(struct fid *fid) {
   struct of_cq *cq = of_cq_of(fid);
   pr_lock();
-  while (cq->first)
+  const int error = of_object_leave(&cq->object);
+  while (error == 0 && cq->first)
     of_operation_free(pop(cq));
   pr_unlock();
-  free(cq);
-  return 0;
+  if (error == 0) free(cq);
+  return error;
 }
 
 static struct fi_ops_cq cq_ops = {.size = sizeof cq_ops,
@@ -232,7 +273,7 @@ static struct fi_ops_cq cq_ops = {.size = sizeof cq_ops,
                                   .readerr = read_error,
                                   .sread = wait_plain,
                                   .sreadfrom = wait_from,
-                                  .signal = signal_readers,
+                                  .signal = signal_reader,
                                   .strerror = error_text};
 
 static struct fi_ops fid_ops = {.size = sizeof fid_ops,
@@ -243,13 +284,13 @@ static struct fi_ops fid_ops = {.size = sizeof fid_ops,
 
 int of_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq,
                void *context) {
-  (void)domain;
-  if (attr->wait_obj != FI_WAIT_NONE && attr->wait_obj != FI_WAIT_UNSPEC) return -FI_ENOSYS;
-  struct of_cq *made = calloc(1, sizeof *made);
+  const enum fi_wait_obj wait = attr->wait_obj;
+  if (wait != FI_WAIT_NONE && wait != FI_WAIT_UNSPEC && wait != FI_WAIT_YIELD) return -FI_ENOSYS;
+  struct of_cq *made = of_object_new(sizeof *made, &domain->fid);
   if (!made) return -FI_ENOMEM;
-  made->cq = (struct fid_cq){.fid = {.fclass = FI_CLASS_CQ, .context = context, .ops = &fid_ops},
-                             .ops = &cq_ops};
+  made->object.cq = (struct fid_cq){
+      .fid = {.fclass = FI_CLASS_CQ, .context = context, .ops = &fid_ops}, .ops = &cq_ops};
   made->format = attr->format != FI_CQ_FORMAT_UNSPEC ? attr->format : FI_CQ_FORMAT_TAGGED;
-  *cq = &made->cq;
+  *cq = &made->object.cq;
   return 0;
 }

@@ -14,5 +14,7 @@ int of_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq
                void *context);
 /* The CQ of a handle. */
 struct of_cq *of_cq_of(struct fid *fid);
+/* Under the lock. The addresses of senders, or NULL: there is no endpoint. */
+void of_cq_name_by(struct of_cq *cq, const struct fid *av);
 
 #endif

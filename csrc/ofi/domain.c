@@ -4,11 +4,11 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
-#include <stdlib.h>
 
 #include "ofi/av.h"
 #include "ofi/cq.h"
 #include "ofi/ep.h"
+#include "ofi/eq.h"
 #include "ofi/object.h"
 
 /* ---- What a domain refuses ---- */
@@ -78,15 +78,14 @@ static struct fi_ops_mr mr_ops = {
 
 static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain,
                        void *context) {
-  (void)fabric;
   (void)info;
-  struct fid_domain *made = calloc(1, sizeof *made);
+  struct of_object *made = of_object_new(sizeof *made, &fabric->fid);
   if (!made) return -FI_ENOMEM;
-  *made = (struct fid_domain){
+  made->domain = (struct fid_domain){
       .fid = {.fclass = FI_CLASS_DOMAIN, .context = context, .ops = &of_plain_ops},
       .ops = &domain_ops,
       .mr = &mr_ops};
-  *domain = made;
+  *domain = &made->domain;
   return 0;
 }
 
@@ -95,12 +94,6 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
 static int no_passive_ep(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **ep,
                          void *context) {
   (void)fabric, (void)info, (void)ep, (void)context;
-  return -FI_ENOSYS;
-}
-
-static int no_eq(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **eq,
-                 void *context) {
-  (void)fabric, (void)attr, (void)eq, (void)context;
   return -FI_ENOSYS;
 }
 
@@ -117,17 +110,17 @@ static int no_try(struct fid_fabric *fabric, struct fid **fids, int count) {
 static struct fi_ops_fabric fabric_ops = {.size = sizeof fabric_ops,
                                           .domain = open_domain,
                                           .passive_ep = no_passive_ep,
-                                          .eq_open = no_eq,
+                                          .eq_open = of_eq_open,
                                           .wait_open = no_wait,
                                           .trywait = no_try};
 
 int of_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context) {
-  struct fid_fabric *made = calloc(1, sizeof *made);
+  struct of_object *made = of_object_new(sizeof *made, NULL);
   if (!made) return -FI_ENOMEM;
-  *made = (struct fid_fabric){
+  made->fabric = (struct fid_fabric){
       .fid = {.fclass = FI_CLASS_FABRIC, .context = context, .ops = &of_plain_ops},
       .ops = &fabric_ops,
       .api_version = attr->api_version};
-  *fabric = made;
+  *fabric = &made->fabric;
   return 0;
 }

@@ -23,7 +23,9 @@
 #define ADDRESS_FORMAT (OF_SPECIFIC | 0x4d5243)
 #define PROTOCOL (OF_SPECIFIC | 0x4d5243)
 
-enum { PROTOCOL_VERSION = 1, VERSION = 1, CQ_DATA_BYTES = 4 };
+#define MAX_BYTES (1ull << 40)
+
+enum { PROTOCOL_VERSION = 1, CQ_DATA_BYTES = 4 };
 
 /* A later libfabric has longer structs and frees them as its own: zeros follow ours. */
 enum { LATER_BYTES = 256 };
@@ -33,34 +35,57 @@ enum { LATER_BYTES = 256 };
 static bool fits_domain(const struct fi_domain_attr *hints) {
   if (!hints) return true;
   if (hints->name && strcmp(hints->name, DOMAIN) != 0) return false;
+  if (hints->ep_cnt > 1 || hints->max_ep_tx_ctx > 1 || hints->max_ep_rx_ctx > 1) return false;
+  if (hints->max_ep_stx_ctx || hints->max_ep_srx_ctx || hints->cntr_cnt || hints->auth_key_size)
+    return false;
   return (hints->caps & ~DOMAIN_CAPS) == 0 && hints->cq_data_size <= CQ_DATA_BYTES;
 }
 
 static bool fits_endpoint(const struct fi_ep_attr *hints) {
   if (!hints) return true;
   if (hints->type != FI_EP_UNSPEC && hints->type != FI_EP_RDM) return false;
+  if (hints->protocol != FI_PROTO_UNSPEC && hints->protocol != PROTOCOL) return false;
+  if (hints->protocol_version > PROTOCOL_VERSION || hints->max_msg_size > MAX_BYTES) return false;
   return hints->tx_ctx_cnt <= 1 && hints->rx_ctx_cnt <= 1 && hints->auth_key_size == 0;
 }
 
-static bool fits_transfer(const struct fi_info *hints) {
+static bool fits_transfer(const struct fi_info *hints, uint64_t caps) {
   const struct fi_tx_attr *tx = hints->tx_attr;
   const struct fi_rx_attr *rx = hints->rx_attr;
-  if (tx && (tx->op_flags & ~OP_FLAGS || tx->inject_size > OF_INJECT_BYTES || tx->iov_limit > 1 ||
-             tx->size > OF_OPERATIONS || tx->msg_order & ~FI_ORDER_SAS || tx->comp_order != 0))
+  if (tx && (tx->caps & ~caps || tx->op_flags & ~OP_FLAGS || tx->inject_size > OF_INJECT_BYTES ||
+             tx->iov_limit > 1 || tx->rma_iov_limit > 0 || tx->size > OF_OPERATIONS ||
+             tx->msg_order & ~FI_ORDER_SAS || tx->comp_order != 0))
     return false;
   return !rx ||
-         (!(rx->op_flags & ~FI_COMPLETION) && rx->iov_limit <= 1 && rx->size <= OF_OPERATIONS &&
-          !(rx->msg_order & ~FI_ORDER_SAS) && rx->comp_order == 0);
+         (!(rx->caps & ~caps) && !(rx->op_flags & ~FI_COMPLETION) && rx->iov_limit <= 1 &&
+          rx->size <= OF_OPERATIONS && !(rx->msg_order & ~FI_ORDER_SAS) && rx->comp_order == 0);
+}
+
+/* Names of hosts lead to no endpoint: its address has a secret, and comes from fi_getname. */
+static bool fits_address(const struct fi_info *hints) {
+  const uint32_t format = hints->addr_format;
+  if (format != FI_FORMAT_UNSPEC && format != ADDRESS_FORMAT) return false;
+  return !hints->src_addr &&
+         (!hints->dest_addr || hints->dest_addrlen == sizeof(struct mrc_agent_point));
+}
+
+/* What an endpoint gets: what the program asks for, with what that implies and what costs nothing.
+   Nothing asked for: all. */
+static uint64_t caps_for(uint64_t wanted) {
+  if (wanted == 0) return CAPS;
+  uint64_t caps = wanted;
+  if (wanted & (FI_MSG | FI_TAGGED) && !(wanted & (FI_SEND | FI_RECV))) caps |= FI_SEND | FI_RECV;
+  if (!(wanted & DOMAIN_CAPS)) caps |= DOMAIN_CAPS;
+  return caps;
 }
 
 static bool fits(const struct fi_info *hints) {
   if (!hints) return true;
-  if (hints->caps & ~CAPS || !(hints->mode & FI_CONTEXT)) return false;
-  if (hints->addr_format != FI_FORMAT_UNSPEC && hints->addr_format != ADDRESS_FORMAT) return false;
-  if (hints->dest_addr || hints->src_addr) return false;
+  if (hints->caps & ~CAPS || !fits_address(hints)) return false;
   const struct fi_fabric_attr *fabric = hints->fabric_attr;
   if (fabric && fabric->name && strcmp(fabric->name, FABRIC) != 0) return false;
-  return fits_domain(hints->domain_attr) && fits_endpoint(hints->ep_attr) && fits_transfer(hints);
+  return fits_domain(hints->domain_attr) && fits_endpoint(hints->ep_attr) &&
+         fits_transfer(hints, caps_for(hints->caps));
 }
 
 /* ---- The offer ---- */
@@ -71,22 +96,17 @@ static void *copy_of(const void *from, size_t bytes) {
   return made;
 }
 
-static const struct fi_tx_attr tx = {.caps = TX_CAPS,
-                                     .mode = FI_CONTEXT,
-                                     .msg_order = FI_ORDER_SAS,
+static const struct fi_tx_attr tx = {.msg_order = FI_ORDER_SAS,
                                      .inject_size = OF_INJECT_BYTES,
                                      .size = OF_OPERATIONS,
                                      .iov_limit = 1};
-static const struct fi_rx_attr rx = {.caps = RX_CAPS,
-                                     .mode = FI_CONTEXT,
-                                     .msg_order = FI_ORDER_SAS,
-                                     .size = OF_OPERATIONS,
-                                     .iov_limit = 1};
+static const struct fi_rx_attr rx = {
+    .msg_order = FI_ORDER_SAS, .size = OF_OPERATIONS, .iov_limit = 1};
 static const struct fi_ep_attr ep = {
     .type = FI_EP_RDM,
     .protocol = PROTOCOL,
     .protocol_version = PROTOCOL_VERSION,
-    .max_msg_size = 1ull << 40,
+    .max_msg_size = MAX_BYTES,
     .mem_tag_format = 0xaaaaaaaaaaaaaaaa, /* all bits are one field */
     .tx_ctx_cnt = 1,
     .rx_ctx_cnt = 1};
@@ -106,14 +126,13 @@ static const struct fi_domain_attr domain = {.threading = FI_THREAD_SAFE,
 
 static bool is_complete(const struct fi_info *info) {
   return info->tx_attr && info->rx_attr && info->ep_attr && info->domain_attr &&
-         info->domain_attr->name && info->fabric_attr && info->fabric_attr->name &&
-         info->fabric_attr->prov_name;
+         info->domain_attr->name && info->fabric_attr && info->fabric_attr->name;
 }
 
 static void free_offer(struct fi_info *info) {
   if (info->domain_attr) free(info->domain_attr->name);
   if (info->fabric_attr) free(info->fabric_attr->name);
-  if (info->fabric_attr) free(info->fabric_attr->prov_name);
+  free(info->dest_addr);
   free(info->tx_attr);
   free(info->rx_attr);
   free(info->ep_attr);
@@ -122,20 +141,30 @@ static void free_offer(struct fi_info *info) {
   free(info);
 }
 
-/* An unset field of the hints takes all there is. */
-static void narrow(struct fi_info *info, const struct fi_info *hints) {
-  if (!hints) return;
-  if (hints->caps)
-    info->caps = hints->caps | (hints->caps & (FI_MSG | FI_TAGGED) ? FI_SEND | FI_RECV : 0);
-  if (hints->tx_attr) info->tx_attr->op_flags = hints->tx_attr->op_flags;
-  if (hints->rx_attr) info->rx_attr->op_flags = hints->rx_attr->op_flags;
-  if (hints->domain_attr) info->domain_attr->av_type = hints->domain_attr->av_type;
+/* Of one direction. */
+static uint64_t narrowed(uint64_t caps, uint64_t direction, uint64_t of_direction, uint64_t hint) {
+  return caps & direction ? caps & of_direction & (hint ? hint : ~0ull) : 0;
+}
+
+/* An unset field of the hints takes all there is. False without memory. */
+static bool narrow(struct fi_info *info, const struct fi_info *hints) {
+  const struct fi_tx_attr *tx_hint = hints ? hints->tx_attr : NULL;
+  const struct fi_rx_attr *rx_hint = hints ? hints->rx_attr : NULL;
+  info->caps = caps_for(hints ? hints->caps : 0);
+  info->tx_attr->caps = narrowed(info->caps, FI_SEND, TX_CAPS, tx_hint ? tx_hint->caps : 0);
+  info->rx_attr->caps = narrowed(info->caps, FI_RECV, RX_CAPS, rx_hint ? rx_hint->caps : 0);
+  if (tx_hint) info->tx_attr->op_flags = tx_hint->op_flags;
+  if (rx_hint) info->rx_attr->op_flags = rx_hint->op_flags;
+  if (hints && hints->domain_attr) info->domain_attr->av_type = hints->domain_attr->av_type;
+  if (!hints || !hints->dest_addr) return true;
+  info->dest_addr = copy_of(hints->dest_addr, hints->dest_addrlen);
+  info->dest_addrlen = info->dest_addr ? hints->dest_addrlen : 0;
+  return info->dest_addr;
 }
 
 static struct fi_info *offer(uint32_t version, const struct fi_info *hints) {
-  const struct fi_info plain = {
-      .caps = CAPS, .mode = FI_CONTEXT, .addr_format = ADDRESS_FORMAT, .src_addrlen = 0};
-  const struct fi_fabric_attr fabric = {.prov_version = VERSION, .api_version = version};
+  const struct fi_info plain = {.addr_format = ADDRESS_FORMAT};
+  const struct fi_fabric_attr fabric = {.api_version = version}; /* libfabric names the provider */
   struct fi_info *info = copy_of(&plain, sizeof plain);
   if (!info) return NULL;
   info->tx_attr = copy_of(&tx, sizeof tx);
@@ -145,11 +174,7 @@ static struct fi_info *offer(uint32_t version, const struct fi_info *hints) {
   info->fabric_attr = copy_of(&fabric, sizeof fabric);
   if (info->domain_attr) info->domain_attr->name = strdup(DOMAIN);
   if (info->fabric_attr) info->fabric_attr->name = strdup(FABRIC);
-  if (info->fabric_attr) info->fabric_attr->prov_name = strdup(OF_PROVIDER);
-  if (is_complete(info)) {
-    narrow(info, hints);
-    return info;
-  }
+  if (is_complete(info) && narrow(info, hints)) return info;
   free_offer(info);
   return NULL;
 }

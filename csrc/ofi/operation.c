@@ -18,10 +18,14 @@ struct of_operation *of_operation_new(void) {
   if (!found && ever < OF_OPERATIONS) found = &operations[ever++];
   if (!found) return NULL;
   if (found == free_ones) free_ones = found->next;
-  const uint64_t place = (uint64_t)(found - operations);
-  *found = (struct of_operation){.cookie = ++turn << PLACE_BITS | place};
+  *found = (struct of_operation){0};
+  of_operation_renew(found);
   running++;
   return found;
+}
+
+void of_operation_renew(struct of_operation *operation) {
+  operation->cookie = ++turn << PLACE_BITS | (uint64_t)(operation - operations);
 }
 
 void of_operation_free(struct of_operation *operation) {
@@ -34,6 +38,14 @@ void of_operation_free(struct of_operation *operation) {
 struct of_operation *of_operation_at(uint64_t cookie) {
   struct of_operation *found = &operations[cookie & (OF_OPERATIONS - 1)];
   return cookie != 0 && found->cookie == cookie ? found : NULL;
+}
+
+struct of_operation *of_operation_with(const void *context) {
+  for (uint32_t i = 0; i < ever; i++) {
+    struct of_operation *each = &operations[i];
+    if (each->cookie != 0 && each->context == context && !each->ended) return each;
+  }
+  return NULL;
 }
 
 void of_operation_each(void (*call)(struct of_operation *operation)) {

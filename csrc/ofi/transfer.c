@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ofi/av.h"
 #include "ofi/connect.h"
 #include "program/drive.h"
 
@@ -21,27 +22,41 @@ struct call {
   uint64_t flags;
   bool tagged;
   bool send;
-  bool silent; /* no completion */
+  bool injects; /* no completion, not even of a failure */
 };
 
 /* ---- Posts ---- */
 
-static struct of_cq *cq_of(const struct of_ep *ep, const struct call *call) {
-  if (call->silent) return NULL;
+/* The default completion of a receive is the strictest. */
+#define SEND_FLAGS                                                                             \
+  (FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_REMOTE_CQ_DATA | \
+   FI_MORE)
+#define RECEIVE_FLAGS \
+  (FI_COMPLETION | FI_MORE | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE)
+#define SEARCH_FLAGS (FI_PEEK | FI_CLAIM | FI_DISCARD)
+
+static bool known_flags(const struct call *call) {
+  if (call->send) return !(call->flags & ~SEND_FLAGS);
+  if (call->flags & FI_DISCARD && !(call->flags & (FI_PEEK | FI_CLAIM))) return false;
+  return !(call->flags & ~(RECEIVE_FLAGS | (call->tagged ? SEARCH_FLAGS : 0)));
+}
+
+static bool is_silent(const struct of_ep *ep, const struct call *call) {
   const bool selective = call->send ? ep->selective_sends : ep->selective_receives;
-  if (selective && !(call->flags & FI_COMPLETION)) return NULL;
-  return call->send ? ep->send_cq : ep->receive_cq;
+  return selective && !(call->flags & FI_COMPLETION);
 }
 
 static bool copies(const struct call *call) { return call->flags & FI_INJECT; }
 
 static int prepare(struct of_ep *ep, const struct call *call, struct of_operation *operation) {
-  operation->cq = cq_of(ep, call);
-  operation->context = call->context;
-  operation->buffer = call->buffer;
+  const bool silent = is_silent(ep, call);
+  if (!call->injects) operation->cq = call->send ? ep->send_cq : ep->receive_cq;
+  operation->silent = silent;
+  operation->context = silent ? NULL : call->context;
+  operation->buffer = call->flags & FI_PEEK ? NULL : call->buffer;
   operation->flags = (call->send ? FI_SEND : FI_RECV) | (call->tagged ? FI_TAGGED : FI_MSG);
   operation->claims = call->flags & FI_PEEK && call->flags & FI_CLAIM;
-  if (call->context) ((struct fi_context *)call->context)->internal[0] = operation;
+  operation->discards = call->flags & FI_DISCARD;
   if (!copies(call) || call->bytes == 0) return 0;
   operation->copy = malloc(call->bytes);
   if (!operation->copy) return -FI_ENOMEM;
@@ -52,11 +67,12 @@ static int prepare(struct of_ep *ep, const struct call *call, struct of_operatio
 static struct mrc_msg_post post_of(const struct call *call, const struct of_operation *operation,
                                    const struct of_peer *peer) {
   const bool peek = call->flags & FI_PEEK;
-  const bool claim = call->flags & FI_CLAIM && !call->send;
+  const bool discard = call->flags & FI_DISCARD;
+  const bool claim = call->flags & FI_CLAIM || (peek && discard);
   const void *memory = operation->copy ? operation->copy : call->buffer;
   struct mrc_msg_post post = {.cookie = operation->cookie,
                               .address = (uintptr_t)memory,
-                              .bytes = peek ? 0 : call->bytes,
+                              .bytes = peek || discard ? 0 : call->bytes,
                               .tag = call->tag,
                               .ignore = call->ignore,
                               .space = call->tagged ? OF_TAGGED_SPACE : OF_UNTAGGED_SPACE,
@@ -73,8 +89,8 @@ static struct mrc_msg_post post_of(const struct call *call, const struct of_oper
 /* Under the lock. */
 static ssize_t start(struct of_ep *ep, const struct call *call) {
   struct of_peer *peer = NULL;
-  if (call->send || call->peer != FI_ADDR_UNSPEC) {
-    peer = of_peer_at(call->peer);
+  if (call->send || (ep->caps & FI_DIRECTED_RECV && call->peer != FI_ADDR_UNSPEC)) {
+    peer = of_av_peer(ep->av, call->peer);
     if (!peer) return -FI_EINVAL;
     const int error = of_connect_use(peer);
     if (error != 0 && peer->error == 0) return error;
@@ -103,8 +119,10 @@ static ssize_t start(struct of_ep *ep, const struct call *call) {
 static ssize_t run(struct fid_ep *fid, struct call call) {
   struct of_ep *ep = (struct of_ep *)fid;
   if (!ep->enabled) return -FI_EOPBADSTATE;
+  if (!(ep->caps & (call.send ? FI_SEND : FI_RECV))) return -FI_EOPNOTSUPP;
+  if (!known_flags(&call)) return -FI_EBADFLAGS;
   if (copies(&call) && call.bytes > OF_INJECT_BYTES) return -FI_EINVAL;
-  if (call.flags & FI_DISCARD) return -FI_EBADFLAGS;
+  if (call.flags & FI_CLAIM && !call.context) return -FI_EINVAL;
   pr_lock();
   const ssize_t result = pr_process.forked ? -FI_EIO : start(ep, &call);
   pr_unlock();
@@ -204,7 +222,7 @@ static ssize_t tagged_sendmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg
 
 static ssize_t inject(struct fid_ep *ep, struct call call) {
   call.flags = FI_INJECT;
-  call.send = call.silent = true;
+  call.send = call.injects = true;
   return run(ep, call);
 }
 
@@ -255,7 +273,6 @@ static ssize_t untagged_recvv(struct fid_ep *ep, const struct iovec *pieces, voi
 
 static ssize_t untagged_recvmsg(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags) {
   struct call call = {.peer = msg->addr, .context = msg->context, .flags = flags};
-  if (flags & (FI_MULTI_RECV | FI_PEEK | FI_CLAIM)) return -FI_EBADFLAGS;
   return single(&call, msg->msg_iov, msg->iov_count) ? run(ep, call) : -FI_EINVAL;
 }
 
@@ -318,13 +335,12 @@ struct fi_ops_msg of_untagged_ops = {.size = sizeof of_untagged_ops,
 
 ssize_t of_transfer_cancel(struct fid *fid, void *context) {
   (void)fid;
-  if (!context) return -FI_ENOENT;
-  struct of_operation *operation = ((struct fi_context *)context)->internal[0];
   pr_lock();
-  if (operation && operation->context == context) {
+  struct of_operation *operation = context ? of_operation_with(context) : NULL;
+  if (operation) {
     of_connect_cancel(operation);
     pr_drive_posted(true);
   }
   pr_unlock();
-  return 0;
+  return operation ? 0 : -FI_ENOENT;
 }

@@ -7,14 +7,18 @@
 #include <rdma/fi_tagged.h>
 
 #include "ofi/cq.h"
+#include "ofi/object.h"
 
 enum { OF_INJECT_BYTES = 4096 };
 
 /* The endpoint. */
 struct of_ep {
-  struct fid_ep ep;
+  struct of_object object;
+  struct fid *av;
+  struct fid *eq; /* or NULL */
   struct of_cq *send_cq;
   struct of_cq *receive_cq;
+  uint64_t caps;        /* FI_SEND, FI_RECV, FI_DIRECTED_RECV, as the program asked for */
   bool selective_sends; /* without FI_COMPLETION there is no completion */
   bool selective_receives;
   uint64_t send_flags; /* default op_flags */

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How programs over libmrc-fi learn that peers, agents or planes have gone.
+"""Programs over libmrc-fi in two hosts with two planes of 500 Mbit/s.
 
-Two programs in two hosts with two planes of 500 Mbit/s talk until something ends.
+What libfabric promises them, and how they learn that peers, agents or planes have gone.
 """
 
 from __future__ import annotations
 
 import errno
 import ipaddress
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -29,6 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "mrc/lib"
 PLANES = ("plane:1", "plane:2")
 NO_PROVIDER = 3
+PINGPONG_PORT = 47592
+SIZES = ["64", "256", "1k", "4k", "64k", "1m"]
+"""of the messages of fi_pingpong"""
 
 pytestmark = [
     pytest.mark.usefixtures("healed"),
@@ -39,6 +43,11 @@ pytestmark = [
 ]
 
 
+needs_tools = pytest.mark.skipif(
+    not shutil.which("fi_pingpong"), reason="needs fi_pingpong: apt-get install libfabric-bin"
+)
+
+
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Testbed]:
     with Testbed(fresh_name(), planes=2, t1=2, rate="500mbit") as bed:
@@ -46,12 +55,39 @@ def bed() -> Iterator[Testbed]:
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("talker") / "talker"
-    warnings = ("-Wall", "-Wextra", "-Werror")
-    command = ["gcc", "-std=gnu11", "-O1", "-g", *warnings, str(ROOT / "tests/ofi/talker.c")]
-    subprocess.run([*command, "-o", str(made), "-lfabric"], check=True)
-    return made
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs of tests/ofi."""
+    folder = tmp_path_factory.mktemp("ofi")
+    flags = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
+    for source in (ROOT / "tests/ofi").glob("*.c"):
+        command = ["gcc", *flags, str(source), "-o", str(folder / source.stem), "-lfabric"]
+        subprocess.run(command, check=True)
+    return folder
+
+
+def started(
+    bed: Testbed,
+    host: str,
+    *command: str | Path,
+    stdin: int | None = None,
+    stderr: int | None = None,
+) -> subprocess.Popen[str]:
+    """A program that finds the provider, in a host."""
+    argv, environment = bed.host_command(host, list(map(str, command)))
+    return subprocess.Popen(
+        argv, env=environment | {"FI_PROVIDER_PATH": str(FOLDER)},
+        stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, text=True,
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What a program prints until it succeeds."""
+    try:
+        out, _ = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 0, out
+    return out
 
 
 @pytest.fixture
@@ -84,17 +120,14 @@ class Talker:
 
 
 @pytest.fixture
-def talker(bed: Testbed, program: Path) -> Iterator[Callable[[str, str], Talker]]:
+def talker(bed: Testbed, programs: Path) -> Iterator[Callable[[str, str], Talker]]:
     """Starts the program in a host."""
     running: list[Talker] = []
 
     def start(host: str, role: str) -> Talker:
-        argv, environment = bed.host_command(host, [str(program), role])
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            argv, env=environment | {"FI_PROVIDER_PATH": str(FOLDER)},
-            stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+        process = started(
+            bed, host, programs / "talker", role, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
         running.append(Talker(process, ""))
         running[-1].address = running[-1].line()
         return running[-1]
@@ -116,19 +149,50 @@ def pair(talker: Start) -> tuple[Talker, Talker]:
     return sender, receiver
 
 
+def sockets(pid: int, port: int, state: str) -> list[str]:
+    """The TCP sockets with this port and state, in the namespace of this process."""
+    tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    lines = "\n".join(tables).splitlines()
+    return [line for line in lines if f":{port:04X} " in line and f" {state} " in line]
+
+
 def until_agents_are_joined(pid: int, qps: int) -> None:
     """Waits until the agents have a connection for each QP, in the namespace of this process."""
-
-    def ends() -> list[str]:
-        lines = Path(f"/proc/{pid}/net/tcp6").read_text().splitlines()[1:]
-        return [line for line in lines if f":{OOB_PORT:04X} " in line and " 01 " in line]
-
-    until(lambda: len(ends()) >= qps)
+    until(lambda: len(sockets(pid, OOB_PORT, "01")) >= qps)
 
 
 def gid(talker: Talker) -> str:
     """The host as an error names it."""
     return str(ipaddress.IPv6Address(bytes.fromhex(talker.address[:32])))
+
+
+@pytest.mark.usefixtures("agents")
+def test_contract__what_the_manual_pages_promise(bed: Testbed, programs: Path) -> None:
+    assert ended(started(bed, "h0", programs / "contract")).split() == [
+        "offer", "requests", "event-queue", "set-up", "one-way", "addresses", "any-source",
+        "unknown-source", "selective", "flags", "searches", "cancels", "waits", "unfinished",
+    ]  # fmt: skip
+
+
+@needs_tools
+@pytest.mark.usefixtures("agents")
+def test_fi_info__names_the_provider_once(bed: Testbed) -> None:
+    assert ended(started(bed, "h0", "fi_info", "-p", "mrc")).startswith("provider: mrc\n")
+
+
+@needs_tools
+@pytest.mark.usefixtures("agents")
+@pytest.mark.parametrize("mode", ["msg", "tagged"])
+def test_fi_pingpong__between_two_hosts(bed: Testbed, mode: str) -> None:
+    """It checks the content too (-c). Its two ends meet by TCP."""
+    command = ["fi_pingpong", "-p", "mrc", "-e", "rdm", "-m", mode, "-c", "-I", "10"]
+    server = started(bed, "h1", *command)
+    try:
+        until(lambda: sockets(server.pid, PINGPONG_PORT, "0A") or server.poll() is not None)
+        for end in (started(bed, "h0", *command, "h1"), server):
+            assert [line.split()[0] for line in ended(end).splitlines()] == ["bytes", *SIZES]
+    finally:
+        server.kill()
 
 
 @pytest.mark.usefixtures("agents")

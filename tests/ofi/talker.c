@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One of two programs that talk over libfabric until the operations of one end with an error.
 
-     talker listen            prints its address; receives from any peer, then from that one
+     talker listen            prints its address; receives from any peer, then from that one, whose
+                              address is in the first message
      talker send              prints its address; reads the address of the other one; sends
 
    Both print "talks" after the first message, then the error and its reason. Exit code 0: it has
@@ -52,14 +53,21 @@ static void open_all(void) {
   CHECK(fi_enable(ep) == 0);
 }
 
+/* Prints the own address, and leaves it in the memory. */
 static void print_address(void) {
-  unsigned char address[ADDRESS_BYTES];
-  size_t bytes = sizeof address;
-  CHECK(fi_getname(&ep->fid, address, &bytes) == 0 && bytes == sizeof address);
+  unsigned char *address = (unsigned char *)memory;
+  size_t bytes = sizeof memory;
+  CHECK(fi_getname(&ep->fid, address, &bytes) == 0 && bytes == ADDRESS_BYTES);
   for (size_t i = 0; i < bytes; i++)
     printf("%02x", address[i]);
   printf("\n");
   fflush(stdout);
+}
+
+static fi_addr_t inserted(const void *address) {
+  fi_addr_t peer;
+  CHECK(fi_av_insert(av, address, 1, &peer, 0, NULL) == 1);
+  return peer;
 }
 
 static fi_addr_t read_address(void) {
@@ -69,9 +77,7 @@ static fi_addr_t read_address(void) {
     CHECK(scanf("%2x", &byte) == 1);
     address[i] = (unsigned char)byte;
   }
-  fi_addr_t peer;
-  CHECK(fi_av_insert(av, address, 1, &peer, 0, NULL) == 1);
-  return peer;
+  return inserted(address);
 }
 
 /* Prints the error of an operation, and ends. */
@@ -84,14 +90,12 @@ static void end(void) {
   exit(0);
 }
 
-/* Waits for the only operation; returns its peer. */
-static fi_addr_t await(void) {
+/* Waits for the only operation. */
+static void await(void) {
   struct fi_cq_tagged_entry entry;
-  fi_addr_t peer = FI_ADDR_NOTAVAIL;
-  const ssize_t n = fi_cq_sreadfrom(cq, &entry, 1, &peer, NULL, WAIT_MS);
+  const ssize_t n = fi_cq_sread(cq, &entry, 1, NULL, WAIT_MS);
   if (n == -FI_EAVAIL) end();
   CHECK(n == 1);
-  return peer;
 }
 
 int main(int argc, char **argv) {
@@ -105,9 +109,9 @@ int main(int argc, char **argv) {
     const ssize_t error = sends ? fi_tsend(ep, memory, BYTES, NULL, peer, 7, &context)
                                 : fi_trecv(ep, memory, BYTES, NULL, peer, 7, 0, &context);
     CHECK(error == 0);
-    const fi_addr_t from = await();
-    if (!sends) peer = from;
+    await();
     if (talks) continue;
+    if (!sends) peer = inserted(memory);
     printf("talks\n");
     fflush(stdout);
   }
