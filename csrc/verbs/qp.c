@@ -287,7 +287,12 @@ static bool is_own(const union ibv_gid *gid) {
 
 static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   const int required = IBV_QP_AV | IBV_QP_DEST_QPN;
-  if ((mask & required) != required || !attr->ah_attr.is_global) return EINVAL;
+  if ((mask & required) != required) return EINVAL;
+  if (!attr->ah_attr.is_global) {
+    PR_SAY_ONCE(
+        "a QP to a LID is refused: only a GID names a peer here; set is_global and grh.dgid");
+    return EINVAL;
+  }
   if (attr->dest_qp_num == qp->ibv.qp.qp_num && is_own(&attr->ah_attr.grh.dgid)) {
     PR_SAY_ONCE("a QP cannot be connected to itself");
     return EOPNOTSUPP;

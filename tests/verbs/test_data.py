@@ -63,6 +63,7 @@ WRONG = [
 CROWD = ["one QP, one CQ", "events", "destroyed CQs", "256 QPs", "regions"]
 SAID = {
     "wrong": """\
+libmrc: a QP to a LID is refused: only a GID names a peer here; set is_global and grh.dgid
 libmrc: a QP cannot be connected to itself
 libmrc: work request READ is refused: MRC has only WRITE and WRITE_IMM
 libmrc: a QP of type 3 is refused: QPs of MRC are of type RC (2)
