@@ -4,5 +4,5 @@
 from __future__ import annotations
 
 EXCHANGE = 2
-TRANSFER = 4
+TRANSFER = 5
 DIGEST = "xxh3_128"  # of a transferred file

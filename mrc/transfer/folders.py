@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from mrc.exchange.foreign import printable
 from mrc.transfer.names import FileError, cause_of, record_name, temporary_name
 
+_SECOND_NS = 1_000_000_000
 _PERMISSIONS = 0o777  # a peer never sets the setuid, setgid and sticky bits
 
 
@@ -27,6 +28,16 @@ class Meta:
 
     mode: int | None = None
     mtime_ns: int | None = None
+
+    @classmethod
+    def received(cls, mode: int | None, mtime: tuple[int, int] | None) -> Meta:
+        """From the fields of a message."""
+        return cls(mode, None if mtime is None else mtime[0] * _SECOND_NS + mtime[1])
+
+    @property
+    def mtime(self) -> tuple[int, int] | None:
+        """The time as the field of a message: seconds and nanoseconds."""
+        return None if self.mtime_ns is None else divmod(self.mtime_ns, _SECOND_NS)
 
     def apply(self, fd: int, default_mode: int) -> None:
         """Sets both on an open file; raises OSError."""

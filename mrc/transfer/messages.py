@@ -41,12 +41,14 @@ _INDEX_MASK = (1 << _SLOT_SHIFT) - 1
 Words = Annotated[str, Meta(max_length=4096)]
 ChunkBytes = Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=0xFFFFFFFF)]
 Mode = Annotated[int, Meta(ge=0, le=0o7777)]
-Time = Annotated[int, Meta(ge=-MAX_WHOLE, le=MAX_WHOLE)]
+Seconds = Annotated[int, Meta(ge=-MAX_WHOLE, le=MAX_WHOLE)]
+Nanoseconds = Annotated[int, Meta(ge=0, lt=1_000_000_000)]
+Time = tuple[Seconds, Nanoseconds]  # since 1970; 64 bits of nanoseconds would end in 2262
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Offers a file of the sender, with the size of its chunks.
+    """Offers a file of the sender, with the size of its chunks. `name`: see `names.wire_name`.
 
     `bytes` is null when the size is not known. `sparse`: the file has holes. `resume`: the receiver
     may go on with what it has kept of this file.
@@ -58,7 +60,7 @@ class Offer:
     chunk_bytes: ChunkBytes
     sparse: bool = False
     mode: Mode | None = None
-    mtime_ns: Time | None = None
+    mtime: Time | None = None
     resume: bool = False
 
 

@@ -57,6 +57,21 @@ def check_harmless(name: str) -> None:
     raise FileError(f"{shown(name)!r}: {how}; mrc recv accepts such names only with --any-name")
 
 
+def wire_name(path: str) -> str:
+    """The name of a file in a message. Names are bytes: a message has them as UTF-8, with
+    surrogates for bytes that are none, whatever the locales of both hosts are.
+    """
+    return os.fsencode(path).decode("utf-8", "surrogateescape")
+
+
+def local_name(name: str) -> str:
+    """The name of a file of this host for the name in a message; raises FileError."""
+    try:
+        return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise FileError(f"{shown(name)!r} is not a file name: it cannot be encoded") from None
+
+
 def check_path(path: str) -> list[str]:
     """The parts of a relative path; raises FileError if one of them is not a valid file name."""
     if len(path.encode("utf-8", "surrogatepass")) > MAX_PATH_BYTES:

@@ -37,7 +37,7 @@ class PackedFile(msgspec.Struct, tag="file", frozen=True, kw_only=True):
     length: Whole
     sparse: bool
     mode: Mode | None
-    mtime_ns: Time | None
+    mtime: Time | None
 
 
 class PackedFolder(msgspec.Struct, tag="folder", frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class PackedFolder(msgspec.Struct, tag="folder", frozen=True, kw_only=True):
 
     name: bytes
     mode: Mode | None
-    mtime_ns: Time | None
+    mtime: Time | None
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -52,7 +52,7 @@ class Packing:
                 meta = entry.meta if self._keep_meta else Meta()
                 name = os.fsencode(entry.name)
                 at = put_header(
-                    payload, at, PackedFolder(name=name, mode=meta.mode, mtime_ns=meta.mtime_ns)
+                    payload, at, PackedFolder(name=name, mode=meta.mode, mtime=meta.mtime)
                 )
             else:
                 assert isinstance(entry, File), "a pack holds files and folders"
@@ -65,14 +65,15 @@ class Packing:
     def _put_part(self, payload: memoryview, at: int, source: Source) -> int:
         """Puts as much of the file as the chunk has room for."""
         length = min(source.bytes - self._offset, len(payload) - at - RECORD_BYTES)
+        meta = Meta(source.mode, source.mtime_ns) if self._keep_meta else Meta()
         record = PackedFile(
             name=os.fsencode(self._name),
             size=source.bytes,
             offset=self._offset,
             length=length,
             sparse=source.sparse,
-            mode=source.mode if self._keep_meta else None,
-            mtime_ns=source.mtime_ns if self._keep_meta else None,
+            mode=meta.mode,
+            mtime=meta.mtime,
         )
         begin = put_header(payload, at, record)
         data = payload[begin : begin + length]

@@ -33,7 +33,7 @@ from mrc.transfer.messages import (
     Stored,
     TransferMessage,
 )
-from mrc.transfer.names import FileError
+from mrc.transfer.names import FileError, wire_name
 from mrc.transfer.packing import Packing
 from mrc.transfer.pipes import PipeReader
 from mrc.transfer.plan import Entry, File, Plan, Stdin
@@ -116,9 +116,8 @@ async def _send_file(session: Session, file: File, release: AsyncExitStack, how:
         mr = await release.enter_async_context(registered)
     digests = _Digests()
     meta = Meta(source.mode, source.mtime_ns) if how.keep_meta else Meta()
-    offer = Offer(
-        file.name, source.bytes, CHUNK_BYTES, source.sparse, meta.mode, meta.mtime_ns, how.resume
-    )
+    name, size = wire_name(file.name), source.bytes
+    offer = Offer(name, size, CHUNK_BYTES, source.sparse, meta.mode, meta.mtime, how.resume)
     # Hashing starts before the offer, so it runs while the receiver prepares.
     async with Ahead(source.bytes, partial(_prepare, source, mr, digests), AHEAD_BYTES) as ahead:
         accept = await _offer(session, offer, file.path, how)
@@ -151,7 +150,7 @@ async def _begin(session: Session, accept: Accept, feed: Mapped, digests: _Diges
 async def _send_stdin(session: Session, stdin: Stdin, release: AsyncExitStack, how: How) -> Batch:
     pipe = release.enter_context(PipeReader(sys.stdin.fileno()))
     filled = Filled(pipe.fill, lambda: UNKNOWN, pipe.stop)
-    offer = Offer(stdin.name, None, CHUNK_BYTES)
+    offer = Offer(wire_name(stdin.name), None, CHUNK_BYTES)
     path = "standard input"
     async with await filled.open(session.ctx, release) as feed:
         accept = await _offer(session, offer, path, how)

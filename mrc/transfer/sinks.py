@@ -16,6 +16,7 @@ from mrc.results.transfer import TransferredFile
 from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import Digest, Done, Offer
+from mrc.transfer.names import local_name
 from mrc.transfer.pack import PackedFile, records, unseal
 from mrc.transfer.quota import Quota
 from mrc.transfer.session import VerificationError
@@ -79,20 +80,20 @@ class FileSink:
     def __init__(self, tree: Tree, offer: Offer, quota: Quota) -> None:
         assert offer.bytes is not None
         quota.take(offer.name, files=1, size=offer.bytes)
-        self.name = offer.name
+        self.name = local_name(offer.name)
         self._tree = tree
         self._offer = offer
         self._bytes = offer.bytes
         self.chunks: int | None = -(-offer.bytes // offer.chunk_bytes)
         self._digest = Digest()
         self._resumed_bytes = 0
-        self._same = tree.same(offer.name, offer.bytes) if offer.resume else None
+        self._same = tree.same(self.name, offer.bytes) if offer.resume else None
         self._target = self._create() if self._same is None else None
 
     def _create(self) -> Kept:
         chunk_bytes = self._offer.chunk_bytes if self._offer.resume else 0
         target = self._tree.create(
-            self._offer.name, self._bytes, sparse=self._offer.sparse, chunk_bytes=chunk_bytes
+            self.name, self._bytes, sparse=self._offer.sparse, chunk_bytes=chunk_bytes
         )
         try:
             target.check_room()
@@ -154,12 +155,12 @@ class StreamSink:
 
     def __init__(self, tree: Tree, offer: Offer, quota: Quota) -> None:
         quota.take(offer.name, files=1)
-        self.name = offer.name
+        self.name = local_name(offer.name)
         self._offer = offer
         self._quota = quota
         self.chunks: int | None = None
         self._digest = Digest()
-        self._target = tree.create(offer.name, None, sparse=offer.sparse)
+        self._target = tree.create(self.name, None, sparse=offer.sparse)
         self._stored = 0
 
     def store(self, index: int, chunk: memoryview) -> None:
@@ -206,7 +207,7 @@ class PackSink:
             elif self._target is not None:
                 raise ProtocolError("the peer sent a folder in the middle of a file")
             else:
-                if not self._tree.finish_folder(name, Meta(record.mode, record.mtime_ns)):
+                if not self._tree.finish_folder(name, Meta.received(record.mode, record.mtime)):
                     self._quota.take(name, files=1)
                 self._folders += 1
 
@@ -232,7 +233,7 @@ class PackSink:
     def _finish_file(self, target: Place, record: PackedFile, digest: bytes) -> None:
         if self._digest.digest() != digest:
             raise _differs(target.name)
-        target.commit(Meta(record.mode, record.mtime_ns))
+        target.commit(Meta.received(record.mode, record.mtime))
         self.close()
         self._count += 1
         self._bytes += record.size
@@ -283,7 +284,7 @@ def _complete(
             f"{printable(target.name)}: the received data (digest {received}) differs from the sent"
             f" data ({shown(done.digest, 40)}); the file was not stored: send it again"
         )
-    target.commit(Meta(offer.mode, offer.mtime_ns))
+    target.commit(Meta.received(offer.mode, offer.mtime))
     file = TransferredFile(target.name, target.bytes, received, target.path)
     return Batch.of(file, resumed_bytes)
 

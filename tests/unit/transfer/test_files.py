@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mrc.transfer.files import OutputDirectory
-from mrc.transfer.names import FileError, check_path
+from mrc.transfer.names import FileError, check_path, local_name, wire_name
 
 SAFE = [
     "a",
@@ -91,6 +91,21 @@ def test_create__odd_name_only_when_any_is_taken(name: str, cause: str, tmp_path
     with OutputDirectory(str(tmp_path), any_name=True) as directory:
         directory.tree().create(name, 0).commit()
     assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("name", ["ä".encode(), "ä".encode("latin-1"), b"\xff\xfe", b"a"])
+def test_names__are_bytes_in_every_locale(monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
+    in_utf_8, in_message = os.fsdecode(name), wire_name(os.fsdecode(name))
+    assert local_name(in_message) == in_utf_8
+    monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1"))
+    monkeypatch.setattr(os, "fsdecode", lambda data: data.decode("latin-1"))
+    assert wire_name(name.decode("latin-1")) == in_message
+    assert local_name(in_message) == name.decode("latin-1")
+
+
+def test_local_name__surrogate_that_is_no_byte() -> None:
+    with pytest.raises(FileError, match="cannot be encoded"):
+        local_name("\ud800")
 
 
 def test_target__final_name_only_after_commit(tmp_path: Path) -> None:

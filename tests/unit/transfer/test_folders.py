@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,23 @@ async def test_send_plan__folder(tree: Path, inbox: Path) -> None:
     assert [file.name for file in sent] == [file.name for file in got]
     assert [file.digest for file in sent] == [file.digest for file in got]
     assert "tree/sub/deep/b" in [file.name for file in sent]
+
+
+@pytest.mark.parametrize("year", [1903, 2300])
+async def test_send_plan__dates_beyond_64_bits_of_nanoseconds(
+    tmp_path: Path, inbox: Path, year: int
+) -> None:
+    """A large file has its date in an offer, a small one and a folder in a pack."""
+    seconds = int(datetime(year, 1, 1, tzinfo=UTC).timestamp())
+    top = tmp_path / "top"
+    top.mkdir()
+    files = [make(top, "small", b"1"), make(top, "large", bytes(5 * CHUNK_BYTES))]
+    for path in (*files, str(top)):
+        os.utime(path, ns=(0, seconds * 10**9 + 7))
+    async with sessions() as ends:
+        await both(sending(ends.sender, [str(top)]), receiving(ends.receiver, inbox))
+    assert found(inbox / "top") == found(top)
+    assert (inbox / "top").stat().st_mtime_ns == top.stat().st_mtime_ns == seconds * 10**9 + 7
 
 
 @pytest.mark.parametrize(("suffix", "inside"), [("", "tree/"), ("/", "tree/"), ("/.", "")])
@@ -179,7 +197,7 @@ def test_tree__folder_replaced_by_a_link_meanwhile(tmp_path: Path, inbox: Path) 
 def packed(name: bytes = b"a", data: bytes = b"", **changes: Any) -> tuple[PackedFile, bytes]:
     about = {
         "name": name, "size": len(data), "offset": 0, "length": len(data), "sparse": False,
-        "mode": None, "mtime_ns": None, **changes,
+        "mode": None, "mtime": None, **changes,
     }  # fmt: skip
     end = Digest(data).digest() if about["offset"] + about["length"] == about["size"] else b""
     return PackedFile(**about), data + end
@@ -217,7 +235,7 @@ def damaged(chunk: bytes) -> bytes:
     return chunk[:-1] + bytes([chunk[-1] ^ 1])
 
 
-FOLDER = PackedFolder(name=b"d", mode=None, mtime_ns=None)
+FOLDER = PackedFolder(name=b"d", mode=None, mtime=None)
 HALF = packed(data=b"12", size=4)
 HOSTILE = [
     (chunk_with(packed(b"../x")), "'..' is not a file name"),
@@ -226,8 +244,8 @@ HOSTILE = [
     (chunk_with(packed(b"a/.ssh")), "any-name"),
     (chunk_with(packed(b"-rf/x")), "any-name"),
     (chunk_with(packed(b"a\x1b[2J/x")), "any-name"),
-    (chunk_with((PackedFolder(name=b"..", mode=0o777, mtime_ns=0), b"")), "not a file name"),
-    (chunk_with((PackedFolder(name=b"", mode=0o777, mtime_ns=0), b"")), "not a file name"),
+    (chunk_with((PackedFolder(name=b"..", mode=0o777, mtime=(0, 0)), b"")), "not a file name"),
+    (chunk_with((PackedFolder(name=b"", mode=0o777, mtime=(0, 0)), b"")), "not a file name"),
     (chunk_with(packed(b"/".join([b"a"] * 65))), "deeper than 64"),
     (chunk_with(packed(data=b"12", offset=2, size=4)), "out of order"),
     (chunk_with(HALF, packed(data=b"34", offset=1, size=4)), "out of order"),
@@ -242,7 +260,7 @@ HOSTILE = [
     (FRAME.pack(CHUNK_BYTES, bytes(16)), "bytes of payload"),
     (FRAME.pack(3, Digest(b"\x01\x00x").digest()) + b"\x01\x00x", "bad record"),
     (chunk_with(packed(mode=0o10000)), "bad record"),
-    (chunk_with(packed(mtime_ns=1 << 63)), "bad record"),
+    (chunk_with(packed(mtime=(1 << 63, 0))), "bad record"),
     (chunk_with(packed(size=-1, length=-1)), "bad record"),
 ]
 
