@@ -15,6 +15,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 from mrc.exchange.foreign import printable, shown
@@ -34,6 +35,7 @@ from mrc.transfer.names import (
 )
 
 MAX_AHEAD_BYTES = 256 << 20  # most disk space that a file allocates ahead of its writes
+_COPY_BYTES = 1 << 20
 _ZEROS = bytes(64 << 10)  # a hole is at least as large
 
 
@@ -198,22 +200,51 @@ class Target:
 
 
 class Same:
-    """A file that exists already: what arrives must be the same. It is not written to."""
+    """A file that exists already and has the size of the file that arrives.
 
-    def __init__(self, directory: OutputDirectory, name: str, fd: int, size: int) -> None:
+    It is not written to while the bytes that arrive are its own. At the first difference `replace`
+    makes a target for the new bytes, which raises FileError without --overwrite.
+    """
+
+    def __init__(
+        self,
+        directory: OutputDirectory,
+        name: str,
+        fd: int,
+        size: int,
+        replace: Callable[[], Target],
+    ) -> None:
         self.name = name
         self.path = os.path.join(directory.path, name)
         self.bytes = size
         self._directory = directory
         self._fd = fd
+        self._replace = replace
+        self._target: Target | None = None
+        self._digest = Digest()  # of the bytes that were the same
 
     def check_room(self) -> None:
         """It takes none."""
 
     def write(self, offset: int, chunk: memoryview) -> None:
-        """Compares; raises FileError where the file differs."""
-        if os.pread(self._fd, len(chunk), offset) != chunk:
-            raise self._directory.exists_error(self.name)
+        """Compares, and writes from the first difference on; raises FileError."""
+        if self._target is None and os.pread(self._fd, len(chunk), offset) == chunk:
+            self._digest.update(chunk)
+            return
+        if self._target is None:
+            self._target = self._replace()
+            self._copy(self._target, offset)
+        self._target.write(offset, chunk)
+
+    def _copy(self, target: Target, length: int) -> None:
+        """Copies the bytes that were the same."""
+        digest = Digest()
+        for start in range(0, length, _COPY_BYTES):
+            piece = os.pread(self._fd, min(_COPY_BYTES, length - start), start)
+            digest.update(piece)
+            target.write(start, memoryview(piece))
+        if digest.digest() != self._digest.digest():
+            raise FileError(f"{printable(self.name)}: changed while it was received: send it again")
 
     def hash(self) -> Digest:
         """The digest of the whole file. Reads it: call it in a thread."""
@@ -222,9 +253,21 @@ class Same:
         return digest
 
     def commit(self, meta: Meta = RECEIVERS) -> None:
-        """It is complete."""
+        """It is complete. With --overwrite it also gets mode and time of the file that arrived."""
+        if self._target is not None:
+            self._target.commit(meta)
+        elif self._directory.overwrite:
+            try:
+                self._directory.set_meta(self._fd, meta, 0o666)
+            except OSError as error:
+                raise FileError(
+                    f"{self.path}: cannot get its mode and time: {cause_of(error)}"
+                ) from error
 
     def close(self) -> int:
+        if self._target is not None:
+            self._target.close()
+            self._target = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -241,12 +284,16 @@ class Tree:
         self._directory = directory
         self._chain = Chain(directory.root, on_make)
 
-    def same(self, name: str, size: int) -> Same | None:
+    def same(self, name: str, size: int, *, sparse: bool = False) -> Same | None:
         """The file of this name and size if it exists already."""
         parts = self._directory.check(name)
         folder = self._chain.enter(parts[:-1])
         fd = folder.open_same(parts[-1], size) if self._directory.resume else None
-        return None if fd is None else Same(self._directory, name, fd, size)
+        if fd is None:
+            return None
+        return Same(
+            self._directory, name, fd, size, partial(self.create, name, size, sparse=sparse)
+        )
 
     def create(
         self, name: str, size: int | None, *, sparse: bool = False, chunk_bytes: int = 0

@@ -127,7 +127,7 @@ class StdoutTree:
     def __init__(self, pipe: PipeWriter) -> None:
         self._pipe = pipe
 
-    def same(self, name: str, size: int) -> None:
+    def same(self, name: str, size: int, *, sparse: bool = False) -> None:
         return None
 
     def create(

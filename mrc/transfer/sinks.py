@@ -57,7 +57,7 @@ class Existing(Place, Protocol):
 class Tree(Protocol):
     """The place for the files of a session: `files.Tree`, or standard output."""
 
-    def same(self, name: str, size: int) -> Existing | None: ...
+    def same(self, name: str, size: int, *, sparse: bool = ...) -> Existing | None: ...
     def create(
         self, name: str, size: int | None, *, sparse: bool = ..., chunk_bytes: int = ...
     ) -> Kept: ...
@@ -225,8 +225,9 @@ class PackSink:
             raise ProtocolError("the peer sent the parts of a file out of order")
         if self._target is None:
             self._quota.take(name, files=1, size=record.size)
-            existing = self._tree.same(name, record.size) if self._resume else None
-            self._target = existing or self._tree.create(name, record.size, sparse=record.sparse)
+            size, sparse = record.size, record.sparse
+            existing = self._tree.same(name, size, sparse=sparse) if self._resume else None
+            self._target = existing or self._tree.create(name, size, sparse=sparse)
             self._digest = Digest()
         return self._target
 

@@ -313,3 +313,36 @@ async def test_send_plan__existing_file_in_a_folder(tree: Path, inbox: Path) -> 
     assert isinstance(sent, TransferError)
     assert "h1 refused the files: tree/a: exists in" in str(sent)
     assert (inbox / "tree" / "a").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("at", [0, CHUNK_BYTES + 9, 3 * CHUNK_BYTES - 1])
+async def test_send_plan__overwrites_a_file_of_equal_size(tree: Path, inbox: Path, at: int) -> None:
+    """The bytes decide, not the size; those before the difference are already compared."""
+    theirs, ours = tree / "sub/deep/b", inbox / "tree/sub/deep/b"
+    ours.parent.mkdir(parents=True)
+    data = bytearray(theirs.read_bytes())
+    data[at] ^= 1
+    ours.write_bytes(data)
+    async with sessions() as ends:
+        sent, _ = await both(
+            sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox, overwrite=True)
+        )
+    assert not isinstance(sent, BaseException), sent
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert names(inbox) == ["tree"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_send_plan__same_bytes_get_the_new_date_only_to_overwrite(
+    tree: Path, inbox: Path, overwrite: bool
+) -> None:
+    (inbox / "tree").mkdir()
+    make(inbox / "tree", "a", b"12")
+    before = (inbox / "tree/a").stat().st_ino
+    async with sessions() as ends:
+        await both(
+            sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox, overwrite=overwrite)
+        )
+    after = (inbox / "tree/a").stat()
+    assert after.st_ino == before
+    assert (after.st_mtime_ns == 1_000_000_007) is overwrite
