@@ -27,6 +27,7 @@ from mrc.transfer.names import (
     cause_of,
     check_harmless,
     check_path,
+    is_mark,
     is_record,
     is_temporary,
     part_name,
@@ -282,7 +283,7 @@ class Tree:
 
     def __init__(self, directory: OutputDirectory, on_make: Callable[[], None]) -> None:
         self._directory = directory
-        self._chain = Chain(directory.root, on_make)
+        self._chain = Chain(directory.root, on_make, directory.complete, marks=directory.resume)
 
     def same(self, name: str, size: int, *, sparse: bool = False) -> Same | None:
         """The file of this name and size if it exists already."""
@@ -317,7 +318,7 @@ class Tree:
         False for a folder that this session has not made; that one keeps its own.
         """
         parts = self._directory.check(name)
-        return self._chain.finish(parts, lambda fd: self._directory.set_meta(fd, meta, 0o777))
+        return self._chain.finish(parts, meta)
 
     def check_room(self, size: int) -> None:
         """Raises FileError when the file system lacks space for this many bytes now."""
@@ -327,7 +328,12 @@ class Tree:
     def stop(self) -> None:
         """A write to a disk ends by itself."""
 
+    def finish(self) -> None:
+        """The sender has no more files: completes the folders whose end it has not sent."""
+        self._chain.leave(0)
+
     def close(self) -> None:
+        """Leaves the folders that are not complete to a later transfer."""
         self._chain.close()
 
 
@@ -383,6 +389,10 @@ class OutputDirectory:
         for name in found:
             if is_record(name):
                 continue
+            if is_mark(name):
+                if not self.resume or not self._is_recent(name):
+                    self._remove_unlocked(name)
+                continue
             record = record_name(name)
             if self.resume and record in found and self._is_recent(record):
                 continue
@@ -395,7 +405,7 @@ class OutputDirectory:
         return swept
 
     def _is_recent(self, record: str) -> bool:
-        """Whether the part of this record is to be kept."""
+        """Whether this mark, or the part of this record, is to be kept."""
         try:
             status = os.stat(record, dir_fd=self.root.fd, follow_symlinks=False)
         except OSError:
@@ -430,6 +440,15 @@ class OutputDirectory:
     def set_meta(self, fd: int, meta: Meta, default_mode: int) -> None:
         """Sets mode and time of an open file or folder; raises OSError."""
         (meta if self._keep_meta else RECEIVERS).apply(fd, default_mode & ~self.umask)
+
+    def complete(self, folder: Folder, meta: Meta) -> None:
+        """Gives a folder that was made here its mode and time; raises FileError."""
+        try:
+            self.set_meta(folder.fd, meta, 0o777)
+        except OSError as error:
+            raise FileError(
+                f"{printable(folder.path)}: cannot get its mode and time: {cause_of(error)}"
+            ) from error
 
     def check_free(self, folder: Folder, name: str) -> None:
         """Raises FileError when the file `name`, in `folder`, exists and may not be replaced."""

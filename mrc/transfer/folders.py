@@ -13,10 +13,12 @@ import os
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mrc.exchange.foreign import printable
 from mrc.transfer.names import FileError, cause_of, record_name, temporary_name
+from mrc.transfer.unfinished import Mark
 
 _SECOND_NS = 1_000_000_000
 _PERMISSIONS = 0o777  # a peer never sets the setuid, setgid and sticky bits
@@ -56,9 +58,12 @@ class Folder:
         self.fd = fd
         self.path = path
         self.name = name
-        self.made = made  # by this receiver, so it also sets its mode and time
+        self.made = made  # by a receiver that has not completed it: it lacks its mode and time
+        self.mark: Mark | None = None
 
     def close(self) -> None:
+        if self.mark is not None:
+            self.mark.close()
         os.close(self.fd)
 
     def mode_of(self, name: str) -> int | None:
@@ -204,12 +209,24 @@ class Chain:
     """The open folders from the output folder down to the one in use.
 
     A sender walks its folders depth first, so the chain opens each folder once. It holds one
-    descriptor for each part of a name, and no list of folders.
+    descriptor for each part of a name, and no list of folders. With `marks`, a folder that is not
+    complete has a mark, and those that earlier transfers have left count.
+
+    `complete` gives a folder that was made its mode and time.
     """
 
-    def __init__(self, root: Folder, on_make: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        root: Folder,
+        on_make: Callable[[], None],
+        complete: Callable[[Folder, Meta], None],
+        *,
+        marks: bool,
+    ) -> None:
         self._folders = [root]
         self._on_make = on_make
+        self._complete = complete
+        self._marks = marks
 
     def enter(self, parts: list[str]) -> Folder:
         """The folder with this path below the root; makes folders that are missing."""
@@ -218,30 +235,69 @@ class Chain:
             if folder.name != part:
                 break
             same += 1
-        self._leave(same)
-        for part in parts[same:]:
-            self._folders.append(self._folders[-1].enter(part, self._on_make))
+        self.leave(same)
+        for end in range(same, len(parts)):
+            self._folders.append(self._enter(parts[: end + 1]))
         return self._folders[-1]
 
-    def finish(self, parts: list[str], set_meta: Callable[[int], None]) -> bool:
-        """The folder with this path is complete. If this chain has made it, calls `set_meta` with
-        its descriptor and returns True.
+    def _enter(self, parts: list[str]) -> Folder:
+        """The last folder of this path; the others are open."""
+        root, path = self._folders[0].fd, "/".join(parts)
+        marks: list[Mark | None] = []
+
+        def on_make() -> None:
+            self._on_make()
+            marks.append(Mark.make(root, path) if self._marks else None)
+
+        try:
+            folder = self._folders[-1].enter(parts[-1], on_make)
+        except BaseException:
+            _remove(marks)
+            raise
+        if not folder.made:  # perhaps another session was faster
+            _remove(marks)
+            folder.mark = Mark.of(root, path, folder.fd) if self._marks else None
+            folder.made = folder.mark is not None
+        elif mark := marks[0]:
+            mark.put(folder.fd)
+            folder.mark = mark
+        return folder
+
+    def finish(self, parts: list[str], meta: Meta) -> bool:
+        """The folder with this path is complete. If it was made by a receiver, it gets its mode and
+        time, and this returns True.
         """
         folder = self.enter(parts)
-        if folder.made:
-            try:
-                set_meta(folder.fd)
-            except OSError as error:
-                raise FileError(
-                    f"{printable(folder.path)}: cannot get its mode and time: {cause_of(error)}"
-                ) from error
-        self._leave(len(parts) - 1)
-        return folder.made
+        made = folder.made
+        self._finish(folder, meta)
+        self.leave(len(parts) - 1)
+        return made
+
+    def _finish(self, folder: Folder, meta: Meta) -> None:
+        if not folder.made:
+            return
+        self._complete(folder, meta)
+        folder.made = False
+        if folder.mark is not None:
+            folder.mark.remove()
+            folder.mark = None
+
+    def leave(self, depth: int) -> None:
+        """Closes all folders but the root and `depth` folders below it. Their sender has left them,
+        so they are complete.
+        """
+        while len(self._folders) > depth + 1:
+            with suppress(FileError):  # it keeps the mode of a new folder
+                self._finish(self._folders[-1], RECEIVERS)
+            self._folders.pop().close()
 
     def close(self) -> None:
-        self._leave(0)
-
-    def _leave(self, depth: int) -> None:
-        """Closes all folders but the root and `depth` folders below it."""
-        while len(self._folders) > depth + 1:
+        """Closes all folders; those that are not complete keep their marks."""
+        while len(self._folders) > 1:
             self._folders.pop().close()
+
+
+def _remove(marks: list[Mark | None]) -> None:
+    for mark in marks:
+        if mark is not None:
+            mark.remove()

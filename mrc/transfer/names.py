@@ -19,7 +19,8 @@ MAX_NAME_BYTES = 255  # of a part: NAME_MAX of Linux file systems
 MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL
 MAX_DEPTH = 64  # parts of a name; the receiver holds a descriptor for each folder of one name
 _KEPT = "-kept"
-_TEMPORARY = re.compile(rf"\..*\.mrc-[0-9a-f]{{8}}({_KEPT})?", re.DOTALL)
+_MADE = "-made"
+_TEMPORARY = re.compile(rf"\..*\.mrc-[0-9a-f]{{8}}({_KEPT}|{_MADE})?", re.DOTALL)
 _SUFFIX_BYTES = len("..mrc-01234567" + _KEPT)
 
 
@@ -110,6 +111,15 @@ def part_name(path: str) -> str:
 def record_name(part: str) -> str:
     """The name of the record beside a part."""
     return part + _KEPT
+
+
+def mark_name(path: str) -> str:
+    """The name of the mark of a folder that is not complete."""
+    return part_name(path) + _MADE
+
+
+def is_mark(name: str) -> bool:
+    return name.endswith(_MADE)
 
 
 def is_record(name: str) -> bool:

@@ -145,6 +145,9 @@ class StdoutTree:
         """Ends a write that waits for the program behind the pipe."""
         self._pipe.stop()
 
+    def finish(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

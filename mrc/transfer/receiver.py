@@ -61,6 +61,7 @@ async def receive_files(
                 )
                 batch = await _receive(session, offer, sink, storing, limits, on_data)
             yield batch
+        await in_thread(tree.finish)
     except IdleError as error:
         await session.say_last(Refuse("stopped", str(error)))
         raise

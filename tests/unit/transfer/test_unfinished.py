@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder gets its mode and date also when its transfer was interrupted and went on later."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mrc.transfer.files import OutputDirectory
+from mrc.transfer.folders import Meta
+from mrc.transfer.names import mark_name
+
+META = Meta(0o751, 1_000_000_007)
+
+
+def made(inbox: Path, *, until: str, **options: bool) -> None:
+    """A session that makes a/b and a file in it; `until` is the last thing that it does."""
+    with OutputDirectory(str(inbox), **options) as directory:
+        tree = directory.tree()
+        target = tree.create("a/b/x", 0)
+        if until != "file":
+            target.commit()
+        target.close()
+        for folder in ("a/b", "a"):
+            if until == "all":
+                tree.finish_folder(folder, META)
+        if until == "bye":
+            tree.finish()
+        tree.close()
+
+
+def looks(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return stat.S_IMODE(status.st_mode), status.st_mtime_ns
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    path = tmp_path / "inbox"
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_finish_folder__after_interruptions(inbox: Path, times: int) -> None:
+    for _ in range(times):
+        made(inbox, until="file")
+        assert looks(inbox / "a/b")[0] == 0o700
+        with OutputDirectory(str(inbox)) as directory:
+            assert directory.sweep() == []  # each new receiver sweeps
+    made(inbox, until="all")
+    assert looks(inbox / "a") == looks(inbox / "a/b") == (META.mode, META.mtime_ns)
+    assert os.listdir(inbox) == ["a"]
+
+
+def test_finish_folder__one_that_another_program_has_made(inbox: Path) -> None:
+    made(inbox, until="file")
+    (inbox / "a/b").rmdir()
+    (inbox / "a/b").mkdir()
+    (inbox / "a/b").chmod(0o711)  # perhaps with the same inode
+    made(inbox, until="all")
+    assert looks(inbox / "a/b")[0] == 0o711
+    assert looks(inbox / "a") == (META.mode, META.mtime_ns)
+    assert os.listdir(inbox) == ["a"]
+
+
+def test_finish_folder__killed_before_the_mark_names_its_folder(inbox: Path) -> None:
+    made(inbox, until="file")
+    for path in ("a", "a/b"):
+        os.truncate(inbox / mark_name(path), 0)
+    made(inbox, until="all")
+    assert looks(inbox / "a") == looks(inbox / "a/b") == (META.mode, META.mtime_ns)
+
+
+def test_finish__a_folder_whose_end_is_not_sent(inbox: Path) -> None:
+    """As with --name a/b/x, which makes two folders."""
+    made(inbox, until="bye")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert looks(inbox / "a")[0] == looks(inbox / "a/b")[0] == 0o777 & ~umask
+    assert os.listdir(inbox) == ["a"]
+
+
+def test_finish_folder__two_sessions(inbox: Path) -> None:
+    """Only the one that has made the folder completes it."""
+    with OutputDirectory(str(inbox)) as directory:
+        first, second = directory.tree(), directory.tree()
+        first.create("a/x", 0).close()
+        second.create("a/y", 0).close()
+        second.finish_folder("a", Meta(0o777, 0))
+        assert looks(inbox / "a")[0] == 0o700
+        first.finish_folder("a", META)
+        assert looks(inbox / "a") == (META.mode, META.mtime_ns)
+        for tree in (first, second):
+            tree.close()
+    assert os.listdir(inbox) == ["a"]
+
+
+def test_sweep__without_resuming_no_mark_stays(inbox: Path) -> None:
+    made(inbox, until="file", resume=False)
+    assert os.listdir(inbox) == ["a"]
+    made(inbox, until="file")
+    made(inbox, until="file")
+    with OutputDirectory(str(inbox), resume=False) as directory:
+        directory.sweep()
+    assert os.listdir(inbox) == ["a"]
