@@ -110,9 +110,28 @@ def _disk_fails(error: int) -> Callable[[World, Host, Host, Random], None]:
     return act
 
 
+def _tcp_silent(world: World, a: Host, b: Host, rng: Random) -> None:
+    """TCP does not pass for a while; the packets of QPs do."""
+    paths = [
+        path
+        for plane in range(1, len(a.interfaces) + 1)
+        for link in world.plane(a, b, plane)
+        for path in link.paths
+    ]
+    for path in paths:
+        path.tcp = False
+
+    def heal() -> None:
+        for path in paths:
+            path.tcp = True
+
+    world.agenda.after(rng.choice((1, 30)) * 1e9, heal)
+
+
 FAULTS: dict[str, Callable[[World, Host, Host, Random], None]] = {
     "plane down": _plane_down,
     "all planes down": _all_down,
+    "TCP silent": _tcp_silent,
     "sender killed": _kill("a", powered=True),
     "receiver killed": _kill("b", powered=True),
     "sender without power": _kill("a", powered=False),
@@ -164,6 +183,7 @@ def run(world: World, audit: Audit) -> None:
         if not ended and a.alive:
             return
         world.run(120)
+        _judge_cause(fault, sending, audit)
         _compare(tree, inbox / "tree", audit, complete=sending.code == 0)
         if not fault:
             audit.check(sending.code == 0, f"nothing was wrong, but: {sending}")
@@ -176,6 +196,24 @@ def run(world: World, audit: Audit) -> None:
     audit.check(not receiving.crashed, receiving.crashed)
     audit.check(receiving.code == 130, f"interrupted, but: {receiving}")
     audit.nothing_left(world)
+
+
+# What must not be said for a fault: the evidence is against it.
+_WRONG_CAUSES = {
+    "receiver interrupted": ("UDP", "paths"),
+    "receiver killed": ("UDP", "paths"),
+    "disk full": ("UDP", "paths", "closing the connection"),
+    "disk broken": ("UDP", "paths", "closing the connection"),
+    "TCP silent": ("UDP", "paths", "closing the connection"),
+    "receiver sleeps": ("UDP", "closing the connection"),
+    "sender sleeps": ("UDP", "closing the connection"),
+}
+
+
+def _judge_cause(fault: str, sending: Command, audit: Audit) -> None:
+    """What the sender's user is told fits what happened."""
+    for wrong in _WRONG_CAUSES.get(fault, ()):
+        audit.check(wrong not in str(sending.error), f"{fault}, but: {sending}")
 
 
 def _make(tree: Path, sizes: list[int], rng: Random) -> None:

@@ -7,6 +7,7 @@ Import it before anything of `mrc`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import io
 import runpy
@@ -23,6 +24,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 _DECLARED = ["info.h", "mrc.h", "messages.h", "program/api_values.h", "program/agent.h"]
+_M_MMAP_THRESHOLD = -3
 _NEVER = (1 << 64) - 1
 _FIRST_FD = 1 << 20
 _GLUE = cbuild.Flavour(
@@ -62,6 +64,8 @@ def build() -> Path:
 
 
 def _load() -> Any:
+    # Addresses in hellos have as many digits in each run: larger blocks never come from the heap.
+    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 4096)
     assert "mrc._core" not in sys.modules, "import virtual.kernel before mrc"
     loader = ExtensionFileLoader("_virtual", str(build()))
     spec = importlib.util.spec_from_loader("_virtual", loader)
