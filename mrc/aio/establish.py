@@ -377,7 +377,7 @@ async def _prove(
     if not allowed:
         raise PathError(f"EV profile {end.ev_profile.name} denies every path to {end.peer_host}")
     allowance = _AMPLIFICATION * channel.received_bytes
-    proof, rtt_ns = await _probe(end, plan, allowed, allowance)
+    proof, rtt_ns = await _probe(end, plan, allowed, allowance, channel.rtt)
     if not proof.mtu:
         targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
         raise PathError(
@@ -405,7 +405,7 @@ async def _prove(
 
 
 async def _probe(
-    end: End, plan: _Plan, allowed: Sequence[int], allowance: int
+    end: End, plan: _Plan, allowed: Sequence[int], allowance: int, rtt: float
 ) -> tuple[Proof, int]:
     """Probes the EVs; returns the proof, by EV indices, and the round trip of the longest plane."""
     rtts_ns: dict[int, int] = {}  # shortest round trip of each plane
@@ -421,7 +421,7 @@ async def _probe(
         None if plan.configured else plan.evs[index].attr.destination for index in allowed
     ]
     planes = [plan.evs[index].attr.port for index in allowed]
-    proof = await prove(probe, destinations, plan.path_mtu, allowance, planes=planes)
+    proof = await prove(probe, destinations, plan.path_mtu, allowance, planes=planes, rtt=rtt)
     dead = tuple(allowed[place] for place in proof.dead)
     unproven = tuple(allowed[place] for place in proof.unproven)
     return Proof(proof.carried, dead, unproven), max(rtts_ns.values(), default=0)

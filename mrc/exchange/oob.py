@@ -199,6 +199,11 @@ class Channel:
         self._writer: asyncio.StreamWriter | TlsStream = writer
         self._peeked: dict[str, Any] | None = None
         self.received_bytes = 0  # in complete messages
+        self.rtt = 0.0
+        """the shortest time in seconds from a message to its answer; 0: unknown"""
+        self.on_message: Callable[[], None] = lambda: None
+        """called for each complete message, and when TLS has begun"""
+        self._said: float | None = None  # when this side sent a message that has no answer yet
         self._at_end: list[Callable[[], None]] = []
         self.secured = False
         """nobody but the two ends reads or changes what is said here"""
@@ -220,6 +225,7 @@ class Channel:
             if self._writer.is_closing():  # writing to it is an error of uvloop's own
                 raise ConnectionResetError
             self._writer.write(encode_frame({"type": kind, **fields}))
+            self._said = asyncio.get_running_loop().time()
             await self._writer.drain()
         except ssl.SSLError as error:
             raise explain(error, self.called or self.remote) from error
@@ -245,7 +251,16 @@ class Channel:
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
         self.received_bytes += len(header) + len(body)
+        self._on_answer(1)
         return body
+
+    def _on_answer(self, trips: int) -> None:
+        """The peer has answered the last message, in so many round trips."""
+        if self._said is not None:
+            rtt = (asyncio.get_running_loop().time() - self._said) / trips
+            self.rtt = min(self.rtt, rtt) if self.rtt else rtt
+        self._said = None
+        self.on_message()
 
     async def start_tls(self, context: ssl.SSLContext, server_hostname: str | None = None) -> None:
         """Goes over to TLS; raises ssl.SSLError, or PeerGoneError when the peer has gone."""
@@ -259,6 +274,7 @@ class Channel:
             await stream.start()
         except ConnectionError as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
+        self._on_answer(2)  # only the listening side has a message without an answer
 
     def certificate(self) -> Any:
         """The peer's certificate as `ssl` has verified it; None without an authority."""

@@ -21,7 +21,7 @@ from netns.plain import address, ip, join, until_running
 from netns.processes import Mrc
 from printed import printed
 
-from mrc.exchange.proof import NEAR_BYTES
+from mrc.exchange.sizes import NEAR_BYTES
 from mrc.linux import netns
 
 pytestmark = [

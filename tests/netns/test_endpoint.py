@@ -38,7 +38,7 @@ from mrc import (
     RemoteMemory,
 )
 from mrc.doctor import kernel
-from mrc.exchange.proof import NEAR_BYTES
+from mrc.exchange.sizes import NEAR_BYTES
 from mrc.fabric.hostconfig import Source
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink

@@ -23,7 +23,7 @@ from endpoints import (
 from mrc import Access, CcKind, Context, EvState
 from mrc.aio import establish
 from mrc.binding.verbs import RtrAttributes
-from mrc.exchange import proof
+from mrc.exchange import prover
 from mrc.exchange.oob import Hello, hello_to_json
 
 FOREIGN = "127.0.0.77"  # no host answers here
@@ -47,7 +47,7 @@ async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(establish, "_hello", lying(establish._hello))
-    monkeypatch.setattr(proof, "_FIRST_SECONDS", 0.02)
+    monkeypatch.setattr(prover, "_ADDRESS_SECONDS", 0.1)
     target, data = bytearray(200_000), bytes(range(250)) * 800
     async with (
         asyncio.timeout(BUDGET_SECONDS),
@@ -64,7 +64,7 @@ async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
         held_back = [ev for ev in evs if ev.destination == FOREIGN]
         assert held_back and all(ev.state is EvState.DENIED for ev in held_back)
         assert sum(ev.sent_packets for ev in held_back) == 0
-        assert sum(ev.sent_probes for ev in held_back) <= proof.ADDRESS_TRIES
+        assert sum(ev.sent_probes for ev in held_back) <= prover.ADDRESS_TRIES
     assert target == data
 
 
