@@ -194,9 +194,10 @@ class ContextConfig:
     max_qps: int = 1024
     """Maximum number of QPs."""
     hello_timeout: float = 2.0
-    """Seconds within which a connecting peer must send its hello."""
+    """Seconds within which each message of a connecting peer must follow, until its hello; with a
+    long round trip more (mrc/exchange/README.md)."""
     exchange_timeout: float = 10.0
-    """Seconds within which a connecting peer must complete the exchange."""
+    """Seconds within which a connecting peer must complete the exchange; likewise."""
     max_peer_bytes: int = MAX_PEER_BYTES
     """Memory in bytes for the sessions of all peers; one source gets at most half of it."""
     max_unread: int = 65536

@@ -11,6 +11,7 @@ from mrc.aio.local import Local, Terms
 from mrc.errors import BusyError, ConnectTimeoutError, MrcError, PeerGoneError
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
+from mrc.exchange.patience import EXCHANGE_TRIPS, extended
 from mrc.exchange.upgrade import QuestionError
 
 _FIRST_PAUSE_SECONDS = 0.05  # doubles after each refusal by a busy peer
@@ -35,8 +36,8 @@ async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: 
 async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: float) -> End:
     attempt = _Attempt(local, terms, host, port)
     try:
-        async with asyncio.timeout(timeout):
-            return await attempt.run()
+        async with asyncio.timeout(timeout) as limit:
+            return await attempt.run(limit)
     except TimeoutError as error:
         heard = attempt.channel is not None and attempt.channel.received_bytes > 0
         if attempt.busy is not None and (attempt.pausing or not heard):
@@ -62,7 +63,9 @@ class _Attempt:
         """The last refusal by a busy peer."""
         self.pausing = False
 
-    async def run(self) -> End:
+    async def run(self, limit: asyncio.Timeout) -> End:
+        """Connects; the round trip to the peer extends the limit."""
+        due = limit.when() or 0.0
         srv6 = self._local.srv6
         expected = self._host if srv6 and self._host in srv6.peers else ""
         pause, drops = _FIRST_PAUSE_SECONDS, 0
@@ -70,11 +73,12 @@ class _Attempt:
             self.channel = await dial(self._local.host, self._host, self._port)
             self.pausing = False
             try:
-                if self._local.guard is not None:
-                    await self._local.guard.connect(self.channel)
-                return await establish(
-                    self._local, self.channel, self._terms, first=True, expected=expected
-                )
+                with extended(limit, self.channel, EXCHANGE_TRIPS, lambda: due):
+                    if self._local.guard is not None:
+                        await self._local.guard.connect(self.channel)
+                    return await establish(
+                        self._local, self.channel, self._terms, first=True, expected=expected
+                    )
             except PeerGoneError as error:
                 # A peer under a flood of connections drops some of them without a message.
                 drops += 1

@@ -88,15 +88,16 @@ class Context:
         )
         self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
 
-    async def code_failed(self) -> None:
-        """Returns when a peer has given a wrong one-time code and no other peer can connect; never
-        without a code.
+    async def code_failed(self) -> str:
+        """Returns why the one-time code is used up, when that is so and no other peer can connect;
+        never without a code.
         """
         guard = self._opened().guard
         if guard is None:
             await asyncio.get_running_loop().create_future()
-        else:
-            await guard.failed.wait()
+            raise AssertionError("nobody ends this future")
+        await guard.failed.wait()
+        return guard.failure
 
     def _make_observer(self) -> Observer:
         """The observer of this Context; a subclass overrides it."""
@@ -391,11 +392,12 @@ class Context:
         """Connects a QP to the peer that listens at `host`: `async with context.connect("h1")`.
 
         `host` is a configured peer, a name or an address. The peer gets `private` (JSON). The
-        profiles must be ONLINE; None selects the default profiles. `timeout` is in seconds; while
-        the peer has no free place for another QP, this retries until the timeout. Raises
-        ResolveError, ConnectError (ConnectTimeoutError after the timeout, BusyError if the peer had
-        no free place), PathError, or StateError if a profile is not ONLINE. With `messages` the QP
-        carries messages and nothing else, and so must the listener's.
+        profiles must be ONLINE; None selects the default profiles. `timeout` is in seconds; 20 of
+        the peer's round trips are added once it answers. While the peer has no free place for
+        another QP, this retries until the timeout. Raises ResolveError, ConnectError
+        (ConnectTimeoutError after the timeout, BusyError if the peer had no free place), PathError,
+        or StateError if a profile is not ONLINE. With `messages` the QP carries messages and
+        nothing else, and so must the listener's.
         """
         terms = replace(self._terms(private, ev_profile, cc_profile), messages=messages)
         terms.ev_profile.check(Operation.USE)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The listening side of the exchange: a TCP server that returns QPs ready to use.
 
-A connecting peer holds a place (mrc.exchange.admission) for at most `hello_timeout` seconds before
-its hello, and for at most `exchange_timeout` seconds in all. The listener creates no QP before it
-has checked the hello.
+A connecting peer holds a place (mrc.exchange.admission). Until its hello, each of its messages has
+to come within `hello_timeout` seconds, and the whole exchange within `exchange_timeout` seconds;
+both limits grow with the peer's round trip (mrc.exchange.patience). The listener creates no QP
+before it has checked the hello.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from mrc.errors import (
 )
 from mrc.exchange.admission import Admission, Place
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TLS, TOP, Channel
+from mrc.exchange.patience import EXCHANGE_TRIPS, MESSAGE_TRIPS, patience
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.listener")
@@ -170,8 +172,8 @@ class Listener:
         config = self._local.config
         seconds = min(config.hello_timeout, config.exchange_timeout)
         try:
-            async with asyncio.timeout(config.exchange_timeout):
-                async with asyncio.timeout(seconds):
+            async with patience(channel, config.exchange_timeout, EXCHANGE_TRIPS):
+                async with patience(channel, seconds, MESSAGE_TRIPS, anew=True):
                     kind = await channel.peek(HELLO_BYTES, self._large_hello)
                     if kind == TLS:
                         place.hear()  # as a hello: what follows takes longer than a round trip

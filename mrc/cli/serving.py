@@ -15,9 +15,8 @@ from mrc.exchange.foreign import shown
 
 
 async def until_guessed(ctx: Context) -> NoReturn:
-    """Raises when somebody has guessed the one-time code wrongly, and nobody else may connect."""
-    await ctx.code_failed()
-    raise MrcError("somebody gave a wrong code, so it is void: start again for a new one")
+    """Raises when the one-time code is used up without success, and nobody else may connect."""
+    raise MrcError(await ctx.code_failed())
 
 
 def session_failed(out: Output, peer: str, error: Exception) -> int:

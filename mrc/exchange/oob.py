@@ -201,7 +201,7 @@ class Channel:
         self.received_bytes = 0  # in complete messages
         self.rtt = 0.0
         """the shortest time in seconds from a message to its answer; 0: unknown"""
-        self.on_message: Callable[[], None] = lambda: None
+        self.watchers: list[Callable[[], None]] = []
         """called for each complete message, and when TLS has begun"""
         self._said: float | None = None  # when this side sent a message that has no answer yet
         self._at_end: list[Callable[[], None]] = []
@@ -260,7 +260,8 @@ class Channel:
             rtt = (asyncio.get_running_loop().time() - self._said) / trips
             self.rtt = min(self.rtt, rtt) if self.rtt else rtt
         self._said = None
-        self.on_message()
+        for watcher in self.watchers:
+            watcher()
 
     async def start_tls(self, context: ssl.SSLContext, server_hostname: str | None = None) -> None:
         """Goes over to TLS; raises ssl.SSLError, or PeerGoneError when the peer has gone."""

@@ -19,7 +19,7 @@ import hmac
 import ssl
 from typing import Any
 
-from mrc.errors import ConnectError, MrcError, ProtocolError
+from mrc.errors import ConnectError, ConnectRefusedError, PeerGoneError, ProtocolError
 from mrc.exchange.oob import TLS, Channel
 from mrc.trust import proofs, tls, words
 from mrc.trust.identity import Identity, fingerprint_of, is_signed, public_of
@@ -67,7 +67,9 @@ class Guard:
         self.security = security
         self._code = security.code
         self.failed = asyncio.Event()
-        """a peer has given a wrong code, and no other way is open"""
+        """the code is used up without success, and no other way is open"""
+        self.failure = ""
+        """why, in words"""
         self._identity: Identity | None = None
         self._secrets = {secret_id(security.secret): security.secret} if security.secret else {}
         authority = security.authority
@@ -100,12 +102,18 @@ class Guard:
         """Whether the one-time code is still good."""
         return bool(self._code)
 
-    def take_code(self) -> str:
-        """The one-time code, for one guess, right or wrong."""
-        code, self._code = self._code, ""
-        if not code:
+    @property
+    def code(self) -> str:
+        """The one-time code, if it is still good; raises ConnectError."""
+        if not self._code:
             raise ConnectError(self.security.commands.used_code())
-        return code
+        return self._code
+
+    def use_code(self) -> None:
+        """From now on somebody knows whether his guess of the code was right: it was the only one.
+        Raises ConnectError when another exchange has used it meanwhile.
+        """
+        self._code = self.code[:0]
 
     def secret(self, key: str) -> bytes | None:
         """The secret with this id."""
@@ -232,8 +240,9 @@ async def _by_key(
 
 
 async def _by_code(channel: Channel, guard: Guard, binding: Binding, way: str) -> None:
-    guess = Guess(guard.take_code(), connects=True)
+    guess = Guess(guard.code, connects=True)
     answer = await _prove(channel, way, binding, message=guess.message.hex())
+    guard.use_code()  # what this side says to the answer shows whether the answer was right
     key = guess.key(_bytes(answer, "message", 64))
     wrong = guard.security.commands.wrong_code()
     proofs.check_mac(_bytes(answer, "mac"), key, "listens", binding, wrong)
@@ -328,27 +337,31 @@ def _admitted(name: str, security: Security) -> str:
 async def _check_code(
     channel: Channel, proof: dict[str, Any], binding: Binding, guard: Guard
 ) -> None:
-    guess = Guess(guard.take_code(), connects=False)
+    guess = Guess(guard.code, connects=False)
+    key = guess.key(_bytes(proof, "message", 64))
+    mine = proofs.mac(key, "listens", binding)
+    guard.use_code()  # by this answer the peer learns whether its guess was right
     try:
-        await _confirm_code(channel, proof, binding, guard, guess)
-    except BaseException:
+        await channel.send("proved", message=guess.message.hex(), mac=mine.hex())
+        await _take_confirmation(channel, binding, guard, key)
+    except BaseException as error:
         if not _ways(guard):
+            cut = isinstance(error, asyncio.CancelledError)  # by a limit of this side
+            guard.failure = guard.security.commands.unfinished_code() if cut else str(error)
             guard.failed.set()
         raise
+    guard.remember(key)
 
 
-async def _confirm_code(
-    channel: Channel, proof: dict[str, Any], binding: Binding, guard: Guard, guess: Guess
-) -> None:
-    key, wrong = guess.key(_bytes(proof, "message", 64)), guard.security.commands.wrong_code()
-    mine = proofs.mac(key, "listens", binding)
-    await channel.send("proved", message=guess.message.hex(), mac=mine.hex())
+async def _take_confirmation(channel: Channel, binding: Binding, guard: Guard, key: bytes) -> None:
+    commands = guard.security.commands
+    wrong = commands.wrong_code()
     try:
         confirmed = await channel.expect("confirm")
-    except MrcError as error:
-        raise ConnectError(wrong) from error
+    except (ConnectRefusedError, PeerGoneError) as error:
+        is_wrong = commands.WRONG_CODE in str(error)
+        raise ConnectError(wrong if is_wrong else commands.unfinished_code()) from error
     proofs.check_mac(_bytes(confirmed, "mac"), key, "connects", binding, wrong)
-    guard.remember(key)
 
 
 # ---- Both --------------------------------------------------------------------------------------

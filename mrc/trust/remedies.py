@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 WAYS = {
     "key": "a key (--allow)",
@@ -24,9 +25,14 @@ class Commands:
 
     listens: str = "mrc recv"
     connects: str = "mrc send FILE HOST"
+    WRONG_CODE: ClassVar = "the code is wrong"
 
     def wrong_code(self) -> str:
-        return f"the code is wrong, and was good for one guess: {self._new_code()}"
+        return f"{self.WRONG_CODE}, and was good for one guess: {self._new_code()}"
+
+    def unfinished_code(self) -> str:
+        """For an exchange that ended after the one guess and before its end."""
+        return f"the code was used, but the exchange did not finish: {self._new_code()}"
 
     def used_code(self) -> str:
         return f"the one-time code has been used: {self._new_code()}"

@@ -136,7 +136,7 @@ def test_send__with_a_wrong_code(home: Path, file: Path) -> None:
     with receiving(home / "inbox", "--code", MRC_CODE="maple-rocket-cider") as (lines, where):
         sent = ended("send", file, where, "--code", MRC_CODE="maple-rocket-cobra")
         assert sent.returncode == 3 and "the code is wrong" in sent.stderr
-    assert any("wrong code, so it is void" in line for line in lines)
+    assert any("mrc recv: the code is wrong, and was good for one guess" in line for line in lines)
     assert ended("send", file, where, "--code", MRC_CODE="maple rocket").returncode == 2
     assert "set $MRC_CODE" in ended("send", file, where, "--code").stderr
 
