@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import mrc
-from mrc.exchange.proof import NEAR_BYTES
+from mrc.exchange.sizes import NEAR_BYTES
 from mrc.fabric.ports import SEAL_OVERHEAD, payload_mtu
 from mrc.trust import words
 from mrc.trust.security import Security
