@@ -106,5 +106,5 @@ def reason_of(error: BaseException | None) -> str:
         case OSError():
             return error.strerror or str(error)
         case asyncio.CancelledError() | KeyboardInterrupt():
-            return "it was interrupted, or a time limit has passed"
+            return str(error) or "it was interrupted, or a time limit has passed"
     return f"its program failed ({type(error).__name__})"

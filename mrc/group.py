@@ -13,7 +13,7 @@ import asyncio
 import logging
 import secrets
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -28,6 +28,7 @@ from mrc.errors import (
     PeerGoneError,
     ProtocolError,
     StateError,
+    reason_of,
 )
 from mrc.exchange.foreign import shown
 from mrc.messaging.session import LOST_TIMEOUTS, explain, paths_lost
@@ -252,20 +253,23 @@ class Group:
         ended = asyncio.get_running_loop().create_future()
         member = Member(qp, ended)
         found.set_result(member)
-        following = asyncio.create_task(_end_of(member))
-        ending = asyncio.create_task(self._ending.wait())
-        beating = (
-            asyncio.create_task(self._send_beats(qp)),
+        taking = (
             asyncio.create_task(self._take_beats(qp)),
             asyncio.create_task(self._take_notes(member)),
         )
+        beating = asyncio.create_task(self._send_beats(qp))
+        following = asyncio.create_task(_end_of(member, taking))
+        ending = asyncio.create_task(self._ending.wait())
         try:
             await asyncio.wait((following, ending), return_when=asyncio.FIRST_COMPLETED)
             if following.done() and not self._ending.is_set():
-                ended.set_result(following.result())
+                end = following.result()
+                ended.set_result(end)
                 del self._members[token]  # the next use connects again
+                if end.died:
+                    await qp.abort(reason_of(end.error))
         finally:
-            await cancelled(following, ending, *beating)
+            await cancelled(following, ending, beating, *taking)
 
     async def _send_beats(self, qp: QP) -> None:
         """If no path is left, a beat makes the QP fail as any other message would."""
@@ -294,14 +298,20 @@ def _secret_of(ctx: Context) -> bytes:
     return bytes.fromhex(secret_id(security.secret))
 
 
-async def _end_of(member: Member) -> Ended:
-    """Waits until the QP is closed or fails."""
+async def _violation(taking: Iterable[asyncio.Task[None]]) -> MrcError | None:
+    """What the peer has sent that messages do not allow. The QP has failed, and so do they."""
+    errors = await asyncio.gather(*taking, return_exceptions=True)
+    return next((error for error in errors if isinstance(error, MrcError)), None)
+
+
+async def _end_of(member: Member, taking: Iterable[asyncio.Task[None]]) -> Ended:
+    """Waits until the QP is closed or fails. `taking` receives messages meanwhile."""
     host = member.qp.peer_host
     try:
         async for _ in member.qp.immediates():
             pass
     except CompletionError as error:
-        return Ended(explain(error, host), died=True)
+        return Ended(await _violation(taking) or explain(error, host), died=True)
     except PeerGoneError as error:
         return Ended(await member.lost() or error, died=True)
     except MrcError as error:

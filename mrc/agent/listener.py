@@ -100,6 +100,6 @@ class AgentListener(Listener):
             return
         program = self.program_of(end.queue.qpn)
         if program is None:
-            await end.close(orderly=False)
+            await end.close(orderly=False, reason="the program has ended")
         elif program.end_of(end.queue.qpn) is None:
             program.connected(end)

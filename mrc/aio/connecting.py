@@ -8,7 +8,7 @@ import asyncio
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
-from mrc.errors import BusyError, ConnectTimeoutError, MrcError, PeerGoneError
+from mrc.errors import BusyError, ConnectTimeoutError, MrcError, PeerGoneError, reason_of
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, extended
@@ -47,8 +47,8 @@ async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: fl
     except MrcError as error:
         await attempt.refuse(reason(error))
         raise about(host, port, error) from error
-    except BaseException:
-        attempt.drop()
+    except (Exception, asyncio.CancelledError) as error:
+        await attempt.refuse(reason_of(error))
         raise
 
 
@@ -92,10 +92,6 @@ class _Attempt:
             self.pausing = True
             await asyncio.sleep(self._local.rng.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-    def drop(self) -> None:
-        if self.channel is not None:
-            self.channel.abort()
 
     async def refuse(self, reason: str) -> None:
         if self.channel is not None:

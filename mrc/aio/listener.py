@@ -129,6 +129,9 @@ class Listener:
         while self._ready:
             await self._ready.popleft()[0].close()
 
+    def _is_open(self) -> bool:
+        return self._server is not None
+
     async def _on_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -138,7 +141,7 @@ class Listener:
             logger.debug("a peer went away at once: %s", error)
             writer.transport.abort()
             return
-        if self._server is None:
+        if not self._is_open():
             channel.abort()  # the peer connected while the listener was closing
             return
 
@@ -158,13 +161,16 @@ class Listener:
         except asyncio.CancelledError:
             # Admission gave this place to another peer, or the listener closes. The task ends
             # normally because asyncio would report a cancelled task as an error.
-            channel.abort()
+            if self._is_open():
+                channel.abort()
+            else:
+                await channel.refuse("it stops listening")
         except Exception as error:
             # A bug in the exchange with one peer must not end the exchanges with other peers.
             where = traceback.extract_tb(error.__traceback__)[-1]
             at = f"{where.filename}:{where.lineno}"
             logger.error("bug in an exchange: %s: %s (%s)", type(error).__name__, error, at)
-            channel.abort()
+            await channel.refuse("mrc has failed there: its log says how")
         finally:
             self._exchanges.discard(task)
 
@@ -196,9 +202,6 @@ class Listener:
             await channel.close()
         except (MrcError, OSError) as error:
             await self._refuse(channel, str(error))
-        except BaseException:
-            channel.abort()
-            raise
         else:
             if end is not None:
                 place.connect()

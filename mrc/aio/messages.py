@@ -16,7 +16,7 @@ from mrc.binding.messages import ANY, Done, MessageSpace
 from mrc.binding.native import HeldBuffer
 from mrc.datapath.dispatch import Dispatcher
 from mrc.enums import MessageKind
-from mrc.errors import ArgumentError, MrcError, PeerGoneError, StateError
+from mrc.errors import ArgumentError, MrcError, PeerGoneError, ProtocolError, StateError
 
 _ERRORS: dict[int, tuple[type[MrcError], str]] = {
     errno.EMSGSIZE: (
@@ -25,7 +25,7 @@ _ERRORS: dict[int, tuple[type[MrcError], str]] = {
     ),
     errno.ECONNRESET: (PeerGoneError, "the peer is gone"),
     errno.ETIMEDOUT: (PeerGoneError, "all paths to the peer were lost"),
-    errno.EPROTO: (PeerGoneError, "the peer broke the protocol of messages"),
+    errno.EPROTO: (ProtocolError, "the peer broke the protocol of messages"),
     errno.EINVAL: (StateError, "the QP is closed"),
     errno.ENOBUFS: (StateError, "too many operations are outstanding"),
     errno.ENOSPC: (StateError, "too much memory is registered, here or at the peer"),
@@ -93,8 +93,8 @@ class Messages:
     async def send(self, qp: QP, buffer: Any, *, tag: int = 0) -> None:
         """Sends a message: any contiguous buffer, also an empty one; `tag` has 64 bits.
 
-        Raises PeerGoneError when the QP fails, ArgumentError when the message is longer than the
-        buffer that the peer receives it in.
+        Raises PeerGoneError when the QP fails, ProtocolError when the peer breaks the protocol of
+        messages, ArgumentError when the message is longer than the buffer that receives it.
         """
         await self._run(MessageKind.SEND, qp, buffer, tag)
 
@@ -105,8 +105,7 @@ class Messages:
         """Receives a message into a writable buffer, from one peer or (None) from any.
 
         Bits of `ignore` do not count in the comparison of tags. With `exact` the message has the
-        length of the buffer, so that a long one needs no round trip. Raises PeerGoneError, and
-        ArgumentError when the message is longer than the buffer.
+        length of the buffer, so that a long one needs no round trip. Raises as `send`.
         """
         done = await self._run(MessageKind.RECV, qp, buffer, tag, ignore, exact=exact)
         return Message(done.bytes, done.tag, qp or self._qp_of(done.peer))

@@ -29,7 +29,7 @@ async def _with_signals(work: Coroutine[Any, Any, int]) -> int:
 
     def stop(signum: int) -> None:
         signals.append(signum)
-        task.cancel()
+        task.cancel(f"stopped by {signal.Signals(signum).name}")
 
     wanted = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores SIGHUP: keep that

@@ -205,6 +205,7 @@ class Channel:
         """called for each complete message, and when TLS has begun"""
         self._said: float | None = None  # when this side sent a message that has no answer yet
         self._at_end: list[Callable[[], None]] = []
+        self._refused = False  # nothing follows
         self.secured = False
         """nobody but the two ends reads or changes what is said here"""
         self.peer_identity = ""
@@ -222,7 +223,7 @@ class Channel:
     async def send(self, kind: str, **fields: Any) -> None:
         """Sends one message; raises PeerGoneError when the peer has gone."""
         try:
-            if self._writer.is_closing():  # writing to it is an error of uvloop's own
+            if self._writer.is_closing() or self._refused:  # writing would be an error of uvloop's
                 raise ConnectionResetError
             self._writer.write(encode_frame({"type": kind, **fields}))
             self._said = asyncio.get_running_loop().time()
@@ -338,6 +339,7 @@ class Channel:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self.send("refuse", reason=reason[:MAX_REASON], busy=busy)
+                self._refused = True
             if unread and not self._writer.is_closing():
                 self._writer.write_eof()
                 async with asyncio.timeout(_UNREAD_SECONDS):

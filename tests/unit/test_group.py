@@ -12,9 +12,11 @@ import pytest
 from endpoints import BUDGET_SECONDS, loopback_config
 
 from mrc import ArgumentError, ConnectError, Context, ProtocolError
+from mrc.binding import messages
 from mrc.group import ADDRESS_BYTES, NOTE_BYTES, Address, Group, Member
 from mrc.trust.security import Security
 
+SLOT_BYTES = 8192  # of an inbox of messages
 ADDRESS = Address(b"0123456789abcdef", "h1", 4791, b"of 8 has")
 
 
@@ -157,6 +159,24 @@ async def test_tell__a_note_arrives_before_the_end() -> None:
             here.tell(to, bytes(NOTE_BYTES))
         assert not (await back.ended).died
         assert notes == [(back, b"one"), (back, bytes(NOTE_BYTES))]
+
+
+async def test_member__that_breaks_the_protocol(
+    groups: list[Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames go to a wrong slot. Both ends say what happened."""
+    connect = messages.connect
+    monkeypatch.setattr(
+        messages, "connect",
+        lambda number, address, *rest: connect(number, address + SLOT_BYTES, *rest),
+    )  # fmt: skip
+    here, there = await asyncio.gather(
+        groups[0].member(groups[1].address), groups[1].member(groups[0].address)
+    )
+    told = [str((await member.ended).error) for member in (here, there)]
+    broken = "messages with 127.0.0.1: the peer broke the protocol of messages"
+    assert any(broken in text for text in told), told
+    assert all("broke the protocol of messages" in text for text in told), told
 
 
 async def test_member__that_aborts_has_died(groups: list[Group]) -> None:

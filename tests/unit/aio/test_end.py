@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from unittest.mock import AsyncMock
 
 import pytest
-from endpoints import connected_pair
+from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
 
-from mrc import CompletionError, PeerGoneError, ProtocolError, StateError
+from mrc import CompletionError, Context, PeerGoneError, ProtocolError, StateError
+from mrc.aio import connecting
+from mrc.exchange.oob import decode_body
 
 REASONS = [
     (ProtocolError("host sent a wrong frame"), "host sent a wrong frame"),
@@ -54,3 +57,23 @@ async def test_hangup__a_peer_that_breaks_the_protocol() -> None:
         pair.far._end.channel._writer.write(b"\0\0\0\2[]")
         with pytest.raises(ProtocolError, match="does not speak mrc's exchange"):
             await anext(pair.near.immediates())
+
+
+async def test_connect__the_listener_is_told_why_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_memory = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    monkeypatch.setattr(connecting, "establish", AsyncMock(side_effect=no_memory))
+    said = asyncio.get_running_loop().create_future()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said.set_result(await reader.read())
+        writer.close()
+
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        await asyncio.start_server(listen, "127.0.0.1", 0) as server,
+        Context(loopback_config()) as context,
+    ):
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            await context.connect("127.0.0.1", server.sockets[0].getsockname()[1])
+        told = decode_body((await said)[4:])
+    assert told == {"type": "refuse", "reason": "Cannot allocate memory", "busy": False}
