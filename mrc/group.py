@@ -24,6 +24,7 @@ from mrc.errors import (
     ArgumentError,
     CompletionError,
     ConnectError,
+    ConnectRefusedError,
     MrcError,
     PeerGoneError,
     ProtocolError,
@@ -149,8 +150,11 @@ class Group:
     async def __aenter__(self) -> Self:
         self._beats = await self._held.enter_async_context(self._ctx.messages(BEAT_SPACE))
         self._listener = await self._held.enter_async_context(
-            self._ctx.listen(None, 0, private=self._private, admit=self._admit, messages=True)
-        )
+            self._ctx.listen(
+                None, 0, private=self._private, admit=self._admit, failed=self._on_failed,
+                messages=True,
+            )
+        )  # fmt: skip
         self.address = Address(self._token, self._host, self._listener.port, _secret_of(self._ctx))
         self._start(self._accept())
         return self
@@ -212,8 +216,22 @@ class Group:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _knows(self, private: dict[str, Any]) -> bool:
+        return secrets.compare_digest(str(private.get("to")).encode(), self._token.hex().encode())
+
+    def _on_failed(self, private: dict[str, Any], error: MrcError) -> None:
+        """Another process cannot connect: this one does not wait for it any longer."""
+        token = _token_in(private)
+        found = self._members.get(token)
+        if not self._knows(private) or found is None or found.done():
+            return
+        reason = error.reason if isinstance(error, ConnectRefusedError) else str(error)
+        del self._members[token]  # the next use tries again
+        found.set_exception(ConnectError(f"it could not connect to this process: {reason}"))
+        found.exception()  # whoever waits has it; otherwise asyncio would log it
+
     def _admit(self, private: dict[str, Any]) -> None:
-        if not secrets.compare_digest(str(private.get("to")).encode(), self._token.hex().encode()):
+        if not self._knows(private):
             raise ConnectError("this process belongs to another group")
         if private.get("version") != self._private["version"]:
             raise ConnectError("this process has another version: install the same mrc everywhere")
@@ -237,10 +255,7 @@ class Group:
             self._start(self._serve(qp), _HOLDER)
 
     async def _serve(self, qp: QP) -> None:
-        try:
-            token = bytes.fromhex(str(qp.private.get("from")))
-        except ValueError:
-            token = b""
+        token = _token_in(qp.private)
         if len(token) != TOKEN_BYTES or self._future(token).done():
             logger.warning("%s sent a wrong token, or connected twice", qp.peer_host)
             await qp.abort("a wrong token, or a second connection")
@@ -289,6 +304,14 @@ class Group:
             while True:
                 note = await self._beats.recv(room, member.qp, tag=_NOTE_TAG)
                 self._on_note(member, bytes(room[: note.bytes]))
+
+
+def _token_in(private: dict[str, Any]) -> bytes:
+    """The token of the process that connects; empty if it sends none."""
+    try:
+        return bytes.fromhex(str(private.get("from")))
+    except ValueError:
+        return b""
 
 
 def _secret_of(ctx: Context) -> bytes:

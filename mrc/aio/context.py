@@ -351,6 +351,7 @@ class Context:
         *,
         private: dict[str, Any] | None = None,
         admit: Callable[[dict[str, Any]], None] | None = None,
+        failed: Callable[[dict[str, Any], MrcError], None] | None = None,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
         messages: bool = False,
@@ -359,14 +360,18 @@ class Context:
 
         `host` None listens on every address, port 0 on a free port. The listener sends `private`
         (JSON) to every peer. It calls `admit` with the private data of each peer; to refuse the
-        peer, `admit` raises a ConnectError with the reason.
+        peer, `admit` raises a ConnectError with the reason. It calls `failed` with the private data
+        of a peer that cannot connect, and the error.
 
         All QPs of the listener use the given profiles, or the default profiles for None. The
         listener refuses peers while a profile is not ONLINE. With `messages` the QPs carry messages
         and nothing else (see `messages`). Raises InUseError, ResolveError.
         """
         terms = replace(
-            self._terms(private, ev_profile, cc_profile), admit=admit, messages=messages
+            self._terms(private, ev_profile, cc_profile),
+            admit=admit,
+            failed=failed,
+            messages=messages,
         )
         return Opening(self._listen(host, port, terms), Listener.__aexit__)
 

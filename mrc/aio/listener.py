@@ -211,7 +211,15 @@ class Listener:
         """This side's part of the exchange, from the peer's hello on, which is peeked. None: the
         peer wanted no QP, and has its answer.
         """
-        return await establish(self._local, channel, self._terms, first=False)
+        private = channel.peeked.get("private")
+        try:
+            return await establish(self._local, channel, self._terms, first=False)
+        except (PeerGoneError, BusyError):
+            raise  # the peer may try again
+        except MrcError as error:
+            if self._terms.failed is not None and isinstance(private, dict):
+                self._terms.failed(private, error)
+            raise
 
     async def _deliver(self, end: End, place: Place) -> None:
         """Gives a connected QP to the caller."""

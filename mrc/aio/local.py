@@ -17,6 +17,7 @@ from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile, Profiles
 from mrc.datapath.dispatch import Dispatcher
 from mrc.datapath.links import Links
+from mrc.errors import MrcError
 from mrc.exchange.admission import Claims
 from mrc.exchange.upgrade import Guard
 from mrc.fabric.hostconfig import HostConfig, Source
@@ -60,6 +61,7 @@ class Terms:
     ev_profile: EvProfile
     cc_profile: CcProfile
     admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
+    failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted
     messages: bool = False  # the QP carries messages
     peer: Callable[[Dispatcher], MessagePeer] | None = None  # the same, with a peer that exists
     queue: QueuePair | None = None  # with its number; None: a new one

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from endpoints import BUDGET_SECONDS, loopback_config
 
-from mrc import ArgumentError, ConnectError, Context, ProtocolError
+from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError
 from mrc.binding import messages
 from mrc.group import ADDRESS_BYTES, NOTE_BYTES, Address, Group, Member
 from mrc.trust.security import Security
@@ -67,6 +67,24 @@ async def test_member__both_ways(groups: list[Group]) -> None:
                 assert here.qp.mpr == there.qp.mpr
                 assert here.qp.message_peer >= 0
     assert len({(await groups[0].member(other.address)).qp.qpn for other in groups[1:]}) == 2
+
+
+async def test_member__both_are_told_why_one_cannot_connect() -> None:
+    """The one that waits does not wait for the time limit."""
+    async with AsyncExitStack() as held:
+        groups = []
+        for version in (4, 6):
+            context = await held.enter_async_context(Context(loopback_config(version)))
+            group = Group(context, "test", "127.0.0.1", version=1, timeout=10 * BUDGET_SECONDS)
+            groups.append(await held.enter_async_context(group))
+        async with asyncio.timeout(BUDGET_SECONDS):
+            here, there = await asyncio.gather(
+                groups[0].member(groups[1].address),
+                groups[1].member(groups[0].address),
+                return_exceptions=True,
+            )
+    for error in (here, there):
+        assert isinstance(error, MrcError) and "no IP version in common" in str(error)
 
 
 async def test_member__itself(groups: list[Group]) -> None:
