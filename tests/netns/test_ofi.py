@@ -23,6 +23,7 @@ from slowness import PATIENCE, limit, until
 from mrc.aio.context import OOB_PORT
 from mrc.doctor.libraries import PROVIDER
 from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
 
 from .conftest import fresh_name
 
@@ -120,13 +121,13 @@ class Talker:
 
 
 @pytest.fixture
-def talker(bed: Testbed, programs: Path) -> Iterator[Callable[[str, str], Talker]]:
+def talker(bed: Testbed, programs: Path) -> Iterator[Start]:
     """Starts the program in a host."""
     running: list[Talker] = []
 
-    def start(host: str, role: str) -> Talker:
+    def start(host: str, *words: str, bed: Testbed = bed) -> Talker:
         process = started(
-            bed, host, programs / "talker", role, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+            bed, host, programs / "talker", *words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         running.append(Talker(process, ""))
         running[-1].address = running[-1].line()
@@ -138,7 +139,7 @@ def talker(bed: Testbed, programs: Path) -> Iterator[Callable[[str, str], Talker
         each.process.communicate()
 
 
-Start = Callable[[str, str], Talker]
+Start = Callable[..., Talker]
 
 
 def pair(talker: Start) -> tuple[Talker, Talker]:
@@ -203,6 +204,22 @@ def test_killed__the_other_one_is_told(talker: Start, victim: int) -> None:
     number, reason = both[1 - victim].error(within=5)
     assert number == errno.ECONNRESET
     assert reason == f"the process at {gid(both[victim])} has ended"
+
+
+def test_close__after_what_the_sender_delivered(talker: Start) -> None:
+    """TCP is faster than links of 10 ms, so the end of the receiver overtakes its answers."""
+    with Testbed(fresh_name(), planes=2, delay_ns=10_000_000, fabric=Fabric.EMULATED) as far:
+        hosts = Hosts(far)
+        try:
+            for host in ("h0", "h1"):
+                hosts.agent(host)
+            sender = talker("h0", "send", "once", bed=far)
+            receiver = talker("h1", "listen", "once", bed=far)
+            sender.calls(receiver.address)
+            assert sender.line() == receiver.line() == "talks"
+            assert sender.process.wait(PATIENCE) == receiver.process.wait(PATIENCE) == 0
+        finally:
+            hosts.end()
 
 
 @pytest.mark.usefixtures("agents")

@@ -5,8 +5,9 @@
                               address is in the first message
      talker send              prints its address; reads the address of the other one; sends
 
-   Both print "talks" after the first message, then the error and its reason. Exit code 0: it has
-   ended with an error of an operation; 3: there is no provider. */
+   Both print "talks" after the first message, then the error and its reason; with a further
+   argument they close the endpoint after that message. Exit code 0: it has ended with an error of an
+   operation, or closed; 3: there is no provider. */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -99,7 +100,7 @@ static void await(void) {
 }
 
 int main(int argc, char **argv) {
-  CHECK(argc == 2);
+  CHECK(argc == 2 || argc == 3);
   const int sends = strcmp(argv[1], "send") == 0;
   open_all();
   print_address();
@@ -114,5 +115,8 @@ int main(int argc, char **argv) {
     if (!sends) peer = inserted(memory);
     printf("talks\n");
     fflush(stdout);
+    if (argc < 3) continue;
+    CHECK(fi_close(&ep->fid) == 0);
+    return 0;
   }
 }
