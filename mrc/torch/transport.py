@@ -41,8 +41,8 @@ class _Space:
 
     user: int
     """The C++ context of the group."""
-    connecting: dict[int, asyncio.Task[int]] = field(default_factory=dict)  # by rank
-    peers: dict[int, int] = field(default_factory=dict)  # by rank
+    connecting: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by rank
+    peers: dict[int, int] = field(default_factory=dict)  # by rank: those that are connected
 
 
 class Transport:
@@ -148,21 +148,25 @@ class Transport:
         peer = Address.unpack(address)
 
         async def run() -> None:
-            self._spaces[space].connecting[rank] = self._start(self._number_of(peer))
+            group = self._spaces[space]
+            group.connecting[rank] = self._start(self._join(group, rank, peer))
 
         self._wait(run())
 
-    async def _number_of(self, peer: Address) -> int:
-        """Connects to a peer unless it is connected; returns its number."""
+    async def _join(self, group: _Space, rank: int, peer: Address) -> None:
+        """Connects to a peer unless it is connected."""
         member = await self._group.member(peer)
-        number = member.qp.message_peer
+        number = group.peers[rank] = member.qp.message_peer
         if self._members.get(number) is not member:
             self._members[number] = member
             self._start(self._follow(number, member))
-        return number
 
     def ready(self, space: int, timeout: float) -> dict[int, int]:
-        return self._wait(self._ready(self._spaces[space], timeout))
+        try:
+            return self._wait(self._ready(self._spaces[space], timeout))
+        except MrcError as error:
+            self.failed(space, str(error))
+            raise
 
     async def _ready(self, group: _Space, timeout: float) -> dict[int, int]:
         connecting = group.connecting
@@ -173,7 +177,6 @@ class Transport:
                 raise ConnectError(f"rank {rank} did not connect within {timeout:g} s")
             if (error := task.exception()) is not None:
                 raise ConnectError(f"cannot connect to rank {rank}: {error}") from error
-        group.peers = {rank: task.result() for rank, task in connecting.items()}
         connecting.clear()
         return group.peers
 
