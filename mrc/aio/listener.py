@@ -36,6 +36,7 @@ from mrc.errors import (
     StateError,
 )
 from mrc.exchange.admission import Admission, Place
+from mrc.exchange.dial import numeric
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TLS, TOP, Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, MESSAGE_TRIPS, patience
 from mrc.tasks import cancelled
@@ -281,7 +282,7 @@ def _listening_socket(host: str | None, port: int) -> socket.socket:
             family, *_, address = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
-            return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+            return socket.create_server((numeric(address), port), family=family, backlog=_BACKLOG)
         if socket.has_dualstack_ipv6():
             return socket.create_server(
                 ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG

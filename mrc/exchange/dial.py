@@ -35,7 +35,7 @@ async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
         raise ResolveError(f"{host}: no such host: {why}: {check}") from error
     except UnicodeError as error:  # an empty or too long part
         raise ResolveError(f"{host}: is not a host name") from error
-    addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+    addresses = list(dict.fromkeys(numeric(info[4]) for info in found))
     try:
         return Channel(*await _first(addresses, port), called=host)
     except ConnectionRefusedError as error:
@@ -46,6 +46,12 @@ async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
         if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
             why = f"{why}: check its address, and the links and routes of both hosts"
         raise ConnectError(f"{host}: TCP port {port}: {why}") from error
+
+
+def numeric(found: Sequence[str | int | bytes]) -> str:
+    """The address of a result of getaddrinfo, with its zone if it has one."""
+    zone = found[3] if len(found) > 3 else 0
+    return f"{found[0]!s}%{zone!s}" if zone else str(found[0])
 
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -93,6 +93,12 @@ def pair(local: Sequence[LocalPort], remote: Sequence[RemotePort]) -> list[Pair]
                 pairs.append((port, other))
                 used_local.add(port.nic)
                 used_remote.add(other.nic)
+    # Link-local addresses of all links are in one subnet: only probes show which link leads where.
+    pairs += [
+        (port, other)
+        for port, other in product(local, remote)
+        if _is_link_local(port) and _is_link_local(other) and (port, other) not in pairs
+    ]
     return sorted(pairs, key=lambda made: made[0].plane)
 
 
@@ -107,6 +113,10 @@ def loopback_pairs(
             strict=False,
         )
     )
+
+
+def _is_link_local(port: LocalPort | RemotePort) -> bool:
+    return port.address.version == 6 and port.address.ip.is_link_local
 
 
 def _same_subnet(local: LocalPort, remote: RemotePort) -> bool:

@@ -135,12 +135,16 @@ def interface_ports(
 
     `wanted` has interfaces or addresses in the order of the planes; empty: all. An interface with
     both IP versions provides two ports. All second ports follow all first ports, so the planes of
-    an ordinary peer have the numbers 1, 2, ...
+    an ordinary peer have the numbers 1, 2, ... A link-local address counts only where an interface
+    in `wanted`, or the whole host, has no other address: many hosts have idle interfaces with one.
     """
     groups: list[list[LocalPort]] = []
     missing: list[str] = []
     if not wanted:
-        groups = [_group(each, kept) for each in interfaces if each.up and not _is_loopback(each)]
+        links = [each for each in interfaces if each.up and not _is_loopback(each)]
+        groups = [_group(each, kept) for each in links]
+        if not any(groups):
+            groups = [_group(each, kept, link_local=True) for each in links]
     for plane, name in enumerate(wanted, start=1):
         try:
             first, *others = _wanted_group(interfaces, name, kept)
@@ -173,9 +177,11 @@ def _is_loopback(interface: Interface) -> bool:
     return any(address.ip.is_loopback for address in interface.addresses)
 
 
-def _best_addresses(interface: Interface, kept: Kept) -> list[IpInterface]:
+def _best_addresses(interface: Interface, kept: Kept, *, link_local: bool) -> list[IpInterface]:
     """One usable address of each IP version, IPv6 first: an address in use, else the first."""
     usable = [a for a in interface.addresses if not a.ip.is_link_local]
+    if link_local and not usable:
+        usable = list(interface.addresses)
     if _is_loopback(interface):  # lo may also have routed addresses of the host
         usable = [a for a in usable if a.ip.is_loopback]
     usable.sort(key=lambda address: address.ip not in kept)
@@ -183,9 +189,11 @@ def _best_addresses(interface: Interface, kept: Kept) -> list[IpInterface]:
     return [address for found in versions for address in found]
 
 
-def _group(interface: Interface, kept: Kept = frozenset()) -> list[LocalPort]:
+def _group(
+    interface: Interface, kept: Kept = frozenset(), *, link_local: bool = False
+) -> list[LocalPort]:
     """The ports of an interface, one of each IP version."""
-    best = _best_addresses(interface, kept)
+    best = _best_addresses(interface, kept, link_local=link_local)
     if _is_loopback(interface):
         return [_loopback_port(address, interface.mtu) for address in best]
     return [_tied_port(interface, address) for address in best]
@@ -224,7 +232,7 @@ def _named_interface(interfaces: Sequence[Interface], name: str, kept: Kept) -> 
             continue
         if not interface.up:
             raise ConfigError(f"{name} is down")
-        if not (ports := _group(interface, kept)):
+        if not (ports := _group(interface, kept, link_local=True)):
             raise ConfigError(f"{name} has no address")
         return ports
     known = ", ".join(interface.name for interface in interfaces)

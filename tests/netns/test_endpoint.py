@@ -27,6 +27,7 @@ from mrc import (
     ContextConfig,
     EventReason,
     EvInfo,
+    EvState,
     HostConfig,
     HostPath,
     HostPeer,
@@ -160,6 +161,22 @@ def test_interfaces__both_ip_versions_use_ipv6(two_links: None) -> None:
         (1, "fd00:1::2"),
         (2, "fd00:2::2"),
     }
+
+
+def test_interfaces__link_local_addresses_only(hosts: None) -> None:
+    """The links are crossed: x1 leads to y2. Link-local addresses do not show that."""
+    join(A, "x1", B, "y2")
+    join(A, "x2", B, "y1")
+    until_running(A, "x1", "x2")
+    until_running(B, "y1", "y2")
+    for n in (1, 2):
+        address(A, f"x{n}", f"fe80::a:{n}/64")
+        address(B, f"y{n}", f"fe80::b:{n}/64")
+    outcome = transfer("fe80::b:2%x1")
+    assert outcome.path_mtu == 1408
+    living = {(ev.plane, ev.destination) for ev in outcome.evs if ev.state is EvState.GOOD}
+    assert living == {(1, "fe80::b:2"), (2, "fe80::b:1")}
+    assert min(shares(outcome)) > 0.4
 
 
 def test_interfaces__with_fq(two_links: None) -> None:

@@ -62,3 +62,23 @@ async def test_dial__no_address_answers(port: int, monkeypatch: pytest.MonkeyPat
     resolve_to(monkeypatch, REFUSING, "127.0.0.69")
     with pytest.raises(ConnectError, match=f"h1: no program listens on TCP port {port}"):
         await dial(None, "h1", port)
+
+
+async def test_dial__keeps_the_zone_of_a_link_local_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python's getaddrinfo removes it from the text of the address."""
+    dialled: list[str] = []
+
+    async def found(*_: object, **__: object) -> list[object]:
+        return [(10, 1, 6, "", ("fe80::1", 0, 0, 3)), (10, 1, 6, "", ("fd00::1", 0, 0, 0))]
+
+    async def refuse(host: str, port: int) -> None:
+        dialled.append(host)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+    monkeypatch.setattr(asyncio, "open_connection", refuse)
+    with pytest.raises(ConnectError):
+        await dial(None, "fe80::1%eth2", 4791)
+    assert dialled == ["fe80::1%3", "fd00::1"]

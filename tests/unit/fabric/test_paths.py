@@ -105,6 +105,15 @@ def test_pair(local: list[str], remote: list[str], expected: list[tuple[int, str
     assert [(port.plane, str(other.address.ip)) for port, other in pairs] == expected
 
 
+def test_pair__link_local_addresses_may_be_on_any_link() -> None:
+    pairs = paths.pair(
+        local_ports("fe80::1/64", "fe80::2/64"), remote_ports("fe80::3/64", "fe80::4/64")
+    )
+    assert {(port.plane, str(other.address.ip)) for port, other in pairs} == {
+        (1, "fe80::3"), (1, "fe80::4"), (2, "fe80::3"), (2, "fe80::4")
+    }  # fmt: skip
+
+
 def test_loopback_pairs__by_order_in_one_version() -> None:
     local = local_ports("::1/128", "127.0.0.1/8", "127.0.0.2/8")
     remote = remote_ports("127.0.0.1/8", "127.0.0.3/8", "::1/128")

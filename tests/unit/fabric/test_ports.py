@@ -80,9 +80,17 @@ def test_interface_ports__second_addresses_come_behind_and_loopback_last() -> No
 def test_interface_ports__what_is_down_or_has_only_link_local_addresses_is_left_out() -> None:
     down = nic("eth2", "10.0.2.1/24", up=False)
     bare = nic("veth", "fe80::2/64")
-    found = interface_ports([LO, down, bare], (), 1)
-    assert summary(found.ports) == [(0, "-", "::1"), (0, "-", "127.0.0.1")]
+    found = interface_ports([LO, down, bare, ETH1], (), 1)
+    assert "veth" not in {port.ifname for port in found.ports}
     assert not found.missing
+
+
+def test_interface_ports__link_local_addresses_of_a_host_without_others() -> None:
+    links = [nic("eth2", "fe80::2/64"), nic("eth3", "fe80::3/64")]
+    found = interface_ports([LO, *links], (), 1)
+    assert summary(found.ports)[:2] == [(0, "eth2", "fe80::2"), (0, "eth3", "fe80::3")]
+    named = interface_ports([LO, ETH0, *links], ["eth3", "eth0"], 1)
+    assert summary(named.ports)[:2] == [(1, "eth3", "fe80::3"), (2, "eth0", "2001:db8::1")]
 
 
 def test_interface_ports__an_address_in_use_stays_the_one_of_its_interface() -> None:
@@ -122,7 +130,7 @@ def test_interface_ports__wanted_ones_have_their_planes(
     ],
 )
 def test_interface_ports__a_wanted_one_that_is_missing(wanted: str, complaint: str) -> None:
-    nics = [LO, ETH0, nic("eth2", "10.0.2.1/24", up=False), nic("eth3", "fe80::1/64")]
+    nics = [LO, ETH0, nic("eth2", "10.0.2.1/24", up=False), nic("eth3")]
     found = interface_ports(nics, [wanted], 1)
     assert found.missing == (complaint,)
     assert all(port.loopback for port in found.ports)
