@@ -28,7 +28,7 @@ from mrc.perf.messages import (
 )
 from mrc.perf.meter import Interval, Meter
 from mrc.perf.plan import Pattern, Plan
-from mrc.perf.work import failing, stopped
+from mrc.perf.work import failing, settled, stopped
 from mrc.tasks import cancelled
 
 LAST_WORDS_SECONDS = 2.0  # after an interruption: for writes in flight and the server's result
@@ -79,7 +79,9 @@ class Client:
             await say(self.session, "plan", plan=plan.to_json(), memory=target)
             ready = await hear(self.session, "ready")
             theirs = RemoteMemory.from_json(ready.get("memory"))
-            qps = [await self._connect(stack, ready.get("token")) for _ in range(plan.qps)]
+            qps = await stack.enter_async_context(_closing())
+            while len(qps) < plan.qps:
+                qps.append(await self._connect(ready.get("token")))
             await hear(self.session, "connected")
             meter = await stack.enter_async_context(Meter(self._ctx, qps, bin_ns=plan.bin_ns))
 
@@ -88,10 +90,23 @@ class Client:
 
             return await _Test(self.session, plan, load, meter, interval_seconds, on_interval).run()
 
-    async def _connect(self, stack: AsyncExitStack, token: object) -> QP:
+    async def _connect(self, token: object) -> QP:
         private = {"service": QP_SERVICE, "token": token}
-        qp = await self._ctx.connect(self._host, self._port, private=private, timeout=self._timeout)
-        return await stack.enter_async_context(qp)
+        return await self._ctx.connect(
+            self._host, self._port, private=private, timeout=self._timeout
+        )
+
+
+@asynccontextmanager
+async def _closing() -> AsyncIterator[list[QP]]:
+    """Closes the QPs of a list at the same time; writes that are still in flight are dropped."""
+    qps: list[QP] = []
+    try:
+        yield qps
+    except BaseException:
+        await asyncio.gather(*(qp.abort() for qp in qps))
+        raise
+    await asyncio.gather(*(qp.close() for qp in qps))
 
 
 class _Test:
@@ -137,9 +152,9 @@ class _Test:
         return TestResult(self._plan, client, server, tuple(self._intervals), interrupted)
 
     async def _part(self, seconds: float, patience: asyncio.Timeout, *, laps: bool) -> bool:
-        """Both ends write, for `seconds` if that is above 0, and then wait for their writes in
-        flight, so that both count the same. Returns whether it was interrupted; then `patience`
-        limits what remains of the test.
+        """Both ends write, for `seconds` if that is above 0, and then wait a little for their
+        writes in flight, so that both count the same. Returns whether it was interrupted; then
+        `patience` limits what remains of the test.
         """
         self._load = self._new_load()
         self._server_finished = False
@@ -155,9 +170,10 @@ class _Test:
                 patience.reschedule(asyncio.get_running_loop().time() + LAST_WORDS_SECONDS)
             self._load.stop()
             if self._plan.pattern is Pattern.PING_PONG:
-                await self._session.watched(stopped(work))  # the server answers until its stop
+                await self._session.watched(settled(work))  # the server answers until its stop
             await say(self._session, "stop")
-            await self._session.watched(stopped(work))
+            if not work.cancelled():
+                await self._session.watched(settled(work))
             if not self._server_finished:
                 await hear(self._session, "finished")
         finally:

@@ -6,8 +6,8 @@ client: connects the QPs of the test, each with the token of its plan as private
                                 server: connected
 client: start                   server: resets its counters; started
                                 the writing ends begin, each until its plan's bytes or the stop
-client: stop                    server: finished, when its writes in flight have ended; it comes
-                                before the stop if the plan's bytes were written
+client: stop                    server: finished, when its writes in flight have ended or take too
+                                long; it comes before the stop if the plan's bytes were written
 client: start again             if this was the omitted part of the test
 client: end (the seconds that both ends count)
                                 server: bins in pieces, if the plan has bin_ns; then result

@@ -31,7 +31,7 @@ from mrc.perf.messages import (
 )
 from mrc.perf.meter import Meter
 from mrc.perf.plan import MAX_SECONDS, Plan
-from mrc.perf.work import failing, stopped
+from mrc.perf.work import failing, settled, stopped
 from mrc.tasks import cancelled
 
 CONNECT_SECONDS = 30.0  # time limit for connecting all QPs of a test
@@ -176,23 +176,26 @@ async def _run(session: Session, new_load: Callable[[], Load | PingPong], meter:
 
 
 async def _part(session: Session, load: Load | PingPong) -> None:
-    """Writes until the client's stop message, and until the writes in flight have ended."""
-
-    async def write() -> None:
-        if isinstance(load, PingPong):
-            await load.answer()
-        else:
-            await load.run()
-            await say(session, "finished")
-
-    work = asyncio.create_task(write())
+    """Writes until the client's stop message, and a little longer for the writes in flight."""
+    work = asyncio.create_task(load.answer() if isinstance(load, PingPong) else load.run())
+    telling = asyncio.create_task(_tell_end(session, work))
     try:
-        await session.watched(hear(session, "stop"), failing(work))
+        await session.watched(hear(session, "stop"), failing(telling))
         if isinstance(load, PingPong):
-            await session.watched(load.answered(), failing(work))
-            await say(session, "finished")
+            answered = asyncio.create_task(load.answered())
+            await session.watched(settled(answered), failing(telling))
+            work.cancel()
         else:
             load.stop()
-            await session.watched(stopped(work))
+            await session.watched(settled(work))
+        await session.watched(stopped(telling))
     finally:
-        await cancelled(work)
+        await cancelled(work, telling)
+
+
+async def _tell_end(session: Session, work: asyncio.Task[None]) -> None:
+    """Tells the client that this end writes no more; raises the error of its work."""
+    await asyncio.wait({work})
+    if not work.cancelled():
+        await stopped(work)
+    await say(session, "finished")

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 from typing import NoReturn
 
-from mrc.tasks import first_error
+from mrc.tasks import cancelled, first_error
+
+SETTLE_SECONDS = 0.5  # for writes in flight, so that both ends count the same; then they are left
 
 
 async def stopped(work: asyncio.Task[None]) -> None:
@@ -15,6 +17,15 @@ async def stopped(work: asyncio.Task[None]) -> None:
         await asyncio.shield(work)
     except BaseExceptionGroup as group:
         raise first_error(group) from None
+
+
+async def settled(work: asyncio.Task[None]) -> None:
+    """Waits for the end of a task that has been stopped; cancels it after SETTLE_SECONDS."""
+    done, _ = await asyncio.wait({work}, timeout=SETTLE_SECONDS)
+    if done:
+        await stopped(work)
+    else:
+        await cancelled(work)
 
 
 async def failing(work: asyncio.Task[None]) -> NoReturn:

@@ -17,11 +17,12 @@ from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, spawn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrc import Context, PeerGoneError, ProtocolError
+from mrc import QP, Context, PeerGoneError, ProtocolError
 from mrc.binding.recording import Recording
 from mrc.cli.perf_report import interval_line, slow_planes
 from mrc.cli.perf_results import interval_of
 from mrc.errors import ArgumentError, MrcError
+from mrc.perf import work
 from mrc.perf.client import Client, connect
 from mrc.perf.client import TestResult as Result
 from mrc.perf.histogram import Histogram
@@ -310,6 +311,25 @@ async def test_stream__ends_at_once_whatever_the_rate() -> None:
         result = await client.run(plan)
     assert result.server is not None
     assert result.client.total.seconds < 10 and result.client.messages <= 1
+
+
+@pytest.mark.parametrize("direction", [Direction.FORWARD, Direction.REVERSE])
+async def test_stream__its_duration_is_kept_where_writes_take_longer(
+    direction: Direction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow link the writes in flight would take a minute more."""
+    monkeypatch.setattr(work, "SETTLE_SECONDS", 0.01)
+    begun: list[int] = []
+
+    async def write(qp: QP, *_: Any, length: int, **__: Any) -> None:
+        begun.append(length)
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(QP, "write", write)
+    async with ends() as (client, outcomes):
+        result = await client.run(Plan(seconds=0.05, direction=direction, depth=3))
+        assert (len(begun), result.interrupted) == (3, False)
+        assert result.server is not None and len(outcomes) == 1
 
 
 async def test_stream__intervals_add_up() -> None:
