@@ -151,7 +151,7 @@ static ssize_t take(struct of_cq *cq, void *buffer, size_t count, fi_addr_t *sou
 static ssize_t read_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr_t *sources) {
   struct of_cq *cq = (struct of_cq *)fid;
   pr_lock();
-  if (!cq->first) pr_drive_poll();
+  if (!cq->first && pr_process.ctx) pr_drive_poll();
   const ssize_t n = take(cq, buffer, count, sources);
   pr_unlock();
   return n;
@@ -177,8 +177,10 @@ static ssize_t wait_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr
   struct of_cq *cq = (struct of_cq *)fid;
   const struct timespec until = after(timeout_ms);
   pr_lock();
-  if (!cq->first) pr_drive_turn();
-  pr_drive_wake(); /* the helper goes on */
+  if (pr_process.ctx) { /* else no endpoint was ever enabled */
+    if (!cq->first) pr_drive_turn();
+    pr_drive_wake(); /* the helper goes on */
+  }
   int error = 0;
   while (!cq->first && !cq->signaled && error == 0)
     error = timeout_ms < 0 ? pthread_cond_wait(&pr_process.changed, &pr_process.lock)

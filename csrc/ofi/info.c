@@ -61,12 +61,17 @@ static bool fits_transfer(const struct fi_info *hints, uint64_t caps) {
           rx->size <= OF_OPERATIONS && !(rx->msg_order & ~FI_ORDER_SAS) && rx->comp_order == 0);
 }
 
-/* Names of hosts lead to no endpoint: its address has a secret, and comes from fi_getname. */
-static bool fits_address(const struct fi_info *hints) {
+static const struct mrc_agent_point anywhere;
+
+/* The address of an endpoint has a secret, so no name leads to it: it comes from fi_getname. And
+   the agent chooses it, so the only source address is 0. */
+static bool fits_address(const struct fi_info *hints, uint64_t flags) {
   const uint32_t format = hints->addr_format;
   if (format != FI_FORMAT_UNSPEC && format != ADDRESS_FORMAT) return false;
-  return !hints->src_addr &&
-         (!hints->dest_addr || hints->dest_addrlen == sizeof(struct mrc_agent_point));
+  if (hints->dest_addr && hints->dest_addrlen != sizeof anywhere) return false;
+  if (!hints->src_addr || flags & FI_SOURCE) return true;
+  return hints->src_addrlen == sizeof anywhere &&
+         memcmp(hints->src_addr, &anywhere, sizeof anywhere) == 0;
 }
 
 /* What an endpoint gets: what the program asks for, with what that implies and what costs nothing.
@@ -79,9 +84,9 @@ static uint64_t caps_for(uint64_t wanted) {
   return caps;
 }
 
-static bool fits(const struct fi_info *hints) {
+static bool fits(const struct fi_info *hints, uint64_t flags) {
   if (!hints) return true;
-  if (hints->caps & ~CAPS || !fits_address(hints)) return false;
+  if (hints->caps & ~CAPS || !fits_address(hints, flags)) return false;
   const struct fi_fabric_attr *fabric = hints->fabric_attr;
   if (fabric && fabric->name && strcmp(fabric->name, FABRIC) != 0) return false;
   return fits_domain(hints->domain_attr) && fits_endpoint(hints->ep_attr) &&
@@ -125,13 +130,14 @@ static const struct fi_domain_attr domain = {.threading = FI_THREAD_SAFE,
                                              .caps = DOMAIN_CAPS};
 
 static bool is_complete(const struct fi_info *info) {
-  return info->tx_attr && info->rx_attr && info->ep_attr && info->domain_attr &&
+  return info->src_addr && info->tx_attr && info->rx_attr && info->ep_attr && info->domain_attr &&
          info->domain_attr->name && info->fabric_attr && info->fabric_attr->name;
 }
 
 static void free_offer(struct fi_info *info) {
   if (info->domain_attr) free(info->domain_attr->name);
   if (info->fabric_attr) free(info->fabric_attr->name);
+  free(info->src_addr);
   free(info->dest_addr);
   free(info->tx_attr);
   free(info->rx_attr);
@@ -141,9 +147,19 @@ static void free_offer(struct fi_info *info) {
   free(info);
 }
 
-/* Of one direction. */
-static uint64_t narrowed(uint64_t caps, uint64_t direction, uint64_t of_direction, uint64_t hint) {
-  return caps & direction ? caps & of_direction & (hint ? hint : ~0ull) : 0;
+/* Of one direction, unless only the other one is asked for. */
+static uint64_t narrowed(uint64_t caps, uint64_t other, uint64_t of_direction, uint64_t hint) {
+  if ((caps & (FI_SEND | FI_RECV)) == other) return 0;
+  return caps & of_direction & (hint ? hint : ~0ull);
+}
+
+/* Whoever asks for less gets it by name, and more in fact. */
+static void narrow_domain(struct fi_domain_attr *domain, const struct fi_domain_attr *hints) {
+  domain->av_type = hints->av_type;
+  if (hints->threading) domain->threading = hints->threading;
+  if (hints->control_progress) domain->control_progress = hints->control_progress;
+  if (hints->data_progress) domain->data_progress = hints->data_progress;
+  if (hints->resource_mgmt) domain->resource_mgmt = hints->resource_mgmt;
 }
 
 /* An unset field of the hints takes all there is. False without memory. */
@@ -151,11 +167,11 @@ static bool narrow(struct fi_info *info, const struct fi_info *hints) {
   const struct fi_tx_attr *tx_hint = hints ? hints->tx_attr : NULL;
   const struct fi_rx_attr *rx_hint = hints ? hints->rx_attr : NULL;
   info->caps = caps_for(hints ? hints->caps : 0);
-  info->tx_attr->caps = narrowed(info->caps, FI_SEND, TX_CAPS, tx_hint ? tx_hint->caps : 0);
-  info->rx_attr->caps = narrowed(info->caps, FI_RECV, RX_CAPS, rx_hint ? rx_hint->caps : 0);
+  info->tx_attr->caps = narrowed(info->caps, FI_RECV, TX_CAPS, tx_hint ? tx_hint->caps : 0);
+  info->rx_attr->caps = narrowed(info->caps, FI_SEND, RX_CAPS, rx_hint ? rx_hint->caps : 0);
   if (tx_hint) info->tx_attr->op_flags = tx_hint->op_flags;
   if (rx_hint) info->rx_attr->op_flags = rx_hint->op_flags;
-  if (hints && hints->domain_attr) info->domain_attr->av_type = hints->domain_attr->av_type;
+  if (hints && hints->domain_attr) narrow_domain(info->domain_attr, hints->domain_attr);
   if (!hints || !hints->dest_addr) return true;
   info->dest_addr = copy_of(hints->dest_addr, hints->dest_addrlen);
   info->dest_addrlen = info->dest_addr ? hints->dest_addrlen : 0;
@@ -163,10 +179,11 @@ static bool narrow(struct fi_info *info, const struct fi_info *hints) {
 }
 
 static struct fi_info *offer(uint32_t version, const struct fi_info *hints) {
-  const struct fi_info plain = {.addr_format = ADDRESS_FORMAT};
+  const struct fi_info plain = {.addr_format = ADDRESS_FORMAT, .src_addrlen = sizeof anywhere};
   const struct fi_fabric_attr fabric = {.api_version = version}; /* libfabric names the provider */
   struct fi_info *info = copy_of(&plain, sizeof plain);
   if (!info) return NULL;
+  info->src_addr = copy_of(&anywhere, sizeof anywhere);
   info->tx_attr = copy_of(&tx, sizeof tx);
   info->rx_attr = copy_of(&rx, sizeof rx);
   info->ep_attr = copy_of(&ep, sizeof ep);
@@ -181,8 +198,9 @@ static struct fi_info *offer(uint32_t version, const struct fi_info *hints) {
 
 int of_info(uint32_t version, const char *node, const char *service, uint64_t flags,
             const struct fi_info *hints, struct fi_info **info) {
-  (void)flags;
-  if (node || service || !fits(hints)) return -FI_ENODATA;
+  const bool names_own_service = flags & FI_SOURCE && !node; /* the agent chooses it */
+  if ((node || service) && !names_own_service) return -FI_ENODATA;
+  if (!fits(hints, flags)) return -FI_ENODATA;
   if (!pr_process.ctx && !pr_link_is_there()) return -FI_ENODATA;
   *info = offer(version, hints);
   return *info ? 0 : -FI_ENOMEM;

@@ -167,12 +167,19 @@ def gid(talker: Talker) -> str:
     return str(ipaddress.IPv6Address(bytes.fromhex(talker.address[:32])))
 
 
+OFFERS = ["offer", "requests", "event-queue", "set-up", "one-way", "addresses"]
+MESSAGES = [
+    "any-source", "unknown-source", "selective", "flags", "searches", "cancels", "waits",
+    "unfinished",
+]  # fmt: skip
+
+
 @pytest.mark.usefixtures("agents")
-def test_contract__what_the_manual_pages_promise(bed: Testbed, programs: Path) -> None:
-    assert ended(started(bed, "h0", programs / "contract")).split() == [
-        "offer", "requests", "event-queue", "set-up", "one-way", "addresses", "any-source",
-        "unknown-source", "selective", "flags", "searches", "cancels", "waits", "unfinished",
-    ]  # fmt: skip
+@pytest.mark.parametrize(("program", "cases"), [("contract", OFFERS), ("messages", MESSAGES)])
+def test_manual_pages__what_they_promise(
+    bed: Testbed, programs: Path, program: str, cases: list[str]
+) -> None:
+    assert ended(started(bed, "h0", programs / program)).split() == cases
 
 
 @needs_tools
