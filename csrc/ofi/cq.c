@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE 1 /* pthread_cond_clockwait */
 #include "ofi/cq.h"
 
 #include <errno.h>
@@ -8,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "ofi/av.h"
 #include "ofi/object.h"
@@ -16,6 +14,8 @@
 #include "program/drive.h"
 #include "program/process.h"
 #include "program/say.h"
+
+#define FOREVER_MS (1ull << 40) /* 35 years: as good as for ever */
 
 struct of_cq {
   struct of_object object;
@@ -161,31 +161,19 @@ static ssize_t read_plain(struct fid_cq *fid, void *buffer, size_t count) {
   return read_from(fid, buffer, count, NULL);
 }
 
-static struct timespec after(int ms) {
-  struct timespec at;
-  clock_gettime(CLOCK_MONOTONIC, &at);
-  at.tv_sec += ms / 1000;
-  at.tv_nsec += ms % 1000 * 1000000l;
-  at.tv_sec += at.tv_nsec / 1000000000l;
-  at.tv_nsec %= 1000000000l;
-  return at;
-}
-
 static ssize_t wait_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr_t *sources,
                          const void *condition, int timeout_ms) {
   (void)condition;
   struct of_cq *cq = (struct of_cq *)fid;
-  const struct timespec until = after(timeout_ms);
+  const uint64_t ms = timeout_ms < 0 ? FOREVER_MS : (uint64_t)timeout_ms;
+  const uint64_t until_ns = pr_now_ns() + ms * 1000000u;
   pr_lock();
   if (pr_process.ctx) { /* else no endpoint was ever enabled */
     if (!cq->first) pr_drive_turn();
     pr_drive_wake(); /* the helper goes on */
   }
-  int error = 0;
-  while (!cq->first && !cq->signaled && error == 0)
-    error = timeout_ms < 0 ? pthread_cond_wait(&pr_process.changed, &pr_process.lock)
-                           : pthread_cond_clockwait(&pr_process.changed, &pr_process.lock,
-                                                    CLOCK_MONOTONIC, &until);
+  while (!cq->first && !cq->signaled && pr_wait(until_ns))
+    continue;
   cq->signaled = false;
   const ssize_t n = take(cq, buffer, count, sources);
   pr_unlock();

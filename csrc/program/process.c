@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-enum { NUMBER_SECONDS = 10 };
+#define NUMBER_NS 10000000000ull /* for the agent to grant numbers */
 
 struct pr_process pr_process = {.lock = PTHREAD_MUTEX_INITIALIZER,
                                 .changed = PTHREAD_COND_INITIALIZER,
@@ -16,6 +16,14 @@ uint64_t pr_now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* By a clock that nobody sets. */
+bool pr_wait(uint64_t until_ns) {
+  const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                                 .tv_nsec = (long)(until_ns % 1000000000u)};
+  return pthread_cond_clockwait(&pr_process.changed, &pr_process.lock, CLOCK_MONOTONIC, &until) ==
+         0;
 }
 
 void pr_submit(const struct mrc_command *command) {
@@ -39,12 +47,10 @@ uint32_t pr_number(void) {
 }
 
 uint32_t pr_await_number(void) {
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += NUMBER_SECONDS;
+  const uint64_t until_ns = pr_now_ns() + NUMBER_NS;
   for (;;) {
     const uint32_t number = pr_number();
     if (number != 0) return number;
-    if (pthread_cond_timedwait(&pr_process.changed, &pr_process.lock, &until) != 0) return 0;
+    if (!pr_wait(until_ns)) return 0;
   }
 }

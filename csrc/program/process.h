@@ -51,6 +51,10 @@ static inline void pr_unlock(void) { pthread_mutex_unlock(&pr_process.lock); }
 /* CLOCK_MONOTONIC */
 uint64_t pr_now_ns(void);
 
+/* Under the lock, which others get meanwhile: returns when something has `changed`, or at this
+   time. False: it is that time. */
+bool pr_wait(uint64_t until_ns);
+
 /* Cookies of the library's own commands; the agent's have these bits 0. */
 #define PR_COOKIE_POST (2ull << 62)
 #define PR_COOKIE_CALL (3ull << 62)

@@ -10,7 +10,7 @@
 #include "program/owner.h"
 #include "program/process.h"
 
-enum { ANSWER_SECONDS = 35 };
+#define ANSWER_NS 35000000000ull /* for the agent to answer a request */
 
 /* ---- Commands ---- */
 
@@ -163,9 +163,7 @@ void pr_steer_forget(void) {
 
 int pr_steer_request(int function, const void *body, size_t body_bytes, void *result,
                      size_t *bytes) {
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += ANSWER_SECONDS;
+  const uint64_t until_ns = pr_now_ns() + ANSWER_NS;
   pr_lock();
   struct pr_request request = {.next = pr_process.requests,
                                .cookie = pr_process.next_cookie++,
@@ -180,8 +178,8 @@ int pr_steer_request(int function, const void *body, size_t body_bytes, void *re
     request.answered = true;
   }
   pr_link_send(&pr_process.link, &head, body, body_bytes, NULL, 0, false);
-  while (!request.answered)
-    if (pthread_cond_timedwait(&pr_process.changed, &pr_process.lock, &until) != 0) break;
+  while (!request.answered && pr_wait(until_ns))
+    continue;
   struct pr_request **place = &pr_process.requests;
   while (*place != &request)
     place = &(*place)->next;
