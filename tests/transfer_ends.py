@@ -15,15 +15,17 @@ from unittest.mock import patch
 from fake_qp import FakeContext, FakeQp, qp_pair
 from slowness import PATIENCE
 
-from mrc.results.transfer import TransferredFile
+from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.joined import Joins
 from mrc.transfer.messages import chunk_of
+from mrc.transfer.offering import How
 from mrc.transfer.plan import plan_of
 from mrc.transfer.quota import Limits
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import Session, accept_session, connect_session
+from mrc.transfer.window import Told
 
 
 class ConnectingContext(FakeContext):
@@ -69,17 +71,33 @@ def make(tmp_path: Path, name: str, data: bytes) -> str:
     return str(path)
 
 
-async def sending(session: Session, paths: list[str], **options: Any) -> list[TransferredFile]:
-    batches = send_plan(session, plan_of(paths, **options))
+async def sending(
+    session: Session,
+    paths: list[str],
+    *,
+    failed: list[FailedFile] | None = None,
+    **options: Any,
+) -> list[TransferredFile]:
+    """`failed` gets the files that are not copied."""
+    found: list[FailedFile] = [] if failed is None else failed
+    plan = plan_of(paths, **options)
+    found.extend(plan.failed)
+    batches = send_plan(session, plan, How(on_failed=found.append))
     return [file async for batch in batches for file in batch.files]
 
 
 async def receiving(
-    session: Session, inbox: Path, *, overwrite: bool = False, **limits: Any
+    session: Session,
+    inbox: Path,
+    *,
+    overwrite: bool = False,
+    failed: list[FailedFile] | None = None,
+    **limits: Any,
 ) -> list[TransferredFile]:
     # Left open: a failed file is removed when the session ends, after this function has returned.
     directory = OutputDirectory(str(inbox), overwrite=overwrite)
-    receiving = receive_files(session, directory, limits=Limits(**limits))
+    told = Told(on_failed=([] if failed is None else failed).append)
+    receiving = receive_files(session, directory, limits=Limits(**limits), told=told)
     return [file async for batch in receiving for file in batch.files]
 
 

@@ -19,6 +19,7 @@ class Exit(IntEnum):
     UNREACHABLE = 3
     PATHS_LOST = 4
     NOT_VERIFIED = 5
+    NOT_ALL_COPIED = 6
     INTERRUPTED = 130
 
 

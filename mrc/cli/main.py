@@ -46,6 +46,7 @@ EXIT_CODES = """\
 exit codes:
   0 done   1 failed   2 wrong usage   3 peer unreachable   4 all paths lost
   5 the received data differ from the sent data
+  6 some files were not copied, each with a line that says why
   127 testbed exec: command not found
   129 hung up (SIGHUP)   130 interrupted (SIGINT)   143 terminated (SIGTERM)
 

@@ -23,6 +23,7 @@ from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import count_argument, seconds_argument, size_argument
 from mrc.cli.consent import Consent
 from mrc.cli.exits import UsageError
+from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options, format_bytes
 from mrc.cli.progress import ProgressMeter
@@ -43,7 +44,7 @@ from mrc.transfer.pipes import PipeWriter
 from mrc.transfer.quota import DEFAULTS, Limits
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import SERVICE, Session, TransferError, accept_session
-from mrc.transfer.window import WINDOW_BYTES
+from mrc.transfer.window import WINDOW_BYTES, Told
 from mrc.trust.remedies import Commands
 
 HELP = "receive files and folders from hosts that run mrc send"
@@ -294,7 +295,7 @@ class _Server:
             match qp.private.get("service"):
                 case SERVICE.name:
                     self._senders.add(task)
-                    await self._serve_sender(qp, partial(self._on_data, task))
+                    code = await self._serve_sender(qp, partial(self._on_data, task))
                 case joined.JOIN:
                     await self.joins.take(qp)
                 case _:
@@ -317,12 +318,12 @@ class _Server:
         for other in self._senders - {sender}:
             other.cancel()
 
-    async def _serve_sender(self, qp: QP, on_data: Callable[[], None]) -> None:
-        """Receives all files of one sender."""
+    async def _serve_sender(self, qp: QP, on_data: Callable[[], None]) -> int:
+        """Receives all files of one sender; returns the exit code."""
         async with accept_session(self.ctx, qp, self.joins) as session:
             waited_seconds = await self._consent.get(session)
             await self._begin_recording()
-            await self._receive(session, on_data, waited_seconds)
+            return await self._receive(session, on_data, waited_seconds)
 
     async def _begin_recording(self) -> None:
         """With --bins, starts with the first sender. Records all QPs: a sender may open more."""
@@ -332,10 +333,11 @@ class _Server:
 
     async def _receive(
         self, session: Session, on_data: Callable[[], None], waited_seconds: float
-    ) -> None:
+    ) -> int:
         total = session.qp.private.get("bytes")
         known_total = total if type(total) is int and 0 <= total <= MAX_FILE_BYTES else None
         incidents = Incidents(self._meter.detail)
+        failures = Failures(self.out, self._meter, "receiver", session.qp.peer_host)
         async with (
             self._meter.watch(session, f"from {session.qp.peer_host}", known_total),
             incidents.follow(session.qp),
@@ -345,13 +347,17 @@ class _Server:
                 session,
                 self.place,
                 limits=self.limits,
-                on_data=on_data,
-                on_resumed=partial(self._meter.resumed, session),
-                on_kept=self._on_kept,
+                told=Told(
+                    on_data=on_data,
+                    on_resumed=partial(self._meter.resumed, session),
+                    on_kept=self._on_kept,
+                    on_failed=failures.add,
+                ),
                 keep_names=self.out.as_json,
             )
             files, seconds = await self._meter.files(received)
-            await self._report(session, incidents, files, seconds, waited_seconds)
+            await self._report(session, incidents, files, seconds, waited_seconds, failures)
+            return failures.end()
 
     def _on_kept(self, name: str, size: int) -> None:
         kept = f"{shown(name)}: {format_bytes(size)} are kept for 7 days"
@@ -364,6 +370,7 @@ class _Server:
         files: Batch,
         seconds: float,
         waited_seconds: float,
+        failures: Failures,
     ) -> None:
         """Prints a session's lost or slow planes, its --bins and its JSON."""
         story = incidents.sentence(slow_planes("receiver", (await session.query()).planes))
@@ -384,5 +391,6 @@ class _Server:
                     recording,
                     incidents.outages,
                     waited_seconds=waited_seconds,
+                    failed=failures.files,
                 )
             )

@@ -23,7 +23,7 @@ from mrc.exchange.foreign import printable
 from mrc.results.perf import Machine
 from mrc.results.plain import like, nonzero
 from mrc.results.qp import Plane, Settings
-from mrc.results.transfer import Outage, Role, Transfer
+from mrc.results.transfer import FailedFile, Outage, Role, Transfer
 from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.session import Session
@@ -93,6 +93,7 @@ async def transfer(
     recording: Recording | None = None,
     outages: Sequence[Outage] = (),
     skipped: int = 0,
+    failed: Sequence[FailedFile] = (),
     waited_seconds: float = 0.0,
 ) -> Transfer:
     """The result that `mrc send --json` and `mrc recv --json` print."""
@@ -103,6 +104,7 @@ async def transfer(
         settings(session.ctx, session.qp, tcp_port=tcp_port),
         role=role,
         files=moved.files,
+        failed=tuple(failed),
         folders=moved.folders,
         skipped=skipped,
         bytes=moved.bytes,

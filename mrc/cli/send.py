@@ -12,14 +12,16 @@ from mrc.cli import endpoint, trust, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.exits import UsageError
+from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.transfer.names import FileError, check_path
+from mrc.transfer.offering import How
 from mrc.transfer.plan import STDIN, File, Plan, plan_of
-from mrc.transfer.sender import How, send_plan
+from mrc.transfer.sender import send_plan
 from mrc.transfer.session import connect_session
 
 HELP = "send files and folders to a host that runs mrc recv"
@@ -107,6 +109,9 @@ def _counted(skipped: list[str]) -> str:
 async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict[str, Any]) -> int:
     host, port = args.host
     meter = ProgressMeter(out, "sender")
+    failures = Failures(out, meter, "sender", host)
+    for failed in plan.failed:
+        failures.add(failed)
     incidents = Incidents(meter.detail)
     files = sum(isinstance(entry, File) for entry in plan.entries)
     config = mrc.ContextConfig(**endpoint.settings(args), **views.settings(args), **trusted)
@@ -124,6 +129,7 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict
             keep_meta=not args.no_meta,
             resume=not args.no_resume,
             on_resumed=lambda file, size: meter.resumed(session, file.name, size),
+            on_failed=failures.add,
             waiting=lambda: meter.waiting(host),
         )
         try:
@@ -146,6 +152,7 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict
                     outages=incidents.outages,
                     waited_seconds=meter.waited_seconds,
                     skipped=len(plan.skipped),
+                    failed=failures.files,
                 )
             )
-    return 0
+    return failures.end()

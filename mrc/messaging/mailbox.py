@@ -204,13 +204,6 @@ class Mailbox:
             self._fail(wrong)
             raise wrong from None
 
-    async def immediate_next(self) -> bool:
-        """Waits for the next item without taking it; True if it is an immediate. Raises as
-        `receive`.
-        """
-        await self._until_some()
-        return isinstance(self._items[0], int)
-
     async def _until_some(self) -> None:
         while not self._items:
             if self._failure is not None:

@@ -27,6 +27,18 @@ class TransferredFile:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedFile:
+    """A file or folder that was not copied, while the transfer went on."""
+
+    name: str
+    """Its name, as the sender gave it."""
+    error: str
+    """The cause, and what to do."""
+    end: Role
+    """The end that could not read or store it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outage:
     """A time in which this end sent no data on a plane, because it was silent or its link down."""
 
@@ -46,6 +58,8 @@ class Transfer(Settings):
     """The end that prints this."""
     files: tuple[TransferredFile, ...]
     """The files, in the order in which they were sent."""
+    failed: tuple[FailedFile, ...]
+    """The files and folders that were not copied; if there are any, the exit code is 6."""
     folders: int
     """Number of folders."""
     skipped: int

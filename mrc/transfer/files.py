@@ -24,7 +24,8 @@ from mrc.transfer.kept import KEPT_SECONDS, Record, hash_range
 from mrc.transfer.messages import Digest
 from mrc.transfer.names import (
     FileError,
-    cause_of,
+    FinalError,
+    cannot,
     check_harmless,
     check_path,
     is_mark,
@@ -144,9 +145,9 @@ class Target:
                 f"{printable(self.name)}: the file system of {self._directory.path} does not"
                 f" support files of {self.bytes} bytes"
             )
-        return FileError(f"{self.path}: cannot {what}: {cause_of(error)}")
+        return cannot(error, f"{self.path}: cannot {what}")
 
-    def _no_room(self) -> FileError:
+    def _no_room(self) -> FinalError:
         return self._directory.no_room(self.name, self.bytes)
 
     def commit(self, meta: Meta = RECEIVERS) -> None:
@@ -165,9 +166,7 @@ class Target:
         except FileExistsError:
             raise self._directory.exists_error(self.name) from None
         except OSError as error:
-            raise FileError(
-                f"{self.path}: cannot be renamed into place: {cause_of(error)}"
-            ) from error
+            raise cannot(error, f"{self.path}: cannot be renamed into place") from error
         self._temporary = ""
         self._directory.names.discard(self.name)
 
@@ -261,9 +260,7 @@ class Same:
             try:
                 self._directory.set_meta(self._fd, meta, 0o666)
             except OSError as error:
-                raise FileError(
-                    f"{self.path}: cannot get its mode and time: {cause_of(error)}"
-                ) from error
+                raise cannot(error, f"{self.path}: cannot get its mode and time") from error
 
     def close(self) -> int:
         if self._target is not None:
@@ -446,9 +443,8 @@ class OutputDirectory:
         try:
             self.set_meta(folder.fd, meta, 0o777)
         except OSError as error:
-            raise FileError(
-                f"{printable(folder.path)}: cannot get its mode and time: {cause_of(error)}"
-            ) from error
+            path = printable(folder.path)
+            raise cannot(error, f"{path}: cannot get its mode and time") from error
 
     def check_free(self, folder: Folder, name: str) -> None:
         """Raises FileError when the file `name`, in `folder`, exists and may not be replaced."""
@@ -468,9 +464,9 @@ class OutputDirectory:
             " files"
         )
 
-    def no_room(self, name: str, size: int) -> FileError:
+    def no_room(self, name: str, size: int) -> FinalError:
         free = self.root.free_bytes()
-        return FileError(
+        return FinalError(
             f"{shown(name)}: no room for {size} bytes in {self.path} ({free} free): free some space"
             " or choose another --output"
         )

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mrc.exchange.foreign import printable
-from mrc.transfer.names import FileError, cause_of, record_name, temporary_name
+from mrc.transfer.names import FileError, cannot, record_name, temporary_name
 from mrc.transfer.unfinished import Mark
 
 _SECOND_NS = 1_000_000_000
@@ -93,9 +93,7 @@ class Folder:
                     f"{printable(path)}: exists and is not a folder (mrc recv follows no symbolic"
                     " links)"
                 ) from None
-            raise FileError(
-                f"{printable(path)}: cannot be made or opened: {cause_of(error)}"
-            ) from error
+            raise cannot(error, f"{printable(path)}: cannot be made or opened") from error
 
     def _open(self, name: str, path: str, *, made: bool = False) -> Folder:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -117,8 +115,8 @@ class Folder:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise FileError(
-                    f"{printable(name)}: cannot be created in {self.path}: {cause_of(error)}"
+                raise cannot(
+                    error, f"{printable(name)}: cannot be created in {self.path}"
                 ) from error
             if self._lock(fd):
                 return temporary, fd
@@ -142,8 +140,8 @@ class Folder:
             for fd in fds:
                 os.close(fd)
             if isinstance(error, OSError):
-                raise FileError(
-                    f"{printable(name)}: cannot be created in {self.path}: {cause_of(error)}"
+                raise cannot(
+                    error, f"{printable(name)}: cannot be created in {self.path}"
                 ) from error
             raise
         return fds[0], fds[1]

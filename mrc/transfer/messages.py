@@ -2,14 +2,20 @@
 """The messages between the two ends of a transfer, and their checks.
 
 For each file: sender: offer -> receiver: accept | refuse. A receiver that asks its user first says
-so with asking. If the receiver has kept chunks of an
-earlier transfer, the sender says with begin whether it goes on behind them: it does if their digest
-is that of its own file. Then the sender writes the chunks; the immediate of each chunk holds its
-index and slot. Then sender: done -> receiver: stored | refuse. After the last file the sender sends
-bye. A sender that cannot continue sends abort. Only one file is in transfer at a time. Many small
-files and folders travel as one pack: the sender sends pack in place of offer, and the rest is the
-same. The chunks of a pack, and those of a file whose size is not known when it is offered, are
-framed (`pack.py`).
+so with asking. If the receiver has kept chunks of an earlier transfer, the sender says with begin
+whether it goes on behind them: it does if their digest is that of its own file. Then the sender
+writes the chunks; the immediate of each chunk holds its index and slot. Then sender: done ->
+receiver: stored | refuse. After the last file the sender sends bye. A sender that cannot continue
+sends abort. Only one file is in transfer at a time.
+
+A file that cannot be copied does not stop the others. The sender says failed in place of an offer,
+or done with an error. The receiver refuses the file, also while its chunks arrive: it then takes
+the rest and stores none of it, until the sender says done. Each accepted offer has one done, and
+one stored or refuse. The receiver lists the files of a pack that it cannot store in failed.
+
+Many small files and folders travel as one pack: the sender sends pack in place of offer, and the
+rest is the same. The chunks of a pack, and those of a file whose size is not known when it is
+offered, are framed (`pack.py`).
 
 The receiver's window has slots of the size of a chunk. The sender chooses a slot for each chunk and
 may use several QPs. The receiver stores the chunks in order. Its credit is an immediate with the
@@ -18,8 +24,9 @@ number of chunks stored so far; the slots of these chunks are free.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import xxhash
 from msgspec import Meta
@@ -36,6 +43,10 @@ MIN_CHUNK_BYTES = 1 << 12
 CHUNK_BYTES = 4 << 20  # that our senders use
 MAX_FILE_BYTES = MAX_WHOLE
 MAX_SLOTS = 256
+MAX_ERROR = 500  # characters about one file
+MAX_FAILED_BYTES = 1 << 17  # of a message about failed files
+_ESCAPED = 6  # bytes of a character in JSON
+_FIELDS = 32  # bytes around the texts
 _SLOT_SHIFT = 23
 _INDEX_MASK = (1 << _SLOT_SHIFT) - 1
 Words = Annotated[str, Meta(max_length=4096)]
@@ -113,20 +124,40 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The receiver refuses the file, or could not store it."""
+    """The receiver refuses the file, or could not store it. `file`: the sender goes on."""
 
     type: ClassVar[str] = "refuse"
-    code: Literal["file", "verification", "stopped"]
+    code: Literal["file", "all", "verification", "stopped"]
     error: Words
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """All chunks are written; `digest` is the sender's digest of the file, empty for a pack."""
+    """All chunks are written; `digest` is the sender's digest of the file, empty for a pack.
+
+    With `error` the file is not complete, and the sender goes on with the next one.
+    """
 
     type: ClassVar[str] = "done"
     digest: Words
     chunks: Whole
+    error: Words = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedName:
+    """A file that one end could not read or store; `name`: see `names.wire_name`."""
+
+    name: Words
+    error: Words
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Files and folders that are not copied."""
+
+    type: ClassVar[str] = "failed"
+    files: tuple[FailedName, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +182,10 @@ class Bye:
     type: ClassVar[str] = "bye"
 
 
-TransferMessage = Offer | Pack | Asking | Accept | Begin | Refuse | Done | Stored | Abort | Bye
-_KINDS: dict[str, type[TransferMessage]] = {
-    kind.type: kind
-    for kind in (Offer, Pack, Asking, Accept, Begin, Refuse, Done, Stored, Abort, Bye)
-}
+TransferMessage = (
+    Offer | Pack | Asking | Accept | Begin | Refuse | Done | Failed | Stored | Abort | Bye
+)
+_KINDS: dict[str, type[TransferMessage]] = {kind.type: kind for kind in get_args(TransferMessage)}
 
 
 def to_json(message: TransferMessage) -> dict[str, Any]:
@@ -172,6 +202,22 @@ def from_json(body: dict[str, Any]) -> TransferMessage:
         return take(body, kind)
     except ValueError as error:
         raise ProtocolError(f"the peer sent a bad message {kind.type!r}: {error}") from None
+
+
+def failed_of(files: Iterable[tuple[str, str]]) -> Iterator[Failed]:
+    """Messages that name all these files, each with its error; none is too long."""
+    named: list[FailedName] = []
+    size = 0
+    for name, error in files:
+        each = FailedName(name, shown(error, MAX_ERROR))
+        more = _ESCAPED * (len(each.name) + len(each.error)) + _FIELDS
+        if size + more > MAX_FAILED_BYTES:
+            yield Failed(tuple(named))
+            named, size = [], 0
+        named.append(each)
+        size += more
+    if named:
+        yield Failed(tuple(named))
 
 
 def chunk_imm(index: int, slot: int) -> int:

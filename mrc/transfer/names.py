@@ -7,6 +7,7 @@ no name leads out of the output folder.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -18,6 +19,7 @@ from mrc.exchange.foreign import has_invisible, printable, shown
 MAX_NAME_BYTES = 255  # of a part: NAME_MAX of Linux file systems
 MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL
 MAX_DEPTH = 64  # parts of a name; the receiver holds a descriptor for each folder of one name
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _KEPT = "-kept"
 _MADE = "-made"
 _TEMPORARY = re.compile(rf"\..*\.mrc-[0-9a-f]{{8}}({_KEPT}|{_MADE})?", re.DOTALL)
@@ -26,6 +28,16 @@ _SUFFIX_BYTES = len("..mrc-01234567" + _KEPT)
 
 class FileError(MrcError):
     """A file cannot be read or stored; the message names the file and the cause."""
+
+
+class FinalError(FileError):
+    """No further file can be stored either: the disk is full, or the sender is at its limit."""
+
+
+def cannot(error: OSError, text: str) -> FileError:
+    """The error for a file that `error` concerns; its cause follows `text`."""
+    kind = FinalError if error.errno in _FULL else FileError
+    return kind(f"{text}: {cause_of(error)}")
 
 
 def check_name(name: str) -> str:

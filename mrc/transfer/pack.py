@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from mrc.errors import ProtocolError
-from mrc.transfer.messages import Digest, Mode, Time
+from mrc.transfer.messages import MAX_ERROR, Digest, Mode, Time
 from mrc.typed import Whole
 
 FRAME = struct.Struct("<I12x16s")  # payload length, digest of the payload
@@ -48,8 +50,16 @@ class PackedFolder(msgspec.Struct, tag="folder", frozen=True, kw_only=True):
     mtime: Time | None
 
 
+class PackedFailed(msgspec.Struct, tag="failed", frozen=True, kw_only=True):
+    """A file or folder that the sender cannot read. Parts of the file may precede it."""
+
+    name: bytes
+    error: Annotated[str, Meta(max_length=MAX_ERROR)]
+
+
+Record = PackedFile | PackedFolder | PackedFailed
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(PackedFile | PackedFolder).decode
+_decode = msgspec.msgpack.Decoder(Record).decode
 
 
 def seal(chunk: memoryview, length: int) -> int:
@@ -71,7 +81,7 @@ def unseal(chunk: memoryview) -> memoryview | None:
     return payload if Digest(payload).digest() == digest else None
 
 
-def put_header(payload: memoryview, at: int, record: PackedFile | PackedFolder) -> int:
+def put_header(payload: memoryview, at: int, record: Record) -> int:
     """Writes length and header of a record at `at`; returns the position behind them."""
     header = _encode(record)
     assert len(header) <= MAX_HEADER_BYTES, "names are bounded"
@@ -83,7 +93,7 @@ def put_header(payload: memoryview, at: int, record: PackedFile | PackedFolder) 
 
 def records(
     payload: memoryview,
-) -> Iterator[tuple[PackedFile | PackedFolder, memoryview, memoryview]]:
+) -> Iterator[tuple[Record, memoryview, memoryview]]:
     """Each record of a chunk, with its data and its digest. Raises ProtocolError."""
     at = 0
     while at < len(payload):

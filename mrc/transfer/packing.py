@@ -4,12 +4,22 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 
-from mrc.results.transfer import TransferredFile
+from mrc.exchange.foreign import shown
+from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.folders import Meta
-from mrc.transfer.messages import Digest
-from mrc.transfer.pack import DIGEST_BYTES, RECORD_BYTES, PackedFile, PackedFolder, put_header
+from mrc.transfer.messages import MAX_ERROR, Digest
+from mrc.transfer.names import FileError
+from mrc.transfer.pack import (
+    DIGEST_BYTES,
+    RECORD_BYTES,
+    PackedFailed,
+    PackedFile,
+    PackedFolder,
+    put_header,
+)
 from mrc.transfer.plan import Entry, File, FolderEnd
 from mrc.transfer.source import Source
 
@@ -24,10 +34,11 @@ class Packing:
         self._keep_meta = keep_meta
         self._next = 0
         self._source: Source | None = None  # of the entry before `_next`, while it is read
-        self._offset = 0
+        self._offset = self._bytes = 0  # of the entry before `_next`
         self._digest = Digest()
         self._left = sum(entry.bytes for entry in entries if isinstance(entry, File))
         self.files: list[TransferredFile] = []
+        self.failed: deque[FailedFile] = deque()  # that nobody has been told of
 
     def left_bytes(self) -> int:
         return self._left
@@ -41,26 +52,40 @@ class Packing:
         """Puts the next records into the payload of a chunk; returns its length, 0 at the end."""
         at = 0
         while len(payload) - at >= RECORD_BYTES + _LEAST_PART:
-            if self._source is not None:
-                at = self._put_part(payload, at, self._source)
-                continue
-            if self._next == len(self._entries):
+            if self._source is None and self._next == len(self._entries):
                 break
-            entry = self._entries[self._next]
-            self._next += 1
-            if isinstance(entry, FolderEnd):
-                meta = entry.meta if self._keep_meta else Meta()
-                name = os.fsencode(entry.name)
-                at = put_header(
-                    payload, at, PackedFolder(name=name, mode=meta.mode, mtime=meta.mtime)
-                )
-            else:
-                assert isinstance(entry, File), "a pack holds files and folders"
-                self._name = entry.name
-                self._source = Source(entry.path, follow=entry.follow)
-                self._offset = 0
-                self._digest = Digest()
+            try:
+                if self._source is not None:
+                    at = self._put_part(payload, at, self._source)
+                else:
+                    self._next += 1
+                    at = self._begin(payload, at, self._entries[self._next - 1])
+            except FileError as error:
+                at = self._put_failed(payload, at, error)
         return at
+
+    def _begin(self, payload: memoryview, at: int, entry: Entry) -> int:
+        """Puts the record of a folder, or opens a file."""
+        self._name = entry.name
+        if isinstance(entry, FolderEnd):
+            meta = entry.meta if self._keep_meta else Meta()
+            name = os.fsencode(entry.name)
+            folder = PackedFolder(name=name, mode=meta.mode, mtime=meta.mtime)
+            return put_header(payload, at, folder)
+        assert isinstance(entry, File), "a pack holds files and folders"
+        self._offset = 0
+        self._bytes = entry.bytes
+        self._digest = Digest()
+        self._source = Source(entry.path, follow=entry.follow)
+        return at
+
+    def _put_failed(self, payload: memoryview, at: int, error: FileError) -> int:
+        """Says that a file is not sent, or not to its end."""
+        self._left -= self._bytes - self._offset
+        self.close()
+        self.failed.append(FailedFile(self._name, str(error), "sender"))
+        record = PackedFailed(name=os.fsencode(self._name), error=shown(str(error), MAX_ERROR))
+        return put_header(payload, at, record)
 
     def _put_part(self, payload: memoryview, at: int, source: Source) -> int:
         """Puts as much of the file as the chunk has room for."""
@@ -78,13 +103,14 @@ class Packing:
         begin = put_header(payload, at, record)
         data = payload[begin : begin + length]
         source.read_into(data, self._offset)
+        if self._offset + length == source.bytes:
+            source.check_unchanged()
         self._digest.update(data)
         self._offset += length
         self._left -= length
         end = begin + length
         if self._offset < source.bytes:
             return end
-        source.check_unchanged()
         payload[end : end + DIGEST_BYTES] = self._digest.digest()
         name, digest = self._name, self._digest.hexdigest()
         self.files.append(TransferredFile(name, source.bytes, digest, source.path))

@@ -15,13 +15,13 @@ from typing import Self
 from mrc.exchange.foreign import printable
 from mrc.transfer.folders import RECEIVERS, Meta
 from mrc.transfer.messages import Digest
-from mrc.transfer.names import FileError, cause_of
+from mrc.transfer.names import FileError, FinalError, cause_of
 
 _FLUSH_MS = 100  # a chunk waits at most this long for more input
 _PIECE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes as many without blocking
 
 
-class StoppedError(FileError):
+class StoppedError(FinalError):
     """`stop` ended the wait for a pipe."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class PipeWriter(_Pipe):
                 with suppress(BlockingIOError):
                     done += os.write(self.fd, data[done:most])
         except OSError as error:
-            raise FileError(
+            raise FinalError(
                 f"standard output: {cause_of(error)} (the program that reads it has ended?)"
             ) from error
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from mrc.exchange.foreign import printable
+from mrc.results.transfer import FailedFile
 from mrc.transfer.folders import Meta
 from mrc.transfer.names import MAX_DEPTH, FileError, cause_of, check_name, check_path
 from mrc.transfer.source import Source, what_is
@@ -55,6 +56,7 @@ class Plan:
     entries: list[Entry] = field(default_factory=list)
     bytes: int | None = 0  # of all files; None: unknown
     skipped: list[str] = field(default_factory=list)  # links and special files below folders
+    failed: list[FailedFile] = field(default_factory=list)  # that cannot be read
 
     def runs(self) -> Iterator[list[Entry]]:
         """The entries of each offer: one large file, or a pack of small files and folders."""
@@ -96,7 +98,10 @@ class Plan:
             raise FileError(f"{printable(path)}: is deeper than {MAX_DEPTH} folders")
         for entry in found:
             inner = f"{name}/{entry.name}" if name else entry.name
-            self._add_found(entry, inner, (*above, here))
+            try:
+                self._add_found(entry, inner, (*above, here))
+            except FileError as error:
+                self.failed.append(FailedFile(inner, str(error), "sender"))
         if name:
             meta = Meta(stat.S_IMODE(status.st_mode), status.st_mtime_ns)
             self._add(FolderEnd(path, name, meta))
@@ -125,7 +130,7 @@ def _is_packed(entry: Entry) -> bool:
 
 
 def plan_of(paths: Sequence[str], *, name: str = "", follow: bool = False) -> Plan:
-    """The plan for these arguments; raises FileError if one of them cannot be sent.
+    """The plan for these arguments; raises FileError if none of them can be sent.
 
     `name` replaces the name of the only argument. A trailing `/` of a folder makes no difference;
     of `.` and of a path that ends with `/.`, only the contents are sent.
@@ -135,10 +140,16 @@ def plan_of(paths: Sequence[str], *, name: str = "", follow: bool = False) -> Pl
         check_path(name)
         assert len(paths) == 1, "a name for one argument"
     by_name: dict[str, str] = {}
+    errors: list[FileError] = []
     for path in paths:
         first = len(plan.entries)
-        own = name or _name_of(path)
-        plan.add_argument(path, own)
+        own = name
+        try:
+            own = own or _name_of(path)
+            plan.add_argument(path, own)
+        except FileError as error:
+            errors.append(error)
+            plan.failed.append(FailedFile(own or path, str(error), "sender"))
         tops = [own] if own else sorted({e.name.partition("/")[0] for e in plan.entries[first:]})
         for top in tops:
             if top in by_name:
@@ -147,6 +158,9 @@ def plan_of(paths: Sequence[str], *, name: str = "", follow: bool = False) -> Pl
                     f" {printable(top)}: rename one of them"
                 )
             by_name[top] = path
+    if len(errors) == len(paths):
+        more = f", nor can the other {len(paths) - 1} be sent" if len(paths) > 1 else ""
+        raise FileError(f"{errors[0]}{more}")
     return plan
 
 

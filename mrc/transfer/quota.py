@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mrc.exchange.foreign import shown
-from mrc.transfer.names import FileError
+from mrc.transfer.names import FinalError
 from mrc.transfer.patience import IDLE_SECONDS
 from mrc.transfer.window import WINDOW_BYTES
 
@@ -25,7 +25,7 @@ DEFAULTS = Limits()
 
 
 class Quota:
-    """The remaining bytes and files of a session. All methods raise FileError beyond the limits."""
+    """The remaining bytes and files of a session. Beyond them all methods raise FinalError."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -36,10 +36,10 @@ class Quota:
         """Checks that `files` files with `size` bytes in all are within the limits."""
         if files > self._files:
             most = f"{self._limits.files} files and folders of one sender (mrc recv --max-files)"
-            raise FileError(f"{shown(what)}: exceeds the limit of {most}")
+            raise FinalError(f"{shown(what)}: exceeds the limit of {most}")
         if size > self.left_bytes:
             most = f"{self._limits.bytes} bytes of one sender (mrc recv --max-bytes)"
-            raise FileError(f"{shown(what)}: {size} bytes exceed the limit of {most}")
+            raise FinalError(f"{shown(what)}: {size} bytes exceed the limit of {most}")
 
     def take(self, what: str, *, files: int = 0, size: int = 0) -> None:
         """Takes them from what is left."""

@@ -4,25 +4,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from mrc.errors import ProtocolError
 from mrc.exchange.budget import BudgetError
 from mrc.messaging.mailbox import MailboxClosedError
+from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.batch import Batch
-from mrc.transfer.messages import CHUNK_BYTES, Accept, Begin, Bye, Offer, Pack, Refuse, Stored
-from mrc.transfer.names import FileError
+from mrc.transfer.messages import (
+    CHUNK_BYTES,
+    Accept,
+    Begin,
+    Bye,
+    Failed,
+    Offer,
+    Pack,
+    Refuse,
+    Stored,
+)
+from mrc.transfer.names import FileError, FinalError, local_name
 from mrc.transfer.patience import IdleError, patience, until_idle
 from mrc.transfer.quota import DEFAULTS, Limits, Quota
 from mrc.transfer.session import Session, VerificationError
 from mrc.transfer.sinks import FileSink, Output, PackSink, StreamSink, Tree
 from mrc.transfer.threads import in_thread
-from mrc.transfer.window import Storing, Window, open_window
+from mrc.transfer.window import Storing, Told, Window, open_window
 
 BEGIN_SECONDS = 3600.0  # for a sender that reads what was kept, at most
-Told = Callable[[str, int], None]  # the name of a file, and bytes
 AnySink = FileSink | StreamSink | PackSink
+NOBODY = Told()
 _MESSAGE_BYTES = 1 << 20  # mailbox messages, which count as received payload beside the file
 
 
@@ -31,19 +43,15 @@ async def receive_files(
     output: Output,
     *,
     limits: Limits = DEFAULTS,
-    on_data: Callable[[], None] = lambda: None,
-    on_resumed: Told = lambda name, size: None,
-    on_kept: Told = lambda name, size: None,
+    told: Told = NOBODY,
     keep_names: bool = True,
 ) -> AsyncIterator[Batch]:
     """Yields each file or pack when it is stored and verified; ends after the sender's last one.
 
-    With `keep_names` the batch of a pack has its files.
-    Calls `on_data` before it stores each chunk, and before each file gets its final name, and
-    `on_resumed` for a file of which it had so many bytes already, `on_kept` for one of which so
-    many are kept because the transfer was interrupted.
-    Raises FileError when it cannot store a file, TransferError when the sender stops the transfer
-    or makes no progress.
+    With `keep_names` the batch of a pack has its files. A file that one end cannot read or store is
+    reported to `told` and left out.
+    Raises FinalError when it can store no further file, TransferError when the sender stops the
+    transfer or makes no progress.
     """
     quota = Quota(limits)
     tree = output.tree(lambda: quota.take("a folder", files=1))
@@ -51,22 +59,16 @@ async def receive_files(
     session.held.callback(tree.close)
     try:
         window = await _open_window(session, limits.window_bytes)
+        receiving = _Receiving(session, window, tree, quota, limits, told, keep_names)
         while (offer := await _hear_offer(session, limits)) is not None:
-            with _closed(_sink_of(offer, tree, quota, keep_names=keep_names), on_kept) as sink:
-                begin = await _accept(session, window, offer, sink, limits)
-                if begin:
-                    on_resumed(sink.name, min(begin * offer.chunk_bytes, offer.bytes or 0))
-                storing = Storing(
-                    session, window, offer.chunk_bytes, sink, on_data, tree.stop, begin
-                )
-                batch = await _receive(session, offer, sink, storing, limits, on_data)
-            yield batch
+            if (batch := await receiving.take(offer)) is not None:
+                yield batch
         await in_thread(tree.finish)
     except IdleError as error:
         await session.say_last(Refuse("stopped", str(error)))
         raise
     except (FileError, BudgetError) as error:
-        await session.say_last(Refuse("file", str(error)))
+        await session.say_last(Refuse("all", str(error)))
         raise
     except VerificationError as error:
         await session.say_last(Refuse("verification", str(error)))
@@ -74,18 +76,6 @@ async def receive_files(
     except asyncio.CancelledError:
         await session.say_last(Refuse("stopped", "the receiver was stopped"))
         raise
-
-
-@contextmanager
-def _closed(sink: AnySink, on_kept: Told) -> Iterator[AnySink]:
-    try:
-        yield sink
-    except FileError:
-        sink.discard()  # this disk is full or broken: what is kept would only fill it
-        raise
-    finally:
-        if kept := sink.close():
-            on_kept(sink.name, kept)
 
 
 async def _open_window(session: Session, most_bytes: int) -> Window:
@@ -98,8 +88,8 @@ async def _open_window(session: Session, most_bytes: int) -> Window:
     return await session.held.enter_async_context(open_window(session.ctx, length))
 
 
-async def _hear_offer(session: Session, limits: Limits) -> Offer | Pack | None:
-    """The next offer of a file or pack; None when there are no more files."""
+async def _hear_offer(session: Session, limits: Limits) -> Offer | Pack | Failed | None:
+    """The next offer, or files that the sender cannot read; None when there are no more files."""
     try:
         async with patience(session, limits.idle_seconds):
             message = await session.hear()
@@ -107,70 +97,140 @@ async def _hear_offer(session: Session, limits: Limits) -> Offer | Pack | None:
         return None  # between two files this means the same as a bye
     if isinstance(message, Bye):
         return None
-    if not isinstance(message, (Offer, Pack)):
+    if not isinstance(message, (Offer, Pack, Failed)):
         raise ProtocolError(f"{session.qp.peer_host} sent data that it has not offered")
     return message
 
 
-def _sink_of(offer: Offer | Pack, tree: Tree, quota: Quota, *, keep_names: bool) -> AnySink:
-    """The sink for an offer; raises FileError to refuse the offer before data flows."""
-    if isinstance(offer, Pack):
-        quota.check(f"{offer.files} files", offer.files, offer.bytes)
-        tree.check_room(offer.bytes)
-        return PackSink(tree, quota, keep_names=keep_names, resume=offer.resume)
-    if offer.bytes is None:
-        return StreamSink(tree, offer, quota)
-    return FileSink(tree, offer, quota)
+@dataclass(frozen=True, slots=True)
+class _Receiving:
+    """Receives the files of one session, one offer after the other."""
 
+    session: Session
+    window: Window
+    tree: Tree
+    quota: Quota
+    limits: Limits
+    told: Told
+    keep_names: bool
 
-async def _accept(
-    session: Session,
-    window: Window,
-    offer: Offer | Pack,
-    sink: AnySink,
-    limits: Limits,
-) -> int:
-    """Accepts the offer; returns the first chunk that the sender will write."""
-    if offer.chunk_bytes > len(window.memory):
-        raise ProtocolError(f"{session.qp.peer_host} offered chunks larger than the window")
-    file = sink if isinstance(sink, FileSink) and offer.resume else None
-    kept, digest = await in_thread(file.kept) if file is not None else (0, "")
-    async with patience(session, limits.idle_seconds):
-        await session.say(Accept(window.mr.remote, session.joined.token, kept, digest))
-    begin = 0
-    if kept:
-        message = await _hear_begin(session, limits)
+    async def take(self, offer: Offer | Pack | Failed) -> Batch | None:
+        """The stored file or pack; None if it was not stored."""
+        if isinstance(offer, Failed):
+            self.quota.take("the failed files", files=len(offer.files))
+            for each in offer.files:
+                self._failed(local_name(each.name), each.error, "sender")
+            return None
+        name = "the pack" if isinstance(offer, Pack) else offer.name
+        try:
+            sink = self._sink_of(offer)
+        except FinalError:
+            raise
+        except FileError as error:
+            await self._refuse(name, error)
+            return None
+        with self._closed(sink):
+            try:
+                begin, failure = await self._accept(offer, sink)
+            except FinalError:
+                raise
+            except FileError as error:
+                await self._refuse(name, error)
+                return None
+            return await self._store(offer, sink, begin, failure)
+
+    def _failed(self, name: str, error: str, end: Role) -> None:
+        self.told.on_failed(FailedFile(name, error, end))
+
+    async def _refuse(self, name: str, error: FileError) -> None:
+        self._failed(name, str(error), "receiver")
+        async with patience(self.session, self.limits.idle_seconds):
+            await self.session.say(Refuse("file", str(error)))
+
+    @contextmanager
+    def _closed(self, sink: AnySink) -> Iterator[None]:
+        try:
+            yield
+        except FileError:
+            sink.discard()  # this disk is full or broken: what is kept would only fill it
+            raise
+        finally:
+            if kept := sink.close():
+                self.told.on_kept(sink.name, kept)
+
+    def _sink_of(self, offer: Offer | Pack) -> AnySink:
+        """The sink for an offer; raises FileError to refuse the offer before data flows."""
+        if isinstance(offer, Pack):
+            self.quota.check(f"{offer.files} files", offer.files, offer.bytes)
+            self.tree.check_room(offer.bytes)
+            names = self.keep_names
+            return PackSink(self.tree, self.quota, keep_names=names, resume=offer.resume)
+        if offer.bytes is None:
+            return StreamSink(self.tree, offer, self.quota)
+        return FileSink(self.tree, offer, self.quota)
+
+    async def _accept(self, offer: Offer | Pack, sink: AnySink) -> tuple[int, str]:
+        """Accepts the offer. Returns the first chunk that the sender will write, and why the file
+        cannot be stored after all.
+        """
+        session, window, seconds = self.session, self.window, self.limits.idle_seconds
+        if offer.chunk_bytes > len(window.memory):
+            raise ProtocolError(f"{session.qp.peer_host} offered chunks larger than the window")
+        file = sink if isinstance(sink, FileSink) and offer.resume else None
+        kept, digest = await in_thread(file.kept) if file is not None else (0, "")
+        async with patience(session, seconds):
+            await session.say(Accept(window.mr.remote, session.joined.token, kept, digest))
+        begin = await self._hear_begin(kept) if kept else 0
+        try:
+            if file is not None:
+                file.begin(begin)
+        except FinalError:
+            raise
+        except FileError as error:
+            return begin, str(error)
+        if begin:
+            self.told.on_resumed(sink.name, min(begin * offer.chunk_bytes, offer.bytes or 0))
+        return begin, ""
+
+    async def _hear_begin(self, kept: int) -> int:
+        """The sender may have to read all of its file that was kept, so this may take long."""
+        session = self.session
+        async with patience(session, self.limits.idle_seconds + BEGIN_SECONDS):
+            message = await session.hear()
+        if not isinstance(message, Begin):
+            raise ProtocolError(f"{session.qp.peer_host} sent an unexpected message before a file")
         if message.chunk not in (0, kept):
             raise ProtocolError(f"{session.qp.peer_host} goes on with a chunk that is not here")
-        begin = message.chunk
-    if file is not None:
-        file.begin(begin)
-    return begin
+        return message.chunk
 
-
-async def _hear_begin(session: Session, limits: Limits) -> Begin:
-    """The sender may have to read all of its file that was kept, so this may take long."""
-    async with patience(session, limits.idle_seconds + BEGIN_SECONDS):
-        message = await session.hear()
-    if not isinstance(message, Begin):
-        raise ProtocolError(f"{session.qp.peer_host} sent an unexpected message before a file")
-    return message
-
-
-async def _receive(
-    session: Session,
-    offer: Offer | Pack,
-    sink: AnySink,
-    storing: Storing,
-    limits: Limits,
-    on_data: Callable[[], None],
-) -> Batch:
-    most_bytes = limits.bytes if offer.bytes is None else offer.bytes
-    most_bytes += _MESSAGE_BYTES
-    idle = until_idle(session, limits.idle_seconds, storing.progress, most_bytes)
-    done = await storing.run(idle)
-    on_data()
-    batch = sink.finish(done)
-    async with patience(session, limits.idle_seconds):
-        await session.say(Stored())
-    return batch
+    async def _store(
+        self, offer: Offer | Pack, sink: AnySink, begin: int, failure: str
+    ) -> Batch | None:
+        session, tree = self.session, self.tree
+        most_bytes = self.limits.bytes if offer.bytes is None else offer.bytes
+        most_bytes += _MESSAGE_BYTES
+        storing = Storing(
+            session, self.window, offer.chunk_bytes, sink, self.told, tree.stop, begin, failure
+        )
+        seconds = self.limits.idle_seconds
+        done = await storing.run(until_idle(session, seconds, storing.progress, most_bytes))
+        if storing.failure:
+            sink.discard()
+            self._failed(sink.name, storing.failure, "receiver")
+            return None
+        self.told.on_data()
+        batch = None
+        try:
+            if done.error:
+                self._failed(sink.name, done.error, "sender")
+            else:
+                batch = sink.finish(done)
+        except FinalError:
+            raise
+        except FileError as error:
+            sink.discard()
+            await self._refuse(sink.name, error)
+            return None
+        async with patience(session, seconds):
+            await session.say(Stored())
+        return batch

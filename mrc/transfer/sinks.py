@@ -7,20 +7,22 @@ They are `window.Sink`s.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeVarTuple
 
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shown
-from mrc.results.transfer import TransferredFile
+from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import Digest, Done, Offer
-from mrc.transfer.names import local_name
-from mrc.transfer.pack import PackedFile, records, unseal
+from mrc.transfer.names import FileError, FinalError, cannot, local_name
+from mrc.transfer.pack import PackedFailed, PackedFile, PackedFolder, records, unseal
 from mrc.transfer.quota import Quota
 from mrc.transfer.session import VerificationError
 
+Ts = TypeVarTuple("Ts")
 _STEP_BYTES = 256 << 10  # hashed, then written while it is still in the CPU cache
 
 
@@ -86,6 +88,7 @@ class FileSink:
         self._offer = offer
         self._bytes = offer.bytes
         self.chunks: int | None = -(-offer.bytes // offer.chunk_bytes)
+        self.failed: deque[FailedFile] = deque()
         self._digest = Digest()
         self._resumed_bytes = 0
         self._same = tree.same(self.name, offer.bytes) if offer.resume else None
@@ -105,11 +108,14 @@ class FileSink:
 
     def kept(self) -> tuple[int, str]:
         """Chunks that need not be sent, and the digest of their bytes. Reads them all."""
-        if self._same is not None:
-            kept, self._digest = self.chunks or 0, self._same.hash()
-        else:
-            assert self._target is not None
-            kept, self._digest = self._target.kept(self._bytes // self._offer.chunk_bytes)
+        try:
+            if self._same is not None:
+                kept, self._digest = self.chunks or 0, self._same.hash()
+            else:
+                assert self._target is not None
+                kept, self._digest = self._target.kept(self._bytes // self._offer.chunk_bytes)
+        except OSError as error:
+            raise cannot(error, f"{printable(self.name)}: cannot be read") from error
         return kept, self._digest.hexdigest()
 
     def begin(self, chunk: int) -> None:
@@ -160,6 +166,7 @@ class StreamSink:
         self._offer = offer
         self._quota = quota
         self.chunks: int | None = None
+        self.failed: deque[FailedFile] = deque()
         self._digest = Digest()
         self._target = tree.create(self.name, None, sparse=offer.sparse)
         self._stored = 0
@@ -190,47 +197,78 @@ class PackSink:
         self._quota = quota
         self._keep_names = keep_names
         self.chunks: int | None = None
-        self._target: Place | None = None  # a file that misses its later parts
-        self._record: PackedFile | None = None  # its last part
+        self.failed: deque[FailedFile] = deque()
+        self._record: PackedFile | None = None  # the last part of a file that misses later parts
+        self._target: Place | None = None  # of this file; None: it cannot be stored
         self._digest = Digest()
         self._files: list[TransferredFile] = []
         self._count = self._folders = self._bytes = 0
 
     def store(self, index: int, chunk: memoryview) -> None:
         for record, data, digest in records(_payload(chunk, self.name)):
-            name = os.fsdecode(record.name)
-            if isinstance(record, PackedFile):
-                target = self._target_of(record, name)
-                _put(target, self._digest, record.offset, data)
-                self._record = record
-                if digest:
-                    self._finish_file(target, record, bytes(digest))
-            elif self._target is not None:
-                raise ProtocolError("the peer sent a folder in the middle of a file")
-            else:
-                if not self._tree.finish_folder(name, Meta.received(record.mode, record.mtime)):
-                    self._quota.take(name, files=1)
-                self._folders += 1
+            match record:
+                case PackedFile():
+                    self._check_order(record)
+                    self._record = None if digest else record
+                    self._keeping_on(record.name, self._store_part, record, data, digest)
+                case PackedFolder():
+                    if self._record is not None:
+                        raise ProtocolError("the peer sent a folder in the middle of a file")
+                    self._keeping_on(record.name, self._finish_folder, record)
+                case PackedFailed():
+                    self._drop(record)
 
-    def _target_of(self, record: PackedFile, name: str) -> Place:
-        """The target for this part of a file."""
+    def _keeping_on(self, name: bytes, do: Callable[[*Ts], None], *args: *Ts) -> None:
+        """Does it; a file or folder that cannot be stored does not stop the others."""
+        try:
+            do(*args)
+        except FinalError:
+            raise
+        except FileError as error:
+            self.close()
+            self.failed.append(FailedFile(os.fsdecode(name), str(error), "receiver"))
+
+    def _drop(self, record: PackedFailed) -> None:
+        """The sender cannot read the file, or not to its end."""
+        if self._record is not None and self._record.name != record.name:
+            raise ProtocolError("the peer sent another file in the middle of a file")
+        if self._record is None:
+            self._quota.take("a file", files=1)
+        self._record = None
+        self.close()
+        self.failed.append(FailedFile(os.fsdecode(record.name), record.error, "sender"))
+
+    def _finish_folder(self, record: PackedFolder) -> None:
+        name = os.fsdecode(record.name)
+        if not self._tree.finish_folder(name, Meta.received(record.mode, record.mtime)):
+            self._quota.take(name, files=1)
+        self._folders += 1
+
+    def _check_order(self, record: PackedFile) -> None:
         before = self._record
-        if self._target is None:
-            expected = record.offset == 0
-        else:
-            assert before is not None
+        expected = record.offset == 0
+        if before is not None:
             end = before.offset + before.length
             same = (record.name, record.size) == (before.name, before.size)
             expected = same and record.offset == end
         if not expected or (not record.length and record.size):
             raise ProtocolError("the peer sent the parts of a file out of order")
+
+    def _store_part(self, record: PackedFile, data: memoryview, digest: memoryview) -> None:
+        if record.offset == 0:
+            self._open(os.fsdecode(record.name), record)
         if self._target is None:
-            self._quota.take(name, files=1, size=record.size)
-            size, sparse = record.size, record.sparse
-            existing = self._tree.same(name, size, sparse=sparse) if self._resume else None
-            self._target = existing or self._tree.create(name, size, sparse=sparse)
-            self._digest = Digest()
-        return self._target
+            return
+        _put(self._target, self._digest, record.offset, data)
+        if digest:
+            self._finish_file(self._target, record, bytes(digest))
+
+    def _open(self, name: str, record: PackedFile) -> None:
+        self._quota.take(name, files=1, size=record.size)
+        size, sparse = record.size, record.sparse
+        existing = self._tree.same(name, size, sparse=sparse) if self._resume else None
+        self._target = existing or self._tree.create(name, size, sparse=sparse)
+        self._digest = Digest()
 
     def _finish_file(self, target: Place, record: PackedFile, digest: bytes) -> None:
         if self._digest.digest() != digest:
@@ -243,7 +281,7 @@ class PackSink:
             self._files.append(TransferredFile(target.name, record.size, digest.hex(), target.path))
 
     def finish(self, done: Done) -> Batch:
-        if self._target is not None:
+        if self._record is not None:
             raise ProtocolError("the peer ended a pack in the middle of a file")
         listed = self._keep_names or self._count <= MAX_LISTED
         files = tuple(self._files) if listed else ()

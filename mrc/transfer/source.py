@@ -91,6 +91,8 @@ class Source:
         if self._map is None:
             try:
                 self._map = mmap.mmap(self.fd, self.bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+            except ValueError as error:  # the file is shorter than the mapping
+                raise self._changed("it shrank") from error
             except OSError as error:
                 if error.errno == errno.ENODEV:
                     raise self.unsized() from error

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from mrc.aio.context import Context
 from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.errors import ProtocolError
-from mrc.transfer.messages import MAX_SLOTS, Done, chunk_of
+from mrc.results.transfer import FailedFile
+from mrc.transfer.messages import MAX_SLOTS, Done, Refuse, chunk_of, failed_of
+from mrc.transfer.names import FileError, FinalError, wire_name
 from mrc.transfer.session import Session
 from mrc.transfer.threads import Line
 
@@ -52,13 +55,33 @@ class Sink(Protocol):
     """Takes the chunks of one offer, in order."""
 
     chunks: int | None  # None: the sender says it at the end
+    failed: deque[FailedFile]  # of a pack, that nobody has been told of
 
     def store(self, index: int, chunk: memoryview) -> None:
         """Stores a chunk, in a helper thread; `chunk` is its whole slot."""
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the user of a receiver hears of.
+
+    `on_data` is called before each chunk is stored, and before each file gets its final name.
+    `on_resumed`: so many bytes of a file were there already. `on_kept`: so many are kept, because
+    the transfer was interrupted. `on_failed`: a file or folder is not copied.
+    """
+
+    on_data: Callable[[], None] = lambda: None
+    on_resumed: Callable[[str, int], None] = lambda name, size: None
+    on_kept: Callable[[str, int], None] = lambda name, size: None
+    on_failed: Callable[[FailedFile], None] = lambda failed: None
+
+
 class Storing:
-    """Stores the chunks of one offer through the window."""
+    """Stores the chunks of one offer through the window.
+
+    A file with a `failure` cannot be stored: it refuses the file, and takes its chunks without
+    storing them until the sender stops.
+    """
 
     def __init__(
         self,
@@ -66,12 +89,17 @@ class Storing:
         window: Window,
         chunk_bytes: int,
         sink: Sink,
-        on_data: Callable[[], None],
+        told: Told,
         stop: Callable[[], None] = lambda: None,
         begin: int = 0,
+        failure: str = "",
     ) -> None:
         self._session = session
-        self._on_data = on_data
+        self._told = told
+        self.failure = failure
+        self._refused = False
+        self._speaking = False
+        self._silent = asyncio.Event()  # nothing is left to say
         self._window = window
         self._sink = sink
         self._chunk_bytes = chunk_bytes
@@ -84,6 +112,7 @@ class Storing:
         self._line = Line(stop)
         self._error: BaseException | None = None
         self._progress = asyncio.Event()
+        self._progress.set()
         self._all_stored = asyncio.Event()
 
     async def run(self, idle: Coroutine[Any, Any, NoReturn]) -> Done:
@@ -115,6 +144,9 @@ class Storing:
             raise ProtocolError(f"{peer} sent an unexpected message during a file")
         self._end(item.chunks)
         await self._all_stored.wait()
+        while self._has_to_speak() or self._speaking:
+            self._silent.clear()
+            await self._silent.wait()
         return item
 
     def _end(self, chunks: int) -> None:
@@ -136,7 +168,7 @@ class Storing:
             )
         if slot >= self._slots or slot in self._full or index in self._arrived:
             raise ProtocolError(f"{self._session.qp.peer_host} wrote a chunk without credit for it")
-        self._on_data()
+        self._told.on_data()
         self._full.add(slot)
         self._arrived[index] = slot
         while (ready := self._arrived.pop(self._next, None)) is not None:
@@ -150,7 +182,14 @@ class Storing:
             memoryview(self._window.memory) as whole,
             whole[start : start + self._chunk_bytes] as chunk,
         ):
-            self._sink.store(index, chunk)
+            if self.failure:
+                return
+            try:
+                self._sink.store(index, chunk)
+            except FinalError:
+                raise
+            except FileError as error:
+                self.failure = str(error)
 
     def _on_stored(self, slot: int, error: BaseException | None) -> None:
         if error is None:
@@ -170,6 +209,25 @@ class Storing:
             self._progress.clear()
             if self._error is not None:
                 raise self._error
+            await self._speak()
             if said < self._stored != self._chunks:
                 said = self._stored
                 await self._session.qp.write_imm(imm=said)
+
+    def _has_to_speak(self) -> bool:
+        return bool(self._sink.failed) or bool(self.failure and not self._refused)
+
+    async def _speak(self) -> None:
+        """Tells both ends what cannot be stored. The sender knows the files that it has named."""
+        self._speaking = True
+        if self.failure and not self._refused:
+            self._refused = True
+            await self._session.say(Refuse("file", self.failure))
+        failed = [self._sink.failed.popleft() for _ in range(len(self._sink.failed))]
+        for each in failed:
+            self._told.on_failed(each)
+        ours = [(wire_name(each.name), each.error) for each in failed if each.end == "receiver"]
+        for message in failed_of(ours):
+            await self._session.say(message)
+        self._speaking = False
+        self._silent.set()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import Counter, deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -17,7 +18,8 @@ from mrc.aio.qp import QP
 from mrc.errors import ProtocolError
 from mrc.tasks import cancelled
 from mrc.transfer.feed import Feed, Piece
-from mrc.transfer.messages import CHUNK_BYTES, MAX_SLOTS, Accept, chunk_imm
+from mrc.transfer.messages import CHUNK_BYTES, MAX_SLOTS, Accept, Refuse, TransferMessage, chunk_imm
+from mrc.transfer.names import FileError
 from mrc.transfer.session import Session
 from mrc.transfer.widen import widen
 
@@ -25,7 +27,7 @@ CHUNKS_IN_FLIGHT = 8  # at least; more if the windows of PSNs cover more
 
 
 class SpokenError(Exception):
-    """The receiver sent a message when only credit is expected. The message is still unread."""
+    """The receiver answers before all chunks are written."""
 
 
 def _covered(qp: QP) -> int:
@@ -36,8 +38,18 @@ def _covered(qp: QP) -> int:
 class Writing:
     """The chunks of one offer."""
 
-    def __init__(self, session: Session, accept: Accept, feed: Feed, begin: int = 0) -> None:
+    def __init__(
+        self,
+        session: Session,
+        accept: Accept,
+        feed: Feed,
+        begin: int,
+        on_message: Callable[[TransferMessage], TransferMessage | None],
+    ) -> None:
         self._session = session
+        self._on_message = on_message  # returns an answer
+        self.answer: TransferMessage | None = None
+        """what the receiver said before all chunks were written"""
         self._window = accept.window
         self._token = accept.token
         self._feed = feed
@@ -54,24 +66,36 @@ class Writing:
             raise ProtocolError(f"{session.qp.peer_host} has a window smaller than a chunk")
 
     async def run(self) -> None:
-        """Returns when the peer has acknowledged every chunk. Raises SpokenError."""
+        """Returns when the peer has acknowledged every chunk, or all that were begun until it has
+        answered. Raises FileError when the chunks end, but not before the writes that were begun.
+        """
         session = self._session
         watchers = [self._take_credit(), session.joined.failed()]
         if self._token:
             watchers.append(widen(session, self._token, self._feed.left_bytes))
-        await session.watched(self._write(), *watchers)
-
-    async def _write(self) -> None:
         try:
-            while (piece := await self._feed.next()) is not None:
-                while self._next_qp() is None:
-                    await self._until_changed()
-                self._start(piece)
-            while self._writes:
-                await self._until_changed()
-            self._check()
+            try:
+                await session.watched(self._write(), *watchers)
+            except SpokenError:
+                if isinstance(self.answer, Refuse) and self.answer.code == "file":
+                    await session.watched(self._until_written(), session.joined.failed())
+            except FileError:
+                await session.watched(self._until_written(), session.joined.failed())
+                raise
         finally:
             await cancelled(*self._writes)
+
+    async def _write(self) -> None:
+        while (piece := await self._feed.next()) is not None:
+            while self._next_qp() is None:
+                await self._until_changed()
+            self._start(piece)
+        await self._until_written()
+
+    async def _until_written(self) -> None:
+        while self._writes:
+            await self._until_changed()
+        self._check()
 
     def _next_qp(self) -> QP | None:
         """The QP for the next chunk: the one with the fewest chunks in flight, among equals the one
@@ -136,10 +160,12 @@ class Writing:
         self._changed.set()
 
     async def _take_credit(self) -> NoReturn:
-        """Frees slots on credit. Raises SpokenError on a message, and leaves the message unread."""
-        while await self._session.mailbox.immediate_next():
+        """Frees slots on credit. Raises SpokenError for an answer."""
+        while self.answer is None:
             stored = await self._session.hear()
-            assert isinstance(stored, int)
+            if not isinstance(stored, int):
+                self.answer = self._on_message(stored)
+                continue
             if not self.stored < stored <= self.chunks:
                 peer = self._session.qp.peer_host
                 raise ProtocolError(f"{peer} sent credit for chunks that were never written")

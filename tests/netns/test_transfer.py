@@ -149,8 +149,8 @@ def test_recv__existing_file_only_with_overwrite(hosts: Hosts, tmp_path: Path, i
     (inbox / "a").write_bytes(b"old")
     receiver = hosts.recv(inbox, "--once")
     sender = hosts.send(file)
-    sender.ends(1)
-    assert "h1 refused the file: a: exists" in sender.complaint()
+    sender.ends(6)
+    assert "not copied: h1: a: exists" in sender.complaint()
     receiver.process.send_signal(signal.SIGINT)
     receiver.ends(130)
     assert "a: exists" in receiver.lines[1], "a peer that sent nothing does not count for --once"

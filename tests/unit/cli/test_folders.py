@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import socket
@@ -61,6 +62,27 @@ def test_send__a_folder_arrives_as_it_is(tmp_path: Path) -> None:
     files = {name for name in stored if (source / name).is_file()}
     assert {name: stored[name] for name in files} == {name: original[name] for name in files}
     assert stored["empty"][0] == original["empty"][0]
+
+
+def test_send__one_bad_file_does_not_stop_the_others(tmp_path: Path) -> None:
+    source, inbox = many(tmp_path / "tree", 1, 3), tmp_path / "inbox"
+    (inbox / "tree" / "d00").mkdir(parents=True)
+    (inbox / "tree" / "d00" / "f01").write_bytes(b"theirs")
+    with receiving("--output", inbox, "--json") as (receiver, where):
+        sent = subprocess.run(
+            [*MRC, "send", "--json", source, tmp_path / "nothing", where],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        out, notes = receiver.communicate(timeout=PATIENCE)
+    assert (sent.returncode, receiver.returncode) == (6, 6), sent.stderr
+    failed = [("nothing", "sender"), ("tree/d00/f01", "receiver")]
+    for printed in (sent.stdout, out):
+        result = json.loads(printed)
+        assert [(each["name"], each["end"]) for each in result["failed"]] == failed
+        assert len(result["files"]) == 2
+    assert "not copied: 127.0.0.1: tree/d00/f01: exists in" in sent.stderr
+    assert "not copied: tree/d00/f01: exists in" in notes.decode()
+    assert (inbox / "tree/d00/f02").read_bytes() == (source / "d00/f02").read_bytes()
 
 
 def test_send__from_a_pipe_to_a_pipe(tmp_path: Path) -> None:

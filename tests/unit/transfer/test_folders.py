@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,25 @@ from transfer_ends import both, make, names, receiving, sending, sessions
 
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
+from mrc.results.transfer import FailedFile
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Meta
-from mrc.transfer.messages import CHUNK_BYTES, Accept, Digest, Done, Pack, Refuse, chunk_imm
+from mrc.transfer.messages import (
+    CHUNK_BYTES,
+    Accept,
+    Bye,
+    Digest,
+    Done,
+    Failed,
+    Pack,
+    Refuse,
+    Stored,
+    chunk_imm,
+)  # fmt: skip
 from mrc.transfer.names import FileError
 from mrc.transfer.pack import FRAME, PackedFile, PackedFolder, put_header, seal
 from mrc.transfer.plan import plan_of
-from mrc.transfer.session import TransferError
+from mrc.transfer.session import Session
 
 
 @pytest.fixture
@@ -132,8 +145,10 @@ def test_plan_of__links_and_special_files(tmp_path: Path) -> None:
     assert [entry.name for entry in followed.entries] == ["top/link", "top/sub", "top"]
     assert followed.bytes == 3 and len(followed.skipped) == 2
     (top / "sub" / "up").symlink_to(top)
-    with pytest.raises(FileError, match="leads back"):
-        plan_of([str(top)], follow=True)
+    followed = plan_of([str(top)], follow=True)
+    assert followed.bytes == 3
+    assert [each.name for each in followed.failed] == ["top/sub/up"]
+    assert "leads back" in followed.failed[0].error
 
 
 def test_plan_of__contents_of_two_folders_with_one_name(tmp_path: Path) -> None:
@@ -214,8 +229,20 @@ def chunk_with(*records: tuple[PackedFile | PackedFolder, bytes]) -> bytes:
     return bytes(chunk[: seal(view, at)])
 
 
-async def deliver(inbox: Path, chunk: bytes, **limits: Any) -> tuple[MrcError, list[str]]:
-    """The error of a receiver that gets this chunk of a pack, and the names in its folder."""
+async def say_done(session: Session) -> str:
+    """What the receiver says about the files that it cannot store."""
+    await session.say(Done("", 1))
+    while not isinstance(answer := await session.hear(), (Failed, Refuse)):
+        assert isinstance(answer, int)
+    if isinstance(answer, Refuse):
+        return answer.error
+    assert isinstance(await session.hear(), Stored)
+    await session.say(Bye())
+    return " ".join(each.error for each in answer.files)
+
+
+async def deliver(inbox: Path, chunk: bytes, **limits: Any) -> tuple[str, list[str]]:
+    """The complaint of a receiver that gets this chunk of a pack, and the names in its folder."""
     async with sessions() as ends:
         task = asyncio.create_task(receiving(ends.receiver, inbox, **limits))
         await ends.sender.say(Pack(1, 1, CHUNK_BYTES))
@@ -223,12 +250,11 @@ async def deliver(inbox: Path, chunk: bytes, **limits: Any) -> tuple[MrcError, l
         assert isinstance(accept, Accept)
         async with ends.out.ctx.register(chunk, Access.LOCAL_READ) as mr:
             await ends.out.write_imm(mr, accept.window, imm=chunk_imm(0, 0), length=len(chunk))
-            saying = asyncio.create_task(ends.sender.say(Done("", 1)))
+            saying = asyncio.create_task(say_done(ends.sender))
             (error,) = await both(task)
-            ends.back.close()
-            await both(saying)
-    assert isinstance(error, MrcError), "the receiver took it"
-    return error, names(inbox)
+            ends.out.close()
+            (told,) = await both(saying)
+    return f"{error}" if isinstance(error, MrcError) else told, names(inbox)
 
 
 def damaged(chunk: bytes) -> bytes:
@@ -268,20 +294,20 @@ HOSTILE = [
 @pytest.mark.parametrize(("chunk", "cause"), HOSTILE)
 async def test_receive_files__pack_that_cannot_be(inbox: Path, chunk: bytes, cause: str) -> None:
     error, left = await deliver(inbox, chunk)
-    assert cause in str(error)
+    assert cause in error
     assert [name for name in left if name != "a"] == []
 
 
 async def test_receive_files__more_folders_than_the_limit(inbox: Path) -> None:
     """The pack announces one file; its name makes four folders. The file counts, too."""
     error, _ = await deliver(inbox, chunk_with(packed(b"a/b/c/d/x")), files=3)
-    assert "--max-files" in str(error)
+    assert "--max-files" in error
     assert sum(len(folders) for _, folders, _ in os.walk(inbox)) == 2
 
 
 async def test_receive_files__more_bytes_than_the_limit(inbox: Path) -> None:
     error, left = await deliver(inbox, chunk_with(packed(data=b"1234")), bytes=3)
-    assert "--max-bytes" in str(error) and left == []
+    assert "--max-bytes" in error and left == []
 
 
 async def test_receive_files__wrong_number_of_chunks(inbox: Path) -> None:
@@ -309,9 +335,14 @@ async def test_send_plan__existing_file_in_a_folder(tree: Path, inbox: Path) -> 
     (inbox / "tree").mkdir()
     (inbox / "tree" / "a").write_bytes(b"old")
     async with sessions() as ends:
-        sent, _ = await both(sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox))
-    assert isinstance(sent, TransferError)
-    assert "h1 refused the files: tree/a: exists in" in str(sent)
+        failed: list[FailedFile] = []
+        sent, got = await both(
+            sending(ends.sender, [str(tree)], failed=failed), receiving(ends.receiver, inbox)
+        )
+    assert [(each.name, each.end) for each in failed] == [("tree/a", "receiver")]
+    assert "tree/a: exists in" in failed[0].error
+    assert sent == [replace(file, path=mine.path) for file, mine in zip(got, sent, strict=True)]
+    assert len(sent) == 3 and (inbox / "tree/sub/big").exists()
     assert (inbox / "tree" / "a").read_bytes() == b"old"
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from slowness import PATIENCE
 from transfer_ends import both, make, names, sending, sessions, until
 
+from mrc.results.transfer import FailedFile
 from mrc.transfer.batch import Batch
 from mrc.transfer.files import OutputDirectory, Target
 from mrc.transfer.kept import KEPT_SECONDS, Record
@@ -24,6 +25,7 @@ from mrc.transfer.messages import CHUNK_BYTES, Digest
 from mrc.transfer.names import part_name, record_name
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import Session, TransferError
+from mrc.transfer.window import Told
 
 CHUNK = 4096
 Stop = Callable[..., Awaitable[int]]
@@ -85,7 +87,7 @@ async def interrupted(
 
             async def receive() -> None:
                 async for _ in receive_files(
-                    ends.receiver, directory, on_kept=lambda _, n: kept.append(n)
+                    ends.receiver, directory, told=Told(on_kept=lambda _, n: kept.append(n))
                 ):
                     pass
 
@@ -201,10 +203,12 @@ async def test_transfer__of_a_folder_goes_on(tmp_path: Path, inbox: Path) -> Non
     make(tree, "a", b"other")
     async with sessions() as ends:
         with OutputDirectory(str(inbox)) as directory:
-            sent, _ = await both(
-                sending(ends.sender, [str(tree)]), all_received(ends.receiver, directory)
+            failed: list[FailedFile] = []
+            await both(
+                sending(ends.sender, [str(tree)], failed=failed),
+                all_received(ends.receiver, directory),
             )
-    assert "exists in" in str(sent)
+    assert [each.name for each in failed] == ["tree/a"] and "exists in" in failed[0].error
     assert (inbox / "tree" / "a").read_bytes() == b"first"
 
 

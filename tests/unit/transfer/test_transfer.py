@@ -19,12 +19,12 @@ from transfer_ends import both, chunks, make, names, receiving, sending, session
 from mrc.enums import Access, WcStatus
 from mrc.errors import MrcError, PathError, ProtocolError
 from mrc.messaging.session import SessionError
+from mrc.results.transfer import FailedFile
 from mrc.transfer.joined import Joins
 from mrc.transfer.messages import CHUNK_BYTES, Accept, Bye, Done, Offer, Refuse, Stored, chunk_imm
 from mrc.transfer.names import FileError
 from mrc.transfer.plan import plan_of
 from mrc.transfer.session import TransferError, VerificationError, accept_session
-from mrc.transfer.source import FileChangedError
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT
 
 
@@ -89,9 +89,10 @@ async def test_receive_files__refused_before_data_flows(
         answer = await ends.sender.hear()
         ends.out.close()
         ends.back.close()
-        (refused,) = await both(task)
+        (received,) = await both(task)
     assert isinstance(answer, Refuse) and re.search(cause, answer.error)
-    assert isinstance(refused, FileError)
+    assert received == [] if answer.code == "file" else isinstance(received, FileError)
+    assert (answer.code == "file") is (name != "huge")
     assert names(inbox) == ["taken"]
     assert (inbox / "taken").read_bytes() == b"old"
 
@@ -110,9 +111,13 @@ async def test_send_files__refusal_names_the_peer_and_the_cause(
     path = make(tmp_path, "a", b"new")
     (inbox / "a").write_bytes(b"old")
     async with sessions() as ends:
-        sent, received = await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
-    assert isinstance(sent, TransferError) and "h1 refused the file: a: exists" in str(sent)
-    assert isinstance(received, FileError)
+        failed: list[FailedFile] = []
+        sent, received = await both(
+            sending(ends.sender, [path], failed=failed), receiving(ends.receiver, inbox)
+        )
+    assert sent == received == []
+    assert [(each.name, each.end) for each in failed] == [("a", "receiver")]
+    assert "a: exists" in failed[0].error
     assert (inbox / "a").read_bytes() == b"old"
 
 
@@ -157,19 +162,23 @@ async def test_send_files__source_changes_on_the_way(
     tmp_path: Path, inbox: Path, change: Callable[[str], None]
 ) -> None:
     """tests/netns covers a source that shrinks: the fake has no guard against SIGBUS."""
-    path = make(tmp_path, "a", bytes(12 * CHUNK_BYTES))
+    path, other = make(tmp_path, "a", bytes(12 * CHUNK_BYTES)), make(tmp_path, "b", b"b")
     os.utime(path, ns=(0, 0))
+    failed: list[FailedFile] = []
     async with sessions() as ends:
         task = asyncio.create_task(
-            both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+            both(
+                sending(ends.sender, [path, other], failed=failed),
+                receiving(ends.receiver, inbox, failed=failed),
+            )
         )
         await until(lambda: 0 in ends.out.posted)
         change(path)
         sent, received = await task
-    assert isinstance(sent, FileChangedError)
-    assert isinstance(received, TransferError)
-    assert "changed while it was sent" in str(received)
-    assert "a" not in names(inbox)
+    assert [file.name for file in sent] == [file.name for file in received] == ["b"]
+    assert [(each.name, each.end) for each in failed] == [("a", "sender")] * 2
+    assert all("changed while it was sent" in each.error for each in failed)
+    assert "a" not in names(inbox) and "b" in names(inbox)
 
 
 async def test_send_files__stopped_tells_the_receiver(tmp_path: Path, inbox: Path) -> None:
@@ -305,7 +314,7 @@ async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None
         ({"type": "accept", "window": {"address": 0, "rkey": 1, "length": 1}}, "token: is missing"),
         (
             {"type": "refuse", "code": "x", "error": ""},
-            """code: must be "file" or "stopped" or "verification", not 'x'""",
+            """code: must be "all" or "file" or "stopped" or "verification", not 'x'""",
         ),
         ({"type": "abort", "error": "x" * 5000}, "error: must be a string of 0 to 4096"),
     ],

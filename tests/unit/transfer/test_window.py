@@ -14,7 +14,7 @@ from transfer_ends import both, chunks, make, names, receiving, sending, session
 
 from mrc.enums import Access
 from mrc.errors import ProtocolError
-from mrc.transfer.files import FileError, Target
+from mrc.transfer.files import FileError, FinalError, Target
 from mrc.transfer.messages import CHUNK_BYTES, Accept, Offer, chunk_imm
 from mrc.transfer.session import TransferError
 from mrc.transfer.window import WINDOW_BYTES
@@ -38,7 +38,7 @@ class SlowDisk:
         def slow(target: Target, offset: int, chunk: memoryview) -> None:
             assert self.open.wait(PATIENCE)
             if offset >= full_at:
-                raise FileError(f"{target.name}: no room")
+                raise FinalError(f"{target.name}: no room")
             write(target, offset, chunk)
 
         monkeypatch.setattr(Target, "write", slow)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One offer of a sender: what it says about it, and the receiver's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from mrc.errors import ProtocolError
+from mrc.exchange.foreign import printable, shown
+from mrc.results.transfer import FailedFile
+from mrc.transfer.feed import Feed
+from mrc.transfer.messages import (
+    MAX_ERROR,
+    Accept,
+    Asking,
+    Done,
+    Failed,
+    Offer,
+    Pack,
+    Refuse,
+    Stored,
+    TransferMessage,
+    failed_of,
+)
+from mrc.transfer.names import local_name, wire_name
+from mrc.transfer.plan import File
+from mrc.transfer.session import Session, TransferError, VerificationError
+from mrc.transfer.writing import Writing
+
+
+class RefusedError(TransferError):
+    """The receiver cannot store this file; the session goes on."""
+
+
+@dataclass(slots=True)
+class How:
+    """How to send.
+
+    `on_resumed` is called for a file of which the receiver has so many bytes, `on_failed` for each
+    file or folder that is not copied. `waiting` surrounds the time in which the receiver asks its
+    user about this sender.
+    """
+
+    keep_meta: bool = True
+    resume: bool = True
+    on_resumed: Callable[[File, int], None] = lambda file, size: None
+    on_failed: Callable[[FailedFile], None] = lambda failed: None
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    stored_chunks: int = 0  # of the last file, as far as the receiver has said
+
+
+class Offering:
+    """A file or a pack, from its offer to the receiver's answer. A pack has no `path`."""
+
+    def __init__(self, session: Session, how: How, name: str = "", path: str = "") -> None:
+        self._session = session
+        self._how = how
+        self._name = name
+        self._path = path
+        self._accepted = False
+        self._chunks = 0
+        self.refused: set[str] = set()
+        """names of files of the pack that the receiver cannot store"""
+
+    async def offer(self, offer: Offer | Pack) -> Accept:
+        await self._session.say(offer)
+        reply = await self._hear()
+        if isinstance(reply, Asking):
+            with self._how.waiting():
+                reply = await self._hear()
+        if not isinstance(reply, Accept):
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} answered an offer with an unexpected message")
+        self._accepted = True
+        return reply
+
+    async def write(self, accept: Accept, feed: Feed | None, begin: int = 0) -> None:
+        """Writes the chunks from `begin` on. An empty file has no feed."""
+        if feed is None:
+            return
+        writing = Writing(self._session, accept, feed, begin, self._answer)
+        try:
+            await writing.run()
+        finally:
+            self._chunks, self._how.stored_chunks = writing.chunks, writing.stored
+        if writing.answer is not None:
+            error = self._refusal(writing.answer)
+            if isinstance(error, RefusedError):
+                await self._session.say(Done("", self._chunks, "the receiver refused it"))
+            raise error
+
+    async def finish(self, digest: str) -> None:
+        """All chunks are written: returns when the receiver has stored all of it."""
+        await self._session.say(Done(digest, self._chunks))
+        if not isinstance(await self._hear(), Stored):
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} did not confirm that it stored the file")
+
+    async def give_up(self, error: str) -> None:
+        """The file cannot be read, or not to its end."""
+        self._how.on_failed(FailedFile(self._name, error, "sender"))
+        if not self._accepted:
+            await tell_failed(self._session, [(self._name, error)])
+            return
+        await self._session.say(Done("", self._chunks, shown(error, MAX_ERROR)))
+        try:
+            await self._hear()
+        except RefusedError:
+            pass  # the receiver cannot store it either
+
+    async def _hear(self) -> TransferMessage:
+        """The receiver's next message; raises TransferError if it refuses."""
+        while True:
+            message = await self._session.hear()
+            if isinstance(message, int):
+                continue  # credit after the last chunk
+            answer = self._answer(message)
+            if isinstance(answer, Refuse):
+                raise self._refusal(answer)
+            if answer is not None:
+                return answer
+
+    def _answer(self, message: TransferMessage) -> TransferMessage | None:
+        """Takes the failed files of a pack; returns any other message."""
+        if not isinstance(message, Failed):
+            return message
+        for each in message.files:
+            name = local_name(each.name)
+            self.refused.add(name)
+            self._how.on_failed(FailedFile(name, each.error, "receiver"))
+        return None
+
+    def _refusal(self, message: TransferMessage) -> TransferError | ProtocolError:
+        """The error for an answer that ends the file before its end."""
+        host = self._session.qp.peer_host
+        if not isinstance(message, Refuse):
+            return ProtocolError(f"{host} sent an unexpected message during a file")
+        cause = shown(message.error)
+        match message.code:
+            case "verification":
+                return VerificationError(
+                    f"{printable(self._path)}: {cause}" if self._path else cause
+                )
+            case "stopped":
+                return TransferError(f"{host} stopped the transfer: {cause}")
+            case "file" if self._path:
+                return RefusedError(cause)
+        return TransferError(f"{host} refused {'the file' if self._path else 'the files'}: {cause}")
+
+
+async def tell_failed(session: Session, failed: list[tuple[str, str]]) -> None:
+    """Names files that are not offered, each with its error."""
+    for message in failed_of((wire_name(name), error) for name, error in failed):
+        await session.say(message)

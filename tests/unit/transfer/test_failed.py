@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file that one end cannot read or store does not stop the others; both ends name it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from transfer_ends import both, make, receiving, sending, sessions
+
+from mrc.results.transfer import FailedFile
+from mrc.transfer import packing, sender
+from mrc.transfer.files import OutputDirectory, Target
+from mrc.transfer.messages import CHUNK_BYTES, MAX_FAILED_BYTES, failed_of, to_json
+from mrc.transfer.names import FileError
+from mrc.transfer.plan import plan_of
+from mrc.transfer.source import Source
+
+LARGE = 6 * CHUNK_BYTES  # has an offer of its own
+NAMES = ("top/a", "top/b", "top/c")
+Copy = Callable[[], Awaitable[tuple[list[FailedFile], list[FailedFile]]]]
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    (tmp_path / "inbox").mkdir()
+    return tmp_path / "inbox"
+
+
+@pytest.fixture(params=[5, 3 * CHUNK_BYTES, LARGE], ids=["small", "of parts", "large"])
+def top(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Three files of one size; `b` is the bad one."""
+    path = tmp_path / "top"
+    path.mkdir()
+    for name in "abc":
+        make(path, name, os.urandom(request.param))
+    return path
+
+
+@pytest.fixture
+def copy(top: Path, inbox: Path) -> Copy:
+    """Copies the folder, and checks that all but `b` arrives. Returns what each end leaves out."""
+    return partial(copied, top, inbox)
+
+
+async def copied(top: Path, inbox: Path) -> tuple[list[FailedFile], list[FailedFile]]:
+    ours: list[FailedFile] = []
+    theirs: list[FailedFile] = []
+    async with sessions() as ends:
+        sent, got = await both(
+            sending(ends.sender, [str(top)], failed=ours),
+            receiving(ends.receiver, inbox, failed=theirs),
+        )
+    assert [file.name for file in sent] == [file.name for file in got] == ["top/a", "top/c"]
+    for name in "ac":
+        assert (inbox / "top" / name).read_bytes() == (top / name).read_bytes()
+    assert os.stat(inbox / "top").st_mtime_ns == os.stat(top).st_mtime_ns, "it is complete"
+    assert [each.name for each in ours] == [each.name for each in theirs] == ["top/b"]
+    assert [each.end for each in ours] == [each.end for each in theirs]
+    return ours, theirs
+
+
+def opens_not(
+    monkeypatch: pytest.MonkeyPatch, what: Callable[[Source], None], module: object
+) -> None:
+    """The sender's `b` fails."""
+
+    class Bad(Source):
+        def __init__(self, path: str, *, follow: bool = True) -> None:
+            super().__init__(path, follow=follow)
+            if path.endswith("b"):
+                what(self)
+
+    monkeypatch.setattr(module, "Source", Bad)
+
+
+def vanish(source: Source) -> None:
+    source.close()
+    raise FileError(f"{source.path}: no such file")
+
+
+def grow(source: Source) -> None:
+    with open(source.path, "ab") as file:
+        file.write(b"x")
+
+
+def shrink(source: Source) -> None:
+    os.truncate(source.path, source.bytes - 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [(vanish, "no such file"), (grow, "it grew"), (shrink, "it shrank")],
+)
+async def test_send_plan__file_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, copy: Copy, what: Callable[[Source], None], cause: str
+) -> None:
+    for module in (packing, sender):
+        opens_not(monkeypatch, what, module)
+    ours, theirs = await copy()
+    assert cause in ours[0].error and cause in theirs[0].error
+    assert ours[0].end == "sender"
+
+
+async def test_send_plan__name_that_is_in_use(copy: Copy, inbox: Path) -> None:
+    (inbox / "top").mkdir()
+    make(inbox / "top", "b", b"theirs")
+    with pytest.raises(AssertionError, match="it is complete"):
+        await copy()  # it existed, so it keeps its own date
+    assert (inbox / "top/b").read_bytes() == b"theirs"
+
+
+async def test_send_plan__file_that_cannot_be_created(
+    monkeypatch: pytest.MonkeyPatch, copy: Copy
+) -> None:
+    init = Target.__init__
+
+    def fails(self: Target, directory: OutputDirectory, folder: object, name: str, *rest: object,
+              **options: object) -> None:  # fmt: skip
+        if name == "top/b":
+            raise FileError(f"{name}: is odd")
+        init(self, directory, folder, name, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Target, "__init__", fails)
+    ours, _ = await copy()
+    assert (ours[0].error, ours[0].end) == ("top/b: is odd", "receiver")
+
+
+@pytest.mark.parametrize("at", [0, 2 * CHUNK_BYTES])
+async def test_send_plan__write_that_fails(
+    monkeypatch: pytest.MonkeyPatch, copy: Copy, top: Path, inbox: Path, at: int
+) -> None:
+    """Nothing of the file is left, and the sender has stopped sending it."""
+    if (top / "b").stat().st_size <= at:
+        at = 0
+    write = Target._write
+
+    def fails(self: Target, offset: int, chunk: memoryview) -> None:
+        if self.name == "top/b" and offset >= at:
+            raise OSError(errno.EIO, "broken sector")
+        write(self, offset, chunk)
+
+    monkeypatch.setattr(Target, "_write", fails)
+    ours, _ = await copy()
+    assert "cannot write: broken sector" in ours[0].error
+    assert os.listdir(inbox) == ["top"]
+
+
+async def test_send_plan__commit_that_fails(
+    monkeypatch: pytest.MonkeyPatch, copy: Copy, inbox: Path
+) -> None:
+    commit = Target.commit
+
+    def fails(self: Target, *meta: object) -> None:
+        if self.name == "top/b":
+            make(inbox / "top", "b", b"from another program")
+        commit(self, *meta)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Target, "commit", fails)
+    ours, _ = await copy()
+    assert "exists in" in ours[0].error and ours[0].end == "receiver"
+
+
+async def test_send_plan__folder_that_is_a_file_there(tmp_path: Path, inbox: Path) -> None:
+    """All below it fails, and the folder too."""
+    (tmp_path / "top/in").mkdir(parents=True)
+    for path in ("top/a", "top/in/x", "top/in/y", "top/z"):
+        make(tmp_path, path, path.encode())
+    (inbox / "top").mkdir()
+    make(inbox / "top", "in", b"a file")
+    failed: list[FailedFile] = []
+    async with sessions() as ends:
+        sent, _ = await both(
+            sending(ends.sender, [f"{tmp_path}/top"], failed=failed),
+            receiving(ends.receiver, inbox),
+        )
+    assert [file.name for file in sent] == ["top/a", "top/z"]
+    assert [each.name for each in failed] == ["top/in/x", "top/in/y", "top/in"]
+
+
+def test_plan_of__what_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "secret", "z"):
+        (tmp_path / "top" / name).mkdir(parents=True)
+    make(tmp_path / "top", ".x.mrc-01234567", b"reserved")
+    scandir = os.scandir
+
+    def refuses(path: str) -> object:
+        if path.endswith("secret"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuses)
+    plan = plan_of([f"{tmp_path}/top", f"{tmp_path}/nothing"])
+    assert [entry.name for entry in plan.entries] == ["top/a", "top/z", "top"]
+    assert [each.name for each in plan.failed] == ["top/.x.mrc-01234567", "top/secret", "nothing"]
+
+
+def test_plan_of__nothing_can_be_sent() -> None:
+    with pytest.raises(FileError, match=r"^/nowhere: no such file$"):
+        plan_of(["/nowhere"])
+    with pytest.raises(FileError, match=r"^/nowhere: no such file, nor can the other 1 be sent$"):
+        plan_of(["/nowhere", "/nor/here"])
+
+
+def test_failed_of__no_message_is_too_long() -> None:
+    many = [(f"\udc80{n}" * 300, "é" * 4000) for n in range(500)]
+    messages = list(failed_of(many))
+    assert [each.name for message in messages for each in message.files] == [n for n, _ in many]
+    assert max(len(str(to_json(message))) for message in messages) < MAX_FAILED_BYTES
