@@ -377,7 +377,8 @@ async def _prove(
     if not allowed:
         raise PathError(f"EV profile {end.ev_profile.name} denies every path to {end.peer_host}")
     allowance = _AMPLIFICATION * channel.received_bytes
-    proof, rtt_ns = await _probe(end, plan, allowed, allowance, channel.rtt)
+    probing = _probe(end, plan, allowed, allowance, channel.rtt)
+    proof, rtt_ns = await channel.during(probing)
     if not proof.mtu:
         targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
         raise PathError(

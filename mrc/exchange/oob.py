@@ -28,10 +28,10 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta, to_builtins
 
@@ -42,9 +42,11 @@ from mrc.exchange.tlsstream import TlsStream
 from mrc.fabric.addresses import IpInterface, parse_address, read_address
 from mrc.fabric.ports import RemotePort, UdpPort
 from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
+from mrc.tasks import cancelled
 from mrc.trust.tls import explain
 from mrc.typed import take
 
+T = TypeVar("T")
 VERSION = versions.EXCHANGE
 TOP = "top"  # type of all messages between a viewer and a host
 TLS = "tls"  # the first message of a peer that wants the exchange encrypted
@@ -184,6 +186,16 @@ def _is_of_one_host(address: IpInterface) -> bool:
     return not (is_broadcast or ip.is_reserved)
 
 
+def _accepted(message: dict[str, Any]) -> dict[str, Any]:
+    """The message, unless it is a refusal: raises ConnectRefusedError or BusyError."""
+    if message["type"] != "refuse":
+        return message
+    reason = shown(message.get("reason", "no reason"))
+    if message.get("busy") is True:
+        raise BusyError(f"the peer refused: {reason}")
+    raise ConnectRefusedError(f"the peer refused: {reason}", reason)
+
+
 # ---- The exchange ---------------------------------------------------------------------------
 
 
@@ -204,6 +216,7 @@ class Channel:
         self.watchers: list[Callable[[], None]] = []
         """called for each complete message, and when TLS has begun"""
         self._said: float | None = None  # when this side sent a message that has no answer yet
+        self._ahead: asyncio.Task[dict[str, Any]] | None = None  # reads the next message
         self._at_end: list[Callable[[], None]] = []
         self._refused = False  # nothing follows
         self.secured = False
@@ -238,6 +251,12 @@ class Channel:
 
         Raises ProtocolError, or PeerGoneError when the peer has closed the connection.
         """
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            return await ahead
+        return await self._next(limit)
+
+    async def _next(self, limit: int) -> dict[str, Any]:
         if self._peeked is not None:
             message, self._peeked = self._peeked, None
             return message
@@ -320,15 +339,24 @@ class Channel:
         """Returns the next message, which must be of this type; a refusal is a ConnectRefusedError
         or BusyError.
         """
-        message = await self.receive(limit)
-        if message["type"] == "refuse":
-            reason = shown(message.get("reason", "no reason"))
-            if message.get("busy") is True:
-                raise BusyError(f"the peer refused: {reason}")
-            raise ConnectRefusedError(f"the peer refused: {reason}", reason)
+        message = _accepted(await self.receive(limit))
         if message["type"] != kind:
             raise ProtocolError(f"the peer sent '{shown(message['type'], 40)}' instead of {kind!r}")
         return message
+
+    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. If the peer refuses or goes meanwhile, raises that at once."""
+        running = asyncio.create_task(work)
+        ahead = asyncio.create_task(self._next(FRAME_BYTES))
+        ahead.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._ahead = ahead
+        try:
+            await asyncio.wait((running, ahead), return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                _accepted(ahead.result())
+            return await running
+        finally:
+            await cancelled(running)
 
     async def refuse(self, reason: str, *, busy: bool = False, unread: bool = False) -> None:
         """Sends the reason to the peer, if it reads, and closes. `busy`: the peer may retry.
@@ -372,5 +400,7 @@ class Channel:
         self._at_end.append(callback)
 
     def _end(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
         while self._at_end:
             self._at_end.pop()()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the peer says while this side does something else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from channels import channels
+
+from mrc.errors import BusyError, ConnectRefusedError, PeerGoneError
+from mrc.exchange.oob import Channel
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110  # there is no event
+        await asyncio.sleep(0)
+
+
+async def forever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def test_during__the_result() -> None:
+    async def work() -> int:
+        return 7
+
+    async with channels() as (one, other):
+        assert await one.during(work()) == 7
+        await other.send("proved", mtu=1)
+        assert (await one.expect("proved"))["mtu"] == 1
+
+
+async def test_during__an_early_message_is_kept() -> None:
+    done = asyncio.Event()
+
+    async def work() -> int:
+        await done.wait()
+        return 7
+
+    async with channels() as (one, other):
+        working = asyncio.create_task(one.during(work()))
+        await other.send("proved", mtu=1)
+        await other.send("rts")
+        await until(lambda: one.received_bytes)
+        done.set()
+        assert await working == 7
+        assert (await one.expect("proved"))["mtu"] == 1
+        await one.expect("rts")
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_during__a_refusal_ends_it(busy: bool) -> None:
+    async with channels() as (one, other):
+        working = asyncio.create_task(one.during(forever()))
+        await other.refuse("no room", busy=busy)
+        with pytest.raises(BusyError if busy else ConnectRefusedError, match="no room"):
+            await working
+
+
+async def test_during__a_peer_that_goes_ends_it() -> None:
+    async with channels() as (one, other):
+        working = asyncio.create_task(one.during(forever()))
+        await other.close()
+        with pytest.raises(PeerGoneError, match="closed the connection"):
+            await working
+
+
+async def test_during__its_error_is_the_caller_s() -> None:
+    async def work() -> None:
+        raise ValueError("mine")
+
+    async with channels() as (one, _):
+        with pytest.raises(ValueError, match="mine"):
+            await one.during(work())
+
+
+async def test_during__nothing_reads_after_the_end() -> None:
+    async def work() -> None:
+        pass
+
+    async with channels() as (one, _):
+        await one.during(work())
+        one.abort()
+        await asyncio.sleep(0)
+        assert not [task for task in asyncio.all_tasks() if reads(task, one)]
+
+
+def reads(task: asyncio.Task[object], channel: Channel) -> bool:
+    return task is channel._ahead and not task.done()
