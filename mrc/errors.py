@@ -63,7 +63,7 @@ class BusyError(ConnectError):
 
 
 class PeerGoneError(ConnectError):
-    """The peer's process ended, or the peer dropped the QP without closing it."""
+    """The peer's process ended, or an error ended its side, which the message then names."""
 
 
 class PathError(MrcError):

@@ -301,7 +301,8 @@ class QP:
         """The peer's immediates, in the order in which the peer posted them.
 
         Ends when either side closes the QP. Raises CompletionError when the QP fails, PeerGoneError
-        when the peer's process ends, QueueFullError when `max_unread` immediates were unread, and
+        when the peer's process ends, or its side by an error, which is named; ProtocolError when
+        the peer breaks the exchange, QueueFullError when `max_unread` immediates were unread, and
         TimeoutError when none arrives within `timeout` seconds.
         """
         return timed(self._end.immediates, timeout)
@@ -391,7 +392,7 @@ class QP:
         await self._end.close(orderly=True)
 
     async def abort(self, reason: str = "") -> None:
-        """Ends the QP at once. The peer is told the reason; without one it sees the same as if this
-        process had died.
+        """Ends the QP at once and tells the peer the reason; without one, the peer sees the same as
+        if this process had died. An exception that leaves `async with` is such a reason.
         """
         await self._end.close(orderly=False, reason=reason)
