@@ -216,6 +216,7 @@ static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uin
   entry->olen = done->result == -EMSGSIZE ? done->bytes : 0;
   entry->err = error_of(done->result);
   entry->prov_errno = peer && peer->error != 0 ? (int)peer->index + 1 : 0;
+  if (entry->err_data_size == 0) entry->err_data = NULL;
   entry->err_data_size = 0;
   if (entry->prov_errno != 0) say_why(peer);
   of_operation_free(operation);

@@ -40,10 +40,11 @@ static void await(void *context) {
 
 /* The next completion, which is one of an error. */
 static void await_error(int error, const void *context) {
-  struct fi_cq_err_entry failed = {0};
+  struct fi_cq_err_entry failed = {.err_data = out};
   IS(fi_cq_sread(cq, &entry, 1, NULL, WAIT_MS), -FI_EAVAIL);
   IS(fi_cq_readerr(cq, &failed, 0), 1);
   IS(failed.err, error);
+  CHECK(!failed.err_data); /* it was no buffer: err_data_size is 0 */
   CHECK(failed.op_context == context);
 }
 
