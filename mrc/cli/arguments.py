@@ -37,6 +37,11 @@ def seconds_argument(text: str) -> float:
     return found
 
 
+def pause_argument(text: str) -> float:
+    """As `seconds_argument`; 0 is allowed."""
+    return 0.0 if text.strip() == "0" else seconds_argument(text)
+
+
 def count_argument(most: int, what: str = "a number") -> Callable[[str], int]:
     """An argparse type: a whole number from 1 to `most`."""
 

@@ -18,12 +18,14 @@ class Failures:
         self._meter = meter
         self._role = role
         self._peer = peer
-        self._count = 0
+        self._names: set[str] = set()  # a pack that is sent again names a file again
         self.files: list[FailedFile] = []
 
     def add(self, failed: FailedFile) -> None:
         """Prints the cause. Both ends print it, each with the host where it is."""
-        self._count += 1
+        if failed.name in self._names:
+            return
+        self._names.add(failed.name)
         if self._out.as_json:
             self.files.append(failed)
         there = "" if failed.end == self._role else f"{shown(self._peer)}: "
@@ -32,8 +34,8 @@ class Failures:
 
     def end(self) -> int:
         """Prints how many there were; returns the exit code."""
-        if not self._count:
+        if not self._names:
             return Exit.OK
-        if self._count > 1:
-            self._out.warn(f"{self._count} files and folders were not copied")
+        if len(self._names) > 1:
+            self._out.warn(f"{len(self._names)} files and folders were not copied")
         return Exit.NOT_ALL_COPIED

@@ -19,9 +19,8 @@ from mrc.cli.progress_line import Moved, PlaneCount, progress_line
 from mrc.cli.report import batch_lines, carried_bytes
 from mrc.events import QpInfo
 from mrc.exchange.foreign import shown
-from mrc.results.transfer import TransferredFile
 from mrc.tasks import cancelled
-from mrc.transfer.batch import Batch
+from mrc.transfer.batch import Batch, Total
 
 BAR_SECONDS = 0.2
 MAX_TITLE = 48  # characters of a bar's title
@@ -124,27 +123,21 @@ class ProgressMeter:
         with self.lines():
             self._out.text(text)
 
-    async def files(self, batches: AsyncIterator[Batch]) -> tuple[Batch, float]:
-        """Prints lines about each finished file or pack. Returns all of them as one batch, and the
-        seconds they took, without waits.
+    async def files(self, batches: AsyncIterator[Batch], total: Total) -> None:
+        """Prints lines about each finished file or pack. Adds all of them to `total`, and the time
+        they took, without waits.
 
-        There may be many files, so it keeps and returns them only under --json.
+        There may be many files, so it keeps them only under --json.
         """
-        kept: list[TransferredFile] = []
-        count = folders = size = resumed = 0
-        start = then = self._moving()
+        then = self._moving()
         async for batch in batches:
-            if self._out.as_json:
-                kept.extend(batch.files)
-            count, folders, size = count + batch.count, folders + batch.folders, size + batch.bytes
-            resumed += batch.resumed_bytes
+            total.add(batch, listed=self._out.as_json)
             now = self._moving()
             with self.lines():
                 for line in batch_lines(batch, now - then):
                     self._out.text(line)
+            total.seconds += now - then
             then = now
-        whole = Batch(tuple(kept), count, folders, size, packed=True, resumed_bytes=resumed)
-        return whole, then - start
 
     def note(self, text: str) -> None:
         """Prints a note above the bars; an empty text prints nothing."""

@@ -31,19 +31,20 @@ from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed, until_guessed
 from mrc.cli.standard import STDOUT
+from mrc.errors import PathError
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import let_look
 from mrc.tasks import cancelled
 from mrc.transfer import joined
-from mrc.transfer.batch import Batch
+from mrc.transfer.batch import Total
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.joined import Joins
 from mrc.transfer.messages import CHUNK_BYTES, MAX_FILE_BYTES
 from mrc.transfer.pipes import PipeWriter
 from mrc.transfer.quota import DEFAULTS, Limits
 from mrc.transfer.receiver import receive_files
-from mrc.transfer.session import SERVICE, Session, TransferError, accept_session
+from mrc.transfer.session import SERVICE, TOKEN_BYTES, Session, TransferError, accept_session
 from mrc.transfer.window import WINDOW_BYTES, Told
 from mrc.trust.remedies import Commands
 
@@ -290,11 +291,12 @@ class _Server:
         """Serves the service that the peer requested. Raises nothing: sessions are independent."""
         task = asyncio.current_task()
         assert task is not None
-        code = 0
+        code, transfer, returns = 0, "", False
         try:
             match qp.private.get("service"):
                 case SERVICE.name:
                     self._senders.add(task)
+                    transfer = await self._take_over(qp, task)
                     code = await self._serve_sender(qp, partial(self._on_data, task))
                 case joined.JOIN:
                     await self.joins.take(qp)
@@ -303,10 +305,38 @@ class _Server:
         except Exception as error:
             with self._meter.lines():
                 code = session_failed(self.out, qp.peer_host, error)
+            returns = isinstance(error, PathError) and transfer != ""
         finally:
             self._senders.discard(task)
+        if self._chosen is task and returns:
+            await self._until_returned(qp.peer_host)
         if self._chosen is task:
             self._code.set_result(code)
+
+    async def _take_over(self, qp: QP, task: asyncio.Task[None]) -> str:
+        """The name of the sender's transfer. Ends an earlier session of this transfer, which may
+        not know yet that its paths are lost.
+        """
+        transfer = qp.private.get(joined.TRANSFER)
+        if not isinstance(transfer, str) or not 0 < len(transfer) <= 2 * TOKEN_BYTES:
+            return ""
+        transfers = self.joins.transfers
+        before = transfers.get(transfer)
+        transfers[transfer] = task
+        task.add_done_callback(
+            lambda _: transfers.get(transfer) is task and transfers.pop(transfer)
+        )
+        if before is not None:
+            if before is self._chosen:
+                self._chosen = task
+            await cancelled(before)
+        return transfer
+
+    async def _until_returned(self, host: str) -> None:
+        """With --once: the sender may connect again and go on."""
+        seconds = self.limits.idle_seconds
+        self._meter.note(f"{shown(host)} may come back within {seconds:g} s (--idle)")
+        await asyncio.sleep(seconds)
 
     def _on_data(self, sender: asyncio.Task[None]) -> None:
         """Called when data of a sender's file arrives. With --once the first caller is chosen."""
@@ -334,8 +364,8 @@ class _Server:
     async def _receive(
         self, session: Session, on_data: Callable[[], None], waited_seconds: float
     ) -> int:
-        total = session.qp.private.get("bytes")
-        known_total = total if type(total) is int and 0 <= total <= MAX_FILE_BYTES else None
+        size = session.qp.private.get("bytes")
+        known_total = size if type(size) is int and 0 <= size <= MAX_FILE_BYTES else None
         incidents = Incidents(self._meter.detail)
         failures = Failures(self.out, self._meter, "receiver", session.qp.peer_host)
         async with (
@@ -355,8 +385,9 @@ class _Server:
                 ),
                 keep_names=self.out.as_json,
             )
-            files, seconds = await self._meter.files(received)
-            await self._report(session, incidents, files, seconds, waited_seconds, failures)
+            total = Total()
+            await self._meter.files(received, total)
+            await self._report(session, incidents, total, waited_seconds, failures)
             return failures.end()
 
     def _on_kept(self, name: str, size: int) -> None:
@@ -367,8 +398,7 @@ class _Server:
         self,
         session: Session,
         incidents: Incidents,
-        files: Batch,
-        seconds: float,
+        total: Total,
         waited_seconds: float,
         failures: Failures,
     ) -> None:
@@ -385,8 +415,7 @@ class _Server:
                 await transfer(
                     "receiver",
                     session,
-                    files,
-                    seconds,
+                    total,
                     port,
                     recording,
                     incidents.outages,

@@ -24,7 +24,7 @@ from mrc.results.perf import Machine
 from mrc.results.plain import like, nonzero
 from mrc.results.qp import Plane, Settings
 from mrc.results.transfer import FailedFile, Outage, Role, Transfer
-from mrc.transfer.batch import MAX_LISTED, Batch
+from mrc.transfer.batch import MAX_LISTED, Batch, Total
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.session import Session
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT
@@ -87,14 +87,14 @@ async def overflow(ctx: Context) -> str:
 async def transfer(
     role: Role,
     session: Session,
-    moved: Batch,
-    seconds: float,
+    moved: Total,
     tcp_port: int,
     recording: Recording | None = None,
     outages: Sequence[Outage] = (),
     skipped: int = 0,
     failed: Sequence[FailedFile] = (),
     waited_seconds: float = 0.0,
+    retries: int = 0,
 ) -> Transfer:
     """The result that `mrc send --json` and `mrc recv --json` print."""
     info, evs, config = await session.query(), await session.evs(), session.ctx.config
@@ -103,15 +103,16 @@ async def transfer(
         Transfer,
         settings(session.ctx, session.qp, tcp_port=tcp_port),
         role=role,
-        files=moved.files,
+        files=tuple(moved.files),
         failed=tuple(failed),
         folders=moved.folders,
         skipped=skipped,
         bytes=moved.bytes,
         resumed_bytes=moved.resumed_bytes,
-        seconds=seconds,
+        seconds=moved.seconds,
         waited_seconds=waited_seconds,
-        goodput_bits_per_second=sent_bytes(moved) * 8 / seconds if seconds > 0 else 0.0,
+        goodput_bits_per_second=sent_bytes(moved) * 8 / moved.seconds if moved.seconds > 0 else 0.0,
+        retries=retries,
         qps=len(session.qps),
         sent_packets=info.sent_packets,
         retransmitted_packets=info.retransmitted_packets,
@@ -134,7 +135,7 @@ async def transfer(
     )
 
 
-def sent_bytes(moved: Batch) -> int:
+def sent_bytes(moved: Batch | Total) -> int:
     """The bytes that travelled: those that the receiver had kept did not."""
     return moved.bytes - moved.resumed_bytes
 

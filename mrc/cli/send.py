@@ -5,24 +5,30 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import mrc
 from mrc.cli import endpoint, trust, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port
-from mrc.cli.arguments import seconds_argument
+from mrc.cli.arguments import pause_argument, seconds_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import overflow, slow_planes, transfer
+from mrc.cli.retry import Retry
 from mrc.cli.runner import run_async
+from mrc.errors import MrcError
+from mrc.transfer.batch import Total
 from mrc.transfer.names import FileError, check_path
 from mrc.transfer.offering import How
 from mrc.transfer.plan import STDIN, File, Plan, plan_of
 from mrc.transfer.sender import send_plan
-from mrc.transfer.session import connect_session
+from mrc.transfer.session import TOKEN_BYTES, Session, connect_session
 
 HELP = "send files and folders to a host that runs mrc recv"
 EXAMPLES = """\
@@ -52,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
         help="time limit for connecting [%(default)s]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--retry", type=pause_argument, default=60.0, metavar="SECONDS",
+        help="when the connection is lost, try for this time to connect again, and go on; 0: end at"
+        " once, as with -, --code and --no-resume [%(default)g]",
     )  # fmt: skip
     parser.add_argument(
         "--no-resume", action="store_true",
@@ -107,52 +118,96 @@ def _counted(skipped: list[str]) -> str:
 
 
 async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict[str, Any]) -> int:
-    host, port = args.host
-    meter = ProgressMeter(out, "sender")
-    failures = Failures(out, meter, "sender", host)
-    for failed in plan.failed:
-        failures.add(failed)
-    incidents = Incidents(meter.detail)
-    files = sum(isinstance(entry, File) for entry in plan.entries)
-    config = mrc.ContextConfig(**endpoint.settings(args), **views.settings(args), **trusted)
-    async with (
-        mrc.Context(config) as ctx,
-        connect_session(
-            ctx, host, port, total_bytes=plan.bytes, files=files, timeout=args.timeout
-        ) as session,
-        meter.watch(session, f"to {host}", plan.bytes),
-        incidents.follow(session.qp),
-    ):
-        views.announce(out, ctx)
-        meter.detail(endpoint.parameters(ctx, session.qp))
-        how = How(
+    sending = _Sending(args, out, plan, trusted)
+    # Standard input cannot be read twice, and a code lets one peer in once.
+    once = STDIN in args.files or args.code or args.no_resume
+    retry = Retry(0.0 if once else args.retry, sending.meter.note)
+    try:
+        while True:
+            connected, before = False, plan.sent
+            try:
+                async with sending.connected() as session:
+                    connected = True
+                    retry.connected()
+                    return await sending.run(session, retry)
+            except MrcError as error:
+                progress = plan.sent > before or sending.how.stored_chunks > 0
+                await retry.wait(error, connected=connected, progress=progress)
+    except (Exception, asyncio.CancelledError):
+        if sending.how.stored_chunks and sending.how.resume:
+            sending.meter.note("the same command goes on where this one stopped")
+        raise
+
+
+class _Sending:
+    """The transfer of one command, over one connection or several, one after the other."""
+
+    def __init__(
+        self, args: argparse.Namespace, out: Output, plan: Plan, trusted: dict[str, Any]
+    ) -> None:
+        self._args = args
+        self._out = out
+        self._plan = plan
+        self._host, self._port = args.host
+        self._config = mrc.ContextConfig(
+            **endpoint.settings(args), **views.settings(args), **trusted
+        )
+        self._token = secrets.token_hex(TOKEN_BYTES) if args.retry else ""
+        self._total = Total()
+        self.meter = ProgressMeter(out, "sender")
+        self._incidents = Incidents(self.meter.detail)
+        self._failures = Failures(out, self.meter, "sender", self._host)
+        for failed in plan.failed:
+            self._failures.add(failed)
+        self.how = How(
             keep_meta=not args.no_meta,
             resume=not args.no_resume,
-            on_resumed=lambda file, size: meter.resumed(session, file.name, size),
-            on_failed=failures.add,
-            waiting=lambda: meter.waiting(host),
+            on_failed=self._failures.add,
+            waiting=lambda: self.meter.waiting(self._host),
         )
-        try:
-            sent, seconds = await meter.files(send_plan(session, plan, how))
-        except (Exception, asyncio.CancelledError):
-            if how.stored_chunks and how.resume:
-                meter.note("the same command goes on where this one stopped")
-            raise
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Session]:
+        plan, host = self._plan, self._host
+        files = sum(isinstance(entry, File) for entry in plan.entries)
+        async with (
+            mrc.Context(self._config) as ctx,
+            connect_session(
+                ctx,
+                host,
+                self._port,
+                total_bytes=plan.bytes,
+                files=files,
+                transfer=self._token,
+                timeout=self._args.timeout,
+            ) as session,
+            self.meter.watch(session, f"to {host}", plan.bytes),
+            self._incidents.follow(session.qp),
+        ):
+            views.announce(self._out, ctx)
+            self.meter.detail(endpoint.parameters(ctx, session.qp))
+            yield session
+
+    async def run(self, session: Session, retry: Retry) -> int:
+        """Sends what is left; returns the exit code."""
+        meter, out = self.meter, self._out
+        self.how.on_resumed = lambda file, size: meter.resumed(session, file.name, size)
+        await meter.files(send_plan(session, self._plan, self.how), self._total)
         slow = slow_planes("sender", (await session.query()).planes)
-        meter.note(incidents.sentence(slow))
-        meter.note_once(await overflow(ctx))
+        meter.note(self._incidents.sentence(slow))
+        meter.note_once(await overflow(session.ctx))
         if out.as_json:
             out.result(
                 await transfer(
                     "sender",
                     session,
-                    sent,
-                    seconds,
-                    port,
-                    outages=incidents.outages,
+                    self._total,
+                    self._port,
+                    outages=self._incidents.outages,
                     waited_seconds=meter.waited_seconds,
-                    skipped=len(plan.skipped),
-                    failed=failures.files,
+                    skipped=len(self._plan.skipped),
+                    failed=self._failures.files,
+                    retries=retry.count,
                 )
             )
-    return failures.end()
+        return self._failures.end()

@@ -74,6 +74,8 @@ class Transfer(Settings):
     """Time in which the receiver asked its user whether to accept the files."""
     goodput_bits_per_second: float
     """Bits of the files, without `resumed_bytes`, divided by `seconds`."""
+    retries: int
+    """Lost connections after which the sender went on. What follows is of the last connection."""
     qps: int
     """QPs at the end; a long, fast path takes several."""
     sent_packets: int

@@ -3,11 +3,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mrc.results.transfer import TransferredFile
 
 MAX_LISTED = 16  # files of a pack, whose names are kept in any case
+
+
+@dataclass(slots=True)
+class Total:
+    """All that a transfer has copied, over all its connections."""
+
+    files: list[TransferredFile] = field(default_factory=list)  # only where somebody needs them
+    count: int = 0  # of files
+    folders: int = 0
+    bytes: int = 0
+    resumed_bytes: int = 0
+    seconds: float = 0.0
+
+    def add(self, batch: Batch, *, listed: bool) -> None:
+        if listed:
+            self.files.extend(batch.files)
+        self.count += batch.count
+        self.folders += batch.folders
+        self.bytes += batch.bytes
+        self.resumed_bytes += batch.resumed_bytes
 
 
 @dataclass(frozen=True, slots=True)

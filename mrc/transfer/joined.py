@@ -17,6 +17,8 @@ from mrc.aio.qp import QP
 from mrc.errors import ConnectError, MrcError, ProtocolError
 from mrc.tasks import cancelled
 
+TRANSFER = "transfer"
+"""private data of a sender: a random text that names its transfer"""
 JOIN = "files-join"  # the service name of a further QP
 MAX_QPS = 16  # of a session, including the first QP
 _TOKEN_BYTES = 16
@@ -79,6 +81,8 @@ class Joins:
 
     def __init__(self) -> None:
         self.refusal = ""  # the reason to refuse new sessions; empty: accept them
+        self.transfers: dict[str, asyncio.Task[None]] = {}
+        """the session of each transfer, which a later session may replace"""
         self._sessions: dict[str, JoinedQps] = {}
 
     @asynccontextmanager
@@ -99,8 +103,13 @@ class Joins:
                 raise ConnectError("no open session has this token")
             if len(joined.qps) >= MAX_QPS - 1:
                 raise ConnectError(f"the session already has {MAX_QPS} QPs, the limit")
-        elif self.refusal:
+        elif self.refusal and private.get(TRANSFER) not in self.transfers:
             raise ConnectError(self.refusal)
+
+    def forget(self, transfer: str, task: asyncio.Task[None]) -> None:
+        """This session of the transfer has ended."""
+        if self.transfers.get(transfer) is task:
+            del self.transfers[transfer]
 
     async def take(self, qp: QP) -> None:
         """Adds a QP to the session with its token; aborts the QP if the session has ended."""

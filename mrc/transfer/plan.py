@@ -56,11 +56,14 @@ class Plan:
     entries: list[Entry] = field(default_factory=list)
     bytes: int | None = 0  # of all files; None: unknown
     skipped: list[str] = field(default_factory=list)  # links and special files below folders
-    failed: list[FailedFile] = field(default_factory=list)  # that cannot be read
+    failed: list[FailedFile] = field(default_factory=list)  # cannot be read; receiver not told yet
+    sent: int = 0  # entries of which both ends know the outcome
 
     def runs(self) -> Iterator[list[Entry]]:
-        """The entries of each offer: one large file, or a pack of small files and folders."""
-        for packed, entries in groupby(self.entries, _is_packed):
+        """The entries of each offer that is left: one large file, or a pack of small files and
+        folders.
+        """
+        for packed, entries in groupby(self.entries[self.sent :], _is_packed):
             if packed:
                 yield list(entries)
             else:

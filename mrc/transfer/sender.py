@@ -44,11 +44,12 @@ assert STEP_BYTES == CHUNK_BYTES, "a digest after each chunk"
 async def send_plan(session: Session, plan: Plan, how: How | None = None) -> AsyncIterator[Batch]:
     """Sends files in order and yields each when the receiver has stored and verified it.
 
-    A file that one end cannot read or store is reported and left out. Raises TransferError when
-    the receiver stops.
+    A file that one end cannot read or store is reported and left out. `plan` notes what is sent, so
+    that another session can go on. Raises TransferError when the receiver stops.
     """
     how = how or How()
     await tell_failed(session, [(each.name, each.error) for each in plan.failed])
+    plan.failed.clear()
     for run in plan.runs():
         how.stored_chunks = 0
         release = AsyncExitStack()
@@ -59,6 +60,7 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
         except asyncio.CancelledError:
             await session.say_last(Abort("the sender was stopped"))
             raise
+        plan.sent += len(run)
         if sent is not None:
             yield sent
         await release.aclose()  # after the yield, because unmapping takes a while

@@ -16,11 +16,12 @@ from mrc.events import EvInfo, QpInfo, sum_of
 from mrc.exchange.foreign import shown
 from mrc.messaging import session
 from mrc.messaging.session import Service, SessionError
-from mrc.transfer.joined import JoinedQps, Joins
+from mrc.transfer.joined import TRANSFER, JoinedQps, Joins
 from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_json, to_json
 
 TAKES_ASKING = "asking"
 """private data of a sender that understands the message Asking, which came after version 4"""
+TOKEN_BYTES = 16
 SERVICE = Service("files", "file transfer", VERSION)
 LAST_WORDS_SECONDS = 1.0  # to send the reason; the peer notices our end even without a reason
 
@@ -84,14 +85,18 @@ async def connect_session(
     *,
     total_bytes: int | None,
     files: int | None = None,
+    transfer: str = "",
     timeout: float,
 ) -> AsyncIterator[Session]:
-    """A session with the receiver at `host`; its user sees `total_bytes` and `files`, if known."""
+    """A session with the receiver at `host`; its user sees `total_bytes` and `files`, if known.
+
+    A later session of the same `transfer` goes on with it: the receiver then ends this one.
+    """
 
     async def connect(private: dict[str, Any]) -> QP:
         return await ctx.connect(host, port, private=private, timeout=timeout)
 
-    about = {"bytes": total_bytes, "files": files, TAKES_ASKING: True}
+    about = {"bytes": total_bytes, "files": files, TAKES_ASKING: True, TRANSFER: transfer}
     async with (
         session.connect_session(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
         JoinedQps(connect=connect) as joined,

@@ -34,7 +34,7 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
         for _ in range(SIZE // len(BLOCK)):
             file.write(BLOCK)
     with receiving("--output", inbox) as (receiver, where):
-        command = [*MRC, "send", source, where]
+        command = [*MRC, "send", "--retry", "0", source, where]
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
             part = inbox / part_name("image")
             until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
@@ -57,4 +57,29 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
     if how == signal.SIGINT:
         assert resumed > len(BLOCK) // 2
         assert "goes on behind" in done.stderr
+    assert sorted(os.listdir(inbox)) == ["image"]
+
+
+def test_send__goes_on_by_itself(tmp_path: Path) -> None:
+    """The receiver is killed and starts again, while the sender waits for it."""
+    source, inbox = tmp_path / "image", tmp_path / "inbox"
+    with source.open("wb") as file:
+        for _ in range(SIZE // len(BLOCK)):
+            file.write(BLOCK)
+    with receiving("--output", inbox) as (receiver, where):
+        command = [*MRC, "send", "--json", "--retry", f"{PATIENCE}s", source, where]
+        with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
+            part = inbox / part_name("image")
+            until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
+            receiver.kill()
+            receiver.wait(PATIENCE)
+            port = where.rpartition(":")[2]
+            with receiving("--output", inbox, "--port", port) as (receiver, _):
+                out, notes = sender.communicate(timeout=PATIENCE)
+                assert sender.returncode == 0, notes
+                assert receiver.wait(PATIENCE) == 0
+    assert "to connect again" in notes and "connected again" in notes
+    result = json.loads(out)
+    assert result["retries"] == 1 and result["bytes"] == SIZE
+    assert subprocess.run(["cmp", source, inbox / "image"], check=False).returncode == 0
     assert sorted(os.listdir(inbox)) == ["image"]

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides whether a command connects again after its connection was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    ConnectTimeoutError,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    ResolveError,
+)
+
+FIRST_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 5.0
+_LAYERS = 8  # of code that raise an error of the network again, at most
+
+
+def is_lost(error: MrcError) -> bool:
+    """Whether the connection was lost, and no end has ended it by itself."""
+    return isinstance(error, (PathError, PeerGoneError))
+
+
+def may_pass(error: MrcError) -> bool:
+    """Whether a later try to connect may succeed: nobody has refused."""
+    if isinstance(error, (PathError, ConnectTimeoutError, BusyError, ResolveError, PeerGoneError)):
+        return True
+    cause: BaseException | None = error
+    for _ in range(_LAYERS):  # each one adds its words, or raises the error from itself
+        if isinstance(cause, ConnectError):
+            cause = cause.__context__ if cause.__cause__ is cause else cause.__cause__
+    network = isinstance(cause, OSError) and not isinstance(cause, (MrcError, ssl.SSLError))
+    return isinstance(error, ConnectError) and network
+
+
+class Retry:
+    """Tries again for `seconds` after each loss of the connection."""
+
+    def __init__(self, seconds: float, note: Callable[[str], None]) -> None:
+        self._seconds = seconds
+        self._note = note
+        self._lost: MrcError | None = None
+        self._until = 0.0
+        self._pause = 0.0
+        self.count = 0
+        """lost connections after which it went on"""
+
+    def connected(self) -> None:
+        """A connection is there; after a loss this says so."""
+        if self._lost is not None:
+            self.count += 1
+            self._note("connected again")
+
+    async def wait(self, error: MrcError, *, connected: bool, progress: bool) -> None:
+        """Waits before the next try; raises why there is none.
+
+        `error` ended a connection, or with `connected` false a try to connect. A connection without
+        `progress` does not begin the time anew.
+        """
+        now = asyncio.get_running_loop().time()
+        if connected:
+            if not is_lost(error) or not self._seconds:
+                raise error
+            if self._lost is None or progress:
+                self._until = now + self._seconds
+                self._pause = FIRST_PAUSE_SECONDS
+            self._lost = error
+            left = max(self._until - now, 0.0)
+            trying = f"trying for {left:.0f} s to connect again (--retry 0 ends at once)"
+            self._note(f"the connection is lost: {error}: {trying}")
+        elif self._lost is None or not may_pass(error):
+            raise error
+        if now + self._pause > self._until:
+            raise self._lost
+        await asyncio.sleep(self._pause)
+        self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)

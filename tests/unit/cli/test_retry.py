@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When `mrc send` connects again by itself."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from mrc.cli import retry
+from mrc.cli.retry import Retry, is_lost, may_pass
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    ConnectRefusedError,
+    ConnectTimeoutError,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    ProtocolError,
+)
+from mrc.transfer.session import TransferError, VerificationError
+
+
+def caused(cause: Exception) -> ConnectError:
+    error = ConnectError("x")
+    error.__cause__ = cause
+    return error
+
+
+def raised_from_itself() -> ConnectError:
+    """As `mrc.aio.connecting` does."""
+    try:
+        try:
+            raise ConnectionRefusedError
+        except OSError as error:
+            raise ConnectError("x") from error
+    except ConnectError as error:
+        error.__cause__ = error
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "passes"),
+    [
+        (PathError("x"), True, True),
+        (PeerGoneError("x"), True, True),
+        (ConnectTimeoutError("x"), False, True),
+        (BusyError("x"), False, True),
+        (caused(ConnectionRefusedError()), False, True),
+        (caused(OSError()), False, True),
+        (caused(caused(OSError())), False, True),
+        (raised_from_itself(), False, True),
+        (caused(ssl.SSLError()), False, False),
+        (caused(ConnectRefusedError("x")), False, False),
+        (ConnectError("wrong code"), False, False),
+        (ConnectRefusedError("x"), False, False),
+        (TransferError("x"), False, False),
+        (VerificationError("x"), False, False),
+        (ProtocolError("x"), False, False),
+    ],
+)
+def test_errors(error: MrcError, lost: bool, passes: bool) -> None:
+    assert (is_lost(error), may_pass(error)) == (lost, passes)
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
+    return []
+
+
+async def test_wait__only_after_a_loss(notes: list[str]) -> None:
+    for error, connected in ((PathError("x"), False), (TransferError("x"), True)):
+        with pytest.raises(type(error)):
+            await Retry(60, notes.append).wait(error, connected=connected, progress=True)
+    with pytest.raises(PathError):
+        await Retry(0, notes.append).wait(PathError("x"), connected=True, progress=True)
+    assert not notes
+
+
+async def test_wait__a_refusal_ends_it(notes: list[str]) -> None:
+    again = Retry(60, notes.append)
+    await again.wait(PathError("lost"), connected=True, progress=True)
+    await again.wait(ConnectTimeoutError("late"), connected=False, progress=False)
+    with pytest.raises(ConnectRefusedError):
+        await again.wait(ConnectRefusedError("no"), connected=False, progress=False)
+    assert len(notes) == 1 and "lost: trying for 60 s to connect again" in notes[0]
+
+
+async def test_wait__its_time_ends_and_the_loss_is_the_cause(
+    notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = Retry(1e-6, notes.append)
+    await again.wait(PathError("lost"), connected=True, progress=True)
+    with pytest.raises(PathError, match="lost"):
+        while True:
+            await again.wait(ConnectTimeoutError("late"), connected=False, progress=False)
+
+
+async def test_wait__connections_without_progress_share_one_time(notes: list[str]) -> None:
+    again = Retry(60, notes.append)
+    await again.wait(PathError("x"), connected=True, progress=True)
+    until = again._until
+    for progress in (False, True):
+        again.connected()
+        await again.wait(PathError("x"), connected=True, progress=progress)
+        assert (again._until > until) is progress
+    assert again.count == 2
