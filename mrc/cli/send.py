@@ -26,7 +26,7 @@ from mrc.errors import MrcError
 from mrc.transfer.batch import Total
 from mrc.transfer.names import FileError, check_path
 from mrc.transfer.offering import How
-from mrc.transfer.plan import STDIN, File, Plan, plan_of
+from mrc.transfer.plan import STDIN, File, Plan, excluding, plan_of
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import TOKEN_BYTES, Session, connect_session
 
@@ -39,6 +39,7 @@ examples:
   mrc send -B eth1 -B eth2 a.bin h1    use only these two interfaces
   mrc send photos notes.txt h1         a folder with all below it, and a file
   mrc send photos/. h1                 only what the folder holds
+  mrc send --exclude '*.o' src h1      without what matches
   tar c . | mrc send - h1 --name x.tar the bytes of a pipe, as x.tar
   mrc send a.bin h1 --code             ask for the code that mrc recv --code prints on h1
   mrc send --json a.bin h1 | jq .planes
@@ -79,6 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="below folders, send the files and folders that symbolic links lead to [skip links]",
     )  # fmt: skip
     parser.add_argument(
+        "--exclude", action="append", default=[], metavar="PATTERN",
+        help="leave out what matches below the folders: '*.o', 'build/', '/top', '!keep.o', in the"
+        " syntax of .gitignore; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
         "--no-meta", action="store_true",
         help="leave mode and modification time to the receiver; owners are never kept, and hard"
         " links become files of their own",
@@ -93,7 +99,11 @@ def run(args: argparse.Namespace) -> int:
     if args.files.count(STDIN) > 1:
         raise UsageError(args.prog, f"-: names standard input twice; see {args.prog} --help")
     out = Output.of(args)
-    plan = plan_of(args.files, name=args.name or "", follow=args.follow)
+    try:
+        exclude = excluding(args.exclude) if args.exclude else lambda path: False
+    except ValueError as error:
+        raise UsageError(args.prog, f"--exclude: {error}; see {args.prog} --help") from None
+    plan = plan_of(args.files, name=args.name or "", follow=args.follow, exclude=exclude)
     if plan.skipped:
         out.note(f"skipped {_counted(plan.skipped)}")
     return run_async(_send(args, out, plan, _trusted(args)))
@@ -206,6 +216,7 @@ class _Sending:
                     outages=self._incidents.outages,
                     waited_seconds=meter.waited_seconds,
                     skipped=len(self._plan.skipped),
+                    excluded=self._plan.excluded,
                     failed=self._failures.files,
                     retries=retry.count,
                 )

@@ -64,6 +64,8 @@ class Transfer(Settings):
     """Number of folders."""
     skipped: int
     """Symbolic links and special files below folders, which the sender did not send."""
+    excluded: int
+    """Files that --exclude left out; a folder counts as one."""
     bytes: int
     """Size of all files."""
     resumed_bytes: int

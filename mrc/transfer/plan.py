@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -46,6 +46,7 @@ class Stdin:
 
 
 Entry = File | FolderEnd | Stdin
+Exclude = Callable[[str], bool]
 
 
 @dataclass(slots=True)
@@ -53,6 +54,8 @@ class Plan:
     """All entries in the order of sending. A folder follows its contents."""
 
     follow: bool = False  # symbolic links below folders
+    exclude: Exclude = lambda path: False  # paths below the folders that are named
+    excluded: int = 0  # files, and folders with all below them
     entries: list[Entry] = field(default_factory=list)
     bytes: int | None = 0  # of all files; None: unknown
     skipped: list[str] = field(default_factory=list)  # links and special files below folders
@@ -81,13 +84,17 @@ class Plan:
         if path == STDIN:
             self._add(Stdin(name))
         elif os.path.isdir(path):
-            self._add_folder(path, name, ())
+            self._add_folder(path, name, (), "")
         else:
             with Source(path) as source:
                 self._add(File(path, name, source.bytes, follow=True))
 
-    def _add_folder(self, path: str, name: str, above: tuple[tuple[int, int], ...]) -> None:
-        """Adds a folder and all below it; `above`: device and inode of the folders around it."""
+    def _add_folder(
+        self, path: str, name: str, above: tuple[tuple[int, int], ...], inside: str
+    ) -> None:
+        """Adds a folder and all below it; `above`: device and inode of the folders around it, and
+        `inside` their names.
+        """
         try:
             status = os.stat(path)
             with os.scandir(path) as listed:
@@ -101,8 +108,13 @@ class Plan:
             raise FileError(f"{printable(path)}: is deeper than {MAX_DEPTH} folders")
         for entry in found:
             inner = f"{name}/{entry.name}" if name else entry.name
+            slash = "/" if entry.is_dir(follow_symlinks=self.follow) else ""
+            below = f"{inside}{entry.name}{slash}"
+            if self.exclude(below):
+                self.excluded += 1
+                continue
             try:
-                self._add_found(entry, inner, (*above, here))
+                self._add_found(entry, inner, (*above, here), below)
             except FileError as error:
                 self.failed.append(FailedFile(inner, str(error), "sender"))
         if name:
@@ -110,7 +122,7 @@ class Plan:
             self._add(FolderEnd(path, name, meta))
 
     def _add_found(
-        self, entry: os.DirEntry[str], name: str, above: tuple[tuple[int, int], ...]
+        self, entry: os.DirEntry[str], name: str, above: tuple[tuple[int, int], ...], inside: str
     ) -> None:
         check_name(entry.name)
         try:
@@ -122,7 +134,7 @@ class Plan:
         if stat.S_ISREG(status.st_mode):
             self._add(File(entry.path, name, status.st_size, self.follow))
         elif stat.S_ISDIR(status.st_mode):
-            self._add_folder(entry.path, name, above)
+            self._add_folder(entry.path, name, above, inside)
         else:
             kind = what_is(status.st_mode).partition(",")[0]
             self.skipped.append(f"{printable(entry.path)} {kind}")
@@ -132,13 +144,29 @@ def _is_packed(entry: Entry) -> bool:
     return isinstance(entry, FolderEnd) or (isinstance(entry, File) and entry.bytes < PACKED_BYTES)
 
 
-def plan_of(paths: Sequence[str], *, name: str = "", follow: bool = False) -> Plan:
+def excluding(patterns: Sequence[str]) -> Exclude:
+    """Whether patterns in the syntax of .gitignore match a path; that of a folder ends with `/`.
+
+    Raises ValueError for a pattern that is not valid.
+    """
+    from pathspec import GitIgnoreSpec  # slow import
+
+    return GitIgnoreSpec.from_lines(patterns).match_file
+
+
+def plan_of(
+    paths: Sequence[str],
+    *,
+    name: str = "",
+    follow: bool = False,
+    exclude: Exclude = lambda path: False,
+) -> Plan:
     """The plan for these arguments; raises FileError if none of them can be sent.
 
     `name` replaces the name of the only argument. A trailing `/` of a folder makes no difference;
     of `.` and of a path that ends with `/.`, only the contents are sent.
     """
-    plan = Plan(follow)
+    plan = Plan(follow, exclude)
     if name:
         check_path(name)
         assert len(paths) == 1, "a name for one argument"

@@ -33,7 +33,7 @@ from mrc.transfer.messages import (
 )  # fmt: skip
 from mrc.transfer.names import FileError
 from mrc.transfer.pack import FRAME, PackedFile, PackedFolder, put_header, seal
-from mrc.transfer.plan import plan_of
+from mrc.transfer.plan import File, excluding, plan_of
 from mrc.transfer.session import Session
 
 
@@ -149,6 +149,20 @@ def test_plan_of__links_and_special_files(tmp_path: Path) -> None:
     assert followed.bytes == 3
     assert [each.name for each in followed.failed] == ["top/sub/up"]
     assert "leads back" in followed.failed[0].error
+
+
+def test_plan_of__without_what_is_excluded(tmp_path: Path) -> None:
+    """Patterns count from each folder that is named; an excluded folder is not read."""
+    for path in ("a.o", "keep.o", "src/b.o", "src/b.c", "src/build/x", "build", "top/y", "src/top"):
+        (tmp_path / "tree" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / path).touch()
+    rules = excluding(["*.o", "!keep.o", "build/", "/top"])
+    plan = plan_of([f"{tmp_path}/tree", make(tmp_path, "named.o", b"")], exclude=rules)
+    files = [entry.name for entry in plan.entries if isinstance(entry, File)]
+    assert files == ["tree/build", "tree/keep.o", "tree/src/b.c", "tree/src/top", "named.o"]
+    assert plan.excluded == 4
+    with pytest.raises(ValueError, match="!"):
+        excluding(["!"])
 
 
 def test_plan_of__contents_of_two_folders_with_one_name(tmp_path: Path) -> None:
