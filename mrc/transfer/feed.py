@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, Self
 from mrc.aio.context import Context
 from mrc.binding.verbs import MR
 from mrc.enums import Access
+from mrc.transfer.holes import Holes
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.pack import FRAME, seal
 from mrc.transfer.populate import Ahead
@@ -49,20 +50,23 @@ class Feed(Protocol):
 
 
 class Mapped:
-    """The chunks of a mapped file. `ahead` prepares them."""
+    """The chunks of a mapped file, without those of holes. `ahead` prepares all of them."""
 
-    def __init__(self, mr: MR, ahead: Ahead) -> None:
+    def __init__(self, mr: MR, ahead: Ahead, holes: Holes) -> None:
         self.mr = mr
         self._ahead = ahead
+        self._holes = holes
         self._at = 0
 
     async def next(self) -> Piece | None:
-        length = min(CHUNK_BYTES, self.left_bytes())
-        if not length:
-            return None
-        piece = Piece(self._at, length)
+        while self._holes.left(self._at // CHUNK_BYTES) and self.left_bytes():
+            await self._prepared()
+        return await self._prepared() if self.left_bytes() else None
+
+    async def _prepared(self) -> Piece:
+        piece = Piece(self._at, min(CHUNK_BYTES, self.left_bytes()))
         self._ahead.reached(self._at)
-        self._at += length
+        self._at += piece.length
         await self._ahead.until(self._at)
         return piece
 
@@ -70,7 +74,7 @@ class Mapped:
         """Goes on behind these chunks, once they are prepared too."""
         end = min(chunks * CHUNK_BYTES, self.mr.length)
         while self._at < end:
-            await self.next()
+            await self._prepared()
 
     def written(self, piece: Piece) -> None:
         pass

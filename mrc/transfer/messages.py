@@ -35,6 +35,7 @@ from mrc import versions
 from mrc.binding.verbs import RemoteMemory
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import shown
+from mrc.transfer.holes import MAX_HOLES
 from mrc.typed import MAX_WHOLE, Whole, take
 
 VERSION = versions.TRANSFER
@@ -51,6 +52,7 @@ _SLOT_SHIFT = 23
 _INDEX_MASK = (1 << _SLOT_SHIFT) - 1
 Words = Annotated[str, Meta(max_length=4096)]
 ChunkBytes = Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=0xFFFFFFFF)]
+HoleRanges = Annotated[tuple[tuple[Whole, Whole], ...], Meta(max_length=MAX_HOLES)]
 Mode = Annotated[int, Meta(ge=0, le=0o7777)]
 Seconds = Annotated[int, Meta(ge=-MAX_WHOLE, le=MAX_WHOLE)]
 Nanoseconds = Annotated[int, Meta(ge=0, lt=1_000_000_000)]
@@ -61,8 +63,9 @@ Time = tuple[Seconds, Nanoseconds]  # since 1970; 64 bits of nanoseconds would e
 class Offer:
     """Offers a file of the sender, with the size of its chunks. `name`: see `names.wire_name`.
 
-    `bytes` is null when the size is not known. `sparse`: the file has holes. `resume`: the receiver
-    may go on with what it has kept of this file.
+    `bytes` is null when the size is not known. `sparse`: the file has holes. `holes`: first chunk
+    and number of chunks of holes that are not written. `resume`: the receiver may go on with what
+    it has kept of this file.
     """
 
     type: ClassVar[str] = "offer"
@@ -73,6 +76,7 @@ class Offer:
     mode: Mode | None = None
     mtime: Time | None = None
     resume: bool = False
+    holes: HoleRanges = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import FailedFile
 from mrc.transfer.feed import Feed
+from mrc.transfer.holes import Holes
 from mrc.transfer.messages import (
     MAX_ERROR,
     Accept,
@@ -28,6 +29,8 @@ from mrc.transfer.names import local_name, wire_name
 from mrc.transfer.plan import File
 from mrc.transfer.session import Session, TransferError, VerificationError
 from mrc.transfer.writing import Writing
+
+NO_HOLES = Holes()
 
 
 class RefusedError(TransferError):
@@ -76,11 +79,13 @@ class Offering:
         self._accepted = True
         return reply
 
-    async def write(self, accept: Accept, feed: Feed | None, begin: int = 0) -> None:
+    async def write(
+        self, accept: Accept, feed: Feed | None, begin: int = 0, holes: Holes = NO_HOLES
+    ) -> None:
         """Writes the chunks from `begin` on. An empty file has no feed."""
         if feed is None:
             return
-        writing = Writing(self._session, accept, feed, begin, self._answer)
+        writing = Writing(self._session, accept, feed, begin, holes, self._answer)
         try:
             await writing.run()
         finally:

@@ -13,6 +13,7 @@ from mrc.exchange.budget import BudgetError
 from mrc.messaging.mailbox import MailboxClosedError
 from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.batch import Batch
+from mrc.transfer.holes import Holes
 from mrc.transfer.messages import (
     CHUNK_BYTES,
     Accept,
@@ -165,8 +166,12 @@ class _Receiving:
             self.tree.check_room(offer.bytes)
             names = self.keep_names
             return PackSink(self.tree, self.quota, keep_names=names, resume=offer.resume)
+        if offer.bytes is None and offer.holes:
+            raise ProtocolError(f"{self.session.qp.peer_host} offered holes of a stream")
         if offer.bytes is None:
             return StreamSink(self.tree, offer, self.quota)
+        if not Holes(offer.holes).are_within(-(-offer.bytes // offer.chunk_bytes)):
+            raise ProtocolError(f"{self.session.qp.peer_host} offered holes outside of the file")
         return FileSink(self.tree, offer, self.quota)
 
     async def _accept(self, offer: Offer | Pack, sink: AnySink) -> tuple[int, str]:
@@ -210,8 +215,9 @@ class _Receiving:
         most_bytes = self.limits.bytes if offer.bytes is None else offer.bytes
         most_bytes += _MESSAGE_BYTES
         storing = Storing(
-            session, self.window, offer.chunk_bytes, sink, self.told, tree.stop, begin, failure
-        )
+            session, self.window, offer.chunk_bytes, sink, self.told, tree.stop, begin, failure,
+            Holes(offer.holes if isinstance(offer, Offer) else ()),
+        )  # fmt: skip
         seconds = self.limits.idle_seconds
         done = await storing.run(until_idle(session, seconds, storing.progress, most_bytes))
         if storing.failure:

@@ -17,6 +17,7 @@ from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.batch import Batch
 from mrc.transfer.feed import UNKNOWN, Filled, Mapped
 from mrc.transfer.folders import Meta
+from mrc.transfer.holes import Holes, holes_of
 from mrc.transfer.messages import CHUNK_BYTES, Abort, Accept, Begin, Bye, Digest, Offer, Pack
 from mrc.transfer.names import FileError, wire_name
 from mrc.transfer.offering import How, Offering, RefusedError, tell_failed
@@ -27,6 +28,7 @@ from mrc.transfer.populate import STEP_BYTES, Ahead, populate_for_reads
 from mrc.transfer.session import Session
 from mrc.transfer.source import Source
 
+_ZEROS = memoryview(bytes(CHUNK_BYTES))
 AHEAD_BYTES = 256 << 20  # hashed ahead of the writes; occupies page cache, not process memory
 
 
@@ -103,19 +105,21 @@ async def _send_file(
     digests = _Digests()
     meta = Meta(source.mode, source.mtime_ns) if how.keep_meta else Meta()
     name, size = wire_name(file.name), source.bytes
-    offer = Offer(name, size, CHUNK_BYTES, source.sparse, meta.mode, meta.mtime, how.resume)
+    sparse = source.sparse
+    holes = holes_of(source.fd, size, CHUNK_BYTES) if sparse else Holes()
+    offer = Offer(name, size, CHUNK_BYTES, sparse, meta.mode, meta.mtime, how.resume, holes.ranges)
     # Hashing starts before the offer, so it runs while the receiver prepares.
-    async with Ahead(size, partial(_prepare, source, mr, digests), AHEAD_BYTES) as ahead:
+    async with Ahead(size, partial(_prepare, source, mr, digests, holes), AHEAD_BYTES) as ahead:
         accept = await offering.offer(offer)
-        feed = None if mr is None else Mapped(mr, ahead)
+        feed = None if mr is None else Mapped(mr, ahead, holes)
         begin = 0
         if accept.kept and mr is not None:
-            begin = await _begin(session, accept, Mapped(mr, ahead), digests)
+            begin = await _begin(session, accept, Mapped(mr, ahead, holes), digests)
         resumed_bytes = min(begin * CHUNK_BYTES, size)
         if feed is not None and begin:
             await feed.skip(begin)
             how.on_resumed(file, resumed_bytes)
-        await offering.write(accept, feed, begin)
+        await offering.write(accept, feed, begin, holes)
     source.check_unchanged()
     digest = digests.whole.hexdigest()
     await offering.finish(digest)
@@ -165,13 +169,18 @@ async def _send_pack(
     return Batch(files, len(files), len(folders), sum(f.bytes for f in files), packed=True)
 
 
-def _prepare(source: Source, mr: MR | None, digests: _Digests, offset: int, length: int) -> None:
+def _prepare(
+    source: Source, mr: MR | None, digests: _Digests, holes: Holes, offset: int, length: int
+) -> None:
     """Populates and hashes a part of the mapping.
 
     The mapping is registered, so a truncated part reads as zeros and does not raise SIGBUS.
     """
     assert mr is not None, "an empty file needs no preparation"
-    populate_for_reads(mr.address + offset, length)
-    with memoryview(source.map) as whole:
-        digests.whole.update(whole[offset : offset + length])
+    if holes.left(offset // CHUNK_BYTES):
+        digests.whole.update(_ZEROS[:length])
+    else:
+        populate_for_reads(mr.address + offset, length)
+        with memoryview(source.map) as whole:
+            digests.whole.update(whole[offset : offset + length])
     digests.after.append(digests.whole.digest())

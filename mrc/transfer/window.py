@@ -25,12 +25,14 @@ from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.results.transfer import FailedFile
+from mrc.transfer.holes import Holes
 from mrc.transfer.messages import MAX_SLOTS, Done, Refuse, chunk_of, failed_of
 from mrc.transfer.names import FileError, FinalError, wire_name
 from mrc.transfer.session import Session
 from mrc.transfer.threads import Line
 
 WINDOW_BYTES = 256 << 20
+NO_HOLES = Holes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,13 @@ class Storing:
         stop: Callable[[], None] = lambda: None,
         begin: int = 0,
         failure: str = "",
+        holes: Holes = NO_HOLES,
     ) -> None:
         self._session = session
         self._told = told
         self.failure = failure
         self._refused = False
+        self._ended = False
         self._speaking = False
         self._silent = asyncio.Event()  # nothing is left to say
         self._window = window
@@ -109,6 +113,7 @@ class Storing:
         self._arrived: dict[int, int] = {}  # chunks that wait for an earlier one: index to slot
         self._next = begin  # index of the next chunk to store
         self._stored = begin
+        self._holes = holes
         self._line = Line(stop)
         self._error: BaseException | None = None
         self._progress = asyncio.Event()
@@ -124,9 +129,13 @@ class Storing:
         session.joined.on_chunk = self._on_chunk
         try:
             async with self._line:
-                return await session.watched(
-                    self._hear(), self._give_credit(), session.joined.failed(), idle
-                )
+                try:
+                    self._store_next()
+                    return await session.watched(
+                        self._hear(), self._give_credit(), session.joined.failed(), idle
+                    )
+                finally:
+                    self._ended = True  # ends a long hole
         finally:
             session.joined.on_chunk = None
 
@@ -142,17 +151,22 @@ class Storing:
         if not isinstance(item, Done):
             peer = self._session.qp.peer_host
             raise ProtocolError(f"{peer} sent an unexpected message during a file")
-        self._end(item.chunks)
+        self._end(item)
         await self._all_stored.wait()
         while self._has_to_speak() or self._speaking:
             self._silent.clear()
             await self._silent.wait()
         return item
 
-    def _end(self, chunks: int) -> None:
-        """The sender has written so many chunks. The last ones may still arrive on further QPs."""
+    def _end(self, done: Done) -> None:
+        """The sender has written all chunks, or the first ones of a file that is not complete. The
+        last ones may still arrive on further QPs.
+        """
+        chunks = done.chunks
         wrong = max(self._arrived, default=self._next - 1) >= chunks
-        if wrong or self._chunks not in (None, chunks):
+        if self._chunks is not None:
+            wrong = wrong or chunks > self._chunks or (chunks < self._chunks and not done.error)
+        if wrong:
             peer = self._session.qp.peer_host
             raise ProtocolError(f"{peer} wrote another number of chunks than it says")
         self._chunks = chunks
@@ -171,10 +185,21 @@ class Storing:
         self._told.on_data()
         self._full.add(slot)
         self._arrived[index] = slot
-        while (ready := self._arrived.pop(self._next, None)) is not None:
-            told = partial(self._on_stored, ready)
-            self._line.put_and_tell(told, self._store, self._next, ready)
-            self._next += 1
+        self._store_next()
+
+    def _store_next(self) -> None:
+        """Stores the chunks that are next: arrived ones and those of holes."""
+        while True:
+            if count := self._holes.left(self._next):
+                told = partial(self._on_stored, None, count)
+                self._line.put_and_tell(told, self._store_hole, self._next, count)
+                self._next += count
+            elif (ready := self._arrived.pop(self._next, None)) is not None:
+                told = partial(self._on_stored, ready, 1)
+                self._line.put_and_tell(told, self._store, self._next, ready)
+                self._next += 1
+            else:
+                return
 
     def _store(self, index: int, slot: int) -> None:
         start = slot * self._chunk_bytes
@@ -182,19 +207,29 @@ class Storing:
             memoryview(self._window.memory) as whole,
             whole[start : start + self._chunk_bytes] as chunk,
         ):
-            if self.failure:
-                return
-            try:
-                self._sink.store(index, chunk)
-            except FinalError:
-                raise
-            except FileError as error:
-                self.failure = str(error)
+            self._put(index, chunk)
 
-    def _on_stored(self, slot: int, error: BaseException | None) -> None:
+    def _store_hole(self, first: int, count: int) -> None:
+        zeros = memoryview(bytes(self._chunk_bytes))
+        for index in range(first, first + count):
+            if self._ended:
+                return
+            self._put(index, zeros)
+
+    def _put(self, index: int, chunk: memoryview) -> None:
+        if self.failure:
+            return
+        try:
+            self._sink.store(index, chunk)
+        except FinalError:
+            raise
+        except FileError as error:
+            self.failure = str(error)
+
+    def _on_stored(self, slot: int | None, count: int, error: BaseException | None) -> None:
         if error is None:
-            self._full.remove(slot)
-            self._stored += 1
+            self._full.discard(-1 if slot is None else slot)
+            self._stored += count
             if self._stored == self._chunks:
                 self._all_stored.set()
         elif self._error is None:

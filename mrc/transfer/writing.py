@@ -18,6 +18,7 @@ from mrc.aio.qp import QP
 from mrc.errors import ProtocolError
 from mrc.tasks import cancelled
 from mrc.transfer.feed import Feed, Piece
+from mrc.transfer.holes import Holes
 from mrc.transfer.messages import CHUNK_BYTES, MAX_SLOTS, Accept, Refuse, TransferMessage, chunk_imm
 from mrc.transfer.names import FileError
 from mrc.transfer.session import Session
@@ -44,6 +45,7 @@ class Writing:
         accept: Accept,
         feed: Feed,
         begin: int,
+        holes: Holes,
         on_message: Callable[[TransferMessage], TransferMessage | None],
     ) -> None:
         self._session = session
@@ -53,8 +55,11 @@ class Writing:
         self._window = accept.window
         self._token = accept.token
         self._feed = feed
-        self._free = list(range(min(accept.window.length // CHUNK_BYTES, MAX_SLOTS)))  # a heap
-        self._taken: deque[int] = deque()  # slots of chunks that are not stored, in chunk order
+        self._slots = min(accept.window.length // CHUNK_BYTES, MAX_SLOTS)
+        self._free = list(range(self._slots))  # a heap
+        # Chunks that are not stored, in their order: the slot of each one; of a hole how many.
+        self._taken: deque[tuple[int | None, int]] = deque()
+        self._holes = holes
         self.chunks = begin  # started, or there already
         self.stored = begin  # at the receiver
         self._writes: set[asyncio.Task[Any]] = set()
@@ -64,6 +69,13 @@ class Writing:
         self._changed = asyncio.Event()  # a write ended, or credit came
         if not self._free:
             raise ProtocolError(f"{session.qp.peer_host} has a window smaller than a chunk")
+        self._skip_holes()
+
+    def _skip_holes(self) -> None:
+        """The receiver stores the chunks of holes by itself, as soon as it can."""
+        while count := self._holes.left(self.chunks):
+            self._taken.append((None, count))
+            self.chunks += count
 
     async def run(self) -> None:
         """Returns when the peer has acknowledged every chunk, or all that were begun until it has
@@ -107,7 +119,7 @@ class Writing:
         """
         qps = self._session.qps
         most = max(2 * _covered(qps[0]), CHUNKS_IN_FLIGHT) if len(qps) == 1 else MAX_SLOTS
-        if not self._free or len(self._taken) >= most:
+        if not self._free or self._slots - len(self._free) >= most:
             return None
         able = [qp for qp in qps if self._under_way[qp] < self._enough(qp)]
         return min(able, key=lambda qp: (self._under_way[qp], self._written[qp]), default=None)
@@ -143,7 +155,8 @@ class Writing:
             )
         )
         self.chunks += 1
-        self._taken.append(slot)
+        self._taken.append((slot, 1))
+        self._skip_holes()
         self._under_way[qp] += 1
         self._writes.add(write)
         write.add_done_callback(partial(self._on_written, qp, piece))
@@ -169,8 +182,17 @@ class Writing:
             if not self.stored < stored <= self.chunks:
                 peer = self._session.qp.peer_host
                 raise ProtocolError(f"{peer} sent credit for chunks that were never written")
-            for _ in range(stored - self.stored):
-                heapq.heappush(self._free, self._taken.popleft())
+            self._free_slots(stored - self.stored)
             self.stored = stored
             self._changed.set()
         raise SpokenError
+
+    def _free_slots(self, stored: int) -> None:
+        """So many chunks more are stored."""
+        while stored:
+            slot, count = self._taken.popleft()
+            if slot is not None:
+                heapq.heappush(self._free, slot)
+            elif count > stored:
+                self._taken.appendleft((None, count - stored))
+            stored -= min(count, stored)

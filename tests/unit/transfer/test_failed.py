@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from transfer_ends import both, make, receiving, sending, sessions
+from transfer_ends import both, chunks, make, receiving, sending, sessions
 
 from mrc.results.transfer import FailedFile
 from mrc.transfer import packing, sender
@@ -211,3 +211,25 @@ def test_failed_of__no_message_is_too_long() -> None:
     messages = list(failed_of(many))
     assert [each.name for message in messages for each in message.files] == [n for n, _ in many]
     assert max(len(str(to_json(message))) for message in messages) < MAX_FAILED_BYTES
+
+
+async def test_send_plan__a_refused_file_is_not_sent_to_its_end(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [make(tmp_path, "b", bytes(40 * CHUNK_BYTES)), make(tmp_path, "c", bytes(LARGE))]
+    write = Target._write
+
+    def fails(self: Target, offset: int, chunk: memoryview) -> None:
+        if self.name == "b":
+            raise OSError(errno.EIO, "broken sector")
+        write(self, offset, chunk)
+
+    monkeypatch.setattr(Target, "_write", fails)
+    failed: list[FailedFile] = []
+    async with sessions() as ends:
+        sent, _ = await both(
+            sending(ends.sender, paths, failed=failed), receiving(ends.receiver, inbox)
+        )
+        assert len(chunks(ends.out)) < 36
+    assert [each.name for each in failed] == ["b"] and [file.name for file in sent] == ["c"]
+    assert os.listdir(inbox) == ["c"]

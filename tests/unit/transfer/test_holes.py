@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holes of sparse files are neither read nor sent, and are holes again at the receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from transfer_ends import both, chunks, names, receiving, sending, sessions
+
+from mrc.errors import ProtocolError
+from mrc.transfer.holes import Holes, holes_of
+from mrc.transfer.messages import CHUNK_BYTES, Offer
+
+SIZE = 40 * CHUNK_BYTES + 5
+
+
+def put(file: BinaryIO, chunk: int, data: bytes) -> None:
+    file.seek(chunk * CHUNK_BYTES)
+    file.write(data)
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    (tmp_path / "inbox").mkdir()
+    return tmp_path / "inbox"
+
+
+@pytest.mark.parametrize("data", [(), (0,), (40,), (3, 4, 17, 39), tuple(range(0, 40, 3))])
+async def test_send_plan__only_chunks_with_data(
+    tmp_path: Path, inbox: Path, data: tuple[int, ...]
+) -> None:
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.truncate(SIZE)
+        for chunk in data:
+            put(file, chunk, b"data!")
+    async with sessions() as ends:
+        sent, got = await both(sending(ends.sender, [str(path)]), receiving(ends.receiver, inbox))
+        assert chunks(ends.out) == list(data)
+    assert not isinstance(sent, BaseException) and not isinstance(got, BaseException), (sent, got)
+    content = path.read_bytes()
+    assert sent[0].digest == got[0].digest == xxhash.xxh3_128_hexdigest(content)
+    assert (inbox / "a").read_bytes() == content and names(inbox) == ["a"]
+    assert (inbox / "a").stat().st_blocks <= path.stat().st_blocks + 16 * 128 * len(data)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=8))
+def test_holes__each_chunk(runs: list[tuple[bool, int]]) -> None:
+    model: list[bool] = []
+    ranges = []
+    for hole, count in runs:
+        if hole and not (model and model[-1]):
+            ranges.append((len(model), count))
+        elif hole:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + count)
+        model += [hole] * count
+    holes = Holes(ranges)
+    for chunk in range(len(model) + 2):
+        rest = model[chunk:]
+        assert holes.left(chunk) == (rest.index(False) if False in rest else len(rest))
+    assert holes.are_within(len(model))
+
+
+def test_holes_of__parts_of_chunks_are_data(tmp_path: Path) -> None:
+    with (tmp_path / "a").open("w+b") as file:
+        file.truncate(10 * 8192)
+        for offset in (8192 + 4096, 5 * 8192):
+            file.seek(offset)
+            file.write(b"x")
+        file.flush()
+        os.fsync(file.fileno())
+        assert holes_of(file.fileno(), 10 * 8192, 8192).ranges == ((0, 1), (2, 3), (6, 4))
+
+
+@pytest.mark.parametrize("holes", [((0, 0),), ((2, 1),), ((0, 1), (0, 1)), ((1, 2),)])
+async def test_receive_files__holes_that_cannot_be(
+    inbox: Path, holes: tuple[tuple[int, int], ...]
+) -> None:
+    async with sessions() as ends:
+        task = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("a", 2 * 4096, 4096, holes=holes))
+        (error,) = await both(task)
+    assert isinstance(error, ProtocolError) and "holes" in str(error)
