@@ -76,13 +76,14 @@ async def sending(
     paths: list[str],
     *,
     failed: list[FailedFile] | None = None,
+    update: bool = False,
     **options: Any,
 ) -> list[TransferredFile]:
     """`failed` gets the files that are not copied."""
     found: list[FailedFile] = [] if failed is None else failed
     plan = plan_of(paths, **options)
     found.extend(plan.failed)
-    batches = send_plan(session, plan, How(on_failed=found.append))
+    batches = send_plan(session, plan, How(on_failed=found.append, update=update))
     return [file async for batch in batches for file in batch.files]
 
 

@@ -85,6 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " syntax of .gitignore; repeatable",
     )  # fmt: skip
     parser.add_argument(
+        "--update", action="store_true",
+        help="skip files that the receiver has with the same size and modification time",
+    )  # fmt: skip
+    parser.add_argument(
         "--no-meta", action="store_true",
         help="leave mode and modification time to the receiver; owners are never kept, and hard"
         " links become files of their own",
@@ -96,6 +100,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.name and len(args.files) != 1:
         raise UsageError(args.prog, f"--name: requires exactly one FILE; see {args.prog} --help")
+    if args.update and args.no_meta:
+        raise UsageError(args.prog, f"--update: not with --no-meta; see {args.prog} --help")
     if args.files.count(STDIN) > 1:
         raise UsageError(args.prog, f"-: names standard input twice; see {args.prog} --help")
     out = Output.of(args)
@@ -171,6 +177,7 @@ class _Sending:
             self._failures.add(failed)
         self.how = How(
             keep_meta=not args.no_meta,
+            update=args.update,
             resume=not args.no_resume,
             on_failed=self._failures.add,
             waiting=lambda: self.meter.waiting(self._host),
@@ -203,6 +210,8 @@ class _Sending:
         meter, out = self.meter, self._out
         self.how.on_resumed = lambda file, size: meter.resumed(session, file.name, size)
         await meter.files(send_plan(session, self._plan, self.how), self._total)
+        if unchanged := self._plan.unchanged:
+            meter.note(f"{unchanged} files were there with the same size and date")
         slow = slow_planes("sender", (await session.query()).planes)
         meter.note(self._incidents.sentence(slow))
         meter.note_once(await overflow(session.ctx))
@@ -217,6 +226,7 @@ class _Sending:
                     waited_seconds=meter.waited_seconds,
                     skipped=len(self._plan.skipped),
                     excluded=self._plan.excluded,
+                    unchanged=self._plan.unchanged,
                     failed=self._failures.files,
                     retries=retry.count,
                 )

@@ -66,6 +66,8 @@ class Transfer(Settings):
     """Symbolic links and special files below folders, which the sender did not send."""
     excluded: int
     """Files that --exclude left out; a folder counts as one."""
+    unchanged: int
+    """Files that --update did not send, because the receiver has them."""
     bytes: int
     """Size of all files."""
     resumed_bytes: int

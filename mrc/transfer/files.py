@@ -19,7 +19,7 @@ from functools import partial
 from typing import Self
 
 from mrc.exchange.foreign import printable, shown
-from mrc.transfer.folders import RECEIVERS, Chain, Folder, Meta
+from mrc.transfer.folders import RECEIVERS, SECOND_NS, Chain, Folder, Meta
 from mrc.transfer.kept import KEPT_SECONDS, Record, hash_range
 from mrc.transfer.messages import Digest
 from mrc.transfer.names import (
@@ -308,6 +308,14 @@ class Tree:
         target = Target(self._directory, folder, name, size, sparse=sparse, chunk_bytes=chunk_bytes)
         self._directory.names.add(name)
         return target
+
+    def has(self, name: str, size: int, mtime_ns: int) -> bool:
+        """Whether a file of this size and date is there; some file systems keep only seconds."""
+        status = self._directory.root.status_below(self._directory.check(name))
+        if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != size:
+            return False
+        ours = status.st_mtime_ns
+        return ours in (mtime_ns, mtime_ns // SECOND_NS * SECOND_NS)
 
     def finish_folder(self, name: str, meta: Meta) -> bool:
         """All files of this folder have been received: sets its mode and time.

@@ -20,7 +20,7 @@ from mrc.exchange.foreign import printable
 from mrc.transfer.names import FileError, cannot, record_name, temporary_name
 from mrc.transfer.unfinished import Mark
 
-_SECOND_NS = 1_000_000_000
+SECOND_NS = 1_000_000_000
 _PERMISSIONS = 0o777  # a peer never sets the setuid, setgid and sticky bits
 
 
@@ -34,12 +34,12 @@ class Meta:
     @classmethod
     def received(cls, mode: int | None, mtime: tuple[int, int] | None) -> Meta:
         """From the fields of a message."""
-        return cls(mode, None if mtime is None else mtime[0] * _SECOND_NS + mtime[1])
+        return cls(mode, None if mtime is None else mtime[0] * SECOND_NS + mtime[1])
 
     @property
     def mtime(self) -> tuple[int, int] | None:
         """The time as the field of a message: seconds and nanoseconds."""
-        return None if self.mtime_ns is None else divmod(self.mtime_ns, _SECOND_NS)
+        return None if self.mtime_ns is None else divmod(self.mtime_ns, SECOND_NS)
 
     def apply(self, fd: int, default_mode: int) -> None:
         """Sets both on an open file; raises OSError."""
@@ -104,6 +104,21 @@ class Folder:
                 f"{printable(path)}: is on another file system: start mrc recv with it as --output"
             )
         return Folder(fd, path, name, made=made)
+
+    def status_below(self, parts: list[str]) -> os.stat_result | None:
+        """The status of a file below this folder, behind no symbolic link; None: it is missing."""
+        fd = os.dup(self.fd)
+        try:
+            for part in parts[:-1]:
+                flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                inner = os.open(part, flags, dir_fd=fd)
+                os.close(fd)
+                fd = inner
+            return os.stat(parts[-1], dir_fd=fd, follow_symlinks=False)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
 
     def create_temporary(self, name: str) -> tuple[str, int]:
         """Creates and locks a temporary file for `name`; returns its name and descriptor."""

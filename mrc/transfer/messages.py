@@ -45,9 +45,9 @@ CHUNK_BYTES = 4 << 20  # that our senders use
 MAX_FILE_BYTES = MAX_WHOLE
 MAX_SLOTS = 256
 MAX_ERROR = 500  # characters about one file
-MAX_FAILED_BYTES = 1 << 17  # of a message about failed files
+MAX_LIST_BYTES = 1 << 17  # of a message about many files
 _ESCAPED = 6  # bytes of a character in JSON
-_FIELDS = 32  # bytes around the texts
+_FIELDS = 32  # bytes around the texts, and of a number
 _SLOT_SHIFT = 23
 _INDEX_MASK = (1 << _SLOT_SHIFT) - 1
 Words = Annotated[str, Meta(max_length=4096)]
@@ -91,6 +91,31 @@ class Pack:
     bytes: Whole
     chunk_bytes: ChunkBytes
     resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Size and date of a file of the sender; `name`: see `names.wire_name`."""
+
+    name: Words
+    bytes: Whole
+    mtime: Time
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Before the first offer: which of these files does the receiver have?"""
+
+    type: ClassVar[str] = "compare"
+    files: tuple[Looks, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """Answers compare: the positions of files that have the same size and date."""
+
+    type: ClassVar[str] = "unchanged"
+    positions: tuple[Whole, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +212,9 @@ class Bye:
 
 
 TransferMessage = (
-    Offer | Pack | Asking | Accept | Begin | Refuse | Done | Failed | Stored | Abort | Bye
-)
+    Offer | Pack | Compare | Unchanged | Asking | Accept | Begin | Refuse | Done | Failed | Stored
+    | Abort | Bye
+)  # fmt: skip
 _KINDS: dict[str, type[TransferMessage]] = {kind.type: kind for kind in get_args(TransferMessage)}
 
 
@@ -208,6 +234,21 @@ def from_json(body: dict[str, Any]) -> TransferMessage:
         raise ProtocolError(f"the peer sent a bad message {kind.type!r}: {error}") from None
 
 
+def compare_of(files: Iterable[Looks]) -> Iterator[Compare]:
+    """Messages that ask about all these files; none is too long."""
+    asked: list[Looks] = []
+    size = 0
+    for each in files:
+        more = _ESCAPED * len(each.name) + 2 * _FIELDS
+        if size + more > MAX_LIST_BYTES:
+            yield Compare(tuple(asked))
+            asked, size = [], 0
+        asked.append(each)
+        size += more
+    if asked:
+        yield Compare(tuple(asked))
+
+
 def failed_of(files: Iterable[tuple[str, str]]) -> Iterator[Failed]:
     """Messages that name all these files, each with its error; none is too long."""
     named: list[FailedName] = []
@@ -215,7 +256,7 @@ def failed_of(files: Iterable[tuple[str, str]]) -> Iterator[Failed]:
     for name, error in files:
         each = FailedName(name, shown(error, MAX_ERROR))
         more = _ESCAPED * (len(each.name) + len(each.error)) + _FIELDS
-        if size + more > MAX_FAILED_BYTES:
+        if size + more > MAX_LIST_BYTES:
             yield Failed(tuple(named))
             named, size = [], 0
         named.append(each)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shown
@@ -30,6 +31,7 @@ from mrc.transfer.plan import File
 from mrc.transfer.session import Session, TransferError, VerificationError
 from mrc.transfer.writing import Writing
 
+T = TypeVar("T")
 NO_HOLES = Holes()
 
 
@@ -50,6 +52,7 @@ class How:
     resume: bool = True
     on_resumed: Callable[[File, int], None] = lambda file, size: None
     on_failed: Callable[[FailedFile], None] = lambda failed: None
+    update: bool = False  # leave out files that the receiver has with the same size and date
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     stored_chunks: int = 0  # of the last file, as far as the receiver has said
 
@@ -69,14 +72,19 @@ class Offering:
 
     async def offer(self, offer: Offer | Pack) -> Accept:
         await self._session.say(offer)
+        reply = await self.reply(Accept)
+        self._accepted = True
+        return reply
+
+    async def reply(self, kind: type[T]) -> T:
+        """The answer of this kind, perhaps after the receiver has asked its user."""
         reply = await self._hear()
         if isinstance(reply, Asking):
             with self._how.waiting():
                 reply = await self._hear()
-        if not isinstance(reply, Accept):
+        if not isinstance(reply, kind):
             peer = self._session.qp.peer_host
             raise ProtocolError(f"{peer} answered an offer with an unexpected message")
-        self._accepted = True
         return reply
 
     async def write(

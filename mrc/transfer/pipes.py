@@ -135,6 +135,9 @@ class StdoutTree:
     ) -> StdoutTarget:
         return StdoutTarget(self._pipe, name)
 
+    def has(self, name: str, size: int, mtime_ns: int) -> bool:
+        return False
+
     def finish_folder(self, name: str, meta: Meta) -> bool:
         return False
 

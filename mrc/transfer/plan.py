@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -60,6 +60,7 @@ class Plan:
     bytes: int | None = 0  # of all files; None: unknown
     skipped: list[str] = field(default_factory=list)  # links and special files below folders
     failed: list[FailedFile] = field(default_factory=list)  # cannot be read; receiver not told yet
+    unchanged: int = 0  # files that the receiver has with the same size and date
     sent: int = 0  # entries of which both ends know the outcome
 
     def runs(self) -> Iterator[list[Entry]]:
@@ -71,6 +72,13 @@ class Plan:
                 yield list(entries)
             else:
                 yield from ([entry] for entry in entries)
+
+    def leave_out(self, files: Collection[File]) -> None:
+        """The receiver has these files."""
+        self.entries = [entry for entry in self.entries if entry not in files]
+        self.unchanged += len(files)
+        if self.bytes is not None:
+            self.bytes -= sum(file.bytes for file in files)
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)

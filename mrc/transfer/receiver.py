@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from mrc.errors import ProtocolError
@@ -13,17 +13,20 @@ from mrc.exchange.budget import BudgetError
 from mrc.messaging.mailbox import MailboxClosedError
 from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.batch import Batch
+from mrc.transfer.folders import Meta
 from mrc.transfer.holes import Holes
 from mrc.transfer.messages import (
     CHUNK_BYTES,
     Accept,
     Begin,
     Bye,
+    Compare,
     Failed,
     Offer,
     Pack,
     Refuse,
     Stored,
+    Unchanged,
 )
 from mrc.transfer.names import FileError, FinalError, local_name
 from mrc.transfer.patience import IdleError, patience, until_idle
@@ -34,6 +37,7 @@ from mrc.transfer.threads import in_thread
 from mrc.transfer.window import Storing, Told, Window, open_window
 
 BEGIN_SECONDS = 3600.0  # for a sender that reads what was kept, at most
+Heard = Offer | Pack | Failed | Compare
 AnySink = FileSink | StreamSink | PackSink
 NOBODY = Told()
 _MESSAGE_BYTES = 1 << 20  # mailbox messages, which count as received payload beside the file
@@ -89,8 +93,10 @@ async def _open_window(session: Session, most_bytes: int) -> Window:
     return await session.held.enter_async_context(open_window(session.ctx, length))
 
 
-async def _hear_offer(session: Session, limits: Limits) -> Offer | Pack | Failed | None:
-    """The next offer, or files that the sender cannot read; None when there are no more files."""
+async def _hear_offer(session: Session, limits: Limits) -> Heard | None:
+    """The next offer, files that the sender cannot read, or a question about files. None when there
+    are no more files.
+    """
     try:
         async with patience(session, limits.idle_seconds):
             message = await session.hear()
@@ -98,7 +104,7 @@ async def _hear_offer(session: Session, limits: Limits) -> Offer | Pack | Failed
         return None  # between two files this means the same as a bye
     if isinstance(message, Bye):
         return None
-    if not isinstance(message, (Offer, Pack, Failed)):
+    if not isinstance(message, (Offer, Pack, Failed, Compare)):
         raise ProtocolError(f"{session.qp.peer_host} sent data that it has not offered")
     return message
 
@@ -115,8 +121,13 @@ class _Receiving:
     told: Told
     keep_names: bool
 
-    async def take(self, offer: Offer | Pack | Failed) -> Batch | None:
-        """The stored file or pack; None if it was not stored."""
+    async def take(self, offer: Heard) -> Batch | None:
+        """The stored file or pack; None if nothing was stored."""
+        if isinstance(offer, Compare):
+            positions = await in_thread(self._unchanged, offer)
+            async with patience(self.session, self.limits.idle_seconds):
+                await self.session.say(Unchanged(positions))
+            return None
         if isinstance(offer, Failed):
             self.quota.take("the failed files", files=len(offer.files))
             for each in offer.files:
@@ -139,6 +150,15 @@ class _Receiving:
                 await self._refuse(name, error)
                 return None
             return await self._store(offer, sink, begin, failure)
+
+    def _unchanged(self, compare: Compare) -> tuple[int, ...]:
+        positions = []
+        for position, each in enumerate(compare.files):
+            mtime_ns = Meta.received(None, each.mtime).mtime_ns or 0
+            with suppress(FileError):  # the name is refused when the file is offered
+                if self.tree.has(local_name(each.name), each.bytes, mtime_ns):
+                    positions.append(position)
+        return tuple(positions)
 
     def _failed(self, name: str, error: str, end: Role) -> None:
         self.told.on_failed(FailedFile(name, error, end))

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,9 +17,21 @@ from mrc.errors import MrcError, ProtocolError
 from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.batch import Batch
 from mrc.transfer.feed import UNKNOWN, Filled, Mapped
-from mrc.transfer.folders import Meta
+from mrc.transfer.folders import SECOND_NS, Meta
 from mrc.transfer.holes import Holes, holes_of
-from mrc.transfer.messages import CHUNK_BYTES, Abort, Accept, Begin, Bye, Digest, Offer, Pack
+from mrc.transfer.messages import (
+    CHUNK_BYTES,
+    Abort,
+    Accept,
+    Begin,
+    Bye,
+    Digest,
+    Looks,
+    Offer,
+    Pack,
+    Unchanged,
+    compare_of,
+)  # fmt: skip
 from mrc.transfer.names import FileError, wire_name
 from mrc.transfer.offering import How, Offering, RefusedError, tell_failed
 from mrc.transfer.packing import Packing
@@ -52,6 +65,8 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
     how = how or How()
     await tell_failed(session, [(each.name, each.error) for each in plan.failed])
     plan.failed.clear()
+    if how.update:
+        await _leave_out_unchanged(session, plan, how)
     for run in plan.runs():
         how.stored_chunks = 0
         release = AsyncExitStack()
@@ -70,6 +85,27 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
         await session.say(Bye())
     except MrcError:
         pass  # all files are stored, so the transfer succeeded; our close replaces the bye
+
+
+async def _leave_out_unchanged(session: Session, plan: Plan, how: How) -> None:
+    files: list[File] = []
+    looks: list[Looks] = []
+    for entry in plan.entries[plan.sent :]:
+        if isinstance(entry, File):
+            with suppress(OSError):  # it fails later
+                status = os.stat(entry.path, follow_symlinks=entry.follow)
+                mtime = divmod(status.st_mtime_ns, SECOND_NS)
+                looks.append(Looks(wire_name(entry.name), status.st_size, mtime))
+                files.append(entry)
+    unchanged: set[File] = set()
+    begin = 0
+    for message in compare_of(looks):
+        await session.say(message)
+        reply = await Offering(session, how).reply(Unchanged)
+        asked = files[begin : begin + len(message.files)]
+        unchanged.update(asked[at] for at in reply.positions if at < len(asked))
+        begin += len(asked)
+    plan.leave_out(unchanged)
 
 
 async def _send_run(

@@ -391,3 +391,23 @@ async def test_send_plan__same_bytes_get_the_new_date_only_to_overwrite(
     after = (inbox / "tree/a").stat()
     assert after.st_ino == before
     assert (after.st_mtime_ns == 1_000_000_007) is overwrite
+
+
+async def test_send_plan__update_leaves_out_what_is_there(tree: Path, inbox: Path) -> None:
+    """Size and date decide; a name behind a symbolic link is not there."""
+    async with sessions() as ends:
+        await both(sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox))
+    os.utime(tree / "a", ns=(0, 5))
+    (tree / "sub/new").touch()
+    deep = inbox / "tree/sub/deep"
+    deep.rename(inbox / "deep")
+    deep.symlink_to(inbox / "deep")
+    async with sessions() as ends:
+        failed: list[FailedFile] = []
+        sent, _ = await both(
+            sending(ends.sender, [str(tree)], update=True, failed=failed),
+            receiving(ends.receiver, inbox, overwrite=True),
+        )
+    assert [file.name for file in sent] == ["tree/a", "tree/sub/new"]
+    assert [each.name for each in failed] == ["tree/sub/deep/b", "tree/sub/deep"]
+    assert (inbox / "tree/a").stat().st_mtime_ns == 5
