@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import importlib.util
 import io
+import mmap
 import runpy
 import sys
 import sysconfig
@@ -24,7 +25,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 _DECLARED = ["info.h", "mrc.h", "messages.h", "program/api_values.h", "program/agent.h"]
-_M_MMAP_THRESHOLD = -3
+_MAP_FIXED_NOREPLACE = 0x100000  # of linux/mman.h
 _NEVER = (1 << 64) - 1
 _FIRST_FD = 1 << 20
 _GLUE = cbuild.Flavour(
@@ -63,9 +64,20 @@ def build() -> Path:
     return cbuild._link("_virtual.so", objects, _GLUE, "lib", ("-shared",))
 
 
+def _end_heap() -> None:
+    """Addresses of memory are part of hellos and messages, so they have as many digits in each run:
+    a page behind the heap ends it, and glibc takes all further memory by mmap.
+    """
+    libc = ctypes.CDLL(None)
+    libc.sbrk.restype = libc.mmap.restype = ctypes.c_void_p
+    behind = -(-libc.sbrk(ctypes.c_ssize_t(0)) // mmap.PAGESIZE) * mmap.PAGESIZE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE
+    size, none = ctypes.c_size_t(mmap.PAGESIZE), ctypes.c_long(0)
+    libc.mmap(ctypes.c_void_p(behind), size, 0, flags, -1, none)
+
+
 def _load() -> Any:
-    # Addresses in hellos have as many digits in each run: larger blocks never come from the heap.
-    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 4096)
+    _end_heap()
     assert "mrc._core" not in sys.modules, "import virtual.kernel before mrc"
     loader = ExtensionFileLoader("_virtual", str(build()))
     spec = importlib.util.spec_from_loader("_virtual", loader)
