@@ -14,7 +14,10 @@ import cbuild
 import pytest
 
 
-@pytest.mark.parametrize(("kind", "first", "count"), [("connect", 21, 25), ("copy", 1, 8), ("end", 0, 20), ("group", 0, 10)])
+@pytest.mark.parametrize(
+    ("kind", "first", "count"),
+    [("connect", 21, 25), ("copy", 1, 8), ("end", 0, 20), ("group", 0, 10)],
+)
 def test_seeds(kind: str, first: int, count: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "virtual.sweep", kind, str(first), str(count)],

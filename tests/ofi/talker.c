@@ -6,8 +6,8 @@
      talker send              prints its address; reads the address of the other one; sends
 
    Both print "talks" after the first message, then the error and its reason; with a further
-   argument they close the endpoint after that message. Exit code 0: it has ended with an error of an
-   operation, or closed; 3: there is no provider. */
+   argument they close the endpoint after that message. Exit code 0: it has ended with an error of
+   an operation, or closed; 3: there is no provider. */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>

@@ -145,19 +145,21 @@ FAULTS: dict[str, Callable[[World, Host, Host, Random], None]] = {
 }
 
 
+def _hosts(world: World, scenario: Scenario) -> tuple[Host, Host]:
+    a, b = (world.host(name, scenario.planes, mtu=9000) for name in "ab")
+    for plane in range(1, scenario.planes + 1):
+        for link in world.plane(a, b, plane):
+            link.bits_per_second = scenario.bits_per_second
+            path = {"delay_ns": int(scenario.delay_ms * _MS), "loss": scenario.loss}
+            link.paths = [NetworkPath(**path) for _ in range(4)]
+    return a, b
+
+
 def run(world: World, audit: Audit) -> None:
     """Attempts with faults, and one without."""
     scenario = Scenario.drawn(world.rng)
     audit.describe(scenario)
-    a = world.host("a", scenario.planes, mtu=9000)
-    b = world.host("b", scenario.planes, mtu=9000)
-    for plane in range(1, scenario.planes + 1):
-        for link in world.plane(a, b, plane):
-            link.bits_per_second = scenario.bits_per_second
-            link.paths = [
-                NetworkPath(delay_ns=int(scenario.delay_ms * _MS), loss=scenario.loss)
-                for _ in range(4)
-            ]
+    a, b = _hosts(world, scenario)
     command.use_commands(world, "send", "recv")
     tree = a.folder / "tree"
     _make(tree, scenario.sizes, world.rng)
