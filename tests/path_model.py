@@ -56,10 +56,11 @@ class Run:
     def __init__(
         self, evs: Sequence[Ev], agreed: int, rng: Random | None = None, *,
         here: Host | None = None, there: Host | None = None, allowance: int = 0,
-        rtt: float = 0.0, most: float = 120.0,
+        rtt: float = 0.0, most: float = 120.0, full_until: float = 0.0,
     ) -> None:  # fmt: skip
         self.evs, self.rng = evs, rng or Random(1)
         self._here, self._there = here or Host(), there or Host()
+        self._full_until = full_until
         self.asked: list[tuple[float, Ask]] = []
         self.bytes = 0
         self._coming: list[tuple[float, int, Ask, int, float]] = []  # number, errno, round trip
@@ -103,6 +104,9 @@ class Run:
     def _send(self, ask: Ask, now: float) -> None:
         self.asked.append((now, ask))
         self.bytes += ask.payload or SMALL
+        if now < self._full_until:
+            self.prover.on_refusal(ask.number, now)
+            return
         ev, rng = self.evs[ask.index], self.rng
         self._comes(now + ask.timeout, ask, errno.ETIMEDOUT, now)
         if max(ask.payload, SMALL) > ev.limit:

@@ -11,7 +11,6 @@ probes until it has answered one, and all such addresses together get at most `a
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -107,13 +106,14 @@ class _Probing:
             task.cancel()
 
     async def _ask(self, ask: Ask) -> None:
+        now = asyncio.get_running_loop().time
         try:
             result = await self._probe(ask.index, ask.payload, ask.timeout)
-        except QueueFullError:  # other QPs probe too
-            result = ProbeResult(ask.index, errno.EAGAIN, None)
-        if result.rtt_ns is not None and result.error == 0:
-            now = asyncio.get_running_loop().time()
-            self._prover.on_answer(ask.number, result.rtt_ns / 1e9, now)
+        except QueueFullError:
+            self._prover.on_refusal(ask.number, now())
         else:
-            self._prover.on_failure(ask.number, result.error)
+            if result.rtt_ns is not None and result.error == 0:
+                self._prover.on_answer(ask.number, result.rtt_ns / 1e9, now())
+            else:
+                self._prover.on_failure(ask.number, result.error)
         self._changed.set()

@@ -61,6 +61,7 @@ class Ask:
 class _Plane:
     goal: int  # what its EVs have to carry
     leader: _Ev | None = None
+    opened: bool = False
     searched: bool = False
     rtt: float = math.inf  # the shortest, in seconds: waiting longer is not the path's fault
     timeout: float = _TIMEOUT_SECONDS[0]
@@ -131,6 +132,10 @@ class _Round:
     witness: _Probe | None = None
     due: float = math.inf  # when missing answers count as missed
 
+    @property
+    def probes(self) -> list[_Probe | None]:
+        return [self.control, self.witness, *self.sizes]
+
 
 class Prover:
     """`advance` returns the probes to send; it is called again after answers and at `deadline`."""
@@ -160,6 +165,8 @@ class Prover:
         self._asks: list[Ask] = []
         self._number = 0
         self._controls = self._controls_lost = 0
+        self._late = 0.0  # how much later than it came this process has seen an answer
+        self._pause = self._paused = 0.0  # how long, and until when, no probes are sent
         self._large = 0  # full-size probes on the way
         self._blocked = False  # by their number
         self._start = math.inf
@@ -186,7 +193,8 @@ class Prover:
     def on_answer(self, number: int, rtt: float, now: float) -> None:
         """The probe was answered, after `rtt` seconds."""
         probe, now = self._under_way.pop(number), now - self._overslept
-        ev, probe.answered = probe.ev, True
+        ev, probe.answered, self._pause = probe.ev, True, 0.0
+        self._late += (max(0.0, now - probe.sent - rtt) - self._late) / 4
         self._controls += probe.payload in (0, ev.plane.goal)
         ev.plane.rtt = min(ev.plane.rtt, rtt)
         ev.plane.heard = min(ev.plane.heard, now)
@@ -206,15 +214,29 @@ class Prover:
                 each.due = now + max(_WITNESS_GRACE_SECONDS, ev.plane.grace, self._rtt)
 
     def on_failure(self, number: int, error: int) -> None:
-        """The probe timed out or could not be sent. EAGAIN: this host had no room for it now."""
+        """The probe timed out or could not be sent."""
         probe = self._under_way.pop(number)
-        if error == errno.EAGAIN:
-            for each in self._rounds:
-                each.sizes = [size for size in each.sizes if size is not probe]
-        elif error == errno.ETIMEDOUT and not probe.payload:
+        if error == errno.ETIMEDOUT and not probe.payload:
             probe.ev.plane.timeout = _TIMEOUT_SECONDS[1]  # the host may be as late as that
-        elif not probe.payload:
+        elif error != errno.ETIMEDOUT and not probe.payload:
             probe.ev.unsent += 1
+
+    def on_refusal(self, number: int, now: float) -> None:
+        """This host has no room for the probe: many QPs connect. All probes pause."""
+        probe, now = self._under_way.pop(number), now - self._overslept
+        if now >= self._paused:
+            self._pause = min(max(2 * self._pause, _GAP_SECONDS), _LONGEST_GAP_SECONDS)
+            self._paused = now + self._pause
+        self._start = now  # silence of what was not asked is no evidence
+        mine = [each for each in self._rounds if probe in each.probes]
+        if not mine:
+            probe.ev.opened, probe.ev.next = False, now
+        for each in mine:
+            self._rounds.remove(each)
+            each.ev.rounds, each.ev.next = max(0, each.ev.rounds - 1), now
+            if (address := each.ev.address) is not None and not address.answered:
+                address.tries, address.next = address.tries - 1, now
+                self._allowance += SMALL_BYTES
 
     # ---- Output ---------------------------------------------------------------------------
 
@@ -227,10 +249,11 @@ class Prover:
         self._now = now - self._overslept
         self._judge_rounds()
         self._count_large()
-        for address in self._addresses:
-            self._try(address)
-        for ev in self._evs:
-            self._run(ev)
+        if self._now >= self._paused:
+            for address in self._addresses:
+                self._try(address)
+            for ev in self._evs:
+                self._run(ev)
         if self._now - self._start > BOUND_SECONDS + 8 * self._longest_rtt:
             self._end()
         self.deadline = self._next() + self._overslept
@@ -263,7 +286,7 @@ class Prover:
             if not (ev.over or ev.waits)
         ]
         times += [each.next for each in self._addresses if not (each.answered or each.over)]
-        return max(min(times, default=self._now), self._now + 0.001)
+        return max(min(times, default=self._now), self._now + 0.001, self._paused)
 
     # ---- Probes ---------------------------------------------------------------------------
 
@@ -297,12 +320,12 @@ class Prover:
             return
         if ev.opened:
             self._round(ev, ev.search.next_sizes() if ev.alive else [])
-        elif self._rtt > _LONG_SECONDS:
+        elif self._rtt > _LONG_SECONDS and not ev.plane.opened:
             self._round(ev, [ev.plane.goal])
         else:
             self._ask(ev, ev.plane.goal)
             ev.next = self._now + max(_FIRST_WAIT_SECONDS, 1.25 * self._longest_rtt)
-        ev.opened = True
+        ev.opened = ev.plane.opened = True
 
     def _round(self, ev: _Ev, sizes: Sequence[int]) -> None:
         """Sends probes of these sizes, and behind them the small ones."""
@@ -318,11 +341,12 @@ class Prover:
 
     def _gap(self, ev: _Ev, sizes: int) -> float:
         """The time until the next round; answers shorten it."""
+        gap = max(_GAP_SECONDS, 2 * self._late)  # a busy process must not make itself busier
         if sizes > AGAIN:  # what to ask next depends on the answers
-            return 4 * _GAP_SECONDS + 2 * ev.plane.rtt
+            return 4 * gap + 2 * ev.plane.rtt
         free = self._needed if ev.alive else 0
         doublings = max(0, ev.rounds - free) + (0 if ev.alive else 1)
-        return min(_GAP_SECONDS * (1 << min(doublings, 8)), _LONGEST_GAP_SECONDS)
+        return min(gap * (1 << min(doublings, 8)), _LONGEST_GAP_SECONDS)
 
     def _witness(self, ev: _Ev) -> _Probe | None:
         """A small probe on another EV that answers, of the same plane if there is one."""
@@ -352,10 +376,11 @@ class Prover:
             return
         if ev.search.goal != plane.goal:
             ev.search = SizeSearch(plane.goal, ev.search.low)
-        refine = self._now - plane.heard < _REFINE_SECONDS
+        refine = self._now - plane.heard < _REFINE_SECONDS + 2 * self._longest_rtt
         ev.search.settle(self._needed, refine=refine)
         if plane.leader is None and (ev.search.failed or not plane.searched):
             plane.leader = ev
+        if plane.leader is ev and ev.search.doubtful:
             ev.search.widen()
         if plane.leader is ev and ev.search.over:
             plane.goal = min(plane.goal, ev.search.low or plane.goal)
@@ -406,7 +431,7 @@ class Prover:
         for size in judged.sizes:
             if not size.answered:
                 ev.search.on_miss(size.payload)
-        ev.next = min(ev.next, max(self._now, judged.sent + _GAP_SECONDS))
+        ev.next = min(ev.next, max(self._now, judged.sent + max(_GAP_SECONDS, 2 * self._late)))
 
     def _end(self) -> None:
         """Time is up: what was answered counts."""

@@ -54,6 +54,11 @@ class SizeSearch:
         return self.above > 0
 
     @property
+    def doubtful(self) -> bool:
+        """Whether a probe of the goal was missed, and nothing else has been asked yet."""
+        return not self.wide and self._missed[self.goal] > 0
+
+    @property
     def over(self) -> bool:
         """Whether nothing is left to ask."""
         return self.low >= self.goal or not self._sizes
