@@ -70,6 +70,10 @@ class PathError(MrcError):
     """No path to the peer answers."""
 
 
+class PathMtuError(PathError):
+    """A link on the way got a smaller MTU while the QP ran: a new connection finds the new one."""
+
+
 class ProtocolError(MrcError):
     """The peer sent something that the exchange does not allow."""
 

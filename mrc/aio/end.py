@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from mrc.aio import stall
 from mrc.aio.messagepeer import MessagePeer
 from mrc.aio.queries import qp_info
 from mrc.binding.device import Notice
@@ -94,10 +95,13 @@ class End:
         self.events: Journal[QpEvent] = Journal(_EVENTS_KEPT, EventsLost)
         self._config = config
         self._places = Places(queue.sq_depth)
+        self.failure: MrcError | None = None
+        """why this end cannot go on, if it has found that out itself"""
         self._status: WcStatus | None = None
         self._bye_ok = asyncio.Event()
         self._idle = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
+        self._stall: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
         dispatcher.attach(queue.qpn, self)
 
@@ -124,6 +128,8 @@ class End:
         self.dispatcher.check_open()
         if self._status is not None:
             raise CompletionError(self._status, f"{self} has failed")
+        if self.failure is not None:
+            raise type(self.failure)(str(self.failure))
         if self._closer is not None:
             raise StateError(f"{self} is closed")
 
@@ -223,13 +229,27 @@ class End:
         self.events.finish()
         self.immediates.finish(CompletionError(status, str(self)))
 
+    def fail(self, error: MrcError) -> None:
+        """Ends the QP: this side has found out why it cannot go on. Its waiters get the error."""
+        if self._closer is not None or self._status is not None:
+            return
+        logger.info("%s: %s", self, error)
+        self.failure = error
+        self.immediates.finish(error)
+        self.dispatcher.fail_works(self.queue, error)
+        self._closer = asyncio.get_running_loop().create_task(
+            self._end(orderly=False, reason=str(error))
+        )
+
     # ---- For the exchange -----------------------------------------------------------------
 
     def start(self, path_mtu: int, window: int) -> None:
         """The QP is in RTS: starts to watch the TCP connection to the peer."""
         self.path_mtu = path_mtu
         self.window = window
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        loop = asyncio.get_running_loop()
+        self._watcher = loop.create_task(self._watch())
+        self._stall = loop.create_task(stall.watch(self))
 
     async def _watch(self) -> None:
         """Waits until the peer sends bye or closes the connection. Silence is no error."""
@@ -333,6 +353,8 @@ class End:
         self.immediates.finish()
         self.events.finish()
         self.controller.close()
+        if self._stall is not None:
+            await cancelled(self._stall)
         told = await self._say_bye() if orderly else await self.say_gone(reason)
         if self._watcher is not None:
             await cancelled(self._watcher)

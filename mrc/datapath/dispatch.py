@@ -144,6 +144,12 @@ class Dispatcher:
             mr.outstanding += 1
         self._send(request)
 
+    def fail_works(self, queue: QueuePair, error: MrcError) -> None:
+        """Ends the waits for work requests of a QP that will not complete; C flushes them later."""
+        for work in self._works.values():
+            if work.queue is queue and not work.done.done():
+                work.done.set_exception(type(error)(str(error)))
+
     def run_soon(self) -> None:
         """Runs a polled context in this turn: something was queued without a command."""
         if self.device.polled and not self._flush_due:

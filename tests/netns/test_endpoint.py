@@ -33,6 +33,8 @@ from mrc import (
     HostPeer,
     HostPort,
     PathError,
+    PathMtuError,
+    PeerGoneError,
     PlaneEvent,
     PortEvent,
     QpInfo,
@@ -280,9 +282,10 @@ def test_srv6__another_host_than_the_one_asked_for(ipv6_link: None) -> None:
     assert "fd00:1::2 is host b, not c" in refusal(a, b, "c")
 
 
-def test_proof__a_router_with_a_smaller_mtu_that_says_nothing(hosts: None) -> None:
-    """The link between two routers drops packets above 1500 B. On a host's own link the veth would
-    report each drop to the host as a full queue.
+@pytest.fixture
+def routed(hosts: None) -> None:
+    """Both hosts behind routers that do not tell what is too large for the link between them. On a
+    host's own link the veth would report each drop to the host as a full queue.
     """
     join(A, "x1", ROUTER, "r1", mtu=9000)
     join(B, "y1", ROUTER_B, "r2", mtu=9000)
@@ -299,10 +302,57 @@ def test_proof__a_router_with_a_smaller_mtu_that_says_nothing(hosts: None) -> No
         ip(f"-n {host} route add default via 10.0.{n}.254")
         ip(f"-n {router} route add default via 10.0.3.{3 - n} mtu lock 9000")
         ip(f"netns exec {router} sysctl -qw net.ipv4.ip_forward=1")
-    ip(f"-n {ROUTER} link set m1 mtu 1500")
-    ip(f"-n {ROUTER_B} link set m2 mtu 1500")
+
+
+def set_middle_mtu(mtu: int) -> None:
+    ip(f"-n {ROUTER} link set m1 mtu {mtu}")
+    ip(f"-n {ROUTER_B} link set m2 mtu {mtu}")
+
+
+def test_proof__a_router_with_a_smaller_mtu_that_says_nothing(routed: None) -> None:
+    set_middle_mtu(1500)
     outcome = transfer("10.0.2.1")
     assert 1428 <= outcome.path_mtu <= 1432, "a veth leaves room for a VLAN tag of 4 bytes"
+
+
+def test_stall__a_router_gets_a_smaller_mtu(routed: None) -> None:
+    """Small packets still pass. A new connection finds the new size."""
+    listening = threading.Event()
+
+    async def write_and_shrink() -> int:
+        async with (
+            Context() as context,
+            context.register(DATA, access=Access.LOCAL_READ) as mr,
+            context.connect("10.0.2.1", OOB_PORT) as qp,
+        ):
+            target = RemoteMemory.from_json(qp.private["mr"])
+            await qp.write(mr, target)
+            set_middle_mtu(1500)
+            with pytest.raises(PathMtuError, match=f"packets of {qp.path_mtu} bytes no longer"):
+                while True:
+                    await qp.write(mr, target)
+            with pytest.raises(PathMtuError):
+                await qp.write(mr, target)
+            return qp.path_mtu
+
+    async def receive_and_hear() -> str:
+        async with (
+            Context() as context,
+            context.register(bytearray(len(DATA)), access=Access.REMOTE_WRITE) as mr,
+            await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_json()}) as listener,
+        ):
+            listening.set()
+            async with await listener.accept() as qp:
+                with pytest.raises(PeerGoneError) as caught:
+                    async for _ in qp.immediates():
+                        pass
+            return str(caught.value)
+
+    received = run_in(B, receive_and_hear)
+    assert listening.wait(BUDGET_SECONDS)
+    assert run_in(A, write_and_shrink).result() == 8928
+    assert "a link on the way has a smaller MTU now" in received.result()
+    assert 1428 <= transfer("10.0.2.1").path_mtu <= 1432
 
 
 def encrypt(near: str, far: str) -> None:
