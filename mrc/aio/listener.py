@@ -16,6 +16,7 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Self
 
 from mrc.aio.end import End
@@ -171,7 +172,8 @@ class Listener:
             where = traceback.extract_tb(error.__traceback__)[-1]
             at = f"{where.filename}:{where.lineno}"
             logger.error("bug in an exchange: %s: %s (%s)", type(error).__name__, error, at)
-            await channel.refuse("mrc has failed there: its log says how")
+            with suppress(RuntimeError):  # the event loop has ended
+                await channel.refuse("mrc has failed there: its log says how")
         finally:
             self._exchanges.discard(task)
 
