@@ -74,6 +74,20 @@ class FakeQp:
     async def __aexit__(self, *_: object) -> None:
         self.peer.close()
 
+    async def write(
+        self,
+        mr: FakeMr,
+        remote: RemoteMemory,
+        *,
+        length: int,
+        local_offset: int = 0,
+        remote_offset: int = 0,
+    ) -> None:
+        """At once: the test holds only writes with an immediate."""
+        target = self.peer.ctx.regions[remote.rkey]
+        data = mr.view[local_offset : local_offset + length]
+        target.view[remote_offset : remote_offset + length] = data
+
     async def write_imm(
         self,
         mr: FakeMr | None = None,

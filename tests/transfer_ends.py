@@ -77,13 +77,14 @@ async def sending(
     *,
     failed: list[FailedFile] | None = None,
     update: bool = False,
+    rate: float = 0.0,
     **options: Any,
 ) -> list[TransferredFile]:
     """`failed` gets the files that are not copied."""
     found: list[FailedFile] = [] if failed is None else failed
     plan = plan_of(paths, **options)
     found.extend(plan.failed)
-    batches = send_plan(session, plan, How(on_failed=found.append, update=update))
+    batches = send_plan(session, plan, How(on_failed=found.append, update=update, rate=rate))
     return [file async for batch in batches for file in batch.files]
 
 

@@ -20,7 +20,7 @@ from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
 from mrc.cli import endpoint, history_report, trust, views
 from mrc.cli.address import DEFAULT_PORT, port_number
-from mrc.cli.arguments import count_argument, seconds_argument, size_argument
+from mrc.cli.arguments import bit_rate, count_argument, seconds_argument, size_argument
 from mrc.cli.consent import Consent
 from mrc.cli.exits import UsageError
 from mrc.cli.failures import Failures
@@ -127,6 +127,11 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         "--max-files", type=count_argument(1 << 40, "a number of files"),
         default=DEFAULTS.files, metavar="COUNT",
         help="most files and folders of one sender [%(default)s]",
+    )  # fmt: skip
+    group.add_argument(
+        "--rate", type=bit_rate, default=0.0, metavar="RATE",
+        help="all senders together send at most at this rate, such as 20mbit: each file of one gets"
+        " its share when it begins [no limit]",
     )  # fmt: skip
     group.add_argument(
         "--idle", type=seconds_argument, default=DEFAULTS.idle_seconds, metavar="SECONDS",
@@ -236,7 +241,15 @@ async def _recv(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) 
             views.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
             server = _Server(
-                ctx, listener, joins, place, limits, out, once=args.once, bin_ns=args.bins
+                ctx,
+                listener,
+                joins,
+                place,
+                limits,
+                out,
+                once=args.once,
+                bin_ns=args.bins,
+                rate=args.rate,
             )
             return await server.serve()
 
@@ -253,6 +266,7 @@ class _Server:
     out: Output
     once: bool
     bin_ns: int  # 0: without --bins
+    rate: float  # of all senders, in bits per second; 0: no limit
 
     def __post_init__(self) -> None:
         self._meter = ProgressMeter(self.out, "receiver")
@@ -382,6 +396,7 @@ class _Server:
                     on_resumed=partial(self._meter.resumed, session),
                     on_kept=self._on_kept,
                     on_failed=failures.add,
+                    rate=lambda: self.rate / max(len(self._senders), 1),
                 ),
                 keep_names=self.out.as_json,
             )

@@ -13,7 +13,7 @@ from typing import Any
 import mrc
 from mrc.cli import endpoint, trust, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port
-from mrc.cli.arguments import pause_argument, seconds_argument
+from mrc.cli.arguments import bit_rate, pause_argument, seconds_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
@@ -83,6 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exclude", action="append", default=[], metavar="PATTERN",
         help="leave out what matches below the folders: '*.o', 'build/', '/top', '!keep.o', in the"
         " syntax of .gitignore; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rate", type=bit_rate, default=0.0, metavar="RATE",
+        help="send at most at this rate, such as 20mbit [no limit]",
     )  # fmt: skip
     parser.add_argument(
         "--update", action="store_true",
@@ -178,6 +182,7 @@ class _Sending:
         self.how = How(
             keep_meta=not args.no_meta,
             update=args.update,
+            rate=args.rate,
             resume=not args.no_resume,
             on_failed=self._failures.add,
             waiting=lambda: self.meter.waiting(self._host),

@@ -133,7 +133,8 @@ class Accept:
     """Accepts the offered file, with the window to write it to.
 
     QPs with `token` may join the session; empty: no QP may join. The receiver has the first `kept`
-    chunks already; `digest` is that of their bytes.
+    chunks already; `digest` is that of their bytes. The sender keeps to `rate` bits per second, if
+    that is not 0.
     """
 
     type: ClassVar[str] = "accept"
@@ -141,6 +142,7 @@ class Accept:
     token: Words
     kept: Whole = 0
     digest: Words = ""
+    rate: Whole = 0
 
 
 @dataclass(frozen=True, slots=True)

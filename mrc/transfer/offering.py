@@ -27,6 +27,7 @@ from mrc.transfer.messages import (
     failed_of,
 )
 from mrc.transfer.names import local_name, wire_name
+from mrc.transfer.pace import Pace, lower
 from mrc.transfer.plan import File
 from mrc.transfer.session import Session, TransferError, VerificationError
 from mrc.transfer.writing import Writing
@@ -53,6 +54,7 @@ class How:
     on_resumed: Callable[[File, int], None] = lambda file, size: None
     on_failed: Callable[[FailedFile], None] = lambda failed: None
     update: bool = False  # leave out files that the receiver has with the same size and date
+    rate: float = 0.0  # bits per second at most; 0: no limit
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     stored_chunks: int = 0  # of the last file, as far as the receiver has said
 
@@ -93,7 +95,8 @@ class Offering:
         """Writes the chunks from `begin` on. An empty file has no feed."""
         if feed is None:
             return
-        writing = Writing(self._session, accept, feed, begin, holes, self._answer)
+        pace = Pace(lower(self._how.rate, accept.rate))
+        writing = Writing(self._session, accept, feed, begin, holes, pace, self._answer)
         try:
             await writing.run()
         finally:

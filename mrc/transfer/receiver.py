@@ -204,7 +204,8 @@ class _Receiving:
         file = sink if isinstance(sink, FileSink) and offer.resume else None
         kept, digest = await in_thread(file.kept) if file is not None else (0, "")
         async with patience(session, seconds):
-            await session.say(Accept(window.mr.remote, session.joined.token, kept, digest))
+            rate = int(self.told.rate())
+            await session.say(Accept(window.mr.remote, session.joined.token, kept, digest, rate))
         begin = await self._hear_begin(kept) if kept else 0
         try:
             if file is not None:

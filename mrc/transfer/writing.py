@@ -21,6 +21,7 @@ from mrc.transfer.feed import Feed, Piece
 from mrc.transfer.holes import Holes
 from mrc.transfer.messages import CHUNK_BYTES, MAX_SLOTS, Accept, Refuse, TransferMessage, chunk_imm
 from mrc.transfer.names import FileError
+from mrc.transfer.pace import Pace
 from mrc.transfer.session import Session
 from mrc.transfer.widen import widen
 
@@ -46,6 +47,7 @@ class Writing:
         feed: Feed,
         begin: int,
         holes: Holes,
+        pace: Pace,
         on_message: Callable[[TransferMessage], TransferMessage | None],
     ) -> None:
         self._session = session
@@ -60,6 +62,8 @@ class Writing:
         # Chunks that are not stored, in their order: the slot of each one; of a hole how many.
         self._taken: deque[tuple[int | None, int]] = deque()
         self._holes = holes
+        self._pace = pace
+        self._turn = asyncio.Lock()  # chunks leave one after the other
         self.chunks = begin  # started, or there already
         self.stored = begin  # at the receiver
         self._writes: set[asyncio.Task[Any]] = set()
@@ -144,22 +148,42 @@ class Writing:
         qp = self._next_qp()
         assert qp is not None, "only this function uses slots and QPs"
         slot = heapq.heappop(self._free)
-        write = asyncio.create_task(
-            qp.write_imm(
-                self._feed.mr,
-                self._window,
-                imm=chunk_imm(self.chunks, slot),
-                length=piece.length,
-                local_offset=piece.offset,
-                remote_offset=slot * CHUNK_BYTES,
-            )
-        )
+        imm = chunk_imm(self.chunks, slot)
+        write = asyncio.create_task(self._write_chunk(qp, piece, imm, slot * CHUNK_BYTES))
         self.chunks += 1
         self._taken.append((slot, 1))
         self._skip_holes()
         self._under_way[qp] += 1
         self._writes.add(write)
         write.add_done_callback(partial(self._on_written, qp, piece))
+
+    async def _write_chunk(self, qp: QP, piece: Piece, imm: int, remote: int) -> None:
+        """The last part has the immediate, which arrives after all earlier parts."""
+        if not self._pace.limited:
+            await self._write_part(qp, piece.offset, remote, piece.length, imm)
+            return
+        parts = []
+        try:
+            async with self._turn:
+                for start, length in self._pace.pieces(piece.length):
+                    await self._pace.until(length)
+                    last = imm if start + length == piece.length else None
+                    part = self._write_part(qp, piece.offset + start, remote + start, length, last)
+                    parts.append(asyncio.create_task(part))
+            await asyncio.gather(*parts)
+        finally:
+            await cancelled(*parts)
+
+    async def _write_part(
+        self, qp: QP, local: int, remote: int, length: int, imm: int | None
+    ) -> None:
+        mr, window = self._feed.mr, self._window
+        if imm is None:
+            await qp.write(mr, window, length=length, local_offset=local, remote_offset=remote)
+        else:
+            await qp.write_imm(
+                mr, window, imm=imm, length=length, local_offset=local, remote_offset=remote
+            )
 
     def _on_written(self, qp: QP, piece: Piece, write: asyncio.Task[Any]) -> None:
         self._writes.discard(write)
