@@ -314,7 +314,8 @@ def test_send__no_plane_from_the_start(hosts: Hosts, bed: Testbed, tmp_path: Pat
         bed.fail(f"plane:{plane}")
     sender = hosts.send(make(tmp_path, "a", 1))
     sender.ends(4)
-    assert "UDP" in sender.complaint()
+    assert "answers on UDP port 4791" in sender.complaint()
+    assert "TCP port 4791 of h1 answers: open both ports" in sender.complaint()
 
 
 # ---- Faults of the two ends -----------------------------------------------------------------
