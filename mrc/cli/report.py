@@ -108,6 +108,7 @@ async def transfer(
         files=tuple(moved.files),
         failed=tuple(failed),
         folders=moved.folders,
+        links=moved.links,
         skipped=skipped,
         excluded=excluded,
         unchanged=unchanged,

@@ -80,6 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="below folders, send the files and folders that symbolic links lead to [skip links]",
     )  # fmt: skip
     parser.add_argument(
+        "--links", action="store_true",
+        help="below folders, keep symbolic links that lead to a place in the same folder",
+    )  # fmt: skip
+    parser.add_argument(
         "--exclude", action="append", default=[], metavar="PATTERN",
         help="leave out what matches below the folders: '*.o', 'build/', '/top', '!keep.o', in the"
         " syntax of .gitignore; repeatable",
@@ -113,7 +117,11 @@ def run(args: argparse.Namespace) -> int:
         exclude = excluding(args.exclude) if args.exclude else lambda path: False
     except ValueError as error:
         raise UsageError(args.prog, f"--exclude: {error}; see {args.prog} --help") from None
-    plan = plan_of(args.files, name=args.name or "", follow=args.follow, exclude=exclude)
+    if args.links and args.follow:
+        raise UsageError(args.prog, f"--links: not with --follow; see {args.prog} --help")
+    plan = plan_of(
+        args.files, name=args.name or "", follow=args.follow, links=args.links, exclude=exclude
+    )
     if plan.skipped:
         out.note(f"skipped {_counted(plan.skipped)}")
     return run_async(_send(args, out, plan, _trusted(args)))
@@ -133,7 +141,7 @@ def _name(text: str) -> str:
 
 def _counted(skipped: list[str]) -> str:
     """What was skipped below the folders, in one line."""
-    first = f"{skipped[0]}; --follow sends what symbolic links lead to"
+    first = f"{skipped[0]}; --follow sends what symbolic links lead to, --links some as links"
     return f"1 file: {first}" if len(skipped) == 1 else f"{len(skipped)} files; the first: {first}"
 
 

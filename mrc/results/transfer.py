@@ -62,6 +62,8 @@ class Transfer(Settings):
     """The files and folders that were not copied; if there are any, the exit code is 6."""
     folders: int
     """Number of folders."""
+    links: int
+    """Symbolic links that were copied as links."""
     skipped: int
     """Symbolic links and special files below folders, which the sender did not send."""
     excluded: int

@@ -19,6 +19,7 @@ class Total:
     folders: int = 0
     bytes: int = 0
     resumed_bytes: int = 0
+    links: int = 0
     seconds: float = 0.0
 
     def add(self, batch: Batch, *, listed: bool) -> None:
@@ -27,6 +28,7 @@ class Total:
         self.count += batch.count
         self.folders += batch.folders
         self.bytes += batch.bytes
+        self.links += batch.links
         self.resumed_bytes += batch.resumed_bytes
 
 
@@ -43,6 +45,7 @@ class Batch:
     bytes: int
     packed: bool
     resumed_bytes: int = 0  # that the receiver had already
+    links: int = 0  # symbolic links
 
     @classmethod
     def of(cls, file: TransferredFile, resumed_bytes: int = 0) -> Batch:

@@ -27,6 +27,7 @@ from mrc.transfer.names import (
     FinalError,
     cannot,
     check_harmless,
+    check_link,
     check_path,
     is_mark,
     is_record,
@@ -317,6 +318,23 @@ class Tree:
         ours = status.st_mtime_ns
         return ours in (mtime_ns, mtime_ns // SECOND_NS * SECOND_NS)
 
+    def make_link(self, name: str, target: str) -> None:
+        """Makes a symbolic link that leads to a place in the directory; raises FileError."""
+        directory = self._directory
+        parts = directory.check(name)
+        try:
+            check_link(target, len(parts) - 1)
+        except FileError as error:
+            raise FileError(f"{printable(name)}: {error}") from None
+        folder = self._chain.enter(parts[:-1])
+        directory.check_free(folder, name, link=True)
+        try:
+            folder.make_link(parts[-1], target, directory.root, overwrite=directory.overwrite)
+        except FileExistsError:
+            raise directory.exists_error(name) from None
+        except OSError as error:
+            raise cannot(error, f"{printable(name)}: cannot be made") from error
+
     def finish_folder(self, name: str, meta: Meta) -> bool:
         """All files of this folder have been received: sets its mode and time.
 
@@ -454,14 +472,15 @@ class OutputDirectory:
             path = printable(folder.path)
             raise cannot(error, f"{path}: cannot get its mode and time") from error
 
-    def check_free(self, folder: Folder, name: str) -> None:
+    def check_free(self, folder: Folder, name: str, *, link: bool = False) -> None:
         """Raises FileError when the file `name`, in `folder`, exists and may not be replaced."""
         if name in self.names:
             raise FileError(
                 f"{printable(name)}: is being received from another sender: try again later"
             )
         mode = folder.mode_of(os.path.basename(name))
-        if mode is not None and not self.overwrite:
+        same = link and mode is not None and stat.S_ISLNK(mode)  # perhaps with the same target
+        if mode is not None and not self.overwrite and not same:
             raise self.exists_error(name)
         if mode is not None and stat.S_ISDIR(mode):
             raise FileError(f"{printable(name)}: is a directory in {self.path}")

@@ -203,6 +203,24 @@ class Folder:
             return
         self.remove(temporary)
 
+    def make_link(self, name: str, target: str, root: Folder, *, overwrite: bool) -> None:
+        """Makes a symbolic link; raises OSError, FileExistsError if the name is in use."""
+        try:
+            if os.readlink(name, dir_fd=self.fd) == target:
+                return
+        except OSError:
+            pass  # there is none
+        if not overwrite:
+            os.symlink(target, name, dir_fd=self.fd)
+            return
+        temporary = temporary_name(name)
+        os.symlink(target, temporary, dir_fd=root.fd)
+        try:
+            os.replace(temporary, name, src_dir_fd=root.fd, dst_dir_fd=self.fd)
+        except OSError:
+            root.remove(temporary)
+            raise
+
     def remove(self, temporary: str) -> None:
         try:
             os.unlink(temporary, dir_fd=self.fd)

@@ -102,6 +102,22 @@ def check_path(path: str) -> list[str]:
     return parts
 
 
+def check_link(target: str, depth: int) -> None:
+    """Raises FileError for a link, `depth` folders below the top, that may lead above the top.
+
+    The folders around a link are real ones, so `..` at its begin is the folder above. Behind the
+    name of another link, `..` could be anywhere.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = 0
+    while ups < len(parts) and parts[ups] == "..":
+        ups += 1
+    if target.startswith("/") or "\0" in target or not target:
+        raise FileError("the link is not relative")
+    if ups > depth or ".." in parts[ups:]:
+        raise FileError("the link may lead out of the folder that is sent")
+
+
 def is_temporary(name: str) -> bool:
     """True for the name of a file that a receiver has not completed."""
     return name[0] == "." and _TEMPORARY.fullmatch(name) is not None

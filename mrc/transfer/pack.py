@@ -21,12 +21,13 @@ from msgspec import Meta
 
 from mrc.errors import ProtocolError
 from mrc.transfer.messages import MAX_ERROR, Digest, Mode, Time
+from mrc.transfer.names import MAX_PATH_BYTES
 from mrc.typed import Whole
 
 FRAME = struct.Struct("<I12x16s")  # payload length, digest of the payload
 DIGEST_BYTES = 16
 _LENGTH = struct.Struct("<H")
-MAX_HEADER_BYTES = 8192  # the longest name and the numbers
+MAX_HEADER_BYTES = 8400  # the longest name and target, and the numbers
 RECORD_BYTES = _LENGTH.size + MAX_HEADER_BYTES + DIGEST_BYTES  # of a record, beside its data
 
 
@@ -57,7 +58,14 @@ class PackedFailed(msgspec.Struct, tag="failed", frozen=True, kw_only=True):
     error: Annotated[str, Meta(max_length=MAX_ERROR)]
 
 
-Record = PackedFile | PackedFolder | PackedFailed
+class PackedLink(msgspec.Struct, tag="link", frozen=True, kw_only=True):
+    """A symbolic link that leads to a place in the same folder."""
+
+    name: bytes
+    target: Annotated[bytes, Meta(max_length=MAX_PATH_BYTES)]
+
+
+Record = PackedFile | PackedFolder | PackedFailed | PackedLink
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode
 

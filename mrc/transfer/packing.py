@@ -18,9 +18,10 @@ from mrc.transfer.pack import (
     PackedFailed,
     PackedFile,
     PackedFolder,
+    PackedLink,
     put_header,
 )
-from mrc.transfer.plan import Entry, File, FolderEnd
+from mrc.transfer.plan import Entry, File, FolderEnd, Link
 from mrc.transfer.source import Source
 
 _LEAST_PART = 4096  # bytes of a file that are worth a record at the end of a chunk
@@ -72,6 +73,9 @@ class Packing:
             name = os.fsencode(entry.name)
             folder = PackedFolder(name=name, mode=meta.mode, mtime=meta.mtime)
             return put_header(payload, at, folder)
+        if isinstance(entry, Link):
+            target = os.fsencode(entry.target)
+            return put_header(payload, at, PackedLink(name=os.fsencode(entry.name), target=target))
         assert isinstance(entry, File), "a pack holds files and folders"
         self._offset = 0
         self._bytes = entry.bytes

@@ -138,6 +138,9 @@ class StdoutTree:
     def has(self, name: str, size: int, mtime_ns: int) -> bool:
         return False
 
+    def make_link(self, name: str, target: str) -> None:
+        """Standard output has no links."""
+
     def finish_folder(self, name: str, meta: Meta) -> bool:
         return False
 

@@ -12,7 +12,7 @@ from itertools import groupby
 from mrc.exchange.foreign import printable
 from mrc.results.transfer import FailedFile
 from mrc.transfer.folders import Meta
-from mrc.transfer.names import MAX_DEPTH, FileError, cause_of, check_name, check_path
+from mrc.transfer.names import MAX_DEPTH, FileError, cause_of, check_link, check_name, check_path
 from mrc.transfer.source import Source, what_is
 
 STDIN = "-"
@@ -45,7 +45,16 @@ class Stdin:
     name: str
 
 
-Entry = File | FolderEnd | Stdin
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link that is sent as a link."""
+
+    path: str
+    name: str
+    target: str
+
+
+Entry = File | FolderEnd | Stdin | Link
 Exclude = Callable[[str], bool]
 
 
@@ -54,6 +63,7 @@ class Plan:
     """All entries in the order of sending. A folder follows its contents."""
 
     follow: bool = False  # symbolic links below folders
+    links: bool = False  # send links as links
     exclude: Exclude = lambda path: False  # paths below the folders that are named
     excluded: int = 0  # files, and folders with all below them
     entries: list[Entry] = field(default_factory=list)
@@ -143,13 +153,19 @@ class Plan:
             self._add(File(entry.path, name, status.st_size, self.follow))
         elif stat.S_ISDIR(status.st_mode):
             self._add_folder(entry.path, name, above, inside)
+        elif stat.S_ISLNK(status.st_mode) and self.links:
+            target = os.readlink(entry.path)
+            check_link(target, inside.count("/"))
+            self._add(Link(entry.path, name, target))
         else:
             kind = what_is(status.st_mode).partition(",")[0]
             self.skipped.append(f"{printable(entry.path)} {kind}")
 
 
 def _is_packed(entry: Entry) -> bool:
-    return isinstance(entry, FolderEnd) or (isinstance(entry, File) and entry.bytes < PACKED_BYTES)
+    return isinstance(entry, (FolderEnd, Link)) or (
+        isinstance(entry, File) and entry.bytes < PACKED_BYTES
+    )
 
 
 def excluding(patterns: Sequence[str]) -> Exclude:
@@ -167,6 +183,7 @@ def plan_of(
     *,
     name: str = "",
     follow: bool = False,
+    links: bool = False,
     exclude: Exclude = lambda path: False,
 ) -> Plan:
     """The plan for these arguments; raises FileError if none of them can be sent.
@@ -174,7 +191,7 @@ def plan_of(
     `name` replaces the name of the only argument. A trailing `/` of a folder makes no difference;
     of `.` and of a path that ends with `/.`, only the contents are sent.
     """
-    plan = Plan(follow, exclude)
+    plan = Plan(follow, links, exclude)
     if name:
         check_path(name)
         assert len(paths) == 1, "a name for one argument"

@@ -36,7 +36,7 @@ from mrc.transfer.names import FileError, wire_name
 from mrc.transfer.offering import How, Offering, RefusedError, tell_failed
 from mrc.transfer.packing import Packing
 from mrc.transfer.pipes import PipeReader
-from mrc.transfer.plan import Entry, File, FolderEnd, Plan, Stdin
+from mrc.transfer.plan import Entry, File, FolderEnd, Link, Plan, Stdin
 from mrc.transfer.populate import STEP_BYTES, Ahead, populate_for_reads
 from mrc.transfer.session import Session
 from mrc.transfer.source import Source
@@ -202,7 +202,9 @@ async def _send_pack(
     await offering.finish("")
     files = tuple(file for file in packing.files if file.name not in offering.refused)
     folders = [e for e in entries if isinstance(e, FolderEnd) and e.name not in offering.refused]
-    return Batch(files, len(files), len(folders), sum(f.bytes for f in files), packed=True)
+    links = [e for e in entries if isinstance(e, Link) and e.name not in offering.refused]
+    size = sum(file.bytes for file in files)
+    return Batch(files, len(files), len(folders), size, packed=True, links=len(links))
 
 
 def _prepare(

@@ -18,7 +18,7 @@ from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import Digest, Done, Offer
 from mrc.transfer.names import FileError, FinalError, cannot, local_name
-from mrc.transfer.pack import PackedFailed, PackedFile, PackedFolder, records, unseal
+from mrc.transfer.pack import PackedFailed, PackedFile, PackedFolder, PackedLink, records, unseal
 from mrc.transfer.quota import Quota
 from mrc.transfer.session import VerificationError
 
@@ -64,6 +64,7 @@ class Tree(Protocol):
         self, name: str, size: int | None, *, sparse: bool = ..., chunk_bytes: int = ...
     ) -> Kept: ...
     def has(self, name: str, size: int, mtime_ns: int) -> bool: ...
+    def make_link(self, name: str, target: str) -> None: ...
     def finish_folder(self, name: str, meta: Meta) -> bool: ...
     def check_room(self, size: int) -> None: ...
     def stop(self) -> None: ...
@@ -203,7 +204,7 @@ class PackSink:
         self._target: Place | None = None  # of this file; None: it cannot be stored
         self._digest = Digest()
         self._files: list[TransferredFile] = []
-        self._count = self._folders = self._bytes = 0
+        self._count = self._folders = self._bytes = self._links = 0
 
     def store(self, index: int, chunk: memoryview) -> None:
         for record, data, digest in records(_payload(chunk, self.name)):
@@ -216,6 +217,10 @@ class PackSink:
                     if self._record is not None:
                         raise ProtocolError("the peer sent a folder in the middle of a file")
                     self._keeping_on(record.name, self._finish_folder, record)
+                case PackedLink():
+                    if self._record is not None:
+                        raise ProtocolError("the peer sent a link in the middle of a file")
+                    self._keeping_on(record.name, self._make_link, record)
                 case PackedFailed():
                     self._drop(record)
 
@@ -244,6 +249,12 @@ class PackSink:
         if not self._tree.finish_folder(name, Meta.received(record.mode, record.mtime)):
             self._quota.take(name, files=1)
         self._folders += 1
+
+    def _make_link(self, record: PackedLink) -> None:
+        name = os.fsdecode(record.name)
+        self._quota.take(name, files=1)
+        self._tree.make_link(name, os.fsdecode(record.target))
+        self._links += 1
 
     def _check_order(self, record: PackedFile) -> None:
         before = self._record
@@ -286,7 +297,8 @@ class PackSink:
             raise ProtocolError("the peer ended a pack in the middle of a file")
         listed = self._keep_names or self._count <= MAX_LISTED
         files = tuple(self._files) if listed else ()
-        return Batch(files, self._count, self._folders, self._bytes, packed=True)
+        counts = (self._count, self._folders, self._bytes)
+        return Batch(files, *counts, packed=True, links=self._links)
 
     def discard(self) -> None:
         """Nothing would be kept."""

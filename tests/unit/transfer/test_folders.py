@@ -411,3 +411,48 @@ async def test_send_plan__update_leaves_out_what_is_there(tree: Path, inbox: Pat
     assert [file.name for file in sent] == ["tree/a", "tree/sub/new"]
     assert [each.name for each in failed] == ["tree/sub/deep/b", "tree/sub/deep"]
     assert (inbox / "tree/a").stat().st_mtime_ns == 5
+
+
+async def test_send_plan__links_as_links(tmp_path: Path, inbox: Path) -> None:
+    top = tmp_path / "top"
+    (top / "in").mkdir(parents=True)
+    make(top, "a", b"1")
+    inside = {"top/in/up": "../a", "top/in/here": "x", "top/link": "./in/up", "top/dead": "none"}
+    outside = {"top/abs": "/etc/passwd", "top/out": "../x", "top/in/out": "../../x",
+               "top/trick": "in/../../x"}  # fmt: skip
+    for name, target in (inside | outside).items():
+        (tmp_path / name).symlink_to(target)
+    for overwrite in (False, False, True):  # the same links may be there
+        failed: list[FailedFile] = []
+        async with sessions() as ends:
+            await both(
+                sending(ends.sender, [str(top)], links=True, failed=failed),
+                receiving(ends.receiver, inbox, overwrite=overwrite),
+            )
+        assert sorted(each.name for each in failed) == sorted(outside)
+        found = {f"top/{p.relative_to(inbox / 'top')}" for p in (inbox / "top").rglob("*")}
+        assert found == {*inside, "top/a", "top/in"}
+        assert {name: os.readlink(inbox / name) for name in inside} == inside
+    assert names(inbox) == ["top"]
+
+
+@pytest.mark.parametrize("target", ["/etc", "../x", "a/../../x", "a/..", "", "a\0b"])
+def test_make_link__that_leads_out(inbox: Path, target: str) -> None:
+    with OutputDirectory(str(inbox), overwrite=True) as directory:
+        tree = directory.tree()
+        with pytest.raises(FileError, match="link"):
+            tree.make_link("x", target)
+        tree.close()
+    assert os.listdir(inbox) == []
+
+
+def test_make_link__name_in_use(inbox: Path) -> None:
+    make(inbox, "a", b"1")
+    (inbox / "l").symlink_to("other")
+    with OutputDirectory(str(inbox)) as directory:
+        tree = directory.tree()
+        for name in ("a", "l"):
+            with pytest.raises(FileError, match="exists in"):
+                tree.make_link(name, "target")
+        tree.close()
+    assert names(inbox) == ["a", "l"] and os.readlink(inbox / "l") == "other"
