@@ -36,7 +36,7 @@ _LONGEST_GAP_SECONDS = 0.5
 _QUIET_SECONDS = 1.0
 _ADDRESS_SECONDS = 2.0  # as _QUIET_SECONDS, for an address that has never answered
 _SILENT_SECONDS = 4.0
-_REFINE_SECONDS = 2.0  # after the first answer no more searches between common sizes begin
+_REFINE_SECONDS = 4.0  # after the first answer no more searches between common sizes begin
 _GRACE_SECONDS = 0.02  # packets of one EV overtake each other by less
 _WITNESS_GRACE_SECONDS = 0.1  # the same for different EVs
 _TIMEOUT_SECONDS = (1.0, 4.0)  # how long an answer may come, at first and when hosts are late
@@ -376,7 +376,7 @@ class Prover:
             return
         if ev.search.goal != plane.goal:
             ev.search = SizeSearch(plane.goal, ev.search.low)
-        refine = self._now - plane.heard < _REFINE_SECONDS + 2 * self._longest_rtt
+        refine = self._now - plane.heard < _REFINE_SECONDS + 8 * self._longest_rtt
         ev.search.settle(self._needed, refine=refine)
         if plane.leader is None and (ev.search.failed or not plane.searched):
             plane.leader = ev

@@ -181,7 +181,8 @@ def _judge(
     elif scenario.kind == "tcp blocked" or not scenario.usable():
         audit.check(isinstance(error, mrc.ConnectError), f"TCP is blocked, but: {text}")
     elif scenario.kind == "udp blocked":
-        audit.check(isinstance(error, mrc.PathError), f"UDP is blocked, but: {text}")
+        found = isinstance(error, (mrc.PathError, mrc.ConnectRefusedError))  # by either end
+        audit.check(found and "is UDP blocked?" in text, f"UDP is blocked, but: {text}")
     else:
         lives = [
             each for plane in range(1, scenario.planes + 1) for each in scenario.payload(plane)
@@ -190,10 +191,10 @@ def _judge(
         if all_up:
             audit.check(error is None, f"every path works, but: {text}")
         if error is None and lives:
-            found, right = connected[0], min(lives)
-            audit.check(found <= max(lives), f"path MTU {found}, but no path carries that")
+            path_mtu, right = connected[0], min(lives)
+            audit.check(path_mtu <= max(lives), f"path MTU {path_mtu}, but no path carries that")
             if all_up and all(len(paths) == 1 for paths in scenario.paths):
                 audit.check(
-                    right - NEAR_BYTES <= found <= right,
-                    f"path MTU {found}, the paths carry {right}",
+                    right - NEAR_BYTES <= path_mtu <= right,
+                    f"path MTU {path_mtu}, the paths carry {right}",
                 )
