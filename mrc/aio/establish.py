@@ -26,6 +26,7 @@ from mrc.enums import CcKind, EvState, Integrity, Seal
 from mrc.errors import (
     ConfigError,
     ConnectError,
+    ConnectRefusedError,
     InUseError,
     PathError,
     ProtocolError,
@@ -323,7 +324,7 @@ def _plan(
         _sources(peer),
         _path_mtu(limits, ends, host),
         limits,
-        integrity=_integrity(local.config.integrity, theirs.integrity),
+        integrity=local.integrity_with(theirs.integrity),
         seal=seal,
         dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
         configured=configured,
@@ -357,11 +358,6 @@ def _pairs(
     )
 
 
-def _integrity(ours: Integrity, theirs: str) -> Integrity:
-    """UDP's checksum alone, the weaker protection, applies only if both sides choose it."""
-    return Integrity.UDP if ours is Integrity.UDP and theirs == "udp" else Integrity.ICRC
-
-
 async def _prove(
     local: Local,
     channel: Channel,
@@ -378,13 +374,16 @@ async def _prove(
         raise PathError(f"EV profile {end.ev_profile.name} denies every path to {end.peer_host}")
     allowance = _AMPLIFICATION * channel.received_bytes
     probing = _probe(end, plan, allowed, allowance, channel.rtt)
-    proof, rtt_ns = await channel.during(probing)
+    targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
+    silent_line = findings.no_answer(end.peer_host, targets, peer.attributes.udp_port)
+    try:
+        proof, rtt_ns = await channel.during(probing)
+    except ConnectRefusedError as error:
+        if error.reason.endswith(findings.BLOCKED):  # the peer has found the same a little earlier
+            raise PathError(silent_line) from error
+        raise
     if not proof.mtu:
-        targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
-        raise PathError(
-            f"no path to {end.peer_host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
-            f"answers on UDP port {peer.attributes.udp_port}: is UDP blocked?"
-        )
+        raise PathError(silent_line)
     await _leave_out(end, proof)
     planes = [ev.attr.port for ev in plan.evs]
     gone = [*proof.dead, *proof.unproven]

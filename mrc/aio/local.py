@@ -17,6 +17,7 @@ from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile, Profiles
 from mrc.datapath.dispatch import Dispatcher
 from mrc.datapath.links import Links
+from mrc.enums import Integrity
 from mrc.errors import MrcError
 from mrc.exchange.admission import Claims
 from mrc.exchange.upgrade import Guard
@@ -46,6 +47,11 @@ class Local:
         if line:
             logger.log(logging.DEBUG if line in self.warned else logging.WARNING, "%s", line)
             self.warned.append(line)
+
+    def integrity_with(self, theirs: str) -> Integrity:
+        """UDP's checksum alone, the weaker protection, applies only if both sides choose it."""
+        both = self.config.integrity is Integrity.UDP and theirs == "udp"
+        return Integrity.UDP if both else Integrity.ICRC
 
     @property
     def srv6(self) -> HostConfig | None:

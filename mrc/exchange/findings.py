@@ -11,6 +11,14 @@ HEADER_BYTES = 106  # of a packet beside its payload, from Ethernet on
 _WORTH_TELLING = 1.02  # the ratio of two packet sizes
 _MOST_NAMED = 4
 
+BLOCKED = "is UDP blocked?"
+
+
+def no_answer(host: str, targets: Sequence[str], udp_port: int) -> str:
+    """One line: nothing has answered at these addresses."""
+    where = ", ".join([*targets[:4], *["..."] * (len(targets) > 4)])
+    return f"no path to {host} ({where}) answers on UDP port {udp_port}: {BLOCKED}"
+
 
 def limits(mtus: Iterable[tuple[int, int]], most: int) -> dict[int, int]:
     """The payload that each plane's interfaces allow, from pairs of plane and payload."""
