@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from mrc import versions
 from mrc.aio.context import Context
@@ -84,6 +85,17 @@ async def overflow(ctx: Context) -> str:
     return f"{count} packets did not fit the receive buffer: mrc doctor shows how to enlarge it"
 
 
+class LeftOut(NamedTuple):
+    """How many files a sender has left out, for each reason."""
+
+    skipped: int = 0
+    excluded: int = 0
+    unchanged: int = 0
+
+
+NOTHING = LeftOut()
+
+
 async def transfer(
     role: Role,
     session: Session,
@@ -91,11 +103,9 @@ async def transfer(
     tcp_port: int,
     recording: Recording | None = None,
     outages: Sequence[Outage] = (),
-    skipped: int = 0,
-    excluded: int = 0,
-    unchanged: int = 0,
     failed: Sequence[FailedFile] = (),
     waited_seconds: float = 0.0,
+    left_out: LeftOut = NOTHING,
     retries: int = 0,
 ) -> Transfer:
     """The result that `mrc send --json` and `mrc recv --json` print."""
@@ -109,9 +119,9 @@ async def transfer(
         failed=tuple(failed),
         folders=moved.folders,
         links=moved.links,
-        skipped=skipped,
-        excluded=excluded,
-        unchanged=unchanged,
+        skipped=left_out.skipped,
+        excluded=left_out.excluded,
+        unchanged=left_out.unchanged,
         bytes=moved.bytes,
         resumed_bytes=moved.resumed_bytes,
         seconds=moved.seconds,
@@ -122,9 +132,7 @@ async def transfer(
         sent_packets=info.sent_packets,
         retransmitted_packets=info.retransmitted_packets,
         spurious_packets=info.spurious_packets,
-        planes=tuple(
-            like(Plane, plane, carried_percent=carried[plane.plane]) for plane in info.planes
-        ),
+        planes=tuple(like(Plane, p, carried_percent=carried[p.plane]) for p in info.planes),
         evs=tuple(evs),
         outages=tuple(outages),
         counters=nonzero(await session.ctx.counters()),

@@ -19,7 +19,7 @@ from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import overflow, slow_planes, transfer
+from mrc.cli.report import LeftOut, overflow, slow_planes, transfer
 from mrc.cli.retry import Retry
 from mrc.cli.runner import run_async
 from mrc.errors import MrcError, PathError
@@ -71,6 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     endpoint.add_options(parser)
     trust.add_options(parser, listens=False)
+    _add_choice(parser)
+    views.add_options(parser, listens=False)
+    add_options(parser)
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    """What is sent of the files and folders, and how fast."""
     parser.add_argument(
         "--name", type=_name, metavar="NAME",
         help="name at the receiver of the only FILE [its own name; of -: stdin]",
@@ -101,8 +108,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave mode and modification time to the receiver; owners are never kept, and hard"
         " links become files of their own",
     )  # fmt: skip
-    views.add_options(parser, listens=False)
-    add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -230,7 +235,7 @@ class _Sending:
 
     async def run(self, session: Session, retry: Retry) -> int:
         """Sends what is left; returns the exit code."""
-        meter, out = self.meter, self._out
+        meter, out, plan = self.meter, self._out, self._plan
         self.how.on_resumed = lambda file, size: meter.resumed(session, file.name, size)
         await meter.files(send_plan(session, self._plan, self.how), self._total)
         if unchanged := self._plan.unchanged:
@@ -247,9 +252,7 @@ class _Sending:
                     self._port,
                     outages=self._incidents.outages,
                     waited_seconds=meter.waited_seconds,
-                    skipped=len(self._plan.skipped),
-                    excluded=self._plan.excluded,
-                    unchanged=self._plan.unchanged,
+                    left_out=LeftOut(len(plan.skipped), plan.excluded, plan.unchanged),
                     failed=self._failures.files,
                     retries=retry.count,
                 )

@@ -24,7 +24,6 @@ from typing import Any
 import pytest
 from netns.processes import Hosts
 from printed import printed
-from slowness import until
 
 from mrc.linux import netns
 from mrc.messaging.mailbox import KEEPALIVE_SECONDS
@@ -277,23 +276,6 @@ def test_send__all_planes_silent(hosts: Hosts, bed: Testbed, tmp_path: Path, inb
         end.ends(4, within=GIVE_UP_SECONDS)
         assert f"all paths to {peer} are lost" in end.complaint()
     assert names(inbox) == KEPT
-
-
-@pytest.mark.slow
-def test_send__goes_on_by_itself(hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path) -> None:
-    """Both ends wait while no plane is left, and the receiver takes its sender for the same."""
-    file = make(tmp_path, "a", LONG)
-    receiver = hosts.recv(inbox, "--once", "--json")
-    sender = hosts.send(file, "--json")
-    receiver.until_received(LONG // 4)
-    for plane in range(1, PLANES + 1):
-        bed.fail(f"plane:{plane}")
-    until(lambda: any("all paths to h1 are lost" in line for line in sender.lines), sender.lines)
-    bed.heal()
-    result = printed("send", sender.ends(0))
-    assert result["retries"] == 1 and result["resumed_bytes"] >= LONG // 8
-    receiver.ends(0)
-    assert same(file, inbox / "a") and names(inbox) == ["a"]
 
 
 @pytest.mark.slow
