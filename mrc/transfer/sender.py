@@ -193,8 +193,9 @@ async def _send_pack(
     packing = Packing(entries, keep_meta=how.keep_meta)
     release.callback(packing.close)
     filled = Filled(packing.fill, packing.left_bytes)
+    # Before a thread fills the first chunk.
+    offer = Pack(len(entries), packing.left_bytes(), CHUNK_BYTES, how.resume)
     async with await filled.open(session.ctx, release) as feed:
-        offer = Pack(len(entries), packing.left_bytes(), CHUNK_BYTES, how.resume)
         accept = await offering.offer(offer)
         await offering.write(accept, feed)
     for failed in packing.failed:
