@@ -41,6 +41,7 @@ from mrc import (
     InUseError,
     Listener,
     PathError,
+    PlaneShares,
     ResolveError,
     StateError,
 )
@@ -84,7 +85,7 @@ async def test_connect__several_planes_share_the_load() -> None:
     addresses = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(ContextConfig(interfaces=addresses)) as context,
+        Context(ContextConfig(interfaces=addresses, plane_shares=PlaneShares.EQUAL)) as context,
         await context.listen("127.0.0.1", 0) as listener,
         await context.connect("127.0.0.1", listener.port) as near,
         await listener.accept() as far,
