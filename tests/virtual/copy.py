@@ -40,6 +40,10 @@ class Scenario:
     sizes: list[int]
     faults: list[tuple[float, str]] = field(default_factory=list)
     """for each attempt but the last: when, and what"""
+    options: str = ""
+    """of mrc send"""
+    overwrites: bool = False
+    """mrc recv --overwrite, and files whose bytes change between the attempts"""
 
     @classmethod
     def drawn(cls, rng: Random) -> Scenario:
@@ -55,6 +59,8 @@ class Scenario:
         expected = sum(sizes) * 8 / (made.bits_per_second * made.planes) + made.delay_ms / 50
         for _ in range(rng.randrange(_ATTEMPTS + 1)):
             made.faults.append((rng.uniform(0, 1.2) * expected, rng.choice(list(FAULTS))))
+        made.options = rng.choice(("", "", "--links", "--update", "--exclude *.bak --rate 300mbit"))
+        made.overwrites = rng.random() < 0.3
         return made
 
 
@@ -162,16 +168,18 @@ def run(world: World, audit: Audit) -> None:
     a, b = _hosts(world, scenario)
     command.use_commands(world, "send", "recv")
     tree = a.folder / "tree"
-    _make(tree, scenario.sizes, world.rng)
+    _make(tree, scenario, world.rng)
+    versions = _Versions(tree)
     inbox = b.folder / "inbox"
+    options, overwrite = scenario.options, "--overwrite" * scenario.overwrites
     receiving: Command | None = None
     for attempt in range(len(scenario.faults) + 1):
         for host in (a, b):
             host.stall_of = stalls(scenario.stalls, Random(world.rng.random()))
         if receiving is None or receiving.code is not None or not b.alive:
-            receiving = command.start(b, f"recv --output {inbox} --insecure --quiet")
+            receiving = command.start(b, f"recv --output {inbox} --insecure --quiet {overwrite}")
             world.run(2)
-        sending = command.start(a, f"send {tree} b --insecure --quiet --timeout 20")
+        sending = command.start(a, f"send {options} {tree} b --insecure --quiet --timeout 20")
         a.interrupt, b.interrupt = sending.interrupt, receiving.interrupt
         fault = ""
         if attempt < len(scenario.faults):
@@ -186,7 +194,9 @@ def run(world: World, audit: Audit) -> None:
             return
         world.run(120)
         _judge_cause(fault, sending, audit)
-        _compare(tree, inbox / "tree", audit, complete=sending.code == 0)
+        versions.compare(inbox / "tree", audit, complete=sending.code == 0)
+        if scenario.overwrites and fault:
+            versions.change(world.rng)
         if not fault:
             audit.check(sending.code == 0, f"nothing was wrong, but: {sending}")
             left = [each.name for each in inbox.rglob(".*")]
@@ -218,41 +228,83 @@ def _judge_cause(fault: str, sending: Command, audit: Audit) -> None:
         audit.check(wrong not in str(sending.error), f"{fault}, but: {sending}")
 
 
-def _make(tree: Path, sizes: list[int], rng: Random) -> None:
+def _make(tree: Path, scenario: Scenario, rng: Random) -> None:
     """Files of these sizes in some folders, with modes and times of their own."""
     folders = [tree, tree / "one", tree / "one" / "two", tree / "empty"]
     for folder in folders:
         folder.mkdir()
-    for number, size in enumerate(sizes):
+    for number, size in enumerate(scenario.sizes):
         path = rng.choice(folders[:3]) / f"file{number}"
         path.write_bytes(rng.randbytes(size))
         path.chmod(rng.choice((0o644, 0o600, 0o755)))
         os.utime(path, (_DAY, _DAY + rng.randrange(10**6)))
+    if "--links" in scenario.options:
+        (tree / "one" / "link").symlink_to("two")
+        (tree / "one" / "two" / "up").symlink_to("../../empty")
+    if "--exclude" in scenario.options:
+        (tree / "one" / "old.bak").write_bytes(b"not sent")
     for folder in reversed(folders):
         folder.chmod(rng.choice((0o755, 0o700, 0o750)))
         os.utime(folder, (_DAY, _DAY + rng.randrange(10**6)))
 
 
-def _compare(tree: Path, copied: Path, audit: Audit, *, complete: bool) -> None:
-    """What has its final name is what was sent; all is there when `mrc send` said so."""
-    for path in sorted(tree.rglob("*")):
-        other = copied / path.relative_to(tree)
-        if not other.exists():
-            audit.check(not complete, f"{other.name} is missing, but mrc send said 0")
-            continue
+class _Versions:
+    """What each file of the sender was at the start of every attempt."""
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = tree
+        self._of = {
+            path: [path.read_bytes()]
+            for path in self._sent()
+            if path.is_file() and not path.is_symlink()
+        }
+
+    def _sent(self) -> list[Path]:
+        """All below the tree, and not beyond links, except what --exclude leaves out."""
+        found = []
+        for folder, folders, files in os.walk(self._tree):
+            found += [
+                Path(folder, name) for name in (*folders, *files) if not name.endswith(".bak")
+            ]
+        return sorted(found)
+
+    def change(self, rng: Random) -> None:
+        """One file gets other bytes, as many as before."""
+        path = rng.choice(list(self._of))
+        before = path.stat()
+        path.write_bytes(rng.randbytes(before.st_size))
+        os.utime(path, (_DAY, before.st_mtime + 1))
+        self._of[path].append(path.read_bytes())
+
+    def compare(self, copied: Path, audit: Audit, *, complete: bool) -> None:
+        """What has its final name is what was sent; all is there when `mrc send` said so."""
+        for path in self._sent():
+            other = copied / path.relative_to(self._tree)
+            if path.is_symlink():
+                there = other.is_symlink() and other.readlink() == path.readlink()
+                audit.check(there or not complete, f"{other.name} is not the link that was sent")
+            elif not other.exists():
+                audit.check(not complete, f"{other.name} is missing, but mrc send said 0")
+            else:
+                self._compare(path, other, audit, complete=complete)
+        ours = {path.relative_to(self._tree) for path in self._sent()}
+        theirs = (
+            {each.relative_to(copied) for each in copied.rglob("*")} if copied.exists() else set()
+        )
+        extra = [str(each) for each in theirs - ours if not each.name.startswith(".")]
+        audit.check(not extra, f"{extra} were never sent")
+
+    def _compare(self, path: Path, other: Path, audit: Audit, *, complete: bool) -> None:
         if path.is_file():
-            same = other.read_bytes() == path.read_bytes()
+            allowed = self._of[path][-1:] if complete else self._of[path]
+            same = other.read_bytes() in allowed
             audit.check(same, f"{other.name} differs ({other.stat().st_size} bytes)")
-        if complete:
+        # A folder that existed keeps its own mode and date, and a new file in it renews the date.
+        kept = path.is_dir() and any(len(each) > 1 for each in self._of.values())
+        if complete and not kept:
             ours, theirs = path.stat(), other.stat()
             audit.check(
                 (ours.st_mode, int(ours.st_mtime)) == (theirs.st_mode, int(theirs.st_mtime)),
                 f"{other.name}: mode {theirs.st_mode:o} instead of {ours.st_mode:o}, time"
                 f" {theirs.st_mtime:.0f} instead of {ours.st_mtime:.0f}",
             )
-    extra = [
-        each.name
-        for each in copied.rglob("*")
-        if not (tree / each.relative_to(copied)).exists() and not each.name.startswith(".")
-    ]
-    audit.check(not extra, f"{extra} were never sent")
