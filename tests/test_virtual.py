@@ -16,7 +16,7 @@ import pytest
 
 @pytest.mark.parametrize(
     ("kind", "first", "count"),
-    [("connect", 21, 25), ("copy", 1, 8), ("end", 0, 20), ("group", 0, 10)],
+    [("connect", 21, 12), ("copy", 1, 5), ("end", 4, 10), ("group", 2, 8)],
 )
 def test_seeds(kind: str, first: int, count: int) -> None:
     done = subprocess.run(
