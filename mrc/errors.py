@@ -7,7 +7,6 @@ operating system stays an OSError unless the caller can fix it by means of mrc.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ class CompletionError(MrcError):
 
 def reason_of(error: BaseException | None) -> str:
     """What the peer is told of an error that ends a connection; empty without an error."""
+    from asyncio import CancelledError  # slow: those who catch errors of tasks have loaded it
+
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     match error:
@@ -109,6 +110,6 @@ def reason_of(error: BaseException | None) -> str:
             return "a time limit has passed"
         case OSError():
             return error.strerror or str(error)
-        case asyncio.CancelledError() | KeyboardInterrupt():
+        case CancelledError() | KeyboardInterrupt():
             return str(error) or "it was interrupted, or a time limit has passed"
     return f"its program failed ({type(error).__name__})"

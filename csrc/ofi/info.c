@@ -154,12 +154,12 @@ static uint64_t narrowed(uint64_t caps, uint64_t other, uint64_t of_direction, u
 }
 
 /* Whoever asks for less gets it by name, and more in fact. */
-static void narrow_domain(struct fi_domain_attr *domain, const struct fi_domain_attr *hints) {
-  domain->av_type = hints->av_type;
-  if (hints->threading) domain->threading = hints->threading;
-  if (hints->control_progress) domain->control_progress = hints->control_progress;
-  if (hints->data_progress) domain->data_progress = hints->data_progress;
-  if (hints->resource_mgmt) domain->resource_mgmt = hints->resource_mgmt;
+static void narrow_domain(struct fi_domain_attr *offer, const struct fi_domain_attr *hints) {
+  offer->av_type = hints->av_type;
+  if (hints->threading) offer->threading = hints->threading;
+  if (hints->control_progress) offer->control_progress = hints->control_progress;
+  if (hints->data_progress) offer->data_progress = hints->data_progress;
+  if (hints->resource_mgmt) offer->resource_mgmt = hints->resource_mgmt;
 }
 
 /* An unset field of the hints takes all there is. False without memory. */

@@ -202,6 +202,8 @@ def _accepted(message: dict[str, Any]) -> dict[str, Any]:
 class Channel:
     """One TCP connection of the exchange. `send` and `receive` have no timeout of their own."""
 
+    _ahead: asyncio.Task[dict[str, Any]] | None = None  # reads the next message
+
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, called: str = ""
     ) -> None:
@@ -216,7 +218,6 @@ class Channel:
         self.watchers: list[Callable[[], None]] = []
         """called for each complete message, and when TLS has begun"""
         self._said: float | None = None  # when this side sent a message that has no answer yet
-        self._ahead: asyncio.Task[dict[str, Any]] | None = None  # reads the next message
         self._at_end: list[Callable[[], None]] = []
         self._refused = False  # nothing follows
         self.secured = False

@@ -45,6 +45,11 @@ void pr_drive_poll(void) {}
 void pr_drive_wake(void) {}
 void pr_attach_linger(void) {}
 void pr_say(const char *format, ...) { (void)format; }
+uint64_t pr_now_ns(void) { return 0; }
+bool pr_wait(uint64_t until_ns) { return (void)until_ns, false; }
+int mrc_ctx_msg_post(mrc_ctx *ctx, const struct mrc_msg_post *posts, int n) {
+  return (void)ctx, (void)posts, (void)n, 0;
+}
 int mrc_ctx_msg_poll(mrc_ctx *ctx, struct mrc_msg_done *done, int n) {
   return (void)ctx, (void)done, (void)n, 0;
 }

@@ -121,6 +121,7 @@ def bits_per_second(row: list[float]) -> float:
     return row[3] * 8 * (1 << 20)
 
 
+@pytest.mark.alone
 def test_write_bw__uses_all_planes(hosts: Hosts) -> None:
     server, client = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "2")
     until_it_writes(client)

@@ -32,7 +32,7 @@ def test_send__a_closed_input_is_not_an_empty_file(tmp_path: Path) -> None:
     inbox = tmp_path / "inbox"
     with receiving("--output", inbox) as (receiver, where):
         done = shell(f"send - {where}", "<&-")
-        assert done.returncode == 1 and "standard input: bad file descriptor" in done.stderr
+        assert done.returncode == 6 and "standard input: bad file descriptor" in done.stderr
         receiver.terminate()
     assert list(inbox.iterdir()) == []
 
