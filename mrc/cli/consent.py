@@ -55,6 +55,9 @@ class Consent:
             if not answer.done():
                 raise TransferError("the sender did not wait for an answer")
             accepted = answer.result()
+        except asyncio.CancelledError:  # the sender need not try again
+            await session.say_last(Refuse("stopped", "the receiver was stopped"))
+            raise
         finally:
             await cancelled(answer, gone)
         if not accepted:

@@ -207,6 +207,7 @@ def test_queue__at_the_last_hop_trims_and_does_not_mark(bed: Testbed) -> None:
     assert bed.links()["t0:1.1>h1"]["trimmed"] - before == arrived[TRIMMED_LASTHOP << 2 | 2, 64]
 
 
+@pytest.mark.alone
 def test_queue__a_transfer_lives_with_trimming(bed: Testbed, tmp_path: Path) -> None:
     """Two files at once to one host: NACKs for trimmed packets, every byte verified."""
     inbox = tmp_path / "inbox"
