@@ -46,7 +46,10 @@ async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: fl
         raise timed_out(host, port, timeout, dialled=attempt.channel is not None) from error
     except MrcError as error:
         await attempt.refuse(reason(error))
-        raise about(host, port, error) from error
+        told = about(host, port, error)
+        if told is error:
+            raise
+        raise told from error
     except (Exception, asyncio.CancelledError) as error:
         await attempt.refuse(reason_of(error))
         raise
