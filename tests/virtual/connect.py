@@ -83,7 +83,7 @@ class Scenario:
             host.stall_of = stalls(self.stalls, Random(world.rng.random()))
 
     def usable(self) -> bool:
-        """Whether TCP reaches the peer on the first plane, which the dialler's name resolves to."""
+        """Whether TCP reaches the peer on any plane: the dialler tries all its addresses."""
         return any(paths[0].up for paths in self.paths)
 
     def payload(self, plane: int) -> list[int]:

@@ -21,7 +21,6 @@ from virtual.host import Host
 from virtual.network import Path as NetworkPath
 from virtual.world import World
 
-_MS = 1_000_000
 _MIB = 1 << 20
 _DAY = 1_600_000_000
 _ATTEMPTS = 3  # with faults
@@ -66,25 +65,22 @@ class Scenario:
 
 def _plane_down(world: World, a: Host, b: Host, rng: Random) -> None:
     """One plane carries nothing for a while."""
-    plane = rng.randrange(len(a.interfaces)) + 1
-    _cut(world, a, b, [plane], rng.uniform(0.1, 30))
+    links = world.plane(a, b, rng.randrange(len(a.interfaces)) + 1)
+    _cut(world, [path for link in links for path in link.paths], "up", rng.uniform(0.1, 30))
 
 
 def _all_down(world: World, a: Host, b: Host, rng: Random) -> None:
     """No plane carries anything for a while."""
-    _cut(world, a, b, range(1, len(a.interfaces) + 1), rng.choice((0.3, 3, 30, 100)))
+    _cut(world, world.paths(a, b), "up", rng.choice((0.3, 3, 30, 100)))
 
 
-def _cut(world: World, a: Host, b: Host, planes: object, seconds: float) -> None:
-    paths = [path for plane in planes for link in world.plane(a, b, plane) for path in link.paths]
-    for path in paths:
-        path.up = False
-
-    def heal() -> None:
+def _cut(world: World, paths: list[NetworkPath], what: str, seconds: float) -> None:
+    def change(to: bool) -> None:
         for path in paths:
-            path.up = True
+            setattr(path, what, to)
 
-    world.agenda.after(seconds * 1e9, heal)
+    change(False)
+    world.agenda.after(seconds * 1e9, lambda: change(True))
 
 
 def _kill(host: str, *, powered: bool) -> Callable[[World, Host, Host, Random], None]:
@@ -118,20 +114,7 @@ def _disk_fails(error: int) -> Callable[[World, Host, Host, Random], None]:
 
 def _tcp_silent(world: World, a: Host, b: Host, rng: Random) -> None:
     """TCP does not pass for a while; the packets of QPs do."""
-    paths = [
-        path
-        for plane in range(1, len(a.interfaces) + 1)
-        for link in world.plane(a, b, plane)
-        for path in link.paths
-    ]
-    for path in paths:
-        path.tcp = False
-
-    def heal() -> None:
-        for path in paths:
-            path.tcp = True
-
-    world.agenda.after(rng.choice((1, 30)) * 1e9, heal)
+    _cut(world, world.paths(a, b), "tcp", rng.choice((1, 30)))
 
 
 FAULTS: dict[str, Callable[[World, Host, Host, Random], None]] = {
@@ -153,11 +136,10 @@ FAULTS: dict[str, Callable[[World, Host, Host, Random], None]] = {
 
 def _hosts(world: World, scenario: Scenario) -> tuple[Host, Host]:
     a, b = (world.host(name, scenario.planes, mtu=9000) for name in "ab")
-    for plane in range(1, scenario.planes + 1):
-        for link in world.plane(a, b, plane):
-            link.bits_per_second = scenario.bits_per_second
-            path = {"delay_ns": int(scenario.delay_ms * _MS), "loss": scenario.loss}
-            link.paths = [NetworkPath(**path) for _ in range(4)]
+    world.join(
+        a, b, bits_per_second=scenario.bits_per_second, delay_ms=scenario.delay_ms,
+        loss=scenario.loss,
+    )  # fmt: skip
     return a, b
 
 

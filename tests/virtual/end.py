@@ -19,10 +19,8 @@ from mrc.binding.verbs import RemoteMemory
 from virtual.audit import Audit
 from virtual.connect import stalls
 from virtual.host import Host
-from virtual.network import Path
 from virtual.world import World
 
-_MS = 1_000_000
 _BOUND_SECONDS = 120  # in which both ends end after a fault
 _FAULTS = ("killed", "killed", "no power", "leaves", "all planes down")
 
@@ -89,11 +87,10 @@ def run(world: World, audit: Audit) -> None:
     scenario = Scenario.drawn(world.rng)
     audit.describe(scenario)
     a, b = (world.host(name, scenario.planes) for name in "ab")
-    for plane in range(1, scenario.planes + 1):
-        for link in world.plane(a, b, plane):
-            link.bits_per_second = scenario.bits_per_second
-            path = {"delay_ns": int(scenario.delay_ms * _MS), "loss": scenario.loss}
-            link.paths = [Path(**path) for _ in range(4)]
+    world.join(
+        a, b, bits_per_second=scenario.bits_per_second, delay_ms=scenario.delay_ms,
+        loss=scenario.loss,
+    )  # fmt: skip
     for host in (a, b):
         host.stall_of = stalls(scenario.stalls, Random(world.rng.random()))
     there = [world.rng.randbytes(length) for length in scenario.there]
@@ -122,10 +119,8 @@ def _strike(world: World, scenario: Scenario, a: Host, b: Host, server: asyncio.
         case "leaves":
             server.cancel()
         case _:
-            for plane in range(1, scenario.planes + 1):
-                for link in world.plane(a, b, plane):
-                    for path in link.paths:
-                        path.up = False
+            for path in world.paths(a, b):
+                path.up = False
 
 
 def _judge(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -17,10 +18,8 @@ from mrc.group import Address, Group
 from virtual.audit import Audit
 from virtual.connect import stalls
 from virtual.host import Host
-from virtual.network import Path
 from virtual.world import World
 
-_MS = 1_000_000
 _BOUND_SECONDS = 200
 _FAULTS = ("killed", "killed", "no power", "leaves", "sleeps")
 
@@ -74,12 +73,11 @@ def run(world: World, audit: Audit) -> None:
     hosts = [world.host(f"r{rank}", scenario.planes) for rank in range(scenario.ranks)]
     for ours in hosts:
         ours.stall_of = stalls(scenario.stalls, Random(world.rng.random()))
-        for theirs in hosts:
-            for plane in range(1, scenario.planes + 1):
-                link = world.plane(ours, theirs, plane)[0]
-                link.bits_per_second = scenario.bits_per_second
-                path = {"delay_ns": int(scenario.delay_ms * _MS), "loss": scenario.loss}
-                link.paths = [Path(**path) for _ in range(4)]
+    for a, b in combinations(hosts, 2):
+        world.join(
+            a, b, bits_per_second=scenario.bits_per_second, delay_ms=scenario.delay_ms,
+            loss=scenario.loss,
+        )  # fmt: skip
     store: list[asyncio.Future[Address]] = [
         world.loop.create_future() for _ in range(scenario.ranks)
     ]

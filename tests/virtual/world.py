@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Any, Self
 from unittest import mock
 
@@ -35,11 +35,12 @@ from mrc.binding.device import Device
 from virtual import disk, kernel
 from virtual.host import Host
 from virtual.loop import HOST, Agenda, StuckError, VirtualLoop
-from virtual.network import Link, Network
+from virtual.network import Link, Network, Path
 from virtual.tcp import Tcp
 
 _Random = random.Random
 _NS = 1_000_000_000
+_MS = 1_000_000
 _EPOCH = 1_700_000_000  # as in kernel.c
 _JOB_NS = 200_000  # the longest ordinary wait for a disk
 
@@ -47,7 +48,7 @@ _JOB_NS = 200_000  # the longest ordinary wait for a disk
 class World:
     """`with World(seed, folder) as world:`; everything random comes from `world.rng`."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: FilePath) -> None:
         self.seed, self.folder = seed, folder
         self.rng = random.Random(seed)
         self.agenda = Agenda()
@@ -81,6 +82,20 @@ class World:
         ours, theirs = a.interfaces[plane - 1].name, b.interfaces[plane - 1].name
         return self.network.link(ours, theirs), self.network.link(theirs, ours)
 
+    def paths(self, a: Host, b: Host) -> list[Path]:
+        """All paths between two hosts, in both directions."""
+        planes = range(1, len(a.interfaces) + 1)
+        return [path for plane in planes for link in self.plane(a, b, plane) for path in link.paths]
+
+    def join(
+        self, a: Host, b: Host, *, bits_per_second: float, delay_ms: float, loss: float
+    ) -> None:
+        """Gives each plane between two hosts four equal paths."""
+        for plane in range(1, len(a.interfaces) + 1):
+            for link in self.plane(a, b, plane):
+                link.bits_per_second = bits_per_second
+                link.paths = [Path(delay_ns=int(delay_ms * _MS), loss=loss) for _ in range(4)]
+
     def at(self, seconds: float, act: Callable[[], None]) -> None:
         """Does something to the world at this time."""
         self.agenda.at(int((1 + seconds) * _NS), act)
@@ -97,7 +112,6 @@ class World:
             (mrc.datapath.links, "Device", _polled),
             (mrc.datapath.links, "link_snapshots", lambda impatient: _host().interface_changes()),
             (mrc.aio.listener, "_listening_socket", self.tcp.listening),
-            (mrc.transfer.threads, "in_thread", self._in_thread),
             (mrc.observe.observatory, "LocalView", _NoView),
             (socket, "gethostname", lambda: _host().name),
             (time, "monotonic", self.loop.time),
@@ -238,17 +252,13 @@ class _Sent:
         return self._world.kernel.deadline_ns(fd)
 
 
-class _Line:
-    """As `mrc.transfer.threads.Line`: jobs in order, each after a wait for the disk."""
+class _Line(mrc.transfer.threads.Line):
+    """Jobs in order, each after a wait for the disk."""
 
     def __init__(self, disk_ns: Callable[[], int], stop: Callable[[], None] = lambda: None) -> None:
-        self._disk_ns, self._stop = disk_ns, stop
+        super().__init__(stop)
+        self._disk_ns = disk_ns
         self._jobs: list[tuple[Future[Any], Callable[[], Any]]] = []
-        self._running = False
-        self._error: Exception | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -261,16 +271,9 @@ class _Line:
 
     def put(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self._jobs.append((future, partial(job, *args)))
+        self._jobs.append((future, partial(self._do, partial(job, *args))))
         if len(self._jobs) == 1:
             self._later()
-        return future
-
-    def put_and_tell(
-        self, told: Callable[[BaseException | None], None], job: Callable[..., Any], *args: Any
-    ) -> Future[Any]:
-        future = self.put(job, *args)
-        future.add_done_callback(lambda done: None if done.cancelled() else told(done.exception()))
         return future
 
     def _later(self) -> None:
@@ -279,11 +282,8 @@ class _Line:
     def _run(self) -> None:
         future, job = self._jobs[0]
         try:
-            if self._error is not None:
-                raise self._error
             result = job()
         except Exception as error:
-            self._error = error
             future.set_exception(error)
         else:
             future.set_result(result)
