@@ -135,19 +135,27 @@ def _sources(part: str) -> list[Path]:
 
 def parts(sources: Sequence[Path]) -> list[str]:
     """The parts to link, users before the parts they use: folders of csrc, and the tests' pair."""
-    text = "\n".join(path.read_text() for path in sources)
-    signs = {
-        "ofi": r'^#include "ofi/',
-        "msg": r'^#include "msg/',
-        "io": r'^#include "io/|\bmrc_ctx_create\(',
-        "pair": r'^#include "pair/',
-        "emu": r'^#include "emu/',
-        "sim": r'^#include "(sim|emu|pair)/',
-    }
-    used = [part for part, sign in signs.items() if re.search(sign, text, re.MULTILINE)]
+    named = {part for path in sources for part in _named_parts(path)}
+    used = [part for part in _SIGNS if part in named]
     if "io" in used and "msg" not in used:
         used.append("msg")  # the datapath runs it
     return [*used, "core"]
+
+
+_SIGNS = {
+    "ofi": r'^#include "ofi/',
+    "msg": r'^#include "msg/',
+    "io": r'^#include "io/|\bmrc_ctx_create\(',
+    "pair": r'^#include "(pair/|scenario\.h)',
+    "emu": r'^#include "emu/',
+    "sim": r'^#include "((sim|emu|pair)/|scenario\.h)',
+}
+
+
+@functools.cache
+def _named_parts(source: Path) -> frozenset[str]:
+    text = source.read_text()
+    return frozenset(part for part, sign in _SIGNS.items() if re.search(sign, text, re.MULTILINE))
 
 
 def _flags(flavour: Flavour) -> list[str]:
@@ -179,6 +187,8 @@ def _headers_digest() -> bytes:
 @functools.cache
 def _object(source: Path, flavour: Flavour) -> Path:
     flags = _flags(flavour)
+    if flavour in (ASAN, TSAN) and source.parent == TESTS / "c":
+        flags.append("-O0")  # what tests do besides calling csrc takes no time
     key = _key(flags, source.read_bytes(), _headers_digest())
     target = BUILD / flavour.name / "obj" / f"{source.stem}-{key}.o"
     _make(target, [flavour.compiler, *flags, "-c", str(source), "-o"])

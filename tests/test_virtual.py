@@ -16,7 +16,7 @@ import pytest
 
 @pytest.mark.parametrize(
     ("kind", "first", "count"),
-    [("connect", 21, 12), ("copy", 1, 5), ("end", 4, 10), ("group", 2, 8)],
+    [("connect", 21, 8), ("copy", 1, 3), ("end", 4, 3), ("group", 2, 3)],
 )
 def test_seeds(kind: str, first: int, count: int) -> None:
     done = subprocess.run(

@@ -10,32 +10,34 @@ from pathlib import Path
 
 import cbuild
 import pytest
+from slowness import PATIENCE
 from wire.golden import GOLDEN
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
-MUTATIONS = 500  # of each file
 TOOL = HERE.parents[1] / "tools" / "fuzz"
 CANARY = HERE / "fuzz_canary.c"
 TARGETS = sorted(set(HERE.glob("fuzz_*.c")) - {CANARY})
 
 
-def replay(target: Path) -> subprocess.CompletedProcess[str]:
+def replay(target: Path, mutations: int = 100) -> subprocess.CompletedProcess[str]:
     program = cbuild.program(target, cbuild.ASAN, extra=[HERE / "replay.c"])
     seeds = sorted((CORPUS / target.stem.removeprefix("fuzz_")).iterdir())
-    command = [str(program), str(MUTATIONS), *map(str, seeds)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    command = [str(program), str(mutations), *map(str, seeds)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
+@pytest.mark.parametrize("mutations", [100, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.stem)
-def test_target__holds_its_invariant(target: Path) -> None:
-    done = replay(target)
+def test_target__holds_its_invariant(target: Path, mutations: int) -> None:
+    """Each file of the corpus, and so many mutations of it."""
+    done = replay(target, mutations)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("replayed ")
 
 
 def test_canary__must_fail() -> None:
-    done = replay(CANARY)
+    done = replay(CANARY, 2000)
     assert done.returncode != 0
     assert "assertion failed" in done.stderr
     assert "failed on an input made from" in done.stderr

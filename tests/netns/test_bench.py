@@ -208,6 +208,7 @@ def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) 
     assert checks["plane 1 silent: mean from then on"]["value"] > 0.9
 
 
+@pytest.mark.slow
 def test_knee__quick(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("knee.json", "knee.html")}
     options = ["--quick", "--only", "burst", "--json", *map(str, files.values())]

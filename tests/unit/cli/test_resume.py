@@ -25,7 +25,7 @@ SIZE = 10 * len(BLOCK)
         ("sender", signal.SIGINT),
         pytest.param("sender", signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("receiver", signal.SIGINT, marks=pytest.mark.slow),
-        ("receiver", signal.SIGKILL),
+        pytest.param("receiver", signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )
 def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
