@@ -8,11 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Protocol
-
-from rich.console import Console
-from rich.progress import Progress, TaskID, TextColumn
-from rich.table import Column
+from typing import TYPE_CHECKING, Protocol
 
 from mrc.cli.output import Output, format_bytes
 from mrc.cli.progress_line import Moved, PlaneCount, progress_line
@@ -21,6 +17,9 @@ from mrc.events import QpInfo
 from mrc.exchange.foreign import shown
 from mrc.tasks import cancelled
 from mrc.transfer.batch import Batch, Total
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 BAR_SECONDS = 0.2
 MAX_TITLE = 48  # characters of a bar's title
@@ -42,6 +41,11 @@ class _Bars:
     """The bars of all running transfers, on stderr."""
 
     def __init__(self) -> None:
+        # Without a terminal, the command starts without all of this.
+        from rich.console import Console
+        from rich.progress import Progress, TextColumn
+        from rich.table import Column
+
         self._console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
