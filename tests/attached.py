@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from mrc.fabric.addresses import pack_address
 
 @dataclass(eq=False)
 class AttachedProgram:
-    """A program with a polled context, which one task runs."""
+    """A program with a polled context, which one task runs whenever it has work."""
 
     connection: socket.socket
     frames: list[Frame] = field(default_factory=list)
@@ -33,16 +33,24 @@ class AttachedProgram:
     """of the agent's commands"""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _ctx: Any = None
+    _work: asyncio.Event = field(default_factory=asyncio.Event)
     _keys: int = 0
     _held: list[bytearray] = field(default_factory=list)
     _memory: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    _unheard: set[int] = field(default_factory=set)
+    """commands of an agent that has gone"""
+    _outgoing: deque[bytes] = field(default_factory=deque)
     _task: asyncio.Task[None] | None = None
 
     @classmethod
     async def attach(cls, name: str, program: str = "a program") -> AttachedProgram:
         found = cls(await connected(name))
-        await found.send(AgentKind.ATTACH, body=attach_body(program))
-        frame = await found.receive()
+        found.say(AgentKind.ATTACH, body=attach_body(program))
+        try:
+            frame = await found.receive()
+        except BaseException:
+            found.connection.close()
+            raise
         assert frame.kind is AgentKind.OPEN, frame
         opening, _ = read_struct("mrc_agent_open", frame.body)
         found.numbers = list(opening.numbers[0 : opening.n_numbers])
@@ -56,25 +64,65 @@ class AttachedProgram:
         ]
         fields = {"udp_port": lib.mrc_ctx_udp_port(found._ctx), "sports": sports}
         found.opened = struct_bytes("mrc_agent_opened", fields)
-        await found.send(AgentKind.OPENED, body=found.opened)
+        found.say(AgentKind.OPENED, body=found.opened)
+        asyncio.get_running_loop().add_reader(lib.mrc_ctx_fd(found._ctx), found._work.set)
+        found._listen()
         found._task = asyncio.create_task(found._run())
         return found
 
-    async def attach_again(self, name: str, qps: list[bytes]) -> None:
-        """Attaches to the next agent; `qps` are bodies of CONNECT."""
-        self.connection.close()
+    def _listen(self) -> None:
+        asyncio.get_running_loop().add_reader(self.connection, self._work.set)
+        self._work.set()
+
+    def _lose_agent(self) -> None:
+        """The agent has gone, or refuses the program: its commands get no answer."""
+        if self.attached:
+            asyncio.get_running_loop().remove_reader(self.connection)
+            asyncio.get_running_loop().remove_writer(self.connection)
+            self.connection.close()
+        self._outgoing.clear()
+        self._unheard |= set(self._memory)
+        self.changed.set()
+
+    @property
+    def attached(self) -> bool:
+        """Whether an agent has it."""
+        return self.connection.fileno() >= 0
+
+    async def attach_again(self, name: str, resumed: Callable[[], list[bytes]]) -> None:
+        """Attaches to the next agent; `resumed` returns bodies of CONNECT."""
+        self._lose_agent()
         self.connection = await connected(name)
-        body = attach_body("a program", resumed=1, n_qps=len(qps))
-        await self.send(AgentKind.ATTACH, body=body)
-        await self.send(AgentKind.OPENED, body=self.opened)
+        qps = resumed()
+        self._listen()
+        self.say(AgentKind.ATTACH, body=attach_body("a program", resumed=1, n_qps=len(qps)))
+        self.say(AgentKind.OPENED, body=self.opened)
         for qp in qps:
-            await self.send(AgentKind.CONNECT, body=qp)
+            self.say(AgentKind.CONNECT, body=qp)
 
     async def send(
         self, kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b""
     ) -> None:
+        self.say(kind, value, cookie, body)
+
+    def say(self, kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b"") -> None:
+        """Sends a frame, or keeps it until the socket has room; without an agent, forgets it."""
+        if self.attached:
+            self._outgoing.append(pack(kind, value, cookie, body))
+            if len(self._outgoing) == 1:
+                self._flush()
+
+    def _flush(self) -> None:
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self.connection, pack(kind, value, cookie, body))
+        loop.remove_writer(self.connection)
+        try:
+            while self._outgoing:
+                self.connection.send(self._outgoing[0])
+                self._outgoing.popleft()
+        except BlockingIOError:
+            loop.add_writer(self.connection, self._flush)
+        except OSError:
+            self._outgoing.clear()  # the next receive finds it
 
     async def receive(self) -> Frame:
         packet = await asyncio.get_running_loop().sock_recv(self.connection, steering.MAX_FRAME)
@@ -127,22 +175,34 @@ class AttachedProgram:
     def command(self, **fields: Any) -> None:
         native = ffi.new("struct mrc_command *", {"cookie": 1 << 62, **fields})
         assert lib.mrc_ctx_submit(self._ctx, native, 1) == 1
+        self._work.set()
 
     async def _run(self) -> None:
+        events = ffi.new("struct mrc_event[64]")
         while True:
-            try:
-                while True:
-                    packet = self.connection.recv(steering.MAX_FRAME)
-                    if not packet:
-                        break  # no agent runs
-                    self._take(unpack(packet))
-            except OSError:
-                pass
+            self._work.clear()
+            self._take_frames()
             lib.mrc_ctx_run(self._ctx, 0)
-            events = ffi.new("struct mrc_event[64]")
-            for event in events[0 : lib.mrc_ctx_poll(self._ctx, events, 64)]:
+            found = lib.mrc_ctx_poll(self._ctx, events, 64)
+            for event in events[0:found]:
                 self._publish(event)
-            await asyncio.sleep(0)
+            if found or not lib.mrc_ctx_arm(self._ctx):
+                await asyncio.sleep(0)
+            else:
+                await self._work.wait()
+
+    def _take_frames(self) -> None:
+        try:
+            while self.attached:
+                packet = self.connection.recv(steering.MAX_FRAME)
+                if not packet:
+                    self._lose_agent()
+                    return
+                self._take(unpack(packet))
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lose_agent()
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is not AgentKind.COMMAND:
@@ -168,17 +228,20 @@ class AttachedProgram:
                 return
             kept = self._memory.pop(event.cookie)
             memory = bytes(ffi.buffer(kept[0], kept[1])) if kept[1] else b""
+            if event.cookie in self._unheard:
+                self._unheard.discard(event.cookie)
+                return
         body = bytes(ffi.buffer(ffi.addressof(event))) + memory
-        with suppress(OSError):  # no agent runs
-            self.connection.send(pack(AgentKind.EVENT, body=body))
+        self.say(AgentKind.EVENT, body=body)
 
     async def end(self) -> None:
         """The program ends, without a word."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        self.connection.close()
+        self._lose_agent()
         if self._ctx is not None:
+            asyncio.get_running_loop().remove_reader(lib.mrc_ctx_fd(self._ctx))
             lib.mrc_ctx_destroy(self._ctx)
             self._ctx = None
 

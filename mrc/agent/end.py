@@ -93,7 +93,7 @@ class ProgramEnd(End):
         self.channel.abort()
         self.channel = channel
         self._bye_ok.clear()
-        self.start(self.path_mtu, self.window)
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
         self._joined.set()
 
     async def _say_bye(self) -> bool:

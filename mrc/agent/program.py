@@ -81,6 +81,7 @@ class Program(Context):
         self._callers: dict[int, list[asyncio.Future[Wanted]]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}  # connects, by QPN
         self._others: set[asyncio.Task[None]] = set()
+        self._detached = False
         self._resumed: list[tuple[Wanted, bytes]] = []
         self._gids: list[IpAddress] = []
         self._told_ports = b""
@@ -300,6 +301,9 @@ class Program(Context):
         self._engine.send(kind, value, cookie, body)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._detached:  # nobody would end it
+            work.close()
+            return
         task = asyncio.get_running_loop().create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
@@ -493,6 +497,7 @@ class Program(Context):
         """Forgets the program. `told`: it has ended, and its peers are to know."""
         if told:
             await asyncio.gather(*(end.tell_gone() for end in self.ends))
+        self._detached = True
         await cancelled(*self._tasks.values(), *self._others)
         with suppress(StateError):
             await self._opened().dispatcher.close()

@@ -7,7 +7,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
-from virtual.loop import HOST
+from virtual.loop import PROGRAM
 
 if TYPE_CHECKING:
     from virtual.world import World
@@ -43,7 +43,7 @@ class Audit:
         left = [task for task in asyncio.all_tasks(world.loop) if _runs(world, task)]
         self.check(not left, f"tasks are left: {left}")
         self.check(world.kernel.open_sockets == 0, "sockets of csrc/io are left open")
-        open_ends = [each for each in world.tcp.open if each.host.alive]
+        open_ends = [each for each in world.tcp.open if each.program.alive]
         self.check(not open_ends, f"{len(open_ends)} TCP connections are left open")
         for failure in world.loop.failures:
             self.wrong.append(f"the event loop was told: {failure}")
@@ -51,6 +51,5 @@ class Audit:
 
 def _runs(world: World, task: asyncio.Task[Any]) -> bool:
     """Whether it is not done, and not one of a program that was killed."""
-    context = world.loop.contexts[task]
-    host = context.get(HOST)
-    return not task.done() and (host is None or host.is_running(context))
+    program = world.loop.contexts[task].get(PROGRAM)
+    return not task.done() and (program is None or program.alive)

@@ -175,7 +175,7 @@ def run(world: World, audit: Audit) -> None:
         if not ended and a.alive:
             return
         world.run(120)
-        _judge_cause(fault, sending, audit)
+        judge_cause(fault, sending, audit)
         versions.compare(inbox / "tree", audit, complete=sending.code == 0)
         if scenario.overwrites and fault:
             versions.change(world.rng)
@@ -204,7 +204,7 @@ _WRONG_CAUSES = {
 }
 
 
-def _judge_cause(fault: str, sending: Command, audit: Audit) -> None:
+def judge_cause(fault: str, sending: Command, audit: Audit) -> None:
     """What the sender's user is told fits what happened."""
     for wrong in _WRONG_CAUSES.get(fault, ()):
         audit.check(wrong not in str(sending.error), f"{fault}, but: {sending}")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from virtual.loop import HOST
+from virtual.loop import PROGRAM
 
 if TYPE_CHECKING:
     from virtual.world import World
@@ -27,23 +27,23 @@ class Disk:
     def __init__(self) -> None:
         self.error = 0
         """errno of every write, or 0"""
-        self._opened: set[int] = set()
+        self._opened: dict[int, object] = {}  # which program has the descriptor
 
     def opened(self, fd: int) -> int:
-        self._opened.add(fd)
+        self._opened[fd] = PROGRAM.get()
         return fd
 
     def closed(self, fd: int) -> None:
-        self._opened.discard(fd)
+        self._opened.pop(fd, None)
 
-    def end(self) -> None:
+    def end(self, program: object) -> None:
         """The program was killed: its descriptors hold no locks any more. They stay open until
         their objects end, so that no number is used twice.
         """
-        for fd in self._opened:
+        for fd in [fd for fd, owner in self._opened.items() if owner is program]:
             with suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)
-        self._opened.clear()
+            del self._opened[fd]
 
 
 def replace_calls(world: World) -> None:
@@ -79,8 +79,8 @@ def _failing(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _disk() -> Disk | None:
-    host = HOST.get()
-    return getattr(host, "disk", None)
+    program: Any = PROGRAM.get()
+    return None if program is None else program.host.disk
 
 
 FULL, BROKEN = errno.ENOSPC, errno.EIO

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated host: its interfaces, and a program that runs, stalls or is killed."""
+"""A simulated host: its interfaces, and programs that run, stall or are killed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar, copy_context
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from virtual.disk import Disk
-from virtual.loop import HOST, Agenda, VirtualLoop
+from virtual.loop import PROGRAM, Agenda, VirtualLoop
 
 if TYPE_CHECKING:
     from virtual.kernel import Kernel
+    from virtual.seqpacket import Sockets
     from virtual.tcp import Tcp
-
-_PROGRAM: ContextVar[int] = ContextVar("program", default=0)  # counts a host's programs
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,16 @@ class Host:
         self._agenda, self._kernel = agenda, kernel
         self.loop: VirtualLoop
         self.tcp: Tcp
-        self.alive = True
-        """its program runs; a host gets another one by `start`"""
+        self.sockets: Sockets
         self.powered = True
-        self.stalled = False
         self.stall_of: Callable[[], int] = lambda: 0
-        """nanoseconds for which the host does nothing after the next step of its program"""
-        self.steps = 0
+        """nanoseconds for which a program does nothing after its next step"""
+        self.programs: list[Program] = []
+        """that have not been killed"""
         self.disk = Disk()
         self.printed: list[str] = []
         """what its programs have printed, on either stream"""
-        self._kept: list[asyncio.Handle] = []
-        self._waiting: list[Callable[[], None]] = []
         self._changed: set[asyncio.Event] = set()
-        self._program = 0
         self.interfaces = [
             Interface(
                 f"{name}-p{plane}", 10 * number + plane, plane, mtu, True,
@@ -70,69 +65,34 @@ class Host:
         for each in self.interfaces:
             kernel.interface(each.name, each.mtu, up=True)
 
-    # ---- For the event loop ---------------------------------------------------------------
-
-    def admits(self, handle: asyncio.Handle) -> bool:
-        """Whether a handle of this host runs now; see `virtual.loop.RunsHandles`."""
-        if not self.is_running(handle._context):
-            return False
-        if self.stalled:
-            self._kept.append(handle)
-            return False
-        self.steps += 1
-        if ns := self.stall_of():
-            self.stall(ns)
-        return True
-
-    def is_running(self, context: Context) -> bool:
-        """Whether a context is one of the program that runs now."""
-        return self.alive and context.get(_PROGRAM) == self._program
-
-    @property
-    def runs(self) -> bool:
-        """Whether its program can read descriptors now."""
-        return self.alive and not self.stalled
-
-    def stall(self, ns: int) -> None:
-        """Does nothing for so long, as when stopped by SIGSTOP or asleep."""
-        self.stalled = True
-        self._agenda.after(ns, self._go_on)
-
-    def _go_on(self) -> None:
-        self.stalled = False
-        kept, self._kept = self._kept, []
-        for handle in kept:
-            self.loop.again(handle)
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            call()
-
-    def when_running(self, call: Callable[[], None]) -> None:
-        """Calls it when the host no longer stalls."""
-        self._waiting.append(call)
-
     # ---- Programs -------------------------------------------------------------------------
 
+    @property
+    def alive(self) -> bool:
+        """Whether a program was started and not killed since."""
+        return bool(self.programs)
+
+    def program(self) -> Program:
+        """A new program; the host has power again."""
+        self.powered = True
+        made = Program(self, self._agenda, self._kernel)
+        self.programs.append(made)
+        return made
+
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Starts a program; it goes on until it ends or is killed."""
-        if not self.alive:
-            self.alive = self.powered = True
-            self.stalled = False
-        context = copy_context()
-        context.run(HOST.set, self)
-        context.run(_PROGRAM.set, self._program)
-        return self.loop.create_task(work, context=context)
+        """Starts a program that does only this; it goes on until it ends or is killed."""
+        return self.program().start(work)
+
+    def stall(self, ns: int) -> None:
+        """All programs stall."""
+        for program in self.programs:
+            program.stall(ns)
 
     def kill(self, *, powered: bool = True) -> None:
-        """Ends the program at once; without power, nobody else learns it from this host."""
-        self.alive, self.powered = False, powered
-        self._program += 1
-        self._kept.clear()
-        self.loop.forget(self)
-        self.disk.end()
-        self.tcp.killed(self, powered=powered)
-        for each in self.interfaces:
-            self._kernel.end(each.name)
+        """Ends all programs at once; without power, nobody else learns it from this host."""
+        self.powered = powered
+        for program in list(self.programs):
+            program.kill()
 
     # ---- Interfaces -----------------------------------------------------------------------
 
@@ -156,3 +116,79 @@ class Host:
                 await event.wait()
         finally:
             self._changed.discard(event)
+
+
+class Program:
+    """A program of a host."""
+
+    def __init__(self, host: Host, agenda: Agenda, kernel: Kernel) -> None:
+        self.host = host
+        self.number = next(kernel.owners)
+        self.alive = True
+        self._agenda, self._kernel = agenda, kernel
+        self._stalls_until_ns = 0
+        self._kept: list[asyncio.Handle] = []
+        self._waiting: list[Callable[[], None]] = []
+
+    # ---- For the event loop ---------------------------------------------------------------
+
+    def admits(self, handle: asyncio.Handle) -> bool:
+        """Whether a handle of this program runs now; see `virtual.loop.RunsHandles`."""
+        if not self.alive:
+            return False
+        if self.stalled:
+            self._kept.append(handle)
+            return False
+        self._kernel.run_as(self.number)
+        if ns := self.host.stall_of():
+            self.stall(ns)
+        return True
+
+    @property
+    def runs(self) -> bool:
+        """Whether it can read descriptors now."""
+        return self.alive and not self.stalled
+
+    # ---- Its life -------------------------------------------------------------------------
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Starts a task of it."""
+        context = copy_context()
+        context.run(PROGRAM.set, self)
+        return self.host.loop.create_task(work, context=context)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it does nothing now."""
+        return self._agenda.now_ns < self._stalls_until_ns
+
+    def stall(self, ns: int) -> None:
+        """Does nothing for so long, as when stopped by SIGSTOP or asleep."""
+        self._stalls_until_ns = max(self._stalls_until_ns, self._agenda.now_ns + ns)
+        self._agenda.after(ns, self._go_on)
+
+    def _go_on(self) -> None:
+        if self.stalled:
+            return
+        kept, self._kept = self._kept, []
+        for handle in kept:
+            self.host.loop.again(handle)
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
+
+    def when_running(self, call: Callable[[], None]) -> None:
+        """Calls it when the program no longer stalls."""
+        self._waiting.append(call)
+
+    def kill(self) -> None:
+        """Ends it at once; its kernel tells that to others, if the host has power."""
+        host = self.host
+        self.alive = False
+        host.programs.remove(self)
+        self._kept.clear()
+        host.loop.forget(self)
+        host.disk.end(self)
+        host.tcp.killed(self, powered=host.powered)
+        host.sockets.killed(self)
+        self._kernel.end(self.number)

@@ -37,6 +37,7 @@ static struct vk_datagram *taken;
 static uint64_t now;
 static uint64_t random_state;
 static uint16_t next_port;
+static uint32_t running;
 
 uint64_t vk_now(void) { return now; }
 
@@ -60,6 +61,7 @@ int vk_open_descriptor(enum vk_kind kind) {
     descriptors[i] = calloc(1, sizeof *descriptors[i]);
     mrc_assert(descriptors[i] != NULL);
     descriptors[i]->kind = kind;
+    descriptors[i]->owner = running;
     descriptors[i]->deadline_ns = UINT64_MAX;
     return VK_FIRST_FD + i;
   }
@@ -178,11 +180,11 @@ void vk_report(int fd, int error) {
   own->reports++;
 }
 
-void vk_end(const char *ifname) {
+void vk_run_as(uint32_t owner) { running = owner; }
+
+void vk_end(uint32_t owner) {
   for (int i = 0; i < VK_MAX_FDS; i++)
-    if (descriptors[i] && descriptors[i]->kind == VK_UDP &&
-        strncmp(descriptors[i]->ifname, ifname, IFNAMSIZ) == 0)
-      end(i);
+    if (descriptors[i] && descriptors[i]->owner == owner) end(i);
 }
 
 int vk_open_sockets(void) {

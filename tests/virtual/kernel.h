@@ -53,8 +53,10 @@ void vk_report(int fd, int error);
 bool vk_is_ready(int epoll_fd);
 /* When a timer of this epoll descriptor fires; UINT64_MAX: never. */
 uint64_t vk_deadline(int epoll_fd);
-/* The program that has the sockets of this interface ended: they are closed. */
-void vk_end(const char *ifname);
+/* This program runs from now on: it owns the descriptors that are opened. */
+void vk_run_as(uint32_t owner);
+/* A program ended: its descriptors are closed. */
+void vk_end(uint32_t owner);
 /* How many UDP sockets are open. */
 int vk_open_sockets(void);
 /* cdef end */

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import importlib.util
 import io
+import itertools
 import mmap
 import runpy
 import sys
@@ -125,6 +126,8 @@ class Kernel:
     def __init__(self, now_ns: int, seed: int) -> None:
         lib.vk_reset(now_ns, seed)
         self._taken = ffi.new("struct vk_packet *")
+        self.owners = itertools.count(1)
+        """numbers of programs, for `run_as`"""
 
     def set_now(self, now_ns: int) -> None:
         lib.vk_set_now(now_ns)
@@ -160,9 +163,13 @@ class Kernel:
         """An ICMP error for a packet of this socket."""
         lib.vk_report(fd, error)
 
-    def end(self, ifname: str) -> None:
-        """Closes the sockets of an interface, whose program was killed."""
-        lib.vk_end(ifname.encode())
+    def run_as(self, owner: int) -> None:
+        """A program runs, which owns what it opens."""
+        lib.vk_run_as(owner)
+
+    def end(self, owner: int) -> None:
+        """Closes the descriptors of a program that was killed."""
+        lib.vk_end(owner)
 
     @property
     def open_sockets(self) -> int:

@@ -37,6 +37,7 @@ struct vk_watch {
 
 struct vk_descriptor {
   enum vk_kind kind;
+  uint32_t owner; /* the program that opened it */
   /* UDP */
   char ifname[IFNAMSIZ];
   int family;

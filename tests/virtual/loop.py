@@ -2,9 +2,9 @@
 """An event loop in virtual time, for the tasks of several hosts.
 
 Time passes only when no task can run: then the clock jumps to the next timer or to the next entry
-of the agenda, which holds what the simulated world does. A task belongs to the host in whose
-context it was started, and so do all callbacks that it causes; a host that is stalled or dead runs
-none of them.
+of the agenda, which holds what the simulated world does. A task belongs to the program in whose
+context it was started, and so do all callbacks that it causes; a program that is stalled or dead
+runs none of them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import heapq
 import itertools
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-HOST: ContextVar[RunsHandles | None] = ContextVar("host", default=None)
-"""The host whose program runs; None: the test itself."""
+PROGRAM: ContextVar[RunsHandles | None] = ContextVar("program", default=None)
+"""The program that runs; None: the test itself."""
 
 _NS = 1_000_000_000
 
@@ -28,27 +29,27 @@ class StuckError(Exception):
 
 
 class RunsHandles(Protocol):
-    """A host, as its event loop sees it."""
+    """A program, as its event loop sees it."""
 
     @property
     def runs(self) -> bool:
-        """Whether its program can read descriptors now."""
+        """Whether it can read descriptors now."""
 
     def admits(self, handle: asyncio.Handle) -> bool:
-        """Whether the handle may run now; a host that says no keeps it or drops it."""
+        """Whether the handle may run now; a program that says no keeps it or drops it."""
 
 
-class _HostHandle(asyncio.Handle):
+class _ProgramHandle(asyncio.Handle):
     def _run(self) -> None:
-        host = self._context.get(HOST)
-        if host is None or host.admits(self):
+        program = self._context.get(PROGRAM)
+        if program is None or program.admits(self):
             super()._run()
 
 
-class _HostTimer(asyncio.TimerHandle):
+class _ProgramTimer(asyncio.TimerHandle):
     def _run(self) -> None:
-        host = self._context.get(HOST)
-        if host is None or host.admits(self):
+        program = self._context.get(PROGRAM)
+        if program is None or program.admits(self):
             super()._run()
 
 
@@ -93,6 +94,9 @@ class Pollable(Protocol):
     def is_ready(self, fd: int) -> bool:
         """Whether it is readable."""
 
+    def is_writable(self, fd: int) -> bool:
+        """Whether it has room."""
+
     def deadline_ns(self, fd: int) -> int | None:
         """When a timer makes it readable."""
 
@@ -109,10 +113,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._clock_resolution = 1e-9
         self._dead: list[asyncio.Task[Any]] = []
         self._readers: dict[int, asyncio.Handle] = {}
+        self._writers: dict[int, asyncio.Handle] = {}
         self.failures: list[dict[str, Any]] = []
         """what the loop was told of exceptions that nobody awaited"""
         self.contexts: WeakKeyDictionary[asyncio.Task[Any], Context] = WeakKeyDictionary()
-        """of each task: the host and the program that it is part of"""
+        """of each task: the program that it is part of"""
         self.set_task_factory(self._task)
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
@@ -129,10 +134,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.contexts[task] = context
         return task
 
-    # ---- Handles of hosts -----------------------------------------------------------------
+    # ---- Handles of programs --------------------------------------------------------------
 
     def _call_soon(self, callback: Any, args: Any, context: Context | None) -> asyncio.Handle:
-        handle = _HostHandle(callback, args, self, context)
+        handle = _ProgramHandle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -140,63 +145,90 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         self._check_closed()
-        timer = _HostTimer(when, callback, args, self, context)
+        timer = _ProgramTimer(when, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)
         timer._scheduled = True
         return timer
 
     def again(self, handle: asyncio.Handle) -> None:
-        """Runs a handle that its host had kept."""
+        """Runs a handle that its program had kept."""
         self._ready.append(handle)
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
         return self.call_soon(callback, *args, context=context)
 
-    def forget(self, host: RunsHandles) -> None:
-        """The program of a host was killed: its descriptors are closed, its tasks go on never."""
+    def forget(self, program: RunsHandles) -> None:
+        """The program was killed: its descriptors are closed, its tasks go on never."""
         for task in asyncio.all_tasks(self):
-            if self.contexts[task].get(HOST) is host:
+            if self.contexts[task].get(PROGRAM) is program:
                 task._log_destroy_pending = False
                 self._dead.append(task)  # otherwise garbage collection would end it: a step
-        for fd, handle in list(self._readers.items()):
-            if handle._context.get(HOST) is host:
-                del self._readers[fd]
+        for waiting in (self._readers, self._writers):
+            for fd, handle in list(waiting.items()):
+                if handle._context.get(PROGRAM) is program:
+                    del waiting[fd]
 
     # ---- The selector ---------------------------------------------------------------------
 
     def select(self, timeout: float | None) -> list[asyncio.Handle]:
         """Lets time pass until a descriptor is ready, or for at most `timeout` seconds."""
         until = None if timeout is None else self.agenda.now_ns + -int(-timeout * _NS // 1)
-        while not (ready := self._ready_readers()):
+        while not (ready := self._ready_handles()):
             dues = [until, self.agenda.next_ns]
-            dues += [self._kernel.deadline_ns(fd) for fd, _ in self._running_readers()]
+            dues += [self._kernel.deadline_ns(fd) for fd, _ in _running(self._readers)]
             due = min((each for each in dues if each is not None), default=None)
             if due is None:
                 raise StuckError("every task waits, and nothing will happen any more")
             self.agenda.advance(due)
             if self._ready or (until is not None and self.agenda.now_ns >= until):
-                return self._ready_readers()
+                return self._ready_handles()
         return ready
 
-    def _ready_readers(self) -> list[asyncio.Handle]:
-        return [handle for fd, handle in self._running_readers() if self._kernel.is_ready(fd)]
-
-    def _running_readers(self) -> list[tuple[int, asyncio.Handle]]:
-        return [
-            (fd, handle)
-            for fd, handle in self._readers.items()
-            if (host := handle._context.get(HOST)) is None or host.runs
-        ]
+    def _ready_handles(self) -> list[asyncio.Handle]:
+        kernel = self._kernel
+        ready = [handle for fd, handle in _running(self._readers) if kernel.is_ready(fd)]
+        return ready + [h for fd, h in _running(self._writers) if kernel.is_writable(fd)]
 
     def _process_events(self, event_list: list[asyncio.Handle]) -> None:
         for handle in event_list:
             self._ready.append(handle)
 
     def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
-        self._readers[fd] = _HostHandle(callback, args, self, None)
+        self._readers[_number(fd)] = _ProgramHandle(callback, args, self, None)
 
     def remove_reader(self, fd: Any) -> bool:
-        return self._readers.pop(fd, None) is not None
+        return self._readers.pop(_number(fd), None) is not None
+
+    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:
+        self._writers[_number(fd)] = _ProgramHandle(callback, args, self, None)
+
+    def remove_writer(self, fd: Any) -> bool:
+        return self._writers.pop(_number(fd), None) is not None
+
+    # ---- Sockets of `virtual.seqpacket` ---------------------------------------------------
+
+    async def sock_accept(self, sock: Any) -> Any:
+        return await self._until_possible(sock, self.add_reader, self.remove_reader, sock.accept)
+
+    async def sock_recv(self, sock: Any, n: int) -> Any:
+        receive = partial(sock.recv, n)
+        return await self._until_possible(sock, self.add_reader, self.remove_reader, receive)
+
+    async def sock_sendall(self, sock: Any, data: Any) -> None:
+        send = partial(sock.send, data)
+        await self._until_possible(sock, self.add_writer, self.remove_writer, send)
+
+    async def _until_possible(self, sock: Any, add: Any, remove: Any, call: Any) -> Any:
+        while True:
+            try:
+                return call()
+            except BlockingIOError:
+                possible = asyncio.Event()
+                add(sock, possible.set)
+                try:
+                    await possible.wait()
+                finally:
+                    remove(sock)
 
     # ---- The rest of a loop ---------------------------------------------------------------
 
@@ -234,3 +266,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         pass
+
+
+def _number(fd: Any) -> int:
+    return fd if isinstance(fd, int) else int(fd.fileno())
+
+
+def _running(waiting: dict[int, asyncio.Handle]) -> list[tuple[int, asyncio.Handle]]:
+    """Those whose program can run now."""
+    return [
+        (fd, handle)
+        for fd, handle in waiting.items()
+        if (program := handle._context.get(PROGRAM)) is None or program.runs
+    ]

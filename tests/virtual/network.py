@@ -50,6 +50,8 @@ class Link:
     departs_ns: int = 0
     carried: int = 0
     """packets delivered"""
+    carried_bytes: int = 0
+    """of their UDP payload"""
 
     def serial_ns(self, size: int) -> float:
         return size * 8e9 / self.bits_per_second
@@ -188,5 +190,6 @@ class Network:
             self._drop("interface down")
         elif self.kernel.deliver(interface.name, packet):
             link.carried += 1
+            link.carried_bytes += packet.bytes
         else:
             self._drop("no socket")

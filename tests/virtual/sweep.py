@@ -16,7 +16,7 @@ from pathlib import Path
 from virtual.audit import Audit
 from virtual.world import World
 
-KINDS = ("connect", "copy", "end", "group")
+KINDS = ("agent", "connect", "copy", "end", "group", "perf")
 
 
 def run_once(kind: str, seed: int) -> tuple[Audit, str]:

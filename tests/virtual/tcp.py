@@ -17,12 +17,12 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from virtual.loop import HOST, Agenda, VirtualLoop
+from virtual.loop import PROGRAM, Agenda, VirtualLoop
 
 if TYPE_CHECKING:
-    from virtual.host import Host
+    from virtual.host import Program
     from virtual.network import Network
 
 WINDOW_BYTES = 1 << 17  # under way and not yet read by the peer
@@ -82,7 +82,7 @@ class Tcp:
 
     def listening(self, host: str | None, port: int) -> FakeSocket:
         """A socket for `serve`; raises OSError with EADDRINUSE."""
-        own = _running()
+        own = _running().host
         port = port or next(self._ports)
         if (own.name, port) in self.servers:
             raise OSError(errno.EADDRINUSE, "Address already in use")
@@ -92,7 +92,7 @@ class Tcp:
         """Starts to listen."""
         own = _running()
         server = _Server(self, loop, own, sock.address[1], factory, copy_context())
-        self.servers[own.name, sock.address[1]] = server
+        self.servers[own.host.name, sock.address[1]] = server
         return server
 
     async def connect(
@@ -100,7 +100,7 @@ class Tcp:
     ) -> tuple[Transport, Any]:
         """Opens a connection; raises the OSErrors of a real one."""
         own, address = _running(), str(ip_address(host))
-        way = self.network.route(own, address)
+        way = self.network.route(own.host, address)
         if way is None:
             raise OSError(errno.ENETUNREACH, "Network is unreachable")
         done: asyncio.Future[_Server | OSError] = loop.create_future()
@@ -111,7 +111,7 @@ class Tcp:
                 done.set_result(result)
 
         def arrive() -> None:
-            server = self.servers.get((way.peer.name, port)) if way.peer.alive else None
+            server = self.servers.get((way.peer.name, port))
             if way.peer.powered:
                 refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
                 back = way.back.tcp_delay_ns(64)
@@ -137,33 +137,33 @@ class Tcp:
             raise found
         local = (way.address, next(self._ports))
         client = Transport(self, loop, own, local, (address, port), copy_context())
-        server_end = Transport(self, loop, way.peer, (address, port), local, found.context)
+        server_end = Transport(self, loop, found.program, (address, port), local, found.context)
         client.join(server_end, way.there, way.back)
         protocol = factory()
         client.begin(protocol)
         found.accept(server_end)
         return client, protocol
 
-    def killed(self, host: Host, *, powered: bool) -> None:
-        """The program of a host was killed; without power, its kernel says nothing more either."""
-        for key in [key for key in self.servers if key[0] == host.name]:
+    def killed(self, program: Program, *, powered: bool) -> None:
+        """A program was killed; without power, its kernel says nothing more either."""
+        for key in [key for key, each in self.servers.items() if each.program is program]:
             del self.servers[key]
-        for transport in [each for each in self.open if each.host is host]:
+        for transport in [each for each in self.open if each.program is program]:
             transport.vanish(silent=not powered)
 
 
-def _running() -> Host:
-    host = HOST.get()
-    assert host is not None, "only a program of a host connects"
-    return host
+def _running() -> Program:
+    program: Any = PROGRAM.get()
+    assert program is not None, "only a program of a host connects"
+    return cast("Program", program)
 
 
 class _Server(asyncio.AbstractServer):
     def __init__(
-        self, tcp: Tcp, loop: VirtualLoop, host: Host, port: int, factory: Callable[[], Any],
+        self, tcp: Tcp, loop: VirtualLoop, program: Program, port: int, factory: Callable[[], Any],
         context: Context,
     ) -> None:  # fmt: skip
-        self._tcp, self._loop, self._host, self._port = tcp, loop, host, port
+        self._tcp, self._loop, self.program, self._port = tcp, loop, program, port
         self._factory = factory
         self.context = context
         self.sockets: tuple[()] = ()
@@ -175,10 +175,10 @@ class _Server(asyncio.AbstractServer):
         transport.begin(self._factory())
 
     def close(self) -> None:
-        self._tcp.servers.pop((self._host.name, self._port), None)
+        self._tcp.servers.pop((self.program.host.name, self._port), None)
 
     def is_serving(self) -> bool:
-        return (self._host.name, self._port) in self._tcp.servers
+        return (self.program.host.name, self._port) in self._tcp.servers
 
     async def wait_closed(self) -> None:
         pass
@@ -188,7 +188,7 @@ class Transport(asyncio.Transport):
     """One end of a connection."""
 
     def __init__(
-        self, tcp: Tcp, loop: VirtualLoop, host: Host, local: tuple[str, int],
+        self, tcp: Tcp, loop: VirtualLoop, program: Program, local: tuple[str, int],
         remote: tuple[str, int], context: Context,
     ) -> None:  # fmt: skip
         super().__init__(
@@ -198,7 +198,7 @@ class Transport(asyncio.Transport):
                 "socket": FakeSocket(next(tcp._numbers), local),
             }
         )
-        self._tcp, self._loop, self.host, self._context = tcp, loop, host, context
+        self._tcp, self._loop, self.program, self._context = tcp, loop, program, context
         self._protocol: Any = None
         self._peer: Transport
         self._out: deque[bytes | None] = deque()  # None: FIN
@@ -343,7 +343,7 @@ class Transport(asyncio.Transport):
     def _transmit(self, piece: bytes | None, rto_ns: int) -> None:
         agenda = self._tcp.agenda
         delay = self._way.tcp_delay_ns(len(piece or b"") + 52)
-        if delay is not None and self._peer.host.powered:
+        if delay is not None and self._peer.program.host.powered:
             when = max(self._departed_ns, agenda.now_ns) + int(delay)
             self._arrives_ns = max(self._arrives_ns, when)
             agenda.at(self._arrives_ns, lambda: self._peer._arrive(piece))
@@ -359,7 +359,7 @@ class Transport(asyncio.Transport):
         agenda.after(rto_ns, lambda: self._transmit(piece, min(2 * rto_ns, MOST_RTO_NS)))
 
     def _arrive(self, piece: bytes | None) -> None:
-        if self.dead or not self.host.powered:
+        if self.dead or not self.program.host.powered:
             return
         if self._lost or (self._closing and piece):
             if piece:
@@ -371,9 +371,10 @@ class Transport(asyncio.Transport):
 
     def _give(self) -> None:
         """Gives the program what has arrived, as far as it reads."""
-        if self._protocol is None or not self.host.alive or self.host.stalled:
-            if self.host.alive and self.host.stalled and self._protocol is not None:
-                self.host.when_running(self._give)
+        program = self.program
+        if self._protocol is None or not program.runs:
+            if program.alive and program.stalled and self._protocol is not None:
+                program.when_running(self._give)
             return
         while self._unread and not self._paused_reading and not self._lost:
             piece = self._unread.popleft()

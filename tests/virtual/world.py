@@ -33,9 +33,10 @@ import mrc.observe.observatory
 import mrc.transfer.threads
 from mrc.binding.device import Device
 from virtual import disk, kernel
-from virtual.host import Host
-from virtual.loop import HOST, Agenda, StuckError, VirtualLoop
+from virtual.host import Host, Program
+from virtual.loop import PROGRAM, Agenda, StuckError, VirtualLoop
 from virtual.network import Link, Network, Path
+from virtual.seqpacket import Sockets
 from virtual.tcp import Tcp
 
 _Random = random.Random
@@ -56,6 +57,7 @@ class World:
         self.agenda.on_time = self.kernel.set_now
         self.network = Network(self.agenda, self.kernel, random.Random(self.rng.random()))
         self.tcp = Tcp(self.agenda, self.network)
+        self.sockets = Sockets()
         self.loop = VirtualLoop(self.agenda, _Sent(self), self.tcp)
         self._entropy = random.Random(self.rng.random())
         self._disk = random.Random(self.rng.random())
@@ -73,7 +75,7 @@ class World:
         made = Host(
             name, len(self.network.hosts) + 1, planes, folder, self.agenda, self.kernel, **options
         )
-        made.loop, made.tcp = self.loop, self.tcp
+        made.loop, made.tcp, made.sockets = self.loop, self.tcp, self.sockets
         self.network.hosts.append(made)
         return made
 
@@ -186,9 +188,9 @@ class World:
 
 
 def _host() -> Host:
-    host = HOST.get()
-    assert isinstance(host, Host), "only a program of a host asks this"
-    return host
+    program = PROGRAM.get()
+    assert isinstance(program, Program), "only a program of a host asks this"
+    return program.host
 
 
 def _polled(ports: Any, *, polled: bool, **sizes: int) -> Device:
@@ -219,9 +221,9 @@ class _Printed:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        host = HOST.get()
-        if isinstance(host, Host):
-            host.printed.append(text)
+        program = PROGRAM.get()
+        if isinstance(program, Program):
+            program.host.printed.append(text)
             return len(text)
         return int(self._stream.write(text))
 
@@ -246,7 +248,10 @@ class _Sent:
 
     def is_ready(self, fd: int) -> bool:
         self._world.network.flush()
-        return self._world.kernel.is_ready(fd)
+        return self._world.kernel.is_ready(fd) or self._world.sockets.is_ready(fd)
+
+    def is_writable(self, fd: int) -> bool:
+        return self._world.sockets.is_writable(fd)
 
     def deadline_ns(self, fd: int) -> int | None:
         return self._world.kernel.deadline_ns(fd)

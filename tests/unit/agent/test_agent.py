@@ -234,7 +234,7 @@ async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:
             for program, qpn, other, dest in ((a, ours, b, theirs), (b, theirs, a, ours)):
                 program.cookies = set()
                 body = connect_body(qpn, dest, program.gids[0], other.gids[0], ready=1)
-                await program.attach_again(NAME, [body + notes[program]])
+                await program.attach_again(NAME, [body + notes[program]].copy)
             async with asyncio.timeout(PATIENCE):
                 await until(lambda: len(agent.programs) == 2)
                 await until(lambda: sum(len(each.ends) for each in agent.programs) == 2)
