@@ -16,7 +16,14 @@ import pytest
 
 @pytest.mark.parametrize(
     ("kind", "first", "count"),
-    [("connect", 21, 8), ("copy", 1, 3), ("end", 4, 3), ("group", 2, 3)],
+    [
+        ("agent", 35, 2),
+        ("connect", 21, 8),
+        ("copy", 1, 3),
+        ("end", 4, 3),
+        ("group", 2, 3),
+        ("perf", 0, 2),
+    ],
 )
 def test_seeds(kind: str, first: int, count: int) -> None:
     done = subprocess.run(

@@ -81,7 +81,6 @@ class Program(Context):
         self._callers: dict[int, list[asyncio.Future[Wanted]]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}  # connects, by QPN
         self._others: set[asyncio.Task[None]] = set()
-        self._detached = False
         self._resumed: list[tuple[Wanted, bytes]] = []
         self._gids: list[IpAddress] = []
         self._told_ports = b""
@@ -301,9 +300,6 @@ class Program(Context):
         self._engine.send(kind, value, cookie, body)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._detached:  # nobody would end it
-            work.close()
-            return
         task = asyncio.get_running_loop().create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
@@ -439,7 +435,8 @@ class Program(Context):
 
     def _look_for(self, end: ProgramEnd) -> None:
         """The agent that had dialled dials again; if its program has ended, the other one asks."""
-        self._spawn(self._redial(end, 0.0 if end.wanted.dials else _DIALLER_SECONDS))
+        if not self._engine.gone:
+            self._spawn(self._redial(end, 0.0 if end.wanted.dials else _DIALLER_SECONDS))
 
     async def _redial(self, end: ProgramEnd, patience: float) -> None:
         """Dials until the agents are connected, or the peer's one says that the QP is gone."""
@@ -497,7 +494,6 @@ class Program(Context):
         """Forgets the program. `told`: it has ended, and its peers are to know."""
         if told:
             await asyncio.gather(*(end.tell_gone() for end in self.ends))
-        self._detached = True
         await cancelled(*self._tasks.values(), *self._others)
         with suppress(StateError):
             await self._opened().dispatcher.close()

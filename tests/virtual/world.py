@@ -16,6 +16,7 @@ import io
 import logging
 import os
 import random
+import resource
 import secrets
 import socket
 import sys
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path as FilePath
+from types import SimpleNamespace
 from typing import Any, Self
 from unittest import mock
 
@@ -121,6 +123,7 @@ class World:
             (time, "time", lambda: self.loop.time() + _EPOCH),
             (time, "time_ns", lambda: self.agenda.now_ns + _EPOCH * _NS),
             (time, "thread_time", lambda: 0.0),
+            (resource, "getrusage", lambda who: SimpleNamespace(ru_utime=0.0, ru_stime=0.0)),
             (os, "urandom", self._entropy.randbytes),
             (secrets, "token_bytes", lambda count=32: self._entropy.randbytes(count)),
             (secrets, "token_hex", lambda count=32: self._entropy.randbytes(count).hex()),

@@ -8,6 +8,7 @@ from unittest.mock import AsyncMock, Mock
 
 from mrc.agent.end import ProgramEnd
 from mrc.aio.end import GONE
+from mrc.tasks import cancelled
 
 
 def made(messages: Mock) -> ProgramEnd:
@@ -37,3 +38,18 @@ async def test_gone__before_the_program_was_told_that_the_qp_is_ready() -> None:
     await end._on_message({"type": GONE})
     end.on_peer_gone(said.tell)
     assert [name for name, _, _ in said.mock_calls].count("tell") == 1
+
+
+async def test_rejoin__leaves_one_task_however_often() -> None:
+    end = made(Mock())
+    end.path_mtu = end.window = 1024
+    end._watcher = end._stall = None
+    end._bye_ok, end._joined = asyncio.Event(), asyncio.Event()
+    before = asyncio.all_tasks()
+    for _ in range(2):
+        end.rejoin(Mock(receive=AsyncMock(side_effect=asyncio.Event().wait)))
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert end._watcher is not None
+    assert asyncio.all_tasks() - before == {end._watcher}
+    await cancelled(end._watcher)
