@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a copy of the tree, and the sources that a change affects.
+"""Compiles the C of a copy of the tree, and the sources that a change affects.
 
 The programs of tests/c are linked once, with one shared library for each folder of csrc. A change
 costs one compilation and one link. The new library is in a folder that comes first in the loader's
@@ -8,10 +8,8 @@ search path, so an empty folder reverts the change.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .trees import MutateError
+
 PARTS = ("pair", "emu", "sim", "io", "msg", "core")  # each part before the parts that it uses
-COPIED = ("csrc", "mrc", "tests", "tools", "bench", "pyproject.toml", "setup.py", "README.md")
 DESCRIBE_SIM = """
 import json, pathlib, sysconfig
 from mrc import _ffi_build
@@ -30,43 +29,8 @@ print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources})
 """
 
 
-class MutateError(Exception):
-    """No change can be tried; the message has the cause."""
-
-
 class DoesNotCompile(Exception):
     """The changed line is not valid C."""
-
-
-def snapshot(root: Path, work: Path) -> Path:
-    """Makes a copy of the tree. If the tree has changed since the last run, deletes its results."""
-    names = tracked(root)
-    digest = hashlib.sha256()
-    for name in names:
-        if name.startswith(("csrc/", "tests/")):
-            digest.update(name.encode() + b"\0" + (root / name).read_bytes())
-    base, stamp = work / "base", work / "digest"
-    if stamp.exists() and stamp.read_text() == digest.hexdigest():
-        return base
-    stamp.unlink(missing_ok=True)
-    for old in [base, *work.glob("job-*"), work / "results.jsonl"]:
-        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
-    for name in names:
-        (base / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(root / name, base / name)
-    stamp.write_text(digest.hexdigest())
-    return base
-
-
-def tracked(root: Path) -> list[str]:
-    """The files of the checkout that tests require, including the compiled modules."""
-    command = ["git", "-C", str(root), "ls-files", "-z", "-co", "--exclude-standard", "--", *COPIED]
-    try:
-        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise MutateError(f"git cannot list the files of {root}: {error}") from error
-    names = {name for name in listed.split("\0") if name and (root / name).is_file()}
-    return sorted(names | {str(path.relative_to(root)) for path in (root / "mrc").glob("*.so")})
 
 
 def load_cbuild(base: Path) -> Any:

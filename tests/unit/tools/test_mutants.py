@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes that tools/mutate makes in C text, their names, and the excused ones."""
+"""The changes that tools/mutate makes in C and Python, their names, and the excused ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mutation import build, mutants, trial
+from mutation import build, c_source, mutants, python_source, python_trial, trial
 from slowness import PATIENCE
 from test_tidy import ROOT
 
@@ -22,7 +22,7 @@ from test_tidy import ROOT
 def changed(line: str) -> set[str]:
     """The mutants of a line that is the body of a function."""
     text = f"int f(int a) {{\n  {line}\n}}\n"
-    return {mutant.after.strip() for mutant in mutants.mutants("csrc/core/f.c", text)}
+    return {mutant.after.strip() for mutant in c_source.mutants("csrc/core/f.c", text)}
 
 
 @pytest.mark.parametrize(
@@ -48,27 +48,112 @@ def test_mutants__of_a_line(line: str, after: set[str]) -> None:
     assert changed(line) == after
 
 
+def changed_python(body: str, head: str = "def f(a, b):") -> set[str]:
+    """The mutants of a statement that is the body of a function."""
+    text = f"{head}\n    {body}\n"
+    return {mutant.after.strip() for mutant in python_source.mutants("mrc/f.py", text)}
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("c = a < b  # < b", {"c = a <= b  # < b"}),
+        ("c = (a) is not (b)", {"c = (a) is (b)"}),
+        ("c = a not in b", {"c = a in b"}),
+        ("c = a and not b", {"c = a or not b", "c = a and b"}),
+        ("c = a * 3 + b", {"c = a / 3 + b", "c = a * 4 + b", "c = a * 3 - b"}),
+        ("c = min(a, 100)", {"c = max(a, 100)", "c = min(a, 200)"}),
+        ("c = a if b else None", {"c = a if True else None", "c = a if False else None"}),
+        ("c = [x for x in a if x]", {"c = [x for x in a if True]"}),
+        ("a = b", {"pass"}),
+        ("self.a += b", {"self.a -= b", "pass"}),
+        ("self.a[b] = True", {"self.a[b] = False", "pass"}),
+        ("await a.close()", {"pass"}),
+        ("raise a", {"pass"}),
+        ("return", {"pass"}),
+        ("return a(b)", set()),
+        ("'1 < 2'", set()),
+        ("c: dict[1, 2] = a", set()),
+        ("assert a < b", set()),
+        ("logger.info('%d', a + 1)", set()),
+        ("raise a(f'{a + 1}')", {"pass"}),
+    ],
+)
+def test_mutants__of_a_line_of_python(line: str, after: set[str]) -> None:
+    assert changed_python(line, "async def f(self, a, b):") == after
+
+
+def test_mutants__of_a_returned_value() -> None:
+    assert changed_python("return a(b)", "def f(a, b) -> bool:") == {"return not (a(b))"}
+    assert changed_python("return a(b)", "def f(a, b) -> int | None:") == {"return None"}
+
+
+def test_mutants__leave_alone_what_is_no_body_in_python() -> None:
+    text = "A = 1 + 2\nclass C:\n    a: int = 1\n    def __repr__(self):\n        return 1 + 2\n"
+    assert python_source.mutants("mrc/f.py", text) == []
+    assert changed_python("self.a = b", "def __init__(self, b=1 + 2):") == set()
+
+
+def test_mutants__of_a_statement_of_several_lines() -> None:
+    text = "class C:\n    def f(self):\n        g(\n            'ä', a < b\n        )\n"
+    statement, comparison = sorted(
+        python_source.mutants("mrc/f.py", text), key=lambda mutant: mutant.line
+    )
+    assert (comparison.function, comparison.line) == ("C.f", 4)
+    assert comparison.apply(text) == text.replace("<", "<=")
+    assert statement.apply(text) == "class C:\n    def f(self):\n        pass\n"
+    assert [line[0] for line in statement.diff().splitlines()[1:]] == ["-", "-", "-", "+"]
+
+
+def test_mutants__of_python_have_different_names() -> None:
+    text = "def f():\n    g()\n    g()\n\ndef f():\n    g()\n"
+    assert len({mutant.id for mutant in python_source.mutants("mrc/f.py", text)}) == 3
+
+
+@pytest.mark.parametrize(("line", "lines"), [(1, [1]), (2, [2, 3]), (3, [2, 3]), (5, [4, 5])])
+def test_statement__around_a_line(line: int, lines: list[int]) -> None:
+    text = "def f(a):\n    if (a\n        and b):\n        g(\n            1)\n"
+    assert list(python_trial.statement(text, line)) == lines
+
+
+@pytest.mark.parametrize(
+    ("context", "test"),
+    [
+        ("tests/a.py::test_b[c|d]|run", "tests/a.py::test_b[c|d]"),
+        ("tests/a.py::test_b (setup)", "tests/a.py::test_b"),
+        ("tests/virtual copy 7", "tests/virtual copy 7"),
+    ],
+)
+def test_test_of__a_context(context: str, test: str) -> None:
+    assert python_trial.test_of(context) == test
+
+
+def test_within__a_budget() -> None:
+    seconds = {"a": 3.0, "b": 4.0, "c": 2.0}
+    assert python_trial.within(5, seconds, seconds.__getitem__) == ["a", "c"]
+
+
 def test_mutants__leave_alone_what_is_no_body() -> None:
     text = "#define N (1 + 2)\nstatic const int table[] = {\n  1 + 2,\n};\nint f(int a);\n"
-    assert mutants.mutants("csrc/core/f.c", text) == []
+    assert c_source.mutants("csrc/core/f.c", text) == []
 
 
 def test_mutants__leave_alone_an_assertion_of_several_lines() -> None:
     text = "void f(void) {\n  mrc_assert(a < b &&\n             b < c);\n  g(1);\n}\n"
-    assert {mutant.line for mutant in mutants.mutants("csrc/core/f.c", text)} == {4}
+    assert {mutant.line for mutant in c_source.mutants("csrc/core/f.c", text)} == {4}
 
 
 def test_mutant__applies_to_one_line_and_keeps_the_number_of_lines() -> None:
     text = "void f(void) {\n  g();\n  g();\n}\n"
-    first, second = mutants.mutants("csrc/core/f.c", text)
+    first, second = c_source.mutants("csrc/core/f.c", text)
     assert first.apply(text) == "void f(void) {\n  ;\n  g();\n}\n"
     assert second.apply(text) == "void f(void) {\n  g();\n  ;\n}\n"
 
 
 def test_id__is_the_same_after_a_move_and_another_for_each_equal_line() -> None:
     text = "void f(void) {\n  g();\n  g();\n}\n"
-    names = [mutant.id for mutant in mutants.mutants("csrc/core/f.c", text)]
-    moved = mutants.mutants("csrc/core/f.c", f"\nvoid other(void) {{\n  ;\n}}\n\n{text}")
+    names = [mutant.id for mutant in c_source.mutants("csrc/core/f.c", text)]
+    moved = c_source.mutants("csrc/core/f.c", f"\nvoid other(void) {{\n  ;\n}}\n\n{text}")
     assert len(set(names)) == 2
     assert [mutant.id for mutant in moved] == names
 
@@ -80,10 +165,11 @@ def test_rank__is_of_the_seed() -> None:
 
 def test_accepted__each_is_a_change_of_a_line_that_is_there() -> None:
     accepted = trial.accepted(ROOT)
+    found = {".c": c_source.mutants, ".h": c_source.mutants, ".py": python_source.mutants}
     possible = {
         (mutant.file, mutant.function, mutant.before.strip(), mutant.after.strip())
         for file in {entry[0] for entry in accepted}
-        for mutant in mutants.mutants(file, (ROOT / file).read_text())
+        for mutant in found[Path(file).suffix](file, (ROOT / file).read_text())
     }
     assert set(accepted) - possible == set()
     assert all(len(why) > 20 for why in accepted.values())
@@ -142,7 +228,7 @@ def test_run__gives_the_first_that_tell_something_in_the_order_of_the_seed(tmp_p
     """Even if others end first. A second run, with all results from the start, gives the same."""
     tool = load_tool()
     text = "void f(void) {\n" + "  g();\n" * 6 + "}\n"
-    candidates = mutants.mutants("csrc/core/f.c", text)
+    candidates = c_source.mutants("csrc/core/f.c", text)
     statuses = ["survived", "noticed", "equivalent", "noticed", "noticed", "noticed"]
     args = argparse.Namespace(count=3, jobs=2)
     wanted = [candidates[i].id for i in (0, 1, 3)]

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small changes of Python source that a test should notice.
+
+Only bodies of functions change. Texts, annotations, assertions, logging and `__repr__` do not.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+
+from .mutants import Mutant, other_number, put
+
+SWAPS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"), ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"),
+    ast.And: ("and", "or"), ast.Or: ("or", "and"), ast.Add: ("+", "-"), ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "/"), ast.Div: ("/", "*"), ast.FloorDiv: ("//", "*"), ast.Mod: ("%", "//"),
+    ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "|"),
+    ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"),
+}  # fmt: skip
+NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+# What is said to people only, or noticed by every test that comes by.
+LEFT_ALONE = (ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
+SHOWN = {"__repr__", "__str__"}
+
+Edit = tuple[ast.AST | tuple[int, int], str]
+
+
+def mutants(file: str, text: str) -> list[Mutant]:
+    """Every change of the bodies of a file's functions, in the order of the text."""
+    source = _Source(text)
+    found = []
+    seen: Counter[tuple[str, str, str]] = Counter()
+    for name, function in _functions(ast.parse(text)):
+        for (start, end), new in sorted(set(source.edits(function))):
+            line, before, after = source.lines(start, end, new)
+            key = (name, before.strip(), after.strip())
+            if after != before:
+                found.append(Mutant(file, name, line, before, after, seen[key]))
+                seen[key] += 1
+    return found
+
+
+def _functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Every function and its name with its classes; also functions inside functions."""
+    for node in ast.iter_child_nodes(tree):
+        name = inside
+        if isinstance(node, (*FUNCTION, ast.ClassDef)):
+            name = f"{inside}.{node.name}".removeprefix(".")
+            if isinstance(node, FUNCTION) and node.name not in SHOWN:
+                yield name, node
+        yield from _functions(node, name)
+
+
+class _Source:
+    """Python text, and where the nodes of its tree are in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.starts = [0]
+        for line in text.splitlines(keepends=True):
+            self.starts.append(self.starts[-1] + len(line))
+        self.plain = text  # without comments, at equal offsets
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                start = self.starts[token.start[0] - 1] + token.start[1]
+                blanks = " " * len(token.string)
+                self.plain = put(self.plain, start, start + len(blanks), blanks)
+
+    def place(self, node: ast.AST) -> tuple[int, int]:
+        """The offsets of a node's begin and end."""
+        return (
+            self.offset(node.lineno, node.col_offset),  # type: ignore[attr-defined]
+            self.offset(node.end_lineno, node.end_col_offset),  # type: ignore[attr-defined]
+        )
+
+    def offset(self, line: int, column: int) -> int:
+        """`column` counts bytes."""
+        start = self.starts[line - 1]
+        return start + len(self.text[start : self.starts[line]].encode()[:column].decode())
+
+    def lines(self, start: int, end: int, new: str) -> tuple[int, str, str]:
+        """The first line of a change, its lines, and the same lines with the change."""
+        line = self.text.count("\n", 0, start) + 1
+        first = self.starts[line - 1]
+        last = (self.text + "\n").index("\n", end)
+        return line, self.text[first:last], self.text[first:start] + new + self.text[end:last]
+
+    # ---- changes ---------------------------------------------------------------------------------
+
+    def edits(self, function: ast.AST) -> Iterator[tuple[tuple[int, int], str]]:
+        """Offsets and new text of each change of a function's own body."""
+        bound = _bound(function)
+        stack: list[ast.AST] = list(function.body)  # type: ignore[attr-defined]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, (*FUNCTION, ast.ClassDef, *LEFT_ALONE)) or _is_log(node):
+                continue
+            for old, new in self.of_node(node):
+                yield (old if isinstance(old, tuple) else self.place(old)), new
+            if isinstance(node, ast.stmt):
+                if _can_go(node, bound, function):
+                    yield self.place(node), "pass"
+                if isinstance(node, ast.Return) and node.value is not None:
+                    yield from self.returned(node.value, function)
+            stack.extend(
+                child for child in ast.iter_child_nodes(node)
+                if child is not getattr(node, "annotation", None)
+            )  # fmt: skip
+
+    def of_node(self, node: ast.AST) -> Iterator[Edit]:
+        match node:
+            case ast.Compare():
+                sides = [node.left, *node.comparators]
+                for left, operator, right in zip(sides, node.ops, sides[1:], strict=False):
+                    yield from self.swap(left, operator, right)
+            case ast.BoolOp():
+                for left, right in zip(node.values, node.values[1:], strict=False):
+                    yield from self.swap(left, node.op, right)
+            case ast.BinOp():
+                yield from self.swap(node.left, node.op, node.right)
+            case ast.AugAssign():
+                yield from self.swap(node.target, node.op, node.value)
+            case ast.UnaryOp(op=ast.Not()):
+                yield node, self.text[slice(*self.place(node.operand))]
+            case ast.Constant(value=bool()):
+                yield node, str(not node.value)
+            case ast.Constant(value=int() | float()):
+                yield node, str(other_number(node.value))
+            case ast.Call(func=ast.Name(id=name)) if name in NAMES:
+                yield node.func, NAMES[name]
+            case ast.If() | ast.IfExp():
+                yield node.test, "True"
+                yield node.test, "False"
+            case ast.comprehension():
+                for test in node.ifs:
+                    yield test, "True"
+
+    def swap(self, left: ast.AST, operator: ast.AST, right: ast.AST) -> Iterator[Edit]:
+        """The change of the operator between two nodes."""
+        if type(operator) not in SWAPS:
+            return
+        old, new = SWAPS[type(operator)]
+        start, end = self.place(left)[1], self.place(right)[0]
+        pattern = re.escape(old).replace(r"\ ", r"\s+")
+        if found := re.search(pattern, self.plain[start:end]):
+            yield (start + found.start(), start + found.end()), new
+
+    def returned(self, value: ast.expr, function: ast.AST) -> Iterator[tuple[tuple[int, int], str]]:
+        """Another value of the declared type."""
+        declared = ast.unparse(function.returns) if function.returns else ""  # type: ignore[attr-defined]
+        if re.search(r"\bNone$", declared) and not isinstance(value, ast.Constant):
+            yield self.place(value), "None"
+        if declared == "bool" and not isinstance(value, (ast.Constant, ast.Compare)):
+            yield self.place(value), f"not ({self.text[slice(*self.place(value))]})"
+
+
+def _bound(function: ast.AST) -> Counter[str]:
+    """How often a function gives a value to each of its names."""
+    names = [node.arg for node in ast.walk(function) if isinstance(node, ast.arg)]
+    stored = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+    return Counter(names + [node.id for node in stored if isinstance(node.ctx, ast.Store)])
+
+
+def _can_go(node: ast.stmt, bound: Counter[str], function: ast.AST) -> bool:
+    """Whether the rest of the function is valid without this statement."""
+    match node:
+        case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete():
+            return True
+        case ast.Raise() | ast.Break() | ast.Continue() | ast.Return(value=None):
+            return True
+        case ast.Assign():
+            if function.name == "__init__":  # type: ignore[attr-defined]
+                return False  # every user of the object would fail
+            targets = [part for target in node.targets for part in _parts(target)]
+            return not any(isinstance(t, ast.Name) and bound[t.id] < 2 for t in targets)
+    return False
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    return target.elts if isinstance(target, ast.Tuple) else [target]
+
+
+def _is_log(node: ast.AST) -> bool:
+    """Whether it is a statement that writes a line of the log."""
+    return isinstance(node, ast.Expr) and ast.unparse(node).startswith("logger.")
