@@ -48,7 +48,7 @@ class Mutant:
         return f"{head}\n-{before}\n+{after}"
 
 
-def other_number(value: int) -> int:
+def other_number(value: float) -> float:
     return value + 1 if value < SMALL else value * 2
 
 

@@ -26,11 +26,13 @@ SWAPS: dict[type[ast.AST], tuple[str, str]] = {
 }  # fmt: skip
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Node = ast.expr | ast.stmt  # what has a place in the text
 # What is said to people only, or noticed by every test that comes by.
 LEFT_ALONE = (ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
 SHOWN = {"__repr__", "__str__"}
 
-Edit = tuple[ast.AST | tuple[int, int], str]
+Edit = tuple[Node | tuple[int, int], str]
 
 
 def mutants(file: str, text: str) -> list[Mutant]:
@@ -48,7 +50,7 @@ def mutants(file: str, text: str) -> list[Mutant]:
     return found
 
 
-def _functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.AST]]:
+def _functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, Function]]:
     """Every function and its name with its classes; also functions inside functions."""
     for node in ast.iter_child_nodes(tree):
         name = inside
@@ -74,11 +76,11 @@ class _Source:
                 blanks = " " * len(token.string)
                 self.plain = put(self.plain, start, start + len(blanks), blanks)
 
-    def place(self, node: ast.AST) -> tuple[int, int]:
+    def place(self, node: Node) -> tuple[int, int]:
         """The offsets of a node's begin and end."""
         return (
-            self.offset(node.lineno, node.col_offset),  # type: ignore[attr-defined]
-            self.offset(node.end_lineno, node.end_col_offset),  # type: ignore[attr-defined]
+            self.offset(node.lineno, node.col_offset),
+            self.offset(node.end_lineno or 0, node.end_col_offset or 0),
         )
 
     def offset(self, line: int, column: int) -> int:
@@ -95,10 +97,10 @@ class _Source:
 
     # ---- changes ---------------------------------------------------------------------------------
 
-    def edits(self, function: ast.AST) -> Iterator[tuple[tuple[int, int], str]]:
+    def edits(self, function: Function) -> Iterator[tuple[tuple[int, int], str]]:
         """Offsets and new text of each change of a function's own body."""
         bound = _bound(function)
-        stack: list[ast.AST] = list(function.body)  # type: ignore[attr-defined]
+        stack: list[ast.AST] = list(function.body)
         while stack:
             node = stack.pop()
             if isinstance(node, (*FUNCTION, ast.ClassDef, *LEFT_ALONE)) or _is_log(node):
@@ -132,8 +134,8 @@ class _Source:
                 yield node, self.text[slice(*self.place(node.operand))]
             case ast.Constant(value=bool()):
                 yield node, str(not node.value)
-            case ast.Constant(value=int() | float()):
-                yield node, str(other_number(node.value))
+            case ast.Constant(value=int() | float() as value):
+                yield node, str(other_number(value))
             case ast.Call(func=ast.Name(id=name)) if name in NAMES:
                 yield node.func, NAMES[name]
             case ast.If() | ast.IfExp():
@@ -143,7 +145,7 @@ class _Source:
                 for test in node.ifs:
                     yield test, "True"
 
-    def swap(self, left: ast.AST, operator: ast.AST, right: ast.AST) -> Iterator[Edit]:
+    def swap(self, left: Node, operator: ast.AST, right: Node) -> Iterator[Edit]:
         """The change of the operator between two nodes."""
         if type(operator) not in SWAPS:
             return
@@ -153,23 +155,25 @@ class _Source:
         if found := re.search(pattern, self.plain[start:end]):
             yield (start + found.start(), start + found.end()), new
 
-    def returned(self, value: ast.expr, function: ast.AST) -> Iterator[tuple[tuple[int, int], str]]:
+    def returned(
+        self, value: ast.expr, function: Function
+    ) -> Iterator[tuple[tuple[int, int], str]]:
         """Another value of the declared type."""
-        declared = ast.unparse(function.returns) if function.returns else ""  # type: ignore[attr-defined]
+        declared = ast.unparse(function.returns) if function.returns else ""
         if re.search(r"\bNone$", declared) and not isinstance(value, ast.Constant):
             yield self.place(value), "None"
         if declared == "bool" and not isinstance(value, (ast.Constant, ast.Compare)):
             yield self.place(value), f"not ({self.text[slice(*self.place(value))]})"
 
 
-def _bound(function: ast.AST) -> Counter[str]:
+def _bound(function: Function) -> Counter[str]:
     """How often a function gives a value to each of its names."""
     names = [node.arg for node in ast.walk(function) if isinstance(node, ast.arg)]
     stored = (node for node in ast.walk(function) if isinstance(node, ast.Name))
     return Counter(names + [node.id for node in stored if isinstance(node.ctx, ast.Store)])
 
 
-def _can_go(node: ast.stmt, bound: Counter[str], function: ast.AST) -> bool:
+def _can_go(node: ast.stmt, bound: Counter[str], function: Function) -> bool:
     """Whether the rest of the function is valid without this statement."""
     match node:
         case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete():
@@ -177,7 +181,7 @@ def _can_go(node: ast.stmt, bound: Counter[str], function: ast.AST) -> bool:
         case ast.Raise() | ast.Break() | ast.Continue() | ast.Return(value=None):
             return True
         case ast.Assign():
-            if function.name == "__init__":  # type: ignore[attr-defined]
+            if function.name == "__init__":
                 return False  # every user of the object would fail
             targets = [part for target in node.targets for part in _parts(target)]
             return not any(isinstance(t, ast.Name) and bound[t.id] < 2 for t in targets)
