@@ -40,7 +40,7 @@ async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: fl
             return await attempt.run(limit)
     except TimeoutError as error:
         heard = attempt.channel is not None and attempt.channel.received_bytes > 0
-        if attempt.busy is not None and (attempt.pausing or not heard):
+        if attempt.busy is not None and not heard:
             raise about(host, port, attempt.busy) from error
         await attempt.refuse("no answer in time")
         raise timed_out(host, port, timeout, dialled=attempt.channel is not None) from error
@@ -64,7 +64,6 @@ class _Attempt:
         self.channel: Channel | None = None
         self.busy: MrcError | None = None
         """The last refusal by a busy peer."""
-        self.pausing = False
 
     async def run(self, limit: asyncio.Timeout) -> End:
         """Connects; the round trip to the peer extends the limit."""
@@ -74,7 +73,6 @@ class _Attempt:
         pause, drops = _FIRST_PAUSE_SECONDS, 0
         while True:
             self.channel = await dial(self._local.host, self._host, self._port)
-            self.pausing = False
             try:
                 with extended(limit, self.channel, EXCHANGE_TRIPS, lambda: due):
                     if self._local.guard is not None:
@@ -92,7 +90,6 @@ class _Attempt:
                 self.busy = error
             self.channel.abort()
             self.channel = None
-            self.pausing = True
             await asyncio.sleep(self._local.rng.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

@@ -201,11 +201,10 @@ class End:
 
     def on_notice(self, notice: Notice) -> None:
         """A change of state."""
+        plane, reason, at_ns = notice.port, notice.reason, notice.at_ns
         if notice.type is EventType.QP_ERROR:
             self._on_error(WcStatus(notice.status))
-            return
-        plane, reason, at_ns = notice.port, notice.reason, notice.at_ns
-        if notice.type is EventType.PLANE:
+        elif notice.type is EventType.PLANE:
             self.events.push(PlaneEvent(plane, notice.status == 0, reason, at_ns))
         elif notice.type is EventType.PLANE_SHARE:
             slow, percent = notice.status == 0, notice.result

@@ -301,7 +301,6 @@ class Chain:
         folder = self.enter(parts)
         made = folder.made
         self._finish(folder, meta)
-        self.leave(len(parts) - 1)
         return made
 
     def _finish(self, folder: Folder, meta: Meta) -> None:

@@ -190,12 +190,15 @@ class PythonBench(Bench):
         return [str(self.python), "-u", "-m", "pytest", *own]
 
     def environment(self, first: Path) -> dict[str, str]:
-        """Without .pyc files, which know the time of their source in whole seconds only."""
+        """The base gets .pyc files, and so do the trees. Changes have none: a .pyc file knows the
+        time of its source in whole seconds only.
+        """
         tree = first.parents[1]
         return {
-            "PYTHONPATH": f"{tree / 'tests'}:{tree}", "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": f"{tree / 'tests'}:{tree}",
+            "PYTHONDONTWRITEBYTECODE": "" if tree == self.base else "1",
             "COVERAGE_FILE": str(first / "coverage"),
-        }  # fmt: skip
+        }
 
 
 def test_of(context: str) -> str:

@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 from endpoints import (
@@ -22,8 +23,11 @@ from endpoints import (
 
 import mrc
 from mrc.aio import end
+from mrc.aio.messagepeer import MessagePeer
 from mrc.aio.messages import Messages
+from mrc.datapath.dispatch import Dispatcher
 from mrc.errors import ArgumentError, ConnectError, InUseError, PeerGoneError, StateError
+from mrc.exchange.oob import Inbox
 
 SIZES = [0, 1, 4096, 4097, 100_000, (3 << 20) + 5]
 
@@ -270,3 +274,20 @@ async def test_send__over_a_plain_qp() -> None:
     async with connected_pair() as pair, pair.near_context.messages() as messages:
         with pytest.raises(StateError, match="connect it with messages=True"):
             await messages.send(pair.near, b"x")
+
+
+async def test_until_idle__looks_less_often_the_longer_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    class Busy:
+        async def call(self, *_: object) -> bool:
+            return len(pauses) == 8
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await MessagePeer(cast(Dispatcher, Busy()), 1, Inbox(0, 0), kept=False).until_idle()
+    assert pauses == [0.001, 0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.02]

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pytest
 from slowness import PATIENCE
 
-from mrc.errors import ConnectError
+from mrc.errors import ConnectError, ResolveError
 from mrc.exchange import dial as dialling
 from mrc.exchange.dial import dial
+from mrc.fabric.hostconfig import HostConfig, HostPeer
 
 SILENT = "127.0.0.66"  # a listener there accepts no more connections
 REFUSING = "127.0.0.67"
@@ -36,6 +37,26 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
         return [(2, 1, 6, "", (address, 0)) for address in addresses for _ in range(2)]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [("h1", "192.0.2.1"), ("h0", "localhost"), ("elsewhere", "elsewhere")]
+)
+async def test_dial__a_host_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, host: str, name: str
+) -> None:
+    asked = []
+
+    async def found(name: str, *_: object, **__: object) -> list[object]:
+        asked.append(name)
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+    peers = {"h1": HostPeer(name="h1", oob="192.0.2.1")}
+    config = HostConfig(host="h0", source="interfaces", peers=peers)
+    with pytest.raises(ResolveError, match=f"{host}: no such host: unknown"):
+        await dial(config, host, 1)
+    assert asked == [name]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from path_model import Ev, Host, Run
 
-from mrc.exchange.prover import ADDRESS_TRIES, BOUND_SECONDS, MOST_UNDER_WAY, SMALL_BYTES
+from mrc.exchange.prover import (
+    ADDRESS_TRIES,
+    BOUND_SECONDS,
+    MOST_UNDER_WAY,
+    SMALL_BYTES,
+    Prover,
+)
 from mrc.exchange.sizes import MIN_MTU, NEAR_BYTES, common
 
 
@@ -79,6 +85,25 @@ def test_advance__a_long_sleep_of_this_host() -> None:
     assert run.carried == (1224,) * 4
     run = Run([*evs(2), *evs(2, 0)], 1408, here=Host([(0.01, 20.0)]))
     assert run.carried == (1408, 1408, 0, 0)
+
+
+def test_advance__a_busy_process_asks_less_often() -> None:
+    """It sees the answers later than they came."""
+
+    def asked(late: float) -> int:
+        prover, coming, now, number = Prover([None] * 2, [1, 1], 1408, rtt=0.001), [], 0.0, 0
+        while now < 0.9:
+            for answered, at in [each for each in coming if each[1] <= now]:
+                prover.on_answer(answered, 0.001, now)
+                coming.remove((answered, at))
+            for ask in prover.advance(now):
+                number += 1
+                if ask.index == 0:
+                    coming.append((ask.number, now + 0.001 + late))
+            now = min([prover.deadline, *(at for _, at in coming)])
+        return number
+
+    assert asked(late=0.05) < asked(late=0.0)
 
 
 def test_advance__a_round_trip_of_600_ms() -> None:
