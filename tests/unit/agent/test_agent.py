@@ -19,7 +19,7 @@ from mrc.agent.agent import Agent
 from mrc.binding.native import ffi
 from mrc.binding.steering import pack, read_struct, unpack
 from mrc.config import ContextConfig
-from mrc.enums import AgentKind, WcStatus
+from mrc.enums import AgentFunction, AgentKind, WcStatus
 
 NAME = f"@mrc-test-agent-{os.getpid()}"
 
@@ -217,6 +217,27 @@ async def test_attach__of_another_version_is_refused() -> None:
         connection.close()
         assert answer.kind is AgentKind.REFUSED
         assert b"different versions" in answer.body
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "answered"),
+    [
+        (AgentKind.REQUEST, AgentFunction.PROFILES, AgentKind.ANSWER),
+        (AgentKind.REQUEST, AgentFunction.PROBE, AgentKind.REFUSED),
+        (AgentKind.VISIT, AgentFunction.PROFILES, AgentKind.REFUSED),
+    ],
+)
+async def test_attach__instead_a_program_may_ask_for_the_profiles(
+    kind: AgentKind, value: AgentFunction, answered: AgentKind
+) -> None:
+    async with running():
+        connection = await connected(NAME)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(connection, pack(kind, value))
+        async with asyncio.timeout(PATIENCE):
+            answer = unpack(await loop.sock_recv(connection, 4096))
+        connection.close()
+        assert answer.kind is answered
 
 
 async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mrc.transfer.files import OutputDirectory
+from mrc.transfer.folders import Folder
 from mrc.transfer.names import FileError, check_path, local_name, wire_name
 
 SAFE = [
@@ -143,6 +144,19 @@ def test_check_room__no_room(tmp_path: Path) -> None:
         target = directory.tree().create("a", 1 << 60)
         with pytest.raises(FileError, match=r"a: no room for 1152921504606846976 bytes in .* free"):
             target.check_room()
+        target.close()
+
+
+def test_check_room__what_is_on_the_disk_needs_no_more_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Folder, "free_bytes", lambda _: 4096)
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.tree().create("a", 1 << 20)
+        with pytest.raises(FileError, match="a: no room"):
+            target.check_room()
+        target.write(0, memoryview(bytes(range(256)) * (1 << 12)))
+        target.check_room()
         target.close()
 
 
