@@ -172,6 +172,15 @@ async def test_profile__exists_from_offline_to_init(profiles: EvProfiles, format
     await refused(errno.EINVAL, move(profiles, lib.MRC_API_INIT))
 
 
+async def test_profile__no_more_than_the_most(
+    profiles: EvProfiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrc.agent.profiles.MAX_PROFILES", 2)
+    for number in (3, 4, 3):
+        await move(profiles, lib.MRC_API_OFFLINE, number)
+    assert "the most" in await refused(errno.ENOMEM, move(profiles, lib.MRC_API_OFFLINE, 5))
+
+
 async def test_profile__a_refused_call_changes_nothing(
     profiles: EvProfiles, formats: Formats
 ) -> None:
@@ -256,6 +265,22 @@ def test_cc__a_refused_call_changes_nothing() -> None:
     with pytest.raises(RefusedError, match="out of range"):
         table.modify(ffi.new("struct mrc_agent_cc *", offline | wrong), "uet-1.0-nscc")
     assert table[3].state is ProfileState.ONLINE
+
+
+def test_cc__no_more_than_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrc.agent.profiles.MAX_PROFILES", 2)
+    table = CcProfiles(Profiles(CcProfile("default", CcSettings(CcKind.DELAY))))
+
+    def offline(number: int) -> None:
+        fields = {"id": number, "mask": STATE, "state": lib.MRC_API_OFFLINE}
+        table.modify(ffi.new("struct mrc_agent_cc *", fields), "uet-1.0-nscc")
+
+    offline(3)
+    offline(4)
+    offline(3)
+    with pytest.raises(RefusedError, match="there are 2 CC profiles, the most") as refused:
+        offline(5)
+    assert refused.value.number == errno.ENOMEM
 
 
 def test_format__is_kept_while_profiles_use_it(formats: Formats) -> None:
