@@ -87,7 +87,14 @@ class PythonBench(Bench):
             command = [str(self.python), "-m", "coverage", "combine", f"--rcfile={SETTINGS}"]
             self.run(command, self.base, folder, 600)
         else:
-            traced = ["--cov", f"--cov-config={SETTINGS}", "--cov-context=test", "--cov-report="]
+            traced = [
+                "-p",
+                "mutation.programs",
+                "--cov",
+                f"--cov-config={SETTINGS}",
+                "--cov-context=test",
+                "--cov-report=",
+            ]
             done = self.run(
                 [*self.pytest(), "-vv", "--durations=0", *traced, suite], self.base, folder, 3600
             )
@@ -195,9 +202,10 @@ class PythonBench(Bench):
         """
         tree = first.parents[1]
         return {
-            "PYTHONPATH": f"{tree / 'tests'}:{tree}",
+            "PYTHONPATH": f"{tree / 'tests'}:{tree}:{tree / 'tools'}",
             "PYTHONDONTWRITEBYTECODE": "" if tree == self.base else "1",
             "COVERAGE_FILE": str(first / "coverage"),
+            "COVERAGE_PROCESS_START": str(tree / SETTINGS),
         }
 
 
