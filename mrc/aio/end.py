@@ -137,7 +137,6 @@ class End:
 
     async def post_in_turn(self, request: WorkRequest, mr: MR | None) -> Completion:
         """Waits for a free place in the send queue, posts, and returns the completion."""
-        self.check_open()
         await self._places.take()
         return await self._post(request, mr)
 

@@ -267,6 +267,14 @@ def test_cc__a_refused_call_changes_nothing() -> None:
     assert table[3].state is ProfileState.ONLINE
 
 
+def test_format__no_more_than_the_most(formats: Formats, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrc.agent.formats.MAX_FORMATS", 2)
+    make_format(formats, 2, 8)
+    make_format(formats, 1, 4, 4)
+    with pytest.raises(RefusedError, match="there are 2 EV formats, the most"):
+        make_format(formats, 3, 8)
+
+
 def test_cc__no_more_than_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrc.agent.profiles.MAX_PROFILES", 2)
     table = CcProfiles(Profiles(CcProfile("default", CcSettings(CcKind.DELAY))))

@@ -62,6 +62,7 @@ def test_silent_paths__whole_planes_and_parts() -> None:
 
 
 def test_named__many_planes() -> None:
+    assert named(range(1, 5), {}) == "planes 1, 2, 3 and 4"
     assert named(range(1, 8), {}) == "planes 1, 2, 3, 4 and 3 more"
 
 

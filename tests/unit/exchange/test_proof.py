@@ -7,6 +7,7 @@ import asyncio
 import errno
 
 import pytest
+from slowness import PATIENCE
 
 from mrc.errors import QueueFullError, StateError
 from mrc.events import ProbeResult
@@ -50,6 +51,18 @@ async def test_prove__a_smaller_mtu_and_no_probe_is_left_behind() -> None:
     fabric = Fabric([9000, 1408, 1408])
     proof = await prove(fabric.probe, [None] * 3, 8844, planes=[1, 2, 2])
     assert proof == Proof({1: 8844, 2: 1408}, ())
+    assert fabric.under_way == 0
+
+
+async def test_prove__does_not_wait_for_late_answers() -> None:
+    fabric = Fabric([1408, 0])
+
+    async def probe(index: int, payload: int, timeout: float) -> ProbeResult:
+        return await fabric.probe(index, payload, timeout if index == 0 else PATIENCE)
+
+    async with asyncio.timeout(PATIENCE / 2):
+        proof = await prove(probe, [None] * 2, 1408, planes=[1, 1])
+    assert proof == Proof({1: 1408}, (1,))
     assert fabric.under_way == 0
 
 
