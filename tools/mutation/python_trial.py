@@ -170,7 +170,7 @@ class PythonBench(Bench):
         """Runs tests until one fails twice, because a busy machine can cause a failure, too."""
         while tests:
             each_s = self.limit(max(map(self.seconds, tests)))
-            all_s = self.limit(sum(map(self.seconds, tests)) + each_s)
+            all_s = self.limit(sum(map(self.seconds, tests))) + each_s
             done = self.run(self.command(tests, each_s), tree, scratch, all_s)
             if done.code == 0:
                 return None

@@ -43,7 +43,7 @@ def tracked(root: Path) -> list[str]:
     except (OSError, subprocess.CalledProcessError) as error:
         raise MutateError(f"git cannot list the files of {root}: {error}") from error
     names = {name for name in listed.split("\0") if name and (root / name).is_file()}
-    return sorted(names | {str(path.relative_to(root)) for path in (root / "mrc").glob("*.so")})
+    return sorted(names | {str(path.relative_to(root)) for path in (root / "mrc").rglob("*.so*")})
 
 
 def digest_of(root: Path, names: Iterable[str]) -> str:
