@@ -33,6 +33,7 @@ from mrc.errors import (
 )
 from mrc.exchange.foreign import shown
 from mrc.messaging.session import LOST_TIMEOUTS, explain, paths_lost
+from mrc.running import Limit
 from mrc.tasks import cancelled
 from mrc.trust.security import secret_id
 
@@ -179,7 +180,7 @@ class Group:
         if new and self._token < peer.token:
             self._start(self._connect(peer, found), _HOLDER)
         try:
-            async with asyncio.timeout(self._timeout):
+            async with Limit(self._timeout):
                 return await asyncio.shield(found)
         except TimeoutError:
             raise ConnectError(

@@ -14,6 +14,7 @@ from mrc.aio.local import Local
 from mrc.enums import AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError
 from mrc.fabric.addresses import IpAddress
+from mrc.running import Limit
 
 _MOST_VISITS = 1024  # that the program has not answered
 _ANSWER_SECONDS = 10.0
@@ -45,7 +46,7 @@ class Doorbell:
         """Asks the endpoint, and tells the program its answer."""
         local, host, port = self._program.address_of(asked.to.gid)
         try:
-            async with asyncio.timeout(local.config.exchange_timeout):
+            async with Limit(local.config.exchange_timeout):
                 qpn = await _until_heard(local, host, port, asked)
         except TimeoutError:
             seconds = local.config.exchange_timeout
@@ -65,7 +66,7 @@ class Doorbell:
         answer = self._visits[cookie] = asyncio.get_running_loop().create_future()
         try:
             self._program.send(AgentKind.VISIT, 0, cookie, asked.body)
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with Limit(_ANSWER_SECONDS):
                 qpn: int = await answer
         except TimeoutError:
             raise ConnectError("the program does not answer its agent") from None

@@ -15,6 +15,7 @@ from mrc.binding.steering import struct_bytes
 from mrc.enums import QpState
 from mrc.errors import MrcError, PeerGoneError
 from mrc.exchange.oob import Channel
+from mrc.running import Limit
 
 _LOOK_SECONDS = 0.002  # between two looks at outstanding work requests, the first time
 _LONGEST_LOOK_SECONDS = 0.05
@@ -99,7 +100,7 @@ class ProgramEnd(End):
     async def _say_bye(self) -> bool:
         if not self.peer_gone.is_set():
             with suppress(TimeoutError):  # then the peer finds out by its own timeouts
-                async with asyncio.timeout(self._config.linger):
+                async with Limit(self._config.linger):
                     await self._joined.wait()
         return await super()._say_bye()
 

@@ -43,6 +43,7 @@ from mrc.fabric.addresses import IpAddress, pack_address, unpack_address
 from mrc.fabric.ports import LocalPort
 from mrc.linux.interfaces import interfaces
 from mrc.observe.context import Context
+from mrc.running import Limit
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.agent")
@@ -444,7 +445,7 @@ class Program(Context):
         local, host, port = self.address_of(wanted.dest_gid)
         pause = _FIRST_PAUSE_SECONDS
         with suppress(TimeoutError):
-            async with asyncio.timeout(_RESUME_SECONDS):
+            async with Limit(_RESUME_SECONDS):
                 await asyncio.sleep(patience)
                 while not (end.joined or end.peer_gone.is_set()):
                     try:

@@ -13,6 +13,7 @@ from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, extended
 from mrc.exchange.upgrade import QuestionError
+from mrc.running import Limit
 
 _FIRST_PAUSE_SECONDS = 0.05  # doubles after each refusal by a busy peer
 _LONGEST_PAUSE_SECONDS = 0.4
@@ -36,7 +37,7 @@ async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: 
 async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: float) -> End:
     attempt = _Attempt(local, terms, host, port)
     try:
-        async with asyncio.timeout(timeout) as limit:
+        async with Limit(timeout) as limit:
             return await attempt.run(limit)
     except TimeoutError as error:
         heard = attempt.channel is not None and attempt.channel.received_bytes > 0
@@ -65,16 +66,16 @@ class _Attempt:
         self.busy: MrcError | None = None
         """The last refusal by a busy peer."""
 
-    async def run(self, limit: asyncio.Timeout) -> End:
+    async def run(self, limit: Limit) -> End:
         """Connects; the round trip to the peer extends the limit."""
-        due = limit.when() or 0.0
+        seconds = limit.seconds
         srv6 = self._local.srv6
         expected = self._host if srv6 and self._host in srv6.peers else ""
         pause, drops = _FIRST_PAUSE_SECONDS, 0
         while True:
             self.channel = await dial(self._local.host, self._host, self._port)
             try:
-                with extended(limit, self.channel, EXCHANGE_TRIPS, lambda: due):
+                with extended(limit, self.channel, seconds, EXCHANGE_TRIPS):
                     if self._local.guard is not None:
                         await self._local.guard.connect(self.channel)
                     return await establish(

@@ -48,6 +48,7 @@ from mrc.events import (
 from mrc.exchange.foreign import shown
 from mrc.exchange.oob import MAX_REASON, Channel, Hello
 from mrc.fabric.paths import PathEv
+from mrc.running import Limit
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.qp")
@@ -322,7 +323,7 @@ class End:
     async def _answer_bye(self) -> None:
         """Sends bye_ok, so the peer ends its QP, when our work requests need no more answers."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.linger):
+            async with Limit(self._config.linger):
                 await self._until_idle()
         await self.channel.send("bye_ok")
 
@@ -386,7 +387,7 @@ class End:
         linger = self._config.linger
         said = False
         with suppress(TimeoutError, PeerGoneError):
-            async with asyncio.timeout(linger):
+            async with Limit(linger):
                 if self.messages is not None:
                     await self.messages.until_idle()
                 await self.channel.send("bye")

@@ -196,7 +196,10 @@ class Listener:
                     return
                 end = await self._answer(channel)
         except TimeoutError:
-            await self._refuse(channel, f"the exchange did not finish within {seconds:g} s")
+            # Busy: a peer that was stopped meanwhile connects again.
+            await self._refuse(
+                channel, f"the exchange did not finish within {seconds:g} s", busy=True
+            )
         except PeerGoneError as error:
             logger.debug("%s: %s", channel.remote, error)
             channel.abort()
@@ -261,9 +264,9 @@ class Listener:
         finally:
             self._turned_away -= 1
 
-    async def _refuse(self, channel: Channel, reason: str) -> None:
+    async def _refuse(self, channel: Channel, reason: str, *, busy: bool = False) -> None:
         self._log(f"refused {channel.remote}: {reason}")
-        await channel.refuse(reason)
+        await channel.refuse(reason, busy=busy)
 
     def _log(self, refusal: str) -> None:
         """Logs the first _LOG_LINES refusals of each period, so strangers cannot fill the log."""

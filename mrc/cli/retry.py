@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from typing import Self
 
 from mrc.errors import (
     BusyError,
@@ -16,10 +17,10 @@ from mrc.errors import (
     PeerGoneError,
     ResolveError,
 )
+from mrc.running import RunningClock
 
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 5.0
-_LAYERS = 8  # of code that raise an error of the network again, at most
 
 
 def is_lost(error: MrcError) -> bool:
@@ -32,24 +33,33 @@ def may_pass(error: MrcError) -> bool:
     if isinstance(error, (PathError, ConnectTimeoutError, BusyError, ResolveError, PeerGoneError)):
         return True
     cause: BaseException | None = error
-    for _ in range(_LAYERS):  # each one adds its words, or raises the error from itself
-        if isinstance(cause, ConnectError):
-            cause = cause.__context__ if cause.__cause__ is cause else cause.__cause__
+    while isinstance(cause, ConnectError):  # each layer of the code adds its words
+        cause = cause.__cause__
     network = isinstance(cause, OSError) and not isinstance(cause, (MrcError, ssl.SSLError))
     return isinstance(error, ConnectError) and network
 
 
 class Retry:
-    """Tries again for `seconds` after each loss of the connection."""
+    """Tries again for `seconds` after each loss of the connection. A context manager: while it is
+    open, time in which this process is stopped does not count.
+    """
 
     def __init__(self, seconds: float, note: Callable[[str], None]) -> None:
         self._seconds = seconds
         self._note = note
+        self._clock = RunningClock()
         self._lost: MrcError | None = None
         self._until = 0.0
         self._pause = 0.0
         self.count = 0
         """lost connections after which it went on"""
+
+    def __enter__(self) -> Self:
+        self._clock.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._clock.__exit__()
 
     def connected(self) -> None:
         """A connection is there; after a loss this says so."""
@@ -63,7 +73,7 @@ class Retry:
         `error` ended a connection, or with `connected` false a try to connect. A connection without
         `progress` does not begin the time anew.
         """
-        now = asyncio.get_running_loop().time()
+        now = self._clock.time()
         if connected:
             if not is_lost(error) or not self._seconds:
                 raise error

@@ -154,20 +154,20 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict
     sending = _Sending(args, out, plan, trusted)
     # Standard input cannot be read twice, and a code lets one peer in once.
     once = STDIN in args.files or args.code or args.no_resume
-    retry = Retry(0.0 if once else args.retry, sending.meter.note)
     try:
-        while True:
-            connected, before = False, plan.sent
-            try:
-                async with sending.connected() as session:
-                    connected = True
-                    retry.connected()
-                    return await sending.run(session, retry)
-            except MrcError as error:
-                progress = plan.sent > before or sending.how.stored_chunks > 0
-                if isinstance(error, PathError) and not connected:
-                    error = _both_ports(error, *args.host)
-                await retry.wait(error, connected=connected, progress=progress)
+        with Retry(0.0 if once else args.retry, sending.meter.note) as retry:
+            while True:
+                connected, before = False, plan.sent
+                try:
+                    async with sending.connected() as session:
+                        connected = True
+                        retry.connected()
+                        return await sending.run(session, retry)
+                except MrcError as error:
+                    progress = plan.sent > before or sending.how.stored_chunks > 0
+                    if isinstance(error, PathError) and not connected:
+                        error = _both_ports(error, *args.host)
+                    await retry.wait(error, connected=connected, progress=progress)
     except (Exception, asyncio.CancelledError):
         if sending.how.stored_chunks and sending.how.resume:
             sending.meter.note("the same command goes on where this one stopped")

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from mrc.exchange.oob import Channel
+from mrc.running import Limit
 
 MESSAGE_TRIPS = 2  # until the next message: TLS needs two
 EXCHANGE_TRIPS = 20  # of the whole exchange, with TLS, proofs and the search for the path MTU
@@ -22,22 +22,21 @@ async def patience(
 
     `anew`: each message of the peer begins this time anew.
     """
-    now = asyncio.get_running_loop().time
-    begun = now()
-    async with asyncio.timeout(seconds) as limit:
-        with extended(limit, channel, trips, lambda: (now() if anew else begun) + seconds):
+    async with Limit(seconds) as limit:
+        with extended(limit, channel, seconds, trips, anew=anew):
             yield
 
 
 @contextmanager
 def extended(
-    limit: asyncio.Timeout, channel: Channel, trips: int, due: Callable[[], float]
+    limit: Limit, channel: Channel, seconds: float, trips: int, *, anew: bool = False
 ) -> Iterator[None]:
-    """Moves a limit, after each message of the peer, to when it is due and `trips` round trips."""
+    """Changes a limit, after each message of the peer, as `patience` does."""
 
     def extend() -> None:
-        if not limit.expired():
-            limit.reschedule(due() + trips * min(channel.rtt, _LONGEST_RTT_SECONDS))
+        limit.seconds = seconds + trips * min(channel.rtt, _LONGEST_RTT_SECONDS)
+        if anew:
+            limit.begin_anew()
 
     channel.watchers.append(extend)
     try:

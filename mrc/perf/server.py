@@ -32,6 +32,7 @@ from mrc.perf.messages import (
 from mrc.perf.meter import Meter
 from mrc.perf.plan import MAX_SECONDS, Plan
 from mrc.perf.work import failing, settled, stopped
+from mrc.running import Limit
 from mrc.tasks import cancelled
 
 CONNECT_SECONDS = 30.0  # time limit for connecting all QPs of a test
@@ -140,7 +141,7 @@ class Server:
         self._tests[token] = test
         try:
             await say(session, "ready", token=token, memory=memory.target.remote.to_json())
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with Limit(CONNECT_SECONDS):
                 await session.watched(test.complete.wait())
             yield test.qps
         except TimeoutError:
@@ -154,7 +155,7 @@ class Server:
 async def _patience(session: Session, what: str, seconds: float = 0.0) -> AsyncIterator[None]:
     """Limits the body to IDLE_SECONDS plus `seconds`: an idle session occupies memory."""
     try:
-        async with asyncio.timeout(seconds + IDLE_SECONDS):
+        async with Limit(seconds + IDLE_SECONDS):
             yield
     except TimeoutError:
         late = f"did not send {what} within {seconds + IDLE_SECONDS:g} s"

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
+from mrc.running import Limit
 from mrc.transfer.session import Session, TransferError
 
 IDLE_SECONDS = 60.0
@@ -32,7 +33,7 @@ class IdleError(TransferError):
 async def patience(session: Session, seconds: float) -> AsyncIterator[None]:
     """Raises IdleError when the body waits for the peer for longer than `seconds`."""
     try:
-        async with asyncio.timeout(seconds):
+        async with Limit(seconds):
             yield
     except TimeoutError:
         raise IdleError(session, seconds) from None
@@ -45,16 +46,16 @@ async def until_idle(
 
     Payload beyond `most_bytes` does not count, because a peer may write the same bytes repeatedly.
     """
-    loop = asyncio.get_running_loop()
     first: int | None = None
     before: object = None
-    since = loop.time()
-    while True:
+    idle = 0  # looks: not the time, in which this process may have been stopped
+    while idle < _LOOKS:
         await asyncio.sleep(seconds / _LOOKS)
         received = (await session.query()).received_bytes
         first = received if first is None else first
         now = (min(received - first, most_bytes), progress())
         if now != before:
-            before, since = now, loop.time()
-        elif loop.time() - since >= seconds:
-            raise IdleError(session, seconds)
+            before, idle = now, 0
+        else:
+            idle += 1
+    raise IdleError(session, seconds)

@@ -39,6 +39,10 @@ class Scenario:
     """by plane; the same in both directions"""
     bits_per_second: float = 1e9
     stalls: str = "idle"
+    stopped: str = ""
+    """the host whose program is stopped for `stop_seconds`, `stop_after` seconds after the dial"""
+    stop_after: float = 0.0
+    stop_seconds: float = 0.0
 
     @classmethod
     def drawn(cls, rng: Random) -> Scenario:
@@ -55,6 +59,10 @@ class Scenario:
         delay_ms = 10 ** rng.uniform(-2, 2.5)
         for _ in range(made.planes):
             made.paths.append([made._path(rng, delay_ms) for _ in range(rng.choice((1, 1, 2, 4)))])
+        if rng.random() < 0.3:
+            made.stopped = rng.choice("ab")
+            made.stop_after = rng.uniform(0, delay_ms / 50 + 0.2)
+            made.stop_seconds = rng.choice((3, 20, 60))
         return made
 
     def _path(self, rng: Random, delay_ms: float) -> Path:
@@ -140,7 +148,12 @@ def run(world: World, audit: Audit) -> None:
 
     server = b.start(serve()) if scenario.kind != "nobody listens" else None
     client = a.start(call())
-    ended = world.run_until(client, _TIMEOUT + 30)
+    if scenario.stopped:
+        stopped = a if scenario.stopped == "a" else b
+        world.agenda.after(
+            scenario.stop_after * 1e9, lambda: stopped.stall(int(scenario.stop_seconds * 1e9))
+        )
+    ended = world.run_until(client, _TIMEOUT + 30 + scenario.stop_seconds)
     audit.check(ended, f"the connect has not ended after {world.now:.0f} s")
     error = client.exception() if client.done() else None
     audit.result(f"{type(error).__name__}: {error}" if error else f"path MTU {connected[0]}")
@@ -173,6 +186,9 @@ def _judge(
     scenario: Scenario, audit: Audit, error: BaseException | None, connected: list[int]
 ) -> None:
     text = str(error)
+    silent = scenario.stopped == "b" and scenario.stop_seconds > _TIMEOUT
+    if silent and isinstance(error, mrc.ConnectTimeoutError):
+        return
     if scenario.kind == "no host":
         audit.check(isinstance(error, mrc.ResolveError), f"no such host, but: {text}")
     elif scenario.kind == "nobody listens":

@@ -176,6 +176,8 @@ def run(world: World, audit: Audit) -> None:
             return
         world.run(120)
         judge_cause(fault, sending, audit)
+        if fault in ("sender sleeps", "receiver sleeps"):
+            audit.check(sending.code == 0, f"{fault}, and the transfer does not go on: {sending}")
         versions.compare(inbox / "tree", audit, complete=sending.code == 0)
         if scenario.overwrites and fault:
             versions.change(world.rng)
