@@ -28,6 +28,7 @@ from mrc.enums import EventType, EvState, QpState, WcOpcode, WcStatus
 from mrc.errors import (
     CompletionError,
     MrcError,
+    PathError,
     PeerGoneError,
     QueueFullError,
     StateError,
@@ -57,7 +58,8 @@ _EVENTS_KEPT = 4096
 _FREE_MESSAGES = 4  # TCP messages of the peer that are read without a pause; a QP needs fewer
 _MESSAGE_PAUSE_SECONDS = 0.25
 _LATE_SECONDS = 0.25  # that a busy host adds to the round trip of an answer
-GONE = "gone"  # message: this end is no more, without a bye; `reason` says why
+GONE = "gone"
+"""message: this end is no more, without a bye. `reason` says why; `paths_lost`: no path answered"""
 
 
 class End:
@@ -276,7 +278,9 @@ class End:
             self._bye_ok.set()
         elif kind in (GONE, "refuse"):
             await self._until_answered_late()
-            self._on_gone(self._without_bye(shown(message.get("reason", ""))))
+            error = self._without_bye(shown(message.get("reason", "")))
+            lost = message.get("paths_lost") is True
+            self._on_gone(PathError(str(error)) if lost else error)
 
     async def _on_hangup(self, error: MrcError) -> None:
         """The connection has ended without a bye, or the peer broke the protocol."""
@@ -400,6 +404,7 @@ class End:
         if not reason or self.peer_gone.is_set():
             return False
         with suppress(MrcError, OSError):
-            await self.channel.send(GONE, reason=reason[:MAX_REASON])
+            lost = self._status is WcStatus.RETRY_EXC_ERR or isinstance(self.failure, PathError)
+            await self.channel.send(GONE, reason=reason[:MAX_REASON], paths_lost=lost)
             return True
         return False

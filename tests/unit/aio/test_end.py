@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
 
-from mrc import CompletionError, Context, PeerGoneError, ProtocolError, StateError
+from mrc import CompletionError, Context, PathError, PeerGoneError, ProtocolError, StateError
 from mrc.aio import connecting
 from mrc.exchange.oob import decode_body
 
@@ -47,7 +47,7 @@ async def test_close__of_a_qp_that_failed_tells_the_reason() -> None:
         with pytest.raises(CompletionError):
             await pair.near.write_imm(imm=1)
         await pair.near.close()
-        with pytest.raises(PeerGoneError, match="its QP failed: no path to the peer answers"):
+        with pytest.raises(PathError, match="its QP failed: no path to the peer answers"):
             await anext(pair.far.immediates())
 
 
