@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -97,3 +98,10 @@ class Limit:
         if left <= 0 and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
         return left if left > 0 else _LOOK_SECONDS
+
+
+async def sleep(seconds: float) -> None:
+    """As `asyncio.sleep`, but only time in which this process runs counts."""
+    with suppress(TimeoutError):
+        async with Limit(seconds):
+            await asyncio.get_running_loop().create_future()

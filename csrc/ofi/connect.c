@@ -252,9 +252,11 @@ static void failed(uint32_t qpn, const char *reason) {
   fail(peer, -ECONNREFUSED, "%s", reason);
 }
 
-static void gone(uint32_t qpn) {
+static void gone(uint32_t qpn, const char *reason) {
   struct of_peer *peer;
-  if (of_peer_qp(qpn, &peer)) fail(peer, -ECONNRESET, "the process at %s has ended", host_of(peer));
+  const char *colon = reason[0] ? ": " : "";
+  if (of_peer_qp(qpn, &peer))
+    fail(peer, -ECONNRESET, "the process at %s has ended%s%s", host_of(peer), colon, reason);
 }
 
 static void end_gone(uint64_t now_ns) { (void)now_ns; }

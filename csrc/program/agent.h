@@ -16,7 +16,7 @@
 
 /* cdef begin */
 
-#define MRC_AGENT_VERSION 3
+#define MRC_AGENT_VERSION 4
 #define MRC_AGENT_MAX_FRAME 196608 /* bytes of a packet */
 #define MRC_AGENT_MAX_NOTE 131072  /* bytes of a note */
 #define MRC_AGENT_MAX_NUMBERS 64   /* QPNs in one block */
@@ -48,7 +48,8 @@ enum mrc_agent_kind {
   MRC_AGENT_READY,        /* body: struct mrc_agent_ready; both ends of a QP are in RTS. A note
                              follows: bytes that the program keeps for the next agent */
   MRC_AGENT_FAILED,       /* value = qpn: it cannot be connected. body: a line of text, why */
-  MRC_AGENT_GONE,         /* value = qpn: the peer has destroyed it, or has ended */
+  MRC_AGENT_GONE,         /* value = qpn: the peer has destroyed it, or has ended. body: a line of
+                             text, why, if the peer has said so */
   MRC_AGENT_PORTS,        /* body: struct mrc_agent_port[], when one has changed */
   MRC_AGENT_ANSWER,       /* value = 0 or -errno, cookie of the REQUEST; body: its results, or a
                              line of text, why it failed */

@@ -23,7 +23,7 @@ struct pr_owner {
   void (*release_all)(void);
   void (*ready)(const struct mrc_agent_ready *ready, const uint8_t *note, uint32_t note_bytes);
   void (*failed)(uint32_t qpn, const char *reason);
-  void (*gone)(uint32_t qpn);
+  void (*gone)(uint32_t qpn, const char *reason); /* "": the peer has named none */
   /* Ends the QPs whose peers have gone a while ago. */
   void (*end_gone)(uint64_t now_ns);
   void (*ports_changed)(bool any_up);                       /* or NULL */

@@ -220,10 +220,11 @@ static int take_ready(const struct pr_frame *frame) {
   return 0;
 }
 
-static void take_failed(const struct pr_frame *frame) {
+/* A frame about a QP with a line of text. */
+static void take_reason(const struct pr_frame *frame, void (*take)(uint32_t, const char *)) {
   char reason[MRC_AGENT_TEXT];
   snprintf(reason, sizeof reason, "%.*s", (int)frame->bytes, (const char *)frame->body);
-  pr_owner.failed((uint32_t)frame->head.value, reason);
+  take((uint32_t)frame->head.value, reason);
 }
 
 static bool any_up(void) {
@@ -278,10 +279,10 @@ int pr_steer_frame(const struct pr_frame *frame) {
     case MRC_AGENT_READY:
       return take_ready(frame);
     case MRC_AGENT_FAILED:
-      take_failed(frame);
+      take_reason(frame, pr_owner.failed);
       return 0;
     case MRC_AGENT_GONE:
-      pr_owner.gone((uint32_t)frame->head.value);
+      take_reason(frame, pr_owner.gone);
       return 0;
     case MRC_AGENT_PORTS:
       return take_ports(frame);

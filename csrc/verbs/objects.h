@@ -136,7 +136,8 @@ struct vb_qp {
   bool failed;     /* in ERROR, flushed */
   bool gone;       /* the peer has ended */
   uint64_t gone_ns;
-  uint32_t taken_events; /* asynchronous ones that the program acknowledges */
+  char gone_reason[MRC_AGENT_TEXT]; /* "": the peer has named none */
+  uint32_t taken_events;            /* asynchronous ones that the program acknowledges */
   bool last_wqe;
 
   struct mrc_api_qp_attr api; /* as the program has set them through MRC's C interface */

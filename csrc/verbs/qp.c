@@ -2,6 +2,7 @@
 #include "verbs/qp.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -188,11 +189,12 @@ void vb_qp_failed(uint32_t qpn, const char *reason) {
   vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
 }
 
-void vb_qp_gone(uint32_t qpn) {
+void vb_qp_gone(uint32_t qpn, const char *reason) {
   struct vb_qp *qp = vb_process_qp(qpn);
   if (!qp || !qp->connected || qp->failed || qp->gone || qp->leaving) return;
   qp->gone = true;
   qp->gone_ns = pr_now_ns();
+  snprintf(qp->gone_reason, sizeof qp->gone_reason, "%s", reason);
   pr_process.n_gone++;
 }
 
@@ -214,6 +216,8 @@ static uint64_t end_before_ns;
 static void end_gone(struct vb_qp *qp) {
   if (!qp->gone || qp->gone_ns > end_before_ns || qp->sq_ended == qp->sq_tail) return;
   fail_in_engine(qp);
+  if (qp->gone_reason[0])
+    pr_say("QP 0x%06x: the peer has ended: %s", qp->ibv.qp.qp_num, qp->gone_reason);
   vb_complete_failed(qp, IBV_WC_RETRY_EXC_ERR);
   vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
 }

@@ -22,7 +22,7 @@ void vb_qp_release(struct vb_qp *qp);
 /* News of the agent. */
 void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *note, uint32_t note_bytes);
 void vb_qp_failed(uint32_t qpn, const char *reason);
-void vb_qp_gone(uint32_t qpn);
+void vb_qp_gone(uint32_t qpn, const char *reason);
 /* The engine has created or destroyed a QP at the agent's command. */
 void vb_qp_exists(uint32_t qpn, bool exists);
 /* Fails QPs whose peers have been gone for long enough. */

@@ -229,6 +229,6 @@ class Agent(Context):
 
 def _refuse(connection: socket.socket, reason: str) -> None:
     with suppress(OSError):
-        text = reason.encode()[: steering.MAX_TEXT - 1]
+        text = steering.line_of(reason)
         connection.send(steering.pack(AgentKind.REFUSED, body=text))
     connection.close()

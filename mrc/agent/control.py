@@ -73,7 +73,7 @@ class Control:
             number, reason = errno.EBUSY, str(error)
         except MrcError as error:
             number, reason = errno.EINVAL, str(error)
-        return -number, reason.encode()[: steering.MAX_TEXT - 1]
+        return -number, steering.line_of(reason)
 
     async def _call(self, program: Watching, function: int, body: bytes) -> bytes:
         match function:

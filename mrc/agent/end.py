@@ -14,7 +14,7 @@ from mrc.aio.end import GONE, End
 from mrc.binding.steering import struct_bytes
 from mrc.enums import QpState
 from mrc.errors import MrcError, PeerGoneError
-from mrc.exchange.oob import Channel
+from mrc.exchange.oob import MAX_REASON, Channel
 from mrc.running import Limit
 
 _LOOK_SECONDS = 0.002  # between two looks at outstanding work requests, the first time
@@ -27,19 +27,21 @@ class ProgramEnd(End):
     def __init__(self, wanted: Wanted, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.wanted = wanted
-        self._tell: Callable[[], None] | None = None
+        self._tell: Callable[[str], None] | None = None
+        self._peer_reason = ""
         self._joined = asyncio.Event()  # the two agents are connected
         if not isinstance(self.channel, LostChannel):
             self._joined.set()
 
-    def on_peer_gone(self, tell: Callable[[], None]) -> None:
-        """`tell` is called when the peer has closed the QP, or its program has ended.
+    def on_peer_gone(self, tell: Callable[[str], None]) -> None:
+        """`tell` is called when the peer has closed the QP, or its program has ended, with the
+        reason if the peer has named one.
 
         That may have been before the program here was told that the QP is ready.
         """
         self._tell = tell
         if self.peer_gone.is_set():
-            tell()
+            tell(self._peer_reason)
 
     on_hangup: Callable[[], None]
     """called when the connection to the peer's agent is lost"""
@@ -66,9 +68,17 @@ class ProgramEnd(End):
             self.on_hangup()
 
     def _on_gone(self, error: MrcError | None) -> None:
+        if not (self._peer_reason or error is None or isinstance(error, PeerGoneError)):
+            self._peer_reason = str(error)
         if not self.peer_gone.is_set() and self._tell is not None:
-            self._tell()  # before its messages fail, so that their errors name the reason
+            self._tell(
+                self._peer_reason
+            )  # before its messages fail, so that their errors name the reason
         super()._on_gone(error)
+
+    def _without_bye(self, reason: str = "") -> PeerGoneError:
+        self._peer_reason = reason
+        return super()._without_bye(reason)
 
     async def _until_idle(self) -> None:
         """Work requests are the program's own: its engine knows them."""
@@ -104,10 +114,10 @@ class ProgramEnd(End):
                     await self._joined.wait()
         return await super()._say_bye()
 
-    async def tell_gone(self) -> None:
-        """Tells the peer's agent that the program here has ended."""
+    async def tell_gone(self, reason: str) -> None:
+        """Tells the peer's agent that the program here has ended; `reason`: why, if it is known."""
         try:
-            await self.channel.send(GONE)
+            await self.channel.send(GONE, reason=reason[:MAX_REASON])
         except (MrcError, OSError):
             pass  # nobody is there to be told
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from mrc import running
 from mrc.agent import device
 from mrc.agent.door import Visitor
 from mrc.agent.doorbell import Doorbell
@@ -43,7 +44,6 @@ from mrc.fabric.addresses import IpAddress, pack_address, unpack_address
 from mrc.fabric.ports import LocalPort
 from mrc.linux.interfaces import interfaces
 from mrc.observe.context import Context
-from mrc.running import Limit
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.agent")
@@ -84,7 +84,7 @@ class Program(Context):
         self._others: set[asyncio.Task[None]] = set()
         self._resumed: list[tuple[Wanted, bytes]] = []
         self._gids: list[IpAddress] = []
-        self._told_ports = b""
+        self._told_ports, self._reason = b"", ""  # why the agent has detached it
         self.doorbell = Doorbell(self)
         self.first: Frame
         """the first frame of the program"""
@@ -308,8 +308,7 @@ class Program(Context):
     def fail(self, qpn: int, reason: str) -> None:
         """Tells the program that a QP cannot be connected."""
         logger.warning("%s: QP %#x: %s", self, qpn, reason)
-        text = reason.encode()[: steering.MAX_TEXT - 1]
-        self._engine.send(AgentKind.FAILED, qpn, body=text)
+        self._engine.send(AgentKind.FAILED, qpn, body=steering.line_of(reason))
 
     # ---- Connecting -------------------------------------------------------------------------
 
@@ -335,17 +334,16 @@ class Program(Context):
         try:
             async with self._host.dialling:
                 end = await connect(local, terms, host, port, timeout=self.config.exchange_timeout)
-        except ConnectError as error:
-            self.fail(wanted.qpn, f"{error}; does mrc agent run there?")
         except (MrcError, OSError) as error:
-            self.fail(wanted.qpn, str(error))
+            hint = "; does mrc agent run there?" if isinstance(error, ConnectError) else ""
+            self.fail(wanted.qpn, f"{error}{hint}")
         else:
             self.connected(end)
 
     async def _expect(self, wanted: Wanted) -> None:
         """Waits for the peer's agent, which dials."""
         seconds = self.config.exchange_timeout
-        await asyncio.sleep(seconds)
+        await running.sleep(seconds)
         late = f"its agent has not connected QP {wanted.dest_qpn:#x} in {seconds:g} s"
         self.fail(wanted.qpn, f"{wanted.dest_gid}: {late}: does mrc agent run there?")
 
@@ -399,7 +397,8 @@ class Program(Context):
         self._watch_peer(end)
 
     def _watch_peer(self, end: ProgramEnd) -> None:
-        end.on_peer_gone(lambda: self._engine.send(AgentKind.GONE, end.queue.qpn))
+        tell = partial(self._engine.send, AgentKind.GONE, end.queue.qpn, 0)
+        end.on_peer_gone(lambda reason: tell(steering.line_of(reason)))
 
     def _keep(self, end: ProgramEnd) -> None:
         qpn = end.queue.qpn
@@ -445,7 +444,7 @@ class Program(Context):
         local, host, port = self.address_of(wanted.dest_gid)
         pause = _FIRST_PAUSE_SECONDS
         with suppress(TimeoutError):
-            async with Limit(_RESUME_SECONDS):
+            async with running.Limit(_RESUME_SECONDS):
                 await asyncio.sleep(patience)
                 while not (end.joined or end.peer_gone.is_set()):
                     try:
@@ -489,12 +488,13 @@ class Program(Context):
     def _on_engine_gone(self, reason: str) -> None:
         if reason:
             logger.warning("%s: detached: %s", self, shown(reason))
+        self._reason = reason
         self.gone.set()
 
     async def detach(self, *, told: bool) -> None:
         """Forgets the program. `told`: it has ended, and its peers are to know."""
         if told:
-            await asyncio.gather(*(end.tell_gone() for end in self.ends))
+            await asyncio.gather(*(end.tell_gone(self._reason) for end in self.ends))
         await cancelled(*self._tasks.values(), *self._others)
         with suppress(StateError):
             await self._opened().dispatcher.close()

@@ -301,9 +301,9 @@ class QP:
         """The peer's immediates, in the order in which the peer posted them.
 
         Ends when either side closes the QP. Raises CompletionError when the QP fails, PeerGoneError
-        when the peer's process ends, or its side by an error, which is named; PathError when the peer
-        has lost all paths, or packets of the QP's size no longer pass; ProtocolError when
-        the peer breaks the exchange, QueueFullError when `max_unread` immediates were unread, and
+        when the peer's process ends, or its side by an error, which is named; PathError when the
+        peer has lost all paths, or the path MTU became smaller; ProtocolError when the peer breaks
+        the exchange, QueueFullError when `max_unread` immediates were unread, and
         TimeoutError when none arrives within `timeout` seconds.
         """
         return timed(self._end.immediates, timeout)

@@ -64,6 +64,11 @@ def pack(kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b"") ->
     return bytes(ffi.buffer(header)) + body
 
 
+def line_of(text: str) -> bytes:
+    """A line of text for a program."""
+    return text.encode()[: MAX_TEXT - 1]
+
+
 def unpack(packet: bytes) -> Frame:
     """The frame in a packet of a program; raises ProtocolError."""
     if len(packet) < _HEADER:

@@ -105,15 +105,19 @@ class Guard:
     @property
     def code(self) -> str:
         """The one-time code, if it is still good; raises ConnectError."""
-        if not self._code:
-            raise ConnectError(self.security.commands.used_code())
+        self._check_code()
         return self._code
+
+    def _check_code(self) -> None:
+        if not self.has_code:
+            raise ConnectError(self.security.commands.used_code())
 
     def use_code(self) -> None:
         """From now on somebody knows whether his guess of the code was right: it was the only one.
         Raises ConnectError when another exchange has used it meanwhile.
         """
-        self._code = self.code[:0]
+        self._check_code()
+        self._code = ""
 
     def secret(self, key: str) -> bytes | None:
         """The secret with this id."""

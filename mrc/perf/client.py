@@ -13,7 +13,7 @@ from typing import Any
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.binding.verbs import RemoteMemory
-from mrc.errors import MrcError
+from mrc.errors import MrcError, reason_of
 from mrc.messaging.session import Session, connect_session
 from mrc.perf.load import Load, PingPong, load_of
 from mrc.perf.memory import regions
@@ -103,8 +103,8 @@ async def _closing() -> AsyncIterator[list[QP]]:
     qps: list[QP] = []
     try:
         yield qps
-    except BaseException:
-        await asyncio.gather(*(qp.abort() for qp in qps))
+    except BaseException as error:
+        await asyncio.gather(*(qp.abort(reason_of(error)) for qp in qps))
         raise
     await asyncio.gather(*(qp.close() for qp in qps))
 

@@ -81,7 +81,7 @@ class Server:
         token = qp.private.get("token")
         test = self._tests.get(token) if isinstance(token, str) else None
         if test is None or test.complete.is_set():
-            await qp.abort()
+            await qp.abort("no test waits for this QP")
             return
         async with qp:
             test.qps.append(qp)

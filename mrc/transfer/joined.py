@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NoReturn, Self
 
 from mrc.aio.qp import QP
-from mrc.errors import ConnectError, MrcError, ProtocolError
+from mrc.errors import ConnectError, MrcError, ProtocolError, reason_of
 from mrc.tasks import cancelled
 
 TRANSFER = "transfer"
@@ -44,9 +44,12 @@ class JoinedQps:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
+    ) -> None:
         await cancelled(*self._readers)
-        await asyncio.gather(*(qp.close() if kind is None else qp.abort() for qp in self.qps))
+        why = reason_of(error)
+        await asyncio.gather(*(qp.close() if kind is None else qp.abort(why) for qp in self.qps))
 
     async def join(self, token: str) -> None:
         """Connects a further QP to the receiver's session with this token."""
@@ -115,7 +118,7 @@ class Joins:
         """Adds a QP to the session with its token; aborts the QP if the session has ended."""
         joined = self._named(qp.private)
         if joined is None:
-            await qp.abort()
+            await qp.abort("the session has ended")
         else:
             joined.add(qp)
 

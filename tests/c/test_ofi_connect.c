@@ -2,6 +2,7 @@
 /* The endpoint of libmrc-fi and those that knock at it. csrc/program and the engine are stand-ins
    here, which count. */
 #include <errno.h>
+#include <string.h>
 
 #include "check.h"
 #include "ofi/connect.h"
@@ -125,6 +126,17 @@ static void test_tell_all__without_failed_peers(void) {
   of_connect_close();
 }
 
+static void test_gone__with_the_reason(void) {
+  begin();
+  const struct mrc_agent_knock knock = fresh_knock();
+  const int32_t qpn = knocked(&knock);
+  pr_owner.gone((uint32_t)qpn, "its QP failed");
+  const struct of_peer *peer = of_peer_find(&knock.from);
+  CHECK_EQ(peer->error, -ECONNRESET);
+  CHECK(strstr(peer->cause, " has ended: its QP failed"));
+  of_connect_close();
+}
+
 static void test_visit__a_peer_gets_one_qp(void) {
   begin();
   const struct mrc_agent_knock knock = fresh_knock();
@@ -177,5 +189,5 @@ static void test_visit__the_table_is_full(void) {
 }
 
 CHECK_MAIN(RUN(test_use__no_room), RUN(test_tell_all__without_failed_peers),
-           RUN(test_visit__a_peer_gets_one_qp), RUN(test_visit__refusals_leave_nothing),
-           RUN(test_visit__the_table_is_full))
+           RUN(test_gone__with_the_reason), RUN(test_visit__a_peer_gets_one_qp),
+           RUN(test_visit__refusals_leave_nothing), RUN(test_visit__the_table_is_full))

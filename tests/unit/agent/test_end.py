@@ -15,6 +15,7 @@ def made(messages: Mock) -> ProgramEnd:
     end = ProgramEnd.__new__(ProgramEnd)
     end.peer_gone, end.channel, end.peer = asyncio.Event(), Mock(), Mock()
     end.dispatcher, end.immediates, end.messages, end._tell = Mock(), Mock(), messages, None
+    end._peer_reason = ""
     end.query, messages.until_idle = AsyncMock(), AsyncMock()
     end.query.return_value.planes = ()
     return end
@@ -25,10 +26,10 @@ async def test_gone__the_program_hears_why_before_its_messages_fail() -> None:
     end = made(said.messages)
     end.on_peer_gone(said.tell)
     for _ in range(2):
-        await end._on_message({"type": GONE})
+        await end._on_message({"type": GONE, "reason": "its disk is full"})
     calls = [name for name, _, _ in said.mock_calls if name != "messages.until_idle"]
     assert calls[0] == "tell"
-    assert calls.count("tell") == 1
+    said.tell.assert_called_once_with("its disk is full")
     assert "messages.fail" in calls
 
 
