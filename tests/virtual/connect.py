@@ -90,6 +90,13 @@ class Scenario:
         for host in (a, b):
             host.stall_of = stalls(self.stalls, Random(world.rng.random()))
 
+    def stop(self, world: World, a: Host, b: Host) -> None:
+        """Stops a program for a while, soon."""
+        if self.stopped:
+            stopped = a if self.stopped == "a" else b
+            ns = int(self.stop_seconds * 1e9)
+            world.agenda.after(self.stop_after * 1e9, lambda: stopped.stall(ns))
+
     def usable(self) -> bool:
         """Whether TCP reaches the peer on any plane: the dialler tries all its addresses."""
         return any(paths[0].up for paths in self.paths)
@@ -148,11 +155,7 @@ def run(world: World, audit: Audit) -> None:
 
     server = b.start(serve()) if scenario.kind != "nobody listens" else None
     client = a.start(call())
-    if scenario.stopped:
-        stopped = a if scenario.stopped == "a" else b
-        world.agenda.after(
-            scenario.stop_after * 1e9, lambda: stopped.stall(int(scenario.stop_seconds * 1e9))
-        )
+    scenario.stop(world, a, b)
     ended = world.run_until(client, _TIMEOUT + 30 + scenario.stop_seconds)
     audit.check(ended, f"the connect has not ended after {world.now:.0f} s")
     error = client.exception() if client.done() else None
