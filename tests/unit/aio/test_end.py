@@ -13,6 +13,9 @@ from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
 
 from mrc import CompletionError, Context, PathError, PeerGoneError, ProtocolError, StateError
 from mrc.aio import connecting
+from mrc.binding.device import Notice
+from mrc.enums import EventReason, EventType
+from mrc.events import PlaneEvent, PlaneShareEvent, PortEvent
 from mrc.exchange.oob import decode_body
 
 REASONS = [
@@ -77,3 +80,23 @@ async def test_connect__the_listener_is_told_why_it_ends(monkeypatch: pytest.Mon
             await context.connect("127.0.0.1", server.sockets[0].getsockname()[1])
         told = decode_body((await said)[4:])
     assert told == {"type": "refuse", "reason": "Cannot allocate memory", "busy": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "event"),
+    [
+        (EventType.PLANE, 0, PlaneEvent(2, True, EventReason.NONE)),
+        (EventType.PLANE, 1, PlaneEvent(2, False, EventReason.NONE)),
+        (EventType.PLANE_SHARE, 0, PlaneShareEvent(2, True, 30, EventReason.NONE)),
+        (EventType.PLANE_SHARE, 1, PlaneShareEvent(2, False, 30, EventReason.NONE)),
+        (EventType.PORT, 1, PortEvent(2, True, EventReason.NONE)),
+        (EventType.PORT, 0, PortEvent(2, False, EventReason.NONE)),
+    ],
+)
+async def test_on_notice__becomes_an_event(kind: EventType, status: int, event: object) -> None:
+    async with connected_pair() as pair, asyncio.timeout(BUDGET_SECONDS):
+        notice = Notice(kind, pair.near.qpn, ev_index=0, port=2, status=status, result=30)
+        pair.near._end.on_notice(notice)
+        async for each in pair.near.events():
+            if each == event:
+                break
