@@ -127,6 +127,7 @@ async def test_release__ends_both_sides_in_order() -> None:
             await b.send(AgentKind.RELEASE, theirs, 1)
             await until(lambda: agent.numbers.owner(ours) is None)
             await until(lambda: agent.numbers.owner(theirs) is None)
+        assert [each.ends for each in agent.programs] == [(), ()]
 
 
 async def test_program_that_dies__its_peer_learns_it() -> None:
