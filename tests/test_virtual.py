@@ -17,12 +17,12 @@ import pytest
 @pytest.mark.parametrize(
     ("kind", "first", "count"),
     [
-        ("agent", 35, 2),
+        ("agent", 35, 1),
         ("connect", 21, 8),
         ("copy", 1, 3),
         ("end", 4, 3),
         ("group", 2, 3),
-        ("perf", 0, 2),
+        ("perf", 1, 1),
     ],
 )
 def test_seeds(kind: str, first: int, count: int) -> None:
