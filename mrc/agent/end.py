@@ -61,10 +61,19 @@ class ProgramEnd(End):
         return struct_bytes("mrc_agent_ready", fields) + note
 
     async def _on_hangup(self, error: MrcError) -> None:
-        self._joined.clear()
-        if not isinstance(error, PeerGoneError):
+        if isinstance(error, PeerGoneError):
+            self._look_again()
+        else:
+            self._joined.clear()
             await super()._on_hangup(error)
-        elif not self.peer_gone.is_set():
+
+    def _on_lost(self, error: OSError) -> None:
+        super()._on_lost(error)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._joined.clear()
+        if not self.peer_gone.is_set():
             self.on_hangup()
 
     def _on_gone(self, error: MrcError | None) -> None:

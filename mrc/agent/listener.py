@@ -19,6 +19,7 @@ from mrc.exchange.admission import Place
 from mrc.exchange.oob import Channel
 
 _YOUNG_SECONDS = 1.0  # programs look for the next agent every 0.2 s
+_OLD_SECONDS = 30.0  # programs that run, though seldom, have found the agent
 
 
 class AgentListener(Listener):
@@ -64,7 +65,7 @@ class AgentListener(Listener):
         """Joins the connection to its QP; None: the QP is gone, and the peer's agent is told."""
         await channel.receive()
         asked = message.get("to")
-        if type(asked) is int and self.has_ended(asked):
+        if type(asked) is int and (self.has_ended(asked) or self._ended_before(asked)):
             await channel.send(RESUME, gone=True)
             await channel.close()
             return None
@@ -88,8 +89,15 @@ class AgentListener(Listener):
             raise ConnectError("no program of this host has the QP: has it ended?")
         return program, qpn
 
+    def _ended_before(self, qpn: int) -> bool:
+        """Whether the program of this QP has not come to this agent, which started long ago."""
+        return self._age() > _OLD_SECONDS and self.program_of(qpn) is None
+
+    def _age(self) -> float:
+        return asyncio.get_running_loop().time() - self.since
+
     def _unknown(self) -> ConnectError:
-        if asyncio.get_running_loop().time() - self.since < _YOUNG_SECONDS:
+        if self._age() < _YOUNG_SECONDS:
             return BusyError("the agent has started just now: its programs may not have found it")
         return ConnectError("no program of this host has the endpoint: has it ended?")
 

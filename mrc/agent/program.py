@@ -55,8 +55,7 @@ _MOST_QPS = 4096
 _MOST_MRS = 16384
 _MOST_CALLS = 1024  # of peers for QPs that the program has not moved to RTR
 _FIRST_PAUSE_SECONDS = 0.1  # between attempts to find a peer's agent again
-_LONGEST_PAUSE_SECONDS = 2.0
-_RESUME_SECONDS = 120.0
+_LONGEST_PAUSE_SECONDS = 15.0
 _DIALLER_SECONDS = 1.0  # in which the agent that had dialled a QP dials again
 
 
@@ -443,22 +442,16 @@ class Program(Context):
         wanted = end.wanted
         local, host, port = self.address_of(wanted.dest_gid)
         pause = _FIRST_PAUSE_SECONDS
-        with suppress(TimeoutError):
-            async with running.Limit(_RESUME_SECONDS):
-                await asyncio.sleep(patience)
-                while not (end.joined or end.peer_gone.is_set()):
-                    try:
-                        end.rejoin(await resume(local, host, port, wanted))
-                        return
-                    except QpGoneError:
-                        end.on_qp_gone()
-                        return
-                    except (MrcError, OSError) as error:
-                        logger.debug("QP %#x: %s", wanted.qpn, error)
-                    await asyncio.sleep(local.rng.uniform(pause / 2, pause))
-                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                return
-        logger.info("QP %#x: the agent of %s is not found again", wanted.qpn, host)
+        await asyncio.sleep(patience)
+        while self._ends.get(wanted.qpn) is end and not (end.joined or end.peer_gone.is_set()):
+            try:
+                end.rejoin(await resume(local, host, port, wanted))
+            except QpGoneError:
+                end.on_qp_gone()
+            except (MrcError, OSError) as error:
+                logger.debug("QP %#x: %s", wanted.qpn, error)
+                await asyncio.sleep(local.rng.uniform(pause / 2, pause))
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def end_of(self, qpn: int) -> tuple[ProgramEnd, Wanted] | None:
         """A connected QP."""

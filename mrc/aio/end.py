@@ -263,8 +263,7 @@ class End:
             logger.debug("QP %#x: %s", self.queue.qpn, error)
             await self._on_hangup(error)
         except OSError as error:
-            # TCP failed, for example timed out. The QP goes on: it only cannot notice a dead peer.
-            logger.info("QP %#x: the OOB connection is lost: %s", self.queue.qpn, error)
+            self._on_lost(error)
         finally:
             self._bye_ok.set()
 
@@ -286,6 +285,10 @@ class End:
         """The connection has ended without a bye, or the peer broke the protocol."""
         await self._until_answered_late()
         self._on_gone(self._without_bye() if isinstance(error, PeerGoneError) else error)
+
+    def _on_lost(self, error: OSError) -> None:
+        """TCP failed, for example timed out. The QP goes on: it only cannot notice a dead peer."""
+        logger.info("QP %#x: the OOB connection is lost: %s", self.queue.qpn, error)
 
     def _without_bye(self, reason: str = "") -> PeerGoneError:
         if reason:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from unittest.mock import AsyncMock, Mock
 
 from mrc.agent.end import ProgramEnd
 from mrc.aio.end import GONE
+from mrc.errors import PeerGoneError
 from mrc.tasks import cancelled
 
 
@@ -54,3 +56,15 @@ async def test_rejoin__leaves_one_task_however_often() -> None:
     assert end._watcher is not None
     assert asyncio.all_tasks() - before == {end._watcher}
     await cancelled(end._watcher)
+
+
+async def test_lost__the_peers_agent_is_looked_for_after_any_end_of_tcp() -> None:
+    for error in (PeerGoneError("closed"), TimeoutError(errno.ETIMEDOUT, "timed out")):
+        end = made(Mock())
+        end.queue, end.on_hangup = Mock(qpn=7), Mock()
+        end._bye_ok, end._joined = asyncio.Event(), asyncio.Event()
+        end._joined.set()
+        end.channel.receive = AsyncMock(side_effect=error)
+        await end._watch()
+        end.on_hangup.assert_called_once_with()
+        assert not end.joined

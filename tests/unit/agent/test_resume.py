@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent answers about a QP that it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+
+from mrc.agent.listener import AgentListener
+from mrc.errors import ConnectError
+
+
+def asked(age: float) -> tuple[AgentListener, Mock]:
+    """An agent of this age in seconds, and the connection of another one, which has sent resume."""
+    listener = AgentListener.__new__(AgentListener)
+    listener.since = asyncio.get_running_loop().time() - age
+    listener.program_of, listener.has_ended = Mock(return_value=None), Mock(return_value=False)
+    return listener, Mock(receive=AsyncMock(), send=AsyncMock(), close=AsyncMock())
+
+
+async def test_resume__an_agent_that_started_just_now_does_not_know() -> None:
+    listener, channel = asked(age=5)
+    with pytest.raises(ConnectError, match="no program of this host has the QP"):
+        await listener._resume(channel, {"to": 6})
+    channel.send.assert_not_awaited()
+
+
+async def test_resume__a_program_that_ended_before_the_agent_started() -> None:
+    listener, channel = asked(age=31)
+    assert await listener._resume(channel, {"to": 6}) is None
+    channel.send.assert_awaited_once_with("resume", gone=True)
