@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import mmap
 from collections import deque
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import NamedTuple, Protocol, Self
 
@@ -18,7 +17,7 @@ from mrc.enums import Access
 from mrc.transfer.holes import Holes
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.pack import FRAME, seal
-from mrc.transfer.populate import Ahead
+from mrc.transfer.populate import Ahead, anonymous
 from mrc.transfer.threads import Line
 
 FILLED_BYTES = 256 << 20  # of memory for filled chunks; only chunks in flight or ahead occupy it
@@ -109,11 +108,7 @@ class Filled:
 
     async def open(self, ctx: Context, held: AsyncExitStack) -> Self:
         """Takes its memory, which `held` releases, and starts to fill it."""
-        self._memory = held.enter_context(
-            mmap.mmap(-1, FILLED_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        )
-        with suppress(OSError):  # the kernel may lack huge pages
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._memory = anonymous(FILLED_BYTES)
         registered = ctx.register(self._memory, access=Access.LOCAL_READ)
         self.mr: MR = await held.enter_async_context(registered)
         return self

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Populates mapped pages before the datapath reads them.
+"""Memory of transfers; populates mapped pages before the datapath reads them.
 
 A page fault in a mapped file costs more time than all other work on its bytes. A fault that waits
 for the disk would delay every QP of the Context. So a helper thread populates the pages. One call
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import mmap
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
 from mrc.transfer.threads import Line
@@ -28,6 +30,16 @@ def populate_for_reads(address: int, length: int) -> None:
     Ignores errors: the kernel may lack this advice, or the file may have shrunk.
     """
     _libc.madvise(address, length, _POPULATE_READ)
+
+
+def anonymous(length: int) -> mmap.mmap:
+    """Memory in huge pages, if the kernel has them. It is freed when nothing refers to it: nobody
+    closes it, because an interrupted end may leave it registered for longer than its user runs.
+    """
+    memory = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 class Ahead:

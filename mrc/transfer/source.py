@@ -76,10 +76,8 @@ class Source:
         self.close()
 
     def close(self) -> None:
-        """Unmaps and closes the file; no memory region may use the mapping any more."""
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        """Closes the file. It stays mapped while a memory region uses it."""
+        self._map = None
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -15,7 +15,7 @@ import asyncio
 import mmap
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, Protocol
@@ -28,6 +28,7 @@ from mrc.results.transfer import FailedFile
 from mrc.transfer.holes import Holes
 from mrc.transfer.messages import MAX_SLOTS, Done, Refuse, chunk_of, failed_of
 from mrc.transfer.names import FileError, FinalError, wire_name
+from mrc.transfer.populate import anonymous
 from mrc.transfer.session import Session
 from mrc.transfer.threads import Line
 
@@ -46,11 +47,9 @@ class Window:
 @asynccontextmanager
 async def open_window(ctx: Context, length: int) -> AsyncIterator[Window]:
     """A window of `length` bytes; the peer may write into it until this context ends."""
-    with mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        with suppress(OSError):  # the kernel may lack huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        async with ctx.register(memory, access=Access.REMOTE_WRITE) as mr:
-            yield Window(memory, mr)
+    memory = anonymous(length)
+    async with ctx.register(memory, access=Access.REMOTE_WRITE) as mr:
+        yield Window(memory, mr)
 
 
 class Sink(Protocol):

@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from slowness import PATIENCE
@@ -17,7 +20,7 @@ from mrc.errors import ProtocolError
 from mrc.transfer.files import FileError, FinalError, Target
 from mrc.transfer.messages import CHUNK_BYTES, Accept, Offer, chunk_imm
 from mrc.transfer.session import TransferError
-from mrc.transfer.window import WINDOW_BYTES
+from mrc.transfer.window import WINDOW_BYTES, open_window
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT
 
 
@@ -133,3 +136,20 @@ async def test_send_files__receiver_breaks_the_rules(
                 await ends.back.write_imm(imm=credit)
             (outcome,) = await both(sent)
     assert isinstance(outcome, ProtocolError) and cause in str(outcome)
+
+
+async def test_open_window__is_left_before_the_engine_has_let_go_of_it() -> None:
+    """As when it is interrupted once more while it waits for the engine."""
+    kept: list[memoryview] = []
+
+    class Engine:
+        @asynccontextmanager
+        async def register(self, memory: Any, access: Access) -> AsyncIterator[None]:
+            kept.append(memoryview(memory))
+            yield
+
+    engine: Any = Engine()
+    with pytest.raises(asyncio.CancelledError):
+        async with open_window(engine, 4096):
+            raise asyncio.CancelledError
+    kept[0][4095] = 1
