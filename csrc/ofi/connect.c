@@ -254,9 +254,11 @@ static void failed(uint32_t qpn, const char *reason) {
 
 static void gone(uint32_t qpn, const char *reason) {
   struct of_peer *peer;
-  const char *colon = reason[0] ? ": " : "";
-  if (of_peer_qp(qpn, &peer))
-    fail(peer, -ECONNRESET, "the process at %s has ended%s%s", host_of(peer), colon, reason);
+  if (!of_peer_qp(qpn, &peer)) return;
+  if (reason[0])
+    fail(peer, -ECONNRESET, "the process at %s ended the connection: %s", host_of(peer), reason);
+  else
+    fail(peer, -ECONNRESET, "the process at %s has ended", host_of(peer));
 }
 
 static void end_gone(uint64_t now_ns) { (void)now_ns; }

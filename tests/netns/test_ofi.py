@@ -237,7 +237,8 @@ def test_all_planes_silent__one_gives_up(talker: Start, bed: Testbed) -> None:
     errors = [each.error(within=15) for each in both]
     hosts = [gid(each) for each in both]
     lost = [(errno.ETIMEDOUT, f"all paths are lost to {host}") for host in reversed(hosts)]
-    told = [(errno.ECONNRESET, f"the process at {host} has ended") for host in reversed(hosts)]
+    why = "ended the connection: its QP failed: no path to the peer answers"
+    told = [(errno.ECONNRESET, f"the process at {host} {why}") for host in reversed(hosts)]
     assert errors in ([lost[0], lost[1]], [lost[0], told[1]], [told[0], lost[1]])
 
 
