@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 from skips import pytest_make_collect_report, pytest_runtest_makereport
@@ -19,5 +20,8 @@ os.environ["MRC_INSECURE"] = "1"
 os.environ["TERM"] = "xterm"
 for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
+
+# A shell starts its background jobs with SIGINT ignored, and programs of tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]  # hooks of pytest

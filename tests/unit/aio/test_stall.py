@@ -11,7 +11,7 @@ from endpoints import READ, WRITE, connected_pair, pattern
 from mrc.aio import stall
 from mrc.aio.stall import stuck_bytes
 from mrc.enums import QpState, WcStatus
-from mrc.errors import PathMtuError, PeerGoneError
+from mrc.errors import PathError, PathMtuError
 from mrc.events import QpInfo
 from mrc.exchange.proof import Proof
 
@@ -59,5 +59,5 @@ async def test_watch__fails_the_qp_and_tells_the_peer(monkeypatch: pytest.Monkey
                 await pair.near.write(source, target.remote)
         with pytest.raises(PathMtuError):
             pair.near.post(source, target.remote)
-        with pytest.raises(PeerGoneError, match="ended the connection: packets of 1408 bytes"):
+        with pytest.raises(PathError, match="ended the connection: packets of 1408 bytes"):
             await anext(pair.far.immediates())
