@@ -133,7 +133,7 @@ static void test_gone__with_the_reason(void) {
   pr_owner.gone((uint32_t)qpn, "its QP failed");
   const struct of_peer *peer = of_peer_find(&knock.from);
   CHECK_EQ(peer->error, -ECONNRESET);
-  CHECK(strstr(peer->cause, " has ended: its QP failed"));
+  CHECK(strstr(peer->cause, " ended the connection: its QP failed"));
   of_connect_close();
 }
 
