@@ -77,10 +77,16 @@ def test_unit__options_are_accepted(name: str) -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="apt-get install systemd")
 @pytest.mark.parametrize("name", UNITS)
 def test_unit__is_valid(name: str, tmp_path: Path) -> None:
-    copy = tmp_path / UNITS[name].name
+    def verify(unit: Path) -> subprocess.CompletedProcess[str]:
+        command = ["systemd-analyze", "verify", "--man=no", unit]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    least, copy = tmp_path / "least.service", tmp_path / UNITS[name].name
+    least.write_text("[Service]\nExecStart=/bin/true\n")
+    if (control := verify(least)).returncode:
+        pytest.skip(f"systemd-analyze accepts no unit here: {control.stderr.strip()}")
     copy.write_text(UNITS[name].read_text().replace(f"=mrc {name}", f"={sys.executable} {name}"))
-    command = ["systemd-analyze", "verify", "--man=no", copy]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = verify(copy)
     assert (done.returncode, [line for line in done.stderr.splitlines() if copy.name in line]) == (
         0,
         [],
