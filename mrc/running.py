@@ -11,8 +11,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 _LOOK_SECONDS = 0.25  # between two looks at the time, at most
 _STOPPED_SECONDS = 0.1  # a look that is later than this comes after a stop
@@ -81,14 +80,9 @@ class Limit:
         self._clock.__enter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: Any) -> None:
         self._clock.__exit__()
-        await self._timeout.__aexit__(kind, error, traceback)
+        await self._timeout.__aexit__(*exc_info)
 
     def _on_look(self, stop: float) -> float:
         now = self._clock.time()

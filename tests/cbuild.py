@@ -146,16 +146,21 @@ _SIGNS = {
     "ofi": r'^#include "ofi/',
     "msg": r'^#include "msg/',
     "io": r'^#include "io/|\bmrc_ctx_create\(',
-    "pair": r'^#include "(pair/|scenario\.h)',
+    "pair": r'^#include "pair/',
     "emu": r'^#include "emu/',
-    "sim": r'^#include "((sim|emu|pair)/|scenario\.h)',
+    "sim": r'^#include "(sim|emu|pair)/',
 }
 
 
 @functools.cache
 def _named_parts(source: Path) -> frozenset[str]:
+    """The parts that a file, or a header beside it that it includes, names."""
     text = source.read_text()
-    return frozenset(part for part, sign in _SIGNS.items() if re.search(sign, text, re.MULTILINE))
+    named = {part for part, sign in _SIGNS.items() if re.search(sign, text, re.MULTILINE)}
+    for name in re.findall(r'^#include "(\w+\.h)"', text, re.MULTILINE):
+        if (header := source.with_name(name)).exists():
+            named |= _named_parts(header)
+    return frozenset(named)
 
 
 def _flags(flavour: Flavour) -> list[str]:

@@ -80,9 +80,8 @@ class ProgramEnd(End):
         if not (self._peer_reason or error is None or isinstance(error, PeerGoneError)):
             self._peer_reason = str(error)
         if not self.peer_gone.is_set() and self._tell is not None:
-            self._tell(
-                self._peer_reason
-            )  # before its messages fail, so that their errors name the reason
+            # Before its messages fail, so that their errors name the reason.
+            self._tell(self._peer_reason)
         super()._on_gone(error)
 
     def _without_bye(self, reason: str = "") -> PeerGoneError:

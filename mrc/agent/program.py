@@ -83,7 +83,8 @@ class Program(Context):
         self._others: set[asyncio.Task[None]] = set()
         self._resumed: list[tuple[Wanted, bytes]] = []
         self._gids: list[IpAddress] = []
-        self._told_ports, self._reason = b"", ""  # why the agent has detached it
+        self._told_ports = b""
+        self._reason = ""  # why the agent has detached it
         self.doorbell = Doorbell(self)
         self.first: Frame
         """the first frame of the program"""
@@ -333,9 +334,10 @@ class Program(Context):
         try:
             async with self._host.dialling:
                 end = await connect(local, terms, host, port, timeout=self.config.exchange_timeout)
+        except ConnectError as error:
+            self.fail(wanted.qpn, f"{error}; does mrc agent run there?")
         except (MrcError, OSError) as error:
-            hint = "; does mrc agent run there?" if isinstance(error, ConnectError) else ""
-            self.fail(wanted.qpn, f"{error}{hint}")
+            self.fail(wanted.qpn, str(error))
         else:
             self.connected(end)
 
