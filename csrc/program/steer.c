@@ -139,7 +139,6 @@ void pr_steer_event(const struct mrc_event *event) {
     on_reply(event);
     return;
   }
-  if (event->type == MRC_EVENT_QP_ERROR) pr_owner.qp_error(event->qpn, event->status);
   if (pr_process.link.lost > 0 && !pr_link_waits(&pr_process.link)) {
     const struct mrc_event lost = {.type = MRC_EVENT_LOST, .cookie = pr_process.link.lost};
     pr_process.link.lost = 0;
@@ -147,6 +146,8 @@ void pr_steer_event(const struct mrc_event *event) {
   }
   const bool may_lose = event->type != MRC_EVENT_QP_ERROR && event->type != MRC_EVENT_PROBE;
   send_event(event, NULL, 0, may_lose);
+  /* The agent hears it first: the program may end because of it. */
+  if (event->type == MRC_EVENT_QP_ERROR) pr_owner.qp_error(event->qpn, event->status);
 }
 
 void pr_steer_forget(void) {

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 
 from mrc.agent.note import note_of
 from mrc.agent.wanted import Wanted
-from mrc.aio.end import GONE, End
+from mrc.aio.end import End
 from mrc.binding.steering import struct_bytes
 from mrc.enums import QpState
 from mrc.errors import MrcError, PeerGoneError
-from mrc.exchange.oob import MAX_REASON, Channel
+from mrc.exchange.oob import Channel
 from mrc.running import Limit
 
 _LOOK_SECONDS = 0.002  # between two looks at outstanding work requests, the first time
@@ -123,11 +123,11 @@ class ProgramEnd(End):
         return await super()._say_bye()
 
     async def tell_gone(self, reason: str) -> None:
-        """Tells the peer's agent that the program here has ended; `reason`: why, if it is known."""
-        try:
-            await self.channel.send(GONE, reason=reason[:MAX_REASON])
-        except (MrcError, OSError):
-            pass  # nobody is there to be told
+        """Tells the peer's agent that the program here has ended; `reason`: why, if it is known.
+
+        A program may end because its QP has failed: then this is the reason.
+        """
+        await self._send_gone(reason or self.fault)  # False: nobody is there to be told
 
 
 class LostChannel(Channel):

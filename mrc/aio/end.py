@@ -126,6 +126,11 @@ class End:
         """True once this end has begun to close the QP."""
         return self._closer is not None
 
+    @property
+    def fault(self) -> str:
+        """Why the engine has ended the QP, as the peer is told; "" unless it has."""
+        return "" if self._status is None else f"its QP failed: {self._status.explanation}"
+
     def check_open(self) -> None:
         """Raises the reason if the QP cannot send."""
         self.dispatcher.check_open()
@@ -350,7 +355,7 @@ class End:
         if self._closer is None:
             if self._status is not None:
                 orderly = False
-                reason = reason or f"its QP failed: {self._status.explanation}"
+                reason = reason or self.fault
             work = self._end(orderly=orderly and self._watcher is not None, reason=reason)
             self._closer = asyncio.get_running_loop().create_task(work)
         await asyncio.shield(self._closer)
@@ -406,6 +411,9 @@ class End:
         """Tells the peer why this end is no more; True if it was told. It may have gone before."""
         if not reason or self.peer_gone.is_set():
             return False
+        return await self._send_gone(reason)
+
+    async def _send_gone(self, reason: str) -> bool:
         with suppress(MrcError, OSError):
             lost = self._status is WcStatus.RETRY_EXC_ERR or isinstance(self.failure, PathError)
             await self.channel.send(GONE, reason=reason[:MAX_REASON], paths_lost=lost)
