@@ -15,8 +15,9 @@ import secrets
 import struct
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from typing import Any, Self
+
+from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
@@ -52,8 +53,7 @@ _NOTE_TAG = 1  # of notes, in the space of the empty messages
 _HOLDER = "holder"  # name of the tasks that keep a QP
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where a process of the group listens."""
 
     token: bytes
@@ -89,8 +89,7 @@ class Address:
         return cls(token, host, port, data[_SECRET_AT:ADDRESS_BYTES])
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """How a member has ended."""
 
     error: MrcError
@@ -99,8 +98,7 @@ class Ended:
     """False: it closed the QP in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """Another process, connected."""
 
     qp: QP

@@ -13,10 +13,10 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from mrc.binding import steering
 from mrc.binding.steering import Frame
@@ -31,8 +31,7 @@ _ANSWER_SECONDS = 5.0
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
+class Visitor(Struct, frozen=True):
     """The process at the other end, as the kernel knows it."""
 
     pid: int

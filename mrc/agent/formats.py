@@ -6,8 +6,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc.agent.ev_values import VALUE_BYTES
 from mrc.binding.native import lib
@@ -62,8 +64,7 @@ def moved(what: str, profile: Profile[Any] | Format, head: Any, modify: Callable
         undo.pop_all()
 
 
-@dataclass(eq=False)
-class Format:
+class Format(Struct, eq=False):
     """How EVs are written: the widths of their fields."""
 
     state: ProfileState = ProfileState.INIT

@@ -8,10 +8,9 @@ verbs programs do. Endpoints that knock at each other at one time name the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-from msgspec import Meta, to_builtins
+from msgspec import Meta, Struct, to_builtins
 
 from mrc.binding.native import CData
 from mrc.binding.steering import struct_bytes
@@ -24,8 +23,7 @@ KNOCK = "knock"  # message: an endpoint asks for a QP; the answer has the same t
 Qpn = Annotated[int, Meta(ge=3, le=0xFFFFFF)]
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """The address of an endpoint."""
 
     gid: IpAddress
@@ -35,8 +33,7 @@ class Point:
     """names the endpoint at its host"""
 
 
-@dataclass(frozen=True, slots=True)
-class Knock:
+class Knock(Struct, frozen=True):
     """One endpoint asks another one."""
 
     to: Point
@@ -57,8 +54,7 @@ class Knock:
         return struct_bytes("mrc_agent_knock", fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(Struct, frozen=True):
     """The answer."""
 
     qpn: Qpn

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from mrc.binding.steering import MAX_NOTE
 from mrc.errors import ProtocolError
@@ -24,8 +23,7 @@ from mrc.typed import take
 _MOST = 8 << 20  # bytes of a note that is unpacked
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """A connected QP."""
 
     called: str

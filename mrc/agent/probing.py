@@ -7,7 +7,8 @@ import asyncio
 import errno
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc.agent.ev_values import Ev, ev_of
 from mrc.agent.formats import RefusedError
@@ -17,8 +18,7 @@ from mrc.errors import MrcError
 _MOST_QPS = 64  # one for each host that was probed lately
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """One EV towards a host."""
 
     number: int
@@ -26,8 +26,7 @@ class Probe:
     ev: Ev
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The answer to a probe."""
 
     number: int

@@ -6,8 +6,10 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mrc.agent.ev_values import UNPOPULATED, VALUE_BYTES, Ev, GeneratedField, generated
 from mrc.agent.formats import Formats, RefusedError, moved, state_number
@@ -31,8 +33,7 @@ _MILLION = 1e6
 # ---- EVs ----------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Evs:
+class Evs(Struct, eq=False):
     """What the C interface adds to an EV profile."""
 
     profile: EvProfile

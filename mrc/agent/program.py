@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import logging
 import random
@@ -11,9 +12,10 @@ import secrets
 import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, structs
 
 from mrc import running
 from mrc.agent import device
@@ -59,8 +61,7 @@ _LONGEST_PAUSE_SECONDS = 15.0
 _DIALLER_SECONDS = 1.0  # in which the agent that had dialled a QP dials again
 
 
-@dataclass(slots=True)
-class _Opened:
+class _Opened(Struct):
     """The answer to OPEN, and what a program that ran under a former agent told."""
 
     answer: CData
@@ -121,7 +122,9 @@ class Program(Context):
                     " both again"
                 )
             name = shown(text_of(attach.program), 63)
-            self.config = replace(shared.config, program=name, local_view=True, metrics=None)
+            self.config = dataclasses.replace(
+                shared.config, program=name, local_view=True, metrics=None
+            )
             links = Links(finder(self.config, shared.host))
             opened = await (
                 self._adopt_engine(attach.n_qps, links) if attach.resumed else self._open(links)
@@ -141,7 +144,7 @@ class Program(Context):
                 loop.remove_writer(fd)
 
         self._engine.on_room = on_room
-        return replace(
+        return structs.replace(
             shared,
             config=self.config,
             links=links,
@@ -382,7 +385,7 @@ class Program(Context):
             end=partial(ProgramEnd, wanted),
             peer=wanted.peer if wanted.messages else None,
         )
-        return replace(local, config=config), terms
+        return structs.replace(local, config=config), terms
 
     def connected(self, end: End) -> None:
         """Both ends are in RTS."""

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
 
 from mrc.agent.device import dials
 from mrc.aio.messagepeer import MessagePeer
@@ -22,8 +24,7 @@ _TIMEOUTS = range(14, 25)  # below 16 ms, software on a busy host is late rather
 _RETRIES = range(1, 26)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """The attributes of a QP, checked; 0: the agent's default."""
 
     qpn: int

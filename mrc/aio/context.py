@@ -12,10 +12,11 @@ import random
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
+
+from msgspec.structs import replace
 
 from mrc.aio.connecting import connect
 from mrc.aio.end import End

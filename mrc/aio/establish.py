@@ -11,9 +11,11 @@ import asyncio
 import errno
 import functools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from secrets import token_hex
 from typing import Any
+
+from msgspec import Struct
 
 from mrc.aio import sealing
 from mrc.aio.end import End
@@ -48,8 +50,7 @@ _AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte f
 _NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
+class _Ends(Struct, frozen=True):
     """This side's ports for a peer, as of the start of the exchange."""
 
     ports: list[LocalPort]
@@ -61,8 +62,7 @@ class _Ends:
         return {port.plane: port.nic for port in self.ports}
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     """The parameters of the QP, computed from the hellos of both sides."""
 
     evs: list[PathEv]
@@ -75,8 +75,7 @@ class _Plan:
     configured: bool  # the addresses come from our own configuration, not from the peer's hello
 
 
-@dataclass(frozen=True, slots=True)
-class _Proved:
+class _Proved(Struct, frozen=True):
     """Results of the EV probes."""
 
     path_mtu: int

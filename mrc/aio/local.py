@@ -7,8 +7,9 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from mrc.aio.end import End
 from mrc.aio.messagepeer import MessagePeer
@@ -26,8 +27,7 @@ from mrc.fabric.hostconfig import HostConfig, Source
 logger = logging.getLogger("mrc.establish")
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
+class Local(Struct, frozen=True):
     """State that all QPs of a Context share."""
 
     name: str
@@ -59,8 +59,7 @@ class Local:
         return self.host if self.host and self.host.source is Source.SRV6 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """The caller's parameters for a QP."""
 
     private: dict[str, Any]

@@ -7,9 +7,10 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+
+from msgspec import Struct
 
 from mrc.aio.qp import QP
 from mrc.binding.messages import ANY, Done, MessageSpace
@@ -32,8 +33,7 @@ _ERRORS: dict[int, tuple[type[MrcError], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """A message that was received."""
 
     bytes: int
@@ -44,8 +44,7 @@ class Message:
     """Whose peer sent it."""
 
 
-@dataclass(slots=True)
-class _Operation:
+class _Operation(Struct):
     done: asyncio.Future[Done]
     held: HeldBuffer | None
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from mrc.binding import native
 from mrc.binding.native import Command, Submission
@@ -17,8 +18,7 @@ from mrc.fabric.addresses import pack_address
 from mrc.fabric.ports import LocalPort
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """The answer to a command: `result` is a count, 0, or a negative errno."""
 
     cookie: int
@@ -32,16 +32,14 @@ class Received(NamedTuple):
     immediate: Immediate
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
+class Probed(Struct, frozen=True):
     """A commanded EV probe ended."""
 
     cookie: int
     probe: ProbeResult
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """A change of state of a QP, an EV, a plane or a port; see enum mrc_event_type."""
 
     type: EventType
@@ -54,8 +52,7 @@ class Notice:
     result: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The engine had no room for `count` events."""
 
     count: int

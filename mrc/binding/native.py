@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from mrc._core import ffi as ffi
 from mrc._core import lib as lib
 from mrc.binding import dlpack
@@ -63,8 +65,7 @@ def text(pointer: CData) -> str | None:
     return bytes(ffi.string(pointer)).decode("ascii", "replace")
 
 
-@dataclass(slots=True)
-class Command:
+class Command(Struct):
     """Fields of a `struct mrc_command`, and the memory that must live until the reply."""
 
     fields: dict[str, Any]

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from mrc.binding import native
 from mrc.binding.native import Command
@@ -16,8 +17,7 @@ MAX_BINS = 1 << 16
 """Maximum number of bins. When a recording needs more, the datapath doubles the bin width."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """Payload bytes that arrived on each plane, by bins from the start.
 
     `start_monotonic_ns` is on CLOCK_MONOTONIC, so it is comparable only on this machine. All other

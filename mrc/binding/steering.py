@@ -7,8 +7,9 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from mrc.binding import native
 from mrc.binding.device import DeviceEvent, decode
@@ -136,8 +137,7 @@ def prepare(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
 
-@dataclass(slots=True)
-class _Sent:
+class _Sent(Struct):
     """A command without its reply: the caller's cookie is the program's too."""
 
     memory: CData | None  # that the reply fills

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mrc.exchange.foreign import printable
-from mrc.results.plain import plain
 
 
 def add_option(parser: argparse._ActionsContainer, rows: str) -> None:
@@ -24,6 +23,8 @@ def csv_text(rows: Sequence[object]) -> str:
     Rows are results or mappings. An object inside a row becomes columns such as `latency.p50_ns`;
     null is an empty cell, and lists are left out. All keys of all rows are columns.
     """
+    from mrc.results.plain import plain
+
     table = [dict(_cells(plain(row), "")) for row in rows]
     keys = dict.fromkeys(key for cells in table for key in cells)
     objects = {key.rpartition(".")[0] for key in keys}  # null in some rows only

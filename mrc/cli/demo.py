@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
 from operator import attrgetter
+
+from msgspec.structs import replace
 
 from mrc.cli.arguments import size_argument
 from mrc.cli.chart import column_chart

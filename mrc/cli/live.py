@@ -6,8 +6,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -18,8 +18,7 @@ _STYLES = {"GOOD": "green", "SKIP": "yellow", "ASSUMED_BAD": "red", "suspended":
            "DENIED": "magenta", "ERROR": "red", "NO_ANSWER": "red"}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """A title and a table below it; without rows, only the title."""
 
     title: str

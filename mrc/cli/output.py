@@ -8,11 +8,14 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mrc.cli.csv_text import csv_text
 from mrc.cli.exits import UsageError
 from mrc.exchange.foreign import harmless_lines, printable
-from mrc.results.plain import Failure, Result, plain
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
@@ -118,7 +121,7 @@ class Output:
         if self.as_csv:
             print(csv_text(rows), flush=True)
 
-    def result(self, result: Result) -> None:
+    def result(self, result: Struct) -> None:
         """Prints a result for programs as one line of JSON; nothing without --json."""
         if self.as_json:
             print_json(result)
@@ -138,7 +141,9 @@ class Output:
         print(f"{self.prog}: {printable(text)}", file=sys.stderr, flush=True)
 
 
-def print_json(result: Result) -> None:
+def print_json(result: Struct) -> None:
+    from mrc.results.plain import plain  # mrc --version needs no msgspec
+
     print(json.dumps(plain(result), allow_nan=False), flush=True)
 
 
@@ -147,6 +152,8 @@ def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> No
     line = printable(" ".join(message.split()))
     print(f"{prog}: {line}", file=sys.stderr, flush=True)
     if as_json:
+        from mrc.results.plain import Failure
+
         print_json(Failure(error=line, exit_code=int(exit_code)))
 
 

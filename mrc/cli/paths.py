@@ -9,8 +9,9 @@ import errno
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 import mrc
 from mrc.aio.qp import QP

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc.cli.output import format_bytes, format_rate
 from mrc.events import PlaneInfo
@@ -14,8 +15,7 @@ _GAP = "  "
 _LEAST_TITLE, _LEAST_BAR, _MOST_BAR = 6, 10, 30
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """A transfer at one moment."""
 
     title: str

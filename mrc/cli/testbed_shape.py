@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields, replace
 from typing import Any
+
+from msgspec.structs import fields, replace
 
 from mrc.cli.arguments import argument, size_argument, time_argument
 from mrc.cli.output import format_rate

@@ -7,8 +7,10 @@ import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from mrc.cli import csv_text
 from mrc.cli.arguments import seconds_argument
@@ -42,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     csv_text.add_option(parser, "each direction of each link")
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     """A test bed that is up, and its traffic during one interval."""
 
     bed: Testbed

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mrc import limits
 from mrc.config import CcParameters, check_plane_shares
@@ -54,8 +56,7 @@ ALLOWED: dict[ProfileState, frozenset[Operation]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EvSelection:
+class EvSelection(Struct, frozen=True):
     """The EVs that a QP uses to reach its peer, and their order.
 
     `paths` and `denied` are names of paths as in `QP.evs()`, or patterns with `*`, `?` and `[...]`.
@@ -94,8 +95,7 @@ class EvSelection:
         return [evs[place] for *_, place in sorted(ranked)]
 
 
-@dataclass(frozen=True, slots=True)
-class CcSettings:
+class CcSettings(Struct, frozen=True):
     """A congestion control and its parameters."""
 
     kind: CcKind = CcKind.DELAY
@@ -165,7 +165,7 @@ class Profile(Generic[Settings]):
         """
         self.check(Operation.MODIFY)
         self._check_unused()
-        unknown = set(changes) - set(self._settings.__dataclass_fields__)
+        unknown = set(changes) - set(self._settings.__struct_fields__)
         if unknown:
             raise ArgumentError(f"profile {self.name}: has no field {', '.join(sorted(unknown))}")
         self._settings = replace(self._settings, **changes)

@@ -15,9 +15,10 @@ import select
 import threading
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakSet
+
+from msgspec import Struct
 
 from mrc.binding import messages
 from mrc.binding.device import DeviceEvent, Lost, Notice, Probed, Received, Reply, Steered
@@ -59,8 +60,7 @@ class MessageSink(Protocol):
         """The Context is closed: no operation will end any more."""
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(Struct):
     """A command without its reply yet; `command` keeps its memory alive until the reply."""
 
     what: str
@@ -76,8 +76,7 @@ class _Call:
                 future.exception()  # without a waiter asyncio would log the error
 
 
-@dataclass(slots=True)
-class Work:
+class Work(Struct):
     """A work request that C has taken, or a list with one completion."""
 
     queue: QueuePair

@@ -11,7 +11,9 @@ import errno
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc.binding import device
 from mrc.binding.device import Device, PortOpening, Steered
@@ -39,8 +41,7 @@ _MOST_SAID = 16  # log lines of a Context that waits for its interfaces
 _GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(Struct):
     """One port number and its port; `sports` is empty while the port is closed."""
 
     port: LocalPort

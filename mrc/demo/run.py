@@ -16,9 +16,10 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from mrc.demo.child import Child, DemoError
 from mrc.demo.timeline import Bin, Interval, Timeline
@@ -51,8 +52,7 @@ _BLOCK = 1 << 20
 _FIRST_BYTES = 1 << 14  # more bytes than the messages before the file
 
 
-@dataclass(frozen=True, slots=True)
-class DemoPlan:
+class DemoPlan(Struct, frozen=True):
     """The parameters of the demo and its test bed."""
 
     name: str
@@ -69,8 +69,7 @@ class DemoPlan:
         return 60 + 10 * self.bytes * 8 / self.rate_bps
 
 
-@dataclass(slots=True)
-class DemoResult:
+class DemoResult(Struct):
     """The measurements of the demo. Times are those of the monotonic clock, in seconds."""
 
     plan: DemoPlan

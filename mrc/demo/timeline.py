@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Bin:
+
+class Bin(Struct, frozen=True):
     """Mean goodput over [start, start + width)."""
 
     start: float
@@ -19,8 +19,7 @@ class Bin:
     bits_per_second: float
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """[start, end) in seconds."""
 
     start: float

@@ -8,8 +8,9 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO, Self
+
+from msgspec import Struct
 
 from mrc.dissect.frame import ETHERNET
 from mrc.errors import MrcError
@@ -28,8 +29,7 @@ class CaptureError(MrcError):
     """A file is no capture, or an interface cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     seconds: float  # since the epoch
     link: int  # LINKTYPE_ of pcap
     data: bytes

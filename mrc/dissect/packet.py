@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
+
+from msgspec import Struct, field
 
 IpAddress = IPv4Address | IPv6Address
 
@@ -69,8 +70,7 @@ _BEHIND = {0xD1: ["AETH"], 0xD8: ["ERTH"], 0xD9: ["EETH"], 0xDC: ["SETH", "CC_ST
            0xDD: ["NETH"], 0xDE: ["PETH"]}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Struct, frozen=True):
     """Where a UDP payload came from: inner addresses, ports, and the carrier around it."""
 
     source: IpAddress
@@ -88,8 +88,7 @@ class Flow:
         return self.sport << 16 | self.flow_label & 0xFFFF
 
 
-@dataclass(slots=True)
-class Packet:
+class Packet(Struct):
     """One MRC packet. `headers` has the fields of each header that was complete."""
 
     size: int  # also of bytes that the capture lacks

@@ -12,9 +12,10 @@ import random
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import IPv6Network
+
+from msgspec import Struct
 
 from mrc.errors import BusyError, ConnectError
 from mrc.fabric.addresses import IpAddress, parse_address
@@ -26,8 +27,7 @@ _GRACE_SECONDS = 0.1  # a new place cannot be evicted for this time: its hello m
 _KEPT_BACK = 64  # file descriptors that peers cannot take: the process needs them for other uses
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The most places of each kind."""
 
     pending: int  # connecting, or connected and not accepted yet
@@ -49,8 +49,7 @@ class Stage(Enum):
 PENDING = (Stage.SILENT, Stage.CONNECTING, Stage.READY)
 
 
-@dataclass(slots=True, eq=False)
-class Place:
+class Place(Struct, eq=False):
     """The place of one connection. Call the methods in this order; `leave` at any time."""
 
     admission: Admission

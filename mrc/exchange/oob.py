@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from typing import Annotated, Any, Literal, TypeVar
 
-from msgspec import Meta, to_builtins
+from msgspec import Meta, Struct, to_builtins
 
 from mrc import versions
 from mrc.errors import BusyError, ConnectRefusedError, PeerGoneError, ProtocolError
@@ -96,8 +96,7 @@ def decode_body(body: bytes) -> dict[str, Any]:
 # ---- Attributes -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Inbox:
+class Inbox(Struct, frozen=True):
     """Where this side takes messages (csrc/messages.h), for a QP that carries them."""
 
     address: Annotated[int, Meta(ge=1, le=0x7FFFFFFFFFFFFFFF)]
@@ -131,13 +130,12 @@ class Attributes:
     ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=MAX_PORTS)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
+class Hello(Struct, frozen=True, kw_only=True):
     """The first message of each side. `private` holds the caller's data."""
 
     version: int = VERSION
     host: Annotated[str, Meta(max_length=255)]
-    private: dict[str, Any] = field(default_factory=dict)
+    private: dict[str, Any] = {}
     attributes: Attributes
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc.errors import QueueFullError
 from mrc.events import ProbeResult
@@ -23,8 +24,7 @@ Probe = Callable[[int, int, float], Awaitable[ProbeResult]]
 """Probes EV `index` with `payload` bytes (0: small) and waits at most `timeout` seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(Struct, frozen=True):
     """What each plane carries, and the indices of the EVs that do not live.
 
     `dead` EVs lead to addresses that answered over another EV, `unproven` EVs to addresses that

@@ -22,7 +22,8 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from mrc.exchange.sizes import AGAIN, SizeSearch
 
@@ -47,8 +48,7 @@ _CHANCE = 1e-5
 _LEAST_ROUNDS = 3  # of which none could be sent, or none was answered on any EV
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """A probe to send: `payload` bytes on EV `index`; 0: small. `number` names it."""
 
     number: int
@@ -57,8 +57,7 @@ class Ask:
     timeout: float
 
 
-@dataclass(slots=True, eq=False)
-class _Plane:
+class _Plane(Struct, eq=False):
     goal: int  # what its EVs have to carry
     leader: _Ev | None = None
     opened: bool = False
@@ -73,8 +72,7 @@ class _Plane:
         return max(_GRACE_SECONDS, self.rtt / 4 if self.rtt < math.inf else 0.0)
 
 
-@dataclass(slots=True, eq=False)
-class _Address:
+class _Address(Struct, eq=False):
     evs: list[_Ev] = field(default_factory=list)
     answered: bool = False
     over: bool = False  # and has not answered
@@ -83,8 +81,7 @@ class _Address:
     next: float = 0.0
 
 
-@dataclass(slots=True, eq=False)
-class _Ev:
+class _Ev(Struct, eq=False):
     index: int
     plane: _Plane
     address: _Address | None  # which has to answer first
@@ -113,16 +110,14 @@ class _Ev:
         return self.alive and led and not (plane.searched and not self.search.failed)
 
 
-@dataclass(slots=True, eq=False)
-class _Probe:
+class _Probe(Struct, eq=False):
     ev: _Ev
     payload: int
     sent: float
     answered: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class _Round:
+class _Round(Struct, eq=False):
     """What leaves together on one EV."""
 
     ev: _Ev

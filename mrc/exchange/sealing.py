@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc.enums import Seal
 
 RANDOM_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """What one side says: its QPN, the seal that it wants, and its random bytes."""
 
     qpn: int

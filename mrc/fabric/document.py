@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from mrc.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """The contents of a file, with unchecked keys."""
 
     name: str

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc import units
 from mrc.fabric.table import Table
@@ -17,8 +18,7 @@ KINDS = (
 CLASSES = ("all", "control", "data")
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """A fault of a part of the fabric, from one time to another."""
 
     target: str

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import product
+
+from msgspec import Struct
 
 from mrc.fabric.addresses import IpAddress
 from mrc.fabric.hostconfig import HostPath
@@ -22,8 +23,7 @@ from mrc.limits import MAX_EVS, MAX_PEER_SOURCES
 _FLOW_LABELS = range(1, 1 << 16)  # 0 makes Linux choose a label
 
 
-@dataclass(frozen=True, slots=True)
-class EvAttr:
+class EvAttr(Struct, frozen=True):
     """One entropy value, with the addresses and header fields that select its path."""
 
     port: int
@@ -40,16 +40,14 @@ class EvAttr:
         return self.sport << 16 | self.flow_label
 
 
-@dataclass(frozen=True, slots=True)
-class PeerSource:
+class PeerSource(Struct, frozen=True):
     """A source address and source UDP port of the peer's packets."""
 
     address: IpAddress
     sport: int
 
 
-@dataclass(frozen=True, slots=True)
-class PathEv:
+class PathEv(Struct, frozen=True):
     """An EV and the path that it names."""
 
     attr: EvAttr
@@ -127,8 +125,7 @@ def _same_subnet(local: LocalPort, remote: RemotePort) -> bool:
 # ---- EVs ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePorts:
+class SourcePorts(Struct, frozen=True):
     """The UDP source ports of this Context: `of[plane]` has one for each transmit socket."""
 
     of: dict[int, tuple[int, ...]]

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_interface
 from typing import Annotated, Protocol
 
-from msgspec import Meta
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from mrc.errors import ConfigError
 from mrc.fabric.addresses import IpAddress, IpInterface
@@ -38,8 +38,7 @@ class Interface(Protocol):
     def addresses(self) -> Sequence[IpInterface]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LocalPort:
+class LocalPort(Struct, frozen=True):
     """A port of this host. `plane` is its number, `mtu` the payload of a full packet.
 
     `index` is the interface's index. It changes if the interface is deleted and created again.
@@ -56,8 +55,7 @@ class LocalPort:
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The ports that the current interfaces provide.
 
     Numbers 1 to `reserved` belong to the configured ports. A port with `plane` 0 may get any other
@@ -69,8 +67,7 @@ class Found:
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RemotePort:
+class RemotePort(Struct, frozen=True):
     """A port of the peer, as described in its hello."""
 
     nic: Annotated[str, Meta(max_length=64)]

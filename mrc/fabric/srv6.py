@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 
+from msgspec import Struct
+
 BLOCK_BITS = 32
 USID_BITS = 16
 USIDS_PER_CARRIER = (128 - BLOCK_BITS) // USID_BITS
@@ -66,23 +68,20 @@ def _check_usid(usid: int) -> None:
         raise ValueError(f"uSID {usid:#x} is not in 0x1..{_MAX_USID:#x}")
 
 
-@dataclass(frozen=True, slots=True)
-class EncapRed:
+class EncapRed(Struct, frozen=True):
     """Put the packet into an IPv6 packet to the first segment. More segments go into an SRH."""
 
     segments: tuple[IPv6Address, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """Shift the carrier by one uSID and route the packet again (End with NEXT-C-SID)."""
 
     block_bits: int = BLOCK_BITS
     usid_bits: int = USID_BITS
 
 
-@dataclass(frozen=True, slots=True)
-class EndDT6:
+class EndDT6(Struct, frozen=True):
     """Take the packet out of its carrier and look its own destination up in a table."""
 
     table: int

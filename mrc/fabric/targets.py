@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc.fabric.topology import Topology
 
@@ -20,8 +21,7 @@ _TARGET = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A plane, switch or link of a fabric by its numbers, or the whole fabric.
 
     None and plane 0: does not apply.

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from mrc import units
 from mrc.fabric.table import Table
@@ -16,8 +17,7 @@ MIN_MTU, MAX_MTU = 1400, 65535
 ROUTING = ("source-routes", "ecmp")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiers(Topology):
+class Tiers(Topology, frozen=True, kw_only=True):
     """A fabric of identical planes, for the simulator or a test bed: the table `[topology]`."""
 
     routing: str  # of ROUTING

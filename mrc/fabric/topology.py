@@ -24,10 +24,11 @@ Default addresses (numbers inside addresses are hex):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Network
 from typing import ClassVar
+
+from msgspec import Struct, field, structs
 
 from mrc.fabric import srv6
 
@@ -45,8 +46,7 @@ _MANAGEMENT = IPv6Network("fd00:c::/64")
 _MANAGEMENT_IPV4, _MANAGEMENT_IPV4_BITS = IPv4Address("100.64.0.0"), 10
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Struct, frozen=True):
     """One path from a host to another."""
 
     plane: int
@@ -58,8 +58,7 @@ class Path:
     usids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
+class Addresses(Struct, frozen=True):
     """The networks from which a fabric takes its addresses."""
 
     block: IPv6Network = _BLOCK
@@ -103,8 +102,7 @@ class Addresses:
         return IPv4Interface((_MANAGEMENT_IPV4 + host + 1, _MANAGEMENT_IPV4_BITS))
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """The numbers of hosts, planes and switches."""
 
     hosts: int
@@ -120,7 +118,7 @@ class Topology:
         _check("hosts", self.hosts, 2, self.max_hosts)
         _check("planes", self.planes, 1, MAX_PLANES)
         _check("t1", self.t1, 1, MAX_T1)
-        object.__setattr__(self, "t0", self.t0 or self.hosts)
+        structs.force_setattr(self, "t0", self.t0 or self.hosts)
         _check("t0", self.t0, 1, self.hosts)
         if self.hosts % self.t0:
             raise ValueError(f"hosts is {self.hosts}, not a multiple of t0 ({self.t0})")

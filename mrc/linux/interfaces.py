@@ -7,8 +7,9 @@ linux/if_link.h and linux/if_addr.h define the layouts.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+
+from msgspec import Struct
 
 from mrc.linux.rtnetlink import Rtnetlink, attributes
 
@@ -24,8 +25,7 @@ _OPERSTATE_UNKNOWN, _OPERSTATE_UP = 0, 6
 _IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE = 0x4, 0x8, 0x40
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
+class Interface(Struct, frozen=True):
     """A network interface: its state at the time of the read."""
 
     name: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 SECONDS = 0.4
 BUSY_SHARE = 0.9
@@ -26,8 +27,7 @@ print(time.process_time() - used)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Processors:
+class Processors(Struct, frozen=True):
     """A measurement. Shares are from 0 to 1."""
 
     count: int

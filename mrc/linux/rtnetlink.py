@@ -13,8 +13,9 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
+
+from msgspec import Struct
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
@@ -40,8 +41,7 @@ _PAUSE_SECONDS = 0.002
 _MEMORY_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A change that the kernel carries out or refuses."""
 
     what: str | Callable[[], str]

@@ -26,8 +26,9 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn, Self
+
+from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
@@ -58,8 +59,7 @@ class MailboxClosedError(MrcError):
     """The peer closed the QP in order, and all its messages have been received."""
 
 
-@dataclass(frozen=True, slots=True)
-class MailboxMemory:
+class MailboxMemory(Struct, frozen=True):
     """Registered memory of a mailbox. It must outlive the QP because the peer writes into it."""
 
     inbox: bytearray
@@ -78,8 +78,7 @@ async def mailbox_memory(ctx: Context) -> AsyncIterator[MailboxMemory]:
         yield MailboxMemory(inbox, inbox_mr, outbox, outbox_mr)
 
 
-@dataclass(frozen=True, slots=True)
-class _Unread:
+class _Unread(Struct, frozen=True):
     """A message that the user has not received yet; `begin` frames precede it."""
 
     data: bytearray

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
+
+from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
@@ -41,8 +42,7 @@ class SessionError(MrcError):
     """The session failed; the message names the end that failed and the cause."""
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Struct, frozen=True):
     """A service that a session provides."""
 
     name: str  # for programs
@@ -51,8 +51,7 @@ class Service:
     answer_bytes: int = MAX_MESSAGE_BYTES  # limit on a message to the connecting peer
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """One connected QP with its mailbox."""
 
     ctx: Context

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc.aio.qp import QP
 from mrc.errors import MrcError
@@ -53,8 +54,7 @@ def _moved(peer: str, info: QpInfo) -> dict[tuple[str, ...], int]:
     return moved
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(Struct, frozen=True):
     """One QP that is not yet closed."""
 
     peer: str

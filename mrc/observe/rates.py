@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import shown
-from mrc.results.plain import Result, like
+from mrc.results.plain import SCHEMA, like, names_of
 from mrc.results.snapshot import Plane, Qp, Snapshot
 from mrc.results.top import Endpoint, PlaneRates, QpRates
 from mrc.typed import take
@@ -19,8 +18,8 @@ _MAX_TEXT = 128
 
 def checked(found: Mapping[str, Any]) -> Snapshot:
     """The snapshot without control characters; raises ProtocolError if it is invalid."""
-    if (schema := found.get("schema")) != Result.schema:
-        other = f"the snapshot has schema {shown(schema, 20)}, this mrc supports {Result.schema}"
+    if (schema := found.get("schema")) != SCHEMA:
+        other = f"the snapshot has schema {shown(schema, 20)}, this mrc supports {SCHEMA}"
         raise ProtocolError(other)
     try:
         return take(_clean(found), Snapshot)
@@ -82,7 +81,7 @@ def _plane(old: Plane, new: Plane, seconds: float) -> PlaneRates:
 def _rates(kind: type, old: Qp | Plane, new: Qp | Plane, seconds: float) -> dict[str, float]:
     """The rates that `kind` declares; the name of each rate begins with its counter."""
     rates = {}
-    for name in (each.name for each in fields(kind) if each.name.endswith("_per_second")):
+    for name in (each for each in names_of(kind) if each.endswith("_per_second")):
         counter, scale = name.removesuffix("_per_second"), 1
         if counter.endswith("_bits"):
             counter, scale = counter.removesuffix("_bits") + "_bytes", 8

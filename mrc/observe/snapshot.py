@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from hashlib import blake2s
+
+from msgspec.structs import replace
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP

@@ -7,8 +7,9 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
@@ -34,8 +35,7 @@ from mrc.tasks import cancelled
 LAST_WORDS_SECONDS = 2.0  # after an interruption: for writes in flight and the server's result
 
 
-@dataclass(frozen=True, slots=True)
-class TestResult:
+class TestResult(Struct, frozen=True):
     """The results of both ends. `server` is None if an interrupted test did not receive it."""
 
     plan: Plan

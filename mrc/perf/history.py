@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta
+from msgspec import Meta, Struct, to_builtins
+from msgspec.structs import asdict, replace
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
@@ -29,8 +29,7 @@ MAX_CHANGES = 4096  # of each kind: the first ones are kept, later ones only cou
 _PIECE = 16384  # bins in one message
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """The history of one test. `lost_changes` counts the changes that are not included."""
 
     recording: Recording
@@ -47,7 +46,9 @@ class History:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the bins."""
-        return asdict(replace(self, recording=replace(self.recording, planes={})))
+        recording = replace(self.recording, planes={})
+        told: dict[str, Any] = to_builtins(replace(self, recording=recording))
+        return told
 
     def completed(self, bins: Mapping[int, Sequence[int]]) -> History:
         """A peer's history with the bins from its earlier messages, and with harmless text.
@@ -71,7 +72,7 @@ Change = TypeVar("Change", EvChange, PlaneChange, ShareChange)
 
 def _harmless(change: Change) -> Change:
     texts = {key: shown(value) for key, value in asdict(change).items() if isinstance(value, str)}
-    return replace(change, **texts)  # type: ignore[arg-type]
+    return replace(change, **texts)
 
 
 def _since(changes: Sequence[Change], start_ns: int) -> tuple[Change, ...]:
@@ -81,8 +82,7 @@ def _since(changes: Sequence[Change], start_ns: int) -> tuple[Change, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     plane: Annotated[int, Meta(ge=1, le=MAX_PORTS)]
     bytes: tuple[Whole, ...]
 

@@ -7,7 +7,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from mrc.aio.qp import QP
 from mrc.binding.verbs import MR, RemoteMemory
@@ -17,8 +18,7 @@ from mrc.perf.plan import Pattern, Plan
 CATCH_UP_SECONDS = 0.01
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Counts a writing end's messages. `latency` is per message, or half of each round trip."""
 
     messages: int = 0

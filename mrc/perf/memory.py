@@ -7,7 +7,8 @@ import mmap
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.binding.verbs import MR
@@ -17,8 +18,7 @@ from mrc.transfer.threads import in_thread
 _TILE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Regions:
+class Regions(Struct, frozen=True):
     """The two memory regions of one end of a test."""
 
     source: MR

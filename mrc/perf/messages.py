@@ -16,10 +16,10 @@ client: plan for the next test, or the end of the session
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, Struct, to_builtins
+from msgspec.structs import replace
 
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.foreign import shown
@@ -64,8 +64,7 @@ async def hear(session: Session, *kinds: str) -> Message:
     return message
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The result of one end of a test; `messages` counts the messages that this end wrote."""
 
     total: Interval
@@ -87,7 +86,8 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """Everything but the bins of the history."""
         history = self.history.to_json() if self.history is not None else None
-        return asdict(replace(self, history=None)) | {"history": history}
+        told: dict[str, Any] = to_builtins(replace(self, history=None))
+        return told | {"history": history}
 
     @classmethod
     def from_json(cls, value: object, bins: Bins) -> Outcome:

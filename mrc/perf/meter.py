@@ -8,8 +8,9 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
@@ -19,8 +20,7 @@ from mrc.tasks import cancelled
 from mrc.typed import Real, Whole
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """The measurements of one end between two moments."""
 
     start_seconds: Real  # since the measured part began
@@ -48,8 +48,7 @@ class Interval:
         return 8 * self.received_bytes / self.seconds if self.seconds > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     seconds: float
     cpu_seconds: float
     ev_changes: int

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, structs
 
 from mrc.aio.recorder import MIN_WIDTH_NS
 from mrc.errors import ArgumentError, ProtocolError
@@ -35,8 +36,7 @@ class Pattern(StrEnum):
     PING_PONG = "ping-pong"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The parameters of one test. Raises ArgumentError for an invalid one."""
 
     pattern: Pattern = Pattern.STREAM
@@ -98,14 +98,14 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data, for messages and reports."""
-        return asdict(self)
+        return structs.asdict(self)
 
     @classmethod
     def from_json(cls, value: object) -> Plan:
         """The inverse of `to_json`; raises ProtocolError."""
         try:
             told = take(value, dict[str, Any])
-            if missing := [each.name for each in fields(cls) if each.name not in told]:
+            if missing := [each.name for each in structs.fields(cls) if each.name not in told]:
                 raise ValueError(f"{missing[0]}: is missing")
             return take(told, cls)
         except ValueError as error:

@@ -7,8 +7,9 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
@@ -39,8 +40,7 @@ CONNECT_SECONDS = 30.0  # time limit for connecting all QPs of a test
 IDLE_SECONDS = 60.0  # time limit for a client's next message, besides the duration of its test
 
 
-@dataclass(slots=True)
-class _Test:
+class _Test(Struct):
     """A test that runs, or whose QPs still connect."""
 
     plan: Plan

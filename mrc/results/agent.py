@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from mrc.results.plain import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvProfileRow:
+class EvProfileRow(Struct, frozen=True, kw_only=True):
     """A profile of EVs."""
 
     name: str
@@ -24,8 +23,7 @@ class EvProfileRow:
     """Names or patterns of paths that are denied."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CcProfileRow:
+class CcProfileRow(Struct, frozen=True, kw_only=True):
     """A profile of congestion control."""
 
     name: str
@@ -38,8 +36,7 @@ class CcProfileRow:
     """The congestion control."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profiles(Result):
+class Profiles(Result, frozen=True, kw_only=True):
     """The profiles of a host's agent: of each kind the first 256."""
 
     ev_profiles: tuple[EvProfileRow, ...]

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from mrc.results.plain import Result
 from mrc.results.transfer import Transfer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoodputBin:
+class GoodputBin(Struct, frozen=True, kw_only=True):
     """Goodput at one time."""
 
     seconds: float
@@ -19,8 +18,7 @@ class GoodputBin:
     """Payload bits that arrived in the bin, divided by its width."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demo(Result):
+class Demo(Result, frozen=True, kw_only=True):
     """A file crossed a test bed; one plane was silent for a while."""
 
     identical: bool

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mrc.results.plain import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dissected(Result):
+class Dissected(Result, frozen=True, kw_only=True):
     """One MRC packet of a capture."""
 
     seconds: float

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from mrc.results.plain import Result
 
@@ -15,8 +16,7 @@ class State(StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One property of this machine."""
 
     name: str
@@ -31,8 +31,7 @@ class Finding:
     """How to get it; empty when ok."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doctor(Result):
+class Doctor(Result, frozen=True, kw_only=True):
     """What this machine can do, and what it lacks."""
 
     can_run: bool

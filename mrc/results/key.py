@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mrc.results.plain import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key(Result):
+class Key(Result, frozen=True, kw_only=True):
     """A key of this user, or a secret that was made."""
 
     path: str

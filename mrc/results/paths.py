@@ -6,12 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
+
 from mrc.events import EvInfo, PlaneInfo
 from mrc.results.plain import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class Probe(Struct, frozen=True, kw_only=True):
     """An EV probe of full size."""
 
     answered: bool
@@ -32,8 +33,7 @@ class ProbedEv(EvInfo):
     """What the last probe found; null without --probe, --watch and --check."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paths(Result):
+class Paths(Result, frozen=True, kw_only=True):
     """The paths to a peer."""
 
     peer: str

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-from mrc.results.plain import Result
+from msgspec import Struct
+
+from mrc.results.plain import SCHEMA, Result
 from mrc.results.qp import Bins, Settings
 from mrc.typed import Whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """When, where and with which arguments the test ran."""
 
     started_at: str
@@ -29,8 +29,7 @@ class Machine:
     """The command line, without the program's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """The parameters of one test."""
 
     pattern: Literal["stream", "ping-pong"]
@@ -55,8 +54,7 @@ class Plan:
     """Width of the bins asked for; null without --bins."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentPlane:
+class SentPlane(Struct, frozen=True, kw_only=True):
     """What one plane carried away from this end."""
 
     plane: int
@@ -71,8 +69,7 @@ class SentPlane:
     """At the end of the interval: the plane carries only probes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedPlane:
+class ReceivedPlane(Struct, frozen=True, kw_only=True):
     """What arrived at this end by one plane."""
 
     plane: int
@@ -83,8 +80,7 @@ class ReceivedPlane:
     """In percent of the mean of the other planes; null: these carried nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """What happened at one end between two moments."""
 
     start_seconds: float
@@ -115,8 +111,7 @@ class Interval:
     """What this end received, by plane."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvChange:
+class EvChange(Struct, frozen=True):
     """An EV of one QP went from one state to another."""
 
     at_ns: Whole
@@ -135,8 +130,7 @@ class EvChange:
     """Why it changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlaneChange:
+class PlaneChange(Struct, frozen=True):
     """A plane of one QP was suspended or resumed."""
 
     at_ns: Whole
@@ -151,8 +145,7 @@ class PlaneChange:
     """Why it changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShareChange:
+class ShareChange(Struct, frozen=True):
     """A plane of one QP became slow, or no longer is."""
 
     at_ns: Whole
@@ -169,8 +162,7 @@ class ShareChange:
     """Why it changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(Struct, frozen=True, kw_only=True):
     """What changed when during a test with --bins; all times count from the start."""
 
     start_monotonic_ns: int
@@ -185,8 +177,7 @@ class Changes:
     """Further changes, beyond the limit of what is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(Struct, frozen=True):
     """What a histogram says, in nanoseconds; all 0 when it is empty."""
 
     count: Whole
@@ -205,8 +196,7 @@ class Latency:
     """The longest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End(Interval):
+class End(Interval, frozen=True, kw_only=True):
     """One end over the whole test."""
 
     messages: int
@@ -223,8 +213,7 @@ class End(Interval):
     """EVs and planes that changed; null without --bins."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Test:
+class Test(Struct, frozen=True, kw_only=True):
     """One test: with -a there are several."""
 
     plan: Plan
@@ -243,8 +232,7 @@ class Test:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup(Settings):
+class Setup(Settings, frozen=True, kw_only=True):
     """The parameters of a session with a server."""
 
     planes: tuple[int, ...]
@@ -253,16 +241,14 @@ class Setup(Settings):
     """When, where and with which arguments the test ran."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Perf(Setup):
+class Perf(Setup, frozen=True, kw_only=True):
     """All tests of one client: `mrc perf HOST --json`."""
 
     results: tuple[Test, ...]
     """The tests, in their order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PerfServed(Result):
+class PerfServed(Result, frozen=True, kw_only=True):
     """A test that a server served: `mrc perf --server --json`."""
 
     peer: str
@@ -273,32 +259,32 @@ class PerfServed(Result):
     """This end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartEvent(Setup):
+class StartEvent(Setup, frozen=True, kw_only=True):
     """First line of `mrc perf HOST --json-stream`."""
 
     event: Literal["start"] = "start"
     """What this line is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalEvent(Result, Interval):
+class IntervalEvent(Interval, frozen=True, kw_only=True):
     """A line of the stream for each interval."""
 
+    schema: Literal[1] = SCHEMA
+    """The version of the format."""
     event: Literal["interval"] = "interval"
     """What this line is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestEvent(Result, Test):
+class TestEvent(Test, frozen=True, kw_only=True):
     """A line of the stream for each test that ended."""
 
+    schema: Literal[1] = SCHEMA
+    """The version of the format."""
     event: Literal["result"] = "result"
     """What this line is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndEvent(Perf):
+class EndEvent(Perf, frozen=True, kw_only=True):
     """Last line of the stream."""
 
     event: Literal["end"] = "end"

@@ -4,23 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
+SCHEMA: Final = 1
+"""The version of the format."""
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, for some results have a second base
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """Every object that a command prints begins with this."""
 
-    schema: Literal[1] = 1
+    schema: Literal[1] = SCHEMA
     """The version of the format. Keys may be added; a change of meaning counts it up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure(Result):
+class Failure(Result, frozen=True, kw_only=True):
     """Printed when a command fails."""
 
     error: str
@@ -29,10 +30,16 @@ class Failure(Result):
     """The exit code of the command, or for a server of the session that failed."""
 
 
+def names_of(kind: type) -> tuple[str, ...]:
+    """The fields of a Struct or a dataclass."""
+    fields = "__struct_fields__" if issubclass(kind, Struct) else "__dataclass_fields__"
+    return tuple(getattr(kind, fields, ()))
+
+
 def plain(value: Any) -> Any:
-    """Dataclasses as objects, tuples as arrays, numbers with a name (IntEnum) as the name."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    """Structs and dataclasses as objects, tuples as arrays, an IntEnum as its name."""
+    if names := names_of(type(value)):
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, IntEnum):
         return value.name
     if isinstance(value, Mapping):
@@ -44,8 +51,7 @@ def plain(value: Any) -> Any:
 
 def like(kind: type[T], source: object, **others: Any) -> T:
     """A `kind` that takes the fields it shares with `source` from there, and `others` as given."""
-    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
-    shared = {name: getattr(source, name) for name in names if hasattr(source, name)}
+    shared = {name: getattr(source, name) for name in names_of(kind) if hasattr(source, name)}
     return kind(**shared | others)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from mrc.events import PlaneInfo
 from mrc.results.plain import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Result):
+class Settings(Result, frozen=True, kw_only=True):
     """Every parameter that affects how fast a QP is."""
 
     mrc_version: str
@@ -49,8 +50,7 @@ class Plane(PlaneInfo):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaneBins:
+class PlaneBins(Struct, frozen=True, kw_only=True):
     """Payload that arrived by one plane."""
 
     plane: int
@@ -59,8 +59,7 @@ class PlaneBins:
     """Payload bytes of each bin."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bins:
+class Bins(Struct, frozen=True, kw_only=True):
     """Payload that arrived over time, in bins of equal width."""
 
     start_monotonic_ns: int

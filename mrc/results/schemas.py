@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from mrc.results.plain import Failure
+from mrc.results.plain import Failure, names_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -75,7 +75,10 @@ def _within(kinds: Iterable[inspect.Type]) -> Iterator[type]:
     """The classes that these types mention, at any depth."""
     for kind in kinds:
         match kind:
-            case inspect.DataclassType(cls=cls, fields=fields):
+            case (
+                inspect.DataclassType(cls=cls, fields=fields)
+                | inspect.StructType(cls=cls, fields=fields)
+            ):
                 yield cls
                 yield from _within(field.type for field in fields)
             case inspect.EnumType(cls=cls):
@@ -99,9 +102,11 @@ def _complete(part: dict[str, Any], kind: type) -> None:
 
 
 def _field_texts(kind: type) -> dict[str, str]:
-    """The string below each field of a dataclass and of its bases, on one line."""
+    """The string below each field of a class and of its bases, on one line."""
     texts: dict[str, str] = {}
-    for base in reversed(kind.__mro__[:-1]):
+    for base in reversed(kind.__mro__):
+        if not names_of(base):
+            continue
         body = ast.parse(dedent(getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, below in pairwise(body.body):

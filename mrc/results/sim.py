@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from mrc.enums import CcKind, PlaneShares
 from mrc.results.plain import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Struct, frozen=True, kw_only=True):
     """The fabric. Rates, delays and queues are of each link and each switch port."""
 
     hosts: int
@@ -56,8 +56,7 @@ class Topology:
     """MTU of all links."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transport:
+class Transport(Struct, frozen=True, kw_only=True):
     """Parameters of every QP."""
 
     kind: Literal["mrc", "ecmp", "ecmp-planes", "go-back-n"]
@@ -96,8 +95,7 @@ class Transport:
     """How late hosts may run; minimum timeouts follow from it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True):
     """Flows of one kind."""
 
     kind: Literal["permutation", "incast", "all-to-all", "ring", "pairs", "tcp"]
@@ -128,8 +126,7 @@ class Traffic:
     """Plane of a TCP flow; 0: all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """What befalls a part of the fabric."""
 
     target: str
@@ -150,8 +147,7 @@ class Fault:
     """Second number: ns for duplicate and reorder; parts per million for rate when `a` is 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class Reference(Struct, frozen=True, kw_only=True):
     """The run that goodput is compared with."""
 
     faults: bool
@@ -160,8 +156,7 @@ class Reference:
     """Groups of flows that it has; empty: all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """Every parameter of an experiment, defaults included."""
 
     name: str
@@ -200,8 +195,7 @@ class Scenario:
     """From the sending of a full packet to its SACK, in an empty fabric."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class Value(Struct, frozen=True, kw_only=True):
     """A figure of a scenario: median and quartiles over the seeds."""
 
     scenario: str
@@ -218,8 +212,7 @@ class Value:
     """The same figure of each baseline."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Value):
+class Check(Value, frozen=True, kw_only=True):
     """A figure that must meet a target."""
 
     relation: Literal["<=", ">="]
@@ -230,8 +223,7 @@ class Check(Value):
     """The value meets the target; null: the runs did not show it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
+class Stats(Struct, frozen=True, kw_only=True):
     """The whole fabric over the whole run."""
 
     now_ns: int
@@ -262,8 +254,7 @@ class Stats:
     """Hash of everything that happened: equal for equal runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
+class Samples(Struct, frozen=True, kw_only=True):
     """One flow over time: lists of equal length."""
 
     now_ns: tuple[int, ...]
@@ -274,8 +265,7 @@ class Samples:
     """Packets that had been sent again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class Flow(Struct, frozen=True, kw_only=True):
     """One flow."""
 
     flow: int
@@ -322,8 +312,7 @@ class Flow:
     """The flow over time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """What an engine reported."""
 
     now_ns: int
@@ -342,8 +331,7 @@ class Event:
     """What a slow plane carries, of the mean of the others; null: the event is another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteTimes:
+class WriteTimes(Struct, frozen=True, kw_only=True):
     """Time of a write, from the moment when it was wanted to its completion."""
 
     min: int
@@ -356,8 +344,7 @@ class WriteTimes:
     """The longest, in ns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastHop:
+class LastHop(Struct, frozen=True, kw_only=True):
     """The link from a T0 to a host."""
 
     host: int
@@ -376,8 +363,7 @@ class LastHop:
     """Marked by ECN."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """One run: a seed, a transport and a variant."""
 
     seed: int
@@ -398,8 +384,7 @@ class Run:
     """The links to hosts that received."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment(Result):
+class Experiment(Result, frozen=True, kw_only=True):
     """`mrc sim run`."""
 
     scenario: Scenario
@@ -412,8 +397,7 @@ class Experiment(Result):
     """Every run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report(Result):
+class Report(Result, frozen=True, kw_only=True):
     """`mrc sim report`."""
 
     seeds: tuple[int, ...]
@@ -424,8 +408,7 @@ class Report(Result):
     """Other figures."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Title:
+class Title(Struct, frozen=True, kw_only=True):
     """A built-in scenario."""
 
     name: str
@@ -434,8 +417,7 @@ class Title:
     """What happens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenarios(Result):
+class Scenarios(Result, frozen=True, kw_only=True):
     """`mrc sim list`."""
 
     scenarios: tuple[Title, ...]

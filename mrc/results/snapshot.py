@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from mrc.results.plain import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class Port(Struct, frozen=True, kw_only=True):
     """A UDP port of this host in one plane."""
 
     plane: int
@@ -44,8 +45,7 @@ class Plane:
     """Bytes in flight."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ev:
+class Ev(Struct, frozen=True, kw_only=True):
     """One EV of a QP, since the QP began."""
 
     ev: int | None
@@ -66,8 +66,7 @@ class Ev:
     """Packets declared lost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Qp:
+class Qp(Struct, frozen=True, kw_only=True):
     """One QP, since it began."""
 
     qpn: int | None
@@ -108,8 +107,7 @@ class Qp:
     """Its EVs; null: the snapshot already lists as many as it may."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot(Result):
+class Snapshot(Result, frozen=True, kw_only=True):
     """One endpoint."""
 
     host: str

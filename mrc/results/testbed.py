@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from mrc.results.plain import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """A host of a test bed."""
 
     host: str
@@ -27,8 +27,7 @@ class Host:
     """Its management address, over which mrc exchanges the attributes of QPs: the name h1.mgmt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """What fails, and how. A share is a part of all packets, from 0 to 1."""
 
     target: str
@@ -55,8 +54,7 @@ class Fault:
     """Rate of each link as a share of its own; null: all of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bed(Result):
+class Bed(Result, frozen=True, kw_only=True):
     """A test bed that is up."""
 
     name: str
@@ -85,16 +83,14 @@ class Bed(Result):
     """Network namespaces that somebody removed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built(Bed):
+class Built(Bed, frozen=True, kw_only=True):
     """`mrc testbed up`."""
 
     built: bool
     """True: this command built it. False: it was up already."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Struct, frozen=True, kw_only=True):
     """One direction of a link, since the test bed is up."""
 
     packets: int
@@ -119,8 +115,7 @@ class Link:
     """Packets marked by ECN."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class Counters(Struct, frozen=True, kw_only=True):
     """Packets of an emulated fabric, since it is up."""
 
     received_packets: int
@@ -147,8 +142,7 @@ class Counters:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status(Bed):
+class Status(Bed, frozen=True, kw_only=True):
     """`mrc testbed status` of a test bed that is up."""
 
     counters: Counters | None
@@ -157,8 +151,7 @@ class Status(Bed):
     """Each direction of each link, by its name, such as h0>t0:1.0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotUp(Result):
+class NotUp(Result, frozen=True, kw_only=True):
     """`mrc testbed status` of a test bed that is not up."""
 
     name: str
@@ -167,8 +160,7 @@ class NotUp(Result):
     """half built: a command that built or removed it was interrupted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Struct, frozen=True, kw_only=True):
     """A program that ran in a test bed."""
 
     pid: int
@@ -179,8 +171,7 @@ class Program:
     """Its command line, shortened."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removed(Result):
+class Removed(Result, frozen=True, kw_only=True):
     """`mrc testbed down`."""
 
     name: str
@@ -195,8 +186,7 @@ class Removed(Result):
     """Programs that still run, in a network that is gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(Result):
+class Failed(Result, frozen=True, kw_only=True):
     """`mrc testbed fail`."""
 
     name: str
@@ -205,8 +195,7 @@ class Failed(Result):
     """What fails now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Healed(Result):
+class Healed(Result, frozen=True, kw_only=True):
     """`mrc testbed heal`."""
 
     name: str
@@ -217,8 +206,7 @@ class Healed(Result):
     """Targets that still fail."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduled(Result):
+class Scheduled(Result, frozen=True, kw_only=True):
     """A line of `mrc testbed run` for each change."""
 
     event: Literal["fail", "heal"]
@@ -233,8 +221,7 @@ class Scheduled(Result):
     """How the target fails from now on; null: it is healed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostAddresses:
+class HostAddresses(Struct, frozen=True, kw_only=True):
     """Addresses of a host."""
 
     host: str
@@ -247,8 +234,7 @@ class HostAddresses:
     """Its management address: the name h1.mgmt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkProperties:
+class LinkProperties(Struct, frozen=True, kw_only=True):
     """A link, each way."""
 
     rate_bits_per_second: int | None
@@ -257,8 +243,7 @@ class LinkProperties:
     """Its delay."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Census:
+class Census(Struct, frozen=True, kw_only=True):
     """How many of each a test bed takes."""
 
     namespaces: int
@@ -271,8 +256,7 @@ class Census:
     """Paths from any host to any other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned(Result):
+class Planned(Result, frozen=True, kw_only=True):
     """`mrc testbed plan`: what `up` would build."""
 
     title: str
@@ -307,16 +291,14 @@ class Planned(Result):
     """What the test bed takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topologies(Result):
+class Topologies(Result, frozen=True, kw_only=True):
     """`mrc testbed plan --list`."""
 
     topologies: dict[str, str]
     """Built-in topologies: name and title."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported(Result):
+class Exported(Result, frozen=True, kw_only=True):
     """`mrc testbed export`."""
 
     name: str
@@ -327,8 +309,7 @@ class Exported(Result):
     """Paths of the files that it wrote; the first builds the test bed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Captured(Result):
+class Captured(Result, frozen=True, kw_only=True):
     """`mrc testbed capture`."""
 
     packets: int

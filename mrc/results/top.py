@@ -19,8 +19,7 @@ class PlaneRates(snapshot.Plane):
     """Payload received."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QpRates(snapshot.Qp):
+class QpRates(snapshot.Qp, frozen=True, kw_only=True):
     """One QP, with its rates during the interval; 0 for a QP that is new."""
 
     acknowledged_bits_per_second: float
@@ -33,8 +32,7 @@ class QpRates(snapshot.Qp):
     """Its planes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint(snapshot.Snapshot):
+class Endpoint(snapshot.Snapshot, frozen=True, kw_only=True):
     """One endpoint."""
 
     qps: tuple[QpRates, ...]
@@ -45,8 +43,7 @@ class Endpoint(snapshot.Snapshot):
     """Reasons for which packets were dropped during the interval."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Top(Result):
+class Top(Result, frozen=True, kw_only=True):
     """All endpoints that were found."""
 
     interval_seconds: float

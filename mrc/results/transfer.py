@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from mrc.events import EvInfo
 from mrc.results.qp import Bins, Plane, Settings
@@ -12,8 +13,7 @@ from mrc.results.qp import Bins, Plane, Settings
 Role = Literal["sender", "receiver"]
 
 
-@dataclass(frozen=True, slots=True)
-class TransferredFile:
+class TransferredFile(Struct, frozen=True):
     """A file that is stored and verified at the receiver."""
 
     name: str
@@ -26,8 +26,7 @@ class TransferredFile:
     """Its path at the end that reports it; `-` for standard input."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedFile:
+class FailedFile(Struct, frozen=True):
     """A file or folder that was not copied, while the transfer went on."""
 
     name: str
@@ -38,8 +37,7 @@ class FailedFile:
     """The end that could not read or store it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
+class Outage(Struct, frozen=True):
     """A time in which this end sent no data on a plane, because it was silent or its link down."""
 
     plane: int
@@ -50,8 +48,7 @@ class Outage:
     """When it carried data again; null: not until the end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer(Settings):
+class Transfer(Settings, frozen=True, kw_only=True):
     """One transfer, as one end saw it: its files, planes and paths, and its parameters."""
 
     role: Role

@@ -7,10 +7,11 @@ The height grows with the text, so that no text is cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from textwrap import fill
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from mrc.sim.drawing import LIGHT, LINES, draw
 
@@ -25,8 +26,7 @@ _LETTER = 7  # pixels that a letter takes, at most on average
 _AXES_WIDTH = 600  # pixels of the x axis, about
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """A median with its quartiles."""
 
     x: float
@@ -35,8 +35,7 @@ class Point:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line of a chart."""
 
     label: str
@@ -46,8 +45,7 @@ class Line:
     thin: bool = False
 
 
-@dataclass(slots=True)
-class Chart:
+class Chart(Struct):
     """Collects the lines and bands of a chart; `svg` draws it."""
 
     x_title: str

@@ -8,9 +8,10 @@ None misses every target.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil
 from statistics import median
+
+from msgspec import Struct
 
 from mrc.enums import EvState
 from mrc.sim import maxmin, native
@@ -22,8 +23,7 @@ Values = tuple[float | None, ...]
 """One value for each check of a scenario."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """The check values of one seed: for the run, and for each of its baselines."""
 
     seed: int
@@ -31,8 +31,7 @@ class Measured:
     baselines: dict[str, Values]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The result of a check, as in JSON. Values are medians over the seeds."""
 
     scenario: str

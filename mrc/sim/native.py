@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from mrc._sim import ffi as ffi
 from mrc._sim import lib as lib
@@ -39,8 +41,7 @@ TARGETS = {
 KINDS: dict[str, int] = {kind: getattr(lib, f"MRC_SIM_{kind.upper()}") for kind in faults.KINDS}
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(Struct, frozen=True):
     """Totals of the whole fabric since the start; the fields of `struct mrc_sim_stats`."""
 
     now_ns: int
@@ -58,8 +59,7 @@ class Stats:
     trace: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlowInfo:
+class FlowInfo(Struct, frozen=True):
     """Totals of one flow since the start; the fields of `struct mrc_sim_flow_info`."""
 
     first_ns: int
@@ -76,8 +76,7 @@ class FlowInfo:
     rtt_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Totals of a flow at one time."""
 
     now_ns: int
@@ -86,8 +85,7 @@ class Sample:
     flow: int
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """An event of the engine at one end of a flow."""
 
     now_ns: int
@@ -100,8 +98,7 @@ class Event:
     percent: int
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One write: `wanted_ns` is when the traffic made it due."""
 
     wanted_ns: int
@@ -109,8 +106,7 @@ class Message:
     flow: int
 
 
-@dataclass(frozen=True, slots=True)
-class PortInfo:
+class PortInfo(Struct, frozen=True):
     """One direction of a host's link."""
 
     busy_ns: int

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from mrc.sim import drawing, plot
 from mrc.sim.checks import Outcome, evaluate
@@ -15,8 +16,7 @@ from mrc.sim.trial import Summary
 _TEMPLATE = Path(__file__).with_name("report.html")
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
+class Experiment(Struct, frozen=True):
     """A scenario, and for each of its parts the summaries of all seeds."""
 
     scenario: Scenario

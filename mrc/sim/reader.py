@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace as replace_fields
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace as replace_fields
 
 from mrc import units
 from mrc.enums import CcKind, PlaneShares

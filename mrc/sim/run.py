@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from mrc.fabric.faults import Fault
 from mrc.fabric.targets import Target, parse_target
@@ -21,8 +23,7 @@ Progress = Callable[[float, int], None]
 """Called with the share of the bytes that have arrived and the virtual time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """Payload bytes of a flow that have arrived, over time."""
 
     times_ns: tuple[int, ...]
@@ -38,8 +39,7 @@ class Curve:
         return before + part * (self.bytes[i] - before)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """The result of one run."""
 
     scenario: Scenario

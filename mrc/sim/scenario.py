@@ -6,7 +6,7 @@ Planes are numbered from 1; hosts, T0s, T1s and flows from 0. Times are nanoseco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from mrc.enums import CcKind, PlaneShares
 from mrc.fabric.faults import NEVER, Fault
@@ -33,8 +33,7 @@ MEASURES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Transport:
+class Transport(Struct, frozen=True):
     """The parameters of every QP."""
 
     kind: str  # one of TRANSPORTS
@@ -55,8 +54,7 @@ class Transport:
     noise_ns: int  # how late hosts may run; sets the minimum timeouts
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """Flows of one kind; mrc.sim.traffic makes them."""
 
     kind: str
@@ -74,8 +72,7 @@ class Traffic:
     plane: int = 0  # the plane of a TCP flow; 0: all planes
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """A value that is computed from a run, and its target."""
 
     name: str
@@ -93,16 +90,14 @@ class Check:
     note: str = ""  # why hosts on an emulated fabric give another value
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """The run that checks compare with: the same scenario, without faults or some traffic."""
 
     faults: bool  # with the faults
     groups: tuple[str, ...]  # traffic groups; empty: all
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """One experiment."""
 
     name: str

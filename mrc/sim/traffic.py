@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc.sim.scenario import Scenario, Traffic, payload_share
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Struct, frozen=True):
     """Writes from one host to another over a separate QP, or a TCP flow."""
 
     sender: int

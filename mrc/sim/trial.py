@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TypeVar
+
+from msgspec import Struct
 
 from mrc.sim import checks
 from mrc.sim.checks import Measured
@@ -16,8 +17,7 @@ from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import line_rate_bps
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """The runs of one seed. There is a reference if a check compares with it."""
 
     result: Result
@@ -30,8 +30,7 @@ class Trial:
         return [self.result, *(result for result, _ in self.baselines.values())]
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """The data that a plot draws for one traffic group in one run."""
 
     group: str
@@ -41,8 +40,7 @@ class Series:
     flows: tuple[float, ...]  # goodput of each flow as a share of line rate; slowest first
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """A trial without its details, small enough to keep for every seed."""
 
     measured: Measured

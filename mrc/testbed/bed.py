@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from mrc.errors import ArgumentError, StateError
 from mrc.fabric import hostconfig
@@ -54,8 +56,7 @@ def as_argument_error() -> Iterator[None]:
         raise ArgumentError(str(exc)) from exc
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """What `down` did."""
 
     removed: bool

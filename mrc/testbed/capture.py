@@ -11,8 +11,9 @@ import time
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import BinaryIO, Self
+
+from msgspec import Struct
 
 from mrc.errors import NetlinkError
 from mrc.fabric.targets import parse_target
@@ -53,8 +54,7 @@ _CAPTURED = {
 }
 
 
-@dataclass(slots=True)
-class Taken:
+class Taken(Struct):
     """The counts of a capture."""
 
     packets: int = 0
@@ -165,8 +165,7 @@ class Ring:
         return int(struct.unpack("=3I", stats)[1])
 
 
-@dataclass(slots=True)
-class Capture:
+class Capture(Struct):
     """Writes the packets of several interfaces into one file, ordered by time."""
 
     file: BinaryIO

@@ -17,9 +17,10 @@ import selectors
 import socket
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from mrc._emu import ffi, lib
 from mrc.testbed.hops import FAULT_KINDS, HOP_KINDS, SOCKET, Hop, decode_faults
@@ -114,8 +115,7 @@ def _dropped(names: list[str]) -> list[int]:
     return [int(row[4]) + int(row[12]) for row in rows if row[0] in names]
 
 
-@dataclass
-class _Server:
+class _Server(Struct):
     """Answers requests until a stop request, the guardian's end or the loss of its folder."""
 
     emulator: Emulator

@@ -8,8 +8,9 @@ notice the loss there. Each packet passes exactly one lossy place of a target, s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from mrc.fabric.targets import Target
 from mrc.units import quantity
@@ -24,8 +25,7 @@ class Mode(StrEnum):
     """the switch's side of the link is down, and the other side loses its carrier"""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """The fault of a target. If any field after `loss` is set, loss may be 0."""
 
     mode: Mode = Mode.SILENT

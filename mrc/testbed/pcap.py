@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
+
+from msgspec import Struct
 
 _NANOSECONDS = 0xA1B23C4D
 _LINKTYPE_ETHERNET = 1
@@ -24,8 +25,7 @@ _IN_IPV4, _UDP, _IN_IPV6 = 4, 17, 41
 _EXTENSIONS = (0, 43, 60)  # hop-by-hop and destination options, routing
 
 
-@dataclass(frozen=True, slots=True)
-class Offload:
+class Offload(Struct, frozen=True):
     """The work left to the interface: the fields of `struct virtio_net_hdr`."""
 
     flags: int

@@ -14,10 +14,12 @@ link returns, which would look like slowness of mrc.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc.fabric import topology
 from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
@@ -80,8 +82,7 @@ table ip6 mrc {
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Shaper:
+class Shaper(Struct, frozen=True):
     """A token bucket for the packets that an interface sends."""
 
     rate_bps: int
@@ -90,8 +91,7 @@ class Shaper:
     """the longest queue, including the burst"""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """A veth between a lower and an upper node. Both ends have the same MTU."""
 
     lower: str
@@ -105,8 +105,7 @@ class Link:
     """the emulator reads the upper end: it has no shaper and receives packets one by one"""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """One namespace and its contents."""
 
     name: str
@@ -126,8 +125,7 @@ class Node:
     """outer source address of its SRv6 encapsulations"""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     name: str
     shape: Shape
     nodes: dict[str, Node]
@@ -138,8 +136,7 @@ class Plan:
     """host -> its configuration file"""
 
 
-@dataclass(frozen=True, slots=True)
-class Census:
+class Census(Struct, frozen=True):
     """The numbers of a test bed's parts."""
 
     namespaces: int
@@ -334,8 +331,7 @@ def _shared_in_plane(fabric: Topology, paths: int) -> int:
     return min(paths, max(1, _MAX_SHARED // fabric.planes))
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
+class _Way(Struct, frozen=True):
     """What the routes of all hosts over a path have in common."""
 
     dst: IPv6Network

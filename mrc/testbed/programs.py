@@ -13,8 +13,9 @@ import signal
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from mrc.linux import netns
 
@@ -27,8 +28,7 @@ _ROUNDS = 3  # a program may start others before it ends
 _SHOWN = 100  # characters of a command
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """A process in a namespace of a test bed."""
 
     pid: int
@@ -38,8 +38,7 @@ class Program:
     """`exec` or `shell` started it"""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """What happened to the programs of a test bed."""
 
     ended: tuple[Program, ...] = ()

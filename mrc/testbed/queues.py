@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc.fabric.targets import Target
 from mrc.linux.netlink import Netem, Netlink
@@ -15,8 +17,7 @@ from mrc.testbed.hops import Hop
 from mrc.testbed.plan import Link, Plan, Shaper, shaper
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(Struct, frozen=True):
     """The queue of an interface for the packets that it sends."""
 
     shaper: Shaper | None

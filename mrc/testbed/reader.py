@@ -7,10 +7,12 @@ mrc/testbed/topologies/README.md lists every key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from functools import partial
 from ipaddress import IPv6Network
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from mrc.fabric import document
 from mrc.fabric.table import Table
@@ -26,8 +28,7 @@ _OF_OTHERS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyFile:
+class TopologyFile(Struct, frozen=True):
     """The contents of a topology file."""
 
     name: str

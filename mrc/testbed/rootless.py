@@ -17,8 +17,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from mrc.errors import StateError
 from mrc.linux import installed, netns
@@ -38,8 +39,7 @@ KEEPER = "MRC_KEEPER"
 """environment variable with the keeper's process id, set in processes inside its namespaces"""
 
 
-@dataclass(frozen=True)
-class _Lock:
+class _Lock(Struct, frozen=True):
     """The file that names the keeper. Every process inside locks it shared, so that no command ends
     the keeper meanwhile. The folders are open because nothing inside sees their paths.
     """

@@ -7,9 +7,10 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+
+from msgspec import Struct
 
 from mrc.errors import ConfigError
 from mrc.fabric import document
@@ -28,8 +29,7 @@ _ALL_PPM = 1_000_000
 _PREPARE_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
+class Scheduled(Struct, frozen=True):
     """One table of a file."""
 
     target: Target
@@ -37,8 +37,7 @@ class Scheduled:
     times: timed.Fault
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     at_ns: int
     """since the start"""
     target: Target

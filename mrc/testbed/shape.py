@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from ipaddress import IPv6Network
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from mrc.fabric.targets import Target, all_links, links_of, parse_target
 from mrc.fabric.tiers import MAX_MTU, MIN_MTU
@@ -28,8 +30,7 @@ class Fabric(StrEnum):
     """one process with the simulator's switches, in real time"""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkChange:
+class LinkChange(Struct, frozen=True):
     """Other properties of a target's links; None: the property of their tier."""
 
     target: str
@@ -37,8 +38,7 @@ class LinkChange:
     delay_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LinkProperties:
+class LinkProperties(Struct, frozen=True):
     """Properties of a link, the same in each direction."""
 
     rate_bps: int | None
@@ -46,8 +46,7 @@ class LinkProperties:
     delay_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Shape(Topology):
+class Shape(Topology, frozen=True):
     """The parameters of a test bed."""
 
     hosts: int = 2
@@ -80,7 +79,7 @@ class Shape(Topology):
     fabric: Fabric = Fabric.KERNEL
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fabric", Fabric(self.fabric))
+        force_setattr(self, "fabric", Fabric(self.fabric))
         Topology.__post_init__(self)
         if not MIN_MTU <= self.mtu <= MAX_MTU:
             raise ValueError(f"mtu is {self.mtu}, not in {MIN_MTU}..{MAX_MTU}")

@@ -15,9 +15,11 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from mrc.errors import ConfigError
 from mrc.testbed import shape as shapes
@@ -29,8 +31,7 @@ _SCHEMA = 1
 _FILE = "testbed.json"
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """A test bed after the start of its build. It is complete only once `up` is set."""
 
     shape: Shape
@@ -79,8 +80,8 @@ def save(name: str, state: State) -> None:
     path = folder(name) / _FILE
     fresh = path.with_suffix(".new")
     with _ours(path):
-        stored = {"schema": _SCHEMA, **asdict(state)}
-        _write(fresh, json.dumps(stored, indent=2, default=str) + "\n")  # str: of the networks
+        stored = {"schema": _SCHEMA, **to_builtins(state, enc_hook=str)}  # str: of the networks
+        _write(fresh, json.dumps(stored, indent=2) + "\n")
         fresh.rename(path)
 
 

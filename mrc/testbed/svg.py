@@ -8,8 +8,9 @@ text is cut.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from textwrap import wrap
+
+from msgspec.structs import replace
 
 from mrc.testbed.picture import alike, listed, plane_name
 from mrc.testbed.shape import LinkProperties, Shape

@@ -14,10 +14,10 @@ import os
 import struct
 import threading
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import uvloop
+from msgspec import Struct, field
 
 from mrc.errors import ConnectError, MrcError, StateError
 from mrc.exchange.foreign import shown
@@ -35,8 +35,7 @@ CLOSE_SECONDS = 5.0
 _SPACE = struct.Struct("<I")  # begins a note to another rank; the reason follows
 
 
-@dataclass(slots=True)
-class _Space:
+class _Space(Struct):
     """A process group of torch."""
 
     user: int

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from mrc.results.transfer import TransferredFile
 
 MAX_LISTED = 16  # files of a pack, whose names are kept in any case
 
 
-@dataclass(slots=True)
-class Total:
+class Total(Struct):
     """All that a transfer has copied, over all its connections."""
 
     files: list[TransferredFile] = field(default_factory=list)  # only where somebody needs them
@@ -32,8 +31,7 @@ class Total:
         self.resumed_bytes += batch.resumed_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """One file, or all files and folders of a pack, stored and verified.
 
     `files` is empty where nobody keeps more than MAX_LISTED names: a peer may send very many.

@@ -14,7 +14,8 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc.exchange.foreign import printable
 from mrc.transfer.names import FileError, cannot, record_name, temporary_name
@@ -24,8 +25,7 @@ SECOND_NS = 1_000_000_000
 _PERMISSIONS = 0o777  # a peer never sets the setuid, setgid and sticky bits
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(Struct, frozen=True):
     """Mode and modification time of a file or folder; None: the receiver's own."""
 
     mode: int | None = None

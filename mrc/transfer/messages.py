@@ -25,11 +25,10 @@ number of chunks stored so far; the slots of these chunks are free.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import xxhash
-from msgspec import Meta
+from msgspec import Meta, Struct, to_builtins
 
 from mrc import versions
 from mrc.binding.verbs import RemoteMemory
@@ -59,8 +58,7 @@ Nanoseconds = Annotated[int, Meta(ge=0, lt=1_000_000_000)]
 Time = tuple[Seconds, Nanoseconds]  # since 1970; 64 bits of nanoseconds would end in 2262
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """Offers a file of the sender, with the size of its chunks. `name`: see `names.wire_name`.
 
     `bytes` is null when the size is not known. `sparse`: the file has holes. `holes`: first chunk
@@ -79,8 +77,7 @@ class Offer:
     holes: HoleRanges = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pack:
+class Pack(Struct, frozen=True):
     """Offers a pack of `files` files and folders, which have `bytes` bytes together.
 
     `resume`: files that exist already, with the same bytes, count as stored.
@@ -93,8 +90,7 @@ class Pack:
     resume: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Looks:
+class Looks(Struct, frozen=True):
     """Size and date of a file of the sender; `name`: see `names.wire_name`."""
 
     name: Words
@@ -102,24 +98,21 @@ class Looks:
     mtime: Time
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Struct, frozen=True):
     """Before the first offer: which of these files does the receiver have?"""
 
     type: ClassVar[str] = "compare"
     files: tuple[Looks, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unchanged:
+class Unchanged(Struct, frozen=True):
     """Answers compare: the positions of files that have the same size and date."""
 
     type: ClassVar[str] = "unchanged"
     positions: tuple[Whole, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(Struct, frozen=True):
     """The receiver asks its user about the sender: the answer to the offer may take long.
 
     Only for a sender that has said that it takes this message.
@@ -128,8 +121,7 @@ class Asking:
     type: ClassVar[str] = "asking"
 
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+class Accept(Struct, frozen=True):
     """Accepts the offered file, with the window to write it to.
 
     QPs with `token` may join the session; empty: no QP may join. The receiver has the first `kept`
@@ -145,16 +137,14 @@ class Accept:
     rate: Whole = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """Answers an accept with kept chunks: the sender writes from this chunk on."""
 
     type: ClassVar[str] = "begin"
     chunk: Whole
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """The receiver refuses the file, or could not store it. `file`: the sender goes on."""
 
     type: ClassVar[str] = "refuse"
@@ -162,8 +152,7 @@ class Refuse:
     error: Words
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """All chunks are written; `digest` is the sender's digest of the file, empty for a pack.
 
     With `error` the file is not complete, and the sender goes on with the next one.
@@ -175,39 +164,34 @@ class Done:
     error: Words = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedName:
+class FailedName(Struct, frozen=True):
     """A file that one end could not read or store; `name`: see `names.wire_name`."""
 
     name: Words
     error: Words
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """Files and folders that are not copied."""
 
     type: ClassVar[str] = "failed"
     files: tuple[FailedName, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """The file is complete, verified and has its final name."""
 
     type: ClassVar[str] = "stored"
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(Struct, frozen=True):
     """The sender stops the transfer."""
 
     type: ClassVar[str] = "abort"
     error: Words
 
 
-@dataclass(frozen=True, slots=True)
-class Bye:
+class Bye(Struct, frozen=True):
     """There are no more files."""
 
     type: ClassVar[str] = "bye"
@@ -221,7 +205,7 @@ _KINDS: dict[str, type[TransferMessage]] = {kind.type: kind for kind in get_args
 
 
 def to_json(message: TransferMessage) -> dict[str, Any]:
-    return {"type": message.type, **asdict(message)}
+    return {"type": message.type, **to_builtins(message)}
 
 
 def from_json(body: dict[str, Any]) -> TransferMessage:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shown
@@ -40,8 +41,7 @@ class RefusedError(TransferError):
     """The receiver cannot store this file; the session goes on."""
 
 
-@dataclass(slots=True)
-class How:
+class How(Struct):
     """How to send.
 
     `on_resumed` is called for a file of which the receiver has so many bytes, `on_failed` for each

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
+
+from msgspec import Struct, field
 
 from mrc.exchange.foreign import printable
 from mrc.results.transfer import FailedFile
@@ -19,8 +20,7 @@ STDIN = "-"
 PACKED_BYTES = 16 << 20  # smaller files travel in packs: an offer of their own takes 4 round trips
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A regular file. `follow`: it may be a symbolic link."""
 
     path: str
@@ -29,8 +29,7 @@ class File:
     follow: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FolderEnd:
+class FolderEnd(Struct, frozen=True):
     """A folder, after all that it contains."""
 
     path: str
@@ -38,15 +37,13 @@ class FolderEnd:
     meta: Meta
 
 
-@dataclass(frozen=True, slots=True)
-class Stdin:
+class Stdin(Struct, frozen=True):
     """The bytes of standard input."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """A symbolic link that is sent as a link."""
 
     path: str
@@ -58,8 +55,7 @@ Entry = File | FolderEnd | Stdin | Link
 Exclude = Callable[[str], bool]
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(Struct):
     """All entries in the order of sending. A folder follows its contents."""
 
     follow: bool = False  # symbolic links below folders

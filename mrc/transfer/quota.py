@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from mrc.exchange.foreign import shown
 from mrc.transfer.names import FinalError
@@ -11,8 +11,7 @@ from mrc.transfer.patience import IDLE_SECONDS
 from mrc.transfer.window import WINDOW_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits on one sender; the receiver refuses files beyond them."""
 
     bytes: int = 1 << 44  # of all its files together

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mrc.errors import ProtocolError
 from mrc.exchange.budget import BudgetError
@@ -109,8 +110,7 @@ async def _hear_offer(session: Session, limits: Limits) -> Heard | None:
     return message
 
 
-@dataclass(frozen=True, slots=True)
-class _Receiving:
+class _Receiving(Struct, frozen=True):
     """Receives the files of one session, one offer after the other."""
 
     session: Session

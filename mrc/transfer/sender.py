@@ -8,8 +8,9 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from mrc.binding.verbs import MR
 from mrc.enums import Access
@@ -45,8 +46,7 @@ _ZEROS = memoryview(bytes(CHUNK_BYTES))
 AHEAD_BYTES = 256 << 20  # hashed ahead of the writes; occupies page cache, not process memory
 
 
-@dataclass(slots=True)
-class _Digests:
+class _Digests(Struct):
     """The digest of a file as far as it was read, and after each chunk."""
 
     whole: Digest = field(default_factory=Digest)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from mrc.aio.context import Context
@@ -34,8 +33,7 @@ class VerificationError(TransferError):
     """The received file differs from the sent file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Session(session.Session):
+class Session(session.Session, frozen=True):
     """A session of a file transfer: a QP with a mailbox, and further QPs that carry chunks."""
 
     joined: JoinedQps

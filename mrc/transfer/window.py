@@ -16,9 +16,10 @@ import mmap
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, Protocol
+
+from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.binding.verbs import MR
@@ -36,8 +37,7 @@ WINDOW_BYTES = 256 << 20
 NO_HOLES = Holes()
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """The window's memory and its registration."""
 
     memory: mmap.mmap
@@ -62,8 +62,7 @@ class Sink(Protocol):
         """Stores a chunk, in a helper thread; `chunk` is its whole slot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What the user of a receiver hears of.
 
     `on_data` is called before each chunk is stored, and before each file gets its final name.

@@ -15,8 +15,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from mrc.errors import ConnectError, ProtocolError
 
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 NONCE_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(Struct, frozen=True):
     """What a proof holds for: this connection, and no other."""
 
     server: bytes  # SHA-256 of its certificate

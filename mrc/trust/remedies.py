@@ -7,8 +7,9 @@ Both hosts print these texts, so a text names hosts and commands and never says 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 WAYS = {
     "key": "a key (--allow)",
@@ -19,8 +20,7 @@ WAYS = {
 """The ways in which a peer can prove itself, in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(Struct, frozen=True):
     """The commands of both ends, as users type them."""
 
     listens: str = "mrc recv"

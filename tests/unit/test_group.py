@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import pytest
 from endpoints import BUDGET_SECONDS, loopback_config
+from msgspec.structs import replace
 
 from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError
 from mrc.binding import messages

@@ -8,11 +8,11 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any, Self
 
+from msgspec import Struct
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
@@ -47,8 +47,7 @@ _APPEND = NLM_F_CREATE | NLM_F_APPEND
 _POLL_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Veth:
+class Veth(Struct, frozen=True):
     """A pair of joined interfaces: `name` here and `peer_name` in another namespace."""
 
     name: str

@@ -7,9 +7,9 @@ queue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from pyroute2.netlink import nla, nlmsg
 from pyroute2.netlink.rtnl.tcmsg import sched_netem, sched_tbf, tcmsg
 
@@ -23,8 +23,7 @@ _NETEM_PACKETS = 100_000  # the queue that delay needs: 1 s at 400 Mbit/s in pac
 _Message = TypeVar("_Message", bound=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """Counters of an interface since its creation, and the bytes in its queue now."""
 
     packets: int
@@ -35,8 +34,7 @@ class Counters:
     queue_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Netem:
+class Netem(Struct, frozen=True):
     """Impairments of the packets that an interface sends. Shares are in parts per million."""
 
     delay_ns: int = 0

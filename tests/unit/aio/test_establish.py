@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from ipaddress import ip_interface
 from typing import Any
 
@@ -19,6 +19,7 @@ from endpoints import (
     transfer,
     two_planes,
 )
+from msgspec.structs import replace
 
 from mrc import Access, CcKind, Context, EvState
 from mrc.aio import establish
@@ -38,7 +39,7 @@ def lying(honest: Callable[..., Hello]) -> Callable[..., Hello]:
             return said
         first, second = said.attributes.ports
         ports = (first, replace(second, address=ip_interface(f"{FOREIGN}/8")))
-        return replace(said, attributes=replace(said.attributes, ports=ports))
+        return replace(said, attributes=dataclasses.replace(said.attributes, ports=ports))
 
     return hello
 

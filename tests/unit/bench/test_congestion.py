@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import congestion_bed as bed
 import congestion_table as table
 import pytest
+from msgspec.structs import replace
 
 from mrc.enums import CcKind
 from mrc.fabric.targets import Target, parse_target

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from endpoints import (
     two_planes,
     until,
 )
+from msgspec.structs import replace
 from unit.perf.test_perf import ends
 
 from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError

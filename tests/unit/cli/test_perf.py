@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from mrc.cli.main import main
 from mrc.cli.output import Output
@@ -58,7 +58,7 @@ def setup() -> Setup:
     machine = Machine(
         started_at="", host="h0", kernel="6", cpu=None, cpu_cores=2, arguments=("perf", "h1")
     )  # fmt: skip
-    values = {name: None for name in Setup.__dataclass_fields__ if name != "schema"}
+    values = {name: None for name in Setup.__struct_fields__ if name != "schema"}
     known = {"peer": "h1", "planes": (1,), "machine": machine}
     return Setup(**values | known)  # type: ignore[arg-type]
 

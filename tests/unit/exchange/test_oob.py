@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import struct
-from dataclasses import replace
 from ipaddress import ip_interface
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import MAX_WHOLE
@@ -202,7 +203,9 @@ def test_hello__any_json_gives_a_hello_or_a_protocol_error(value: object) -> Non
 
 
 def test_hello__optional_capabilities_default_to_none() -> None:
-    message = hello_to_json(replace(HELLO, attributes=replace(HELLO.attributes, trim_nack=True)))
+    message = hello_to_json(
+        replace(HELLO, attributes=dataclasses.replace(HELLO.attributes, trim_nack=True))
+    )
     assert hello_from_json(message).attributes.trim_nack
     for name in ("trim_nack", "dynamic_mpr", "service_time", "sack_times"):
         del message["attributes"][name]

@@ -9,13 +9,14 @@ import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, spawn
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from mrc import QP, Context, PeerGoneError, ProtocolError
 from mrc.binding.recording import Recording
@@ -279,7 +280,7 @@ async def test_stream__writes_what_the_plan_says(direction: Direction) -> None:
     async with ends() as (client, outcomes):
         result = await client.run(plan)
     assert result.server is not None and not result.interrupted
-    assert asdict(result.server) == asdict(outcomes[0])
+    assert to_builtins(result.server) == to_builtins(outcomes[0])
     for end, writes in ((result.client, plan.client_writes), (result.server, plan.server_writes)):
         assert end.messages == (160 if writes else 0)
         assert end.latency.count == end.messages
@@ -365,7 +366,7 @@ async def test_stream__both_ends_count_the_same(direction: Direction, omit_secon
     async with ends() as (client, outcomes):
         result = await client.run(plan)
     here, there = result.client, result.server
-    assert there is not None and asdict(there) == asdict(outcomes[0])
+    assert there is not None and to_builtins(there) == to_builtins(outcomes[0])
     assert here.total.seconds == there.total.seconds
     assert here.total.written_bytes == there.total.received_bytes == here.messages * plan.size
     assert there.total.written_bytes == here.total.received_bytes == there.messages * plan.size

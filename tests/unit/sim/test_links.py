@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mrc.errors import ConfigError
 from mrc.fabric.faults import NEVER, Fault

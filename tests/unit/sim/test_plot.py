@@ -7,11 +7,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from mrc.cli.main import main
 from mrc.sim import axes, drawing, page, plot, reader

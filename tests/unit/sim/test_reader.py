@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mrc.errors import ConfigError
 from mrc.fabric.faults import CLASSES, KINDS, NEVER

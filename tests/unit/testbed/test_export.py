@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 
 import pytest
+from msgspec.structs import replace
 from printed import printed
 
 from mrc.cli.main import main

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from mrc.fabric.targets import Target, parse_target
 from mrc.fabric.topology import Topology

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from mrc.fabric.targets import parse_target
 from mrc.linux.netlink import Netem

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mrc.errors import ConfigError
 from mrc.fabric.targets import Target

@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from transfer_ends import both, make, names, receiving, sending, sessions
 
 from mrc.enums import Access
