@@ -37,6 +37,7 @@ from mrc.errors import (
 )
 from mrc.events import ProbeResult
 from mrc.exchange import findings, mpr
+from mrc.exchange.neighbour import is_loopback
 from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.exchange.proof import Proof, prove
 from mrc.fabric import paths
@@ -199,12 +200,6 @@ def _forgotten(local: Local, queue: QueuePair, reply: asyncio.Future[int]) -> No
 
 
 # ---- Hellos ---------------------------------------------------------------------------------
-
-
-def is_loopback(channel: Channel) -> bool:
-    """True when both ends of the exchange are on this host."""
-    remote = parse_address(channel.remote)
-    return remote.is_loopback or remote == parse_address(channel.local)
 
 
 def _ends(local: Local, channel: Channel) -> _Ends:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Self
 
 from mrc.aio.end import End
-from mrc.aio.establish import establish, is_loopback
+from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
 from mrc.aio.observer import Viewers
 from mrc.aio.qp import QP
@@ -187,7 +187,7 @@ class Listener:
                     if kind == TLS:
                         place.hear()  # as a hello: what follows takes longer than a round trip
                         kind = await self._let_prove(channel)
-                self._check_plain(channel)
+                await self._check_plain(channel)
                 seconds = config.exchange_timeout
                 place.hear()
                 if kind == TOP:
@@ -244,12 +244,12 @@ class Listener:
         await guard.accept(channel)
         return await channel.peek(HELLO_BYTES, self._large_hello)
 
-    def _check_plain(self, channel: Channel) -> None:
+    async def _check_plain(self, channel: Channel) -> None:
         """Raises ConnectError for a plain exchange that is not allowed."""
         guard = self._local.guard
         if guard is None or channel.secured:
             return
-        if not (guard.security.plain_loopback and is_loopback(channel)):
+        if not (await guard.allows_plain(channel)):
             raise ConnectError(
                 "this host accepts encrypted exchanges only: use a newer mrc, without --insecure"
             )

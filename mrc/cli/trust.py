@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options about who the peer must be and how this user proves himself.
 
-Without any of them a command encrypts and knows its peers by their keys, as ssh does. Peers on
-loopback, a test bed, --insecure and $MRC_INSECURE do without.
+Without any of them a command encrypts and knows its peers by their keys, as ssh does. Processes of
+this user on this host, a test bed, --insecure and $MRC_INSECURE do without.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from mrc.cli.output import Output
 from mrc.enums import Seal
 from mrc.errors import ConfigError
 from mrc.fabric import hostconfig
-from mrc.fabric.addresses import parse_address
 from mrc.trust import words
 from mrc.trust.known import allowed, check_fingerprint, default_allowed
 from mrc.trust.remedies import Commands
@@ -75,8 +74,8 @@ def add_options(parser: Any, *, listens: bool, connects: bool = True) -> None:
     )  # fmt: skip
     group.add_argument(
         "--insecure", action="store_true",
-        help=f"neither encrypt nor ask who the peer is; also ${INSECURE}=1, on loopback, and in a"
-        " test bed",
+        help=f"neither encrypt nor ask who the peer is; also ${INSECURE}=1, between"
+        " processes of one user on one host, and in a test bed",
     )  # fmt: skip
 
 
@@ -123,7 +122,7 @@ def connecting(
     `what`: the arguments that the command needs before the host.
     """
     explicit = args.code or args.secret or args.ca or args.peer or args.identity
-    if args.insecure or (not explicit and (_is_exempt() or _is_loopback(host))):
+    if args.insecure or (not explicit and _is_exempt()):
         return _plain(args)
     peer = args.peer
     if peer and not args.ca:
@@ -132,6 +131,7 @@ def connecting(
     security = Security(
         identity=args.identity,
         peer=peer,
+        plain_loopback=not explicit and args.seal in (None, "none"),
         ask=user.about_host if user else None,
         ask_code=user.for_code if user else None,
         secret=_secret(args),
@@ -179,7 +179,7 @@ def listening(
     if closed and not attended and not local:
         raise UsageError(args.prog, f"nobody may connect: {_OTHERS}; see {args.prog} --help")
     if closed and not attended:
-        out.note(f"only processes of this host may connect; for other hosts {_OTHERS}")
+        out.note(f"only processes of this user on this host may connect; for others {_OTHERS}")
     elif args.code or (closed and not asks):
         code = _printed_code(out, commands)
     security = Security(
@@ -219,20 +219,6 @@ def _is_exempt() -> bool:
         return True
     config = hostconfig.load(os.environ)
     return config is not None and config.security == "none"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return parse_address(host).is_loopback
-    except ValueError:
-        pass
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError):
-        return False
-    return all(parse_address(str(info[4][0])).is_loopback for info in found)
 
 
 def _seal(args: argparse.Namespace) -> Seal | None:

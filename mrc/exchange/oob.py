@@ -224,8 +224,10 @@ class Channel:
         """what the peer has proved: a fingerprint, a SPIFFE name, or how; empty: nothing"""
         if writer.get_extra_info("peername") is None:
             raise ConnectionResetError("the peer closed the connection at once")
-        self.local = str(parse_address(writer.get_extra_info("sockname")[0]))
-        self.remote = str(parse_address(writer.get_extra_info("peername")[0]))
+        here, there = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+        self.local, self.remote = str(parse_address(here[0])), str(parse_address(there[0]))
+        self.ports = here[1], there[1]
+        """TCP ports of this end and of the peer"""
         # The connection is silent while the QP lives: keepalives stop middleboxes from dropping it.
         tcp: socket.socket = writer.get_extra_info("socket")
         self.descriptor = tcp.fileno()

@@ -70,7 +70,8 @@ class Security:
     allow: tuple[str, ...] = ()
     """Who may connect: fingerprints, SPIFFE names, or files of them."""
     plain_loopback: bool = False
-    """Processes of this host may connect without any proof."""
+    """Processes of this user on this host need no proof, to connect or to be connected to, except
+    one whose name is among the known hosts."""
     allow_any: bool = False
     """Everybody who has a key may connect."""
     peer: str = ""

@@ -7,6 +7,7 @@ a  x ------ y  b        10.0.1.1 and 10.0.1.2
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from netns.plain import address, ip, join, until_running
 from slowness import PATIENCE
 from terminals import Terminal, terminal
 
+from mrc.exchange.oob import TLS, encode_frame
 from mrc.linux import netns
 
 pytestmark = [
@@ -185,3 +187,37 @@ def test_top__asks_about_the_host_and_is_refused_with_its_name(hosts: tuple[Host
         assert f"{B}: TCP port 4791: the peer refused: mrc:SHA256:" in stranger
         assert "perf --server --allow mrc:SHA256:" in stranger
         b.tty.until("refused 10.0.1.1: mrc:SHA256:")
+
+
+@pytest.fixture
+def liar(hosts: tuple[Host, Host]) -> Iterator[subprocess.Popen[str]]:
+    """Names of a lead to a itself at the first question, then to b."""
+    a, b = hosts
+    resolving = Path("/etc/netns") / a.namespace
+    program = Path(__file__).with_name("liar.py")
+    command = ["ip", "netns", "exec", b.namespace, sys.executable, str(program), B, "7000"]
+    try:
+        resolving.mkdir(parents=True)
+        (resolving / "resolv.conf").write_text(f"nameserver {B}\n")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            yield process
+            process.kill()
+    finally:
+        shutil.rmtree(resolving)
+
+
+@pytest.mark.parametrize("words", ["send FILE", "paths", "top", "perf"])
+def test_resolver__that_changes_its_answer(
+    hosts: tuple[Host, Host], liar: subprocess.Popen[str], words: str, tmp_path: Path
+) -> None:
+    """Nothing but the wish for TLS reaches a host because a name once led to loopback."""
+    a, _ = hosts
+    (tmp_path / "payroll").write_text("secret")
+    command = [str(tmp_path / "payroll") if word == "FILE" else word for word in words.split()]
+    for question in ("own", "others"):  # of the resolver, in turn
+        ended = a.unattended(*command, "payroll.example:7000")
+        assert ended.returncode != 0 and "Traceback" not in ended.stderr, (question, ended)
+    liar.kill()
+    said = [bytes.fromhex(line) for line in liar.communicate()[0].split()]
+    assert said and set(said) == {encode_frame({"type": TLS})}

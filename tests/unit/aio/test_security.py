@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from slowness import PATIENCE
 import mrc
 from mrc.enums import Seal
 from mrc.errors import ConnectError, MrcError
+from mrc.exchange import neighbour
+from mrc.linux.sockets import Owner
 from mrc.trust import words
 from mrc.trust.identity import Identity, load
 from mrc.trust.known import ChangedError, KnownHosts
@@ -214,3 +217,45 @@ async def test_seal__the_stronger_wish_holds(theirs: Identity, seal: Seal) -> No
 async def test_seal__needs_an_encrypted_exchange() -> None:
     with pytest.raises(MrcError, match="require an encrypted exchange"):
         await meet(None, None, seal=Seal.AUTH)
+
+
+# ---- Processes of this host ---------------------------------------------------------------------
+
+
+async def test_loopback__a_process_of_this_user_needs_no_proof() -> None:
+    ((out, back),) = await meet(Security(plain_loopback=True), Security(plain_loopback=True))
+    assert (out.peer_identity, back.peer_identity, out.seal) == ("", "", Seal.NONE)
+
+
+async def test_loopback__another_user_proves_himself(
+    ours: Identity, theirs: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if both ends were another user's: neither believes the other."""
+    monkeypatch.setattr(neighbour, "owner_of", lambda *ends: Owner(os.geteuid() + 1, accepted=True))
+    known = Security(identity=ours.path, peer=theirs.fingerprint, plain_loopback=True)
+    listening = Security(identity=theirs.path, allow=(ours.fingerprint,), plain_loopback=True)
+    ((out, back),) = await meet(known, listening)
+    assert (out.peer_identity, back.peer_identity) == (theirs.fingerprint, ours.fingerprint)
+    assert out.seal is Seal.AEAD
+    stranger = Security(identity=ours.path, known_hosts=tmp_path / "known", plain_loopback=True)
+    assert "is not known" in await refused(stranger, listening)
+    why = await refused(None, listening)
+    assert "accepts encrypted exchanges only" in why
+
+
+async def test_loopback__one_who_hangs_up_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbour, "owner_of", lambda *ends: None)
+    assert "encrypted exchanges only" in await refused(None, Security(plain_loopback=True))
+
+
+async def test_loopback__a_known_name_is_never_plain(
+    ours: Identity, theirs: Identity, tmp_path: Path
+) -> None:
+    known = KnownHosts(tmp_path / "known")
+    known.add("127.0.0.1", theirs.fingerprint)
+    listening = Security(identity=theirs.path, allow_any=True, plain_loopback=True)
+    connecting = Security(identity=ours.path, known_hosts=known.path, plain_loopback=True)
+    ((out, _),) = await meet(connecting, listening)
+    assert (out.peer_identity, out.seal) == (theirs.fingerprint, Seal.AEAD)
+    with pytest.raises(ChangedError, match="another key than before"):
+        await meet(connecting, Security(identity=ours.path, allow_any=True, plain_loopback=True))

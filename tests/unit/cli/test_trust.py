@@ -102,7 +102,7 @@ def test_perf__without_a_terminal_for_processes_of_this_host(home: Path) -> None
     ) as server:
         assert server.stderr is not None
         closed = server.stderr.readline()
-        assert "only processes of this host may connect" in closed and "--code" in closed
+        assert "only processes of this user on this host may connect" in closed and "--code" in closed
         port = re.search(r"TCP port (\d+)", "".join(server.stderr.readline() for _ in range(2)))
         assert port is not None
         other = ended("perf", "127.0.0.1", "--port", port[1], "--identity", home / "x.pem")
