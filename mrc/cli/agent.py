@@ -70,7 +70,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         raise UsageError(args.prog, "--json: only with profiles")
     group = None if args.group is None else door.group_number(args.group)
-    trusted = trust.listening(args, out, Commands("mrc agent", "MRC_CODE=CODE mrc agent"))
+    trusted = trust.listening(
+        args, out, Commands("mrc agent", "MRC_CODE=CODE mrc agent"), connects=True
+    )
     config = ContextConfig(**endpoint.settings(args), **trusted, **views.settings(args))
     return run_async(_serve(args, out, config, group))
 

@@ -154,24 +154,19 @@ def listening(
     *,
     asks: bool = False,
     local: bool = False,
+    connects: bool = False,
 ) -> dict[str, Any]:
     """The fields of ContextConfig for a command that listens; `commands` are those of both ends.
 
     Without options, a command that `asks` lets everybody connect and asks a user at the terminal
     about those who are not in the user's file of allowed peers; others print a one-time code
-    there. Without a terminal, a `local` command serves processes of this host.
+    there. Without a terminal, a `local` command serves processes of this host. One that `connects`
+    too may have the code of the other host, which lets nobody in here.
     """
     explicit = args.code or args.secret or args.ca or args.allow or args.identity
     if args.insecure or (not explicit and _is_exempt()):
         return _plain(args)
-    allow, code = tuple(args.allow), ""
-    default = default_allowed()
-    if not allow and default.exists():
-        allow = (str(default),)
-    try:
-        allowed(allow)
-    except ConfigError as error:
-        raise UsageError(args.prog, f"--allow: {error}") from None
+    allow, code, has_theirs = _allow(args), "", connects and bool(os.environ.get(CODE))
     authority, secret = _authority(args), _secret(args)
     closed = not (allow or args.code or authority or secret)
     attended = asking.terminal()
@@ -181,7 +176,7 @@ def listening(
     if closed and not attended:
         out.note(f"only processes of this user on this host may connect; for others {_OTHERS}")
     elif args.code or (closed and not asks):
-        code = _printed_code(out, commands)
+        code = _known_code(args) if has_theirs else _printed_code(out, commands)
     security = Security(
         identity=args.identity,
         allow=allow,
@@ -189,6 +184,7 @@ def listening(
         plain_loopback=not explicit,
         secret=secret,
         code=code,
+        lets_in_by_code=not has_theirs,
         authority=authority,
         commands=commands,
     )
@@ -197,13 +193,22 @@ def listening(
     return {"security": security, "seal": _seal(args)}
 
 
+def _allow(args: argparse.Namespace) -> tuple[str, ...]:
+    """Who is let in by his key: as the options say, or the user's file."""
+    default = default_allowed()
+    entries = tuple(args.allow) or ((str(default),) if default.exists() else ())
+    try:
+        allowed(entries)
+    except ConfigError as error:
+        raise UsageError(args.prog, f"--allow: {error}") from None
+    return entries
+
+
 def _printed_code(out: Output, commands: Commands) -> str:
-    """A one-time code. Its user needs to see it under --quiet too, unless he has chosen it."""
-    code = os.environ.get(CODE)
-    show = out.note if code else out.warn
-    code = code or words.new_code()
-    show(f"one-time code: {code}")
-    show(f"on the other host run: {commands.connects} --code")
+    """A new one-time code, also under --quiet. One that is given could be guessed at each start."""
+    code = words.new_code()
+    out.warn(f"one-time code: {code}")
+    out.warn(f"on the other host run: {commands.connects} --code")
     return code
 
 

@@ -326,7 +326,7 @@ def _ways(guard: Guard) -> list[str]:
     if security.authority is not None:
         return ["authority"]
     ways = [
-        ("code", guard.has_code),
+        ("code", guard.has_code and security.lets_in_by_code),
         ("secret", bool(guard.ids)),
         ("key", bool(security.allow) or security.allow_any),
     ]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrc.errors import ConfigError
+from mrc.trust import files
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -79,8 +80,6 @@ class Identity:
 
 
 def _certificate(path: Path, text: bytes) -> bytes:
-    if path.stat().st_mode & 0o077:
-        raise ConfigError(f"{path}: others may read this key: chmod 600 {path}")
     begin = text.find(b"-----BEGIN CERTIFICATE-----")
     if begin < 0:
         raise ConfigError(f"{path}: holds no certificate: remove it, and mrc key makes one")
@@ -99,10 +98,10 @@ def fingerprint_of(public: bytes) -> str:
 def load(path: Path) -> Identity:
     """Reads an identity; makes it first if there is no such file. Raises ConfigError."""
     try:
-        text = path.read_bytes()
+        text = files.read(path, secret=True)
     except FileNotFoundError:
         _make(path)
-        text = path.read_bytes()
+        text = files.read(path, secret=True)
     except OSError as error:
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     return Identity(path, text)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mrc.errors import ConfigError, ConnectError
+from mrc.trust import files
 from mrc.trust.identity import PREFIX, folder
 
 
@@ -99,7 +100,7 @@ def _append(path: Path, line: str) -> None:
 
 def _lines(path: Path, *, required: bool = False) -> Iterator[tuple[int, list[str]]]:
     try:
-        text = path.read_text()
+        text = files.read(path).decode()
     except FileNotFoundError:
         if not required:
             return

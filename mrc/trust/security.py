@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mrc.errors import ConfigError
-from mrc.trust import words
+from mrc.trust import files, words
 from mrc.trust.identity import Identity, default_path, load
 from mrc.trust.remedies import Commands
 
@@ -25,9 +25,7 @@ def load_secret(path: Path) -> bytes:
     """The secret in a file that only its owner may read; raises ConfigError."""
     made = f"make one with: mrc key --secret {path}"
     try:
-        if path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path}: others may read it: chmod 600 it")
-        content = path.read_bytes()
+        content = files.read(path, secret=True)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ConfigError(f"{path}: {why}; {made}") from None
@@ -86,6 +84,8 @@ class Security:
     """32 bytes that all hosts of a fleet have."""
     code: str = field(default="", repr=False)
     """A one-time code of words: one peer, one guess."""
+    lets_in_by_code: bool = True
+    """False: `code` is the peer's. Nobody can guess it here, at every start once more."""
     authority: Authority | None = None
     """A certificate authority, as SPIFFE or cert-manager write its files."""
     commands: Commands = field(default_factory=Commands)

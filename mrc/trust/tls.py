@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mrc.errors import ConfigError, ConnectError, ConnectRefusedError
+from mrc.trust import files
 from mrc.trust.identity import Identity
 from mrc.trust.security import SPIFFE, Authority
 
@@ -115,7 +116,7 @@ def _context(protocol: int) -> ssl.SSLContext:
 def _load(context: ssl.SSLContext, authority: Authority) -> None:
     for path in authority.files:
         try:
-            path.open("rb").close()
+            files.read(path)
         except OSError as error:
             raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     try:

@@ -49,7 +49,7 @@ def test_config_of__a_secret(tmp_path: Path) -> None:
     [
         (None, 0, "no such file"),
         (bytes(31), 0o600, "has not 32 bytes; make one with: mrc key --secret"),
-        (bytes(32), 0o644, "others may read it: chmod 600"),
+        (bytes(32), 0o644, r"others may read it \(mode 0644\): chmod 600"),
     ],
 )
 def test_config_of__a_wrong_secret(

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads files that decide about trust, and refuses those that another user could have written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mrc.errors import ConfigError
+
+_OTHERS, _OTHERS_WRITE = 0o077, 0o022
+_ROOT = 0
+
+
+def read(path: Path, *, secret: bool = False) -> bytes:
+    """The content of a file of this user or root; `secret`: nobody else may read it.
+
+    Raises OSError, or ConfigError for a file with other rights, with the remedy.
+    """
+    with open(path, "rb") as file:
+        _check(path, os.fstat(file.fileno()), secret=secret)
+        return file.read()
+
+
+def _check(path: Path, info: os.stat_result, *, secret: bool) -> None:
+    if info.st_uid not in (_ROOT, os.geteuid()):
+        raise ConfigError(
+            f"{path}: user {info.st_uid} owns it and can change it: it must be yours or root's"
+        )
+    others = info.st_mode & 0o777
+    if others & (_OTHERS_WRITE | (_OTHERS if secret else 0)):
+        what = "write" if others & _OTHERS_WRITE else "read"
+        remedy = "chmod 600" if secret else "chmod go-w"
+        raise ConfigError(f"{path}: others may {what} it (mode {others:04o}): {remedy} {path}")

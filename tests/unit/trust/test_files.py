@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of trust that another user can write decide nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mrc.errors import ConfigError
+from mrc.trust import files
+from mrc.trust.identity import load
+from mrc.trust.known import KnownHosts, allowed
+from mrc.trust.security import load_secret
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "identity": load,
+    "secret": load_secret,
+    "allowed": lambda path: allowed([str(path)]),
+    "known_hosts": lambda path: KnownHosts(path).fingerprint("h1"),
+}
+
+
+@pytest.fixture(params=READERS)
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Callable[[Path], object]]:
+    """A file that its reader takes."""
+    path, read = tmp_path / request.param, READERS[request.param]
+    if request.param == "identity":
+        load(path)
+    else:
+        path.write_bytes(bytes(32) if request.param == "secret" else b"# nobody yet\n")
+        path.chmod(0o600)
+    read(path)
+    return path, read
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_read__not_what_others_may_write(
+    file: tuple[Path, Callable[[Path], object]], mode: int
+) -> None:
+    path, read = file
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match=rf"{path}: others may write it \(mode 0{mode:o}\):"):
+        read(path)
+
+
+def test_read__not_what_another_user_owns(
+    file: tuple[Path, Callable[[Path], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = file
+    if os.geteuid() == 0:
+        os.chown(path, 1, -1)
+    else:
+        monkeypatch.setattr(files.os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(ConfigError, match=r"user \d+ owns it and can change it"):
+        read(path)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+def test_read__secrets_are_for_their_owner(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    path.chmod(mode)
+    assert files.read(path) == b"x"
+    with pytest.raises(ConfigError, match=f"others may read it .*: chmod 600 {path}"):
+        files.read(path, secret=True)
