@@ -16,6 +16,7 @@ from fake_qp import FakeContext, FakeQp, qp_pair
 from slowness import PATIENCE
 
 from mrc.results.transfer import FailedFile, TransferredFile
+from mrc.transfer.announced import Announced
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.joined import Joins
 from mrc.transfer.messages import chunk_of
@@ -58,7 +59,7 @@ async def sessions() -> AsyncIterator[Ends]:
         stack.enter_context(patch("mrc.transfer.session.LAST_WORDS_SECONDS", 0.1))
         ctx = ConnectingContext(out)
         out.ctx = ctx
-        connecting = connect_session(ctx, "h1", 4791, total_bytes=0, timeout=5.0)
+        connecting = connect_session(ctx, "h1", 4791, announced=Announced(), timeout=5.0)
         opening = asyncio.create_task(stack.enter_async_context(connecting))
         await until(lambda: back.private)
         receiver = await stack.enter_async_context(accept_session(back.ctx, back, Joins()))
@@ -94,12 +95,13 @@ async def receiving(
     *,
     overwrite: bool = False,
     failed: list[FailedFile] | None = None,
+    agreed: Announced | None = None,
     **limits: Any,
 ) -> list[TransferredFile]:
     # Left open: a failed file is removed when the session ends, after this function has returned.
     directory = OutputDirectory(str(inbox), overwrite=overwrite)
     told = Told(on_failed=([] if failed is None else failed).append)
-    receiving = receive_files(session, directory, limits=Limits(**limits), told=told)
+    receiving = receive_files(session, directory, limits=Limits(**limits), told=told, agreed=agreed)
     return [file async for batch in receiving for file in batch.files]
 
 

@@ -2,7 +2,8 @@
 """Whom the user at the terminal lets send.
 
 Consent holds for a key that the sender has proved, never for a name or an address: "y" until the
-command ends, "always" also later. A sender who has proved no key is asked about each time.
+command ends, "always" also later. A sender who has proved no key is asked about each time. What the
+question shows is all that the transfer may store.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import asyncio
 import time
 from datetime import UTC, datetime
 
+from msgspec import Struct
+
 from mrc.cli.asking import Asking
 from mrc.cli.output import format_bytes
 from mrc.cli.progress import ProgressMeter
+from mrc.errors import ProtocolError
 from mrc.exchange.foreign import shown
 from mrc.tasks import cancelled
+from mrc.transfer.announced import Announced
 from mrc.transfer.messages import Asking as AskingMessage
 from mrc.transfer.messages import Refuse
 from mrc.transfer.patience import patience
@@ -25,9 +30,20 @@ from mrc.trust.known import allow, allowed, default_allowed
 from mrc.trust.security import Security
 
 _YES = ("y", "yes")
+_NAMES = 3  # that a question shows
+_NAME_CHARACTERS = 32
+_BUSY = "its user is asked about another transfer from this address: try again afterwards"
 
 
-class Consent:
+class Consent(Struct, frozen=True):
+    """An answer. `agreed`: what it covers; None: whatever comes, from somebody who is trusted."""
+
+    seconds: float = 0.0
+    """that the user took"""
+    agreed: Announced | None = None
+
+
+class Consents:
     """Asks about senders, one question at a time."""
 
     def __init__(
@@ -39,16 +55,37 @@ class Consent:
         self._asking = Asking()
         self._turn = asyncio.Lock()
         self._given: set[str] = set()  # fingerprints, until the command ends
+        self._open: dict[str, str] = {}  # by address: who the open question is about
 
-    async def get(self, session: Session) -> float:
-        """Returns the seconds that the user took; raises TransferError if the answer is no."""
+    async def get(self, session: Session) -> Consent:
+        """What the user agreed to; raises TransferError if that is nothing.
+
+        One question about each address is open at a time: a stranger with many keys cannot keep
+        the user busy.
+        """
         if self._security is None or not self._security.allow_any or self._has(session):
-            return 0.0
-        start = time.monotonic()
+            return Consent()
+        address, who = session.qp.peer_address, session.qp.peer_identity
+        if address in self._open and not (_is_key(who) and self._open[address] == who):
+            await session.say_last(Refuse("stopped", _BUSY))
+            raise TransferError(f"refused another sender at {address}: a question is open")
+        first = address not in self._open
+        self._open.setdefault(address, who)
+        try:
+            return await self._get(session)
+        finally:
+            if first:
+                del self._open[address]
+
+    async def _get(self, session: Session) -> Consent:
+        try:
+            announced = Announced.read(session.qp.private)
+        except ValueError as error:
+            raise ProtocolError(f"the sender announces no proper transfer: {error}") from None
         if session.qp.private.get(TAKES_ASKING) is True:
             async with patience(session, self._idle_seconds):
                 await session.say(AskingMessage())
-        answer = asyncio.create_task(self._answer(session))
+        answer = asyncio.create_task(self._answer(session, announced))
         gone = asyncio.create_task(session.qp.peer_gone.wait())
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -60,25 +97,28 @@ class Consent:
             raise
         finally:
             await cancelled(answer, gone)
-        if not accepted:
+        if accepted is None:
             await session.say_last(Refuse("stopped", "the user did not accept the files"))
             raise TransferError("the files were not accepted")
-        return time.monotonic() - start
+        return accepted
 
     def _has(self, session: Session) -> bool:
         who, path = session.qp.peer_identity, default_allowed()
         always = allowed([str(path)]) if path.exists() else ()
         return _is_key(who) and (who in self._given or who in always)
 
-    async def _answer(self, session: Session) -> bool:
+    async def _answer(self, session: Session, announced: Announced) -> Consent | None:
+        """None: no."""
         async with self._turn:
+            start = time.monotonic()
             if self._has(session):  # from the answer to another session of this sender
-                return True
+                return Consent()
             with self._meter.lines():
-                answer = await self._asking.ask(_question(session))
+                answer = await self._asking.ask(_question(session, announced))
+            yes = answer in _YES
             if _is_key(who := session.qp.peer_identity):
-                return self._remember(who, session.qp.peer_address, answer)
-            return answer in _YES
+                yes = self._remember(who, session.qp.peer_address, answer)
+            return Consent(time.monotonic() - start, announced) if yes else None
 
     def _remember(self, who: str, address: str, answer: str) -> bool:
         """What the answer about a proved key means, also for later."""
@@ -104,12 +144,26 @@ def _is_key(identity: str) -> bool:
     return identity.startswith(PREFIX)
 
 
-def _question(session: Session) -> str:
-    offered, qp = session.qp.private, session.qp
-    files, size = offered.get("files"), offered.get("bytes")
-    what = f"{files} files" if type(files) is int and files != 1 else "a file"
-    how_much = format_bytes(size) if type(size) is int and size >= 0 else "of unknown size"
+def _question(session: Session, announced: Announced) -> str:
+    """Who it is comes first; what a peer chose itself is quoted, and short."""
+    qp = session.qp
     proved = qp.peer_identity or "no key"
     choices = "[y/N/always]" if _is_key(proved) else "[y/N]"
-    who = f"{shown(qp.peer_name)} ({qp.peer_address}, {proved})"
-    return f"{who} offers {what}, {how_much}: accept? {choices} "
+    who = f"{proved} at {qp.peer_address}, called {_quoted(qp.peer_name)},"
+    return f"{who} offers {_what(announced)}: accept? {choices} "
+
+
+def _what(announced: Announced) -> str:
+    files, size = announced.files, announced.bytes
+    what = "files" if files is None else "a file" if files == 1 else f"{files} files"
+    if folders := announced.folders:
+        what += " and a folder" if folders == 1 else f" and {folders} folders"
+    what += f", {'of unknown size' if size is None else format_bytes(size)}"
+    names = ", ".join(map(_quoted, announced.names[:_NAMES]))
+    more = announced.more + len(announced.names[_NAMES:])
+    return what + (f": {names}" if names else "") + (f" and {more} more" if more else "")
+
+
+def _quoted(name: str) -> str:
+    """A text of the peer, which cannot end the quotation."""
+    return '"' + shown(name, _NAME_CHARACTERS).replace('"', "'") + '"'

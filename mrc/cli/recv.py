@@ -21,7 +21,7 @@ from mrc.aio.recorder import Recorder
 from mrc.cli import endpoint, history_report, trust, views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import bit_rate, count_argument, seconds_argument, size_argument
-from mrc.cli.consent import Consent
+from mrc.cli.consent import Consent, Consents
 from mrc.cli.exits import UsageError
 from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
@@ -271,7 +271,7 @@ class _Server:
     def __post_init__(self) -> None:
         self._meter = ProgressMeter(self.out, "receiver")
         security = self.ctx.config.security
-        self._consent = Consent(security, self._meter, idle_seconds=self.limits.idle_seconds)
+        self._consents = Consents(security, self._meter, idle_seconds=self.limits.idle_seconds)
         self._recorder: Recorder | None = None
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -365,9 +365,9 @@ class _Server:
     async def _serve_sender(self, qp: QP, on_data: Callable[[], None]) -> int:
         """Receives all files of one sender; returns the exit code."""
         async with accept_session(self.ctx, qp, self.joins) as session:
-            waited_seconds = await self._consent.get(session)
+            consent = await self._consents.get(session)
             await self._begin_recording()
-            return await self._receive(session, on_data, waited_seconds)
+            return await self._receive(session, on_data, consent)
 
     async def _begin_recording(self) -> None:
         """With --bins, starts with the first sender. Records all QPs: a sender may open more."""
@@ -376,7 +376,7 @@ class _Server:
             await self._stack.enter_async_context(self._recorder)
 
     async def _receive(
-        self, session: Session, on_data: Callable[[], None], waited_seconds: float
+        self, session: Session, on_data: Callable[[], None], consent: Consent
     ) -> int:
         size = session.qp.private.get("bytes")
         known_total = size if type(size) is int and 0 <= size <= MAX_FILE_BYTES else None
@@ -399,10 +399,11 @@ class _Server:
                     rate=lambda: self.rate / max(len(self._senders), 1),
                 ),
                 keep_names=self.out.as_json,
+                agreed=consent.agreed,
             )
             total = Total()
             await self._meter.files(received, total)
-            await self._report(session, incidents, total, waited_seconds, failures)
+            await self._report(session, incidents, total, consent.seconds, failures)
             return failures.end()
 
     def _on_kept(self, name: str, size: int) -> None:

@@ -26,7 +26,7 @@ from mrc.errors import MrcError, PathError
 from mrc.transfer.batch import Total
 from mrc.transfer.names import FileError, check_path
 from mrc.transfer.offering import How
-from mrc.transfer.plan import STDIN, File, Plan, excluding, plan_of
+from mrc.transfer.plan import STDIN, Plan, excluding, plan_of
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import TOKEN_BYTES, Session, connect_session
 
@@ -214,15 +214,13 @@ class _Sending:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Session]:
         plan, host = self._plan, self._host
-        files = sum(isinstance(entry, File) for entry in plan.entries)
         async with (
             mrc.Context(self._config) as ctx,
             connect_session(
                 ctx,
                 host,
                 self._port,
-                total_bytes=plan.bytes,
-                files=files,
+                announced=plan.announced(),
                 transfer=self._token,
                 timeout=self._args.timeout,
             ) as session,

@@ -462,7 +462,7 @@ class OutputDirectory:
 
     def set_meta(self, fd: int, meta: Meta, default_mode: int) -> None:
         """Sets mode and time of an open file or folder; raises OSError."""
-        (meta if self._keep_meta else RECEIVERS).apply(fd, default_mode & ~self.umask)
+        (meta if self._keep_meta else RECEIVERS).apply(fd, default_mode, self.umask)
 
     def complete(self, folder: Folder, meta: Meta) -> None:
         """Gives a folder that was made here its mode and time; raises FileError."""

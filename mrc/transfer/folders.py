@@ -41,9 +41,10 @@ class Meta(Struct, frozen=True):
         """The time as the field of a message: seconds and nanoseconds."""
         return None if self.mtime_ns is None else divmod(self.mtime_ns, SECOND_NS)
 
-    def apply(self, fd: int, default_mode: int) -> None:
-        """Sets both on an open file; raises OSError."""
-        os.fchmod(fd, default_mode if self.mode is None else self.mode & _PERMISSIONS)
+    def apply(self, fd: int, default_mode: int, umask: int) -> None:
+        """Sets both on an open file, the mode without what `umask` takes away; raises OSError."""
+        mode = default_mode if self.mode is None else self.mode & _PERMISSIONS
+        os.fchmod(fd, mode & ~umask)
         if self.mtime_ns is not None:
             os.utime(fd, ns=(self.mtime_ns, self.mtime_ns))
 

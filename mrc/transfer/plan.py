@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 
 from msgspec import Struct, field
 
 from mrc.exchange.foreign import printable
 from mrc.results.transfer import FailedFile
+from mrc.transfer.announced import Announced
 from mrc.transfer.folders import Meta
 from mrc.transfer.names import MAX_DEPTH, FileError, cause_of, check_link, check_name, check_path
 from mrc.transfer.source import Source, what_is
@@ -68,6 +69,17 @@ class Plan(Struct):
     failed: list[FailedFile] = field(default_factory=list)  # cannot be read; receiver not told yet
     unchanged: int = 0  # files that the receiver has with the same size and date
     sent: int = 0  # entries of which both ends know the outcome
+
+    def announced(self) -> Announced:
+        """What the receiver's user is told."""
+        folder = (f"{entry.name}/" for entry in self.entries if isinstance(entry, FolderEnd))
+        other = (entry.name for entry in self.entries if not isinstance(entry, FolderEnd))
+        return Announced.of_names(
+            (name for name in chain(other, folder) if name != "/"),
+            bytes=self.bytes,
+            files=sum(isinstance(entry, File | Stdin) for entry in self.entries),
+            links=sum(isinstance(entry, Link) for entry in self.entries),
+        )
 
     def runs(self) -> Iterator[list[Entry]]:
         """The entries of each offer that is left: one large file, or a pack of small files and

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits on one sender, and what is left of them."""
+"""The limits on one sender, and what is left of them.
+
+A user who was asked has agreed to what the sender announced: then that is the limit.
+"""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 from mrc.exchange.foreign import shown
+from mrc.transfer.announced import Announced
 from mrc.transfer.names import FinalError
 from mrc.transfer.patience import IDLE_SECONDS
 from mrc.transfer.window import WINDOW_BYTES
@@ -26,19 +30,32 @@ DEFAULTS = Limits()
 class Quota:
     """The remaining bytes and files of a session. Beyond them all methods raise FinalError."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._files = limits.files
-        self.left_bytes = limits.bytes
+    def __init__(self, limits: Limits, agreed: Announced | None = None) -> None:
+        most_files, most_bytes = limits.files, limits.bytes
+        self._of_files = f"the limit of {most_files} files and folders of one sender"
+        self._of_files += " (mrc recv --max-files)"
+        self._of_bytes = f"the limit of {most_bytes} bytes of one sender (mrc recv --max-bytes)"
+        if agreed is not None and agreed.entries is not None and agreed.entries <= most_files:
+            most_files = agreed.entries
+            self._of_files = f"the {most_files} files and folders that the receiver's user accepted"
+        if agreed is not None and agreed.bytes is not None and agreed.bytes <= most_bytes:
+            most_bytes = agreed.bytes
+            self._of_bytes = f"the {most_bytes} bytes that the receiver's user accepted"
+        self._agreed = agreed
+        self._files = most_files
+        self.left_bytes = most_bytes
 
     def check(self, what: str, files: int, size: int) -> None:
         """Checks that `files` files with `size` bytes in all are within the limits."""
         if files > self._files:
-            most = f"{self._limits.files} files and folders of one sender (mrc recv --max-files)"
-            raise FinalError(f"{shown(what)}: exceeds the limit of {most}")
+            raise FinalError(f"{shown(what)}: exceeds {self._of_files}")
         if size > self.left_bytes:
-            most = f"{self._limits.bytes} bytes of one sender (mrc recv --max-bytes)"
-            raise FinalError(f"{shown(what)}: {size} bytes exceed the limit of {most}")
+            raise FinalError(f"{shown(what)}: {size} bytes exceed {self._of_bytes}")
+
+    def check_name(self, name: str) -> None:
+        """Checks that a file or folder of this name may come."""
+        if self._agreed is not None and not self._agreed.covers(name):
+            raise FinalError(f"{shown(name)}: the receiver's user accepted other names")
 
     def take(self, what: str, *, files: int = 0, size: int = 0) -> None:
         """Takes them from what is left."""

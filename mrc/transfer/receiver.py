@@ -13,6 +13,7 @@ from mrc.errors import ProtocolError
 from mrc.exchange.budget import BudgetError
 from mrc.messaging.mailbox import MailboxClosedError
 from mrc.results.transfer import FailedFile, Role
+from mrc.transfer.announced import Announced
 from mrc.transfer.batch import Batch
 from mrc.transfer.folders import Meta
 from mrc.transfer.holes import Holes
@@ -51,15 +52,17 @@ async def receive_files(
     limits: Limits = DEFAULTS,
     told: Told = NOBODY,
     keep_names: bool = True,
+    agreed: Announced | None = None,
 ) -> AsyncIterator[Batch]:
     """Yields each file or pack when it is stored and verified; ends after the sender's last one.
 
     With `keep_names` the batch of a pack has its files. A file that one end cannot read or store is
     reported to `told` and left out.
+    `agreed`: what the user has accepted, where he was asked. Nothing else is stored.
     Raises FinalError when it can store no further file, TransferError when the sender stops the
     transfer or makes no progress.
     """
-    quota = Quota(limits)
+    quota = Quota(limits, agreed)
     tree = output.tree(lambda: quota.take("a folder", files=1))
     # Closed after the QP, because a helper thread may still use it.
     session.held.callback(tree.close)

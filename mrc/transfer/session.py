@@ -15,6 +15,7 @@ from mrc.events import EvInfo, QpInfo, sum_of
 from mrc.exchange.foreign import shown
 from mrc.messaging import session
 from mrc.messaging.session import Service, SessionError
+from mrc.transfer.announced import Announced
 from mrc.transfer.joined import TRANSFER, JoinedQps, Joins
 from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_json, to_json
 
@@ -81,12 +82,11 @@ async def connect_session(
     host: str,
     port: int,
     *,
-    total_bytes: int | None,
-    files: int | None = None,
+    announced: Announced,
     transfer: str = "",
     timeout: float,
 ) -> AsyncIterator[Session]:
-    """A session with the receiver at `host`; its user sees `total_bytes` and `files`, if known.
+    """A session with the receiver at `host`; its user sees what is announced, and accepts no more.
 
     A later session of the same `transfer` goes on with it: the receiver then ends this one.
     """
@@ -94,7 +94,7 @@ async def connect_session(
     async def connect(private: dict[str, Any]) -> QP:
         return await ctx.connect(host, port, private=private, timeout=timeout)
 
-    about = {"bytes": total_bytes, "files": files, TAKES_ASKING: True, TRANSFER: transfer}
+    about = announced.to_json() | {TAKES_ASKING: True, TRANSFER: transfer}
     async with (
         session.connect_session(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
         JoinedQps(connect=connect) as joined,

@@ -84,8 +84,9 @@ class FileSink:
 
     def __init__(self, tree: Tree, offer: Offer, quota: Quota) -> None:
         assert offer.bytes is not None
-        quota.take(offer.name, files=1, size=offer.bytes)
         self.name = local_name(offer.name)
+        quota.check_name(self.name)
+        quota.take(offer.name, files=1, size=offer.bytes)
         self._tree = tree
         self._offer = offer
         self._bytes = offer.bytes
@@ -163,8 +164,9 @@ class StreamSink:
     """A file whose size is known at its end. Its chunks are framed."""
 
     def __init__(self, tree: Tree, offer: Offer, quota: Quota) -> None:
-        quota.take(offer.name, files=1)
         self.name = local_name(offer.name)
+        quota.check_name(self.name)
+        quota.take(offer.name, files=1)
         self._offer = offer
         self._quota = quota
         self.chunks: int | None = None
@@ -246,12 +248,14 @@ class PackSink:
 
     def _finish_folder(self, record: PackedFolder) -> None:
         name = os.fsdecode(record.name)
+        self._quota.check_name(name)
         if not self._tree.finish_folder(name, Meta.received(record.mode, record.mtime)):
             self._quota.take(name, files=1)
         self._folders += 1
 
     def _make_link(self, record: PackedLink) -> None:
         name = os.fsdecode(record.name)
+        self._quota.check_name(name)
         self._quota.take(name, files=1)
         self._tree.make_link(name, os.fsdecode(record.target))
         self._links += 1
@@ -276,6 +280,7 @@ class PackSink:
             self._finish_file(self._target, record, bytes(digest))
 
     def _open(self, name: str, record: PackedFile) -> None:
+        self._quota.check_name(name)
         self._quota.take(name, files=1, size=record.size)
         size, sparse = record.size, record.sparse
         existing = self._tree.same(name, size, sparse=sparse) if self._resume else None

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from mrc.cli.asking import Asking
-from mrc.cli.consent import Consent
+from mrc.cli.consent import Consents, _question
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter
+from mrc.errors import ProtocolError
+from mrc.transfer.announced import Announced
 from mrc.transfer.messages import Asking as AskingMessage
 from mrc.transfer.messages import TransferMessage
 from mrc.transfer.session import TAKES_ASKING, TransferError
@@ -28,10 +30,10 @@ A, B = (f"mrc:SHA256:{letter * 43}" for letter in "AB")
 class Sender:
     """A session with a sender."""
 
-    def __init__(self, identity: str, **private: object) -> None:
+    def __init__(self, identity: str, *, name: str = "h0", **private: object) -> None:
         self.said: list[TransferMessage] = []
         self.qp = SimpleNamespace(
-            private=private, peer_identity=identity, peer_name="h0", peer_address="10.0.0.1",
+            private=private, peer_identity=identity, peer_name=name, peer_address="10.0.0.1",
             peer_gone=asyncio.Event(),
         )  # fmt: skip
 
@@ -49,7 +51,7 @@ def questions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 def consent(
     questions: list[str], answers: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> Consent:
+) -> Consents:
     left = list(answers)
 
     async def ask(_: Asking, question: str) -> str:
@@ -59,7 +61,7 @@ def consent(
 
     monkeypatch.setattr(Asking, "ask", ask)
     meter = ProgressMeter(Output("mrc recv", as_json=False, quiet=True), "receiver")
-    return Consent(Security(allow_any=True), meter, idle_seconds=10.0)
+    return Consents(Security(allow_any=True), meter, idle_seconds=10.0)
 
 
 async def test_get__announces_the_question_to_senders_that_know_the_message(
@@ -118,3 +120,61 @@ async def test_get__always_where_the_file_cannot_be_written(
         sender: Any = Sender(A)
         await asks.get(sender)
     assert len(questions) == 1
+
+
+async def test_get__what_the_question_shows_is_agreed_to(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced = Announced(bytes=5, files=1, names=("a",))
+    asks = consent(questions, ["y"], monkeypatch)
+    for agreed in (announced, None):  # the second time its key is trusted
+        sender: Any = Sender(A, **announced.to_json())
+        assert (await asks.get(sender)).agreed == agreed
+
+
+async def test_get__one_open_question_about_an_address(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many keys are nobody's many questions."""
+    asks = consent(questions, ["n", "y"], monkeypatch)
+    senders: list[Any] = [Sender(A), Sender(B), Sender("")]
+    ended = await asyncio.gather(*map(asks.get, senders), return_exceptions=True)
+    assert len(questions) == 1
+    assert ["a question is open" in str(error) for error in ended] == [False, True, True]
+    assert "its user is asked about another transfer" in str(senders[1].said[-1])
+    await asks.get(senders[1])
+    assert len(questions) == 2
+
+
+def question(announced: Announced, name: str = "h0") -> str:
+    sender: Any = Sender(A, name=name)
+    return _question(sender, announced)
+
+
+def test_question__who_it_is_comes_first() -> None:
+    first = f'{A} at 10.0.0.1, called "h0", offers '
+    one = Announced(bytes=1000, files=1, names=("a.bin",))
+    assert question(one) == f'{first}a file, 1000 B: "a.bin": accept? [y/N/always] '
+    many = Announced(files=9, folders=2, names=("a", "b", "c", "d"), more=3)
+    shown = f'{first}9 files and 2 folders, of unknown size: "a", "b", "c" and 4 more: accept? '
+    assert question(many).startswith(shown)
+    assert question(Announced()).startswith(f"{first}files, of unknown size: accept? ")
+
+
+@pytest.mark.parametrize("claimed", [
+    "h0: accept? [y/N] y" + "x" * 300, 'h0", offers a file: accept? [y/N] ', "a\r\x1b[2Kh0\n",
+])  # fmt: skip
+def test_question__a_name_forms_no_prompt(claimed: str) -> None:
+    asked = question(Announced(bytes=1, files=1, names=(claimed,)), claimed)
+    assert asked.startswith(f'{A} at 10.0.0.1, called "') and asked.count('"') == 4
+    assert asked.isprintable() and len(asked) < 250
+
+
+async def test_get__a_transfer_that_cannot_be_shown(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = consent(questions, [], monkeypatch)
+    for wrong in ({"files": -1}, {"names": "abc"}, {"names": ["a"] * 17}, {"bytes": "much"}):
+        sender: Any = Sender(A, **wrong)
+        with pytest.raises(ProtocolError, match="announces no proper transfer"):
+            await asks.get(sender)

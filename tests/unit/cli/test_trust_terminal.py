@@ -72,7 +72,9 @@ def test_recv__asks_and_gets_a_yes(home: Path, tty: Terminal) -> None:
     with asking(tty, home, "--once") as (receiver, where), sending(home, where) as sender:
         asked = tty.until(QUESTION)
         who = re.escape(fingerprint(home / "config" / "mrc" / "identity.pem"))
-        assert re.search(rf"\S+ \(127\.0\.0\.1, {who}\) offers a file, 1 MiB$", asked), asked
+        assert re.search(
+            rf"{who} at 127\.0\.0\.1, called \"\S+\", offers a file, 1 MiB: \"disk\.img\"$", asked
+        )
         tty.press("y\n")
         assert sender.wait(PATIENCE) == 0
         assert receiver.wait(PATIENCE) == 0
@@ -147,7 +149,7 @@ def test_recv__asks_about_a_process_that_proves_no_key_each_time(home: Path, tty
     with asking(tty, home, "--overwrite") as (_, where):
         for _ in range(2):
             with subprocess.Popen([*command, where], stderr=-1) as sender:
-                tty.until("(127.0.0.1, no key) offers a file, 1 MiB: accept? [y/N] ")
+                assert "no key at 127.0.0.1, called " in tty.until(": accept? [y/N] ")
                 tty.press("y\n")
                 assert sender.wait(PATIENCE) == 0
 

@@ -82,6 +82,24 @@ async def test_send_plan__folder(tree: Path, inbox: Path) -> None:
     assert "tree/sub/deep/b" in [file.name for file in sent]
 
 
+async def test_send_plan__modes_without_what_the_receivers_umask_takes(
+    tmp_path: Path, inbox: Path
+) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    Path(make(top, "small", b"1")).chmod(0o777)
+    Path(make(top, "large", bytes(5 * CHUNK_BYTES))).chmod(0o666)
+    top.chmod(0o777)
+    before = os.umask(0o027)
+    try:
+        async with sessions() as ends:
+            await both(sending(ends.sender, [str(top)]), receiving(ends.receiver, inbox))
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in inbox.rglob("*")}
+    assert modes == {"top": 0o750, "small": 0o750, "large": 0o640}
+
+
 @pytest.mark.parametrize("year", [1903, 2300])
 async def test_send_plan__dates_beyond_64_bits_of_nanoseconds(
     tmp_path: Path, inbox: Path, year: int

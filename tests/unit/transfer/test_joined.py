@@ -19,6 +19,7 @@ from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo
 from mrc.enums import QpState, WcStatus
 from mrc.events import QpInfo, sum_of
 from mrc.transfer import joined, widen
+from mrc.transfer.announced import Announced
 from mrc.transfer.files import Target
 from mrc.transfer.joined import JOIN, Joins
 from mrc.transfer.messages import CHUNK_BYTES
@@ -90,7 +91,7 @@ async def sessions() -> AsyncIterator[Ends]:
     ):
         accepting = asyncio.create_task(listener.accept())
         connecting = connect_session(
-            near, LOOPBACK[4], listener.port, total_bytes=0, timeout=BUDGET_SECONDS
+            near, LOOPBACK[4], listener.port, announced=Announced(), timeout=BUDGET_SECONDS
         )
         opening = asyncio.create_task(connecting.__aenter__())
         async with accept_session(far, await accepting, joins) as receiver:

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user agreed to is all that is stored, whatever the sender does then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transfer_ends import both, receiving, sending, sessions
+
+from mrc.transfer.announced import MAX_NAMES, Announced
+from mrc.transfer.names import FinalError
+from mrc.transfer.plan import plan_of
+from mrc.transfer.quota import Limits, Quota
+
+
+def tree(top: Path) -> Path:
+    (top / "tree/inner").mkdir(parents=True)
+    (top / "tree/inner/file").write_bytes(b"12345")
+    (top / "tree/link").symlink_to("inner")
+    (top / "plain").write_bytes(b"1")
+    return top
+
+
+def test_announced__of_a_plan(tmp_path: Path) -> None:
+    top = tree(tmp_path)
+    plan = plan_of([str(top / "tree"), str(top / "plain")], links=True)
+    told = Announced(bytes=6, files=2, folders=3, names=("tree", "plain"))
+    assert plan.announced() == told == Announced.read(told.to_json())
+    named = plan_of([str(top / "plain")], name="x/y/z").announced()
+    assert named == Announced(bytes=1, files=1, folders=2, names=("x",))
+    many = (f"n{index}" for index in range(MAX_NAMES + 3))
+    assert Announced.of_names(many, bytes=None, files=0, links=0).more == 3
+
+
+@pytest.mark.parametrize(("agreed", "why"), [
+    (Announced(bytes=6, files=1, folders=3), "the 4 files and folders that the receiver's user"),
+    (Announced(bytes=6, files=2, folders=2), "the 4 files and folders that the receiver's user"),
+    (Announced(bytes=5, files=9), "exceed the 5 bytes that the receiver's user accepted"),
+    (Announced(files=9, names=("tree", "plain2")), "plain: the receiver's user accepted other"),
+    (Announced(files=9, names=("plain",)), "accepted other names"),
+])  # fmt: skip
+async def test_receive__no_more_than_agreed(tmp_path: Path, agreed: Announced, why: str) -> None:
+    top, inbox = tree(tmp_path / "from"), tmp_path / "inbox"
+    inbox.mkdir()
+    async with sessions() as ends:
+        _, refused = await both(
+            sending(ends.sender, [str(top / "tree"), str(top / "plain")], links=True),
+            receiving(ends.receiver, inbox, agreed=agreed),
+        )
+    assert isinstance(refused, FinalError) and why in str(refused)
+    assert sum(path.is_file() for path in inbox.rglob("[!.]*")) < 2
+
+
+def test_quota__other_limits_still_hold() -> None:
+    quota = Quota(Limits(bytes=10, files=1), Announced(bytes=99, files=99))
+    with pytest.raises(FinalError, match="--max-bytes"):
+        quota.take("a", size=11)
+    with pytest.raises(FinalError, match="--max-files"):
+        quota.take("a", files=2)
+
+
+def test_quota__names_beyond_the_announced_ones() -> None:
+    Quota(Limits(), Announced(names=("a",), more=1)).check_name("b")
+    Quota(Limits()).check_name("b")
+    with pytest.raises(FinalError):
+        Quota(Limits(), Announced(names=("a",))).check_name("b")
