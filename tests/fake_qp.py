@@ -67,6 +67,7 @@ class FakeQp:
         self._arrived: asyncio.Queue[Immediate | None] = asyncio.Queue()
         self._status: WcStatus | None = None
         self._index = 0
+        self._received_bytes = 0
 
     async def __aenter__(self) -> FakeQp:
         return self
@@ -87,6 +88,7 @@ class FakeQp:
         target = self.peer.ctx.regions[remote.rkey]
         data = mr.view[local_offset : local_offset + length]
         target.view[remote_offset : remote_offset + length] = data
+        self.peer._received_bytes += length
 
     async def write_imm(
         self,
@@ -131,6 +133,7 @@ class FakeQp:
         local: int,
         offset: int,
     ) -> None:
+        self._received_bytes += size
         if size:
             assert mr is not None and remote is not None
             target = self.ctx.regions[remote.rkey]
@@ -165,7 +168,8 @@ class FakeQp:
         return QpInfo(
             qpn=7, state=QpState.RTS, status=WcStatus.SUCCESS, outstanding=self.waiting,
             sent_packets=0, retransmitted_packets=0, spurious_packets=0, first_sent_bytes=0,
-            acknowledged_bytes=0, received_bytes=0, cwnd_bytes=0, inflight_bytes=0, rtt_ns=None,
+            acknowledged_bytes=0, received_bytes=self._received_bytes, cwnd_bytes=0,
+            inflight_bytes=0, rtt_ns=None,
             path_mtu=self.path_mtu, timeouts=0, peer_mpr=self.mpr, planes=(),
         )  # fmt: skip
 

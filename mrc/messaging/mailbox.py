@@ -35,6 +35,7 @@ from mrc.aio.qp import QP
 from mrc.binding.verbs import MR, RemoteMemory
 from mrc.enums import Access
 from mrc.errors import CompletionError, MrcError, ProtocolError
+from mrc.events import Immediate
 from mrc.exchange.foreign import parse
 from mrc.tasks import cancelled
 
@@ -118,7 +119,7 @@ class Mailbox:
         self._credit_due = asyncio.Event()
         self._heard = False
         self._partial = bytearray()
-        self._items: deque[_Unread | int] = deque()
+        self._items: deque[_Unread | Immediate] = deque()
         self._failure: MrcError | None = None
         self._changed = asyncio.Event()  # something to receive, or a failure
         self._failed = asyncio.Event()
@@ -186,14 +187,14 @@ class Mailbox:
                     remote_offset=offset,
                 )
 
-    async def receive(self) -> Message | int:
+    async def receive(self) -> Message | Immediate:
         """The next message, or the next immediate of the peer's user, in posting order.
 
         When nothing is left to receive, raises the error that ended the mailbox.
         """
         await self._until_some()
         item = self._items.popleft()
-        if isinstance(item, int):
+        if isinstance(item, Immediate):
             return item
         self._free_frames()
         try:
@@ -231,7 +232,7 @@ class Mailbox:
                 self._heard = True
                 imm = immediate.imm
                 if not imm & _CONTROL:
-                    self._put(imm)
+                    self._put(immediate)
                 elif imm & _FRAME:
                     self._on_frame(imm, immediate.bytes)
                 else:
@@ -241,7 +242,7 @@ class Mailbox:
         else:
             self._fail(MailboxClosedError(f"{self._qp.peer_host} closed the connection"))
 
-    def _put(self, item: _Unread | int) -> None:
+    def _put(self, item: _Unread | Immediate) -> None:
         if len(self._items) >= MAX_UNREAD:
             raise ProtocolError(
                 f"{self._qp.peer_host} exceeded the limit of {MAX_UNREAD} unread messages"
@@ -278,7 +279,7 @@ class Mailbox:
         """Frees all frames before the first unread message. Sends credit for half an inbox at a
         time.
         """
-        unread = next((item for item in self._items if not isinstance(item, int)), None)
+        unread = next((item for item in self._items if isinstance(item, _Unread)), None)
         self._freed = max(self._freed, self._consumed if unread is None else unread.begin)
         if self._freed - self._told >= SLOTS // 2:
             self._credit_due.set()
@@ -300,8 +301,8 @@ class Mailbox:
                 return  # _read reports the cause when the immediates end
 
 
-def _inbox_of(message: Message | int) -> RemoteMemory:
-    if isinstance(message, int) or message.get("type") != "inbox":
+def _inbox_of(message: Message | Immediate) -> RemoteMemory:
+    if isinstance(message, Immediate) or message.get("type") != "inbox":
         raise ProtocolError("the peer's first message does not describe its inbox")
     inbox = RemoteMemory.from_json(message.get("inbox"))
     _check_inbox(inbox)

@@ -26,6 +26,7 @@ from mrc.errors import (
     ProtocolError,
     reason_of,
 )
+from mrc.events import Immediate
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAILBOX_BYTES, MAX_MESSAGE_BYTES, Mailbox, Message, mailbox_memory
 from mrc.tasks import cancelled
@@ -66,7 +67,7 @@ class Session(Struct, frozen=True):
         async with self._explaining():
             return await race(work, self.mailbox.failed(), *more)
 
-    async def receive(self) -> Message | int:
+    async def receive(self) -> Message | Immediate:
         """The next item of the mailbox; raises when the QP ends. If cancelled, it takes no item.
 
         This does not use `watched`: a failed mailbox raises by itself, and two tasks for each item

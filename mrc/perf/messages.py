@@ -22,6 +22,7 @@ from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import replace
 
 from mrc.errors import MrcError, ProtocolError
+from mrc.events import Immediate
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAX_SENT_BYTES
 from mrc.messaging.session import Service, Session
@@ -54,10 +55,10 @@ async def hear(session: Session, *kinds: str) -> Message:
     Raises RefusedError if the peer refuses, ProtocolError for any other message.
     """
     message = await session.receive()
-    kind = None if isinstance(message, int) else message.get("type")
+    kind = None if isinstance(message, Immediate) else message.get("type")
     if isinstance(message, dict) and kind == "refuse":
         raise RefusedError(f"{session.qp.peer_host}: {shown(message.get('error'))}")
-    if isinstance(message, int) or kind not in kinds:
+    if isinstance(message, Immediate) or kind not in kinds:
         raise ProtocolError(
             f"{session.qp.peer_host} sent '{shown(kind, 40)}', not {' or '.join(kinds)}"
         )

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self
 
 from mrc.aio.qp import QP
 from mrc.errors import ConnectError, MrcError, ProtocolError, reason_of
+from mrc.events import Immediate
 from mrc.tasks import cancelled
 
 TRANSFER = "transfer"
@@ -36,7 +37,7 @@ class JoinedQps:
         self.token = token
         self._connect = connect
         self.qps: list[QP] = []
-        self.on_chunk: Callable[[int], None] | None = None  # while a file is being received
+        self.on_chunk: Callable[[Immediate], None] | None = None  # while a file is being received
         self._readers: list[asyncio.Task[None]] = []
         self._error: MrcError | None = None
         self._failed = asyncio.Event()
@@ -72,7 +73,7 @@ class JoinedQps:
             async for immediate in qp.immediates():
                 if self.on_chunk is None:
                     raise ProtocolError(f"{qp.peer_host} sent a chunk outside a file")
-                self.on_chunk(immediate.imm)
+                self.on_chunk(immediate)
         except MrcError as error:
             if self._error is None:
                 self._error = error

@@ -10,6 +10,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from mrc.errors import ProtocolError
+from mrc.events import Immediate
 from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import FailedFile
 from mrc.transfer.feed import Feed
@@ -130,7 +131,7 @@ class Offering:
         """The receiver's next message; raises TransferError if it refuses."""
         while True:
             message = await self._session.hear()
-            if isinstance(message, int):
+            if isinstance(message, Immediate):
                 continue  # credit after the last chunk
             answer = self._answer(message)
             if isinstance(answer, Refuse):

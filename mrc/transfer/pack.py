@@ -89,6 +89,12 @@ def unseal(chunk: memoryview) -> memoryview | None:
     return payload if Digest(payload).digest() == digest else None
 
 
+def framed_bytes(chunk: memoryview) -> int:
+    """Bytes of a framed chunk with its frame, as the sender says; 0 if it says too many."""
+    length: int = FRAME.unpack_from(chunk)[0]
+    return FRAME.size + length if FRAME.size + length <= len(chunk) else 0
+
+
 def put_header(payload: memoryview, at: int, record: Record) -> int:
     """Writes length and header of a record at `at`; returns the position behind them."""
     header = _encode(record)

@@ -8,14 +8,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from msgspec import field
+
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.errors import MrcError
-from mrc.events import EvInfo, QpInfo, sum_of
+from mrc.events import EvInfo, Immediate, QpInfo, sum_of
 from mrc.exchange.foreign import shown
 from mrc.messaging import session
 from mrc.messaging.session import Service, SessionError
 from mrc.transfer.announced import Announced
+from mrc.transfer.arrived import Arrived
 from mrc.transfer.joined import TRANSFER, JoinedQps, Joins
 from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_json, to_json
 
@@ -38,6 +41,7 @@ class Session(session.Session, frozen=True):
     """A session of a file transfer: a QP with a mailbox, and further QPs that carry chunks."""
 
     joined: JoinedQps
+    arrived: Arrived = field(default_factory=Arrived)
 
     @property
     def qps(self) -> list[QP]:
@@ -65,10 +69,10 @@ class Session(session.Session, frozen=True):
         except (TimeoutError, MrcError):
             pass
 
-    async def hear(self) -> TransferMessage | int:
+    async def hear(self) -> TransferMessage | Immediate:
         """The peer's next message or immediate; raises TransferError if the peer sent abort."""
         item = await self.receive()
-        if isinstance(item, int):
+        if isinstance(item, Immediate):
             return item
         message = from_json(item)
         if isinstance(message, Abort):

@@ -18,7 +18,15 @@ from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import Digest, Done, Offer
 from mrc.transfer.names import FileError, FinalError, cannot, local_name
-from mrc.transfer.pack import PackedFailed, PackedFile, PackedFolder, PackedLink, records, unseal
+from mrc.transfer.pack import (
+    PackedFailed,
+    PackedFile,
+    PackedFolder,
+    PackedLink,
+    framed_bytes,
+    records,
+    unseal,
+)
 from mrc.transfer.quota import Quota
 from mrc.transfer.session import VerificationError
 
@@ -139,6 +147,9 @@ class FileSink:
         _put(self._target, self._digest, start, chunk[: self._bytes - start])
         self._target.add_chunk(self._digest.digest())
 
+    def bytes_of(self, index: int, chunk: memoryview) -> int:
+        return min(self._offer.chunk_bytes, self._bytes - index * self._offer.chunk_bytes)
+
     def finish(self, done: Done) -> Batch:
         place = self._same or self._target
         assert place is not None
@@ -175,6 +186,9 @@ class StreamSink:
         self._target = tree.create(self.name, None, sparse=offer.sparse)
         self._stored = 0
 
+    def bytes_of(self, index: int, chunk: memoryview) -> int:
+        return framed_bytes(chunk)
+
     def store(self, index: int, chunk: memoryview) -> None:
         payload = _payload(chunk, self._offer.name)
         self._quota.take(self._offer.name, size=len(payload))
@@ -207,6 +221,9 @@ class PackSink:
         self._digest = Digest()
         self._files: list[TransferredFile] = []
         self._count = self._folders = self._bytes = self._links = 0
+
+    def bytes_of(self, index: int, chunk: memoryview) -> int:
+        return framed_bytes(chunk)
 
     def store(self, index: int, chunk: memoryview) -> None:
         for record, data, digest in records(_payload(chunk, self.name)):

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import mmap
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
@@ -25,6 +25,7 @@ from mrc.aio.context import Context
 from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.errors import ProtocolError
+from mrc.events import Immediate
 from mrc.results.transfer import FailedFile
 from mrc.transfer.holes import Holes
 from mrc.transfer.messages import MAX_SLOTS, Done, Refuse, chunk_of, failed_of
@@ -60,6 +61,9 @@ class Sink(Protocol):
 
     def store(self, index: int, chunk: memoryview) -> None:
         """Stores a chunk, in a helper thread; `chunk` is its whole slot."""
+
+    def bytes_of(self, index: int, chunk: memoryview) -> int:
+        """How many bytes of its slot a chunk has, as its sender says."""
 
 
 class Told(Struct, frozen=True):
@@ -98,6 +102,8 @@ class Storing:
         holes: Holes = NO_HOLES,
     ) -> None:
         self._session = session
+        self._came = session.arrived
+        self._short = asyncio.Event()  # more is claimed than is known to have come
         self._told = told
         self.failure = failure
         self._refused = False
@@ -132,7 +138,11 @@ class Storing:
                 try:
                     self._store_next()
                     return await session.watched(
-                        self._hear(), self._give_credit(), session.joined.failed(), idle
+                        self._hear(),
+                        self._give_credit(),
+                        self._count(),
+                        session.joined.failed(),
+                        idle,
                     )
                 finally:
                     self._ended = True  # ends a long hole
@@ -146,7 +156,7 @@ class Storing:
         return self._next, len(self._arrived)
 
     async def _hear(self) -> Done:
-        while isinstance(item := await self._session.hear(), int):
+        while isinstance(item := await self._session.hear(), Immediate):
             self._on_chunk(item)
         if not isinstance(item, Done):
             peer = self._session.qp.peer_host
@@ -173,9 +183,9 @@ class Storing:
         if self._stored == chunks:
             self._all_stored.set()
 
-    def _on_chunk(self, imm: int) -> None:
+    def _on_chunk(self, immediate: Immediate) -> None:
         """A chunk is in its slot: stores it if it is next, and the chunks that waited for it."""
-        index, slot = chunk_of(imm, self._next)
+        index, slot = chunk_of(immediate.imm, self._next)
         if self._chunks is not None and index >= self._chunks:
             raise ProtocolError(
                 f"{self._session.qp.peer_host} wrote a chunk that it has not offered"
@@ -183,6 +193,7 @@ class Storing:
         if slot >= self._slots or slot in self._full or index in self._arrived:
             raise ProtocolError(f"{self._session.qp.peer_host} wrote a chunk without credit for it")
         self._told.on_data()
+        self._came.with_immediates += immediate.bytes
         self._full.add(slot)
         self._arrived[index] = slot
         self._store_next()
@@ -194,19 +205,47 @@ class Storing:
                 told = partial(self._on_stored, None, count)
                 self._line.put_and_tell(told, self._store_hole, self._next, count)
                 self._next += count
-            elif (ready := self._arrived.pop(self._next, None)) is not None:
+            elif self._next in self._arrived:
+                size = self._next_bytes()
+                if not self._came.has(size):
+                    self._short.set()
+                    return
+                self._came.used += size
+                ready = self._arrived.pop(self._next)
                 told = partial(self._on_stored, ready, 1)
                 self._line.put_and_tell(told, self._store, self._next, ready)
                 self._next += 1
             else:
                 return
 
-    def _store(self, index: int, slot: int) -> None:
+    def _next_bytes(self) -> int:
+        with self._slot(self._arrived[self._next]) as chunk:
+            return self._sink.bytes_of(self._next, chunk)
+
+    async def _count(self) -> NoReturn:
+        """Asks the engine what has come, where the immediates do not tell: a slow sender writes
+        chunks in parts.
+        """
+        while True:
+            await self._short.wait()
+            self._short.clear()
+            self._came.counted = (await self._session.query()).received_bytes
+            if self._next in self._arrived and not self._came.has(self._next_bytes()):
+                peer = self._session.qp.peer_host
+                raise ProtocolError(f"{peer} wrote fewer bytes than its chunks have")
+            self._store_next()
+
+    @contextmanager
+    def _slot(self, slot: int) -> Iterator[memoryview]:
         start = slot * self._chunk_bytes
         with (
             memoryview(self._window.memory) as whole,
             whole[start : start + self._chunk_bytes] as chunk,
         ):
+            yield chunk
+
+    def _store(self, index: int, slot: int) -> None:
+        with self._slot(slot) as chunk:
             self._put(index, chunk)
 
     def _store_hole(self, first: int, count: int) -> None:

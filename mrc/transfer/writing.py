@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from mrc.aio.qp import QP
 from mrc.errors import ProtocolError
+from mrc.events import Immediate
 from mrc.tasks import cancelled
 from mrc.transfer.feed import Feed, Piece
 from mrc.transfer.holes import Holes
@@ -199,10 +200,11 @@ class Writing:
     async def _take_credit(self) -> NoReturn:
         """Frees slots on credit. Raises SpokenError for an answer."""
         while self.answer is None:
-            stored = await self._session.hear()
-            if not isinstance(stored, int):
-                self.answer = self._on_message(stored)
+            heard = await self._session.hear()
+            if not isinstance(heard, Immediate):
+                self.answer = self._on_message(heard)
                 continue
+            stored = heard.imm
             if not self.stored < stored <= self.chunks:
                 peer = self._session.qp.peer_host
                 raise ProtocolError(f"{peer} sent credit for chunks that were never written")

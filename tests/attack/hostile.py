@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mrc import Context, ContextConfig
+from mrc.events import Immediate
 from mrc.messaging.session import Session, connect_session
 from mrc.perf.messages import SERVICE as PERF
 from mrc.perf.plan import Plan
@@ -36,7 +37,7 @@ def say(text: object) -> None:
 
 async def answer(session: Session) -> dict[str, Any]:
     """The next message of the victim."""
-    while isinstance(message := await session.receive(), int):
+    while isinstance(message := await session.receive(), Immediate):
         pass
     return message
 

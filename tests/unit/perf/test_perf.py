@@ -328,7 +328,7 @@ async def test_stream__its_duration_is_kept_where_writes_take_longer(
 
     monkeypatch.setattr(QP, "write", write)
     async with ends() as (client, outcomes):
-        result = await client.run(Plan(seconds=0.05, direction=direction, depth=3))
+        result = await client.run(Plan(seconds=0.5, direction=direction, depth=3))
         assert (len(begun), result.interrupted) == (3, False)
         assert result.server is not None and len(outcomes) == 1
 

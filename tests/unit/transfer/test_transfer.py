@@ -18,11 +18,13 @@ from transfer_ends import both, chunks, make, names, receiving, sending, session
 
 from mrc.enums import Access, WcStatus
 from mrc.errors import MrcError, PathError, ProtocolError
+from mrc.events import Immediate
 from mrc.messaging.session import SessionError
 from mrc.results.transfer import FailedFile
 from mrc.transfer.joined import Joins
 from mrc.transfer.messages import CHUNK_BYTES, Accept, Bye, Done, Offer, Refuse, Stored, chunk_imm
 from mrc.transfer.names import FileError
+from mrc.transfer.pack import FRAME, seal
 from mrc.transfer.plan import plan_of
 from mrc.transfer.session import TransferError, VerificationError, accept_session
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT
@@ -127,7 +129,8 @@ async def test_receive_files__corrupted_on_the_way(tmp_path: Path, inbox: Path) 
         await ends.sender.say(Offer("a", 1000, 4096))
         accept = await ends.sender.hear()
         assert isinstance(accept, Accept) and accept.window.length
-        await ends.out.write_imm(imm=0)  # the bytes are never written
+        async with ends.out.ctx.register(bytes(1000), Access.LOCAL_READ) as mr:
+            await ends.out.write_imm(mr, accept.window, imm=0)  # not the bytes of the digest
         await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(b"x" * 1000), 1))
         answer = await ends.sender.hear()
         ends.back.close()
@@ -223,7 +226,7 @@ async def test_hear__cancelled_takes_nothing(turns: int) -> None:
         (heard,) = await both(hearing)
         if isinstance(heard, asyncio.CancelledError):
             (heard,) = await both(ends.receiver.hear())
-    assert heard == 7
+    assert isinstance(heard, Immediate) and heard.imm == 7
 
 
 async def test_send_files__refusal_together_with_the_last_chunk(tmp_path: Path) -> None:
@@ -346,11 +349,39 @@ async def test_receive_files__chunks_that_cannot_be(
     async with sessions() as ends:
         received = asyncio.create_task(receiving(ends.receiver, inbox))
         await ends.sender.say(Offer("a", 9 << 20, 4 << 20))
-        await ends.sender.hear()
-        for imm in imms:
-            await ends.out.write_imm(imm=imm)
-        (outcome,) = await both(received)
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept)
+        async with ends.out.ctx.register(bytes(4 << 20), Access.LOCAL_READ) as mr:
+            for imm in imms:
+                await ends.out.write_imm(mr, accept.window, imm=imm)
+            (outcome,) = await both(received)
     assert isinstance(outcome, ProtocolError) and complaint in str(outcome)
+    assert names(inbox) == []
+
+
+@pytest.mark.parametrize("sent", [0, 1, 1000])
+@pytest.mark.parametrize("size", [4096 * 100, None])
+async def test_receive_files__chunks_count_with_the_bytes_that_came(
+    inbox: Path, sent: int, size: int | None
+) -> None:
+    """An immediate alone would make the receiver store the slot's old bytes once more."""
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("a", size, 4096))
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept)
+        first = bytearray(4096)
+        seal(memoryview(first), 4096 - FRAME.size)
+        async with ends.out.ctx.register(bytes(first), Access.LOCAL_READ) as mr:
+            for index in range(100):
+                if received.done():
+                    break
+                imm, length = chunk_imm(index, 0), 4096 if index == 0 else sent
+                await ends.out.write_imm(mr, accept.window, imm=imm, length=length)
+                await until(lambda at=index: received.done() or at + 1 in ends.back.posted)
+            (outcome,) = await both(received)
+    assert isinstance(outcome, ProtocolError) and "fewer bytes than its chunks" in str(outcome)
+    assert index < 20  # the messages of the session are some hundred bytes, which count too
     assert names(inbox) == []
 
 
@@ -370,8 +401,8 @@ async def test_receive_files__chunks_in_any_order(inbox: Path) -> None:
                 imm = chunk_imm(index, slot)
                 await ends.out.write_imm(mr, accept.window, imm=imm, length=length, **part)
         await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(data), 3))
-        while isinstance(answer := await ends.sender.hear(), int):
-            assert answer in (1, 2)
+        while isinstance(answer := await ends.sender.hear(), Immediate):
+            assert answer.imm in (1, 2)
         assert isinstance(answer, Stored)
         await ends.sender.say(Bye())
         await both(received)
