@@ -4,5 +4,5 @@
 from __future__ import annotations
 
 EXCHANGE = 2
-TRANSFER = 5
+TRANSFER = 6
 DIGEST = "xxh3_128"  # of a transferred file

@@ -125,20 +125,28 @@ class Accept(Struct, frozen=True):
     """Accepts the offered file, with the window to write it to.
 
     QPs with `token` may join the session; empty: no QP may join. The receiver has the first `kept`
-    chunks already; `digest` is that of their bytes. The sender keeps to `rate` bits per second, if
-    that is not 0.
+    chunks of such a file already. The sender keeps to `rate` bits per second, if that is not 0.
     """
 
     type: ClassVar[str] = "accept"
     window: RemoteMemory
     token: Words
     kept: Whole = 0
-    digest: Words = ""
     rate: Whole = 0
 
 
+class Mine(Struct, frozen=True):
+    """Answers an accept with kept chunks: the digest of the sender's bytes of these chunks.
+
+    The sender shows it first: whoever may send learns nothing of a file that he does not have.
+    """
+
+    type: ClassVar[str] = "mine"
+    digest: Words
+
+
 class Begin(Struct, frozen=True):
-    """Answers an accept with kept chunks: the sender writes from this chunk on."""
+    """Answers that: the sender writes from this chunk on, 0 if the bytes differ."""
 
     type: ClassVar[str] = "begin"
     chunk: Whole
@@ -198,8 +206,8 @@ class Bye(Struct, frozen=True):
 
 
 TransferMessage = (
-    Offer | Pack | Compare | Unchanged | Asking | Accept | Begin | Refuse | Done | Failed | Stored
-    | Abort | Bye
+    Offer | Pack | Compare | Unchanged | Asking | Accept | Mine | Begin | Refuse | Done | Failed
+    | Stored | Abort | Bye
 )  # fmt: skip
 _KINDS: dict[str, type[TransferMessage]] = {kind.type: kind for kind in get_args(TransferMessage)}
 

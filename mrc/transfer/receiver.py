@@ -24,6 +24,7 @@ from mrc.transfer.messages import (
     Bye,
     Compare,
     Failed,
+    Mine,
     Offer,
     Pack,
     Refuse,
@@ -208,8 +209,8 @@ class _Receiving(Struct, frozen=True):
         kept, digest = await in_thread(file.kept) if file is not None else (0, "")
         async with patience(session, seconds):
             rate = int(self.told.rate())
-            await session.say(Accept(window.mr.remote, session.joined.token, kept, digest, rate))
-        begin = await self._hear_begin(kept) if kept else 0
+            await session.say(Accept(window.mr.remote, session.joined.token, kept, rate))
+        begin = await self._begin(kept, digest) if kept else 0
         try:
             if file is not None:
                 file.begin(begin)
@@ -221,16 +222,17 @@ class _Receiving(Struct, frozen=True):
             self.told.on_resumed(sink.name, min(begin * offer.chunk_bytes, offer.bytes or 0))
         return begin, ""
 
-    async def _hear_begin(self, kept: int) -> int:
+    async def _begin(self, kept: int, digest: str) -> int:
         """The sender may have to read all of its file that was kept, so this may take long."""
         session = self.session
         async with patience(session, self.limits.idle_seconds + BEGIN_SECONDS):
             message = await session.hear()
-        if not isinstance(message, Begin):
+        if not isinstance(message, Mine):
             raise ProtocolError(f"{session.qp.peer_host} sent an unexpected message before a file")
-        if message.chunk not in (0, kept):
-            raise ProtocolError(f"{session.qp.peer_host} goes on with a chunk that is not here")
-        return message.chunk
+        begin = kept if message.digest == digest else 0
+        async with patience(session, self.limits.idle_seconds):
+            await session.say(Begin(begin))
+        return begin
 
     async def _store(
         self, offer: Offer | Pack, sink: AnySink, begin: int, failure: str

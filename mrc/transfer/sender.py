@@ -23,11 +23,11 @@ from mrc.transfer.holes import Holes, holes_of
 from mrc.transfer.messages import (
     CHUNK_BYTES,
     Abort,
-    Accept,
     Begin,
     Bye,
     Digest,
     Looks,
+    Mine,
     Offer,
     Pack,
     Unchanged,
@@ -150,7 +150,8 @@ async def _send_file(
         feed = None if mr is None else Mapped(mr, ahead, holes)
         begin = 0
         if accept.kept and mr is not None:
-            begin = await _begin(session, accept, Mapped(mr, ahead, holes), digests)
+            kept = Mapped(mr, ahead, holes)
+            begin = await _begin(session, offering, accept.kept, kept, digests)
         resumed_bytes = min(begin * CHUNK_BYTES, size)
         if feed is not None and begin:
             await feed.skip(begin)
@@ -162,14 +163,17 @@ async def _send_file(
     return Batch.of(TransferredFile(file.name, size, digest, file.path), resumed_bytes)
 
 
-async def _begin(session: Session, accept: Accept, feed: Mapped, digests: _Digests) -> int:
-    """Says where the chunks begin: behind those that the receiver has kept, if they are ours."""
-    if accept.kept > -(-feed.left_bytes() // CHUNK_BYTES):
+async def _begin(
+    session: Session, offering: Offering, kept: int, feed: Mapped, digests: _Digests
+) -> int:
+    """Where the chunks begin: behind those that the receiver has kept, if they are ours."""
+    if kept > -(-feed.left_bytes() // CHUNK_BYTES):
         raise ProtocolError(f"{session.qp.peer_host} has kept more chunks than there are")
-    await session.watched(feed.skip(accept.kept))
-    same = digests.after[accept.kept - 1].hex() == accept.digest
-    begin = accept.kept if same else 0
-    await session.say(Begin(begin))
+    await session.watched(feed.skip(kept))
+    await session.say(Mine(digests.after[kept - 1].hex()))
+    begin = (await offering.reply(Begin)).chunk
+    if begin not in (0, kept):
+        raise ProtocolError(f"{session.qp.peer_host} goes on with a chunk that it has not kept")
     return begin
 
 

@@ -15,13 +15,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slowness import PATIENCE
-from transfer_ends import both, make, names, sending, sessions, until
+from transfer_ends import both, make, names, receiving, sending, sessions, until
 
 from mrc.results.transfer import FailedFile
 from mrc.transfer.batch import Batch
 from mrc.transfer.files import OutputDirectory, Target
 from mrc.transfer.kept import KEPT_SECONDS, Record
-from mrc.transfer.messages import CHUNK_BYTES, Digest
+from mrc.transfer.messages import (
+    CHUNK_BYTES,
+    Accept,
+    Begin,
+    Bye,
+    Digest,
+    Done,
+    Mine,
+    Offer,
+    Refuse,
+    Stored,
+    to_json,
+)
 from mrc.transfer.names import part_name, record_name
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import Session, TransferError
@@ -189,6 +201,26 @@ async def test_transfer__a_complete_file_is_not_sent_again(source: str, inbox: P
     before = (inbox / "a").stat()
     assert await again(inbox, source) == (len(DATA), len(DATA))
     assert (inbox / "a").stat().st_ino == before.st_ino
+
+
+async def test_receive__tells_nothing_of_a_file_that_the_sender_does_not_have(inbox: Path) -> None:
+    """A size is all that an offer needs; with a digest, a PIN could be found in any other way."""
+    (inbox / "pin").write_bytes(b"4711")
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("pin", 4, CHUNK_BYTES, resume=True))
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept) and accept.kept == 1
+        assert set(to_json(accept)) == {"type", "window", "token", "kept", "rate"}
+        await ends.sender.say(Mine(Digest(b"1234").hexdigest()))
+        assert await ends.sender.hear() == Begin(0)
+        answer = await ends.sender.hear()
+        assert isinstance(answer, Refuse) and "exists" in answer.error
+        await ends.sender.say(Done("", 0, "the receiver refused it"))
+        assert await ends.sender.hear() == Stored()
+        await ends.sender.say(Bye())
+        await both(received)
+    assert (inbox / "pin").read_bytes() == b"4711"
 
 
 async def test_transfer__of_a_folder_goes_on(tmp_path: Path, inbox: Path) -> None:
