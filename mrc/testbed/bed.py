@@ -44,7 +44,11 @@ PROGRAMS = ("ip", "nft", "sh", "mount")
 """programs without which there is no test bed"""
 
 # `ip netns exec` gives each command its own mounts. A user namespace cannot write to /etc/netns.
-_WITH_NAMES = 'mount --bind "$0" /etc/hosts; exec "$@"'
+_WITH_NAMES = """\
+if [ -e /etc/hosts ]; then mount --bind "$0" /etc/hosts
+else echo "mrc: names of hosts are unknown without the file /etc/hosts: touch /etc/hosts" >&2; fi
+exec "$@"
+"""
 
 
 @contextmanager
