@@ -170,7 +170,7 @@ def layer(root: Path, work: Path) -> Iterator[Layer]:
         new = Layer(root, folder)
         new.path("/etc").mkdir()
         shutil.copy("/etc/resolv.conf", new.path("/etc/resolv.conf"))
-        # As every installer and container has it; without it, "localhost" is asked of a name server.
+        # As every installer makes it; without it, "localhost" is asked of a name server.
         new.path("/etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
         new.path("/etc/apt/apt.conf.d").mkdir(parents=True)
         new.path("/etc/apt/apt.conf.d/90mrc").write_text(APT)
