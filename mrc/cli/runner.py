@@ -12,12 +12,17 @@ from typing import Any
 import uvloop
 
 from mrc.cli.exits import Interrupted
+from mrc.errors import ConfigError
 from mrc.exchange.admission import raise_descriptor_limit
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:
     """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
-    raise_descriptor_limit()
+    try:
+        raise_descriptor_limit()
+    except ConfigError:
+        work.close()
+        raise
     gc.freeze()  # imported objects live until exit: the collector need not scan them
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_with_signals(work))

@@ -17,13 +17,14 @@ from ipaddress import IPv6Network
 
 from msgspec import Struct
 
-from mrc.errors import BusyError, ConnectError
+from mrc.errors import BusyError, ConfigError, ConnectError
 from mrc.fabric.addresses import IpAddress, parse_address
 from mrc.fabric.paths import PeerSource
 
 logger = logging.getLogger("mrc.admission")
 
 _GRACE_SECONDS = 0.1  # a new place cannot be evicted for this time: its hello may still be unread
+_LEAST_FILES = 64  # that a process can open: its loop, sockets and modules need half of them
 _KEPT_BACK = 64  # file descriptors that peers cannot take: the process needs them for other uses
 
 
@@ -227,6 +228,11 @@ def descriptor_limit() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Raises this process's limit of open files to the hard limit: each peer needs one file."""
+    """Raises this process's limit of open files to the hard limit: each peer needs one file.
+
+    Raises ConfigError if even that is too low to begin.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
+        raise ConfigError(f"at most {hard} open files (ulimit -Hn): mrc needs {_LEAST_FILES}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

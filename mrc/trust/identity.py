@@ -12,6 +12,7 @@ import datetime
 import hashlib
 import os
 import ssl
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,9 +152,15 @@ def _make(path: Path) -> None:
 def public_of(certificate: bytes) -> bytes:
     """The Ed25519 public key of a DER certificate; raises ValueError for another kind of key."""
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
-    key = x509.load_der_x509_certificate(certificate).public_key()
+    try:
+        with warnings.catch_warnings():  # about what the peer shows, for nobody here to read
+            warnings.simplefilter("ignore")
+            key = x509.load_der_x509_certificate(certificate).public_key()
+    except (x509.InvalidVersion, UnsupportedAlgorithm) as error:
+        raise ValueError(str(error)) from error
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise ValueError("its key is not Ed25519")
     return key.public_bytes_raw()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 
@@ -35,3 +36,26 @@ def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
 
 def test_import_mrc__loads_nothing_of_it() -> None:
     assert {name for name in loaded("import mrc") if name.startswith("mrc")} == {"mrc"}
+
+
+@pytest.mark.parametrize("limit", [12, 63])
+def test_start__with_too_few_open_files(limit: int) -> None:
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    for words in (["send", __file__, "127.0.0.1:1"], ["recv", "--insecure", "--output", "."]):
+        done = subprocess.run(
+            [sys.executable, "-m", "mrc", *words], preexec_fn=few, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said = f"mrc {words[0]}: at most {limit} open files (ulimit -Hn): mrc needs 64\n"
+        assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_start__with_just_enough_open_files() -> None:
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    command = [sys.executable, "-m", "mrc", "send", "--insecure", __file__, "127.0.0.1:1"]
+    done = subprocess.run(command, preexec_fn=few, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "no program listens" in done.stderr
