@@ -160,7 +160,7 @@ static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *w
   const bool whole = !meta->trimmed; /* a trimmed one may lack its seal */
   struct mrc_qp *qp = whole ? sealing_qp(engine, meta, packet, bytes) : NULL;
   if (qp == NULL) return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
-  const int reason = mrc_seal_open(qp->seal, packet, bytes, ev_of(meta), wire, &counter);
+  const int reason = mrc_seal_open(qp->seal, packet, bytes, ev_of(meta), wire, &counter, now_ns);
   if (reason != MRC_DROP_NONE) return mrc_drop(services, (enum mrc_drop)reason, qp->qpn, bytes);
   if (wire->opcode == MRC_OP_ENDPOINT_REQUEST && wire->endpoint.op == MRC_ENDPOINT_PORT_STATUS) {
     if (counter < qp->seal->status) return mrc_drop(services, MRC_DROP_REPLAY, qp->qpn, bytes);
@@ -184,13 +184,14 @@ static int receive_endpoint(struct mrc_engine *engine, struct arrival *arrival,
 
 /* Checks ICRC or seal, and decrypts. Returns 0 or a drop reason. */
 static int check_packet(struct mrc_engine *engine, struct arrival *arrival, struct mrc_wire *wire,
-                        uint8_t *packet, size_t bytes) {
+                        uint8_t *packet, size_t bytes, uint64_t now_ns) {
   struct mrc_seal *seal = arrival->qp->seal;
   uint64_t counter;
   if (wire->sealed != (seal != NULL)) return MRC_DROP_SEAL;
   if (arrival->meta->trimmed && mrc_opcode_is_data(wire->opcode))
     return MRC_DROP_NONE; /* cut off: has neither; only a hint to send again */
-  if (seal != NULL) return mrc_seal_open(seal, packet, bytes, ev_of(arrival->meta), wire, &counter);
+  if (seal != NULL)
+    return mrc_seal_open(seal, packet, bytes, ev_of(arrival->meta), wire, &counter, now_ns);
   const bool good = !mrc_qp_has_icrc(arrival->qp) || icrc_is_good(engine, packet, bytes, arrival);
   return good ? MRC_DROP_NONE : MRC_DROP_ICRC;
 }
@@ -210,7 +211,7 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
     reason = enter_qp(engine, arrival, wire.dest_qpn, bytes);
     if (reason != MRC_DROP_NONE) return reason;
   }
-  reason = check_packet(engine, arrival, &wire, packet, bytes);
+  reason = check_packet(engine, arrival, &wire, packet, bytes, now_ns);
   if (reason != MRC_DROP_NONE)
     return mrc_drop(services, (enum mrc_drop)reason, wire.dest_qpn, bytes);
   return to_qp(services, arrival->qp, &wire, meta, now_ns);

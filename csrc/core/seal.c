@@ -8,6 +8,7 @@
 #include "counters.h"
 
 enum {
+  N_KEYS = 5,
   BLOCK_BYTES = 64, /* of SHA-256 */
   LABEL_BYTES = 16,
   LAST_ANSWERS = 1 << 20 /* packets that may follow the last data packet */
@@ -42,7 +43,16 @@ static void expand(const struct mrc_aead *aead, const uint8_t secret[MRC_SECRET_
   mrc_wipe(inner, sizeof inner);
 }
 
-/* The key of the chain's next epoch. The secret that it came from is gone afterwards. */
+/* The secret of the epoch after; the one that it came from is gone afterwards. */
+static void skip_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain) {
+  uint8_t made[MRC_DIGEST_BYTES];
+  expand(aead, chain->secret, "mrc next", made);
+  memcpy(chain->secret, made, sizeof chain->secret);
+  chain->epochs++;
+  mrc_wipe(made, sizeof made);
+}
+
+/* The key of the chain's next epoch. */
 static void next_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain,
                        struct mrc_seal_key *key) {
   uint8_t made[MRC_DIGEST_BYTES];
@@ -50,14 +60,12 @@ static void next_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain
   aead->set(key->key, made);
   expand(aead, chain->secret, "mrc iv", made);
   memcpy(key->iv, made, MRC_NONCE_BYTES);
-  expand(aead, chain->secret, "mrc next", made);
-  memcpy(chain->secret, made, sizeof chain->secret);
-  chain->epochs++;
   mrc_wipe(made, sizeof made);
+  skip_epoch(aead, chain);
 }
 
 static size_t bytes_of(const struct mrc_aead *aead) {
-  return (sizeof(struct mrc_seal) + 63) / 64 * 64 + 4 * aead->key_bytes;
+  return (sizeof(struct mrc_seal) + 63) / 64 * 64 + N_KEYS * aead->key_bytes;
 }
 
 struct mrc_seal *mrc_seal_new(const struct mrc_aead *aead, uint32_t qpn,
@@ -71,11 +79,12 @@ struct mrc_seal *mrc_seal_new(const struct mrc_aead *aead, uint32_t qpn,
   seal->peer_qpn = attr->peer_qpn;
   memcpy(seal->out.secret, attr->send, sizeof seal->out.secret);
   memcpy(seal->in.secret, attr->receive, sizeof seal->in.secret);
-  uint8_t *keys = (uint8_t *)seal + bytes_of(aead) - 4 * aead->key_bytes;
+  uint8_t *keys = (uint8_t *)seal + bytes_of(aead) - N_KEYS * aead->key_bytes;
   seal->out_key.key = keys;
   next_epoch(aead, &seal->out, &seal->out_key);
   for (int i = 0; i < 3; i++)
     seal->in_keys[i].key = keys + (size_t)(i + 1) * aead->key_bytes;
+  seal->later_key.key = keys + (size_t)4 * aead->key_bytes;
   next_epoch(aead, &seal->in, &seal->in_keys[0]);
   next_epoch(aead, &seal->in, &seal->in_keys[1]);
   return seal;
@@ -87,6 +96,7 @@ void mrc_seal_free(struct mrc_seal *seal) {
   aead->unset(seal->out_key.key);
   for (int i = 0; i < 3; i++)
     aead->unset(seal->in_keys[i].key);
+  aead->unset(seal->later_key.key);
   aead->release(seal, bytes_of(aead));
 }
 
@@ -176,8 +186,35 @@ static const struct mrc_seal_key *key_for(const struct mrc_seal *seal, uint64_t 
   return &seal->in_keys[epoch % 3];
 }
 
+/* The key of a later epoch, and its chain; NULL: it cannot be, or it is too soon to look again. */
+static const struct mrc_seal_key *look_ahead(struct mrc_seal *seal, uint64_t counter,
+                                             struct mrc_seal_chain *chain, uint64_t now_ns) {
+  const uint64_t epoch = counter >> seal->epoch_bits;
+  if (counter >= MRC_SEAL_COUNTERS || epoch < seal->in.epochs || now_ns < seal->look_ns)
+    return NULL;
+  const uint64_t packets = (now_ns - seal->opened_ns) / MRC_SEAL_PACKET_NS;
+  const uint64_t most = mrc_min_u64((packets >> seal->epoch_bits) + 1, MRC_SEAL_MOST_EPOCHS);
+  if (epoch - seal->in.epochs >= most) return NULL;
+  seal->look_ns = now_ns + MRC_SEAL_LOOK_NS;
+  *chain = seal->in;
+  while (chain->epochs < epoch)
+    skip_epoch(seal->aead, chain);
+  next_epoch(seal->aead, chain, &seal->later_key);
+  return &seal->later_key;
+}
+
+/* A packet of a later epoch was authentic. The keys of those between are never needed. */
+static void go_ahead(struct mrc_seal *seal, const struct mrc_seal_chain *chain) {
+  struct mrc_seal_key *place = &seal->in_keys[(chain->epochs - 1) % 3];
+  const struct mrc_seal_key other = *place;
+  *place = seal->later_key;
+  seal->later_key = other;
+  seal->in = *chain;
+}
+
 /* The packet is authentic: its counter is the highest one, or its epoch begins. */
-static void advance(struct mrc_seal *seal, uint64_t counter) {
+static void advance(struct mrc_seal *seal, uint64_t counter, uint64_t now_ns) {
+  seal->opened_ns = now_ns;
   if (counter < seal->newest) return;
   seal->newest = counter + 1;
   if ((counter >> seal->epoch_bits) + 1 == seal->in.epochs)
@@ -185,12 +222,15 @@ static void advance(struct mrc_seal *seal, uint64_t counter) {
 }
 
 int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t ev,
-                  struct mrc_wire *wire, uint64_t *counter) {
+                  struct mrc_wire *wire, uint64_t *counter, uint64_t now_ns) {
   const size_t header = (size_t)(wire->payload - packet), n = bytes - MRC_TAG_BYTES;
   if (bytes < header + MRC_SEALED_BYTES) return MRC_DROP_SHORT; /* trimmed */
   const struct mrc_wire_seal says = mrc_wire_decode_seal(packet + n - MRC_SEAL_BYTES);
   if (says.mode != seal->mode || says.qpn != seal->qpn) return MRC_DROP_SEAL;
+  if (seal->opened_ns == 0) seal->opened_ns = now_ns;
   const struct mrc_seal_key *key = key_for(seal, says.counter);
+  struct mrc_seal_chain later;
+  if (key == NULL) key = look_ahead(seal, says.counter, &later, now_ns);
   if (key == NULL) return MRC_DROP_REPLAY;
   const struct nonce nonce = nonce_of(key, ev, says.counter);
   const bool imm = mrc_opcode_is_data(wire->opcode) && mrc_opcode_has_imm(wire->opcode);
@@ -200,9 +240,13 @@ int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t
           ? seal->aead->check(key->key, nonce.bytes, (struct mrc_part){packet, n}, packet + n)
           : seal->aead->open(key->key, nonce.bytes, (struct mrc_part){packet, clear},
                              packet + clear, n - MRC_SEAL_BYTES - clear, packet + n);
+  if (key == &seal->later_key) {
+    if (right) go_ahead(seal, &later);
+    mrc_wipe(&later, sizeof later);
+  }
   if (!right) return MRC_DROP_SEAL;
   if (imm) wire->imm = mrc_wire_imm(wire->payload);
-  advance(seal, says.counter);
+  advance(seal, says.counter, now_ns);
   *counter = says.counter;
   return MRC_DROP_NONE;
 }

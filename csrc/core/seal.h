@@ -11,7 +11,10 @@
 
    2^epoch_bits counters are an epoch, and each epoch has its own key: HKDF of the secret before,
    which is then forgotten. The receiver holds the keys of the newest epoch, the one before and the
-   next one.
+   next one. A sender whose packets all get lost may leave it behind: a receiver that hears of a
+   later epoch derives its key, and keeps it if the packet is authentic. Anybody can write such a
+   number, so it does this a few times a second, and only as far as a sender can have come since the
+   last authentic packet.
 
    Replays: a counter more than MRC_SEAL_REPLAY behind the highest one is refused. Within that range
    a data packet is refused as a duplicate PSN, and acknowledgements are idempotent. */
@@ -25,6 +28,9 @@
 #define MRC_SEAL_COUNTERS ((uint64_t)1 << 48) /* of one direction of a QP */
 #define MRC_SEAL_EPOCH_BITS 21                /* 18 GB of full packets, a quarter of QUIC's limit */
 #define MRC_IV_BYTES 16                       /* of a nonce; the rest is 0 */
+#define MRC_SEAL_LOOK_NS 250000000ull         /* between two looks at a later epoch */
+#define MRC_SEAL_PACKET_NS 50                 /* a sender seals no packet faster */
+#define MRC_SEAL_MOST_EPOCHS 1024             /* that a receiver may be behind */
 #define MRC_SEAL_REPLAY ((uint64_t)1 << 20)   /* a lap of PSNs is 2^24 */
 
 struct mrc_seal_key {
@@ -44,12 +50,15 @@ struct mrc_seal {
   uint8_t mode; /* enum mrc_seal_mode, not NONE */
   uint8_t epoch_bits;
   uint32_t qpn, peer_qpn;
-  uint64_t sent;   /* packets numbered; the next counter */
-  uint64_t newest; /* 1 + highest counter opened, 0: none */
-  uint64_t status; /* 1 + counter of the last port status taken */
+  uint64_t sent;      /* packets numbered; the next counter */
+  uint64_t newest;    /* 1 + highest counter opened, 0: none */
+  uint64_t status;    /* 1 + counter of the last port status taken */
+  uint64_t opened_ns; /* the last authentic packet, or the first one of all */
+  uint64_t look_ns;   /* no look at a later epoch before */
   struct mrc_seal_chain out, in;
   struct mrc_seal_key out_key;
   struct mrc_seal_key in_keys[3]; /* by epoch modulo 3 */
+  struct mrc_seal_key later_key;  /* of a look at a later epoch */
 };
 
 /* A packet that is being sealed. */
@@ -76,6 +85,6 @@ void mrc_seal_close(struct mrc_seal *seal, const struct mrc_sealing *packet, uin
 /* Checks a received packet that `wire` was decoded from, and decrypts it in place. Returns 0 or a
    drop reason. `counter` is that of a good packet. */
 int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t ev,
-                  struct mrc_wire *wire, uint64_t *counter);
+                  struct mrc_wire *wire, uint64_t *counter, uint64_t now_ns);
 
 #endif

@@ -84,7 +84,8 @@ static void set_paths(struct mrc_engines *engines, const struct mrc_sim_flow *fl
 
 /* Secrets that only these two ends know; the other end has them the other way round. */
 static void set_seal(struct mrc_engines *engines, uint32_t index, uint32_t end, uint32_t qpn) {
-  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AEAD, .peer_qpn = mrc_flow_qpn(index, 1 - end)};
+  struct mrc_seal_attr attr = {.mode = engines->hosts->world->config.seal,
+                               .peer_qpn = mrc_flow_qpn(index, 1 - end)};
   const uint32_t secrets[2] = {2 * index, 2 * index + 1};
   memcpy(attr.send, &secrets[end], sizeof secrets[0]);
   memcpy(attr.receive, &secrets[1 - end], sizeof secrets[0]);

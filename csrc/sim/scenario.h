@@ -69,7 +69,7 @@ struct mrc_sim_config {
   uint32_t path_mtu;
   uint32_t mpr;
   uint32_t spray;
-  uint32_t seal;                /* 1: every QP is sealed */
+  uint32_t seal;                /* enum mrc_seal_mode of every QP */
   uint32_t ev_active_per_plane; /* 0: all */
   uint32_t first_psn;           /* of every QP, both ways */
   uint32_t timeout;

@@ -166,13 +166,17 @@ static size_t seal_ack(struct mrc_seal *out, uint8_t *bytes) {
   return n + MRC_SEALED_BYTES;
 }
 
-static int open_ack(struct mrc_seal *in, const uint8_t *bytes, size_t n) {
+static int open_ack_at(struct mrc_seal *in, const uint8_t *bytes, size_t n, uint64_t now_ns) {
   uint8_t arrived[MOST_BYTES];
   struct mrc_wire wire;
   uint64_t counter;
   memcpy(arrived, bytes, n);
   CHECK_EQ(mrc_wire_decode(arrived, n, false, &wire), 0);
-  return mrc_seal_open(in, arrived, n, 0, &wire, &counter);
+  return mrc_seal_open(in, arrived, n, 0, &wire, &counter, now_ns);
+}
+
+static int open_ack(struct mrc_seal *in, const uint8_t *bytes, size_t n) {
+  return open_ack_at(in, bytes, n, SECOND);
 }
 
 /* The auditor of nonces remembers fewer than this test skips. */
@@ -219,5 +223,82 @@ static void test_replay__ends_at_its_distance(void) {
   mrc_seal_free(in);
 }
 
-CHECK_MAIN(RUN(test_replay__ends_at_its_distance), RUN(test_trimmed__forged_ones_are_hints),
+static int n_hashes;
+
+static void counting_hash(const uint8_t *message, size_t n, uint8_t digest[MRC_DIGEST_BYTES]) {
+  n_hashes++;
+  mrc_sealer.hash(message, n, digest);
+}
+
+/* All packets of whole epochs got lost, so that the receiver has no key of the next ones. */
+static void test_epochs__that_were_lost(void) {
+  for (uint32_t lost = 1; lost <= 300; lost += 13) {
+    CHECK_ROW((int)lost);
+    struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
+    struct mrc_seal *out = mrc_seal_new(&mrc_sealer, 8, &attr, 6);
+    attr =
+        (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
+    struct mrc_seal *in = mrc_seal_new(&mrc_sealer, 9, &attr, 6);
+    CHECK(out != NULL && in != NULL);
+    uint8_t bytes[MOST_BYTES], before[MOST_BYTES];
+    uint64_t now_ns = SECOND;
+    size_t n = seal_ack(out, bytes);
+    CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
+    for (uint32_t i = 1; i < 64 * lost; i++)
+      n = seal_ack(out, before);
+    n = seal_ack(out, bytes);
+    if (lost > 2)
+      CHECK_EQ(open_ack_at(in, bytes, n, now_ns), MRC_DROP_REPLAY); /* too many for now */
+    now_ns += 64 * lost * MRC_SEAL_PACKET_NS;
+    CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
+    if (lost > 2)
+      CHECK_EQ(open_ack_at(in, before, n, now_ns), MRC_DROP_SEAL); /* its key never was */
+    for (int i = 0; i < 200; i++) {                                /* as ever */
+      n = seal_ack(out, bytes);
+      CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
+    }
+    mrc_seal_free(out);
+    mrc_seal_free(in);
+  }
+}
+
+/* Anybody can name a later epoch: that costs a few looks a second, and changes nothing. */
+static void test_epochs__that_are_invented(void) {
+  struct mrc_aead aead = mrc_sealer;
+  aead.hash = counting_hash;
+  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
+  struct mrc_seal *out = mrc_seal_new(&aead, 8, &attr, MRC_SEAL_EPOCH_BITS);
+  attr = (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
+  struct mrc_seal *in = mrc_seal_new(&aead, 9, &attr, MRC_SEAL_EPOCH_BITS);
+  CHECK(out != NULL && in != NULL);
+  uint8_t good[MOST_BYTES], forged[MOST_BYTES];
+  uint64_t now_ns = SECOND;
+  const size_t n = seal_ack(out, good);
+  CHECK_EQ(open_ack_at(in, good, n, now_ns), 0);
+  n_hashes = 0;
+  struct mrc_prng prng = {1};
+  for (int i = 0; i < FORGERIES; i++, now_ns += 10000) { /* a second in all */
+    memcpy(forged, good, n);
+    const struct mrc_wire_seal seal = {
+        .mode = MRC_SEAL_AUTH, .qpn = 9, .counter = mrc_prng_next(&prng) >> 16};
+    mrc_wire_encode_seal(&seal, forged + n - MRC_SEALED_BYTES);
+    CHECK(open_ack_at(in, forged, n, now_ns) != 0);
+    if (i % 100 == 0) CHECK_EQ(open_ack_at(in, good, n, now_ns), 0);
+  }
+  CHECK(n_hashes <= 5 * 6 * 2); /* three keys of two hashes, of the next epochs only */
+  now_ns += 100 * SECOND;       /* now it may have come far */
+  n_hashes = 0;
+  const struct mrc_wire_seal far = {
+      .mode = MRC_SEAL_AUTH, .qpn = 9, .counter = (uint64_t)900 << MRC_SEAL_EPOCH_BITS};
+  mrc_wire_encode_seal(&far, forged + n - MRC_SEALED_BYTES);
+  for (int i = 0; i < 1000; i++)
+    CHECK(open_ack_at(in, forged, n, now_ns) != 0);
+  CHECK(n_hashes > 0 && n_hashes <= 2 * (900 + 3));
+  CHECK_EQ(open_ack_at(in, good, n, now_ns), 0);
+  mrc_seal_free(out);
+  mrc_seal_free(in);
+}
+
+CHECK_MAIN(RUN(test_epochs__that_were_lost), RUN(test_epochs__that_are_invented),
+           RUN(test_replay__ends_at_its_distance), RUN(test_trimmed__forged_ones_are_hints),
            RUN(test_guesses__of_the_tag), RUN(test_claim__draws_no_answers_away))

@@ -47,7 +47,9 @@ static void draw_transport(struct mrc_prng *prng, struct mrc_sim_config *config,
   config->path_mtu = (uint32_t)PICK(prng, 256, 1024, 4096, 8844);
   config->mpr = (uint32_t)PICK(prng, 128, 256, 1024, 4096);
   config->spray = (uint32_t)PICK(prng, 0, 1, 1, 3);
-  config->seal = one_in(prng, 3);
+  config->seal = !one_in(prng, 3)   ? MRC_SEAL_NONE
+                 : config->seed % 2 ? MRC_SEAL_AUTH
+                                    : MRC_SEAL_AEAD;
   config->first_psn = one_in(prng, 2) ? 0xFFFFFF - below(prng, 200) : below(prng, 1u << 24);
   config->timeout = 8 + below(prng, 7);
   config->retry_linear = 7;

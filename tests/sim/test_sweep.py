@@ -29,6 +29,12 @@ def run(sweep: Path, flavour: cbuild.Flavour, first: int, count: int) -> None:
     assert done.stdout == f"{count} seeds passed\n"
 
 
+@pytest.mark.parametrize(("sweep", "seed"), [(PAIR, 673), (FABRIC, 2116)], ids=["pair", "fabric"])
+def test_sweep__epochs_of_a_seal_that_were_lost(sweep: Path, seed: int) -> None:
+    """A receiver that had lost two epochs opened nothing any more."""
+    run(sweep, cbuild.FAST, seed, 1)
+
+
 @pytest.mark.parametrize("sweep", [PAIR, FABRIC, MESSAGES], ids=["pair", "fabric", "messages"])
 def test_sweep(sweep: Path) -> None:
     run(sweep, cbuild.FAST, 0, 50)
