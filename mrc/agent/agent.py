@@ -42,6 +42,7 @@ EXCHANGE_SECONDS = 30.0  # for a program to move its QP to RTR after its peer ha
 _PROBE_SECONDS = 3.0  # to connect to another agent
 _DIALLING = 32  # exchanges that this host begins and that run at one time
 _MOST_PROGRAMS = 256
+_MOST_OF_USER = _MOST_PROGRAMS - 32  # so that no user takes the last place from the others
 _MOST_ROWS, _MOST_PATHS = 256, 16  # in one answer
 
 
@@ -137,7 +138,6 @@ class Agent(Context):
         """Attaches the programs that connect to the socket of `door.listen`, and listens for the
         agents of other hosts at the address `host`, None: at all. Raises InUseError.
         """
-        loop = asyncio.get_running_loop()
         local = self._opened()
         terms = self._terms(None, None, None)
         listener = AgentListener(
@@ -146,14 +146,13 @@ class Agent(Context):
         listener.program_of = self.numbers.owner
         listener.has_ended = self.numbers.has_ended
         listener.keep = self._keep
-        listener.since = loop.time()
+        listener.since = asyncio.get_running_loop().time()
         await listener.open(host, self.port)
         self.port = listener.port
         try:
             async with listener:
                 while True:
-                    connection, _ = await loop.sock_accept(opened)
-                    self._admit(connection)
+                    self._admit(await door.accept(opened))
         finally:
             await cancelled(*self._attached.values(), *self._probed)
 
@@ -177,6 +176,10 @@ class Agent(Context):
             return
         if len(self._attached) >= _MOST_PROGRAMS:
             _refuse(connection, f"{_MOST_PROGRAMS} programs are attached, the most allowed")
+            return
+        if sum(each.visitor.uid == visitor.uid for each in self._attached) >= _MOST_OF_USER:
+            most = f"{_MOST_OF_USER} programs of user {visitor.uid}"
+            _refuse(connection, f"{most} are attached, the most of one user")
             return
         program = Program(self, connection, visitor)
         task = asyncio.get_running_loop().create_task(self._attach(program, connection, visitor))

@@ -7,8 +7,10 @@ Everybody can connect to it, so the agent asks the kernel who does.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import grp
+import logging
 import os
 import socket
 import struct
@@ -24,10 +26,15 @@ from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.results.agent import Profiles
 
+logger = logging.getLogger("mrc.agent")
+
 ENVIRONMENT = "MRC_AGENT"
 DEFAULT = "@mrc-agent"
 _BACKLOG = 64
 _ANSWER_SECONDS = 5.0
+_PAUSE_SECONDS = 0.25
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""of what an accept needs: it may succeed later"""
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
@@ -63,6 +70,25 @@ def listen(name: str) -> socket.socket:
             raise InUseError(f"an agent of this host runs already (socket {name})") from error
         raise ConfigError(f"socket {name}: {error.strerror or error}") from error
     return opened
+
+
+async def accept(opened: socket.socket) -> socket.socket:
+    """The next program that connects. Without descriptors or memory for it, waits for some: those
+    that are attached go on.
+    """
+    warned = False
+    while True:
+        try:
+            connection, _ = await asyncio.get_running_loop().sock_accept(opened)
+        except OSError as error:
+            if error.errno not in SHORT:
+                raise
+            if not warned:
+                logger.warning("cannot let further programs in: %s", error.strerror)
+            warned = True
+            await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            return connection
 
 
 def is_open(name: str) -> bool:

@@ -20,7 +20,7 @@ from mrc.fabric.addresses import read_address
 from mrc.fabric.paths import PathEv
 from mrc.typed import take
 
-_MOST = 8 << 20  # bytes of a note that is unpacked
+_MOST = 1 << 20  # bytes of a note that is unpacked: thousands of EVs
 
 
 class Note(Struct, frozen=True):
@@ -48,8 +48,9 @@ def note_of(
 ) -> bytes:
     """The bytes of a note; empty if it is too large to keep: then no later agent knows the QP."""
     note = Note(called, remote, path_mtu, window, evs, hello_to_json(peer))
-    packed = zlib.compress(json.dumps(to_builtins(note, enc_hook=str)).encode())
-    return packed if len(packed) <= MAX_NOTE else b""
+    text = json.dumps(to_builtins(note, enc_hook=str)).encode()
+    packed = zlib.compress(text)
+    return packed if len(packed) <= MAX_NOTE and len(text) <= _MOST else b""
 
 
 def read_note(packed: bytes) -> Note:
@@ -57,6 +58,8 @@ def read_note(packed: bytes) -> Note:
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(packed, _MOST)
+        if unpacker.unconsumed_tail:
+            raise ValueError(f"unpacked it has more than {_MOST} bytes")
         return take(parse(text), Note, read=read_address)
     except (ValueError, zlib.error) as error:
         raise ProtocolError(f"a program kept a wrong note: {error}") from None

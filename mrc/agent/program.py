@@ -417,7 +417,7 @@ class Program(Context):
         """Makes the end of a QP that was connected under a former agent."""
         try:
             local, terms = self._terms_of(wanted)
-            note = read_note(packed)
+            note = await asyncio.to_thread(read_note, packed)  # a long one stops nobody else
             terms.ev_profile.take()
             terms.cc_profile.take()
             assert terms.queue is not None

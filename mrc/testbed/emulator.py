@@ -17,6 +17,7 @@ import selectors
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,12 @@ class _Server(Struct):
 
     def _accept(self) -> bool:
         """Serves one connection with one request. Returns False after a stop request."""
-        connection, _ = self.listener.accept()
+        try:
+            connection, _ = self.listener.accept()
+        except OSError as exc:  # out of descriptors: the packets go on
+            _log.warning("cannot take a request: %s", exc.strerror)
+            time.sleep(_WATCH_SECONDS)
+            return True
         with connection, contextlib.suppress(OSError), connection.makefile("rwb") as stream:
             connection.settimeout(_WATCH_SECONDS)
             line = stream.readline(_REQUEST_BYTES)

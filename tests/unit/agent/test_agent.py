@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import randbytes
-from socket import create_server
+from socket import AF_UNIX, SOCK_SEQPACKET, create_server, socket
 
 import pytest
 from attached import AttachedProgram, attach_body, connect_body, connected
 from slowness import PATIENCE
 
+from mrc.agent import agent as agent_module
 from mrc.agent import door
 from mrc.agent.agent import Agent
 from mrc.binding.native import ffi
@@ -267,3 +269,38 @@ async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:
                 await until(lambda: agent.numbers.owner(theirs) is None)
             for program in (a, b):  # probes of the former agent may end now
                 assert program.cookies and program.cookies.isdisjoint(former[program])
+
+
+async def test_serve__goes_on_without_descriptors(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever opens connections cannot end the agent, nor the programs that it has."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with running() as agent, attached() as program:
+        callers = [await connected(NAME) for _ in range(8)]
+        await until(lambda: len(agent.programs) == 9)
+        lowest = os.open(os.devnull, os.O_RDONLY)
+        os.close(lowest)
+        waiting = door.address_of(NAME)
+        with socket(AF_UNIX, SOCK_SEQPACKET) as late:
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+                late.connect(waiting)
+                await until(lambda: "cannot let further programs in" in caplog.text)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            await until(lambda: len(agent.programs) == 10)
+        await program.send(AgentKind.NUMBERS)
+        async with asyncio.timeout(PATIENCE):
+            await program.until(AgentKind.GRANTED)
+        for caller in callers:
+            caller.close()
+
+
+async def test_admit__leaves_places_for_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "_MOST_OF_USER", 1)
+    async with running(), attached():
+        connection = await connected(NAME)
+        async with asyncio.timeout(PATIENCE):
+            answer = unpack(await asyncio.get_running_loop().sock_recv(connection, 4096))
+        connection.close()
+        assert answer.kind is AgentKind.REFUSED
+        assert f"1 programs of user {os.geteuid()} are attached".encode() in answer.body
