@@ -129,7 +129,7 @@ async def _establish(
         seal = sealing.agreed_by(channel, mine, peer)
         plan = _plan(local, ends, channel, peer, terms.ev_profile, seal)
         end = terms.end(
-            local.dispatcher, queue, plan.evs, channel, peer, local.config,
+            local.dispatcher, queue, plan.evs, channel, sealing.without_random(peer), local.config,
             terms.ev_profile, terms.cc_profile, messages,
         )  # fmt: skip
         if seal:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
+
+from msgspec import structs
 
 from mrc.binding import native
 from mrc.binding.native import Command
@@ -14,7 +17,7 @@ from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange.oob import Channel, Hello
 from mrc.exchange.sealing import RANDOM_BYTES, Terms, agreed, secrets_of
 
-__all__ = ["NAMES", "RANDOM_BYTES", "agreed_by", "command", "wanted"]
+__all__ = ["NAMES", "RANDOM_BYTES", "agreed_by", "command", "wanted", "without_random"]
 
 NAMES: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")
 """The words in a hello, by Seal."""
@@ -53,6 +56,11 @@ def agreed_by(channel: Channel, mine: Hello, peer: Hello) -> Seal:
     if seal and (not theirs.random or theirs.random == ours.random):
         raise ProtocolError("the peer sent no random bytes of its own for sealed packets")
     return seal
+
+
+def without_random(hello: Hello) -> Hello:
+    """What may be kept of a hello: the secrets follow from its random bytes."""
+    return structs.replace(hello, attributes=replace(hello.attributes, seal_random=""))
 
 
 def command(queue: QueuePair, mine: Hello, peer: Hello, seal: Seal, *, first: bool) -> Command:
