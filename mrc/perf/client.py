@@ -30,8 +30,9 @@ from mrc.perf.messages import (
 from mrc.perf.meter import Interval, Meter
 from mrc.perf.plan import Pattern, Plan
 from mrc.perf.work import failing, settled, stopped
-from mrc.tasks import cancelled
+from mrc.tasks import cancelled, first_error
 
+_AT_ONCE = 8  # connects of the QPs of a test; each takes several round trips
 LAST_WORDS_SECONDS = 2.0  # after an interruption: for writes in flight and the server's result
 
 
@@ -80,8 +81,7 @@ class Client:
             ready = await hear(self.session, "ready")
             theirs = RemoteMemory.from_json(ready.get("memory"))
             qps = await stack.enter_async_context(_closing())
-            while len(qps) < plan.qps:
-                qps.append(await self._connect(ready.get("token")))
+            await self._connect_all(qps, plan.qps, ready.get("token"))
             await hear(self.session, "connected")
             meter = await stack.enter_async_context(Meter(self._ctx, qps, bin_ns=plan.bin_ns))
 
@@ -89,6 +89,21 @@ class Client:
                 return load_of(plan, qps, memory.source, theirs, writes=plan.client_writes)
 
             return await _Test(self.session, plan, load, meter, interval_seconds, on_interval).run()
+
+    async def _connect_all(self, qps: list[QP], count: int, token: object) -> None:
+        """Adds so many QPs; those that are connected when another one fails are in the list."""
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def add() -> None:
+            async with turns:
+                qps.append(await self._connect(token))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(count):
+                    group.create_task(add())
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from None
 
     async def _connect(self, token: object) -> QP:
         private = {"service": QP_SERVICE, "token": token}

@@ -333,6 +333,25 @@ async def test_stream__its_duration_is_kept_where_writes_take_longer(
         assert result.server is not None and len(outcomes) == 1
 
 
+async def test_run__connects_some_qps_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    connects, most = 0, 0
+    connect = Context.connect
+
+    async def counted(context: Context, *args: Any, **options: Any) -> QP:
+        nonlocal connects, most
+        connects += 1
+        most = max(most, connects)
+        try:
+            return await connect(context, *args, **options)
+        finally:
+            connects -= 1
+
+    async with ends() as (client, outcomes):
+        monkeypatch.setattr(Context, "connect", counted)
+        await client.run(Plan(qps=20, size=100, seconds=0, total_bytes=100_000))
+    assert 1 < most <= 8 and len(outcomes) == 1
+
+
 async def test_stream__intervals_add_up() -> None:
     seen: list[Interval] = []
     async with ends() as (client, _):
