@@ -11,7 +11,7 @@ import os
 
 from mrc.exchange.oob import Channel
 from mrc.fabric.addresses import parse_address
-from mrc.linux.sockets import owner_of
+from mrc.trust.sockets import owner_of
 
 _PAUSE_SECONDS = 0.001  # doubles
 _LOOKS = 12

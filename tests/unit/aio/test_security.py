@@ -16,7 +16,7 @@ import mrc
 from mrc.enums import Seal
 from mrc.errors import ConnectError, MrcError
 from mrc.exchange import neighbour
-from mrc.linux.sockets import Owner
+from mrc.trust.sockets import Owner
 from mrc.trust import words
 from mrc.trust.identity import Identity, load
 from mrc.trust.known import ChangedError, KnownHosts

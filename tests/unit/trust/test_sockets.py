@@ -10,7 +10,7 @@ from ipaddress import ip_address
 import pytest
 
 from mrc.fabric.addresses import parse_address
-from mrc.linux.sockets import End, Owner, owner_of
+from mrc.trust.sockets import End, Owner, owner_of
 
 
 def end(address: tuple[str | int, ...]) -> End:
