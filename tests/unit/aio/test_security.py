@@ -16,12 +16,12 @@ import mrc
 from mrc.enums import Seal
 from mrc.errors import ConnectError, MrcError
 from mrc.exchange import neighbour
-from mrc.trust.sockets import Owner
 from mrc.trust import words
 from mrc.trust.identity import Identity, load
 from mrc.trust.known import ChangedError, KnownHosts
 from mrc.trust.remedies import Commands
 from mrc.trust.security import Security
+from mrc.trust.sockets import Owner
 
 SECRET = bytes(range(32))
 

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Performance tests: their plans, their counters, and both ends over loopback."""
+"""Performance tests: their plans, and both ends over loopback."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import json
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, spawn
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import to_builtins
 from msgspec.structs import replace
 
@@ -26,7 +23,6 @@ from mrc.errors import ArgumentError, MrcError
 from mrc.perf import work
 from mrc.perf.client import Client, connect
 from mrc.perf.client import TestResult as Result
-from mrc.perf.histogram import Histogram
 from mrc.perf.history import Bins, History
 from mrc.perf.messages import Outcome, RefusedError
 from mrc.perf.meter import Interval
@@ -37,36 +33,6 @@ from mrc.results.plain import plain
 
 MIB = 1 << 20
 SERVED = {"service": "perf"}
-
-# ---- counting -------------------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=200), st.floats(0.01, 1.0))
-def test_histogram__percentiles(durations: list[int], fraction: float) -> None:
-    histogram = Histogram()
-    for duration in durations:
-        histogram.add(duration)
-    wanted = fraction * len(durations)
-    exact = next(value for seen, value in enumerate(sorted(durations), 1) if seen >= wanted)
-    found = histogram.percentile(fraction)
-    assert exact <= found <= exact + exact // 64
-
-
-def test_histogram__summary() -> None:
-    histogram = Histogram()
-    assert histogram.summary() == Latency(0, 0, 0, 0, 0, 0, 0)
-    for duration in range(1, 101):
-        histogram.add(duration)
-    assert histogram.summary() == Latency(100, 1, 50, 50, 99, 100, 100)
-
-
-def test_histogram__size_is_bounded() -> None:
-    histogram = Histogram()
-    rng = random.Random(1)
-    for _ in range(20000):
-        histogram.add(rng.randrange(1 << rng.randrange(1, 40)))
-    assert len(histogram._buckets) <= 40 * 64
-
 
 # ---- plans ----------------------------------------------------------------------------------
 
