@@ -11,10 +11,10 @@
 
    2^epoch_bits counters are an epoch, and each epoch has its own key: HKDF of the secret before,
    which is then forgotten. The receiver holds the keys of the newest epoch, the one before and the
-   next one. A sender whose packets all get lost may leave it behind: a receiver that hears of a
-   later epoch derives its key, and keeps it if the packet is authentic. Anybody can write such a
-   number, so it does this a few times a second, and only as far as a sender can have come since the
-   last authentic packet.
+   next one. If all packets of whole epochs get lost, the sender is further on than these keys. The
+   receiver then derives the key of the epoch that a packet names, and keeps it if the packet is
+   authentic. Anybody can name an epoch. So the receiver derives such a key a few times a second at
+   most, and none that the sender cannot have come to since the last authentic packet.
 
    Replays: a counter more than MRC_SEAL_REPLAY behind the highest one is refused. Within that range
    a data packet is refused as a duplicate PSN, and acknowledgements are idempotent. */

@@ -33,8 +33,7 @@ DEFAULT = "@mrc-agent"
 _BACKLOG = 64
 _ANSWER_SECONDS = 5.0
 _PAUSE_SECONDS = 0.25
-SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""of what an accept needs: it may succeed later"""
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # a later accept may succeed
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
@@ -73,15 +72,15 @@ def listen(name: str) -> socket.socket:
 
 
 async def accept(opened: socket.socket) -> socket.socket:
-    """The next program that connects. Without descriptors or memory for it, waits for some: those
-    that are attached go on.
+    """The next program that connects. Waits while this process has no descriptor or memory for it,
+    so that the attached programs go on.
     """
     warned = False
     while True:
         try:
             connection, _ = await asyncio.get_running_loop().sock_accept(opened)
         except OSError as error:
-            if error.errno not in SHORT:
+            if error.errno not in _SHORT:
                 raise
             if not warned:
                 logger.warning("cannot let further programs in: %s", error.strerror)

@@ -39,7 +39,7 @@ class Consent(Struct, frozen=True):
     """An answer. `agreed`: what it covers; None: whatever comes, from somebody who is trusted."""
 
     seconds: float = 0.0
-    """that the user took"""
+    """from the offer to the answer"""
     agreed: Announced | None = None
 
 
@@ -78,6 +78,7 @@ class Consents:
                 del self._open[address]
 
     async def _get(self, session: Session) -> Consent:
+        start = time.monotonic()
         try:
             announced = Announced.read(session.qp.private)
         except ValueError as error:
@@ -100,7 +101,7 @@ class Consents:
         if accepted is None:
             await session.say_last(Refuse("stopped", "the user did not accept the files"))
             raise TransferError("the files were not accepted")
-        return accepted
+        return Consent(time.monotonic() - start, accepted.agreed)
 
     def _has(self, session: Session) -> bool:
         who, path = session.qp.peer_identity, default_allowed()
@@ -110,7 +111,6 @@ class Consents:
     async def _answer(self, session: Session, announced: Announced) -> Consent | None:
         """None: no."""
         async with self._turn:
-            start = time.monotonic()
             if self._has(session):  # from the answer to another session of this sender
                 return Consent()
             with self._meter.lines():
@@ -118,7 +118,7 @@ class Consents:
             yes = answer in _YES
             if _is_key(who := session.qp.peer_identity):
                 yes = self._remember(who, session.qp.peer_address, answer)
-            return Consent(time.monotonic() - start, announced) if yes else None
+            return Consent(agreed=announced) if yes else None
 
     def _remember(self, who: str, address: str, answer: str) -> bool:
         """What the answer about a proved key means, also for later."""

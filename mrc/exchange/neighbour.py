@@ -27,7 +27,7 @@ def is_loopback(channel: Channel) -> bool:
 async def is_own(channel: Channel) -> bool:
     """Whether the peer is a process of this host and of the user that this one acts for.
 
-    It says no where it cannot know. A listener gets some time to accept the connection.
+    False where the kernel does not tell. A listener gets some time to accept the connection.
     """
     uid = os.geteuid()
     if uid == _UNKNOWN_UID or not is_loopback(channel):

@@ -85,7 +85,7 @@ class Security:
     code: str = field(default="", repr=False)
     """A one-time code of words: one peer, one guess."""
     lets_in_by_code: bool = True
-    """False: `code` is the peer's. Nobody can guess it here, at every start once more."""
+    """False: `code` is the peer's, and this side lets nobody in by it."""
     authority: Authority | None = None
     """A certificate authority, as SPIFFE or cert-manager write its files."""
     commands: Commands = field(default_factory=Commands)

@@ -261,3 +261,12 @@ async def test_loopback__a_known_name_is_never_plain(
     assert (out.peer_identity, out.seal) == (theirs.fingerprint, Seal.AEAD)
     with pytest.raises(ChangedError, match="another key than before"):
         await meet(connecting, Security(identity=ours.path, allow_any=True, plain_loopback=True))
+
+
+async def test_secret__needs_no_known_hosts(tmp_path: Path) -> None:
+    """The file of another way is not read, so it cannot be wrong either."""
+    known = tmp_path / "known"
+    known.write_text("")
+    known.chmod(0o666)
+    ((out, _),) = await meet(Security(secret=SECRET, known_hosts=known), Security(secret=SECRET))
+    assert out.peer_identity == "secret"

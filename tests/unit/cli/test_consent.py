@@ -178,3 +178,19 @@ async def test_get__a_transfer_that_cannot_be_shown(
         sender: Any = Sender(A, **wrong)
         with pytest.raises(ProtocolError, match="announces no proper transfer"):
             await asks.get(sender)
+
+
+async def test_get__the_wait_for_another_question_counts(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks, seconds = consent(questions, ["y"], monkeypatch), 0.05
+    ask = Asking.ask
+
+    async def slow(asking: Asking, question: str) -> str:
+        await asyncio.sleep(seconds)
+        return await ask(asking, question)
+
+    monkeypatch.setattr(Asking, "ask", slow)
+    senders: list[Any] = [Sender(A), Sender(A)]
+    for given in await asyncio.gather(*map(asks.get, senders)):
+        assert given.seconds >= seconds
