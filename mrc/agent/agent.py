@@ -34,7 +34,7 @@ from mrc.errors import MrcError, StateError
 from mrc.observe.context import Context
 from mrc.results.agent import CcProfileRow, EvProfileRow
 from mrc.results.agent import Profiles as ProfileRows
-from mrc.tasks import cancelled
+from mrc.tasks import cancelled, took_cancellation
 
 logger = logging.getLogger("mrc.agent")
 
@@ -218,6 +218,7 @@ class Agent(Context):
             await program.detach(told=True)
         except asyncio.CancelledError:
             # The agent ends: programs go on, and the next agent takes them up.
+            took_cancellation()
             await program.detach(told=False)
         finally:
             connection.close()

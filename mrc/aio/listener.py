@@ -40,7 +40,7 @@ from mrc.exchange.admission import Admission, Place
 from mrc.exchange.dial import numeric
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TLS, TOP, Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, MESSAGE_TRIPS, patience
-from mrc.tasks import cancelled
+from mrc.tasks import cancelled, took_cancellation
 
 logger = logging.getLogger("mrc.listener")
 
@@ -163,6 +163,7 @@ class Listener:
         except asyncio.CancelledError:
             # Admission gave this place to another peer, or the listener closes. The task ends
             # normally because asyncio would report a cancelled task as an error.
+            took_cancellation()
             if self._is_open():
                 channel.abort()
             else:

@@ -388,6 +388,9 @@ class Channel:
             self.abort()
         except OSError:
             pass  # the connection is closed anyway
+        except asyncio.CancelledError:
+            self.abort()
+            raise
         finally:
             self._end()
 

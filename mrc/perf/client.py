@@ -30,7 +30,7 @@ from mrc.perf.messages import (
 from mrc.perf.meter import Interval, Meter
 from mrc.perf.plan import Pattern, Plan
 from mrc.perf.work import failing, settled, stopped
-from mrc.tasks import cancelled, first_error
+from mrc.tasks import cancelled, first_error, took_cancellation
 
 _AT_ONCE = 8  # connects of the QPs of a test; each takes several round trips
 LAST_WORDS_SECONDS = 2.0  # after an interruption: for writes in flight and the server's result
@@ -200,9 +200,7 @@ class _Test:
         try:
             await work
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            assert task is not None
-            task.uncancel()
+            took_cancellation()
             return True
         return False
 

@@ -24,6 +24,7 @@ from mrc.agent.agent import Agent
 from mrc.binding.native import ffi, lib
 from mrc.datapath.dispatch import Dispatcher
 from mrc.errors import MrcError
+from mrc.tasks import took_cancellation
 from virtual import command
 from virtual.audit import Audit
 from virtual.command import Command
@@ -215,6 +216,7 @@ class Run:
                 for end in mine:
                     group.create_task(self._end(verbs, end))
         except asyncio.CancelledError:
+            took_cancellation()
             self._lost(name, "left")
         await verbs.leave()
 

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A channel that is closed while its peer does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from channels import channels
+
+from mrc.exchange.oob import FRAME_BYTES, Channel
+
+
+def fill(channel: Channel) -> None:
+    """Writes more than the sockets of a peer that does not read can take."""
+    transport = channel._writer.transport
+    descriptor = transport.get_extra_info("socket")
+    descriptor.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    while not transport.get_write_buffer_size():
+        channel._writer.write(bytes(FRAME_BYTES))
+
+
+async def test_close__cancelled_while_the_peer_does_not_read() -> None:
+    async with channels() as (one, other):
+        other._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        fill(one)
+        closing = asyncio.create_task(one.close())
+        await asyncio.sleep(0)  # the task waits now
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert one._writer.transport.get_write_buffer_size() == 0  # dropped, not left to linger
