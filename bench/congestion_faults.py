@@ -30,7 +30,7 @@ def is_possible(fault: Fault) -> bool:
 
 def lasts(scenario: Scenario, fault: Fault) -> bool:
     """Whether the fault lasts for the whole scenario."""
-    return fault.at_ns == 0 and fault.until_ns >= scenario.until_ns
+    return fault.at_ns == 0 and fault.end_ns >= scenario.until_ns
 
 
 def begin(bed: Testbed, scenario: Scenario) -> None:

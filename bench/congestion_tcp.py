@@ -12,7 +12,8 @@ from bed import enlarge_buffers
 from compiled import program
 from end import Commands, End
 
-from mrc.sim.scenario import Scenario, Traffic
+from mrc.results.sim import Traffic
+from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow
 from mrc.testbed.bed import Testbed
 

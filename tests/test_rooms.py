@@ -17,7 +17,8 @@ from project_text import imports, python_files, report, text, tree
 FLOORS = (
     {"_ffi_build", "enums", "limits", "running", "tasks", "typed", "units", "versions"},
     {"errors", "events"},
-    {"dissect", "fabric", "results", "trust"},
+    {"dissect", "fabric", "trust"},
+    {"results"},
     {"binding", "exchange", "linux", "sim"},
     {"config", "testbed"},
     {"datapath"},

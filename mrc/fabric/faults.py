@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal, get_args
 
 from msgspec import Struct
 
@@ -15,21 +16,38 @@ KINDS = (
     "silent", "down", "loss", "lose", "mask", "burst", "corrupt", "duplicate", "reorder", "delay",
     "jitter", "rate",
 )  # fmt: skip
-CLASSES = ("all", "control", "data")
+Packets = Literal["all", "control", "data"]
+CLASSES: tuple[Packets, ...] = get_args(Packets)
 
 
 class Fault(Struct, frozen=True):
-    """A fault of a part of the fabric, from one time to another."""
+    """What befalls a part of the fabric, from one time to another."""
 
     target: str
+    """What fails: plane:2, t1:3.0, uplink:1.0.0, ..."""
     kind: str
-    packets: str  # of CLASSES
+    """How it fails: silent, down, loss, delay, rate, ..."""
+    packets: Packets
+    """Packets that it affects."""
     at_ns: int
-    until_ns: int
-    a: int  # see enum mrc_sim_fault_kind; a rate as a share: 0, and ppm in b
+    """Begin."""
+    until_ns: int | None
+    """End; None: the end of the run."""
+    a: int
+    """Degree: parts per million for loss, corrupt, duplicate and reorder; ns for delay and jitter;
+    bit/s for rate.
+    """
     b: int
-    every_ns: int = 0  # period of a repeated fault; 0: it occurs once
-    for_ns: int = 0  # duration of each occurrence of a repeated fault
+    """Second number: ns for duplicate and reorder; parts per million for rate when `a` is 0."""
+    every_ns: int = 0
+    """Period of a repeated fault; 0: it occurs once."""
+    for_ns: int = 0
+    """Duration of each occurrence of a repeated fault."""
+
+    @property
+    def end_ns(self) -> int:
+        """As `until_ns`; NEVER: the end of the run."""
+        return NEVER if self.until_ns is None else self.until_ns
 
 
 def read_time(table: Table, key: str, rtt_ns: int | None, default: str | None = None) -> int:
@@ -52,14 +70,14 @@ def read_fault(
         kind=kind,
         packets=table.choice("packets", CLASSES, "all"),
         at_ns=read_time(table, "at", rtt_ns, "0ns"),
-        until_ns=read_time(table, "until", rtt_ns) if table.has("until") else NEVER,
+        until_ns=read_time(table, "until", rtt_ns) if table.has("until") else None,
         a=a,
         b=b,
         every_ns=read_time(table, "every", rtt_ns) if table.has("every") else 0,
         for_ns=read_time(table, "for", rtt_ns) if table.has("for") else 0,
     )
     table.close()
-    if fault.until_ns <= fault.at_ns:
+    if fault.end_ns <= fault.at_ns:
         raise table.error("until", "must be later than at")
     if bool(fault.every_ns) != bool(fault.for_ns):
         raise table.error("every", "requires for, and for requires every: set both or neither")
@@ -70,12 +88,12 @@ def read_fault(
 
 def occurrences(fault: Fault, end_ns: int = NEVER) -> Iterator[tuple[int, int]]:
     """Begin and end in ns of each occurrence. Repeated occurrences begin before `end_ns`."""
-    begin, last = fault.at_ns, min(fault.until_ns, end_ns)
+    begin, last = fault.at_ns, min(fault.end_ns, end_ns)
     if not fault.every_ns:
-        yield begin, fault.until_ns
+        yield begin, fault.end_ns
         return
     while begin < last:
-        yield begin, min(begin + fault.for_ns, fault.until_ns)
+        yield begin, min(begin + fault.for_ns, fault.end_ns)
         begin += fault.every_ns
 
 

@@ -7,7 +7,7 @@ units and the keys depend on the values of other keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
@@ -16,6 +16,7 @@ from mrc.errors import ConfigError
 from mrc.typed import take
 
 _T = TypeVar("_T")
+_Text = TypeVar("_Text", bound=str)
 
 
 class Table:
@@ -66,11 +67,11 @@ class Table:
         value: str | float = self._taken(key, str | float)
         return value
 
-    def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
+    def choice(self, key: str, choices: Sequence[_Text], default: str | None = None) -> _Text:
         value = self.text(key, default)
         if value not in choices:
             raise self.error(key, f"{value!r} is none of {', '.join(choices)}")
-        return value
+        return choices[choices.index(value)]
 
     def parsed(self, key: str, parse: Callable[[str], _T], default: str | None = None) -> _T:
         """A text that `parse` converts, such as a number with a unit. `parse` raises ValueError."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from msgspec.structs import replace
 
@@ -14,13 +14,14 @@ from mrc.fabric.topology import MAX_T1, Topology
 
 MAX_HOSTS, MAX_PLANES, MAX_T0 = 16384, 32, 4096
 MIN_MTU, MAX_MTU = 1400, 65535
-ROUTING = ("source-routes", "ecmp")
+Routing = Literal["source-routes", "ecmp"]
+ROUTING: tuple[Routing, ...] = get_args(Routing)
 
 
 class Tiers(Topology, frozen=True, kw_only=True):
     """A fabric of identical planes, for the simulator or a test bed: the table `[topology]`."""
 
-    routing: str  # of ROUTING
+    routing: Routing
     host_rate_bps: int
     fabric_rate_bps: int
     host_delay_ns: int

@@ -39,7 +39,8 @@ def names_of(kind: type) -> tuple[str, ...]:
 def plain(value: Any) -> Any:
     """Structs and dataclasses as objects, tuples as arrays, an IntEnum as its name."""
     if names := names_of(type(value)):
-        return {name: plain(getattr(value, name)) for name in names}
+        keys = getattr(value, "__struct_encode_fields__", names)
+        return {key: plain(getattr(value, name)) for key, name in zip(keys, names, strict=True)}
     if isinstance(value, IntEnum):
         return value.name
     if isinstance(value, Mapping):

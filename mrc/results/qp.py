@@ -29,7 +29,7 @@ class Settings(Result, frozen=True, kw_only=True):
     sq_depth: int
     """Work requests that fit the send queue."""
     timeout: int
-    """Local timeout of a QP, as the exponent of 4.096 us * 2^timeout."""
+    """Local timeout of a QP, as the exponent of 1.024 us * 2^timeout."""
     spray: int
     """Packets that a burst sends on one EV."""
     cc: str

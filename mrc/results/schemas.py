@@ -97,8 +97,10 @@ def _complete(part: dict[str, Any], kind: type) -> None:
         part["enum"] = list(kind.__members__)
     elif "properties" in part:
         part["required"] = list(part["properties"])
+        names, keys = names_of(kind), getattr(kind, "__struct_encode_fields__", names_of(kind))
+        key_of = dict(zip(names, keys, strict=True))
         for name, text in _field_texts(kind).items():
-            part["properties"][name]["description"] = text
+            part["properties"][key_of[name]]["description"] = text
 
 
 def _field_texts(kind: type) -> dict[str, str]:

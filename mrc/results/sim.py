@@ -5,10 +5,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mrc.enums import CcKind, PlaneShares
+from mrc.fabric.faults import Fault
+from mrc.fabric.tiers import Routing
 from mrc.results.plain import Result
+
+TransportKind = Literal["mrc", "ecmp", "ecmp-planes", "go-back-n"]
+TrafficKind = Literal["permutation", "incast", "all-to-all", "ring", "pairs", "tcp"]
+Plot = Literal["time", "flows"]
 
 
 class Topology(Struct, frozen=True, kw_only=True):
@@ -22,7 +28,7 @@ class Topology(Struct, frozen=True, kw_only=True):
     """T0s of each plane."""
     t1: int
     """T1s of each plane."""
-    routing: Literal["source-routes", "ecmp"]
+    routing: Routing
     """source-routes: the sender chooses the path; ecmp: switches do, by a hash."""
     host_rate_bits_per_second: int
     """Rate of a link between host and T0."""
@@ -59,11 +65,12 @@ class Topology(Struct, frozen=True, kw_only=True):
 class Transport(Struct, frozen=True, kw_only=True):
     """Parameters of every QP."""
 
-    kind: Literal["mrc", "ecmp", "ecmp-planes", "go-back-n"]
-    """mrc, or a baseline: ecmp (one path by a hash), ecmp-planes (one such path in each plane),
-    go-back-n (in order over one path).
+    kind: TransportKind
+    """mrc, or a baseline: ecmp (the reliability of MRC over one path, which switches choose by a
+    hash), ecmp-planes (one such path in each plane), go-back-n (in order over one path, as in
+    RoCE).
     """
-    path_mtu_bytes: int
+    path_mtu: int = field(name="path_mtu_bytes")
     """Payload of a packet at most."""
     mpr: int
     """Packets, counted by PSN, that may be in flight (maximum PSN range)."""
@@ -76,7 +83,7 @@ class Transport(Struct, frozen=True, kw_only=True):
     probed: bool
     """QPs probe every EV before they send."""
     timeout: int
-    """Local timeout, as the exponent of 4.096 us * 2^timeout."""
+    """Local timeout, as the exponent of 1.024 us * 2^timeout."""
     retry_linear: int
     """Retransmissions of a packet before its timeout begins to double."""
     retry_exp: int
@@ -98,7 +105,7 @@ class Transport(Struct, frozen=True, kw_only=True):
 class Traffic(Struct, frozen=True, kw_only=True):
     """Flows of one kind."""
 
-    kind: Literal["permutation", "incast", "all-to-all", "ring", "pairs", "tcp"]
+    kind: TrafficKind
     """Which hosts send to which."""
     group: str
     """Name of these flows."""
@@ -110,41 +117,20 @@ class Traffic(Struct, frozen=True, kw_only=True):
     """pairs, tcp: sender and receiver of each flow."""
     paths: tuple[int, ...]
     """T1s that the flows may use; empty: all."""
-    writes: int
+    writes: int = 1
     """Writes of each flow; TCP never ends."""
-    depth: int
+    depth: int = 1
     """Writes in the send queue at most."""
-    interval_ns: int
+    interval_ns: int = 0
     """Mean time between writes; 0: the next follows when the send queue has room."""
-    to: int
+    to: int = 0
     """incast: the receiver."""
-    senders: tuple[int, ...]
+    senders: tuple[int, ...] = ()
     """incast: the senders; empty: all other hosts."""
-    paths_until_ns: int
-    """When the limit of `paths` ends; 0: never."""
-    plane: int
+    paths_until_ns: int = 0
+    """EVs of other paths are DENIED until then; 0: to the end."""
+    plane: int = 0
     """Plane of a TCP flow; 0: all."""
-
-
-class Fault(Struct, frozen=True, kw_only=True):
-    """What befalls a part of the fabric."""
-
-    target: str
-    """What fails: plane:2, t1:3.0, uplink:1.0.0, ..."""
-    kind: str
-    """How it fails: silent, down, loss, delay, rate, ..."""
-    packets: Literal["all", "control", "data"]
-    """Packets that it affects."""
-    at_ns: int
-    """Begin."""
-    until_ns: int | None
-    """End; null: the end of the run."""
-    a: int
-    """Degree: parts per million for loss, corrupt, duplicate and reorder; ns for delay and jitter;
-    bit/s for rate.
-    """
-    b: int
-    """Second number: ns for duplicate and reorder; parts per million for rate when `a` is 0."""
 
 
 class Reference(Struct, frozen=True, kw_only=True):
@@ -156,8 +142,8 @@ class Reference(Struct, frozen=True, kw_only=True):
     """Groups of flows that it has; empty: all."""
 
 
-class Scenario(Struct, frozen=True, kw_only=True):
-    """Every parameter of an experiment, defaults included."""
+class Parameters(Struct, frozen=True, kw_only=True):
+    """What an experiment is, besides its fabric, checks and variants."""
 
     name: str
     """Name of the scenario."""
@@ -165,8 +151,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """What happens."""
     claim: str
     """What the MRC paper says of such an experiment; empty: nothing."""
-    topology: Topology
-    """The fabric."""
     transport: Transport
     """The QPs."""
     traffic: tuple[Traffic, ...]
@@ -176,19 +160,26 @@ class Scenario(Struct, frozen=True, kw_only=True):
     reference: Reference
     """The run that goodput is compared with."""
     until_ns: int
-    """When a run ends at the latest."""
+    """When a run ends, unless all writes have ended before."""
     sample_ns: int
     """Time between samples."""
-    audit: bool
+    audit: bool = False
     """The engine's invariants are checked after every event."""
-    baselines: tuple[str, ...]
+    baselines: tuple[str, ...] = ()
     """Baselines that run along."""
-    links: tuple[Fault, ...]
+    links: tuple[Fault, ...] = ()
     """Links whose rate or delay differs from the others'."""
-    plot: Literal["time", "flows"]
+    plot: Plot = "time"
     """What the picture shows: goodput over time, or of all flows."""
-    variant: str
+    variant: str = ""
     """Name of this variant; empty: there are none."""
+
+
+class Scenario(Parameters, frozen=True, kw_only=True):
+    """Every parameter of an experiment, defaults included."""
+
+    topology: Topology
+    """The fabric."""
     variants: tuple[str, ...]
     """Variants that run instead; empty: none."""
     base_rtt_ns: int

@@ -33,7 +33,7 @@ def goodputs_bps(
     All flows are assumed to send all the time. Open-loop flows count as 0.
     """
     edges = {from_ns, to_ns}
-    edges |= {time for fault in scenario.faults for time in (fault.at_ns, fault.until_ns)}
+    edges |= {time for fault in scenario.faults for time in (fault.at_ns, fault.end_ns)}
     times = sorted(time for time in edges if from_ns <= time <= to_ns)
     at_time: dict[tuple[Fault, ...], list[float]] = {}
     found = [0.0] * len(flows)
@@ -41,7 +41,7 @@ def goodputs_bps(
         faults = tuple(
             fault
             for fault in scenario.faults
-            if fault.kind in _RATE_FAULTS and fault.at_ns <= begin < fault.until_ns
+            if fault.kind in _RATE_FAULTS and fault.at_ns <= begin < fault.end_ns
         )
         if faults not in at_time:
             at_time[faults] = _goodputs_bps(scenario, flows, faults, planes)

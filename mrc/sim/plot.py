@@ -73,7 +73,7 @@ def time_chart(scenario: Scenario, summaries: Sequence[Summary]) -> Chart:
     )
     for fault in scenario.faults:
         if fault.at_ns < end_ns:
-            last_ns = min(fault.until_ns, end_ns)
+            last_ns = min(fault.end_ns, end_ns)
             title = f"{fault.target} {fault.kind}"
             chart.bands.append((fault.at_ns / unit_ns, last_ns / unit_ns, title))
     step_ns = max(end_ns / _MAX_POINTS, scenario.sample_ns)

@@ -23,16 +23,14 @@ from mrc.fabric.table import Table
 from mrc.fabric.targets import parse_target
 from mrc.fabric.tiers import Tiers, read_link, read_topology
 from mrc.fabric.topology import MAX_T1
+from mrc.results.sim import Reference, Traffic, Transport
 from mrc.sim.scenario import (
     MEASURES,
     PLOTS,
     TRAFFIC_KINDS,
     TRANSPORTS,
     Check,
-    Reference,
     Scenario,
-    Traffic,
-    Transport,
     base_rtt_ns,
 )
 
@@ -251,7 +249,7 @@ def _links(table: Table, topology: Tiers) -> list[Fault]:
     target, *values = read_link(table, partial(parse_target, fabric=topology, whole=True))
     kinds = zip(("rate", "delay"), values, strict=True)
     return [
-        Fault(target, kind, "all", 0, NEVER, value, 0)
+        Fault(target, kind, "all", 0, None, value, 0)
         for kind, value in kinds
         if isinstance(value, int)
     ]

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mrc.enums import EvState, WcStatus
-from mrc.fabric import faults
 from mrc.results import sim as results
 from mrc.results.plain import like
 from mrc.sim import native
@@ -19,7 +18,7 @@ from mrc.sim.trial import Summary
 
 
 def scenario_result(scenario: Scenario) -> results.Scenario:
-    topology, transport = scenario.topology, scenario.transport
+    topology = scenario.topology
     return like(
         results.Scenario,
         scenario,
@@ -30,18 +29,8 @@ def scenario_result(scenario: Scenario) -> results.Scenario:
             fabric_rate_bits_per_second=topology.fabric_rate_bps,
             mtu_bytes=topology.mtu,
         ),
-        transport=like(results.Transport, transport, path_mtu_bytes=transport.path_mtu),
-        traffic=tuple(like(results.Traffic, each) for each in scenario.traffic),
-        faults=tuple(map(_fault, scenario.faults)),
-        reference=like(results.Reference, scenario.reference),
-        links=tuple(map(_fault, scenario.links)),
         variants=tuple(part.variant for part in scenario.variants),
     )
-
-
-def _fault(fault: faults.Fault) -> results.Fault:
-    until_ns = None if fault.until_ns == faults.NEVER else fault.until_ns
-    return like(results.Fault, fault, until_ns=until_ns)
 
 
 def checks(outcomes: Sequence[Outcome]) -> tuple[results.Check, ...]:

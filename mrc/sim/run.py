@@ -126,7 +126,7 @@ def _native_fault(fault: Fault, scenario: Scenario) -> dict[str, int]:
     return {
         **native_target(parse_target(fault.target, scenario.topology, whole=True)),
         "at_ns": fault.at_ns,
-        "until_ns": fault.until_ns,
+        "until_ns": fault.end_ns,
         "kind": native.KINDS[fault.kind],
         "class": native.CLASSES[fault.packets],
         "a": fault.a,

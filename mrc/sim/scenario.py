@@ -6,70 +6,28 @@ Planes are numbered from 1; hosts, T0s, T1s and flows from 0. Times are nanoseco
 
 from __future__ import annotations
 
+from typing import get_args
+
 from msgspec import Struct
 
-from mrc.enums import CcKind, PlaneShares
-from mrc.fabric.faults import NEVER, Fault
 from mrc.fabric.targets import parse_target
 from mrc.fabric.tiers import Tiers
+from mrc.results.sim import Parameters, Plot, Traffic, TrafficKind, Transport, TransportKind
 
 OVERHEAD_BYTES = 126  # of a packet on a link, besides its UDP payload; csrc/sim/frame.h
 DATA_HEADER_BYTES = 44  # of a packet in the middle of a message, ICRC included
 SACK_BYTES = 52  # UDP payload of a SACK
 TCP_HEADER_BYTES = 24  # csrc/sim/tcp_host.c
 
-TRANSPORTS = ("mrc", "ecmp", "ecmp-planes", "go-back-n")
-"""The transports of QPs; all except "mrc" are baselines.
-
-ecmp: the reliability of MRC over one path, which switches choose by a hash. ecmp-planes: the same
-with one path in every plane. go-back-n: one path, packets in order only, as in RoCE.
-"""
-PLOTS = ("time", "flows")
-TRAFFIC_KINDS = ("permutation", "incast", "all-to-all", "ring", "pairs", "tcp")
+TRANSPORTS: tuple[TransportKind, ...] = get_args(TransportKind)
+"""The transports of QPs; all except the first, "mrc", are baselines."""
+PLOTS: tuple[Plot, ...] = get_args(Plot)
+TRAFFIC_KINDS: tuple[TrafficKind, ...] = get_args(TrafficKind)
 MEASURES = (
     "completed", "qp_errors", "goodput", "slowest_flow", "fairness", "last_hop_busy",
     "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after", "completion",
     "least_plane",
 )  # fmt: skip
-
-
-class Transport(Struct, frozen=True):
-    """The parameters of every QP."""
-
-    kind: str  # one of TRANSPORTS
-    path_mtu: int
-    mpr: int
-    spray: int
-    evs_per_plane: int  # 0: all paths
-    ev_active_per_plane: int  # EVs in rotation, the others are backups; 0: all
-    probed: bool  # QPs probe every EV before the run, as a connect does
-    timeout: int
-    retry_linear: int
-    retry_exp: int
-    plane_shares: PlaneShares
-    cc: CcKind
-    cc_base_rtt_ns: int  # base RTT configured for NSCC; 0: the base RTT of the topology
-    sack_threshold_bytes: int
-    sack_delay_ns: int
-    noise_ns: int  # how late hosts may run; sets the minimum timeouts
-
-
-class Traffic(Struct, frozen=True):
-    """Flows of one kind; mrc.sim.traffic makes them."""
-
-    kind: str
-    group: str  # name that checks use
-    bytes: int  # of a write, or of a TCP segment
-    start_ns: int
-    pairs: tuple[tuple[int, int], ...]
-    paths: tuple[int, ...]  # T1s that the QPs may use in every plane; empty: all
-    writes: int = 1  # of each flow; 1 for TCP, whose flows never end
-    depth: int = 1  # maximum number of writes in the send queue
-    interval_ns: int = 0  # open loop: mean time between writes; 0: closed loop
-    to: int = 0  # incast: the receiver
-    senders: tuple[int, ...] = ()  # incast: the senders; empty: all other hosts
-    paths_until_ns: int = 0  # EVs of other paths are DENIED until then; 0: to the end
-    plane: int = 0  # the plane of a TCP flow; 0: all planes
 
 
 class Check(Struct, frozen=True):
@@ -79,7 +37,7 @@ class Check(Struct, frozen=True):
     measure: str
     group: str  # empty: all flows
     from_ns: int
-    to_ns: int  # NEVER: to the end
+    to_ns: int  # NEVER of mrc.fabric.faults: to the end
     of: str  # the value is a share of "line", "reference" or "max-min"
     share: float  # the expected part of that, such as 7/8
     relation: str  # ">=" or "<=": the required relation of the value to the target
@@ -90,32 +48,11 @@ class Check(Struct, frozen=True):
     note: str = ""  # why hosts on an emulated fabric give another value
 
 
-class Reference(Struct, frozen=True):
-    """The run that checks compare with: the same scenario, without faults or some traffic."""
-
-    faults: bool  # with the faults
-    groups: tuple[str, ...]  # traffic groups; empty: all
-
-
-class Scenario(Struct, frozen=True):
+class Scenario(Parameters, frozen=True, kw_only=True):
     """One experiment."""
 
-    name: str
-    title: str
-    claim: str  # the paper's claim about this experiment; empty: none
     topology: Tiers
-    transport: Transport
-    traffic: tuple[Traffic, ...]
-    faults: tuple[Fault, ...]
     checks: tuple[Check, ...]
-    reference: Reference
-    until_ns: int  # the run ends here, or sooner when all writes have ended
-    sample_ns: int
-    audit: bool = False  # check the invariants after every event
-    baselines: tuple[str, ...] = ()  # TRANSPORTS that are run too, for comparison
-    links: tuple[Fault, ...] = ()  # rates and delays that override those of the tier
-    plot: str = "time"  # goodput over "time", or of all "flows"
-    variant: str = ""  # the variant's name if this is a variant of a scenario
     variants: tuple[Scenario, ...] = ()  # they run instead of this scenario; empty: none
 
     @property
@@ -164,7 +101,7 @@ def dead_paths(scenario: Scenario, sender: int, receiver: int) -> int:
     ends = {topology.t0_of(host) for host in (sender, receiver)}
     dead: set[tuple[int, int | None]] = set()
     for fault in scenario.faults:
-        if fault.kind not in ("silent", "down") or fault.at_ns > 0 or fault.until_ns < NEVER:
+        if fault.kind not in ("silent", "down") or fault.at_ns > 0 or fault.until_ns is not None:
             continue
         target = parse_target(fault.target, topology, whole=True)
         if target.kind == "t1" or (target.kind == "uplink" and target.t0 in ends):

@@ -7,7 +7,8 @@ import random
 
 from msgspec import Struct
 
-from mrc.sim.scenario import Scenario, Traffic, payload_share
+from mrc.results.sim import Traffic
+from mrc.sim.scenario import Scenario, payload_share
 
 
 class Flow(Struct, frozen=True):

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
-from mrc.fabric.faults import NEVER, Fault
+from mrc.fabric.faults import Fault
 from mrc.sim import reader
 from mrc.sim.run import run
 
@@ -76,6 +76,6 @@ def test_links__of_two_plain_hosts() -> None:
 def test_set_links__refuses(kind: str, value: int) -> None:
     values = tomllib.loads(PAIR)
     scenario = reader.parse(values, "pair", "pair")
-    change = Fault("plane:1", kind, "all", 0, NEVER, value, 0)
+    change = Fault("plane:1", kind, "all", 0, None, value, 0)
     with pytest.raises(ConfigError, match="rejects the links"):
         run(replace(scenario, links=(change,)), 1)

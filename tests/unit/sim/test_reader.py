@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
-from mrc.fabric.faults import CLASSES, KINDS, NEVER
+from mrc.fabric.faults import CLASSES, KINDS
 from mrc.fabric.targets import parse_target
 from mrc.fabric.tiers import ROUTING
 from mrc.sim import native, reader
@@ -96,7 +96,7 @@ def test_load__values_and_defaults(tmp_path: Path) -> None:
     assert scenario.topology.host_rate_bps == 100 * 10**9
     assert scenario.traffic[0].pairs == ((0, 2),)
     fault = scenario.faults[0]
-    assert (fault.a, fault.b, fault.at_ns, fault.until_ns) == (10_000, 5, 10_000, NEVER)
+    assert (fault.a, fault.b, fault.at_ns, fault.until_ns) == (10_000, 5, 10_000, None)
     check = scenario.checks[0]
     assert (check.share, check.relation, check.target) == (7 / 8, ">=", 0.99)
     assert check.from_ns == 2 * base_rtt_ns(scenario.topology, scenario.transport)
