@@ -37,14 +37,6 @@ MAX_MESSAGE_BYTES = 0xFFFFFFFF
 _POST, _WRITE, _WRITE_IMM = map(int, (CommandOp.QP_POST, WrOpcode.WRITE, WrOpcode.WRITE_IMM))
 _RESERVED_QPNS = 3  # 0..2: management QPs and the destination of endpoint requests
 
-LEGAL_MOVES: dict[QpState, frozenset[QpState]] = {
-    QpState.RESET: frozenset({QpState.INIT, QpState.ERROR}),
-    QpState.INIT: frozenset({QpState.RTR, QpState.ERROR}),
-    QpState.RTR: frozenset({QpState.RTS, QpState.ERROR}),
-    QpState.RTS: frozenset({QpState.ERROR}),
-    QpState.ERROR: frozenset(),
-}
-
 
 def random_qpn() -> int:
     """An unpredictable 24-bit QP number."""
@@ -231,8 +223,8 @@ class QueuePair:
         )
         return self._command(CommandOp.QP_CREATE, attr, pointer=attr)
 
-    def _move(self, state: QpState, **attributes: Any) -> Command:
-        if state not in LEGAL_MOVES[self.state]:
+    def _move(self, before: QpState, state: QpState, **attributes: Any) -> Command:
+        if self.state is not before:
             raise StateError(f"QP {self.qpn:#x}: no move from {self.state.name} to {state.name}")
         self.state = state
         attr = native.new_struct("mrc_qp_attr", **attributes)
@@ -240,16 +232,16 @@ class QueuePair:
 
     def to_init(self) -> Command:
         """RESET to INIT."""
-        return self._move(QpState.INIT)
+        return self._move(QpState.RESET, QpState.INIT)
 
     def to_rtr(self, attributes: RtrAttributes) -> Command:
         """INIT to RTR, after `set_evs` and `set_peer`."""
         self.dynamic_mpr = attributes.dynamic_mpr
-        return self._move(QpState.RTR, **asdict(attributes))
+        return self._move(QpState.INIT, QpState.RTR, **asdict(attributes))
 
     def to_rts(self, attributes: RtsAttributes) -> Command:
         """RTR to RTS."""
-        return self._move(QpState.RTS, **asdict(attributes))
+        return self._move(QpState.RTR, QpState.RTS, **asdict(attributes))
 
     def destroy(self) -> Command:
         """Destroys the QP; the engine flushes outstanding work requests first."""

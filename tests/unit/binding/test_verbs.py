@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from models.library import library
 
 from mrc.binding import device
 from mrc.binding.native import Command, ffi
 from mrc.binding.verbs import (
-    LEGAL_MOVES,
     MR,
     QueuePair,
     RemoteMemory,
@@ -38,10 +38,10 @@ RTS = RtsAttributes(
     cc=CcKind.NULL,
     cc_profile={"base_rtt_ns": 7},
 )
-MOVES: dict[QpState, Callable[[QueuePair], Command]] = {
-    QpState.INIT: QueuePair.to_init,
-    QpState.RTR: lambda queue: queue.to_rtr(RTR),
-    QpState.RTS: lambda queue: queue.to_rts(RTS),
+MOVES: dict[tuple[QpState, QpState], Callable[[QueuePair], Command]] = {
+    (QpState.RESET, QpState.INIT): QueuePair.to_init,
+    (QpState.INIT, QpState.RTR): lambda queue: queue.to_rtr(RTR),
+    (QpState.RTR, QpState.RTS): lambda queue: queue.to_rts(RTS),
 }
 
 
@@ -49,17 +49,18 @@ def queue_pair(state: QpState = QpState.RTS, sq_depth: int = 2) -> QueuePair:
     return QueuePair(sq_depth=sq_depth, mpr=1024, max_wimm=128, qpn=77, state=state)
 
 
-@pytest.mark.parametrize("target", MOVES)
+@pytest.mark.parametrize(("before", "target"), MOVES)
 @pytest.mark.parametrize("state", QpState)
-def test_move__only_legal_ones(state: QpState, target: QpState) -> None:
+def test_move__only_from_the_state_before(state: QpState, before: QpState, target: QpState) -> None:
     queue = queue_pair(state)
-    if target in LEGAL_MOVES[state]:
-        command = MOVES[target](queue)
+    if state is before:
+        assert library().shim_qp_may_move(before, target)
+        command = MOVES[before, target](queue)
         assert (command.fields["op"], command.fields["value"]) == (CommandOp.QP_MODIFY, target)
         assert queue.state is target
     else:
         with pytest.raises(StateError, match=f"no move from {state.name} to {target.name}"):
-            MOVES[target](queue)
+            MOVES[before, target](queue)
         assert queue.state is state
 
 
