@@ -42,6 +42,16 @@ def set_up(otherwise: str = "") -> Iterator[None]:
         )
 
 
+def between(page: str, begin: str, end: str, text: str) -> str:
+    """The page with `text` between two markers; ends the program if these are not there once."""
+    if page.count(begin) != 1:
+        sys.exit(
+            f"{Path(sys.argv[0]).name}: {page.count(begin)} places have {begin.strip()}, not 1"
+        )
+    head, _, rest = page.partition(begin)
+    return f"{head}{begin}{text}{end}{rest.partition(end)[2]}"
+
+
 def parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
     """The parser of a program whose help ends with examples."""
     return argparse.ArgumentParser(

@@ -14,60 +14,72 @@ for _, name in ipairs(Dissector.list()) do
   if name == "mrc" then return end -- installed, and named on the command line too
 end
 
-local opcodes = {
-  [0xC6] = "WRITE_FIRST", [0xC7] = "WRITE_MIDDLE", [0xC8] = "WRITE_LAST",
-  [0xC9] = "WRITE_LAST_IMM", [0xCA] = "WRITE_ONLY", [0xCB] = "WRITE_ONLY_IMM",
-  [0xD1] = "ACK", [0xD8] = "ENDPOINT_REQUEST", [0xD9] = "ENDPOINT_RESPONSE",
-  [0xDC] = "SACK", [0xDD] = "NACK", [0xDE] = "PROBE",
+-- tools/dissector: begin
+local names = {
+  opcode = {
+    [0xC6] = "WRITE_FIRST", [0xC7] = "WRITE_MIDDLE", [0xC8] = "WRITE_LAST",
+    [0xC9] = "WRITE_LAST_IMM", [0xCA] = "WRITE_ONLY", [0xCB] = "WRITE_ONLY_IMM", [0xD1] = "ACK",
+    [0xD8] = "ENDPOINT_REQUEST", [0xD9] = "ENDPOINT_RESPONSE", [0xDC] = "SACK", [0xDD] = "NACK",
+    [0xDE] = "PROBE",
+  },
+  mark = { [0x00] = "NONE", [0x01] = "SKIP_ONCE", [0x02] = "ALWAYS_SKIP" },
+  reason = {
+    [0x01] = "TRIMMED", [0x02] = "TRIMMED_LASTHOP", [0x06] = "NO_BITMAP", [0x07] = "NO_PKT_BUFFER",
+    [0x0A] = "NO_RESOURCE", [0x0B] = "PSN_OOR_WINDOW", [0x19] = "UNEXP_EVENT",
+  },
+  operation = { [0x00] = "PORT_STATUS", [0x01] = "EV_PROBE" },
+  syndrome = {
+    [0x1F] = "ACK", [0x61] = "NAK_INV_REQ", [0x62] = "NAK_REM_ACCESS", [0x63] = "NAK_REM_OP",
+  },
+  mode = { [0x01] = "auth", [0x02] = "aead" },
 }
-local marks = { [0] = "NONE", [1] = "SKIP_ONCE", [2] = "ALWAYS_SKIP" }
-local reasons = {
-  [0x01] = "TRIMMED", [0x02] = "TRIMMED_LASTHOP", [0x06] = "NO_BITMAP",
-  [0x07] = "NO_PKT_BUFFER", [0x0A] = "NO_RESOURCE", [0x0B] = "PSN_OOR_WINDOW",
-  [0x19] = "UNEXP_EVENT",
-}
-local operations = { [0] = "PORT_STATUS", [1] = "EV_PROBE" }
-local syndromes = {
-  [0x1F] = "ACK", [0x61] = "NAK_INV_REQ", [0x62] = "NAK_REM_ACCESS", [0x63] = "NAK_REM_OP",
-}
-local AUTH = 1
-local CC_TIMES = 15
-local modes = { [AUTH] = "auth", [2] = "aead" }
-local TRIMMED = { [0x07] = true, [0x0B] = true } -- DSCPs of csrc/core/dscp.h
-local BLOCK_BYTES, USIDS = 4, 6 -- of a carrier
-
 local formats = {
-  bth = { { "opcode", 8, opcodes }, { "se", 1, "b" }, { "m", 1, "b" }, { "pad", 2, "" },
+  bth = {
+    { "opcode", 8, names.opcode }, { "se", 1, "b" }, { "m", 1, "b" }, { "pad", 2, "" },
     { "tver", 4, "" }, { "pkey", 16, "x" }, { "var_res", 8, "x" }, { "qpn", 24, "x" },
     { "ack_req", 1, "b" }, { "", 1 }, { "rtx", 1, "b" }, { "ts", 1, "b" }, { "", 4 },
-    { "psn", 24, "" } },
+    { "psn", 24, "" },
+  },
   meth = { { "rqmsn", 16, "" }, { "msn", 16, "" } },
   tseth = { { "tx_timestamp", 16, "" }, { "tsr", 1, "b" }, { "", 11 }, { "ftype", 4, "" } },
   reth = { { "va", 64, "x" }, { "rkey", 32, "x" }, { "dma_bytes", 32, "" } },
   immdt = { { "imm", 32, "x" } },
-  sack = { { "type", 4, "" }, { "nh", 5, "" }, { "mark", 2, marks }, { "", 3 }, { "pr", 1, "b" },
+  sack = {
+    { "type", 4, "" }, { "nh", 5, "" }, { "mark", 2, names.mark }, { "", 3 }, { "pr", 1, "b" },
     { "", 1 }, { "ack_psn_offset", 16, "i" }, { "ev", 32, "x" }, { "spdcid", 16, "x" },
     { "dpdcid", 16, "x" }, { "", 8 }, { "cum_psn", 24, "" }, { "cc_type", 4, "" },
-    { "cc_fl", 4, "" }, { "mpr", 8, "" }, { "offset", 16, "i" }, { "bitmap", 64, "x" } },
-  cc = { { "tx_timestamp", 16, "" }, { "", 1 }, { "ooo_count", 15, "" },
-    { "restore_cwnd", 1, "b" }, { "rcv_cwnd_pen", 7, "" }, { "rcvd_units", 24, "" } },
-  times = { { "tx_timestamp", 16, "" }, { "sent_timestamp", 16, "" },
-    { "restore_cwnd", 1, "b" }, { "rcv_cwnd_pen", 7, "" }, { "rcvd_units", 24, "" } },
-  nack = { { "type_nh", 16, "x" }, { "reason", 8, reasons }, { "vendor_info", 8, "x" },
-    { "ev", 32, "x" }, { "spdcid", 16, "x" }, { "dpdcid", 16, "x" }, { "", 8 },
-    { "psn", 24, "" }, { "cc_type", 4, "" }, { "cc_fl", 4, "" }, { "", 8 },
-    { "tx_timestamp", 16, "" } },
-  probe = { { "type_nh", 16, "x" }, { "", 8 }, { "vendor", 8, "x" }, { "id", 16, "x" }, { "", 16 },
+    { "cc_fl", 4, "" }, { "mpr", 8, "" }, { "offset", 16, "i" }, { "bitmap", 64, "x" },
+  },
+  cc = {
+    { "tx_timestamp", 16, "" }, { "", 1 }, { "ooo_count", 15, "" }, { "restore_cwnd", 1, "b" },
+    { "rcv_cwnd_pen", 7, "" }, { "rcvd_units", 24, "" },
+  },
+  times = {
+    { "tx_timestamp", 16, "" }, { "sent_timestamp", 16, "" }, { "restore_cwnd", 1, "b" },
+    { "rcv_cwnd_pen", 7, "" }, { "rcvd_units", 24, "" },
+  },
+  nack = {
+    { "type_nh", 16, "x" }, { "reason", 8, names.reason }, { "vendor_info", 8, "x" },
+    { "ev", 32, "x" }, { "spdcid", 16, "x" }, { "dpdcid", 16, "x" }, { "", 8 }, { "psn", 24, "" },
+    { "cc_type", 4, "" }, { "cc_fl", 4, "" }, { "", 8 }, { "tx_timestamp", 16, "" },
+  },
+  probe = {
+    { "type_nh", 16, "x" }, { "", 8 }, { "vendor", 8, "x" }, { "id", 16, "x" }, { "", 16 },
     { "spdcid", 16, "x" }, { "dpdcid", 16, "x" }, { "tx_timestamp", 16, "" }, { "tsr", 1, "b" },
-    { "", 11 }, { "ftype", 4, "" } },
-  request = { { "type_nh", 14, "x" }, { "operation", 2, operations }, { "", 8 },
-    { "vendor", 8, "x" }, { "ports", 32, "x" }, { "", 32 }, { "tx_timestamp", 16, "" },
-    { "tsr", 1, "b" }, { "", 11 }, { "ftype", 4, "" } },
-  response = { { "type_nh", 9, "x" }, { "mark", 2, marks }, { "", 1 },
-    { "operation", 2, operations }, { "", 2 }, { "", 32 }, { "", 32 }, { "", 32 }, { "", 32 },
-    { "", 32 }, { "", 32 }, { "", 16 }, { "tx_timestamp", 16, "" }, { "", 32 }, { "", 16 } },
-  aeth = { { "syndrome", 8, syndromes }, { "msn", 24, "" } },
-  seal = { { "mode", 8, modes }, { "qpn", 24, "x" }, { "counter", 64, "" } },
+    { "", 11 }, { "ftype", 4, "" },
+  },
+  request = {
+    { "type_nh", 14, "x" }, { "operation", 2, names.operation }, { "", 8 }, { "vendor", 8, "x" },
+    { "ports", 32, "x" }, { "", 32 }, { "tx_timestamp", 16, "" }, { "tsr", 1, "b" }, { "", 11 },
+    { "ftype", 4, "" },
+  },
+  response = {
+    { "type_nh", 9, "x" }, { "mark", 2, names.mark }, { "", 1 },
+    { "operation", 2, names.operation }, { "", 2 }, { "", 208 }, { "tx_timestamp", 16, "" },
+    { "", 48 },
+  },
+  aeth = { { "syndrome", 8, names.syndrome }, { "msn", 24, "" } },
+  seal = { { "mode", 8, names.mode }, { "qpn", 24, "x" }, { "counter", 64, "" } },
 }
 local behind = {
   [0xD1] = { "aeth" }, [0xD8] = { "request" }, [0xD9] = { "response" }, [0xDC] = { "sack", "cc" },
@@ -80,6 +92,12 @@ local titles = {
   request = "Endpoint request", response = "Endpoint response", aeth = "Transport ACK",
   seal = "Seal",
 }
+-- tools/dissector: end
+
+local AUTH = 1
+local CC_TIMES = 15
+local TRIMMED = { [0x07] = true, [0x0B] = true } -- DSCPs of csrc/core/dscp.h
+local BLOCK_BYTES, USIDS = 4, 6 -- of a carrier
 
 local mrc = Proto("mrc", "Multipath Reliable Connection")
 local fields, sizes, all = {}, {}, {}
@@ -283,7 +301,7 @@ local function dissect_one(buffer, info, root, net, part, parts, missing)
   local values, branches, at = {}, {}, sizes.bth
   values.bth, branches.bth = add(tree, buffer, 0, "bth")
   tree:append_text(string.format(", %s, QPN 0x%06x, PSN %d, EV 0x%08x",
-    opcodes[values.bth.opcode] or "unknown", values.bth.qpn, values.bth.psn, ev))
+    names.opcode[values.bth.opcode] or "unknown", values.bth.qpn, values.bth.psn, ev))
   local headers = stack(values.bth)
   local trimmed = net.trimmed and headers[1] == "meth"
   local ends = missing == 0 and not trimmed
@@ -311,7 +329,7 @@ local function step_of(bytes)
   local length = #bytes
   local key = bytes:sub(3, 4) .. "\0" .. bytes:sub(6, 8)
   local function alike(at) -- counted from 0
-    return length - at >= 16 and opcodes[bytes:byte(at + 1)] and
+    return length - at >= 16 and names.opcode[bytes:byte(at + 1)] and
       bytes:sub(at + 3, at + 4) == "\255\255" and bytes:sub(at + 6, at + 8) == bytes:sub(6, 8)
   end
   local found = bytes:find(key, 19, true)
@@ -328,7 +346,7 @@ end
 local before -- the dissector that had the port
 
 function mrc.dissector(buffer, info, root)
-  if buffer:len() < 16 or not opcodes[buffer(0, 1):uint()] then
+  if buffer:len() < 16 or not names.opcode[buffer(0, 1):uint()] then
     -- Its complaint about a malformed packet is in the tree, and would be a Lua error here.
     if before then pcall(function() before:call(buffer, info, root) end) end
     return before and buffer:len() or 0
@@ -346,7 +364,7 @@ function mrc.dissector(buffer, info, root)
   local opcode, psn = buffer(0, 1):uint(), buffer(9, 3):uint()
   local burst = parts > 1 and string.format(" and %d more", parts - 1) or ""
   local again = buffer(8, 1):bitfield(2, 1) == 1 and " [sent again]" or ""
-  info.cols.info = string.format("%s QPN 0x%06x PSN %d%s%s", opcodes[opcode],
+  info.cols.info = string.format("%s QPN 0x%06x PSN %d%s%s", names.opcode[opcode],
     buffer(5, 3):uint(), psn, burst, again)
   return buffer:len()
 end

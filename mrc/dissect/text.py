@@ -3,16 +3,8 @@
 
 from __future__ import annotations
 
-from mrc.dissect.packet import (
-    MARKS,
-    OPERATIONS,
-    REASONS,
-    SEALS,
-    SYNDROMES,
-    WITH_IMM,
-    Flow,
-    Packet,
-)  # fmt: skip
+from mrc.dissect.formats import MARKS, OPERATIONS, REASONS, SEALS, SYNDROMES, WITH_IMM
+from mrc.dissect.packet import Flow, Packet
 
 _HEX = {"ev", "rkey", "va", "imm", "bitmap", "pkey", "spdcid", "dpdcid", "probe_id"}
 _PSN = {"psn", "dest_qpn", "cum_psn", "nack_psn", "key_qpn"}

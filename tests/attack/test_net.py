@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 
-import mrc_layers
 from attack import forge
 from attack.net import ADDRESSES, PORT, Net, crowd
+
+from mrc.dissect.packet import Flow, icrc
 
 
 def test_net__an_honest_sender_is_served(net: Net, tmp_path: Path) -> None:
@@ -26,7 +28,8 @@ def test_spoof__any_source_address_and_a_right_icrc(net: Net) -> None:
         payload, source = heard.recvfrom(2048)
     assert source == (ADDRESSES["a"], 4000)
     assert payload[:-4] == body
-    assert payload[-4:] == mrc_layers.icrc(ADDRESSES["a"], ADDRESSES["v"], 4000, PORT, body)
+    flow = Flow(ip_address(ADDRESSES["a"]), ip_address(ADDRESSES["v"]), 4000, PORT)
+    assert payload[-4:] == icrc(body, flow)
 
 
 def test_tcp__the_crowd_of_the_attacker_reaches_the_exchange(net: Net, tmp_path: Path) -> None:

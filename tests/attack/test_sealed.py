@@ -27,6 +27,7 @@ from attack import forge, sealed_end
 from attack.net import ADDRESSES, PORT, Net
 from slowness import until
 
+from mrc.dissect.packet import ICRC_BYTES
 from mrc.linux import netns
 
 A, B = ADDRESSES["a"], ADDRESSES["b"]
@@ -192,8 +193,8 @@ def forged(wire: Wire, src: str, dst: str) -> dict[str, bytes]:
     theirs, following = last(wire, dst).psn, last(wire, src).psn + 1
     packets = {
         "all ports down": endpoint(opcode=forge.PORT_STATUS, psn=77)
-        / mrc_layers.ERTH(op="PORT_STATUS", port_status_mask=1 << 7 | 1, tsr=1),
-        "answer": endpoint(opcode=forge.EV_PROBE, psn=1) / mrc_layers.EETH(op="EV_PROBE"),
+        / mrc_layers.ERTH(operation="PORT_STATUS", port_status_mask=1 << 7 | 1, tsr=1),
+        "answer": endpoint(opcode=forge.EV_PROBE, psn=1) / mrc_layers.EETH(operation="EV_PROBE"),
         "reset": bth(opcode=forge.ACK, psn=theirs) / mrc_layers.AETH(syndrome="NAK_REM_OP", msn=1),
         "false success": bth(opcode=forge.ACK, psn=theirs) / mrc_layers.AETH(msn=1),
         "sack": bth(opcode=SACK, psn=theirs)
@@ -201,7 +202,7 @@ def forged(wire: Wire, src: str, dst: str) -> dict[str, bytes]:
         "silent loss": bth(opcode=WRITE_ONLY, psn=following) / mrc_layers.METH(rqmsn=2, msn=2)
         / mrc_layers.RETH(),
     }  # fmt: skip
-    return {name: bytes(packet)[: -mrc_layers.ICRC_BYTES] for name, packet in packets.items()}
+    return {name: bytes(packet)[:-ICRC_BYTES] for name, packet in packets.items()}
 
 
 MALFORMED = ("SHORT", "OPCODE", "VERSION", "PKEY", "FIELD", "LENGTH", "ICRC")

@@ -70,5 +70,5 @@ def test_tables__without_their_place_stop_the_tool(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["states"])
     states.PAGE.write_text("no markers")
-    with pytest.raises(SystemExit, match="has 0 places for the table 'qp'"):
+    with pytest.raises(SystemExit, match="0 places have <!-- tools/states: qp -->, not 1"):
         states.main()

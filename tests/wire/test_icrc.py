@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 import cbuild
-import mrc_layers
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,19 +16,22 @@ from wire.codec import Codec, Fields, Flow
 from wire.golden import GOLDEN, Golden
 from wire.strategies import flows, packets
 
+from mrc.dissect import packet as dissected
+
 
 @pytest.fixture(scope="session", params=[cbuild.FAST, cbuild.SHARED_ZLIB], ids=lambda f: f.name)
 def either(request: pytest.FixtureRequest) -> Codec:
     return Codec(request.param)
 
 
-def test_layers__packet_of_a_connectx4() -> None:
-    """The ICRC in mrc_layers is right: a congestion notification captured from a ConnectX-4 Lx.
+def test_dissect__packet_of_a_connectx4() -> None:
+    """The ICRC of mrc dissect is right: a congestion notification captured from a ConnectX-4 Lx.
 
     The capture is part of scapy's regression tests for RoCE.
     """
     body = bytes.fromhex("8100ffff4000011800000000") + bytes(16)
-    crc = mrc_layers.icrc("10.0.17.1", "10.0.18.1", 0, 4791, body, ident=0x718C, fragment=0x4000)
+    flow = dissected.Flow(ip_address("10.0.17.1"), ip_address("10.0.18.1"), 0, 4791)
+    crc = dissected.icrc(body, flow, fragment=bytes.fromhex("718c4000"))
     assert crc.hex() == "82fd002a"
 
 
@@ -38,9 +42,9 @@ def test_icrc__golden(either: Codec, golden: Golden) -> None:
 
 
 @given(flow=flows(), body=st.binary(min_size=5, max_size=300))
-def test_icrc__equals_that_of_the_layers(either: Codec, flow: Flow, body: bytes) -> None:
-    expected = mrc_layers.icrc(flow.src, flow.dst, flow.sport, flow.dport, body)
-    assert either.icrc(flow, body) == expected
+def test_icrc__equals_that_of_mrc_dissect(either: Codec, flow: Flow, body: bytes) -> None:
+    theirs = dissected.Flow(ip_address(flow.src), ip_address(flow.dst), flow.sport, flow.dport)
+    assert either.icrc(flow, body) == dissected.icrc(body, theirs)
 
 
 @given(flow=flows(), packet=packets())

@@ -23,8 +23,8 @@ from wire.golden import GOLDEN, V4, V6
 from wire.strategies import flows, packets
 
 from mrc.cli.main import main
+from mrc.dissect import formats, plugin
 from mrc.dissect import packet as dissected
-from mrc.dissect import plugin
 
 LUA = ("-X", f"lua_script:{plugin.LUA}")
 
@@ -47,22 +47,21 @@ def golden_frames() -> list[Packet]:
 
 # ---- The fields are those of mrc dissect -------------------------------------------------------
 
-PREFIX = {
-    "BTH": "mrc", "METH": "mrc.meth", "TSETH": "mrc.tseth", "RETH": "mrc.reth",
-    "ImmDt": "mrc.immdt", "SETH": "mrc.sack", "CC_STATE": "mrc.cc", "CC_TIMES": "mrc.times",
-    "NETH": "mrc.nack", "PETH": "mrc.probe", "ERTH": "mrc.request", "EETH": "mrc.response",
-    "AETH": "mrc.aeth", "SEAL": "mrc.seal",
-}  # fmt: skip
-SHORTER = {
-    "dest_qpn": "qpn", "sack_offset": "offset", "nack_psn": "psn", "probe_id": "id",
-    "port_status_mask": "ports", "key_qpn": "qpn",
-}  # fmt: skip
 FIELDS = {
-    (header, field): f"{PREFIX[header]}.{SHORTER.get(field, field)}"
-    for header, table in dissected._TABLES.items()
-    for field, _, _ in table
-    if field
-}
+    (header, field.name): ".".join(
+        ("mrc", *[formats.WIRESHARK[header][0]] * (header != "BTH"),
+         formats.SHORTER.get(field.name, field.name))
+    )
+    for header, table in formats.TABLES.items()
+    for field in table
+    if field.name
+}  # fmt: skip
+
+
+def test_tables__are_those_of_mrc_dissect() -> None:
+    tool = Path(plugin.__file__).parents[2] / "tools" / "dissector"
+    done = subprocess.run([sys.executable, str(tool), "--check"], check=False)
+    assert done.returncode == 0
 
 
 def number(cell: str) -> int | None:
