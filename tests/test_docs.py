@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import chain
 from os.path import normpath
 
 import pytest
@@ -15,6 +16,10 @@ from mrc.cli import trust
 from mrc.cli.main import build_parser
 from mrc.torch import hosts
 
+PAGES = (
+    "README.md", "csrc/verbs/README.md",
+    *(f"mrc/{room}/README.md" for room in ("transfer", "testbed", "perf")),
+)  # fmt: skip
 DOCUMENTS = [path for path in sources() if path.suffix == ".md"]
 
 
@@ -24,10 +29,9 @@ def code_blocks(document: str) -> Iterator[str]:
 
 
 def commands() -> list[str]:
-    """Every line of a code block of the README that runs mrc, without its prompt and comment."""
-    readme = (ROOT / "README.md").read_text()
+    """Every line of a code block of these pages that runs mrc, without its prompt and comment."""
     found = []
-    for line in code_blocks(readme):
+    for line in chain.from_iterable(code_blocks((ROOT / page).read_text()) for page in PAGES):
         for part in re.split("[;&]", line.partition("#")[0]):
             words = part.rpartition("$")[2].strip()
             if words.startswith("mrc "):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the README, run as they stand there: the test bed's, and those for two hosts.
+"""The commands of the READMEs, run as they stand there: the test bed's, and those for two hosts.
 
 Changes are only what a test must change: durations, names of hosts, and an end for commands that
 run until they are interrupted.
@@ -23,11 +23,18 @@ from slowness import PATIENCE
 
 from mrc.testbed.bed import Testbed
 
-BLOCKS = re.findall(
-    r"^```\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE
-)
-(BED,) = (block for block in BLOCKS if "mrc testbed up" in block)
-COPY, MEASURE = (block for block in BLOCKS if "host-a$" in block)
+
+def block_of(page: str, word: str) -> str:
+    """The first block of a page that has this word."""
+    blocks = re.findall(
+        r"^```\n(.*?)^```", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+    return next(block for block in blocks if word in block)
+
+
+BED = block_of("mrc/testbed/README.md", "mrc testbed up")
+COPY = block_of("mrc/transfer/README.md", "host-a$")
+MEASURE = block_of("mrc/perf/README.md", "host-a$")
 # A person waits until the receiver listens.
 LISTENS = "until mrc testbed exec h1 -- ss -Hltn 'sport = :4791' | grep -q .; do sleep 0.1; done"
 OWN_RUN = "mount -t tmpfs tmpfs /run && mkdir /run/netns && exec bash -mex"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples and the programs of the README run and print the documented output."""
+"""The examples and the program of their README run and print the documented output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from project_text import ROOT
 from slowness import PATIENCE
 
 import mrc.examples
@@ -24,7 +23,7 @@ SHOWN = {
     "watch_paths": "state=<EvState.DENIED: 3>",
 }
 PROGRAMS = re.findall(
-    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE
+    r"^```python\n(.*?)^```", (FOLDER / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE
 )
 
 
