@@ -182,7 +182,7 @@ void mrc_seal_close(struct mrc_seal *seal, const struct mrc_sealing *packet, uin
 static const struct mrc_seal_key *key_for(const struct mrc_seal *seal, uint64_t counter) {
   if (counter >= MRC_SEAL_COUNTERS || counter + MRC_SEAL_REPLAY < seal->newest) return NULL;
   const uint64_t epoch = counter >> seal->epoch_bits;
-  if (epoch >= seal->in.epochs || epoch + 3 < seal->in.epochs) return NULL;
+  if (epoch >= seal->in.epochs || epoch + 3 < seal->in.epochs || epoch < seal->oldest) return NULL;
   return &seal->in_keys[epoch % 3];
 }
 
@@ -203,19 +203,22 @@ static const struct mrc_seal_key *look_ahead(struct mrc_seal *seal, uint64_t cou
   return &seal->later_key;
 }
 
-/* A packet of a later epoch was authentic. The keys of those between are never needed. */
+/* A packet of a later epoch was authentic. The keys of those between are never derived: the places
+   of these keys hold others, or none. */
 static void go_ahead(struct mrc_seal *seal, const struct mrc_seal_chain *chain) {
   struct mrc_seal_key *place = &seal->in_keys[(chain->epochs - 1) % 3];
   const struct mrc_seal_key other = *place;
   *place = seal->later_key;
   seal->later_key = other;
+  seal->oldest = chain->epochs - 1;
   seal->in = *chain;
 }
 
-/* The packet is authentic: its counter is the highest one, or its epoch begins. */
+/* The packet is authentic: its counter is the highest one, or its epoch begins. A replay says
+   nothing about when the sender sent. */
 static void advance(struct mrc_seal *seal, uint64_t counter, uint64_t now_ns) {
-  seal->opened_ns = now_ns;
   if (counter < seal->newest) return;
+  seal->opened_ns = now_ns;
   seal->newest = counter + 1;
   if ((counter >> seal->epoch_bits) + 1 == seal->in.epochs)
     next_epoch(seal->aead, &seal->in, &seal->in_keys[seal->in.epochs % 3]);

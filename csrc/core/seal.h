@@ -13,8 +13,9 @@
    which is then forgotten. The receiver holds the keys of the newest epoch, the one before and the
    next one. If all packets of whole epochs get lost, the sender is further on than these keys. The
    receiver then derives the key of the epoch that a packet names, and keeps it if the packet is
-   authentic. Anybody can name an epoch. So the receiver derives such a key a few times a second at
-   most, and none that the sender cannot have come to since the last authentic packet.
+   authentic; it refuses all epochs before that one. Anybody can name an epoch. So the receiver
+   derives such a key a few times a second at most, and none that the sender cannot have come to
+   since the packet with the highest counter.
 
    Replays: a counter more than MRC_SEAL_REPLAY behind the highest one is refused. Within that range
    a data packet is refused as a duplicate PSN, and acknowledgements are idempotent. */
@@ -53,7 +54,8 @@ struct mrc_seal {
   uint64_t sent;      /* packets numbered; the next counter */
   uint64_t newest;    /* 1 + highest counter opened, 0: none */
   uint64_t status;    /* 1 + counter of the last port status taken */
-  uint64_t opened_ns; /* the last authentic packet, or the first one of all */
+  uint64_t oldest;    /* the first epoch since the last one that was skipped */
+  uint64_t opened_ns; /* the packet with the highest counter, or the first one of all */
   uint64_t look_ns;   /* no look at a later epoch before */
   struct mrc_seal_chain out, in;
   struct mrc_seal_key out_key;

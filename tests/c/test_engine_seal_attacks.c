@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attacks on sealed QPs by who knows all numbers in the headers but no key. */
+#include <endian.h>
 #include <errno.h>
 
 #include "core/prng.h"
@@ -251,15 +252,65 @@ static void test_epochs__that_were_lost(void) {
       CHECK_EQ(open_ack_at(in, bytes, n, now_ns), MRC_DROP_REPLAY); /* too many for now */
     now_ns += 64 * lost * MRC_SEAL_PACKET_NS;
     CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
-    if (lost > 2)
-      CHECK_EQ(open_ack_at(in, before, n, now_ns), MRC_DROP_SEAL); /* its key never was */
-    for (int i = 0; i < 200; i++) {                                /* as ever */
+    if (lost > 2) CHECK_EQ(open_ack_at(in, before, n, now_ns), MRC_DROP_REPLAY); /* it has no key */
+    for (int i = 0; i < 200; i++) {                                              /* as ever */
       n = seal_ack(out, bytes);
       CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
     }
     mrc_seal_free(out);
     mrc_seal_free(in);
   }
+}
+
+/* The receiver skips epochs and never has their keys. Memory without a key holds zeros, which
+   everybody knows. */
+static void test_epochs__without_a_key(void) {
+  for (uint32_t lost = 2; lost <= 6; lost++) {
+    CHECK_ROW((int)lost);
+    struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
+    struct mrc_seal *out = mrc_seal_new(&mrc_sealer, 8, &attr, 6);
+    attr =
+        (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
+    struct mrc_seal *in = mrc_seal_new(&mrc_sealer, 9, &attr, 6);
+    CHECK(out != NULL && in != NULL);
+    uint8_t bytes[MOST_BYTES];
+    size_t n = seal_ack(out, bytes);
+    CHECK_EQ(open_ack_at(in, bytes, n, SECOND), 0);
+    for (uint32_t i = 0; i < 64 * lost; i++)
+      n = seal_ack(out, bytes);
+    CHECK_EQ(open_ack_at(in, bytes, n, 2 * SECOND), 0);
+    void *zeros = mrc_sealer.reserve(mrc_sealer.key_bytes);
+    const uint64_t counter = 64 * lost - 1; /* the last one of the epoch before */
+    const struct mrc_wire_seal seal = {.mode = MRC_SEAL_AUTH, .qpn = 9, .counter = counter};
+    mrc_wire_encode_seal(&seal, bytes + n - MRC_SEALED_BYTES);
+    const uint64_t nonce[2] = {htobe64(counter) << 32, htobe64(counter) >> 32};
+    const struct mrc_part parts[3] = {{bytes, n - MRC_TAG_BYTES}};
+    mrc_sealer.mac(zeros, (const uint8_t *)nonce, parts, bytes + n - MRC_TAG_BYTES);
+    CHECK(open_ack_at(in, bytes, n, 2 * SECOND) != 0);
+    mrc_sealer.release(zeros, mrc_sealer.key_bytes);
+    mrc_seal_free(out);
+    mrc_seal_free(in);
+  }
+}
+
+/* Who replays an old packet does not keep the receiver from the epoch of its sender. */
+static void test_epochs__that_were_lost_beside_replays(void) {
+  enum { LOST = 100, REPLAYS = 100 };
+  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
+  struct mrc_seal *out = mrc_seal_new(&mrc_sealer, 8, &attr, 6);
+  attr = (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
+  struct mrc_seal *in = mrc_seal_new(&mrc_sealer, 9, &attr, 6);
+  CHECK(out != NULL && in != NULL);
+  uint8_t old[MOST_BYTES], bytes[MOST_BYTES];
+  size_t n = seal_ack(out, old);
+  uint64_t now_ns = SECOND;
+  for (uint32_t i = 0; i < 64 * LOST; i++)
+    seal_ack(out, bytes);
+  for (int i = 0; i < REPLAYS; i++, now_ns += 64 * LOST * MRC_SEAL_PACKET_NS / REPLAYS)
+    CHECK_EQ(open_ack_at(in, old, n, now_ns), 0);
+  CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
+  mrc_seal_free(out);
+  mrc_seal_free(in);
 }
 
 /* Anybody can name a later epoch: that costs a few looks a second, and changes nothing. */
@@ -300,5 +351,6 @@ static void test_epochs__that_are_invented(void) {
 }
 
 CHECK_MAIN(RUN(test_epochs__that_were_lost), RUN(test_epochs__that_are_invented),
+           RUN(test_epochs__without_a_key), RUN(test_epochs__that_were_lost_beside_replays),
            RUN(test_replay__ends_at_its_distance), RUN(test_trimmed__forged_ones_are_hints),
            RUN(test_guesses__of_the_tag), RUN(test_claim__draws_no_answers_away))
