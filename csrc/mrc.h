@@ -238,8 +238,8 @@ struct mrc_peer_source {
   uint16_t reserved; /* 0 */
 };
 
-/* How the packets of a QP are sealed. The secrets are random, of this QP alone, and the peer has
-   the same two the other way round. */
+/* How the packets of a QP are sealed. The secrets are of this QP alone, and the peer has the same
+   two the other way round: see mrc_seal_agree. */
 struct mrc_seal_attr {
   uint32_t mode;     /* enum mrc_seal_mode, not NONE */
   uint32_t peer_qpn; /* the later dest_qpn */
@@ -540,6 +540,12 @@ int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns);
    soon as mrc_ctx_run has work. Returns false if there is work now, or if packets arrived or left
    within the last spin_us: then call mrc_ctx_run instead of sleeping. */
 bool mrc_ctx_arm(mrc_ctx *ctx);
+
+/* Fills in `send` and `receive` of a QP with this number, and of the peer's in `attr`: HKDF of the
+   32 random bytes that each side has drawn. `first`: this side connected. -ENOTSUP: this host has
+   no library that seals packets. */
+int mrc_seal_agree(struct mrc_seal_attr *attr, uint32_t qpn, const uint8_t *random,
+                   const uint8_t *peer_random, bool first);
 
 /* cdef end */
 

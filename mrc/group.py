@@ -315,9 +315,9 @@ def _token_in(private: dict[str, Any]) -> bytes:
 
 def _secret_of(ctx: Context) -> bytes:
     security = ctx.config.security
-    if security is None or not security.secret:
+    if security is None or not security.shared:
         return bytes(_SECRET_BYTES)
-    return bytes.fromhex(secret_id(security.secret))
+    return bytes.fromhex(secret_id(security.shared))
 
 
 async def _violation(taking: Iterable[asyncio.Task[None]]) -> MrcError | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from project_text import code_without_comments, grep, is_c, lines, report, text, under
 
-MAX_CDEF_FUNCTIONS = 46
+MAX_CDEF_FUNCTIONS = 47
 
 # Headers that the engine may include: no clock, thread, socket or file.
 CORE_HEADERS = {
@@ -30,7 +30,7 @@ LAYERS: dict[str, list[str]] = {
     "core": [
         "aead base bitmap crc32 dscp keymap list port prng psn secret timer",
         "counters icrc parts wire",
-        "txwin rxwin ev seal probation rtt delivery reverse_queue share"
+        "txwin rxwin ev seal hkdf probation rtt delivery reverse_queue share"
         " cc cc_delay cc_nscc cc_algorithm",
         "services arena cq events mr probes ready",
         "requester responder plane",

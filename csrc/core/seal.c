@@ -6,11 +6,11 @@
 
 #include "base.h"
 #include "counters.h"
+#include "hkdf.h"
 
 enum {
   N_KEYS = 5,
-  BLOCK_BYTES = 64, /* of SHA-256 */
-  LABEL_BYTES = 16,
+  QPN_BYTES = 3,
   LAST_ANSWERS = 1 << 20 /* packets that may follow the last data packet */
 };
 
@@ -21,32 +21,40 @@ struct nonce {
 
 /* ---- keys ---- */
 
-/* HMAC-SHA-256 of up to LABEL_BYTES and a last byte. Together they are the first and only block of
-   HKDF-Expand, so `out` is HKDF-Expand(secret, label, 32). */
-static void expand(const struct mrc_aead *aead, const uint8_t secret[MRC_SECRET_BYTES],
-                   const char *label, uint8_t out[MRC_DIGEST_BYTES]) {
-  uint8_t message[BLOCK_BYTES + LABEL_BYTES + MRC_DIGEST_BYTES];
-  const size_t n = strlen(label);
-  mrc_assert(n < LABEL_BYTES);
-  memset(message, 0x36, BLOCK_BYTES);
-  for (int i = 0; i < MRC_SECRET_BYTES; i++)
-    message[i] ^= secret[i];
-  memcpy(message + BLOCK_BYTES, label, n);
-  message[BLOCK_BYTES + n] = 1; /* number of the block */
-  uint8_t inner[MRC_DIGEST_BYTES];
-  aead->hash(message, BLOCK_BYTES + n + 1, inner);
-  for (int i = 0; i < BLOCK_BYTES; i++)
-    message[i] ^= 0x36 ^ 0x5C;
-  memcpy(message + BLOCK_BYTES, inner, sizeof inner);
-  aead->hash(message, BLOCK_BYTES + sizeof inner, out);
-  mrc_wipe(message, sizeof message);
-  mrc_wipe(inner, sizeof inner);
+static struct mrc_part label(const char *text) {
+  return (struct mrc_part){(const uint8_t *)text, strlen(text)};
+}
+
+/* The secret by which `sender` seals for `receiver`. */
+static void direct(const struct mrc_aead *aead, const uint8_t key[MRC_SECRET_BYTES],
+                   uint32_t sender, uint32_t receiver, uint8_t out[MRC_DIGEST_BYTES]) {
+  uint8_t info[] = "mrc direction......"; /* the dots: both QPNs */
+  uint8_t *qpns = info + sizeof info - 1 - 2 * QPN_BYTES;
+  for (int i = 0; i < QPN_BYTES; i++) {
+    qpns[i] = (uint8_t)(sender >> (16 - 8 * i));
+    qpns[QPN_BYTES + i] = (uint8_t)(receiver >> (16 - 8 * i));
+  }
+  mrc_hkdf_expand(aead, key, (struct mrc_part){info, sizeof info - 1}, out);
+}
+
+void mrc_seal_derive(const struct mrc_aead *aead, struct mrc_seal_attr *attr, uint32_t qpn,
+                     const uint8_t random[MRC_SECRET_BYTES],
+                     const uint8_t peer_random[MRC_SECRET_BYTES], bool first) {
+  uint8_t randoms[2 * MRC_SECRET_BYTES];
+  uint8_t key[MRC_DIGEST_BYTES];
+  memcpy(randoms + (first ? 0 : MRC_SECRET_BYTES), random, MRC_SECRET_BYTES);
+  memcpy(randoms + (first ? MRC_SECRET_BYTES : 0), peer_random, MRC_SECRET_BYTES);
+  mrc_hkdf_extract(aead, label("mrc seal 1"), (struct mrc_part){randoms, sizeof randoms}, key);
+  direct(aead, key, qpn, attr->peer_qpn, attr->send);
+  direct(aead, key, attr->peer_qpn, qpn, attr->receive);
+  mrc_wipe(randoms, sizeof randoms);
+  mrc_wipe(key, sizeof key);
 }
 
 /* The secret of the epoch after; the one that it came from is gone afterwards. */
 static void skip_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain) {
   uint8_t made[MRC_DIGEST_BYTES];
-  expand(aead, chain->secret, "mrc next", made);
+  mrc_hkdf_expand(aead, chain->secret, label("mrc next"), made);
   memcpy(chain->secret, made, sizeof chain->secret);
   chain->epochs++;
   mrc_wipe(made, sizeof made);
@@ -56,9 +64,9 @@ static void skip_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain
 static void next_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain,
                        struct mrc_seal_key *key) {
   uint8_t made[MRC_DIGEST_BYTES];
-  expand(aead, chain->secret, "mrc key", made);
+  mrc_hkdf_expand(aead, chain->secret, label("mrc key"), made);
   aead->set(key->key, made);
-  expand(aead, chain->secret, "mrc iv", made);
+  mrc_hkdf_expand(aead, chain->secret, label("mrc iv"), made);
   memcpy(key->iv, made, MRC_NONCE_BYTES);
   mrc_wipe(made, sizeof made);
   skip_epoch(aead, chain);

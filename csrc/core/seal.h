@@ -74,6 +74,11 @@ struct mrc_sealing {
   uint32_t ev;
 };
 
+/* Fills in the secrets of both directions, which follow from the random bytes of both sides and
+   from both QPNs. `first`: this side connected. */
+void mrc_seal_derive(const struct mrc_aead *aead, struct mrc_seal_attr *attr, uint32_t qpn,
+                     const uint8_t random[MRC_SECRET_BYTES],
+                     const uint8_t peer_random[MRC_SECRET_BYTES], bool first);
 /* NULL without memory. */
 struct mrc_seal *mrc_seal_new(const struct mrc_aead *aead, uint32_t qpn,
                               const struct mrc_seal_attr *attr, uint32_t epoch_bits);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "io/aead.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/seal.h"
 #include "io/aead_ipsec_mb.h"
 #include "io/aead_libcrypto.h"
 #include "mrc.h"
@@ -23,6 +25,14 @@ static void choose(void) {
 const struct mrc_aead *mrc_aead_best(void) {
   pthread_once(&once, choose);
   return best;
+}
+
+int mrc_seal_agree(struct mrc_seal_attr *attr, uint32_t qpn, const uint8_t *random,
+                   const uint8_t *peer_random, bool first) {
+  const struct mrc_aead *aead = mrc_aead_best();
+  if (aead == NULL) return -ENOTSUP;
+  mrc_seal_derive(aead, attr, qpn, random, peer_random, first);
+  return 0;
 }
 
 const char *mrc_aead_name(void) {

@@ -21,7 +21,7 @@ struct pr_link {
 /* A frame that has arrived. `body` is valid until the next one. */
 struct pr_frame {
   struct mrc_agent_frame head;
-  const uint8_t *body;
+  uint8_t *body;
   size_t bytes; /* of the body */
 };
 

@@ -93,6 +93,7 @@ static int take_command(const struct pr_frame *frame) {
   *kept = (struct pr_command){
       .next = pr_process.commands, .cookie = command.cookie, .op = command.op, .bytes = bytes};
   memcpy(kept->memory, frame->body + sizeof command, bytes);
+  if (command.op == MRC_COMMAND_QP_SET_SEAL) explicit_bzero(frame->body, frame->bytes);
   pr_process.commands = kept;
   command.pointer = bytes > 0 ? kept->memory : NULL;
   if (command.op == MRC_COMMAND_QP_CREATE) { /* the agent does not know PDs */
@@ -112,6 +113,11 @@ static struct pr_command *take_kept(uint64_t cookie) {
   return found;
 }
 
+static void drop_kept(struct pr_command *kept) {
+  if (kept->op == MRC_COMMAND_QP_SET_SEAL) explicit_bzero(kept->memory, kept->bytes);
+  free(kept);
+}
+
 static void send_event(const struct mrc_event *event, const void *memory, size_t bytes,
                        bool may_lose) {
   const struct mrc_agent_frame head = {.kind = MRC_AGENT_EVENT};
@@ -126,12 +132,12 @@ static void on_reply(const struct mrc_event *event) {
     if (kept->op == MRC_COMMAND_QP_DESTROY) pr_owner.exists(event->qpn, false);
   }
   if (kept->unheard) {
-    free(kept);
+    drop_kept(kept);
     return;
   }
   const bool filled = is_filled(kept->op);
   send_event(event, filled ? kept->memory : NULL, filled ? kept->bytes : 0, false);
-  free(kept);
+  drop_kept(kept);
 }
 
 void pr_steer_event(const struct mrc_event *event) {

@@ -12,7 +12,6 @@ import errno
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict
-from secrets import token_hex
 from typing import Any
 
 from msgspec import Struct
@@ -23,7 +22,7 @@ from mrc.aio.local import Local, Terms
 from mrc.aio.messagepeer import MessagePeer
 from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
-from mrc.control.profiles import CcProfile, EvProfile
+from mrc.control.profiles import EvProfile
 from mrc.enums import CcKind, EvState, Integrity, Seal
 from mrc.errors import (
     ConfigError,
@@ -38,7 +37,7 @@ from mrc.errors import (
 from mrc.events import ProbeResult
 from mrc.exchange import findings, mpr
 from mrc.exchange.neighbour import is_loopback
-from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
+from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json
 from mrc.exchange.proof import Proof, prove
 from mrc.fabric import paths
 from mrc.fabric.addresses import parse_address
@@ -119,22 +118,23 @@ async def _establish(
             messages = await MessagePeer.open(local.dispatcher, queue, local.config.max_wimm)
         elif terms.peer is not None:
             messages = terms.peer(local.dispatcher)
-        mine = _hello(local, channel, ends, queue, terms.private, messages, terms.cc_profile)
-        message = hello_to_json(mine)
-        await channel.send(message.pop("type"), **message)
+        own = sealing.drawn(channel)
+        mine = _hello(local, channel, ends, queue, terms, messages, own)
+        await channel.send_hello(mine, own.random if own else None)
         if peer is None:
             peer = await _take_hello(local, channel, terms, expected)
         if messages is not None and peer.attributes.inbox is None:
             raise ConnectError(f"{channel.called or peer.host} takes no messages on this QP")
-        seal = sealing.agreed_by(channel, mine, peer)
+        seal = sealing.agreed_by(channel, mine, peer, own)
         plan = _plan(local, ends, channel, peer, terms.ev_profile, seal)
         end = terms.end(
-            local.dispatcher, queue, plan.evs, channel, sealing.without_random(peer), local.config,
+            local.dispatcher, queue, plan.evs, channel, peer, local.config,
             terms.ev_profile, terms.cc_profile, messages,
         )  # fmt: skip
-        if seal:
-            command = sealing.command(queue, mine, peer, seal, first=first)
+        if own and seal:
+            command = sealing.command(queue, channel, peer, own, seal, first=first)
             await local.dispatcher.call(command, "seal the QP")
+            del command  # and with it the secrets
         await _receive_ready(local, queue, plan, peer)
         allowed = await end.controller.start()
         await _turn(channel, "rtr", first=first)
@@ -217,9 +217,9 @@ def _hello(
     channel: Channel,
     ends: _Ends,
     queue: QueuePair,
-    private: dict[str, Any],
+    terms: Terms,
     messages: MessagePeer | None,
-    cc: CcProfile,
+    own: sealing.Own | None,
 ) -> Hello:
     seal = sealing.wanted(local.config, channel)
     ports = [
@@ -236,12 +236,12 @@ def _hello(
         udp_port=local.dispatcher.device.udp_port,
         ports=tuple(ports),
         dynamic_mpr=local.config.dynamic_mpr,
-        sack_times=cc.settings.kind is CcKind.DELAY,
+        sack_times=terms.cc_profile.settings.kind is CcKind.DELAY,
         seal=sealing.NAMES[seal],
         inbox=None if messages is None else messages.inbox,
-        seal_random=token_hex(sealing.RANDOM_BYTES) if channel.secured else "",
+        seal_random=own.mark if own else "",
     )
-    return Hello(host=local.name, attributes=attributes, private=private)
+    return Hello(host=local.name, attributes=attributes, private=terms.private)
 
 
 async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from secrets import token_hex
 from typing import Literal
 
-from msgspec import structs
+from msgspec import Struct
 
 from mrc.binding import native
 from mrc.binding.native import Command
@@ -15,9 +15,8 @@ from mrc.config import ContextConfig
 from mrc.enums import Seal
 from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange.oob import Channel, Hello
-from mrc.exchange.sealing import RANDOM_BYTES, Terms, agreed, secrets_of
-
-__all__ = ["NAMES", "RANDOM_BYTES", "agreed_by", "command", "wanted", "without_random"]
+from mrc.exchange.sealing import RANDOM_BYTES
+from mrc.trust.memory import Secret
 
 NAMES: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")
 """The words in a hello, by Seal."""
@@ -41,29 +40,45 @@ def wanted(config: ContextConfig, channel: Channel) -> Seal:
     return Seal.AEAD if seal is None else seal
 
 
-def _terms(hello: Hello) -> Terms:
-    attributes = hello.attributes
-    random = bytes.fromhex(attributes.seal_random)
-    return Terms(attributes.qpn, Seal(NAMES.index(attributes.seal)), random)
+class Own(Struct, frozen=True):
+    """The random bytes of this side, and what stands for them in its hello."""
+
+    random: Secret
+    mark: str
 
 
-def agreed_by(channel: Channel, mine: Hello, peer: Hello) -> Seal:
-    """The seal that both hellos lead to; raises ProtocolError if the peer's is wrong."""
-    ours, theirs = _terms(mine), _terms(peer)
-    seal = agreed(ours, theirs)
-    if seal and not channel.secured:
+def drawn(channel: Channel) -> Own | None:
+    """New random bytes; None for a plain exchange, where they would be no secret."""
+    if not channel.secured:
+        return None
+    return Own(Secret.random(RANDOM_BYTES), token_hex(RANDOM_BYTES))
+
+
+def _random_of(channel: Channel, peer: Hello) -> Secret | None:
+    """The random bytes of the peer."""
+    index = int(peer.attributes.seal_random or "0", 16)
+    return channel.randoms[index] if index < len(channel.randoms) else None
+
+
+def agreed_by(channel: Channel, mine: Hello, peer: Hello, own: Own | None) -> Seal:
+    """The stronger wish of both hellos; raises ProtocolError if the peer's is wrong."""
+    seal = Seal(max(NAMES.index(each.attributes.seal) for each in (mine, peer)))
+    if seal and own is None:
         raise ProtocolError("the peer wants sealed packets, but the exchange is not encrypted")
-    if seal and (not theirs.random or theirs.random == ours.random):
+    if seal and own is not None and _random_of(channel, peer) in (None, own.random):
         raise ProtocolError("the peer sent no random bytes of its own for sealed packets")
     return seal
 
 
-def without_random(hello: Hello) -> Hello:
-    """What may be kept of a hello: the secrets follow from its random bytes."""
-    return structs.replace(hello, attributes=replace(hello.attributes, seal_random=""))
-
-
-def command(queue: QueuePair, mine: Hello, peer: Hello, seal: Seal, *, first: bool) -> Command:
-    """The command that gives the engine the secrets of the QP."""
-    send, receive = secrets_of(_terms(mine), _terms(peer), first=first)
-    return queue.set_seal(seal, peer.attributes.qpn, send=send, receive=receive)
+def command(
+    queue: QueuePair, channel: Channel, peer: Hello, own: Own, seal: Seal, *, first: bool
+) -> Command:
+    """The command that gives the engine the secrets of the QP. The random bytes are wiped."""
+    random = _random_of(channel, peer)
+    assert random is not None
+    qpn = peer.attributes.qpn
+    made = queue.set_seal(seal, qpn, random=own.random, peer_random=random, first=first)
+    for each in (own.random, *channel.randoms):
+        each.wipe()
+    channel.randoms.clear()
+    return made

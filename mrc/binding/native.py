@@ -20,6 +20,7 @@ from mrc._core import ffi as ffi
 from mrc._core import lib as lib
 from mrc.binding import dlpack
 from mrc.errors import ArgumentError, InUseError, MrcError, QueueFullError, StateError
+from mrc.trust.memory import Secret
 
 CData = Any
 """A cffi object: a struct, an array or a pointer."""
@@ -212,6 +213,22 @@ def new_array(kind: str, items: Sequence[dict[str, Any]] | int) -> CData:
 def new_struct(kind: str, **fields: Any) -> CData:
     """Returns a `struct kind` with these fields; all other fields are 0."""
     return ffi.new(f"struct {kind} *", fields)
+
+
+def secret_struct(kind: str, **fields: Any) -> CData:
+    """The same in memory for secrets, which ends with the last reference to the struct."""
+    made = ffi.from_buffer(f"struct {kind} *", Secret(ffi.sizeof(f"struct {kind}")).bytes)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def agree(
+    attr: CData, qpn: int, random: memoryview, peer_random: memoryview, *, first: bool
+) -> None:
+    """Fills in the secrets of a `struct mrc_seal_attr`."""
+    both = (ffi.from_buffer("uint8_t[]", each) for each in (random, peer_random))
+    check(lib.mrc_seal_agree(attr, qpn, *both, first), "seal the QP")
 
 
 def view_of(buffer: bytearray) -> CData:

@@ -168,7 +168,7 @@ class SteeredEngine:
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._sent: dict[int, _Sent] = {}
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[bytes | bytearray] = deque()
         self._command = ffi.new("struct mrc_command[1]")
         self.gone = False
         self.on_room: Callable[[bool], None] = lambda wanted: None
@@ -187,12 +187,16 @@ class SteeredEngine:
 
     def send(self, kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b"") -> None:
         """Sends a frame, or keeps it until the socket has room."""
+        self._send(pack(kind, value, cookie, body))
+
+    def _send(self, packet: bytes | bytearray) -> None:
+        """A bytearray is wiped when it has left."""
         if self.gone:
             return
         if len(self._waiting) >= _MOST_WAITING:
             self._end("it does not read what the agent sends")
             return
-        self._waiting.append(pack(kind, value, cookie, body))
+        self._waiting.append(packet)
         if len(self._waiting) == 1:
             self.flush()
             if self._waiting:
@@ -202,8 +206,11 @@ class SteeredEngine:
         """Sends the frames that wait."""
         try:
             while self._waiting:
-                self._socket.send(self._waiting[0])
+                packet = self._waiting[0]
+                self._socket.send(packet)
                 self._waiting.popleft()
+                if isinstance(packet, bytearray):
+                    packet[:] = bytes(len(packet))
         except BlockingIOError:
             return
         except OSError:
@@ -224,10 +231,12 @@ class SteeredEngine:
         kind, filled = _ARRAYS.get(op) or _STRUCTS.get(op) or ("", False)
         count = command.value if op in _ARRAYS else 1
         size = ffi.sizeof(kind) * count if kind else 0
-        memory = bytes(ffi.buffer(ffi.cast("uint8_t *", command.pointer), size)) if size else b""
         pointer = command.pointer if filled else None
         self._sent[int(command.cookie)] = _Sent(pointer, size, each)
-        self.send(AgentKind.COMMAND, body=bytes(ffi.buffer(ffi.addressof(command))) + memory)
+        packet = bytearray(pack(AgentKind.COMMAND, body=bytes(ffi.buffer(ffi.addressof(command)))))
+        if size:
+            packet += ffi.buffer(ffi.cast("uint8_t *", command.pointer), size)
+        self._send(packet)
 
     # ---- From the program -----------------------------------------------------------------
 

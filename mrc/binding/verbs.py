@@ -31,6 +31,7 @@ from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
 from mrc.fabric.addresses import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
+from mrc.trust.memory import Secret
 from mrc.typed import take
 
 MAX_MESSAGE_BYTES = 0xFFFFFFFF
@@ -278,11 +279,14 @@ class QueuePair:
         )
         return self._command(CommandOp.QP_SET_PEER, array, pointer=array, value=len(sources))
 
-    def set_seal(self, seal: Seal, peer_qpn: int, *, send: bytes, receive: bytes) -> Command:
-        """Seals all packets by these secrets of 32 bytes (in INIT, before `set_peer`)."""
-        attr = native.new_struct(
-            "mrc_seal_attr", mode=int(seal), peer_qpn=peer_qpn, send=send, receive=receive
-        )
+    def set_seal(
+        self, seal: Seal, peer_qpn: int, *, random: Secret, peer_random: Secret, first: bool
+    ) -> Command:
+        """Seals all packets (in INIT, before `set_peer`). The secrets follow from the 32 random
+        bytes of both sides; `first`: this side connected.
+        """
+        attr = native.secret_struct("mrc_seal_attr", mode=int(seal), peer_qpn=peer_qpn)
+        native.agree(attr, self.qpn, random.bytes, peer_random.bytes, first=first)
         self.seal = seal
         return self._command(CommandOp.QP_SET_SEAL, attr, pointer=attr)
 

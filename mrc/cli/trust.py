@@ -23,6 +23,7 @@ from mrc.errors import ConfigError
 from mrc.fabric import hostconfig
 from mrc.trust import words
 from mrc.trust.known import allowed, check_fingerprint, default_allowed
+from mrc.trust.memory import Secret, leave_out_of_cores
 from mrc.trust.remedies import Commands
 from mrc.trust.security import Authority, Security, load_secret
 
@@ -124,6 +125,7 @@ def connecting(
     explicit = args.code or args.secret or args.ca or args.peer or args.identity
     if args.insecure or (not explicit and _is_exempt()):
         return _plain(args)
+    leave_out_of_cores()
     peer = args.peer
     if peer and not args.ca:
         peer = _checked(args, check_fingerprint, peer, "--peer")
@@ -166,6 +168,7 @@ def listening(
     explicit = args.code or args.secret or args.ca or args.allow or args.identity
     if args.insecure or (not explicit and _is_exempt()):
         return _plain(args)
+    leave_out_of_cores()
     allow, code, has_theirs = _allow(args), "", connects and bool(os.environ.get(CODE))
     authority, secret = _authority(args), _secret(args)
     closed = not (allow or args.code or authority or secret)
@@ -230,7 +233,7 @@ def _seal(args: argparse.Namespace) -> Seal | None:
     return Seal[args.seal.upper()] if args.seal else None
 
 
-def _secret(args: argparse.Namespace) -> bytes:
+def _secret(args: argparse.Namespace) -> bytes | Secret:
     if args.secret is None:
         return b""
     try:

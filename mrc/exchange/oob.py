@@ -37,12 +37,14 @@ from msgspec import Meta, Struct, to_builtins
 
 from mrc import versions
 from mrc.errors import BusyError, ConnectRefusedError, PeerGoneError, ProtocolError
+from mrc.exchange import sealing
 from mrc.exchange.foreign import parse, shown
 from mrc.exchange.tlsstream import TlsStream
 from mrc.fabric.addresses import IpInterface, parse_address, read_address
 from mrc.fabric.ports import RemotePort, UdpPort
 from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
 from mrc.tasks import cancelled
+from mrc.trust.memory import Secret
 from mrc.trust.tls import explain
 from mrc.typed import take
 
@@ -72,7 +74,7 @@ def encode_frame(message: Mapping[str, Any]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def decode_length(header: bytes, limit: int = FRAME_BYTES) -> int:
+def decode_length(header: bytes | bytearray, limit: int = FRAME_BYTES) -> int:
     """Returns the length of the body; raises ProtocolError when it exceeds `limit`."""
     length: int = _LENGTH.unpack(header)[0]
     if not 2 <= length <= SNAPSHOT_BYTES:
@@ -82,7 +84,7 @@ def decode_length(header: bytes, limit: int = FRAME_BYTES) -> int:
     return length
 
 
-def decode_body(body: bytes) -> dict[str, Any]:
+def decode_body(body: bytes | bytearray) -> dict[str, Any]:
     """Returns the message of a frame's body."""
     try:
         message = parse(body)
@@ -222,6 +224,8 @@ class Channel:
         """nobody but the two ends reads or changes what is said here"""
         self.peer_identity = ""
         """what the peer has proved: a fingerprint, a SPIFFE name, or how; empty: nothing"""
+        self.randoms: list[Secret] = []
+        """random bytes that the peer has sent inside TLS: `seal_random` is an index of this list"""
         if writer.get_extra_info("peername") is None:
             raise ConnectionResetError("the peer closed the connection at once")
         here, there = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
@@ -236,10 +240,24 @@ class Channel:
 
     async def send(self, kind: str, **fields: Any) -> None:
         """Sends one message; raises PeerGoneError when the peer has gone."""
+        await self._send(encode_frame({"type": kind, **fields}))
+
+    async def send_hello(self, hello: Hello, random: Secret | None = None) -> None:
+        """Sends a hello, with these random bytes in place of `seal_random`: inside TLS only."""
+        frame = bytearray(encode_frame(hello_to_json(hello)))
+        if random is not None:
+            sealing.write(random, frame, hello.attributes.seal_random.encode())
+        try:
+            await self._send(frame)
+        finally:
+            if random is not None:
+                frame[:] = bytes(len(frame))
+
+    async def _send(self, frame: bytes | bytearray) -> None:
         try:
             if self._writer.is_closing() or self._refused:  # writing would be an error of uvloop's
                 raise ConnectionResetError
-            self._writer.write(encode_frame({"type": kind, **fields}))
+            self._writer.write(frame)
             self._said = asyncio.get_running_loop().time()
             await self._writer.drain()
         except ssl.SSLError as error:
@@ -263,7 +281,7 @@ class Channel:
             return message
         return decode_body(await self._body(limit))
 
-    async def _body(self, limit: int) -> bytes:
+    async def _body(self, limit: int) -> bytes | bytearray:
         try:
             header = await self._reader.readexactly(_LENGTH.size)
             body = await self._reader.readexactly(decode_length(header, limit))
@@ -271,6 +289,8 @@ class Channel:
             raise explain(error, self.called or self.remote) from error
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
+        if isinstance(body, bytearray) and not self.randoms:
+            self.randoms = sealing.cut(body)
         self.received_bytes += len(header) + len(body)
         self._on_answer(1)
         return body

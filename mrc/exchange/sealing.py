@@ -1,44 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How two hosts agree on sealed packets, and on the secrets of a QP. Pure.
+"""The random bytes in both hellos, which the secrets of a sealed QP follow from. Pure.
 
 Each hello carries 32 random bytes, which only the two ends know because the exchange is encrypted.
-Both directions of the QP get a secret by HKDF (RFC 5869) from both random numbers and both QPNs.
-`csrc/core/seal.c` derives the keys from them.
+`csrc/core/seal.c` derives the secrets from them. They travel as text in JSON, and Python would
+leave copies of this text in its memory. So a frame is encoded with a mark in their place, and
+decoded after they have been cut out of it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import re
 
-from msgspec import Struct
-
-from mrc.enums import Seal
+from mrc.trust.memory import Secret
 
 RANDOM_BYTES = 32
+_DIGITS = b"0123456789abcdef"
+_RANDOM = re.compile(rb'"seal_random"\s*:\s*"([0-9a-f]{64})"')
 
 
-class Terms(Struct, frozen=True):
-    """What one side says: its QPN, the seal that it wants, and its random bytes."""
-
-    qpn: int
-    seal: Seal
-    random: bytes
-
-
-def agreed(ours: Terms, theirs: Terms) -> Seal:
-    """The stronger of both wishes."""
-    return max(ours.seal, theirs.seal)
+def write(random: Secret, frame: bytearray, mark: bytes) -> None:
+    """Writes random bytes into a frame, in place of the mark, which is as long as their text."""
+    at = frame.index(mark)
+    for number, byte in enumerate(random.bytes):
+        frame[at + 2 * number] = _DIGITS[byte >> 4]
+        frame[at + 2 * number + 1] = _DIGITS[byte & 15]
 
 
-def secrets_of(ours: Terms, theirs: Terms, *, first: bool) -> tuple[bytes, bytes]:
-    """The secrets by which this side sends and receives. `first`: this side connected."""
-    one, other = (ours, theirs) if first else (theirs, ours)
-    key = hmac.digest(b"mrc seal 1", one.random + other.random, hashlib.sha256)
-    return _of(key, ours, theirs), _of(key, theirs, ours)
+def cut(frame: bytearray) -> list[Secret]:
+    """Cuts random bytes out of a frame: their text becomes their index in the returned list.
 
-
-def _of(key: bytes, sender: Terms, receiver: Terms) -> bytes:
-    """The secret of one direction: HKDF-Expand, whose first block is enough."""
-    ends = sender.qpn.to_bytes(3, "big") + receiver.qpn.to_bytes(3, "big")
-    return hmac.digest(key, b"mrc direction" + ends + b"\x01", hashlib.sha256)
+    So does an entry of this name in the private data of the peer's user.
+    """
+    found: list[Secret] = []
+    for match in _RANDOM.finditer(frame):
+        random, (begin, end) = Secret(RANDOM_BYTES), match.span(1)
+        for number, at in enumerate(range(begin, end, 2)):
+            high, low = _DIGITS.index(frame[at]), _DIGITS.index(frame[at + 1])
+            random.bytes[number] = high << 4 | low
+        frame[begin:end] = b"%064x" % len(found)
+        found.append(random)
+    return found

@@ -76,16 +76,26 @@ class TlsStream:
         except ssl.SSLEOFError:
             return b""
 
-    async def readexactly(self, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            data = await self.read(count - len(found))
-            if not data:
-                raise asyncio.IncompleteReadError(found, count)
-            found += data
+    async def readexactly(self, count: int) -> bytearray:
+        """The bytes, which lie nowhere else: the caller can wipe what is secret."""
+        found, done = bytearray(count), 0
+        with memoryview(found) as room:
+            while done < count:
+                more = await self._read_into(room[done:])
+                if not more:
+                    raise asyncio.IncompleteReadError(bytes(room[:done]), count)
+                done += more
         return found
 
-    def write(self, data: bytes) -> None:
+    async def _read_into(self, room: memoryview) -> int:
+        read: Callable[..., Any] = self.tls.read  # with a buffer it returns a number
+        try:
+            return int(await self._step(lambda: read(len(room), room)))
+        except ssl.SSLEOFError:
+            return 0
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Encrypts the bytes at once, so that the caller can wipe them."""
         self.tls.write(data)
         self._flush()
 

@@ -25,6 +25,7 @@ from mrc.exchange.oob import TLS, Channel
 from mrc.trust import proofs, tls, words
 from mrc.trust.identity import Identity, fingerprint_of, is_signed, public_of
 from mrc.trust.known import KnownHosts, allowed
+from mrc.trust.memory import Secret
 from mrc.trust.proofs import Binding, Guess
 from mrc.trust.remedies import Commands
 from mrc.trust.security import Security, secret_id
@@ -72,7 +73,8 @@ class Guard:
         self.failure = ""
         """why, in words"""
         self._identity: Identity | None = None
-        self._secrets = {secret_id(security.secret): security.secret} if security.secret else {}
+        shared = security.shared
+        self._secrets = {secret_id(shared): shared} if shared else {}
         authority = security.authority
         self.connects = tls.client(authority, check_hostname=not security.peer)
         self._listens: tls.Loaded | None = None
@@ -120,7 +122,7 @@ class Guard:
         self._check_code()
         self._code = ""
 
-    def secret(self, key: str) -> bytes | None:
+    def secret(self, key: str) -> Secret | None:
         """The secret with this id."""
         return self._secrets.get(key)
 
@@ -128,9 +130,9 @@ class Guard:
     def ids(self) -> list[str]:
         return list(self._secrets)
 
-    def remember(self, key: bytes) -> None:
+    def remember(self, key: Secret) -> None:
         """The key of a right code lets the further QPs of the same two processes in."""
-        secret = hmac.digest(key, b"mrc session", "sha256")
+        secret = Secret.take(hmac.digest(key.bytes, b"mrc session", "sha256"))
         if len(self._secrets) < _MOST_SESSIONS:
             self._secrets[secret_id(secret)] = secret
 
@@ -223,7 +225,8 @@ async def _prove(channel: Channel, way: str, binding: Binding, **fields: str) ->
 
 async def _by_secret(channel: Channel, guard: Guard, host: str, binding: Binding, way: str) -> None:
     key = guard.ids[-1]
-    secret = guard.secret(key) or b""
+    secret = guard.secret(key)
+    assert secret is not None
     mine = proofs.mac(secret, "connects", binding)
     answer = await _prove(channel, way, binding, id=key, mac=mine.hex())
     wrong = f"{host} does not have this secret"
@@ -369,7 +372,7 @@ async def _check_code(
     guard.remember(key)
 
 
-async def _take_confirmation(channel: Channel, binding: Binding, guard: Guard, key: bytes) -> None:
+async def _take_confirmation(channel: Channel, binding: Binding, guard: Guard, key: Secret) -> None:
     commands = guard.security.commands
     wrong = commands.wrong_code()
     try:

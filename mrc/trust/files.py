@@ -7,19 +7,31 @@ import os
 from pathlib import Path
 
 from mrc.errors import ConfigError
+from mrc.trust.memory import Secret
 
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
 _ROOT = 0
+_MOST_SECRET = 1 << 20  # bytes of a file
 
 
-def read(path: Path, *, secret: bool = False) -> bytes:
-    """The content of a file of this user or root; `secret`: nobody else may read it.
+def read(path: Path) -> bytes:
+    """The content of a file of this user or root.
 
     Raises OSError, or ConfigError for a file with other rights, with the remedy.
     """
     with open(path, "rb") as file:
-        _check(path, os.fstat(file.fileno()), secret=secret)
+        _check(path, os.fstat(file.fileno()), secret=False)
         return file.read()
+
+
+def read_secret(path: Path) -> Secret:
+    """The same for a file that nobody else may read either."""
+    with open(path, "rb", buffering=0) as file:
+        _check(path, os.fstat(file.fileno()), secret=True)
+        room, count = Secret(_MOST_SECRET), 0
+        while more := file.readinto(room.bytes[count:]):
+            count += more
+        return Secret.copy(room.bytes[:count])
 
 
 def _check(path: Path, info: os.stat_result, *, secret: bool) -> None:

@@ -11,6 +11,7 @@ import base64
 import datetime
 import hashlib
 import os
+import re
 import ssl
 import warnings
 from functools import cached_property
@@ -19,11 +20,13 @@ from typing import TYPE_CHECKING
 
 from mrc.errors import ConfigError
 from mrc.trust import files
+from mrc.trust.memory import Secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PREFIX = "mrc:SHA256:"
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _YEARS = 30  # our own check is the fingerprint; the certificate carries the key only
 
 
@@ -47,19 +50,19 @@ def folder() -> Path:
 class Identity:
     """A key with its certificate, in the file `path`. Reads the key when it is first needed."""
 
-    def __init__(self, path: Path, text: bytes) -> None:
+    def __init__(self, path: Path, text: Secret) -> None:
         self.path = path
         self._text = text
         self.certificate = _certificate(path, text)
         """in DER"""
 
-    @cached_property
     def _key(self) -> Ed25519PrivateKey:
+        """Made anew each time: it lies in ordinary memory, which is wiped at its end."""
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
 
         try:
-            key = serialization.load_pem_private_key(self._text, None)
+            key = serialization.load_pem_private_key(self._text.bytes, None)
         except (ValueError, TypeError) as error:
             why = f"holds no private key without a password: {error}"
             raise ConfigError(f"{self.path}: {why}") from error
@@ -70,22 +73,22 @@ class Identity:
     @cached_property
     def public(self) -> bytes:
         """The public key, 32 bytes."""
-        return self._key.public_key().public_bytes_raw()
+        return self._key().public_key().public_bytes_raw()
 
     @cached_property
     def fingerprint(self) -> str:
         return fingerprint_of(self.public)
 
     def sign(self, message: bytes) -> bytes:
-        return self._key.sign(message)
+        return self._key().sign(message)
 
 
-def _certificate(path: Path, text: bytes) -> bytes:
-    begin = text.find(b"-----BEGIN CERTIFICATE-----")
-    if begin < 0:
+def _certificate(path: Path, text: Secret) -> bytes:
+    found = _CERTIFICATE.search(text.bytes)
+    if found is None:
         raise ConfigError(f"{path}: holds no certificate: remove it, and mrc key makes one")
     try:
-        return ssl.PEM_cert_to_DER_cert(text[begin:].decode("ascii"))
+        return ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))
     except (ValueError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: holds no certificate: {error}") from error
 
@@ -99,10 +102,10 @@ def fingerprint_of(public: bytes) -> str:
 def load(path: Path) -> Identity:
     """Reads an identity; makes it first if there is no such file. Raises ConfigError."""
     try:
-        text = files.read(path, secret=True)
+        text = files.read_secret(path)
     except FileNotFoundError:
         _make(path)
-        text = files.read(path, secret=True)
+        text = files.read_secret(path)
     except OSError as error:
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     return Identity(path, text)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from mrc.errors import ConnectError, ProtocolError
+from mrc.trust.memory import Secret
 
 if TYPE_CHECKING:
     from spake2 import SPAKE2_A, SPAKE2_B
@@ -56,12 +57,12 @@ def nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
 
 
-def mac(key: bytes, who: str, binding: Binding) -> bytes:
+def mac(key: Secret, who: str, binding: Binding) -> bytes:
     """The proof of one side that it has the key."""
-    return hmac.digest(key, binding.over(who), hashlib.sha256)
+    return hmac.digest(key.bytes, binding.over(who), hashlib.sha256)
 
 
-def check_mac(shown: bytes, key: bytes, who: str, binding: Binding, wrong: str) -> None:
+def check_mac(shown: bytes, key: Secret, who: str, binding: Binding, wrong: str) -> None:
     """Raises ConnectError(wrong) if the other side does not have the key."""
     if not hmac.compare_digest(shown, mac(key, who, binding)):
         raise ConnectError(wrong)
@@ -82,12 +83,12 @@ class Guess:
         self._spake: SPAKE2_A | SPAKE2_B = side(code.encode(), b"connects", b"listens")
         self.message: bytes = self._spake.start()
 
-    def key(self, message: bytes) -> bytes:
+    def key(self, message: bytes) -> Secret:
         """The key that both sides have if their codes are the same."""
         from spake2 import SPAKEError
         from spake2.ed25519_basic import NotOnCurve
 
         try:
-            return bytes(self._spake.finish(message))
+            return Secret.take(self._spake.finish(message))
         except (SPAKEError, NotOnCurve, ValueError, AssertionError) as error:
             raise ProtocolError("the peer sent a message of SPAKE2 that is none") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from mrc.errors import ConfigError
 from mrc.trust import files, words
 from mrc.trust.identity import Identity, default_path, load
+from mrc.trust.memory import Secret
 from mrc.trust.remedies import Commands
 
 SECRET_BYTES = 32
@@ -21,11 +22,11 @@ AskCode = Callable[[str], Awaitable[str]]
 """Asks the user for the one-time code of a host."""
 
 
-def load_secret(path: Path) -> bytes:
+def load_secret(path: Path) -> Secret:
     """The secret in a file that only its owner may read; raises ConfigError."""
     made = f"make one with: mrc key --secret {path}"
     try:
-        content = files.read(path, secret=True)
+        content = files.read_secret(path)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ConfigError(f"{path}: {why}; {made}") from None
@@ -34,9 +35,11 @@ def load_secret(path: Path) -> bytes:
     return content
 
 
-def secret_id(secret: bytes) -> str:
+def secret_id(secret: Secret) -> str:
     """Names a secret without telling it: 16 hexadecimal digits."""
-    return hashlib.sha256(b"mrc id" + secret).hexdigest()[:16]
+    digest = hashlib.sha256(b"mrc id")
+    digest.update(secret.bytes)
+    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,8 @@ class Security:
     """Called for a host that is not known; None: the connect fails."""
     ask_code: AskCode | None = field(default=None, repr=False)
     """Called for a host that takes a one-time code instead of a key; None: the connect fails."""
-    secret: bytes = field(default=b"", repr=False)
-    """32 bytes that all hosts of a fleet have."""
+    secret: bytes | Secret = field(default=b"", repr=False)
+    """32 bytes that all hosts of a fleet have. `load_secret` keeps them out of core dumps."""
     code: str = field(default="", repr=False)
     """A one-time code of words: one peer, one guess."""
     lets_in_by_code: bool = True
@@ -94,6 +97,8 @@ class Security:
     def __post_init__(self) -> None:
         if self.secret and len(self.secret) != SECRET_BYTES:
             raise ConfigError(f"secret: has {len(self.secret)} bytes, not {SECRET_BYTES}")
+        if not isinstance(self.secret, Secret):
+            object.__setattr__(self, "secret", Secret.copy(self.secret))
         if self.code:
             try:
                 object.__setattr__(self, "code", words.normal(self.code))
@@ -104,6 +109,12 @@ class Security:
             what = "a SPIFFE name" if self.authority is not None else "a fingerprint of mrc key"
             with_ = "with" if self.authority is not None else "without"
             raise ConfigError(f"peer: {self.peer!r:.60} is not {what}, {with_} an authority")
+
+    @property
+    def shared(self) -> Secret:
+        """`secret`; empty without one."""
+        assert isinstance(self.secret, Secret)
+        return self.secret
 
     def load_identity(self) -> Identity:
         """The identity; makes it when it is missing."""

@@ -18,6 +18,7 @@ from mrc.trust.security import SPIFFE, Authority
 
 logger = logging.getLogger("mrc.trust")
 
+_CLEANSE_PLAINTEXT = 1 << 1  # of OpenSSL 3, unnamed in Python: wipes what was read from its buffer
 _RENEW = "renew it, or check the clocks of both hosts"
 _NOT_YET = "is not valid yet: check the clocks of both hosts"
 _WRONG = {  # codes of OpenSSL's verification
@@ -109,7 +110,7 @@ def client(authority: Authority | None, *, check_hostname: bool = False) -> Load
 def _context(protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.options |= ssl.OP_NO_TICKET
+    context.options |= ssl.OP_NO_TICKET | _CLEANSE_PLAINTEXT
     return context
 
 

@@ -33,6 +33,7 @@ import mrc.aio.listener
 import mrc.datapath.links
 import mrc.observe.observatory
 import mrc.transfer.threads
+import mrc.trust.memory
 from mrc.binding.device import Device
 from virtual import disk, kernel
 from virtual.host import Host, Program
@@ -125,6 +126,7 @@ class World:
             (time, "thread_time", lambda: 0.0),
             (resource, "getrusage", lambda who: SimpleNamespace(ru_utime=0.0, ru_stime=0.0)),
             (os, "urandom", self._entropy.randbytes),
+            (mrc.trust.memory, "fill", self._fill),
             (secrets, "token_bytes", lambda count=32: self._entropy.randbytes(count)),
             (secrets, "token_hex", lambda count=32: self._entropy.randbytes(count).hex()),
             (secrets, "randbits", self._entropy.getrandbits),
@@ -176,6 +178,9 @@ class World:
         with contextlib.suppress(StuckError):
             self.loop.run_until_complete(wait())
         return task.done()
+
+    def _fill(self, view: memoryview) -> None:
+        view[:] = self._entropy.randbytes(len(view))
 
     def _seeded(self, seed: Any = None) -> random.Random:
         return _Random(self._entropy.random() if seed is None else seed)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sealed packets, written a second time from their description, with the package cryptography.
 
-It shares no code with csrc/core/seal.c and mrc/exchange/sealing.py, so that a mistake in one of
-them does not hide.
+It shares no code with csrc/core/seal.c, so that a mistake in one of them does not hide.
 """
 
 from __future__ import annotations
@@ -29,10 +28,16 @@ def qp_secret(randoms: tuple[bytes, bytes], sender_qpn: int, receiver_qpn: int) 
     return HKDF(SHA256(), 32, b"mrc seal 1", b"mrc direction" + ends).derive(b"".join(randoms))
 
 
-def epoch_keys(secret: bytes, epoch: int) -> tuple[bytes, bytes]:
-    """Key and IV of an epoch."""
+def epoch_secret(secret: bytes, epoch: int) -> bytes:
+    """The secret of an epoch; the one of a direction is that of epoch 0."""
     for _ in range(epoch):
         secret = HKDFExpand(SHA256(), 32, b"mrc next").derive(secret)
+    return secret
+
+
+def epoch_keys(secret: bytes, epoch: int) -> tuple[bytes, bytes]:
+    """Key and IV of an epoch."""
+    secret = epoch_secret(secret, epoch)
     key = HKDFExpand(SHA256(), 32, b"mrc key").derive(secret)
     return key, HKDFExpand(SHA256(), 12, b"mrc iv").derive(secret)
 

@@ -13,8 +13,8 @@ from wire import seal
 from wire.seal import AEAD, AUTH, Direction, Opened
 from wire.sealing_engine import EPOCH_BITS, ONE, OTHER, PATH_MTU, Engine, Sent, engine
 
-from mrc.enums import Seal
-from mrc.exchange import sealing
+from mrc.binding import native
+from mrc.trust.memory import Secret
 
 LIBRARIES = ("libcrypto", "ipsec_mb")
 FROM_ONE, FROM_OTHER = Direction(ONE.secret, EPOCH_BITS), Direction(OTHER.secret, EPOCH_BITS)
@@ -64,13 +64,16 @@ def passed(to: Engine, sent: list[Sent]) -> None:
 
 
 def test_secrets__of_both_directions() -> None:
-    first = sealing.Terms(ONE.qpn, Seal.AEAD, secrets.token_bytes(32))
-    second = sealing.Terms(OTHER.qpn, Seal.AEAD, secrets.token_bytes(32))
-    randoms = first.random, second.random
+    randoms = secrets.token_bytes(32), secrets.token_bytes(32)
+    first, second = map(Secret.copy, randoms)
     out = seal.qp_secret(randoms, ONE.qpn, OTHER.qpn)
     back = seal.qp_secret(randoms, OTHER.qpn, ONE.qpn)
-    assert sealing.secrets_of(first, second, first=True) == (out, back)
-    assert sealing.secrets_of(second, first, first=False) == (back, out)
+    one = native.secret_struct("mrc_seal_attr", peer_qpn=OTHER.qpn)
+    native.agree(one, ONE.qpn, first.bytes, second.bytes, first=True)
+    assert (bytes(one.send), bytes(one.receive)) == (out, back)
+    other = native.secret_struct("mrc_seal_attr", peer_qpn=ONE.qpn)
+    native.agree(other, OTHER.qpn, second.bytes, first.bytes, first=False)
+    assert (bytes(other.send), bytes(other.receive)) == (back, out)
 
 
 def test_engine__seals_what_the_decoder_opens(sides: tuple[Engine, Engine]) -> None:

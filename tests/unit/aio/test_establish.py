@@ -85,7 +85,7 @@ async def test_connect__the_delay_based_window_requests_send_times(
         done.append(RtrAttributes(*values).sack_times)
         return RtrAttributes(*values)
 
-    monkeypatch.setattr("mrc.aio.establish.hello_to_json", tell)
+    monkeypatch.setattr("mrc.exchange.oob.hello_to_json", tell)
     monkeypatch.setattr("mrc.aio.establish.RtrAttributes", attributes)
     async with connected_pair(cc=cc) as pair:
         data = pattern(500_000)

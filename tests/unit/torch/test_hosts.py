@@ -40,7 +40,7 @@ def test_config_of__a_secret(tmp_path: Path) -> None:
     file.write_bytes(bytes(range(32)))
     file.chmod(0o600)
     security = config_of({"MRC_SECRET": str(file)}).security
-    assert security is not None and security.secret == bytes(range(32))
+    assert security is not None and security.shared.bytes == bytes(range(32))
     assert config_of({"MRC_SECRET": ""}).security is None
 
 

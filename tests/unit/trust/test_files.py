@@ -65,4 +65,4 @@ def test_read__secrets_are_for_their_owner(tmp_path: Path, mode: int) -> None:
     path.chmod(mode)
     assert files.read(path) == b"x"
     with pytest.raises(ConfigError, match=f"others may read it .*: chmod 600 {path}"):
-        files.read(path, secret=True)
+        files.read_secret(path)

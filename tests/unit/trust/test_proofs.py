@@ -9,6 +9,7 @@ import pytest
 
 from mrc.errors import ConnectError, ProtocolError
 from mrc.trust import proofs
+from mrc.trust.memory import Secret
 from mrc.trust.proofs import Binding, Guess
 
 POINTS = 100  # about half of them are not on the curve
@@ -38,13 +39,14 @@ def test_guess__our_own_message_is_no_answer() -> None:
 @pytest.mark.parametrize("field", ["server", "server_nonce", "client_nonce"])
 def test_mac__is_for_one_connection(field: str) -> None:
     binding = {"server": b"s" * 32, "server_nonce": b"n" * 32, "client_nonce": b"c" * 32}
-    shown = proofs.mac(b"k" * 32, "connects", Binding(**binding))
-    proofs.check_mac(shown, b"k" * 32, "connects", Binding(**binding), "wrong")
+    right, wrong = Secret.copy(b"k" * 32), Secret.copy(b"o" * 32)
+    shown = proofs.mac(right, "connects", Binding(**binding))
+    proofs.check_mac(shown, right, "connects", Binding(**binding), "wrong")
     other = Binding(**{**binding, field: b"o" * 32})
     for key, who, where in (
-        (b"k" * 32, "connects", other),
-        (b"k" * 32, "listens", Binding(**binding)),  # his own proof comes back
-        (b"o" * 32, "connects", Binding(**binding)),
+        (right, "connects", other),
+        (right, "listens", Binding(**binding)),  # his own proof comes back
+        (wrong, "connects", Binding(**binding)),
     ):
         with pytest.raises(ConnectError, match="wrong"):
             proofs.check_mac(shown, key, who, where, "wrong")
