@@ -23,6 +23,8 @@ import pytest
         ("end", 4, 3),
         ("group", 2, 3),
         ("perf", 1, 1),
+        ("strangers", 9, 1),
+        pytest.param("strangers", 1, 15, marks=pytest.mark.slow),
     ],
 )
 def test_seeds(kind: str, first: int, count: int) -> None:

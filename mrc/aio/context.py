@@ -87,7 +87,7 @@ class Context:
             self.config.max_qps,
             self.config.max_qps_per_source,
         )
-        self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
+        self._admission = Admission(limits, descriptors=descriptor_limit)
 
     async def code_failed(self) -> str:
         """Returns why the one-time code is used up, when that is so and no other peer can connect;

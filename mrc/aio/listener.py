@@ -153,12 +153,12 @@ class Listener:
         self._exchanges.add(task)
         try:
             try:
-                now = asyncio.get_running_loop().time()
-                place = self._admission.enter(channel.remote, channel.descriptor, drop, now=now)
+                place = self._admission.enter(channel.remote, channel.descriptor, drop, now=_now())
             except ConnectError as error:
                 await self._turn_away(channel, error)
             else:
                 channel.at_end(place.leave)
+                channel.watchers.append(lambda: place.hear(_now()))
                 await self._admit(channel, place)
         except asyncio.CancelledError:
             # Admission gave this place to another peer, or the listener closes. The task ends
@@ -186,11 +186,9 @@ class Listener:
                 async with patience(channel, seconds, MESSAGE_TRIPS, anew=True):
                     kind = await channel.peek(HELLO_BYTES, self._large_hello)
                     if kind == TLS:
-                        place.hear()  # as a hello: what follows takes longer than a round trip
-                        kind = await self._let_prove(channel)
+                        kind = await self._let_prove(channel, place)
                 await self._check_plain(channel)
                 seconds = config.exchange_timeout
-                place.hear()
                 if kind == TOP:
                     await self._viewers.admit(channel)
                     place.accept()
@@ -208,10 +206,10 @@ class Listener:
             self._log(f"{channel.remote} refused this host: {error.reason}")
             await channel.close()
         except (MrcError, OSError) as error:
-            await self._refuse(channel, str(error))
+            await self._refuse(channel, str(error), busy=isinstance(error, BusyError))
         else:
             if end is not None:
-                place.connect()
+                place.connect(_now())
                 await self._deliver(end, place)
 
     async def _answer(self, channel: Channel) -> End | None:
@@ -234,7 +232,7 @@ class Listener:
             self._ready.append((self._adopt(end), place))
             self._changed.notify()
 
-    async def _let_prove(self, channel: Channel) -> str:
+    async def _let_prove(self, channel: Channel, place: Place) -> str:
         """Encrypts the exchange and has the peer prove itself. The type of its next message."""
         guard = self._local.guard
         if guard is None:
@@ -242,7 +240,10 @@ class Listener:
             raise ConnectError(
                 "this host runs with --insecure: use it on both hosts, or on neither"
             )
+        place.attempt(_now())
         await guard.accept(channel)
+        if not guard.security.allow_any:  # otherwise any key is right
+            place.prove(_now())
         return await channel.peek(HELLO_BYTES, self._large_hello)
 
     async def _check_plain(self, channel: Channel) -> None:
@@ -271,7 +272,7 @@ class Listener:
 
     def _log(self, refusal: str) -> None:
         """Logs the first _LOG_LINES refusals of each period, so strangers cannot fill the log."""
-        now = asyncio.get_running_loop().time()
+        now = _now()
         if now - self._log_since > _LOG_SECONDS:
             if self._logged > _LOG_LINES:
                 logger.warning("refused %d more connections", self._logged - _LOG_LINES)
@@ -279,6 +280,10 @@ class Listener:
         self._logged += 1
         if self._logged <= _LOG_LINES:
             logger.warning("%s", refusal)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _listening_socket(host: str | None, port: int) -> socket.socket:

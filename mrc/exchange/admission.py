@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits connections by source, so that one source cannot take all places.
+"""Limits connections by source, so that strangers cannot take all places.
 
-A source is an IPv4 address or an IPv6 /64. Each TCP connection of the exchange holds one place from
-its arrival to its end, through the stages of `Stage`.
+Each TCP connection of the exchange holds one place from its arrival to its end, through the stages
+of `Stage`. A connection is a stranger's until its source has proved itself once.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
-from ipaddress import IPv6Network
+from itertools import chain
 
 from msgspec import Struct
 
 from mrc.errors import BusyError, ConfigError, ConnectError
+from mrc.exchange.attempts import Attempts, Tokens
+from mrc.exchange.eviction import victim
+from mrc.exchange.sources import KnownSources, network_of, source_of
 from mrc.fabric.addresses import IpAddress, parse_address
 from mrc.fabric.paths import PeerSource
 
 logger = logging.getLogger("mrc.admission")
 
-_GRACE_SECONDS = 0.1  # a new place cannot be evicted for this time: its hello may still be unread
+_STRANGERS_PART = 4  # one of so many places is for strangers, however many others connect
 _LEAST_FILES = 64  # that a process can open: its loop, sockets and modules need half of them
 _KEPT_BACK = 64  # file descriptors that peers cannot take: the process needs them for other uses
 
@@ -47,24 +49,45 @@ class Stage(Enum):
     GONE = auto()
 
 
-PENDING = (Stage.SILENT, Stage.CONNECTING, Stage.READY)
+CONNECTS = (Stage.SILENT, Stage.CONNECTING)
+PENDING = (*CONNECTS, Stage.READY)
 
 
 class Place(Struct, eq=False):
-    """The place of one connection. Call the methods in this order; `leave` at any time."""
+    """The place of one connection. `leave` at any time; the times are in seconds."""
 
     admission: Admission
     source: str
+    network: str
     drop: Callable[[], None]
     since: float
+    """when it came, or sent its last message"""
+    known: bool
+    """its source has proved itself before"""
     stage: Stage = Stage.SILENT
+    silent: bool = True
+    tokens: Tokens | None = None
+    """what its attempt has taken"""
 
-    def hear(self) -> None:
-        """The first message has arrived."""
-        self.admission.move(self, Stage.CONNECTING)
+    def hear(self, now: float) -> None:
+        """A message has arrived."""
+        self.since, self.silent = now, False
+        if self.stage is Stage.SILENT:
+            self.admission.move(self, Stage.CONNECTING)
 
-    def connect(self) -> None:
-        """The exchange is complete."""
+    def attempt(self, now: float) -> None:
+        """The peer wants TLS. Raises BusyError after too many attempts of its source."""
+        self.tokens = self.admission.begin_attempt(self, now)
+
+    def prove(self, now: float) -> None:
+        """The peer has proved that it may connect."""
+        self.admission.know(self.source)
+        if self.tokens is not None:
+            self.tokens.give_back(now)
+
+    def connect(self, now: float) -> None:
+        """The exchange is complete, which proves as much where nothing else does."""
+        self.prove(now)
         self.admission.move(self, Stage.READY)
 
     def accept(self) -> None:
@@ -82,16 +105,15 @@ class Admission:
     `descriptors` returns how many files this process may have open; 0: any number.
     """
 
-    def __init__(
-        self, limits: Limits, rng: random.Random, *, descriptors: Callable[[], int]
-    ) -> None:
+    def __init__(self, limits: Limits, *, descriptors: Callable[[], int]) -> None:
         self._limits = limits
-        self._rng = rng
         self._descriptors = descriptors
         self._descriptors_ran_out = False
         self._of: dict[Stage, list[Place]] = {stage: [] for stage in PENDING}
         self._connecting: Counter[str] = Counter()  # by source; SILENT counts too
         self._connected: Counter[str] = Counter()
+        self._known = KnownSources()
+        self._attempts = Attempts(limits.pending_per_source)
 
     @property
     def pending(self) -> int:
@@ -109,20 +131,38 @@ class Admission:
         source = source_of(address)
         self._check_descriptors(descriptor)
         self._check_source(source)
-        place = Place(self, source, drop, now)
-        if self._rng.random() < drop_chance(self.pending, self._limits.pending):
-            # The newcomer takes part in the draw; otherwise a flood would evict all others. Honest
-            # peers send at once, so while many places are silent, only silent ones are drawn.
-            many = len(self._of[Stage.SILENT]) > self._limits.pending // 4
-            others = self._of[Stage.SILENT] + ([] if many else self._of[Stage.CONNECTING])
-            old = [other for other in others if now - other.since >= _GRACE_SECONDS]
-            victim = self._rng.choice([*old, place])
-            if victim is place:
-                raise BusyError("too many peers are connecting: try again later")
-            victim.leave()
-            victim.drop()
+        network, known = network_of(address), source in self._known
+        self._attempts.check(source, network, known=known, now=now)
+        place = Place(self, source, network, drop, now, known)
+        if self.pending >= self._limits.pending:
+            self._make_room(place, now)
         self._count(place, 1)
         return place
+
+    def _make_room(self, newcomer: Place, now: float) -> None:
+        """Evicts a stranger. While they have few places, others who connect make way."""
+        connecting = [*self._connect(), newcomer]
+        known = [each for each in connecting if each.known]
+        strangers = [each for each in connecting if not each.known]
+        few = len(strangers) <= self._limits.pending // _STRANGERS_PART
+        evicted = victim(known if known and few else strangers or known, now)
+        if evicted is newcomer:
+            raise BusyError("too many peers are connecting: try again later")
+        evicted.leave()
+        evicted.drop()
+
+    def begin_attempt(self, place: Place, now: float) -> Tokens:
+        """For Place."""
+        return self._attempts.begin(place.source, place.network, known=place.known, now=now)
+
+    def know(self, source: str) -> None:
+        """For Place: from now on its connections are no stranger's."""
+        self._known.add(source)
+        for place in self._connect():
+            place.known |= place.source == source
+
+    def _connect(self) -> Iterator[Place]:
+        return chain.from_iterable(self._of[stage] for stage in CONNECTS)
 
     def move(self, place: Place, stage: Stage) -> None:
         """For Place."""
@@ -136,8 +176,7 @@ class Admission:
             return
         if (places := self._of.get(place.stage)) is not None:
             (places.append if by > 0 else places.remove)(place)
-        connects = place.stage in (Stage.SILENT, Stage.CONNECTING)
-        of_source = self._connecting if connects else self._connected
+        of_source = self._connecting if place.stage in CONNECTS else self._connected
         of_source[place.source] += by
         if not of_source[place.source]:
             del of_source[place.source]  # otherwise addresses of strangers would fill the memory
@@ -205,20 +244,6 @@ class Claims:
                     del self._owners[source]
 
         return give_back
-
-
-def source_of(address: str) -> str:
-    """The source of an address: the IPv4 address itself, or the IPv6 /64."""
-    found = parse_address(address)
-    if found.version == 4:
-        return str(found)
-    return str(IPv6Network((int(found) >> 64 << 64, 64)).network_address)
-
-
-def drop_chance(pending: int, most: int) -> float:
-    """Probability that a newcomer evicts a place: 0 up to half of the places, 1 when full."""
-    free = most // 2
-    return max(0.0, (pending - free) / (most - free))
 
 
 def descriptor_limit() -> int:

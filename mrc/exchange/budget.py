@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mrc.errors import MrcError
-from mrc.exchange.admission import source_of
+from mrc.exchange.sources import source_of
 
 
 class BudgetError(MrcError):

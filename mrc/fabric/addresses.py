@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -58,6 +59,7 @@ def unpack_address(packed: bytes) -> IpAddress:
     return address.ipv4_mapped or address
 
 
+@lru_cache(maxsize=1024)  # each connection needs those of its ends several times
 def parse_address(name: str) -> IpAddress:
     """Parses a numeric address. Removes a scope and turns a mapped IPv4 address into IPv4."""
     return unpack_address(pack_address(ip_address(name.partition("%")[0])))

@@ -236,9 +236,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._tcp.resolve(host, port)
 
     async def create_connection(
-        self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any
-    ) -> Any:
-        return await self._tcp.connect(self, protocol_factory, host, port)
+        self, protocol_factory: Any, host: Any = None, port: Any = None, *,
+        local_addr: Any = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        source = local_addr[0] if local_addr else ""
+        return await self._tcp.connect(self, protocol_factory, host, port, source)
 
     async def create_server(
         self, protocol_factory: Any, host: Any = None, port: Any = None, *, sock: Any = None,

@@ -16,7 +16,7 @@ from pathlib import Path
 from virtual.audit import Audit
 from virtual.world import World
 
-KINDS = ("agent", "connect", "copy", "end", "group", "perf")
+KINDS = ("agent", "connect", "copy", "end", "group", "perf", "strangers")
 
 
 def run_once(kind: str, seed: int) -> tuple[Audit, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import heapq
 import itertools
 import socket
 from collections import deque
@@ -30,6 +31,7 @@ HIGH_WATER_BYTES = 1 << 16  # asyncio's own limit for a transport's buffer
 CHUNK_BYTES = 1 << 14
 RTO_NS = 200_000_000
 MOST_RTO_NS = 120_000_000_000
+_FIRST_NUMBER = 100  # of a descriptor
 SYN_TRIES = 6  # net.ipv4.tcp_syn_retries
 GIVE_UP_NS = 924_000_000_000  # net.ipv4.tcp_retries2
 
@@ -63,7 +65,8 @@ class Tcp:
         self.network = network
         self.servers: dict[tuple[str, int], _Server] = {}
         self.open: set[Transport] = set()
-        self._numbers = itertools.count(100)
+        self._numbers = itertools.count(_FIRST_NUMBER)
+        self._free: list[int] = []
         self._ports = itertools.count(40000)
 
     def resolve(self, name: str, port: int) -> list[tuple[Any, ...]]:
@@ -86,7 +89,17 @@ class Tcp:
         port = port or next(self._ports)
         if (own.name, port) in self.servers:
             raise OSError(errno.EADDRINUSE, "Address already in use")
-        return FakeSocket(next(self._numbers), (host or "::", port))
+        return FakeSocket(self.number(), (host or "::", port))
+
+    def number(self) -> int:
+        """A descriptor: the lowest that is free."""
+        return heapq.heappop(self._free) if self._free else next(self._numbers)
+
+    def closed(self, transport: Transport) -> None:
+        """One end is no more."""
+        if transport in self.open:
+            self.open.remove(transport)
+            heapq.heappush(self._free, transport.get_extra_info("socket").number)
 
     def serve(self, loop: VirtualLoop, factory: Callable[[], Any], sock: FakeSocket) -> _Server:
         """Starts to listen."""
@@ -96,9 +109,11 @@ class Tcp:
         return server
 
     async def connect(
-        self, loop: VirtualLoop, factory: Callable[[], Any], host: str, port: int
+        self, loop: VirtualLoop, factory: Callable[[], Any], host: str, port: int, source: str = ""
     ) -> tuple[Transport, Any]:
-        """Opens a connection; raises the OSErrors of a real one."""
+        """Opens a connection, from an address that need not be the host's; raises the OSErrors of
+        a real one.
+        """
         own, address = _running(), str(ip_address(host))
         way = self.network.route(own.host, address)
         if way is None:
@@ -135,7 +150,7 @@ class Tcp:
         found = await done
         if isinstance(found, OSError):
             raise found
-        local = (way.address, next(self._ports))
+        local = (source or way.address, next(self._ports))
         client = Transport(self, loop, own, local, (address, port), copy_context())
         server_end = Transport(self, loop, found.program, (address, port), local, found.context)
         client.join(server_end, way.there, way.back)
@@ -195,7 +210,7 @@ class Transport(asyncio.Transport):
             {
                 "sockname": local,
                 "peername": remote,
-                "socket": FakeSocket(next(tcp._numbers), local),
+                "socket": FakeSocket(tcp.number(), local),
             }
         )
         self._tcp, self._loop, self.program, self._context = tcp, loop, program, context
@@ -298,7 +313,7 @@ class Transport(asyncio.Transport):
             self.dead = True
             self._out.clear()
         self._protocol = None
-        self._tcp.open.discard(self)
+        self._tcp.closed(self)
 
     def _reset(self) -> None:
         self._out.clear()
@@ -316,7 +331,7 @@ class Transport(asyncio.Transport):
         if self._lost:
             return
         self._lost = True
-        self._tcp.open.discard(self)
+        self._tcp.closed(self)
         if self._protocol is not None:
             self._call(self._protocol.connection_lost, error)
 

@@ -19,7 +19,7 @@ from slowness import limit
 
 from mrc import ConnectError, Context, InUseError, Listener, ResolveError
 from mrc.aio import end as end_module
-from mrc.exchange import admission, oob
+from mrc.exchange import oob
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, encode_frame
 
 
@@ -176,10 +176,7 @@ async def test_admit__one_source_takes_its_places_only() -> None:
             writer.close()
 
 
-async def test_admit__the_silent_make_way(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admission, "_GRACE_SECONDS", 0.0)
+async def test_admit__the_silent_make_way(caplog: pytest.LogCaptureFixture) -> None:
     async with listening(max_pending=2) as (context, listener):
         writers = []
         for n in range(2, 22):

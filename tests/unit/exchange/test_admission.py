@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import resource
 from ipaddress import ip_address
 
@@ -17,9 +16,7 @@ from mrc.exchange.admission import (
     Limits,
     Place,
     descriptor_limit,
-    drop_chance,
     raise_descriptor_limit,
-    source_of,
 )
 from mrc.fabric.paths import PeerSource
 
@@ -29,8 +26,8 @@ LIMITS = Limits(pending=8, pending_per_source=2, qps=16, qps_per_source=4)
 SECONDS = itertools.count()  # far apart
 
 
-def admission(limits: Limits = LIMITS, *, seed: int = 1, descriptors: int = 1024) -> Admission:
-    return Admission(limits, random.Random(seed), descriptors=lambda: descriptors)
+def admission(limits: Limits = LIMITS, *, descriptors: int = 1024) -> Admission:
+    return Admission(limits, descriptors=lambda: descriptors)
 
 
 def enter(ours: Admission, address: str, dropped: list[str] | None = None, fd: int = 9) -> Place:
@@ -38,35 +35,20 @@ def enter(ours: Admission, address: str, dropped: list[str] | None = None, fd: i
     return ours.enter(address, fd, lambda: heard_of.append(address), now=next(SECONDS))
 
 
-def test_enter__the_newest_are_safe_for_a_moment() -> None:
-    """Their hello may have arrived but not been read by the event loop."""
-    ours, dropped = admission(), list[str]()
-    refused = 0
-    for n in range(100):
-        try:
-            ours.enter(f"10.0.1.{n}", 9, lambda: dropped.append("early"), now=7.0 + n / 1001)
-        except BusyError:
-            refused += 1
-    assert dropped == [] and refused == 100 - LIMITS.pending
-    for n in range(100):
-        try:
-            ours.enter(f"10.0.2.{n}", 9, lambda: None, now=7.2)
-        except BusyError:
-            pass
-    assert len(dropped) == LIMITS.pending
+def hear(place: Place) -> Place:
+    place.hear(next(SECONDS))
+    return place
 
 
-@pytest.mark.parametrize(
-    ("address", "source"),
-    [
-        ("10.0.0.1", "10.0.0.1"),
-        ("::ffff:10.0.0.1", "10.0.0.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
-        ("fe80::1%eth0", "fe80::"),
-    ],
-)
-def test_source_of__an_ipv4_address_or_an_ipv6_64(address: str, source: str) -> None:
-    assert source_of(address) == source
+def connect(place: Place) -> Place:
+    hear(place).connect(next(SECONDS))
+    return place
+
+
+def know(ours: Admission, *sources: str) -> None:
+    """Each has connected before, and ended."""
+    for source in sources:
+        connect(enter(ours, source)).leave()
 
 
 def test_enter__a_source_has_so_many_places_and_no_more() -> None:
@@ -87,9 +69,7 @@ def test_enter__a_source_has_so_many_qps_and_no_more() -> None:
     ours = admission()
     places = []
     for _ in range(4):
-        places.append(enter(ours, "10.0.0.1"))
-        places[-1].hear()
-        places[-1].connect()
+        places.append(connect(enter(ours, "10.0.0.1")))
         places[-1].accept()
     with pytest.raises(ConnectError, match=r"10\.0\.0\.1 has 4 QPs here"):
         enter(ours, "10.0.0.1")
@@ -102,75 +82,104 @@ def test_enter__a_source_has_so_many_qps_and_no_more() -> None:
 def test_enter__the_last_quarter_of_the_qps_is_for_newcomers() -> None:
     ours = admission()
     for n in range(12):
-        place = enter(ours, f"10.0.0.{n // 3}")
-        place.hear()
-        place.connect()
-        place.accept()
+        connect(enter(ours, f"10.0.0.{n // 3}")).accept()
     with pytest.raises(ConnectError, match="remaining QPs"):
         enter(ours, "10.0.0.1")
     enter(ours, "10.0.1.1")
 
 
-def test_enter__below_half_nobody_is_dropped() -> None:
+def test_enter__nobody_is_dropped_while_there_is_room() -> None:
     ours, dropped = admission(), list[str]()
-    for n in range(4):
+    for n in range(LIMITS.pending):
         enter(ours, f"10.0.0.{n}", dropped)
     assert dropped == []
 
 
-def test_enter__the_silent_make_way_for_newcomers() -> None:
-    """Silent strangers hold all places: a newcomer nearly always gets one. A sending peer stays."""
+def test_enter__every_newcomer_gets_a_place_and_those_who_wait_longest_go() -> None:
     ours, dropped = admission(), list[str]()
-    inside = 0
-    for n in range(1000):
-        try:
-            enter(ours, f"10.1.{n >> 8}.{n & 255}", dropped)
-            inside += 1
-        except BusyError:
-            pass
+    for n in range(100):
+        hear(enter(ours, f"10.1.0.{n}", dropped))
         assert ours.pending <= LIMITS.pending
-    assert len(dropped) == inside - ours.pending
-    assert inside > 800
-    speaker = enter(admission(), "10.0.0.1", dropped)
-    speaker.hear()
-    assert "10.0.0.1" not in dropped
+    assert dropped == [f"10.1.0.{n}" for n in range(100 - LIMITS.pending)]
 
 
-@pytest.mark.parametrize(
-    ("pending", "chance"), [(0, 0.0), (32, 0.0), (33, 1 / 32), (48, 0.5), (64, 1.0)]
-)
-def test_drop_chance__rises_from_half_to_full(pending: int, chance: float) -> None:
-    assert drop_chance(pending, 64) == chance
-
-
-def test_drop_chance__one_place_can_be_taken() -> None:
-    assert (drop_chance(0, 1), drop_chance(1, 1)) == (0.0, 1.0)
-
-
-def test_enter__those_that_speak_lose_their_places_to_others_only_when_few_are_silent() -> None:
+def test_hear__each_message_is_progress() -> None:
     ours, dropped = admission(), list[str]()
-    for n in range(5):
-        enter(ours, f"10.0.0.{n}", dropped).hear()
+    places = [hear(enter(ours, f"10.1.0.{n}", dropped)) for n in range(LIMITS.pending)]
+    hear(places[0])
+    enter(ours, "10.1.1.1", dropped)
+    assert dropped == ["10.1.0.1"]
+
+
+def test_hear__the_silent_go_first() -> None:
+    ours, dropped = admission(), list[str]()
+    places = [enter(ours, f"10.1.0.{n}", dropped) for n in range(LIMITS.pending)]
+    hear(places[0])
+    for n in range(LIMITS.pending - 1):
+        hear(enter(ours, f"10.1.1.{n}", dropped))
+    assert dropped == [f"10.1.0.{n}" for n in range(1, LIMITS.pending)]
+
+
+def test_enter__known_sources_keep_their_places_from_strangers() -> None:
+    ours, dropped = admission(), list[str]()
+    know(ours, *(f"10.0.0.{n}" for n in range(6)))
+    for n in range(6):
+        enter(ours, f"10.0.0.{n}", dropped)
     for n in range(100):
-        try:
-            enter(ours, f"10.1.0.{n}", dropped)
-        except BusyError:
-            pass
-    assert not any(address.startswith("10.0.0.") for address in dropped)
+        hear(enter(ours, f"10.1.0.{n}", dropped))
+    assert not [address for address in dropped if address.startswith("10.0.")]
+
+
+def test_enter__known_sources_leave_a_quarter_of_the_places_to_strangers() -> None:
+    ours, dropped = admission(), list[str]()
+    known = [f"10.0.0.{n}" for n in range(LIMITS.pending)]
+    know(ours, *known)
+    for address in known:
+        enter(ours, address, dropped)
     for n in range(100):
-        try:
-            enter(ours, f"10.2.0.{n}", dropped).hear()
-        except BusyError:
-            pass
-    assert {f"10.0.0.{n}" for n in range(5)} <= {*dropped}
+        hear(enter(ours, f"10.1.0.{n}", dropped))
+    assert [address for address in dropped if address in known] == known[:2]
+
+
+def test_enter__a_known_source_makes_way_for_another_when_no_stranger_is_left() -> None:
+    ours, dropped = admission(), list[str]()
+    known = [f"10.0.0.{n}" for n in range(LIMITS.pending + 1)]
+    know(ours, *known)
+    for address in known:
+        enter(ours, address, dropped)
+    assert dropped == known[:1]
+
+
+def test_prove__the_other_connections_of_the_source_are_no_strangers_either() -> None:
+    ours, dropped = admission(), list[str]()
+    first, second = (hear(enter(ours, "10.0.0.1", dropped)) for _ in range(2))
+    first.prove(next(SECONDS))
+    first.leave()
+    for n in range(100):
+        hear(enter(ours, f"10.1.0.{n}", dropped))
+    assert "10.0.0.1" not in dropped and ours.pending == LIMITS.pending
+    second.leave()
+
+
+def test_attempt__who_proves_himself_may_go_on_and_others_may_not() -> None:
+    ours = admission()
+    for n in range(100):
+        place = enter(ours, "10.0.0.1")
+        place.attempt(n / 1000)
+        place.prove(n / 1000)
+        place.leave()
+    for _ in range(2):
+        place = enter(ours, "10.0.0.2")
+        place.attempt(1)
+        place.leave()
+    with pytest.raises(BusyError, match=r"too many attempts from 10\.0\.0\.2 led to no proof"):
+        enter(ours, "10.0.0.2").attempt(1)
 
 
 def test_enter__those_that_are_connected_keep_their_places() -> None:
     ours, dropped = admission(), list[str]()
     for n in range(8):
-        place = enter(ours, f"10.0.0.{n}", dropped)
-        place.hear()
-        place.connect()
+        connect(enter(ours, f"10.0.0.{n}", dropped))
     assert dropped == []
     with pytest.raises(BusyError, match="too many peers are connecting"):
         enter(ours, "10.0.0.9", dropped)
@@ -189,10 +198,7 @@ def test_enter__some_descriptors_are_kept_back(caplog: pytest.LogCaptureFixture)
 
 def test_connect__ready_qps_count_until_they_are_accepted() -> None:
     ours = admission()
-    places = [enter(ours, f"10.0.0.{n}") for n in range(3)]
-    for place in places:
-        place.hear()
-        place.connect()
+    places = [connect(enter(ours, f"10.0.0.{n}")) for n in range(3)]
     assert ours.pending == 3
     places[0].accept()
     places[1].leave()
