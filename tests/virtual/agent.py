@@ -433,7 +433,9 @@ def _is_harmless(scenario: Scenario, fault: Fault, end: End) -> bool:
     match fault.kind:
         case "plane down" | "interface down":
             return scenario.planes > 1 or fault.lasts_seconds < 5
-        case "program killed" | "program leaves" | "no power" | "agent killed":
+        case "agent killed":
+            return fault.lasts_seconds < 5
+        case "program killed" | "program leaves" | "no power":
             return False
     return fault.lasts_seconds < 5
 
