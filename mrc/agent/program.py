@@ -154,8 +154,7 @@ class Program(Context):
 
     async def receive(self) -> Frame:
         """The next frame, before the engine is there; ConnectionResetError, ProtocolError."""
-        loop = asyncio.get_running_loop()
-        packet = await loop.sock_recv(self._connection, steering.MAX_FRAME)
+        packet = await asyncio.get_running_loop().sock_recv(self._connection, steering.MAX_FRAME)
         if not packet:
             raise ConnectionResetError("the program has ended")
         return steering.unpack(packet)
@@ -408,6 +407,7 @@ class Program(Context):
     def _keep(self, end: ProgramEnd) -> None:
         qpn = end.queue.qpn
         end.on_hangup = lambda: self._look_for(end)
+        end.on_failure = partial(self.fail, qpn)
         self._ends[qpn] = end
         self._adopt(end)
         self._spawn(self._host.control.watch(end))

@@ -6,6 +6,7 @@ The auditor knows what the paths are, so it knows what the exchange has to find.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -186,14 +187,17 @@ def run(world: World, audit: Audit) -> None:
         host.stall_of = lambda: 0
     if server is not None:
         world.run(5)
-        audit.check(
-            len(accepted) >= len(connected), "the listener does not have what the dialler has"
-        )
-        server.cancel()
-        audit.check(world.run_until(server, 30), "the listener does not end")
-        failed = not server.cancelled() and server.done() and server.exception()
-        audit.check(not failed, f"the listener failed: {failed}")
+        missing = len(accepted) < len(connected)
+        audit.check(not missing, "the listener does not have what the dialler has")
+        _end(world, audit, server, 30 + scenario.stop_seconds)
     audit.nothing_left(world)
+
+
+def _end(world: World, audit: Audit, server: asyncio.Task[None], seconds: float) -> None:
+    server.cancel()
+    audit.check(world.run_until(server, seconds), "the listener does not end")
+    failed = not server.cancelled() and server.done() and server.exception()
+    audit.check(not failed, f"the listener failed: {failed}")
 
 
 def _security(kind: str, world: World) -> Security | None:
