@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-from mrc.exchange.prover import Ask, Prover
+from mrc.exchange.prover import PEER, Ask, Prover
 
 SMALL = 16
 
@@ -56,11 +56,12 @@ class Run:
     def __init__(
         self, evs: Sequence[Ev], agreed: int, rng: Random | None = None, *,
         here: Host | None = None, there: Host | None = None, allowance: int = 0,
-        rtt: float = 0.0, most: float = 120.0, full_until: float = 0.0,
+        rtt: float = 0.0, most: float = 120.0, full_until: float = 0.0, tcp: Ev | None = None,
     ) -> None:  # fmt: skip
         self.evs, self.rng = evs, rng or Random(1)
         self._here, self._there = here or Host(), there or Host()
         self._full_until = full_until
+        self._tcp = tcp
         self.asked: list[tuple[float, Ask]] = []
         self.bytes = 0
         self._coming: list[tuple[float, int, Ask, int, float]] = []  # number, errno, round trip
@@ -68,7 +69,7 @@ class Run:
         self._ended: set[int] = set()
         self.prover = Prover(
             [ev.address for ev in evs], [ev.plane for ev in evs], agreed,
-            allowance=allowance, rtt=rtt,
+            allowance=allowance, rtt=rtt, asks_peer=tcp is not None,
         )  # fmt: skip
         self.seconds = self._run(most)
         self.carried = self.prover.carried
@@ -102,6 +103,9 @@ class Run:
                 self.prover.on_answer(ask.number, now - sent, now)
 
     def _send(self, ask: Ask, now: float) -> None:
+        if ask.index == PEER:
+            self._send_over_tcp(ask, now)
+            return
         self.asked.append((now, ask))
         self.bytes += ask.payload or SMALL
         if now < self._full_until:
@@ -124,6 +128,13 @@ class Run:
         here = back.carry(rng, there, 1)
         if here is not None and self._here.runs(here) <= now + ask.timeout:
             self._comes(here, ask, 0, now)
+
+    def _send_over_tcp(self, ask: Ask, now: float) -> None:
+        """A question, and its answer, get there unless TCP is silent too."""
+        assert self._tcp is not None
+        if self._tcp.limit:
+            there = self._there.runs(now + self._tcp.delay)
+            self._comes(there + self._tcp.delay, ask, 0, now)
 
     def _comes(self, at: float, ask: Ask, error: int, sent: float) -> None:
         heapq.heappush(self._coming, (at, next(self._order), ask, error, sent))

@@ -18,6 +18,9 @@ import pytest
     ("kind", "first", "count"),
     [
         ("agent", 35, 1),
+        ("agent", 11300, 1),  # a smaller MTU under a program's QP
+        ("connect", 2534, 1),  # the peer is stopped during the proof
+        ("connect", 37, 1),  # the plane of the TCP connection goes down
         ("connect", 21, 8),
         ("copy", 1, 3),
         ("end", 4, 3),

@@ -96,11 +96,12 @@ async def receiving(
     overwrite: bool = False,
     failed: list[FailedFile] | None = None,
     agreed: Announced | None = None,
+    rate: float = 0.0,
     **limits: Any,
 ) -> list[TransferredFile]:
     # Left open: a failed file is removed when the session ends, after this function has returned.
     directory = OutputDirectory(str(inbox), overwrite=overwrite)
-    told = Told(on_failed=([] if failed is None else failed).append)
+    told = Told(on_failed=([] if failed is None else failed).append, rate=lambda: rate)
     receiving = receive_files(session, directory, limits=Limits(**limits), told=told, agreed=agreed)
     return [file async for batch in receiving for file in batch.files]
 

@@ -181,9 +181,21 @@ void vb_qp_set_retries(struct vb_qp *qp) {
   pr_submit(&command);
 }
 
+static const struct mrc_qp_attr no_attr;
+
+static void fail_in_engine(struct vb_qp *qp) {
+  if (!qp->exists) return;
+  pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
+                                  .cookie = PR_COOKIE_CALL,
+                                  .qpn = qp->ibv.qp.qp_num,
+                                  .value = MRC_QP_ERROR,
+                                  .pointer = (void *)(uintptr_t)&no_attr});
+}
+
 void vb_qp_failed(uint32_t qpn, const char *reason) {
   struct vb_qp *qp = vb_process_qp(qpn);
   if (!qp || !qp->connecting || qp->failed) return;
+  if (qp->connected) fail_in_engine(qp);
   pr_say("QP 0x%06x: %s", qpn, reason);
   vb_complete_failed(qp, IBV_WC_RETRY_EXC_ERR);
   vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
@@ -196,17 +208,6 @@ void vb_qp_gone(uint32_t qpn, const char *reason) {
   qp->gone_ns = pr_now_ns();
   snprintf(qp->gone_reason, sizeof qp->gone_reason, "%s", reason);
   pr_process.n_gone++;
-}
-
-static const struct mrc_qp_attr no_attr;
-
-static void fail_in_engine(struct vb_qp *qp) {
-  if (!qp->exists) return;
-  pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
-                                  .cookie = PR_COOKIE_CALL,
-                                  .qpn = qp->ibv.qp.qp_num,
-                                  .value = MRC_QP_ERROR,
-                                  .pointer = (void *)(uintptr_t)&no_attr});
 }
 
 static uint64_t end_before_ns;

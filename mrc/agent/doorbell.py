@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from functools import partial
 from itertools import count
 from typing import Protocol
 
 from mrc.agent.knock import Knock
-from mrc.agent.reach import knock
+from mrc.agent.reach import knock, patiently
 from mrc.aio.local import Local
 from mrc.enums import AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError
@@ -18,7 +19,6 @@ from mrc.running import Limit
 
 _MOST_VISITS = 1024  # that the program has not answered
 _ANSWER_SECONDS = 10.0
-_PAUSE_SECONDS = 0.1  # before the next knock at a program that is busy
 
 
 class Program(Protocol):
@@ -45,14 +45,14 @@ class Doorbell:
     async def ring(self, asked: Knock) -> None:
         """Asks the endpoint, and tells the program its answer."""
         local, host, port = self._program.address_of(asked.to.gid)
+        seconds = local.config.exchange_timeout
         try:
-            async with Limit(local.config.exchange_timeout):
-                qpn = await _until_heard(local, host, port, asked)
-        except TimeoutError:
-            seconds = local.config.exchange_timeout
-            self._program.fail(asked.qpn, f"{host}: no answer in {seconds:g} s")
+            async with Limit(seconds):
+                qpn = await patiently(partial(knock, local, host, port, asked), seconds)
         except ConnectError as error:
             self._program.fail(asked.qpn, f"{error}; does mrc agent run there?")
+        except TimeoutError:
+            self._program.fail(asked.qpn, f"{host}: no answer in {seconds:g} s")
         except (MrcError, OSError) as error:
             self._program.fail(asked.qpn, str(error))
         else:
@@ -87,11 +87,3 @@ class Doorbell:
         answer = self._visits.get(cookie)
         if answer is not None and not answer.done():
             answer.set_result(qpn)
-
-
-async def _until_heard(local: Local, host: str, port: int, asked: Knock) -> int:
-    while True:
-        try:
-            return await knock(local, host, port, asked)
-        except BusyError:
-            await asyncio.sleep(_PAUSE_SECONDS)

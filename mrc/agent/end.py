@@ -45,6 +45,19 @@ class ProgramEnd(End):
 
     on_hangup: Callable[[], None]
     """called when the connection to the peer's agent is lost"""
+    on_failure: Callable[[str], None]
+    """called with the reason when the agent has found out that the QP cannot go on"""
+
+    @property
+    def may_wait(self) -> bool:
+        """Work requests are the program's own: its engine knows them."""
+        return True
+
+    def fail(self, error: MrcError) -> None:
+        """As that of a Context's QP; the program gets the reason before its QP ends."""
+        if not self.closed:
+            self.on_failure(str(error))
+        super().fail(error)
 
     def ready(self) -> bytes:
         """What the program is told when both ends are in RTS: a struct mrc_agent_ready, a note."""
@@ -89,7 +102,6 @@ class ProgramEnd(End):
         return super()._without_bye(reason)
 
     async def _until_idle(self) -> None:
-        """Work requests are the program's own: its engine knows them."""
         pause = _LOOK_SECONDS
         while self.queue.state is QpState.RTS and (await self.query()).outstanding:
             await asyncio.sleep(pause)

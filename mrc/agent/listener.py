@@ -53,7 +53,7 @@ class AgentListener(Listener):
         program = self.program_of(asked.to.number)
         try:
             if program is None:
-                raise self._unknown()
+                raise self._unknown("endpoint")
             qpn = await program.doorbell.visit(asked)
         except BusyError as error:
             await channel.refuse(str(error), busy=True)
@@ -86,7 +86,7 @@ class AgentListener(Listener):
         qpn = private.get("to")
         program = self.program_of(qpn) if type(qpn) is int else None
         if program is None or type(qpn) is not int:
-            raise ConnectError("no program of this host has the QP: has it ended?")
+            raise self._unknown("QP")
         return program, qpn
 
     def _ended_before(self, qpn: int) -> bool:
@@ -96,10 +96,10 @@ class AgentListener(Listener):
     def _age(self) -> float:
         return asyncio.get_running_loop().time() - self.since
 
-    def _unknown(self) -> ConnectError:
+    def _unknown(self, what: str) -> ConnectError:
         if self._age() < _YOUNG_SECONDS:
             return BusyError("the agent has started just now: its programs may not have found it")
-        return ConnectError("no program of this host has the endpoint: has it ended?")
+        return ConnectError(f"no program of this host has the {what}: has it ended?")
 
     async def _deliver(self, end: End, place: Place) -> None:
         place.accept()

@@ -25,7 +25,7 @@ from mrc.agent.end import LostChannel, ProgramEnd
 from mrc.agent.host import Host
 from mrc.agent.knock import knock_of
 from mrc.agent.note import read_note
-from mrc.agent.reach import QpGoneError, resume
+from mrc.agent.reach import QpGoneError, patiently, resume
 from mrc.agent.wanted import Wanted, wanted_of
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
@@ -154,8 +154,7 @@ class Program(Context):
 
     async def receive(self) -> Frame:
         """The next frame, before the engine is there; ConnectionResetError, ProtocolError."""
-        loop = asyncio.get_running_loop()
-        packet = await loop.sock_recv(self._connection, steering.MAX_FRAME)
+        packet = await asyncio.get_running_loop().sock_recv(self._connection, steering.MAX_FRAME)
         if not packet:
             raise ConnectionResetError("the program has ended")
         return steering.unpack(packet)
@@ -334,9 +333,10 @@ class Program(Context):
     async def _dial(self, wanted: Wanted) -> None:
         local, terms = self._terms_of(wanted)
         _, host, port = self.address_of(wanted.dest_gid)
+        seconds = self.config.exchange_timeout
+        attempt = partial(connect, local, terms, host, port, timeout=seconds)
         try:
-            async with self._host.dialling:
-                end = await connect(local, terms, host, port, timeout=self.config.exchange_timeout)
+            end = await patiently(attempt, seconds, self._host.dialling)
         except ConnectError as error:
             self.fail(wanted.qpn, f"{error}; does mrc agent run there?")
         except (MrcError, OSError) as error:
@@ -407,6 +407,7 @@ class Program(Context):
     def _keep(self, end: ProgramEnd) -> None:
         qpn = end.queue.qpn
         end.on_hangup = lambda: self._look_for(end)
+        end.on_failure = partial(self.fail, qpn)
         self._ends[qpn] = end
         self._adopt(end)
         self._spawn(self._host.control.watch(end))

@@ -3,23 +3,53 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import TypeVar
 
 from mrc.agent.knock import KNOCK, Knock, admitted_in
 from mrc.agent.wanted import Wanted
 from mrc.aio.local import Local
 from mrc.errors import ConnectError, ProtocolError
-from mrc.exchange.dial import dial
+from mrc.exchange.dial import dial, may_pass
 from mrc.exchange.oob import Channel
+from mrc.running import RunningClock
 
+T = TypeVar("T")
+_FIRST_PAUSE_SECONDS = 0.1  # before the next try to reach an agent
+_LONGEST_PAUSE_SECONDS = 0.4
 RESUME = "resume"  # message: the agent of a connected QP looks for the peer's agent
+
+
+async def patiently(
+    attempt: Callable[[], Awaitable[T]],
+    seconds: float,
+    turn: AbstractAsyncContextManager[object] | None = None,
+) -> T:
+    """Repeats the attempt for `seconds` while the peer's agent is away: it may start again.
+
+    Each attempt holds its `turn`. Raises what the last attempt has raised.
+    """
+    pause = _FIRST_PAUSE_SECONDS
+    with RunningClock() as clock:
+        until = clock.time() + seconds
+        while True:
+            try:
+                async with turn or nullcontext():
+                    return await attempt()
+            except ConnectError as error:
+                if not may_pass(error) or clock.time() + pause > until:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 @asynccontextmanager
 async def _reached(local: Local, host: str, port: int) -> AsyncIterator[Channel]:
     """A connection to the peer's agent; an error ends it. Raises MrcError, OSError."""
     channel = await dial(local.host, host, port)
+    channel.limit_silence(on=True)
     try:
         if local.guard is not None:
             await local.guard.connect(channel)
@@ -42,6 +72,7 @@ async def resume(local: Local, host: str, port: int, wanted: Wanted) -> Channel:
             raise QpGoneError(f"QP {wanted.dest_qpn:#x} has ended")
         if answer.get("from") != wanted.dest_qpn:
             raise ProtocolError("the peer's agent means another QP")
+        channel.limit_silence(on=False)
         return channel
 
 

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
 from mrc.errors import BusyError, ConnectTimeoutError, MrcError, PeerGoneError, reason_of
 from mrc.exchange.dial import dial
+from mrc.exchange.keepalive import CutOffError
 from mrc.exchange.oob import Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, extended
 from mrc.exchange.upgrade import QuestionError
 from mrc.running import Limit
+
+logger = logging.getLogger("mrc.connect")
 
 _FIRST_PAUSE_SECONDS = 0.05  # doubles after each refusal by a busy peer
 _LONGEST_PAUSE_SECONDS = 0.4
@@ -44,7 +48,7 @@ async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: fl
         if attempt.busy is not None and not heard:
             raise about(host, port, attempt.busy) from error
         await attempt.refuse("no answer in time")
-        raise timed_out(host, port, timeout, dialled=attempt.channel is not None) from error
+        raise timed_out(host, port, timeout, attempt.channel) from error
     except MrcError as error:
         await attempt.refuse(reason(error))
         told = about(host, port, error)
@@ -74,13 +78,19 @@ class _Attempt:
         pause, drops = _FIRST_PAUSE_SECONDS, 0
         while True:
             self.channel = await dial(self._local.host, self._host, self._port)
+            self.channel.limit_silence(on=True)
             try:
                 with extended(limit, self.channel, seconds, EXCHANGE_TRIPS):
                     if self._local.guard is not None:
                         await self._local.guard.connect(self.channel)
-                    return await establish(
+                    end = await establish(
                         self._local, self.channel, self._terms, first=True, expected=expected
                     )
+                    self.channel.limit_silence(on=False)
+                    return end
+            except CutOffError as error:  # `dial` finds another way if there is one
+                logger.info("%s: %s", self._host, error)
+                self.busy = None
             except PeerGoneError as error:
                 # A peer under a flood of connections drops some of them without a message.
                 drops += 1
@@ -99,13 +109,15 @@ class _Attempt:
             await self.channel.refuse(reason)
 
 
-def timed_out(host: str, port: int, seconds: float, *, dialled: bool) -> ConnectTimeoutError:
-    """The peer has not answered in time; `dialled`: its TCP port has."""
-    step = "completed exchange" if dialled else "connection"
-    late = f"{host}: no {step} on TCP port {port} in {seconds:g} s"
-    if dialled:
-        return ConnectTimeoutError(late)
-    return ConnectTimeoutError(f"{late}: check that it is up, and the firewalls of both hosts")
+def timed_out(host: str, port: int, after: float, channel: Channel | None) -> ConnectTimeoutError:
+    """No answer `after` these seconds. `channel`: to the peer, if its TCP port has answered."""
+    step = "connection" if channel is None else "completed exchange"
+    late = f"{host}: no {step} on TCP port {port} in {after:g} s"
+    if channel is None:
+        return ConnectTimeoutError(f"{late}: check that it is up, and the firewalls of both hosts")
+    if channel.silent:
+        late = f"{late}: it answers neither over TCP nor over UDP: is it stopped, or cut off?"
+    return ConnectTimeoutError(late)
 
 
 def reason(error: MrcError) -> str:

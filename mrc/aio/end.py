@@ -131,6 +131,11 @@ class End:
         """Why the engine has ended the QP, as the peer is told; "" unless it has."""
         return "" if self._status is None else f"its QP failed: {self._status.explanation}"
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether work requests may be outstanding; only a query knows those of messages."""
+        return bool(self.queue.outstanding or self.messages)
+
     def check_open(self) -> None:
         """Raises the reason if the QP cannot send."""
         self.dispatcher.check_open()

@@ -25,6 +25,7 @@ from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
 from mrc.control.profiles import EvProfile
 from mrc.enums import CcKind, EvState, Integrity, Seal
 from mrc.errors import (
+    BusyError,
     ConfigError,
     ConnectError,
     ConnectRefusedError,
@@ -163,9 +164,9 @@ async def _create(local: Local, terms: Terms) -> QueuePair:
         created = local.dispatcher.call(queue.create(), "create QP")
         try:
             await asyncio.shield(created)
-        except InUseError:
-            if terms.queue is not None:
-                raise
+        except InUseError as error:
+            if terms.queue is not None:  # an exchange that was cut off has not ended yet
+                raise BusyError(f"QP {queue.qpn:#x} is being connected already") from error
             continue
         except asyncio.CancelledError:
             created.add_done_callback(functools.partial(_undo, local, queue))
@@ -367,7 +368,7 @@ async def _prove(
     if not allowed:
         raise PathError(f"EV profile {end.ev_profile.name} denies every path to {end.peer_host}")
     allowance = _AMPLIFICATION * channel.received_bytes
-    probing = _probe(end, plan, allowed, allowance, channel.rtt)
+    probing = _probe(end, plan, allowed, allowance, channel)
     targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
     silent_line = findings.no_answer(end.peer_host, targets, peer.attributes.udp_port)
     try:
@@ -399,7 +400,7 @@ async def _prove(
 
 
 async def _probe(
-    end: End, plan: _Plan, allowed: Sequence[int], allowance: int, rtt: float
+    end: End, plan: _Plan, allowed: Sequence[int], allowance: int, channel: Channel
 ) -> tuple[Proof, int]:
     """Probes the EVs; returns the proof, by EV indices, and the round trip of the longest plane."""
     rtts_ns: dict[int, int] = {}  # shortest round trip of each plane
@@ -415,7 +416,10 @@ async def _probe(
         None if plan.configured else plan.evs[index].attr.destination for index in allowed
     ]
     planes = [plan.evs[index].attr.port for index in allowed]
-    proof = await prove(probe, destinations, plan.path_mtu, allowance, planes=planes, rtt=rtt)
+    proof = await prove(
+        probe, destinations, plan.path_mtu, allowance, planes=planes, rtt=channel.rtt,
+        ping=channel.ping,
+    )  # fmt: skip
     dead = tuple(allowed[place] for place in proof.dead)
     unproven = tuple(allowed[place] for place in proof.unproven)
     return Proof(proof.carried, dead, unproven), max(rtts_ns.values(), default=0)

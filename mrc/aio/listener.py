@@ -38,6 +38,7 @@ from mrc.errors import (
 )
 from mrc.exchange.admission import Admission, Place
 from mrc.exchange.dial import numeric
+from mrc.exchange.keepalive import CutOffError
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TLS, TOP, Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, MESSAGE_TRIPS, patience
 from mrc.tasks import cancelled, took_cancellation
@@ -181,6 +182,7 @@ class Listener:
     async def _admit(self, channel: Channel, place: Place) -> None:
         config = self._local.config
         seconds = min(config.hello_timeout, config.exchange_timeout)
+        channel.limit_silence(on=True)
         try:
             async with patience(channel, config.exchange_timeout, EXCHANGE_TRIPS):
                 async with patience(channel, seconds, MESSAGE_TRIPS, anew=True):
@@ -190,16 +192,18 @@ class Listener:
                 await self._check_plain(channel)
                 seconds = config.exchange_timeout
                 if kind == TOP:
+                    channel.limit_silence(on=False)
                     await self._viewers.admit(channel)
                     place.accept()
                     return
                 end = await self._answer(channel)
+                channel.limit_silence(on=False)
         except TimeoutError:
             # Busy: a peer that was stopped meanwhile connects again.
             await self._refuse(
                 channel, f"the exchange did not finish within {seconds:g} s", busy=True
             )
-        except PeerGoneError as error:
+        except (PeerGoneError, CutOffError) as error:
             logger.debug("%s: %s", channel.remote, error)
             channel.abort()
         except ConnectRefusedError as error:
@@ -219,7 +223,7 @@ class Listener:
         private = channel.peeked.get("private")
         try:
             return await establish(self._local, channel, self._terms, first=False)
-        except (PeerGoneError, BusyError):
+        except (PeerGoneError, BusyError, CutOffError):
             raise  # the peer may try again
         except MrcError as error:
             if self._terms.failed is not None and isinstance(private, dict):

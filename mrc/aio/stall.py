@@ -20,6 +20,7 @@ from mrc.exchange.proof import prove
 from mrc.fabric.paths import PathEv
 
 _LOOK_SECONDS = 1.0
+_IDLE_SECONDS = 8.0  # the longest pause between two looks at a QP that has nothing to do
 _LONGEST_PAUSE_SECONDS = 60.0  # between two proofs, of a peer that takes nothing for other reasons
 _EVS = 4  # asked in each plane
 
@@ -37,7 +38,7 @@ class Watched(Protocol):
     @property
     def peer_host(self) -> str: ...
     @property
-    def messages(self) -> object: ...
+    def may_wait(self) -> bool: ...
     async def query(self) -> QpInfo: ...
     def fail(self, error: MrcError) -> None: ...
 
@@ -48,11 +49,14 @@ async def watch(end: Watched) -> None:
     pause = _LOOK_SECONDS
     while True:
         await asyncio.sleep(pause)
-        if not (end.queue.outstanding or end.messages):
-            before = None
+        if not end.may_wait:
+            before, pause = None, _LOOK_SECONDS
             continue
         try:
             now = await end.query()
+            if not now.outstanding:
+                before, pause = None, min(2 * pause, _IDLE_SECONDS)
+                continue
             if before is None or not stuck_bytes(before, now):
                 before, pause = now, _LOOK_SECONDS
                 continue

@@ -4,19 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from typing import Self
 
-from mrc.errors import (
-    BusyError,
-    ConnectError,
-    ConnectTimeoutError,
-    MrcError,
-    PathError,
-    PeerGoneError,
-    ResolveError,
-)
+from mrc.errors import MrcError, PathError, PeerGoneError
+from mrc.exchange.dial import may_pass
 from mrc.running import RunningClock
 
 FIRST_PAUSE_SECONDS = 0.5
@@ -26,17 +18,6 @@ MAX_PAUSE_SECONDS = 5.0
 def is_lost(error: MrcError) -> bool:
     """Whether the connection was lost, and no end has ended it by itself."""
     return isinstance(error, (PathError, PeerGoneError))
-
-
-def may_pass(error: MrcError) -> bool:
-    """Whether a later try to connect may succeed: nobody has refused."""
-    if isinstance(error, (PathError, ConnectTimeoutError, BusyError, ResolveError, PeerGoneError)):
-        return True
-    cause: BaseException | None = error
-    while isinstance(cause, ConnectError):  # each layer of the code adds its words
-        cause = cause.__cause__
-    network = isinstance(cause, OSError) and not isinstance(cause, (MrcError, ssl.SSLError))
-    return isinstance(error, ConnectError) and network
 
 
 class Retry:

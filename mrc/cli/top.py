@@ -208,7 +208,7 @@ async def _dialled(host: str, port: int, guard: Guard | None, timeout: float) ->
     except TimeoutError as error:
         if channel is not None:
             channel.abort()
-        raise timed_out(host, port, timeout, dialled=channel is not None) from error
+        raise timed_out(host, port, timeout, channel) from error
     except MrcError as error:
         if channel is not None:
             await channel.refuse(reason(error))

@@ -6,10 +6,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from mrc.errors import ConnectError, ResolveError
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    ConnectTimeoutError,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    ResolveError,
+)
 from mrc.exchange.oob import Channel
 from mrc.fabric.hostconfig import HostConfig
 from mrc.tasks import cancelled
@@ -46,6 +55,17 @@ async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
         if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
             why = f"{why}: check its address, and the links and routes of both hosts"
         raise ConnectError(f"{host}: TCP port {port}: {why}") from error
+
+
+def may_pass(error: MrcError) -> bool:
+    """Whether a later try to connect may succeed: nobody has refused."""
+    if isinstance(error, (PathError, ConnectTimeoutError, BusyError, ResolveError, PeerGoneError)):
+        return True
+    cause: BaseException | None = error
+    while isinstance(cause, ConnectError):  # each layer of the code adds its words
+        cause = cause.__cause__
+    network = isinstance(cause, OSError) and not isinstance(cause, (MrcError, ssl.SSLError))
+    return isinstance(error, ConnectError) and network
 
 
 def numeric(found: Sequence[str | int | bytes]) -> str:

@@ -11,6 +11,7 @@ messages:
                      <------   hello             or   refuse
     rtr              ------>
                      <------   rtr               both take probes from here on
+    ping             <----->   pong              while no probe is answered: does the peer run?
     proved           ------>
                      <------   proved            both use the smaller of the two path MTUs
     rts              ------>
@@ -36,9 +37,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta, Struct, to_builtins
 
 from mrc import versions
-from mrc.errors import BusyError, ConnectRefusedError, PeerGoneError, ProtocolError
+from mrc.errors import BusyError, ConnectError, ConnectRefusedError, PeerGoneError, ProtocolError
 from mrc.exchange import sealing
 from mrc.exchange.foreign import parse, shown
+from mrc.exchange.keepalive import Keepalive
 from mrc.exchange.tlsstream import TlsStream
 from mrc.fabric.addresses import IpInterface, parse_address, read_address
 from mrc.fabric.ports import RemotePort, UdpPort
@@ -51,13 +53,15 @@ from mrc.typed import take
 T = TypeVar("T")
 VERSION = versions.EXCHANGE
 TOP = "top"  # type of all messages between a viewer and a host
+PING, PONG = "ping", "pong"
 TLS = "tls"  # the first message of a peer that wants the exchange encrypted
 FRAME_BYTES = 4 << 10  # most bytes of a message, except for the two below
 HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports
 SNAPSHOT_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
 MAX_REASON = 300
-_KEEPALIVE_SECONDS = 60
+_MOST_PINGS = 256  # of one peer
+LONGEST_RTT_SECONDS = 2.0  # a peer that feigns a longer one gains nothing more
 _PARSE_PAUSES = 9  # pause after a large message, in units of the time that its parsing took
 _UNREAD_SECONDS = 0.2  # time to read from a peer that was refused before its hello
 _PATIENCE_SECONDS = 1.0  # time for a peer to read the last message
@@ -203,6 +207,9 @@ class Channel:
     """One TCP connection of the exchange. `send` and `receive` have no timeout of their own."""
 
     _ahead: asyncio.Task[dict[str, Any]] | None = None  # reads the next message
+    _early: dict[str, Any] | None = None  # came during other work, and was not yet received
+    _pong: asyncio.Event | None = None  # the answer to our ping, while it is under way
+    _pings = 0
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, called: str = ""
@@ -232,15 +239,25 @@ class Channel:
         self.local, self.remote = str(parse_address(here[0])), str(parse_address(there[0]))
         self.ports = here[1], there[1]
         """TCP ports of this end and of the peer"""
-        # The connection is silent while the QP lives: keepalives stop middleboxes from dropping it.
         tcp: socket.socket = writer.get_extra_info("socket")
         self.descriptor = tcp.fileno()
-        tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+        self._keepalive = Keepalive(tcp)
+        self._limited = False
+
+    def limit_silence(self, *, on: bool) -> None:
+        """While on: a CutOffError when the peer's kernel has not answered for some seconds."""
+        self._limited = on
+        self._keepalive.limit(min(self.rtt, LONGEST_RTT_SECONDS) if on else None)
+
+    def _lost(self, error: OSError) -> ConnectError | None:
+        """What has happened to the connection; None: as `error` says."""
+        if isinstance(error, ConnectionError):
+            return PeerGoneError("the peer closed the connection during the exchange")
+        return self._keepalive.explain(error)
 
     async def send(self, kind: str, **fields: Any) -> None:
         """Sends one message; raises PeerGoneError when the peer has gone."""
-        await self._send(encode_frame({"type": kind, **fields}))
+        await self._send(encode_frame({"type": kind, **fields}), awaited=kind not in (PING, PONG))
 
     async def send_hello(self, hello: Hello, random: Secret | None = None) -> None:
         """Sends a hello, with these random bytes in place of `seal_random`: inside TLS only."""
@@ -253,23 +270,28 @@ class Channel:
             if random is not None:
                 frame[:] = bytes(len(frame))
 
-    async def _send(self, frame: bytes | bytearray) -> None:
+    async def _send(self, frame: bytes | bytearray, *, awaited: bool = True) -> None:
+        """`awaited`: the peer's next message is its answer."""
         try:
             if self._writer.is_closing() or self._refused:  # writing would be an error of uvloop's
                 raise ConnectionResetError
             self._writer.write(frame)
-            self._said = asyncio.get_running_loop().time()
+            if awaited:
+                self._said = asyncio.get_running_loop().time()
             await self._writer.drain()
         except ssl.SSLError as error:
             raise explain(error, self.called or self.remote) from error
-        except ConnectionError as error:
-            raise PeerGoneError("the peer closed the connection during the exchange") from error
+        except OSError as error:
+            raise self._lost(error) or error from error
 
     async def receive(self, limit: int = FRAME_BYTES) -> dict[str, Any]:
         """Returns the next message, of at most `limit` bytes.
 
         Raises ProtocolError, or PeerGoneError when the peer has closed the connection.
         """
+        if self._early is not None:
+            message, self._early = self._early, None
+            return message
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
             return await ahead
@@ -279,7 +301,10 @@ class Channel:
         if self._peeked is not None:
             message, self._peeked = self._peeked, None
             return message
-        return decode_body(await self._body(limit))
+        message = decode_body(await self._body(limit))
+        if message["type"] not in (PING, PONG):
+            self._on_answer(1)
+        return message
 
     async def _body(self, limit: int) -> bytes | bytearray:
         try:
@@ -287,12 +312,13 @@ class Channel:
             body = await self._reader.readexactly(decode_length(header, limit))
         except ssl.SSLError as error:
             raise explain(error, self.called or self.remote) from error
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
+        except asyncio.IncompleteReadError as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
+        except OSError as error:
+            raise self._lost(error) or error from error
         if isinstance(body, bytearray) and not self.randoms:
             self.randoms = sealing.cut(body)
         self.received_bytes += len(header) + len(body)
-        self._on_answer(1)
         return body
 
     def _on_answer(self, trips: int) -> None:
@@ -301,6 +327,8 @@ class Channel:
             rtt = (asyncio.get_running_loop().time() - self._said) / trips
             self.rtt = min(self.rtt, rtt) if self.rtt else rtt
         self._said = None
+        if self._limited:
+            self.limit_silence(on=True)
         for watcher in self.watchers:
             watcher()
 
@@ -314,8 +342,8 @@ class Channel:
         self._reader = self._writer = stream = TlsStream(reader, writer, context, server_hostname)
         try:
             await stream.start()
-        except ConnectionError as error:
-            raise PeerGoneError("the peer closed the connection during the exchange") from error
+        except OSError as error:
+            raise self._lost(error) or error from error
         self._on_answer(2)  # only the listening side has a message without an answer
 
     def certificate(self) -> Any:
@@ -338,6 +366,7 @@ class Channel:
         therefore wait for `turn`, and together take at most a tenth of the event loop's time.
         """
         body = await self._body(limit)
+        self._on_answer(1)
         if len(body) <= FRAME_BYTES:
             self._peeked = decode_body(body)
         else:
@@ -366,18 +395,49 @@ class Channel:
         return message
 
     async def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. If the peer refuses or goes meanwhile, raises that at once."""
+        """The result of `work`. If the peer refuses or goes meanwhile, raises that at once.
+
+        Both sides answer pings from now on until the peer's next message has been received.
+        """
         running = asyncio.create_task(work)
-        ahead = asyncio.create_task(self._next(FRAME_BYTES))
-        ahead.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._ahead = ahead
         try:
-            await asyncio.wait((running, ahead), return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
-                _accepted(ahead.result())
+            while not running.done():
+                ahead = self._ahead = asyncio.create_task(self._past_pings())
+                ahead.add_done_callback(lambda done: done.cancelled() or done.exception())
+                await asyncio.wait((running, ahead), return_when=asyncio.FIRST_COMPLETED)
+                if ahead.done() and not running.done():
+                    message = _accepted(ahead.result())
+                    if self._early is not None:
+                        break  # a second one is no part of the exchange: read no further
+                    self._early, self._ahead = message, None
             return await running
         finally:
             await cancelled(running)
+
+    async def _past_pings(self) -> dict[str, Any]:
+        """The next message that is neither ping nor pong; answers pings."""
+        while (message := await self._next(FRAME_BYTES))["type"] in (PING, PONG):
+            if message["type"] == PONG:
+                if self._pong is not None:
+                    self._pong.set()
+                continue
+            self._pings += 1
+            if self._pings > _MOST_PINGS:
+                raise ProtocolError(f"the peer sent {self._pings} pings")
+            await self.send(PONG)
+        return message
+
+    async def ping(self) -> None:
+        """Returns when the peer's program has answered; only for the work of `during`."""
+        self._pong = asyncio.Event()
+        await self.send(PING)
+        await self._pong.wait()
+        self._pong = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether a ping has no answer yet."""
+        return self._pong is not None
 
     async def refuse(self, reason: str, *, busy: bool = False, unread: bool = False) -> None:
         """Sends the reason to the peer, if it reads, and closes. `busy`: the peer may retry.

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from mrc.exchange.oob import Channel
+from mrc.exchange.oob import LONGEST_RTT_SECONDS, Channel
 from mrc.running import Limit
 
 MESSAGE_TRIPS = 2  # until the next message: TLS needs two
 EXCHANGE_TRIPS = 20  # of the whole exchange, with TLS, proofs and the search for the path MTU
-_LONGEST_RTT_SECONDS = 2.0  # a peer that feigns a longer one gains nothing more
 
 
 @asynccontextmanager
@@ -34,7 +33,7 @@ def extended(
     """Changes a limit, after each message of the peer, as `patience` does."""
 
     def extend() -> None:
-        limit.seconds = seconds + trips * min(channel.rtt, _LONGEST_RTT_SECONDS)
+        limit.seconds = seconds + trips * min(channel.rtt, LONGEST_RTT_SECONDS)
         if anew:
             limit.begin_anew()
 

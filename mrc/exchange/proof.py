@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from mrc.errors import QueueFullError
 from mrc.events import ProbeResult
-from mrc.exchange.prover import Ask, Prover
+from mrc.exchange.prover import PEER, Ask, Prover
 from mrc.tasks import first_error
 
 Probe = Callable[[int, int, float], Awaitable[ProbeResult]]
@@ -61,17 +61,21 @@ async def prove(
     *,
     planes: Sequence[int],
     rtt: float = 0.0,
+    ping: Callable[[], Awaitable[None]] | None = None,
 ) -> Proof:
     """Probes one EV for each of `destinations`, with payloads up to `agreed` bytes.
 
     A destination is an address from the peer, or None if our own configuration names the address.
     `planes` has the plane of each EV. `allowance` is in bytes of packets. `rtt` is a round trip to
-    the peer in seconds; 0: unknown.
+    the peer in seconds; 0: unknown. `ping` asks the peer over TCP and returns when it has answered.
+    Then the proof goes on for as long as the peer answers nothing at all.
     """
-    prover = Prover(destinations, planes, agreed, allowance=allowance, rtt=rtt)
+    prover = Prover(
+        destinations, planes, agreed, allowance=allowance, rtt=rtt, asks_peer=ping is not None
+    )
     try:
         async with asyncio.TaskGroup() as group:
-            await _Probing(probe, prover, group).run()
+            await _Probing(probe, ping, prover, group).run()
     except BaseExceptionGroup as errors:
         raise first_error(errors) from None
     return proof_of(prover.carried, planes)
@@ -80,8 +84,14 @@ async def prove(
 class _Probing:
     """Sends what a prover wants, and tells it what comes back."""
 
-    def __init__(self, probe: Probe, prover: Prover, group: asyncio.TaskGroup) -> None:
-        self._probe, self._prover, self._group = probe, prover, group
+    def __init__(
+        self,
+        probe: Probe,
+        ping: Callable[[], Awaitable[None]] | None,
+        prover: Prover,
+        group: asyncio.TaskGroup,
+    ) -> None:
+        self._probe, self._ping, self._prover, self._group = probe, ping, prover, group
         self._changed = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -107,6 +117,12 @@ class _Probing:
 
     async def _ask(self, ask: Ask) -> None:
         now = asyncio.get_running_loop().time
+        if ask.index == PEER:
+            assert self._ping is not None
+            await self._ping()
+            self._prover.on_answer(ask.number, 0.0, now())
+            self._changed.set()
+            return
         try:
             result = await self._probe(ask.index, ask.payload, ask.timeout)
         except QueueFullError:

@@ -13,8 +13,10 @@ what each of them needs:
 - an EV is dead: as often, and for at least `_QUIET_SECONDS`, witnesses were answered and the EV was
   not; or its probes could not be sent; or no EV at all has answered for `_SILENT_SECONDS`.
 
-Time in which this process itself did not run does not count. In each plane one EV, the leader,
-searches for the size; the other EVs of the plane then confirm what it found.
+Time in which this process itself did not run does not count. If the caller can ask the peer over
+TCP, neither does time in which the peer answered nothing at all: it may be stopped or unreachable.
+In each plane one EV, the leader, searches for the size; the other EVs of the plane then confirm
+what it found.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from msgspec import Struct, field
 
 from mrc.exchange.sizes import AGAIN, SizeSearch
 
+PEER = -1  # index of an Ask that is a question over TCP: does the peer's program run?
 SMALL_BYTES = 80  # size of a small probe with IPv6 and UDP headers
 ADDRESS_TRIES = 6
 MOST_UNDER_WAY = 32  # more full-size probes could fill the queues on the way
@@ -37,6 +40,7 @@ _LONGEST_GAP_SECONDS = 0.5
 _QUIET_SECONDS = 1.0
 _ADDRESS_SECONDS = 2.0  # as _QUIET_SECONDS, for an address that has never answered
 _SILENT_SECONDS = 4.0
+_ASK_SECONDS = 0.5  # with two round trips: after such a silence the peer is asked over TCP
 _REFINE_SECONDS = 4.0  # after the first answer no more searches between common sizes begin
 _GRACE_SECONDS = 0.02  # packets of one EV overtake each other by less
 _WITNESS_GRACE_SECONDS = 0.1  # the same for different EVs
@@ -49,7 +53,10 @@ _LEAST_ROUNDS = 3  # of which none could be sent, or none was answered on any EV
 
 
 class Ask(Struct, frozen=True):
-    """A probe to send: `payload` bytes on EV `index`; 0: small. `number` names it."""
+    """A probe to send: `payload` bytes on EV `index`; 0: small. `number` names it.
+
+    `index` PEER: a question over TCP, which has no timeout.
+    """
 
     number: int
     index: int
@@ -77,7 +84,8 @@ class _Address(Struct, eq=False):
     answered: bool = False
     over: bool = False  # and has not answered
     tries: int = 0
-    since: float = 0.0
+    since: float = 0.0  # of the first try
+    ran: float = 0.0  # how long the peer had run then
     next: float = 0.0
 
 
@@ -143,8 +151,9 @@ class Prover:
         *,
         allowance: int = 0,
         rtt: float = 0.0,
+        asks_peer: bool = False,
     ) -> None:
-        self._allowance, self._rtt = allowance, rtt
+        self._allowance, self._rtt, self._asks_peer = allowance, rtt, asks_peer
         self._planes = {plane: _Plane(agreed) for plane in planes}
         addresses = {each: _Address() for each in destinations if each is not None}
         self._addresses = list(addresses.values())
@@ -166,7 +175,10 @@ class Prover:
         self._blocked = False  # by their number
         self._start = math.inf
         self._now = 0.0
-        self._overslept = 0.0
+        self._overslept = self._overslept_at_deadline = 0.0
+        self._question = 0  # number of the question that is under way
+        self._answered = 0.0  # when the peer has last answered anything
+        self._seconds = 0.0  # until then, without silences
         self.deadline = 0.0
         """when to call `advance` at the latest"""
 
@@ -187,7 +199,13 @@ class Prover:
 
     def on_answer(self, number: int, rtt: float, now: float) -> None:
         """The probe was answered, after `rtt` seconds."""
-        probe, now = self._under_way.pop(number), now - self._overslept
+        now = self._awake(now)
+        self._seconds += min(now - self._answered, 2 * self._ask_seconds)
+        self._answered = now
+        if number == self._question:
+            self._question = 0
+            return
+        probe = self._under_way.pop(number)
         ev, probe.answered, self._pause = probe.ev, True, 0.0
         self._late += (max(0.0, now - probe.sent - rtt) - self._late) / 4
         self._controls += probe.payload in (0, ev.plane.goal)
@@ -213,8 +231,8 @@ class Prover:
         probe = self._under_way.pop(number)
         if error == errno.ETIMEDOUT and not probe.payload:
             probe.ev.plane.timeout = _TIMEOUT_SECONDS[1]  # the host may be as late as that
-        elif error != errno.ETIMEDOUT and not probe.payload:
-            probe.ev.unsent += 1
+        elif error not in (errno.ETIMEDOUT, errno.EMSGSIZE) and not probe.payload:
+            probe.ev.unsent += 1  # EMSGSIZE: the kernel reports a larger probe on a smaller one
 
     def on_refusal(self, number: int, now: float) -> None:
         """This host has no room for the probe: many QPs connect. All probes pause."""
@@ -222,7 +240,8 @@ class Prover:
         if now >= self._paused:
             self._pause = min(max(2 * self._pause, _GAP_SECONDS), _LONGEST_GAP_SECONDS)
             self._paused = now + self._pause
-        self._start = now  # silence of what was not asked is no evidence
+        self._start = self._answered = now  # silence of what was not asked is no evidence
+        self._seconds = 0.0
         mine = [each for each in self._rounds if probe in each.probes]
         if not mine:
             probe.ev.opened, probe.ev.next = False, now
@@ -238,19 +257,19 @@ class Prover:
     def advance(self, now: float) -> list[Ask]:
         """The probes to send now. Judges first what is due."""
         if self._start == math.inf:
-            self._start = now
-        elif now > self.deadline + _OVERSLEPT_SECONDS:
-            self._overslept += now - self.deadline - _OVERSLEPT_SECONDS
-        self._now = now - self._overslept
+            self._start = self._answered = self.deadline = now
+        self._now = self._awake(now)
         self._judge_rounds()
         self._count_large()
+        self._ask_peer()
         if self._now >= self._paused:
             for address in self._addresses:
                 self._try(address)
             for ev in self._evs:
                 self._run(ev)
-        if self._now - self._start > BOUND_SECONDS + 8 * self._longest_rtt:
+        if self._ran > BOUND_SECONDS + 8 * self._longest_rtt:
             self._end()
+        self._overslept_at_deadline = self._overslept
         self.deadline = self._next() + self._overslept
         asks, self._asks = self._asks, []
         return asks
@@ -259,6 +278,21 @@ class Prover:
     def _longest_rtt(self) -> float:
         known = [plane.rtt for plane in self._planes.values() if plane.rtt < math.inf]
         return max(known, default=self._rtt)
+
+    def _awake(self, now: float) -> float:
+        """`now` without the time in which this process did not run."""
+        slept = now - self.deadline - _OVERSLEPT_SECONDS
+        self._overslept = max(self._overslept, self._overslept_at_deadline + slept)
+        return now - self._overslept
+
+    @property
+    def _ran(self) -> float:
+        """For how long the peer is known to have run."""
+        return self._seconds if self._asks_peer else self._now - self._start
+
+    @property
+    def _ask_seconds(self) -> float:
+        return _ASK_SECONDS + 2 * self._rtt
 
     def _count_large(self) -> None:
         """Older ones have left the queues."""
@@ -281,9 +315,19 @@ class Prover:
             if not (ev.over or ev.waits)
         ]
         times += [each.next for each in self._addresses if not (each.answered or each.over)]
+        if self._asks_peer and not self._question:
+            times.append(self._answered + self._ask_seconds)
         return max(min(times, default=self._now), self._now + 0.001, self._paused)
 
     # ---- Probes ---------------------------------------------------------------------------
+
+    def _ask_peer(self) -> None:
+        """Asks over TCP after a silence, one question at a time."""
+        silent = self._now - self._answered >= self._ask_seconds
+        if self._asks_peer and silent and not self._question and not self.done:
+            self._number += 1
+            self._question = self._number
+            self._asks.append(Ask(self._number, PEER, 0, math.inf))
 
     def _try(self, address: _Address) -> None:
         """Probes an address that has not answered yet, over one of its EVs."""
@@ -293,8 +337,12 @@ class Prover:
             address.over = self._is_silent(address)
             address.next = self._now + _GAP_SECONDS
             return
+        if self._question and address.tries:  # a peer that is stopped must not use up the tries
+            address.next = self._now + _GAP_SECONDS
+            return
         self._allowance -= SMALL_BYTES
-        address.since = self._now if address.tries == 0 else address.since
+        if address.tries == 0:
+            address.since, address.ran = self._now, self._ran
         # Spreads the attempts over the EVs, so over different ports if there are several.
         ev = address.evs[address.tries * len(address.evs) // ADDRESS_TRIES]
         self._round(ev, [])
@@ -384,7 +432,7 @@ class Prover:
     @property
     def _is_silence(self) -> bool:
         """Whether nothing has answered, for long enough."""
-        long = self._now - self._start >= _SILENT_SECONDS + 2 * self._rtt
+        long = self._ran >= _SILENT_SECONDS + 2 * self._rtt
         return long and not any(ev.alive for ev in self._evs)
 
     def _is_dead(self, ev: _Ev) -> bool:
@@ -397,7 +445,7 @@ class Prover:
         """Whether the address, which has not answered any try, will not answer."""
         if address.tries == 0 or self._is_silence:
             return True
-        quiet = self._now - address.since
+        quiet = self._ran - address.ran
         enough = _ADDRESS_SECONDS + 2 * self._longest_rtt
         witnessed = sum(ev.missed for ev in address.evs) >= address.tries - 1
         return quiet >= (enough if witnessed else 2 * enough)

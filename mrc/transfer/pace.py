@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits the rate of a sender: it writes its chunks in pieces, at their times."""
+"""Limits the rate of a sender: it writes its chunks in pieces, at their times. A receiver that has
+named the rate gives no credit before that.
+"""
 
 from __future__ import annotations
 
@@ -38,3 +40,25 @@ class Pace:
             self._next = max(self._next, now)
             await asyncio.sleep(self._next - now)
             self._next += length * 8 / self._rate
+
+
+class Due:
+    """When a sender may get more credit, by its rate and by all that has come in its session."""
+
+    def __init__(self) -> None:
+        self._rate = 0.0
+        self._due = 0.0
+        self._counted = 0
+
+    def begin(self, rate: float) -> None:
+        """The sender may now send so many bits per second; 0: no limit."""
+        self._rate = rate
+        self._due = max(self._due, asyncio.get_running_loop().time())
+
+    async def wait(self, bytes_come: int) -> None:
+        """Waits as long as the rate requires for all that has come."""
+        now = asyncio.get_running_loop().time()
+        more, self._counted = bytes_come - self._counted, bytes_come
+        if self._rate:
+            self._due = max(self._due + more * 8 / self._rate, now)
+            await asyncio.sleep(self._due - now)

@@ -32,6 +32,7 @@ from mrc.transfer.messages import (
     Unchanged,
 )
 from mrc.transfer.names import FileError, FinalError, local_name
+from mrc.transfer.pace import Due
 from mrc.transfer.patience import IdleError, patience, until_idle
 from mrc.transfer.quota import DEFAULTS, Limits, Quota
 from mrc.transfer.session import Session, VerificationError
@@ -69,7 +70,7 @@ async def receive_files(
     session.held.callback(tree.close)
     try:
         window = await _open_window(session, limits.window_bytes)
-        receiving = _Receiving(session, window, tree, quota, limits, told, keep_names)
+        receiving = _Receiving(session, window, tree, quota, limits, told, keep_names, Due())
         while (offer := await _hear_offer(session, limits)) is not None:
             if (batch := await receiving.take(offer)) is not None:
                 yield batch
@@ -124,6 +125,7 @@ class _Receiving(Struct, frozen=True):
     limits: Limits
     told: Told
     keep_names: bool
+    due: Due
 
     async def take(self, offer: Heard) -> Batch | None:
         """The stored file or pack; None if nothing was stored."""
@@ -207,8 +209,10 @@ class _Receiving(Struct, frozen=True):
             raise ProtocolError(f"{session.qp.peer_host} offered chunks larger than the window")
         file = sink if isinstance(sink, FileSink) and offer.resume else None
         kept, digest = await in_thread(file.kept) if file is not None else (0, "")
+        await session.watched(self.due.wait(session.arrived.used))
         async with patience(session, seconds):
             rate = int(self.told.rate())
+            self.due.begin(rate)
             await session.say(Accept(window.mr.remote, session.joined.token, kept, rate))
         begin = await self._begin(kept, digest) if kept else 0
         try:
@@ -241,8 +245,8 @@ class _Receiving(Struct, frozen=True):
         most_bytes = self.limits.bytes if offer.bytes is None else offer.bytes
         most_bytes += _MESSAGE_BYTES
         storing = Storing(
-            session, self.window, offer.chunk_bytes, sink, self.told, tree.stop, begin, failure,
-            Holes(offer.holes if isinstance(offer, Offer) else ()),
+            session, self.window, offer.chunk_bytes, sink, self.told, self.due, tree.stop, begin,
+            failure, Holes(offer.holes if isinstance(offer, Offer) else ()),
         )  # fmt: skip
         seconds = self.limits.idle_seconds
         done = await storing.run(until_idle(session, seconds, storing.progress, most_bytes))

@@ -30,6 +30,7 @@ from mrc.results.transfer import FailedFile
 from mrc.transfer.holes import Holes
 from mrc.transfer.messages import MAX_SLOTS, Done, Refuse, chunk_of, failed_of
 from mrc.transfer.names import FileError, FinalError, wire_name
+from mrc.transfer.pace import Due
 from mrc.transfer.populate import anonymous
 from mrc.transfer.session import Session
 from mrc.transfer.threads import Line
@@ -96,6 +97,7 @@ class Storing:
         chunk_bytes: int,
         sink: Sink,
         told: Told,
+        due: Due,
         stop: Callable[[], None] = lambda: None,
         begin: int = 0,
         failure: str = "",
@@ -105,6 +107,8 @@ class Storing:
         self._came = session.arrived
         self._short = asyncio.Event()  # more is claimed than is known to have come
         self._told = told
+        self._due = due
+        self._holding = False  # the sender is faster than it may be
         self.failure = failure
         self._refused = False
         self._ended = False
@@ -153,6 +157,8 @@ class Storing:
         """A value that changes with each new chunk, and with each call while a chunk is stored."""
         if self._next > self._stored:
             return object()  # we wait for the disk, not for the sender
+        if self._holding:
+            return object()
         return self._next, len(self._arrived)
 
     async def _hear(self) -> Done:
@@ -276,7 +282,9 @@ class Storing:
         self._progress.set()
 
     async def _give_credit(self) -> NoReturn:
-        """Sends the number of stored chunks to the sender, except after the last chunk."""
+        """Sends the number of stored chunks to the sender, except after the last chunk, and not
+        before its rate allows that.
+        """
         said = self._stored
         while True:
             await self._progress.wait()
@@ -286,6 +294,9 @@ class Storing:
             await self._speak()
             if said < self._stored != self._chunks:
                 said = self._stored
+                self._holding = True
+                await self._due.wait(self._came.used)
+                self._holding = False
                 await self._session.qp.write_imm(imm=said)
 
     def _has_to_speak(self) -> bool:

@@ -41,7 +41,7 @@ _AGAIN_SECONDS = 0.5  # of a program whose user starts it again
 FAULTS = (
     "program killed", "program killed", "program leaves", "program stalls", "agent killed",
     "agent killed", "agent stalls", "host stalls", "no power", "plane down", "all planes down",
-    "TCP silent", "interface down",
+    "TCP silent", "interface down", "smaller MTU", "smaller MTU of a plane",
 )  # fmt: skip
 
 
@@ -262,9 +262,19 @@ class Run:
                 self.world.agenda.after(ns, lambda: self.start_agent(victim))
             case "plane down" | "all planes down" | "TCP silent":
                 self._cut(fault, ns)
+            case "smaller MTU" | "smaller MTU of a plane":
+                self._narrow(fault)
             case "interface down":
                 host.set_interface(1, up=False)
                 self.world.agenda.after(ns, lambda: host.set_interface(1, up=True))
+
+    def _narrow(self, fault: Fault) -> None:
+        """From now on large packets vanish, on the first plane or on all."""
+        a, b = self.hosts.values()
+        links = self.world.plane(a, b, 1)
+        paths = [path for link in links for path in link.paths]
+        for path in paths if fault.kind.endswith("plane") else self.world.paths(a, b):
+            path.mtu, path.icmp = 1280, False
 
     def _cut(self, fault: Fault, ns: float) -> None:
         a, b = self.hosts.values()
@@ -419,9 +429,13 @@ def _judge(scenario: Scenario, audit: Audit, ends: tuple[End, End]) -> None:
         audit.check(end.outcome, f"{end.name} waits for {other.name}: {other.outcome}")
         if all(_is_harmless(scenario, fault, end) for fault in here):
             audit.check(end.outcome == "done", f"nothing was wrong, but {end.name}: {end.outcome}")
+        narrowed = [fault for fault in here if fault.kind.startswith("smaller MTU")]
+        if narrowed == here and end.outcome != "done":
+            fits = "smaller MTU" in end.outcome  # by either end, which tells the other one
+            audit.check(fits, f"a smaller MTU, but {end.name}: {end.outcome}")
         died = [fault for fault in here if fault.kind in ("program killed", "program leaves")]
         if died and len(here) == 1 and end.name != died[0].victim:
-            fits = end.outcome in ("done", "GONE", "unmet") or end.outcome.startswith("FAILED")
+            fits = end.outcome in ("done", "unmet") or end.outcome.startswith(("GONE", "FAILED"))
             audit.check(fits, f"{died[0].kind}: {other.name}, but {end.name}: {end.outcome}")
             late = end.seconds - max(died[0].seconds, *end.pair.start_seconds)
             most = 45 if end.outcome.startswith("FAILED") else 15
@@ -433,7 +447,13 @@ def _is_harmless(scenario: Scenario, fault: Fault, end: End) -> bool:
     match fault.kind:
         case "plane down" | "interface down":
             return scenario.planes > 1 or fault.lasts_seconds < 5
-        case "program killed" | "program leaves" | "no power" | "agent killed":
+        case "agent killed":
+            return fault.lasts_seconds < 5
+        case "smaller MTU of a plane":
+            return scenario.planes > 1
+        case "smaller MTU":
+            return False
+        case "program killed" | "program leaves" | "no power":
             return False
     return fault.lasts_seconds < 5
 

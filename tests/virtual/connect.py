@@ -6,6 +6,7 @@ The auditor knows what the paths are, so it knows what the exchange has to find.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -43,6 +44,10 @@ class Scenario:
     """the host whose program is stopped for `stop_seconds`, `stop_after` seconds after the dial"""
     stop_after: float = 0.0
     stop_seconds: float = 0.0
+    cut: tuple[int, ...] = ()
+    """planes that carry nothing for `cut_seconds`, `cut_after` seconds after the dial"""
+    cut_after: float = 0.0
+    cut_seconds: float = 0.0
 
     @classmethod
     def drawn(cls, rng: Random) -> Scenario:
@@ -63,7 +68,15 @@ class Scenario:
             made.stopped = rng.choice("ab")
             made.stop_after = rng.uniform(0, delay_ms / 50 + 0.2)
             made.stop_seconds = rng.choice((3, 20, 60))
+        elif rng.random() < 0.3:
+            made._cut(rng, delay_ms)
         return made
+
+    def _cut(self, rng: Random, delay_ms: float) -> None:
+        planes = range(1, self.planes + 1)
+        self.cut = tuple(planes) if rng.random() < 0.5 else (rng.choice(planes),)
+        self.cut_after = rng.uniform(0, delay_ms / 50 + 0.2)
+        self.cut_seconds = rng.choice((3, 6, 10) if len(self.cut) == self.planes else (3, 10, 100))
 
     def _path(self, rng: Random, delay_ms: float) -> Path:
         least = 1280
@@ -90,8 +103,17 @@ class Scenario:
         for host in (a, b):
             host.stall_of = stalls(self.stalls, Random(world.rng.random()))
 
-    def stop(self, world: World, a: Host, b: Host) -> None:
-        """Stops a program for a while, soon."""
+    def strike(self, world: World, a: Host, b: Host) -> None:
+        """Stops a program, or cuts planes, for a while, soon."""
+        links = [link for plane in self.cut for link in world.plane(a, b, plane)]
+        downs = [path for link in links for path in link.paths if path.up]
+
+        def change(*, up: bool) -> None:
+            for path in downs:
+                path.up = up
+
+        world.agenda.after(self.cut_after * 1e9, lambda: change(up=False))
+        world.agenda.after((self.cut_after + self.cut_seconds) * 1e9, lambda: change(up=True))
         if self.stopped:
             stopped = a if self.stopped == "a" else b
             ns = int(self.stop_seconds * 1e9)
@@ -155,7 +177,7 @@ def run(world: World, audit: Audit) -> None:
 
     server = b.start(serve()) if scenario.kind != "nobody listens" else None
     client = a.start(call())
-    scenario.stop(world, a, b)
+    scenario.strike(world, a, b)
     ended = world.run_until(client, _TIMEOUT + 30 + scenario.stop_seconds)
     audit.check(ended, f"the connect has not ended after {world.now:.0f} s")
     error = client.exception() if client.done() else None
@@ -165,14 +187,17 @@ def run(world: World, audit: Audit) -> None:
         host.stall_of = lambda: 0
     if server is not None:
         world.run(5)
-        audit.check(
-            len(accepted) >= len(connected), "the listener does not have what the dialler has"
-        )
-        server.cancel()
-        audit.check(world.run_until(server, 30), "the listener does not end")
-        failed = not server.cancelled() and server.done() and server.exception()
-        audit.check(not failed, f"the listener failed: {failed}")
+        missing = len(accepted) < len(connected)
+        audit.check(not missing, "the listener does not have what the dialler has")
+        _end(world, audit, server, 30 + scenario.stop_seconds)
     audit.nothing_left(world)
+
+
+def _end(world: World, audit: Audit, server: asyncio.Task[None], seconds: float) -> None:
+    server.cancel()
+    audit.check(world.run_until(server, seconds), "the listener does not end")
+    failed = not server.cancelled() and server.done() and server.exception()
+    audit.check(not failed, f"the listener failed: {failed}")
 
 
 def _security(kind: str, world: World) -> Security | None:
@@ -189,13 +214,13 @@ def _judge(
     scenario: Scenario, audit: Audit, error: BaseException | None, connected: list[int]
 ) -> None:
     text = str(error)
-    silent = scenario.stopped == "b" and scenario.stop_seconds > _TIMEOUT
+    silent = scenario.stopped == "b" and scenario.stop_seconds > _TIMEOUT - 5
     if silent and isinstance(error, mrc.ConnectTimeoutError):
         return
     if scenario.kind == "no host":
         audit.check(isinstance(error, mrc.ResolveError), f"no such host, but: {text}")
     elif scenario.kind == "nobody listens":
-        every = all(paths[0].up for paths in scenario.paths)
+        every = all(paths[0].up for paths in scenario.paths) and not scenario.cut
         audit.check("no program listens" in text or not every, f"no listener: {text}")
     elif scenario.kind == "tcp blocked" or not scenario.usable():
         audit.check(isinstance(error, mrc.ConnectError), f"TCP is blocked, but: {text}")
@@ -209,10 +234,12 @@ def _judge(
         all_up = all(path.up for paths in scenario.paths for path in paths)
         if all_up:
             audit.check(error is None, f"every path works, but: {text}")
+        if scenario.stopped or scenario.cut:
+            audit.check("is UDP blocked?" not in text or not lives, f"UDP passes, but: {text}")
         if error is None and lives:
             path_mtu, right = connected[0], min(lives)
             audit.check(path_mtu <= max(lives), f"path MTU {path_mtu}, but no path carries that")
-            if all_up and all(len(paths) == 1 for paths in scenario.paths):
+            if all_up and not scenario.cut and all(len(paths) == 1 for paths in scenario.paths):
                 audit.check(
                     right - NEAR_BYTES <= path_mtu <= right,
                     f"path MTU {path_mtu}, the paths carry {right}",

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from mrc.cli.exits import Exit
 from virtual import command
 from virtual.audit import Audit
 from virtual.command import Command
@@ -25,6 +24,7 @@ from virtual.world import World
 _CONNECT_SECONDS = 20  # --timeout of the client
 _END_SECONDS = 5  # of a test without a fault, after its time
 _SETTLE_SECONDS = 1.0  # for the writes in flight, which both ends count
+_SILENCE_SECONDS = 9  # after which a QP fails; a test does not begin again
 _BOUND_SECONDS = 200  # in which a client with a fault ends
 _QUIET_SECONDS = 120  # between clients
 FAULTS = [fault for fault in COPY_FAULTS if not fault.startswith("disk")]
@@ -157,12 +157,12 @@ def _client(
     audit.check(not client.crashed, client.crashed)
     if not ended and a.alive:
         return False
-    judge_cause(test.fault, client, audit)
+    if not (test.fault == "receiver sleeps" and took > _SILENCE_SECONDS):
+        judge_cause(test.fault, client, audit)
     if not test.fault:
         audit.check(client.code == 0, f"nothing was wrong, but: {client}")
     elif test.fault == "plane down" and scenario.planes > 1:
-        # The TCP connection of a connect may be on that plane.
-        audit.check(client.code in (0, Exit.UNREACHABLE), f"another plane works, but: {client}")
+        audit.check(client.code == 0, f"another plane works, but: {client}")
     if not test.fault:
         most = test.omit_seconds + test.seconds + _END_SECONDS + 60 * scenario.trip_seconds
         audit.check(took < most or not test.seconds, f"{test.options}: took {took:.1f} s")
@@ -192,7 +192,7 @@ def _judge(
             continue
         got, seconds = here["received_bytes"], here["seconds"]
         audit.check(got <= most, f"received {got} bytes, but {most} arrived")
-        if there is not None:
+        if there is not None and not test.omit_seconds:
             wrote = there["written_bytes"]
             audit.check(wrote <= got, f"{wrote} bytes were written, {got} received")
         if not test.fault and test.seconds:

@@ -33,6 +33,7 @@ RTO_NS = 200_000_000
 MOST_RTO_NS = 120_000_000_000
 _FIRST_NUMBER = 100  # of a descriptor
 SYN_TRIES = 6  # net.ipv4.tcp_syn_retries
+KEEPALIVE_NS = 1_000_000_000  # while TCP_USER_TIMEOUT is set; others are not modelled
 GIVE_UP_NS = 924_000_000_000  # net.ipv4.tcp_retries2
 
 
@@ -43,12 +44,19 @@ class FakeSocket:
     number: int
     address: tuple[str, int]
     options: dict[tuple[int, int], Any] = field(default_factory=dict)
+    on_limit: Callable[[], None] = lambda: None
+    """called when the program limits the silence of a connection"""
 
     def fileno(self) -> int:
         return self.number
 
     def setsockopt(self, level: int, option: int, value: Any) -> None:
         self.options[level, option] = value
+        if (level, option) == (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) and value:
+            self.on_limit()
+
+    def getsockopt(self, level: int, option: int) -> Any:
+        return self.options.get((level, option), 0)
 
     def getsockname(self) -> tuple[str, int]:
         return self.address
@@ -213,6 +221,7 @@ class Transport(asyncio.Transport):
                 "socket": FakeSocket(tcp.number(), local),
             }
         )
+        self._extra["socket"].on_limit = self._probe
         self._tcp, self._loop, self.program, self._context = tcp, loop, program, context
         self._protocol: Any = None
         self._peer: Transport
@@ -225,7 +234,8 @@ class Transport(asyncio.Transport):
         self._paused_writing = self._paused_reading = False
         self._closing = self._lost = self._eof_sent = False
         self.dead = False  # neither kernel nor program answer
-        self._retries_ns = 0
+        self._sent: deque[bytes | None] = deque()  # and not yet under way
+        self._retries_ns = 0  # how long the first of them has been tried in vain
 
     def join(self, peer: Transport, there: Any, back: Any) -> None:
         """Makes the two ends one connection."""
@@ -312,17 +322,20 @@ class Transport(asyncio.Transport):
         else:
             self.dead = True
             self._out.clear()
+            self._sent.clear()
         self._protocol = None
         self._tcp.closed(self)
 
     def _reset(self) -> None:
         self._out.clear()
+        self._sent.clear()
         self._out_bytes = 0
         delay = self._way.tcp_delay_ns(64)
         if delay is not None and not self.dead:
             self._tcp.agenda.after(delay, self._peer._on_reset)
 
     def _on_reset(self) -> None:
+        self._sent.clear()
         if not self._lost and not self.dead:
             self._closing = True
             self._lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
@@ -345,9 +358,9 @@ class Transport(asyncio.Transport):
             size = len(piece or b"")
             self._under_way += size
             self._out_bytes -= size
-            self._departed_ns = max(self._departed_ns, self._tcp.agenda.now_ns)
-            self._departed_ns += self._way.tcp_serial_ns(size)
-            self._transmit(piece, RTO_NS)
+            self._sent.append(piece)
+        if not self._retries_ns:
+            self._transmit(RTO_NS)
         if self._paused_writing and self._out_bytes <= HIGH_WATER_BYTES // 4:
             self._paused_writing = False
             if self._protocol is not None:
@@ -355,23 +368,53 @@ class Transport(asyncio.Transport):
         if self._closing and not self._out:
             self._lose(None)
 
-    def _transmit(self, piece: bytes | None, rto_ns: int) -> None:
+    def _transmit(self, rto_ns: int) -> None:
+        """Sends in order: what follows waits behind a piece that is sent again and again."""
         agenda = self._tcp.agenda
-        delay = self._way.tcp_delay_ns(len(piece or b"") + 52)
-        if delay is not None and self._peer.program.host.powered:
-            when = max(self._departed_ns, agenda.now_ns) + int(delay)
-            self._arrives_ns = max(self._arrives_ns, when)
-            agenda.at(self._arrives_ns, lambda: self._peer._arrive(piece))
+        while self._sent and not self.dead:
+            piece = self._sent[0]
+            size = len(piece or b"")
+            delay = self._way.tcp_delay_ns(size + 52)
+            if delay is None or not self._peer.program.host.powered:
+                self._try_again(rto_ns)
+                return
+            self._sent.popleft()
             self._retries_ns = 0
+            departs = max(self._departed_ns, agenda.now_ns) + self._way.tcp_serial_ns(size)
+            self._departed_ns = departs
+            self._arrives_ns = max(self._arrives_ns, departs + int(delay))
+            agenda.at(self._arrives_ns, lambda piece=piece: self._peer._arrive(piece))
+
+    def _try_again(self, rto_ns: int) -> None:
+        most_ns = 1_000_000 * self._option(socket.TCP_USER_TIMEOUT) or GIVE_UP_NS
+        if self._retries_ns >= most_ns:
+            self._time_out()
             return
+        rto_ns = min(rto_ns, most_ns - self._retries_ns)
         self._retries_ns += rto_ns
-        if self._retries_ns > GIVE_UP_NS:
-            self._closing = True
-            self._lose(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+        again = min(2 * rto_ns, MOST_RTO_NS)
+        self._tcp.agenda.after(rto_ns, lambda: self._transmit(again))
+
+    def _option(self, option: int) -> int:
+        return int(self._extra["socket"].getsockopt(socket.IPPROTO_TCP, option))
+
+    def _time_out(self) -> None:
+        self._sent.clear()
+        self._closing = True
+        self._lose(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+
+    def _probe(self, silent_ns: int = 0) -> None:
+        """Keepalives, while the program has set TCP_USER_TIMEOUT: each second."""
+        most_ns = 1_000_000 * self._option(socket.TCP_USER_TIMEOUT)
+        if self._lost or self.dead or not most_ns:
             return
-        # What follows waits behind it.
-        self._arrives_ns = max(self._arrives_ns, agenda.now_ns + rto_ns)
-        agenda.after(rto_ns, lambda: self._transmit(piece, min(2 * rto_ns, MOST_RTO_NS)))
+        ways = (self._way, self._peer._way)
+        lives = self._peer.program.host.powered and all(way.tcp_delay_ns(52) for way in ways)
+        silent_ns = 0 if lives else silent_ns + KEEPALIVE_NS
+        if silent_ns > most_ns:
+            self._time_out()
+        else:
+            self._tcp.agenda.after(KEEPALIVE_NS, lambda: self._probe(silent_ns))
 
     def _arrive(self, piece: bytes | None) -> None:
         if self.dead or not self.program.host.powered:

@@ -88,11 +88,11 @@ class Qp:
         """It cannot go on; what happens first is the reason."""
         self.ended = self.ended or why
 
-    async def on_gone(self) -> None:
+    async def on_gone(self, reason: str) -> None:
         """The peer has ended: what is on its way from there may still arrive."""
         if self.outstanding:
             await asyncio.sleep(_GONE_SECONDS)
-        self.end("GONE")
+        self.end(f"GONE: {reason}" if reason else "GONE")
         self.program.changed.set()
 
     def release(self) -> None:
@@ -208,7 +208,7 @@ class VerbsProgram(AttachedProgram):
             case AgentKind.FAILED if qp:
                 qp.end(f"FAILED: {frame.body.decode()}")
             case AgentKind.GONE if qp:
-                self._tasks.append(asyncio.create_task(qp.on_gone()))
+                self._tasks.append(asyncio.create_task(qp.on_gone(frame.body.decode())))
             case AgentKind.REFUSED:
                 self._lose_agent()
                 return

@@ -16,7 +16,7 @@ from attached import AttachedProgram, attach_body, connect_body, connected
 from slowness import PATIENCE
 
 from mrc.agent import agent as agent_module
-from mrc.agent import door
+from mrc.agent import door, listener
 from mrc.agent.agent import Agent
 from mrc.binding.native import ffi
 from mrc.binding.steering import pack, read_struct, unpack
@@ -160,7 +160,10 @@ async def test_program_that_dies__before_its_agent_has_the_qp(dialler_dies: bool
             assert (await survivor.until(AgentKind.GONE)).value == its_number
 
 
-async def test_connect__to_a_qp_of_nobody_fails_with_a_reason() -> None:
+async def test_connect__to_a_qp_of_nobody_fails_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "_YOUNG_SECONDS", 0.0)
     async with running(), attached() as a:
         least = min(a.numbers)
         await a.connect(least, 0xFFFFFE, a.gids[0], a.gids[0])

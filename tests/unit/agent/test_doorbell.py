@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mrc.agent import doorbell
+from mrc.agent import doorbell, reach
 from mrc.agent.doorbell import Doorbell
 from mrc.agent.knock import Knock, Point
 from mrc.enums import AgentKind
@@ -57,7 +57,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception | None) -
         return answer
 
     monkeypatch.setattr(doorbell, "knock", knock)
-    monkeypatch.setattr(doorbell, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(reach, "_FIRST_PAUSE_SECONDS", 0)
 
 
 async def test_ring__the_answer_of_a_busy_agent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -13,9 +14,17 @@ from typing import Any
 import pytest
 from slowness import PATIENCE
 
+from mrc.agent import reach
 from mrc.agent.knock import Knock, Point, knock_in
-from mrc.agent.reach import QpGoneError, knock, resume
-from mrc.errors import BusyError, ConnectRefusedError, ProtocolError
+from mrc.agent.reach import QpGoneError, knock, patiently, resume
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    ConnectRefusedError,
+    MrcError,
+    PeerGoneError,
+    ProtocolError,
+)
 from mrc.exchange.oob import Channel
 
 HOST = "127.0.0.1"
@@ -39,6 +48,41 @@ async def peer(answer: Callable[[Channel], Awaitable[None]]) -> AsyncIterator[in
     async with server, asyncio.timeout(PATIENCE):
         yield server.sockets[0].getsockname()[1]
         await ended.get()
+
+
+def away() -> ConnectError:
+    """What `dial` raises while no agent runs there."""
+    error = ConnectError("no program listens")
+    error.__cause__ = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    return error
+
+
+def attempts(*answers: MrcError | int) -> Callable[[], Awaitable[int]]:
+    left = list(answers)
+
+    async def attempt() -> int:
+        answer = left.pop(0)
+        if isinstance(answer, MrcError):
+            raise answer
+        return answer
+
+    return attempt
+
+
+async def test_patiently__an_agent_that_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_FIRST_PAUSE_SECONDS", 0)
+    answers = attempts(away(), away(), PeerGoneError("the peer closed"), BusyError("young"), 7)
+    assert await patiently(answers, PATIENCE, asyncio.Semaphore(1)) == 7
+
+
+async def test_patiently__no_longer_than_its_time() -> None:
+    with pytest.raises(ConnectError, match="no program listens"):
+        await patiently(attempts(away(), 7), 0.0)
+
+
+async def test_patiently__a_refusal_is_final() -> None:
+    with pytest.raises(ConnectRefusedError, match="not you"):
+        await patiently(attempts(ConnectRefusedError("not you"), 7), PATIENCE)
 
 
 async def test_knock__admitted() -> None:

@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from mrc.cli import retry
-from mrc.cli.retry import Retry, is_lost, may_pass
+from mrc.cli.retry import Retry, is_lost
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -19,6 +19,7 @@ from mrc.errors import (
     PeerGoneError,
     ProtocolError,
 )
+from mrc.exchange.dial import may_pass
 from mrc.transfer.session import TransferError, VerificationError
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from channels import channels
 
-from mrc.errors import BusyError, ConnectRefusedError, PeerGoneError
+from mrc.errors import BusyError, ConnectRefusedError, PeerGoneError, ProtocolError
 from mrc.exchange.oob import Channel
 
 
@@ -48,6 +48,54 @@ async def test_during__an_early_message_is_kept() -> None:
         assert await working == 7
         assert (await one.expect("proved"))["mtu"] == 1
         await one.expect("rts")
+
+
+async def test_during__pings_are_answered_also_after_an_early_message() -> None:
+    done = asyncio.Event()
+
+    async def work() -> None:
+        await one.ping()
+        done.set()
+
+    async with channels() as (one, other):
+        working = asyncio.create_task(one.during(work()))
+        await other.send("proved", mtu=1)
+        await other.during(done.wait())
+        await working
+        assert not one.silent
+        assert (await one.expect("proved"))["mtu"] == 1
+
+
+async def test_during__pings_are_answered_until_the_next_message() -> None:
+    """This side is done, and waits for the peer's word."""
+
+    async def work() -> None:
+        pass
+
+    async with channels() as (one, other):
+        await one.during(work())
+        waiting = asyncio.create_task(one.expect("proved"))
+        await other.during(other.ping())
+        await other.send("proved", mtu=1)
+        assert (await waiting)["mtu"] == 1
+
+
+async def test_during__a_peer_that_answers_nothing_is_silent() -> None:
+    async with channels() as (one, _):
+        working = asyncio.create_task(one.during(one.ping()))
+        await until(lambda: one.silent)
+        working.cancel()
+        await asyncio.wait([working])
+        assert one.silent
+
+
+async def test_during__a_flood_of_pings_ends_it() -> None:
+    async with channels() as (one, other):
+        working = asyncio.create_task(one.during(forever()))
+        for _ in range(300):
+            await other.send("ping")
+        with pytest.raises(ProtocolError, match="257 pings"):
+            await working
 
 
 @pytest.mark.parametrize("busy", [False, True])

@@ -87,6 +87,31 @@ def test_advance__a_long_sleep_of_this_host() -> None:
     assert run.carried == (1408, 1408, 0, 0)
 
 
+TCP = Ev(1, delay=0.002)
+
+
+def test_advance__a_peer_that_is_stopped_is_asked_over_tcp() -> None:
+    """Nothing answers for 30 s, TCP neither: no verdict, and the tries of its address are kept."""
+    for address in (None, "a"):
+        made = evs(4, 1224, address=address)
+        run = Run(made, 1408, there=Host([(0.0, 30.0)]), tcp=TCP, allowance=5000)
+        assert run.carried == (1224,) * 4
+        run = Run(made, 1408, there=Host([(0.0005, 30.0)]), tcp=TCP, allowance=5000)
+        assert run.carried == (1224,) * 4
+
+
+def test_advance__nothing_answers_except_tcp() -> None:
+    for address in (None, "a"):
+        run = Run(evs(2, 0, address=address), 1024, tcp=TCP, allowance=5000)
+        assert run.carried == ((0, 0) if address is None else (None, None))
+        assert 4 <= run.seconds < 5
+
+
+def test_advance__nothing_answers_and_tcp_is_silent_too() -> None:
+    run = Run(evs(2, 0), 1024, tcp=Ev(0), most=100)
+    assert not run.prover.done
+
+
 def test_advance__a_busy_process_asks_less_often() -> None:
     """It sees the answers later than they came."""
 
@@ -169,7 +194,7 @@ def stalls(rng: Random, kind: str) -> Host:
     """A host that is idle; or busy: often does not run for some time; or asleep: once for long."""
     if kind == "asleep":
         begin = 0.8 * rng.random()
-        return Host([(begin, begin + 3 * rng.random())])
+        return Host([(begin, begin + rng.choice((3, 30)) * rng.random())])
     often, longest = {"idle": (9e9, 0.0), "busy": (0.02, 0.02), "laden": (0.1, 0.4)}[kind]
     spans, at = [], 0.0
     while at < 60:
@@ -222,7 +247,8 @@ def try_seeds(seeds: range) -> None:
             for ev in made:
                 ev.address = ev.plane
         here, there = (stalls(rng, rng.choice(("idle", "busy", "laden", "asleep"))) for _ in "ab")
-        run = Run(made, agreed, rng, here=here, there=there, allowance=5000, rtt=rtt)
+        tcp = Ev(1, delay=rtt / 2)
+        run = Run(made, agreed, rng, here=here, there=there, allowance=5000, rtt=rtt, tcp=tcp)
         assert not contradictions(run, agreed), f"seed {seed}"
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from transfer_ends import both, chunks, make, receiving, sending, sessions
 
+from mrc.transfer import offering, plan
 from mrc.transfer.messages import CHUNK_BYTES
-from mrc.transfer.pace import Pace, lower
+from mrc.transfer.pace import Due, Pace, lower
 
 
 @pytest.mark.parametrize(("rates", "lowest"), [((0, 0), 0), ((0, 5), 5), ((5, 3), 3)])
@@ -59,3 +60,48 @@ async def test_send_plan__at_a_rate(tmp_path: Path) -> None:
         )
         assert chunks(ends.out) == list(range(6))
     assert (tmp_path / "inbox/a").read_bytes() == data
+
+
+async def test_wait__only_for_what_came_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    now = 100.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        waited.append(seconds)
+        now += seconds
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now, raising=False)
+    due = Due()
+    await due.wait(1 << 30)  # without a rate
+    due.begin(8000)
+    now += 0.5
+    await due.wait((1 << 30) + 1000)  # half a second too soon
+    now += 1
+    await due.wait((1 << 30) + 2000)  # in time
+    now += 10
+    await due.wait((1 << 30) + 2500)  # late: nothing is saved up
+    await due.wait((1 << 30) + 3000)
+    assert waited == [0.5, 0.0, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_receive_files__a_sender_that_ignores_the_rate_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """In one file by its credit, in several ones by the receiver's acceptance of the next."""
+    (tmp_path / "inbox").mkdir()
+    rate, window = 80e6, 2 * CHUNK_BYTES if count == 1 else 8 * CHUNK_BYTES
+    each = 4 * CHUNK_BYTES // count
+    paths = [make(tmp_path, f"file{n}", os.urandom(each)) for n in range(count)]
+    monkeypatch.setattr(plan, "PACKED_BYTES", 0)
+    monkeypatch.setattr(offering, "lower", lambda *rates: 0.0)
+    now = asyncio.get_running_loop().time
+    async with sessions() as ends:
+        began = now()
+        got = receiving(ends.receiver, tmp_path / "inbox", rate=rate, window_bytes=window)
+        sent, stored = await both(sending(ends.sender, paths), got)
+        assert len(sent) == len(stored) == count
+    # The last two chunks need no credit, and no file follows them.
+    assert now() - began >= 2 * CHUNK_BYTES * 8 / rate
