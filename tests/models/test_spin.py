@@ -66,8 +66,10 @@ FLAWS = {
 
 
 def search(model: str, folder: Path) -> str:
-    """What Spin's search of all states prints; the first broken assertion ends it. Processes may wait
-    for ever: the network owes nobody an answer."""
+    """What Spin's search of all states prints; the first broken assertion ends it.
+
+    Processes may wait for ever, because packets get lost.
+    """
     for command in (
         ["spin", "-a", f"{model}.pml"],
         ["gcc", "-O2", "-w", "-DSAFETY", "-o", "pan", "pan.c"],
