@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floods a host with connections and packets: python flood.py RATE PACKETS [SOURCES].
+"""Floods a host with connections and packets until it is killed: python flood.py RATE PACKETS.
 
-It goes on until it is killed.
 RATE: TCP connections per second, each from another source address, of six kinds in turn: closed at
 once, silent, not a frame, a hello without paths, part of a long frame, a wish for TLS and then its
 first message, so that the host computes.
-SOURCES: from so many source addresses, and all of the last kind.
 PACKETS: UDP packets per second from random addresses: random bytes, half of them after a valid BTH.
 Prints a line each second: connections and packets so far.
 """
@@ -51,7 +49,7 @@ KINDS = (
 def connect(number: int, kept: deque[socket.socket]) -> None:
     made = socket.socket()
     made.setblocking(False)
-    made.bind((crowd(number), 0))
+    made.bind((crowd(number % 60_000), 0))
     try:
         made.connect((TARGET, PORT))
     except BlockingIOError:
@@ -59,8 +57,9 @@ def connect(number: int, kept: deque[socket.socket]) -> None:
     kept.append(made)
 
 
-def speak(made: socket.socket, said: bytes | None) -> bool:
+def speak(made: socket.socket, number: int) -> bool:
     """Sends the bytes of the connection's kind. False: close the connection."""
+    said = KINDS[number % len(KINDS)]
     try:
         if said:
             made.send(said)
@@ -85,8 +84,7 @@ def rubbish(number: int) -> list[bytes]:
     return bodies + [forge.bth(0xC7, rng.randrange(1 << 24), 0) + body for body in bodies]
 
 
-def main(rate: int, packets: int, sources: int = 0) -> None:
-    kinds = KINDS[-1:] if sources else KINDS
+def main(rate: int, packets: int) -> None:
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
     sent = connected = 0
     young: deque[socket.socket] = deque()
@@ -99,12 +97,11 @@ def main(rate: int, packets: int, sources: int = 0) -> None:
     while True:
         seconds = time.monotonic() - start
         while connected < rate * seconds:
-            connect(connected % (sources or 60_000), young)
+            connect(connected, young)
             connected += 1
             if len(young) > 20:
                 made = young.popleft()
-                said = kinds[connected % len(kinds)]
-                (old.append if speak(made, said) else socket.socket.close)(made)
+                (old.append if speak(made, connected) else socket.socket.close)(made)
                 if len(old) > 20:
                     go_on(old[-20])
             if len(old) > 3 * rate:
@@ -120,4 +117,4 @@ def main(rate: int, packets: int, sources: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]), int(sys.argv[2]))
