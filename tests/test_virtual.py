@@ -23,6 +23,7 @@ import pytest
         ("connect", 37, 1),  # the plane of the TCP connection goes down
         ("connect", 21, 8),
         ("copy", 1, 3),
+        ("copy", 5010, 1),  # the receiver sleeps during the connect
         ("end", 4, 3),
         ("group", 2, 3),
         ("perf", 1, 1),

@@ -116,7 +116,7 @@ def timed_out(host: str, port: int, after: float, channel: Channel | None) -> Co
     if channel is None:
         return ConnectTimeoutError(f"{late}: check that it is up, and the firewalls of both hosts")
     if channel.silent:
-        late = f"{late}: it answers neither over TCP nor over UDP: is it stopped, or cut off?"
+        late = f"{late}: it answers nothing any more: is it stopped, or cut off?"
     return ConnectTimeoutError(late)
 
 
