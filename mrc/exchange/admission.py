@@ -8,6 +8,7 @@ its arrival to its end, through the stages of `Stage`.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import resource
 from collections import Counter
@@ -24,7 +25,8 @@ from mrc.fabric.paths import PeerSource
 logger = logging.getLogger("mrc.admission")
 
 _GRACE_SECONDS = 0.1  # a new place cannot be evicted for this time: its hello may still be unread
-_LEAST_FILES = 64  # that a process can open: its loop, sockets and modules need half of them
+_LEAST_FILES = 64  # that a process can open
+_FIRST_FILES = 32  # of its loop, sockets and modules
 _KEPT_BACK = 64  # file descriptors that peers cannot take: the process needs them for other uses
 
 
@@ -236,3 +238,20 @@ def raise_descriptor_limit() -> None:
     if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
         raise ConfigError(f"at most {hard} open files (ulimit -Hn): mrc needs {_LEAST_FILES}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _try_descriptors()
+
+
+def _try_descriptors() -> None:
+    """Raises ConfigError if this process cannot open the files it needs to begin: whoever started
+    it may have left most of its descriptors open. libuv aborts when it lacks one.
+    """
+    opened: list[int] = []
+    try:
+        while len(opened) < _FIRST_FILES:
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        why = str(error.strerror).lower()
+        raise ConfigError(f"{why}: mrc needs {_FIRST_FILES} more to begin (ulimit -n)") from error
+    finally:
+        for each in opened:
+            os.close(each)
