@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +14,11 @@ MRC = [sys.executable, "-m", "mrc"]
 
 
 @contextmanager
-def receiving(*options: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """`mrc recv --once` on loopback, and where it listens."""
-    command = [*MRC, "recv", "--once", "--port", "0", *map(str, options)]
+def receiving(
+    *options: str | Path, before: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """`mrc recv --once` on loopback, and where it listens; `before`: words before the command."""
+    command = [*before, *MRC, "recv", "--once", "--port", "0", *map(str, options)]
     with subprocess.Popen(command, stdout=-1, stderr=-1) as receiver:
         assert receiver.stderr is not None
         line = ""

@@ -15,7 +15,7 @@ from project_text import imports, python_files, report, text, tree
 # The rooms of mrc/, from the ground floor up: modules at its top, and folders. Every import, also
 # one inside a function, is from a room on a lower floor.
 FLOORS = (
-    {"_ffi_build", "enums", "limits", "running", "tasks", "typed", "units", "versions"},
+    {"_ffi_build", "enums", "limits", "running", "tasks", "typed", "units", "versions", "whole"},
     {"errors", "events"},
     {"dissect", "fabric", "trust"},
     {"results"},

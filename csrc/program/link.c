@@ -85,8 +85,10 @@ void pr_link_close(struct pr_link *link) {
 
 bool pr_link_is_there(void) {
   const int fd = connect_socket(SOCK_NONBLOCK);
-  if (fd >= 0) close(fd);
-  return fd >= 0 || fd == -EAGAIN;
+  if (fd < 0) return fd == -EAGAIN; /* its queue is full */
+  const bool trusted = is_trusted(fd);
+  close(fd);
+  return trusted;
 }
 
 static void keep(struct pr_link *link, const struct iovec *parts, int n, size_t bytes,

@@ -29,7 +29,7 @@ struct pr_frame {
    it is another user's. */
 int pr_link_open(struct pr_link *link);
 void pr_link_close(struct pr_link *link);
-/* Whether an agent listens. */
+/* Whether an agent of root or this user listens. */
 bool pr_link_is_there(void);
 
 /* Sends a frame whose body has two parts, or keeps it until there is room; never blocks. Without an

@@ -2,7 +2,7 @@
 """The Unix socket at which programs of this host find their agent.
 
 An abstract name belongs to the network namespace, as the agent does, and leaves nothing behind.
-Everybody can connect to it, so the agent asks the kernel who does.
+Everybody can connect to it, and everybody can take it: both sides ask the kernel who the other is.
 """
 
 from __future__ import annotations
@@ -57,15 +57,16 @@ def address_of(name: str) -> bytes:
 
 def listen(name: str) -> socket.socket:
     """Opens the socket; raises InUseError when another agent has it, ConfigError."""
+    if not name.startswith("@"):
+        _remove_dead(name)
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
-        if not name.startswith("@"):
-            _remove_dead(name)
         opened.bind(address_of(name))
         opened.listen(_BACKLOG)
     except OSError as error:
         opened.close()
         if error.errno == errno.EADDRINUSE:
+            is_open(name)  # raises ConfigError
             raise InUseError(f"an agent of this host runs already (socket {name})") from error
         raise ConfigError(f"socket {name}: {error.strerror or error}") from error
     return opened
@@ -91,7 +92,7 @@ async def accept(opened: socket.socket) -> socket.socket:
 
 
 def is_open(name: str) -> bool:
-    """Whether an agent listens there."""
+    """Whether an agent listens there; raises ConfigError if it is not to be trusted."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as trial:
         trial.setblocking(False)
         try:
@@ -100,14 +101,26 @@ def is_open(name: str) -> bool:
             return True  # its queue is full
         except OSError:
             return False
+        _check_owner(trial, name)
     return True
 
 
+def _check_owner(connection: socket.socket, name: str) -> None:
+    """Raises ConfigError unless root or this user listens: anybody can take an abstract name."""
+    owner = visitor_of(connection)
+    if owner.uid not in (0, os.geteuid()):
+        who = f"process {owner.pid} of user {owner.uid}"
+        raise ConfigError(
+            f"socket {name}: {who} has taken it: end that, or name another with {ENVIRONMENT}"
+        )
+
+
 def _ask(name: str, seconds: float) -> Frame:
-    """The answer of the agent to a request for its profiles; raises OSError."""
+    """The answer of the agent to a request for its profiles; raises OSError, ConfigError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.settimeout(seconds)
         asking.connect(address_of(name))
+        _check_owner(asking, name)
         asking.send(steering.pack(AgentKind.REQUEST, AgentFunction.PROFILES))
         packet = asking.recv(steering.MAX_FRAME)
     if not packet:
@@ -116,8 +129,8 @@ def _ask(name: str, seconds: float) -> Frame:
 
 
 def answers(name: str, seconds: float) -> bool:
-    """Whether an agent serves there. One that starts has its socket before its TCP port: it may
-    find that port in use, and end.
+    """Whether an agent serves there; raises ConfigError. One that starts has its socket before its
+    TCP port: it may find that port in use, and end.
     """
     try:
         _ask(name, seconds)
@@ -139,13 +152,16 @@ def profiles(name: str) -> Profiles:
 
 
 def _remove_dead(path: str) -> None:
-    """Removes the socket of a killed agent."""
-    if Path(path).is_socket() and not is_open(path):
-        Path(path).unlink(missing_ok=True)
+    """Removes the socket of a killed agent; raises ConfigError."""
+    try:
+        if Path(path).is_socket() and not is_open(path):
+            Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"socket {path}: {error.strerror or error}") from error
 
 
 def visitor_of(connection: socket.socket) -> Visitor:
-    """Who has connected."""
+    """Who is at the other end: it has connected, or listens."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return Visitor(*_CREDENTIALS.unpack(found))
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from enum import IntEnum
 
 from mrc.enums import WcStatus
@@ -41,15 +42,15 @@ class Interrupted(Exception):
 
 def exit_code(error: BaseException) -> int:
     """The exit code for an error."""
-    from mrc.transfer.session import VerificationError  # slow import that few commands need
-
+    # Not imported: this is slow, and can fail for the reason that is to be reported.
+    transfer = sys.modules.get("mrc.transfer.session")
+    if transfer is not None and isinstance(error, transfer.VerificationError):
+        return Exit.NOT_VERIFIED
     match error:
         case Interrupted():
             return error.exit_code
         case UsageError():
             return Exit.USAGE
-        case VerificationError():
-            return Exit.NOT_VERIFIED
         case PathError():
             return Exit.PATHS_LOST
         case PeerGoneError():
@@ -60,3 +61,15 @@ def exit_code(error: BaseException) -> int:
             return Exit.PATHS_LOST
         case _:
             return Exit.FAILED
+
+
+def cause(error: BaseException) -> str:
+    """What a line for the user says about an error."""
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror
+        if not text[1:2].isupper():  # QP to RTS: ...
+            text = text[0].lower() + text[1:]
+        return f"{error.filename}: {text}" if error.filename else text
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    return str(error) or type(error).__name__

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from mrc.errors import ConfigError
 from mrc.results.key import Key
 from mrc.trust.identity import default_path, load
 from mrc.trust.security import SECRET_BYTES
+from mrc.whole import write_whole
 
 HELP = "show the fingerprint of this user's key, which is made on first use"
 EXAMPLES = """\
@@ -50,10 +50,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _make_secret(path: Path) -> None:
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        write_whole(path, secrets.token_bytes(SECRET_BYTES), mode=0o600, new=True)
     except FileExistsError:
         raise ConfigError(f"{path}: exists: remove it first, or name another file") from None
     except OSError as error:
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    with os.fdopen(fd, "wb") as file:
-        file.write(secrets.token_bytes(SECRET_BYTES))

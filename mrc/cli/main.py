@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import logging
 import os
 import platform
@@ -14,10 +13,10 @@ from importlib import import_module
 from typing import Any
 
 from mrc import versions
-from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
+from mrc.cli.exits import Exit, Interrupted, UsageError, cause, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.cli.parser import Parser
-from mrc.cli.standard import open_missing
+from mrc.cli.standard import give_up, name_errors, open_missing
 from mrc.errors import MrcError
 from mrc.exchange.foreign import harmless_lines
 from mrc.limits import UDP_PORT
@@ -64,7 +63,7 @@ class _Version(argparse.Action):
     """Looks up the versions only for --version, because the look-up is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(version_text())
+        print(version_text(), flush=True)
         parser.exit()
 
 
@@ -103,6 +102,7 @@ def version_text() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     open_missing()
+    name_errors()
     words = list(sys.argv[1:] if argv is None else argv)
     # Options after "--" belong to another program: `mrc testbed exec h0 -- mrc paths --json h1`.
     ours = words[: words.index("--") if "--" in words else len(words)]
@@ -116,29 +116,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help(sys.stderr)
             return Exit.USAGE
         prog, args.command_line = args.prog, words
-        _escape_what_cannot_be_encoded()
         _set_up_logging(
             prog,
             quiet=getattr(args, "quiet", False),
             verbose=getattr(args, "verbose", False),
         )
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
     except UsageError as error:
         return _fail(error.prog, error, as_json=as_json)
     except KeyboardInterrupt:
         return _fail(prog, Interrupted(2), as_json=as_json)
     except BrokenPipeError:
-        # The reader closed the pipe. Without this the interpreter fails to flush stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up()  # the reader closed the pipe
         return Exit.FAILED
-    except (MrcError, Interrupted, OSError) as error:
+    except (MrcError, Interrupted, OSError, MemoryError) as error:
         return _fail(prog, error, as_json=as_json)
-
-
-def _escape_what_cannot_be_encoded() -> None:
-    """File and host names may contain characters that the terminal's encoding lacks."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _set_up_logging(prog: str, *, quiet: bool, verbose: bool) -> None:
@@ -164,15 +158,9 @@ def _fail(prog: str, error: BaseException, *, as_json: bool) -> int:
     if os.environ.get("MRC_DEBUG") == "1":
         sys.excepthook(type(error), error, error.__traceback__)
     code = exit_code(error)
-    print_error(prog, _cause(error), code, as_json=as_json)
+    print_error(prog, cause(error), code, as_json=as_json)
+    give_up()
     return code
-
-
-def _cause(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        cause = error.strerror[0].lower() + error.strerror[1:]
-        return f"{error.filename}: {cause}" if error.filename else cause
-    return str(error) or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -152,9 +153,10 @@ def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> No
     line = printable(" ".join(message.split()))
     print(f"{prog}: {line}", file=sys.stderr, flush=True)
     if as_json:
-        from mrc.results.plain import Failure
+        with suppress(OSError, MemoryError):  # then the line and the exit code have to do
+            from mrc.results.plain import Failure
 
-        print_json(Failure(error=line, exit_code=int(exit_code)))
+            print_json(Failure(error=line, exit_code=int(exit_code)))
 
 
 def listed(names: Iterable[str]) -> str:

@@ -47,6 +47,10 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As in argparse, but text that cannot be printed is an error."""
+        print(message, end="", file=file, flush=True)
+
     def format_help(self) -> str:
         text = super().format_help()
         return f"{self.examples}\n{text}" if self.examples else text

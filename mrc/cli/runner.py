@@ -5,27 +5,46 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvloop
 
 from mrc.cli.exits import Interrupted
-from mrc.errors import ConfigError
 from mrc.exchange.admission import raise_descriptor_limit
+
+logger = logging.getLogger("mrc.cli")
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:
     """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
+    guarded = _with_signals(work)
     try:
         raise_descriptor_limit()
-    except ConfigError:
+        gc.freeze()  # imported objects live until exit: the collector need not scan them
+        with _runner() as runner:
+            return runner.run(guarded)
+    finally:
+        guarded.close()  # if it has not begun
         work.close()
-        raise
-    gc.freeze()  # imported objects live until exit: the collector need not scan them
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_with_signals(work))
+
+
+@contextmanager
+def _runner() -> Iterator[asyncio.Runner]:
+    """A runner whose end does not hide the error of the work."""
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        yield runner
+    finally:
+        try:
+            runner.close()
+        except (OSError, RuntimeError) as error:
+            # uvloop needs two descriptors to run once more, and the process may have none left.
+            logger.debug("cannot close the event loop: %s", error)
+            logging.getLogger("asyncio").disabled = True
 
 
 async def _with_signals(work: Coroutine[Any, Any, int]) -> int:

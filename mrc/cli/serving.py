@@ -8,7 +8,7 @@ import sys
 from typing import NoReturn
 
 from mrc.aio.context import Context
-from mrc.cli.exits import exit_code
+from mrc.cli.exits import cause, exit_code
 from mrc.cli.output import Output, print_error
 from mrc.errors import MrcError
 from mrc.exchange.foreign import shown
@@ -22,13 +22,13 @@ async def until_guessed(ctx: Context) -> NoReturn:
 def session_failed(out: Output, peer: str, error: Exception) -> int:
     """Prints the error as one line. Returns the exit code for a command that serves only this peer.
 
-    An error other than MrcError and OSError is a bug in mrc. It ends only its own session, like
-    any other error.
+    Another error than MrcError, OSError and MemoryError is a bug in mrc. It ends only its own
+    session, like any other error.
     """
-    ours = not isinstance(error, (MrcError, OSError))
-    cause = f"{type(error).__name__}: {error}; MRC_DEBUG=1 shows where" if ours else str(error)
+    ours = not isinstance(error, (MrcError, OSError, MemoryError))
+    text = f"{type(error).__name__}: {error}; MRC_DEBUG=1 shows where" if ours else cause(error)
     if ours and os.environ.get("MRC_DEBUG") == "1":
         sys.excepthook(type(error), error, error.__traceback__)
     code = exit_code(error)
-    print_error(out.prog, f"{shown(peer)}: {cause}", code, as_json=out.as_json)
+    print_error(out.prog, f"{shown(peer)}: {text}", code, as_json=out.as_json)
     return code

@@ -28,6 +28,7 @@ from mrc.sim.checks import Outcome, flow_goodput_bps
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Trial, full_trial, n_runs, run_all, run_trial, summarize, summary_of
+from mrc.whole import write_whole
 
 HELP = "run experiments in a simulated fabric"
 EXAMPLES = """\
@@ -156,7 +157,7 @@ def _one(out: Output, args: argparse.Namespace) -> int:
             )
         )
     if args.plot is not None:
-        Path(args.plot).write_text(drawing.standalone(experiment.plot()), encoding="utf-8")
+        write_whole(Path(args.plot), drawing.standalone(experiment.plot()).encode())
     if all(outcome.met is not False for outcome in outcomes):
         return Exit.OK
     if n < REPORT_SEEDS:
@@ -189,7 +190,7 @@ def _report(out: Output, args: argparse.Namespace) -> int:
     experiments = [
         page.Experiment(s, [[next(summaries) for _ in seeds] for _ in s.parts]) for s in scenarios
     ]
-    Path(args.output).write_text(page.render(experiments, seeds), encoding="utf-8")
+    write_whole(Path(args.output), page.render(experiments, seeds).encode())
     outcomes = page.flat(experiments)
     out.text(_check_table(outcomes, seeds, with_scenario=True))
     out.rows([

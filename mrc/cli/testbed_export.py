@@ -18,6 +18,7 @@ from mrc.testbed.bed import as_argument_error
 from mrc.testbed.containerlab import containerlab
 from mrc.testbed.netns_script import netns_script
 from mrc.testbed.plan import make_plan
+from mrc.whole import write_whole
 
 DESCRIPTION = """\
 Write a topology, as plan shows it, for other tools. A namespace script builds
@@ -83,7 +84,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> list[str]:
         path = folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            write_whole(path, text.encode())
         except OSError as exc:
             raise ConfigError(f"{path}: {exc.strerror}") from exc
     return [str(folder / name) for name in files]

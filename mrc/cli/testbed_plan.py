@@ -14,6 +14,7 @@ from mrc.results.testbed import Census, HostAddresses, LinkProperties, Planned, 
 from mrc.testbed import picture, reader, svg
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
+from mrc.whole import write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(path: str, text: str) -> None:
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        write_whole(Path(path), text.encode())
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
 

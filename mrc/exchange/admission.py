@@ -8,6 +8,7 @@ of `Stage`. A connection is a stranger's until its source has proved itself once
 from __future__ import annotations
 
 import logging
+import os
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +27,8 @@ from mrc.fabric.paths import PeerSource
 logger = logging.getLogger("mrc.admission")
 
 _STRANGERS_PART = 4  # one of so many places is for strangers, however many others connect
-_LEAST_FILES = 64  # that a process can open: its loop, sockets and modules need half of them
+_LEAST_FILES = 64  # that a process can open
+_FIRST_FILES = 32  # of its loop, sockets and modules
 _KEPT_BACK = 64  # file descriptors that peers cannot take: the process needs them for other uses
 
 
@@ -261,3 +263,20 @@ def raise_descriptor_limit() -> None:
     if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
         raise ConfigError(f"at most {hard} open files (ulimit -Hn): mrc needs {_LEAST_FILES}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _try_descriptors()
+
+
+def _try_descriptors() -> None:
+    """Raises ConfigError if this process cannot open the files it needs to begin: whoever started
+    it may have left most of its descriptors open. libuv aborts when it lacks one.
+    """
+    opened: list[int] = []
+    try:
+        while len(opened) < _FIRST_FILES:
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        why = str(error.strerror).lower()
+        raise ConfigError(f"{why}: mrc needs {_FIRST_FILES} more to begin (ulimit -n)") from error
+    finally:
+        for each in opened:
+            os.close(each)

@@ -26,6 +26,7 @@ from mrc.testbed import shape as shapes
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Shape
+from mrc.whole import write_whole
 
 _SCHEMA = 1
 _FILE = "testbed.json"
@@ -138,7 +139,7 @@ def _make_folder(path: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     _make_folder(path.parent)
-    path.write_text(text)
+    write_whole(path, text.encode())
     path.chmod(0o644)
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import ssl
 import warnings
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 from mrc.errors import ConfigError
 from mrc.trust import files
 from mrc.trust.memory import Secret
+from mrc.whole import write_whole
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -135,16 +137,8 @@ def _make(path: Path) -> None:
     text = private + certificate.public_bytes(serialization.Encoding.PEM)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(text)
-        try:
-            os.link(temporary, path)  # the first one wins
-        except FileExistsError:
-            pass
-        finally:
-            os.unlink(temporary)
+        with suppress(FileExistsError):  # the first one wins
+            write_whole(path, text, mode=0o600, new=True)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be made: {(error.strerror or str(error)).lower()}: name another file"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -50,6 +51,22 @@ def test_start__with_too_few_open_files(limit: int) -> None:
         )  # fmt: skip
         said = f"mrc {words[0]}: at most {limit} open files (ulimit -Hn): mrc needs 64\n"
         assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_start__with_most_descriptors_left_open() -> None:
+    """Those of whoever started mrc: libuv aborts where it lacks one."""
+
+    def leave_open() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        for fd in range(3, 110):
+            os.dup2(0, fd)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mrc", "send", __file__, "127.0.0.1:1"], preexec_fn=leave_open,
+        close_fds=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = "mrc send: too many open files: mrc needs 32 more to begin (ulimit -n)\n"
+    assert (done.returncode, done.stderr) == (1, said)
 
 
 def test_start__with_just_enough_open_files() -> None:

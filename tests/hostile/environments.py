@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs `mrc` in an environment that fails it, and judges how it ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cbuild import FAST, shared_library
+from slowness import PATIENCE
+
+HERE = Path(__file__).parent
+_REPORT = struct.Struct("Q56s")  # struct report of shim.c
+_LAUNCH = """\
+import os, sys
+from mrc.cli.main import main
+os.access("/hostile-begins", 0)
+code = main()
+os.access("/hostile-ends", 0)
+sys.exit(code)
+"""
+# What a user must never see, of the interpreter, asyncio and the shell.
+_CRASHES = re.compile(
+    "Traceback|Exception ignored|Fatal Python|never awaited|never retrieved|was destroyed"
+    "|Segmentation|Aborted|Assertion|core dumped|bug in"
+)
+ALL = 1 << 32
+"""of the calls fail"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+    calls: int
+    """of the kind that were counted"""
+    failed: str
+    """the function whose call failed first"""
+
+    def judge(self, allowed: Sequence[int]) -> None:
+        """One of these exit codes, no crash, and only lines of mrc, which name a failure."""
+        assert self.code in allowed, self
+        assert not _CRASHES.search(self.err), self
+        lines = self.err.splitlines()
+        assert all(line.startswith("mrc") for line in lines), self
+        assert self.code in (0, 143) or lines, self
+
+
+@dataclass
+class Calls:
+    """The calls of a kind (files, memory, clock), of which some fail."""
+
+    kind: str = "none"
+    first: int = 0
+    """the first that fails; 0: none, they are only counted"""
+    most: int = 1
+    _report: str = field(init=False)
+
+    def environment(self) -> dict[str, str]:
+        """What the shim reads."""
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            file.write(bytes(_REPORT.size))
+        self._report = file.name
+        shim = shared_library([HERE / "shim.c"], "hostile", FAST)
+        said = f"{self.kind}:{self.first}:{self.most}:{file.name}"
+        return {"LD_PRELOAD": str(shim), "MRC_HOSTILE": said}
+
+    def counted(self) -> tuple[int, str]:
+        """How many there were, and the function that failed."""
+        data = Path(self._report).read_bytes()
+        os.unlink(self._report)
+        calls, failed = _REPORT.unpack(data)
+        return calls, failed.rstrip(b"\0").decode()
+
+
+@contextmanager
+def started(words: Sequence[str], calls: Calls, home: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command, while it runs."""
+    environment = os.environ | calls.environment() | {"HOME": str(home)}
+    with subprocess.Popen(
+        [sys.executable, "-c", _LAUNCH, *words], env=environment, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str], calls: Calls, said: str = "") -> Done:
+    """Waits for the end; `said`: what was read of its stderr."""
+    out, err = process.communicate(timeout=PATIENCE)
+    return Done(process.returncode, out, said + err, *calls.counted())
+
+
+def run(words: Sequence[str], calls: Calls, home: Path) -> Done:
+    """Runs a command to its end."""
+    with started(words, calls, home) as process:
+        return ended(process, calls)

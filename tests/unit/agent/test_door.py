@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent's socket that another user has taken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from file_commands import MRC
+from slowness import PATIENCE
+from squatter import USER, needs_root, squatting
+
+from mrc.agent import door
+from mrc.errors import ConfigError, InUseError
+
+NAME = f"@mrc-test-door-{os.getpid()}"
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "ask",
+    [door.listen, door.is_open, door.profiles, partial(door.answers, seconds=PATIENCE)],
+    ids=["listen", "is_open", "profiles", "answers"],
+)
+def test_socket__of_another_user(ask: Callable[[str], object]) -> None:
+    with squatting(NAME) as pid, pytest.raises(ConfigError) as raised:
+        ask(NAME)
+    who = f"socket {NAME}: process {pid} of user {USER} has taken it"
+    assert str(raised.value) == f"{who}: end that, or name another with MRC_AGENT"
+
+
+def test_socket__of_this_user() -> None:
+    assert not door.is_open(NAME)
+    with door.listen(NAME):
+        assert door.is_open(NAME)
+        with pytest.raises(InUseError):
+            door.listen(NAME)
+
+
+def test_listen__removes_the_socket_of_a_killed_agent(tmp_path: Path) -> None:
+    name = str(tmp_path / "agent")
+    door.listen(name).close()
+    assert not door.is_open(name)
+    with door.listen(name):
+        assert door.is_open(name)
+
+
+@needs_root
+def test_run__at_the_socket_of_another_user() -> None:
+    environment = os.environ | {door.ENVIRONMENT: NAME}
+    with squatting(NAME) as pid:
+        done = subprocess.run(
+            [*MRC, "run", "--", "true"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"mrc run: socket {NAME}: process {pid} of user {USER}" in done.stderr
