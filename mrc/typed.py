@@ -8,6 +8,7 @@ An error message is one line: the place, the expected value and the actual value
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, TypeVar
@@ -24,6 +25,8 @@ T = TypeVar("T")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _IN_TABLE = re.compile(r"\[\.\.\.\]|`key`")  # msgspec gives no place inside a table with free keys
+_learned: set[Any] = set()
+_learning = threading.Lock()
 _OF_MSGSPEC = ("Expected", "Invalid enum value", "Number out of range")
 
 
@@ -39,12 +42,24 @@ def take(
     `read` converts to types that msgspec does not support. Raises ValueError, whose message begins
     with `place`, the position of `value` in its document.
     """
+    _learn(kind)
     try:
         return msgspec.convert(value, kind, dec_hook=read, str_keys=True)
     except msgspec.ValidationError as error:
         raise ValueError(_complaint(str(error), kind, value, place)) from None
     except RecursionError:
         raise ValueError(f"{place or 'the value'}: is nested too deeply") from None
+
+
+def _learn(kind: Any) -> None:
+    """Has msgspec learn the type, as it does when it first needs one.
+
+    Two threads that do so at once crash the process (msgspec 0.22).
+    """
+    if kind not in _learned:
+        with _learning:
+            msgspec.json.Decoder(kind)
+            _learned.add(kind)
 
 
 def _complaint(said: str, kind: Any, value: object, place: str) -> str:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -161,3 +163,33 @@ def test_take__values_of_the_wrong_kind(kind: Any, value: object) -> None:
 
 def test_take__values_of_the_right_kind() -> None:
     assert (take(0, Whole), take(-3.5, Real), take(3, Real)) == (0, -3.5, 3.0)
+
+
+THREADS = """
+import gc, sys, threading
+from dataclasses import make_dataclass
+from msgspec import defstruct
+from mrc.typed import take
+
+sys.setswitchinterval(1e-6)
+gc.set_threshold(5)
+for number in range(300):
+    part = make_dataclass(f"Part{number}", [("x", int), ("y", tuple[str, ...])])
+    whole = defstruct(f"Whole{number}", [("a", part), ("b", tuple[part, ...])])
+    start = threading.Barrier(8)
+
+    def work():
+        start.wait()
+        take({"a": {"x": 1, "y": ["k"]}, "b": [{"x": 1, "y": []}]}, whole)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_take__first_by_many_threads_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
