@@ -8,6 +8,7 @@ anew. `cryptography` is loaded only here, when a key is needed.
 from __future__ import annotations
 
 import base64
+import binascii
 import datetime
 import hashlib
 import os
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PREFIX = "mrc:SHA256:"
+_PRIVATE = re.compile(rb"-----BEGIN PRIVATE KEY-----(.*?)-----END PRIVATE KEY-----", re.DOTALL)
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _YEARS = 30  # our own check is the fingerprint; the certificate carries the key only
 
@@ -64,7 +66,13 @@ class Identity:
         from cryptography.hazmat.primitives.asymmetric import ed25519
 
         try:
-            key = serialization.load_pem_private_key(self._text.bytes, None)
+            found = _PRIVATE.search(self._text.bytes)
+            if found is None:
+                raise ValueError("no PEM block of this kind")
+            # `cryptography` leaves copies of PEM in memory.
+            text = self._text.bytes[slice(*found.span(1))]
+            der = Secret.take(binascii.a2b_base64(text))
+            key = serialization.load_der_private_key(der.bytes, None)
         except (ValueError, TypeError) as error:
             why = f"holds no private key without a password: {error}"
             raise ConfigError(f"{self.path}: {why}") from error

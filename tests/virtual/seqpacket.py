@@ -136,7 +136,7 @@ class Socket:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         return self.waiting.popleft(), ""
 
-    def send(self, data: bytes) -> int:
+    def send(self, data: bytes | bytearray) -> int:
         if self._closed:
             raise OSError(errno.EBADF, "Bad file descriptor")
         if self.peer is None or self.peer._closed:
@@ -146,7 +146,7 @@ class Socket:
         if self.under_way >= self.room:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         self.under_way += len(data) + _OVERHEAD
-        self.peer._received.append(data)
+        self.peer._received.append(bytes(data))  # as a kernel: the sender may wipe its own
         return len(data)
 
     def recv(self, n: int) -> bytes:

@@ -295,7 +295,8 @@ async def test_core__of_a_command_holds_no_memory(tmp_path: Path) -> None:
     try:
         assert process.stderr is not None
         async with asyncio.timeout(PATIENCE):
-            await process.stderr.readline()  # it listens
+            while b"listening" not in (told := await process.stderr.readline()):
+                assert told, "it has ended"
         assert in_cores(process) == ONLY_HEADERS
         abort(process)
         await process.wait()
