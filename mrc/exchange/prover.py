@@ -44,7 +44,9 @@ _ASK_SECONDS = 0.5  # with two round trips: after such a silence the peer is ask
 _REFINE_SECONDS = 4.0  # after the first answer no more searches between common sizes begin
 _GRACE_SECONDS = 0.02  # packets of one EV overtake each other by less
 _WITNESS_GRACE_SECONDS = 0.1  # the same for different EVs
-_TIMEOUT_SECONDS = (1.0, 4.0)  # how long an answer may come, at first and when hosts are late
+# How long an answer may come, at first and when hosts are late. No verdict waits for it. With a
+# shorter time a busy host that proves many QPs asks again for what it has not read yet, and so on.
+_TIMEOUT_SECONDS = (4.0, 8.0)
 _OVERSLEPT_SECONDS = 0.005
 _LONG_SECONDS = 0.1  # with a longer round trip a control leaves with the first probe
 _MISSES = (4, 16)  # needed for a verdict, at least and at most

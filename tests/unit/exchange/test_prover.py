@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections import deque
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -15,6 +17,7 @@ from mrc.exchange.prover import (
     BOUND_SECONDS,
     MOST_UNDER_WAY,
     SMALL_BYTES,
+    Ask,
     Prover,
 )
 from mrc.exchange.sizes import MIN_MTU, NEAR_BYTES, common
@@ -220,6 +223,26 @@ def drawn(rng: Random) -> tuple[list[Ev], int, float]:
             own = 0 if fate > 0.95 and number else own
             made.append(replace(common_to_all, limit=own, arrived=[0.0, 0.0]))
     return made, agreed, 2 * delay
+
+
+def test_advance__many_qps_of_a_busy_host_do_not_repeat_what_it_has_not_read() -> None:
+    """Each probe costs the host 1 ms twice: when it is sent, and when its answer is read."""
+    provers, now, sent = [Prover([None] * 8, [1] * 8, 8192) for _ in range(64)], 0.0, 0
+    unread: deque[tuple[float, Prover, Ask]] = deque()
+    while not all(prover.done for prover in provers):
+        for prover in provers:
+            for ask in prover.advance(now):
+                unread.append((now, prover, ask))
+                now, sent = now + 0.001, sent + 1
+        for _ in range(min(64, len(unread))):
+            asked, prover, ask = unread.popleft()
+            now += 0.001
+            if now - asked < ask.timeout:
+                prover.on_answer(ask.number, now - asked, now)
+            else:
+                prover.on_failure(ask.number, errno.ETIMEDOUT)
+        now += 0.001
+        assert sent < 8 * 8 * 64, now
 
 
 def contradictions(run: Run, agreed: int) -> list[str]:
