@@ -87,7 +87,7 @@ def _paths(count: int) -> Any:
 
 
 def each(count: float) -> str:
-    return f"{count:.0f}" if count > 1 else f"{count:.2f}"
+    return f"{count:.0f}" if count > 1 else f"{count:.1f}"
 
 
 def rows() -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ def measure(hosts: Hosts, *options: str) -> dict[str, Any]:
 
 def test_perf__goodput_and_shares(hosts: Hosts) -> None:
     waiting = server(hosts, "--one-off", "--json")
-    (result,) = measure(hosts, "-t", "1.5", "-i", "0.5")["results"]
+    (result,) = measure(hosts, "-t", "1.5", "-i", "0.5", "--plane-shares", "equal")["results"]
     assert 0.5 * CAPACITY < result["goodput_bits_per_second"] < CAPACITY
     sent = [plane["sent_bytes"] for plane in result["client"]["planes"]]
     assert len(sent) == PLANES and min(sent) > 0.4 * sum(sent)

@@ -35,6 +35,7 @@ from mrc import (
     PathError,
     PathMtuError,
     PlaneEvent,
+    PlaneShares,
     PortEvent,
     QpInfo,
     RemoteMemory,
@@ -111,10 +112,14 @@ async def send(config: ContextConfig, host: str) -> Outcome:
         return Outcome(qp.path_mtu, await qp.query(), await qp.evs())
 
 
+EQUAL = ContextConfig(plane_shares=PlaneShares.EQUAL)
+"""Measured shares depend on how busy this machine is."""
+
+
 def transfer(
     host: str,
     *,
-    config: ContextConfig = ContextConfig(),  # noqa: B008 - it is frozen
+    config: ContextConfig = EQUAL,
     peer_config: ContextConfig = ContextConfig(),  # noqa: B008
 ) -> Outcome:
     """Sends DATA from a to b and checks that it arrived."""
