@@ -241,7 +241,7 @@ def test_send__a_missing_route_costs_one_path(
 ) -> None:
     file = make(tmp_path, "a", LONG)
     receiver = hosts.recv(inbox, "--once")
-    sender = hosts.send("--json", "--plane-shares", "equal", file)
+    sender = hosts.send("--json", file)
     receiver.until_received(LONG // 8)
     with without_route(bed.plan.nodes["h0"].namespace, "fd00:a:1::2:1"):
         sent = printed("send", sender.ends(0))
