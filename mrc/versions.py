@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-EXCHANGE = 2
+EXCHANGE = 3
 TRANSFER = 6
 DIGEST = "xxh3_128"  # of a transferred file

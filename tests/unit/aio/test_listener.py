@@ -98,7 +98,7 @@ def hello_from(address: str) -> bytes:
         (struct.pack(">I", 5) + b"\xff\xff\xff\xff\xff", "not JSON"),
         (encode_frame({"type": "rtr"}), "'rtr' instead of 'hello'"),
         (encode_frame({"type": "a\x1b[2Jb"}), r"'a\x1b[2Jb' instead of 'hello'"),
-        (hello(version=1), "speaks version 1 of the exchange, this host version 2"),
+        (hello(version=1), f"speaks version 1 of the exchange, this host version {oob.VERSION}"),
         (hello(attributes={}), "wrong hello: attributes.qpn: is missing"),
         (
             hello(host=None),

@@ -20,6 +20,7 @@ from mrc.exchange.foreign import MAX_WHOLE
 from mrc.exchange.oob import (
     FRAME_BYTES,
     SNAPSHOT_BYTES,
+    VERSION,
     Attributes,
     Hello,
     decode_body,
@@ -128,7 +129,7 @@ def test_hello__its_bytes() -> None:
     """Later versions must send the same bytes, so that different versions can connect."""
     said = replace(HELLO, host="h\u00e9", private={"n": [1, 2.5, {"deep": None}]})
     assert encode_frame(hello_to_json(said))[4:].decode() == (
-        '{"type":"hello","version":2,"host":"h\\u00e9","private":{"n":[1,2.5,{"deep":null}]},'
+        '{"type":"hello","version":3,"host":"h\\u00e9","private":{"n":[1,2.5,{"deep":null}]},'
         '"attributes":{"qpn":4660,"first_psn":11259375,"path_mtu":8844,"mpr":1024,"max_wimm":128,'
         '"integrity":"icrc","udp_port":4791,"trim_nack":false,"dynamic_mpr":false,'
         '"seal":"none","seal_random":"","service_time":false,"sack_times":false,"inbox":null,'
@@ -147,7 +148,9 @@ def test_hello__unknown_keys_are_ignored() -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 1000])
 def test_hello__another_version_is_named_whatever_else_it_says(version: int) -> None:
-    with pytest.raises(ProtocolError, match=f"speaks version {version} .* this host version 2"):
+    with pytest.raises(
+        ProtocolError, match=f"speaks version {version} .* this host version {VERSION}"
+    ):
         hello_from_json({"type": "hello", "version": version})
 
 
