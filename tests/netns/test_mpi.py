@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -97,19 +98,20 @@ def sent_bytes(bed: Testbed) -> dict[str, int]:
     return {name: each["bytes"] for name, each in bed.links().items() if "h0" in name}
 
 
-def test_halo_exchange__through_a_planes_death(agents: Hosts, bed: Testbed) -> None:
+def test_halo_exchange__through_a_planes_death(agents: Hosts, bed: Testbed, tmp_path: Path) -> None:
     """The result is that of one process, bit for bit, and all planes have carried it."""
     alone = subprocess.run(
-        [sys.executable, str(PROGRAMS / "halo.py"), str(STEPS)],
+        [sys.executable, str(PROGRAMS / "halo.py"), str(STEPS), os.devnull],
         capture_output=True, text=True, check=True, timeout=PATIENCE,
     )  # fmt: skip
-    before = sent_bytes(bed)
-    ranks = start(agents, PROGRAMS / "halo.py", str(STEPS))
+    before, gate = sent_bytes(bed), tmp_path / "gate"
+    os.mkfifo(gate)
+    ranks = start(agents, PROGRAMS / "halo.py", str(STEPS), gate)
     assert ranks.process.stdout is not None
     assert ranks.process.stdout.readline() == "half\n", ranks.lines
     halfway = sent_bytes(bed)
     bed.fail("plane:2")
-    assert ranks.process.poll() is None
+    gate.write_bytes(b"")  # now they go on
     digest = alone.stdout.split()[-1]
     assert ranks.ends(0).split() == [digest]
     moved = [halfway[name] - before[name] for name in before]
