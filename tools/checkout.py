@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -42,14 +42,37 @@ def set_up(otherwise: str = "") -> Iterator[None]:
         )
 
 
-def between(page: str, begin: str, end: str, text: str) -> str:
-    """The page with `text` between two markers; ends the program if these are not there once."""
-    if page.count(begin) != 1:
-        sys.exit(
-            f"{Path(sys.argv[0]).name}: {page.count(begin)} places have {begin.strip()}, not 1"
-        )
+def between(page: str, begin: str, end: str, lines: Iterable[str]) -> str:
+    """The page with these lines between two markers; ends the program if the first one is not there
+    once, or the other not behind it.
+    """
+    tool, places = Path(sys.argv[0]).name, page.count(begin)
+    if places != 1:
+        sys.exit(f"{tool}: {places} places have {begin.strip()}, not 1")
     head, _, rest = page.partition(begin)
-    return f"{head}{begin}{text}{end}{rest.partition(end)[2]}"
+    _, found, tail = rest.partition(end)
+    if not found:
+        sys.exit(f"{tool}: {end.strip()} is missing behind {begin.strip()}")
+    text = "".join(f"{line}\n" for line in lines)
+    return f"{head}{begin}{text}{end}{tail}"
+
+
+def renew(name: str, description: str | None, page: Path, drawn: Callable[[str], str]) -> int:
+    """The main function of a program that writes tables into a page."""
+    parser = argparse.ArgumentParser(prog=f"tools/{name}", description=description)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit code 1 if a table is outdated"
+    )
+    args = parser.parse_args()
+    text = page.read_text()
+    true = drawn(text)
+    if text == true:
+        return 0
+    if args.check:
+        print(f"{name}: a table in {page} is outdated: run tools/{name}")
+        return 1
+    page.write_text(true)
+    return 0
 
 
 def parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:

@@ -23,7 +23,8 @@ REASONS = {
 }  # fmt: skip
 OPERATIONS = {0: "PORT_STATUS", 1: "EV_PROBE"}
 SYNDROMES = {0x1F: "ACK", 0x61: "NAK_INV_REQ", 0x62: "NAK_REM_ACCESS", 0x63: "NAK_REM_OP"}
-SEALS = {1: "auth", 2: "aead"}
+AUTH = 1
+SEALS = {AUTH: "auth", 2: "aead"}
 
 NAMES = {
     "opcode": OPCODES, "mark": MARKS, "reason": REASONS, "operation": OPERATIONS,

@@ -12,11 +12,10 @@ from ipaddress import IPv4Address, IPv6Address
 
 from msgspec import Struct, field
 
-from mrc.dissect.formats import BEHIND, BYTES, DATA, OPCODES, TABLES, WITH_IMM
+from mrc.dissect.formats import AUTH, BEHIND, BYTES, DATA, OPCODES, TABLES, WITH_IMM
 
 IpAddress = IPv4Address | IPv6Address
 
-AUTH = 1
 _CC_TIMES = 15
 ICRC_BYTES = 4
 SEAL_BYTES = 12

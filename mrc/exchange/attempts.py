@@ -2,8 +2,8 @@
 """Limits the attempts of strangers to prove themselves: each costs about a millisecond, for TLS.
 
 Token buckets: an attempt takes a token of its source, and that of a source which is not known also
-one of its network and one of the host. Who proves himself gets them back, so honest peers do not
-run out of them, however many they are.
+one of its network and one of the host. A peer that proves itself gets them back, so honest peers do
+not run out of them, however many they are.
 """
 
 from __future__ import annotations

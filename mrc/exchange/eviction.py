@@ -2,8 +2,8 @@
 """Which connection gives its place to a newcomer.
 
 An honest peer speaks at once and answers each message after a round trip, so the one whose last
-message is the oldest goes. But a flood can be faster than an honest peer that is far away. So first
-those pay who have the most places: a source, and among sources that have as many, a network. No
+message is the oldest goes. But a flood can be faster than an honest peer that is far away. So the
+source with the most places pays first, and among sources that have as many, the network. No
 rate of connections from few sources, or from one network, takes the only place of another peer.
 """
 

@@ -192,17 +192,24 @@ static bool check_last(void *key, const uint8_t *nonce, struct mrc_part whole, c
   return tag[MRC_TAG_BYTES - 1] == 7;
 }
 
+/* The seals of both ends: of QP 8, which sends, and of QP 9. */
+static void open_seals(const struct mrc_aead *aead, uint32_t epoch_bits, struct mrc_seal **out,
+                       struct mrc_seal **in) {
+  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
+  *out = mrc_seal_new(aead, 8, &attr, epoch_bits);
+  attr = (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
+  *in = mrc_seal_new(aead, 9, &attr, epoch_bits);
+  CHECK(*out != NULL && *in != NULL);
+}
+
 /* Within an epoch the distance of the counter alone makes a packet too old: long before the PSNs
    come round. */
 static void test_replay__ends_at_its_distance(void) {
   struct mrc_aead aead = mrc_sealer;
   aead.mac = mac_anything;
   aead.check = check_last;
-  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
-  struct mrc_seal *out = mrc_seal_new(&aead, 8, &attr, 30);
-  attr = (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
-  struct mrc_seal *in = mrc_seal_new(&aead, 9, &attr, 30);
-  CHECK(out != NULL && in != NULL);
+  struct mrc_seal *out, *in;
+  open_seals(&aead, 30, &out, &in);
   uint8_t first[MOST_BYTES], second[MOST_BYTES], newest[MOST_BYTES];
   const size_t n = seal_ack(out, first);
   seal_ack(out, second);
@@ -235,12 +242,8 @@ static void counting_hash(const uint8_t *message, size_t n, uint8_t digest[MRC_D
 static void test_epochs__that_were_lost(void) {
   for (uint32_t lost = 1; lost <= 300; lost += 13) {
     CHECK_ROW((int)lost);
-    struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
-    struct mrc_seal *out = mrc_seal_new(&mrc_sealer, 8, &attr, 6);
-    attr =
-        (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
-    struct mrc_seal *in = mrc_seal_new(&mrc_sealer, 9, &attr, 6);
-    CHECK(out != NULL && in != NULL);
+    struct mrc_seal *out, *in;
+    open_seals(&mrc_sealer, 6, &out, &in);
     uint8_t bytes[MOST_BYTES], before[MOST_BYTES];
     uint64_t now_ns = SECOND;
     size_t n = seal_ack(out, bytes);
@@ -267,12 +270,8 @@ static void test_epochs__that_were_lost(void) {
 static void test_epochs__without_a_key(void) {
   for (uint32_t lost = 2; lost <= 6; lost++) {
     CHECK_ROW((int)lost);
-    struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
-    struct mrc_seal *out = mrc_seal_new(&mrc_sealer, 8, &attr, 6);
-    attr =
-        (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
-    struct mrc_seal *in = mrc_seal_new(&mrc_sealer, 9, &attr, 6);
-    CHECK(out != NULL && in != NULL);
+    struct mrc_seal *out, *in;
+    open_seals(&mrc_sealer, 6, &out, &in);
     uint8_t bytes[MOST_BYTES];
     size_t n = seal_ack(out, bytes);
     CHECK_EQ(open_ack_at(in, bytes, n, SECOND), 0);
@@ -293,14 +292,11 @@ static void test_epochs__without_a_key(void) {
   }
 }
 
-/* Who replays an old packet does not keep the receiver from the epoch of its sender. */
+/* Replays of an old packet do not keep the receiver from the epoch of its sender. */
 static void test_epochs__that_were_lost_beside_replays(void) {
   enum { LOST = 100, REPLAYS = 100 };
-  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
-  struct mrc_seal *out = mrc_seal_new(&mrc_sealer, 8, &attr, 6);
-  attr = (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
-  struct mrc_seal *in = mrc_seal_new(&mrc_sealer, 9, &attr, 6);
-  CHECK(out != NULL && in != NULL);
+  struct mrc_seal *out, *in;
+  open_seals(&mrc_sealer, 6, &out, &in);
   uint8_t old[MOST_BYTES], bytes[MOST_BYTES];
   size_t n = seal_ack(out, old);
   uint64_t now_ns = SECOND;
@@ -317,11 +313,8 @@ static void test_epochs__that_were_lost_beside_replays(void) {
 static void test_epochs__that_are_invented(void) {
   struct mrc_aead aead = mrc_sealer;
   aead.hash = counting_hash;
-  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
-  struct mrc_seal *out = mrc_seal_new(&aead, 8, &attr, MRC_SEAL_EPOCH_BITS);
-  attr = (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
-  struct mrc_seal *in = mrc_seal_new(&aead, 9, &attr, MRC_SEAL_EPOCH_BITS);
-  CHECK(out != NULL && in != NULL);
+  struct mrc_seal *out, *in;
+  open_seals(&aead, MRC_SEAL_EPOCH_BITS, &out, &in);
   uint8_t good[MOST_BYTES], forged[MOST_BYTES];
   uint64_t now_ns = SECOND;
   const size_t n = seal_ack(out, good);

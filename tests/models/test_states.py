@@ -72,3 +72,14 @@ def test_tables__without_their_place_stop_the_tool(
     states.PAGE.write_text("no markers")
     with pytest.raises(SystemExit, match="0 places have <!-- tools/states: qp -->, not 1"):
         states.main()
+
+
+def test_tables__whose_end_is_not_marked_stop_the_tool(
+    states: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["states"])
+    cut = states.PAGE.read_text().replace("<!-- end -->", "")
+    states.PAGE.write_text(cut)
+    with pytest.raises(SystemExit, match="<!-- end --> is missing behind <!-- tools/states: qp"):
+        states.main()
+    assert states.PAGE.read_text() == cut

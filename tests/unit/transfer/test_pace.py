@@ -30,24 +30,29 @@ def test_pieces__cover_the_chunk(rate: float, length: int) -> None:
         assert len(pieces) == 1
 
 
+class Clock:
+    """The time of the running event loop, which passes only in sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.waited = 100.0, list[float]()
+        monkeypatch.setattr(asyncio, "sleep", self.sleep)
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda: self.now, raising=False)
+
+    async def sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.now += seconds
+
+
 async def test_until__waits_for_the_bytes_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    now = 100.0
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        waited.append(seconds)
-        now += seconds
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now, raising=False)
+    clock = Clock(monkeypatch)
     pace = Pace(8000)
     for _ in range(3):
         await pace.until(500)
-    now += 10  # nothing is saved up
+    clock.now += 10  # nothing is saved up
     for _ in range(2):
         await pace.until(1000)
-    assert waited == [0.0, 0.5, 0.5, 0.0, 1.0]
+    assert clock.waited == [0.0, 0.5, 0.5, 0.0, 1.0]
 
 
 async def test_send_plan__at_a_rate(tmp_path: Path) -> None:
@@ -63,27 +68,18 @@ async def test_send_plan__at_a_rate(tmp_path: Path) -> None:
 
 
 async def test_wait__only_for_what_came_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    now = 100.0
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        waited.append(seconds)
-        now += seconds
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now, raising=False)
+    clock = Clock(monkeypatch)
     due = Due()
     await due.wait(1 << 30)  # without a rate
     due.begin(8000)
-    now += 0.5
+    clock.now += 0.5
     await due.wait((1 << 30) + 1000)  # half a second too soon
-    now += 1
+    clock.now += 1
     await due.wait((1 << 30) + 2000)  # in time
-    now += 10
+    clock.now += 10
     await due.wait((1 << 30) + 2500)  # late: nothing is saved up
     await due.wait((1 << 30) + 3000)
-    assert waited == [0.5, 0.0, 0.0, 0.5]
+    assert clock.waited == [0.5, 0.0, 0.0, 0.5]
 
 
 @pytest.mark.parametrize("count", [1, 2])
