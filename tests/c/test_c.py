@@ -7,10 +7,13 @@ sanitizer.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import cbuild
@@ -19,8 +22,8 @@ from slowness import PATIENCE
 
 HERE = Path(__file__).parent
 
-Test = tuple[Path, str, cbuild.Flavour]
-Done = subprocess.CompletedProcess[str]
+PARAMETERS = ("source", "name", "flavour")
+Program = tuple[Path, cbuild.Flavour]
 
 
 def functions() -> list[object]:
@@ -49,40 +52,71 @@ def has_threads(source: Path) -> bool:
     return not {"io", "emu"}.isdisjoint(cbuild.parts([source]))
 
 
-def run(source: Path, name: str, flavour: cbuild.Flavour) -> Done:
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one test function ended."""
+
+    code: int
+    text: str  # what it printed
+
+    @property
+    def passed(self) -> bool:
+        return self.code == 0 and self.text.endswith("1 passed, 0 failed\n")
+
+
+def run(source: Path, flavour: cbuild.Flavour, names: Sequence[str]) -> dict[str, Ended]:
+    """Runs these functions in one process, or each in its own if one of them fails there."""
     program = cbuild.program(source, flavour)
-    return subprocess.run(
-        [program, name], capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
+    try:
+        done = subprocess.run(
+            [program, *names], capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired as late:
+        done = subprocess.CompletedProcess(late.cmd, 1, str(late), "")
+    if len(names) == 1:
+        return {names[0]: Ended(done.returncode, done.stdout + done.stderr)}
+    printed = dict(zip(names, re.split(r"^ok \w+\n", done.stdout, flags=re.M), strict=False))
+    ended = re.findall(r"^ok (\w+)$", done.stdout, re.M)
+    if done.returncode == 0 and ended == list(names):
+        return {name: Ended(0, f"{printed[name]}1 passed, 0 failed\n") for name in names}
+    return {name: run(source, flavour, [name])[name] for name in names}
 
 
 @pytest.fixture(scope="session")
-def ended(request: pytest.FixtureRequest) -> dict[Test, Future[Done]]:
+def ended(request: pytest.FixtureRequest) -> dict[Program, Callable[[], dict[str, Ended]]]:
     """Results of all selected tests: built on all cores; tests in virtual time also run on them."""
-    chosen: list[Test] = [
-        tuple(item.callspec.params[name] for name in ("source", "name", "flavour"))
-        for item in request.session.items
-        if item.path == Path(__file__)
-    ]
-    cbuild.build_ahead(dict.fromkeys((source, flavour) for source, _, flavour in chosen))
+    chosen: dict[Program, list[str]] = {}
+    for item in request.session.items:
+        if item.path == Path(__file__):
+            source, name, flavour = (item.callspec.params[p] for p in PARAMETERS)
+            chosen.setdefault((source, flavour), []).append(name)
+    cbuild.build_ahead(chosen)
+    results = {
+        each: functools.cache(functools.partial(run, *each, names))
+        for each, names in chosen.items()
+    }
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return {test: pool.submit(run, *test) for test in chosen if not has_threads(test[0])}
+        for (source, _), result in results.items():
+            if not has_threads(source):
+                pool.submit(result)
+    return results
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("source", "name", "flavour"), functions())
+@pytest.mark.parametrize(PARAMETERS, functions())
 def test_c(
-    source: Path, name: str, flavour: cbuild.Flavour, ended: dict[Test, Future[Done]]
+    source: Path,
+    name: str,
+    flavour: cbuild.Flavour,
+    ended: dict[Program, Callable[[], dict[str, Ended]]],
 ) -> None:
-    test = (source, name, flavour)
     try:
-        done = ended[test].result() if test in ended else run(*test)
+        done = ended[source, flavour]()[name]
     except cbuild.BuildError as error:
         pytest.fail(str(error), pytrace=False)
-    if "unexpected memory mapping" in done.stderr:
+    if "unexpected memory mapping" in done.text:
         pytest.skip("the thread sanitizer cannot map its shadow on this kernel (mmap_rnd_bits)")
-    if done.returncode != 0:
-        pytest.fail(f"exit {done.returncode}\n{done.stdout}{done.stderr}", pytrace=False)
-    assert done.stdout.endswith("1 passed, 0 failed\n")
-    if skipped := re.search(r"^skipped: (.*)", done.stdout, re.MULTILINE):
+    if not done.passed:
+        pytest.fail(f"exit {done.code}\n{done.text}", pytrace=False)
+    if skipped := re.search(r"^skipped: (.*)", done.text, re.MULTILINE):
         pytest.skip(skipped[1])
