@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In CI (MRC_CI=1) a skipped test fails, unless `skips.toml` lists its reason."""
+"""What is skipped, and why. In CI (MRC_CI=1) a skip fails, unless `skips.toml` has its reason."""
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,19 @@ def allowed() -> dict[str, str]:
     """How the reasons begin for which a test may be skipped; each with the cause."""
     table: dict[str, str] = tomllib.loads(LIST.read_text())["allowed"]
     return table
+
+
+def mark(
+    items: list[pytest.Item], folder: Path, missing: Callable[[], str | None], *marks: str
+) -> None:
+    """Marks the tests of a folder, and skips them all if something is missing, with that reason."""
+    ours = [item for item in items if str(item.path).startswith(f"{folder}{os.sep}")]
+    reason = missing() if ours else None
+    for item in ours:
+        for name in marks:
+            item.add_marker(getattr(pytest.mark, name))
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def judge(report: pytest.TestReport | pytest.CollectReport) -> None:

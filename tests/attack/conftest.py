@@ -11,18 +11,13 @@ import cbuild
 import pytest
 from attack import net as nets
 from netns.conftest import missing_privilege
+from skips import mark
 
 sys.path.append(str(cbuild.ROOT / "tools"))  # for mrc_layers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    ours = [item for item in items if here in item.path.parents]
-    reason = missing_privilege() if ours else None
-    for item in ours:
-        item.add_marker(pytest.mark.netns)
-        if reason is not None:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    mark(items, Path(__file__).parent, missing_privilege, "netns")
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from netns.processes import Hosts
+from skips import mark
 from slowness import PATIENCE, limit
 
 from mrc.errors import MrcError
@@ -49,13 +50,7 @@ def missing_privilege() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    ours = [item for item in items if here in item.path.parents]
-    reason = missing_privilege() if ours else None
-    for item in ours:
-        item.add_marker(pytest.mark.netns)
-        if reason is not None:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    mark(items, Path(__file__).parent, missing_privilege, "netns")
 
 
 def fresh_name() -> str:

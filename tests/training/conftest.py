@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from netns.conftest import fresh_name, missing_privilege
+from skips import mark
 from training.job import Job, Steps, local_job
 
 from mrc.testbed.bed import Testbed
@@ -26,14 +27,13 @@ def missing_torch() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    ours = [item for item in items if here in item.path.parents]
-    reason = (missing_torch() or missing_privilege()) if ours else None
-    for item in ours:
-        item.add_marker(pytest.mark.torch)
-        item.add_marker(pytest.mark.netns)
-        if reason is not None:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    mark(
+        items,
+        Path(__file__).parent,
+        lambda: missing_torch() or missing_privilege(),
+        "torch",
+        "netns",
+    )
 
 
 @pytest.fixture(scope="module")

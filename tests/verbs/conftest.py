@@ -12,19 +12,19 @@ from pathlib import Path
 from socket import create_server
 
 import pytest
+from skips import mark
 from slowness import PATIENCE, until
 from verbs.building import LIBRARY, ROOT, compiled
 
 from mrc.agent import door
 
 
+def missing_library() -> str | None:
+    return None if LIBRARY.exists() else "libmrc is not built: apt-get install libibverbs-dev"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    if not LIBRARY.exists():
-        reason = "libmrc is not built: apt-get install libibverbs-dev"
-        for item in items:
-            if here in item.path.parents:
-                item.add_marker(pytest.mark.skip(reason=reason))
+    mark(items, Path(__file__).parent, missing_library)
 
 
 @dataclass
