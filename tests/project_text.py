@@ -73,8 +73,8 @@ def under(*folders: str) -> Iterator[Path]:
             yield path
 
 
-@cache
 def tree(path: Path) -> ast.Module:
+    """Not kept: the garbage collector would look at all trees again and again."""
     return ast.parse(text(path), filename=str(path))
 
 
@@ -82,9 +82,14 @@ def python_files(*folders: str) -> Iterator[Path]:
     return (path for path in (under(*folders) if folders else sources()) if is_python(path))
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and full name of every module that a Python file imports, at any level."""
-    for node in ast.walk(tree(path)):
+    return tuple(_imports(tree(path)))
+
+
+def _imports(module: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(module):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name

@@ -167,6 +167,7 @@ def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
+@pytest.mark.slow
 def test_failover__quick(failover: Callable[..., dict[str, Any]]) -> None:
     result = failover("--quick", "--only", "mrc")
     (ours,) = result["runs"]

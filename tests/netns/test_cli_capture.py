@@ -209,7 +209,9 @@ def test_capture__of_a_link_that_is_down_for_a_while(bed: Testbed) -> None:
 
 @splits_bursts
 @wireshark.required
-@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize(
+    "sealed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "sealed"]
+)
 def test_capture__of_a_transfer_as_mrc_dissect_and_tshark_show_it(
     bed: Testbed, hosts: Hosts, tmp_path: Path, sealed: bool
 ) -> None:

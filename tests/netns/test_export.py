@@ -96,7 +96,9 @@ def built_as_containerlab_does(plan: Plan, folder: Path) -> Iterator[None]:
         build.remove(plan.name)
 
 
-@pytest.mark.parametrize("way", [built_by_script, built_as_containerlab_does])
+@pytest.mark.parametrize(
+    "way", [pytest.param(built_by_script, marks=pytest.mark.slow), built_as_containerlab_does]
+)
 def test_export__builds_the_same_as_up(way: Way, bed_name: str, tmp_path: Path) -> None:
     ours = f"{bed_name}-own"
     with Testbed.of(ours, SHAPE) as bed, way(make_plan(bed_name, SHAPE), tmp_path):

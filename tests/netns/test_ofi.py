@@ -191,7 +191,7 @@ def test_fi_info__names_the_provider_once(bed: Testbed) -> None:
 
 @needs_tools
 @pytest.mark.usefixtures("agents")
-@pytest.mark.parametrize("mode", ["msg", "tagged"])
+@pytest.mark.parametrize("mode", [pytest.param("msg", marks=pytest.mark.slow), "tagged"])
 def test_fi_pingpong__between_two_hosts(bed: Testbed, mode: str) -> None:
     """It checks the content too (-c). Its two ends meet by TCP."""
     command = ["fi_pingpong", "-p", "mrc", "-e", "rdm", "-m", mode, "-c", "-I", "10"]
@@ -244,7 +244,9 @@ def test_all_planes_silent__one_gives_up(talker: Start, bed: Testbed) -> None:
 
 
 @pytest.mark.usefixtures("agents")
-@pytest.mark.parametrize("byte", [16, 31], ids=["first", "last"])
+@pytest.mark.parametrize(
+    "byte", [16, pytest.param(31, marks=pytest.mark.slow)], ids=["first", "last"]
+)
 def test_wrong_token__refused(talker: Start, byte: int) -> None:
     sender, receiver = talker("h0", "send"), talker("h1", "listen")
     wrong = bytearray.fromhex(receiver.address)
@@ -272,7 +274,9 @@ def test_no_agent__here(talker: Start) -> None:
     assert talker("h0", "send").process.wait(PATIENCE) == NO_PROVIDER
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_agents_restart__connected_peers_go_on(
     talker: Start, agents: tuple[Mrc, Mrc], hosts: Hosts, how: signal.Signals
 ) -> None:

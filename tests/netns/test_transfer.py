@@ -197,8 +197,8 @@ def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Pa
     "fault",
     [
         {"target": "plane:2"},
-        {"target": "plane:2", "mode": "down"},
-        {"target": "plane:2", "loss": 0.2},
+        pytest.param({"target": "plane:2", "mode": "down"}, marks=[pytest.mark.slow]),
+        pytest.param({"target": "plane:2", "loss": 0.2}, marks=[pytest.mark.slow]),
         pytest.param({"target": "t1:3.0"}, marks=[pytest.mark.slow]),
         pytest.param({"target": "link:h1.1", "mode": "down"}, marks=[pytest.mark.slow]),
     ],

@@ -28,7 +28,7 @@ def check(name: str, seeds: range, settings: Mapping[str, Any] | None = None) ->
 
 @pytest.mark.parametrize("name", QUICK)
 def test_planes__carry_what_they_can(name: str) -> None:
-    check(name, range(1, 3))
+    check(name, range(1, 2))
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def worst_of_median(values: list[float]) -> float:
 
 def test_connects__none_is_left_behind() -> None:
     """If noise makes the base RTT too small, the QP is not slow for its whole life."""
-    assert worst_of_median(goodputs_of_connects(20)) >= 0.7
+    assert worst_of_median(goodputs_of_connects(8)) >= 0.7
 
 
 @pytest.mark.slow

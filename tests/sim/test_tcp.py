@@ -50,6 +50,7 @@ def test_goodput__a_lone_flow_fills_its_link(buffer: str) -> None:
     assert 0.95 < found["goodput"] < 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffer", BUFFERS.values(), ids=BUFFERS)
 def test_fairness__two_flows_share(buffer: str) -> None:
     first = {"kind": "tcp", "pairs": [[0, 2]]}

@@ -73,7 +73,9 @@ libmrc: a shared receive queue is refused: nothing that MRC receives needs one
 }
 
 
-@pytest.mark.parametrize(("name", "parts"), [("wrong", WRONG), ("crowd", CROWD)])
+@pytest.mark.parametrize(
+    ("name", "parts"), [("wrong", WRONG), pytest.param("crowd", CROWD, marks=pytest.mark.slow)]
+)
 def test_program(agent: Agent, programs: Path, name: str, parts: list[str]) -> None:
     """Wrong arguments and orders; several threads and many objects."""
     code, out, err = agent.output(programs / name)

@@ -332,7 +332,7 @@ def test_context__on_uvloop() -> None:
     uvloop.run(work())
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("run", [pytest.param(asyncio.run, marks=pytest.mark.slow), uvloop.run])
 def test_context__polled_by_the_event_loop(run: Callable[[Any], None]) -> None:
     """Without a datapath thread: bulk, more posts than a ring holds, answers, a probe."""
 

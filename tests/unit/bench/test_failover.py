@@ -354,6 +354,7 @@ def pixels(path: Path) -> dict[bytes, int]:
 ELSEWHERE = "http://127.0.0.1:9/x"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="apt-get install chromium")
 def test_page__in_a_browser(tmp_path: Path) -> None:
     """It draws in the colours of the reader's theme, without errors, and loads nothing.

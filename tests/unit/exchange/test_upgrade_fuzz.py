@@ -38,7 +38,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Identity:
     return load(tmp_path_factory.mktemp("keys") / "identity.pem")
 
 
-@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+@pytest.fixture(scope="module", params=["asyncio", pytest.param("uvloop", marks=pytest.mark.slow)])
 def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
     with asyncio.Runner(loop_factory=factory) as made:
