@@ -97,13 +97,17 @@ def tasks(scenario: Scenario, flows: Sequence[Flow]) -> dict[int, dict[str, Any]
                 "base_rtt_ns": transport.cc_base_rtt_ns or scenario.base_rtt_ns,
             },
             "plane_shares": transport.plane_shares.name,
-            "mpr": transport.mpr,
-            "spray": transport.spray,
-            "timeout": transport.timeout,
-            "retry_linear": transport.retry_linear,
-            "retry_exp": transport.retry_exp,
-            "ev_active_per_plane": transport.ev_active_per_plane,
-            "mtu_limit": transport.path_mtu,
+            "queues": {"mpr": transport.mpr},
+            "retries": {
+                "ack_timeout_exponent": transport.timeout,
+                "linear": transport.retry_linear,
+                "exponential": transport.retry_exp,
+            },
+            "spraying": {
+                "burst_packets": transport.spray,
+                "evs_active_per_plane": transport.ev_active_per_plane,
+                "mtu_limit": transport.path_mtu,
+            },
         },
     }
     found: dict[int, dict[str, Any]] = {}

@@ -12,16 +12,18 @@ wait. Each call takes the same arguments and raises the same errors as its count
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 import mrc
-from mrc import MR, Access, Completion, ContextConfig, EvInfo, Immediate, QpInfo, RemoteMemory
-from mrc.aio.qp import Write
+from mrc import MR, Access, ContextConfig
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -60,6 +62,57 @@ class _Loop:
         self._loop.close()
 
 
+class _Has(Protocol):
+    """What holds an object of `mrc` and the loop in which it lives."""
+
+    _loop: _Loop
+
+    @property
+    def aio(self) -> Any: ...
+
+
+def _waits(call: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
+    """The method of `mrc` with the same arguments that returns what it awaits."""
+
+    @wraps(call)
+    def wait(self: _Has, /, *args: P.args, **options: P.kwargs) -> T:
+        async def run() -> T:
+            return await call(self.aio, *args, **options)
+
+        return self._loop.wait(run())
+
+    return wait
+
+
+def _iterates(
+    call: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """The method of `mrc` with the same arguments, as an iterator that blocks."""
+
+    @wraps(call)
+    def iterate(self: _Has, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
+        return self._loop.iterate(call(self.aio, *args, **options))
+
+    signature = inspect.signature(call)
+    hint = signature.return_annotation.removeprefix("Async")  # it is text
+    iterate.__signature__ = signature.replace(return_annotation=hint)  # type: ignore[attr-defined]
+    return iterate
+
+
+def _signed(
+    call: Callable[Concatenate[Any, P], object],
+) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
+    """Gives a method the arguments of the method of `mrc`."""
+
+    def signed(method: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
+        returned = inspect.signature(method).return_annotation
+        signature = inspect.signature(call, eval_str=True).replace(return_annotation=returned)
+        method.__signature__ = signature  # type: ignore[attr-defined]
+        return method
+
+    return signed
+
+
 class QP:
     """One QP, ready to send and receive; `with` closes it. `aio` is the `mrc.QP`."""
 
@@ -72,49 +125,57 @@ class QP:
         """The private data of the peer."""
         return self.aio.private
 
-    def write(self, mr: MR, remote: RemoteMemory, **options: Any) -> Completion:
-        """As `mrc.QP.write`."""
-        return self._loop.wait(self.aio.write(mr, remote, **options))
-
-    def write_imm(
-        self, mr: MR | None = None, remote: RemoteMemory | None = None, *, imm: int, **options: Any
-    ) -> Completion:
-        """As `mrc.QP.write_imm`."""
-        return self._loop.wait(self.aio.write_imm(mr, remote, imm=imm, **options))
-
-    def write_many(self, writes: Iterable[Write]) -> Completion:
-        """As `mrc.QP.post_many`; returns when all writes have completed."""
-
-        async def post() -> Completion:
-            return await self.aio.post_many(writes)
-
-        return self._loop.wait(post())
-
-    def write_scattered(self, mr: MR, remote: RemoteMemory, **options: Any) -> Completion:
-        """As `mrc.QP.post_scattered`; returns when all writes have completed."""
-
-        async def post() -> Completion:
-            return await self.aio.post_scattered(mr, remote, **options)
-
-        return self._loop.wait(post())
-
-    def immediates(self, *, timeout: float | None = None) -> Iterator[Immediate]:
-        """As `mrc.QP.immediates`."""
-        return self._loop.iterate(self.aio.immediates(timeout=timeout))
-
-    def query(self) -> QpInfo:
-        """As `mrc.QP.query`."""
-        return self._loop.wait(self.aio.query())
-
-    def evs(self) -> tuple[EvInfo, ...]:
-        """As `mrc.QP.evs`."""
-        return self._loop.wait(self.aio.evs())
-
-    def close(self) -> None:
-        """As `mrc.QP.close`."""
-        self._loop.wait(self.aio.close())
+    write = _waits(mrc.QP.write)
+    write_imm = _waits(mrc.QP.write_imm)
+    write_many = _waits(mrc.QP.post_many)
+    write_scattered = _waits(mrc.QP.post_scattered)
+    immediates = _iterates(mrc.QP.immediates)
+    events = _iterates(mrc.QP.events)
+    until_peer_gone = _waits(mrc.QP.until_peer_gone)
+    query = _waits(mrc.QP.query)
+    evs = _waits(mrc.QP.evs)
+    probe_ev = _waits(mrc.QP.probe_ev)
+    probe_evs = _waits(mrc.QP.probe_evs)
+    deny = _waits(mrc.QP.deny)
+    allow = _waits(mrc.QP.allow)
+    set_ev_state = _waits(mrc.QP.set_ev_state)
+    set_mpr = _waits(mrc.QP.set_mpr)
+    close = _waits(mrc.QP.close)
+    abort = _waits(mrc.QP.abort)
 
     def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.wait(self.aio.__aexit__(kind, error, traceback))
+
+
+class Messages:
+    """Messages with tags; `with` opens and closes the space. `aio` is the `mrc.Messages`."""
+
+    def __init__(self, loop: _Loop, aio: mrc.Messages) -> None:
+        self._loop = loop
+        self.aio = aio
+
+    def send(self, qp: QP, buffer: Any, *, tag: int = 0) -> None:
+        """As `mrc.Messages.send`."""
+        self._loop.wait(self.aio.send(qp.aio, buffer, tag=tag))
+
+    def recv(
+        self, buffer: Any, qp: QP | None = None, *, tag: int = 0, ignore: int = 0,
+        exact: bool = False,
+    ) -> mrc.Message:  # fmt: skip
+        """As `mrc.Messages.recv`; compare `Message.qp` with `QP.aio`."""
+        peer = None if qp is None else qp.aio
+        return self._loop.wait(self.aio.recv(buffer, peer, tag=tag, ignore=ignore, exact=exact))
+
+    def __enter__(self) -> Self:
+        self._loop.wait(self.aio.__aenter__())
         return self
 
     def __exit__(
@@ -146,9 +207,7 @@ class Listener:
         for qp in self._loop.iterate(aiter(self.aio)):
             yield QP(self._loop, qp)
 
-    def close(self) -> None:
-        """Stops listening."""
-        self._loop.wait(self.aio.close())
+    close = _waits(mrc.Listener.close)
 
     def __enter__(self) -> Self:
         return self
@@ -199,10 +258,19 @@ class Context:
         finally:
             self.wait(self.aio.deregister(mr))
 
-    def connect(self, host: str, *port: int, **options: Any) -> QP:
-        """As `mrc.Context.connect`."""
-        return QP(self._loop, self.wait(self.aio.connect(host, *port, **options)))
+    _connect = _waits(mrc.Context.connect)
+    _listen = _waits(mrc.Context.listen)
 
-    def listen(self, host: str | None = None, *port: int, **options: Any) -> Listener:
+    @_signed(mrc.Context.connect)
+    def connect(self, *args: Any, **options: Any) -> QP:
+        """As `mrc.Context.connect`."""
+        return QP(self._loop, self._connect(*args, **options))
+
+    @_signed(mrc.Context.listen)
+    def listen(self, *args: Any, **options: Any) -> Listener:
         """As `mrc.Context.listen`."""
-        return Listener(self._loop, self.wait(self.aio.listen(host, *port, **options)))
+        return Listener(self._loop, self._listen(*args, **options))
+
+    def messages(self, space: int = 0) -> Messages:
+        """As `mrc.Context.messages`, over QPs with `messages=True`."""
+        return Messages(self._loop, self.aio.messages(space))

@@ -4,36 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 from mrc import limits
 from mrc.enums import CcKind, Integrity, PlaneShares, Seal
 from mrc.errors import ConfigError
 from mrc.exchange import mpr
 from mrc.fabric.hostconfig import HostConfig
+from mrc.renamed import renamed
 from mrc.trust.security import Security
 
 MAX_PEER_BYTES = 1 << 30
 
-_RANGES = {
-    "udp_port": (0, 65535),
-    "evs_per_pair": (1, 64),
-    "sq_depth": (1, 65536),
-    "max_wimm": (1, 1024),
-    "timeout": (1, 24),
-    "retry_linear": (0, 7),
-    "retry_exp": (0, 25),
-    "spray": (0, limits.MAX_BURST_PACKETS),
-    "ev_active_per_plane": (0, limits.MAX_EVS),
-    "spin_us": (0, 65535),
-    "coalesce_us": (0, 1000),
-    "max_pending": (1, 65536),
-    "max_pending_per_source": (1, 65536),
-    "max_qps_per_source": (1, 1 << 20),
-    "max_qps": (1, 65536),
-    "max_peer_bytes": (0, 1 << 50),
-    "max_unread": (1, 1 << 24),
-}
 _TIME = (0, limits.CC_MAX_NS)
 _BYTES = (0, limits.CC_MAX_BYTES)
 _FRACTION = (0, limits.CC_UNIT)
@@ -123,6 +107,132 @@ def check_plane_shares(value: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Retries:
+    """When a QP without acknowledgements sends again, and when it gives up."""
+
+    ack_timeout_exponent: int = 16
+    """The local ACK timeout is 1.024 us times 2 to the power of this number."""
+    linear: int = 7
+    """Timeouts of this length before timeouts begin to double, 0 to 7."""
+    exponential: int = 6
+    """Timeouts that double; 25: retry forever. With the defaults a QP fails after about 9.0 s."""
+
+    def __post_init__(self) -> None:
+        ranges = {"ack_timeout_exponent": (1, 24), "linear": (0, 7), "exponential": (0, 25)}
+        _check_ranges(self, ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Sizes of a QP."""
+
+    sq_depth: int = 256
+    """Work requests that the engine holds; further ones queue in Python."""
+    max_wimm: int = 128
+    """Immediates in flight, in each direction."""
+    max_unread: int = 65536
+    """Received immediates that the program has not read."""
+    mpr: int = 0
+    """Window in PSNs; 0: computed from the links' rates and the round trip."""
+    dynamic_mpr: bool = False
+    """Offers `QP.set_mpr` to peers: each side may change its granted window while the QP runs."""
+
+    def __post_init__(self) -> None:
+        ranges = {"sq_depth": (1, 65536), "max_wimm": (1, 1024), "max_unread": (1, 1 << 24)}
+        _check_ranges(self, ranges)
+        if self.mpr % limits.MPR_UNIT or not 0 <= self.mpr <= mpr.MOST:
+            raise ConfigError(f"mpr: {self.mpr} is not 0 or a multiple of 128 within 128..4096")
+
+
+@dataclass(frozen=True, slots=True)
+class Spraying:
+    """How packets are spread over EVs."""
+
+    evs_per_pair: int = 8
+    """EVs for each pair of addresses, without SRv6."""
+    evs_active_per_plane: int = 0
+    """EVs in rotation on each plane; 0: all."""
+    burst_packets: int = 0
+    """Maximum number of packets in a burst; 0: the engine chooses."""
+    mtu_limit: int = limits.MAX_MTU
+    """Largest payload of a packet, in bytes."""
+
+    def __post_init__(self) -> None:
+        ranges = {
+            "evs_per_pair": (1, 64),
+            "evs_active_per_plane": (0, limits.MAX_EVS),
+            "burst_packets": (0, limits.MAX_BURST_PACKETS),
+        }
+        _check_ranges(self, ranges)
+        if not limits.MIN_MTU <= self.mtu_limit <= limits.MAX_MTU or self.mtu_limit % 4:
+            span = f"{limits.MIN_MTU}..{limits.MAX_MTU}"
+            raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """How the datapath uses its sockets and a processor."""
+
+    polled: bool = False
+    """No datapath thread: the event loop runs the datapath, so other tasks must not block it."""
+    spin_us: int = 0
+    """Microseconds of busy polling before the datapath (with `polled`: the event loop) sleeps."""
+    coalesce_us: int = 250
+    """While bursts arrive, microseconds between two reads of the sockets; 0: reads each at once."""
+    rcvbuf_bytes: int = 0
+    """Receive buffer of each socket in bytes; 0: the engine's default."""
+    sndbuf_bytes: int = 0
+    """Send buffer of each socket in bytes; 0: the engine's default."""
+
+    def __post_init__(self) -> None:
+        _check_ranges(self, {"spin_us": (0, 65535), "coalesce_us": (0, 1000)})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What peers may take of this host. A source is an IPv4 address or an IPv6 /64."""
+
+    max_qps: int = 1024
+    """Maximum number of QPs."""
+    max_qps_per_source: int = 64
+    """Maximum number of QPs that one source may have connected to this host."""
+    max_pending: int = 64
+    """Maximum number of peers that are connecting or waiting to be accepted at one time."""
+    max_pending_per_source: int = 8
+    """Maximum number of connecting peers from one source."""
+    max_peer_bytes: int = MAX_PEER_BYTES
+    """Memory in bytes for the sessions of all peers; one source gets at most half of it."""
+
+    def __post_init__(self) -> None:
+        ranges = {
+            "max_qps": (1, 65536),
+            "max_qps_per_source": (1, 1 << 20),
+            "max_pending": (1, 65536),
+            "max_pending_per_source": (1, 65536),
+            "max_peer_bytes": (0, 1 << 50),
+        }
+        _check_ranges(self, ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a Context waits for peers, in seconds."""
+
+    hello: float = 2.0
+    """For each message of a connecting peer, until its hello; with a long round trip more
+    (mrc/exchange/README.md)."""
+    exchange: float = 10.0
+    """For the whole exchange of a connecting peer; likewise."""
+    linger: float = 2.0
+    """That a closing QP keeps answering its peer, if the peer still needs answers."""
+
+    def __post_init__(self) -> None:
+        if min(self.exchange, self.hello) <= 0 or self.linger < 0:
+            wrong = "timeouts must be above 0, and linger must not be negative"
+            raise ConfigError(f"exchange, hello, linger: {wrong}")
+
+
+@dataclass(frozen=True, slots=True)
 class ContextConfig:
     """Sizes and policies of a Context. The defaults suit a host with a few links.
 
@@ -140,22 +250,6 @@ class ContextConfig:
     """Name of this host as peers see it; empty: the name in `host`, else the machine's name."""
     udp_port: int = 0
     """UDP port that peers send to; 0: 4791 when it is free, another port otherwise."""
-    evs_per_pair: int = 8
-    """EVs for each pair of addresses, without SRv6."""
-    mpr: int = 0
-    """Window in PSNs; 0: computed from the links' rates and the round trip."""
-    dynamic_mpr: bool = False
-    """Offers `QP.set_mpr` to peers: each side may change its granted window while the QP runs."""
-    sq_depth: int = 256
-    """Work requests of one QP that the engine holds; further ones queue in Python."""
-    max_wimm: int = 128
-    """Immediates in flight, in each direction."""
-    timeout: int = 16
-    """The local ACK timeout is 1.024 us times 2 to the power of `timeout`."""
-    retry_linear: int = 7
-    """Timeouts of this length before timeouts begin to double, 0 to 7."""
-    retry_exp: int = 6
-    """Timeouts that double; 25: retry forever. With the defaults a QP fails after about 9.0 s."""
     cc: CcKind = CcKind.DELAY
     """The congestion control of the default CC profile."""
     cc_parameters: CcParameters = CcParameters()
@@ -169,41 +263,6 @@ class ContextConfig:
     stronger wish of both sides holds; a seal requires an encrypted exchange."""
     security: Security | None = None
     """Who the peers must be, and how this host proves itself; None: everything is plain."""
-    spray: int = 0
-    """Maximum number of packets in a burst; 0: the engine chooses."""
-    ev_active_per_plane: int = 0
-    """EVs in rotation on each plane; 0: all."""
-    mtu_limit: int = limits.MAX_MTU
-    """Largest payload of a packet, in bytes."""
-    spin_us: int = 0
-    """Microseconds of busy polling before the datapath (with `polled`: the event loop) sleeps."""
-    coalesce_us: int = 250
-    """While bursts arrive, microseconds between two reads of the sockets; 0: reads each at once."""
-    polled: bool = False
-    """No datapath thread: the event loop runs the datapath, so other tasks must not block it."""
-    rcvbuf_bytes: int = 0
-    """Receive buffer of each socket in bytes; 0: the engine's default."""
-    sndbuf_bytes: int = 0
-    """Send buffer of each socket in bytes; 0: the engine's default."""
-    max_pending: int = 64
-    """Maximum number of peers that are connecting or waiting to be accepted at one time."""
-    max_pending_per_source: int = 8
-    """Maximum number of connecting peers from one IPv4 address or IPv6 /64."""
-    max_qps_per_source: int = 64
-    """Maximum number of QPs that one IPv4 address or IPv6 /64 may have connected to this host."""
-    max_qps: int = 1024
-    """Maximum number of QPs."""
-    hello_timeout: float = 2.0
-    """Seconds within which each message of a connecting peer must follow, until its hello; with a
-    long round trip more (mrc/exchange/README.md)."""
-    exchange_timeout: float = 10.0
-    """Seconds within which a connecting peer must complete the exchange; likewise."""
-    max_peer_bytes: int = MAX_PEER_BYTES
-    """Memory in bytes for the sessions of all peers; one source gets at most half of it."""
-    max_unread: int = 65536
-    """Maximum number of received immediates of one QP that the program has not read."""
-    linger: float = 2.0
-    """Seconds that a closing QP keeps answering its peer, if the peer still needs answers."""
     program: str = ""
     """Name of this program in `mrc top`."""
     local_view: bool = False
@@ -213,14 +272,74 @@ class ContextConfig:
     metrics: tuple[str, int] | None = None
     """Address and TCP port of the Prometheus metrics; None: disabled."""
 
+    retries: Retries = Retries()
+    """When a QP sends again, and when it gives up."""
+    queues: Queues = Queues()
+    """Sizes of each QP."""
+    spraying: Spraying = Spraying()
+    """How packets are spread over EVs."""
+    sockets: Sockets = Sockets()
+    """How the datapath uses its sockets and a processor."""
+    limits: Limits = Limits()
+    """What peers may take of this host."""
+    timeouts: Timeouts = Timeouts()
+    """How long it waits for peers."""
+
     def __post_init__(self) -> None:
-        _check_ranges(self, _RANGES)
-        if self.mpr % limits.MPR_UNIT or not 0 <= self.mpr <= mpr.MOST:
-            raise ConfigError(f"mpr: {self.mpr} is not 0 or a multiple of 128 within 128..4096")
-        if not limits.MIN_MTU <= self.mtu_limit <= limits.MAX_MTU or self.mtu_limit % 4:
-            span = f"{limits.MIN_MTU}..{limits.MAX_MTU}"
-            raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")
+        _check_ranges(self, {"udp_port": (0, 65535)})
         check_plane_shares(self.plane_shares)
-        if min(self.exchange_timeout, self.hello_timeout) <= 0 or self.linger < 0:
-            wrong = "timeouts must be above 0, and linger must not be negative"
-            raise ConfigError(f"exchange_timeout, hello_timeout, linger: {wrong}")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name not in FORMER:
+                raise AttributeError(f"ContextConfig has no {name!r}", name=name, obj=self)
+            group, field = FORMER[name]
+            renamed(f"ContextConfig.{name}", f"{group}.{field}")
+            return getattr(getattr(self, group), field)
+
+
+FORMER = {
+    "timeout": ("retries", "ack_timeout_exponent"),
+    "retry_linear": ("retries", "linear"),
+    "retry_exp": ("retries", "exponential"),
+    "sq_depth": ("queues", "sq_depth"),
+    "max_wimm": ("queues", "max_wimm"),
+    "max_unread": ("queues", "max_unread"),
+    "mpr": ("queues", "mpr"),
+    "dynamic_mpr": ("queues", "dynamic_mpr"),
+    "evs_per_pair": ("spraying", "evs_per_pair"),
+    "ev_active_per_plane": ("spraying", "evs_active_per_plane"),
+    "spray": ("spraying", "burst_packets"),
+    "mtu_limit": ("spraying", "mtu_limit"),
+    "polled": ("sockets", "polled"),
+    "spin_us": ("sockets", "spin_us"),
+    "coalesce_us": ("sockets", "coalesce_us"),
+    "rcvbuf_bytes": ("sockets", "rcvbuf_bytes"),
+    "sndbuf_bytes": ("sockets", "sndbuf_bytes"),
+    "max_qps": ("limits", "max_qps"),
+    "max_qps_per_source": ("limits", "max_qps_per_source"),
+    "max_pending": ("limits", "max_pending"),
+    "max_pending_per_source": ("limits", "max_pending_per_source"),
+    "max_peer_bytes": ("limits", "max_peer_bytes"),
+    "hello_timeout": ("timeouts", "hello"),
+    "exchange_timeout": ("timeouts", "exchange"),
+    "linger": ("timeouts", "linger"),
+}
+"""Former names of fields, to be removed in 0.4: the group that has the field now, and its name."""
+
+_init = ContextConfig.__init__
+
+
+@wraps(_init)
+def _init_by_any_name(self: ContextConfig, *args: Any, **options: Any) -> None:
+    groups = {field.name: field.default for field in fields(ContextConfig)}
+    for name in [name for name in options if name in FORMER]:
+        group, field = FORMER[name]
+        renamed(f"ContextConfig({name})", f"{group}.{field}")
+        changed = {field: options.pop(name)}
+        options[group] = replace(options.get(group, groups[group]), **changed)
+    _init(self, *args, **options)
+
+
+ContextConfig.__init__ = _init_by_any_name  # type: ignore[method-assign]

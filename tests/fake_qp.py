@@ -33,7 +33,7 @@ class FakeContext:
 
     def __init__(self) -> None:
         self.regions: dict[int, FakeMr] = {}
-        self.peer_memory = Budget(1 << 31)
+        self._peer_memory = Budget(1 << 31)
         self._next_key = 1
 
     @asynccontextmanager
@@ -59,7 +59,8 @@ class FakeQp:
         self.peer_address = "10.0.0.1"
         self.peer: FakeQp
         self.private: dict[str, Any] = {}
-        self.peer_gone = asyncio.Event()
+        self._gone = asyncio.Event()
+        self.until_peer_gone = self._gone.wait
         self.held = False
         self.corrupt = False  # damages the data that arrive here
         self.posted: list[int] = []
@@ -160,7 +161,7 @@ class FakeQp:
 
     def close(self) -> None:
         """Ends the QP as after an orderly close by the peer."""
-        self.peer_gone.set()
+        self._gone.set()
         self._arrived.put_nowait(None)
 
     async def query(self) -> QpInfo:

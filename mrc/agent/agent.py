@@ -53,11 +53,14 @@ def configured(config: ContextConfig) -> ContextConfig:
         program="mrc agent",
         local_view=True,
         udp_port=config.udp_port or _free_udp_port(),
-        max_qps=65536,
-        max_pending=2048,
-        max_pending_per_source=1024,
-        max_qps_per_source=65536,
-        exchange_timeout=EXCHANGE_SECONDS,
+        limits=replace(
+            config.limits,
+            max_qps=65536,
+            max_qps_per_source=65536,
+            max_pending=2048,
+            max_pending_per_source=1024,
+        ),
+        timeouts=replace(config.timeouts, exchange=EXCHANGE_SECONDS),
     )
 
 
@@ -161,7 +164,7 @@ class Agent(Context):
 
         async def until_gone() -> None:
             async with qp:
-                await qp.peer_gone.wait()
+                await qp.until_peer_gone()
 
         task = asyncio.get_running_loop().create_task(until_gone())
         self._probed.add(task)

@@ -45,7 +45,7 @@ class Doorbell:
     async def ring(self, asked: Knock) -> None:
         """Asks the endpoint, and tells the program its answer."""
         local, host, port = self._program.address_of(asked.to.gid)
-        seconds = local.config.exchange_timeout
+        seconds = local.config.timeouts.exchange
         try:
             async with Limit(seconds):
                 qpn = await patiently(partial(knock, local, host, port, asked), seconds)

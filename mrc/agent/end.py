@@ -130,7 +130,7 @@ class ProgramEnd(End):
     async def _say_bye(self) -> bool:
         if not self.peer_gone.is_set():
             with suppress(TimeoutError):  # then the peer finds out by its own timeouts
-                async with Limit(self._config.linger):
+                async with Limit(self._config.timeouts.linger):
                     await self._joined.wait()
         return await super()._say_bye()
 

@@ -15,7 +15,7 @@ from msgspec import Struct, to_builtins
 from mrc.binding.steering import MAX_NOTE
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import parse
-from mrc.exchange.oob import Hello, hello_from_json, hello_to_json
+from mrc.exchange.oob import Hello, hello_from_dict, hello_to_dict
 from mrc.fabric.addresses import read_address
 from mrc.fabric.paths import PathEv
 from mrc.typed import take
@@ -40,14 +40,14 @@ class Note(Struct, frozen=True):
     @property
     def hello(self) -> Hello:
         """The peer's hello."""
-        return hello_from_json(self.peer)
+        return hello_from_dict(self.peer)
 
 
 def note_of(
     called: str, remote: str, path_mtu: int, window: int, evs: tuple[PathEv, ...], peer: Hello
 ) -> bytes:
     """The bytes of a note; empty if it is too large to keep: then no later agent knows the QP."""
-    note = Note(called, remote, path_mtu, window, evs, hello_to_json(peer))
+    note = Note(called, remote, path_mtu, window, evs, hello_to_dict(peer))
     text = json.dumps(to_builtins(note, enc_hook=str)).encode()
     packed = zlib.compress(text)
     return packed if len(packed) <= MAX_NOTE and len(text) <= _MOST else b""

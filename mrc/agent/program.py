@@ -217,9 +217,9 @@ class Program(Context):
             polled=True,
             unguarded=True,
             max_qps=_MOST_QPS,
-            spin_us=config.spin_us,
-            rcvbuf_bytes=config.rcvbuf_bytes,
-            sndbuf_bytes=config.sndbuf_bytes,
+            spin_us=config.sockets.spin_us,
+            rcvbuf_bytes=config.sockets.rcvbuf_bytes,
+            sndbuf_bytes=config.sockets.sndbuf_bytes,
         )
         fields["engine"]["max_mrs"] = _MOST_MRS
         return fields
@@ -333,7 +333,7 @@ class Program(Context):
     async def _dial(self, wanted: Wanted) -> None:
         local, terms = self._terms_of(wanted)
         _, host, port = self.address_of(wanted.dest_gid)
-        seconds = self.config.exchange_timeout
+        seconds = self.config.timeouts.exchange
         attempt = partial(connect, local, terms, host, port, timeout=seconds)
         try:
             end = await patiently(attempt, seconds, self._host.dialling)
@@ -346,7 +346,7 @@ class Program(Context):
 
     async def _expect(self, wanted: Wanted) -> None:
         """Waits for the peer's agent, which dials."""
-        seconds = self.config.exchange_timeout
+        seconds = self.config.timeouts.exchange
         await running.sleep(seconds)
         late = f"its agent has not connected QP {wanted.dest_qpn:#x} in {seconds:g} s"
         self.fail(wanted.qpn, f"{wanted.dest_gid}: {late}: does mrc agent run there?")
@@ -419,8 +419,8 @@ class Program(Context):
         try:
             local, terms = self._terms_of(wanted)
             note = await asyncio.to_thread(read_note, packed)  # a long one stops nobody else
-            terms.ev_profile.take()
-            terms.cc_profile.take()
+            terms.ev_profile._take()
+            terms.cc_profile._take()
             assert terms.queue is not None
             terms.queue.state = QpState.RTS
             channel = LostChannel(note.called, note.remote)

@@ -59,7 +59,8 @@ class Wanted(Struct, frozen=True):
 
     def queue(self, config: ContextConfig) -> QueuePair:
         """The QP with its number."""
-        return QueuePair(config.sq_depth, config.mpr or mpr.MOST, config.max_wimm, qpn=self.qpn)
+        sizes = config.queues
+        return QueuePair(sizes.sq_depth, sizes.mpr or mpr.MOST, sizes.max_wimm, qpn=self.qpn)
 
     def peer(self, dispatcher: Dispatcher) -> MessagePeer:
         """The peer for messages, which the program has opened."""
@@ -71,12 +72,18 @@ class Wanted(Struct, frozen=True):
         """The configuration for this QP."""
         return replace(
             config,
-            sq_depth=self.sq_depth or config.sq_depth,
-            max_wimm=self.max_wimm or config.max_wimm,
-            mpr=self.mpr or config.mpr,
-            mtu_limit=self.path_mtu or config.mtu_limit,
-            timeout=self.timeout or config.timeout,
-            retry_exp=self.retry_exp or config.retry_exp,
+            queues=replace(
+                config.queues,
+                sq_depth=self.sq_depth or config.queues.sq_depth,
+                max_wimm=self.max_wimm or config.queues.max_wimm,
+                mpr=self.mpr or config.queues.mpr,
+            ),
+            spraying=replace(config.spraying, mtu_limit=self.path_mtu or config.spraying.mtu_limit),
+            retries=replace(
+                config.retries,
+                ack_timeout_exponent=self.timeout or config.retries.ack_timeout_exponent,
+                exponential=self.retry_exp or config.retries.exponential,
+            ),
         )
 
 

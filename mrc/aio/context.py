@@ -79,17 +79,17 @@ class Context:
         self._monitor: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
         self._observer = self._make_observer()
-        self.peer_memory = Budget(self.config.max_peer_bytes)
+        self._peer_memory = Budget(self.config.limits.max_peer_bytes)
         """Limits the memory for sessions of peers, by the address of the peer."""
         limits = Limits(
-            self.config.max_pending,
-            self.config.max_pending_per_source,
-            self.config.max_qps,
-            self.config.max_qps_per_source,
+            self.config.limits.max_pending,
+            self.config.limits.max_pending_per_source,
+            self.config.limits.max_qps,
+            self.config.limits.max_qps_per_source,
         )
         self._admission = Admission(limits, descriptors=descriptor_limit)
 
-    async def code_failed(self) -> str:
+    async def _code_failed(self) -> str:
         """Returns why the one-time code is used up, when that is so and no other peer can connect;
         never without a code.
         """
@@ -132,7 +132,9 @@ class Context:
             claims=Claims(),
             guard=None if config.security is None else Guard(config.security),
             ev_profiles=Profiles(
-                EvProfile(DEFAULT, EvSelection(active_per_plane=config.ev_active_per_plane))
+                EvProfile(
+                    DEFAULT, EvSelection(active_per_plane=config.spraying.evs_active_per_plane)
+                )
             ),
             cc_profiles=Profiles(
                 CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters, config.plane_shares))
@@ -406,8 +408,8 @@ class Context:
         nothing else, and so must the listener's.
         """
         terms = replace(self._terms(private, ev_profile, cc_profile), messages=messages)
-        terms.ev_profile.check(Operation.USE)
-        terms.cc_profile.check(Operation.USE)
+        terms.ev_profile._check(Operation.USE)
+        terms.cc_profile._check(Operation.USE)
         return Opening(self._connect(host, port, terms, timeout), QP.__aexit__)
 
     async def _connect(self, host: str, port: int, terms: Terms, timeout: float) -> QP:
@@ -426,7 +428,7 @@ class Context:
         local = self._opened()
 
         def qp_of(peer: int) -> QP:
-            (found,) = (qp for qp in self._qps if qp.has_message_peer(peer))
+            (found,) = (qp for qp in self._qps if qp._carries_messages_of(peer))
             return found
 
         return Messages(local.dispatcher, qp_of, space)

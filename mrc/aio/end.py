@@ -94,7 +94,7 @@ class End:
         """called before the QP is destroyed; the argument is None if its state cannot be read"""
         self.face: object = None
         """the caller's QP, kept alive by this reference while the dispatcher holds this end"""
-        self.immediates: Stream[Immediate] = Stream(config.max_unread)
+        self.immediates: Stream[Immediate] = Stream(config.queues.max_unread)
         self.events: Journal[QpEvent] = Journal(_EVENTS_KEPT, EventsLost)
         self._config = config
         self._places = Places(queue.sq_depth)
@@ -207,7 +207,7 @@ class End:
         """The next immediate of the peer."""
         if self.immediates.full:
             # The peer must not be able to fill this host's memory.
-            many = f"{self._config.max_unread} immediates of {self.peer_host} are unread"
+            many = f"{self._config.queues.max_unread} immediates of {self.peer_host} are unread"
             self.immediates.finish(QueueFullError(f"{many}, the most allowed (max_unread)"))
         self.immediates.push(immediate)
 
@@ -280,7 +280,7 @@ class End:
     async def _on_message(self, message: Mapping[str, Any]) -> None:
         kind = message["type"]
         if kind == "bye":
-            await self._until_answered(self._config.linger)
+            await self._until_answered(self._config.timeouts.linger)
             self._on_gone(None)
             await self._answer_bye()
         elif kind == "bye_ok":
@@ -340,7 +340,7 @@ class End:
     async def _answer_bye(self) -> None:
         """Sends bye_ok, so the peer ends its QP, when our work requests need no more answers."""
         with suppress(TimeoutError):
-            async with Limit(self._config.linger):
+            async with Limit(self._config.timeouts.linger):
                 await self._until_idle()
         await self.channel.send("bye_ok")
 
@@ -401,7 +401,7 @@ class End:
 
     async def _say_bye(self) -> bool:
         """Tells the peer that this end closes; True if it was told."""
-        linger = self._config.linger
+        linger = self._config.timeouts.linger
         said = False
         with suppress(TimeoutError, PeerGoneError):
             async with Limit(linger):

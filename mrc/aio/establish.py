@@ -38,7 +38,7 @@ from mrc.errors import (
 from mrc.events import ProbeResult
 from mrc.exchange import findings, mpr
 from mrc.exchange.neighbour import is_loopback
-from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json
+from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_dict
 from mrc.exchange.proof import Proof, prove
 from mrc.fabric import paths
 from mrc.fabric.addresses import parse_address
@@ -91,9 +91,9 @@ async def establish(
     On failure this destroys the QP, and the caller must inform the peer. `expected` is the required
     host name of the peer; empty: any.
     """
-    terms.ev_profile.take()
+    terms.ev_profile._take()
     try:
-        terms.cc_profile.take()
+        terms.cc_profile._take()
         try:
             return await _establish(local, channel, terms, first=first, expected=expected)
         except BaseException:
@@ -116,7 +116,7 @@ async def _establish(
     try:
         ends = _ends(local, channel)
         if terms.messages:
-            messages = await MessagePeer.open(local.dispatcher, queue, local.config.max_wimm)
+            messages = await MessagePeer.open(local.dispatcher, queue, local.config.queues.max_wimm)
         elif terms.peer is not None:
             messages = terms.peer(local.dispatcher)
         own = sealing.drawn(channel)
@@ -160,7 +160,9 @@ async def _create(local: Local, terms: Terms) -> QueuePair:
     """Creates the QP in INIT, with a random free number unless the caller has chosen one."""
     config = local.config
     for _ in range(_NUMBER_TRIES):
-        queue = terms.queue or QueuePair(config.sq_depth, config.mpr or mpr.MOST, config.max_wimm)
+        queue = terms.queue or QueuePair(
+            config.queues.sq_depth, config.queues.mpr or mpr.MOST, config.queues.max_wimm
+        )
         created = local.dispatcher.call(queue.create(), "create QP")
         try:
             await asyncio.shield(created)
@@ -230,13 +232,13 @@ def _hello(
     attributes = Attributes(
         qpn=queue.qpn,
         first_psn=verbs.random_psn(),
-        path_mtu=local.config.mtu_limit,
+        path_mtu=local.config.spraying.mtu_limit,
         mpr=queue.mpr,
-        max_wimm=local.config.max_wimm,
+        max_wimm=local.config.queues.max_wimm,
         integrity="udp" if local.config.integrity is Integrity.UDP else "icrc",
         udp_port=local.dispatcher.device.udp_port,
         ports=tuple(ports),
-        dynamic_mpr=local.config.dynamic_mpr,
+        dynamic_mpr=local.config.queues.dynamic_mpr,
         sack_times=terms.cc_profile.settings.kind is CcKind.DELAY,
         seal=sealing.NAMES[seal],
         inbox=None if messages is None else messages.inbox,
@@ -247,7 +249,7 @@ def _hello(
 
 async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
     """Returns the peer's hello; raises if it is wrong or the peer is not allowed."""
-    peer = hello_from_json(await channel.expect("hello", HELLO_BYTES))
+    peer = hello_from_dict(await channel.expect("hello", HELLO_BYTES))
     if expected and peer.host != expected:
         raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
     loopback = is_loopback(channel)
@@ -300,19 +302,19 @@ def _plan(
             raise PathError(f"{why}: {local.links.missing}")
     else:
         pairs = _pairs(ports, theirs.ports, channel)
-        per_pair = local.config.evs_per_pair
+        per_pair = local.config.spraying.evs_per_pair
         evs = paths.pair_evs(pairs, ends.sports, theirs.udp_port, per_pair, local.rng)
         mtus = [(ours.plane, min(ours.mtu, other.mtu)) for ours, other in pairs]
     if not evs:
         raise PathError(f"{host} and this host have no IP version in common")
-    evs = profile.settings.choose(evs)
+    evs = profile.settings._choose(evs)
     if not evs:
         raise PathError(f"EV profile {profile.name} has no path to {host}")
     used = {ev.attr.port for ev in evs}
     overhead = SEAL_OVERHEAD if seal else 0
     limits = findings.limits(
         [(plane, mtu - overhead) for plane, mtu in mtus if plane in used],
-        min(local.config.mtu_limit, theirs.path_mtu),
+        min(local.config.spraying.mtu_limit, theirs.path_mtu),
     )
     return _Plan(
         evs,
@@ -321,7 +323,7 @@ def _plan(
         limits,
         integrity=local.integrity_with(theirs.integrity),
         seal=seal,
-        dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
+        dynamic_mpr=local.config.queues.dynamic_mpr and theirs.dynamic_mpr,
         configured=configured,
     )
 
@@ -434,7 +436,7 @@ async def _leave_out(end: End, proof: Proof) -> None:
 
 def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved) -> int:
     """The PSNs that this side may have in flight, at most the window that the peer grants."""
-    psns = local.config.mpr
+    psns = local.config.queues.mpr
     if psns == 0:
         planes = {ev.attr.port for ev in plan.evs}
         nics = (port.nic for port in ends.ports if port.plane in planes)
@@ -485,12 +487,12 @@ async def _send_ready(
         path_mtu=path_mtu,
         peer_mpr=window,
         peer_max_wimm=peer.attributes.max_wimm,
-        timeout=config.timeout,
-        retry_linear=config.retry_linear,
-        retry_exp=config.retry_exp,
+        timeout=config.retries.ack_timeout_exponent,
+        retry_linear=config.retries.linear,
+        retry_exp=config.retries.exponential,
         cc=cc.kind,
         cc_profile=asdict(cc.parameters),
-        spray=config.spray,
+        spray=config.spraying.burst_packets,
         plane_shares=cc.plane_shares,
         ev_active_per_plane=terms.ev_profile.settings.active_per_plane,
     )

@@ -2,7 +2,7 @@
 """The listening side of the exchange: a TCP server that returns QPs ready to use.
 
 A connecting peer holds a place (mrc.exchange.admission). Until its hello, each of its messages has
-to come within `hello_timeout` seconds, and the whole exchange within `exchange_timeout` seconds;
+to come within `Timeouts.hello` seconds, and the whole exchange within `Timeouts.exchange` seconds;
 both limits grow with the peer's round trip (mrc.exchange.patience). The listener creates no QP
 before it has checked the hello.
 """
@@ -181,16 +181,16 @@ class Listener:
 
     async def _admit(self, channel: Channel, place: Place) -> None:
         config = self._local.config
-        seconds = min(config.hello_timeout, config.exchange_timeout)
+        seconds = min(config.timeouts.hello, config.timeouts.exchange)
         channel.limit_silence(on=True)
         try:
-            async with patience(channel, config.exchange_timeout, EXCHANGE_TRIPS):
+            async with patience(channel, config.timeouts.exchange, EXCHANGE_TRIPS):
                 async with patience(channel, seconds, MESSAGE_TRIPS, anew=True):
                     kind = await channel.peek(HELLO_BYTES, self._large_hello)
                     if kind == TLS:
                         kind = await self._let_prove(channel, place)
                 await self._check_plain(channel)
-                seconds = config.exchange_timeout
+                seconds = config.timeouts.exchange
                 if kind == TOP:
                     channel.limit_silence(on=False)
                     await self._viewers.admit(channel)

@@ -142,7 +142,7 @@ class Messages:
         kind, cause = _ERRORS.get(-done.result, (StateError, os.strerror(-done.result)))
         return kind(f"{what}: {cause}")
 
-    def on_done(self, done: Done) -> None:
+    def _on_done(self, done: Done) -> None:
         """For the dispatcher."""
         operation = self._operations.pop(done.cookie)
         if operation.held is not None:

@@ -17,6 +17,7 @@ from mrc.datapath.stream import timed
 from mrc.enums import EvState, Seal
 from mrc.errors import ArgumentError, StateError, reason_of
 from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo
+from mrc.renamed import renamed
 
 _PIECE_BYTES = 1 << 30  # of a write beyond MAX_MESSAGE_BYTES
 
@@ -80,8 +81,7 @@ class QP:
             raise StateError(f"{self._end} carries no messages: connect it with messages=True")
         return self._end.messages.number
 
-    def has_message_peer(self, number: int) -> bool:
-        """Whether this is the QP of that peer for messages."""
+    def _carries_messages_of(self, number: int) -> bool:
         messages = self._end.messages
         return messages is not None and messages.number == number and not self.closed
 
@@ -131,8 +131,18 @@ class QP:
         return self._end.cc_profile
 
     @property
+    def peer_has_gone(self) -> bool:
+        """True once the peer has closed the QP, or its process has ended."""
+        return self._end.peer_gone.is_set()
+
+    async def until_peer_gone(self) -> None:
+        """Returns when the peer has closed the QP, or its process has ended."""
+        await self._end.peer_gone.wait()
+
+    @property
     def peer_gone(self) -> asyncio.Event:
-        """Set when the peer has closed the QP, or its process has ended."""
+        """The former name, to be removed in 0.4."""
+        renamed("QP.peer_gone", "QP.peer_has_gone or QP.until_peer_gone()")
         return self._end.peer_gone
 
     @property
@@ -303,7 +313,7 @@ class QP:
         Ends when either side closes the QP. Raises CompletionError when the QP fails, PeerGoneError
         when the peer's process ends, or its side by an error, which is named; PathError when the
         peer has lost all paths, or the path MTU became smaller; ProtocolError when the peer breaks
-        the exchange, QueueFullError when `max_unread` immediates were unread, and
+        the exchange, QueueFullError when `Queues.max_unread` were unread, and
         TimeoutError when none arrives within `timeout` seconds.
         """
         return timed(self._end.immediates, timeout)
@@ -377,7 +387,7 @@ class QP:
     async def set_mpr(self, mpr: int) -> None:
         """Narrows or widens the window, in PSNs, that this end grants the peer from now on.
 
-        `mpr` is a multiple of 128, at most `ContextConfig.mpr`, or at most 4096 if that is 0. Both
+        `mpr` is a multiple of 128, at most `Queues.mpr`, or at most 4096 if that is 0. Both
         sides must have set `dynamic_mpr`.
         """
         await self._end.dispatcher.call(self._end.queue.set_mpr(mpr), f"QP {self.qpn:#x}: set MPR")

@@ -218,12 +218,12 @@ def mr_register(mr: MR) -> Command:
         "key": mr.key,
         "access": int(mr.access),
     }
-    return Command(fields, mr.held)
+    return Command(fields, mr._held)
 
 
 def mr_deregister(mr: MR) -> Command:
     """Deregisters a memory region; allowed when no work request uses it."""
-    return Command({"op": CommandOp.MR_DEREGISTER, "key": mr.key}, mr.held)
+    return Command({"op": CommandOp.MR_DEREGISTER, "key": mr.key}, mr._held)
 
 
 def port_close(port: int) -> Command:

@@ -101,7 +101,9 @@ class MessageFunctions(NamedTuple):
     addresses: tuple[int, ...]
     """The context, then mrc_ctx_msg_space, _close_space, _post, _cancel."""
     post_bytes: int
+    """Size of struct mrc_msg_post."""
     done_bytes: int
+    """Size of struct mrc_msg_done."""
 
 
 def functions(context: Handled) -> MessageFunctions:

@@ -20,21 +20,26 @@ MAX_BINS = 1 << 16
 class Recording(Struct, frozen=True):
     """Payload bytes that arrived on each plane, by bins from the start.
 
-    `start_monotonic_ns` is on CLOCK_MONOTONIC, so it is comparable only on this machine. All other
-    times are ns since the start. A delivery is the payload that the datapath placed in memory at
-    one time. `first_ns` and `last_ns` are the times of the first and last delivery, None without
-    any. `longest_gap_ns` is the longest time between two successive deliveries, 0 with fewer than
-    two; this gap began at `longest_gap_at_ns`.
+    A delivery is the payload that the datapath placed in memory at one time. Times are ns since the
+    start.
     """
 
     start_monotonic_ns: Whole
+    """The start, on CLOCK_MONOTONIC: comparable only on this machine."""
     duration_ns: Whole
-    width_ns: Positive  # of a bin
+    """Time from the start to the end."""
+    width_ns: Positive
+    """Width of a bin."""
     planes: Mapping[int, tuple[int, ...]]
+    """Payload bytes of each plane, by bins."""
     first_ns: Whole | None
+    """When the first delivery came; None without any."""
     last_ns: Whole | None
+    """When the last delivery came."""
     longest_gap_ns: Whole
+    """The longest time between two successive deliveries; 0 with fewer than two."""
     longest_gap_at_ns: Whole | None
+    """When that gap began."""
 
     @property
     def bytes(self) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
 from mrc.fabric.addresses import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
+from mrc.renamed import renamed
 from mrc.trust.memory import Secret
 from mrc.typed import take
 
@@ -94,13 +95,13 @@ class RemoteMemory:
     length: Annotated[int, Meta(ge=0)]
     """Size in bytes."""
 
-    def to_json(self) -> dict[str, int]:
-        """A JSON object to send to the peer, for example as private data."""
+    def to_dict(self) -> dict[str, int]:
+        """The keys and values to send to the peer, for example as private data."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: object) -> RemoteMemory:
-        """The inverse of `to_json`; raises ProtocolError."""
+    def from_dict(cls, value: object) -> RemoteMemory:
+        """The inverse of `to_dict`; raises ProtocolError."""
         try:
             memory = take(value, cls)
             if (memory.address | memory.length) >> 64:
@@ -108,6 +109,17 @@ class RemoteMemory:
         except ValueError as error:
             raise ProtocolError(f"the peer sent a wrong memory description: {error}") from None
         return memory
+
+    def to_json(self) -> dict[str, int]:
+        """The former name of `to_dict`, to be removed in 0.4."""
+        renamed("RemoteMemory.to_json", "to_dict")
+        return self.to_dict()
+
+    @classmethod
+    def from_json(cls, value: object) -> RemoteMemory:
+        """The former name of `from_dict`, to be removed in 0.4."""
+        renamed("RemoteMemory.from_json", "from_dict")
+        return cls.from_dict(value)
 
     def range(self, offset: int, length: int) -> int:
         """Returns the address of a range; raises ArgumentError if it is not inside the memory."""
@@ -123,7 +135,7 @@ class RemoteMemory:
 class MR:
     """A registered memory region. This side can send from it; REMOTE_WRITE lets the peer write."""
 
-    held: HeldBuffer
+    _held: HeldBuffer
     """The pinned buffer."""
     access: Access
     """The allowed uses of the memory."""
@@ -145,12 +157,12 @@ class MR:
     @property
     def address(self) -> int:
         """Address of the memory in this process."""
-        return self.held.address
+        return self._held.address
 
     @property
     def length(self) -> int:
         """Size in bytes."""
-        return self.held.length
+        return self._held.length
 
     @property
     def rkey(self) -> int:
@@ -164,12 +176,12 @@ class MR:
 
     def range(self, offset: int, length: int) -> int:
         """Returns the address of a range; raises ArgumentError if it is not inside the region."""
-        if offset < 0 or length < 0 or offset + length > self.held.length:
+        if offset < 0 or length < 0 or offset + length > self._held.length:
             raise ArgumentError(
                 f"local_offset: [{offset}, {offset + length}) is not inside the "
-                f"{self.held.length} bytes of the memory region"
+                f"{self._held.length} bytes of the memory region"
             )
-        return self.held.address + offset
+        return self._held.address + offset
 
 
 class WorkRequest(NamedTuple):

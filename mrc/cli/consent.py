@@ -87,7 +87,7 @@ class Consents:
             async with patience(session, self._idle_seconds):
                 await session.say(AskingMessage())
         answer = asyncio.create_task(self._answer(session, announced))
-        gone = asyncio.create_task(session.qp.peer_gone.wait())
+        gone = asyncio.create_task(session.qp.until_peer_gone())
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():

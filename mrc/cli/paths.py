@@ -100,7 +100,7 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Pat
     with nullcontext() if out.as_json else screen() as show:
         while True:
             async with await _connect(args, ctx) as qp:
-                while not qp.peer_gone.is_set():
+                while not qp.peer_has_gone:
                     block, result = await _look(args, ctx, qp)
                     if show is not None:
                         show([block])

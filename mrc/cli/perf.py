@@ -18,7 +18,7 @@ from mrc.cli.perf_results import served_of
 from mrc.cli.report import machine, settings
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed, until_guessed
-from mrc.config import MAX_PEER_BYTES, ContextConfig
+from mrc.config import MAX_PEER_BYTES, ContextConfig, Limits, Queues, Spraying
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError
 from mrc.messaging.mailbox import MAX_UNREAD
@@ -213,7 +213,7 @@ def _serves(port: int) -> str:
 def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> ContextConfig:
     return ContextConfig(
         integrity=Integrity[args.integrity.upper()],
-        spray=args.spray,
+        spraying=Spraying(burst_packets=args.spray),
         plane_shares=PlaneShares[args.plane_shares.upper()],
         **endpoint.settings(args),
         **views.settings(args),
@@ -296,9 +296,8 @@ async def _measure(
 
 async def _serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
     config = ContextConfig(
-        max_peer_bytes=args.max_memory,
-        max_unread=MAX_UNREAD,
-        max_qps_per_source=2 * MAX_QPS,
+        limits=Limits(max_peer_bytes=args.max_memory, max_qps_per_source=2 * MAX_QPS),
+        queues=Queues(max_unread=MAX_UNREAD),
         plane_shares=PlaneShares[args.plane_shares.upper()],
         **endpoint.settings(args),
         **views.settings(args),

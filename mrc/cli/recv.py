@@ -203,8 +203,8 @@ def _named(files: list[str]) -> str:
 def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> mrc.ContextConfig:
     peers = WINDOWS * args.memory
     return mrc.ContextConfig(
-        max_peer_bytes=peers,
-        max_unread=MAX_UNREAD,
+        limits=mrc.Limits(max_peer_bytes=peers),
+        queues=mrc.Queues(max_unread=MAX_UNREAD),
         **endpoint.settings(args),
         **views.settings(args),
         **trusted,

@@ -16,7 +16,7 @@ from mrc.exchange.foreign import shown
 
 async def until_guessed(ctx: Context) -> NoReturn:
     """Raises when the one-time code is used up without success, and nobody else may connect."""
-    raise MrcError(await ctx.code_failed())
+    raise MrcError(await ctx._code_failed())
 
 
 def session_failed(out: Output, peer: str, error: Exception) -> int:

@@ -58,14 +58,14 @@ class EvController:
 
     async def start(self) -> tuple[int, ...]:
         """Applies the profile's denylist from now on. Returns the EVs that are not denied."""
-        self._profile.attach(self)
+        self._profile._attach(self)
         await self.follow_profile()
         return tuple(i for i in range(len(self._evs)) if i not in self._denied)
 
     def close(self) -> None:
         """Ends with the QP: later changes of the profile do not reach it."""
         self._closed = True
-        self._profile.detach(self)
+        self._profile._detach(self)
 
     async def deny(self, *evs: int | str) -> tuple[int, ...]:
         indices = self.named(*evs)

@@ -85,7 +85,7 @@ class EvSelection(Struct, frozen=True):
             span = f"0..{limits.MAX_EVS}"
             raise ConfigError(f"active_per_plane: {self.active_per_plane} is not within {span}")
 
-    def choose(self, evs: Sequence[PathEv]) -> list[PathEv]:
+    def _choose(self, evs: Sequence[PathEv]) -> list[PathEv]:
         """The selected EVs, in order."""
         ranked = []
         for place, ev in enumerate(evs):
@@ -163,14 +163,14 @@ class Profile(Generic[Settings]):
         Raises StateError, InUseError or, for a value out of range, ConfigError. After an error
         nothing has changed.
         """
-        self.check(Operation.MODIFY)
+        self._check(Operation.MODIFY)
         self._check_unused()
         unknown = set(changes) - set(self._settings.__struct_fields__)
         if unknown:
             raise ArgumentError(f"profile {self.name}: has no field {', '.join(sorted(unknown))}")
         self._settings = replace(self._settings, **changes)
 
-    def check(self, operation: Operation) -> None:
+    def _check(self, operation: Operation) -> None:
         """Raises StateError if the profile's state does not allow the operation."""
         if operation not in ALLOWED[self._state]:
             state = self._state.name
@@ -188,9 +188,9 @@ class Profile(Generic[Settings]):
         if self._qps:
             raise InUseError(f"profile {self.name}: in use by QPs ({self._qps})")
 
-    def take(self) -> None:
+    def _take(self) -> None:
         """Counts a new QP as a user, until `give_back`. Raises StateError."""
-        self.check(Operation.USE)
+        self._check(Operation.USE)
         self._qps += 1
 
     def give_back(self) -> None:
@@ -238,7 +238,7 @@ class EvProfile(Profile[EvSelection]):
 
         Returns when every QP of the profile has applied it. Later QPs apply it, too.
         """
-        self.check(Operation.DENY)
+        self._check(Operation.DENY)
         if not paths or not all(paths):
             raise ArgumentError("paths: give at least one name or pattern, none empty")
         self._denied.update(dict.fromkeys(paths))
@@ -246,7 +246,7 @@ class EvProfile(Profile[EvSelection]):
 
     async def allow(self, *paths: str) -> None:
         """Removes names or patterns from the denylist, exactly as they were given to `deny`."""
-        self.check(Operation.DENY)
+        self._check(Operation.DENY)
         for path in paths:
             if path not in self._denied:
                 raise ArgumentError(f"profile {self.name}: {path!r} is not denied")
@@ -257,11 +257,11 @@ class EvProfile(Profile[EvSelection]):
     async def _update(self) -> None:
         await asyncio.gather(*(user.follow_profile() for user in self._users))
 
-    def attach(self, user: EvUser) -> None:
+    def _attach(self, user: EvUser) -> None:
         """Adds a QP whose EVs exist. From now on it follows the denylist."""
         self._users.append(user)
 
-    def detach(self, user: EvUser) -> None:
+    def _detach(self, user: EvUser) -> None:
         """Removes a QP that ends."""
         if user in self._users:
             self._users.remove(user)
@@ -302,7 +302,7 @@ class Profiles(Mapping[str, AnyProfile]):
         self.find(profile)
         if profile is self._default:
             raise ArgumentError(f"profile {profile.name}: is the default, it cannot be destroyed")
-        profile.check(Operation.DESTROY)
+        profile._check(Operation.DESTROY)
         del self._profiles[profile.name]
 
     def find(self, profile: AnyProfile | None) -> AnyProfile:

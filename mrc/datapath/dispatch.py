@@ -53,7 +53,7 @@ class Sink(Protocol):
 class MessageSink(Protocol):
     """Receiver of the completions of one space of messages."""
 
-    def on_done(self, done: Done) -> None:
+    def _on_done(self, done: Done) -> None:
         """An operation ended."""
 
     def on_end(self) -> None:
@@ -267,7 +267,7 @@ class Dispatcher:
             self._handle(event)
         if self.spaces:
             for space, done in messages.poll(self.device):
-                self.spaces[space].on_done(done)
+                self.spaces[space]._on_done(done)
         return len(events)
 
     def _handle(self, event: DeviceEvent) -> None:
@@ -377,7 +377,7 @@ class Dispatcher:
     def release(self, mr: MR) -> None:
         """Unpins the memory; the engine must have deregistered it."""
         if self._mrs.pop(mr.key, None) is not None:
-            mr.held.release()
+            mr._held.release()
 
     async def until_idle(self, mr: MR) -> None:
         """Returns when no work request uses the memory region."""

@@ -56,7 +56,9 @@ def finder(config: ContextConfig, host: HostConfig | None) -> Find:
         return lambda interfaces, kept: srv6_ports(host, interfaces, wanted)
     if not wanted and host is not None:
         wanted = tuple(str(port.address.ip) for port in host.ports)
-    return lambda interfaces, kept: interface_ports(interfaces, wanted, config.evs_per_pair, kept)
+    return lambda interfaces, kept: interface_ports(
+        interfaces, wanted, config.spraying.evs_per_pair, kept
+    )
 
 
 def _first_number(found: Found, port: LocalPort) -> int:
@@ -281,11 +283,11 @@ class Links:
 def _open_device(config: ContextConfig, ports: Sequence[LocalPort | None]) -> Device:
     return Device(
         ports,
-        polled=config.polled,
-        max_qps=config.max_qps,
+        polled=config.sockets.polled,
+        max_qps=config.limits.max_qps,
         udp_port=config.udp_port,
-        spin_us=config.spin_us,
-        coalesce_us=config.coalesce_us,
-        rcvbuf_bytes=config.rcvbuf_bytes,
-        sndbuf_bytes=config.sndbuf_bytes,
+        spin_us=config.sockets.spin_us,
+        coalesce_us=config.sockets.coalesce_us,
+        rcvbuf_bytes=config.sockets.rcvbuf_bytes,
+        sndbuf_bytes=config.sockets.sndbuf_bytes,
     )

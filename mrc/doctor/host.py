@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mrc.aio.context import Context
 from mrc.binding import native
-from mrc.config import ContextConfig
+from mrc.config import ContextConfig, Sockets
 from mrc.doctor import kernel, libraries
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
@@ -92,8 +92,11 @@ def _point_to_point() -> Finding:
     return Finding(POINT_TO_POINT, State.OK, f"a write over loopback, {seconds * 1e6:.0f} us")
 
 
+SMALL = Sockets(rcvbuf_bytes=1 << 16, sndbuf_bytes=1 << 16)
+
+
 async def _write_over_loopback() -> float:
-    config = ContextConfig(interfaces=("127.0.0.1",), rcvbuf_bytes=1 << 16, sndbuf_bytes=1 << 16)
+    config = ContextConfig(interfaces=("127.0.0.1",), sockets=SMALL)
     data, target = bytearray(b"mrc"), bytearray(3)
     async with (
         asyncio.timeout(_LOOPBACK_SECONDS),

@@ -15,13 +15,13 @@ def main() -> None:
     with (
         blocking.Context(LOOPBACK) as there,
         there.register(inbox, access=mrc.Access.REMOTE_WRITE) as region,
-        there.listen("127.0.0.1", 0, private=region.remote.to_json()) as listener,
+        there.listen("127.0.0.1", 0, private=region.remote.to_dict()) as listener,
         blocking.Context(LOOPBACK) as here,
         here.register(b"hello without asyncio") as message,
         here.connect("127.0.0.1", listener.port) as qp,
         listener.accept(timeout=5) as peer,
     ):
-        qp.write(message, mrc.RemoteMemory.from_json(qp.private))
+        qp.write(message, mrc.RemoteMemory.from_dict(qp.private))
         qp.write_imm(imm=message.length)
         immediate = next(peer.immediates(timeout=5))
         print(inbox[: immediate.imm].decode())

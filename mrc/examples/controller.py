@@ -12,7 +12,9 @@ from collections import deque
 
 import mrc
 
-TWO_PLANES = mrc.ContextConfig(interfaces=("127.0.0.1", "127.0.0.2"), evs_per_pair=2)
+TWO_PLANES = mrc.ContextConfig(
+    interfaces=("127.0.0.1", "127.0.0.2"), spraying=mrc.Spraying(evs_per_pair=2)
+)
 PROBES = 8  # of each path in a round
 RECENT = 5 * PROBES  # probes of a path that count
 TOO_MANY = 8  # more of these are lost than of the plane's best path: the path is denied
@@ -29,13 +31,13 @@ class Controller:
 
     async def run(self, qp: mrc.QP, *, rounds: int | None = None) -> None:
         """Until the peer closes the QP, or for some rounds."""
-        while rounds != 0 and not qp.peer_gone.is_set():
+        while rounds != 0 and not qp.peer_has_gone:
             used = {ev.index: ev for ev in await qp.evs() if ev.state is not mrc.EvState.DENIED}
             for _ in range(PROBES):
                 for probe in await qp.probe_evs(used, timeout=0.1):
                     path = self.lost.setdefault(used[probe.index].path, deque(maxlen=RECENT))
                     path.append(not probe.answered)
-            if not qp.peer_gone.is_set():
+            if not qp.peer_has_gone:
                 await self.judge(list(used.values()))
             rounds = None if rounds is None else rounds - 1
             await asyncio.sleep(1)

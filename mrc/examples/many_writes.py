@@ -8,7 +8,7 @@ import time
 
 import mrc
 
-LOOPBACK = mrc.ContextConfig(interfaces=("127.0.0.1",), sq_depth=256)
+LOOPBACK = mrc.ContextConfig(interfaces=("127.0.0.1",), queues=mrc.Queues(sq_depth=256))
 PIECE = 64
 PIECES = 64 * 256
 BATCH = 128
@@ -20,12 +20,12 @@ async def main() -> None:
     async with (
         mrc.Context(LOOPBACK) as there,
         there.register(inbox, access=mrc.Access.REMOTE_WRITE) as region,
-        there.listen("127.0.0.1", 0, private=region.remote.to_json()) as listener,
+        there.listen("127.0.0.1", 0, private=region.remote.to_dict()) as listener,
         mrc.Context(LOOPBACK) as here,
         here.register(data) as source,
         here.connect("127.0.0.1", listener.port) as qp,
     ):
-        remote = mrc.RemoteMemory.from_json(qp.private)
+        remote = mrc.RemoteMemory.from_dict(qp.private)
         start = time.perf_counter()
         earlier = None
         for first in range(0, PIECES, BATCH):

@@ -26,13 +26,13 @@ async def main() -> None:
     async with (
         mrc.Context(LOOPBACK) as there,
         there.register(target, access=mrc.Access.REMOTE_WRITE) as region,
-        there.listen("127.0.0.1", 0, private=region.remote.to_json()) as listener,
+        there.listen("127.0.0.1", 0, private=region.remote.to_dict()) as listener,
         mrc.Context(LOOPBACK) as here,
         here.register(source) as array,
         here.connect("127.0.0.1", listener.port) as qp,
     ):
         start = time.perf_counter()
-        await qp.write(array, mrc.RemoteMemory.from_json(qp.private), timeout=60)
+        await qp.write(array, mrc.RemoteMemory.from_dict(qp.private), timeout=60)
         seconds = time.perf_counter() - start
     print(f"equal: {(source == target).all()}, {source.nbytes * 8 / seconds / 1e9:.2f} Gbit/s")
 

@@ -10,7 +10,9 @@ import asyncio
 
 import mrc
 
-TWO_PLANES = mrc.ContextConfig(interfaces=("127.0.0.1", "127.0.0.2"), evs_per_pair=2)
+TWO_PLANES = mrc.ContextConfig(
+    interfaces=("127.0.0.1", "127.0.0.2"), spraying=mrc.Spraying(evs_per_pair=2)
+)
 
 
 async def main() -> None:

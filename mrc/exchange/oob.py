@@ -145,13 +145,13 @@ class Hello(Struct, frozen=True, kw_only=True):
     attributes: Attributes
 
 
-def hello_to_json(hello: Hello) -> dict[str, Any]:
+def hello_to_dict(hello: Hello) -> dict[str, Any]:
     """The hello as a message, with keys in the order of the fields."""
     found: dict[str, Any] = to_builtins(hello, enc_hook=str)
     return {"type": "hello", **found, "private": hello.private}
 
 
-def hello_from_json(message: Mapping[str, Any]) -> Hello:
+def hello_from_dict(message: Mapping[str, Any]) -> Hello:
     """Checks a hello, its version first; raises ProtocolError."""
     version = message.get("version")
     if type(version) is int and version != VERSION:
@@ -261,7 +261,7 @@ class Channel:
 
     async def send_hello(self, hello: Hello, random: Secret | None = None) -> None:
         """Sends a hello, with these random bytes in place of `seal_random`: inside TLS only."""
-        frame = bytearray(encode_frame(hello_to_json(hello)))
+        frame = bytearray(encode_frame(hello_to_dict(hello)))
         if random is not None:
             sealing.write(random, frame, hello.attributes.seal_random.encode())
         try:

@@ -39,20 +39,26 @@ class Interface(Protocol):
 
 
 class LocalPort(Struct, frozen=True):
-    """A port of this host. `plane` is its number, `mtu` the payload of a full packet.
-
-    `index` is the interface's index. It changes if the interface is deleted and created again.
-    """
+    """A port of this host."""
 
     plane: int
+    """Its number, from 1."""
     nic: str
+    """Name of the port in the host configuration, or of its interface."""
     address: IpInterface
+    """Its address and network."""
     mtu: int
+    """Payload of a full packet, in bytes."""
     loopback: bool = False
-    ifname: str = ""  # the interface to which its sockets are bound; empty: none
+    """Whether only this host can be reached from it."""
+    ifname: str = ""
+    """The interface to which its sockets are bound; empty: none."""
     any_address: bool = False
+    """Whether its sockets receive what was sent to any address."""
     tx_sockets: int = 1
+    """Number of its sockets that send."""
     index: int = 0
+    """Index of the interface. It changes if the interface is deleted and created again."""
 
 
 class Found(Struct, frozen=True):

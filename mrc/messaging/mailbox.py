@@ -133,7 +133,7 @@ class Mailbox:
                 self._peer = _inbox_of(await self.receive())
             else:
                 _check_inbox(self._peer)
-                await self.send({"type": "inbox", "inbox": self._memory.inbox_mr.remote.to_json()})
+                await self.send({"type": "inbox", "inbox": self._memory.inbox_mr.remote.to_dict()})
         except BaseException:
             await cancelled(*self._tasks)
             raise
@@ -304,7 +304,7 @@ class Mailbox:
 def _inbox_of(message: Message | Immediate) -> RemoteMemory:
     if isinstance(message, Immediate) or message.get("type") != "inbox":
         raise ProtocolError("the peer's first message does not describe its inbox")
-    inbox = RemoteMemory.from_json(message.get("inbox"))
+    inbox = RemoteMemory.from_dict(message.get("inbox"))
     _check_inbox(inbox)
     return inbox
 

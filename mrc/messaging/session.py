@@ -144,7 +144,7 @@ async def connect_session(
             **(private or {}),
             "service": service.name,
             "version": service.version,
-            "inbox": memory.inbox_mr.remote.to_json(),
+            "inbox": memory.inbox_mr.remote.to_dict(),
         }
         async with await ctx.connect(host, port, private=about, timeout=timeout) as qp:
             _check_service(qp, service, f"{host}: TCP port {port}")
@@ -158,7 +158,7 @@ async def accept_session(ctx: Context, qp: QP, service: Service) -> AsyncIterato
     """A session with the peer of an accepted `qp`; closes the QP at the end."""
     async with AsyncExitStack() as held:
         try:
-            held.enter_context(ctx.peer_memory.taken(qp.peer_address, MAILBOX_BYTES))
+            held.enter_context(ctx._peer_memory.taken(qp.peer_address, MAILBOX_BYTES))
             memory = await held.enter_async_context(mailbox_memory(ctx))
         except BaseException as error:
             await qp.abort(reason_of(error))
@@ -185,7 +185,7 @@ def _inbox_of(qp: QP, service: Service) -> RemoteMemory:
             f"{qp.peer_host} speaks version {shown(version, 20)} of the {service.title}, this host"
             f" version {service.version}; install the same mrc on both hosts"
         )
-    return RemoteMemory.from_json(qp.private.get("inbox"))
+    return RemoteMemory.from_dict(qp.private.get("inbox"))
 
 
 @asynccontextmanager
@@ -198,7 +198,7 @@ async def _opened(mailbox: Mailbox, host: str) -> AsyncIterator[None]:
         yield
 
 
-_visits: set[asyncio.Event] = set()
+_visits: set[QP] = set()
 
 
 async def let_look(qp: QP) -> None:
@@ -206,11 +206,11 @@ async def let_look(qp: QP) -> None:
     async with qp:
         if len(_visits) >= MAX_VISITS:
             return
-        _visits.add(qp.peer_gone)
+        _visits.add(qp)
         try:
             async with asyncio.timeout(VISIT_SECONDS):
-                await qp.peer_gone.wait()
+                await qp.until_peer_gone()
         except TimeoutError:
             pass
         finally:
-            _visits.discard(qp.peer_gone)
+            _visits.discard(qp)

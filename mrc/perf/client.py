@@ -76,10 +76,10 @@ class Client:
         measurements so far, with `interrupted` set.
         """
         async with regions(self._ctx, plan.memory_bytes) as memory, AsyncExitStack() as stack:
-            target = memory.target.remote.to_json()
-            await say(self.session, "plan", plan=plan.to_json(), memory=target)
+            target = memory.target.remote.to_dict()
+            await say(self.session, "plan", plan=plan.to_dict(), memory=target)
             ready = await hear(self.session, "ready")
-            theirs = RemoteMemory.from_json(ready.get("memory"))
+            theirs = RemoteMemory.from_dict(ready.get("memory"))
             qps = await stack.enter_async_context(_closing())
             await self._connect_all(qps, plan.qps, ready.get("token"))
             await hear(self.session, "connected")

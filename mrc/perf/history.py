@@ -44,7 +44,7 @@ class History(Struct, frozen=True):
             for start in range(0, len(bins), _PIECE):
                 yield plane, bins[start : start + _PIECE]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything but the bins."""
         recording = replace(self.recording, planes={})
         told: dict[str, Any] = to_builtins(replace(self, recording=recording))

@@ -84,15 +84,15 @@ class Outcome(Struct, frozen=True):
             why = shown(str(error))
             raise ProtocolError(f"the peer sent no duration of the test: {why}") from None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything but the bins of the history."""
-        history = self.history.to_json() if self.history is not None else None
+        history = self.history.to_dict() if self.history is not None else None
         told: dict[str, Any] = to_builtins(replace(self, history=None))
         return told | {"history": history}
 
     @classmethod
-    def from_json(cls, value: object, bins: Bins) -> Outcome:
-        """The inverse of `to_json`; raises ProtocolError."""
+    def from_dict(cls, value: object, bins: Bins) -> Outcome:
+        """The inverse of `to_dict`; raises ProtocolError."""
         try:
             outcome = take(value, cls)
             history = outcome.history and outcome.history.completed(bins.planes)
@@ -113,7 +113,7 @@ async def say_outcome(session: Session, outcome: Outcome) -> None:
     if outcome.history is not None:
         for plane, bins in outcome.history.pieces():
             await say(session, "bins", plane=plane, bytes=bins)
-    await say(session, "result", outcome=outcome.to_json())
+    await say(session, "result", outcome=outcome.to_dict())
 
 
 async def hear_outcome(session: Session) -> Outcome:
@@ -122,4 +122,4 @@ async def hear_outcome(session: Session) -> Outcome:
     while (message := await hear(session, "result", "bins"))["type"] != "result":
         if message["type"] == "bins":
             bins.add(message.get("plane"), message.get("bytes"))
-    return Outcome.from_json(message.get("outcome"), bins)
+    return Outcome.from_dict(message.get("outcome"), bins)

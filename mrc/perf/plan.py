@@ -96,13 +96,13 @@ class Plan(Struct, frozen=True):
         """Bytes of the source and of the target that each end registers."""
         return max(1, self.places * self.size)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The plan as plain data, for messages and reports."""
         return structs.asdict(self)
 
     @classmethod
-    def from_json(cls, value: object) -> Plan:
-        """The inverse of `to_json`; raises ProtocolError."""
+    def from_dict(cls, value: object) -> Plan:
+        """The inverse of `to_dict`; raises ProtocolError."""
         try:
             told = take(value, dict[str, Any])
             if missing := [each.name for each in structs.fields(cls) if each.name not in told]:

@@ -97,9 +97,9 @@ class Server:
             except MailboxClosedError:
                 return
             try:
-                plan = Plan.from_json(message.get("plan"))
+                plan = Plan.from_dict(message.get("plan"))
                 peer, needed = session.qp.peer_address, 2 * plan.memory_bytes
-                with self._ctx.peer_memory.taken(peer, needed):
+                with self._ctx._peer_memory.taken(peer, needed):
                     outcome = await self._carry_out(session, plan, message)
             except (MemoryError, OSError) as error:
                 await say(session, "refuse", error=f"no memory for the test: {error}")
@@ -113,7 +113,7 @@ class Server:
             self._on_outcome(session.qp.peer_host, plan, outcome)
 
     async def _carry_out(self, session: Session, plan: Plan, message: Message) -> Outcome:
-        theirs = RemoteMemory.from_json(message.get("memory"))
+        theirs = RemoteMemory.from_dict(message.get("memory"))
         async with (
             regions(self._ctx, plan.memory_bytes) as memory,
             self._connected(session, plan, memory) as qps,
@@ -140,7 +140,7 @@ class Server:
         token, test = secrets.token_hex(8), _Test(plan)
         self._tests[token] = test
         try:
-            await say(session, "ready", token=token, memory=memory.target.remote.to_json())
+            await say(session, "ready", token=token, memory=memory.target.remote.to_dict())
             async with Limit(CONNECT_SECONDS):
                 await session.watched(test.complete.wait())
             yield test.qps

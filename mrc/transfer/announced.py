@@ -54,7 +54,7 @@ class Announced(Struct, frozen=True, kw_only=True):
         """From the private data of a sender; raises ValueError."""
         return take(private, cls)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The inverse of `read`."""
         told: dict[str, Any] = to_builtins(self)
         return told

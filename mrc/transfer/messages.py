@@ -212,11 +212,11 @@ TransferMessage = (
 _KINDS: dict[str, type[TransferMessage]] = {kind.type: kind for kind in get_args(TransferMessage)}
 
 
-def to_json(message: TransferMessage) -> dict[str, Any]:
+def to_dict(message: TransferMessage) -> dict[str, Any]:
     return {"type": message.type, **to_builtins(message)}
 
 
-def from_json(body: dict[str, Any]) -> TransferMessage:
+def from_dict(body: dict[str, Any]) -> TransferMessage:
     """Decodes a message; raises ProtocolError if it is not valid. Ignores unknown keys."""
     named = body.get("type")
     kind = _KINDS.get(named) if isinstance(named, str) else None

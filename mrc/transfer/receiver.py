@@ -91,7 +91,7 @@ async def receive_files(
 
 async def _open_window(session: Session, most_bytes: int) -> Window:
     """The window of a session: a quarter of the memory left for this peer, up to `most_bytes`."""
-    memory, address = session.ctx.peer_memory, session.qp.peer_address
+    memory, address = session.ctx._peer_memory, session.qp.peer_address
     share = memory.left(address) // 4
     length = max(min(most_bytes, share - share % CHUNK_BYTES), min(most_bytes, CHUNK_BYTES))
     # Released only after the QP: on failure the peer may still be writing.

@@ -20,7 +20,7 @@ from mrc.messaging.session import Service, SessionError
 from mrc.transfer.announced import Announced
 from mrc.transfer.arrived import Arrived
 from mrc.transfer.joined import TRANSFER, JoinedQps, Joins
-from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_json, to_json
+from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_dict, to_dict
 
 TAKES_ASKING = "asking"
 """private data of a sender that understands the message Asking, which came after version 4"""
@@ -58,14 +58,14 @@ class Session(session.Session, frozen=True):
 
     async def say(self, message: TransferMessage) -> None:
         """Returns when the peer has the message."""
-        await self.watched(self.mailbox.send(to_json(message)))
+        await self.watched(self.mailbox.send(to_dict(message)))
 
     async def say_last(self, message: TransferMessage) -> None:
         """Sends a last message and waits until the peer closes its QP, for at most 1 s in all."""
         try:
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 await self.say(message)
-                await self.qp.peer_gone.wait()
+                await self.qp.until_peer_gone()
         except (TimeoutError, MrcError):
             pass
 
@@ -74,7 +74,7 @@ class Session(session.Session, frozen=True):
         item = await self.receive()
         if isinstance(item, Immediate):
             return item
-        message = from_json(item)
+        message = from_dict(item)
         if isinstance(message, Abort):
             raise TransferError(f"{self.qp.peer_host} stopped the transfer: {shown(message.error)}")
         return message
@@ -98,7 +98,7 @@ async def connect_session(
     async def connect(private: dict[str, Any]) -> QP:
         return await ctx.connect(host, port, private=private, timeout=timeout)
 
-    about = announced.to_json() | {TAKES_ASKING: True, TRANSFER: transfer}
+    about = announced.to_dict() | {TAKES_ASKING: True, TRANSFER: transfer}
     async with (
         session.connect_session(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
         JoinedQps(connect=connect) as joined,

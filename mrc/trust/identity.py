@@ -90,6 +90,7 @@ class Identity:
         return fingerprint_of(self.public)
 
     def sign(self, message: bytes) -> bytes:
+        """The signature of a message, 64 bytes."""
         return self._key().sign(message)
 
 

@@ -24,10 +24,14 @@ class Commands(Struct, frozen=True):
     """The commands of both ends, as users type them."""
 
     listens: str = "mrc recv"
+    """Starts the side that listens."""
     connects: str = "mrc send FILE HOST"
+    """Starts the side that connects."""
     WRONG_CODE: ClassVar = "the code is wrong"
+    """How the error of a wrong guess begins."""
 
     def wrong_code(self) -> str:
+        """For a wrong guess."""
         return f"{self.WRONG_CODE}, and was good for one guess: {self._new_code()}"
 
     def unfinished_code(self) -> str:
@@ -35,6 +39,7 @@ class Commands(Struct, frozen=True):
         return f"the code was used, but the exchange did not finish: {self._new_code()}"
 
     def used_code(self) -> str:
+        """For a code that has let a peer in."""
         return f"the one-time code has been used: {self._new_code()}"
 
     def _new_code(self) -> str:

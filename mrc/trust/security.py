@@ -50,11 +50,15 @@ class Authority:
     """
 
     ca: Path
+    """Certificates of the authority."""
     certificate: Path
+    """This host's certificate."""
     key: Path
+    """Its private key."""
 
     @property
     def files(self) -> tuple[Path, ...]:
+        """All three."""
         return self.ca, self.certificate, self.key
 
 

@@ -81,7 +81,7 @@ async def plans(session: Session, connect: Connect) -> None:
     async with AsyncExitStack() as stack:
         for _ in range(3):
             another = await stack.enter_async_context(connect())
-            plan = Plan(size=32 << 20, qps=1, depth=1, seconds=1.0).to_json()
+            plan = Plan(size=32 << 20, qps=1, depth=1, seconds=1.0).to_dict()
             memory = {"address": 0, "rkey": 1, "length": 1}
             message = {"type": "plan", "plan": plan, "memory": memory}
             await another.mailbox.send(message)

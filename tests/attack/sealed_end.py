@@ -20,7 +20,7 @@ from typing import Any
 
 from attack.net import ADDRESSES
 
-from mrc import QP, Access, Context, ContextConfig, MrcError, RemoteMemory
+from mrc import QP, Access, Context, ContextConfig, MrcError, RemoteMemory, Spraying
 from mrc.enums import Seal
 from mrc.trust.security import Security
 
@@ -44,7 +44,7 @@ async def obey(ctx: Context, qp: QP, line: str, target: bytearray) -> dict[str, 
     word, *rest = line.split()
     if word == "write":
         async with ctx.register(pattern(int(rest[0]))) as mr:
-            remote = RemoteMemory.from_json(qp.private)
+            remote = RemoteMemory.from_dict(qp.private)
             return {"status": (await qp.write(mr, remote, timeout=10)).status.name}
     if word == "probe":
         return {"answered": (await qp.probe_ev(0)).error == 0}
@@ -55,12 +55,12 @@ async def obey(ctx: Context, qp: QP, line: str, target: bytearray) -> dict[str, 
 
 async def main(role: str, seal: str, folder: Path) -> None:
     security = Security(identity=folder / f"{role}.pem", secret=SECRET)
-    config = ContextConfig(interfaces=("eth0",), spray=1)
+    config = ContextConfig(interfaces=("eth0",), spraying=Spraying(burst_packets=1))
     if seal != "plain":
         config = replace(config, security=security, seal=Seal[seal])
     target = bytearray(BYTES)
     async with Context(config) as ctx, ctx.register(target, access=Access.REMOTE_WRITE) as mr:
-        private = mr.remote.to_json()
+        private = mr.remote.to_dict()
         if role == "listens":
             listener = await ctx.listen(private=private)
             say(listening=True)

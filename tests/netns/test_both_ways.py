@@ -13,7 +13,7 @@ from netns import test_endpoint
 from netns.plain import BUDGET_SECONDS, address, join, run_in, until_running
 from netns.test_endpoint import OOB_PORT, A, B
 
-from mrc import MR, QP, Access, Context, ContextConfig, RemoteMemory
+from mrc import MR, QP, Access, Context, ContextConfig, RemoteMemory, Sockets
 
 pytestmark = test_endpoint.pytestmark
 hosts = test_endpoint.hosts
@@ -23,7 +23,7 @@ PARTS = 192
 AT_ONCE = 8
 DATA_BYTES = PARTS * PART_BYTES
 RATE_BITS_PER_SECOND = 400e6
-CONFIG = ContextConfig(sndbuf_bytes=16 << 10)
+CONFIG = ContextConfig(sockets=Sockets(sndbuf_bytes=16 << 10))
 BOTH = Access.LOCAL_READ | Access.REMOTE_WRITE
 
 
@@ -50,7 +50,7 @@ class Exchange:
         async with (
             Context(CONFIG) as context,
             context.register(bytearray(DATA_BYTES), access=BOTH) as mr,
-            await context.connect("10.0.1.2", OOB_PORT, private={"mr": mr.remote.to_json()}) as qp,
+            await context.connect("10.0.1.2", OOB_PORT, private={"mr": mr.remote.to_dict()}) as qp,
         ):
             return await self.write(qp, mr)
 
@@ -58,7 +58,7 @@ class Exchange:
         async with (
             Context(CONFIG) as context,
             context.register(bytearray(DATA_BYTES), access=BOTH) as mr,
-            await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_json()}) as listener,
+            await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_dict()}) as listener,
         ):
             self.listening.set()
             async with await listener.accept() as qp:
@@ -66,7 +66,7 @@ class Exchange:
 
     async def write(self, qp: QP, mr: MR) -> list[float]:
         """Returns the arrival time of each part."""
-        remote = RemoteMemory.from_json(qp.private["mr"])
+        remote = RemoteMemory.from_dict(qp.private["mr"])
         ends: list[float] = []
         await asyncio.to_thread(self.together.wait, BUDGET_SECONDS)
 

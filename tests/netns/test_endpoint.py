@@ -93,7 +93,7 @@ async def receive(config: ContextConfig, listening: threading.Event) -> bytes:
     async with (
         Context(config) as context,
         context.register(target, access=Access.REMOTE_WRITE) as mr,
-        await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_json()}) as listener,
+        await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_dict()}) as listener,
     ):
         listening.set()
         async with await listener.accept() as qp:
@@ -108,7 +108,7 @@ async def send(config: ContextConfig, host: str) -> Outcome:
         context.register(DATA, access=Access.LOCAL_READ) as mr,
         await context.connect(host, OOB_PORT) as qp,
     ):
-        await qp.write(mr, RemoteMemory.from_json(qp.private["mr"]))
+        await qp.write(mr, RemoteMemory.from_dict(qp.private["mr"]))
         return Outcome(qp.path_mtu, await qp.query(), await qp.evs())
 
 
@@ -329,7 +329,7 @@ def test_stall__a_router_gets_a_smaller_mtu(routed: None) -> None:
             context.register(DATA, access=Access.LOCAL_READ) as mr,
             context.connect("10.0.2.1", OOB_PORT) as qp,
         ):
-            target = RemoteMemory.from_json(qp.private["mr"])
+            target = RemoteMemory.from_dict(qp.private["mr"])
             await qp.write(mr, target)
             set_middle_mtu(1500)
             with pytest.raises(PathMtuError, match=f"packets of {qp.path_mtu} bytes no longer"):
@@ -343,7 +343,7 @@ def test_stall__a_router_gets_a_smaller_mtu(routed: None) -> None:
         async with (
             Context() as context,
             context.register(bytearray(len(DATA)), access=Access.REMOTE_WRITE) as mr,
-            await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_json()}) as listener,
+            await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_dict()}) as listener,
         ):
             listening.set()
             async with await listener.accept() as qp:
@@ -443,7 +443,7 @@ def test_monitor__a_link_that_goes_down_is_known_at_once(two_links: None) -> Non
             assert PortEvent(2, False, suspended.reason) in told
             assert suspended.reason in (EventReason.OWN_PORT, EventReason.PEER_PORT)
             before = (await qp.query()).planes[1].sent_packets
-            await qp.write(mr, RemoteMemory.from_json(qp.private["mr"]))
+            await qp.write(mr, RemoteMemory.from_dict(qp.private["mr"]))
             used = (await qp.query()).planes[1].sent_packets - before
             await asyncio.to_thread(ip, f"-n {A} link set x2 up")
             while told[-1] != PlaneEvent(2, False, EventReason.PROBES):

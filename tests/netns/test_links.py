@@ -153,7 +153,7 @@ class Peer:
         async with (
             Context(config) as context,
             context.register(self.target, access=Access.REMOTE_WRITE) as mr,
-            await context.listen(private={"mr": mr.remote.to_json()}) as listener,
+            await context.listen(private={"mr": mr.remote.to_dict()}) as listener,
         ):
             accepting = asyncio.create_task(self._accept(listener))
             self._listening.set()
@@ -189,7 +189,7 @@ class Writer:
         self.context, self.mr, self.qp = context, mr, qp
 
     async def write(self) -> None:
-        await self.qp.write(self.mr, RemoteMemory.from_json(self.qp.private["mr"]))
+        await self.qp.write(self.mr, RemoteMemory.from_dict(self.qp.private["mr"]))
 
     async def until_planes_carry(self, *planes: int) -> None:
         """Writes until each of these planes, and no other, carries data."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 import threading
 
@@ -18,13 +19,13 @@ def test_blocking__writes_batches_and_immediates() -> None:
     with (
         blocking.Context(loopback_config()) as there,
         there.register(target, access=Access.REMOTE_WRITE) as mr,
-        there.listen(LOOPBACK[4], 0, private=mr.remote.to_json()) as listener,
+        there.listen(LOOPBACK[4], 0, private=mr.remote.to_dict()) as listener,
         blocking.Context(loopback_config()) as here,
         here.register(b"abc" * 100) as source,
         here.connect(LOOPBACK[4], listener.port) as qp,
         listener.accept(timeout=5) as peer,
     ):
-        remote = mrc.RemoteMemory.from_json(qp.private)
+        remote = mrc.RemoteMemory.from_dict(qp.private)
         assert qp.write(source, remote, length=150).bytes == 150
         at = range(150, 300, 50)
         done = qp.write_many(
@@ -40,6 +41,38 @@ def test_blocking__writes_batches_and_immediates() -> None:
         assert len(qp.evs()) == len(here.wait(qp.aio.evs()))
         qp.close()
         assert list(peer.immediates()) == []
+
+
+def test_blocking__events_messages_and_the_end_of_the_peer() -> None:
+    with (
+        blocking.Context(loopback_config()) as there,
+        there.listen(LOOPBACK[4], 0, messages=True) as listener,
+        blocking.Context(loopback_config()) as here,
+        here.connect(LOOPBACK[4], listener.port, messages=True) as qp,
+        listener.accept(timeout=5) as peer,
+        there.messages() as inbox,
+        here.messages() as outbox,
+    ):
+        outbox.send(qp, b"hello", tag=3)
+        text = bytearray(5)
+        message = inbox.recv(text, peer, tag=3)
+        assert (text, message.bytes, message.tag, message.qp) == (b"hello", 5, 3, peer.aio)
+        assert qp.deny(0) == (0,)
+        assert next(qp.events(timeout=5)).state is mrc.EvState.DENIED
+        assert qp.allow(0) == (0,)
+        peer.close()
+        qp.until_peer_gone()
+
+
+@pytest.mark.parametrize("name", ["QP", "Listener", "Context"])
+def test_blocking__has_the_arguments_of_mrc(name: str) -> None:
+    ours, theirs = getattr(blocking, name), getattr(mrc, name)
+    shared = {each for each in vars(ours) if not each.startswith("_")} & set(dir(theirs))
+    for each in shared - {"private", "port", "register"}:
+        kinds = (getattr(kind, each) for kind in (ours, theirs))
+        here, there = (inspect.signature(kind, eval_str=True) for kind in kinds)
+        assert list(here.parameters.values()) == list(there.parameters.values()), each
+    assert shared
 
 
 def test_blocking__errors_are_those_of_mrc_and_everything_ends() -> None:

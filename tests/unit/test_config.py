@@ -6,45 +6,79 @@ from typing import Any
 import pytest
 
 from mrc.binding import native
-from mrc.config import CcParameters, ContextConfig
+from mrc.config import (
+    FORMER,
+    CcParameters,
+    ContextConfig,
+    Limits,
+    Queues,
+    Retries,
+    Sockets,
+    Spraying,
+    Timeouts,
+)
 from mrc.control.profiles import CcSettings
 from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
 
 
 def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -> None:
-    config = ContextConfig()
-    interval = 1.024e-6 * 2**config.timeout
-    linear = config.retry_linear * interval
-    exponential = sum(interval * 2**k for k in range(1, config.retry_exp + 1))
+    retries = ContextConfig().retries
+    interval = 1.024e-6 * 2**retries.ack_timeout_exponent
+    linear = retries.linear * interval
+    exponential = sum(interval * 2**k for k in range(1, retries.exponential + 1))
     assert 8 < linear + exponential < 10
 
 
 @pytest.mark.parametrize(
-    ("name", "values"),
+    ("made", "name", "values"),
     [
-        ("udp_port", [-1, 65536]),
-        ("evs_per_pair", [0, 65]),
-        ("mpr", [-128, 100, 129, 4224]),
-        ("sq_depth", [0, 65537]),
-        ("max_wimm", [0, 1025]),
-        ("timeout", [0, 25]),
-        ("retry_linear", [-1, 8]),
-        ("retry_exp", [-1, 26]),
-        ("spray", [-1, 65]),
-        ("mtu_limit", [0, 252, 1026, 16388]),
-        ("spin_us", [-1, 65536]),
-        ("coalesce_us", [-1, 1001]),
-        ("max_pending", [0]),
-        ("max_unread", [0]),
-        ("exchange_timeout", [0.0, -1.0]),
-        ("linger", [-1.0]),
+        (ContextConfig, "udp_port", [-1, 65536]),
+        (Spraying, "evs_per_pair", [0, 65]),
+        (Spraying, "burst_packets", [-1, 65]),
+        (Spraying, "mtu_limit", [0, 252, 1026, 16388]),
+        (Queues, "mpr", [-128, 100, 129, 4224]),
+        (Queues, "sq_depth", [0, 65537]),
+        (Queues, "max_wimm", [0, 1025]),
+        (Queues, "max_unread", [0]),
+        (Retries, "ack_timeout_exponent", [0, 25]),
+        (Retries, "linear", [-1, 8]),
+        (Retries, "exponential", [-1, 26]),
+        (Sockets, "spin_us", [-1, 65536]),
+        (Sockets, "coalesce_us", [-1, 1001]),
+        (Limits, "max_pending", [0]),
+        (Limits, "max_qps", [0, 65537]),
+        (Timeouts, "exchange", [0.0, -1.0]),
+        (Timeouts, "linger", [-1.0]),
     ],
 )
-def test_config__each_value_out_of_range_is_named(name: str, values: list[int]) -> None:
+def test_config__each_value_out_of_range_is_named(made: type, name: str, values: list[int]) -> None:
     for value in values:
         with pytest.raises(ConfigError, match=name):
-            ContextConfig(**{name: value})
+            made(**{name: value})
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_config__former_names_still_work_and_warn(name: str) -> None:
+    group, field = FORMER[name]
+    usual = getattr(getattr(ContextConfig(), group), field)
+    with pytest.warns(DeprecationWarning, match=rf"{name}\) is now {group}\.{field}"):
+        config = ContextConfig(**{name: usual})
+    assert config == ContextConfig()
+    with pytest.warns(DeprecationWarning, match=rf"{name} is now {group}\.{field}"):
+        assert getattr(config, name) == usual
+
+
+def test_config__former_names_beside_new_ones() -> None:
+    with pytest.warns(DeprecationWarning):
+        config = ContextConfig(timeout=14, retry_exp=1, queues=Queues(mpr=256), mpr=128)
+    assert config == ContextConfig(
+        retries=Retries(ack_timeout_exponent=14, exponential=1), queues=Queues(mpr=128)
+    )
+    with pytest.raises(TypeError, match="'timeouut'"):
+        ContextConfig(timeouut=14)
+    with pytest.raises(AttributeError, match="no 'timeouut'"):
+        config.timeouut  # noqa: B018
 
 
 @pytest.mark.parametrize("value", ["equal", 1, None, CcKind.NULL])

@@ -11,7 +11,7 @@ import pytest
 from endpoints import BUDGET_SECONDS, loopback_config
 from msgspec.structs import replace
 
-from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError
+from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError, Retries
 from mrc.binding import messages
 from mrc.group import ADDRESS_BYTES, NOTE_BYTES, Address, Group, Member
 from mrc.trust.security import Security
@@ -206,7 +206,9 @@ async def test_member__that_aborts_has_died(groups: list[Group]) -> None:
 
 async def test_member__without_paths_and_without_traffic() -> None:
     """Nobody sends anything: the group notices by itself that all paths are lost."""
-    config = loopback_config(timeout=14, retry_linear=4, retry_exp=0)  # gives up after 84 ms
+    config = loopback_config(
+        retries=Retries(ack_timeout_exponent=14, linear=4, exponential=0)
+    )  # gives up after 84 ms
     async with asyncio.timeout(BUDGET_SECONDS), AsyncExitStack() as held:
         groups = []
         for _ in range(2):

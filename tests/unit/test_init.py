@@ -35,13 +35,13 @@ sys.meta_path.insert(0, Refuse())
 
 _HELLO = """
 import mrc
-from mrc.exchange.oob import Attributes, Hello, decode_body, encode_frame, hello_from_json
-from mrc.exchange.oob import hello_to_json
+from mrc.exchange.oob import Attributes, Hello, decode_body, encode_frame, hello_from_dict
+from mrc.exchange.oob import hello_to_dict
 
 attributes = Attributes(7, 1, 1024, 1024, 8, 'icrc', 4791, ())
-said = hello_to_json(Hello(host="h0", attributes=attributes))
+said = hello_to_dict(Hello(host="h0", attributes=attributes))
 try:
-    hello_from_json(decode_body(encode_frame(said)[4:]))
+    hello_from_dict(decode_body(encode_frame(said)[4:]))
 except mrc.ProtocolError as error:
     print(error)
 try:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import mrc
+from mrc import Sockets
 from mrc.exchange.sizes import NEAR_BYTES
 from mrc.fabric.ports import SEAL_OVERHEAD, payload_mtu
 from mrc.trust import words
@@ -158,7 +159,7 @@ def run(world: World, audit: Audit) -> None:
     connected: list[Any] = []
 
     async def serve() -> None:
-        config = mrc.ContextConfig(polled=True, security=security)
+        config = mrc.ContextConfig(sockets=Sockets(polled=True), security=security)
         async with mrc.Context(config) as ctx, ctx.listen() as listener:
             while True:
                 async with await listener.accept() as qp:
@@ -167,7 +168,7 @@ def run(world: World, audit: Audit) -> None:
                         pass
 
     async def call() -> None:
-        config = mrc.ContextConfig(polled=True, security=security)
+        config = mrc.ContextConfig(sockets=Sockets(polled=True), security=security)
         async with (
             mrc.Context(config) as ctx,
             ctx.connect("nowhere" if scenario.kind == "no host" else "b", timeout=_TIMEOUT) as qp,

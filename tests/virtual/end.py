@@ -155,7 +155,7 @@ async def _listener(
     async with (
         mrc.Context(mrc.ContextConfig()) as ctx,
         _region(ctx, end) as region,
-        ctx.listen(messages=messages, private=region.remote.to_json()) as listener,
+        ctx.listen(messages=messages, private=region.remote.to_dict()) as listener,
         await listener.accept() as qp,
     ):
         end.connected = True
@@ -168,7 +168,7 @@ async def _dialler(scenario: Scenario, end: _End, exchange: Callable[..., Awaita
     async with (
         mrc.Context(mrc.ContextConfig()) as ctx,
         _region(ctx, end) as region,
-        ctx.connect("b", messages=messages, private=region.remote.to_json(), timeout=60) as qp,
+        ctx.connect("b", messages=messages, private=region.remote.to_dict(), timeout=60) as qp,
     ):
         end.connected = True
         await exchange(scenario, ctx, qp, end)
@@ -205,7 +205,7 @@ async def _messages(scenario: Scenario, ctx: mrc.Context, qp: mrc.QP, end: _End)
 
 
 async def _writes(scenario: Scenario, ctx: mrc.Context, qp: mrc.QP, end: _End) -> None:
-    target = RemoteMemory.from_json(qp.private)
+    target = RemoteMemory.from_dict(qp.private)
     slots = asyncio.Semaphore(scenario.tasks)
     starts = [sum(end.receives[:at]) for at in range(len(end.receives))]
     async with ctx.register(b"".join(end.sends) + b"\0") as source, asyncio.TaskGroup() as group:

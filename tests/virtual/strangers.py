@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 import mrc
+from mrc import Sockets
 from mrc.enums import Access
 from mrc.errors import MrcError
 from mrc.exchange.admission import Admission
@@ -201,11 +202,11 @@ class _Honest:
     async def serve(self) -> None:
         """Accepts whoever comes; all may write into one region."""
         inbox = bytearray(1 << 16)
-        config = mrc.ContextConfig(polled=True, security=self.security)
+        config = mrc.ContextConfig(sockets=Sockets(polled=True), security=self.security)
         async with (
             mrc.Context(config) as ctx,
             ctx.register(inbox, access=Access.REMOTE_WRITE) as region,
-            ctx.listen(None, _PORT, private=region.remote.to_json()) as listener,
+            ctx.listen(None, _PORT, private=region.remote.to_dict()) as listener,
             asyncio.TaskGroup() as group,
         ):
             while True:
@@ -213,17 +214,17 @@ class _Honest:
 
     async def _keep(self, qp: mrc.QP) -> None:
         async with qp:
-            await qp.peer_gone.wait()
+            await qp.until_peer_gone()
 
     async def write(self) -> None:
         """Writes without an end."""
-        config = mrc.ContextConfig(polled=True, security=self.security)
+        config = mrc.ContextConfig(sockets=Sockets(polled=True), security=self.security)
         async with (
             mrc.Context(config) as ctx,
             ctx.register(bytes(1 << 14)) as data,
             ctx.connect("b", _PORT) as qp,
         ):
-            remote = mrc.RemoteMemory.from_json(qp.private)
+            remote = mrc.RemoteMemory.from_dict(qp.private)
             futures = [qp.post(data, remote) for _ in range(16)]
             while True:
                 await futures.pop(0)
@@ -234,7 +235,7 @@ class _Honest:
         """As a stranger, then as one that is known."""
         loop = asyncio.get_running_loop()
         for _ in range(2):
-            config = mrc.ContextConfig(polled=True, security=self.security)
+            config = mrc.ContextConfig(sockets=Sockets(polled=True), security=self.security)
             async with mrc.Context(config) as ctx:
                 start = loop.time()
                 try:

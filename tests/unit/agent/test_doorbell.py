@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mrc import ContextConfig, Timeouts
 from mrc.agent import doorbell, reach
 from mrc.agent.doorbell import Doorbell
 from mrc.agent.knock import Knock, Point
@@ -21,7 +22,7 @@ from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError
 ASKED = Knock(
     Point(ip_address("fd00:a:1::1"), "0" * 32, 7), Point(ip_address("fd00:a::1"), "1" * 32, 8), 9
 )
-LOCAL: Any = SimpleNamespace(config=SimpleNamespace(exchange_timeout=0.05))
+LOCAL: Any = SimpleNamespace(config=ContextConfig(timeouts=Timeouts(exchange=0.05)))
 
 
 @dataclass

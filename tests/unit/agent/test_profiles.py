@@ -151,7 +151,7 @@ async def test_states__are_denied_and_allowed_by_path(profiles: EvProfiles) -> N
 async def test_profile__in_use_keeps_its_settings(profiles: EvProfiles) -> None:
     await explicit(profiles, *ALL)
     await move(profiles, lib.MRC_API_ONLINE)
-    profiles[7].profile.take()
+    profiles[7].profile._take()
     await move(profiles, lib.MRC_API_OFFLINE)
     with pytest.raises(InUseError):
         await move(profiles, lib.MRC_API_INIT)

@@ -43,7 +43,9 @@ from mrc import (
     PathError,
     PlaneShares,
     ResolveError,
+    Sockets,
     StateError,
+    Timeouts,
 )
 
 # ---- Several of each ------------------------------------------------------------------------
@@ -106,7 +108,7 @@ async def test_write__both_ways_through_small_sockets() -> None:
     """Neither direction waits for the other to finish: answers leave together with data."""
     size, writes = 256 << 10, 32
     done: list[bool] = []
-    async with connected_pair(sndbuf_bytes=1 << 13) as pair:
+    async with connected_pair(sockets=Sockets(sndbuf_bytes=1 << 13)) as pair:
         ends = ((pair.near_context, pair.near), (pair.far_context, pair.far))
         sources = [pattern(size, seed) for seed in range(2)]
         targets = [bytearray(size) for _ in range(2)]
@@ -295,7 +297,7 @@ async def test_connect__cancelled_at_any_moment() -> None:
     """Everything made by then is removed, and both Contexts go on."""
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(exchange_timeout=0.2)) as context,
+        Context(loopback_config(timeouts=Timeouts(exchange=0.2))) as context,
         await context.listen("127.0.0.1", 0) as listener,
     ):
         for turns in range(0, 60, 3):
@@ -337,7 +339,7 @@ def test_context__polled_by_the_event_loop(run: Callable[[Any], None]) -> None:
     """Without a datapath thread: bulk, more posts than a ring holds, answers, a probe."""
 
     async def work() -> None:
-        async with connected_pair(polled=True) as pair:
+        async with connected_pair(sockets=Sockets(polled=True)) as pair:
             assert "mrc-datapath" not in thread_names()
             data = pattern(3_000_000)
             assert await transfer(pair, data) == data

@@ -11,7 +11,15 @@ from unittest.mock import AsyncMock
 import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
 
-from mrc import CompletionError, Context, PathError, PeerGoneError, ProtocolError, StateError
+from mrc import (
+    CompletionError,
+    Context,
+    PathError,
+    PeerGoneError,
+    ProtocolError,
+    Retries,
+    StateError,
+)
 from mrc.aio import connecting
 from mrc.binding.device import Notice
 from mrc.enums import EventReason, EventType
@@ -45,7 +53,9 @@ async def test_exit__of_the_context_tells_the_reason() -> None:
 
 
 async def test_close__of_a_qp_that_failed_tells_the_reason() -> None:
-    async with connected_pair(timeout=6, retry_linear=1, retry_exp=1) as pair:
+    async with connected_pair(
+        retries=Retries(ack_timeout_exponent=6, linear=1, exponential=1)
+    ) as pair:
         await pair.near.deny("*")
         with pytest.raises(CompletionError):
             await pair.near.write_imm(imm=1)

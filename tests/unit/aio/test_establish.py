@@ -25,7 +25,7 @@ from mrc import Access, CcKind, Context, EvState
 from mrc.aio import establish
 from mrc.binding.verbs import RtrAttributes
 from mrc.exchange import prover
-from mrc.exchange.oob import Hello, hello_to_json
+from mrc.exchange.oob import Hello, hello_to_dict
 
 FOREIGN = "127.0.0.77"  # no host answers here
 
@@ -79,13 +79,13 @@ async def test_connect__the_delay_based_window_requests_send_times(
 
     def tell(hello: Hello) -> dict[str, Any]:
         told.append(hello.attributes.sack_times)
-        return hello_to_json(hello)
+        return hello_to_dict(hello)
 
     def attributes(*values: Any) -> RtrAttributes:
         done.append(RtrAttributes(*values).sack_times)
         return RtrAttributes(*values)
 
-    monkeypatch.setattr("mrc.exchange.oob.hello_to_json", tell)
+    monkeypatch.setattr("mrc.exchange.oob.hello_to_dict", tell)
     monkeypatch.setattr("mrc.aio.establish.RtrAttributes", attributes)
     async with connected_pair(cc=cc) as pair:
         data = pattern(500_000)

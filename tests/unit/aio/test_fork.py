@@ -28,7 +28,7 @@ from endpoints import (
     transfer,
 )
 
-from mrc import Context, StateError
+from mrc import Context, Sockets, StateError
 
 HERE = Path(__file__).parent
 
@@ -72,7 +72,7 @@ def run_step(work: Coroutine[Any, Any, Any]) -> None:
 
 @pytest.mark.parametrize("polled", [False, True])
 async def test_fork__calls_in_the_child_say_what_to_do(polled: bool) -> None:
-    async with connected_pair(polled=polled) as pair:
+    async with connected_pair(sockets=Sockets(polled=polled)) as pair:
 
         def calls() -> None:
             for call in (

@@ -17,7 +17,7 @@ import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
 from slowness import limit
 
-from mrc import ConnectError, Context, InUseError, Listener, ResolveError
+from mrc import ConnectError, Context, InUseError, Limits, Listener, ResolveError, Timeouts
 from mrc.aio import end as end_module
 from mrc.exchange import oob
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, encode_frame
@@ -126,7 +126,7 @@ async def test_admit__a_stranger_is_told_why(first_sent_bytes: bytes, reason: st
 
 async def test_admit__any_garbage_ends_in_bounded_time() -> None:
     junk = random.Random(11)
-    async with listening(exchange_timeout=0.2) as (context, listener):
+    async with listening(timeouts=Timeouts(exchange=0.2)) as (context, listener):
         await asyncio.gather(
             *(answer_to(listener, junk.randbytes(junk.randrange(200))) for _ in range(32))
         )
@@ -141,28 +141,28 @@ async def test_admit__a_peer_that_ends_in_the_middle() -> None:
 
 
 async def test_admit__a_slow_peer_gets_no_more_than_its_time() -> None:
-    async with listening(exchange_timeout=0.1) as (_, listener):
+    async with listening(timeouts=Timeouts(exchange=0.1)) as (_, listener):
         message = await answer_to(listener, hello()[:10])
         assert message is not None
         assert message["reason"] == "the exchange did not finish within 0.1 s"
 
 
 async def test_admit__no_path_leads_back_to_the_peer() -> None:
-    async with listening(exchange_timeout=0.1) as (_, listener):
+    async with listening(timeouts=Timeouts(exchange=0.1)) as (_, listener):
         message = await answer_to(listener, hello(), encode_frame({"type": "rtr"}))
         assert message is not None
         assert message["type"] == "refuse"
 
 
 async def test_admit__a_silent_stranger_gets_less_time() -> None:
-    async with listening(hello_timeout=0.1) as (_, listener):
+    async with listening(timeouts=Timeouts(hello=0.1)) as (_, listener):
         message = await answer_to(listener, hello()[:10])
         assert message is not None
         assert message["reason"] == "the exchange did not finish within 0.1 s"
 
 
 async def test_admit__one_source_takes_its_places_only() -> None:
-    async with listening(max_pending_per_source=2) as (context, listener):
+    async with listening(limits=Limits(max_pending_per_source=2)) as (context, listener):
         address = ("127.0.0.1", listener.port)
         silent = [
             await asyncio.open_connection(*address, local_addr=("127.0.0.9", 0)) for _ in range(3)
@@ -177,7 +177,7 @@ async def test_admit__one_source_takes_its_places_only() -> None:
 
 
 async def test_admit__the_silent_make_way(caplog: pytest.LogCaptureFixture) -> None:
-    async with listening(max_pending=2) as (context, listener):
+    async with listening(limits=Limits(max_pending=2)) as (context, listener):
         writers = []
         for n in range(2, 22):
             local = (f"127.0.0.{n}", 0)
@@ -191,7 +191,7 @@ async def test_admit__the_silent_make_way(caplog: pytest.LogCaptureFixture) -> N
 
 
 async def test_admit__more_qps_than_a_source_may_have() -> None:
-    async with listening(max_qps_per_source=2) as (context, listener):
+    async with listening(limits=Limits(max_qps_per_source=2)) as (context, listener):
         qps = [await context.connect("127.0.0.1", listener.port) for _ in range(2)]
         with pytest.raises(ConnectError, match=r"127.0.0.1 has 2 QPs here, .*max_qps_per_source"):
             await context.connect("127.0.0.1", listener.port)
@@ -202,7 +202,7 @@ async def test_admit__more_qps_than_a_source_may_have() -> None:
 
 
 async def test_admit__qps_that_nobody_accepts_count_too() -> None:
-    async with listening(max_pending=2) as (context, listener):
+    async with listening(limits=Limits(max_pending=2)) as (context, listener):
         for _ in range(2):
             await context.connect("127.0.0.1", listener.port)
         with pytest.raises(ConnectError, match="the peer refused: too many peers"):
@@ -213,7 +213,7 @@ async def test_admit__qps_that_nobody_accepts_count_too() -> None:
 
 
 async def test_connect__a_place_is_waited_for() -> None:
-    async with listening(max_pending_per_source=1) as (context, listener):
+    async with listening(limits=Limits(max_pending_per_source=1)) as (context, listener):
         await asyncio.gather(*(context.connect("127.0.0.1", listener.port) for _ in range(4)))
 
 
@@ -343,13 +343,15 @@ async def test_watch__a_talkative_peer_is_heard_four_times_a_second(
         for _ in range(end_module._FREE_MESSAGES + 3):
             await pair.far._end.channel.send("chatter")
         await pair.far.close()
-        await pair.near.peer_gone.wait()
+        await pair.near.until_peer_gone()
         assert asyncio.get_running_loop().time() - start >= 0.15
 
 
 async def test_close__every_place_is_given_back() -> None:
     """In any state of the exchange: silent, connecting, being refused, connected, viewed."""
-    config = loopback_config(remote_view=True, max_pending=32, max_pending_per_source=32)
+    config = loopback_config(
+        remote_view=True, limits=Limits(max_pending=32, max_pending_per_source=32)
+    )
     async with asyncio.timeout(BUDGET_SECONDS), Context(config) as context:
         listener = await context.listen("127.0.0.1", 0)
         writers = []

@@ -13,6 +13,7 @@ import pytest
 from slowness import PATIENCE
 
 import mrc
+from mrc import Timeouts
 from mrc.aio import connecting as connecting_side
 from mrc.errors import ConnectTimeoutError, PeerGoneError
 from mrc.exchange import upgrade
@@ -84,7 +85,7 @@ async def test_connect__round_trips_are_longer_than_the_limits_allow_at_first(
     listening: mrc.ContextConfig,
 ) -> None:
     """Trust takes more than five round trips of 0.2 s; the listener gives 0.45 s."""
-    there = dataclasses.replace(listening, hello_timeout=0.45, exchange_timeout=1.0)
+    there = dataclasses.replace(listening, timeouts=Timeouts(hello=0.45, exchange=1.0))
     async with (
         asyncio.timeout(PATIENCE),
         mrc.Context(there) as other,
@@ -100,7 +101,7 @@ async def test_connect__round_trips_are_longer_than_the_limits_allow_at_first(
 async def test_connect__a_silent_peer_gains_nothing_by_a_long_way(
     listening: mrc.ContextConfig,
 ) -> None:
-    there = dataclasses.replace(listening, hello_timeout=0.2)
+    there = dataclasses.replace(listening, timeouts=Timeouts(hello=0.2))
     async with (
         asyncio.timeout(PATIENCE),
         mrc.Context(there) as other,
@@ -150,5 +151,5 @@ async def test_code__an_end_after_the_guess_is_not_called_wrong(
     ):
         with pytest.raises(PeerGoneError):
             await one.connect(LOCAL, listener.port)
-        assert "the code was used, but the exchange did not finish" in await other.code_failed()
+        assert "the code was used, but the exchange did not finish" in await other._code_failed()
     assert not any("wrong" in message for message in caplog.messages)

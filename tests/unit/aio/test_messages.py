@@ -22,6 +22,7 @@ from endpoints import (
 )
 
 import mrc
+from mrc import Sockets, Timeouts
 from mrc.aio import end
 from mrc.aio.messagepeer import MessagePeer
 from mrc.aio.messages import Messages
@@ -75,7 +76,7 @@ async def settle(qp: mrc.QP) -> None:
 
 @pytest.mark.parametrize("polled", [False, True])
 async def test_send__every_size_before_and_after_its_receive(polled: bool) -> None:
-    async with talking(polled=polled) as talk:
+    async with talking(sockets=Sockets(polled=polled)) as talk:
         for size in SIZES:
             data = os.urandom(size)
             for exact in (False, True):
@@ -238,7 +239,7 @@ async def late_answers(**options: object) -> AsyncIterator[Late]:
 
 
 async def test_bye__what_was_delivered_completes() -> None:
-    async with late_answers(linger=BUDGET_SECONDS) as late:
+    async with late_answers(timeouts=Timeouts(linger=BUDGET_SECONDS)) as late:
         await late.talk.to_near._end.channel.send("bye")
 
 
@@ -250,7 +251,7 @@ async def test_hangup__what_was_delivered_completes(monkeypatch: pytest.MonkeyPa
 
 async def test_close__messages_that_nobody_takes_are_told() -> None:
     """More than a peer keeps without a receive."""
-    async with talking(linger=0.05) as talk:
+    async with talking(timeouts=Timeouts(linger=0.05)) as talk:
         sent = [spawn(talk.near.send(talk.to_far, bytes(4096))) for _ in range(1000)]
         await asyncio.sleep(0)
         await talk.to_far.close()

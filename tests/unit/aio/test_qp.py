@@ -38,7 +38,11 @@ from mrc import (
     QpErrorEvent,
     QpState,
     QueueFullError,
+    Queues,
     RemoteMemory,
+    Retries,
+    Sockets,
+    Spraying,
     StateError,
     WcStatus,
 )
@@ -64,13 +68,12 @@ async def test_write__bytes_arrive_in_place(version: int) -> None:
         {"integrity": Integrity.UDP},
         {"cc": CcKind.NULL},
         {"cc": CcKind.NSCC, "cc_parameters": CcParameters(base_rtt_ns=1_000_000, disable_qa=True)},
-        {"spray": 1},
-        {"mtu_limit": 256},
-        {"mpr": 128, "sq_depth": 1, "max_wimm": 1},
-        {"evs_per_pair": 1},
-        {"ev_active_per_plane": 2},
-        {"spin_us": 50},
-        {"coalesce_us": 0},
+        {"spraying": Spraying(burst_packets=1)},
+        {"spraying": Spraying(mtu_limit=256)},
+        {"queues": Queues(mpr=128, sq_depth=1, max_wimm=1)},
+        {"spraying": Spraying(evs_per_pair=1)},
+        {"spraying": Spraying(evs_active_per_plane=2)},
+        {"sockets": Sockets(spin_us=50, coalesce_us=0)},
     ],
     ids=str,
 )
@@ -85,7 +88,8 @@ async def test_write__under_other_policies(options: dict[str, Any]) -> None:
 
 async def test_set_mpr__the_peer_keeps_within_it() -> None:
     data = pattern(2_000_000)
-    async with connected_pair(dynamic_mpr=True, mpr=1024, mtu_limit=256) as pair:
+    queues = Queues(dynamic_mpr=True, mpr=1024)
+    async with connected_pair(queues=queues, spraying=Spraying(mtu_limit=256)) as pair:
         assert await transfer(pair, data) == data
         assert (await pair.near.query()).peer_mpr == 1024
         await pair.far.set_mpr(128)
@@ -148,7 +152,7 @@ async def test_write__from_memory_that_the_peer_may_write() -> None:
 
 
 async def test_write__beyond_the_send_queue_waits_its_turn() -> None:
-    async with connected_pair(sq_depth=4) as pair:
+    async with connected_pair(queues=Queues(sq_depth=4)) as pair:
         data, target = pattern(64_000), bytearray(64_000)
         async with (
             pair.near_context.register(data, access=READ) as source,
@@ -166,7 +170,7 @@ async def test_write__beyond_the_send_queue_waits_its_turn() -> None:
 
 @pytest.mark.parametrize("polled", [False, True])
 async def test_post__without_a_task(polled: bool) -> None:
-    async with connected_pair(polled=polled, sq_depth=2) as pair:
+    async with connected_pair(sockets=Sockets(polled=polled), queues=Queues(sq_depth=2)) as pair:
         data, target = pattern(1000), bytearray(1000)
         async with (
             pair.near_context.register(data, access=READ) as source,
@@ -284,7 +288,7 @@ async def test_write_imm__wrong_arguments() -> None:
 
 
 async def test_immediates__too_many_unread_end_the_stream() -> None:
-    async with connected_pair(max_unread=8) as pair:
+    async with connected_pair(queues=Queues(max_unread=8)) as pair:
         await asyncio.gather(*(pair.near.write_imm(imm=i) for i in range(9)))
         stream = pair.far.immediates()
         assert [(await anext(stream)).imm for _ in range(8)] == list(range(8))
@@ -309,7 +313,7 @@ async def test_query__counts_what_was_sent() -> None:
 
 
 async def test_evs__every_path_and_its_probe() -> None:
-    async with connected_pair(evs_per_pair=4) as pair:
+    async with connected_pair(spraying=Spraying(evs_per_pair=4)) as pair:
         evs = await pair.near.evs()
         assert [ev.index for ev in evs] == [0, 1, 2, 3]
         assert len({ev.ev for ev in evs}) == 4
@@ -319,7 +323,7 @@ async def test_evs__every_path_and_its_probe() -> None:
 
 
 async def test_set_ev_state__a_denied_ev_carries_nothing_until_it_is_lifted() -> None:
-    async with connected_pair(evs_per_pair=4) as pair:
+    async with connected_pair(spraying=Spraying(evs_per_pair=4)) as pair:
         events = pair.near.events()
         await pair.near.set_ev_state(2, EvState.DENIED)
         path = "lo>127.0.0.1#3"
@@ -342,7 +346,7 @@ async def test_events__what_a_reader_or_the_engine_lost_is_told_in_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("mrc.aio.end._EVENTS_KEPT", 4)
-    async with connected_pair(evs_per_pair=2) as pair:
+    async with connected_pair(spraying=Spraying(evs_per_pair=2)) as pair:
         events = pair.near.events()
         for _ in range(5):
             await pair.near.deny(1)
@@ -428,12 +432,12 @@ async def test_close__ends_the_peers_streams_and_is_told_apart_from_a_crash() ->
         await pair.near.write_imm(imm=5)
         await pair.near.close()
         assert [immediate.imm async for immediate in pair.far.immediates()] == [5]
-        assert pair.far.peer_gone.is_set()
+        assert pair.far.peer_has_gone
 
 
 async def test_close__a_write_that_just_ended_stays_ended_for_both() -> None:
     """The far end closes at once after the immediate: the near end's write must still complete."""
-    async with connected_pair(retry_exp=1) as pair:
+    async with connected_pair(retries=Retries(exponential=1)) as pair:
         write = spawn(pair.near.write_imm(imm=1))
         await anext(pair.far.immediates())
         await pair.far.close()
@@ -441,7 +445,7 @@ async def test_close__a_write_that_just_ended_stays_ended_for_both() -> None:
 
 
 async def test_close__while_writing() -> None:
-    async with connected_pair(sq_depth=4) as pair:
+    async with connected_pair(queues=Queues(sq_depth=4)) as pair:
         data, target = pattern(1 << 22), bytearray(1 << 22)
         async with (
             pair.near_context.register(data, access=READ) as source,
@@ -468,7 +472,7 @@ async def test_abort__looks_like_a_crash_to_the_peer() -> None:
         assert (await anext(stream)).imm == 5
         with pytest.raises(PeerGoneError, match="ended without closing"):
             await anext(stream)
-        assert pair.far.peer_gone.is_set()
+        assert pair.far.peer_has_gone
 
 
 async def test_abort__by_an_exception_in_the_body() -> None:
@@ -481,13 +485,15 @@ async def test_abort__by_an_exception_in_the_body() -> None:
             async with await context.connect("127.0.0.1", listener.port):
                 raise RuntimeError("mine")
         far = await listener.accept()
-        await far.peer_gone.wait()
+        await far.until_peer_gone()
         with pytest.raises(PeerGoneError):
             await anext(far.immediates())
 
 
 async def test_retries__a_peer_that_vanished_ends_in_retry_exc_err() -> None:
-    async with connected_pair(timeout=6, retry_linear=1, retry_exp=1) as pair:
+    async with connected_pair(
+        retries=Retries(ack_timeout_exponent=6, linear=1, exponential=1)
+    ) as pair:
         await pair.far.abort()
         with pytest.raises(CompletionError) as caught:
             await pair.near.write_imm(imm=1)

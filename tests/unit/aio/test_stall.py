@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from endpoints import READ, WRITE, connected_pair, pattern
 
+from mrc import Spraying
 from mrc.aio import stall
 from mrc.aio.stall import stuck_bytes
 from mrc.enums import QpState, WcStatus
@@ -50,7 +51,7 @@ async def test_watch__fails_the_qp_and_tells_the_peer(monkeypatch: pytest.Monkey
     monkeypatch.setattr(stall, "prove", prove)
     monkeypatch.setattr(stall, "stuck_bytes", lambda before, now: 1408)
     async with (
-        connected_pair(mtu_limit=1408) as pair,
+        connected_pair(spraying=Spraying(mtu_limit=1408)) as pair,
         pair.near_context.register(pattern(100_000), access=READ) as source,
         pair.far_context.register(bytearray(100_000), access=WRITE) as target,
     ):

@@ -12,7 +12,7 @@ import pytest
 from endpoints import READ, WRITE, connected_pair, loopback_config, pattern
 
 import mrc
-from mrc import ArgumentError, CompletionError, Context, QueueFullError, Write
+from mrc import ArgumentError, CompletionError, Context, QueueFullError, Queues, Write
 from mrc.aio import qp as qp_module
 
 SHORT = 0.05
@@ -62,7 +62,7 @@ async def test_connect__too_late_is_both_a_connect_error_and_a_timeout() -> None
 async def test_post_many__in_order_and_all_of_them() -> None:
     data, target = pattern(40 * 100), bytearray(40 * 100)
     async with (
-        connected_pair(sq_depth=64) as pair,
+        connected_pair(queues=Queues(sq_depth=64)) as pair,
         pair.near_context.register(data) as source,
         pair.far_context.register(target, access=WRITE) as mr,
     ):
@@ -76,7 +76,7 @@ async def test_post_many__in_order_and_all_of_them() -> None:
 
 
 async def test_post_many__without_room_starts_none() -> None:
-    async with connected_pair(sq_depth=16) as pair:
+    async with connected_pair(queues=Queues(sq_depth=16)) as pair:
         with pytest.raises(QueueFullError, match=r"too few of 16 places .* for 17 writes"):
             pair.near.post_many(Write(imm=i) for i in range(17))
         with pytest.raises(ArgumentError, match="imm"):
@@ -97,7 +97,7 @@ async def test_post_scattered__each_write_at_its_place() -> None:
     here = random.Random(16).sample(range(0, 64 * 100, 100), 64)
     there = [6300 - at for at in here]
     async with (
-        connected_pair(sq_depth=64) as pair,
+        connected_pair(queues=Queues(sq_depth=64)) as pair,
         pair.near_context.register(data) as source,
         pair.far_context.register(target, access=WRITE) as mr,
     ):
@@ -118,7 +118,7 @@ async def test_post_scattered__each_write_at_its_place() -> None:
 
 
 async def test_post_scattered__frees_places_and_memory() -> None:
-    async with connected_pair(sq_depth=16) as pair:
+    async with connected_pair(queues=Queues(sq_depth=16)) as pair:
         source = await pair.near_context.register(bytes(64))
         mr = await pair.far_context.register(bytearray(64), access=WRITE)
         offsets = list(range(16))

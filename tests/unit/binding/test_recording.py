@@ -264,7 +264,7 @@ def test_history__travels() -> None:
     bins = Bins()
     for plane, numbers in HISTORY.pieces():
         bins.add(plane, list(numbers))
-    assert take(HISTORY.to_json(), History).completed(bins.planes) == HISTORY
+    assert take(HISTORY.to_dict(), History).completed(bins.planes) == HISTORY
 
 
 def test_history__pieces_are_small() -> None:

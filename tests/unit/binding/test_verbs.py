@@ -161,12 +161,12 @@ def test_mr__ranges_and_rights() -> None:
     for offset, length in ((0, 101), (101, 0), (-1, 1), (1, -1)):
         with pytest.raises(ArgumentError, match="local_offset"):
             mr.range(offset, length)
-    mr.held.release()
+    mr._held.release()
 
 
 def test_remote_memory__round_trip() -> None:
     remote = RemoteMemory((1 << 64) - 1, (1 << 32) - 1, 12)
-    assert RemoteMemory.from_json(remote.to_json()) == remote
+    assert RemoteMemory.from_dict(remote.to_dict()) == remote
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_remote_memory__round_trip() -> None:
 )
 def test_remote_memory__what_a_peer_may_get_wrong(value: object) -> None:
     with pytest.raises(ProtocolError, match="wrong memory description"):
-        RemoteMemory.from_json(value)
+        RemoteMemory.from_dict(value)
 
 
 def test_random_numbers__are_in_range_and_spread() -> None:

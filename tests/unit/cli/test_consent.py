@@ -34,7 +34,7 @@ class Sender:
         self.said: list[TransferMessage] = []
         self.qp = SimpleNamespace(
             private=private, peer_identity=identity, peer_name=name, peer_address="10.0.0.1",
-            peer_gone=asyncio.Event(),
+            until_peer_gone=asyncio.Event().wait,
         )  # fmt: skip
 
     async def say(self, message: TransferMessage) -> None:
@@ -128,7 +128,7 @@ async def test_get__what_the_question_shows_is_agreed_to(
     announced = Announced(bytes=5, files=1, names=("a",))
     asks = consent(questions, ["y"], monkeypatch)
     for agreed in (announced, None):  # the second time its key is trusted
-        sender: Any = Sender(A, **announced.to_json())
+        sender: Any = Sender(A, **announced.to_dict())
         assert (await asks.get(sender)).agreed == agreed
 
 

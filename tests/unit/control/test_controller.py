@@ -49,6 +49,8 @@ from mrc import (
     PathError,
     PlaneShares,
     ProfileState,
+    Retries,
+    Spraying,
     StateError,
     WcStatus,
 )
@@ -63,7 +65,7 @@ PATHS = ("lo>127.0.0.1#1", "lo>127.0.0.1#2", "lo>127.0.0.2#1", "lo>127.0.0.2#2")
 
 @asynccontextmanager
 async def contexts() -> AsyncIterator[tuple[Context, Context]]:
-    config = loopback_config(**two_planes(evs_per_pair=2))
+    config = loopback_config(**two_planes(spraying=Spraying(evs_per_pair=2)))
     async with asyncio.timeout(BUDGET_SECONDS), Context(config) as near, Context(config) as far:
         yield near, far
 
@@ -284,7 +286,10 @@ async def test_deny__by_the_profile_reaches_all_its_qps_and_no_other() -> None:
 
 
 async def test_deny__everything_is_the_end_of_all_paths_and_of_nothing_else() -> None:
-    config = loopback_config(evs_per_pair=2, timeout=6, retry_linear=1, retry_exp=1)
+    config = loopback_config(
+        spraying=Spraying(evs_per_pair=2),
+        retries=Retries(ack_timeout_exponent=6, linear=1, exponential=1),
+    )
     async with (
         asyncio.timeout(BUDGET_SECONDS),
         Context(config) as near,

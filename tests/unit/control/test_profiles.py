@@ -103,19 +103,19 @@ def test_move__every_pair_of_states(start: ProfileState, end: ProfileState) -> N
 def test_check__every_operation_in_every_state(state: ProfileState, operation: Operation) -> None:
     profile = in_state(state)
     if (state, operation) in MAY:
-        profile.check(operation)
+        profile._check(operation)
     else:
         with pytest.raises(StateError, match=f"cannot {operation.value}, it is {state.name}"):
-            profile.check(operation)
+            profile._check(operation)
 
 
 def test_take__holds_the_profile_until_the_last_qp_is_gone() -> None:
     profile = in_state(ONLINE)
-    profile.take()
-    profile.take()
+    profile._take()
+    profile._take()
     profile.to_offline()  # no new QPs, but QPs that use it keep it
     with pytest.raises(StateError, match="be used by a new QP"):
-        profile.take()
+        profile._take()
     for change in (profile.to_init, lambda: profile.modify(paths=("a",))):
         with pytest.raises(InUseError, match=r"in use by QPs \(2\)"):
             change()
@@ -206,7 +206,7 @@ EVS = [path(p, f"t1:{p}.{s}") for p in (1, 2) for s in (0, 1, 2)]
 def test_choose__by_plane_then_by_the_order_of_the_patterns(
     selection: dict[str, Any], names: list[str]
 ) -> None:
-    assert [ev.name for ev in EvSelection(**selection).choose(EVS)] == names
+    assert [ev.name for ev in EvSelection(**selection)._choose(EVS)] == names
 
 
 @pytest.mark.parametrize(
@@ -242,12 +242,12 @@ class Follower:
 async def test_deny__tells_every_qp_and_stays_for_later_ones() -> None:
     profile = in_state(ONLINE, denied=("*.2",))
     one, other = Follower(profile), Follower(profile)
-    profile.attach(one)
-    profile.attach(other)
+    profile._attach(one)
+    profile._attach(other)
     await profile.deny("t1:1.?", "t1:2.0")
     await profile.allow("t1:1.?")
-    profile.detach(other)
-    profile.detach(other)
+    profile._detach(other)
+    profile._detach(other)
     await profile.allow("*.2", "t1:2.0")
     denied = [["t1:1.0", "t1:1.1", "t1:1.2", "t1:2.0", "t1:2.2"], ["t1:1.2", "t1:2.0", "t1:2.2"]]
     assert one.seen == [*denied, []]
@@ -306,7 +306,7 @@ class ProfileLife(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        if self.attempt(self.profile.take, legal=self.state is ONLINE):
+        if self.attempt(self.profile._take, legal=self.state is ONLINE):
             self.users += 1
 
     @precondition(lambda self: self.users)

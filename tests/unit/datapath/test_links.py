@@ -9,6 +9,7 @@ from ipaddress import ip_interface
 
 import pytest
 
+from mrc import Spraying
 from mrc.binding.native import Command
 from mrc.config import ContextConfig
 from mrc.datapath import links
@@ -83,7 +84,7 @@ class Host:
     """Links of a host with scripted interfaces."""
 
     def __init__(self, *wanted: str, host: hostconfig.HostConfig | None = None) -> None:
-        config = ContextConfig(interfaces=wanted, evs_per_pair=2)
+        config = ContextConfig(interfaces=wanted, spraying=Spraying(evs_per_pair=2))
         self.links = Links(finder(config, host))
         self.datapath = Datapath()
 

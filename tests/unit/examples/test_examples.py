@@ -20,6 +20,7 @@ SHOWN = {
     "hello": "hello over MRC",
     "many_writes": "equal: True, ",
     "numpy_write": "equal: True, ",
+    "sealed_write": "hello, sealed (AEAD)",
     "watch_paths": "state=<EvState.DENIED: 3>",
 }
 PROGRAMS = re.findall(

@@ -18,7 +18,7 @@ from endpoints import (
     transfer,
 )
 
-from mrc import Context
+from mrc import Context, Queues, Spraying
 from mrc.exchange import mpr
 from mrc.exchange.mpr import UNKNOWN_BPS, links_bps, psns_for
 
@@ -64,7 +64,12 @@ def test_links_bps__what_does_not_know_its_rate_counts_as_10_gbits(
 
 @pytest.mark.parametrize(
     ("options", "psns"),
-    [({}, 1024), ({"mtu_limit": 1384}, 2048), ({"mtu_limit": 256}, 4096), ({"mpr": 128}, 128)],
+    [
+        ({}, 1024),
+        ({"spraying": Spraying(mtu_limit=1384)}, 2048),
+        ({"spraying": Spraying(mtu_limit=256)}, 4096),
+        ({"queues": Queues(mpr=128)}, 128),
+    ],
     ids=str,
 )
 async def test_connect__as_many_psns_as_the_way_calls_for(
@@ -80,8 +85,10 @@ async def test_connect__as_many_psns_as_the_way_calls_for(
 async def test_connect__each_end_keeps_to_what_the_other_grants() -> None:
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(mtu_limit=256)) as near_context,
-        Context(loopback_config(mtu_limit=256, mpr=256)) as far_context,
+        Context(loopback_config(spraying=Spraying(mtu_limit=256))) as near_context,
+        Context(
+            loopback_config(spraying=Spraying(mtu_limit=256), queues=Queues(mpr=256))
+        ) as far_context,
         await far_context.listen(LOOPBACK[4], 0) as listener,
         await near_context.connect(LOOPBACK[4], listener.port) as near,
         await listener.accept() as far,

@@ -26,8 +26,8 @@ from mrc.exchange.oob import (
     decode_body,
     decode_length,
     encode_frame,
-    hello_from_json,
-    hello_to_json,
+    hello_from_dict,
+    hello_to_dict,
 )
 from mrc.fabric.ports import RemotePort
 
@@ -122,13 +122,13 @@ def test_decode_body__any_bytes_give_a_message_or_a_protocol_error(body: bytes) 
 
 
 def test_hello__round_trip_through_json() -> None:
-    assert hello_from_json(json.loads(json.dumps(hello_to_json(HELLO)))) == HELLO
+    assert hello_from_dict(json.loads(json.dumps(hello_to_dict(HELLO)))) == HELLO
 
 
 def test_hello__its_bytes() -> None:
     """Later versions must send the same bytes, so that different versions can connect."""
     said = replace(HELLO, host="h\u00e9", private={"n": [1, 2.5, {"deep": None}]})
-    assert encode_frame(hello_to_json(said))[4:].decode() == (
+    assert encode_frame(hello_to_dict(said))[4:].decode() == (
         '{"type":"hello","version":3,"host":"h\\u00e9","private":{"n":[1,2.5,{"deep":null}]},'
         '"attributes":{"qpn":4660,"first_psn":11259375,"path_mtu":8844,"mpr":1024,"max_wimm":128,'
         '"integrity":"icrc","udp_port":4791,"trim_nack":false,"dynamic_mpr":false,'
@@ -139,11 +139,11 @@ def test_hello__its_bytes() -> None:
 
 
 def test_hello__unknown_keys_are_ignored() -> None:
-    message = hello_to_json(HELLO)
+    message = hello_to_dict(HELLO)
     message["colour"] = "blue"
     message["attributes"]["future"] = {"x": 1}
     message["attributes"]["ports"][0]["speed"] = 400
-    assert hello_from_json(message) == HELLO
+    assert hello_from_dict(message) == HELLO
 
 
 @pytest.mark.parametrize("version", [0, 1, 1000])
@@ -151,7 +151,7 @@ def test_hello__another_version_is_named_whatever_else_it_says(version: int) -> 
     with pytest.raises(
         ProtocolError, match=f"speaks version {version} .* this host version {VERSION}"
     ):
-        hello_from_json({"type": "hello", "version": version})
+        hello_from_dict({"type": "hello", "version": version})
 
 
 def set_at(message: dict[str, Any], path: str, value: object) -> None:
@@ -187,29 +187,29 @@ def set_at(message: dict[str, Any], path: str, value: object) -> None:
 )
 def test_hello__each_attribute_is_checked(path: str, values: list[object]) -> None:
     for value in values:
-        message = copy.deepcopy(hello_to_json(HELLO))
+        message = copy.deepcopy(hello_to_dict(HELLO))
         set_at(message, path, value)
         with pytest.raises(ProtocolError, match=path.rpartition(".")[2].rstrip("s")):
-            hello_from_json(message)
+            hello_from_dict(message)
 
 
 @given(JSON)
 def test_hello__any_json_gives_a_hello_or_a_protocol_error(value: object) -> None:
-    message = hello_to_json(HELLO)
+    message = hello_to_dict(HELLO)
     for candidate in (value, {**message, "attributes": value}):
         if not isinstance(candidate, dict):
             continue
         try:
-            hello_from_json(candidate)
+            hello_from_dict(candidate)
         except ProtocolError:
             pass
 
 
 def test_hello__optional_capabilities_default_to_none() -> None:
-    message = hello_to_json(
+    message = hello_to_dict(
         replace(HELLO, attributes=dataclasses.replace(HELLO.attributes, trim_nack=True))
     )
-    assert hello_from_json(message).attributes.trim_nack
+    assert hello_from_dict(message).attributes.trim_nack
     for name in ("trim_nack", "dynamic_mpr", "service_time", "sack_times"):
         del message["attributes"][name]
-    assert hello_from_json(message) == HELLO
+    assert hello_from_dict(message) == HELLO

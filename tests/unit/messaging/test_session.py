@@ -15,7 +15,8 @@ class Visitor:
     """The parts of a QP that a visit uses."""
 
     def __init__(self) -> None:
-        self.peer_gone = asyncio.Event()
+        self.gone = asyncio.Event()
+        self.until_peer_gone = self.gone.wait
         self.closed = False
 
     async def __aenter__(self) -> Visitor:
@@ -30,7 +31,7 @@ async def test_let_look__until_the_peer_has_seen_enough() -> None:
     visit = asyncio.create_task(let_look(visitor))
     await asyncio.sleep(0)
     assert not visitor.closed
-    visitor.peer_gone.set()
+    visitor.gone.set()
     await visit
     assert visitor.closed
 
@@ -51,7 +52,7 @@ async def test_let_look__no_more_than_so_many() -> None:
     late = Visitor()
     await let_look(late)
     assert late.closed and not any(visitor.closed for visitor in visitors)
-    visitors[0].peer_gone.set()
+    visitors[0].gone.set()
     await visits[0]
     another = asyncio.create_task(let_look(later := Visitor()))
     await asyncio.sleep(0)

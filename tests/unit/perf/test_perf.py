@@ -15,7 +15,7 @@ from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, spawn
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from mrc import QP, Context, PeerGoneError, ProtocolError
+from mrc import QP, Context, Limits, PeerGoneError, ProtocolError
 from mrc.binding.recording import Recording
 from mrc.cli.perf_report import interval_line, slow_planes
 from mrc.cli.perf_results import interval_of
@@ -63,10 +63,10 @@ def test_plan__refuses(options: dict[str, float], name: str) -> None:
 
 def test_plan__travels() -> None:
     plan = Plan(Pattern.STREAM, Direction.BOTH, 4096, 3, 5, 1.5, 0, 0.25, 1e9, 1000000)
-    assert Plan.from_json(plan.to_json()) == plan
-    for broken in ({}, None, plan.to_json() | {"qps": 1000}, plan.to_json() | {"pattern": "x"}):
+    assert Plan.from_dict(plan.to_dict()) == plan
+    for broken in ({}, None, plan.to_dict() | {"qps": 1000}, plan.to_dict() | {"pattern": "x"}):
         with pytest.raises(ProtocolError, match="plan"):
-            Plan.from_json(broken)
+            Plan.from_dict(broken)
 
 
 def test_plan__memory_is_bounded() -> None:
@@ -80,10 +80,10 @@ def test_outcome__travels() -> None:
         0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 500, 2: 0}, (2,), (1,)
     )
     outcome = Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6))
-    assert Outcome.from_json(outcome.to_json(), Bins()) == outcome
+    assert Outcome.from_dict(outcome.to_dict(), Bins()) == outcome
     assert interval.written_bits_per_second == 4000
     with pytest.raises(ProtocolError, match="result"):
-        Outcome.from_json({"total": {}}, Bins())
+        Outcome.from_dict({"total": {}}, Bins())
 
 
 def _outcome_with_history() -> Outcome:
@@ -108,7 +108,7 @@ def _set(told: dict[str, Any], path: str, value: object) -> None:
 def test_outcome__with_a_history_travels() -> None:
     outcome, bins = _outcome_with_history(), Bins()
     bins.add(1, [7, 9])
-    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json())), bins) == outcome
+    assert Outcome.from_dict(json.loads(json.dumps(outcome.to_dict())), bins) == outcome
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_outcome__with_a_history_travels() -> None:
     ],
 )  # fmt: skip
 def test_outcome__of_a_hostile_server(path: str, value: object) -> None:
-    told, bins = json.loads(json.dumps(_outcome_with_history().to_json())), Bins()
+    told, bins = json.loads(json.dumps(_outcome_with_history().to_dict())), Bins()
     bins.add(1, [7, 9])
     _set(told, path, value)
     with pytest.raises(ProtocolError, match="a result that cannot be read"):
-        Outcome.from_json(told, bins)
+        Outcome.from_dict(told, bins)
 
 
 def test_outcome__planes_with_bins_of_different_length() -> None:
@@ -135,13 +135,13 @@ def test_outcome__planes_with_bins_of_different_length() -> None:
     bins.add(1, [7, 9])
     bins.add(2, [7])
     with pytest.raises(ProtocolError, match="a result that cannot be read"):
-        Outcome.from_json(_outcome_with_history().to_json(), bins)
+        Outcome.from_dict(_outcome_with_history().to_dict(), bins)
 
 
 def test_outcome__text_of_a_hostile_server_is_harmless() -> None:
-    told, bins = json.loads(json.dumps(_outcome_with_history().to_json())), Bins()
+    told, bins = json.loads(json.dumps(_outcome_with_history().to_dict())), Bins()
     _set(told, "history.evs.0.reason", "\x1b[2J" + "x" * 1000)
-    history = Outcome.from_json(told, bins).history
+    history = Outcome.from_dict(told, bins).history
     assert history is not None
     assert history.evs[0].reason.startswith("\\x1b[2Jxx")
     assert len(history.evs[0].reason) <= 300
@@ -435,7 +435,7 @@ async def test_server_vanishes() -> None:
 
 async def test_plan__that_needs_more_memory_than_the_server_has() -> None:
     """Each end needs twice the bytes written at a time; one host may have half of all memory."""
-    async with ends(max_peer_bytes=6 * MIB) as (client, outcomes):
+    async with ends(limits=Limits(max_peer_bytes=6 * MIB)) as (client, outcomes):
         refusal = r"no memory: 4194304 bytes are needed, \d+ are left.*--max-memory"
         with pytest.raises(RefusedError, match=refusal):
             await client.run(Plan(size=2 * MIB, depth=1, seconds=0.0, total_bytes=MIB))

@@ -26,7 +26,7 @@ def test_announced__of_a_plan(tmp_path: Path) -> None:
     top = tree(tmp_path)
     plan = plan_of([str(top / "tree"), str(top / "plain")], links=True)
     told = Announced(bytes=6, files=2, folders=3, names=("tree", "plain"))
-    assert plan.announced() == told == Announced.read(told.to_json())
+    assert plan.announced() == told == Announced.read(told.to_dict())
     named = plan_of([str(top / "plain")], name="x/y/z").announced()
     assert named == Announced(bytes=1, files=1, folders=2, names=("x",))
     many = (f"n{index}" for index in range(MAX_NAMES + 3))

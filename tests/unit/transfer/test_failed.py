@@ -15,7 +15,7 @@ from transfer_ends import both, chunks, make, receiving, sending, sessions
 from mrc.results.transfer import FailedFile
 from mrc.transfer import packing, sender
 from mrc.transfer.files import OutputDirectory, Target
-from mrc.transfer.messages import CHUNK_BYTES, MAX_LIST_BYTES, failed_of, to_json
+from mrc.transfer.messages import CHUNK_BYTES, MAX_LIST_BYTES, failed_of, to_dict
 from mrc.transfer.names import FileError
 from mrc.transfer.plan import plan_of
 from mrc.transfer.source import Source
@@ -210,7 +210,7 @@ def test_failed_of__no_message_is_too_long() -> None:
     many = [(f"\udc80{n}" * 300, "é" * 4000) for n in range(500)]
     messages = list(failed_of(many))
     assert [each.name for message in messages for each in message.files] == [n for n, _ in many]
-    assert max(len(str(to_json(message))) for message in messages) < MAX_LIST_BYTES
+    assert max(len(str(to_dict(message))) for message in messages) < MAX_LIST_BYTES
 
 
 async def test_send_plan__a_refused_file_is_not_sent_to_its_end(

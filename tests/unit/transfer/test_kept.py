@@ -31,7 +31,7 @@ from mrc.transfer.messages import (
     Mine,
     Offer,
     Refuse,
-    to_json,
+    to_dict,
 )
 from mrc.transfer.names import part_name, record_name
 from mrc.transfer.receiver import receive_files
@@ -210,7 +210,7 @@ async def test_receive__tells_nothing_of_a_file_that_the_sender_does_not_have(in
         await ends.sender.say(Offer("pin", 4, CHUNK_BYTES, resume=True))
         accept = await ends.sender.hear()
         assert isinstance(accept, Accept) and accept.kept == 1
-        assert set(to_json(accept)) == {"type", "window", "token", "kept", "rate"}
+        assert set(to_dict(accept)) == {"type", "window", "token", "kept", "rate"}
         await ends.sender.say(Mine(Digest(b"1234").hexdigest()))
         assert await ends.sender.hear() == Begin(0)
         answer = await ends.sender.hear()

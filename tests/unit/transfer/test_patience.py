@@ -164,20 +164,20 @@ async def test_window__smaller_the_less_memory_is_left(
 ) -> None:
     """In MiB: a quarter of the memory left for this host, which may use half of all."""
     async with sessions() as ends:
-        ends.back.ctx.peer_memory = Budget(budget << 20)
+        ends.back.ctx._peer_memory = Budget(budget << 20)
         received = asyncio.create_task(receiving(ends.receiver, inbox))
         await _offers(ends)
         accept = await ends.sender.hear()
         assert isinstance(accept, Accept)
         assert accept.window.length == window << 20
-        assert ends.back.ctx.peer_memory.left("10.0.0.1") == (budget // 2 - window) << 20
+        assert ends.back.ctx._peer_memory.left("10.0.0.1") == (budget // 2 - window) << 20
         received.cancel()
         await both(received)
 
 
 async def test_window__no_memory_is_a_refusal(tmp_path: Path, inbox: Path) -> None:
     async with sessions() as ends:
-        ends.back.ctx.peer_memory = Budget(6 << 20)
+        ends.back.ctx._peer_memory = Budget(6 << 20)
         paths = [make(tmp_path, "a", b"x")]
         sent, received = await both(sending(ends.sender, paths), receiving(ends.receiver, inbox))
     assert isinstance(received, BudgetError)
