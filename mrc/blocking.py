@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_args
 
 import mrc
 from mrc import MR, Access, ContextConfig
@@ -93,9 +93,10 @@ def _iterates(
     def iterate(self: _Has, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
         return self._loop.iterate(call(self.aio, *args, **options))
 
-    signature = inspect.signature(call)
-    hint = signature.return_annotation.removeprefix("Async")  # it is text
-    iterate.__signature__ = signature.replace(return_annotation=hint)  # type: ignore[attr-defined]
+    signature = inspect.signature(call, eval_str=True)
+    returned: Any = Iterator
+    signature = signature.replace(return_annotation=returned[get_args(signature.return_annotation)])
+    iterate.__signature__ = signature  # type: ignore[attr-defined]
     return iterate
 
 
