@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from checks import Check
-
-from mrc.cli.output import format_bytes, format_table
+from figures import Check, quantile, ratios, size_table, spreads
 
 SIZES = tuple(4**i << 10 for i in range(9))  # 1 KiB to 64 MiB
 LARGE = 1 << 20  # targets of bandwidth apply from this size on
@@ -34,11 +32,6 @@ def count_for(seconds: float, one_seconds: float) -> int:
     return max(5, min(2000, round(seconds / one_seconds)))
 
 
-def quantile(ordered: Sequence[int], thousandth: int) -> int:
-    """As in latency.h."""
-    return ordered[(len(ordered) - 1) * thousandth // 1000]
-
-
 def metrics(size: int, ranks: int, raw: Mapping[str, Any]) -> Metrics:
     """Metrics of one measurement. CPU time is that of all ranks, for each GB that crosses the
     fabric. It includes the operations before the first that was timed.
@@ -58,17 +51,10 @@ def metrics(size: int, ranks: int, raw: Mapping[str, Any]) -> Metrics:
 def rows(rounds: Rounds) -> list[dict[str, Any]]:
     """A row for each contender and size: median, smallest and largest value of each metric."""
     return [
-        {"contender": name, "bytes": size, "metrics": {
-            metric: {
-                "median": median(values), "min": min(values), "max": max(values),
-                "rounds": values,
-            }
-            for metric in found[0]
-            for values in [[each[metric] for each in found]]
-        }}
+        {"contender": name, "bytes": size, "metrics": spreads(found)}
         for name, sizes in rounds.items()
         for size, found in sizes.items()
-    ]  # fmt: skip
+    ]
 
 
 # ---- targets ------------------------------------------------------------------------------------
@@ -81,19 +67,15 @@ def checks(title: str, rounds: Rounds, capacity_bps: float | None) -> Iterator[C
     ours, tcp = rounds.get("mrc", {}), rounds.get("TCP", {})
     if SMALL in ours and SMALL in tcp:
         name = f"{title}: 4 KiB, p50, of Gloo over TCP"
-        yield Check(name, _ratio(ours[SMALL], tcp[SMALL], "p50_ns"), "<=", 1.5)
+        yield Check(name, median(ratios(ours[SMALL], tcp[SMALL], "p50_ns")), "<=", 1.5)
     for size in (size for size in ours if size >= LARGE):
         name = f"{title}: {size >> 20} MiB, bus bandwidth, of "
         if capacity_bps is not None:
             share = median(each["bus_bits_per_second"] for each in ours[size]) / capacity_bps
             yield Check(name + "the planes", share, ">=", 0.9)
         elif size in tcp:
-            share = _ratio(ours[size], tcp[size], "bus_bits_per_second")
+            share = median(ratios(ours[size], tcp[size], "bus_bits_per_second"))
             yield Check(name + "Gloo over TCP", share, ">=", 1.0)
-
-
-def _ratio(ours: Sequence[Metrics], theirs: Sequence[Metrics], metric: str) -> float:
-    return median(a[metric] / b[metric] for a, b in zip(ours, theirs, strict=True))
 
 
 # ---- tables -------------------------------------------------------------------------------------
@@ -110,30 +92,12 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
     """The rows of one bed as text: contenders beside each other, a line for each size."""
     names = list(dict.fromkeys(row["contender"] for row in found))
     by_place = {(row["contender"], row["bytes"]): row["metrics"] for row in found}
-    parts = []
-    for metric, divisor, heading in _COLUMNS:
-        lines = [
-            (format_bytes(size), *(_cell(by_place[name, size][metric], divisor) for name in names))
-            for size in dict.fromkeys(row["bytes"] for row in found)
-        ]
-        parts.append(format_table((heading, *names), lines))
-    return "\n\n".join(parts)
-
-
-def _cell(values: Mapping[str, float], divisor: float) -> str:
-    middle, low, high = (values[name] / divisor for name in ("median", "min", "max"))
-    return f"{_short(middle)} ({_short(low)} - {_short(high)})"
-
-
-def _short(value: float) -> str:
-    """Three digits."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def checks_table(found: Sequence[Mapping[str, Any]]) -> str:
-    lines = [
-        (check["name"], f"{check['value']:.3g}", f"{check['relation']} {check['target']:g}",
-         "met" if check["met"] else "NOT MET")
-        for check in found
-    ]  # fmt: skip
-    return format_table(("check", "median", "target", ""), lines)
+    sizes = dict.fromkeys(row["bytes"] for row in found)
+    return "\n\n".join(
+        size_table(
+            (heading, *names),
+            {size: [by_place[name, size][metric] for name in names] for size in sizes},
+            [divisor] * len(names),
+        )
+        for metric, divisor, heading in _COLUMNS
+    )

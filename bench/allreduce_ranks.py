@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,6 +53,10 @@ TRANSPORTS = (
     Transport("TCP", "one path, in plane 1; cubic"),
     Transport("MPTCP", "a subflow a plane; cubic", mptcp=True),
 )
+
+
+def missing() -> str:
+    return "" if find_spec("torch") else "torch is not installed: see mrc/torch/README.md"
 
 
 class RankBed:

@@ -33,8 +33,9 @@ class Bed:
         pinned: bool = True, hosts: int = 2, mptcp: bool = True,
     ) -> None:  # fmt: skip
         """`delay_ns` applies to every link. A fabric with a delay is emulated."""
+        own = f"{name}{os.getpid()}"
         self.testbed = Testbed(
-            name, hosts=hosts, planes=planes, t1=t1, rate=rate, mtu=mtu, delay_ns=delay_ns,
+            own, hosts=hosts, planes=planes, t1=t1, rate=rate, mtu=mtu, delay_ns=delay_ns,
             fabric=Fabric.EMULATED if delay_ns else Fabric.KERNEL,
         )  # fmt: skip
         self.round_trip_ns = 2 * _LINKS * delay_ns  # sum of the delays of the links

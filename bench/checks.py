@@ -7,14 +7,14 @@ both rows. A check is omitted if one of its rows was not measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from figures import GOODPUT, Check
+
 Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
 
-GOODPUT = "goodput_bits_per_second"
 RATE = "messages_per_second"
 _CPU = ("sender_cpu_seconds_per_gib", "receiver_cpu_seconds_per_gib")
 _ONE_TCP = (
@@ -22,24 +22,6 @@ _ONE_TCP = (
     "TCP, iperf3",
     "TCP, iperf3 -Z",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A value of the run beside its target."""
-
-    name: str
-    value: float
-    relation: str  # ">=" or "<="
-    target: float
-
-    @property
-    def met(self) -> bool:
-        return is_met(self.value, self.relation, self.target)
-
-
-def is_met(value: float, relation: str, target: float) -> bool:
-    return value >= target if relation == ">=" else value <= target
 
 
 def evaluate(beds: Mapping[str, Rounds], capacities_bps: Mapping[str, float | None]) -> list[Check]:
@@ -113,7 +95,7 @@ def _cpu(rounds: Rounds) -> Iterator[Check]:
 
 
 def _cpu_of(metrics: Mapping[str, Any]) -> float:
-    return sum(metrics[side] for side in _CPU)
+    return sum(float(metrics[side]) for side in _CPU)
 
 
 def _files(rounds: Rounds) -> Iterator[Check]:
@@ -198,7 +180,6 @@ def _best(rounds: Rounds, names: Sequence[str], metric: str = GOODPUT) -> str:
     """The row with the highest median; the first row if none was measured."""
 
     def middle(name: str) -> float:
-        return median([metrics[metric] for metrics in rounds.get(name, ())] or [0.0])
+        return float(median([metrics[metric] for metrics in rounds.get(name, ())] or [0.0]))
 
-    key: Callable[[str], float] = middle
-    return max(names, key=key)
+    return max(names, key=middle)

@@ -205,12 +205,10 @@ def _result(
         curves.append(Curve(times, arrived))
         for found, counts in zip(planes, by_plane, strict=True):
             found.append(Curve(times, counts))
-        counts = sent[number]
-        repeated = counts["spurious_packets"]  # hosts count no other repeated packets
+        told = sent[number]
+        repeated = told["spurious_packets"]  # hosts count no other repeated packets
         infos.append(
-            FlowInfo(
-                **counts, repeated_packets=repeated, received_bytes=arrived[-1], lost_packets=0
-            )
+            FlowInfo(**told, repeated_packets=repeated, received_bytes=arrived[-1], lost_packets=0)
         )
     return Result(
         scenario=scenario,
@@ -221,7 +219,7 @@ def _result(
         planes=tuple(map(tuple, planes)),
         retransmitted=(),
         events=tuple(
-            Event(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0)
+            Event(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0, 0)
             for i, info in enumerate(infos)
             if info.failed
         ),

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from checks import is_met
+from figures import is_met
 
 from mrc.sim.scenario import Check, Scenario
 

@@ -192,8 +192,9 @@ class MrcVerbs(Mrc):
         # The window that a Context chooses for the bed's links, whose rate it does not know.
         psns = mpr.psns_for(bed.planes * mpr.UNKNOWN_BPS, 0, bed.path_mtu)
         path_mtu = bed.path_mtu - (SEAL_OVERHEAD if settings.get("seal") else 0)
-        self.settings = {"path_mtu": path_mtu, "mpr": psns, **settings}
-        words = [f"{name}={int(value)}" for name, value in self.settings.items()]
+        numbers = {"path_mtu": path_mtu, "mpr": psns, **settings}
+        self.settings = numbers
+        words = [f"{name}={int(value)}" for name, value in numbers.items()]
         ends = []
         command = [*(["env", f"MRC_AEAD={library}"] if library else []), program("verbs")]
         for host in HOSTS:

@@ -105,7 +105,7 @@ def by_scp(bed: Bed, source: Path, target: Path) -> Raw:
     """scp to an own sshd, which serves one connection."""
     key = source.with_name("ssh.key")
     if not key.exists():
-        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key]
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
         subprocess.run(make, check=True)
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd requires it; its own unit makes it
     here, there = bed.flows(1)

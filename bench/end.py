@@ -71,7 +71,8 @@ class End:
         line = self.process.stdout.readline()
         if not line:
             raise BenchError(f"{self.what}: {self._last_words()}")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def run(self, *words: object) -> dict[str, Any]:
         self.start(*words)

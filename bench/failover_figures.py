@@ -8,13 +8,12 @@ rate, so a much shorter window would show single bursts. 2 ms without a byte red
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
-from checks import Check
-from failover_scenario import DOWN, LOSS, SLOW, Event, Phase, phases
+from failover_scenario import DOWN, LOSS, SLOW, STORY, Event, Phase, phases
+from figures import Check
 
 from mrc.demo.timeline import Timeline
 from mrc.testbed.plan import BURST_BYTES
@@ -28,6 +27,8 @@ _BACK_SECONDS = 0.020  # for other faults
 GAP_SECONDS = 0.005
 FIRST_SECONDS = 0.1  # only gaps in this time count: later gaps are as long without any fault
 REUSE_SECONDS = 1.0
+
+Run = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,31 +242,16 @@ def _share(name: str, share: float | None, least: float = BACK_SHARE) -> Check:
     return Check(name, 0.0 if share is None else share, ">=", least)
 
 
-def told(repeats: Sequence[Sequence[Check]]) -> list[dict[str, Any]]:
-    """The checks of one scenario for JSON: the median of its repeats, and their spread.
-
-    A host with two virtual cores sometimes stops every process for some milliseconds, so the worst
-    moment of a single run means little.
-    """
-    found = []
-    for same in zip(*repeats, strict=True):
-        values = [check.value for check in same]
-        check = replace(same[0], value=median(values))
-        spread = {"smallest": min(values), "largest": max(values)}
-        found.append({**asdict(check), "met": check.met, **spread})
-    return found
-
-
-def verdict(check: Mapping[str, Any], busy: str) -> str:
-    """A busy machine can miss a target that mrc meets, so such a check is not judged."""
-    if check["met"]:
-        return "met"
-    return "not judged" if busy else "NOT MET"
+def checks_of(run: Run) -> list[Check]:
+    return list(checks(run["figures"], events_of(run)))
 
 
 # ---- a run from its JSON ------------------------------------------------------------------------
 
-Run = Mapping[str, Any]
+
+def story_of(result: Mapping[str, Any]) -> list[Run]:
+    """The runs that all contenders have in common."""
+    return [run for run in result["runs"] if run["scenario"] == STORY.name]
 
 
 def events_of(run: Run) -> list[Event]:

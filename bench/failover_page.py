@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import failover_svg as svg
-from failover_figures import BACK_SHARE, LOW_SHARE, WINDOW_SECONDS, Run, duration, verdict
-from failover_scenario import STORY
+from failover_figures import BACK_SHARE, LOW_SHARE, WINDOW_SECONDS, Run, duration, story_of
+from figures import verdict
 
 from mrc.sim import drawing
 
@@ -19,7 +19,7 @@ _HEADS = ("delivered", "of capacity", "longest stall", "sent again")
 
 def page(result: Mapping[str, Any]) -> str:
     """The whole page."""
-    story = [run for run in result["runs"] if run["scenario"] == STORY.name]
+    story = story_of(result)
     scale = result["bed"]["planes"], result["bed"]["plane_payload_bits_per_second"]
     phases = story[0]["figures"]["phases"]
     healed = [part["name"] for part in phases[1:] if part["planes"] == phases[0]["planes"]]
@@ -28,7 +28,7 @@ def page(result: Mapping[str, Any]) -> str:
         result=result,
         bed=result["bed"],
         story=story,
-        others=[run for run in result["runs"] if run["scenario"] != STORY.name],
+        others=[run for run in result["runs"] if run not in story],
         draw_story=lambda runs: svg.story_svg(runs, *scale),
         draw_moments=lambda run: svg.moments_svg(run, *scale),
         heads=_HEADS,

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
@@ -28,8 +28,9 @@ import peers
 from bed import HOSTS, Bed
 from contenders import Flows
 from end import BenchError, start_once, stop, wait_for
-from failover_figures import Series, figures
+from failover_figures import Run, Series, figures
 from failover_scenario import DOWN, Event, Scenario
+from program import note
 
 from mrc.fabric.targets import parse_target
 from mrc.linux import netns
@@ -37,13 +38,14 @@ from mrc.linux.processors import stolen_seconds
 from mrc.testbed import mptcp
 from mrc.testbed.fault import Fault, Mode
 
+NAMES = ("mrc", "MPTCP", "TCP, a flow a plane", "TCP, one flow", "UCX over TCP")
 BIN_SECONDS = 0.01
 _TRAFFIC_BYTES = 1 << 20
 _START_SECONDS = 20.0
 _PREPARE_SECONDS = 0.15  # the preparation of a change starts this much earlier
 _SPARE_SECONDS = 0.5  # a contender sends this much longer than the scenario
 _MRC_BIN = "500us"  # short enough to measure gaps of 5 ms
-_MPTCP = "MPTCP"
+_MPTCP = NAMES[1]
 _MRC_PORT, _UCX_PORT = 4791, 13337
 _MRC = [sys.executable, "-m", "mrc", "perf"]
 
@@ -64,7 +66,7 @@ class Seen:
 
 
 class Contender(ABC):
-    """Sends from h0 to h1 as fast as it can."""
+    """Sends from h0 to h1 as fast as it can, until the stack closes."""
 
     name: str
     what: str  # description in one line
@@ -74,36 +76,43 @@ class Contender(ABC):
         self.bed = bed
 
     @abstractmethod
-    def start(self, seconds: float) -> None:
+    def start(self, stack: ExitStack, seconds: float) -> None:
         """Begins to send, for at least `seconds`."""
 
     @abstractmethod
     def finish(self) -> Seen:
         """Waits for the end. Returns the data that the receiver got."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Ends the processes that still run."""
+    def start_pair(
+        self, stack: ExitStack, server: list[str], client: list[str], port: int,
+        **environment: str,
+    ) -> None:  # fmt: skip
+        """Starts a program in both hosts, the server first."""
+        self._server = start_once(self.bed, HOSTS[1], server, **environment)
+        stack.callback(stop, self._server)
+        peers.until_listening(self.bed, self._server, port)
+        self._client = start_once(self.bed, HOSTS[0], client, **environment)
+        stack.callback(stop, self._client)
 
 
 class Mrc(Contender):
     name = "mrc"
     measured = "payload placed by the receiver"
 
-    def __init__(self, bed: Bed, seal: str, folder: Path) -> None:
-        """`seal` is `none`, or how the packets are sealed between hosts that share a secret."""
+    def __init__(self, bed: Bed, seal: str = "none", folder: Path = Path()) -> None:
+        """`seal` is `none`, or how the packets are sealed between hosts that share a secret, which
+        `folder` has.
+        """
         super().__init__(bed)
         self.what = "mrc perf, one QP, " + ("defaults" if seal == "none" else f"seal={seal}")
         self._trust = ["--insecure"]
         if seal != "none":
             self._trust = ["--secret", str(copies.secret(folder)), "--seal", seal]
 
-    def start(self, seconds: float) -> None:
+    def start(self, stack: ExitStack, seconds: float) -> None:
         server = [*_MRC, "--server", "--one-off", "--quiet", *self._trust]
-        self._server = start_once(self.bed, HOSTS[1], server)
-        peers.until_listening(self.bed, self._server, _MRC_PORT)
         client = [*_MRC, "h1", "--json", "--quiet", "--bins", _MRC_BIN, "-t", f"{seconds:g}"]
-        self._client = start_once(self.bed, HOSTS[0], [*client, *self._trust])
+        self.start_pair(stack, server, [*client, *self._trust], _MRC_PORT)
 
     def finish(self) -> Seen:
         told = json.loads(wait_for(self._client).output)
@@ -111,9 +120,6 @@ class Mrc(Contender):
         paths = self.bed.testbed.shape.paths(*HOSTS)
         evs = [{"plane": path.plane, "path": path.name} for path in paths]
         return replace(seen_by_mrc(told), evs=evs)
-
-    def close(self) -> None:
-        stop(self._client, self._server)
 
 
 class Tcp(Contender):
@@ -129,8 +135,8 @@ class Tcp(Contender):
         self.name, self.what = name, what
         self._flows, self._mptcp, self._cc = flows, mptcp, cc
 
-    def start(self, seconds: float) -> None:
-        self._pair = Flows(self.bed, mptcp=self._mptcp)
+    def start(self, stack: ExitStack, seconds: float) -> None:
+        self._pair = stack.enter_context(Flows(self.bed, mptcp=self._mptcp))
         self._resent = _resent_segments(self.bed)
         self._pair.receiver.start("watch", self._flows, round((seconds + 1) * 1000))
         flows = self.bed.flows(self._flows)
@@ -147,37 +153,28 @@ class Tcp(Contender):
             resent_bytes=resent + sent["reinjected_bytes"],
         )
 
-    def close(self) -> None:
-        self._pair.__exit__()
-
 
 class Ucx(Contender):
-    """ucx_perftest. It records no bins, and `close` stops it."""
+    """ucx_perftest. It records no bins, and runs until it is stopped."""
 
-    name = "UCX over TCP"
+    name = NAMES[-1]
     what = "ucx_perftest, tag_bw of 1 MiB, a rail a plane"
     measured = "bytes received by the interfaces, headers and repeats included"
 
-    def start(self, seconds: float) -> None:
-        environment = peers.ucx_environment(self.bed)
+    def start(self, stack: ExitStack, seconds: float) -> None:
         self._resent = _resent_segments(self.bed)
         common = ["ucx_perftest", "-p", str(_UCX_PORT), "-6"]
-        self._server = start_once(self.bed, HOSTS[1], common, **environment)
-        peers.until_listening(self.bed, self._server, _UCX_PORT)
         job = ["-t", "tag_bw", "-s", str(1 << 20), "-n", "1000000", "-w", "5", "-f"]
-        target = self.bed.plane_address(HOSTS[1], 1)
-        self._client = start_once(self.bed, HOSTS[0], [*common, target, *job], **environment)
+        client = [*common, self.bed.plane_address(HOSTS[1], 1), *job]
+        self.start_pair(stack, common, client, _UCX_PORT, **peers.ucx_environment(self.bed))
         self._sampler = Sampler(self.bed)
+        stack.callback(self._sampler.stop)
         self._sampler.start()
 
     def finish(self) -> Seen:
         self._sampler.stop()
         resent = (_resent_segments(self.bed) - self._resent) * self.bed.tcp_payload
         return replace(self._sampler.seen(), resent_bytes=resent, ended=_last_words(self._client))
-
-    def close(self) -> None:
-        self._sampler.stop()
-        stop(self._client, self._server)
 
 
 def _last_words(process: subprocess.Popen[str]) -> str:
@@ -247,18 +244,21 @@ def skipped() -> dict[str, str]:
     return found
 
 
-def contenders(bed: Bed, seal: str, folder: Path) -> list[Contender]:
-    """The contenders that this machine supports, in the order of the page."""
+def contenders(bed: Bed, wanted: Container[str], seal: str, folder: Path) -> list[Contender]:
+    """The wanted contenders that this machine supports, in the order of the page."""
+    _, _, spread, one, _ = NAMES
     every: list[Contender] = [
         Mrc(bed, seal, folder),
         Tcp(bed, _MPTCP, "one connection, a subflow a plane", mptcp=True),
-        Tcp(bed, "TCP, a flow a plane", "what an application can do by itself",
-            flows=bed.planes),
-        Tcp(bed, "TCP, one flow", "cubic, in plane 1"),
+        Tcp(bed, spread, "what an application can do by itself", flows=bed.planes),
+        Tcp(bed, one, "cubic, in plane 1"),
         Ucx(bed),
-    ]  # fmt: skip
+    ]
     left_out = skipped()
-    return [each for each in every if each.name not in left_out]
+    return [
+        each for each in every
+        if each.name not in left_out and (not wanted or each.name in wanted)
+    ]  # fmt: skip
 
 
 def seen_by_mrc(told: Mapping[str, Any]) -> Seen:
@@ -285,16 +285,39 @@ def seen_by_mrc(told: Mapping[str, Any]) -> Seen:
 # ---- one run ------------------------------------------------------------------------------------
 
 
-def run(contender: Contender, scenario: Scenario, note: Callable[[str], None]) -> dict[str, Any]:
+def repeated(
+    name: str, repeats: int, run: Callable[[], Run], amount: Callable[[Run], float]
+) -> tuple[Run, list[Run]]:
+    """Several runs of mrc, whose checks are medians; one run of another contender. Returns the run
+    to show, which has the median amount, and all of them.
+    """
+    runs = []
+    for number in range(repeats if name == "mrc" else 1):
+        note(f"{name}, run {number + 1}")
+        runs.append(run())
+    return sorted(runs, key=amount)[len(runs) // 2], runs
+
+
+def through_faults(
+    bed: Bed, scenario: Scenario, zero: float
+) -> tuple[list[Event], list[float], float]:
+    """Lets the faults happen until the scenario is over. Returns the events with the actual times,
+    the seconds that each change took, and the CPU time that the hypervisor has stolen.
+    """
+    stolen = stolen_seconds()
+    events, took = let_happen(bed, scenario, zero)
+    time.sleep(max(0.0, zero + scenario.seconds - time.monotonic()))
+    return events, took, stolen_seconds() - stolen
+
+
+def run(contender: Contender, scenario: Scenario) -> Run:
     """Runs one contender through one scenario. Returns the run for JSON."""
     bed = contender.bed
     with ExitStack() as stack:
-        stack.callback(contender.close)
-        contender.start(scenario.seconds + _SPARE_SECONDS)
-        zero, stolen = _first_traffic(bed), stolen_seconds()
-        events, took = let_happen(bed, scenario, zero, note)
-        time.sleep(max(0.0, zero + scenario.seconds - time.monotonic()))
-        stolen = stolen_seconds() - stolen
+        note(f"{contender.name}: {scenario.title}")
+        contender.start(stack, scenario.seconds + _SPARE_SECONDS)
+        zero = _first_traffic(bed)
+        events, took, stolen = through_faults(bed, scenario, zero)
         seen = contender.finish()
     found = document(contender, scenario, events, seen, zero)
     return found | {"changes_took_seconds": took, "stolen_cpu_seconds": stolen}
@@ -310,9 +333,7 @@ def _first_traffic(bed: Bed) -> float:
     return time.monotonic()
 
 
-def let_happen(
-    bed: Bed, scenario: Scenario, zero: float, note: Callable[[str], None]
-) -> tuple[list[Event], list[float]]:
+def let_happen(bed: Bed, scenario: Scenario, zero: float) -> tuple[list[Event], list[float]]:
     """Makes every change at its time. Returns the events with the actual times, and the seconds
     that each change took.
     """

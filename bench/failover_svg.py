@@ -1,17 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs through a scenario as SVG: goodput of each contender over one time axis, and planes and EVs
 of mrc as a heat map. Pure.
-
-mrc is blue and the others are orange, which differ for every kind of colour blindness. Places and
-words mark faults, too, not colour alone. Sizes are in pixels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from canvas import (
+    BOLD,
+    DASHED,
+    LEFT,
+    NAME,
+    NOTE,
+    PLOT,
+    RIGHT,
+    TITLE,
+    WIDTH,
+    backdrop,
+    colour,
+    name_at,
+    panel,
+    row,
+    tops,
+    words,
+)
 from failover_figures import Run, events_of, rates, summary
 from failover_scenario import Event, phases
 
@@ -21,28 +36,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 960
-_LEFT, _RIGHT = 64, 16
-_PLOT = WIDTH - _LEFT - _RIGHT
-_HEAD, _TITLE, _ROW, _GAP, _FOOT = 56, 20, 74, 12, 72
+_ROW, _FOOT = 74, 72
 _PLANE, _EV = 16, 7
 _LEVELS = 8  # of the heat map
 _PEAK = 1.12  # top of a row, as a share of the capacity of all planes
-_OURS, _THEIRS = LINES[:2]
-_BOLD = {"fontsize": 12, "fontweight": "bold"}
-_NAME = _BOLD | {"fontsize": 13}
-_NOTE = {"fontsize": 11, "color": LIGHT["note"]}
-
-
-def panel(
-    figure: Figure, left: float, top: float, width: float, height: float, **more: Any
-) -> Axes:
-    """Axes at a position that is measured from the upper left corner."""
-    across, down = (72 * inches for inches in figure.get_size_inches())
-    place = (left / across, 1 - (top + height) / down, width / across, height / down)
-    axes = figure.add_axes(place, frameon=False, **more)
-    axes.tick_params(labelsize=11, labelcolor=LIGHT["note"])
-    return axes
 
 
 # ---- goodput of all -----------------------------------------------------------------------------
@@ -51,25 +48,28 @@ def panel(
 def story_svg(runs: Sequence[Run], planes: int, plane_bps: float, step: float = 0.01) -> str:
     """A row for each run, and a heat map for each run that recorded its EVs."""
     detailed = [run for run in runs if run["evs"]]
-    tops = [_HEAD + number * (_TITLE + _ROW + _GAP) + _TITLE for number in range(len(runs) + 1)]
-    ends = tops.pop() - _TITLE
+    *rows, below = tops(len(runs) + 1, _ROW)
+    ends = below - TITLE
     heats = []
     for run in detailed:
-        heats.append(ends + _TITLE)
-        ends += 2 * _TITLE + planes * (_PLANE + 6) + len(run["evs"]) * _EV
+        heats.append(ends + TITLE)
+        ends += 2 * TITLE + planes * (_PLANE + 6) + len(run["evs"]) * _EV
 
     def paint(figure: Figure) -> None:
-        _backdrop(figure, runs[0], ends)
-        _words(figure, 14, label, _NAME)
+        events = events_of(runs[0])
+        axes = backdrop(figure, runs[0]["seconds"], ends, events)
+        for event in events:
+            if _alone(event, events):
+                name_at(axes, (event.at + event.until) / 2, event.name)
+            else:
+                name_at(axes, event.at, event.name, "left")
+        words(figure, 14, label, NAME)
         for number, note in enumerate(_notes(step)):
-            _words(figure, ends + _FOOT - 26 + 15 * number, note, _NOTE)
-        span = (0.0, runs[0]["seconds"])
-        for run, top in zip(runs, tops, strict=True):
-            axes = panel(figure, _LEFT, top, _PLOT, _ROW, xlim=span, xticks=[])
+            words(figure, ends + _FOOT - 26 + 15 * number, note, NOTE)
+        for run, top in zip(runs, rows, strict=True):
+            axes = row(figure, run, top, _ROW, summary(run))
             _goodput(axes, run, planes, plane_bps, step, _PEAK)
-            axes.set_ylabel("Gbit/s", **_NOTE)
-            axes.set_title(run["contender"], loc="left", **_NAME)
-            axes.set_title(summary(run), loc="right", **_NOTE)
+            axes.set_ylabel("Gbit/s", **NOTE)
         for run, top in zip(detailed, heats, strict=True):
             _heat(figure, run, top, planes, plane_bps, 5 * step)
 
@@ -87,25 +87,6 @@ def _notes(step: float) -> tuple[str, str]:
         f"Goodput is counted in bins of {step * 1000:g} ms. A bin may count bytes that arrived"
         f" earlier and waited for others. Bins above {_PEAK:.0%} are drawn at {_PEAK:.0%}.",
     )
-
-
-def _words(figure: Figure, top: float, text: str, style: dict[str, Any]) -> None:
-    """A line of text at the left, on this height in pixels."""
-    figure.text(_LEFT / WIDTH, 1 - top / (72 * figure.get_figheight()), text, **style)
-
-
-def _backdrop(figure: Figure, run: Run, bottom: float) -> None:
-    """The time axis. A fault is shaded from its begin to its end, with its name above."""
-    top, seconds, events = _HEAD - 8, run["seconds"], events_of(run)
-    axes = panel(figure, _LEFT, top, _PLOT, bottom - top, xlim=(0, seconds), yticks=[])
-    axes.locator_params(axis="x", nbins=16, steps=[1, 2, 5, 10])
-    axes.set_xlabel("time, s", **_NOTE)
-    for event in events:
-        axes.axvspan(event.at, event.until, color=LIGHT["ink"], alpha=0.08, linewidth=0)
-        at, side = ((event.at + event.until) / 2, "center") if _alone(event, events) else (
-            event.at, "left")  # fmt: skip
-        axes.text(at, 1, event.name, ha=side, va="bottom",
-                  transform=axes.get_xaxis_transform(), **_BOLD)  # fmt: skip
 
 
 def _alone(event: Event, events: Sequence[Event]) -> bool:
@@ -130,15 +111,15 @@ def _goodput(
         for i, here in enumerate(points)
         if i in (0, len(points) - 1) or not points[i - 1][1] == here[1] == points[i + 1][1]
     ]
-    colour = _OURS if run["contender"] == "mrc" else _THEIRS
     # The edge surrounds the area; its lower and side parts lie outside the visible range.
     x, y = zip((start - step, -peak), (start - step, bends[0][1]), *bends,
                (end + step, bends[-1][1]), (end + step, -peak), strict=True)  # fmt: skip
-    axes.fill(x, y, facecolor=(colour, 0.22), edgecolor=colour, linewidth=1.2, joinstyle="round")
+    axes.fill(x, y, facecolor=(colour(run), 0.22), edgecolor=colour(run), linewidth=1.2,
+              joinstyle="round")  # fmt: skip
     parts = phases(events_of(run), run["seconds"], planes)
     left = [part.planes * plane_bps / 1e9 for part in parts for _ in (0, 1)]
     at = [moment for part in parts for moment in (part.start, part.end)]
-    axes.plot(at, left, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 3)))
+    axes.plot(at, left, **DASHED)
 
 
 # ---- planes and EVs -----------------------------------------------------------------------------
@@ -151,14 +132,14 @@ Piece = tuple[float, float]
 def _heat(figure: Figure, run: Run, top: float, planes: int, plane_bps: float, step: float) -> None:
     """A strip for each plane, and below it a thin strip for each of its EVs."""
     height, seconds = planes * (_PLANE + 6) + len(run["evs"]) * _EV, run["seconds"]
-    axes = panel(figure, _LEFT, top, _PLOT, height, xlim=(0, seconds), ylim=(height, 0), xticks=[])
-    axes.set_title(f"{run['contender']}: planes and their EVs", loc="left", **_NAME)
-    _legend(figure, top - _TITLE)
+    axes = panel(figure, LEFT, top, PLOT, height, xlim=(0, seconds), ylim=(height, 0), xticks=[])
+    axes.set_title(f"{run['contender']}: planes and their EVs", loc="left", **NAME)
+    _legend(figure, top - TITLE)
     middles, y = [], 0.0
     for plane in range(1, planes + 1):
         middles.append(y + _PLANE / 2)
         for level, piece in _strip(run, str(plane), plane_bps, step):
-            _piece(axes, piece, y, _PLANE, _OURS, level / _LEVELS)
+            _piece(axes, piece, y, _PLANE, LINES[0], level / _LEVELS)
         y += _PLANE + 1
         for path in (ev["path"] for ev in run["evs"] if ev["plane"] == plane):
             _piece(axes, (0, seconds), y, _EV - 1, LIGHT["good"])
@@ -178,16 +159,16 @@ def _piece(
 
 
 def _legend(figure: Figure, top: float) -> None:
-    axes = panel(figure, WIDTH - _RIGHT - 610, top, 610, _TITLE, xlim=(0, 610), ylim=(_TITLE, 0),
+    axes = panel(figure, WIDTH - RIGHT - 610, top, 610, TITLE, xlim=(0, 610), ylim=(TITLE, 0),
                  xticks=[], yticks=[])  # fmt: skip
-    axes.text(0, 13, "a plane's goodput: none", **_NOTE)
+    axes.text(0, 13, "a plane's goodput: none", **NOTE)
     for level in range(1, _LEVELS + 1):
-        _piece(axes, (126 + 9 * level, 9), 4, 10, _OURS, level / _LEVELS)
-    axes.text(212, 13, "full", **_NOTE)
-    for at, name, words in ((256, "good", "EV good"), (332, "skip", "skipped"),
+        _piece(axes, (126 + 9 * level, 9), 4, 10, LINES[0], level / _LEVELS)
+    axes.text(212, 13, "full", **NOTE)
+    for at, name, said in ((256, "good", "EV good"), (332, "skip", "skipped"),
                             (436, "bad", "bad"), (486, "away", "plane suspended")):  # fmt: skip
         _piece(axes, (at, 14), 4, 10, LIGHT[name])
-        axes.text(at + 18, 13, words, **_NOTE)
+        axes.text(at + 18, 13, said, **NOTE)
 
 
 def _strip(run: Run, plane: str, plane_bps: float, step: float) -> Iterator[tuple[int, Piece]]:
@@ -206,7 +187,7 @@ def _strip(run: Run, plane: str, plane_bps: float, step: float) -> Iterator[tupl
 
 def _ev_states(run: Run, plane: int, path: str) -> Iterator[tuple[str, Piece]]:
     """The times in which an EV was not good. Pieces less than a pixel apart form one piece."""
-    pixel = run["seconds"] / _PLOT
+    pixel = run["seconds"] / PLOT
     mine = [c for c in run["ev_changes"] if (c["plane"], c["path"]) == (plane, path)]
     ends = [*(change["at_seconds"] for change in mine[1:]), run["seconds"]]
     pieces: list[tuple[str, float, float]] = []
@@ -228,7 +209,7 @@ def _suspended(run: Run, plane: int) -> Iterator[tuple[str, Piece]]:
     for change, end in zip(mine, ends, strict=False):
         if change["suspended"]:
             begin = change["at_seconds"]
-            yield "away", (begin, max(end - begin, 0.8 * run["seconds"] / _PLOT))
+            yield "away", (begin, max(end - begin, 0.8 * run["seconds"] / PLOT))
 
 
 # ---- the first moments --------------------------------------------------------------------------
@@ -239,19 +220,19 @@ _BEFORE, _AFTER = 0.02, 0.2
 def moments_svg(run: Run, planes: int, plane_bps: float) -> str:
     """Goodput around the begin of each fault, in bins of 5 ms."""
     events = events_of(run)
-    width = (_PLOT + 36) / len(events) - 36
+    width = (PLOT + 36) / len(events) - 36
 
     def paint(figure: Figure) -> None:
         for number, event in enumerate(events):
             span = (event.at - _BEFORE, event.at + _AFTER)
-            axes = panel(figure, _LEFT + number * (width + 36), 38, width, 130, xlim=span)
+            axes = panel(figure, LEFT + number * (width + 36), 38, width, 130, xlim=span)
             _goodput(axes, run, planes, plane_bps, 0.005, 1.25)
-            axes.set_title(event.name, loc="left", **_BOLD)
+            axes.set_title(event.name, loc="left", **BOLD)
             times = range(0, round(_AFTER * 1000) + 1, 50)
-            axes.set_xticks([event.at + ms / 1000 for ms in times], times)
-            axes.set_xlabel("time since the fault, ms", **_NOTE)
+            axes.set_xticks([event.at + ms / 1000 for ms in times], list(map(str, times)))
+            axes.set_xlabel("time since the fault, ms", **NOTE)
             if number == 0:
-                axes.set_ylabel("Gbit/s", **_NOTE)
+                axes.set_ylabel("Gbit/s", **NOTE)
             else:
                 axes.tick_params(labelleft=False)
 

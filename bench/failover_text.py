@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from failover_figures import duration, events_of, rates, summary, verdict
-from failover_scenario import DOWN, LOSS, SLOW, STORY
+from failover_figures import duration, events_of, rates, story_of, summary
+from failover_scenario import DOWN, LOSS, SLOW
+from figures import checks_table
 
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_table
@@ -18,8 +19,7 @@ _LETTERS = {DOWN: ("D", "U"), LOSS: ("L", "O"), SLOW: ("T", "F")}
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
     """The whole result, line by line."""
-    story = [run for run in result["runs"] if run["scenario"] == STORY.name]
-    bed = result["bed"]
+    story, bed = story_of(result), result["bed"]
     for run in story:
         yield f"{run['contender']}: {summary(run)}"
         yield from _chart(run, bed["planes"] * bed["plane_payload_bits_per_second"])
@@ -51,25 +51,12 @@ def _chart(run: Mapping[str, Any], capacity: float) -> list[str]:
 def _table(story: Sequence[Mapping[str, Any]]) -> str:
     """Time below 95% of the remaining capacity, from each change to the next."""
     names = [part["name"] for part in story[0]["figures"]["phases"][1:]]
-    rows = []
-    for run in story:
-        found = run["figures"]
-        rows.append(
-            (
-                run["contender"],
-                *(duration(part["below_seconds"]) for part in found["phases"][1:]),
-                f"{found['retransmitted_bytes'] / 1e6:.1f} MB",
-            )
-        )
-    return format_table(("below 95% after", *names, "sent again"), rows)
-
-
-def checks_table(checks: Sequence[Mapping[str, Any]], busy: str) -> str:
-    """`busy`: why the machine is too busy to judge a check that is not met; or empty."""
     rows = [
-        (check["name"], f"{check['value']:.3g}",
-         f"{check['smallest']:.3g} - {check['largest']:.3g}",
-         f"{check['relation']} {check['target']:g}", verdict(check, busy))
-        for check in checks
-    ]  # fmt: skip
-    return format_table(("check", "median", "from - to", "target", ""), rows)
+        (
+            run["contender"],
+            *(duration(part["below_seconds"]) for part in run["figures"]["phases"][1:]),
+            f"{run['figures']['retransmitted_bytes'] / 1e6:.1f} MB",
+        )
+        for run in story
+    ]
+    return format_table(("below 95% after", *names, "sent again"), rows)

@@ -32,8 +32,7 @@ def measure(contender: Contender, ms: int) -> Raw:
     """Sends for twenty round trips and then for `ms`, which is measured."""
     skip = ROUND_TRIPS * contender.bed.round_trip_ns / 1e9
     with ExitStack() as stack:
-        stack.callback(contender.close)
-        contender.start(skip + ms / 1000 + _SPARE_SECONDS)
+        contender.start(stack, skip + ms / 1000 + _SPARE_SECONDS)
         seen = contender.finish()
     return settled(seen, skip, ms / 1000)
 

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from statistics import median
 from typing import Any
 
 from bed import Bed
+from benchmark import run_rounds
 from contenders import Raw
-from end import BenchError, core_ns, cpu_ns
+from end import core_ns, cpu_ns
+from figures import GOODPUT, spreads
 from rows import Row
 
 GIB = 1 << 30
@@ -18,30 +22,17 @@ Metrics = dict[str, Any]
 Rounds = dict[str, list[Metrics]]
 
 
-def run_rounds(
-    bed: Bed, rows: Sequence[Row], repeats: int, warm_up: bool, note: Callable[[str], None]
+def run_rows(
+    bed: Bed, rows: Sequence[Row], args: argparse.Namespace
 ) -> tuple[Rounds, dict[str, str]]:
-    """Runs every row once a round, so that a slow moment of the machine affects adjacent rows.
-
-    Returns the metrics, and the reasons for missing rows of peers.
-    """
-    rounds: Rounds = {row.name: [] for row in rows}
-    failed: dict[str, str] = {}
-    for number in range(repeats + warm_up):
-        for row in rows:
-            if row.name in failed:
-                continue
-            try:
-                metrics = measure(bed, row)
-            except BenchError as error:
-                if not row.peer:
-                    raise BenchError(f"{row.name}: {error}") from error
-                failed[row.name] = str(error)
-                continue
-            if number >= warm_up:
-                rounds[row.name].append(metrics)
-            note(f"round {number + 1 - warm_up}: {row.name}: {brief(metrics)}")
-    return {name: found for name, found in rounds.items() if found}, failed
+    """The metrics of every row, and the reasons for missing rows of peers."""
+    return run_rounds(
+        {row.name: partial(measure, bed, row) for row in rows},
+        args.repeats,
+        warm_up=not args.quick,
+        peers=[row.name for row in rows if row.peer],
+        brief=lambda name, metrics: f"{name}: {brief(metrics)}",
+    )
 
 
 def measure(bed: Bed, row: Row) -> Metrics:
@@ -73,7 +64,7 @@ def metrics_of(raw: Raw, planes_bytes: Sequence[int]) -> Metrics:
         metrics["retransmissions"] = raw["retransmissions"]
     if raw.get("bytes"):
         gib = raw["bytes"] / GIB
-        metrics["goodput_bits_per_second"] = 8 * raw["bytes"] / seconds
+        metrics[GOODPUT] = 8 * raw["bytes"] / seconds
         for kind in ("cpu", "core") if "core_seconds" in raw else ():
             for side, spent in zip(("sender", "receiver"), raw[f"{kind}_seconds"], strict=True):
                 metrics[f"{side}_{kind}_seconds_per_gib"] = spent / gib
@@ -85,23 +76,17 @@ def metrics_of(raw: Raw, planes_bytes: Sequence[int]) -> Metrics:
 
 
 def summary(rounds: Sequence[Metrics]) -> dict[str, Any]:
-    """Median, smallest and largest value of every metric, and its values in order."""
-    found: dict[str, Any] = {}
-    for name in rounds[0]:
-        values = [metrics[name] for metrics in rounds]
-        if name == "plane_shares":
-            found[name] = [statistics.median(plane) for plane in zip(*values, strict=True)]
-            continue
-        found[name] = {
-            "median": statistics.median(values),
-            "min": min(values),
-            "max": max(values),
-            "rounds": values,
-        }
+    """The spread of every metric, and the median of each plane's share."""
+    found: dict[str, Any] = spreads(
+        [{name: each[name] for name in each if name != "plane_shares"} for each in rounds]
+    )
+    if "plane_shares" in rounds[0]:
+        planes = zip(*(each["plane_shares"] for each in rounds), strict=True)
+        found["plane_shares"] = [median(plane) for plane in planes]
     return found
 
 
 def brief(metrics: Metrics) -> str:
-    if "goodput_bits_per_second" in metrics:
-        return f"{metrics['goodput_bits_per_second'] / 1e9:.3g} Gbit/s"
+    if GOODPUT in metrics:
+        return f"{metrics[GOODPUT] / 1e9:.3g} Gbit/s"
     return f"p50 {metrics['p50_ns'] / 1e3:.3g} us"

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
-from mrc.cli.output import format_bytes, format_table
+from figures import GOODPUT, P50, P99, Metrics, ratios, size_table, spread
 
-GOODPUT, P50, P99 = "goodput_bits_per_second", "p50_ns", "p99_ns"
 PERFTEST, PERF = "perftest", "mrc perf"
-
-Metrics = Mapping[str, float]
-Rounds = Mapping[str, Sequence[Metrics]]
-"""By contender: the metrics of each round."""
+COLUMNS = {
+    GOODPUT: (1e9, "Gbit/s", "ib_write_bw"),
+    P50: (1e3, "p50, us", "ib_write_lat"),
+    P99: (1e3, "p99, us", "ib_write_lat"),
+}
 
 
 def numbers(output: str) -> list[float]:
@@ -51,52 +50,24 @@ def of_perf(document: Mapping[str, Any]) -> Metrics:
     return {P50: latency[P50], P99: latency[P99]}
 
 
-def row(size: int, rounds: Rounds) -> dict[str, Any]:
+def row(size: int, theirs: Sequence[Metrics], ours: Sequence[Metrics]) -> dict[str, Any]:
     """Medians and spread of both contenders at one size, and the median of the rounds' ratios."""
-    found: dict[str, Any] = {"bytes": size, "metrics": {}}
-    for metric in rounds[PERF][0]:
-        values = {name: [each[metric] for each in own] for name, own in rounds.items()}
-        ratios = [a / b for a, b in zip(values[PERFTEST], values[PERF], strict=True)]
-        found["metrics"][metric] = {
-            "ratio": spread(ratios), **{name: spread(own) for name, own in values.items()}
-        }  # fmt: skip
-    return found
-
-
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    return {
-        "median": median(values), "min": min(values), "max": max(values), "rounds": list(values),
-    }  # fmt: skip
-
-
-_COLUMNS = {
-    GOODPUT: (1e9, "Gbit/s", "ib_write_bw"),
-    P50: (1e3, "p50, us", "ib_write_lat"),
-    P99: (1e3, "p99, us", "ib_write_lat"),
-}
+    return {"bytes": size, "metrics": {
+        metric: {
+            "ratio": spread(ratios(theirs, ours, metric)),
+            PERFTEST: spread([each[metric] for each in theirs]),
+            PERF: spread([each[metric] for each in ours]),
+        }
+        for metric in ours[0]
+    }}  # fmt: skip
 
 
 def table(rows: Sequence[Mapping[str, Any]], metric: str) -> str:
     """One metric as text: a line for each size, medians with the smallest and largest value."""
-    divisor, heading, program = _COLUMNS[metric]
-    lines = [
-        (
-            format_bytes(row["bytes"]),
-            _cell(values[PERFTEST], divisor),
-            _cell(values[PERF], divisor),
-            _cell(values["ratio"], 1),
-        )
+    divisor, heading, program = COLUMNS[metric]
+    lines = {
+        row["bytes"]: [row["metrics"][metric][name] for name in (PERFTEST, PERF, "ratio")]
         for row in rows
-        if (values := row["metrics"].get(metric)) is not None
-    ]
-    return format_table((heading, program, PERF, "ratio"), lines)
-
-
-def _cell(values: Mapping[str, float], divisor: float) -> str:
-    middle, low, high = (values[name] / divisor for name in ("median", "min", "max"))
-    return f"{_short(middle)} ({_short(low)} - {_short(high)})"
-
-
-def _short(value: float) -> str:
-    """Three digits."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+        if metric in row["metrics"]
+    }
+    return size_table((heading, program, PERF, "ratio"), lines, (divisor, divisor, 1))

@@ -35,7 +35,10 @@ def run(
     from mrc.cli.exits import Exit
     from mrc.errors import MrcError
 
-    codes = {**failures, **dict.fromkeys((BenchError, MrcError, OSError), Exit.FAILED)}
+    codes: dict[type[Exception], int] = {
+        **failures,
+        **dict.fromkeys((BenchError, MrcError, OSError), Exit.FAILED),
+    }
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         work()

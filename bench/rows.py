@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import copies
 import long_way
@@ -37,7 +37,7 @@ P = TypeVar("P", bound=Pair)
 
 KIB, MIB = 1 << 10, 1 << 20
 SPIN_US = 200  # for the spinning rows: longer than any round trip here
-BEDS = {
+BEDS: dict[str, dict[str, Any]] = {
     "9000": {"rate": "none", "mtu": 9000},
     "1500": {"rate": "none", "mtu": 1500},
     "500mbit": {"rate": "500mbit", "mtu": 9000},
@@ -60,7 +60,7 @@ class Row:
     pids: list[list[int]] = field(default_factory=lambda: [[], []])  # of ends that stay up
     costed: bool = True  # CPU time is measured; False: it would include uncounted work
     peer: bool = False  # another project's program: its failure ends its row, not the run
-    parameters: dict[str, object] = field(default_factory=dict)
+    parameters: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,15 @@ class Maker:
 
     def write(self, pair: Mrc, what: str, size: int, depth: int | None = None) -> Row:
         depth = depth or _DEPTH[size]
-        parameters: dict[str, object] = {"bytes": size, "outstanding": depth, **pair.settings}
+        parameters = {"bytes": size, "outstanding": depth, **pair.settings}
         name = f"{what}, WRITE {_SIZE_NAMES[size]}"
-        return Row(name, lambda: pair.write(size, depth, self.ms), pair.pids, parameters=parameters)
+        measure = partial(pair.write, size, depth, self.ms)
+        return Row(name, measure, pair.pids, parameters=parameters)
 
     def imm(self, pair: Mrc, what: str, size: int) -> Row:
         name = f"{what}, WRITE_IMM {_SIZE_NAMES[size]}"
-        parameters: dict[str, object] = {"bytes": size, **pair.settings}
-        return Row(name, lambda: pair.ping(size, self.ms), pair.pids, parameters=parameters)
+        parameters = {"bytes": size, **pair.settings}
+        return Row(name, partial(pair.ping, size, self.ms), pair.pids, parameters=parameters)
 
     def enter(self, pair: P) -> P:
         self.stack.enter_context(pair)
@@ -126,18 +127,12 @@ def _full(make: Maker) -> Iterator[Row]:
     yield from _files(make, tcp)
     if shutil.which("ucx_perftest"):
         for what, test in (("put", "ucp_put_bw"), ("tag, every plane", "tag_bw")):
-            yield Row(
-                f"UCX over TCP, {what}, 1 MiB",
-                lambda test=test: peers.ucx(bed, test, MIB, make.ms),
-                peer=True,
-            )
+            measure = partial(peers.ucx, bed, test, MIB, make.ms)
+            yield Row(f"UCX over TCP, {what}, 1 MiB", measure, peer=True)
     if shutil.which("fi_pingpong"):
         bed.add_ipv4()
-        yield Row(
-            "libfabric udp;ofi_rxd, ping-pong 64 KiB",
-            lambda: peers.libfabric(bed, 64 * KIB, make.ms),
-            peer=True,
-        )
+        measure = partial(peers.libfabric, bed, 64 * KIB, make.ms)
+        yield Row("libfabric udp;ofi_rxd, ping-pong 64 KiB", measure, peer=True)
 
 
 def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
@@ -166,12 +161,8 @@ def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Itera
     yield make.write(python, "mrc, asyncio", MIB)
     yield make.write(many, "mrc, 16 QPs", 64, 1024)
     yield make.write(python, "mrc, asyncio", 64)
-    yield Row(
-        "mrc, asyncio, in batches, WRITE 64 B",
-        lambda: python.batches(64, _BATCHED, make.ms),
-        python.pids,
-        parameters={"bytes": 64, "outstanding": _BATCHED, **python.settings},
-    )
+    batches = partial(python.batches, 64, _BATCHED, make.ms)
+    yield replace(make.write(python, "mrc, asyncio, in batches", 64, _BATCHED), measure=batches)
 
 
 def _latency_python(make: Maker) -> Iterator[Row]:
@@ -181,11 +172,8 @@ def _latency_python(make: Maker) -> Iterator[Row]:
     datagrams = make.enter(UdpPython(bed))
     yield make.imm(thread, "mrc, asyncio", 2)
     yield make.imm(polled, "mrc, asyncio, polled, sleeping", 2)
-    yield Row(
-        "UDP ping-pong, asyncio, 2 B",
-        lambda: datagrams.ping(2 + TRANSPORT, make.ms),
-        datagrams.pids,
-    )
+    ping = partial(datagrams.ping, 2 + TRANSPORT, make.ms)
+    yield Row("UDP ping-pong, asyncio, 2 B", ping, datagrams.pids)
     yield make.imm(spinning, "mrc, asyncio, polled, spinning", 2)
     yield make.imm(polled, "mrc, asyncio, polled, sleeping", 4 * KIB)
 
@@ -284,7 +272,7 @@ def _long(make: Maker) -> Iterator[Row]:
     for contender in long_way.contenders(make.bed):
         yield Row(
             contender.name,
-            lambda contender=contender: long_way.measure(contender, make.ms),
+            partial(long_way.measure, contender, make.ms),
             costed=False,
             parameters={"what": contender.what, "from_round_trip": long_way.ROUND_TRIPS},
         )

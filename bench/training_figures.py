@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from checks import Check
+from failover_figures import Run
 from failover_scenario import DOWN, LOSS, SILENT, SLOW, Event, Scenario
+from figures import Check
 
 from mrc.cli.output import format_table
 
 LONGEST = 3.0  # a step may take so many medians of the time before the first fault
 SLACK = 1.1  # of the median while planes are away, beyond their share of the rate
-
-Run = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +109,8 @@ def checks(run: Run, planes: int) -> Iterator[Check]:
             yield Check(f"{name}: median step, of what the planes left allow", share, "<=", SLACK)
 
 
-def middle(runs: Sequence[Run]) -> Run:
-    """The run to show: the one with the median number of steps."""
-    return sorted(runs, key=lambda run: len(run["steps"]))[len(runs) // 2]
+def steps_of(run: Run) -> float:
+    return len(run["steps"])
 
 
 def same_losses(runs: Sequence[Run]) -> bool:

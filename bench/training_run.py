@@ -8,19 +8,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any
 
 from allreduce_ranks import RankBed, Transport
 from bed import Bed
 from end import PATIENCE, BenchError, stop
-from failover_run import let_happen
+from failover_figures import Run
+from failover_run import through_faults
 from failover_scenario import Scenario
+from program import note
 from training_figures import chapters, figures, spans_of
-
-from mrc.linux.processors import stolen_seconds
 
 WARM_UP = 5  # steps before the time begins
 _TRAIN = "from mrc.examples.train import train; train(1_000_000)"  # until it is stopped
@@ -55,9 +53,7 @@ class Steps(threading.Thread):
             return self.ended[count - 1]
 
 
-def run(
-    bed: Bed, transport: Transport, scenario: Scenario, note: Callable[[str], None]
-) -> dict[str, Any]:
+def run(bed: Bed, transport: Transport, scenario: Scenario) -> Run:
     """Trains through the scenario. Returns the run for JSON; seconds count from a warm job."""
     ranks = RankBed(bed, transport)
     with ExitStack() as stack:
@@ -72,10 +68,8 @@ def run(
             processes.append(process)
         steps = Steps(processes[0])
         steps.start()
-        zero, stolen = steps.until(WARM_UP), stolen_seconds()
-        events, _ = let_happen(bed, scenario, zero, note)
-        time.sleep(max(0.0, zero + scenario.seconds - time.monotonic()))
-        stolen = stolen_seconds() - stolen
+        zero = steps.until(WARM_UP)
+        events, _, stolen = through_faults(bed, scenario, zero)
         if any(process.poll() is not None for process in processes):
             note(f"{transport.name}: the job has ended early")
     steps.join()

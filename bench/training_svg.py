@@ -9,55 +9,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import canvas
+from failover_figures import Run
 from failover_scenario import Event
-from failover_svg import WIDTH, panel
-from training_figures import Run, chapters
+from training_figures import chapters
 
-from mrc.sim.drawing import LIGHT, LINES, draw
+from mrc.sim.drawing import draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LEFT, _RIGHT = 64, 16
-_PLOT = WIDTH - _LEFT - _RIGHT
-_HEAD, _TITLE, _ROW, _GAP, _FOOT = 56, 20, 84, 12, 44
+_ROW, _FOOT = 84, 44
 _RANGE = (0.05, 12.0)  # seconds
 _TICKS = {0.1: "0.1", 1.0: "1", 10.0: "10"}
-_BOLD = {"fontsize": 12, "fontweight": "bold"}
-_NAME = _BOLD | {"fontsize": 13}
-_NOTE = {"fontsize": 11, "color": LIGHT["note"]}
 
 
 def steps_svg(runs: Sequence[Run], planes: int) -> str:
-    tops = [_HEAD + number * (_TITLE + _ROW + _GAP) + _TITLE for number in range(len(runs))]
-    bottom = tops[-1] + _ROW
+    tops = canvas.tops(len(runs), _ROW)
+    bottom, seconds = tops[-1] + _ROW, runs[0]["seconds"]
+    events = [Event(**event) for event in runs[0]["events"]]
 
     def paint(figure: Figure) -> None:
-        _backdrop(figure, runs[0], planes, bottom)
-        figure.text(_LEFT / WIDTH, 1 - 14 / (72 * figure.get_figheight()), label, **_NAME)
+        faults = [event for event in events if event.plane == 1]
+        axes = canvas.backdrop(figure, seconds, bottom + 4, faults)
+        for chapter in chapters(events, seconds, planes):
+            canvas.name_at(axes, (chapter.begin + chapter.end) / 2, chapter.name)
+        canvas.words(figure, 14, label, canvas.NAME)
         for run, top in zip(runs, tops, strict=True):
-            axes = panel(figure, _LEFT, top, _PLOT, _ROW, xlim=(0, run["seconds"]), xticks=[])
-            _steps(axes, run)
+            _steps(canvas.row(figure, run, top, _ROW, summary(run)), run)
 
     label = f"Duration of each training step while planes fail and return, {planes} planes"
-    return draw(WIDTH, bottom + _FOOT, label, paint)
-
-
-def _backdrop(figure: Figure, run: Run, planes: int, bottom: float) -> None:
-    """The time axis. A fault is shaded from its begin to its end, with its name above."""
-    top = _HEAD - 8
-    axes = panel(figure, _LEFT, top, _PLOT, bottom - top + 4, xlim=(0, run["seconds"]), yticks=[])
-    axes.locator_params(axis="x", nbins=16, steps=[1, 2, 5, 10])
-    axes.set_xlabel("time, s", **_NOTE)
-    events = [Event(**event) for event in run["events"]]
-    for event in events:
-        if event.plane == 1:
-            axes.axvspan(event.at, event.until, color=LIGHT["ink"], alpha=0.08, linewidth=0)
-    for chapter in chapters(events, run["seconds"], planes):
-        middle = (chapter.begin + chapter.end) / 2
-        axes.text(middle, 1, chapter.name, ha="center", va="bottom",
-                  transform=axes.get_xaxis_transform(), **_BOLD)  # fmt: skip
+    return draw(canvas.WIDTH, bottom + _FOOT, label, paint)
 
 
 def _steps(axes: Axes, run: Run) -> None:
@@ -66,10 +49,7 @@ def _steps(axes: Axes, run: Run) -> None:
     axes.set_yticks(list(_TICKS), list(_TICKS.values()))
     axes.set_yticks([], minor=True)
     axes.grid(axis="y")
-    axes.set_ylabel("step, s", **_NOTE)
-    axes.set_title(run["contender"], loc="left", **_NAME)
-    axes.set_title(summary(run), loc="right", **_NOTE)
-    colour = LINES[0 if run["contender"] == "mrc" else 1]
+    axes.set_ylabel("step, s", **canvas.NOTE)
     usual = run["chapters"][0]["median_seconds"]
     *steps, last = run["steps"]
     if last[1] > usual:  # it has no end yet: a short one tells nothing
@@ -80,8 +60,9 @@ def _steps(axes: Axes, run: Run) -> None:
         height = min(max(length, _RANGE[0]), _RANGE[1])
         x += (begin, begin + length)
         y += (height, height)
-    axes.plot(x, y, color=colour, linewidth=1.6, drawstyle="steps-post", solid_joinstyle="miter")
-    axes.axhline(usual, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 3)))
+    axes.plot(x, y, color=canvas.colour(run), linewidth=1.6, drawstyle="steps-post",
+              solid_joinstyle="miter")  # fmt: skip
+    axes.axhline(usual, **canvas.DASHED)
 
 
 def summary(run: Run) -> str:

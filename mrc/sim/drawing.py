@@ -121,11 +121,11 @@ def style_sheet(selector: str = ":root") -> str:
 
 
 def fill(template: Path, **values: Any) -> str:
-    """A page from a template. The template escapes all text except the pictures."""
+    """A page from a template, which extends layout.html and escapes all text but the pictures."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(template.parent), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
+        loader=FileSystemLoader([template.parent, Path(__file__).parent]), autoescape=True,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template(template.name).render(values, style=style_sheet())

@@ -69,10 +69,3 @@ def test_table__each_contender_has_a_column() -> None:
     assert first.split() == ["Gbit/s", "mrc", "TCP"]
     assert line.count("2 (1 - 3)") == 2
     assert text.count("p99, us") == text.count("CPU, s/GB") == 1
-
-
-def test_checks_table__says_what_is_not_met() -> None:
-    check = {"name": "a", "value": 0.5, "relation": ">=", "target": 0.9}
-    met, not_met = ({**check, "met": met} for met in (True, False))
-    lines = figures.checks_table([met, not_met]).splitlines()
-    assert lines[1].endswith("  met") and lines[2].endswith("  NOT MET")

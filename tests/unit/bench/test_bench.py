@@ -13,7 +13,9 @@ import long_way
 import measure
 import peers
 import pytest
+from bed import Bed
 from failover_run import Seen
+from rows import BEDS
 
 
 def test_missing__says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +102,13 @@ def test_settled__counts_from_the_first_byte_on() -> None:
     streams = [[0] * 30 + [5] * 10 + [10] * 20 + [99] * 5, [0] * 35 + [0] * 5 + [1] * 20 + [0] * 5]
     raw = long_way.settled(Seen(start=7.0, width=0.1, streams=streams), 1.0, 2.0)
     assert raw == {"bytes": 220, "ns": 2e9}
+
+
+def test_long_way__contenders_in_the_order_of_a_round() -> None:
+    names = [each.name for each in long_way.contenders(Bed("long", **BEDS["25ms"], planes=4, t1=2))]
+    assert [name for name in names if not name.endswith("bbr")] == [
+        "mrc", "TCP, cubic", "TCP, a flow a plane", "MPTCP",
+    ]  # fmt: skip
 
 
 def test_missing_controls__says_what_to_load(

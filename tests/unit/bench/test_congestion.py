@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mrc.enums import CcKind
 from mrc.fabric.targets import Target, parse_target
-from mrc.sim import reader
+from mrc.sim import native, reader
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import make_flows
 from mrc.testbed.fault import Fault
@@ -180,6 +180,21 @@ def test_tasks__tcp_is_not_for_ends_of_mrc() -> None:
     assert sorted(tasks) == [0, 2]
     assert tasks[0]["context"]["plane_shares"] == "MEASURED"
     assert (tasks[0]["context"]["cc"], tasks[0]["planes"]) == ("DELAY", 2)
+
+
+def test_result__a_flow_that_failed_is_an_error_of_its_qp() -> None:
+    scenario = load("delays")
+    flows = make_flows(scenario, 1)
+    counts = dict.fromkeys(
+        ("first_ns", "posted", "completed", "sent_packets", "retransmitted_packets",
+         "spurious_packets", "rtt_ns"), 0,
+    ) | {"last_ns": 7, "failed": 1}  # fmt: skip
+    answer = {"sent": {"0": counts}, "samples": {"0": [[5, 10, 4, 6]]}}
+    names = ("fabric", *(f"t0:{plane}.1>h1" for plane in (1, 2)))
+    keys = (*bed._COUNTED, "busy_ns", "peak_bytes")
+    moved = {name: dict.fromkeys(keys, 0) for name in names}
+    result = bed._result(scenario, 1, flows, [answer], moved)
+    assert [(event.now_ns, event.type) for event in result.events] == [(7, native.QP_ERROR)]
 
 
 def test_rows__medians_beside_the_simulator() -> None:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 import training_figures as figures
 import training_svg
+from failover_run import repeated
 
 STORY = figures.STORY
 PARTS = figures.chapters(STORY.events, STORY.seconds, 4)
@@ -75,9 +76,12 @@ def test_same_losses__as_far_as_each_came() -> None:
     assert not figures.same_losses([ours, theirs])
 
 
-def test_middle__the_median_of_the_steps() -> None:
-    runs = [{"steps": [0] * count} for count in (9, 5, 7)]
-    assert len(figures.middle(runs)["steps"]) == 7
+def test_repeated__the_run_with_the_median_of_the_steps_is_shown() -> None:
+    runs = iter([{"steps": [0] * count} for count in (9, 5, 7, 3)])
+    shown, every = repeated("mrc", 3, lambda: next(runs), figures.steps_of)
+    assert len(shown["steps"]) == 7 and len(every) == 3
+    shown, every = repeated("TCP", 3, lambda: next(runs), figures.steps_of)
+    assert every == [shown] and len(shown["steps"]) == 3
 
 
 def test_picture__a_row_for_each_contender_and_every_fault_by_name() -> None:

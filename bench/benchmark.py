@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A benchmark: its options, its run, its result as JSON, text, page and picture.
+
+All programs of this folder are one. A program declares what differs: contenders, rows and checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import options
+import program
+import report
+from end import BenchError, require_root
+from options import Option
+
+from mrc.sim import drawing
+from mrc.testbed import rootless
+
+Result = dict[str, Any]
+Row = TypeVar("Row", str, tuple[str, int])
+Found = TypeVar("Found")
+
+QUICK = "one short round, without a warm-up: tests the benchmark, not the speed"
+EARLIER = Option("from", None, "measure nothing: show the results in this JSON file",
+                 "FILE", kind=Path)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One program. `measure` returns its part of the result, `lines` shows a result as text."""
+
+    name: str
+    about: str | None
+    examples: str
+    measure: Callable[[argparse.Namespace], Result]
+    lines: Callable[[Result], Iterable[str]]
+    options: Sequence[Option] = ()
+    quick: str = QUICK  # help of --quick
+    page: tuple[str, Callable[[Result], str]] | None = None  # the option's name, and the HTML
+    picture: Callable[[Result], str] | None = None  # SVG
+    inputs: str = ""  # help of the arguments that are files
+    ordinary: bool = False  # whether ordinary users can run it, in a user namespace
+    missing: Callable[[], str] = str  # which program is not installed; empty: none
+    indent: int | None = 2  # of the JSON
+    judge: Callable[[Result], None] = lambda result: None
+    failures: Mapping[type[Exception], int] = field(default_factory=dict)
+
+    def main(self) -> int:
+        return program.run(self._run, self.failures)
+
+    def parse(self) -> argparse.Namespace:
+        about = (self.about or "").partition("\n")[0]
+        parser = program.parser(f"bench/{self.name}", about, self.examples)
+        add = parser.add_argument
+        if self.inputs:
+            add("files", nargs="*", metavar="FILE", help=self.inputs)
+        add("--json", nargs="?", const="-", metavar="FILE",
+            help="write the result as JSON; - or nothing for stdout, without tables")  # fmt: skip
+        if self.page:
+            add(f"--{self.page[0]}", dest="page", type=Path, metavar="FILE",
+                help="write an HTML page with plots")  # fmt: skip
+        if self.picture:
+            add("--picture", type=Path, metavar="STEM", help="write STEM-light.svg, STEM-dark.svg")
+        add("--quick", action="store_true", help=self.quick)
+        return options.parse(parser, self.options)
+
+    def _run(self) -> None:
+        args, started = self.parse(), time.monotonic()
+        if earlier := vars(args).get("from"):
+            result = json.loads(earlier.read_text())
+        else:
+            result = self._measured(args)
+        self._show(args, result)
+        self.judge(result)
+        program.note(f"{time.monotonic() - started:.0f} s")
+
+    def _measured(self, args: argparse.Namespace) -> Result:
+        if self.ordinary and os.geteuid() != 0:
+            argv = rootless.command([sys.executable, *sys.argv])
+            os.execvp(argv[0], argv)
+        require_root()
+        if missing := self.missing():
+            raise BenchError(missing)
+        where = report.machine()
+        found = self.measure(args)
+        return {
+            "schema": 1,
+            "commit": report.commit(),
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": " ".join([f"bench/{self.name}", *sys.argv[1:]]),
+            "machine": where,
+            **found,
+        }
+
+    def _show(self, args: argparse.Namespace, result: Result) -> None:
+        if args.json == "-":
+            print(json.dumps(result))
+        else:
+            print("\n".join(self.lines(result)))
+            if args.json:
+                Path(args.json).write_text(json.dumps(result, indent=self.indent) + "\n")
+        if self.page and args.page:
+            args.page.write_text(self.page[1](result))
+        if self.picture and args.picture:
+            svg = self.picture(result)
+            for name, theme in (("light", drawing.LIGHT), ("dark", drawing.DARK)):
+                path = args.picture.with_name(f"{args.picture.name}-{name}.svg")
+                path.write_text(drawing.themed(svg, theme))
+
+
+def run_rounds(
+    rows: Mapping[Row, Callable[[], Found]],
+    repeats: int,
+    *,
+    warm_up: bool,
+    where: str = "",
+    peers: Iterable[Row] = (),
+    brief: Callable[[Row, Found], str] | None = None,
+) -> tuple[dict[Row, list[Found]], dict[Row, str]]:
+    """Runs every row once a round, so that a slow moment of the machine affects adjacent rows. A
+    warm-up is a round before the others, which does not count.
+
+    Returns what the rows found, and why rows of `peers` are missing. `brief` describes what a row
+    found, `where` all of them.
+    """
+    found: dict[Row, list[Found]] = {row: [] for row in rows}
+    failed: dict[Row, str] = {}
+    for number in range(0 if warm_up else 1, repeats + 1):
+        if not brief:
+            program.note(f"{where}round {number} of {repeats}")
+        for row, measure in rows.items():
+            if row in failed:
+                continue
+            try:
+                each = measure()
+            except BenchError as error:
+                if row not in peers:
+                    name = row if isinstance(row, str) else ", ".join(map(str, row))
+                    raise BenchError(f"{name}: {error}") from error
+                failed[row] = str(error)
+                continue
+            if number > 0:
+                found[row].append(each)
+            if brief:
+                program.note(f"{where}round {number}: {brief(row, each)}")
+    return {row: each for row, each in found.items() if each}, failed

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of several rounds, their checks, and tables of both. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from mrc.cli.output import format_bytes, format_table
+
+GOODPUT, P50, P99 = "goodput_bits_per_second", "p50_ns", "p99_ns"
+
+Metrics = Mapping[str, Any]
+Spread = Mapping[str, Any]
+"""Median, smallest and largest value of the rounds, and the values in order."""
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    return {
+        "median": median(values), "min": min(values), "max": max(values), "rounds": list(values),
+    }  # fmt: skip
+
+
+def spreads(rounds: Sequence[Metrics]) -> dict[str, Any]:
+    """The spread of every metric."""
+    return {name: spread([each[name] for each in rounds]) for name in rounds[0]}
+
+
+def ratios(ours: Sequence[Metrics], theirs: Sequence[Metrics], metric: str) -> list[float]:
+    """Round by round, so that a slow moment of the machine affects both."""
+    return [a[metric] / b[metric] for a, b in zip(ours, theirs, strict=True)]
+
+
+def quantile(ordered: Sequence[int], thousandth: int) -> int:
+    """As in latency.h."""
+    return ordered[(len(ordered) - 1) * thousandth // 1000]
+
+
+# ---- checks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A value of the run beside its target."""
+
+    name: str
+    value: float
+    relation: str  # ">=" or "<="
+    target: float
+
+    @property
+    def met(self) -> bool:
+        return is_met(self.value, self.relation, self.target)
+
+    def encode(self) -> dict[str, Any]:
+        return {**asdict(self), "met": self.met}
+
+
+def is_met(value: float, relation: str, target: float) -> bool:
+    return value >= target if relation == ">=" else value <= target
+
+
+def told(repeats: Sequence[Sequence[Check]]) -> list[dict[str, Any]]:
+    """The checks of one scenario for JSON: the median of its repeats, and their spread.
+
+    A host with two virtual cores sometimes stops every process for some milliseconds, so the worst
+    moment of a single run means little.
+    """
+    found = []
+    for same in zip(*repeats, strict=True):
+        values = [check.value for check in same]
+        check = replace(same[0], value=median(values))
+        found.append({**check.encode(), "smallest": min(values), "largest": max(values)})
+    return found
+
+
+def verdict(check: Mapping[str, Any], busy: str) -> str:
+    """A busy machine can miss a target that mrc meets, so such a check is not judged."""
+    if check["met"]:
+        return "met"
+    return "not judged" if busy else "NOT MET"
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+
+def short(value: float) -> str:
+    """Three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def cell(values: Spread, divisor: float = 1) -> str:
+    """`2 (1 - 3)`: the median, the smallest and the largest value."""
+    middle, low, high = (short(values[name] / divisor) for name in ("median", "min", "max"))
+    return f"{middle} ({low} - {high})"
+
+
+def size_table(
+    head: Sequence[str], lines: Mapping[int, Sequence[Spread]], divisors: Sequence[float]
+) -> str:
+    """A line for each size in bytes."""
+    rows = [
+        (format_bytes(size), *map(cell, values, divisors)) for size, values in lines.items()
+    ]  # fmt: skip
+    return format_table(head, rows)
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns of text; all but the first are right-aligned."""
+    texts = [[str(each) for each in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in texts
+    )
+
+
+def checks_table(checks: Sequence[Mapping[str, Any]], busy: str = "") -> str:
+    """`busy`: why the machine is too busy to judge a check that is not met; or empty."""
+    spread = any("smallest" in check for check in checks)
+    head = ("check", "median", *(["from - to"] if spread else []), "target", "")
+    return format_table(head, [tuple(_check(check, busy)) for check in checks])
+
+
+def _check(check: Mapping[str, Any], busy: str) -> Iterator[str]:
+    yield check["name"]
+    yield f"{check['value']:.3g}"
+    if "smallest" in check:
+        yield f"{check['smallest']:.3g} - {check['largest']:.3g}"
+    yield f"{check['relation']} {check['target']:g}"
+    yield verdict(check, busy)
