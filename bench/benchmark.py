@@ -70,7 +70,12 @@ class Benchmark:
             add(f"--{self.page[0]}", dest="page", type=Path, metavar="FILE",
                 help="write an HTML page with plots")  # fmt: skip
         if self.picture:
-            add("--picture", type=Path, metavar="STEM", help="write STEM-light.svg, STEM-dark.svg")
+            add(
+                "--picture",
+                type=Path,
+                metavar="STEM",
+                help="write STEM.svg, in the theme of its reader",
+            )
         add("--quick", action="store_true", help=self.quick)
         return options.parse(parser, self.options)
 
@@ -112,10 +117,8 @@ class Benchmark:
         if self.page and args.page:
             args.page.write_text(self.page[1](result))
         if self.picture and args.picture:
-            svg = self.picture(result)
-            for name, theme in (("light", drawing.LIGHT), ("dark", drawing.DARK)):
-                path = args.picture.with_name(f"{args.picture.name}-{name}.svg")
-                path.write_text(drawing.themed(svg, theme))
+            path = args.picture.with_name(f"{args.picture.name}.svg")
+            path.write_text(drawing.standalone(self.picture(result)))
 
 
 def run_rounds(

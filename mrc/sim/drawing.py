@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from html import escape
 from importlib.util import find_spec
 from io import StringIO
@@ -99,16 +99,10 @@ def _short_numbers(match: re.Match[str]) -> str:
     return re.sub(r"\.0\b", "", attribute.replace("\n", ""))
 
 
-def themed(svg: str, theme: Mapping[str, str]) -> str:
-    """A picture in the colours of one theme, with the background of that theme."""
-    for name, colour in theme.items():
-        svg = svg.replace(f"var(--{name})", colour)
-    return svg.replace("<svg", f'<svg style="background:{theme["paper"]}"', 1)
-
-
 def standalone(svg: str) -> str:
     """A picture as a separate file, which follows the theme that the viewer prefers."""
-    return svg.replace(">", f">\n<style>{style_sheet('svg')}</style>", 1)
+    style = f"{style_sheet('svg')}svg{{background:var(--paper)}}"
+    return svg.replace(">", f">\n<style>{style}</style>", 1)
 
 
 def style_sheet(selector: str = ":root") -> str:

@@ -63,4 +63,4 @@ def test_training__quick(tmp_path: Path) -> None:
     assert [part["planes"] for part in ours["chapters"]] == [4, 3, 4]
     assert ours["chapters"][1]["steps"] > 5
     assert theirs["chapters"][1]["longest_seconds"] > 3.5
-    assert {path.name for path in tmp_path.glob("*.svg")} == {"steps-light.svg", "steps-dark.svg"}
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"steps.svg"}

@@ -96,7 +96,7 @@ def test_main__shows_an_earlier_result(
     assert capsys.readouterr().out == "3 rounds\n"
     assert json.loads(again.read_text()) == {"value": 3}
     assert page.read_text() == "a page"
-    assert {path.name for path in tmp_path.glob("*.svg")} == {"drawn-light.svg", "drawn-dark.svg"}
+    assert "prefers-color-scheme:dark" in (tmp_path / "drawn.svg").read_text()
 
     def judge(result: dict[str, Any]) -> None:
         raise KeyError(result["value"])

@@ -231,14 +231,17 @@ def test_svg__same_bytes_from_the_same_data_and_nothing_to_fetch(summaries: list
     assert not re.search(r"<(script|image|a)\b|url\((?!#)", drawn)
 
 
-@pytest.mark.parametrize("theme", [drawing.LIGHT, drawing.DARK])
-def test_themed__every_colour_is_of_the_theme(theme: dict[str, str]) -> None:
-    assert len(set(theme.values())) == len(theme)
+def test_standalone__every_colour_is_of_both_themes() -> None:
     chart = axes.Chart("x", "y", 1, 1)
     chart.lines.append(axes.Line("here", [axes.Point(0, 0, 0.5, 1)]))
-    root = ElementTree.fromstring(drawing.themed(chart.svg(), theme))
-    found = set(re.findall(r"#[0-9a-f]{6}\b", ElementTree.tostring(root, encoding="unicode")))
-    assert {theme["ink"], theme["paper"], theme["line-0"]} <= found <= set(theme.values())
+    assert not re.findall(r"#[0-9a-f]{6}\b", chart.svg())
+    style = ElementTree.fromstring(drawing.standalone(chart.svg()))[0].text or ""
+    light, dark = style.split("@media(prefers-color-scheme:dark)")
+    for theme, css in ((drawing.LIGHT, light), (drawing.DARK, dark)):
+        assert len(set(theme.values())) == len(theme)
+        assert all(f"--{name}:{colour};" in css for name, colour in theme.items())
+    used = set(re.findall(r"var\(--([\w-]+)\)", drawing.standalone(chart.svg())))
+    assert {"ink", "paper", "line-0"} <= used <= set(drawing.LIGHT)
 
 
 def test_svg__text_of_a_file_is_text() -> None:
