@@ -87,11 +87,26 @@ def _tidy(body: str) -> str:
         body = body.replace(colour, f"var(--{name})")
     body = re.sub(r' transform="rotate\(-0 [^"]*"', "", re.sub(r"\n +", "\n", body))
     body = re.sub(r"<g id=([\"'])(title: )?(.*?)\1>", _group, body)
-    return re.sub(r' (?:d|x|y|transform)="[^"]*"', _short_numbers, body)
+    return re.sub(r' (?:d|x|y|transform)="[^"]*"', _short_numbers, _without_bare_groups(body))
 
 
 def _group(match: re.Match[str]) -> str:
     return f"<g><title>{match[3]}</title>" if match[2] else "<g>"
+
+
+def _without_bare_groups(body: str) -> str:
+    """A group without attributes and title changes nothing, and an empty one shows nothing."""
+    bare: list[bool] = []  # of the open groups
+
+    def keep(match: re.Match[str]) -> str:
+        if match[1] == "/":
+            return "" if bare.pop() else match[0]
+        if match[2] == "/":
+            return ""
+        bare.append(match[0] == "<g>\n")
+        return "" if bare[-1] else match[0]
+
+    return re.sub(r"<(/?)g\b[^>]*?(/?)>\n?", keep, body)
 
 
 def _short_numbers(match: re.Match[str]) -> str:
