@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from textwrap import fill
+from typing import Any, NoReturn, TypeVar
 
 import options
 import program
@@ -31,6 +32,10 @@ Row = TypeVar("Row", str, tuple[str, int])
 Found = TypeVar("Found")
 
 QUICK = "one short round, without a warm-up: tests the benchmark, not the speed"
+_NOTES = (
+    "an idle machine with two or more cores; other load changes the results."
+    " A check that is not met is printed, but is not a failure."
+)
 EARLIER = Option("from", None, "measure nothing: show the results in this JSON file",
                  "FILE", kind=Path)  # fmt: skip
 
@@ -50,17 +55,20 @@ class Benchmark:
     picture: Callable[[Result], str] | None = None  # SVG
     inputs: str = ""  # help of the arguments that are files
     ordinary: bool = False  # whether ordinary users can run it, in a user namespace
+    needs: str = ""  # other programs that it requires
+    remark: str = ""  # about its checks
+    exits: str = ""  # further exit codes
     missing: Callable[[], str] = str  # which program is not installed; empty: none
     indent: int | None = 2  # of the JSON
     judge: Callable[[Result], None] = lambda result: None
     failures: Mapping[type[Exception], int] = field(default_factory=dict)
 
-    def main(self) -> int:
-        return program.run(self._run, self.failures)
+    def main(self) -> NoReturn:
+        sys.exit(program.run(self._run, self.failures))
 
     def parse(self) -> argparse.Namespace:
         about = (self.about or "").partition("\n")[0]
-        parser = program.parser(f"bench/{self.name}", about, self.examples)
+        parser = program.parser(f"bench/{self.name}", about, f"{self.examples}\n{self._notes()}")
         add = parser.add_argument
         if self.inputs:
             add("files", nargs="*", metavar="FILE", help=self.inputs)
@@ -70,14 +78,17 @@ class Benchmark:
             add(f"--{self.page[0]}", dest="page", type=Path, metavar="FILE",
                 help="write an HTML page with plots")  # fmt: skip
         if self.picture:
-            add(
-                "--picture",
-                type=Path,
-                metavar="STEM",
-                help="write STEM.svg, in the theme of its reader",
-            )
+            add("--picture", type=Path, metavar="STEM", help="write STEM.svg, for both themes")
         add("--quick", action="store_true", help=self.quick)
         return options.parse(parser, self.options)
+
+    def _notes(self) -> str:
+        """The end of the help."""
+        root = "root or user namespaces" if self.ordinary else "root"
+        needs = f"{root}, {self.needs}" if self.needs else root
+        text = f"Requires {needs}, and {_NOTES} {self.remark}"
+        codes = f"0 measured, 1 failed, 2 wrong usage, {self.exits}130 interrupted"
+        return f"{fill(text, 100)}\nExit codes: {codes}."
 
     def _run(self) -> None:
         args, started = self.parse(), time.monotonic()

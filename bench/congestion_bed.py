@@ -243,18 +243,8 @@ def _last_hops(
 
 def _stats(now_ns: int, moved: Counts) -> Stats:
     fabric = moved["fabric"]
-    return Stats(
-        now_ns=now_ns,
-        events=0,
-        packets=fabric["received"],
-        hops=0,
-        lost=fabric["lost"],
-        corrupt=0,
-        dropped=fabric["dropped"],
-        trimmed=fabric["trimmed"],
-        marked=fabric["marked"],
-        unroutable=fabric["unroutable"],
-        first_lost_ns=0,
-        writes_done=0,
-        trace=0,
+    counted = {key: fabric[key] for key in ("lost", "dropped", "trimmed", "marked", "unroutable")}
+    unknown = dict.fromkeys(
+        ("events", "hops", "corrupt", "first_lost_ns", "writes_done", "trace"), 0
     )
+    return Stats(now_ns=now_ns, packets=fabric["received"], **counted, **unknown)

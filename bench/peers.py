@@ -11,8 +11,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,6 +22,7 @@ from bed import HOSTS, Bed
 from contenders import Raw
 from end import BenchError, Ended, run_once, start_once, stop, wait_for
 
+from mrc.agent import door
 from mrc.linux import netns
 
 PACKAGES = {
@@ -30,6 +33,7 @@ PACKAGES = {
     "sshd": "openssh-server",
 }
 _UCX_PORT, _FI_PORT, _IPERF_PORT = 13337, 14500, 5201
+_AGENT_SECONDS = 15
 MIB = 1 << 20
 
 
@@ -95,6 +99,22 @@ def until_listening(bed: Bed, process: subprocess.Popen[str], port: int) -> None
         if process.poll() is not None or time.monotonic() > deadline:
             raise BenchError(f"the server does not listen on TCP port {port}")
         time.sleep(0.005)
+
+
+@contextmanager
+def agent(bed: Bed, host: int) -> Iterator[None]:
+    """`mrc agent` in a host, for all programs of the run."""
+    process = start_once(bed, host, [sys.executable, "-m", "mrc", "agent", "--quiet"])
+    try:
+        deadline = time.monotonic() + _AGENT_SECONDS
+        with netns.inside(bed.namespace(host)):
+            while not door.is_open(door.name_of({})):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise BenchError(f"mrc agent does not start in h{host}")
+                time.sleep(0.01)
+        yield
+    finally:
+        stop(process)
 
 
 def iperf3(bed: Bed, ms: int, *options: str) -> Raw:

@@ -6,13 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import chart
 import checks
 import contenders
 import long_way
 import measure
 import peers
 import pytest
+import report
 from bed import Bed
 from failover_run import Seen
 from rows import BEDS
@@ -130,7 +130,7 @@ def test_goodput_svg__a_bar_for_each_row_that_moved_bytes() -> None:
         {"name": "mrc <1>", "metrics": {"goodput_bits_per_second": spread}},
         {"name": "ping", "metrics": {"p50_ns": spread}},
     ]
-    svg = chart.goodput_svg("a bed", rows)
+    svg = report.goodput_svg("a bed", rows)
     assert svg.count("<rect") == 1
     assert "mrc &lt;1&gt;" in svg
     assert "ping" not in svg

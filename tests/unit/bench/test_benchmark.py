@@ -34,6 +34,12 @@ def bench(**more: Any) -> Benchmark:
     )
 
 
+def code_of(benchmark: Benchmark) -> object:
+    with pytest.raises(SystemExit) as caught:
+        benchmark.main()
+    return caught.value.code
+
+
 def parse(monkeypatch: pytest.MonkeyPatch, *words: str) -> argparse.Namespace:
     monkeypatch.setattr(sys, "argv", ["some", *words])
     return bench().parse()
@@ -92,7 +98,7 @@ def test_main__shows_an_earlier_result(
     whole = bench(page=("plot", lambda result: "a page"), picture=lambda result: "<svg/>")
     words = ["--from", str(earlier), "--json", str(again), "--plot", str(page)]
     monkeypatch.setattr(sys, "argv", ["some", *words, "--picture", str(tmp_path / "drawn")])
-    assert whole.main() == 0
+    assert code_of(whole) == 0
     assert capsys.readouterr().out == "3 rounds\n"
     assert json.loads(again.read_text()) == {"value": 3}
     assert page.read_text() == "a page"
@@ -102,7 +108,7 @@ def test_main__shows_an_earlier_result(
         raise KeyError(result["value"])
 
     monkeypatch.setattr(sys, "argv", ["some", "--from", str(earlier), "--json"])
-    assert bench(judge=judge, failures={KeyError: 77}).main() == 77
+    assert code_of(bench(judge=judge, failures={KeyError: 77})) == 77
     assert json.loads(capsys.readouterr().out) == {"value": 3}
 
 
@@ -111,7 +117,7 @@ def test_main__missing_programs_end_it(
 ) -> None:
     monkeypatch.setattr("benchmark.require_root", lambda: None)
     monkeypatch.setattr(sys, "argv", ["some"])
-    assert bench(missing=lambda: "X is not installed: apt-get install x").main() == 1
+    assert code_of(bench(missing=lambda: "X is not installed: apt-get install x")) == 1
     assert capsys.readouterr().err == "bench: X is not installed: apt-get install x\n"
 
 
