@@ -95,11 +95,21 @@ def _kill(host: str) -> Callable[[World, Host, Host, Random], None]:
     return act
 
 
-def _power_off(host: str) -> Callable[[World, Host, Host, Random], None]:
-    def act(world: World, a: Host, b: Host, rng: Random) -> None:
-        (a if host == "a" else b).lose_power(rng)
+def _sender_off(world: World, a: Host, b: Host, rng: Random) -> None:
+    a.lose_power(rng)
 
-    return act
+
+def _receiver_off(world: World, a: Host, b: Host, rng: Random) -> None:
+    """It loses its power soon after its disk has changed, or in half a minute."""
+    unsynced, soon_ns = b.disk.unsynced, rng.choice((0, 10**6, 10**8, 10**9))
+
+    def off() -> None:
+        if unsynced.on_change is not None:
+            unsynced.on_change = None
+            b.lose_power(rng)
+
+    unsynced.on_change = lambda: world.agenda.after(soon_ns, off)
+    world.agenda.after(30e9, off)
 
 
 def _sleep(host: str) -> Callable[[World, Host, Host, Random], None]:
@@ -135,8 +145,8 @@ FAULTS: dict[str, Callable[[World, Host, Host, Random], None]] = {
     "TCP silent": _tcp_silent,
     "sender killed": _kill("a"),
     "receiver killed": _kill("b"),
-    "sender without power": _power_off("a"),
-    _NO_POWER: _power_off("b"),
+    "sender without power": _sender_off,
+    _NO_POWER: _receiver_off,
     "sender sleeps": _sleep("a"),
     "receiver sleeps": _sleep("b"),
     "sender interrupted": _interrupt("a"),

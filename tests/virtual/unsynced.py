@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -78,6 +79,8 @@ class Unsynced:
         self._top = top
         self._files: dict[int, _File] = {}  # by inode
         self._folders: dict[Path, _Folder] = {}
+        self.on_change: Callable[[], None] | None = None
+        """called when a name stands for something else"""
 
     def path(self, name: str | bytes | os.PathLike[str], dir_fd: int | None) -> Path | None:
         """The whole path of a name in a call; None: it is not in the host's folder."""
@@ -107,6 +110,8 @@ class Unsynced:
         self._folders.setdefault(path.parent, _Folder()).before.append((path.name, before))
         if path.is_dir() and not path.is_symlink():
             self._folders[path] = _Folder(looks=_looks(path))
+        if self.on_change is not None:
+            self.on_change()
 
     def opened(self, path: Path, *, new: bool) -> None:
         """A file that may be written to; `new`: it was created."""

@@ -12,7 +12,6 @@ import asyncio
 import asyncio.events
 import contextlib
 import gc
-import io
 import logging
 import os
 import random
@@ -158,7 +157,7 @@ class World:
             host.disk.unsynced.all_synced()
         with (
             mock.patch.object(sys, "unraisablehook", lambda _: None),
-            contextlib.redirect_stderr(io.StringIO()),
+            mock.patch.object(_Printed, "muted", True),
             mock.patch.object(logging.root, "disabled", True),
         ):
             self.network.hosts.clear()
@@ -229,6 +228,9 @@ class _NoView:
 class _Printed:
     """Standard output or error: what programs of hosts print is theirs."""
 
+    muted = False
+    """while programs that were killed are removed"""
+
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
@@ -237,7 +239,7 @@ class _Printed:
         if isinstance(program, Program):
             program.host.printed.append(text)
             return len(text)
-        return int(self._stream.write(text))
+        return len(text) if self.muted else int(self._stream.write(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
