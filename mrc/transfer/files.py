@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from typing import Self
 
 from mrc.exchange.foreign import printable, shown
@@ -362,8 +363,8 @@ class Tree:
         """With `fsync`: returns when the disk has all files that the session has stored or found,
         and their names; raises FinalError.
         """
-        if self._found and self._directory.fsync:
-            self._directory.sync_all()
+        if self._directory.fsync:
+            self._directory.sync_all(again=self._found)
         self._found = False
         self._chain.sync()
 
@@ -394,6 +395,8 @@ class OutputDirectory:
     ) -> None:
         self._keep_meta = keep_meta
         self.fsync = fsync
+        self._syncing = Lock()
+        self._synced = False  # once: what was there before, or the directory itself
         self.resume = resume  # keep parts of interrupted transfers, and go on with them
         self._any_name = any_name
         self.path = os.path.abspath(path)  # peers see it in errors, where "." would mean nothing
@@ -411,12 +414,6 @@ class OutputDirectory:
             os.close(fd)
             raise FileError(f"{path}: this user may not write there; choose another --output")
         self.root = Folder(fd, self.path)
-        try:
-            if fsync:
-                self.sync_all()  # the directory itself may be new
-        except FileError:
-            self.root.close()
-            raise
         self.umask = os.umask(0o077)
         os.umask(self.umask)
 
@@ -439,12 +436,19 @@ class OutputDirectory:
         if self.fsync:
             os.fsync(fd)
 
-    def sync_all(self) -> None:
-        """Returns when the disk has all that is in the directory; raises FileError."""
-        try:
-            sync_file_system(self.root.fd)
-        except OSError as error:
-            raise FinalError(f"{self.path}: cannot be synced: {cause_of(error)}") from error
+    def sync_all(self, *, again: bool) -> None:
+        """Returns when the disk has all that is in the directory; raises FinalError.
+
+        Unless `again`, once is enough.
+        """
+        with self._syncing:
+            if self._synced and not again:
+                return
+            try:
+                sync_file_system(self.root.fd)
+            except OSError as error:
+                raise FinalError(f"{self.path}: cannot be synced: {cause_of(error)}") from error
+            self._synced = True
 
     def check(self, name: str) -> list[str]:
         """The parts of a name; raises FileError when it is not allowed."""
