@@ -23,6 +23,8 @@ import pytest
         ("connect", 37, 1),  # the plane of the TCP connection goes down
         ("connect", 21, 5),
         ("copy", 1, 2),
+        ("copy", 8, 1),  # the receiver loses its power: a file that was not synced lacks bytes
+        ("copy", 26, 1),  # the same with --fsync, in the middle of a transfer
         ("copy", 5010, 1),  # the receiver sleeps during the connect
         ("end", 4, 2),
         ("group", 2, 1),

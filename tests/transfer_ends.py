@@ -97,10 +97,11 @@ async def receiving(
     failed: list[FailedFile] | None = None,
     agreed: Announced | None = None,
     rate: float = 0.0,
+    fsync: bool = False,
     **limits: Any,
 ) -> list[TransferredFile]:
     # Left open: a failed file is removed when the session ends, after this function has returned.
-    directory = OutputDirectory(str(inbox), overwrite=overwrite)
+    directory = OutputDirectory(str(inbox), overwrite=overwrite, fsync=fsync)
     told = Told(on_failed=([] if failed is None else failed).append, rate=lambda: rate)
     receiving = receive_files(session, directory, limits=Limits(**limits), told=told, agreed=agreed)
     return [file async for batch in receiving for file in batch.files]

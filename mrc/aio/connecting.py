@@ -9,7 +9,15 @@ import logging
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
-from mrc.errors import BusyError, ConnectTimeoutError, MrcError, PeerGoneError, reason_of
+from mrc.errors import (
+    BusyError,
+    ConnectTimeoutError,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    reason_of,
+)
+from mrc.exchange import findings
 from mrc.exchange.dial import dial
 from mrc.exchange.keepalive import CutOffError
 from mrc.exchange.oob import Channel
@@ -126,7 +134,14 @@ def reason(error: MrcError) -> str:
 
 
 def about(host: str, port: int, error: MrcError) -> MrcError:
-    """Adds host and port to an error whose message begins with "the peer"."""
+    """Adds host and port to an error whose message begins with "the peer", and what to do to one
+    that no path answers, although the exchange has worked over TCP.
+    """
+    if str(error).endswith(findings.BLOCKED):
+        return PathError(
+            f"{error} TCP port {port} of {host} answers: open both ports in the firewalls of both"
+            " hosts; NAT (a masquerade) between them requires a VPN"
+        )
     if not str(error).startswith("the peer "):
         return error
     return type(error)(f"{host}: TCP port {port}: {error}")

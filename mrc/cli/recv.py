@@ -104,6 +104,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-resume", action="store_true",
         help="keep nothing of a transfer that is interrupted, and remove what was kept",
     )  # fmt: skip
+    parser.add_argument(
+        "--fsync", action="store_true",
+        help="sync each file and its folder to the disk before the sender is told that it is stored"
+        " [a host that loses power may lose the files of the last half minute]",
+    )  # fmt: skip
     _add_limits(parser.add_argument_group("limits (anybody who can reach the port can send)"))
     history_report.add_option(
         parser,
@@ -157,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
     if args.bins and not args.once:
         raise UsageError(args.prog, f"--bins: requires --once; see {args.prog} --help")
     if args.stdout:
-        for option in ("output", "json", "overwrite", "any_name"):
+        for option in ("output", "json", "overwrite", "any_name", "fsync"):
             if getattr(args, option):
                 wrong = f"--stdout: not with --{option.replace('_', '-')}"
                 raise UsageError(args.prog, f"{wrong}; see {args.prog} --help")
@@ -224,6 +229,7 @@ def _place(args: argparse.Namespace, out: Output) -> Iterator[OutputDirectory | 
         any_name=args.any_name,
         keep_meta=not args.no_meta,
         resume=not args.no_resume,
+        fsync=args.fsync,
     ) as directory:
         if swept := directory.sweep():
             out.note(f"removed what was left of {_named(swept)}")

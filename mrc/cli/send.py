@@ -22,7 +22,7 @@ from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import LeftOut, overflow, slow_planes, transfer
 from mrc.cli.retry import Retry
 from mrc.cli.runner import run_async
-from mrc.errors import MrcError, PathError
+from mrc.errors import MrcError
 from mrc.transfer.batch import Total
 from mrc.transfer.names import FileError, check_path
 from mrc.transfer.offering import How
@@ -165,21 +165,11 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict
                         return await sending.run(session, retry)
                 except MrcError as error:
                     progress = plan.sent > before or sending.how.stored_chunks > 0
-                    if isinstance(error, PathError) and not connected:
-                        error = _both_ports(error, *args.host)
                     await retry.wait(error, connected=connected, progress=progress)
     except (Exception, asyncio.CancelledError):
         if sending.how.stored_chunks and sending.how.resume:
             sending.meter.note("the same command goes on where this one stopped")
         raise
-
-
-def _both_ports(error: PathError, host: str, port: int) -> PathError:
-    """The exchange has worked over TCP, and no packet came through over UDP."""
-    return PathError(
-        f"{error} TCP port {port} of {host} answers: open both ports in the firewalls of both"
-        " hosts; NAT (a masquerade) between them needs a VPN (mrc/transfer/README.md)"
-    )
 
 
 class _Sending:

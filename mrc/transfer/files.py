@@ -10,32 +10,30 @@ a file with a temporary name until it is complete.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
-import time
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from typing import Self
 
 from mrc.exchange.foreign import printable, shown
 from mrc.transfer.folders import RECEIVERS, SECOND_NS, Chain, Folder, Meta
-from mrc.transfer.kept import KEPT_SECONDS, Record, hash_range
+from mrc.transfer.kept import Record, hash_range
 from mrc.transfer.messages import Digest
 from mrc.transfer.names import (
     FileError,
     FinalError,
     cannot,
+    cause_of,
     check_harmless,
     check_link,
     check_path,
-    is_mark,
-    is_record,
-    is_temporary,
     part_name,
     record_name,
-    shown_name,
 )
+from mrc.transfer.sweep import sweep
+from mrc.transfer.syncfs import sync_file_system
 
 MAX_AHEAD_BYTES = 256 << 20  # most disk space that a file allocates ahead of its writes
 _COPY_BYTES = 1 << 20
@@ -152,11 +150,14 @@ class Target:
         return self._directory.no_room(self.name, self.bytes)
 
     def commit(self, meta: Meta = RECEIVERS) -> None:
-        """Gives the complete file its mode, time and final name; raises FileError."""
+        """Gives the complete file its mode, time and final name; raises FileError. With `fsync` the
+        disk has the file before it gets its name.
+        """
         try:
             if self._sparse or self._record is not None:
                 os.ftruncate(self._fd, self.bytes)  # it may end with a hole, or was longer before
             self._directory.set_meta(self._fd, meta, 0o666)
+            self._directory.sync(self._fd)
         except OSError as error:
             raise self._cannot(error, "be completed") from error
         try:
@@ -257,11 +258,13 @@ class Same:
         """It is complete. With --overwrite it also gets mode and time of the file that arrived."""
         if self._target is not None:
             self._target.commit(meta)
-        elif self._directory.overwrite:
-            try:
+            return
+        try:
+            if self._directory.overwrite:
                 self._directory.set_meta(self._fd, meta, 0o666)
-            except OSError as error:
-                raise cannot(error, f"{self.path}: cannot get its mode and time") from error
+            self._directory.sync(self._fd)
+        except OSError as error:
+            raise cannot(error, f"{self.path}: cannot be completed") from error
 
     def close(self) -> int:
         if self._target is not None:
@@ -281,7 +284,11 @@ class Tree:
 
     def __init__(self, directory: OutputDirectory, on_make: Callable[[], None]) -> None:
         self._directory = directory
-        self._chain = Chain(directory.root, on_make, directory.complete, marks=directory.resume)
+        self._chain = Chain(
+            directory.root, on_make, directory.complete, marks=directory.resume,
+            syncs=directory.fsync,
+        )  # fmt: skip
+        self._found = False  # a file that the disk may lack
 
     def same(self, name: str, size: int, *, sparse: bool = False) -> Same | None:
         """The file of this name and size if it exists already."""
@@ -315,8 +322,9 @@ class Tree:
         status = self._directory.root.status_below(self._directory.check(name))
         if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != size:
             return False
-        ours = status.st_mtime_ns
-        return ours in (mtime_ns, mtime_ns // SECOND_NS * SECOND_NS)
+        found = status.st_mtime_ns in (mtime_ns, mtime_ns // SECOND_NS * SECOND_NS)
+        self._found = self._found or found
+        return found
 
     def make_link(self, name: str, target: str) -> None:
         """Makes a symbolic link that leads to a place in the directory; raises FileError."""
@@ -351,6 +359,15 @@ class Tree:
     def stop(self) -> None:
         """A write to a disk ends by itself."""
 
+    def sync(self) -> None:
+        """With `fsync`: returns when the disk has all files that the session has stored or found,
+        and their names; raises FinalError.
+        """
+        if self._directory.fsync:
+            self._directory.sync_all(again=self._found)
+        self._found = False
+        self._chain.sync()
+
     def finish(self) -> None:
         """The sender has no more files: completes the folders whose end it has not sent."""
         self._chain.leave(0)
@@ -361,7 +378,10 @@ class Tree:
 
 
 class OutputDirectory:
-    """The one directory that a receiver writes to. A context manager."""
+    """The one directory that a receiver writes to. A context manager.
+
+    With `fsync` the disk has what is reported as stored, also what earlier receivers have left.
+    """
 
     def __init__(
         self,
@@ -371,8 +391,12 @@ class OutputDirectory:
         any_name: bool = False,
         keep_meta: bool = True,
         resume: bool = True,
+        fsync: bool = False,
     ) -> None:
         self._keep_meta = keep_meta
+        self.fsync = fsync
+        self._syncing = Lock()
+        self._synced = False  # once: what was there before, or the directory itself
         self.resume = resume  # keep parts of interrupted transfers, and go on with them
         self._any_name = any_name
         self.path = os.path.abspath(path)  # peers see it in errors, where "." would mean nothing
@@ -404,53 +428,27 @@ class OutputDirectory:
         return Tree(self, on_make)
 
     def sweep(self) -> list[str]:
-        """Removes temporary files that no live process has locked, but not a part that can be
-        continued. Returns the names of the files that they were for.
+        """Removes what earlier receivers have left; see `sweep.sweep`."""
+        return sweep(self.root, resume=self.resume)
+
+    def sync(self, fd: int) -> None:
+        """With `fsync`: returns when the disk has an open file or folder; raises OSError."""
+        if self.fsync:
+            os.fsync(fd)
+
+    def sync_all(self, *, again: bool) -> None:
+        """Returns when the disk has all that is in the directory; raises FinalError.
+
+        Unless `again`, once is enough.
         """
-        found = [name for name in sorted(os.listdir(self.root.fd)) if is_temporary(name)]
-        swept = []
-        for name in found:
-            if is_record(name):
-                continue
-            if is_mark(name):
-                if not self.resume or not self._is_recent(name):
-                    self._remove_unlocked(name)
-                continue
-            record = record_name(name)
-            if self.resume and record in found and self._is_recent(record):
-                continue
-            if self._remove_unlocked(name):
-                swept.append(shown_name(name))
-                self.root.remove(record)
-        for record in found:
-            if is_record(record) and record.removesuffix("-kept") not in found:
-                self._remove_unlocked(record)
-        return swept
-
-    def _is_recent(self, record: str) -> bool:
-        """Whether this mark, or the part of this record, is to be kept."""
-        try:
-            status = os.stat(record, dir_fd=self.root.fd, follow_symlinks=False)
-        except OSError:
-            return False
-        return time.time() - status.st_mtime < KEPT_SECONDS
-
-    def _remove_unlocked(self, name: str) -> bool:
-        """Removes a regular file that no live process has locked."""
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.root.fd)
-        except OSError:
-            return False  # already removed, a symbolic link, or no permission
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return False
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(name, dir_fd=self.root.fd)
-        except OSError:
-            return False  # a live receiver has locked it, or no permission
-        finally:
-            os.close(fd)
-        return True
+        with self._syncing:
+            if self._synced and not again:
+                return
+            try:
+                sync_file_system(self.root.fd)
+            except OSError as error:
+                raise FinalError(f"{self.path}: cannot be synced: {cause_of(error)}") from error
+            self._synced = True
 
     def check(self, name: str) -> list[str]:
         """The parts of a name; raises FileError when it is not allowed."""

@@ -18,7 +18,14 @@ from contextlib import suppress
 from msgspec import Struct
 
 from mrc.exchange.foreign import printable
-from mrc.transfer.names import FileError, cannot, record_name, temporary_name
+from mrc.transfer.names import (
+    FileError,
+    FinalError,
+    cannot,
+    cause_of,
+    record_name,
+    temporary_name,
+)
 from mrc.transfer.unfinished import Mark
 
 SECOND_NS = 1_000_000_000
@@ -61,6 +68,17 @@ class Folder:
         self.name = name
         self.made = made  # by a receiver that has not completed it: it lacks its mode and time
         self.mark: Mark | None = None
+        self.unsynced = True  # the disk may lack entries, or mode and time, perhaps of others
+
+    def sync(self) -> None:
+        """Returns when the disk has its entries, mode and time; raises FinalError."""
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system without fsync for folders
+                text = f"{printable(self.path)}: cannot be synced: {cause_of(error)}"
+                raise FinalError(text) from error
+        self.unsynced = False
 
     def close(self) -> None:
         if self.mark is not None:
@@ -77,6 +95,7 @@ class Folder:
     def enter(self, name: str, on_make: Callable[[], None]) -> Folder:
         """Opens the folder `name` in this folder. Makes it if there is none, after `on_make`."""
         path = os.path.join(self.path, name)
+        self.unsynced = True  # also if another receiver has made it
         try:
             try:
                 return self._open(name, path)
@@ -171,6 +190,7 @@ class Folder:
             return None
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode) and status.st_size == size:
+            self.unsynced = True
             return fd
         os.close(fd)
         return None
@@ -188,6 +208,7 @@ class Folder:
 
         Raises FileExistsError if the name is in use.
         """
+        to.unsynced = True
         if overwrite:
             os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=to.fd)
             return
@@ -206,6 +227,7 @@ class Folder:
 
     def make_link(self, name: str, target: str, root: Folder, *, overwrite: bool) -> None:
         """Makes a symbolic link; raises OSError, FileExistsError if the name is in use."""
+        self.unsynced = True
         try:
             if os.readlink(name, dir_fd=self.fd) == target:
                 return
@@ -242,7 +264,8 @@ class Chain:
 
     A sender walks its folders depth first, so the chain opens each folder once. It holds one
     descriptor for each part of a name, and no list of folders. With `marks`, a folder that is not
-    complete has a mark, and those that earlier transfers have left count.
+    complete has a mark, and those that earlier transfers have left count. With `syncs`, the disk
+    has a folder when the chain has left it.
 
     `complete` gives a folder that was made its mode and time.
     """
@@ -254,7 +277,9 @@ class Chain:
         complete: Callable[[Folder, Meta], None],
         *,
         marks: bool,
+        syncs: bool = False,
     ) -> None:
+        self._syncs = syncs
         self._folders = [root]
         self._on_make = on_make
         self._complete = complete
@@ -302,16 +327,31 @@ class Chain:
         folder = self.enter(parts)
         made = folder.made
         self._finish(folder, meta)
+        self._settle(folder)
         return made
 
     def _finish(self, folder: Folder, meta: Meta) -> None:
-        if not folder.made:
-            return
-        self._complete(folder, meta)
-        folder.made = False
-        if folder.mark is not None:
+        if folder.made:
+            self._complete(folder, meta)
+            folder.made, folder.unsynced = False, True
+
+    def _settle(self, folder: Folder) -> None:
+        """Nothing of it changes any more. The disk has its mode before its mark goes."""
+        if self._syncs and folder.unsynced:
+            folder.sync()
+        if folder.mark is not None and not folder.made:
             folder.mark.remove()
             folder.mark = None
+
+    def sync(self) -> None:
+        """With `syncs`: the disk has the entries of all open folders. The root is first, because
+        the marks are there; other chains use it too.
+        """
+        if not self._syncs:
+            return
+        for folder in self._folders:
+            if folder is self._folders[0] or folder.unsynced:
+                folder.sync()
 
     def leave(self, depth: int) -> None:
         """Closes all folders but the root and `depth` folders below it. Their sender has left them,
@@ -320,6 +360,7 @@ class Chain:
         while len(self._folders) > depth + 1:
             with suppress(FileError):  # it keeps the mode of a new folder
                 self._finish(self._folders[-1], RECEIVERS)
+            self._settle(self._folders[-1])
             self._folders.pop().close()
 
     def close(self) -> None:

@@ -151,6 +151,9 @@ class StdoutTree:
         """Ends a write that waits for the program behind the pipe."""
         self._pipe.stop()
 
+    def sync(self) -> None:
+        pass
+
     def finish(self) -> None:
         pass
 

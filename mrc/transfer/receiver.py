@@ -23,6 +23,7 @@ from mrc.transfer.messages import (
     Begin,
     Bye,
     Compare,
+    Done,
     Failed,
     Mine,
     Offer,
@@ -164,6 +165,7 @@ class _Receiving(Struct, frozen=True):
             with suppress(FileError):  # the name is refused when the file is offered
                 if self.tree.has(local_name(each.name), each.bytes, mtime_ns):
                     positions.append(position)
+        self.tree.sync()
         return tuple(positions)
 
     def _failed(self, name: str, error: str, end: Role) -> None:
@@ -238,6 +240,12 @@ class _Receiving(Struct, frozen=True):
             await session.say(Begin(begin))
         return begin
 
+    def _finish(self, sink: AnySink, done: Done) -> Batch:
+        """Waits for the disk with --fsync, perhaps for minutes."""
+        batch = sink.finish(done)
+        self.tree.sync()
+        return batch
+
     async def _store(
         self, offer: Offer | Pack, sink: AnySink, begin: int, failure: str
     ) -> Batch | None:
@@ -260,7 +268,7 @@ class _Receiving(Struct, frozen=True):
             if done.error:
                 self._failed(sink.name, done.error, "sender")
             else:
-                batch = sink.finish(done)
+                batch = await in_thread(self._finish, sink, done)
         except FinalError:
             raise
         except FileError as error:

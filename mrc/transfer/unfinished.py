@@ -69,10 +69,10 @@ class Mark:
 
     def _names(self, folder: int) -> bool:
         """Whether this folder is the marked one, and nobody has changed its mode since. A receiver
-        that was killed between the two steps, or lost power, has left an empty mark.
+        that was killed between the two steps, or lost power, has left a mark without a name.
         """
         status, data = os.fstat(folder), os.pread(self._fd, _FORM.size, 0)
-        same = len(data) < _FORM.size or _FORM.unpack(data) == (status.st_dev, status.st_ino)
+        same = not any(data) or data == _FORM.pack(status.st_dev, status.st_ino)
         ours = status.st_uid == os.geteuid()
         return same and ours and stat.S_IMODE(status.st_mode) == _NEW_MODE
 

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from virtual.disk import Disk
@@ -49,7 +50,10 @@ class Host:
         """nanoseconds for which a program does nothing after its next step"""
         self.programs: list[Program] = []
         """that have not been killed"""
-        self.disk = Disk()
+        self.disk = Disk(folder)
+        self.outages = 0
+        self.lost: set[Path] = set()
+        """files that have lost bytes in its outages"""
         self.printed: list[str] = []
         """what its programs have printed, on either stream"""
         self._changed: set[asyncio.Event] = set()
@@ -93,6 +97,12 @@ class Host:
         self.powered = powered
         for program in list(self.programs):
             program.kill()
+
+    def lose_power(self, rng: Random) -> None:
+        """Ends all programs; what they have not synced is lost, as `rng` says."""
+        self.kill(powered=False)
+        self.outages += 1
+        self.lost |= self.disk.unsynced.lose(rng)
 
     # ---- Interfaces -----------------------------------------------------------------------
 

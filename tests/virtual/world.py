@@ -12,7 +12,6 @@ import asyncio
 import asyncio.events
 import contextlib
 import gc
-import io
 import logging
 import os
 import random
@@ -32,6 +31,7 @@ from unittest import mock
 import mrc.aio.listener
 import mrc.datapath.links
 import mrc.observe.observatory
+import mrc.transfer.kept
 import mrc.transfer.threads
 import mrc.trust.memory
 from mrc.binding.device import Device
@@ -126,6 +126,7 @@ class World:
             (time, "thread_time", lambda: 0.0),
             (resource, "getrusage", lambda who: SimpleNamespace(ru_utime=0.0, ru_stime=0.0)),
             (os, "urandom", self._entropy.randbytes),
+            (mrc.transfer.kept, "ThreadPoolExecutor", _NoThread),
             (mrc.trust.memory, "fill", self._fill),
             (secrets, "token_bytes", lambda count=32: self._entropy.randbytes(count)),
             (secrets, "token_hex", lambda count=32: self._entropy.randbytes(count).hex()),
@@ -152,9 +153,11 @@ class World:
         while left:
             left.pop()._log_destroy_pending = False
         self.loop.close()
+        for host in self.network.hosts:
+            host.disk.unsynced.all_synced()
         with (
             mock.patch.object(sys, "unraisablehook", lambda _: None),
-            contextlib.redirect_stderr(io.StringIO()),
+            mock.patch.object(_Printed, "muted", True),
             mock.patch.object(logging.root, "disabled", True),
         ):
             self.network.hosts.clear()
@@ -225,6 +228,9 @@ class _NoView:
 class _Printed:
     """Standard output or error: what programs of hosts print is theirs."""
 
+    muted = False
+    """while programs that were killed are removed"""
+
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
@@ -233,7 +239,7 @@ class _Printed:
         if isinstance(program, Program):
             program.host.printed.append(text)
             return len(text)
-        return int(self._stream.write(text))
+        return len(text) if self.muted else int(self._stream.write(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -303,3 +309,18 @@ class _Line(mrc.transfer.threads.Line):
         del self._jobs[0]
         if self._jobs:
             self._later()
+
+
+class _NoThread:
+    """As ThreadPoolExecutor, but does each job at once."""
+
+    def __init__(self, max_workers: int) -> None:
+        assert max_workers == 1
+
+    def submit(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(job(*args))
+        return future
+
+    def shutdown(self, *, cancel_futures: bool) -> None:
+        assert cancel_futures

@@ -67,10 +67,12 @@ def test_finish_folder__one_that_another_program_has_made(inbox: Path) -> None:
     assert os.listdir(inbox) == ["a"]
 
 
-def test_finish_folder__killed_before_the_mark_names_its_folder(inbox: Path) -> None:
+@pytest.mark.parametrize("left", [b"", bytes(16)])
+def test_finish_folder__the_mark_does_not_name_its_folder(inbox: Path, left: bytes) -> None:
+    """The receiver was killed before, or lost its power before that was on the disk."""
     made(inbox, until="file")
     for path in ("a", "a/b"):
-        os.truncate(inbox / mark_name(path), 0)
+        (inbox / mark_name(path)).write_bytes(left)
     made(inbox, until="all")
     assert looks(inbox / "a") == looks(inbox / "a/b") == (META.mode, META.mtime_ns)
 
