@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Acknowledgements and the send window: which PSNs the peer has received, and their round trip.
-   sack.c reads SACKs; requester_rx.c reads NACKs and transport ACKs. */
+   sack_take.c reads SACKs; requester_rx.c reads NACKs and transport ACKs. */
 #ifndef MRC_CORE_ACKS_H
 #define MRC_CORE_ACKS_H
 

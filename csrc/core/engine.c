@@ -9,7 +9,7 @@
 #include "parts.h"
 #include "requester_rx.h"
 #include "responder_rx.h"
-#include "sack.h"
+#include "sack_take.h"
 #include "schedule.h"
 #include "suspension.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles NACKs and transport ACKs for the requester. sack.c handles SACKs. */
+/* Handles NACKs and transport ACKs for the requester. sack_take.c handles SACKs. */
 #ifndef MRC_CORE_REQUESTER_RX_H
 #define MRC_CORE_REQUESTER_RX_H
 

@@ -4,7 +4,6 @@
 #include "burst.h"
 #include "quick.h"
 #include "spray.h"
-#include "timeout.h"
 
 #define BURSTS_PER_PLANE 4   /* that a plane's share of the window is split into */
 #define SHORT_BURST_NS 50000 /* for so long a plane may be busy when the others have finished */
@@ -288,8 +287,6 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
 }
 
 bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  if (qp->state != MRC_QP_RTS) return true;
-  if (qp->req.probe.wanted && !mrc_timeout_send_probe(services, qp, now_ns)) return false;
   for (int i = 0; i < MRC_QUANTUM_BURSTS; i++) {
     const enum fill fill = fill_burst(services, qp, now_ns);
     if (fill == FILL_FULL) return false;

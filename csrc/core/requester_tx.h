@@ -7,7 +7,7 @@
 
 #define MRC_QUANTUM_BURSTS 4 /* in one turn of a QP; 1 if attr.spray is set */
 
-/* Adds the bursts that may leave now; false when the transmit is full. */
+/* Adds the bursts of a QP in RTS that may leave now; false when the transmit is full. */
 bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
 /* The kernel took a burst of data. */
 void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The responder's state of a QP: receive window, immediates that wait for their turn, and answers
-   that are due. responder_rx.c handles packets; sack.c and responder_tx.c build the answers. */
+   that are due. responder_rx.c handles packets; responder_tx.c and sack_send.c
+   build the answers. */
 #ifndef MRC_CORE_RESPONDER_H
 #define MRC_CORE_RESPONDER_H
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "sack.h"
+#include "sack_send.h"
 
 #define MIN_SACK_BYTES 1024u        /* smaller packets count as this towards the SACK threshold */
 #define NACK_INTERVAL_NS 1000000ull /* least interval of out-of-window NACKs and repeated NAKs */

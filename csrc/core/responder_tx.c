@@ -3,7 +3,7 @@
 
 #include "burst.h"
 #include "reverse.h"
-#include "sack.h"
+#include "sack_send.h"
 
 /* The current burst if another NACK for this port fits; otherwise a new burst, or 0. */
 static struct mrc_burst *burst_for_nack(struct mrc_services *services, struct mrc_qp *qp,
