@@ -3,10 +3,10 @@
 
 #include <errno.h>
 
-#include "health.h"
-#include "requester_tx.h"
-#include "responder_tx.h"
-#include "suspension.h"
+#include "core/loss/health.h"
+#include "core/loss/suspension.h"
+#include "core/recv/responder_tx.h"
+#include "core/send/requester_tx.h"
 
 /* Whether a failed send takes an EV or a plane out of use, so that the next try uses another path.
  */

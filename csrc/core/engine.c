@@ -5,13 +5,13 @@
 #include <stdlib.h>
 
 #include "commit.h"
-#include "health.h"
-#include "parts.h"
-#include "requester_rx.h"
-#include "responder_rx.h"
-#include "sack_take.h"
+#include "core/loss/health.h"
+#include "core/loss/requester_rx.h"
+#include "core/loss/sack_take.h"
+#include "core/loss/suspension.h"
+#include "core/qp/parts.h"
+#include "core/recv/responder_rx.h"
 #include "schedule.h"
-#include "suspension.h"
 
 /* ---- create and destroy ---- */
 

@@ -4,8 +4,8 @@
 
 #include <errno.h>
 
+#include "core/qp/peer_share.h"
 #include "engine.h"
-#include "peer_share.h"
 
 static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
   return mrc_rtt_known(rtt) ? (int64_t)value_ns : -1;
@@ -116,7 +116,7 @@ int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int c
 const char *mrc_engine_counter_name(int index) {
   static const char *const names[] = {
 #define X(name, meaning) #name,
-#include "counters.def"
+#include "core/base/counters.def"
 #undef X
   };
   return index >= 0 && index < MRC_COUNTERS ? names[index] : NULL;
@@ -126,7 +126,7 @@ const char *mrc_drop_name(int reason) {
   static const char *const names[] = {
       "NONE",
 #define X(name, meaning) #name,
-#include "drops.def"
+#include "core/base/drops.def"
 #undef X
   };
   return reason >= 0 && reason < MRC_DROP_COUNT ? names[reason] : NULL;
@@ -135,7 +135,7 @@ const char *mrc_drop_name(int reason) {
 const char *mrc_trace_name(int point) {
   static const char *const names[] = {
 #define X(name, a, b) #name,
-#include "trace.def"
+#include "core/base/trace.def"
 #undef X
   };
   return point >= 0 && point < MRC_TRACE_POINTS ? names[point] : NULL;

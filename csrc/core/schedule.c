@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "schedule.h"
 
-#include "ev_probe.h"
-#include "requester_tx.h"
-#include "responder_tx.h"
-#include "reverse.h"
-#include "timeout.h"
+#include "core/endpoint/ev_probe.h"
+#include "core/loss/timeout.h"
+#include "core/recv/responder_tx.h"
+#include "core/recv/reverse.h"
+#include "core/send/requester_tx.h"
 
 #define MIN_WAIT_NS 20000ull     /* least time between a visit and the QP's timer */
 #define STUCK_WAIT_NS 1000000ull /* the same while the QP is stuck */

@@ -4,13 +4,13 @@
 
 #include <errno.h>
 
-#include "health.h"
-#include "parts.h"
-#include "quick.h"
-#include "responder_rx.h"
-#include "suspension.h"
-#include "timeout.h"
-#include "windows.h"
+#include "core/loss/health.h"
+#include "core/loss/suspension.h"
+#include "core/loss/timeout.h"
+#include "core/qp/parts.h"
+#include "core/recv/responder_rx.h"
+#include "core/send/quick.h"
+#include "core/send/windows.h"
 
 /* ---- memory and completions ---- */
 

@@ -4,7 +4,7 @@
 #include <errno.h>
 
 #include "core/engine.h"
-#include "core/icrc.h"
+#include "core/wire/icrc.h"
 #include "pair/address.h"
 #include "pair/connect.h"
 #include "scenario.h"

@@ -3,10 +3,10 @@
    peers act on them. Without messages, peers only detect the silence of the dead links. */
 #include <errno.h>
 
+#include "core/endpoint/port_status.h"
 #include "core/engine.h"
-#include "core/port_status.h"
-#include "core/suspension.h"
-#include "core/wire.h"
+#include "core/loss/suspension.h"
+#include "core/wire/wire.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

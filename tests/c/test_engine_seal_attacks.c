@@ -3,8 +3,8 @@
 #include <endian.h>
 #include <errno.h>
 
-#include "core/prng.h"
-#include "core/seal.h"
+#include "core/base/prng.h"
+#include "core/wire/seal.h"
 #include "forge.h"
 #include "pair/connect.h"
 #include "sim/sealer.h"

@@ -5,7 +5,7 @@
 
 #include <errno.h>
 
-#include "core/icrc.h"
+#include "core/wire/icrc.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

@@ -13,12 +13,12 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base.h"
-#include "core/counters.h"
-#include "core/icrc.h"
-#include "core/psn.h"
+#include "core/base/base.h"
+#include "core/base/counters.h"
+#include "core/base/psn.h"
 #include "core/turn.h"
-#include "core/wire.h"
+#include "core/wire/icrc.h"
+#include "core/wire/wire.h"
 #include "fuzz.h"
 #include "mrc.h"
 

@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base.h"
-#include "core/counters.h"
-#include "core/seal.h"
+#include "core/base/base.h"
+#include "core/base/counters.h"
+#include "core/wire/seal.h"
 #include "fuzz.h"
 #include "mrc.h"
 #include "sim/sealer.h"

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base.h"
-#include "core/psn.h"
+#include "core/base/base.h"
+#include "core/base/psn.h"
 #include "pair/address.h"
 #include "pair/watch.h"
 

@@ -29,8 +29,8 @@ const struct mrc_aead *mrc_aead_libcrypto(void);
 def _library() -> tuple[Any, Any]:
     ffi = cffi.FFI()
     ffi.cdef(cut_cdef((cbuild.CSRC / "mrc.h").read_text()) + _SEALS)
-    core, io = cbuild.CSRC / "core", cbuild.CSRC / "io"
-    sources = sorted([*core.glob("*.c"), *io.glob("aead*.c"), io / "keys.c"])
+    io = cbuild.CSRC / "io"
+    sources = [*cbuild._sources("core"), *sorted(io.glob("aead*.c")), io / "keys.c"]
     return ffi, ffi.dlopen(str(cbuild.shared_library(sources, "sealing")))
 
 
