@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "core/qp/peer_share.h"
+#include "core/qp/share.h"
 #include "engine.h"
 
 static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
@@ -32,7 +32,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                .peer_mpr = req->peer_mpr};
   for (uint32_t i = 0; i < engine->services.config.ports; i++) {
     const struct mrc_plane *plane = &qp->planes[i];
-    const struct mrc_share share = mrc_peer_share_of(qp, i);
+    const struct mrc_share share = mrc_share_of(qp, i);
     info->planes[i] =
         (struct mrc_plane_info){.sent_packets = plane->packets,
                                 .sent_bytes = plane->bytes,

@@ -5,9 +5,8 @@
 #include <errno.h>
 
 #include "core/loss/health.h"
-#include "core/loss/suspension.h"
 #include "core/loss/timeout.h"
-#include "core/qp/parts.h"
+#include "core/qp/requester.h"
 #include "core/recv/responder_rx.h"
 #include "core/send/quick.h"
 #include "core/send/windows.h"
@@ -182,9 +181,9 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   take_base_rtts(qp);
   MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     if (!(mrc_port_is_up(&engine->services.ports, plane)))
-      mrc_suspension_begin(&engine->services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
+      mrc_health_suspend_plane(&engine->services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
     else if (qp->planes[plane].peer_down)
-      mrc_suspension_on_peer_port_down(&engine->services, qp, plane, now_ns);
+      mrc_health_on_peer_port_down(&engine->services, qp, plane, now_ns);
   }
   return 0;
 }

@@ -7,7 +7,7 @@
 #include "core/base/base.h"
 #include "core/base/prng.h"
 #include "core/base/psn.h"
-#include "core/qp/parts.h"
+#include "core/qp/requester.h"
 #include "sim/memory.h"
 
 #define FRESH_BIT 0x80 /* clear in bytes that were just placed */

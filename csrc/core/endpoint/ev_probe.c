@@ -2,7 +2,6 @@
 #include "ev_probe.h"
 
 #include "core/loss/health.h"
-#include "core/loss/suspension.h"
 #include "core/recv/reverse.h"
 #include "port_status.h"
 
@@ -127,7 +126,7 @@ static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *p
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
       mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns)) {
     mrc_port_status_on_proved(services, qp->peer, index, now_ns);
-    mrc_suspension_end(services, qp, index, MRC_REASON_PROBES);
+    mrc_health_resume_plane(services, qp, index, MRC_REASON_PROBES);
   }
   qp->ev_probe_ns = 0;
 }

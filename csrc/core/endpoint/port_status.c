@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "core/loss/health.h"
-#include "core/loss/suspension.h"
 
 /* ---- our ports, reported to the peer ---- */
 
@@ -186,9 +185,9 @@ static void set_ports(struct mrc_services *services, struct mrc_qp *qp, uint32_t
     mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, !down, MRC_REASON_PEER_PORT);
     if (qp->state != MRC_QP_RTS) continue;
     if (down)
-      mrc_suspension_on_peer_port_down(services, qp, plane, now_ns);
+      mrc_health_on_peer_port_down(services, qp, plane, now_ns);
     else
-      mrc_suspension_retry(services, qp, plane, now_ns);
+      mrc_health_retry_plane(services, qp, plane, now_ns);
   }
   mrc_qp_touch(services, qp);
 }

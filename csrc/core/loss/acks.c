@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "acks.h"
 
-#include "loss.h"
+#include "health.h"
 
 /* An acknowledgement further back than this is stale. The limit exceeds any window, even over the
    slowest plane. It is a small part of all 2^24 PSNs, and the first PSN of a QP is random, so that
@@ -34,7 +34,7 @@ static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, ui
   const bool original = is_of_original(qp, &slot, now_ns);
   const bool evidence = !original && is_evidence(qp, &slot, now_ns);
   mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT && !evidence;
-  if (original) mrc_loss_on_spurious(services, qp, &slot, psn);
+  if (original) mrc_health_on_spurious(services, qp, &slot, psn);
   struct mrc_plane *plane = &qp->planes[slot.plane];
   if (evidence) {
     mrc_plane_on_delivered(plane, slot.sent_ns, now_ns);

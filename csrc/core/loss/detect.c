@@ -2,8 +2,6 @@
 #include "detect.h"
 
 #include "health.h"
-#include "loss.h"
-#include "suspension.h"
 
 #define DOUBT_ROUNDS 2 /* times an overdue answer, until a plane that owes answers is silent */
 
@@ -54,7 +52,7 @@ void mrc_detect_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t
     if (!mrc_txwin_holds(win, psn)) continue;
     const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
     if (slot->state == MRC_TX_INFLIGHT && lost_by_order(services, qp, slot, now_ns))
-      mrc_loss_mark(services, qp, psn, MRC_COUNTER_LOST_BY_ORDER, now_ns);
+      mrc_health_on_lost(services, qp, psn, MRC_COUNTER_LOST_BY_ORDER, now_ns);
   }
 }
 
@@ -152,7 +150,7 @@ static void lose_burst(struct mrc_services *services, struct mrc_qp *qp,
        at != MRC_TX_NONE && win->slots[at].ev == ev && win->slots[at].sent_ns == sent_ns;
        at = next) {
     next = win->slots[at].newer;
-    mrc_loss_mark(services, qp, mrc_txwin_psn_of(win, at), why, now_ns);
+    mrc_health_on_lost(services, qp, mrc_txwin_psn_of(win, at), why, now_ns);
   }
 }
 
@@ -174,7 +172,7 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
   const struct mrc_txwin *win = &qp->req.win;
   const struct mrc_txlist *list = &win->lists[index];
   if (stays_silent(qp, index))
-    mrc_suspension_begin(services, qp, index, MRC_REASON_SILENCE, now_ns);
+    mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
     const struct mrc_txslot *missing = find_missing(qp, index, now_ns);
@@ -186,7 +184,7 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
     } else if (lost_by_silence(qp, index, oldest, now_ns)) {
       lose_burst(services, qp, oldest, MRC_COUNTER_LOST_BY_SILENCE, now_ns);
       if (++plane->strikes >= MRC_LOSS_STRIKES)
-        mrc_suspension_begin(services, qp, index, MRC_REASON_SILENCE, now_ns);
+        mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
     } else {
       return;
     }

@@ -2,10 +2,9 @@
 #include "requester_rx.h"
 
 #include "acks.h"
-#include "core/qp/parts.h"
+#include "core/qp/requester.h"
 #include "core/send/windows.h"
 #include "health.h"
-#include "loss.h"
 #include "timeout.h"
 
 int mrc_requester_on_nack(struct mrc_services *services, struct mrc_qp *qp,
@@ -29,7 +28,7 @@ int mrc_requester_on_nack(struct mrc_services *services, struct mrc_qp *qp,
   if (nack->reason == MRC_NACK_TRIMMED &&
       mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
     mrc_health_report_ev(services, qp, slot->ev, MRC_REASON_PEER);
-  mrc_loss_mark(services, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
+  mrc_health_on_lost(services, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
   if (trimmed) {
     const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_TRIMMED,
                                      .bytes = bytes,

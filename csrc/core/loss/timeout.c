@@ -5,8 +5,7 @@
 #include "core/send/burst.h"
 #include "core/send/quick.h"
 #include "detect.h"
-#include "loss.h"
-#include "suspension.h"
+#include "health.h"
 
 #define MAX_REINJECTIONS 3 /* of one packet */
 
@@ -64,11 +63,11 @@ static void time_out_plane(struct mrc_services *services, struct mrc_qp *qp, uin
   const struct mrc_txlist *list = &qp->req.win.lists[index];
   const bool behind = qp->req.timeouts == 1 && falls_behind(qp, index);
   if (behind && !plane->suspended && ++plane->strikes >= MRC_LOSS_STRIKES)
-    mrc_suspension_begin(services, qp, index, MRC_REASON_SILENCE, now_ns);
+    mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
   while (list->oldest != MRC_TX_NONE)
-    mrc_loss_mark(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
-                  MRC_COUNTER_LOST_BY_TIMEOUT, now_ns);
-  if (!behind) mrc_suspension_end(services, qp, index, MRC_REASON_TIMEOUT);
+    mrc_health_on_lost(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
+                       MRC_COUNTER_LOST_BY_TIMEOUT, now_ns);
+  if (!behind) mrc_health_resume_plane(services, qp, index, MRC_REASON_TIMEOUT);
 }
 
 /* Everything in flight may be lost. */

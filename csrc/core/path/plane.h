@@ -35,7 +35,7 @@ struct mrc_plane {
   uint64_t received_bytes;    /* their payload */
   uint64_t share_bytes;       /* given to it to send; see spray.h */
   uint64_t newly_acked_bytes; /* by the acknowledgement in progress */
-  uint64_t share_acked_bytes; /* in the period in progress; see peer_share.h */
+  uint64_t share_acked_bytes; /* in the period in progress; see share.h */
   uint64_t unasked_bytes;     /* sent since the last packet that requested a SACK */
   uint64_t rack_ns;           /* newest send time of a packet acknowledged on this plane */
   uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */

@@ -7,7 +7,20 @@
 
 #include "mrc.h"
 #include "qp.h"
-#include "share.h"
+
+/* The verdict of share.c on one plane. */
+struct mrc_share {
+  uint32_t percent; /* carried, of the others' mean, in the last compared period */
+  uint8_t against;  /* periods in a row that contradict `slow` */
+  bool compared;    /* at least once */
+  bool slow;
+};
+
+/* The current period of a peer in share.c. */
+struct mrc_share_period {
+  uint64_t end_ns;
+  bool whole; /* no plane left or returned in it */
+};
 
 struct mrc_peer {
   struct mrc_qp *qps;                     /* the QPs that share it; 0: the peer is free */

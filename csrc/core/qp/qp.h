@@ -14,7 +14,7 @@
 struct mrc_peer;
 
 struct mrc_qp {
-  struct mrc_ready_nodes nodes; /* in the lists of ready.h */
+  struct mrc_ready_nodes nodes; /* in the lists of mrc_ready */
   uint8_t state;                /* enum mrc_qp_state */
   uint8_t status;               /* enum mrc_wc_status, why it failed */
   uint16_t next_ev_probe;       /* EV to probe next, when slots are short */

@@ -6,8 +6,10 @@
 
 #include "core/path/rtt.h"
 #include "core/shared/services.h"
-#include "share.h"
 #include "txwin.h"
+
+/* The default of max_burst_bytes. As TCP does, it leaves tunnels 320 bytes for their headers. */
+#define MRC_BURST_BYTES 65215
 
 /* A work request in the send queue. Its MSN is its index, modulo 2^16. */
 struct mrc_wqe {
@@ -40,6 +42,12 @@ struct mrc_reliability_probe {
   uint8_t plane;
   bool outstanding;
   bool wanted; /* to be sent at the next transmit */
+};
+
+/* Bytes acknowledged in a period, of one QP or of several together. */
+struct mrc_share_sum {
+  uint64_t bytes;
+  uint64_t backed_bytes; /* of these, while more data waited to be sent */
 };
 
 struct mrc_requester {
@@ -124,7 +132,7 @@ const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
 
 /* Writes a work request to the send queue, `ahead` of its tail, where it takes no effect yet. The
    caller has checked that there is a place. `mr`: the MR that it reads from, or NULL. `part_bytes`:
-   payload of its packets, see parts.h. */
+   payload of its packets, see mrc_part_bytes. */
 void mrc_requester_prepare(const struct mrc_services *services, struct mrc_requester *req,
                            uint32_t ahead, const struct mrc_wr *wr, const struct mrc_mr *mr,
                            uint32_t part_bytes);
@@ -140,5 +148,18 @@ void mrc_requester_flush(struct mrc_services *services, struct mrc_requester *re
 void mrc_requester_on_progress(struct mrc_requester *req, uint64_t now_ns);
 /* The peer has received everything before this PSN. */
 void mrc_requester_on_cumulative(struct mrc_requester *req, uint32_t next_psn);
+
+/* How a message is cut into packets. All packets of a burst have one size, except a shorter last
+   one, so a short last packet of a message also ends its burst. A burst costs the kernel as much as
+   dozens of packets. Many messages have a power of two as their size. Small ones are therefore cut
+   into packets of a power of two, so that bursts run on from one message to the next. Payload of
+   every packet of a message of `bytes`, except a shorter last one: path_mtu, or the largest power
+   of two below it. */
+uint32_t mrc_part_bytes(uint32_t bytes, uint32_t path_mtu, uint32_t max_burst_bytes);
+
+/* Packets of a message; a message without bytes has one. */
+static inline uint32_t mrc_parts(uint32_t bytes, uint32_t part_bytes) {
+  return bytes == 0 ? 1 : (bytes - 1) / part_bytes + 1;
+}
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Judges how much a plane carries compared with the others, period by period. peer_share.c decides
-   which QPs and planes are compared. */
+/* Compares how much each plane to a peer carries, period by period, and reports slow planes in
+   events. The QPs to one peer are summed up: they share the planes, and a plane that another QP
+   fills is not slow. spray.c decides which plane a burst takes. */
 #ifndef MRC_CORE_SHARE_H
 #define MRC_CORE_SHARE_H
 
-#include "core/base/base.h"
+#include "peer.h"
 
 /* Choices of ours. */
 #define MRC_SHARE_PERIOD_NS 200000000ull /* scaled by the noise of the hosts */
@@ -15,26 +16,6 @@
 #define MRC_SHARE_PERIODS 2       /* in a row that must agree */
 #define MRC_SHARE_MAX_PERCENT 10000 /* higher values count as this */
 
-/* The verdict on one plane. */
-struct mrc_share {
-  uint32_t percent; /* carried, of the others' mean, in the last compared period */
-  uint8_t against;  /* periods in a row that contradict `slow` */
-  bool compared;    /* at least once */
-  bool slow;
-};
-
-/* The current period of a peer. */
-struct mrc_share_period {
-  uint64_t end_ns;
-  bool whole; /* no plane left or returned in it */
-};
-
-/* Bytes acknowledged in a period, of one QP or of several together. */
-struct mrc_share_sum {
-  uint64_t bytes;
-  uint64_t backed_bytes; /* of these, while more data waited to be sent */
-};
-
 /* Judges a period in which the plane carried `bytes` and the `n_others` others together
    `others_bytes`. Returns whether `slow` changed. */
 bool mrc_share_judge(struct mrc_share *share, uint64_t bytes, uint64_t others_bytes,
@@ -42,5 +23,16 @@ bool mrc_share_judge(struct mrc_share *share, uint64_t bytes, uint64_t others_by
 /* Whether the period can compare the planes: there was enough data, and most of the time more was
    waiting. Short messages avoid slow planes on purpose, so they compare nothing. */
 bool mrc_share_is_bulk(const struct mrc_share_sum *sum, uint32_t n_planes, uint32_t mtu_bytes);
+
+/* `bytes` were acknowledged, and share_acked_bytes of their planes already include them. At the end
+   of a period, compares the planes and reports each plane that became slow or is no longer slow.
+   Does nothing with equal shares. */
+void mrc_share_on_acked(struct mrc_services *services, struct mrc_qp *qp, uint64_t bytes,
+                        uint64_t now_ns);
+/* The QP leaves the plane or returns to it. Unless other QPs use the plane, its verdict is cleared
+   and a new period begins. */
+void mrc_share_forget(struct mrc_qp *qp, uint32_t plane);
+/* The verdict on a plane of the QP. */
+struct mrc_share mrc_share_of(const struct mrc_qp *qp, uint32_t plane);
 
 #endif

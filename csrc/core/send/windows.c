@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "windows.h"
 
-#include "core/qp/peer_share.h"
+#include "core/qp/share.h"
 
 int mrc_windows_start(struct mrc_qp *qp, uint32_t psns) {
   const struct mrc_qp_attr *attr = &qp->attr;
@@ -55,5 +55,5 @@ void mrc_windows_on_ack(struct mrc_services *services, struct mrc_qp *qp, struct
   req->acked_planes = 0;
   ack->bytes += others_bytes;
   update_window(qp, ack, now_ns);
-  if (all_bytes > 0) mrc_peer_share_on_acked(services, qp, all_bytes, now_ns);
+  if (all_bytes > 0) mrc_share_on_acked(services, qp, all_bytes, now_ns);
 }

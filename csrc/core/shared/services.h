@@ -7,13 +7,42 @@
 
 #include "arena.h"
 #include "core/base/counters.h"
+#include "core/base/list.h"
 #include "core/base/port.h"
+#include "core/base/timer.h"
 #include "cq.h"
-#include "events.h"
 #include "mr.h"
 #include "mrc.h"
 #include "probes.h"
-#include "ready.h"
+
+#define MRC_EVENT_RING 8192 /* events held before polling */
+
+/* The ring of events for the controller. Events that find it full are dropped and counted. */
+struct mrc_events {
+  struct mrc_event *ring; /* of MRC_EVENT_RING */
+  uint32_t head;          /* next to take; free-running */
+  uint32_t tail;          /* next to fill; free-running */
+  uint64_t lost;          /* events dropped since the last MRC_EVENT_LOST */
+};
+
+/* Which QPs may have something to send, as lists, and when each QP is due. */
+struct mrc_ready {
+  struct mrc_node ready;        /* may have something to send: round robin */
+  struct mrc_node answering;    /* the QPs of `ready` that owe an answer */
+  struct mrc_node port_waiting; /* they have a blocked port, or one that is down */
+  struct mrc_node cq_waiting;   /* their cumulative PSN waits for room in the CQ */
+  struct mrc_node slot_waiting; /* their EV probes wait for a slot, in turn */
+  struct mrc_timers timers;     /* one for each QP */
+};
+
+/* The nodes of one QP in these lists. */
+struct mrc_ready_nodes {
+  struct mrc_node ready;
+  struct mrc_node answering;
+  struct mrc_node port_waiting;
+  struct mrc_node cq_waiting;
+  struct mrc_node slot_waiting;
+};
 
 /* The newest packet on an EV that a SACK shows as received. */
 struct mrc_newest {
@@ -64,5 +93,19 @@ void mrc_trace(struct mrc_services *services, enum mrc_trace_point point, uint32
 int mrc_drop(struct mrc_services *services, enum mrc_drop reason, uint32_t qpn, size_t bytes);
 /* Queues an event for the controller, or counts it as dropped if there is no room. */
 void mrc_event_push(struct mrc_services *services, const struct mrc_event *event);
+/* Copies and removes the oldest events; returns their number. */
+int mrc_events_take(struct mrc_events *events, struct mrc_event *to, int capacity);
+
+/* The QP owes its peer an answer. Answers leave before the data of all QPs. */
+static inline void mrc_ready_touch_to_answer(struct mrc_ready *ready,
+                                             struct mrc_ready_nodes *nodes) {
+  mrc_list_append(&ready->ready, &nodes->ready);
+  mrc_list_append(&ready->answering, &nodes->answering);
+}
+/* A port can send again: each QP that waited for it gets a turn. Answers that are due leave first,
+   because data would fill a small socket again each time. */
+void mrc_ready_wake_port_waiting(struct mrc_ready *ready);
+/* The QP is about to be freed. */
+void mrc_ready_forget(struct mrc_ready *ready, struct mrc_ready_nodes *nodes, uint32_t qp);
 
 #endif

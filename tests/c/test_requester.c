@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/qp/parts.h"
+#include "core/qp/requester.h"
 
 #include "check.h"
 
