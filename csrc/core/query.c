@@ -27,7 +27,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                .received_bytes = qp->resp.received_bytes,
                                .inflight_bytes = req->win.inflight_bytes,
                                .rtt_ns = ns_or_unknown(&req->rtt, req->rtt.smooth_ns),
-                               .path_mtu = qp->attr.path_mtu,
+                               .path_mtu = qp->attr.rts.path_mtu,
                                .timeouts = req->timeouts,
                                .peer_mpr = req->peer_mpr};
   for (uint32_t i = 0; i < engine->services.config.ports; i++) {

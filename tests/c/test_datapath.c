@@ -121,7 +121,9 @@ static void test_commands__each_reaches_its_engine_function(void) {
   uint64_t bins[2] = {0};
   struct mrc_recording recording = {
       .qpns = &qpn, .n_qps = 1, .n_ports = 1, .bytes = bins, .n_bins = 2, .width_ns = 1000};
-  struct mrc_qp_attr first = {.qpn = 77}, second = {.qpn = 78}, moved = {.sq_psn = 5};
+  struct mrc_qp_create_attr first = {.qpn = 77}, second = {.qpn = 78};
+  struct mrc_qp_rtr_attr rtr = {.dest_qpn = 6};
+  struct mrc_qp_rts_attr rts = {.sq_psn = 5};
   uint64_t drops = 0, memory[2];
   uint64_t address = (uintptr_t)memory;
   const struct {
@@ -135,7 +137,11 @@ static void test_commands__each_reaches_its_engine_function(void) {
       {{.op = MRC_COMMAND_QP_CREATE, .pointer = &first}, 0},
       {{.op = MRC_COMMAND_QP_CREATE, .pointer = &second}, -EEXIST},
       {{.op = MRC_COMMAND_QP_CREATE}, -EINVAL},
-      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTS, .pointer = &moved}, 0},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_INIT}, 0},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_INIT, .pointer = &rtr}, 0},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTR, .pointer = &rtr}, 0},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTR}, -EINVAL},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTS, .pointer = &rts}, 0},
       {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTS}, -EINVAL},
       {{.op = MRC_COMMAND_QP_SET_EVS, .qpn = 77, .value = 1, .pointer = evs}, 0},
       {{.op = MRC_COMMAND_QP_SET_EVS, .qpn = 77, .value = 2, .pointer = evs}, -EINVAL},

@@ -12,38 +12,36 @@ static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44};
 
 /* ---- a QP without a peer ---- */
 
-static const struct mrc_qp_attr attr_of_4 = {.qpn = 0x100,
-                                             .sq_depth = 4,
-                                             .mpr = 4096,
-                                             .max_wimm = 4,
-                                             .dest_qpn = 0x200,
-                                             .path_mtu = 256,
-                                             .peer_mpr = 4096,
-                                             .peer_max_wimm = 4,
-                                             .timeout = 14,
-                                             .retry_exp = 4,
-                                             .cc = MRC_CC_NULL};
+static const struct mrc_qp_attr attr_of_4 = {
+    .create = {.qpn = 0x100, .sq_depth = 4, .mpr = 4096, .max_wimm = 4},
+    .rtr = {.dest_qpn = 0x200},
+    .rts = {.path_mtu = 256,
+            .peer_mpr = 4096,
+            .peer_max_wimm = 4,
+            .timeout = 14,
+            .retry_exp = 4,
+            .cc = MRC_CC_NULL}};
 
 static void set_paths(mrc_engine *engine) {
   const struct mrc_ev_attr ev = {.ev = 1u << 16, .dport = 4791, .port = 1, .family = 6};
   const struct mrc_peer_source source = {.address = {0xFD}, .sport = 1};
-  CHECK_EQ(mrc_qp_set_evs(engine, attr_of_4.qpn, &ev, 1), 0);
-  CHECK_EQ(mrc_qp_set_peer(engine, attr_of_4.qpn, &source, 1), 0);
+  CHECK_EQ(mrc_qp_set_evs(engine, attr_of_4.create.qpn, &ev, 1), 0);
+  CHECK_EQ(mrc_qp_set_peer(engine, attr_of_4.create.qpn, &source, 1), 0);
 }
 
 static void add_qp(mrc_engine *engine) {
-  CHECK_EQ(mrc_qp_create(engine, &attr_of_4), 0);
-  CHECK_EQ(mrc_qp_modify(engine, attr_of_4.qpn, MRC_QP_INIT, &attr_of_4, 1), 0);
+  CHECK_EQ(mrc_qp_create(engine, &attr_of_4.create), 0);
+  CHECK_EQ(mrc_qp_modify(engine, attr_of_4.create.qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
   set_paths(engine);
-  CHECK_EQ(mrc_qp_modify(engine, attr_of_4.qpn, MRC_QP_RTR, &attr_of_4, 1), 0);
-  CHECK_EQ(mrc_qp_modify(engine, attr_of_4.qpn, MRC_QP_RTS, &attr_of_4, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, attr_of_4.create.qpn, MRC_QP_RTR, &attr_of_4.rtr, NULL, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, attr_of_4.create.qpn, MRC_QP_RTS, NULL, &attr_of_4.rts, 1), 0);
 }
 
 static const struct mrc_wr empty = {.wr_id = 1, .opcode = MRC_WR_WRITE_IMM};
 
 static void post_empty(mrc_engine *engine, int n) {
   for (int i = 0; i < n; i++)
-    CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 1, 2), 0);
+    CHECK_EQ(mrc_qp_post(engine, attr_of_4.create.qpn, &empty, 1, 2), 0);
 }
 
 /* A QP dies with unpolled completions, and a new QP takes its number. The old completions must not
@@ -53,28 +51,28 @@ static void test_qpn__reused_before_the_old_completions_are_polled(void) {
   struct mrc_wc wcs[16];
   add_qp(engine);
   post_empty(engine, 4);
-  CHECK_EQ(mrc_qp_destroy(engine, attr_of_4.qpn), 0);
+  CHECK_EQ(mrc_qp_destroy(engine, attr_of_4.create.qpn), 0);
   add_qp(engine);
   post_empty(engine, 4);
   CHECK_EQ(mrc_cq_poll(engine, wcs, 16), 4);
   CHECK_EQ(wcs[3].status, MRC_WC_WR_FLUSH_ERR);
   CHECK_EQ(wcs[3].reserved, 0);
-  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 1, 2), -ENOBUFS);
+  CHECK_EQ(mrc_qp_post(engine, attr_of_4.create.qpn, &empty, 1, 2), -ENOBUFS);
   mrc_engine_destroy(engine);
 }
 
 /* RESET restores the state after create: EVs and peer are cleared and can be set again. */
 static void test_reset__forgets_paths_and_peer(void) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
-  const uint32_t qpn = attr_of_4.qpn;
-  CHECK_EQ(mrc_qp_create(engine, &attr_of_4), 0);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, &attr_of_4, 1), 0);
+  const uint32_t qpn = attr_of_4.create.qpn;
+  CHECK_EQ(mrc_qp_create(engine, &attr_of_4.create), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
   set_paths(engine);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RESET, &attr_of_4, 1), 0);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, &attr_of_4, 1), 0);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr_of_4, 1), -EINVAL);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RESET, NULL, NULL, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr_of_4.rtr, NULL, 1), -EINVAL);
   set_paths(engine);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr_of_4, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr_of_4.rtr, NULL, 1), 0);
   mrc_engine_destroy(engine);
 }
 
@@ -103,10 +101,10 @@ static void test_transmit__goes_on_after_a_full_arena(void) {
   static const int all_taken[MRC_MAX_BURSTS] = {[0 ... MRC_MAX_BURSTS - 1] = 1};
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   add_qp(engine);
-  prove_paths(engine, attr_of_4.qpn);
+  prove_paths(engine, attr_of_4.create.qpn);
   const struct mrc_wr wr = {.local = (uintptr_t)memory, .va = 4096, .lkey = 7, .bytes = BYTES};
   CHECK_EQ(mrc_mr_register(engine, wr.local, BYTES, wr.lkey, MRC_ACCESS_LOCAL_READ, 0), 0);
-  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &wr, 1, 2), 0);
+  CHECK_EQ(mrc_qp_post(engine, attr_of_4.create.qpn, &wr, 1, 2), 0);
   int packets = 0;
   for (int n; (n = mrc_engine_transmit(engine, bursts, MRC_MAX_BURSTS, 2)) > 0;) {
     for (int i = 0; i < n; i++)
@@ -125,7 +123,7 @@ static void test_probe_ev__is_due_at_once(void) {
   add_qp(engine);
   CHECK_EQ(mrc_engine_transmit(engine, bursts, 8, 2), 0);
   CHECK(mrc_engine_deadline(engine) > 2);
-  CHECK_EQ(probe_ev(engine, attr_of_4.qpn, 0, 0, MS, 1, 2), 0);
+  CHECK_EQ(probe_ev(engine, attr_of_4.create.qpn, 0, 0, MS, 1, 2), 0);
   CHECK_EQ(mrc_engine_deadline(engine), 0);
   mrc_engine_destroy(engine);
 }
@@ -184,7 +182,7 @@ static void test_sack__always_skip_puts_on_probation(void) {
   int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
   run_for(p, MS);
-  const uint32_t before = mrc_psn_sub(p->ends[peer]->attr.sq_psn, 1);
+  const uint32_t before = mrc_psn_sub(p->ends[peer]->attr.rts.sq_psn, 1);
   forge.wire = (struct mrc_wire){
       .opcode = MRC_OP_SACK,
       .dest_qpn = forge.wire.dest_qpn,

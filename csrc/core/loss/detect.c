@@ -113,8 +113,8 @@ static uint64_t silence_ns(const struct mrc_qp *qp, const struct mrc_plane *plan
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
   uint64_t patience_ns = mrc_max_u64(floor_ns, overdue_ns) + mrc_guard_ns(&plane->reorder, now_ns);
   if (!known) /* it may be much longer than the others, but not longer than the local timeout */
-    patience_ns = mrc_max_u64(
-        patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns, (1024ull << qp->attr.timeout) / 4));
+    patience_ns = mrc_max_u64(patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns,
+                                                       (1024ull << qp->attr.rts.timeout) / 4));
   return patience_ns;
 }
 

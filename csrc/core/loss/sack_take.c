@@ -73,9 +73,9 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
 static void on_peer_mpr(struct mrc_services *services, struct mrc_qp *qp,
                         const struct mrc_sack *sack) {
   struct mrc_requester *req = &qp->req;
-  if (qp->attr.dynamic_mpr == 0 || sack->mpr == 0) return;
+  if (qp->attr.rtr.dynamic_mpr == 0 || sack->mpr == 0) return;
   if (mrc_psn_before(mrc_psn_add(sack->cum_psn, 1), req->peer_next_psn)) return;
-  const uint32_t psns = mrc_min_u32((uint32_t)sack->mpr * MRC_MPR_UNIT, qp->attr.peer_mpr);
+  const uint32_t psns = mrc_min_u32((uint32_t)sack->mpr * MRC_MPR_UNIT, qp->attr.rts.peer_mpr);
   if (psns == req->peer_mpr) return;
   mrc_trace(services, MRC_TRACE_PEER_MPR, qp->qpn, req->peer_mpr, psns);
   req->peer_mpr = psns;

@@ -15,16 +15,17 @@
 static uint64_t timeout_ns(const struct mrc_qp *qp) {
   const struct mrc_requester *req = &qp->req;
   const uint64_t base =
-      mrc_max_u64(1024ull << qp->attr.timeout,
+      mrc_max_u64(1024ull << qp->attr.rts.timeout,
                   mrc_rtt_known(&req->rtt) ? 2 * mrc_rtt_overdue_ns(&req->rtt, 0) : 0);
   const uint32_t tries = req->timeouts;
-  return tries < qp->attr.retry_linear ? base
-                                       : base << mrc_min_u32(tries - qp->attr.retry_linear, 24);
+  return tries < qp->attr.rts.retry_linear
+             ? base
+             : base << mrc_min_u32(tries - qp->attr.rts.retry_linear, 24);
 }
 
 static bool retries_exhausted(const struct mrc_qp *qp) {
-  if (qp->attr.retry_exp == 25) return false;
-  return qp->req.timeouts > (uint32_t)qp->attr.retry_linear + qp->attr.retry_exp;
+  if (qp->attr.rts.retry_exp == 25) return false;
+  return qp->req.timeouts > (uint32_t)qp->attr.rts.retry_linear + qp->attr.rts.retry_exp;
 }
 
 void mrc_timeout_on_refusal(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn) {
@@ -149,10 +150,10 @@ bool mrc_timeout_send_probe(struct mrc_services *services, struct mrc_qp *qp, ui
                                           .plane = (uint8_t)mrc_plane_of(burst->port),
                                           .outstanding = true};
   struct mrc_wire wire = {.opcode = MRC_OP_PROBE,
-                          .dest_qpn = qp->attr.dest_qpn,
+                          .dest_qpn = qp->attr.rtr.dest_qpn,
                           .probe = {.probe_id = probe->id,
                                     .spdcid = (uint16_t)qp->qpn,
-                                    .dpdcid = (uint16_t)qp->attr.dest_qpn,
+                                    .dpdcid = (uint16_t)qp->attr.rtr.dest_qpn,
                                     .tx_timestamp = mrc_timestamp(now_ns),
                                     .tsr = true}};
   mrc_burst_add(services, burst, &wire, MRC_KIND_PROBE, 0, mrc_qp_has_icrc(qp));
@@ -185,7 +186,7 @@ static uint64_t probe_deadline_ns(const struct mrc_services *services, const str
                                   uint64_t now_ns) {
   const struct mrc_requester *req = &qp->req;
   const uint64_t silent_ns = mrc_max_u64(req->progress_ns, req->probed_ns) + req->probe_wait_ns;
-  const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
+  const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr.rts);
   if (oldest == NULL) return silent_ns;
   if (mrc_requester_has_opened_all(req)) {
     const uint64_t proves_ns = mrc_detect_silent_ns(qp, oldest, now_ns);
@@ -227,7 +228,7 @@ static bool holds_up_end(const struct mrc_services *services, const struct mrc_q
    quickest plane would have delivered it. At the end of the data, a plane with a long path but no
    queue does not count as late. The wait doubles each time, at most MAX_REINJECTIONS times. */
 static uint64_t reinject_deadline_ns(const struct mrc_services *services, const struct mrc_qp *qp) {
-  const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
+  const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr.rts);
   if (oldest == NULL || oldest->tries > MAX_REINJECTIONS) return MRC_NEVER;
   if (holds_up_end(services, qp, oldest)) return oldest->sent_ns;
   const uint64_t wait_ns = late_ns(services, qp, oldest);
@@ -262,7 +263,7 @@ static void reinject(struct mrc_services *services, struct mrc_qp *qp, uint64_t 
 /* Shrinks the congestion window of a slow plane: packets in its queue hold up the window of PSNs
    that all planes share. */
 static void relieve_window(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
+  const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr.rts);
   if (oldest == NULL || mrc_requester_has_opened_all(&qp->req)) return;
   const uint64_t wait_ns = late_ns(services, qp, oldest);
   if (wait_ns == MRC_NEVER || now_ns < oldest->sent_ns + wait_ns) return;
@@ -291,7 +292,7 @@ void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, u
     req->probed_ns = now_ns;
     /* The wait covers the time of an answer, because a new probe replaces the last one. */
     const uint64_t longest_ns =
-        mrc_max_u64(1024ull << qp->attr.timeout, mrc_timeout_patience_ns(qp));
+        mrc_max_u64(1024ull << qp->attr.rts.timeout, mrc_timeout_patience_ns(qp));
     req->probe_wait_ns = mrc_min_u64(2 * req->probe_wait_ns, longest_ns);
   }
   mrc_qp_touch(services, qp);

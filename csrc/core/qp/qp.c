@@ -15,13 +15,13 @@ bool mrc_qp_may_move(uint32_t from, uint32_t to) {
   return from <= MRC_QP_ERROR && to <= MRC_QP_ERROR && moves[from][to];
 }
 
-struct mrc_qp *mrc_qp_new(const struct mrc_qp_attr *attr, uint32_t index,
+struct mrc_qp *mrc_qp_new(const struct mrc_qp_create_attr *attr, uint32_t index,
                           const struct mrc_engine_config *config) {
   struct mrc_qp *qp = calloc(1, sizeof *qp + config->ports * sizeof qp->planes[0]);
   if (qp == NULL) return NULL;
   qp->index = index;
   qp->qpn = attr->qpn;
-  qp->attr = *attr;
+  qp->attr.create = *attr;
   qp->noise_ns = config->noise_ns;
   qp->ev_probe_ns = MRC_NEVER;
   for (uint32_t i = 0; i < config->ports; i++)

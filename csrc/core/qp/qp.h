@@ -37,7 +37,7 @@ struct mrc_qp {
 };
 
 /* A QP in RESET, or 0 when there is no memory. */
-struct mrc_qp *mrc_qp_new(const struct mrc_qp_attr *attr, uint32_t index,
+struct mrc_qp *mrc_qp_new(const struct mrc_qp_create_attr *attr, uint32_t index,
                           const struct mrc_engine_config *config);
 void mrc_qp_free(struct mrc_qp *qp);
 
@@ -81,11 +81,11 @@ static inline bool mrc_qp_is_live(const struct mrc_qp *qp) {
 }
 /* Whether its packets carry an ICRC that counts. */
 static inline bool mrc_qp_has_icrc(const struct mrc_qp *qp) {
-  return qp->seal == NULL && qp->attr.integrity == MRC_INTEGRITY_ICRC;
+  return qp->seal == NULL && qp->attr.rtr.integrity == MRC_INTEGRITY_ICRC;
 }
 /* UDP payload of a full packet. */
 static inline uint32_t mrc_qp_full_bytes(const struct mrc_qp *qp) {
-  return qp->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES +
+  return qp->attr.rts.path_mtu + MRC_DATA_OVERHEAD_BYTES +
          (qp->seal != NULL ? MRC_SEAL_OVERHEAD_BYTES : 0);
 }
 

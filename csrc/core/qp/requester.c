@@ -18,8 +18,8 @@ void mrc_requester_free(struct mrc_requester *req) {
   mrc_txwin_free(&req->win);
 }
 
-int mrc_requester_start(struct mrc_requester *req, const struct mrc_qp_attr *attr, uint32_t psns,
-                        uint64_t now_ns) {
+int mrc_requester_start(struct mrc_requester *req, const struct mrc_qp_rts_attr *attr,
+                        uint32_t psns, uint64_t now_ns) {
   struct mrc_txwin win;
   const int error = mrc_txwin_init(&win, psns, req->win.planes);
   if (error != 0) return error;
@@ -57,7 +57,7 @@ uint32_t mrc_requester_open_new(struct mrc_requester *req, uint32_t bytes) {
 }
 
 const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
-                                               const struct mrc_qp_attr *attr) {
+                                               const struct mrc_qp_rts_attr *attr) {
   const struct mrc_txwin *win = &req->win;
   uint32_t bytes;
   if (win->una_psn == win->next_psn || win->n_tosend > 0) return NULL;

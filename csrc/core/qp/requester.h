@@ -58,7 +58,7 @@ struct mrc_requester {
   uint32_t sq_send;      /* first with packets that have no PSN yet; free-running */
   uint32_t opened;       /* packets of the work request at sq_send that have a PSN */
   uint32_t sq_tail;      /* next to post; free-running */
-  uint32_t sq_used;      /* posted and not yet polled, at most attr.sq_depth */
+  uint32_t sq_used;      /* posted and not yet polled, at most sq_depth */
   uint64_t unsent_bytes; /* posted and not yet given a PSN */
   uint32_t parted_bytes; /* length of the message posted last, and the payload of its packets */
   uint32_t part_bytes;
@@ -66,7 +66,7 @@ struct mrc_requester {
   struct mrc_share_sum share; /* in the peer's current period */
   uint32_t wimm_inflight;     /* immediates opened and not completed */
   uint32_t peer_next_psn;     /* the peer's cumulative PSN + 1, as last heard */
-  uint32_t peer_mpr;          /* PSNs that the peer grants from there on, at most attr.peer_mpr */
+  uint32_t peer_mpr;          /* PSNs that it grants from there on, at most attr.rts.peer_mpr */
   uint16_t next_rqmsn;
   uint32_t acked_msn; /* messages completed, modulo 2^24 */
   struct mrc_rtt rtt; /* over all planes */
@@ -90,8 +90,8 @@ int mrc_requester_init(struct mrc_requester *req, uint32_t sq_depth,
                        uint32_t planes) MRC_MUST_CHECK;
 void mrc_requester_free(struct mrc_requester *req);
 /* Opens a send window of `psns` PSNs. 0 or -ENOMEM. */
-int mrc_requester_start(struct mrc_requester *req, const struct mrc_qp_attr *attr, uint32_t psns,
-                        uint64_t now_ns) MRC_MUST_CHECK;
+int mrc_requester_start(struct mrc_requester *req, const struct mrc_qp_rts_attr *attr,
+                        uint32_t psns, uint64_t now_ns) MRC_MUST_CHECK;
 
 /* Whether a work request is outstanding. A transport ACK completes it, after its last SACK. */
 static inline bool mrc_requester_is_busy(const struct mrc_requester *req) {
@@ -110,7 +110,7 @@ static inline uint64_t mrc_requester_left_bytes(const struct mrc_requester *req,
 }
 /* Sets `bytes` to the payload of the next packet without a PSN; false if none may be opened now. */
 static inline bool mrc_requester_next_new(const struct mrc_requester *req,
-                                          const struct mrc_qp_attr *attr, uint32_t *bytes) {
+                                          const struct mrc_qp_rts_attr *attr, uint32_t *bytes) {
   if (mrc_requester_has_opened_all(req)) return false;
   if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
   if (mrc_txwin_outstanding(&req->win) >= req->win.psns) return false;
@@ -128,7 +128,7 @@ uint32_t mrc_requester_open_new(struct mrc_requester *req, uint32_t bytes);
 /* The oldest packet in flight, if nothing can be sent before its answer: the PSN window is closed,
    or everything posted has left. Otherwise 0. */
 const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
-                                               const struct mrc_qp_attr *attr);
+                                               const struct mrc_qp_rts_attr *attr);
 
 /* Writes a work request to the send queue, `ahead` of its tail, where it takes no effect yet. The
    caller has checked that there is a place. `mr`: the MR that it reads from, or NULL. `part_bytes`:

@@ -27,7 +27,7 @@ static void report(struct mrc_services *services, const struct mrc_peer *peer, u
   const struct mrc_share *share = &peer->shares[plane];
   for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
     if (qp->state != MRC_QP_RTS || (qp->evset.plane_mask >> plane & 1) == 0) continue;
-    if (qp->attr.plane_shares == MRC_SHARES_EQUAL) continue;
+    if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL) continue;
     mrc_trace(services, MRC_TRACE_PLANE_SHARE, qp->qpn, mrc_port_of(plane), share->percent);
     const struct mrc_event event = {.type = MRC_EVENT_PLANE_SHARE,
                                     .qpn = qp->qpn,
@@ -62,7 +62,7 @@ static void compare(struct mrc_services *services, struct mrc_peer *peer) {
       sum.bytes += qp->planes[plane].share_acked_bytes;
     }
   }
-  if (n_planes < 2 || !mrc_share_is_bulk(&sum, n_planes, first->attr.path_mtu)) return;
+  if (n_planes < 2 || !mrc_share_is_bulk(&sum, n_planes, first->attr.rts.path_mtu)) return;
   MRC_EACH_BIT(plane, live) {
     const uint64_t others_bytes = sum.bytes - carried[plane];
     if (mrc_share_judge(&peer->shares[plane], carried[plane], others_bytes, n_planes - 1))
@@ -97,7 +97,7 @@ static void begin_period(struct mrc_peer *peer, uint32_t noise_ns, uint64_t now_
 
 void mrc_share_on_acked(struct mrc_services *services, struct mrc_qp *qp, uint64_t bytes,
                         uint64_t now_ns) {
-  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return;
+  if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL) return;
   struct mrc_share_sum *sum = &qp->req.share;
   sum->bytes += bytes;
   if (qp->req.unsent_bytes > 0) sum->backed_bytes += bytes;
@@ -117,6 +117,7 @@ void mrc_share_forget(struct mrc_qp *qp, uint32_t plane) {
 }
 
 struct mrc_share mrc_share_of(const struct mrc_qp *qp, uint32_t plane) {
-  if (qp->peer == NULL || qp->attr.plane_shares == MRC_SHARES_EQUAL) return (struct mrc_share){0};
+  if (qp->peer == NULL || qp->attr.rts.plane_shares == MRC_SHARES_EQUAL)
+    return (struct mrc_share){0};
   return qp->peer->shares[plane];
 }

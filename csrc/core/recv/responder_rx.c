@@ -21,7 +21,7 @@ static void advance(struct mrc_services *services, struct mrc_qp *qp) {
     } else {
       struct mrc_wimm *wimm = &resp->wimms[resp->next_rqmsn & resp->wimm_mask];
       if (wimm->present && wimm->psn == resp->win.next_psn &&
-          !mrc_responder_deliver(services, resp, qp->qpn, qp->attr.max_wimm, wimm)) {
+          !mrc_responder_deliver(services, resp, qp->qpn, qp->attr.create.max_wimm, wimm)) {
         waits = true;
         break;
       }
@@ -112,14 +112,15 @@ int mrc_responder_on_data(struct mrc_services *services, struct mrc_qp *qp,
     return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, 0);
   if (wire->payload_bytes > 0 &&
       mrc_mr_find(&services->mrs, wire->rkey, wire->va, wire->payload_bytes,
-                  MRC_ACCESS_REMOTE_WRITE, qp->attr.domain) == NULL)
+                  MRC_ACCESS_REMOTE_WRITE, qp->attr.create.domain) == NULL)
     return refuse(services, qp, MRC_SYNDROME_NAK_REM_ACCESS, MRC_WC_REM_ACCESS_ERR, MRC_DROP_ACCESS,
                   wire, meta);
   const bool last = mrc_opcode_is_last(wire->opcode);
   bool other = false;
   if (!last && !mrc_responder_is_part(resp, wire, &other))
     return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, wire->payload_bytes);
-  if (mrc_opcode_has_imm(wire->opcode) && !mrc_responder_stash(&qp->resp, qp->attr.max_wimm, wire))
+  if (mrc_opcode_has_imm(wire->opcode) &&
+      !mrc_responder_stash(&qp->resp, qp->attr.create.max_wimm, wire))
     return refuse(services, qp, MRC_SYNDROME_NAK_INV_REQ, MRC_WC_REM_INV_REQ_ERR,
                   MRC_DROP_WIMM_LIMIT, wire, meta);
   if (wire->payload_bytes > 0)

@@ -22,12 +22,12 @@ static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
     burst = burst_for_nack(services, qp, burst, nack->port);
     if (burst == NULL) return false;
     struct mrc_wire wire = {.opcode = MRC_OP_NACK,
-                            .dest_qpn = qp->attr.dest_qpn,
+                            .dest_qpn = qp->attr.rtr.dest_qpn,
                             .psn = nack->psn,
                             .nack = {.reason = nack->reason,
                                      .ev = nack->ev,
                                      .spdcid = (uint16_t)qp->qpn,
-                                     .dpdcid = (uint16_t)qp->attr.dest_qpn,
+                                     .dpdcid = (uint16_t)qp->attr.rtr.dest_qpn,
                                      .nack_psn = nack->psn,
                                      .cc_type = MRC_CC_TYPE_NACK,
                                      .tx_timestamp = nack->tx_timestamp}};
@@ -44,7 +44,7 @@ static bool flush_ack(struct mrc_services *services, struct mrc_qp *qp, int firs
   if (!resp->ack_wanted) return true;
   const uint8_t syndrome = resp->nak_syndrome != 0 ? resp->nak_syndrome : MRC_SYNDROME_ACK;
   struct mrc_wire wire = {.opcode = MRC_OP_ACK,
-                          .dest_qpn = qp->attr.dest_qpn,
+                          .dest_qpn = qp->attr.rtr.dest_qpn,
                           .psn = mrc_psn_sub(resp->win.next_psn, 1),
                           .aeth = {.syndrome = syndrome, .msn = resp->done_msn}};
   struct mrc_burst *burst = NULL;

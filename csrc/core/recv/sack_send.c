@@ -38,7 +38,7 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
   const int32_t out_of_order = mrc_psn_diff(win->end_psn, win->next_psn);
   struct mrc_wire wire = {
       .opcode = MRC_OP_SACK,
-      .dest_qpn = qp->attr.dest_qpn,
+      .dest_qpn = qp->attr.rtr.dest_qpn,
       .psn = cum_psn,
       .sack = {
           .ack_psn_offset = t->pr ? (int16_t)t->probe_id : (int16_t)mrc_psn_diff(t->psn, cum_psn),
@@ -46,10 +46,10 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
           .pr = t->pr,
           .ev = t->ev,
           .spdcid = (uint16_t)qp->qpn,
-          .dpdcid = (uint16_t)qp->attr.dest_qpn,
+          .dpdcid = (uint16_t)qp->attr.rtr.dest_qpn,
           .cum_psn = cum_psn,
-          .cc_type = qp->attr.sack_times != 0 ? MRC_CC_TYPE_TIMES : MRC_CC_TYPE_NSCC,
-          .mpr = qp->attr.dynamic_mpr != 0 ? (uint8_t)(qp->resp.mpr / MRC_MPR_UNIT) : 0,
+          .cc_type = qp->attr.rtr.sack_times != 0 ? MRC_CC_TYPE_TIMES : MRC_CC_TYPE_NSCC,
+          .mpr = qp->attr.rtr.dynamic_mpr != 0 ? (uint8_t)(qp->resp.mpr / MRC_MPR_UNIT) : 0,
           .sack_offset = (int16_t)mrc_psn_diff(base, cum_psn),
           .bitmap = bitmap,
           .tx_timestamp = (uint16_t)(t->tx_timestamp + service_time),

@@ -56,7 +56,7 @@ void mrc_quick_compare(const struct mrc_services *services, struct mrc_qp *qp, u
 }
 
 bool mrc_quick_is_slow(const struct mrc_qp *qp, uint32_t plane) {
-  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return false; /* all planes carry the same */
+  if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL) return false; /* all planes carry the same */
   if (mrc_quick_is_limited(qp, plane)) return true;
   return qp->choice.quick.planes != 0 && (qp->choice.quick.planes >> plane & 1) == 0;
 }

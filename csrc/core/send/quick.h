@@ -16,7 +16,8 @@ uint64_t mrc_quick_answer_ns(const struct mrc_qp *qp, uint32_t plane, uint64_t n
 /* Whether the plane answers much later than the quickest one, or is limited. */
 bool mrc_quick_is_slow(const struct mrc_qp *qp, uint32_t plane);
 static inline bool mrc_quick_is_limited(const struct mrc_qp *qp, uint32_t plane) {
-  return qp->attr.plane_shares != MRC_SHARES_EQUAL && (qp->choice.quick.limited >> plane & 1) != 0;
+  return qp->attr.rts.plane_shares != MRC_SHARES_EQUAL &&
+         (qp->choice.quick.limited >> plane & 1) != 0;
 }
 /* How long a limited plane takes for what it has in flight, and `bytes` more; without its base RTT.
  */

@@ -77,7 +77,7 @@ static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint
    part of what is left, or what the plane carries in a short time. */
 static uint64_t even_packets(const struct mrc_qp *qp, uint32_t plane, uint32_t planes,
                              uint64_t packets, uint32_t bytes) {
-  const uint64_t left_bytes = mrc_requester_left_bytes(&qp->req, qp->attr.path_mtu);
+  const uint64_t left_bytes = mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu);
   const uint64_t even = left_bytes / ((uint64_t)bytes * mrc_max_u32(planes, 1));
   const uint64_t rtt_ns = qp->planes[plane].rtt.smooth_ns;
   if (packets <= even || rtt_ns == 0) return packets;
@@ -96,7 +96,7 @@ static uint32_t burst_packets(const struct mrc_services *services, const struct 
   const uint32_t bytes = mrc_max_u32(next_bytes, MRC_DATA_OVERHEAD_BYTES);
   uint64_t packets = even_packets(qp, plane, planes, share / bytes, bytes);
   if (mrc_quick_is_limited(qp, plane)) packets = 1;
-  if (qp->attr.spray != 0) packets = mrc_min_u64(packets, qp->attr.spray);
+  if (qp->attr.rts.spray != 0) packets = mrc_min_u64(packets, qp->attr.rts.spray);
   return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
 }
 
@@ -150,7 +150,7 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
     return true;
   }
   uint32_t bytes;
-  if (!mrc_requester_next_new(&qp->req, &qp->attr, &bytes)) return false;
+  if (!mrc_requester_next_new(&qp->req, &qp->attr.rts, &bytes)) return false;
   set_data_packet(&next->wire, qp, req->sq_send, req->opened, bytes);
   if (req->opened == 0) next->wire.psn = req->win.next_psn;
   next->avoid = MRC_EV_NONE;
@@ -179,7 +179,7 @@ static bool asks_for_sack(const struct mrc_services *services, struct mrc_qp *qp
   const bool asks =
       mrc_cc_asks_for_sack(mrc_qp_const_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane),
                            *unasked_bytes, services->config.sack_threshold_bytes) ||
-      (req->win.n_tosend == 0 && !mrc_requester_next_new(req, &qp->attr, &more)) ||
+      (req->win.n_tosend == 0 && !mrc_requester_next_new(req, &qp->attr.rts, &more)) ||
       !mrc_evset_has_next(&qp->evset, plane);
   if (asks) *unasked_bytes = 0;
   return asks;
@@ -242,8 +242,8 @@ static void end_burst(struct mrc_services *services, const struct mrc_qp *qp,
                       const struct mrc_burst *burst, uint32_t first_psn) {
   const struct mrc_requester *req = &qp->req;
   mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
-  mrc_assert(mrc_psn_sub(req->win.next_psn, req->peer_next_psn) <= qp->attr.peer_mpr);
-  mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
+  mrc_assert(mrc_psn_sub(req->win.next_psn, req->peer_next_psn) <= qp->attr.rts.peer_mpr);
+  mrc_assert(req->wimm_inflight <= qp->attr.rts.peer_max_wimm);
   const uint64_t fresh = mrc_psn_sub(req->win.next_psn, first_psn);
   if (fresh > 0)
     mrc_trace(services, MRC_TRACE_SEND, qp->qpn, first_psn, burst->_ev | (fresh - 1) << 32);
@@ -253,7 +253,7 @@ enum fill { FILL_DRY, FILL_FULL, FILL_MORE };
 
 static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct candidate next = {.wire = {.sealed = qp->seal != NULL,
-                                    .dest_qpn = qp->attr.dest_qpn,
+                                    .dest_qpn = qp->attr.rtr.dest_qpn,
                                     .ts = true,
                                     .tsr = true,
                                     .tx_timestamp = mrc_timestamp(now_ns)}};
@@ -293,7 +293,7 @@ bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
     if (fill == FILL_DRY) return true;
     /* With `spray` set, QPs take turns after each burst too: four packets in a row to one peer,
        from many hosts at once, build a queue there. A turn costs a tenth as much as a packet. */
-    if (qp->attr.spray != 0 && !mrc_list_is_empty(&services->ready.ready)) break;
+    if (qp->attr.rts.spray != 0 && !mrc_list_is_empty(&services->ready.ready)) break;
   }
   mrc_qp_touch(services, qp); /* its next turn comes after the others' */
   return true;

@@ -5,7 +5,7 @@
 
 #include "core/qp/qp.h"
 
-#define MRC_QUANTUM_BURSTS 4 /* in one turn of a QP; 1 if attr.spray is set */
+#define MRC_QUANTUM_BURSTS 4 /* in one turn of a QP; 1 if attr.rts.spray is set */
 
 /* Adds the bursts of a QP in RTS that may leave now; false when the transmit is full. */
 bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);

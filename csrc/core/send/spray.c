@@ -60,7 +60,7 @@ static int choose_equal(const struct mrc_services *services, struct mrc_qp *qp, 
 
 static uint64_t may_send_bytes(const struct mrc_qp *qp) {
   const uint64_t psns = mrc_requester_window_left(&qp->req) / 4 * 3; /* a reserve must remain */
-  return mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.path_mtu);
+  return mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.rts.path_mtu);
 }
 
 /* The limited planes in `planes` that might deliver `bytes` later than the others deliver all data
@@ -129,7 +129,8 @@ static bool waits_for_another(const struct mrc_services *services, const struct 
                               uint32_t plane, uint32_t planes) {
   const struct mrc_txwin *win = &qp->req.win;
   if ((planes & services->ports.blocked) == 0) return false;
-  if (mrc_requester_left_bytes(&qp->req, qp->attr.path_mtu) >= win->inflight_bytes) return false;
+  if (mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu) >= win->inflight_bytes)
+    return false;
   if (win->n_tosend > 0 && mrc_txwin_slot(win, mrc_txwin_first_tosend(win))->state == MRC_TX_LOST)
     return false;
   MRC_EACH_BIT(other, planes & services->ports.blocked)
@@ -155,7 +156,8 @@ static int choose_measured(const struct mrc_services *services, struct mrc_qp *q
 
 int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                      uint32_t bytes) {
-  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return choose_equal(services, qp, planes, bytes);
+  if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL)
+    return choose_equal(services, qp, planes, bytes);
   return choose_measured(services, qp, planes, bytes);
 }
 

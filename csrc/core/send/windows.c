@@ -4,7 +4,7 @@
 #include "core/qp/share.h"
 
 int mrc_windows_start(struct mrc_qp *qp, uint32_t psns) {
-  const struct mrc_qp_attr *attr = &qp->attr;
+  const struct mrc_qp_rts_attr *attr = &qp->attr.rts;
   const uint32_t planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask);
   qp->req.one_window = attr->cc == MRC_CC_NSCC && attr->plane_shares == MRC_SHARES_EQUAL;
   struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
