@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Findings of a review: hostile peers, calls in an unusual order, numbers that wrap. */
+/* Rare cases: numbers that are used again or wrap, full transmits, packets that contradict. */
 #include "core/engine.h"
 
 #include <errno.h>
