@@ -109,6 +109,9 @@ static struct mrc_ev_attr ev_of(const mrc_ctx *ctx, uint8_t tx_index) {
                               .family = 6};
 }
 
+static struct mrc_qp_rtr_attr rtr = {.dest_qpn = 6};
+static struct mrc_qp_rts_attr rts = {.sq_psn = 5};
+
 static void test_commands__each_reaches_its_engine_function(void) {
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
@@ -122,8 +125,6 @@ static void test_commands__each_reaches_its_engine_function(void) {
   struct mrc_recording recording = {
       .qpns = &qpn, .n_qps = 1, .n_ports = 1, .bytes = bins, .n_bins = 2, .width_ns = 1000};
   struct mrc_qp_create_attr first = {.qpn = 77}, second = {.qpn = 78};
-  struct mrc_qp_rtr_attr rtr = {.dest_qpn = 6};
-  struct mrc_qp_rts_attr rts = {.sq_psn = 5};
   uint64_t drops = 0, memory[2];
   uint64_t address = (uintptr_t)memory;
   const struct {
@@ -138,7 +139,6 @@ static void test_commands__each_reaches_its_engine_function(void) {
       {{.op = MRC_COMMAND_QP_CREATE, .pointer = &second}, -EEXIST},
       {{.op = MRC_COMMAND_QP_CREATE}, -EINVAL},
       {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_INIT}, 0},
-      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_INIT, .pointer = &rtr}, 0},
       {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTR, .pointer = &rtr}, 0},
       {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTR}, -EINVAL},
       {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTS, .pointer = &rts}, 0},

@@ -145,6 +145,7 @@ static void test_qp_modify__refuses_attributes(void) {
     uint8_t *moved = rows[i].to == MRC_QP_RTR ? (uint8_t *)&attr.rtr : (uint8_t *)&attr.rts;
     memcpy(moved + rows[i].offset, &rows[i].value, rows[i].byte ? 1 : 4);
     CHECK_EQ(mrc_qp_modify(engine, attr.create.qpn, rows[i].to, &attr.rtr, &attr.rts, 2), -EINVAL);
+    CHECK_EQ(mrc_qp_modify(engine, attr.create.qpn, rows[i].to, NULL, NULL, 2), -EINVAL);
     CHECK_EQ(mrc_qp_modify(engine, attr.create.qpn, rows[i].to, &good_attr.rtr, &good_attr.rts, 2),
              0); /* no effect of the refusal */
     mrc_engine_destroy(engine);

@@ -10,7 +10,6 @@ from typing import Any
 
 from attached import AttachedProgram, connect_body
 
-from mrc.binding.native import ffi
 from mrc.binding.steering import Frame, read_struct, struct_bytes
 from mrc.enums import AgentKind, CommandOp, EventType, QpState, WcOpcode, WcStatus, WrOpcode
 
