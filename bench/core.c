@@ -19,13 +19,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/cc.h"
-#include "core/crc32.h"
 #include "core/engine.h"
-#include "core/ev.h"
-#include "core/rxwin.h"
-#include "core/txwin.h"
-#include "core/wire.h"
+#include "core/path/cc.h"
+#include "core/path/ev.h"
+#include "core/qp/rxwin.h"
+#include "core/qp/txwin.h"
+#include "core/wire/crc32.h"
+#include "core/wire/wire.h"
 #include "mrc.h"
 
 #if __has_include(<valgrind/callgrind.h>)
@@ -159,20 +159,16 @@ static struct mrc_ev_attr ev_of(uint32_t index, uint8_t from, uint8_t to) {
 }
 
 static struct mrc_qp_attr qp_attr(uint32_t qpn, uint32_t spray) {
-  return (struct mrc_qp_attr){.qpn = qpn,
-                              .dest_qpn = qpn,
-                              .sq_depth = 256,
-                              .mpr = 1024,
-                              .max_wimm = 128,
-                              .integrity = MRC_INTEGRITY_UDP,
-                              .path_mtu = PAYLOAD,
-                              .peer_mpr = 1024,
-                              .peer_max_wimm = 128,
-                              .spray = spray,
-                              .timeout = 16,
-                              .retry_linear = 7,
-                              .retry_exp = 6,
-                              .cc = MRC_CC_NULL}; /* so that all bursts are whole */
+  return (struct mrc_qp_attr){.create = {.qpn = qpn, .sq_depth = 256, .mpr = 1024, .max_wimm = 128},
+                              .rtr = {.dest_qpn = qpn, .integrity = MRC_INTEGRITY_UDP},
+                              .rts = {.path_mtu = PAYLOAD,
+                                      .peer_mpr = 1024,
+                                      .peer_max_wimm = 128,
+                                      .spray = spray,
+                                      .timeout = 16,
+                                      .retry_linear = 7,
+                                      .retry_exp = 6,
+                                      .cc = MRC_CC_NULL}}; /* so that all bursts are whole */
 }
 
 static void add_qp(struct host *host, const struct host *peer, uint32_t qpn, uint32_t evs,
@@ -186,12 +182,12 @@ static void add_qp(struct host *host, const struct host *peer, uint32_t qpn, uin
     sources[i] = (struct mrc_peer_source){.sport = (uint16_t)(40001 + i)};
     set_address(sources[i].address, peer->number, 0);
   }
-  int error = mrc_qp_create(host->engine, &attr);
-  if (error == 0) error = mrc_qp_modify(host->engine, qpn, MRC_QP_INIT, &attr, now_ns);
+  int error = mrc_qp_create(host->engine, &attr.create);
+  if (error == 0) error = mrc_qp_modify(host->engine, qpn, MRC_QP_INIT, NULL, NULL, now_ns);
   if (error == 0) error = mrc_qp_set_evs(host->engine, qpn, attrs, (int)evs);
   if (error == 0) error = mrc_qp_set_peer(host->engine, qpn, sources, PLANES);
-  if (error == 0) error = mrc_qp_modify(host->engine, qpn, MRC_QP_RTR, &attr, now_ns);
-  if (error == 0) error = mrc_qp_modify(host->engine, qpn, MRC_QP_RTS, &attr, now_ns);
+  if (error == 0) error = mrc_qp_modify(host->engine, qpn, MRC_QP_RTR, &attr.rtr, NULL, now_ns);
+  if (error == 0) error = mrc_qp_modify(host->engine, qpn, MRC_QP_RTS, NULL, &attr.rts, now_ns);
   mrc_assert(error == 0);
 }
 

@@ -220,22 +220,19 @@ static void print_hello(const struct end *end) {
 
 static void make_qp(struct end *end, uint32_t qpn) {
   const struct settings *settings = &end->settings;
-  struct mrc_qp_attr attr = {.qpn = qpn,
-                             .sq_depth = SQ_DEPTH,
-                             .mpr = settings->mpr,
-                             .max_wimm = WIMM,
-                             .dest_qpn = qpn,
-                             .integrity = settings->integrity,
-                             .path_mtu = settings->path_mtu,
-                             .peer_mpr = settings->mpr,
-                             .peer_max_wimm = WIMM,
-                             .spray = settings->spray,
-                             .timeout = 16,
-                             .retry_linear = 7,
-                             .retry_exp = 6,
-                             .cc = (uint8_t)settings->cc};
-  struct mrc_command modify = {.op = MRC_COMMAND_QP_MODIFY, .qpn = qpn, .pointer = &attr};
-  must(end, (struct mrc_command){.op = MRC_COMMAND_QP_CREATE, .pointer = &attr}, "create QP");
+  struct mrc_qp_create_attr create = {
+      .qpn = qpn, .sq_depth = SQ_DEPTH, .mpr = settings->mpr, .max_wimm = WIMM};
+  struct mrc_qp_rtr_attr rtr = {.dest_qpn = qpn, .integrity = settings->integrity};
+  struct mrc_qp_rts_attr rts = {.path_mtu = settings->path_mtu,
+                                .peer_mpr = settings->mpr,
+                                .peer_max_wimm = WIMM,
+                                .spray = settings->spray,
+                                .timeout = 16,
+                                .retry_linear = 7,
+                                .retry_exp = 6,
+                                .cc = (uint8_t)settings->cc};
+  struct mrc_command modify = {.op = MRC_COMMAND_QP_MODIFY, .qpn = qpn};
+  must(end, (struct mrc_command){.op = MRC_COMMAND_QP_CREATE, .pointer = &create}, "create QP");
   modify.value = MRC_QP_INIT;
   must(end, modify, "QP to INIT");
   if (settings->seal != MRC_SEAL_NONE) {
@@ -257,8 +254,10 @@ static void make_qp(struct end *end, uint32_t qpn) {
                             .value = end->config.n_ports},
        "set peer");
   modify.value = MRC_QP_RTR;
+  modify.pointer = &rtr;
   must(end, modify, "QP to RTR");
   modify.value = MRC_QP_RTS;
+  modify.pointer = &rts;
   must(end, modify, "QP to RTS");
 }
 

@@ -56,7 +56,7 @@ struct mrc_msg_inbox {
   uint32_t max_wimm; /* immediates in flight that its QP accepts */
 };
 
-/* Limits of a QP, as in struct mrc_qp_attr. */
+/* Limits of a QP, as in struct mrc_qp_create_attr. */
 struct mrc_msg_limits {
   uint32_t sq_depth; /* at least 16 */
   uint32_t max_wimm;

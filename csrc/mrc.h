@@ -199,7 +199,7 @@ struct mrc_burst {
   uint32_t _icrc; /* engine private: CRC of the IP and UDP headers, for packets of packet_bytes */
 };
 
-struct mrc_aead; /* csrc/core/aead.h */
+struct mrc_aead; /* csrc/core/wire/aead.h */
 
 /* An engine's fixed sizes and policies. 0 in a field selects the default in brackets. */
 struct mrc_engine_config {
@@ -269,22 +269,26 @@ struct mrc_cc_profile {
   uint32_t reserved;        /* 0 */
 };
 
-/* Attributes of a QP. mrc_qp_create reads the first group, each transition its own group. */
-struct mrc_qp_attr {
-  /* create */
+/* Attributes with which a QP is created. */
+struct mrc_qp_create_attr {
   uint32_t qpn;      /* 24 bits, unpredictable, not 0..2 */
   uint32_t sq_depth; /* limit of work requests posted and not yet polled, 1..65536 */
   uint32_t mpr;      /* window in PSNs granted to the peer: a multiple of 128, 128..4096 */
   uint32_t max_wimm; /* limit of immediates outstanding, in each direction, 1..1024 */
   uint32_t domain;   /* of the MRs that it may use besides those of no domain */
-  /* to INIT: nothing more */
-  /* to RTR */
+};
+
+/* Attributes of the move to RTR. */
+struct mrc_qp_rtr_attr {
   uint32_t dest_qpn;    /* 24 bits */
   uint32_t rq_psn;      /* first PSN of the peer, 24 bits */
   uint32_t integrity;   /* enum mrc_integrity, as agreed with the peer */
   uint32_t sack_times;  /* 1: SACKs carry their send time, as the peer requests at connect */
   uint32_t dynamic_mpr; /* 1: both sides agreed that grants may change, see mrc_qp_set_mpr */
-  /* to RTS */
+};
+
+/* Attributes of the move to RTS. */
+struct mrc_qp_rts_attr {
   uint32_t sq_psn;   /* our first PSN, 24 bits */
   uint32_t path_mtu; /* payload bytes of a full packet, a multiple of 4, agreed and tested */
   uint32_t peer_mpr; /* our window in PSNs, at most the peer's mpr; our own mpr limits it too */
@@ -380,9 +384,11 @@ int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32
 int mrc_mr_deregister(mrc_engine *engine, uint32_t key);
 
 /* -EINVAL, -EEXIST (qpn in use), -ENOSPC, -ENOMEM. The QP starts in RESET. */
-int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_attr *attr);
-/* Moves the QP to `state`; -EINVAL for an illegal move or attribute, -ENOENT. */
-int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct mrc_qp_attr *attr,
+int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_create_attr *attr);
+/* Moves the QP to `state`. A move to RTR reads `rtr`, a move to RTS reads `rts`; other moves read
+   neither. -EINVAL for an illegal move or attribute, -ENOENT. */
+int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
+                  const struct mrc_qp_rtr_attr *rtr, const struct mrc_qp_rts_attr *rts,
                   uint64_t now_ns);
 /* Sets the EV array (in INIT). Every port must exist. -EINVAL, -ENOENT, -ENOMEM. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
@@ -463,8 +469,9 @@ struct mrc_port_opening {
 enum mrc_command_op {
   MRC_COMMAND_MR_REGISTER,   /* address, bytes, key, access, value = domain */
   MRC_COMMAND_MR_DEREGISTER, /* key */
-  MRC_COMMAND_QP_CREATE,     /* pointer = struct mrc_qp_attr */
-  MRC_COMMAND_QP_MODIFY,     /* qpn, value = state, pointer = struct mrc_qp_attr */
+  MRC_COMMAND_QP_CREATE,     /* pointer = struct mrc_qp_create_attr */
+  MRC_COMMAND_QP_MODIFY,     /* qpn, value = state; pointer = struct mrc_qp_rtr_attr for RTR,
+                                struct mrc_qp_rts_attr for RTS */
   MRC_COMMAND_QP_SET_EVS,    /* qpn, pointer = struct mrc_ev_attr[value]; -ENETDOWN: a port is
                                 closed, or its address or source ports have changed */
   MRC_COMMAND_QP_SET_PEER,   /* qpn, pointer = struct mrc_peer_source[value] */
@@ -548,6 +555,13 @@ int mrc_seal_agree(struct mrc_seal_attr *attr, uint32_t qpn, const uint8_t *rand
                    const uint8_t *peer_random, bool first);
 
 /* cdef end */
+
+/* All attributes of a QP, by the call that sets them. */
+struct mrc_qp_attr {
+  struct mrc_qp_create_attr create;
+  struct mrc_qp_rtr_attr rtr;
+  struct mrc_qp_rts_attr rts;
+};
 
 /* Seals all packets of the QP (in INIT, before the peer is set). -EINVAL, -ENOENT, -ENOMEM;
    -ENOTSUP: the engine has no aead. */

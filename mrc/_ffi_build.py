@@ -48,13 +48,13 @@ def cut_cdef(header: str) -> str:
 
 def sources(root: Path, folders: Sequence[str]) -> list[str]:
     """Returns the C files of folders of csrc, relative to `root`, in a fixed order."""
-    found = [path for folder in folders for path in sorted((root / "csrc" / folder).glob("*.c"))]
+    found = [path for folder in folders for path in sorted((root / "csrc" / folder).rglob("*.c"))]
     return [str(path.relative_to(root)) for path in found]
 
 
 def headers(root: Path, folders: Sequence[str]) -> list[str]:
     """Returns the headers that the C files include; a source distribution must contain them too."""
-    patterns = ["*.h", *(f"{folder}/*.{suffix}" for folder in folders for suffix in ("h", "def"))]
+    patterns = ["*.h", *(f"{each}/**/*.{suffix}" for each in folders for suffix in ("h", "def"))]
     found = [path for pattern in patterns for path in sorted((root / "csrc").glob(pattern))]
     return [str(path.relative_to(root)) for path in found]
 

@@ -336,6 +336,6 @@ class TraceEntry:
     qpn: int
     """The QP; 0: none."""
     a: int
-    """First number; csrc/core/trace.def describes its meaning for each `point`."""
+    """First number; csrc/core/base/trace.def describes its meaning for each `point`."""
     b: int
     """Second number."""

@@ -130,7 +130,7 @@ def shared_library(sources: Iterable[Path], name: str, flavour: Flavour = FAST) 
 
 
 def _sources(part: str) -> list[Path]:
-    return sorted(((TESTS if part == "pair" else CSRC) / part).glob("*.c"))
+    return sorted(((TESTS if part == "pair" else CSRC) / part).rglob("*.c"))
 
 
 def parts(sources: Sequence[Path]) -> list[str]:

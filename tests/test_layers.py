@@ -25,20 +25,19 @@ CORE_HEADERS_OF = {
 CORE_FORBIDDEN_CALLS = ("rand", "random", "time", "clock_gettime", "getenv", "printf", "alloca")
 
 # The layers of each folder, bottom to top. A module (a header and its source) includes modules of
-# lower layers and of its own layer, without cycles.
+# lower layers and of its own layer, without cycles. A layer that begins with "room/" is a folder
+# inside its folder.
 LAYERS: dict[str, list[str]] = {
     "core": [
-        "aead base bitmap crc32 dscp keymap list port prng psn secret timer",
-        "counters icrc parts wire",
-        "txwin rxwin ev seal hkdf probation rtt delivery reverse_queue share"
-        " cc cc_delay cc_nscc cc_algorithm",
-        "services arena cq events mr probes ready",
-        "requester responder plane",
-        "peer qp",
-        "burst health peer_share quick spray windows",
-        "detect suspension loss",
-        "requester_tx requester_rx responder_rx responder_tx sack acks timeout reverse",
-        "endpoint answer ev_probe port_status",
+        "base/ base bitmap counters keymap list port prng psn secret timer",
+        "wire/ aead crc32 dscp hkdf icrc seal wire",
+        "path/ probation rtt delivery reverse_queue ev cc cc_algorithm cc_delay cc_nscc plane",
+        "shared/ arena cq mr probes services",
+        "qp/ txwin rxwin requester responder qp peer share",
+        "send/ burst quick spray windows requester_tx",
+        "recv/ reverse responder_rx responder_tx sack_send",
+        "loss/ health detect acks timeout requester_rx sack_take",
+        "endpoint/ endpoint answer ev_probe port_status",
         "schedule commit",
         "engine verbs query",
         "turn",
@@ -119,10 +118,18 @@ BELOW: dict[str, set[str]] = {
 }
 
 
+def place_of(folder: str) -> str:
+    return f"tests/{folder}" if folder == "pair" else f"csrc/{folder}"
+
+
+def in_layer(layer: str) -> list[str]:
+    return [name for name in layer.split() if not name.endswith("/")]
+
+
 def modules(folder: str) -> dict[str, list[Path]]:
     """The headers and sources of each module in a folder."""
     found: dict[str, list[Path]] = {}
-    for path in under(f"tests/{folder}" if folder == "pair" else f"csrc/{folder}"):
+    for path in under(place_of(folder)):
         if path.suffix in {".c", ".h"}:
             found.setdefault(path.stem, []).append(path)
     return found
@@ -133,19 +140,27 @@ def included(folder: str) -> Iterator[tuple[str, str, str, str]]:
     for module, paths in modules(folder).items():
         for path in paths:
             for number, line in enumerate(lines(path), 1):
-                header = re.match(r'\s*#\s*include\s+"(?:(\w+|\.\.)/)?(\w+)\.\w+"', line)
+                header = re.match(r'\s*#\s*include\s+"(?:(\w+|\.\.)/(?:\w+/)?)?(\w+)\.\w+"', line)
                 if header:
                     yield f"{path}:{number}", module, header[1] or folder, header[2]
 
 
 @pytest.mark.parametrize("folder", LAYERS)
 def test_layers__hold_every_module(folder: str) -> None:
-    assert sorted(" ".join(LAYERS[folder]).split()) == sorted(modules(folder))
+    placed = {
+        f"{place_of(folder)}/{room}{module}"
+        for layer in LAYERS[folder]
+        for room in [layer.split()[0] if "/" in layer else ""]
+        for module in in_layer(layer)
+    }
+    assert placed == {
+        str(path.with_suffix("")) for paths in modules(folder).values() for path in paths
+    }
 
 
 @pytest.mark.parametrize("folder", LAYERS)
 def test_layers__are_included_downwards(folder: str) -> None:
-    level = {module: i for i, layer in enumerate(LAYERS[folder]) for module in layer.split()}
+    level = {module: i for i, layer in enumerate(LAYERS[folder]) for module in in_layer(layer)}
     arrows = [
         (place, module, other)
         for place, module, where, other in included(folder)
@@ -218,7 +233,7 @@ def test_functions__are_defined_beside_their_header(folder: str) -> None:
 
 def test_public_functions__are_those_of_the_top_layer() -> None:
     """csrc/mrc.h has no source of its own: the top layer of the core and csrc/io implement it."""
-    tops = [f"csrc/core/{module}.c" for module in LAYERS["core"][-2].split()]
+    tops = [f"csrc/core/{module}.c" for module in in_layer(LAYERS["core"][-2])]
     defined = {
         name
         for path in (*map(Path, tops), *under("csrc/io"))

@@ -56,21 +56,27 @@ def qp_bytes(
     """Bytes of a QP in RTS over four planes: with room for `ports`, a send window of `psns`, a send
     queue of `requests`, and `granted` PSNs for the peer. What QPs to one peer share is left out.
     """
-    create = {"qpn": QPN, "sq_depth": requests, "mpr": granted, "max_wimm": immediates}
-    rtr = {"dest_qpn": 9, "rq_psn": 1}
-    rts = {"sq_psn": 1, "path_mtu": 8844, "peer_mpr": psns, "peer_max_wimm": immediates,
-           "timeout": 14, "retry_linear": 7, "retry_exp": 8}  # fmt: skip
-    attrs = [ffi.new("struct mrc_qp_attr *", each) for each in (create, {}, rtr, rts)]
+    create = ffi.new("struct mrc_qp_create_attr *", {
+        "qpn": QPN, "sq_depth": requests, "mpr": granted, "max_wimm": immediates,
+    })  # fmt: skip
+    rtr = ffi.new("struct mrc_qp_rtr_attr *", {"dest_qpn": 9, "rq_psn": 1})
+    rts = ffi.new("struct mrc_qp_rts_attr *", {
+        "sq_psn": 1, "path_mtu": 8844, "peer_mpr": psns, "peer_max_wimm": immediates,
+        "timeout": 14, "retry_linear": 7, "retry_exp": 8,
+    })  # fmt: skip
     paths, source = _paths(evs), ffi.new("struct mrc_peer_source[1]", [{"sport": 40000}])
+
+    def move(engine: Any, state: QpState) -> int:
+        return int(lib.mrc_qp_modify(engine, QPN, state, rtr, rts, 1))
 
     def measured() -> int:
         engine = new_engine(ports)
-        found = taken(lambda: lib.mrc_qp_create(engine, attrs[0]))
-        found += taken(lambda: lib.mrc_qp_modify(engine, QPN, QpState.INIT, attrs[1], 1))
+        found = taken(lambda: lib.mrc_qp_create(engine, create))
+        found += taken(lambda: move(engine, QpState.INIT))
         found += taken(lambda: lib.mrc_qp_set_evs(engine, QPN, paths, evs))
         assert lib.mrc_qp_set_peer(engine, QPN, source, 1) == 0
-        found += taken(lambda: lib.mrc_qp_modify(engine, QPN, QpState.RTR, attrs[2], 1))
-        found += taken(lambda: lib.mrc_qp_modify(engine, QPN, QpState.RTS, attrs[3], 1))
+        found += taken(lambda: move(engine, QpState.RTR))
+        found += taken(lambda: move(engine, QpState.RTS))
         return found  # the engine stays: malloc keeps what is freed, and would not count it again
 
     return min(measured() for _ in range(ROUNDS))

@@ -3,10 +3,9 @@
 
 #include <errno.h>
 
-#include "health.h"
-#include "requester_tx.h"
-#include "responder_tx.h"
-#include "suspension.h"
+#include "core/loss/health.h"
+#include "core/recv/responder_tx.h"
+#include "core/send/requester_tx.h"
 
 /* Whether a failed send takes an EV or a plane out of use, so that the next try uses another path.
  */
@@ -69,7 +68,7 @@ void mrc_commit_blame(struct mrc_services *services, struct mrc_qp *qp,
   if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE; /* answers use another EV */
   if (of_plane) {
     plane->unsendable = true;
-    mrc_suspension_begin(services, qp, mrc_plane_of(burst->port), MRC_REASON_SEND, now_ns);
+    mrc_health_suspend_plane(services, qp, mrc_plane_of(burst->port), MRC_REASON_SEND, now_ns);
   } else {
     mrc_health_distrust_ev(services, qp, ev, MRC_REASON_SEND, now_ns);
   }

@@ -3,7 +3,7 @@
 #ifndef MRC_CORE_COMMIT_H
 #define MRC_CORE_COMMIT_H
 
-#include "endpoint.h"
+#include "core/endpoint/endpoint.h"
 
 /* Commits a burst. `taken`: the kernel took it (1), had no room (0), or failed (negative errno). */
 void mrc_commit_burst(struct mrc_services *services, struct mrc_endpoint *endpoint,

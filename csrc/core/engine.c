@@ -5,13 +5,12 @@
 #include <stdlib.h>
 
 #include "commit.h"
-#include "health.h"
-#include "parts.h"
-#include "requester_rx.h"
-#include "responder_rx.h"
-#include "sack.h"
+#include "core/loss/health.h"
+#include "core/loss/requester_rx.h"
+#include "core/loss/sack_take.h"
+#include "core/qp/requester.h"
+#include "core/recv/responder_rx.h"
 #include "schedule.h"
-#include "suspension.h"
 
 /* ---- create and destroy ---- */
 
@@ -325,9 +324,9 @@ void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t n
     mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, up, MRC_REASON_OWN_PORT);
     if (qp->state != MRC_QP_RTS) continue;
     if (up)
-      mrc_suspension_retry(services, qp, plane, now_ns);
+      mrc_health_retry_plane(services, qp, plane, now_ns);
     else
-      mrc_suspension_begin(services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
+      mrc_health_suspend_plane(services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
   }
 }
 

@@ -3,11 +3,11 @@
 #ifndef MRC_CORE_ENGINE_H
 #define MRC_CORE_ENGINE_H
 
-#include "endpoint.h"
-#include "icrc.h"
-#include "keymap.h"
-#include "prng.h"
-#include "services.h"
+#include "core/base/keymap.h"
+#include "core/base/prng.h"
+#include "core/endpoint/endpoint.h"
+#include "core/shared/services.h"
+#include "core/wire/icrc.h"
 
 struct mrc_engine {
   struct mrc_services services;

@@ -4,8 +4,8 @@
 
 #include <errno.h>
 
+#include "core/qp/share.h"
 #include "engine.h"
-#include "peer_share.h"
 
 static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
   return mrc_rtt_known(rtt) ? (int64_t)value_ns : -1;
@@ -27,12 +27,12 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                .received_bytes = qp->resp.received_bytes,
                                .inflight_bytes = req->win.inflight_bytes,
                                .rtt_ns = ns_or_unknown(&req->rtt, req->rtt.smooth_ns),
-                               .path_mtu = qp->attr.path_mtu,
+                               .path_mtu = qp->attr.rts.path_mtu,
                                .timeouts = req->timeouts,
                                .peer_mpr = req->peer_mpr};
   for (uint32_t i = 0; i < engine->services.config.ports; i++) {
     const struct mrc_plane *plane = &qp->planes[i];
-    const struct mrc_share share = mrc_peer_share_of(qp, i);
+    const struct mrc_share share = mrc_share_of(qp, i);
     info->planes[i] =
         (struct mrc_plane_info){.sent_packets = plane->packets,
                                 .sent_bytes = plane->bytes,
@@ -116,7 +116,7 @@ int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int c
 const char *mrc_engine_counter_name(int index) {
   static const char *const names[] = {
 #define X(name, meaning) #name,
-#include "counters.def"
+#include "core/base/counters.def"
 #undef X
   };
   return index >= 0 && index < MRC_COUNTERS ? names[index] : NULL;
@@ -126,7 +126,7 @@ const char *mrc_drop_name(int reason) {
   static const char *const names[] = {
       "NONE",
 #define X(name, meaning) #name,
-#include "drops.def"
+#include "core/base/drops.def"
 #undef X
   };
   return reason >= 0 && reason < MRC_DROP_COUNT ? names[reason] : NULL;
@@ -135,7 +135,7 @@ const char *mrc_drop_name(int reason) {
 const char *mrc_trace_name(int point) {
   static const char *const names[] = {
 #define X(name, a, b) #name,
-#include "trace.def"
+#include "core/base/trace.def"
 #undef X
   };
   return point >= 0 && point < MRC_TRACE_POINTS ? names[point] : NULL;

@@ -3,7 +3,7 @@
 #ifndef MRC_CORE_QUERY_H
 #define MRC_CORE_QUERY_H
 
-#include "../mrc.h"
+#include "mrc.h"
 
 /* The name of a counter; 0 past the end. */
 const char *mrc_engine_counter_name(int index);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "schedule.h"
 
-#include "ev_probe.h"
-#include "requester_tx.h"
-#include "responder_tx.h"
-#include "reverse.h"
-#include "timeout.h"
+#include "core/endpoint/ev_probe.h"
+#include "core/loss/timeout.h"
+#include "core/recv/responder_tx.h"
+#include "core/recv/reverse.h"
+#include "core/send/requester_tx.h"
 
 #define MIN_WAIT_NS 20000ull     /* least time between a visit and the QP's timer */
 #define STUCK_WAIT_NS 1000000ull /* the same while the QP is stuck */
@@ -54,8 +54,10 @@ static bool visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now
     mrc_qp_fail(services, qp, MRC_WC_WR_FLUSH_ERR, MRC_WC_WR_FLUSH_ERR);
   mrc_ev_probe_on_deadline(services, qp, now_ns);
   mrc_reverse_on_visit(services, qp, now_ns);
-  return mrc_responder_transmit(services, qp, now_ns) &&
-         mrc_requester_transmit(services, qp, now_ns);
+  if (!mrc_responder_transmit(services, qp, now_ns)) return false;
+  if (qp->state != MRC_QP_RTS) return true;
+  if (qp->req.probe.wanted && !mrc_timeout_send_probe(services, qp, now_ns)) return false;
+  return mrc_requester_transmit(services, qp, now_ns);
 }
 
 /* Answers leave before the data of all QPs: a peer that waits for a SACK stops sending, or counts

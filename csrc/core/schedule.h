@@ -3,7 +3,7 @@
 #ifndef MRC_CORE_SCHEDULE_H
 #define MRC_CORE_SCHEDULE_H
 
-#include "qp.h"
+#include "core/qp/qp.h"
 
 /* Gives QPs their turns until there is nothing to send (true) or the transmit is full (false). */
 bool mrc_schedule_transmit(struct mrc_services *services, uint64_t now_ns);

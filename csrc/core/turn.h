@@ -5,7 +5,7 @@
 #ifndef MRC_CORE_TURN_H
 #define MRC_CORE_TURN_H
 
-#include "../mrc.h"
+#include "mrc.h"
 
 /* What a driver does in a turn. `driver` is the field of struct mrc_turn. */
 struct mrc_turn_calls {

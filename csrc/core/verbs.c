@@ -4,13 +4,12 @@
 
 #include <errno.h>
 
-#include "health.h"
-#include "parts.h"
-#include "quick.h"
-#include "responder_rx.h"
-#include "suspension.h"
-#include "timeout.h"
-#include "windows.h"
+#include "core/loss/health.h"
+#include "core/loss/timeout.h"
+#include "core/qp/requester.h"
+#include "core/recv/responder_rx.h"
+#include "core/send/quick.h"
+#include "core/send/windows.h"
 
 /* ---- memory and completions ---- */
 
@@ -42,7 +41,7 @@ int mrc_cq_poll(struct mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
 
 /* ---- life of a QP ---- */
 
-static bool valid_create(const struct mrc_qp_attr *attr) {
+static bool valid_create(const struct mrc_qp_create_attr *attr) {
   if (attr->qpn <= MRC_ENDPOINT_QPN || attr->qpn > 0xFFFFFF) return false;
   if (attr->sq_depth < 1 || attr->sq_depth > 65536) return false;
   if (attr->mpr < MRC_MPR_UNIT || attr->mpr > MRC_RXWIN_MAX_PSNS || attr->mpr % MRC_MPR_UNIT != 0)
@@ -50,7 +49,7 @@ static bool valid_create(const struct mrc_qp_attr *attr) {
   return attr->max_wimm >= 1 && attr->max_wimm <= 1024;
 }
 
-int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
+int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_create_attr *attr) {
   const struct mrc_engine_config *config = &engine->services.config;
   if (!valid_create(attr)) return -EINVAL;
   uint32_t index = 0;
@@ -109,17 +108,13 @@ static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
     qp->planes[i].peer_down = false;
 }
 
-static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
-  if (qp->evset.n == 0 || qp->peer == NULL) return -EINVAL;
+static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_rtr_attr *attr) {
+  if (attr == NULL || qp->evset.n == 0 || qp->peer == NULL) return -EINVAL;
   if (attr->dest_qpn <= MRC_ENDPOINT_QPN || attr->dest_qpn > 0xFFFFFF) return -EINVAL;
   if (attr->rq_psn > MRC_PSN_MASK || attr->integrity > MRC_INTEGRITY_UDP) return -EINVAL;
   if (attr->dynamic_mpr > 1 || attr->sack_times > 1) return -EINVAL;
   if (qp->seal != NULL && qp->seal->peer_qpn != attr->dest_qpn) return -EINVAL;
-  qp->attr.dest_qpn = attr->dest_qpn;
-  qp->attr.rq_psn = attr->rq_psn;
-  qp->attr.integrity = attr->integrity;
-  qp->attr.dynamic_mpr = attr->dynamic_mpr;
-  qp->attr.sack_times = attr->sack_times;
+  qp->attr.rtr = *attr;
   mrc_responder_start(&qp->resp, attr->rq_psn);
   return 0;
 }
@@ -141,14 +136,14 @@ static bool are_retries(uint32_t timeout, uint32_t linear, uint32_t exponential)
 
 /* Starts the requester with the attributes agreed at connect. 0 or -EINVAL or -ENOMEM. */
 static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
-  const struct mrc_qp_attr *attr = &qp->attr;
+  const struct mrc_qp_rts_attr *attr = &qp->attr.rts;
   if (attr->path_mtu < MRC_MIN_MTU || attr->path_mtu > MRC_MAX_MTU || attr->path_mtu % 4 != 0)
     return -EINVAL;
   if (attr->peer_mpr < MRC_MPR_UNIT || attr->peer_mpr > MRC_RXWIN_MAX_PSNS) return -EINVAL;
   if (attr->peer_max_wimm == 0) return -EINVAL;
   if (!are_retries(attr->timeout, attr->retry_linear, attr->retry_exp)) return -EINVAL;
   if (attr->sq_psn > MRC_PSN_MASK || attr->plane_shares > MRC_SHARES_EQUAL) return -EINVAL;
-  const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
+  const uint32_t psns = mrc_min_u32(attr->peer_mpr, qp->attr.create.mpr);
   int error = mrc_windows_start(qp, psns);
   /* NSCC requires switches that trim: there a late packet is in a queue, not lost. */
   if (error == 0 && attr->cc == MRC_CC_NSCC) error = mrc_evset_tell_late(&qp->evset);
@@ -158,39 +153,30 @@ static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
   return 0;
 }
 
-static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_qp_attr *attr,
+static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_qp_rts_attr *attr,
                   uint64_t now_ns) {
-  struct mrc_qp_attr merged = *attr;
-  merged.qpn = qp->attr.qpn;
-  merged.sq_depth = qp->attr.sq_depth;
-  merged.mpr = qp->attr.mpr;
-  merged.max_wimm = qp->attr.max_wimm;
-  merged.domain = qp->attr.domain;
-  merged.dest_qpn = qp->attr.dest_qpn;
-  merged.rq_psn = qp->attr.rq_psn;
-  merged.integrity = qp->attr.integrity;
-  merged.dynamic_mpr = qp->attr.dynamic_mpr;
-  merged.sack_times = qp->attr.sack_times;
-  const struct mrc_qp_attr before = qp->attr;
-  qp->attr = merged;
+  if (attr == NULL) return -EINVAL;
+  const struct mrc_qp_rts_attr before = qp->attr.rts;
+  qp->attr.rts = *attr;
   const int error = start_requester(qp, now_ns);
   if (error != 0) {
-    qp->attr = before;
+    qp->attr.rts = before;
     return error;
   }
-  mrc_evset_start(&qp->evset, merged.ev_active_per_plane, &engine->prng);
+  mrc_evset_start(&qp->evset, attr->ev_active_per_plane, &engine->prng);
   take_base_rtts(qp);
   MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     if (!(mrc_port_is_up(&engine->services.ports, plane)))
-      mrc_suspension_begin(&engine->services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
+      mrc_health_suspend_plane(&engine->services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
     else if (qp->planes[plane].peer_down)
-      mrc_suspension_on_peer_port_down(&engine->services, qp, plane, now_ns);
+      mrc_health_on_peer_port_down(&engine->services, qp, plane, now_ns);
   }
   return 0;
 }
 
 int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
-                  const struct mrc_qp_attr *attr, uint64_t now_ns) {
+                  const struct mrc_qp_rtr_attr *rtr, const struct mrc_qp_rts_attr *rts,
+                  uint64_t now_ns) {
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
   engine->services.now_ns = now_ns;
@@ -201,8 +187,8 @@ int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
   }
   int error = 0;
   if (state == MRC_QP_RESET) to_reset(engine, qp);
-  if (state == MRC_QP_RTR) error = to_rtr(qp, attr);
-  if (state == MRC_QP_RTS) error = to_rts(engine, qp, attr, now_ns);
+  if (state == MRC_QP_RTR) error = to_rtr(qp, rtr);
+  if (state == MRC_QP_RTS) error = to_rts(engine, qp, rts, now_ns);
   if (error != 0) return error;
   mrc_trace(&engine->services, MRC_TRACE_QP_STATE, qpn, qp->state, state);
   qp->state = (uint8_t)state;
@@ -238,7 +224,7 @@ static int check_wr(struct mrc_services *services, const struct mrc_qp *qp, cons
   if (wr->opcode > MRC_WR_WRITE_IMM || wr->unsignaled > 1) return -EINVAL;
   if (wr->bytes == 0) return wr->opcode == MRC_WR_WRITE ? -EINVAL : 0; /* the peer drops it */
   *mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ,
-                    qp->attr.domain);
+                    qp->attr.create.domain);
   if (*mr == NULL) return -EACCES;
   return wr->va + wr->bytes < wr->va ? -EINVAL : 0;
 }
@@ -248,9 +234,10 @@ static uint32_t part_bytes(const struct mrc_services *services, struct mrc_qp *q
   struct mrc_requester *req = &qp->req;
   if (bytes == req->parted_bytes) return req->part_bytes;
   req->parted_bytes = bytes;
-  req->part_bytes = qp->attr.path_mtu;
-  if (qp->attr.spray == 0)
-    req->part_bytes = mrc_part_bytes(bytes, qp->attr.path_mtu, services->config.max_burst_bytes);
+  req->part_bytes = qp->attr.rts.path_mtu;
+  if (qp->attr.rts.spray == 0)
+    req->part_bytes =
+        mrc_part_bytes(bytes, qp->attr.rts.path_mtu, services->config.max_burst_bytes);
   return req->part_bytes;
 }
 
@@ -259,7 +246,7 @@ static int post(struct mrc_services *services, struct mrc_qp *qp, const struct m
   struct mrc_requester *req = &qp->req;
   uint32_t signaled = 0;
   if (qp->state != MRC_QP_RTS) return -EPERM;
-  if (n > qp->attr.sq_depth - req->sq_used) return -ENOBUFS;
+  if (n > qp->attr.create.sq_depth - req->sq_used) return -ENOBUFS;
   for (uint32_t i = 0; i < n; i++) {
     const struct mrc_mr *mr;
     const int error = check_wr(services, qp, &wrs[i], &mr);
@@ -289,8 +276,8 @@ int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64
   engine->services.now_ns = now_ns;
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
-  if (!mrc_qp_is_live(qp) || qp->attr.dynamic_mpr == 0) return -EINVAL;
-  if (mpr < MRC_MPR_UNIT || mpr > qp->attr.mpr || mpr % MRC_MPR_UNIT != 0) return -EINVAL;
+  if (!mrc_qp_is_live(qp) || qp->attr.rtr.dynamic_mpr == 0) return -EINVAL;
+  if (mpr < MRC_MPR_UNIT || mpr > qp->attr.create.mpr || mpr % MRC_MPR_UNIT != 0) return -EINVAL;
   qp->resp.mpr = mpr;
   qp->resp.sack_now = true;
   mrc_qp_touch_to_answer(&engine->services, qp);
@@ -303,9 +290,9 @@ int mrc_qp_set_retries(struct mrc_engine *engine, uint32_t qpn, uint32_t timeout
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
   if (qp->state != MRC_QP_RTS || !are_retries(timeout, retry_linear, retry_exp)) return -EINVAL;
-  qp->attr.timeout = (uint8_t)timeout;
-  qp->attr.retry_linear = (uint8_t)retry_linear;
-  qp->attr.retry_exp = (uint8_t)retry_exp;
+  qp->attr.rts.timeout = (uint8_t)timeout;
+  qp->attr.rts.retry_linear = (uint8_t)retry_linear;
+  qp->attr.rts.retry_exp = (uint8_t)retry_exp;
   mrc_qp_touch(&engine->services, qp);
   return 0;
 }

@@ -4,7 +4,7 @@
 #ifndef MRC_IO_AEAD_H
 #define MRC_IO_AEAD_H
 
-#include "core/aead.h"
+#include "core/wire/aead.h"
 
 /* Intel's IPsec-MB if this host has version 1 or 2, else libcrypto, else NULL. The same in every
    call. MRC_AEAD in the environment selects one by name. */

@@ -3,7 +3,7 @@
 #ifndef MRC_IO_AEAD_IPSEC_MB_H
 #define MRC_IO_AEAD_IPSEC_MB_H
 
-#include "core/aead.h"
+#include "core/wire/aead.h"
 
 /* NULL where the library cannot be loaded. */
 const struct mrc_aead *mrc_aead_ipsec_mb(void);

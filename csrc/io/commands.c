@@ -5,7 +5,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "core/counters.h"
+#include "core/base/counters.h"
 #include "core/query.h"
 #include "io/aead.h"
 #include "io/ports.h"
@@ -39,8 +39,9 @@ static int run_qp_create(struct mrc_datapath *datapath, const struct mrc_command
 }
 
 static int run_qp_modify(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  return mrc_qp_modify(datapath->engine, command->qpn, command->value, command->pointer,
-                       datapath->now_ns);
+  return mrc_qp_modify(datapath->engine, command->qpn, command->value,
+                       command->value == MRC_QP_RTR ? command->pointer : NULL,
+                       command->value == MRC_QP_RTS ? command->pointer : NULL, datapath->now_ns);
 }
 
 /* Whether an EV array names only transmit sockets that exist, with the family of their port. The
@@ -217,7 +218,7 @@ static const struct {
     [MRC_COMMAND_MR_REGISTER] = {.run = run_mr_register},
     [MRC_COMMAND_MR_DEREGISTER] = {.run = run_mr_deregister},
     [MRC_COMMAND_QP_CREATE] = {.run = run_qp_create, .has_pointer = true},
-    [MRC_COMMAND_QP_MODIFY] = {.run = run_qp_modify, .has_pointer = true},
+    [MRC_COMMAND_QP_MODIFY] = {.run = run_qp_modify},
     [MRC_COMMAND_QP_SET_EVS] = {.run = run_qp_set_evs, .has_pointer = true, .counts = true},
     [MRC_COMMAND_QP_SET_PEER] = {.run = run_qp_set_peer, .has_pointer = true, .counts = true},
     [MRC_COMMAND_QP_SET_SEAL] = {.run = run_qp_set_seal, .has_pointer = true},

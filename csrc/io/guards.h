@@ -3,7 +3,7 @@
 #ifndef MRC_IO_GUARDS_H
 #define MRC_IO_GUARDS_H
 
-#include "core/base.h"
+#include "core/base/base.h"
 
 struct mrc_guard {
   uint32_t key;

@@ -4,7 +4,7 @@
 #ifndef MRC_IO_LINEAGE_H
 #define MRC_IO_LINEAGE_H
 
-#include "core/base.h"
+#include "core/base/base.h"
 
 /* The number of this process for mrc_lineage_is_own; no ancestor has the same number. 0: no memory.
    The first call must not run concurrently with another. */

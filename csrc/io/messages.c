@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/base.h"
+#include "core/base/base.h"
 
 enum { FIRST_CAPACITY = 64 };
 

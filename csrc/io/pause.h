@@ -5,7 +5,7 @@
 #ifndef MRC_IO_PAUSE_H
 #define MRC_IO_PAUSE_H
 
-#include "core/base.h"
+#include "core/base/base.h"
 
 enum {
   MRC_PAUSE_BYTES = 32768, /* received in a turn: more is expected */

@@ -31,7 +31,7 @@ static uintptr_t page_mask; /* bytes of a page - 1 */
 
 /* Writers hold the lock. Sequentially consistent stores pair with the loads in range_holds: a
    reader that loads the same even `version` before and after has read one state of the slot. */
-static void range_set(struct range *range, uintptr_t start, uintptr_t end, int wake_fd) {
+static void publish_range(struct range *range, uintptr_t start, uintptr_t end, int wake_fd) {
   atomic_fetch_add(&range->version, 1);
   atomic_store(&range->start, start);
   atomic_store(&range->end, end);
@@ -130,7 +130,7 @@ int mrc_sigbus_add(const void *start, size_t bytes, int wake_fd) {
   int slot = install();
   if (slot == 0) slot = free_slot();
   if (slot >= 0) {
-    range_set(&ranges[slot], first, first + bytes, wake_fd);
+    publish_range(&ranges[slot], first, first + bytes, wake_fd);
     if (slot == atomic_load(&ranges_used)) atomic_store(&ranges_used, slot + 1);
   }
   pthread_mutex_unlock(&lock);
@@ -140,7 +140,7 @@ int mrc_sigbus_add(const void *start, size_t bytes, int wake_fd) {
 void mrc_sigbus_remove(int slot) {
   mrc_assert(slot >= 0 && slot < atomic_load(&ranges_used));
   pthread_mutex_lock(&lock);
-  range_set(&ranges[slot], 0, 0, -1);
+  publish_range(&ranges[slot], 0, 0, -1);
   pthread_mutex_unlock(&lock);
   /* A repair in progress could map zero pages over the next contents of the range. It ends soon,
      because a handler never waits. */
@@ -161,7 +161,7 @@ void mrc_sigbus_forget(void) {
   atomic_store(&repairing, 0);
   for (int i = 0; i < MRC_SIGBUS_RANGES; i++) {
     if (atomic_load(&ranges[i].version) % 2 != 0) atomic_fetch_add(&ranges[i].version, 1);
-    if (atomic_load(&ranges[i].end) != 0) range_set(&ranges[i], 0, 0, -1);
+    if (atomic_load(&ranges[i].end) != 0) publish_range(&ranges[i], 0, 0, -1);
   }
 }
 

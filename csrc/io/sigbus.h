@@ -6,7 +6,7 @@
 #ifndef MRC_IO_SIGBUS_H
 #define MRC_IO_SIGBUS_H
 
-#include "core/base.h"
+#include "core/base/base.h"
 
 #define MRC_SIGBUS_RANGES 4096 /* guarded at a time in one process */
 

@@ -6,7 +6,7 @@
 #ifndef MRC_IO_UDP_H
 #define MRC_IO_UDP_H
 
-#include "core/base.h"
+#include "core/base/base.h"
 #include "mrc.h"
 
 #define MRC_UDP_MAX_TX_SOCKETS 64

@@ -4,8 +4,8 @@
 #ifndef MRC_MSG_CHAINS_H
 #define MRC_MSG_CHAINS_H
 
-#include "core/base.h"
-#include "core/list.h"
+#include "core/base/base.h"
+#include "core/base/list.h"
 
 struct mrc_msg_chains {
   struct mrc_node *heads;

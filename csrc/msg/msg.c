@@ -155,7 +155,8 @@ bool mrc_msg_is_idle(const struct mrc_msg *msg, uint32_t number) {
 static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint64_t now_ns) {
   if (peer->error != 0) return;
   peer->error = error;
-  mrc_qp_modify(msg->config.engine, peer->qpn, MRC_QP_ERROR, NULL, now_ns); /* it may be there */
+  /* It may be there already. */
+  mrc_qp_modify(msg->config.engine, peer->qpn, MRC_QP_ERROR, NULL, NULL, now_ns);
   struct mrc_node *next;
   for (struct mrc_node *node = peer->operations.next; node != &peer->operations; node = next) {
     struct mrc_msg_op *op = MRC_MSG_OP(owner, node);

@@ -3,10 +3,10 @@
 #ifndef MRC_MSG_STATE_H
 #define MRC_MSG_STATE_H
 
-#include "core/base.h"
-#include "core/keymap.h"
-#include "core/list.h"
-#include "core/secret.h"
+#include "core/base/base.h"
+#include "core/base/keymap.h"
+#include "core/base/list.h"
+#include "core/base/secret.h"
 #include "msg/chains.h"
 #include "msg/config.h"
 #include "msg/frame.h"

@@ -16,7 +16,7 @@
 
 /* cdef begin */
 
-#define MRC_AGENT_VERSION 4
+#define MRC_AGENT_VERSION 5
 #define MRC_AGENT_MAX_FRAME 196608 /* bytes of a packet */
 #define MRC_AGENT_MAX_NOTE 131072  /* bytes of a note */
 #define MRC_AGENT_MAX_NUMBERS 64   /* QPNs in one block */

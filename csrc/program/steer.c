@@ -38,8 +38,10 @@ static ptrdiff_t memory_of(const struct mrc_command *command) {
   const size_t n = command->value;
   switch ((enum mrc_command_op)command->op) {
     case MRC_COMMAND_QP_CREATE:
+      return sizeof(struct mrc_qp_create_attr);
     case MRC_COMMAND_QP_MODIFY:
-      return sizeof(struct mrc_qp_attr);
+      if (command->value == MRC_QP_RTR) return sizeof(struct mrc_qp_rtr_attr);
+      return command->value == MRC_QP_RTS ? sizeof(struct mrc_qp_rts_attr) : 0;
     case MRC_COMMAND_QP_SET_EVS:
       return (ptrdiff_t)(n * sizeof(struct mrc_ev_attr));
     case MRC_COMMAND_QP_SET_PEER:
@@ -97,7 +99,7 @@ static int take_command(const struct pr_frame *frame) {
   pr_process.commands = kept;
   command.pointer = bytes > 0 ? kept->memory : NULL;
   if (command.op == MRC_COMMAND_QP_CREATE) { /* the agent does not know PDs */
-    struct mrc_qp_attr *attr = command.pointer;
+    struct mrc_qp_create_attr *attr = command.pointer;
     attr->domain = pr_owner.domain(attr->qpn);
   }
   pr_submit(&command);

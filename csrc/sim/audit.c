@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base.h"
-#include "core/parts.h"
-#include "core/prng.h"
-#include "core/psn.h"
+#include "core/base/base.h"
+#include "core/base/prng.h"
+#include "core/base/psn.h"
+#include "core/qp/requester.h"
 #include "sim/memory.h"
 
 #define FRESH_BIT 0x80 /* clear in bytes that were just placed */

@@ -10,7 +10,7 @@
 #ifndef MRC_SIM_AUDIT_H
 #define MRC_SIM_AUDIT_H
 
-#include "core/wire.h"
+#include "core/wire/wire.h"
 #include "mrc.h"
 
 #define MRC_AUDIT_WINDOW 8192 /* PSNs remembered: twice the largest MPR */

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/burst.h"
-#include "core/counters.h"
+#include "core/base/counters.h"
+#include "core/send/burst.h"
 #include "core/turn.h"
 #include "sim/host_address.h"
 #include "sim/sealer.h"

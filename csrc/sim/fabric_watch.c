@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "core/base.h"
-#include "core/parts.h"
+#include "core/base/base.h"
+#include "core/qp/requester.h"
 #include "sim/memory.h"
 
 static struct mrc_audit *audit_of(const struct mrc_fabric_watch *watch, uint32_t flow,
@@ -47,13 +47,13 @@ void mrc_fabric_watch_connect(struct mrc_fabric_watch *watch, uint32_t flow, uin
   }
   struct mrc_audit *audit = audit_of(watch, flow, end);
   audit->engine = engines[end];
-  audit->qpn = attr->qpn;
-  audit->sq_psn = attr->sq_psn;
-  audit->rq_psn = attr->rq_psn;
-  audit->path_mtu = attr->path_mtu;
-  audit->burst_bytes = attr->spray == 0 ? MRC_BURST_BYTES : 0;
-  audit->mpr = attr->peer_mpr;
-  audit->max_wimm = attr->peer_max_wimm;
+  audit->qpn = attr->create.qpn;
+  audit->sq_psn = attr->rts.sq_psn;
+  audit->rq_psn = attr->rtr.rq_psn;
+  audit->path_mtu = attr->rts.path_mtu;
+  audit->burst_bytes = attr->rts.spray == 0 ? MRC_BURST_BYTES : 0;
+  audit->mpr = attr->rts.peer_mpr;
+  audit->max_wimm = attr->rts.peer_max_wimm;
 }
 
 void mrc_fabric_watch_free(struct mrc_fabric_watch *watch) {

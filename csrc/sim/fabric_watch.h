@@ -5,7 +5,7 @@
 #ifndef MRC_SIM_FABRIC_WATCH_H
 #define MRC_SIM_FABRIC_WATCH_H
 
-#include "core/prng.h"
+#include "core/base/prng.h"
 #include "sim/audit.h"
 #include "sim/flow.h"
 #include "sim/frame.h"

@@ -6,8 +6,8 @@
 #ifndef MRC_SIM_GBN_H
 #define MRC_SIM_GBN_H
 
-#include "core/cc.h"
-#include "core/rtt.h"
+#include "core/path/cc.h"
+#include "core/path/rtt.h"
 
 struct mrc_gbn_config {
   struct mrc_cc_config cc;

@@ -112,48 +112,49 @@ static void deny_others(struct mrc_engines *engines, uint32_t index, uint32_t en
 
 static struct mrc_qp_attr attr_of(const struct mrc_engines *engines, uint32_t index, uint32_t end) {
   const struct mrc_sim_config *config = &engines->hosts->world->config;
-  return (struct mrc_qp_attr){
-      .qpn = mrc_flow_qpn(index, end),
-      .sq_depth = engines->hosts->flows->at[index].config.depth,
-      .mpr = config->mpr,
-      .max_wimm = MAX_WIMM,
-      .dest_qpn = mrc_flow_qpn(index, 1 - end),
-      .integrity = MRC_INTEGRITY_UDP,
-      .sack_times = config->cc == MRC_CC_DELAY,
-      .sq_psn = config->first_psn,
-      .rq_psn = config->first_psn,
-      .path_mtu = config->path_mtu,
-      .ev_active_per_plane = config->ev_active_per_plane,
-      .peer_mpr = config->mpr,
-      .peer_max_wimm = MAX_WIMM,
-      .spray = config->spray,
-      .timeout = (uint8_t)config->timeout,
-      .retry_linear = (uint8_t)config->retry_linear,
-      .retry_exp = (uint8_t)config->retry_exp,
-      .cc = (uint8_t)config->cc,
-      .plane_shares = config->plane_shares,
-      .cc_profile = {.link_bps = config->host_rate_bps, .base_rtt_ns = config->cc_base_rtt_ns}};
+  return (struct mrc_qp_attr){.create = {.qpn = mrc_flow_qpn(index, end),
+                                         .sq_depth = engines->hosts->flows->at[index].config.depth,
+                                         .mpr = config->mpr,
+                                         .max_wimm = MAX_WIMM},
+                              .rtr = {.dest_qpn = mrc_flow_qpn(index, 1 - end),
+                                      .integrity = MRC_INTEGRITY_UDP,
+                                      .sack_times = config->cc == MRC_CC_DELAY,
+                                      .rq_psn = config->first_psn},
+                              .rts = {.sq_psn = config->first_psn,
+                                      .path_mtu = config->path_mtu,
+                                      .ev_active_per_plane = config->ev_active_per_plane,
+                                      .peer_mpr = config->mpr,
+                                      .peer_max_wimm = MAX_WIMM,
+                                      .spray = config->spray,
+                                      .timeout = (uint8_t)config->timeout,
+                                      .retry_linear = (uint8_t)config->retry_linear,
+                                      .retry_exp = (uint8_t)config->retry_exp,
+                                      .cc = (uint8_t)config->cc,
+                                      .plane_shares = config->plane_shares,
+                                      .cc_profile = {.link_bps = config->host_rate_bps,
+                                                     .base_rtt_ns = config->cc_base_rtt_ns}}};
 }
 
 static void modify(struct mrc_engines *engines, uint32_t index, uint32_t end, uint32_t state) {
   const struct mrc_qp_attr attr = attr_of(engines, index, end);
   mrc_engine *engine = engines->of[mrc_flow_host(&engines->hosts->flows->at[index], end)];
-  mrc_assert(mrc_qp_modify(engine, attr.qpn, state, &attr, engines->hosts->world->now_ns) == 0);
+  mrc_assert(mrc_qp_modify(engine, attr.create.qpn, state, &attr.rtr, &attr.rts,
+                           engines->hosts->world->now_ns) == 0);
 }
 
 static void create_end(struct mrc_engines *engines, uint32_t index, uint32_t end) {
   struct mrc_sim_flow *flow = &engines->hosts->flows->at[index];
   const struct mrc_qp_attr attr = attr_of(engines, index, end);
   mrc_engine *engine = engines->of[mrc_flow_host(flow, end)];
-  mrc_assert(mrc_qp_create(engine, &attr) == 0);
+  mrc_assert(mrc_qp_create(engine, &attr.create) == 0);
   modify(engines, index, end, MRC_QP_INIT);
   if (engines->watch) {
     mrc_engine *const both[] = {engines->of[flow->config.from], engines->of[flow->config.to]};
     mrc_fabric_watch_connect(engines->watch, index, end, &attr, both, &engines->hosts->world->prng);
   }
   make_evs(engines->hosts->world, flow, end);
-  if (engines->hosts->world->config.seal) set_seal(engines, index, end, attr.qpn);
-  set_paths(engines, flow, end, attr.qpn);
+  if (engines->hosts->world->config.seal) set_seal(engines, index, end, attr.create.qpn);
+  set_paths(engines, flow, end, attr.create.qpn);
   if (flow->config.paths_until_ns) deny_others(engines, index, end, true);
   modify(engines, index, end, MRC_QP_RTR);
 }

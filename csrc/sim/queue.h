@@ -4,7 +4,7 @@
 #ifndef MRC_SIM_QUEUE_H
 #define MRC_SIM_QUEUE_H
 
-#include "core/prng.h"
+#include "core/base/prng.h"
 #include "sim/frame.h"
 
 struct mrc_queue_config {

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base.h"
-#include "core/crc32.h"
-#include "core/secret.h"
-#include "core/wire.h"
+#include "core/base/base.h"
+#include "core/base/secret.h"
+#include "core/wire/crc32.h"
+#include "core/wire/wire.h"
 
 enum { LOW = (1 << MRC_SEALER_EPOCH_BITS) - 1, COUNTER_BYTES = 8 };
 

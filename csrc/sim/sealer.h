@@ -4,7 +4,7 @@
 #ifndef MRC_SIM_SEALER_H
 #define MRC_SIM_SEALER_H
 
-#include "core/aead.h"
+#include "core/wire/aead.h"
 
 #define MRC_SEALER_EPOCH_BITS 14 /* at most: each key remembers the nonces of its epoch */
 

@@ -6,7 +6,7 @@
 #ifndef MRC_SIM_TCP_H
 #define MRC_SIM_TCP_H
 
-#include "core/rtt.h"
+#include "core/path/rtt.h"
 
 #define MRC_TCP_MAX_WINDOW 32768u /* most segments in flight: a power of two */
 

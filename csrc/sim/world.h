@@ -4,8 +4,8 @@
 #ifndef MRC_SIM_WORLD_H
 #define MRC_SIM_WORLD_H
 
-#include "core/base.h"
-#include "core/prng.h"
+#include "core/base/base.h"
+#include "core/base/prng.h"
 #include "sim/agenda.h"
 #include "sim/scenario.h"
 

@@ -33,13 +33,11 @@ static void push_sent(struct vb_qp *qp, uint32_t place, enum ibv_wc_status statu
 }
 
 static void fail_engine(struct vb_qp *qp) {
-  static const struct mrc_qp_attr nothing;
   if (!qp->exists || qp->leaving) return;
   pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
                                   .cookie = PR_COOKIE_CALL,
                                   .qpn = qp->ibv.qp.qp_num,
-                                  .value = MRC_QP_ERROR,
-                                  .pointer = (void *)(uintptr_t)&nothing});
+                                  .value = MRC_QP_ERROR});
 }
 
 static void end_next(struct vb_qp *qp) {

@@ -181,15 +181,12 @@ void vb_qp_set_retries(struct vb_qp *qp) {
   pr_submit(&command);
 }
 
-static const struct mrc_qp_attr no_attr;
-
 static void fail_in_engine(struct vb_qp *qp) {
   if (!qp->exists) return;
   pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
                                   .cookie = PR_COOKIE_CALL,
                                   .qpn = qp->ibv.qp.qp_num,
-                                  .value = MRC_QP_ERROR,
-                                  .pointer = (void *)(uintptr_t)&no_attr});
+                                  .value = MRC_QP_ERROR});
 }
 
 void vb_qp_failed(uint32_t qpn, const char *reason) {

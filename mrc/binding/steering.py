@@ -14,7 +14,7 @@ from msgspec import Struct
 from mrc.binding import native
 from mrc.binding.device import DeviceEvent, decode
 from mrc.binding.native import POLL_BATCH, CData, Submission, ffi, lib
-from mrc.enums import AgentKind, CommandOp, EventType
+from mrc.enums import AgentKind, CommandOp, EventType, QpState
 from mrc.errors import ProtocolError, StateError
 
 VERSION = int(lib.MRC_AGENT_VERSION)
@@ -41,13 +41,16 @@ _ARRAYS: Mapping[CommandOp, tuple[str, bool]] = {
     CommandOp.TRACE: ("struct mrc_trace_entry", True),
 }
 _STRUCTS: Mapping[CommandOp, tuple[str, bool]] = {
-    CommandOp.QP_CREATE: ("struct mrc_qp_attr", False),
-    CommandOp.QP_MODIFY: ("struct mrc_qp_attr", False),
+    CommandOp.QP_CREATE: ("struct mrc_qp_create_attr", False),
     CommandOp.QP_SET_SEAL: ("struct mrc_seal_attr", False),
     CommandOp.QP_QUERY: ("struct mrc_qp_info", True),
     CommandOp.PORT_OPEN: ("struct mrc_port_opening", True),
     CommandOp.MSG_CONNECT: ("struct mrc_msg_inbox", False),
 }
+_MOVES: Mapping[int, tuple[str, bool]] = {
+    QpState.RTR: ("struct mrc_qp_rtr_attr", False),
+    QpState.RTS: ("struct mrc_qp_rts_attr", False),
+}  # QP_MODIFY, by the state
 
 
 class Frame(NamedTuple):
@@ -228,7 +231,8 @@ class SteeredEngine:
 
     def _send_command(self, command: CData, each: Submission) -> None:
         op = CommandOp(command.op)
-        kind, filled = _ARRAYS.get(op) or _STRUCTS.get(op) or ("", False)
+        moves = _MOVES.get(command.value) if op == CommandOp.QP_MODIFY else None
+        kind, filled = moves or _ARRAYS.get(op) or _STRUCTS.get(op) or ("", False)
         count = command.value if op in _ARRAYS else 1
         size = ffi.sizeof(kind) * count if kind else 0
         pointer = command.pointer if filled else None

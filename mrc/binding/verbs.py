@@ -228,7 +228,7 @@ class QueuePair:
     def create(self) -> Command:
         """The command that creates the QP in RESET."""
         attr = native.new_struct(
-            "mrc_qp_attr",
+            "mrc_qp_create_attr",
             qpn=self.qpn,
             sq_depth=self.sq_depth,
             mpr=self.mpr,
@@ -236,12 +236,12 @@ class QueuePair:
         )
         return self._command(CommandOp.QP_CREATE, attr, pointer=attr)
 
-    def _move(self, before: QpState, state: QpState, **attributes: Any) -> Command:
+    def _move(self, before: QpState, state: QpState, **fields: Any) -> Command:
         if self.state is not before:
             raise StateError(f"QP {self.qpn:#x}: no move from {self.state.name} to {state.name}")
         self.state = state
-        attr = native.new_struct("mrc_qp_attr", **attributes)
-        return self._command(CommandOp.QP_MODIFY, attr, pointer=attr, value=int(state))
+        keep = fields.get("pointer")
+        return self._command(CommandOp.QP_MODIFY, keep, value=int(state), **fields)
 
     def to_init(self) -> Command:
         """RESET to INIT."""
@@ -250,11 +250,13 @@ class QueuePair:
     def to_rtr(self, attributes: RtrAttributes) -> Command:
         """INIT to RTR, after `set_evs` and `set_peer`."""
         self.dynamic_mpr = attributes.dynamic_mpr
-        return self._move(QpState.INIT, QpState.RTR, **asdict(attributes))
+        attr = native.new_struct("mrc_qp_rtr_attr", **asdict(attributes))
+        return self._move(QpState.INIT, QpState.RTR, pointer=attr)
 
     def to_rts(self, attributes: RtsAttributes) -> Command:
         """RTR to RTS."""
-        return self._move(QpState.RTR, QpState.RTS, **asdict(attributes))
+        attr = native.new_struct("mrc_qp_rts_attr", **asdict(attributes))
+        return self._move(QpState.RTR, QpState.RTS, pointer=attr)
 
     def destroy(self) -> Command:
         """Destroys the QP; the engine flushes outstanding work requests first."""

@@ -2,7 +2,7 @@
 """The random bytes in both hellos, which the secrets of a sealed QP follow from. Pure.
 
 Each hello carries 32 random bytes, which only the two ends know because the exchange is encrypted.
-`csrc/core/seal.c` derives the secrets from them. They travel as text in JSON, and Python would
+`csrc/core/wire/seal.c` derives the secrets from them. They travel as text in JSON, and Python would
 leave copies of this text in its memory. So a frame is encoded with a mark in their place, and
 decoded after they have been cut out of it.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metric name and the meaning of each counter of the engine and of its driver.
 
-The keys are those of csrc/core/counters.def and csrc/io/io_counters.def. Metrics get the prefix
-`mrc_` and the suffix `_total`.
+The keys are those of csrc/core/base/counters.def and csrc/io/io_counters.def. Metrics get the
+prefix `mrc_` and the suffix `_total`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@
 #include <errno.h>
 
 #include "check.h"
-#include "core/base.h"
-#include "core/counters.h"
+#include "core/base/base.h"
+#include "core/base/counters.h"
 #include "core/query.h"
 #include "mrc.h"
 
@@ -163,16 +163,20 @@ int mrc_mr_deregister(mrc_engine *engine, uint32_t key) {
   return -ENOENT;
 }
 
-int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_attr *attr) {
+int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_create_attr *attr) {
   (void)engine;
   return attr->qpn == 77 ? 0 : -EEXIST;
 }
 
-int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct mrc_qp_attr *attr,
+int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
+                  const struct mrc_qp_rtr_attr *rtr, const struct mrc_qp_rts_attr *rts,
                   uint64_t now_ns) {
   (void)engine;
   (void)now_ns;
-  return qpn == 77 && state == MRC_QP_RTS && attr->sq_psn == 5 ? 0 : -EINVAL;
+  if (qpn != 77) return -EINVAL;
+  if (state == MRC_QP_RTR) return rtr != NULL && rts == NULL && rtr->dest_qpn == 6 ? 0 : -EINVAL;
+  if (state == MRC_QP_RTS) return rtr == NULL && rts != NULL && rts->sq_psn == 5 ? 0 : -EINVAL;
+  return state == MRC_QP_INIT && rtr == NULL && rts == NULL ? 0 : -EINVAL;
 }
 
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n) {

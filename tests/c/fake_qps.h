@@ -78,10 +78,12 @@ int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wrs, uint
   return 0;
 }
 
-int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct mrc_qp_attr *attr,
+int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
+                  const struct mrc_qp_rtr_attr *rtr, const struct mrc_qp_rts_attr *rts,
                   uint64_t now_ns) {
   struct fake_side *side = (struct fake_side *)engine;
-  (void)attr;
+  (void)rtr;
+  (void)rts;
   (void)now_ns;
   CHECK_EQ(qpn, side->qpn);
   CHECK_EQ(state, MRC_QP_ERROR);

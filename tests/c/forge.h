@@ -5,7 +5,7 @@
 #define MRC_TESTS_FORGE_H
 
 #include "core/engine.h"
-#include "core/icrc.h"
+#include "core/wire/icrc.h"
 #include "pair/address.h"
 #include "scenario.h"
 

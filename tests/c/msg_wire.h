@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base.h"
+#include "core/base/base.h"
 #include "msg/msg.h"
 #include "msg/state.h"
 
@@ -159,9 +159,11 @@ static void wire_fail(struct wire_qp *qp, uint8_t status) {
   qp->delivered = qp->posted;
 }
 
-int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct mrc_qp_attr *attr,
+int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
+                  const struct mrc_qp_rtr_attr *rtr, const struct mrc_qp_rts_attr *rts,
                   uint64_t now_ns) {
-  (void)attr;
+  (void)rtr;
+  (void)rts;
   (void)now_ns;
   struct wire_qp *qp = wire_qp_of(wire_of(engine), qpn);
   mrc_assert(qp != NULL && state == MRC_QP_ERROR);

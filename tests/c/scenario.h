@@ -18,9 +18,9 @@
 #include <errno.h>
 
 #include "check.h"
-#include "core/counters.h"
+#include "core/base/counters.h"
+#include "core/base/psn.h"
 #include "core/engine.h"
-#include "core/psn.h"
 #include "core/query.h"
 #include "pair/connect.h"
 

@@ -181,30 +181,15 @@ static int list_sources(const struct side *peer, struct mrc_peer_source *sources
   return n;
 }
 
-/* The attributes that a move to RTS requires. */
-static struct mrc_qp_attr sending_attr(const struct side *side, const struct setup *setup) {
-  return (struct mrc_qp_attr){.sq_psn = 0xffff00 + (side->qpn & 0xff),
-                              .path_mtu = setup->path_mtu,
-                              .peer_mpr = WINDOW_PSNS,
-                              .peer_max_wimm = 16,
-                              .timeout = setup->timeout,
-                              .retry_linear = 7,
-                              .retry_exp = setup->retry_exp,
-                              .cc = MRC_CC_DELAY};
-}
-
 static void connect_side(struct side *side, const struct side *peer, const struct setup *setup) {
   struct mrc_ev_attr evs[MAX_PORTS * EVS_PER_PORT];
   struct mrc_peer_source sources[MAX_PORTS * EVS_PER_PORT];
-  struct mrc_qp_attr attr = sending_attr(side, setup);
-  attr.qpn = side->qpn;
-  attr.sq_depth = 64;
-  attr.mpr = WINDOW_PSNS;
-  attr.max_wimm = 16;
-  attr.dest_qpn = peer->qpn;
-  attr.rq_psn = 0xffff00 + (peer->qpn & 0xff);
-  attr.integrity = setup->integrity;
-  struct mrc_command command = {.op = MRC_COMMAND_QP_CREATE, .pointer = &attr, .qpn = side->qpn};
+  struct mrc_qp_create_attr create = {
+      .qpn = side->qpn, .sq_depth = 64, .mpr = WINDOW_PSNS, .max_wimm = 16};
+  struct mrc_qp_rtr_attr rtr = {.dest_qpn = peer->qpn,
+                                .rq_psn = 0xffff00 + (peer->qpn & 0xff),
+                                .integrity = setup->integrity};
+  struct mrc_command command = {.op = MRC_COMMAND_QP_CREATE, .pointer = &create, .qpn = side->qpn};
   CHECK_EQ(run(side, command), 0);
   command.op = MRC_COMMAND_QP_MODIFY;
   command.value = MRC_QP_INIT;
@@ -218,13 +203,20 @@ static void connect_side(struct side *side, const struct side *peer, const struc
   command.value = (uint32_t)list_sources(peer, sources);
   CHECK_EQ(run(side, command), 0);
   command.op = MRC_COMMAND_QP_MODIFY;
-  command.pointer = &attr;
+  command.pointer = &rtr;
   command.value = MRC_QP_RTR;
   CHECK_EQ(run(side, command), 0);
 }
 
 static void make_ready(struct side *side, const struct setup *setup) {
-  struct mrc_qp_attr attr = sending_attr(side, setup);
+  struct mrc_qp_rts_attr attr = {.sq_psn = 0xffff00 + (side->qpn & 0xff),
+                                 .path_mtu = setup->path_mtu,
+                                 .peer_mpr = WINDOW_PSNS,
+                                 .peer_max_wimm = 16,
+                                 .timeout = setup->timeout,
+                                 .retry_linear = 7,
+                                 .retry_exp = setup->retry_exp,
+                                 .cc = MRC_CC_DELAY};
   struct mrc_command command = {
       .op = MRC_COMMAND_QP_MODIFY, .pointer = &attr, .qpn = side->qpn, .value = MRC_QP_RTS};
   CHECK_EQ(run(side, command), 0);

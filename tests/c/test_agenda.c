@@ -2,7 +2,7 @@
 #include "sim/agenda.h"
 
 #include "check.h"
-#include "core/prng.h"
+#include "core/base/prng.h"
 
 static struct mrc_agenda agenda;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/cq.h"
+#include "core/shared/cq.h"
 
 #include "check.h"
 

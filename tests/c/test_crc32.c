@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/crc32.h"
+#include "core/wire/crc32.h"
 
 #include "check.h"
 

@@ -109,6 +109,9 @@ static struct mrc_ev_attr ev_of(const mrc_ctx *ctx, uint8_t tx_index) {
                               .family = 6};
 }
 
+static struct mrc_qp_rtr_attr rtr = {.dest_qpn = 6};
+static struct mrc_qp_rts_attr rts = {.sq_psn = 5};
+
 static void test_commands__each_reaches_its_engine_function(void) {
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
@@ -121,7 +124,7 @@ static void test_commands__each_reaches_its_engine_function(void) {
   uint64_t bins[2] = {0};
   struct mrc_recording recording = {
       .qpns = &qpn, .n_qps = 1, .n_ports = 1, .bytes = bins, .n_bins = 2, .width_ns = 1000};
-  struct mrc_qp_attr first = {.qpn = 77}, second = {.qpn = 78}, moved = {.sq_psn = 5};
+  struct mrc_qp_create_attr first = {.qpn = 77}, second = {.qpn = 78};
   uint64_t drops = 0, memory[2];
   uint64_t address = (uintptr_t)memory;
   const struct {
@@ -135,7 +138,10 @@ static void test_commands__each_reaches_its_engine_function(void) {
       {{.op = MRC_COMMAND_QP_CREATE, .pointer = &first}, 0},
       {{.op = MRC_COMMAND_QP_CREATE, .pointer = &second}, -EEXIST},
       {{.op = MRC_COMMAND_QP_CREATE}, -EINVAL},
-      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTS, .pointer = &moved}, 0},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_INIT}, 0},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTR, .pointer = &rtr}, 0},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTR}, -EINVAL},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTS, .pointer = &rts}, 0},
       {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTS}, -EINVAL},
       {{.op = MRC_COMMAND_QP_SET_EVS, .qpn = 77, .value = 1, .pointer = evs}, 0},
       {{.op = MRC_COMMAND_QP_SET_EVS, .qpn = 77, .value = 2, .pointer = evs}, -EINVAL},

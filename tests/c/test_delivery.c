@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flights on one plane, acknowledgement by acknowledgement. */
-#include "core/delivery.h"
+#include "core/path/delivery.h"
 
 #include "scenario.h"
 

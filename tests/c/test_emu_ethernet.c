@@ -4,9 +4,9 @@
 #include <arpa/inet.h>
 
 #include "check.h"
-#include "core/dscp.h"
-#include "core/prng.h"
-#include "core/wire.h"
+#include "core/base/prng.h"
+#include "core/wire/dscp.h"
+#include "core/wire/wire.h"
 
 enum { OUTER = 14, INNER = 54, UDP = 94, PAYLOAD = 102, ROOM = 2048, ECT0 = 2, CE = 3 };
 

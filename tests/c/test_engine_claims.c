@@ -4,7 +4,7 @@
 #include <errno.h>
 
 #include "core/engine.h"
-#include "core/icrc.h"
+#include "core/wire/icrc.h"
 #include "pair/address.h"
 #include "pair/connect.h"
 #include "scenario.h"
@@ -15,8 +15,8 @@ enum { CLAIM_QPN = 0x777 };
    host 0 with another set of interfaces. */
 static int claim(struct mrc_pair *p, uint32_t qpn, int host, uint16_t udp_port) {
   mrc_engine *engine = p->hosts[1].engine;
-  const struct mrc_qp_attr attr = {
-      .qpn = qpn, .sq_depth = 1, .mpr = 128, .max_wimm = 1, .dest_qpn = 3};
+  const struct mrc_qp_attr attr = {.create = {.qpn = qpn, .sq_depth = 1, .mpr = 128, .max_wimm = 1},
+                                   .rtr = {.dest_qpn = 3}};
   struct mrc_ev_attr ev = {
       .ev = (uint32_t)mrc_address_sport(1, 0) << 16 | mrc_address_label(6, 1, 0),
       .dport = udp_port,
@@ -28,11 +28,11 @@ static int claim(struct mrc_pair *p, uint32_t qpn, int host, uint16_t udp_port) 
   mrc_address_make(ev.dst, 6, host, 1, 0);
   mrc_address_make(sources[0].address, 6, 0, 1, 0);
   mrc_address_make(sources[1].address, 6, 2, 1, 0);
-  CHECK_EQ(mrc_qp_create(engine, &attr), 0);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, &attr, p->now_ns), 0);
+  CHECK_EQ(mrc_qp_create(engine, &attr.create), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, NULL, NULL, p->now_ns), 0);
   CHECK_EQ(mrc_qp_set_evs(engine, qpn, &ev, 1), 0);
   const int error = mrc_qp_set_peer(engine, qpn, sources, 2);
-  if (error == 0) CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr, p->now_ns), 0);
+  if (error == 0) CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr.rtr, NULL, p->now_ns), 0);
   return error;
 }
 

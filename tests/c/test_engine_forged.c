@@ -51,7 +51,7 @@ static void test_receive__drops_false_answers(void) {
   int peer = p->ends[end]->peer;
   CHECK_EQ(mrc_pair_write(p, peer, 4 * MTU), 0); /* host 1 sends PSNs from rq_psn on */
   CHECK(mrc_pair_finish(p, 10 * MS));
-  uint32_t next = mrc_psn_add(p->ends[peer]->attr.sq_psn, 4);
+  uint32_t next = mrc_psn_add(p->ends[peer]->attr.rts.sq_psn, 4);
   struct forge forge = make_forge(p, end, forged);
   forge.wire = (struct mrc_wire){.opcode = MRC_OP_SACK, .dest_qpn = forge.wire.dest_qpn};
   forge.wire.psn = forge.wire.sack.cum_psn = next;
@@ -236,7 +236,7 @@ static void test_receive__refusals_of_the_peer(void) {
         .opcode = MRC_OP_ACK, .dest_qpn = p->ends[peer]->qpn, .aeth.syndrome = rows[i].syndrome};
     if (rows[i].syndrome == 0) {
       forge.wire.opcode = MRC_OP_NACK;
-      forge.wire.psn = p->ends[peer]->attr.sq_psn;
+      forge.wire.psn = p->ends[peer]->attr.rts.sq_psn;
       forge.wire.nack = (struct mrc_nack){
           .reason = MRC_NACK_UNEXP_EVENT,
           .nack_psn = forge.wire.psn,
@@ -274,7 +274,7 @@ static void test_receive__a_nak_names_the_window(void) {
     forge.wire = (struct mrc_wire){
         .opcode = MRC_OP_ACK,
         .dest_qpn = p->ends[peer]->qpn,
-        .psn = (p->ends[peer]->attr.sq_psn + (uint32_t)rows[i].psn) & MRC_PSN_MASK,
+        .psn = (p->ends[peer]->attr.rts.sq_psn + (uint32_t)rows[i].psn) & MRC_PSN_MASK,
         .aeth.syndrome = MRC_SYNDROME_NAK_REM_OP};
     CHECK_EQ(send_forge(p, &forge), rows[i].drop);
     CHECK_EQ(mrc_pair_info(p, peer).state,

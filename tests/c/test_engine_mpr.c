@@ -57,7 +57,7 @@ static void test_rts__takes_less_than_the_peer_grants(void) {
                                             .retry_exp = 4,
                                             .cc = MRC_CC_NULL};
   const int end = mrc_pair_create_qp(p, &config), peer = p->ends[end]->peer;
-  p->ends[end]->attr.peer_mpr = 256;
+  p->ends[end]->attr.rts.peer_mpr = 256;
   for (int i = 0; i < 2; i++)
     mrc_pair_modify(p, i == 0 ? end : peer, MRC_QP_RTR);
   for (int i = 0; i < 2; i++)

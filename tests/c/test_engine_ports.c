@@ -3,10 +3,10 @@
    peers act on them. Without messages, peers only detect the silence of the dead links. */
 #include <errno.h>
 
+#include "core/endpoint/port_status.h"
 #include "core/engine.h"
-#include "core/port_status.h"
-#include "core/suspension.h"
-#include "core/wire.h"
+#include "core/loss/health.h"
+#include "core/wire/wire.h"
 #include "pair/connect.h"
 #include "scenario.h"
 
@@ -88,7 +88,7 @@ static void test_status__is_no_last_resort(void) {
   run_for(p, 1 * MS);
   mrc_engine *engine = p->hosts[0].engine;
   struct mrc_qp *qp = mrc_engine_qp(engine, p->ends[end]->qpn);
-  mrc_suspension_begin(&engine->services, qp, 0, MRC_REASON_SILENCE, p->now_ns);
+  mrc_health_suspend_plane(&engine->services, qp, 0, MRC_REASON_SILENCE, p->now_ns);
   CHECK_EQ(mrc_qp_eligible_planes(&engine->services, qp), 1);
   CHECK_EQ(mrc_pair_write(p, end, 1u << 18), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));

@@ -281,14 +281,14 @@ static mrc_engine *engine_with_full_slots(uint32_t peers) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 2, .max_qps = peers});
   for (uint32_t i = 0; i < peers; i++) {
     const struct mrc_qp_attr attr = {
-        .qpn = 3 + i, .sq_depth = 1, .mpr = 128, .max_wimm = 1, .dest_qpn = 3};
+        .create = {.qpn = 3 + i, .sq_depth = 1, .mpr = 128, .max_wimm = 1}, .rtr = {.dest_qpn = 3}};
     const struct mrc_ev_attr ev = {.ev = 1, .dport = MRC_UDP_PORT, .port = 1, .family = 6};
     const struct mrc_peer_source source = {.address = {0xFD, (uint8_t)(i >> 8), (uint8_t)i}};
-    CHECK_EQ(mrc_qp_create(engine, &attr), 0);
-    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, MRC_QP_INIT, &attr, 1), 0);
-    CHECK_EQ(mrc_qp_set_evs(engine, attr.qpn, &ev, 1), 0);
-    CHECK_EQ(mrc_qp_set_peer(engine, attr.qpn, &source, 1), 0);
-    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTR, &attr, 1), 0);
+    CHECK_EQ(mrc_qp_create(engine, &attr.create), 0);
+    CHECK_EQ(mrc_qp_modify(engine, attr.create.qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
+    CHECK_EQ(mrc_qp_set_evs(engine, attr.create.qpn, &ev, 1), 0);
+    CHECK_EQ(mrc_qp_set_peer(engine, attr.create.qpn, &source, 1), 0);
+    CHECK_EQ(mrc_qp_modify(engine, attr.create.qpn, MRC_QP_RTR, &attr.rtr, NULL, 1), 0);
   }
   mrc_engine_port_up(engine, 2, false, 1);
   CHECK_EQ(engine->services.probes.n_unsent, MRC_MAX_EV_PROBES);

@@ -243,19 +243,19 @@ static void test_seal__beside_a_plain_qp(void) {
 
 static void test_set_seal__arguments(void) {
   const struct mrc_engine_config plain = {.seed = 1};
-  const struct mrc_qp_attr qp = {.qpn = 7, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
+  const struct mrc_qp_create_attr qp = {.qpn = 7, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
   struct mrc_seal_attr attr = {.mode = MRC_SEAL_AEAD, .peer_qpn = 9};
   mrc_engine *engine = mrc_engine_create(&plain);
   CHECK_EQ(mrc_qp_create(engine, &qp), 0);
   CHECK_EQ(mrc_qp_set_seal(engine, 8, &attr), -ENOENT);
   CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -EINVAL); /* in RESET */
-  CHECK_EQ(mrc_qp_modify(engine, 7, MRC_QP_INIT, &qp, 0), 0);
+  CHECK_EQ(mrc_qp_modify(engine, 7, MRC_QP_INIT, NULL, NULL, 0), 0);
   CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -ENOTSUP);
   mrc_engine_destroy(engine);
   const struct mrc_engine_config able = {.seed = 1, .aead = &mrc_sealer, .seal_epoch_bits = 10};
   engine = mrc_engine_create(&able);
   CHECK_EQ(mrc_qp_create(engine, &qp), 0);
-  CHECK_EQ(mrc_qp_modify(engine, 7, MRC_QP_INIT, &qp, 0), 0);
+  CHECK_EQ(mrc_qp_modify(engine, 7, MRC_QP_INIT, NULL, NULL, 0), 0);
   attr.mode = MRC_SEAL_NONE;
   CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -EINVAL);
   attr.mode = MRC_SEAL_AEAD;

@@ -3,8 +3,8 @@
 #include <endian.h>
 #include <errno.h>
 
-#include "core/prng.h"
-#include "core/seal.h"
+#include "core/base/prng.h"
+#include "core/wire/seal.h"
 #include "forge.h"
 #include "pair/connect.h"
 #include "sim/sealer.h"
@@ -86,7 +86,8 @@ static void test_guesses__of_the_tag(void) {
 static void claim(struct mrc_pair *p, bool sealed) {
   mrc_engine *engine = p->hosts[1].engine;
   const struct mrc_qp_attr attr = {
-      .qpn = CLAIM_QPN, .sq_depth = 1, .mpr = 128, .max_wimm = 1, .dest_qpn = 3};
+      .create = {.qpn = CLAIM_QPN, .sq_depth = 1, .mpr = 128, .max_wimm = 1},
+      .rtr = {.dest_qpn = 3}};
   struct mrc_ev_attr ev = {
       .ev = (uint32_t)mrc_address_sport(1, 0) << 16 | mrc_address_label(6, 1, 0),
       .dport = mrc_address_udp_port(0),
@@ -97,12 +98,12 @@ static void claim(struct mrc_pair *p, bool sealed) {
   mrc_address_make(ev.src, 6, 1, 1, 0);
   mrc_address_make(ev.dst, 6, 2, 1, 0);
   mrc_address_make(source.address, 6, 0, 1, 0);
-  CHECK_EQ(mrc_qp_create(engine, &attr), 0);
-  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_INIT, &attr, p->now_ns), 0);
+  CHECK_EQ(mrc_qp_create(engine, &attr.create), 0);
+  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_INIT, NULL, NULL, p->now_ns), 0);
   if (sealed) CHECK_EQ(mrc_qp_set_seal(engine, CLAIM_QPN, &seal), 0);
   CHECK_EQ(mrc_qp_set_evs(engine, CLAIM_QPN, &ev, 1), 0);
   CHECK_EQ(mrc_qp_set_peer(engine, CLAIM_QPN, &source, 1), 0);
-  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_RTR, &attr, p->now_ns), 0);
+  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_RTR, &attr.rtr, NULL, p->now_ns), 0);
 }
 
 static int probe_result(struct mrc_pair *p, int end) {

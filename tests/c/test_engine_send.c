@@ -3,7 +3,7 @@
 #include <errno.h>
 
 #include "core/engine.h"
-#include "core/reverse.h"
+#include "core/recv/reverse.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

@@ -5,21 +5,19 @@
 
 #include <errno.h>
 
-#include "core/icrc.h"
+#include "core/wire/icrc.h"
 #include "pair/connect.h"
 #include "scenario.h"
 
-static const struct mrc_qp_attr good_attr = {.qpn = 0x100,
-                                             .sq_depth = 16,
-                                             .mpr = 128,
-                                             .max_wimm = 4,
-                                             .dest_qpn = 0x200,
-                                             .path_mtu = 1024,
-                                             .peer_mpr = 128,
-                                             .peer_max_wimm = 4,
-                                             .timeout = 14,
-                                             .retry_linear = 7,
-                                             .retry_exp = 8};
+static const struct mrc_qp_attr good_attr = {
+    .create = {.qpn = 0x100, .sq_depth = 16, .mpr = 128, .max_wimm = 4},
+    .rtr = {.dest_qpn = 0x200},
+    .rts = {.path_mtu = 1024,
+            .peer_mpr = 128,
+            .peer_max_wimm = 4,
+            .timeout = 14,
+            .retry_linear = 7,
+            .retry_exp = 8}};
 static const struct mrc_ev_attr good_ev = {
     .ev = 1u << 16 | 1, .dport = 4791, .port = 1, .family = 6};
 static const struct mrc_peer_source good_source = {.address = {0xFD}, .sport = 1};
@@ -32,15 +30,16 @@ static void set_paths(mrc_engine *engine, uint32_t qpn) {
 /* An engine with one QP, moved to `state`. */
 static mrc_engine *engine_in(uint32_t state) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 4});
-  const uint32_t qpn = good_attr.qpn;
-  CHECK_EQ(mrc_qp_create(engine, &good_attr), 0);
+  const uint32_t qpn = good_attr.create.qpn;
+  CHECK_EQ(mrc_qp_create(engine, &good_attr.create), 0);
   if (state == MRC_QP_RESET) return engine;
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, &good_attr, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
   set_paths(engine, qpn);
   const uint32_t last = state == MRC_QP_ERROR ? MRC_QP_RTR : state;
   for (uint32_t next = MRC_QP_RTR; next <= last; next++)
-    CHECK_EQ(mrc_qp_modify(engine, qpn, next, &good_attr, 1), 0);
-  if (state == MRC_QP_ERROR) CHECK_EQ(mrc_qp_modify(engine, qpn, state, &good_attr, 1), 0);
+    CHECK_EQ(mrc_qp_modify(engine, qpn, next, &good_attr.rtr, &good_attr.rts, 1), 0);
+  if (state == MRC_QP_ERROR)
+    CHECK_EQ(mrc_qp_modify(engine, qpn, state, &good_attr.rtr, &good_attr.rts, 1), 0);
   return engine;
 }
 
@@ -78,10 +77,10 @@ static void test_qp_create__refuses(void) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
-    const struct mrc_qp_attr attr = {.qpn = rows[i].qpn,
-                                     .sq_depth = rows[i].sq_depth,
-                                     .mpr = rows[i].mpr,
-                                     .max_wimm = rows[i].max_wimm};
+    const struct mrc_qp_create_attr attr = {.qpn = rows[i].qpn,
+                                            .sq_depth = rows[i].sq_depth,
+                                            .mpr = rows[i].mpr,
+                                            .max_wimm = rows[i].max_wimm};
     const int error = mrc_qp_create(engine, &attr);
     /* When the engine is full and the QPN exists, both errors are right. */
     CHECK(error == rows[i].error || (rows[i].error == -EEXIST && error == -ENOSPC));
@@ -103,10 +102,10 @@ static void test_qp_modify__legal_moves(void) {
     for (uint32_t to = 0; to < 5; to++) {
       CHECK_ROW(from * 10 + to);
       mrc_engine *engine = engine_in(from);
-      CHECK_EQ(mrc_qp_modify(engine, good_attr.qpn, to, &good_attr, 2),
+      CHECK_EQ(mrc_qp_modify(engine, good_attr.create.qpn, to, &good_attr.rtr, &good_attr.rts, 2),
                legal[from][to] ? 0 : -EINVAL);
       struct mrc_qp_info info;
-      CHECK_EQ(mrc_qp_query(engine, good_attr.qpn, &info), 0);
+      CHECK_EQ(mrc_qp_query(engine, good_attr.create.qpn, &info), 0);
       CHECK_EQ(info.state, legal[from][to] ? to : from);
       mrc_engine_destroy(engine);
     }
@@ -116,36 +115,38 @@ static void test_qp_modify__legal_moves(void) {
 static void test_qp_modify__refuses_attributes(void) {
   static const struct {
     uint32_t to;
-    size_t offset; /* of a 32-bit attribute; with `byte`, of an 8-bit one */
+    size_t offset; /* of a 32-bit attribute of this move; with `byte`, of an 8-bit one */
     uint32_t value;
     bool byte;
   } rows[] = {
-      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, dest_qpn), 2, false},
-      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, dest_qpn), 0x1000000, false},
-      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, rq_psn), 0x1000000, false},
-      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, integrity), 2, false},
-      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, dynamic_mpr), 2, false},
-      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, sack_times), 2, false},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, sq_psn), 0x1000000, false},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, path_mtu), 252, false},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, path_mtu), 1022, false},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, path_mtu), 16388, false},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, peer_mpr), 64, false},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, peer_mpr), 4224, false},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, peer_max_wimm), 0, false},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, timeout), 0, true},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, timeout), 25, true},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, retry_linear), 8, true},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, retry_exp), 26, true},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, cc), 3, true},
+      {MRC_QP_RTR, offsetof(struct mrc_qp_rtr_attr, dest_qpn), 2, false},
+      {MRC_QP_RTR, offsetof(struct mrc_qp_rtr_attr, dest_qpn), 0x1000000, false},
+      {MRC_QP_RTR, offsetof(struct mrc_qp_rtr_attr, rq_psn), 0x1000000, false},
+      {MRC_QP_RTR, offsetof(struct mrc_qp_rtr_attr, integrity), 2, false},
+      {MRC_QP_RTR, offsetof(struct mrc_qp_rtr_attr, dynamic_mpr), 2, false},
+      {MRC_QP_RTR, offsetof(struct mrc_qp_rtr_attr, sack_times), 2, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, sq_psn), 0x1000000, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, path_mtu), 252, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, path_mtu), 1022, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, path_mtu), 16388, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, peer_mpr), 64, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, peer_mpr), 4224, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, peer_max_wimm), 0, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, timeout), 0, true},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, timeout), 25, true},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, retry_linear), 8, true},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, retry_exp), 26, true},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, cc), 3, true},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
     mrc_engine *engine = engine_in(rows[i].to - 1);
     struct mrc_qp_attr attr = good_attr;
-    memcpy((uint8_t *)&attr + rows[i].offset, &rows[i].value, rows[i].byte ? 1 : 4);
-    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, rows[i].to, &attr, 2), -EINVAL);
-    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, rows[i].to, &good_attr, 2),
+    uint8_t *moved = rows[i].to == MRC_QP_RTR ? (uint8_t *)&attr.rtr : (uint8_t *)&attr.rts;
+    memcpy(moved + rows[i].offset, &rows[i].value, rows[i].byte ? 1 : 4);
+    CHECK_EQ(mrc_qp_modify(engine, attr.create.qpn, rows[i].to, &attr.rtr, &attr.rts, 2), -EINVAL);
+    CHECK_EQ(mrc_qp_modify(engine, attr.create.qpn, rows[i].to, NULL, NULL, 2), -EINVAL);
+    CHECK_EQ(mrc_qp_modify(engine, attr.create.qpn, rows[i].to, &good_attr.rtr, &good_attr.rts, 2),
              0); /* no effect of the refusal */
     mrc_engine_destroy(engine);
   }
@@ -156,13 +157,13 @@ static void test_set_evs_and_peer__in_init_only(void) {
     CHECK_ROW(state);
     mrc_engine *engine = engine_in(state);
     const int expected = state == MRC_QP_INIT ? 0 : -EINVAL;
-    CHECK_EQ(mrc_qp_set_evs(engine, good_attr.qpn, &good_ev, 1), expected);
+    CHECK_EQ(mrc_qp_set_evs(engine, good_attr.create.qpn, &good_ev, 1), expected);
     CHECK_EQ(mrc_qp_set_evs(engine, 0x999, &good_ev, 1), -ENOENT);
     CHECK_EQ(mrc_qp_set_peer(engine, 0x999, &good_source, 1), -ENOENT);
     if (state != MRC_QP_INIT)
-      CHECK_EQ(mrc_qp_set_peer(engine, good_attr.qpn, &good_source, 1), -EINVAL);
-    CHECK_EQ(mrc_qp_set_peer(engine, good_attr.qpn, &good_source, 0), -EINVAL);
-    CHECK_EQ(mrc_qp_set_peer(engine, good_attr.qpn, &good_source, MRC_MAX_PEER_SOURCES + 1),
+      CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, 1), -EINVAL);
+    CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, 0), -EINVAL);
+    CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, MRC_MAX_PEER_SOURCES + 1),
              -EINVAL);
     mrc_engine_destroy(engine);
   }
@@ -171,13 +172,15 @@ static void test_set_evs_and_peer__in_init_only(void) {
 /* RTR requires the paths and the peer. */
 static void test_qp_modify__rtr_needs_paths_and_peer(void) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
-  CHECK_EQ(mrc_qp_create(engine, &good_attr), 0);
-  CHECK_EQ(mrc_qp_modify(engine, good_attr.qpn, MRC_QP_INIT, &good_attr, 1), 0);
-  CHECK_EQ(mrc_qp_modify(engine, good_attr.qpn, MRC_QP_RTR, &good_attr, 1), -EINVAL);
-  CHECK_EQ(mrc_qp_set_evs(engine, good_attr.qpn, &good_ev, 1), 0);
-  CHECK_EQ(mrc_qp_modify(engine, good_attr.qpn, MRC_QP_RTR, &good_attr, 1), -EINVAL);
-  CHECK_EQ(mrc_qp_set_peer(engine, good_attr.qpn, &good_source, 1), 0);
-  CHECK_EQ(mrc_qp_modify(engine, good_attr.qpn, MRC_QP_RTR, &good_attr, 1), 0);
+  CHECK_EQ(mrc_qp_create(engine, &good_attr.create), 0);
+  CHECK_EQ(mrc_qp_modify(engine, good_attr.create.qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, good_attr.create.qpn, MRC_QP_RTR, &good_attr.rtr, NULL, 1),
+           -EINVAL);
+  CHECK_EQ(mrc_qp_set_evs(engine, good_attr.create.qpn, &good_ev, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, good_attr.create.qpn, MRC_QP_RTR, &good_attr.rtr, NULL, 1),
+           -EINVAL);
+  CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, good_attr.create.qpn, MRC_QP_RTR, &good_attr.rtr, NULL, 1), 0);
   mrc_engine_destroy(engine);
 }
 
@@ -186,7 +189,8 @@ static void test_post__in_rts_only(void) {
   for (uint32_t state = MRC_QP_RESET; state <= MRC_QP_ERROR; state++) {
     CHECK_ROW(state);
     mrc_engine *engine = engine_in(state);
-    CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &wr, 1, 2), state == MRC_QP_RTS ? 0 : -EPERM);
+    CHECK_EQ(mrc_qp_post(engine, good_attr.create.qpn, &wr, 1, 2),
+             state == MRC_QP_RTS ? 0 : -EPERM);
     mrc_engine_destroy(engine);
   }
 }
@@ -195,20 +199,20 @@ static void test_post__in_rts_only(void) {
 static void test_post__not_of_nothing(void) {
   mrc_engine *engine = engine_in(MRC_QP_RTS);
   const struct mrc_wr write = {.opcode = MRC_WR_WRITE}, write_imm = {.opcode = MRC_WR_WRITE_IMM};
-  CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &write, 1, 2), -EINVAL);
-  CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &write_imm, 1, 2), 0);
+  CHECK_EQ(mrc_qp_post(engine, good_attr.create.qpn, &write, 1, 2), -EINVAL);
+  CHECK_EQ(mrc_qp_post(engine, good_attr.create.qpn, &write_imm, 1, 2), 0);
   mrc_engine_destroy(engine);
 }
 
 static void test_calls__of_an_unknown_qp(void) {
   mrc_engine *engine = engine_in(MRC_QP_RTS);
   struct mrc_qp_info info;
-  CHECK_EQ(mrc_qp_modify(engine, 0x999, MRC_QP_ERROR, &good_attr, 1), -ENOENT);
+  CHECK_EQ(mrc_qp_modify(engine, 0x999, MRC_QP_ERROR, NULL, NULL, 1), -ENOENT);
   CHECK_EQ(mrc_qp_query(engine, 0x999, &info), -ENOENT);
   CHECK_EQ(mrc_qp_destroy(engine, 0x999), -ENOENT);
-  CHECK_EQ(mrc_qp_destroy(engine, good_attr.qpn), 0);
-  CHECK_EQ(mrc_qp_destroy(engine, good_attr.qpn), -ENOENT);
-  CHECK_EQ(mrc_qp_create(engine, &good_attr), 0); /* the number is free again */
+  CHECK_EQ(mrc_qp_destroy(engine, good_attr.create.qpn), 0);
+  CHECK_EQ(mrc_qp_destroy(engine, good_attr.create.qpn), -ENOENT);
+  CHECK_EQ(mrc_qp_create(engine, &good_attr.create), 0); /* the number is free again */
   mrc_engine_destroy(engine);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/ev.h"
+#include "core/path/ev.h"
 
 #include <errno.h>
 

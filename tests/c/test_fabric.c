@@ -2,8 +2,8 @@
 #include "sim/fabric.h"
 
 #include "check.h"
-#include "core/base.h"
-#include "core/wire.h"
+#include "core/base/base.h"
+#include "core/wire/wire.h"
 #include "sim/fault.h"
 #include "sim/sim_parts.h"
 #include "sim/topology.h"

@@ -2,8 +2,8 @@
 #include "sim/gbn.h"
 
 #include "check.h"
-#include "core/base.h"
-#include "core/psn.h"
+#include "core/base/base.h"
+#include "core/base/psn.h"
 
 #define US 1000ull
 

@@ -2,7 +2,7 @@
 #include "sim/heap.h"
 
 #include "check.h"
-#include "core/prng.h"
+#include "core/base/prng.h"
 
 static void test_pop__first_in_first_out_among_equal_times(void) {
   static const uint64_t times[] = {5, 3, 5, 3, 9, 3, 5, 0};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/keymap.h"
+#include "core/base/keymap.h"
 
 #include <errno.h>
 
 #include "check.h"
-#include "core/prng.h"
+#include "core/base/prng.h"
 
 static void test_put__refuses_twice_and_full(void) {
   struct mrc_keymap map;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/list.h"
+#include "core/base/list.h"
 
 #include "check.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/mr.h"
+#include "core/shared/mr.h"
 
 #include <errno.h>
 

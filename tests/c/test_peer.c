@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/peer.h"
+#include "core/qp/peer.h"
 
 #include <errno.h>
 
 #include "check.h"
-#include "core/prng.h"
-#include "core/qp.h"
+#include "core/base/prng.h"
+#include "core/qp/qp.h"
 
 static struct mrc_peer_source source(uint32_t address, uint16_t sport) {
   struct mrc_peer_source made = {.sport = sport};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/plane.h"
+#include "core/path/plane.h"
 
 #include "check.h"
 

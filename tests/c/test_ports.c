@@ -56,7 +56,7 @@ static void test_close__in_the_middle_of_a_write_and_back(void) {
 
 static int set_evs(struct side *side, const struct side *peer) {
   struct mrc_ev_attr evs[MAX_PORTS * EVS_PER_PORT];
-  struct mrc_qp_attr attr = {.qpn = 77, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
+  struct mrc_qp_create_attr attr = {.qpn = 77, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
   struct mrc_command command = {.op = MRC_COMMAND_QP_CREATE, .pointer = &attr, .qpn = 77};
   CHECK_EQ(run(side, command), 0);
   command.op = MRC_COMMAND_QP_MODIFY;

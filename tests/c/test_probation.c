@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/probation.h"
+#include "core/path/probation.h"
 
 #include "check.h"
 

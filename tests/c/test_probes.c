@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slots of endpoint requests, without an engine. */
-#include "core/probes.h"
+#include "core/shared/probes.h"
 
 #include "check.h"
 

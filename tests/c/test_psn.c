@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/psn.h"
+#include "core/base/psn.h"
 
 #include "check.h"
 

@@ -58,7 +58,7 @@ static void test_trace__keeps_the_newest(void) {
 /* A QP that was just created has no paths and no peer. */
 static void test_query__of_a_new_qp(void) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1, .ports = 2});
-  const struct mrc_qp_attr attr = {.qpn = 7, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
+  const struct mrc_qp_create_attr attr = {.qpn = 7, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
   struct mrc_qp_info info;
   CHECK_EQ(mrc_qp_create(engine, &attr), 0);
   CHECK_EQ(mrc_qp_query(engine, 7, &info), 0);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/rxwin.h"
+#include "core/qp/rxwin.h"
 
 #include <errno.h>
 
 #include "check.h"
-#include "core/prng.h"
+#include "core/base/prng.h"
 
 /* Moves the cumulative PSN as far as it goes, as the responder does. */
 static void advance(struct mrc_rxwin *win) {

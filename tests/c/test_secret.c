@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/secret.h"
+#include "core/base/secret.h"
 
 #include "check.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/timer.h"
+#include "core/base/timer.h"
 
 #include "check.h"
-#include "core/prng.h"
+#include "core/base/prng.h"
 
 static void test_pop__earliest_first_and_only_when_due(void) {
   struct mrc_timers timers;

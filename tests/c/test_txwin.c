@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/txwin.h"
+#include "core/qp/txwin.h"
 
 #include "check.h"
 

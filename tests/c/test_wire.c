@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/wire.h"
+#include "core/wire/wire.h"
 
 #include <stdlib.h>
 
 #include "check.h"
-#include "core/counters.h"
+#include "core/base/counters.h"
 
 enum { ROOM = 128 };
 

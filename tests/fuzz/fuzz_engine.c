@@ -13,12 +13,12 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base.h"
-#include "core/counters.h"
-#include "core/icrc.h"
-#include "core/psn.h"
+#include "core/base/base.h"
+#include "core/base/counters.h"
+#include "core/base/psn.h"
 #include "core/turn.h"
-#include "core/wire.h"
+#include "core/wire/icrc.h"
+#include "core/wire/wire.h"
 #include "fuzz.h"
 #include "mrc.h"
 
@@ -311,25 +311,23 @@ static void answer(uint8_t mask) {
 /* ---- actions of the driver and the application ---- */
 
 static struct mrc_qp_attr make_attr(void) {
-  return (struct mrc_qp_attr){.qpn = QPN + qp,
-                              .sq_depth = DEPTH,
-                              .mpr = 256,
-                              .max_wimm = 4,
-                              .dynamic_mpr = !(configuration & 0x80),
-                              .sack_times = !(configuration & 0x40),
-                              .dest_qpn = PEER_QPN + qp,
-                              .rq_psn = RQ_PSN,
-                              .sq_psn = SQ_PSN,
-                              .integrity = configuration & 8 ? MRC_INTEGRITY_UDP : 0,
-                              .path_mtu = MTU,
-                              .peer_mpr = 256,
-                              .peer_max_wimm = 4,
-                              .timeout = 10,
-                              .retry_linear = 2,
-                              .retry_exp = configuration & 0x40 ? 25 : 4,
-                              .spray = configuration & 4 ? 1 : 0,
-                              .ev_active_per_plane = configuration & 0x10 ? 1 : 0,
-                              .cc = (configuration & 3) % 3};
+  return (struct mrc_qp_attr){
+      .create = {.qpn = QPN + qp, .sq_depth = DEPTH, .mpr = 256, .max_wimm = 4},
+      .rtr = {.dynamic_mpr = !(configuration & 0x80),
+              .sack_times = !(configuration & 0x40),
+              .dest_qpn = PEER_QPN + qp,
+              .rq_psn = RQ_PSN,
+              .integrity = configuration & 8 ? MRC_INTEGRITY_UDP : 0},
+      .rts = {.sq_psn = SQ_PSN,
+              .path_mtu = MTU,
+              .peer_mpr = 256,
+              .peer_max_wimm = 4,
+              .timeout = 10,
+              .retry_linear = 2,
+              .retry_exp = configuration & 0x40 ? 25 : 4,
+              .spray = configuration & 4 ? 1 : 0,
+              .ev_active_per_plane = configuration & 0x10 ? 1 : 0,
+              .cc = (configuration & 3) % 3}};
 }
 
 /* Creates the QP if it does not exist, and moves it that many states towards RTS. */
@@ -349,7 +347,7 @@ static void raise_qp(uint32_t moves) {
     sources[i] = (struct mrc_peer_source){.address = {0xFD, [15] = (uint8_t)(1 + i)},
                                           .sport = (uint16_t)(50001 + i)};
   allocation_is_wrong = false;
-  if (mrc_qp_create(engine, &attr) == 0) memset(peer.got[qp], 0, sizeof peer.got[qp]);
+  if (mrc_qp_create(engine, &attr.create) == 0) memset(peer.got[qp], 0, sizeof peer.got[qp]);
   for (uint32_t i = 0; i < moves; i++) {
     mrc_assert(mrc_qp_query(engine, QPN + qp, &info) == 0);
     if (info.state >= MRC_QP_RTS) break;
@@ -358,7 +356,7 @@ static void raise_qp(uint32_t moves) {
       const int error = mrc_qp_set_peer(engine, QPN + qp, sources, PORTS);
       mrc_assert(error == 0 || error == -EINVAL); /* already set */
     }
-    mrc_assert(mrc_qp_modify(engine, QPN + qp, info.state + 1, &attr, now_ns) == 0);
+    mrc_assert(mrc_qp_modify(engine, QPN + qp, info.state + 1, &attr.rtr, &attr.rts, now_ns) == 0);
   }
   allocation_is_wrong = true;
 }
@@ -420,8 +418,7 @@ static void run_driver(void) {
 static void change_qp(uint8_t variant, uint8_t value) {
   if (variant % 8 == 0) qp = value % QPS;
   if (variant % 8 == 1) raise_qp(value % 4);
-  if (variant % 8 == 2)
-    mrc_qp_modify(engine, QPN + qp, value % 6, &(struct mrc_qp_attr){0}, now_ns);
+  if (variant % 8 == 2) mrc_qp_modify(engine, QPN + qp, value % 6, NULL, NULL, now_ns);
 }
 
 static void command(uint8_t variant) {
@@ -450,7 +447,7 @@ static void command(uint8_t variant) {
       mrc_mr_deregister(engine, value & 1 ? LKEY : RKEY);
       break;
     case 5:
-      mrc_qp_modify(engine, QPN + qp, MRC_QP_ERROR, &(struct mrc_qp_attr){0}, now_ns);
+      mrc_qp_modify(engine, QPN + qp, MRC_QP_ERROR, NULL, NULL, now_ns);
       break;
     case 6:
       mrc_qp_destroy(engine, QPN + qp);

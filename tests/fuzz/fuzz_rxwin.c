@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base.h"
-#include "core/rxwin.h"
+#include "core/base/base.h"
+#include "core/qp/rxwin.h"
 #include "fuzz.h"
 
 enum { MAX_REPORTS = 4 }; /* between two arrivals */

@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base.h"
-#include "core/counters.h"
-#include "core/seal.h"
+#include "core/base/base.h"
+#include "core/base/counters.h"
+#include "core/wire/seal.h"
 #include "fuzz.h"
 #include "mrc.h"
 #include "sim/sealer.h"
@@ -34,15 +34,10 @@ static const struct mrc_meta from_peer = {.src = {0xFD, [15] = 1},
 static mrc_engine *start(const struct mrc_seal_attr *seal) {
   const struct mrc_engine_config config = {
       .seed = 1, .max_qps = 1, .trace_entries = 64, .seal_epoch_bits = 6, .aead = &mrc_sealer};
-  const struct mrc_qp_attr attr = {.qpn = QPN,
-                                   .sq_depth = 1,
-                                   .mpr = 128,
-                                   .max_wimm = 1,
-                                   .dest_qpn = PEER_QPN,
-                                   .path_mtu = 256,
-                                   .peer_mpr = 128,
-                                   .peer_max_wimm = 1,
-                                   .timeout = 14};
+  const struct mrc_qp_attr attr = {
+      .create = {.qpn = QPN, .sq_depth = 1, .mpr = 128, .max_wimm = 1},
+      .rtr = {.dest_qpn = PEER_QPN},
+      .rts = {.path_mtu = 256, .peer_mpr = 128, .peer_max_wimm = 1, .timeout = 14}};
   const struct mrc_ev_attr ev = {.src = {0xFD, [15] = 2},
                                  .dst = {0xFD, [15] = 1},
                                  .ev = 50002u << 16,
@@ -54,13 +49,13 @@ static mrc_engine *start(const struct mrc_seal_attr *seal) {
   mrc_assert(engine != NULL);
   mrc_assert(mrc_mr_register(engine, (uintptr_t)target, MEMORY, RKEY, MRC_ACCESS_REMOTE_WRITE, 0) ==
              0);
-  mrc_assert(mrc_qp_create(engine, &attr) == 0);
-  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_INIT, &attr, 1) == 0);
+  mrc_assert(mrc_qp_create(engine, &attr.create) == 0);
+  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_INIT, NULL, NULL, 1) == 0);
   mrc_assert(mrc_qp_set_seal(engine, QPN, seal) == 0);
   mrc_assert(mrc_qp_set_evs(engine, QPN, &ev, 1) == 0);
   mrc_assert(mrc_qp_set_peer(engine, QPN, &source, 1) == 0);
-  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_RTR, &attr, 1) == 0);
-  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_RTS, &attr, 1) == 0);
+  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_RTR, &attr.rtr, NULL, 1) == 0);
+  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_RTS, NULL, &attr.rts, 1) == 0);
   return engine;
 }
 

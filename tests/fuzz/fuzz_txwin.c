@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base.h"
-#include "core/txwin.h"
+#include "core/base/base.h"
+#include "core/qp/txwin.h"
 #include "fuzz.h"
 
 enum { MAX_PSNS = 256, PLANES = 3, SENT_AT_A_TIME = 20 };

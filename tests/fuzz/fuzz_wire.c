@@ -5,9 +5,9 @@
  */
 #include <string.h>
 
-#include "core/base.h"
-#include "core/counters.h"
-#include "core/wire.h"
+#include "core/base/base.h"
+#include "core/base/counters.h"
+#include "core/wire/wire.h"
 #include "fuzz.h"
 
 static void check_packet(const uint8_t *bytes, size_t n, bool trimmed,

@@ -33,7 +33,7 @@ def ffi() -> Any:
 
 @functools.cache
 def library() -> Any:
-    core = sorted((cbuild.CSRC / "core").glob("*.c"))
+    core = cbuild._sources("core")
     return _library("model", [*core, HERE / "shim.c"], "shim.h")
 
 
@@ -44,6 +44,6 @@ def msg_ffi() -> Any:
 @functools.cache
 def msg_library() -> Any:
     """Messages over QPs that the model drives, without the engine."""
-    used = [cbuild.CSRC / "core" / "base.c", cbuild.CSRC / "core" / "keymap.c"]
+    used = [cbuild.CSRC / "core" / "base" / name for name in ("base.c", "keymap.c")]
     sources = [*used, *sorted((cbuild.CSRC / "msg").glob("*.c")), HERE / "msg_shim.c"]
     return _library("msgmodel", sources, "msg_shim.h")

@@ -3,11 +3,11 @@
 
 #include <stdlib.h>
 
-#include "core/ev.h"
-#include "core/psn.h"
-#include "core/qp.h"
-#include "core/rxwin.h"
-#include "core/txwin.h"
+#include "core/base/psn.h"
+#include "core/path/ev.h"
+#include "core/qp/qp.h"
+#include "core/qp/rxwin.h"
+#include "core/qp/txwin.h"
 
 uint32_t shim_psn_add(uint32_t psn, uint32_t n) { return mrc_psn_add(psn, n); }
 uint32_t shim_psn_sub(uint32_t psn, uint32_t n) { return mrc_psn_sub(psn, n); }

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base.h"
-#include "core/psn.h"
+#include "core/base/base.h"
+#include "core/base/psn.h"
 #include "pair/address.h"
 #include "pair/watch.h"
 
@@ -16,26 +16,24 @@ static uint32_t or_default(uint32_t value, uint32_t otherwise) { return value ? 
 static struct mrc_qp_attr make_attr(const struct mrc_pair_qp_config *config) {
   const uint32_t mpr = or_default(config->mpr, 1024);
   const uint32_t max_wimm = or_default(config->max_wimm, 32);
-  return (struct mrc_qp_attr){
-      .sq_depth = or_default(config->sq_depth, 128),
-      .mpr = mpr,
-      .max_wimm = max_wimm,
-      .domain = config->domain,
-      .integrity = config->integrity,
-      .dynamic_mpr = config->dynamic_mpr,
-      .sack_times = config->sack_times,
-      .path_mtu = or_default(config->path_mtu, 1024),
-      .peer_mpr = mpr,
-      .peer_max_wimm = max_wimm,
-      .spray = config->spray,
-      .ev_active_per_plane = config->ev_active_per_plane,
-      .timeout = (uint8_t)or_default(config->timeout, 10),
-      .retry_linear = config->retry_linear,
-      .retry_exp = config->retry_exp,
-      .cc = config->cc,
-      .plane_shares = config->plane_shares,
-      .cc_profile = config->cc_profile,
-  };
+  return (struct mrc_qp_attr){.create = {.sq_depth = or_default(config->sq_depth, 128),
+                                         .mpr = mpr,
+                                         .max_wimm = max_wimm,
+                                         .domain = config->domain},
+                              .rtr = {.integrity = config->integrity,
+                                      .dynamic_mpr = config->dynamic_mpr,
+                                      .sack_times = config->sack_times},
+                              .rts = {.path_mtu = or_default(config->path_mtu, 1024),
+                                      .peer_mpr = mpr,
+                                      .peer_max_wimm = max_wimm,
+                                      .spray = config->spray,
+                                      .ev_active_per_plane = config->ev_active_per_plane,
+                                      .timeout = (uint8_t)or_default(config->timeout, 10),
+                                      .retry_linear = config->retry_linear,
+                                      .retry_exp = config->retry_exp,
+                                      .cc = config->cc,
+                                      .plane_shares = config->plane_shares,
+                                      .cc_profile = config->cc_profile}};
 }
 
 static int add_end(struct mrc_pair *pair, int host, uint64_t memory_bytes) {
@@ -104,7 +102,7 @@ static void set_seal(struct mrc_pair *pair, const int ends[2], uint32_t mode) {
   for (int i = 0; i < 2; i++) {
     const struct mrc_pair_end *end = pair->ends[ends[i]];
     struct mrc_seal_attr own = attr;
-    own.peer_qpn = end->attr.dest_qpn;
+    own.peer_qpn = end->attr.rtr.dest_qpn;
     if (i == 1) {
       memcpy(own.send, attr.receive, sizeof own.send);
       memcpy(own.receive, attr.send, sizeof own.receive);
@@ -121,19 +119,19 @@ int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *c
     struct mrc_pair_end *end = pair->ends[ends[i]];
     end->peer = ends[1 - i];
     end->attr = make_attr(config);
-    end->attr.qpn = end->qpn;
-    end->attr.dest_qpn = pair->ends[end->peer]->qpn;
-    end->attr.sq_psn = i ? ~config->sq_psn & MRC_PSN_MASK : config->sq_psn;
-    end->attr.rq_psn = ~end->attr.sq_psn & MRC_PSN_MASK;
-    end->audit.sq_psn = end->attr.sq_psn;
-    end->audit.rq_psn = end->attr.rq_psn;
-    end->audit.path_mtu = end->attr.path_mtu;
-    if (end->attr.spray == 0) end->audit.burst_bytes = mrc_watch_burst_bytes(pair);
-    end->audit.mpr = end->attr.mpr;
-    end->audit.max_wimm = end->attr.peer_max_wimm;
+    end->attr.create.qpn = end->qpn;
+    end->attr.rtr.dest_qpn = pair->ends[end->peer]->qpn;
+    end->attr.rts.sq_psn = i ? ~config->sq_psn & MRC_PSN_MASK : config->sq_psn;
+    end->attr.rtr.rq_psn = ~end->attr.rts.sq_psn & MRC_PSN_MASK;
+    end->audit.sq_psn = end->attr.rts.sq_psn;
+    end->audit.rq_psn = end->attr.rtr.rq_psn;
+    end->audit.path_mtu = end->attr.rts.path_mtu;
+    if (end->attr.rts.spray == 0) end->audit.burst_bytes = mrc_watch_burst_bytes(pair);
+    end->audit.mpr = end->attr.create.mpr;
+    end->audit.max_wimm = end->attr.rts.peer_max_wimm;
     mrc_engine *engine = pair->hosts[end->host].engine;
-    mrc_assert(mrc_qp_create(engine, &end->attr) == 0);
-    mrc_assert(mrc_qp_modify(engine, end->qpn, MRC_QP_INIT, &end->attr, pair->now_ns) == 0);
+    mrc_assert(mrc_qp_create(engine, &end->attr.create) == 0);
+    mrc_assert(mrc_qp_modify(engine, end->qpn, MRC_QP_INIT, NULL, NULL, pair->now_ns) == 0);
   }
   if (config->seal != MRC_SEAL_NONE) set_seal(pair, ends, config->seal);
   for (int i = 0; i < 2; i++) {
@@ -145,8 +143,8 @@ int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *c
 
 void mrc_pair_modify(struct mrc_pair *pair, int index, uint32_t state) {
   const struct mrc_pair_end *end = pair->ends[index];
-  mrc_assert(
-      mrc_qp_modify(pair->hosts[end->host].engine, end->qpn, state, &end->attr, pair->now_ns) == 0);
+  mrc_assert(mrc_qp_modify(pair->hosts[end->host].engine, end->qpn, state, &end->attr.rtr,
+                           &end->attr.rts, pair->now_ns) == 0);
   mrc_pair_kick(pair, end->host);
 }
 
@@ -158,7 +156,7 @@ static void probe_evs(struct mrc_pair *pair, int index) {
     const struct mrc_probe_attr probe = {
         .qpn = end->qpn,
         .ev_index = (uint32_t)ev,
-        .bytes = end->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES + MRC_SEAL_OVERHEAD_BYTES,
+        .bytes = end->attr.rts.path_mtu + MRC_DATA_OVERHEAD_BYTES + MRC_SEAL_OVERHEAD_BYTES,
         .timeout_ns = PROBE_TIMEOUT_NS};
     mrc_assert(mrc_engine_probe_evs(pair->hosts[end->host].engine, &probe, 1, pair->now_ns) == 1);
   }

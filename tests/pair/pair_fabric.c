@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "core/base.h"
-#include "core/psn.h"
+#include "core/base/base.h"
+#include "core/base/psn.h"
 
 enum {
   HOPS = 3,          /* port link, path link, port link */

@@ -4,7 +4,7 @@
 #ifndef MRC_PAIR_FABRIC_H
 #define MRC_PAIR_FABRIC_H
 
-#include "core/wire.h"
+#include "core/wire/wire.h"
 #include "mrc.h"
 #include "pair/datagram.h"
 #include "sim/audit.h"

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "core/base.h"
-#include "core/icrc.h"
-#include "core/parts.h"
+#include "core/base/base.h"
+#include "core/qp/requester.h"
+#include "core/wire/icrc.h"
 #include "pair/address.h"
 
 enum {

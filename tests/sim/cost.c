@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "core/base.h"
+#include "core/base/base.h"
 #include "mrc.h"
 #include "sim/sim.h"
 

@@ -145,8 +145,8 @@ static void post(struct run *run) {
 /* A responder grants another window, if dynamic_mpr is on. */
 static void regrant(struct run *run) {
   const struct mrc_pair_end *end = run->pair->ends[below(&run->prng, (uint32_t)run->pair->n_ends)];
-  if (end->done || end->ended || !end->attr.dynamic_mpr || run->dies) return;
-  const uint32_t mpr = MRC_MPR_UNIT * (1 + below(&run->prng, end->attr.mpr / MRC_MPR_UNIT));
+  if (end->done || end->ended || !end->attr.rtr.dynamic_mpr || run->dies) return;
+  const uint32_t mpr = MRC_MPR_UNIT * (1 + below(&run->prng, end->attr.create.mpr / MRC_MPR_UNIT));
   mrc_assert(mrc_qp_set_mpr(run->pair->hosts[end->host].engine, end->qpn, mpr, run->pair->now_ns) ==
              0);
   mrc_pair_kick(run->pair, end->host);
@@ -278,8 +278,8 @@ static void tell(const struct mrc_pair *pair) {
     const struct mrc_pair_end *end = pair->ends[i];
     printf("end %d at %d: MTU %u, MPR %u, timeout %u, cc %u, %" PRIu64 " WRs, %" PRIu64
            " bytes, %" PRIu64 " packets, %" PRIu64 " retransmitted\n",
-           i, end->host, end->audit.path_mtu, end->audit.mpr, end->attr.timeout, end->attr.cc,
-           end->audit.n_wrs, end->audit.used_bytes, end->audit.data_packets,
+           i, end->host, end->audit.path_mtu, end->audit.mpr, end->attr.rts.timeout,
+           end->attr.rts.cc, end->audit.n_wrs, end->audit.used_bytes, end->audit.data_packets,
            end->audit.retransmitted);
   }
 }

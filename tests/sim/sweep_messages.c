@@ -218,8 +218,8 @@ static void join(int one, int other) {
   struct mrc_msg_inbox inboxes[2];
   for (int i = 0; i < 2; i++) {
     struct mrc_pair_end *own = run.pair->ends[ends[i]];
-    const struct mrc_msg_limits limits = {.sq_depth = own->attr.sq_depth,
-                                          .max_wimm = own->attr.max_wimm};
+    const struct mrc_msg_limits limits = {.sq_depth = own->attr.create.sq_depth,
+                                          .max_wimm = own->attr.create.max_wimm};
     own->audit.unwatched = true; /* it knows no writes but its own */
     const int number = mrc_msg_open(run.msgs[hosts[i]], own->qpn, &limits, &inboxes[i]);
     mrc_assert(number >= 0);

@@ -50,6 +50,8 @@ def test_cut_cdef__holds_no_preprocessor_line_but_plain_constants() -> None:
 def test_sources__are_the_engine_and_the_socket_driver_in_a_fixed_order(tmp_path: Path) -> None:
     for name in (
         "core/b.c",
+        "core/room/e.c",
+        "core/room/e.h",
         "core/a.c",
         "io/c.c",
         "sim/d.c",
@@ -61,8 +63,10 @@ def test_sources__are_the_engine_and_the_socket_driver_in_a_fixed_order(tmp_path
         path = tmp_path / "csrc" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert sources(tmp_path, CORE) == ["csrc/core/a.c", "csrc/core/b.c", "csrc/io/c.c"]
-    assert headers(tmp_path, CORE) == ["csrc/mrc.h", "csrc/core/a.h", "csrc/core/x.def"]
+    core = ["csrc/core/a.c", "csrc/core/b.c", "csrc/core/room/e.c"]
+    assert sources(tmp_path, CORE) == [*core, "csrc/io/c.c"]
+    found = ["csrc/mrc.h", "csrc/core/a.h", "csrc/core/room/e.h", "csrc/core/x.def"]
+    assert headers(tmp_path, CORE) == found
 
 
 @pytest.mark.parametrize("folders", [CORE, SIM, EMU])

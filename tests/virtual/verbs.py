@@ -10,7 +10,6 @@ from typing import Any
 
 from attached import AttachedProgram, connect_body
 
-from mrc.binding.native import ffi
 from mrc.binding.steering import Frame, read_struct, struct_bytes
 from mrc.enums import AgentKind, CommandOp, EventType, QpState, WcOpcode, WcStatus, WrOpcode
 
@@ -98,11 +97,7 @@ class Qp:
     def release(self) -> None:
         """Destroys it."""
         if self.outstanding and self.exists:
-            attr = ffi.new("struct mrc_qp_attr *")
-            self.program.held.append(attr)
-            self.program.command(
-                op=CommandOp.QP_MODIFY, qpn=self.qpn, value=int(QpState.ERROR), pointer=attr
-            )
+            self.program.command(op=CommandOp.QP_MODIFY, qpn=self.qpn, value=int(QpState.ERROR))
         self.wanted = False
         self.program.say(AgentKind.RELEASE, self.qpn, 1)
 
@@ -112,7 +107,6 @@ class VerbsProgram(AttachedProgram):
     """Attaches to the next agent when the one that it had has gone."""
 
     qps: dict[int, Qp] = field(default_factory=dict)
-    held: list[Any] = field(default_factory=list)
     on_visit: Callable[[Any], int] = lambda knock: -2
     """an endpoint asks for a QP: its number, or -errno"""
     point: int = 0

@@ -18,6 +18,7 @@ import cffi
 Fields = dict[str, Any]
 
 CORE = cbuild.CSRC / "core"
+WIRE = CORE / "wire"
 BTH = ("opcode", "pad", "se", "m", "ack_req", "rtx", "ts", "dest_qpn", "psn")
 DATA = ("rqmsn", "msn", "tx_timestamp", "tsr", "rkey", "va", "dma_bytes", "imm")
 UNION = {
@@ -56,13 +57,16 @@ class Flow:
 
 def declarations() -> str:
     """The parts of wire.h and icrc.h that cffi can read."""
-    text = "".join((CORE / name).read_text() for name in ("wire.h", "icrc.h"))
+    text = "".join((WIRE / name).read_text() for name in ("wire.h", "icrc.h"))
     text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
     return re.sub(r"^static inline .*?^}$|^static inline .*}$", "", text, flags=re.M | re.S)
 
 
 def drop_names() -> list[str]:
-    return ["NONE", *re.findall(r"^X\((\w+),", (CORE / "drops.def").read_text(), re.MULTILINE)]
+    return [
+        "NONE",
+        *re.findall(r"^X\((\w+),", (CORE / "base" / "drops.def").read_text(), re.MULTILINE),
+    ]
 
 
 def mapped(address: str) -> bytes:
@@ -77,7 +81,9 @@ class Codec:
     """Encoder, decoder and ICRC of one build of the C sources."""
 
     def __init__(self, flavour: cbuild.Flavour = cbuild.FAST) -> None:
-        sources = [CORE / name for name in ("wire.c", "icrc.c", "crc32.c", "base.c")]
+        sources = [WIRE / name for name in ("wire.c", "icrc.c", "crc32.c")] + [
+            CORE / "base" / "base.c"
+        ]
         self.ffi = cffi.FFI()
         self.ffi.cdef(declarations())
         self.lib = self.ffi.dlopen(str(cbuild.shared_library(sources, "wire", flavour)))

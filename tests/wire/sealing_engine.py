@@ -29,8 +29,8 @@ const struct mrc_aead *mrc_aead_libcrypto(void);
 def _library() -> tuple[Any, Any]:
     ffi = cffi.FFI()
     ffi.cdef(cut_cdef((cbuild.CSRC / "mrc.h").read_text()) + _SEALS)
-    core, io = cbuild.CSRC / "core", cbuild.CSRC / "io"
-    sources = sorted([*core.glob("*.c"), *io.glob("aead*.c"), io / "keys.c"])
+    io = cbuild.CSRC / "io"
+    sources = [*cbuild._sources("core"), *sorted(io.glob("aead*.c")), io / "keys.c"]
     return ffi, ffi.dlopen(str(cbuild.shared_library(sources, "sealing")))
 
 
@@ -84,8 +84,9 @@ class Engine:
 
     def _create(self, mode: int) -> None:
         lib, qpn, own, peer = self._lib, self.own.qpn, self.own, self._peer
-        attr = self._struct("qp_attr", {
-            "qpn": qpn, "sq_depth": 64, "mpr": 128, "max_wimm": 8, "dest_qpn": peer.qpn,
+        create = {"qpn": qpn, "sq_depth": 64, "mpr": 128, "max_wimm": 8}
+        rtr = self._struct("qp_rtr_attr", {"dest_qpn": peer.qpn})
+        rts = self._struct("qp_rts_attr", {
             "path_mtu": PATH_MTU, "peer_mpr": 128, "peer_max_wimm": 8, "timeout": 14,
         })  # fmt: skip
         seal = self._struct("seal_attr", {
@@ -101,13 +102,21 @@ class Engine:
         access = lib.MRC_ACCESS_LOCAL_READ | lib.MRC_ACCESS_REMOTE_WRITE
         address, rkey = self.address, self.own.rkey
         self._done(lib.mrc_mr_register(self._engine, address, MEMORY_BYTES, rkey, access, 0))
-        self._done(lib.mrc_qp_create(self._engine, attr))
-        self._done(lib.mrc_qp_modify(self._engine, qpn, lib.MRC_QP_INIT, attr, self.now_ns))
+        self._done(lib.mrc_qp_create(self._engine, self._struct("qp_create_attr", create)))
+        self._move(lib.MRC_QP_INIT)
         self._done(lib.mrc_qp_set_seal(self._engine, qpn, seal))
         self._done(lib.mrc_qp_set_evs(self._engine, qpn, evs, 2))
         self._done(lib.mrc_qp_set_peer(self._engine, qpn, sources, 2))
-        for state in (lib.MRC_QP_RTR, lib.MRC_QP_RTS):
-            self._done(lib.mrc_qp_modify(self._engine, qpn, state, attr, self.now_ns))
+        self._move(lib.MRC_QP_RTR, rtr=rtr)
+        self._move(lib.MRC_QP_RTS, rts=rts)
+
+    def _move(self, state: int, *, rtr: Any = None, rts: Any = None) -> None:
+        null = self.ffi.NULL
+        self._done(
+            self._lib.mrc_qp_modify(
+                self._engine, self.own.qpn, state, rtr or null, rts or null, self.now_ns
+            )
+        )
 
     def close(self) -> None:
         self._lib.mrc_engine_destroy(self._engine)
