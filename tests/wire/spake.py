@@ -8,6 +8,7 @@ code becomes a number, and in the transcript. It shares no code with that packag
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -28,6 +29,7 @@ def add(p: Point, q: Point) -> Point:
     return x, (y1 * y2 + x1 * x2) * pow(1 - product, -1, PRIME) % PRIME
 
 
+@cache
 def times(n: int, p: Point) -> Point:
     found = ZERO
     for bit in f"{n:b}":
