@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from file_commands import MRC, receiving
-from hostile.environments import Calls, Done, ended, run, started
+from hostile.environments import ALL, Calls, Done, ended, run, started
 from slowness import PATIENCE
 from wire.capture import frame, write
 from wire.golden import GOLDEN
@@ -115,26 +115,31 @@ def _installs(place: Place, calls: Calls) -> Done:
 
 # A test bed of its own in /run of its own. It prints what is left in it.
 _IN_BED = """
-left="$1"; up="$2"; shift 2
+left="$1"; python="$2"; act="$3"; shift 3
+testbed() { env -u MRC_HOSTILE "$python" -m mrc testbed "$@" > /dev/null 2>&1 || exit 77; }
 mount -t tmpfs none /run && ip link set lo up || exit 77
-[ -z "$up" ] || env -u MRC_HOSTILE "$up" -m mrc testbed up --planes 2 --t1 1 2>/dev/null || exit 77
+[ "$act" != up ] || testbed up --planes 2 --t1 1
 "$@"
 code=$?
+[ "$act" != down ] || testbed down
 find /run/netns /run/mrc -mindepth 1 > "$left" 2>/dev/null
 exit $code
 """
 _BED = ["testbed", "up", "--planes", "2", "--t1", "1"]
-_DEMO = ["demo", "--planes", "2", "--t1", "1", "--size", "1MiB", "--quiet"]
+_DEMO = ["demo", "--name", "lab", "--planes", "2", "--t1", "1", "--size", "1MiB", "--quiet"]
 
 
 def _in_bed(words: Sequence[str], place: Place, calls: Calls, *, up: bool = False) -> Done:
-    """`up`: in hosts that are there."""
+    """`up`: in hosts that are there. Nothing is left after a failure. One that lasts may keep the
+    command from removing its test bed, but not a later `down`.
+    """
     left = place.home.parent / "left"
-    before = [*NAMESPACES, "sh", "-c", _IN_BED, "sh", str(left), sys.executable if up else ""]
+    act = "up" if up else "down" if calls.most == ALL else ""
+    before = [*NAMESPACES, "sh", "-c", _IN_BED, "sh", str(left), sys.executable, act]
     done = run(words, calls, place.home, before)
     done.judge((0, 1))
-    is_up = bool(left.read_text())
-    assert is_up == (up or (words == _BED and done.code == 0)), (left.read_text(), done)
+    stays = up or (words == _BED and done.code == 0 and act != "down")
+    assert bool(left.read_text()) == stays, (left.read_text(), done)
     return done
 
 
