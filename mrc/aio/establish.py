@@ -357,17 +357,9 @@ def _pairs(
 
 
 async def _prove(
-    local: Local,
-    channel: Channel,
-    terms: Terms,
-    end: End,
-    ends: _Ends,
-    plan: _Plan,
-    peer: Hello,
-    allowed: Sequence[int],
-    *,
-    first: bool,
-) -> _Proved:
+    local: Local, channel: Channel, terms: Terms, end: End, ends: _Ends, plan: _Plan,
+    peer: Hello, allowed: Sequence[int], *, first: bool,
+) -> _Proved:  # fmt: skip
     """Proves the allowed EVs from both sides and agrees on one path MTU for both directions."""
     if not allowed:
         raise PathError(f"EV profile {end.ev_profile.name} denies every path to {end.peer_host}")
