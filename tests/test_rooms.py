@@ -35,10 +35,10 @@ FLOORS = (
     {"datapath"},
     {"control"},
     {"aio"},
-    {"doctor", "messaging", "observe"},
+    {"messaging", "observe"},
     {"group", "transfer"},
     {"agent", "demo", "perf", "torch"},
-    {"__init__"},
+    {"__init__", "doctor"},
     {"blocking", "cli"},
     {"__main__", "examples"},
 )

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from mrc.binding.steering import MAX_GIDS, port_fields
-from mrc.fabric.addresses import IpAddress
+from mrc.errors import ConnectError
+from mrc.fabric.addresses import IpAddress, parse_address
 from mrc.fabric.hostconfig import HostConfig, Source
 from mrc.fabric.ports import LocalPort
 
@@ -34,6 +35,39 @@ def peer_of(gid: IpAddress, own: Iterable[IpAddress], host: HostConfig | None) -
             if gid in peer.sources:
                 return peer.name
     return str(gid)
+
+
+def source_of(gid: IpAddress, own: Iterable[IpAddress], peer: str) -> IpAddress | None:
+    """The GID from which to dial `peer`: the program there knows this host by it; None: any."""
+    if gid in own or peer != str(gid):
+        return None
+    usable = (each for each in own if each.version == gid.version and not each.is_loopback)
+    return next(usable, None)
+
+
+def check_host(
+    gid: IpAddress,
+    own: Iterable[IpAddress],
+    host: HostConfig | None,
+    name: str,
+    addresses: Collection[IpAddress],
+    remote: str,
+) -> None:
+    """Raises ConnectError unless a peer is the host that a GID names: anybody can read the numbers
+    of both QPs in the headers.
+
+    The peer has connected from `remote`, and calls itself `name`. It has these addresses: first
+    those in its hello, later those that have answered probes.
+    """
+    named = peer_of(gid, own, host)
+    if gid in own:
+        same = all(each.is_loopback for each in addresses)
+    elif named != str(gid):
+        same = name == named  # and its addresses must be those configured for it
+    else:
+        same = gid in addresses or gid == parse_address(remote)
+    if not same:
+        raise ConnectError(f"{remote} is not {gid}, the peer that the program has named")
 
 
 def ports_of(

@@ -92,7 +92,7 @@ async def accept(opened: socket.socket) -> socket.socket:
 
 
 def is_open(name: str) -> bool:
-    """Whether an agent listens there; raises ConfigError if it is not to be trusted."""
+    """Whether an agent listens there; raises TakenError if it is not to be trusted."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as trial:
         trial.setblocking(False)
         try:
@@ -105,14 +105,21 @@ def is_open(name: str) -> bool:
     return True
 
 
+class TakenError(ConfigError):
+    """Another user listens at the socket."""
+
+    remedy = f"end that, or name another with {ENVIRONMENT}"
+
+    def __init__(self, name: str, owner: Visitor) -> None:
+        self.found = f"socket {name}: process {owner.pid} of user {owner.uid} has taken it"
+        super().__init__(f"{self.found}: {self.remedy}")
+
+
 def _check_owner(connection: socket.socket, name: str) -> None:
-    """Raises ConfigError unless root or this user listens: anybody can take an abstract name."""
+    """Raises TakenError unless root or this user listens: anybody can take an abstract name."""
     owner = visitor_of(connection)
     if owner.uid not in (0, os.geteuid()):
-        who = f"process {owner.pid} of user {owner.uid}"
-        raise ConfigError(
-            f"socket {name}: {who} has taken it: end that, or name another with {ENVIRONMENT}"
-        )
+        raise TakenError(name, owner)
 
 
 def _ask(name: str, seconds: float) -> Frame:

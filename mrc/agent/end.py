@@ -17,6 +17,9 @@ from mrc.errors import MrcError, PeerGoneError
 from mrc.exchange.oob import Channel
 from mrc.running import Limit
 
+ENDED = "the program has ended"
+"""The reason of an agent whose program has ended without one."""
+
 _LOOK_SECONDS = 0.002  # between two looks at outstanding work requests, the first time
 _LONGEST_LOOK_SECONDS = 0.05
 
@@ -98,8 +101,8 @@ class ProgramEnd(End):
         super()._on_gone(error)
 
     def _without_bye(self, reason: str = "") -> PeerGoneError:
-        self._peer_reason = reason
-        return super()._without_bye(reason)
+        self._peer_reason = "" if reason == ENDED else reason
+        return super()._without_bye(self._peer_reason)
 
     async def _until_idle(self) -> None:
         pause = _LOOK_SECONDS

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from mrc.agent.end import ProgramEnd
+from mrc.agent.end import ENDED, ProgramEnd
 from mrc.agent.knock import KNOCK, knock_in
 from mrc.agent.program import Program
 from mrc.agent.reach import RESUME
@@ -108,6 +108,6 @@ class AgentListener(Listener):
             return
         program = self.program_of(end.queue.qpn)
         if program is None:
-            await end.close(orderly=False, reason="the program has ended")
+            await end.close(orderly=False, reason=ENDED)
         elif program.end_of(end.queue.qpn) is None:
             program.connected(end)

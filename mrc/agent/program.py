@@ -21,7 +21,7 @@ from mrc import running
 from mrc.agent import device
 from mrc.agent.door import Visitor
 from mrc.agent.doorbell import Doorbell
-from mrc.agent.end import LostChannel, ProgramEnd
+from mrc.agent.end import ENDED, LostChannel, ProgramEnd
 from mrc.agent.host import Host
 from mrc.agent.knock import knock_of
 from mrc.agent.note import read_note
@@ -296,7 +296,9 @@ class Program(Context):
     def address_of(self, gid: IpAddress) -> tuple[Local, str, int]:
         """What to dial for the agent of the host with this GID."""
         local = self._opened()
-        return local, device.peer_of(gid, self._gids, local.host), self._host.port
+        peer = device.peer_of(gid, self._gids, local.host)
+        source = device.source_of(gid, self._gids, peer)
+        return structs.replace(local, source=source), peer, self._host.port
 
     def send(self, kind: AgentKind, value: int, cookie: int, body: bytes) -> None:
         """Sends the program a frame."""
@@ -373,18 +375,15 @@ class Program(Context):
         return await establish(local, channel, terms, first=False)
 
     def _terms_of(self, wanted: Wanted) -> tuple[Local, Terms]:
-        local = self._opened()
+        local, _, _ = self.address_of(wanted.dest_gid)
         config = wanted.config(local.config)
         ev_profile, cc_profile = self._host.profiles(wanted)
         terms = Terms(
-            wanted.private,
-            ev_profile,
-            cc_profile,
-            admit=wanted.admit,
-            queue=wanted.queue(config),
-            end=partial(ProgramEnd, wanted),
+            wanted.private, ev_profile, cc_profile, admit=wanted.admit,
+            check=partial(device.check_host, wanted.dest_gid, self._gids, local.host),
+            queue=wanted.queue(config), end=partial(ProgramEnd, wanted),
             peer=wanted.peer if wanted.messages else None,
-        )
+        )  # fmt: skip
         return structs.replace(local, config=config), terms
 
     def connected(self, end: End) -> None:
@@ -494,7 +493,8 @@ class Program(Context):
         """Forgets the program. `told`: it has ended, and its peers are to know."""
         if told:
             await asyncio.gather(*(end.tell_gone(self._reason) for end in self.ends))
-        await cancelled(*self._tasks.values(), *self._others)
+        why = (self._reason or ENDED) if told else None  # for peers of connects that still run
+        await cancelled(*self._tasks.values(), *self._others, why=why)
         with suppress(StateError):
             await self._opened().dispatcher.close()
         await self._close(orderly=False)

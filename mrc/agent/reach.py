@@ -48,7 +48,7 @@ async def patiently(
 @asynccontextmanager
 async def _reached(local: Local, host: str, port: int) -> AsyncIterator[Channel]:
     """A connection to the peer's agent; an error ends it. Raises MrcError, OSError."""
-    channel = await dial(local.host, host, port)
+    channel = await dial(local.host, host, port, local.source)
     channel.limit_silence(on=True)
     try:
         if local.guard is not None:

@@ -85,7 +85,7 @@ class _Attempt:
         expected = self._host if srv6 and self._host in srv6.peers else ""
         pause, drops = _FIRST_PAUSE_SECONDS, 0
         while True:
-            self.channel = await dial(self._local.host, self._host, self._port)
+            self.channel = await dial(self._local.host, self._host, self._port, self._local.source)
             self.channel.limit_silence(on=True)
             try:
                 with extended(limit, self.channel, seconds, EXCHANGE_TRIPS):

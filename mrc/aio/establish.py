@@ -139,7 +139,7 @@ async def _establish(
         await _receive_ready(local, queue, plan, peer)
         allowed = await end.controller.start()
         await _turn(channel, "rtr", first=first)
-        proved = await _prove(local, channel, end, ends, plan, peer, allowed, first=first)
+        proved = await _prove(local, channel, terms, end, ends, plan, peer, allowed, first=first)
         window = _window(local, ends, plan, peer, proved)
         await _send_ready(local, queue, mine, peer, proved.path_mtu, window, terms)
         if messages is not None:
@@ -259,6 +259,7 @@ async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: st
     local.claims.check(channel.remote, _sources(peer))
     if terms.admit is not None:
         terms.admit(peer.private)
+    terms.check(peer.host, [port.address.ip for port in peer.attributes.ports], channel.remote)
     return peer
 
 
@@ -356,16 +357,9 @@ def _pairs(
 
 
 async def _prove(
-    local: Local,
-    channel: Channel,
-    end: End,
-    ends: _Ends,
-    plan: _Plan,
-    peer: Hello,
-    allowed: Sequence[int],
-    *,
-    first: bool,
-) -> _Proved:
+    local: Local, channel: Channel, terms: Terms, end: End, ends: _Ends, plan: _Plan,
+    peer: Hello, allowed: Sequence[int], *, first: bool,
+) -> _Proved:  # fmt: skip
     """Proves the allowed EVs from both sides and agrees on one path MTU for both directions."""
     if not allowed:
         raise PathError(f"EV profile {end.ev_profile.name} denies every path to {end.peer_host}")
@@ -388,6 +382,7 @@ async def _prove(
     silent = {plan.evs[index].attr.destination for index in proof.unproven}
     answered = {plan.evs[index].attr.destination for index in allowed} - silent
     proved = [s for s in plan.sources if plan.configured or s.address in answered]
+    terms.check(peer.host, [source.address for source in proved], channel.remote)
     local.claims.check(channel.remote, proved)
     channel.at_end(local.claims.take(channel.remote, proved))
     answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)

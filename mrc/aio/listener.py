@@ -290,6 +290,27 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
+def _of_both_versions(port: int) -> socket.socket:
+    """A socket on every address. `socket.has_dualstack_ipv6` is no help: it takes any error, such
+    as too many open files, for a host without IPv6.
+    """
+    try:
+        opened = socket.socket(socket.AF_INET6)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:
+            raise
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        opened.bind(("", port))
+        opened.listen(_BACKLOG)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
 def _listening_socket(host: str | None, port: int) -> socket.socket:
     """A socket on `host`; None: on every address of all IP versions that this host supports."""
     try:
@@ -298,11 +319,7 @@ def _listening_socket(host: str | None, port: int) -> socket.socket:
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
             return socket.create_server((numeric(address), port), family=family, backlog=_BACKLOG)
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(
-                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
-            )
-        return socket.create_server(("", port), backlog=_BACKLOG)
+        return _of_both_versions(port)
     except socket.gaierror as error:
         raise ResolveError(f"cannot listen on {host}: it does not resolve to an address") from error
     except OSError as error:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from msgspec import Struct, field
@@ -22,6 +22,7 @@ from mrc.enums import Integrity
 from mrc.errors import MrcError
 from mrc.exchange.admission import Claims
 from mrc.exchange.upgrade import Guard
+from mrc.fabric.addresses import IpAddress
 from mrc.fabric.hostconfig import HostConfig, Source
 
 logger = logging.getLogger("mrc.establish")
@@ -41,6 +42,7 @@ class Local(Struct, frozen=True):
     ev_profiles: Profiles[EvProfile]
     cc_profiles: Profiles[CcProfile]
     warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each
+    source: IpAddress | None = None  # the address to connect from; None: any
 
     def warn(self, line: str) -> None:
         """Logs the line, if there is one. A transfer has several QPs with the same findings."""
@@ -66,6 +68,8 @@ class Terms(Struct, frozen=True):
     ev_profile: EvProfile
     cc_profile: CcProfile
     admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
+    check: Callable[[str, Collection[IpAddress], str], None] = lambda *_: None
+    """refuses by the peer's name, its addresses, and the one that it calls from"""
     failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted
     messages: bool = False  # the QP carries messages
     peer: Callable[[Dispatcher], MessagePeer] | None = None  # the same, with a peer that exists

@@ -147,6 +147,8 @@ def _planes_table(result: DemoResult) -> str:
 def _chart(result: DemoResult) -> list[str]:
     """Goodput over time. Marks show when the plane failed and when it was healed."""
     bins = result.bins()
+    if not bins:
+        return ["too short for a chart: use a larger --size"]
     group = -(-len(bins) // _CHART_COLUMNS)
     grouped = [bins[i : i + group] for i in range(0, len(bins), group)]
     values = [sum(each.bits_per_second for each in part) / len(part) for part in grouped]

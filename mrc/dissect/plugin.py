@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 from mrc.errors import MrcError
+from mrc.whole import write_whole
 
 LUA = Path(__file__).parent / "mrc.lua"
 _FOLDER = Path(".local", "lib", "wireshark", "plugins")  # where tshark is not there to ask
@@ -42,7 +42,7 @@ def install() -> Path:
     place = folder() / LUA.name
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(LUA, place)
+        write_whole(place, LUA.read_bytes())
     except OSError as error:
         raise PluginError(f"{place}: {(error.strerror or str(error)).lower()}") from error
     return place

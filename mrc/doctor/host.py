@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from mrc.agent import door
+from mrc.agent.door import TakenError
 from mrc.aio.context import Context
 from mrc.binding import native
 from mrc.config import ContextConfig, Sockets
@@ -193,12 +195,13 @@ def _sealing() -> Finding:
 
 def _verbs() -> Finding:
     """The library for programs in C, and the device that they see."""
-    name = os.environ.get("MRC_AGENT") or "@mrc-agent"
-    sockets = Path("/proc/net/unix").read_text()
-    runs = re.search(rf" {re.escape(name)}$", sockets, re.MULTILINE)
+    lacks = "no mrc run: programs for RDMA verbs cannot use mrc"
+    try:
+        runs = door.is_open(door.name_of(os.environ))
+    except TakenError as error:
+        return Finding("libmrc", State.LIMITED, error.found, lacks, error.remedy)
     found = f"device mrc0; {'an agent runs' if runs else 'no agent runs'}"
-    return _library("libmrc", found, "no mrc run: programs for RDMA verbs cannot use mrc",
-                    libraries.LIBMRC, libraries.LOADED_NAME)  # fmt: skip
+    return _library("libmrc", found, lacks, libraries.LIBMRC, libraries.LOADED_NAME)
 
 
 def _mpi() -> Finding:

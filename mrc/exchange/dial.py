@@ -8,7 +8,7 @@ import errno
 import socket
 import ssl
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from mrc.errors import (
     BusyError,
@@ -20,16 +20,20 @@ from mrc.errors import (
     ResolveError,
 )
 from mrc.exchange.oob import Channel
+from mrc.fabric.addresses import IpAddress
 from mrc.fabric.hostconfig import HostConfig
 from mrc.tasks import cancelled
 
 _HEAD_START_SECONDS = 0.25
 
 
-async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
+async def dial(
+    config: HostConfig | None, host: str, port: int, source: IpAddress | None = None
+) -> Channel:
     """Connects to the address of `host` that answers first. Raises ResolveError or ConnectError.
 
-    `host` is a configured peer, a name or an address.
+    `host` is a configured peer, a name or an address. `source`: the address of this host to connect
+    from, if that leads there.
     """
     name = host
     if config is not None:
@@ -45,8 +49,10 @@ async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
     except UnicodeError as error:  # an empty or too long part
         raise ResolveError(f"{host}: is not a host name") from error
     addresses = list(dict.fromkeys(numeric(info[4]) for info in found))
+    sources = [None] if source is None else [(str(source), 0), None]
+    ways = [(address, each) for address in addresses for each in sources]
     try:
-        return Channel(*await _first(addresses, port), called=host)
+        return Channel(*await _first(ways, port), called=host)
     except ConnectionRefusedError as error:
         start = "start mrc recv, mrc perf --server or mrc agent there"
         raise ConnectError(f"{host}: no program listens on TCP port {port}: {start}") from error
@@ -75,20 +81,22 @@ def numeric(found: Sequence[str | int | bytes]) -> str:
 
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_Source = tuple[str, int] | None
 
 
-async def _first(addresses: Sequence[str], port: int) -> _Streams:
+async def _first(ways: Iterable[tuple[str, _Source]], port: int) -> _Streams:
     """The first connection to any of the addresses; raises the error of the last one.
 
-    A host with several links has several addresses, and some may not answer. Each address gets a
-    head start over the next one.
+    A host with several links has several addresses, and some may not answer. Each way gets a head
+    start over the next one.
     """
     attempts: list[asyncio.Task[_Streams]] = []
-    left, failure = deque(addresses), OSError("no address")
+    left, failure = deque(ways), OSError("no address")
     try:
         while left or not all(task.done() for task in attempts):
             if left:
-                opening = asyncio.open_connection(left.popleft(), port)
+                address, source = left.popleft()
+                opening = asyncio.open_connection(address, port, local_addr=source)
                 attempts.append(asyncio.create_task(opening))
             done, _ = await asyncio.wait(
                 [task for task in attempts if not task.done()],

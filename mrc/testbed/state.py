@@ -126,7 +126,9 @@ def _ours(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise ConfigError(f"cannot write {path}: {exc.strerror}; test beds require root") from exc
+        why = (exc.strerror or str(exc)).lower()
+        who = "; test beds require root" if isinstance(exc, PermissionError) else ""
+        raise ConfigError(f"cannot write {path}: {why}{who}") from exc
 
 
 def _make_folder(path: Path) -> None:

@@ -85,11 +85,15 @@ class Calls:
 
 
 @contextmanager
-def started(words: Sequence[str], calls: Calls, home: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command, while it runs."""
-    environment = os.environ | calls.environment() | {"HOME": str(home)}
+def started(
+    words: Sequence[str], calls: Calls, home: Path, before: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[str]]:
+    """The command, while it runs; `before`: words before it, which nothing fails."""
+    environment = os.environ | calls.environment() | {
+        "HOME": str(home), "MRC_AGENT": str(home / "agent"),
+    }  # fmt: skip
     with subprocess.Popen(
-        [sys.executable, "-c", _LAUNCH, *words], env=environment, text=True,
+        [*before, sys.executable, "-c", _LAUNCH, *words], env=environment, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         try:
@@ -104,7 +108,7 @@ def ended(process: subprocess.Popen[str], calls: Calls, said: str = "") -> Done:
     return Done(process.returncode, out, said + err, *calls.counted())
 
 
-def run(words: Sequence[str], calls: Calls, home: Path) -> Done:
+def run(words: Sequence[str], calls: Calls, home: Path, before: Sequence[str] = ()) -> Done:
     """Runs a command to its end."""
-    with started(words, calls, home) as process:
+    with started(words, calls, home, before) as process:
         return ended(process, calls)

@@ -8,122 +8,16 @@ from __future__ import annotations
 
 import os
 import random
-import re
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
-from file_commands import MRC, receiving
-from hostile.environments import ALL, Calls, Done, ended, run, started
-from slowness import PATIENCE
+from hostile.environments import ALL, Calls
+from hostile.rows import ROWS, Place
 
-_DATA = bytes(range(256)) * 4096  # one chunk of a transfer, and a mapped file
 _KINDS = ("files", "memory")
 _LAST = 48  # calls of a command that do not only import
-
-
-class Place:
-    """Folders of one run, and what must be true after it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.home = folder / "home"
-        self.inbox = folder / "inbox"
-        self.source = folder / "source"
-        for each in (self.home, self.inbox):
-            each.mkdir(parents=True)
-        self.source.write_bytes(_DATA)
-
-    def judge(self, done: Done, *, stored: bool) -> None:
-        """`stored`: some end has said so. A file has its name only when it is complete."""
-        named = [each for each in self.inbox.iterdir() if not each.name.startswith(".")]
-        assert [each.name for each in named] in (["source"], []), done
-        assert all(each.read_bytes() == _DATA for each in named), done
-        assert named or not stored, done
-
-
-def _sends(place: Place, calls: Calls) -> Done:
-    with receiving("--output", place.inbox) as (receiver, where):
-        done = run(["send", "--retry", "0", str(place.source), where], calls, place.home)
-        receiver.terminate()
-    done.judge((0, 1, 3, 6))
-    place.judge(done, stored=done.code == 0)
-    return done
-
-
-def _receives(place: Place, calls: Calls) -> Done:
-    words = ["recv", "--once", "--port", "0", "--output", str(place.inbox)]
-    sent = 1
-    with started(words, calls, place.home) as receiver:
-        assert receiver.stderr is not None
-        said = ""
-        for line in receiver.stderr:
-            said += line
-            if port := re.search(r"TCP port (\d+)", line):
-                send = ["send", "--retry", "0", str(place.source), f"127.0.0.1:{port[1]}"]
-                sent = subprocess.run([*MRC, *send], capture_output=True, check=False).returncode
-                break
-        if sent:
-            receiver.terminate()  # it may wait for another sender
-        done = ended(receiver, calls, said)
-    done.judge((0, 1, 3, 6, 143))
-    assert sent in (0, 1, 3, 4, 6), (sent, done)
-    place.judge(done, stored=sent == 0 or done.code == 0)
-    return done
-
-
-def _runs(words: list[str], place: Place, calls: Calls) -> Done:
-    done = run(words, calls, place.home)
-    done.judge((0, 1))
-    left = [each for each in place.home.rglob("*") if each.is_file()]
-    assert all(each.name in ("identity.pem", "secret") for each in left), left
-    assert all(each.stat().st_size for each in left), left
-    return done
-
-
-def _makes_a_secret(place: Place, calls: Calls) -> Done:
-    return _runs(["key", "--secret", str(place.home / "secret")], place, calls)
-
-
-def _tests(place: Place, calls: Calls) -> Done:
-    """A performance test."""
-    server = [*MRC, "perf", "--server", "--port", "0"]
-    with subprocess.Popen(server, stderr=subprocess.PIPE, text=True, stdout=-1) as process:
-        assert process.stderr is not None
-        port = process.stderr.readline().split("TCP port ")[1].partition(",")[0]
-        words = ["perf", f"127.0.0.1:{port}", "-n", "1M", "--json"]
-        done = run(words, calls, place.home)
-        process.terminate()
-        process.communicate(timeout=PATIENCE)
-    done.judge((0, 1, 3))
-    return done
-
-
-def _looks(place: Place, calls: Calls) -> Done:
-    with receiving("--output", place.inbox) as (receiver, where):
-        done = run(["paths", where], calls, place.home)
-        receiver.terminate()
-    done.judge((0, 1, 3))
-    return done
-
-
-Row = Callable[[Place, Calls], Done]
-ROWS: dict[str, Row] = {
-    "send": _sends,
-    "recv": _receives,
-    "paths": _looks,
-    "perf": _tests,
-    "secret": _makes_a_secret,
-    "key": partial(_runs, ["key"]),
-    "top": partial(_runs, ["top", "--local", "--once", "-i", "0.01"]),
-    "doctor": partial(_runs, ["doctor"]),
-    "schema": partial(_runs, ["schema", "perf"]),
-    "sim": partial(_runs, ["sim", "list"]),
-    "plan": partial(_runs, ["testbed", "plan"]),
-    "run": partial(_runs, ["run", "--libdir"]),
-    "profiles": partial(_runs, ["agent", "profiles"]),
-}
 
 
 @pytest.fixture
@@ -145,8 +39,11 @@ def _drawn(seed: str, count: int) -> int:
     return random.Random(seed).randint(max(1, count - _LAST), count)
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize("row", ["send", "recv", "secret"])
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [*product(("send", "recv", "secret", "agent"), _KINDS),
+     *product(("serve", "dissect", "install", "schema", "key", "up"), ["files"])],
+)  # fmt: skip
 def test_call__that_fails(row: str, kind: str, places: Iterator[Place]) -> None:
     _sweep(row, kind, places, lambda count: [_drawn(row + kind, count)])
 

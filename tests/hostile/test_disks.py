@@ -15,8 +15,9 @@ import pytest
 from file_commands import MRC
 from slowness import PATIENCE
 
-_NEW = "-m" if os.geteuid() == 0 else "-Urm"
+_NEW = "-nm" if os.geteuid() == 0 else "-Urnm"
 _MOUNT = """
+ip link set lo up
 if [ "$state" = full ]; then
   mount -t tmpfs -o size="${size:-64k}" none "$folder"
   [ "$size" ] || head -c 64k /dev/zero > "$folder/ballast" 2>/dev/null
@@ -97,6 +98,50 @@ def test_write__names_the_file_and_leaves_nothing(
     (line,) = done.err
     assert line.startswith("mrc") and f"{bad}/{name}: " in line
     assert _REASONS[state] in line.lower()
+
+
+@pytest.mark.parametrize("state", _REASONS)
+def test_dissect__installs_all_or_nothing(state: str, bad: Path, tmp_path: Path) -> None:
+    script = 'HOME="$folder" "$@" dissect --install; code=$?; find "$folder" -type f; (exit $code)'
+    done = inside(script, state, bad, tmp_path)
+    (line,) = done.err
+    assert (
+        done.code == 1
+        and line.startswith(f"mrc dissect: {bad}/")
+        and line.endswith(f"/mrc.lua: {_REASONS[state]}")
+    )
+    assert [Path(each).name for each in done.out] in ([], ["ballast"])
+
+
+@pytest.mark.parametrize("state", _REASONS)
+@pytest.mark.parametrize(
+    "words", ["testbed up --planes 2 --t1 1", "demo --planes 2 --t1 1 --size 1MiB --quiet"]
+)
+def test_bed__without_room_in_run(words: str, state: str, tmp_path: Path) -> None:
+    done = inside(f'"$@" {words}', state, "/run", tmp_path)
+    (line,) = done.err
+    assert done.code == 1 and done.out == []
+    assert line.startswith("mrc ") and line.endswith(f": {_REASONS[state]}")
+    assert done.left in ([], ["mrc"])
+
+
+@pytest.mark.parametrize("words", ["key", f"perf --server --port 0 --allow mrc:SHA256:{'A' * 43}"])
+@pytest.mark.parametrize("state", _REASONS)
+def test_key__without_room_for_it(words: str, state: str, bad: Path, tmp_path: Path) -> None:
+    done = inside(f'HOME="$folder" "$@" {words}', state, bad, tmp_path)
+    assert done.code == 1 and done.out == []
+    (line,) = done.err
+    assert (
+        f"{bad}/.config/mrc/identity.pem: cannot be made: {_REASONS[state]}: name another" in line
+    )
+
+
+def test_agent__at_a_socket_on_a_read_only_disk(bad: Path, tmp_path: Path) -> None:
+    words = "agent --insecure --port 0"
+    done = inside(f'MRC_AGENT="$folder/agent" "$@" {words}', "read-only", bad, tmp_path)
+    assert done.code == 1 and done.out == []
+    (line,) = done.err
+    assert line.lower() == f"mrc agent: socket {bad}/agent: read-only file system".lower()
 
 
 def test_recv__makes_no_folder_on_a_read_only_disk(bad: Path, tmp_path: Path) -> None:

@@ -66,10 +66,13 @@ class Direction:
     secret: bytes
     epoch_bits: int
 
+    def nonce(self, ev: int, counter: int) -> bytes:
+        _, iv = epoch_keys(self.secret, counter >> self.epoch_bits)
+        return (int.from_bytes(iv, "big") ^ (ev << 64 | counter)).to_bytes(12, "big")
+
     def _cipher(self, ev: int, counter: int) -> tuple[AESGCM, bytes]:
-        key, iv = epoch_keys(self.secret, counter >> self.epoch_bits)
-        changed = int.from_bytes(iv, "big") ^ (ev << 64 | counter)
-        return AESGCM(key), changed.to_bytes(12, "big")
+        key, _ = epoch_keys(self.secret, counter >> self.epoch_bits)
+        return AESGCM(key), self.nonce(ev, counter)
 
     def open(self, packet: bytes, ev: int) -> Opened:
         """Raises cryptography's InvalidTag."""

@@ -7,10 +7,12 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cbuild
 import cffi
+from wire import vectors
 
 from mrc._ffi_build import cut_cdef
 
@@ -22,16 +24,31 @@ _SEALS = """
 int mrc_qp_set_seal(mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr);
 const struct mrc_aead *mrc_aead_ipsec_mb(void);
 const struct mrc_aead *mrc_aead_libcrypto(void);
+void vector_seal(const struct mrc_aead *aead, const struct mrc_seal_attr *attr, uint32_t qpn,
+                 uint64_t counter, uint32_t ev, const uint8_t *packet, uint32_t header_bytes,
+                 uint32_t imm_bytes, uint32_t payload_bytes, uint32_t pad, uint8_t *out);
+int vector_open(const struct mrc_aead *aead, const struct mrc_seal_attr *attr, uint32_t qpn,
+                uint32_t ev, uint8_t *packet, size_t bytes, uint64_t *counter);
 """
 
 
 @functools.cache
-def _library() -> tuple[Any, Any]:
+def core() -> tuple[Any, Any]:
+    """The compiled core."""
     ffi = cffi.FFI()
     ffi.cdef(cut_cdef((cbuild.CSRC / "mrc.h").read_text()) + _SEALS)
-    io = cbuild.CSRC / "io"
-    sources = [*cbuild._sources("core"), *sorted(io.glob("aead*.c")), io / "keys.c"]
+    io, extra = cbuild.CSRC / "io", Path(__file__).with_name("vectors.c")
+    sources = [*cbuild._sources("core"), *sorted(io.glob("aead*.c")), io / "keys.c", extra]
     return ffi, ffi.dlopen(str(cbuild.shared_library(sources, "sealing")))
+
+
+def aead(library: str) -> Any:
+    """The ciphers of a library; raises LookupError."""
+    ffi, lib = core()
+    found = getattr(lib, f"mrc_aead_{library}")()
+    if found == ffi.NULL:
+        raise LookupError(f"this host has no {library}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +62,12 @@ class Side:
     rkey: int = 7
 
 
-ONE = Side(0x123456, bytes(range(32)), b"\xfd" + bytes(14) + b"\1", (0xC3514321, 0xC3524322))
-OTHER = Side(
-    0xABCDEF, bytes(range(100, 132)), b"\xfd" + bytes(14) + b"\2", (0xC3618765, 0xC3628766)
-)
+def _side(side: str, host: int) -> Side:
+    address = b"\xfd" + bytes(14) + bytes([host])
+    return Side(vectors.QPNS[side], vectors.direction(side).secret, address, vectors.EVS[side])
+
+
+ONE, OTHER = _side("connects", 1), _side("listens", 2)
 Sent = tuple[int, bytes]
 """an EV and a packet"""
 
@@ -57,14 +76,12 @@ class Engine:
     """The engine of one side; time is the test's."""
 
     def __init__(self, library: str, mode: int, own: Side, peer: Side) -> None:
-        self.ffi, self._lib = _library()
+        self.ffi, self._lib = core()
         self.own, self._peer, self.mode = own, peer, mode
         self.now_ns = 1_000_000
-        aead = getattr(self._lib, f"mrc_aead_{library}")()
-        if aead == self.ffi.NULL:
-            raise LookupError(f"this host has no {library}")
         config = {
-            "seed": 1, "max_qps": 1, "ports": 2, "seal_epoch_bits": EPOCH_BITS, "aead": aead,
+            "seed": 1, "max_qps": 1, "ports": 2, "seal_epoch_bits": EPOCH_BITS,
+            "aead": aead(library),
         }  # fmt: skip
         self._engine = self._lib.mrc_engine_create(self._struct("engine_config", config))
         assert self._engine != self.ffi.NULL

@@ -8,11 +8,12 @@ import os
 import resource
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import ip_address
 from random import randbytes
 from socket import AF_UNIX, SOCK_SEQPACKET, create_server, socket
 
 import pytest
-from attached import AttachedProgram, attach_body, connect_body, connected
+from attached import AttachedProgram, attach_body, connect_body, connected, gid_of
 from slowness import PATIENCE
 
 from mrc.agent import agent as agent_module
@@ -94,6 +95,20 @@ def free_port() -> int:
 async def test_qps_of_two_programs__are_connected_and_carry_a_write() -> None:
     async with running(), connected_pair() as (a, ours, b, _):
         await write(a, ours, b)
+
+
+async def test_connect__of_another_host_than_the_program_named() -> None:
+    """Who knows both QPNs, which are readable on the way, is not the peer yet."""
+    async with running(), attached() as a, attached() as b:
+        numbers = {program.numbers[0]: program for program in (a, b)}
+        dialler, waiter = min(numbers), max(numbers)
+        caller, waiting = numbers[dialler], numbers[waiter]
+        elsewhere = gid_of(ip_address("192.0.2.1"))
+        await waiting.connect(waiter, dialler, waiting.gids[0], elsewhere)
+        await caller.connect(dialler, waiter, caller.gids[0], waiting.gids[0])
+        async with asyncio.timeout(PATIENCE):
+            failed = await caller.until(AgentKind.FAILED, lambda frame: frame.value == dialler)
+    assert "127.0.0.1 is not 192.0.2.1, the peer that the" in failed.body.decode()
 
 
 async def test_connect__the_peer_may_come_first_or_last() -> None:

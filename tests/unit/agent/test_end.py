@@ -7,7 +7,9 @@ import asyncio
 import errno
 from unittest.mock import AsyncMock, Mock
 
-from mrc.agent.end import ProgramEnd
+import pytest
+
+from mrc.agent.end import ENDED, ProgramEnd
 from mrc.aio.end import GONE
 from mrc.errors import PeerGoneError
 from mrc.tasks import cancelled
@@ -33,6 +35,16 @@ async def test_gone__the_program_hears_why_before_its_messages_fail() -> None:
     assert calls[0] == "tell"
     said.tell.assert_called_once_with("its disk is full")
     assert "messages.fail" in calls
+
+
+@pytest.mark.parametrize("kind", [GONE, "refuse"])
+async def test_gone__the_peers_program_has_just_ended(kind: str) -> None:
+    """Also when its agent was still connecting: that is no reason of its own."""
+    said = Mock()
+    end = made(said.messages)
+    end.on_peer_gone(said.tell)
+    await end._on_message({"type": kind, "reason": ENDED})
+    said.tell.assert_called_once_with("")
 
 
 async def test_gone__before_the_program_was_told_that_the_qp_is_ready() -> None:

@@ -30,7 +30,7 @@ from mrc.exchange.oob import Channel
 HOST = "127.0.0.1"
 ASKED = Knock(Point(ip_address(HOST), "0" * 32, 7), Point(ip_address(HOST), "1" * 32, 8), 9)
 WANTED: Any = SimpleNamespace(private={"from": 5, "to": 6}, dest_qpn=6)
-LOCAL: Any = SimpleNamespace(host=None, guard=None)
+LOCAL: Any = SimpleNamespace(host=None, guard=None, source=None)
 
 
 @asynccontextmanager

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
 
+import pytest
+from endpoints import loopback_config
+from slowness import PATIENCE
+
+from mrc import Context
 from mrc.aio.connecting import about
 from mrc.errors import MrcError, PathError, ProtocolError
 from mrc.exchange.findings import no_answer
+from mrc.tasks import cancelled
 
 SILENT = no_answer("h1", ["10.0.0.1"], 4800)
 
@@ -28,3 +34,28 @@ def test_about(error: MrcError, text: str) -> None:
     told = about("h1", 7000, error)
     assert str(told) == text
     assert type(told) is type(error)
+
+
+async def test_connect__that_is_cancelled_tells_the_peer_why() -> None:
+    """An agent cancels the connects of a program that has ended."""
+    heard = asyncio.get_running_loop().create_future()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = b""
+        while not said.endswith(b"}") or b'"refuse"' not in said:
+            said += await reader.read(1 << 16)
+            dialled.set()
+        heard.set_result(said)
+        writer.close()
+
+    dialled = asyncio.Event()
+    async with (
+        asyncio.timeout(PATIENCE),
+        await asyncio.start_server(listen, "127.0.0.1", 0) as server,
+        Context(loopback_config()) as context,
+    ):
+        port = server.sockets[0].getsockname()[1]
+        dialling = asyncio.ensure_future(context.connect("127.0.0.1", port))
+        await dialled.wait()
+        await cancelled(dialling, why="the program has ended")
+        assert b"the program has ended" in await heard

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
-from ipaddress import ip_interface
+from functools import partial
+from ipaddress import ip_address, ip_interface
 from typing import Any
 
 import pytest
@@ -22,8 +23,11 @@ from endpoints import (
 from msgspec.structs import replace
 
 from mrc import Access, CcKind, Context, EvState
+from mrc.agent.device import check_host
 from mrc.aio import establish
+from mrc.aio.local import Terms
 from mrc.binding.verbs import RtrAttributes
+from mrc.errors import ConnectError
 from mrc.exchange import prover
 from mrc.exchange.oob import Hello, hello_to_dict
 
@@ -67,6 +71,47 @@ async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
         assert sum(ev.sent_packets for ev in held_back) == 0
         assert sum(ev.sent_probes for ev in held_back) <= prover.ADDRESS_TRIES
     assert target == data
+
+
+class Choosy(Context):
+    """Connects with one host only."""
+
+    named: str
+
+    def _terms(self, *values: Any) -> Terms:
+        check = partial(check_host, ip_address(self.named), (), None)
+        return replace(super()._terms(*values), check=check)
+
+
+@pytest.mark.parametrize(
+    ("peer", "named", "refused"),
+    [
+        ("", LOOPBACK[4], False),
+        ("", "127.0.0.2", False),
+        ("", FOREIGN, True),
+        ("liar", FOREIGN, True),
+        ("liar", "127.0.0.2", True),
+    ],
+)
+async def test_connect__with_the_named_host_only(
+    monkeypatch: pytest.MonkeyPatch, peer: str, named: str, *, refused: bool
+) -> None:
+    """An address of the hello counts when it has answered probes."""
+    monkeypatch.setattr(establish, "_hello", lying(establish._hello))
+    monkeypatch.setattr(prover, "_ADDRESS_SECONDS", 0.1)
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config(**two_planes(name=peer))) as caller,
+        Choosy(loopback_config(**two_planes())) as choosy,
+    ):
+        choosy.named = named
+        async with await choosy.listen(LOOPBACK[4], 0) as listener:
+            if refused:
+                with pytest.raises(ConnectError, match=f"127.0.0.1 is not {named}"):
+                    await caller.connect(LOOPBACK[4], listener.port)
+            else:
+                async with await caller.connect(LOOPBACK[4], listener.port):
+                    pass
 
 
 @pytest.mark.parametrize(("cc", "requested"), [(CcKind.DELAY, True), (CcKind.NSCC, False)])

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
+import os
 import random
 import socket
 import struct
@@ -19,6 +21,7 @@ from slowness import limit
 
 from mrc import ConnectError, Context, InUseError, Limits, Listener, ResolveError, Timeouts
 from mrc.aio import end as end_module
+from mrc.aio import listener as listener_module
 from mrc.exchange import oob
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, encode_frame
 
@@ -367,3 +370,26 @@ async def test_close__every_place_is_given_back() -> None:
         assert (places.pending, places._connecting, places._connected) == (0, {}, {})
         for writer in writers:
             writer.close()
+
+
+@pytest.mark.parametrize(
+    ("refused", "family"), [(errno.EMFILE, None), (errno.EAFNOSUPPORT, socket.AF_INET)]
+)
+async def test_listen__on_every_address_without_a_socket_of_ipv6(
+    refused: int, family: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files are an error. A host without IPv6 listens on IPv4."""
+    plain = socket.socket
+
+    def make(kind: int = socket.AF_INET, *rest: Any, **more: Any) -> socket.socket:
+        if kind == socket.AF_INET6:
+            raise OSError(refused, os.strerror(refused))
+        return plain(kind, *rest, **more)
+
+    monkeypatch.setattr(socket, "socket", make)
+    if family is None:
+        with pytest.raises(OSError, match=os.strerror(refused)):
+            listener_module._listening_socket(None, 0)
+    else:
+        with listener_module._listening_socket(None, 0) as opened:
+            assert opened.family == family

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mrc.cli import demo
 from mrc.demo.run import (
     RECOVERED_SHARE,
     SETTLE_SECONDS,
@@ -104,6 +105,12 @@ def test_report__all_of_it() -> None:
     assert len(body["goodput"]) == 150
     assert body["failed_after_seconds"] == 1.0
     assert {"recovery_seconds", "goodput_before_bits_per_second"} <= body.keys()
+
+
+def test_chart__of_a_transfer_shorter_than_a_bin() -> None:
+    found = result(dead=0.0)
+    found.ended = found.began + 0.01
+    assert demo._chart(found) == ["too short for a chart: use a larger --size"]
 
 
 def testwrite_random__same_seed_same_bytes(tmp_path: Path) -> None:

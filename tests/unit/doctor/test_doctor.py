@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from printed import printed
+from squatter import USER, needs_root, squatting
 from verbs.building import LIBRARY
 
 from mrc.agent import door
@@ -129,6 +130,18 @@ def test_verbs__names_the_agent_that_programs_would_find(monkeypatch: pytest.Mon
     assert found_of_verbs().found == "device mrc0; no agent runs"
     with door.listen(name):
         assert found_of_verbs().found == "device mrc0; an agent runs"
+
+
+@needs_root
+@pytest.mark.skipif(not LIBRARY.exists(), reason="libmrc is not built")
+def test_verbs__names_another_user_at_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"@mrc-test-doctor-{os.getpid()}"
+    monkeypatch.setenv(door.ENVIRONMENT, name)
+    with squatting(name) as pid:
+        found = found_of_verbs()
+    assert found.state is State.LIMITED
+    assert found.found == f"socket {name}: process {pid} of user {USER} has taken it"
+    assert found.remedy == "end that, or name another with MRC_AGENT"
 
 
 @pytest.mark.parametrize("name", ["libmrc", "libmrc-fi"])

@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from ipaddress import ip_address
 
 import pytest
 from slowness import PATIENCE
 
-from mrc.errors import ConnectError, ResolveError
+from mrc.errors import ConnectError, MrcError, ResolveError
 from mrc.exchange import dial as dialling
 from mrc.exchange.dial import dial
 from mrc.fabric.hostconfig import HostConfig, HostPeer
@@ -18,6 +19,7 @@ from mrc.fabric.hostconfig import HostConfig, HostPeer
 SILENT = "127.0.0.66"  # a listener there accepts no more connections
 REFUSING = "127.0.0.67"
 ANSWERING = "127.0.0.68"
+ELSEWHERE = "192.0.2.1"  # no address of this host
 
 
 @pytest.fixture
@@ -85,6 +87,25 @@ async def test_dial__no_address_answers(port: int, monkeypatch: pytest.MonkeyPat
         await dial(None, "h1", port)
 
 
+@pytest.mark.parametrize(("source", "seen"), [("127.0.0.9", "127.0.0.9"), (ELSEWHERE, "127.0.0.1")])
+async def test_dial__from_an_address_that_leads_there(source: str, seen: str) -> None:
+    """Otherwise from any."""
+    callers: list[str] = []
+
+    def on_peer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        callers.append(writer.get_extra_info("peername")[0])
+        writer.close()
+
+    server = await asyncio.start_server(on_peer, "127.0.0.1", 0)
+    async with asyncio.timeout(PATIENCE), server:
+        port = server.sockets[0].getsockname()[1]
+        channel = await dial(None, "127.0.0.1", port, ip_address(source))
+        with pytest.raises(MrcError):
+            await channel.receive()
+        channel.abort()
+    assert callers == [seen]
+
+
 async def test_dial__keeps_the_zone_of_a_link_local_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -94,7 +115,7 @@ async def test_dial__keeps_the_zone_of_a_link_local_address(
     async def found(*_: object, **__: object) -> list[object]:
         return [(10, 1, 6, "", ("fe80::1", 0, 0, 3)), (10, 1, 6, "", ("fd00::1", 0, 0, 0))]
 
-    async def refuse(host: str, port: int) -> None:
+    async def refuse(host: str, port: int, **_: object) -> None:
         dialled.append(host)
         raise ConnectionRefusedError
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -101,10 +102,24 @@ def test_forget__removes_one_only() -> None:
     assert state.names() == ["y"]
 
 
-def test_lock__says_who_may(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errno.EACCES, "permission denied; test beds require root"),
+        (errno.EPERM, "operation not permitted; test beds require root"),
+        (errno.ENOSPC, "no space left on device"),
+        (errno.EROFS, "read-only file system"),
+    ],
+)
+def test_lock__says_who_may(error: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(error, os.strerror(error))
+
     monkeypatch.setenv("MRC_RUN_DIR", "/proc/mrc")
-    with pytest.raises(ConfigError, match=r"/proc/mrc: .*test beds require root"), state.lock():
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(ConfigError) as raised, state.lock():
         pass
+    assert str(raised.value) == f"cannot write /proc/mrc: {said}"
 
 
 def test_lock__is_free_again_after_an_error() -> None:

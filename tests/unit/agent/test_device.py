@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which peer is the host that a program has named by its GID."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+
+from mrc.agent.device import check_host, source_of
+from mrc.errors import ConnectError
+from mrc.fabric.addresses import IpAddress
+from mrc.fabric.hostconfig import HostConfig, HostPeer, Source
+
+OWN = [ip_address("10.0.0.1"), ip_address("fd00::1")]
+CONFIGURED = HostConfig(
+    "h0", Source.SRV6, peers={"h1": HostPeer("h1", "100.64.0.2", (ip_address("fd01::1"),))}
+)
+
+
+@pytest.mark.parametrize(
+    ("gid", "config", "name", "addresses", "remote", "same"),
+    [
+        ("10.0.1.2", None, "", ["10.0.1.2", "10.0.2.2"], "10.0.2.2", True),
+        ("10.0.1.2", None, "", ["10.0.3.2"], "10.0.1.2", True),
+        ("10.0.1.2", None, "", ["10.0.3.2"], "10.0.3.2", False),
+        ("10.0.1.2", None, "", ["fd07::2"], "::ffff:10.0.1.2", True),
+        ("10.0.0.1", None, "", ["127.0.0.1", "::1"], "10.0.0.1", True),
+        ("fd00::1", None, "", ["127.0.0.1", "::1"], "127.0.0.1", True),
+        ("10.0.0.1", None, "", ["10.0.0.1"], "10.0.0.9", False),
+        ("fd01::1", CONFIGURED, "h1", ["fd01::2"], "fd0f::2", True),
+        ("fd01::1", CONFIGURED, "h2", ["fd01::1"], "fd0f::3", False),
+    ],
+)
+def test_check_host(
+    gid: str, config: HostConfig | None, name: str, addresses: list[str], remote: str, *, same: bool
+) -> None:
+    found = [ip_address(each) for each in addresses]
+    try:
+        check_host(ip_address(gid), OWN, config, name, found, remote)
+    except ConnectError as error:
+        assert not same and f"{remote} is not {gid}" in str(error)
+    else:
+        assert same
+
+
+@pytest.mark.parametrize(
+    ("gid", "own", "peer", "source"),
+    [
+        ("10.0.1.2", OWN, "10.0.1.2", "10.0.0.1"),
+        ("fd01::1", OWN, "fd01::1", "fd00::1"),
+        ("fd01::1", OWN, "h1", None),
+        ("10.0.0.1", OWN, "10.0.0.1", None),
+        ("10.0.1.2", [ip_address("127.0.0.1")], "10.0.1.2", None),
+        ("10.0.1.2", [ip_address("fd00::1")], "10.0.1.2", None),
+    ],
+)
+def test_source_of(gid: str, own: list[IpAddress], peer: str, source: str | None) -> None:
+    found = source_of(ip_address(gid), own, peer)
+    assert found == (None if source is None else ip_address(source))
