@@ -31,8 +31,10 @@ def instructions(tmp_path: Path, what: str, waiting: int) -> int:
 @pytest.mark.parametrize(
     "what",
     [
-        "cancels", "CANCEL", "WITHDRAW", "receives", "RTS",
-        "match-messages", "match-receives", "match-CTSs", "match-sends", "exact",
+        "cancels", "receives", "match-messages",
+        *(pytest.param(what, marks=pytest.mark.slow) for what in (
+            "CANCEL", "WITHDRAW", "RTS", "match-receives", "match-CTSs", "match-sends", "exact",
+        )),
     ],
 )  # fmt: skip
 def test_instructions__do_not_grow(tmp_path: Path, what: str) -> None:

@@ -41,9 +41,22 @@ def _drawn(seed: str, count: int) -> int:
 
 @pytest.mark.parametrize(
     ("row", "kind"),
-    [*product(("send", "recv", "secret", "agent"), _KINDS),
-     *product(("serve", "dissect", "install", "schema", "key", "up"), ["files"])],
-)  # fmt: skip
+    [
+        ("send", "files"),
+        ("send", "memory"),
+        ("recv", "files"),
+        ("recv", "memory"),
+        ("agent", "files"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [
+                *product(("secret",), _KINDS),
+                ("agent", "memory"),
+                *product(("serve", "dissect", "install", "schema", "key", "up"), ["files"]),
+            ]
+        ),
+    ],
+)
 def test_call__that_fails(row: str, kind: str, places: Iterator[Place]) -> None:
     _sweep(row, kind, places, lambda count: [_drawn(row + kind, count)])
 

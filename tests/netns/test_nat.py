@@ -32,6 +32,7 @@ CASES = {
     "firewall": ("10.2.0.2", FILTER % 'oifname "r1" ct state != established'),
     "no UDP": ("10.2.0.2", FILTER % "meta l4proto udp"),
 }
+QUICK = ("masquerade", "forwarded port")
 Start = Callable[..., Mrc]
 
 
@@ -73,7 +74,13 @@ def mrc(start: Start, host: str, *arguments: str | Path) -> Mrc:
     return start(host, sys.executable, "-m", "mrc", *arguments)
 
 
-@pytest.mark.parametrize(("name", "rules"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        pytest.param(*rules, id=case, marks=[] if case in QUICK else [pytest.mark.slow])
+        for case, rules in CASES.items()
+    ],
+)
 def test_send__names_both_ports(start: Start, name: str, rules: str, tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"hello")

@@ -42,7 +42,7 @@ def test_sweep(sweep: Path) -> None:
 
 @pytest.mark.parametrize("sweep", [PAIR, FABRIC, MESSAGES], ids=["pair", "fabric", "messages"])
 def test_sweep__under_the_sanitizers(sweep: Path) -> None:
-    run(sweep, cbuild.ASAN, 1000, 20)
+    run(sweep, cbuild.ASAN, 1000, 8)
 
 
 def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
