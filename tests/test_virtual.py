@@ -17,15 +17,21 @@ import pytest
 @pytest.mark.parametrize(
     ("kind", "first", "count"),
     [
-        ("agent", 35, 1),
+        pytest.param("agent", 35, 1, marks=pytest.mark.slow),
         ("agent", 11300, 1),  # a smaller MTU under a program's QP
-        ("connect", 2534, 1),  # the peer is stopped during the proof
+        pytest.param(
+            "connect", 2534, 1, marks=pytest.mark.slow
+        ),  # the peer is stopped during the proof
         ("connect", 37, 1),  # the plane of the TCP connection goes down
         ("connect", 21, 5),
         ("copy", 1, 2),
         ("copy", 8, 1),  # the receiver loses its power: a file that was not synced lacks bytes
-        ("copy", 26, 1),  # the same with --fsync, in the middle of a transfer
-        ("copy", 5010, 1),  # the receiver sleeps during the connect
+        pytest.param(
+            "copy", 26, 1, marks=pytest.mark.slow
+        ),  # the same with --fsync, in the middle of a transfer
+        pytest.param(
+            "copy", 5010, 1, marks=pytest.mark.slow
+        ),  # the receiver sleeps during the connect
         ("end", 4, 2),
         ("group", 2, 1),
         ("perf", 1, 1),

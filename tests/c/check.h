@@ -29,6 +29,8 @@
  *   CHECK_FAIL("row %d: ...", ...)         for a table: say which row
  *   CHECK_ROW(i)                           adds the row to the messages of the checks that follow
  *
+ * A test that takes more than a second is a SLOW(test_name) instead of a RUN.
+ *
  * A test that cannot run here prints a line "skipped: REASON" and returns.
  *
  * Prefer a row of a table to a new function: inputs on the left, expected state on the right.
@@ -137,6 +139,7 @@ static int check_run(const struct check_test *tests, size_t n, int argc, char **
 }
 
 #define RUN(test) {#test, test}
+#define SLOW(test) RUN(test) /* pytest runs it with the slow tests only */
 #define CHECK_MAIN(...)                                                  \
   int main(int argc, char **argv) {                                      \
     static const struct check_test tests[] = {__VA_ARGS__};              \

@@ -27,13 +27,17 @@ Program = tuple[Path, cbuild.Flavour]
 
 
 def functions() -> list[object]:
-    """(file, function, flavour) for every RUN(function) of every file."""
+    """(file, function, flavour) for every RUN(function) or SLOW(function) of every file."""
     return [
         pytest.param(
-            source, name, flavour, id=f"{source.stem}-{name}-{flavour.name}", marks=lacks(source)
+            source,
+            name,
+            flavour,
+            id=f"{source.stem}-{name}-{flavour.name}",
+            marks=[*lacks(source), *([pytest.mark.slow] if kind == "SLOW" else [])],
         )
         for source in sorted(HERE.glob("test_*.c"))
-        for name in re.findall(r"\bRUN\((\w+)\)", source.read_text())
+        for kind, name in re.findall(r"\b(RUN|SLOW)\((\w+)\)", source.read_text())
         for flavour in flavours(source)
     ]
 

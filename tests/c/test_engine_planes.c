@@ -505,7 +505,7 @@ static void test_silence__costs_hardly_any_goodput(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_one_plane),
+CHECK_MAIN(SLOW(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_one_plane),
            RUN(test_silence__with_a_short_timeout),
            RUN(test_timeout__blames_no_plane_for_what_left_last),
            RUN(test_timeout__blames_the_plane_that_falls_behind),

@@ -162,6 +162,6 @@ CHECK_MAIN(RUN(test_others_overdue__planes_that_were_measured),
            RUN(test_limited__no_plane_of_equal_ones),
            RUN(test_limited__messages_do_without_a_slow_plane),
            RUN(test_limited__messages_do_without_a_lossy_plane),
-           RUN(test_limited__a_plane_that_has_recovered_is_used_again),
+           SLOW(test_limited__a_plane_that_has_recovered_is_used_again),
            RUN(test_limited__not_a_longer_path), RUN(test_limited__not_with_equal_shares),
            RUN(test_answer__what_an_idle_plane_forgets))

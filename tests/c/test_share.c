@@ -261,7 +261,8 @@ static void test_event__a_period_with_an_outage_is_not_compared(void) {
 
 CHECK_MAIN(RUN(test_judge__two_periods_in_a_row), RUN(test_is_bulk__enough_and_more_waiting),
            RUN(test_event__a_slow_plane_that_heals), RUN(test_event__two_slow_planes),
-           RUN(test_event__qps_to_one_peer_are_summed_up), RUN(test_event__equal_planes_raise_none),
-           RUN(test_event__equal_shares_raise_none), RUN(test_event__short_messages_say_nothing),
+           SLOW(test_event__qps_to_one_peer_are_summed_up),
+           SLOW(test_event__equal_planes_raise_none), RUN(test_event__equal_shares_raise_none),
+           RUN(test_event__short_messages_say_nothing),
            RUN(test_event__a_suspended_plane_starts_afresh),
            RUN(test_event__a_period_with_an_outage_is_not_compared))

@@ -56,5 +56,5 @@ static void test_tail__two_planes_silent_both_ways(void) {
   check_all_moments(true, 1 << 1 | 1 << 3, 16 * MS);
 }
 
-CHECK_MAIN(RUN(test_tail__one_plane_silent), RUN(test_tail__one_plane_silent_both_ways),
-           RUN(test_tail__two_planes_silent), RUN(test_tail__two_planes_silent_both_ways))
+CHECK_MAIN(RUN(test_tail__one_plane_silent), SLOW(test_tail__one_plane_silent_both_ways),
+           RUN(test_tail__two_planes_silent), SLOW(test_tail__two_planes_silent_both_ways))

@@ -123,6 +123,6 @@ static void test_run__same_seed_same_trace(void) {
 }
 
 CHECK_MAIN(RUN(test_add__refuses_nonsense), RUN(test_run__fills_its_path_and_never_ends),
-           RUN(test_run__full_buffers_drop), RUN(test_run__survives_what_links_do),
+           RUN(test_run__full_buffers_drop), SLOW(test_run__survives_what_links_do),
            RUN(test_run__beside_writes), RUN(test_run__shares_the_port_of_its_host),
            RUN(test_run__same_seed_same_trace))

@@ -74,6 +74,7 @@ def test_perf__half_round_trip(hosts: Hosts) -> None:
     assert 0 < latency["min_ns"] <= latency["p50_ns"] <= latency["p99_ns"] <= latency["max_ns"]
 
 
+@pytest.mark.slow
 def test_perf__bins_show_a_plane_that_falls_silent(
     hosts: Hosts, bed: Testbed, healed: None
 ) -> None:

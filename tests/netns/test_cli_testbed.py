@@ -393,6 +393,7 @@ def test_become_root__names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
         rootless.become_root()
 
 
+@pytest.mark.slow
 def test_command__is_a_whole_test_bed_for_ordinary_users(bed_name: str) -> None:
     """Method: root of a user namespace has privileges only over objects created in it."""
     mrc = f"{shlex.quote(sys.executable)} -m mrc testbed --name {bed_name}"

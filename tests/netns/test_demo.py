@@ -66,6 +66,7 @@ def test_demo__reports_what_happened(
     assert nothing_left(bed_name, tmp_path)
 
 
+@pytest.mark.slow
 def test_demo__interrupted(demo: subprocess.Popen[str], bed_name: str, tmp_path: Path) -> None:
     assert demo.stderr is not None
     while "is silent" not in demo.stderr.readline():

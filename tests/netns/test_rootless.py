@@ -100,6 +100,7 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     assert user.left() == []
 
 
+@pytest.mark.slow
 def test_down__of_several_at_once_leaves_nothing(user: User) -> None:
     names = ("one", "two", "three")
     for name in names:
@@ -113,6 +114,7 @@ def test_down__of_several_at_once_leaves_nothing(user: User) -> None:
     assert user.left() == []
 
 
+@pytest.mark.slow
 def test_down__while_a_command_watches(user: User) -> None:
     """The command that ends last removes what they share."""
     up = ("testbed", "up", "--planes", "1", "--fabric", "emulated")
@@ -168,6 +170,7 @@ def test_testbed__any_program_uses_the_fabric(user: User, fabric: str) -> None:
             running.kill()
 
 
+@pytest.mark.slow
 def test_top__sees_from_outside_who_is_inside(user: User) -> None:
     shape = ("--planes", "1", "--t1", "1", "--fabric", "emulated")
     assert (

@@ -144,6 +144,7 @@ def test_recv__serves_several_senders_at_once_until_interrupted(
     assert all(same(file, inbox / file.name) for file in files)
 
 
+@pytest.mark.slow
 def test_recv__existing_file_only_with_overwrite(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     file = make(tmp_path, "a", MTU)
     (inbox / "a").write_bytes(b"old")
@@ -236,6 +237,7 @@ def without_route(namespace: str, destination: str) -> Iterator[None]:
             subprocess.run([*routes, "restore"], check=True, stdin=saved)
 
 
+@pytest.mark.slow
 def test_send__a_missing_route_costs_one_path(
     hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
 ) -> None:
@@ -253,6 +255,7 @@ def test_send__a_missing_route_costs_one_path(
     assert min(moved) > 0.8 * max(moved), "the plane's other path carries its share"
 
 
+@pytest.mark.slow
 def test_send__one_percent_lost_everywhere(
     hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
 ) -> None:
@@ -390,6 +393,7 @@ def test_send__stopped(
     assert names(inbox) == KEPT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code"), STOPS)
 def test_recv__stopped(
     hosts: Hosts, tmp_path: Path, inbox: Path, signum: signal.Signals, code: int
@@ -431,6 +435,7 @@ def test_recv__garbage_on_tcp_and_udp(
 # ---- Random faults --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, pytest.param(60, marks=[pytest.mark.slow])])
 @pytest.mark.timeout(1800)
 def test_send__random_faults(tmp_path: Path, bed_name: str, rounds: int) -> None:

@@ -104,6 +104,7 @@ def test_perf__each_side_says_what_to_run(hosts: tuple[Host, Host]) -> None:
         assert server.wait(PATIENCE) == 0
 
 
+@pytest.mark.slow
 def test_perf__asks_for_the_code(hosts: tuple[Host, Host]) -> None:
     """The commands of the README: who names no way is asked for the code, unseen, and only for it.
     Nothing else is asked, since a right code proves both sides.
@@ -124,6 +125,7 @@ def test_perf__asks_for_the_code(hosts: tuple[Host, Host]) -> None:
     assert a.tty.echoes() and code not in a.tty.all and "[y/N]" not in a.tty.all
 
 
+@pytest.mark.slow
 def test_perf__is_interrupted_instead_of_the_code(hosts: tuple[Host, Host]) -> None:
     a, b = hosts
     with b.running("perf", "--server"):

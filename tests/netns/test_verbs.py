@@ -152,7 +152,7 @@ def test_write_bw__uses_all_planes(hosts: Hosts) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param("-q 4 -n 500", id="QPs"),
+        pytest.param("-q 4 -n 500", id="QPs", marks=[pytest.mark.slow]),
         pytest.param("-b -n 1000", id="both", marks=[pytest.mark.slow]),
         pytest.param("-D 5", id="time", marks=[pytest.mark.slow]),
         pytest.param("-m 4096 -n 500", id="mtu", marks=[pytest.mark.slow]),

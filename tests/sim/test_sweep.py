@@ -29,7 +29,11 @@ def run(sweep: Path, flavour: cbuild.Flavour, first: int, count: int) -> None:
     assert done.stdout == f"{count} seeds passed\n"
 
 
-@pytest.mark.parametrize(("sweep", "seed"), [(PAIR, 673), (FABRIC, 2116)], ids=["pair", "fabric"])
+@pytest.mark.parametrize(
+    ("sweep", "seed"),
+    [pytest.param(PAIR, 673, marks=pytest.mark.slow), (FABRIC, 2116)],
+    ids=["pair", "fabric"],
+)
 def test_sweep__epochs_of_a_seal_that_were_lost(sweep: Path, seed: int) -> None:
     """A receiver that had lost two epochs opened nothing any more."""
     run(sweep, cbuild.FAST, seed, 1)
@@ -40,7 +44,15 @@ def test_sweep(sweep: Path) -> None:
     run(sweep, cbuild.FAST, 0, 50)
 
 
-@pytest.mark.parametrize("sweep", [PAIR, FABRIC, MESSAGES], ids=["pair", "fabric", "messages"])
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        PAIR,
+        pytest.param(FABRIC, marks=pytest.mark.slow),
+        pytest.param(MESSAGES, marks=pytest.mark.slow),
+    ],
+    ids=["pair", "fabric", "messages"],
+)
 def test_sweep__under_the_sanitizers(sweep: Path) -> None:
     run(sweep, cbuild.ASAN, 1000, 8)
 

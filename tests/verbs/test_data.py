@@ -121,6 +121,7 @@ def test_agent_killed__data_goes_on_and_the_next_agent_connects(
     assert out == "connected again\n"
 
 
+@pytest.mark.slow
 def test_top__shows_the_program_and_not_its_agent(agent: Agent, programs: Path) -> None:
     command = [sys.executable, "-m", "mrc", "top", "--local", "--json", "-i", "0.05"]
     with agent.started(programs / "survivor") as program:

@@ -107,6 +107,7 @@ def test_fields__of_any_packet_through_srv6(
     check_fields(write(tmp_path / "a.pcap", frames), sent)
 
 
+@pytest.mark.slow
 @wireshark.required
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payloads=st.lists(st.binary(max_size=120), min_size=20, max_size=50))

@@ -19,6 +19,7 @@ BLOCK = os.urandom(32 << 20)
 SIZE = 10 * len(BLOCK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("who", "how"),
     [

@@ -94,6 +94,7 @@ def test_recv__nobody_may_send_without_a_word(home: Path) -> None:
     assert "--code" in done.stderr and "--insecure" in done.stderr
 
 
+@pytest.mark.slow
 def test_perf__without_a_terminal_for_processes_of_this_host(home: Path) -> None:
     """As under nohup and systemd."""
     command = [*MRC, "perf", "--server", "--one-off", "--port", "0"]
@@ -171,6 +172,7 @@ def test_send__a_secret_file(home: Path, file: Path) -> None:
     assert "chmod 600" in ended("send", file, where, "--secret", secret).stderr
 
 
+@pytest.mark.slow
 def test_send__insecure_and_secure_ends(home: Path, file: Path) -> None:
     with receiving(home / "inbox", "--allow", fingerprint()) as (_, where):
         plain = ended("send", file, where, "--insecure")

@@ -144,6 +144,7 @@ def test_recv__always(home: Path, tty: Terminal) -> None:
             assert sender.wait(PATIENCE) == 1
 
 
+@pytest.mark.slow
 def test_recv__asks_about_a_process_that_proves_no_key_each_time(home: Path, tty: Terminal) -> None:
     command = [*MRC, "send", str(home / "disk.img")]
     with asking(tty, home, "--overwrite") as (_, where):
@@ -183,6 +184,7 @@ def test_send__waits_for_an_answer(home: Path, tty: Terminal) -> None:
             assert "bit/s" not in other.all
 
 
+@pytest.mark.slow
 def test_recv__asks_and_the_sender_goes_away(home: Path, tty: Terminal) -> None:
     """One question at a time; the next one comes when the sender of the first has gone."""
     (home / "second").write_bytes(b"2")
@@ -200,6 +202,7 @@ def test_recv__asks_and_the_sender_goes_away(home: Path, tty: Terminal) -> None:
     assert (home / "inbox" / "second").read_bytes() == b"2"
 
 
+@pytest.mark.slow
 def test_recv__is_interrupted_instead_of_an_answer(home: Path, tty: Terminal) -> None:
     with asking(tty, home) as (receiver, where), sending(home, where) as sender:
         tty.until(QUESTION)
