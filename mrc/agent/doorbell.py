@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from functools import partial
 from itertools import count
 from typing import Protocol
 
@@ -46,13 +45,21 @@ class Doorbell:
         """Asks the endpoint, and tells the program its answer."""
         local, host, port = self._program.address_of(asked.to.gid)
         seconds = local.config.timeouts.exchange
+        why = f"{host}: no answer in {seconds:g} s"
+
+        async def attempt() -> int:
+            nonlocal why
+            try:
+                return await knock(local, host, port, asked)
+            except ConnectError as error:  # the next attempt may be cut off by the limit
+                why = f"{error}; does mrc agent run there?"
+                raise
+
         try:
             async with Limit(seconds):
-                qpn = await patiently(partial(knock, local, host, port, asked), seconds)
-        except ConnectError as error:
-            self._program.fail(asked.qpn, f"{error}; does mrc agent run there?")
-        except TimeoutError:
-            self._program.fail(asked.qpn, f"{host}: no answer in {seconds:g} s")
+                qpn = await patiently(attempt, seconds)
+        except (ConnectError, TimeoutError):
+            self._program.fail(asked.qpn, why)
         except (MrcError, OSError) as error:
             self._program.fail(asked.qpn, str(error))
         else:

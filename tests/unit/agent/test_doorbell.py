@@ -87,6 +87,16 @@ async def test_ring__fails(
     assert program.sent == [] and program.failed == {9: reason}
 
 
+async def test_ring__the_last_answer_counts_when_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time ends in the middle of a try. The tries before have told why."""
+    answers(monkeypatch, BusyError("h1: not yet"), None)
+    program = Program()
+    await Doorbell(program).ring(ASKED)
+    assert program.failed == {9: "h1: not yet; does mrc agent run there?"}
+
+
 async def visiting(bell: Doorbell, program: Program) -> tuple[asyncio.Task[int], int]:
     """A visit, and the cookie under which the program was asked."""
     task = asyncio.create_task(bell.visit(ASKED))
