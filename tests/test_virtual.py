@@ -35,8 +35,7 @@ import pytest
         ("end", 4, 2),
         ("group", 2, 1),
         ("perf", 1, 1),
-        ("strangers", 1, 1),
-        pytest.param("strangers", 2, 14, marks=pytest.mark.slow),
+        pytest.param("strangers", 1, 15, marks=pytest.mark.slow),
     ],
 )
 def test_seeds(kind: str, first: int, count: int) -> None:

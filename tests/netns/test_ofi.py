@@ -260,6 +260,7 @@ def test_wrong_token__refused(talker: Start, byte: int) -> None:
     assert again.line() == receiver.line() == "talks"
 
 
+@pytest.mark.slow
 def test_no_agent__at_the_peer(talker: Start, agents: tuple[Mrc, Mrc]) -> None:
     sender, receiver = talker("h0", "send"), talker("h1", "listen")
     agents[1].process.kill()

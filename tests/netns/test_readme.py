@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of the READMEs, run as they stand there: the test bed's, and those for two hosts.
 
-Changes are only what a test must change: durations, names of hosts, and an end for commands that
-run until they are interrupted.
+Changes are only what a test must change: durations, sizes, names of hosts, and an end for commands
+that run until they are interrupted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def run_apart(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_readme__the_test_bed(tmp_path: Path) -> None:
     script = BED.replace("inbox & sleep 2\n", f"inbox & sleep 2\n{LISTENS}\n")
-    assert LISTENS in script
+    script = script.replace("head -c 100M", "head -c 20M").replace("--seconds 9", "--seconds 5")
+    assert LISTENS in script and "20M" in script and "--seconds 5" in script
     done = run_apart(script, tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "inbox" / "big.bin").read_bytes() == (tmp_path / "big.bin").read_bytes()

@@ -201,6 +201,7 @@ def test_write_lat__every_size(hosts: Hosts) -> None:
     assert [row[0] for row in rows] == [2**power for power in range(1, 24)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [

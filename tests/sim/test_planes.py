@@ -14,8 +14,10 @@ from mrc.sim.checks import evaluate
 from mrc.sim.run import run
 from mrc.sim.trial import run_trial, summarize
 
-QUICK = ["slow-plane", "plain-hosts", "small-writes", "uplinks-flap"]
-SLOW = ["slow-mixed", "long-way", "rough-way", "beside-tcp", "fair-shares", "slow-uplink"]
+QUICK = ["plain-hosts", "small-writes", "uplinks-flap"]
+SLOW = [
+    "slow-plane", "slow-mixed", "long-way", "rough-way", "beside-tcp", "fair-shares", "slow-uplink",
+]  # fmt: skip
 
 
 def check(name: str, seeds: range, settings: Mapping[str, Any] | None = None) -> None:
