@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from models.library import ffi, library
 
-QUICK = settings(max_examples=20, stateful_step_count=50)
+QUICK = settings(max_examples=10, stateful_step_count=50)
 LONG = settings(max_examples=500, stateful_step_count=100)
 GOOD, SKIP, ASSUMED_BAD, DENIED = range(4)
 NONE = 0xFFFF

@@ -408,6 +408,7 @@ def test_recv__stopped(
     assert names(inbox) == KEPT
 
 
+@pytest.mark.slow
 def test_recv__garbage_on_tcp_and_udp(
     hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
 ) -> None:

@@ -292,6 +292,7 @@ def test_command__a_missed_target_says_over_how_many_seeds_it_is_meant(
     assert "targets are for the median of 20 seeds: see --seeds 20" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_command__csv(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "run.until=2ms", "--set", "baselines=['go-back-n']", "--seeds", "2"]
     main(["sim", "uniform-loss-1", *settings, "--csv"])

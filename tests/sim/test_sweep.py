@@ -31,9 +31,10 @@ def run(sweep: Path, flavour: cbuild.Flavour, first: int, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("sweep", "seed"),
-    [pytest.param(PAIR, 673, marks=pytest.mark.slow), (FABRIC, 2116)],
+    [(PAIR, 673), (FABRIC, 2116)],
     ids=["pair", "fabric"],
 )
+@pytest.mark.slow
 def test_sweep__epochs_of_a_seal_that_were_lost(sweep: Path, seed: int) -> None:
     """A receiver that had lost two epochs opened nothing any more."""
     run(sweep, cbuild.FAST, seed, 1)

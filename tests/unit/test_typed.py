@@ -190,6 +190,7 @@ for number in range(300):
 """
 
 
+@pytest.mark.slow
 def test_take__first_by_many_threads_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

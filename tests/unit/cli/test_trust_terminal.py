@@ -155,6 +155,7 @@ def test_recv__asks_about_a_process_that_proves_no_key_each_time(home: Path, tty
                 assert sender.wait(PATIENCE) == 0
 
 
+@pytest.mark.slow
 def test_send__waits_for_an_answer(home: Path, tty: Terminal) -> None:
     """The wait is shown, and is no part of the transfer's time."""
     seconds = 2.0
