@@ -11,12 +11,16 @@ first use. `mrc.blocking` is for scripts without asyncio; `mrc.examples` has pro
 
 from importlib import import_module
 
+_HOMES: dict[str, str] = {}  # once read
+
 
 def _homes() -> dict[str, str]:
     """The module of each public name, as __init__.pyi lists them."""
-    with open(__file__.rpartition(".")[0] + ".pyi", encoding="utf-8") as stub:
-        lines = [line.split() for line in stub]
-    return {words[3]: words[1] for words in lines if words[:1] == ["from"]}
+    if not _HOMES:
+        with open(__file__.rpartition(".")[0] + ".pyi", encoding="utf-8") as stub:
+            lines = [line.split() for line in stub]
+        _HOMES.update({words[3]: words[1] for words in lines if words[:1] == ["from"]})
+    return _HOMES
 
 
 def __getattr__(name: str) -> object:

@@ -15,16 +15,17 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_args
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
 
 import mrc
 from mrc import MR, Access, ContextConfig
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Aio = TypeVar("Aio", bound=AbstractAsyncContextManager[object, None])
 
 
 class _Loop:
@@ -35,11 +36,11 @@ class _Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="mrc", daemon=True)
         self._thread.start()
 
-    def wait(self, work: Awaitable[T]) -> T:
-        """Returns or raises the result of `work`; cancels `work` when the wait is interrupted."""
+    def call(self, start: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs) -> T:
+        """Returns or raises the result of a call; cancels the call when the wait is interrupted."""
 
         async def run() -> T:
-            return await work
+            return await start(*args, **options)
 
         future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
@@ -52,7 +53,7 @@ class _Loop:
         """Yields the same items; blocks until the next one is there."""
         while True:
             try:
-                yield self.wait(anext(items))
+                yield self.call(anext, items)
             except StopAsyncIteration:
                 return
 
@@ -62,24 +63,32 @@ class _Loop:
         self._loop.close()
 
 
-class _Has(Protocol):
-    """What holds an object of `mrc` and the loop in which it lives."""
+class _Held(Generic[Aio]):
+    """An object of `mrc`, and the loop in which it lives. `with` closes it."""
 
-    _loop: _Loop
+    def __init__(self, loop: _Loop, aio: Aio) -> None:
+        self._loop = loop
+        self.aio = aio
 
-    @property
-    def aio(self) -> Any: ...
+    def __enter__(self) -> Self:
+        self._loop.call(self.aio.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.call(self.aio.__aexit__, kind, error, traceback)
 
 
 def _waits(call: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
     """The method of `mrc` with the same arguments that returns what it awaits."""
 
     @wraps(call)
-    def wait(self: _Has, /, *args: P.args, **options: P.kwargs) -> T:
-        async def run() -> T:
-            return await call(self.aio, *args, **options)
-
-        return self._loop.wait(run())
+    def wait(self: _Held[Any], /, *args: P.args, **options: P.kwargs) -> T:
+        return self._loop.call(call, self.aio, *args, **options)
 
     return wait
 
@@ -90,7 +99,7 @@ def _iterates(
     """The method of `mrc` with the same arguments, as an iterator that blocks."""
 
     @wraps(call)
-    def iterate(self: _Has, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
+    def iterate(self: _Held[Any], /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
         return self._loop.iterate(call(self.aio, *args, **options))
 
     signature = inspect.signature(call, eval_str=True)
@@ -114,12 +123,8 @@ def _signed(
     return signed
 
 
-class QP:
+class QP(_Held[mrc.QP]):
     """One QP, ready to send and receive; `with` closes it. `aio` is the `mrc.QP`."""
-
-    def __init__(self, loop: _Loop, aio: mrc.QP) -> None:
-        self._loop = loop
-        self.aio = aio
 
     @property
     def private(self) -> dict[str, Any]:
@@ -144,28 +149,13 @@ class QP:
     close = _waits(mrc.QP.close)
     abort = _waits(mrc.QP.abort)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._loop.wait(self.aio.__aexit__(kind, error, traceback))
-
-
-class Messages:
+class Messages(_Held[mrc.Messages]):
     """Messages with tags; `with` opens and closes the space. `aio` is the `mrc.Messages`."""
-
-    def __init__(self, loop: _Loop, aio: mrc.Messages) -> None:
-        self._loop = loop
-        self.aio = aio
 
     def send(self, qp: QP, buffer: Any, *, tag: int = 0) -> None:
         """As `mrc.Messages.send`."""
-        self._loop.wait(self.aio.send(qp.aio, buffer, tag=tag))
+        self._loop.call(self.aio.send, qp.aio, buffer, tag=tag)
 
     def recv(
         self, buffer: Any, qp: QP | None = None, *, tag: int = 0, ignore: int = 0,
@@ -173,27 +163,11 @@ class Messages:
     ) -> mrc.Message:  # fmt: skip
         """As `mrc.Messages.recv`; compare `Message.qp` with `QP.aio`."""
         peer = None if qp is None else qp.aio
-        return self._loop.wait(self.aio.recv(buffer, peer, tag=tag, ignore=ignore, exact=exact))
-
-    def __enter__(self) -> Self:
-        self._loop.wait(self.aio.__aenter__())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._loop.wait(self.aio.__aexit__(kind, error, traceback))
+        return self._loop.call(self.aio.recv, buffer, peer, tag=tag, ignore=ignore, exact=exact)
 
 
-class Listener:
+class Listener(_Held[mrc.Listener]):
     """Accepts peers and iterates over their QPs; `with` closes it. `aio` is the `mrc.Listener`."""
-
-    def __init__(self, loop: _Loop, aio: mrc.Listener) -> None:
-        self._loop = loop
-        self.aio = aio
 
     @property
     def port(self) -> int:
@@ -202,19 +176,13 @@ class Listener:
 
     def accept(self, *, timeout: float | None = None) -> QP:
         """As `mrc.Listener.accept`."""
-        return QP(self._loop, self._loop.wait(self.aio.accept(timeout=timeout)))
+        return QP(self._loop, self._loop.call(self.aio.accept, timeout=timeout))
 
     def __iter__(self) -> Iterator[QP]:
         for qp in self._loop.iterate(aiter(self.aio)):
             yield QP(self._loop, qp)
 
     close = _waits(mrc.Listener.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 class Context:
@@ -229,7 +197,7 @@ class Context:
     def __enter__(self) -> Self:
         self._loop = _Loop()
         try:
-            self.wait(self.aio.__aenter__())
+            self._loop.call(self.aio.__aenter__)
         except BaseException:
             self._loop.end()
             raise
@@ -242,13 +210,13 @@ class Context:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self.wait(self.aio.__aexit__(kind, error, traceback))
+            self._loop.call(self.aio.__aexit__, kind, error, traceback)
         finally:
             self._loop.end()
 
     def wait(self, work: Awaitable[T]) -> T:
         """Runs a coroutine of `mrc` in the event loop and returns its result."""
-        return self._loop.wait(work)
+        return self._loop.call(lambda: work)
 
     @contextmanager
     def register(self, buffer: Any, *, access: Access = Access.LOCAL_READ) -> Iterator[MR]:
@@ -259,18 +227,15 @@ class Context:
         finally:
             self.wait(self.aio.deregister(mr))
 
-    _connect = _waits(mrc.Context.connect)
-    _listen = _waits(mrc.Context.listen)
-
     @_signed(mrc.Context.connect)
     def connect(self, *args: Any, **options: Any) -> QP:
         """As `mrc.Context.connect`."""
-        return QP(self._loop, self._connect(*args, **options))
+        return QP(self._loop, self._loop.call(self.aio.connect, *args, **options))
 
     @_signed(mrc.Context.listen)
     def listen(self, *args: Any, **options: Any) -> Listener:
         """As `mrc.Context.listen`."""
-        return Listener(self._loop, self._listen(*args, **options))
+        return Listener(self._loop, self._loop.call(self.aio.listen, *args, **options))
 
     def messages(self, space: int = 0) -> Messages:
         """As `mrc.Context.messages`, over QPs with `messages=True`."""

@@ -224,7 +224,7 @@ class Timeouts:
     exchange: float = 10.0
     """For the whole exchange of a connecting peer; likewise."""
     linger: float = 2.0
-    """That a closing QP keeps answering its peer, if the peer still needs answers."""
+    """For a peer that still needs answers when this side closes the QP."""
 
     def __post_init__(self) -> None:
         if min(self.exchange, self.hello) <= 0 or self.linger < 0:
@@ -328,17 +328,17 @@ FORMER = {
 }
 """Former names of fields, to be removed in 0.4: the group that has the field now, and its name."""
 
+_GROUPS: dict[str, Any] = {field.name: field.default for field in fields(ContextConfig)}
 _init = ContextConfig.__init__
 
 
 @wraps(_init)
 def _init_by_any_name(self: ContextConfig, *args: Any, **options: Any) -> None:
-    groups = {field.name: field.default for field in fields(ContextConfig)}
-    for name in [name for name in options if name in FORMER]:
+    for name in FORMER.keys() & options:
         group, field = FORMER[name]
         renamed(f"ContextConfig({name})", f"{group}.{field}")
-        changed = {field: options.pop(name)}
-        options[group] = replace(options.get(group, groups[group]), **changed)
+        given = options.get(group) or _GROUPS[group]
+        options[group] = replace(given, **{field: options.pop(name)})
     _init(self, *args, **options)
 
 

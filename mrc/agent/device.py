@@ -38,7 +38,7 @@ def peer_of(gid: IpAddress, own: Iterable[IpAddress], host: HostConfig | None) -
 
 
 def source_of(gid: IpAddress, own: Iterable[IpAddress], peer: str) -> IpAddress | None:
-    """The GID from which to dial `peer`: the program there knows this host by it; None: any."""
+    """The GID from which to dial `peer`: the program there has named this host by it; None: any."""
     if gid in own or peer != str(gid):
         return None
     usable = (each for each in own if each.version == gid.version and not each.is_loopback)

@@ -18,7 +18,7 @@ from mrc.exchange.oob import Channel
 from mrc.running import Limit
 
 ENDED = "the program has ended"
-"""The reason of an agent whose program has ended without one."""
+"""The reason that an agent sends for a program that ended without giving one."""
 
 _LOOK_SECONDS = 0.002  # between two looks at outstanding work requests, the first time
 _LONGEST_LOOK_SECONDS = 0.05

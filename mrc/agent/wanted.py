@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from mrc.agent.device import dials
+from mrc.aio.local import queue_pair
 from mrc.aio.messagepeer import MessagePeer
 from mrc.binding.native import CData
 from mrc.binding.verbs import QueuePair
@@ -59,8 +60,7 @@ class Wanted(Struct, frozen=True):
 
     def queue(self, config: ContextConfig) -> QueuePair:
         """The QP with its number."""
-        sizes = config.queues
-        return QueuePair(sizes.sq_depth, sizes.mpr or mpr.MOST, sizes.max_wimm, qpn=self.qpn)
+        return queue_pair(config.queues, qpn=self.qpn)
 
     def peer(self, dispatcher: Dispatcher) -> MessagePeer:
         """The peer for messages, which the program has opened."""

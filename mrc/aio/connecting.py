@@ -137,7 +137,7 @@ def about(host: str, port: int, error: MrcError) -> MrcError:
     """Adds host and port to an error whose message begins with "the peer", and what to do to one
     that no path answers, although the exchange has worked over TCP.
     """
-    if str(error).endswith(findings.BLOCKED):
+    if findings.is_no_answer(str(error)):
         return PathError(
             f"{error} TCP port {port} of {host} answers: open both ports in the firewalls of both"
             " hosts; NAT (a masquerade) between them requires a VPN"

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from mrc.aio import sealing
 from mrc.aio.end import End
-from mrc.aio.local import Local, Terms
+from mrc.aio.local import Local, Terms, queue_pair
 from mrc.aio.messagepeer import MessagePeer
 from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
@@ -160,9 +160,7 @@ async def _create(local: Local, terms: Terms) -> QueuePair:
     """Creates the QP in INIT, with a random free number unless the caller has chosen one."""
     config = local.config
     for _ in range(_NUMBER_TRIES):
-        queue = terms.queue or QueuePair(
-            config.queues.sq_depth, config.queues.mpr or mpr.MOST, config.queues.max_wimm
-        )
+        queue = terms.queue or queue_pair(config.queues)
         created = local.dispatcher.call(queue.create(), "create QP")
         try:
             await asyncio.shield(created)
@@ -370,7 +368,7 @@ async def _prove(
     try:
         proof, rtt_ns = await channel.during(probing)
     except ConnectRefusedError as error:
-        if error.reason.endswith(findings.BLOCKED):  # the peer has found the same a little earlier
+        if findings.is_no_answer(error.reason):  # the peer has found the same a little earlier
             raise PathError(silent_line) from error
         raise
     if not proof.mtu:

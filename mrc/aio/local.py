@@ -14,12 +14,13 @@ from msgspec import Struct, field
 from mrc.aio.end import End
 from mrc.aio.messagepeer import MessagePeer
 from mrc.binding.verbs import QueuePair
-from mrc.config import ContextConfig
+from mrc.config import ContextConfig, Queues
 from mrc.control.profiles import CcProfile, EvProfile, Profiles
 from mrc.datapath.dispatch import Dispatcher
 from mrc.datapath.links import Links
 from mrc.enums import Integrity
 from mrc.errors import MrcError
+from mrc.exchange import mpr
 from mrc.exchange.admission import Claims
 from mrc.exchange.upgrade import Guard
 from mrc.fabric.addresses import IpAddress
@@ -59,6 +60,11 @@ class Local(Struct, frozen=True):
     def srv6(self) -> HostConfig | None:
         """The host configuration if it defines SRv6 paths, else None."""
         return self.host if self.host and self.host.source is Source.SRV6 else None
+
+
+def queue_pair(sizes: Queues, **more: Any) -> QueuePair:
+    """A QP of these sizes. `more`: its number, if that is not a random one."""
+    return QueuePair(sizes.sq_depth, sizes.mpr or mpr.MOST, sizes.max_wimm, **more)
 
 
 class Terms(Struct, frozen=True):

@@ -94,11 +94,9 @@ def _point_to_point() -> Finding:
     return Finding(POINT_TO_POINT, State.OK, f"a write over loopback, {seconds * 1e6:.0f} us")
 
 
-SMALL = Sockets(rcvbuf_bytes=1 << 16, sndbuf_bytes=1 << 16)
-
-
 async def _write_over_loopback() -> float:
-    config = ContextConfig(interfaces=("127.0.0.1",), sockets=SMALL)
+    small = Sockets(rcvbuf_bytes=1 << 16, sndbuf_bytes=1 << 16)
+    config = ContextConfig(interfaces=("127.0.0.1",), sockets=small)
     data, target = bytearray(b"mrc"), bytearray(3)
     async with (
         asyncio.timeout(_LOOPBACK_SECONDS),

@@ -19,7 +19,7 @@ def config(folder: Path, allow: str = "", peer: str = "") -> mrc.ContextConfig:
 
 
 def fingerprint(folder: Path) -> str:
-    """Names the key in this folder; the other host has to know it."""
+    """The fingerprint of the key in this folder, for the configuration of the other host."""
     return mrc.Security(identity=folder / "identity.pem").load_identity().fingerprint
 
 

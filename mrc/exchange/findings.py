@@ -11,13 +11,18 @@ HEADER_BYTES = 106  # of a packet beside its payload, from Ethernet on
 _WORTH_TELLING = 1.02  # the ratio of two packet sizes
 _MOST_NAMED = 4
 
-BLOCKED = "is UDP blocked?"
+_BLOCKED = "is UDP blocked?"
 
 
 def no_answer(host: str, targets: Sequence[str], udp_port: int) -> str:
     """One line: nothing has answered at these addresses."""
     where = ", ".join([*targets[:4], *["..."] * (len(targets) > 4)])
-    return f"no path to {host} ({where}) answers on UDP port {udp_port}: {BLOCKED}"
+    return f"no path to {host} ({where}) answers on UDP port {udp_port}: {_BLOCKED}"
+
+
+def is_no_answer(text: str) -> bool:
+    """Whether this is the line of `no_answer`, also with words before it."""
+    return text.endswith(_BLOCKED)
 
 
 def limits(mtus: Iterable[tuple[int, int]], most: int) -> dict[int, int]:

@@ -29,7 +29,7 @@
  *   CHECK_FAIL("row %d: ...", ...)         for a table: say which row
  *   CHECK_ROW(i)                           adds the row to the messages of the checks that follow
  *
- * A test that takes more than a second is a SLOW(test_name) instead of a RUN.
+ * A test that only the slow tests of pytest are to run is a SLOW(test_name) instead of a RUN.
  *
  * A test that cannot run here prints a line "skipped: REASON" and returns.
  *
@@ -139,7 +139,7 @@ static int check_run(const struct check_test *tests, size_t n, int argc, char **
 }
 
 #define RUN(test) {#test, test}
-#define SLOW(test) RUN(test) /* pytest runs it with the slow tests only */
+#define SLOW(test) RUN(test)
 #define CHECK_MAIN(...)                                                  \
   int main(int argc, char **argv) {                                      \
     static const struct check_test tests[] = {__VA_ARGS__};              \

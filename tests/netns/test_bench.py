@@ -38,9 +38,8 @@ def nothing_stays() -> Iterator[None]:
     yield
     own = re.compile(r"(?:bench|failover|knee|congest)\D*(\d*)")
     new = {name: own.search(name) for name in set(netns.names()) - before}
-    left = [name for name, found in new.items() if found and not Path("/proc", found[1]).is_dir()]
-    unnamed = [name for name, found in new.items() if found and not found[1]]
-    assert not left + unnamed
+    runs = {pid.name for pid in Path("/proc").iterdir()}
+    assert not [name for name, found in new.items() if found and found[1] not in runs]
 
 
 @pytest.fixture

@@ -437,7 +437,7 @@ def test_recv__garbage_on_tcp_and_udp(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [1, pytest.param(60, marks=[pytest.mark.slow])])
+@pytest.mark.parametrize("rounds", [1, 60])
 @pytest.mark.timeout(1800)
 def test_send__random_faults(tmp_path: Path, bed_name: str, rounds: int) -> None:
     """Test beds of 1 to 4 planes, up to three rounds each; MRC_SEED repeats a run."""
