@@ -45,9 +45,8 @@ def run(args: argparse.Namespace) -> int:
         end = None if args.until is None else time.monotonic() + args.until / 1e9
 
         def wait(until: float | None) -> bool:
-            times = [each for each in (until, end) if each is not None]
-            stopped = ending.wait(min(times, default=None))
-            return stopped or (end is not None and time.monotonic() >= end)
+            over = end is not None and (until is None or until >= end)
+            return ending.wait(end if over else until) or over
 
         schedule.run(bed, scheduled, wait, partial(_tell, out))
         ending.check()
