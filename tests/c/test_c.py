@@ -11,10 +11,11 @@ import functools
 import os
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cbuild
 import pytest
@@ -87,15 +88,16 @@ def run(source: Path, flavour: cbuild.Flavour, names: Sequence[str]) -> dict[str
 
 
 @pytest.fixture(scope="session")
-def ended(request: pytest.FixtureRequest) -> dict[Program, Callable[[], dict[str, Ended]]]:
+def ended(request: pytest.FixtureRequest) -> Mapping[Program, Callable[[], dict[str, Ended]]]:
     """Results of all selected tests: built on all cores; tests in virtual time also run on them."""
     chosen: dict[Program, list[str]] = {}
     for item in request.session.items:
-        if item.path == Path(__file__):
-            source, name, flavour = (item.callspec.params[p] for p in PARAMETERS)
+        if item.path == Path(__file__) and isinstance(item, pytest.Function):
+            params: dict[str, Any] = item.callspec.params
+            source, name, flavour = (params[p] for p in PARAMETERS)
             chosen.setdefault((source, flavour), []).append(name)
     cbuild.build_ahead(chosen)
-    results = {
+    results: dict[Program, Callable[[], dict[str, Ended]]] = {
         each: functools.cache(functools.partial(run, *each, names))
         for each, names in chosen.items()
     }
