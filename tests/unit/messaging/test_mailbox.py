@@ -245,7 +245,7 @@ async def test_receive__a_message_without_end() -> None:
         receiving = asyncio.create_task(b.receive())
         credits = 0
         for n in range(MAX_MESSAGE_BYTES // SLOT_BYTES + 1):
-            _write_inbox(right, b"x" * SLOT_BYTES, n, MORE)
+            _write_inbox(right, b"x" * SLOT_BYTES, n, flags=MORE)
             if (n + 1) % (SLOTS // 2) == 0:
                 await _until(lambda: len(_credits(right)) > credits)  # noqa: B023 - called at once
                 credits = len(_credits(right))
