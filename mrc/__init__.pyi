@@ -82,4 +82,5 @@ from mrc.errors import ResolveError as ResolveError
 from mrc.errors import StateError as StateError
 from mrc.trust.security import load_secret as load_secret
 
+__all__: list[str]
 __version__: str

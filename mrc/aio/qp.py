@@ -141,7 +141,7 @@ class QP:
 
     @property
     def peer_gone(self) -> asyncio.Event:
-        """The former name, to be removed in 0.4."""
+        """The former name of `peer_has_gone` and `until_peer_gone`."""
         renamed("QP.peer_gone", "QP.peer_has_gone or QP.until_peer_gone()")
         return self._end.peer_gone
 

@@ -111,13 +111,13 @@ class RemoteMemory:
         return memory
 
     def to_json(self) -> dict[str, int]:
-        """The former name of `to_dict`, to be removed in 0.4."""
+        """The former name of `to_dict`."""
         renamed("RemoteMemory.to_json", "to_dict")
         return self.to_dict()
 
     @classmethod
     def from_json(cls, value: object) -> RemoteMemory:
-        """The former name of `from_dict`, to be removed in 0.4."""
+        """The former name of `from_dict`."""
         renamed("RemoteMemory.from_json", "from_dict")
         return cls.from_dict(value)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cbuild
 import pytest
@@ -95,8 +96,9 @@ def ended(request: pytest.FixtureRequest) -> Iterator[dict[Program, Outcomes]]:
     """Results of all selected tests: built on all cores; those in virtual time also run on them."""
     chosen: dict[Program, list[str]] = {}
     for item in request.session.items:
-        if item.path == Path(__file__):
-            source, name, flavour = (item.callspec.params[p] for p in PARAMETERS)
+        if item.path == Path(__file__) and isinstance(item, pytest.Function):
+            params: dict[str, Any] = item.callspec.params
+            source, name, flavour = (params[p] for p in PARAMETERS)
             chosen.setdefault((source, flavour), []).append(name)
     cbuild.build_ahead(chosen)
     pool, results = ThreadPoolExecutor(os.cpu_count()), dict[Program, Outcomes]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -15,8 +16,9 @@ from mrc.errors import PeerGoneError
 from mrc.tasks import cancelled
 
 
-def made(messages: Mock) -> ProgramEnd:
-    end = ProgramEnd.__new__(ProgramEnd)
+def made(messages: Mock) -> Any:
+    """A ProgramEnd whose other parts are mocks."""
+    end: Any = ProgramEnd.__new__(ProgramEnd)
     end.peer_gone, end.channel, end.peer = asyncio.Event(), Mock(), Mock()
     end.dispatcher, end.immediates, end.messages, end._tell = Mock(), Mock(), messages, None
     end._peer_reason = ""

@@ -408,7 +408,7 @@ async def test_probe_ev__a_small_and_a_full_one() -> None:
         for payload in (0, pair.near.path_mtu):
             result = await pair.near.probe_ev(0, payload=payload)
             assert (result.error, result.index) == (0, 0)
-            assert result.rtt_ns > 0
+            assert result.rtt_ns is not None and result.rtt_ns > 0
         with pytest.raises(ArgumentError):
             await pair.near.probe_ev(999)
 
