@@ -27,6 +27,7 @@ from mrc.datapath.stream import Journal, Places, Stream
 from mrc.enums import EventType, EvState, QpState, WcOpcode, WcStatus
 from mrc.errors import (
     CompletionError,
+    Kind,
     MrcError,
     PathError,
     PeerGoneError,
@@ -47,7 +48,8 @@ from mrc.events import (
     known,
 )
 from mrc.exchange.foreign import shown
-from mrc.exchange.oob import MAX_REASON, Channel, Hello
+from mrc.exchange.oob import Channel, Hello
+from mrc.exchange.refusal import GONE, REFUSE, fields, kind_in
 from mrc.fabric.paths import PathEv
 from mrc.running import Limit
 from mrc.tasks import cancelled
@@ -58,8 +60,6 @@ _EVENTS_KEPT = 4096
 _FREE_MESSAGES = 4  # TCP messages of the peer that are read without a pause; a QP needs fewer
 _MESSAGE_PAUSE_SECONDS = 0.25
 _LATE_SECONDS = 0.25  # that a busy host adds to the round trip of an answer
-GONE = "gone"
-"""message: this end is no more, without a bye. `reason` says why; `paths_lost`: no path answered"""
 
 
 class End:
@@ -285,11 +285,12 @@ class End:
             await self._answer_bye()
         elif kind == "bye_ok":
             self._bye_ok.set()
-        elif kind in (GONE, "refuse"):
+        elif kind in (GONE, REFUSE):
             await self._until_answered_late()
-            error = self._without_bye(shown(message.get("reason", "")))
-            lost = message.get("paths_lost") is True
-            self._on_gone(PathError(str(error)) if lost else error)
+            why = kind_in(message)
+            reason = "" if why is Kind.ENDED else shown(message.get("reason", ""))
+            error = self._without_bye(reason)
+            self._on_gone(PathError(str(error)) if why is Kind.PATHS_LOST else error)
 
     async def _on_hangup(self, error: MrcError) -> None:
         """The connection has ended without a bye, or the peer broke the protocol."""
@@ -421,6 +422,7 @@ class End:
     async def _send_gone(self, reason: str) -> bool:
         with suppress(MrcError, OSError):
             lost = self._status is WcStatus.RETRY_EXC_ERR or isinstance(self.failure, PathError)
-            await self.channel.send(GONE, reason=reason[:MAX_REASON], paths_lost=lost)
+            kind = Kind.PATHS_LOST if lost else Kind.OTHER
+            await self.channel.send(GONE, **fields(reason, kind))
             return True
         return False

@@ -23,7 +23,7 @@ from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, StateError
 from mrc.linux import installed
 from mrc.results.plain import like
-from mrc.results.testbed import Built, Program, Removed
+from mrc.results.testbed import Built, Removed
 from mrc.testbed import mptcp, rootless
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Removal, Testbed
@@ -156,10 +156,7 @@ def _down(args: argparse.Namespace) -> int:
     for each in found.left:
         out.warn(f"still runs, in {each.node} that is gone: {each.command} (process {each.pid})")
     out.text(f"{args.name} {'is down' if found.removed else 'was not up'}")
-    ended, left = (
-        tuple(like(Program, each) for each in some) for some in (found.ended, found.left)
-    )
-    out.result(Removed(name=args.name, removed=found.removed, ended=ended, left=left))
+    out.result(like(Removed, found, name=args.name))
     return 0
 
 

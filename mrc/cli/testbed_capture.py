@@ -85,9 +85,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
     size = format_bytes(taken.bytes)
     out.note(f"{taken.packets} packets, {size}, {taken.dropped} dropped by the kernel")
-    out.result(
-        like(Captured, taken, dropped_packets=taken.dropped, interfaces=tuple(names.split()))
-    )
+    out.result(like(Captured, taken, interfaces=tuple(names.split())))
     return 0
 
 

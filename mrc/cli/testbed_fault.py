@@ -11,6 +11,7 @@ from mrc.cli.output import Output, listed
 from mrc.cli.testbed_shape import rate_argument
 from mrc.fabric.targets import FORMS
 from mrc.results import testbed as results
+from mrc.results.plain import like
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault, Mode, parse_loss
 
@@ -87,16 +88,10 @@ def heal(args: argparse.Namespace) -> int:
 
 
 def fault_result(target: str, fault: Fault) -> results.Fault:
-    return results.Fault(
+    return like(
+        results.Fault,
+        fault,
         target=target,
-        mode=fault.mode.value,
-        loss_share=fault.loss,
-        corrupt_share=fault.corrupt,
-        duplicate_share=fault.duplicate,
-        reorder_share=fault.reorder,
         reorder_ns=fault.by_ns if fault.duplicate or fault.reorder else None,
-        delay_ns=fault.delay_ns,
-        jitter_ns=fault.jitter_ns,
-        rate_bits_per_second=fault.rate_bps,
         rate_share=fault.rate_share or None,
     )

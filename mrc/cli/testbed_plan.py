@@ -10,7 +10,7 @@ from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.cli.testbed_shape import add_shape, change_text, shape_of
 from mrc.errors import ConfigError
 from mrc.results.plain import like
-from mrc.results.testbed import Census, HostAddresses, LinkProperties, Planned, Topologies
+from mrc.results.testbed import HostAddresses, Planned, Topologies
 from mrc.testbed import picture, reader, svg
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
@@ -88,10 +88,6 @@ def _result(shape: Shape, title: str) -> Planned:
         Planned,
         shape,
         title=title,
-        fabric=shape.fabric.value,
-        host_rate_bits_per_second=shape.host_rate_bps,
-        fabric_rate_bits_per_second=shape.fabric_rate_bps,
-        mtu_bytes=shape.mtu,
         addresses=tuple(
             HostAddresses(
                 host=f"h{host}",
@@ -101,9 +97,6 @@ def _result(shape: Shape, title: str) -> Planned:
             )
             for host in range(shape.hosts)
         ),
-        links={
-            str(link): LinkProperties(rate_bits_per_second=found.rate_bps, delay_ns=found.delay_ns)
-            for link, found in shape.link_properties().items()
-        },
-        built=like(Census, census(shape)),
+        links={str(link): found for link, found in shape.link_properties().items()},
+        built=census(shape),
     )

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
-from mrc.aio.connecting import about, reason, timed_out
+from mrc.aio.connecting import about, timed_out
 from mrc.cli import trust
 from mrc.cli.address import host_and_port
 from mrc.cli.arguments import seconds_argument
@@ -22,7 +22,7 @@ from mrc.cli.output import Output, add_options
 from mrc.cli.runner import run_async
 from mrc.cli.top_view import MAX_ROWS, path_blocks, qp_blocks, summary_blocks
 from mrc.cli.window import Screen
-from mrc.errors import MrcError
+from mrc.errors import MrcError, kind_of, reason_of
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
 from mrc.exchange.upgrade import Guard, QuestionError
@@ -199,20 +199,21 @@ async def _local(all_users: bool) -> AsyncIterator[Look]:
 async def _dialled(host: str, port: int, guard: Guard | None, timeout: float) -> Channel:
     """A connection to a host that has proved itself."""
     channel = None
-    try:
-        async with asyncio.timeout(timeout):
-            channel = await dial(hostconfig.load(os.environ), host, port)
-            if guard is not None:
-                await guard.connect(channel)
-            return channel
-    except TimeoutError as error:
-        if channel is not None:
-            channel.abort()
-        raise timed_out(host, port, timeout, channel) from error
-    except MrcError as error:
-        if channel is not None:
-            await channel.refuse(reason(error))
-        raise about(host, port, error) from error
+    with about(host, port):
+        try:
+            async with asyncio.timeout(timeout):
+                channel = await dial(hostconfig.load(os.environ), host, port)
+                if guard is not None:
+                    await guard.connect(channel)
+                return channel
+        except TimeoutError as error:
+            if channel is not None:
+                channel.abort()
+            raise timed_out(host, port, timeout, channel) from error
+        except MrcError as error:
+            if channel is not None:
+                await channel.refuse(reason_of(error), kind_of(error))
+            raise
 
 
 @asynccontextmanager
@@ -229,12 +230,11 @@ async def _remote(
 
     async def look() -> dict[str, Snapshot]:
         try:
-            async with asyncio.timeout(timeout):
-                return {host: checked(await remote.look(channel))}
+            with about(host, port):
+                async with asyncio.timeout(timeout):
+                    return {host: checked(await remote.look(channel))}
         except TimeoutError as error:
             raise MrcError(f"{host}: no answer in {timeout:g} s") from error
-        except MrcError as error:
-            raise type(error)(f"{host}: TCP port {port}: {error}") from error
 
     try:
         yield look
