@@ -24,7 +24,7 @@ from mrc.control.profiles import ProfileState as ProfileState
 from mrc.aio.listener import Listener as Listener
 from mrc.aio.opening import Opening as Opening
 from mrc.aio.qp import QP as QP
-from mrc.aio.qp import Write as Write
+from mrc.binding.writes import Write as Write
 from mrc.aio.messages import Messages as Messages
 from mrc.aio.messages import Message as Message
 from mrc.binding.messages import MessageFunctions as MessageFunctions

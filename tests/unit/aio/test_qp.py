@@ -177,7 +177,7 @@ async def test_post__without_a_task(polled: bool) -> None:
             pair.far_context.register(target, access=WRITE) as mr,
         ):
             posted = [pair.near.post(source, mr.remote), pair.near.post(imm=7)]
-            with pytest.raises(QueueFullError, match="all 2 places"):
+            with pytest.raises(QueueFullError, match="send queue: 0 of 2, needed: 1"):
                 pair.near.post(imm=8)
             with pytest.raises(ArgumentError, match="pass both"):
                 pair.near.post()
