@@ -2,7 +2,7 @@
 # ruff: noqa: I001
 # The public names, in the order of importance: the only list of them. Python loads a name from its
 # module when it is first used; type checkers read this file.
-from mrc.observe.context import Context as Context
+from mrc.aio.context import Context as Context
 from mrc.config import ContextConfig as ContextConfig
 from mrc.config import Retries as Retries
 from mrc.config import Queues as Queues
