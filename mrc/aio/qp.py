@@ -242,8 +242,9 @@ class QP:
     # ---- Streams --------------------------------------------------------------------------
 
     def immediates(self, *, timeout: float | None = None) -> AsyncIterator[Immediate]:
-        """The peer's immediates, in the order in which the peer posted them.
+        """The peer's immediates, in the order in which the peer posted them: a queue.
 
+        An immediate goes to one reader, once. A new iterator goes on where the others stopped.
         Ends when either side closes the QP. Raises CompletionError when the QP fails, PeerGoneError
         when the peer's process ends, or its side by an error, which is named; PathError when the
         peer has lost all paths, or the path MTU became smaller; ProtocolError when the peer breaks
@@ -253,10 +254,11 @@ class QP:
         return timed(self._end.immediates, timeout)
 
     def events(self, *, timeout: float | None = None) -> AsyncIterator[QpEvent]:
-        """Events of the QP's EVs, planes and ports, and its failure, in order.
+        """Events of the QP's EVs, planes and ports, and its failure, in order: a log.
 
-        Every iterator starts with the first event of the QP and has its own position; it ends when
-        the QP fails or is closed. The QP keeps the newest 4096 events; an iterator that falls
+        Every iterator starts with the first event of the QP and gets all, whatever others read; so
+        call this once, and `anext` of the same iterator for each event. It ends when the QP fails
+        or is closed. The QP keeps the newest 4096 events; an iterator that falls
         behind gets an EventsLost with the number of missed events. Raises TimeoutError when no
         event comes within `timeout` seconds.
         """
