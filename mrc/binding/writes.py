@@ -78,7 +78,7 @@ class Writes:
         self.size = size
         """Sum of the bytes of all."""
         self.mrs = mrs
-        """The memory that they read."""
+        """The memory that they read; some perhaps several times."""
         self.count = len(packed) // _WR.size
         if self.count:
             packed[_UNSIGNALED] = 0
@@ -93,7 +93,8 @@ class Writes:
     @classmethod
     def of(cls, qpn: int, wr_id: int, asked: Iterable[Write]) -> Writes:
         """Packs any writes; raises ArgumentError for a wrong one."""
-        packed, size, mrs = bytearray(), 0, {}
+        packed, size = bytearray(), 0
+        mrs: list[MR] = []
         for write in asked:
             mr, remote, imm = write.mr, write.remote, write.imm
             length = size_of(write)
@@ -101,14 +102,14 @@ class Writes:
             if mr is not None and remote is not None:
                 local, lkey = mr.range(write.local_offset, length), mr.key
                 va, rkey = remote.range(write.remote_offset, length), remote.rkey
-                mrs[lkey] = mr
+                mrs.append(mr)
             elif mr is not None or remote is not None or length or imm is None:
                 raise ArgumentError("mr, remote: pass both, or neither for an imm without bytes")
             _check(length, imm)
             opcode = _WRITE if imm is None else _WRITE_IMM
             packed += _WR.pack(wr_id, local, va, lkey, rkey, length, imm or 0, opcode, 1)
             size += length
-        return cls(qpn, wr_id, packed, size, tuple(mrs.values()))
+        return cls(qpn, wr_id, packed, size, mrs)
 
     @classmethod
     def scattered(
@@ -139,7 +140,7 @@ class Writes:
         with memoryview(packed) as view, view.cast("Q") as words:
             words[_LOCAL::_WORDS] = _added(mr.address, local_offsets)
             words[_VA::_WORDS] = _added(remote.address, remote_offsets)
-        return cls(qpn, wr_id, packed, length * count, (mr,))
+        return cls(qpn, wr_id, packed, length * count, [mr])
 
 
 def _check(length: int, imm: int | None) -> None:

@@ -65,13 +65,13 @@ def test_fill__a_write(mr: MR) -> None:
     assert requests(asked) == [
         (3, mr.address + 5, mr.key, HUGE.address + 7, HUGE.rkey, 10, 0, WrOpcode.WRITE, 0)
     ]
-    assert (asked.count, asked.size, asked.mrs) == (1, 10, (mr,))
+    assert (asked.count, asked.size, asked.mrs) == (1, 10, [mr])
 
 
 def test_fill__an_immediate_of_zero_is_one() -> None:
     asked = Writes.of(77, 3, [Write(imm=0)])
     assert requests(asked) == [(3, 0, 0, 0, 0, 0, 0, WrOpcode.WRITE_IMM, 0)]
-    assert asked.mrs == ()
+    assert asked.mrs == []
 
 
 def test_fill__only_the_last_of_many_is_signaled(mr: MR) -> None:
@@ -79,7 +79,7 @@ def test_fill__only_the_last_of_many_is_signaled(mr: MR) -> None:
     found = requests(asked)
     assert [request[-1] for request in found] == [1, 1, 0]
     assert [request[5:7] for request in found] == [(100, 8), (4, 0), (0, 9)]
-    assert (asked.count, asked.size, asked.mrs) == (3, 104, (mr,))
+    assert (asked.count, asked.size, asked.mrs) == (3, 104, [mr, mr])
 
 
 def test_fill__scattered(mr: MR) -> None:
@@ -89,7 +89,7 @@ def test_fill__scattered(mr: MR) -> None:
         (3, mr.address + 90, mr.key, HUGE.address + 5, HUGE.rkey, *write, 1),
         (3, mr.address, mr.key, HUGE.address + 6, HUGE.rkey, *write, 0),
     ]
-    assert (asked.count, asked.size, asked.mrs) == (2, 20, (mr,))
+    assert (asked.count, asked.size, asked.mrs) == (2, 20, [mr])
 
 
 def test_fill__a_command_after_writes() -> None:
