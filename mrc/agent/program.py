@@ -28,6 +28,7 @@ from mrc.agent.note import read_note
 from mrc.agent.reach import QpGoneError, patiently, resume
 from mrc.agent.wanted import Wanted, wanted_of
 from mrc.aio.connecting import connect
+from mrc.aio.context import Context
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
@@ -45,7 +46,6 @@ from mrc.exchange.oob import Channel
 from mrc.fabric.addresses import IpAddress, pack_address, unpack_address
 from mrc.fabric.ports import LocalPort
 from mrc.linux.interfaces import interfaces
-from mrc.observe.context import Context
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.agent")

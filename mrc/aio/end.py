@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,8 +17,8 @@ from mrc.aio import stall
 from mrc.aio.messagepeer import MessagePeer
 from mrc.aio.queries import qp_info
 from mrc.binding.device import Notice
-from mrc.binding.verbs import MR, QueuePair, WorkRequest
-from mrc.binding.writelist import WriteList
+from mrc.binding.verbs import QueuePair
+from mrc.binding.writes import Writes
 from mrc.config import ContextConfig
 from mrc.control.controller import EvController
 from mrc.control.profiles import CcProfile, EvProfile
@@ -102,7 +102,6 @@ class End:
         """why this end cannot go on, if it has found that out itself"""
         self._status: WcStatus | None = None
         self._bye_ok = asyncio.Event()
-        self._idle = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
         self._stall: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
@@ -134,7 +133,7 @@ class End:
     @property
     def may_wait(self) -> bool:
         """Whether work requests may be outstanding; only a query knows those of messages."""
-        return bool(self.queue.outstanding or self.messages)
+        return bool(self._places.taken or self.messages)
 
     def check_open(self) -> None:
         """Raises the reason if the QP cannot send."""
@@ -148,51 +147,36 @@ class End:
 
     # ---- Work requests --------------------------------------------------------------------
 
-    async def post_in_turn(self, request: WorkRequest, mr: MR | None) -> Completion:
+    async def post_in_turn(self, write: Writes) -> Completion:
         """Waits for a free place in the send queue, posts, and returns the completion."""
         await self._places.take()
-        return await self._post(request, mr)
+        return await self._post(write)
 
-    def post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
-        """Posts at once; raises QueueFullError when the send queue is full."""
+    def post(self, writes: Writes) -> asyncio.Future[Completion]:
+        """Posts all at once, or raises an error and posts none."""
         self.check_open()
-        if not self._places.take_free():
-            full = f"all {self.queue.sq_depth} places in the send queue are in use"
-            raise QueueFullError(f"{self}: {full}: wait for a completion")
-        return self._post(request, mr)
-
-    def post_list(self, writes: WriteList, mrs: Iterable[MR]) -> asyncio.Future[Completion]:
-        """Posts the whole list at once, or raises an error and posts none. `bytes` is the sum."""
-        self.check_open()
-        self.queue.check_state()
-        done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        if writes.count == 0:
-            done.set_result(
-                Completion(writes.wr_id, self.queue.qpn, 0, WcStatus.SUCCESS, WcOpcode.WRITE)
-            )
-            return done
         if not self._places.take_free(writes.count):
+            depth = self._places.count
             raise QueueFullError(
-                f"{self}: too few of {self.queue.sq_depth} places in the send queue are free for"
-                f" {writes.count} writes: wait for completions"
+                f"{self}: free places in the send queue: {depth - self._places.taken} of {depth},"
+                f" needed: {writes.count}: wait for completions"
             )
-        self.queue.begin(writes.count)
-        work = Work(self.queue, self._places, self._idle, tuple(mrs), done, writes)
-        self.dispatcher.post(writes, work)
-        return done
+        return self._post(writes)
 
-    def _post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
-        """Posts with a place already taken in the send queue. The completion frees the place."""
+    def _post(self, writes: Writes) -> asyncio.Future[Completion]:
+        """Posts with places already taken in the send queue. The completion frees them."""
         try:
             self.check_open()
-            self.queue.check(request)
+            self.queue.check_state()
         except BaseException:
-            self._places.give()
+            self._places.give(writes.count)
             raise
         done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self.queue.begin()
-        mrs = () if mr is None else (mr,)
-        self.dispatcher.post(request, Work(self.queue, self._places, self._idle, mrs, done))
+        if writes.count:
+            self.dispatcher.post(Work(self.queue, self._places, writes, done))
+        else:
+            none = Completion(writes.wr_id, writes.qpn, 0, WcStatus.SUCCESS, WcOpcode.WRITE)
+            done.set_result(none)
         return done
 
     async def query(self) -> QpInfo:
@@ -348,9 +332,7 @@ class End:
     async def _until_idle(self) -> None:
         if self.messages is not None:
             await self.messages.until_idle()
-        while self.queue.outstanding:
-            self._idle.clear()
-            await self._idle.wait()
+        await self._places.until_free()
 
     # ---- Close ----------------------------------------------------------------------------
 

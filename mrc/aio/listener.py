@@ -22,7 +22,6 @@ from typing import Self
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
-from mrc.aio.observer import Viewers
 from mrc.aio.qp import QP
 from mrc.binding import native
 from mrc.errors import (
@@ -43,6 +42,7 @@ from mrc.exchange.dial import numeric
 from mrc.exchange.keepalive import CutOffError
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TLS, TOP, Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, MESSAGE_TRIPS, patience
+from mrc.observe.remote import RemoteView
 from mrc.tasks import cancelled, took_cancellation
 
 logger = logging.getLogger("mrc.listener")
@@ -61,7 +61,7 @@ class Listener:
         local: Local,
         terms: Terms,
         adopt: Callable[[End], QP],
-        viewers: Viewers,
+        viewers: RemoteView,
         admission: Admission,
     ) -> None:
         self._local = local

@@ -6,9 +6,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mrc.aio.context import Context
 from mrc.cli.address import listening_address
 from mrc.cli.output import Output
-from mrc.observe.context import Context
 
 _TOP = (
     "let anybody who can reach the TCP port view this endpoint with mrc top HOST: its peers, paths"
