@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mrc.cli.arguments import add
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.cli.testbed_shape import add_shape, change_text, shape_of
 from mrc.errors import ConfigError
@@ -16,13 +17,15 @@ from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 from mrc.whole import write_whole
 
+OPTIONS = """
+--svg FILE  draw the test bed into this SVG file
+--list      list the built-in topologies, and nothing else
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(parser)
-    parser.add_argument("--svg", metavar="FILE", help="draw the test bed into this SVG file")
-    parser.add_argument(
-        "--list", action="store_true", help="list the built-in topologies, and nothing else"
-    )
+    add(parser, OPTIONS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from mrc.cli import csv_text
-from mrc.cli.arguments import seconds_argument
+from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
@@ -29,17 +29,15 @@ from mrc.testbed.shape import Fabric, Shape
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
-
-
 _SECONDS, _WATCH_SECONDS = 0.2, 1.0
+OPTIONS = f"""
+--watch             refresh it, until ^C
+--interval SECONDS  measure rates over this time [{_SECONDS}, with --watch {_WATCH_SECONDS:g}]
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--watch", action="store_true", help="refresh it, until ^C")
-    parser.add_argument(
-        "--interval", type=seconds_argument, metavar="SECONDS",
-        help=f"measure rates over this time [{_SECONDS}, with --watch {_WATCH_SECONDS:g}]",
-    )  # fmt: skip
+    add(parser, OPTIONS)
     csv_text.add_option(parser, "each direction of each link")
 
 
