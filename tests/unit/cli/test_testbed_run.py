@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from mrc.cli import testbed_run
 from mrc.cli.main import main
 
 
@@ -24,9 +23,9 @@ def test_until__what_is_due_before_it_happens_however_late(
         assert wait(begun + 60)  # due after the end
         ended.extend((wait(begun + 0.01), wait(None)))
 
-    monkeypatch.setattr(testbed_run.Testbed, "existing", lambda name: FakeBed())
-    monkeypatch.setattr(testbed_run.schedule, "load", lambda path, plan: ())
-    monkeypatch.setattr(testbed_run.schedule, "run", run)
+    monkeypatch.setattr("mrc.cli.testbed_run.Testbed.existing", lambda name: FakeBed())
+    monkeypatch.setattr("mrc.testbed.schedule.load", lambda path, plan: ())
+    monkeypatch.setattr("mrc.testbed.schedule.run", run)
     assert main(["testbed", "run", "faults.toml", "--until", "50ms"]) == 0
     assert ended == [False, True]
 
