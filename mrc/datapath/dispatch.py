@@ -35,6 +35,7 @@ from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 logger = logging.getLogger("mrc.dispatch")
 
 _TURNS_TO_REPLY = 2  # turns of the event loop until a task can post in reaction to an event
+_AGAIN_SECONDS = 0.01  # after memory was short
 
 
 class Sink(Protocol):
@@ -185,6 +186,13 @@ class Dispatcher:
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        try:
+            self._flush_now()
+        except MemoryError:  # nothing was submitted, and nobody else would submit it
+            self._flush_due = True
+            self.loop.call_later(_AGAIN_SECONDS, self._flush)
+
+    def _flush_now(self) -> None:
         self._flush_due = False
         if not self.device.polled:
             self._submit()

@@ -32,11 +32,15 @@ class FakeDevice:
         os.set_blocking(self.fd, False)
         self.polled = False
         self.room = 1000
+        self.memory = True
         self.batches: list[list[Submission]] = []
         self.events: list[DeviceEvent] = []
         self.submitted = asyncio.Event()
 
     def submit(self, batch: Iterable[Submission]) -> int:
+        if not self.memory:
+            self.memory = True
+            raise MemoryError
         taken = list(batch)[: self.room]
         self.room -= len(taken)
         self.batches.append(taken)
@@ -116,6 +120,15 @@ async def test_call__a_full_ring_goes_on_where_it_stopped() -> None:
         assert [c.fields["value"] for c in device.taken] == [0, 1, 2, 3, 4]
         device.say(*(Reply(c.fields["cookie"], 0) for c in device.taken))
         await asyncio.gather(*replies)
+
+
+async def test_call__is_submitted_later_when_memory_was_short() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        device.memory = False
+        reply = dispatcher.call(command(), "query")
+        await device.submitted.wait()
+        device.say(Reply(device.taken[0].fields["cookie"], 0))
+        assert await reply == 0
 
 
 async def test_call__a_refusal_is_an_exception_that_names_the_attempt() -> None:
