@@ -154,8 +154,8 @@ static void check_bounds(int host) {
     if (other == host) continue;
     const struct mrc_msg_peer *peer = msg->peers[run.numbers[host][other]];
     mrc_assert(peer->heap <= msg->config.heap_bytes);
-    mrc_assert(peer->frames_in - peer->frames_read <= MRC_MSG_SLOTS);
-    mrc_assert(peer->frames_out - peer->credit <= MRC_MSG_SLOTS);
+    mrc_assert(peer->slots.arrived - peer->slots.freed <= MRC_MSG_SLOTS);
+    mrc_assert(peer->slots.sent - peer->slots.credit <= MRC_MSG_SLOTS);
     mrc_assert(peer->wrs <= peer->limits.sq_depth && peer->imms <= peer->theirs.max_wimm);
   }
   mrc_assert(mrc_msg_counters(msg)->violations == 0);

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from mrc.cli.main import main
+from mrc.cli import testbed_run
+from mrc.cli.main import build_parser
 
 
 def test_until__what_is_due_before_it_happens_however_late(
@@ -26,7 +27,8 @@ def test_until__what_is_due_before_it_happens_however_late(
     monkeypatch.setattr("mrc.cli.testbed_run.Testbed.existing", lambda name: FakeBed())
     monkeypatch.setattr("mrc.testbed.schedule.load", lambda path, plan: ())
     monkeypatch.setattr("mrc.testbed.schedule.run", run)
-    assert main(["testbed", "run", "faults.toml", "--until", "50ms"]) == 0
+    words = ["testbed", "run", "faults.toml", "--until", "50ms"]
+    assert testbed_run.run(build_parser(["testbed"]).parse_args(words)) == 0
     assert ended == [False, True]
 
 
