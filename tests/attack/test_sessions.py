@@ -103,14 +103,7 @@ def victim(net: Net, trust: list[str], *words: str | Path) -> Iterator[Victim]:
 def hostile(net: Net, trust: list[str], attack: str, port: int = PORT) -> Iterator[str]:
     """Runs an attack from x during the body; yields the line that it prints when established."""
     program = Path(__file__).with_name("hostile.py")
-    command: list[str | Path] = [
-        sys.executable,
-        program,
-        attack,
-        ADDRESSES["b"],
-        str(port),
-        *trust[1:2],
-    ]
+    command = [sys.executable, str(program), attack, ADDRESSES["b"], str(port), *trust[1:2]]
     with (
         netns.inside(net.namespace("x")),
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,

@@ -116,15 +116,7 @@ def test_netns_script__carries_mrc(bed_name: str, tmp_path: Path) -> None:
         again = subprocess.run([script, "up"], capture_output=True, text=True, check=False)
         assert (again.returncode, again.stderr.count("\n")) == (1, 1)
         assert f"mrc-{bed_name}-h0 exists: run {script} down" in again.stderr
-        recv: list[str | Path] = [
-            script,
-            "exec",
-            "h3",
-            *mrc,
-            "recv",
-            "--output",
-            tmp_path / "inbox",
-        ]
+        recv = [str(script), "exec", "h3", *mrc, "recv", "--output", str(tmp_path / "inbox")]
         with subprocess.Popen(
             recv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as end:

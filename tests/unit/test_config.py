@@ -20,6 +20,7 @@ from mrc.config import (
 from mrc.control.profiles import CcSettings
 from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
+from mrc.renamed import ENDS
 
 
 def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -> None:
@@ -62,7 +63,7 @@ def test_config__each_value_out_of_range_is_named(made: type, name: str, values:
 def test_config__former_names_still_work_and_warn(name: str) -> None:
     group, field = FORMER[name]
     usual = getattr(getattr(ContextConfig(), group), field)
-    with pytest.warns(DeprecationWarning, match=rf"{name}\) is now {group}\.{field}"):
+    with pytest.warns(DeprecationWarning, match=rf"{name}\) is now {group}\.{field}; .* {ENDS} "):
         config = ContextConfig(**{name: usual})
     assert config == ContextConfig()
     with pytest.warns(DeprecationWarning, match=rf"{name} is now {group}\.{field}"):

@@ -288,16 +288,7 @@ async def test_core__of_a_command_holds_no_memory(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(os.urandom(32))
     secret.chmod(0o600)
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "mrc",
-        "recv",
-        "--secret",
-        secret,
-        "--port",
-        "0",
-    ]
+    command = [sys.executable, "-m", "mrc", "recv", "--secret", str(secret), "--port", "0"]
     environ = os.environ | {"MRC_IDENTITY": str(tmp_path / "key"), "MRC_INSECURE": ""}
     process = await asyncio.create_subprocess_exec(
         *command, "--output", tmp_path / "inbox", stderr=PIPE, env=environ, cwd=tmp_path
