@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from mrc.events import PlaneInfo
-from mrc.results.plain import Result
+from mrc.results.plain import KEYS, Result
 
-_KEYS = {"ack_timeout_exponent": "timeout", "burst_packets": "spray", "path_mtu": "path_mtu_bytes"}
+_KEYS = KEYS | {"ack_timeout_exponent": "timeout", "burst_packets": "spray"}
 
 
 class Settings(Result, frozen=True, kw_only=True, rename=_KEYS):
