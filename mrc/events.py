@@ -171,20 +171,20 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class PlaneInfo:
-    """Snapshot of one plane of a QP."""
+    """Snapshot of one plane of a QP. PlaneShareEvent says when a plane is slow."""
 
     plane: int
     """The plane, from 1."""
     sent_packets: int
     """Data packets sent, retransmissions included."""
     sent_bytes: int
-    """Their payload."""
+    """Payload sent, retransmissions included."""
     lost_packets: int
     """Packets declared lost."""
     received_packets: int
     """Data packets of the peer placed in memory."""
     received_bytes: int
-    """Their payload, each byte once."""
+    """Payload of the peer placed in memory, each byte once."""
     rtt_ns: int | None
     """Smoothed round trip; None before the first sample."""
     base_rtt_ns: int | None
@@ -196,7 +196,7 @@ class PlaneInfo:
     suspended: bool
     """It carries only probes."""
     slow: bool = False
-    """It carries less than half of what the others do; see PlaneShareEvent."""
+    """It carries less than half of what the other planes do."""
     share_percent: int = 100
     """What it carried in the last period that compared the planes, in percent of the mean of the
     others, over all QPs to the peer; 100 before.
@@ -228,7 +228,7 @@ class EvInfo:
     sent_packets: int
     """Data packets sent on it, retransmissions included."""
     sent_bytes: int
-    """Their payload."""
+    """Payload sent, retransmissions included."""
     lost_packets: int
     """Packets on it declared lost."""
     sent_probes: int
@@ -254,7 +254,7 @@ class QpInfo:
     retransmitted_packets: int
     """Packets sent again because they were declared lost."""
     spurious_packets: int
-    """Of these, so many whose original had arrived."""
+    """Retransmitted packets whose original had arrived."""
     first_sent_bytes: int
     """Payload of first transmissions."""
     acknowledged_bytes: int
@@ -274,7 +274,7 @@ class QpInfo:
     peer_mpr: int
     """Window that the peer grants, in PSNs."""
     planes: tuple[PlaneInfo, ...]
-    """Its planes, and no others."""
+    """Its planes."""
 
     @property
     def retransmitted_bytes(self) -> int:

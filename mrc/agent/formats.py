@@ -6,10 +6,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import ExitStack
+from copy import copy
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from mrc.agent.ev_values import VALUE_BYTES
 from mrc.binding.native import lib
@@ -37,7 +37,7 @@ def state_number(state: ProfileState) -> int:
     return _NUMBERS[state]
 
 
-def moved(what: str, profile: Profile[Any] | Format, head: Any, modify: Callable[[], None]) -> None:
+def moved(what: str, profile: Profile[Any], head: Any, modify: Callable[[], None]) -> None:
     """Moves a profile as a call asks, and modifies it while it is OFFLINE.
 
     If `modify` raises, the profile is again in its former state.
@@ -64,30 +64,24 @@ def moved(what: str, profile: Profile[Any] | Format, head: Any, modify: Callable
         undo.pop_all()
 
 
-class Format(Struct, eq=False):
-    """How EVs are written: the widths of their fields."""
+class FormatSettings(Struct, frozen=True):
+    """How EVs are written."""
 
-    state: ProfileState = ProfileState.INIT
     mode: int = 0
     bits: tuple[int, ...] = ()
+    """the widths of the fields"""
     vendor: bytes = bytes(128)
-    users: int = 0
-    """profiles of EVs"""
 
-    def to_offline(self) -> None:
-        self.state = ProfileState.OFFLINE
+
+class Format(Profile[FormatSettings]):
+    """A format of EVs. EV profiles use it: `qps` counts them."""
+
+    _what, _users_are = "EV format", "EV profiles"
 
     def to_online(self) -> None:
-        if not self.mode or not self.bits:
+        if not self.settings.mode or not self.settings.bits:
             raise RefusedError(errno.EINVAL, "a format needs a mode and fields to be ONLINE")
-        self.state = ProfileState.ONLINE
-
-    def to_init(self) -> None:
-        if self.users:
-            raise RefusedError(errno.EBUSY, f"the format is used by {self.users} EV profiles")
-        if self.state is not ProfileState.OFFLINE:
-            raise RefusedError(errno.EINVAL, "a format moves to INIT from OFFLINE")
-        self.state = ProfileState.INIT
+        super().to_online()
 
 
 class Formats:
@@ -104,24 +98,21 @@ class Formats:
     def modify(self, head: Any) -> None:
         """A call of mrc_ctl_modify_ev_fmt_profile."""
         number = int(head.id)
-        found = replace(self._formats.get(number) or Format())
+        found = copy(self._formats.get(number)) or Format(str(number), FormatSettings())
         if number not in self._formats and len(self._formats) >= MAX_FORMATS:
             raise RefusedError(errno.ENOMEM, f"there are {MAX_FORMATS} EV formats, the most")
 
         def change() -> None:
             mask = int(head.mask)
-            wanted = lib.MRC_API_FORMAT_MODE | lib.MRC_API_FORMAT_OP | lib.MRC_API_PROFILE_VENDOR
-            if mask & wanted and found.state is not ProfileState.OFFLINE:
-                raise RefusedError(errno.EINVAL, f"EV format {number}: is not OFFLINE")
-            if mask & wanted and found.users:
-                text = f"EV format {number}: is used by {found.users} EV profiles"
-                raise RefusedError(errno.EBUSY, text)
+            changes: dict[str, Any] = {}
             if mask & lib.MRC_API_FORMAT_MODE:
-                found.mode = _format_mode(int(head.mode))
+                changes["mode"] = _format_mode(int(head.mode))
             if mask & lib.MRC_API_FORMAT_OP:
-                found.bits = _widths(tuple(head.bits[0 : min(head.n_fields, 256)]))
+                changes["bits"] = _widths(tuple(head.bits[0 : min(head.n_fields, 256)]))
             if mask & lib.MRC_API_PROFILE_VENDOR:
-                found.vendor = bytes(head.vendor)
+                changes["vendor"] = bytes(head.vendor)
+            if changes:
+                found.modify(**changes)
 
         moved(f"EV format {number}", found, head, change)
         self._formats[number] = found
@@ -132,8 +123,8 @@ class Formats:
         """The fields of the answer."""
         found = self[int(head.id)]
         return {
-            "id": int(head.id), "state": state_number(found.state), "mode": found.mode,
-            "n_fields": len(found.bits), "bits": found.bits, "vendor": found.vendor,
+            "id": int(head.id), "state": state_number(found.state),
+            "n_fields": len(found.settings.bits), **structs.asdict(found.settings),
         }  # fmt: skip
 
 

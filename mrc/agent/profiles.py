@@ -112,18 +112,20 @@ class EvProfiles:
         return self._evs[number]
 
     def _keep(self, number: int, changed: Evs) -> None:
-        self._use(changed.format, 1)
-        self._use(self._evs[number].format, -1)
+        former = self._evs[number].format
+        if changed.format is not None and changed.format != former:
+            self._formats[changed.format]._take()
+            self._leave(former)
         self._evs[number] = changed
 
-    def _use(self, number: int | None, users: int) -> None:
+    def _leave(self, number: int | None) -> None:
         if number is not None:
-            self._formats[number].users += users
+            self._formats[number].give_back()
 
     def _destroy(self, number: int) -> None:
         evs = self._evs.pop(number)
         self._profiles.destroy(evs.profile)
-        self._use(evs.format, -1)
+        self._leave(evs.format)
 
     def _modify(self, evs: Evs, head: Any, mask: int, fields: Sequence[Any]) -> None:
         settings = mask & ~(
@@ -166,7 +168,7 @@ class EvProfiles:
         if evs.format is None or not evs.fields:
             return
         widths = tuple(each.bits for each in evs.fields)
-        wanted = self._formats[evs.format].bits
+        wanted = self._formats[evs.format].settings.bits
         if widths != wanted:
             text = f"the fields have {widths} bits, those of EV format {evs.format} {wanted}"
             raise RefusedError(errno.EINVAL, text)
@@ -175,7 +177,7 @@ class EvProfiles:
         """An EV has no bits beyond its format."""
         if evs.format is None:
             return
-        width = sum(self._formats[evs.format].bits)
+        width = sum(self._formats[evs.format].settings.bits)
         if int.from_bytes(ev.value, "big") & (1 << 8 * VALUE_BYTES - width) - 1:
             text = f"EV {ev} does not fit the {width} bits of EV format {evs.format}"
             raise RefusedError(errno.EINVAL, text)
@@ -197,7 +199,8 @@ class EvProfiles:
         evs.entries = replaced
 
     def _name_of(self, evs: Evs, ev: Ev) -> str:
-        if evs.format is not None and self._formats[evs.format].mode == lib.MRC_API_FORMAT_UDP:
+        settings = None if evs.format is None else self._formats[evs.format].settings
+        if settings is not None and settings.mode == lib.MRC_API_FORMAT_UDP:
             raise RefusedError(
                 errno.EOPNOTSUPP,
                 "the kernel chooses UDP source ports: only AUTO profiles can have them",

@@ -18,6 +18,7 @@ from mrc.dissect.frame import udp_of
 from mrc.dissect.packet import Flow, Packet, decode, split
 from mrc.limits import UDP_PORT
 from mrc.results.dissect import Dissected
+from mrc.results.plain import like
 
 HELP = "print the MRC packets of a capture, or of an interface; a dissector for Wireshark"
 EXAMPLES = """\
@@ -133,20 +134,15 @@ def _line(
 
 
 def _result(seconds: float, flow: Flow, packet: Packet, part: int, parts: int) -> Dissected:
-    return Dissected(
+    return like(
+        Dissected,
+        *(flow, packet),
         seconds=seconds,
         source=str(flow.source),
         destination=str(flow.destination),
         carrier=None if flow.carrier is None else str(flow.carrier),
-        ev=flow.ev,
-        ce=flow.ce,
-        trimmed=packet.trimmed,
         part=part,
         parts=parts,
         type=packet.kind if packet.headers else "too short",
         bytes=packet.size,
-        missing_bytes=packet.missing_bytes,
-        payload_bytes=packet.payload_bytes,
-        headers=packet.headers,
-        icrc_is_right=packet.icrc_is_right,
     )

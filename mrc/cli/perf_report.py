@@ -220,7 +220,7 @@ class Report:
         setup = self._setup
         self._out.text(
             f"to {setup.peer}: planes {', '.join(map(str, setup.planes))}, packets of"
-            f" {setup.path_mtu_bytes} B"
+            f" {setup.path_mtu} B"
         )
         self._out.detail(f"cc {setup.cc}, integrity {setup.integrity}, window {setup.mpr} PSNs")
         if self._stream:

@@ -109,11 +109,13 @@ class CcSettings(Struct, frozen=True):
         check_plane_shares(self.plane_shares)
 
 
-Settings = TypeVar("Settings", bound=EvSelection | CcSettings)
+Settings = TypeVar("Settings", bound=Struct)
 
 
 class Profile(Generic[Settings]):
     """Named settings with a life cycle; see LEGAL_MOVES and ALLOWED."""
+
+    _what, _users_are = "profile", "QPs"  # in errors
 
     def __init__(self, name: str, settings: Settings) -> None:
         self.name = name
@@ -167,26 +169,30 @@ class Profile(Generic[Settings]):
         self._check_unused()
         unknown = set(changes) - set(self._settings.__struct_fields__)
         if unknown:
-            raise ArgumentError(f"profile {self.name}: has no field {', '.join(sorted(unknown))}")
+            raise ArgumentError(f"{self._named}: has no field {', '.join(sorted(unknown))}")
         self._settings = replace(self._settings, **changes)
 
     def _check(self, operation: Operation) -> None:
         """Raises StateError if the profile's state does not allow the operation."""
         if operation not in ALLOWED[self._state]:
             state = self._state.name
-            raise StateError(f"profile {self.name}: cannot {operation.value}, it is {state}")
+            raise StateError(f"{self._named}: cannot {operation.value}, it is {state}")
+
+    @property
+    def _named(self) -> str:
+        return f"{self._what} {self.name}"
 
     def _move(self, state: ProfileState) -> None:
         if state not in LEGAL_MOVES[self._state]:
             moves = f"from {self._state.name} to {state.name}"
-            raise StateError(f"profile {self.name}: cannot move {moves}")
+            raise StateError(f"{self._named}: cannot move {moves}")
         if state is ProfileState.INIT:
             self._check_unused()
         self._state = state
 
     def _check_unused(self) -> None:
         if self._qps:
-            raise InUseError(f"profile {self.name}: in use by QPs ({self._qps})")
+            raise InUseError(f"{self._named}: in use by {self._users_are} ({self._qps})")
 
     def _take(self) -> None:
         """Counts a new QP as a user, until `give_back`. Raises StateError."""

@@ -15,20 +15,18 @@ from mrc.exchange.foreign import shown
 REFUSE = "refuse"  # message: the exchange ends
 GONE = "gone"  # message: this end of a QP is no more, without a bye
 _MAX_REASON = 300
-_FLAGS = {"busy": Kind.BUSY, "paths_lost": Kind.PATHS_LOST}  # of a former mrc, in place of a kind
 
 
 def fields(reason: str, kind: Kind) -> dict[str, Any]:
     """The fields of a refusal or an end."""
-    busy = kind is Kind.BUSY  # mrc 0.2 reads no kind
+    busy = kind is Kind.BUSY  # mrc 0.3 reads this and no kind
     return {"reason": reason[:_MAX_REASON], "kind": kind, "busy": busy}
 
 
 def kind_in(message: Mapping[str, Any]) -> Kind:
     """The kind of a refusal or an end; a later mrc may have others."""
-    for flag, kind in _FLAGS.items():
-        if message.get(flag) is True:
-            return kind
+    if message.get("busy") is True:
+        return Kind.BUSY
     return next((kind for kind in Kind if kind == message.get("kind")), Kind.OTHER)
 
 

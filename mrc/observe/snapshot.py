@@ -71,7 +71,6 @@ def _qp(qp: ObservedQp, info: QpInfo, evs: Iterable[EvInfo] | None) -> Qp:
         id=None,
         peer=qp.peer_name,
         state=info.state.name,
-        path_mtu_bytes=info.path_mtu,
         planes=tuple(like(Plane, plane) for plane in info.planes),
         evs=None if evs is None else tuple(like(Ev, ev, state=ev.state.name) for ev in evs),
     )

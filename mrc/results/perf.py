@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from mrc.events import EvEvent, PlaneEvent, PlaneShareEvent
 from mrc.results.plain import SCHEMA, Result
 from mrc.results.qp import Bins, Settings
 from mrc.typed import Whole
@@ -114,52 +115,48 @@ class Interval(Struct, frozen=True, kw_only=True):
 class EvChange(Struct, frozen=True):
     """An EV of one QP went from one state to another."""
 
+    texts_of: ClassVar = EvEvent
+
     at_ns: Whole
     """When, from the start."""
     qpn: Whole
     """Number of the QP."""
     plane: Whole
-    """Plane of the EV, from 1."""
     path: str
-    """Name of its path."""
     old: str
     """State before: GOOD, SKIP, ASSUMED_BAD or DENIED."""
     new: str
     """State after."""
     reason: str
-    """Why it changed."""
 
 
 class PlaneChange(Struct, frozen=True):
     """A plane of one QP was suspended or resumed."""
 
+    texts_of: ClassVar = PlaneEvent
+
     at_ns: Whole
     """When, from the start."""
     qpn: Whole
     """Number of the QP."""
     plane: Whole
-    """The plane, from 1."""
     suspended: bool
-    """True: it carries only probes. False: it carries data again."""
     reason: str
-    """Why it changed."""
 
 
 class ShareChange(Struct, frozen=True):
     """A plane of one QP became slow, or no longer is."""
 
+    texts_of: ClassVar = PlaneShareEvent
+
     at_ns: Whole
     """When, from the start."""
     qpn: Whole
     """Number of the QP."""
     plane: Whole
-    """The plane, from 1."""
     slow: bool
-    """True: it became slow. False: it no longer is."""
     percent: Whole
-    """What it carried, in percent of the mean of the other planes."""
     reason: str
-    """Why it changed."""
 
 
 class Changes(Struct, frozen=True, kw_only=True):

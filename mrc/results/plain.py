@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from typing import Any, Final, Literal, TypeVar
 
@@ -22,6 +23,7 @@ KEYS = {
         )
     },
     "mtu": "mtu_bytes",
+    "path_mtu": "path_mtu_bytes",
 }  # fmt: skip
 """Keys that say the unit, of fields whose names do not: for `rename`."""
 
@@ -43,9 +45,10 @@ class Failure(Result, frozen=True, kw_only=True):
 
 
 def names_of(kind: type) -> tuple[str, ...]:
-    """The fields of a Struct or a dataclass."""
-    fields = "__struct_fields__" if issubclass(kind, Struct) else "__dataclass_fields__"
-    return tuple(getattr(kind, fields, ()))
+    """The fields of a Struct or a dataclass; of another type none."""
+    if issubclass(kind, Struct):
+        return kind.__struct_fields__
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
 def plain(value: Any) -> Any:

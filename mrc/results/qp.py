@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from mrc.events import PlaneInfo
-from mrc.results.plain import Result
+from mrc.results.plain import KEYS, Result
+
+_KEYS = KEYS | {"ack_timeout_exponent": "timeout", "burst_packets": "spray"}
 
 
-class Settings(Result, frozen=True, kw_only=True):
+class Settings(Result, frozen=True, kw_only=True, rename=_KEYS):
     """Every parameter that affects how fast a QP is."""
 
     mrc_version: str
@@ -22,15 +24,15 @@ class Settings(Result, frozen=True, kw_only=True):
     """TCP port of the exchange."""
     udp_port: int
     """UDP port of this host's packets."""
-    path_mtu_bytes: int
+    path_mtu: int
     """Payload of a packet at most."""
     mpr: int
     """Packets, counted by PSN, that may be in flight (maximum PSN range)."""
     sq_depth: int
     """Work requests that fit the send queue."""
-    timeout: int
+    ack_timeout_exponent: int
     """Local timeout of a QP, as the exponent of 1.024 us * 2^timeout."""
-    spray: int
+    burst_packets: int
     """Packets that a burst sends on one EV."""
     cc: str
     """Congestion control."""

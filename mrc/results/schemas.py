@@ -104,11 +104,15 @@ def _complete(part: dict[str, Any], kind: type) -> None:
 
 
 def _field_texts(kind: type) -> dict[str, str]:
-    """The string below each field of a class and of its bases, on one line."""
+    """The string below each field of a class and of its bases, on one line. Where there is none,
+    that of the class whose fields it shows, `texts_of`.
+    """
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not names_of(base):
             continue
+        if shows := vars(base).get("texts_of"):
+            texts |= {n: t for n, t in _field_texts(shows).items() if n in names_of(base)}
         body = ast.parse(dedent(getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, below in pairwise(body.body):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from mrc.enums import CcKind, PlaneShares
 from mrc.fabric.faults import Fault
@@ -62,7 +62,7 @@ class Topology(Struct, frozen=True, kw_only=True, rename=KEYS):
     """MTU of all links."""
 
 
-class Transport(Struct, frozen=True, kw_only=True):
+class Transport(Struct, frozen=True, kw_only=True, rename=KEYS):
     """Parameters of every QP."""
 
     kind: TransportKind
@@ -70,7 +70,7 @@ class Transport(Struct, frozen=True, kw_only=True):
     hash), ecmp-planes (one such path in each plane), go-back-n (in order over one path, as in
     RoCE).
     """
-    path_mtu: int = field(name="path_mtu_bytes")
+    path_mtu: int
     """Payload of a packet at most."""
     mpr: int
     """Packets, counted by PSN, that may be in flight (maximum PSN range)."""

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from msgspec import Struct
 
-from mrc.results.plain import Result
+from mrc.events import EvInfo, PlaneInfo, QpInfo
+from mrc.results.plain import KEYS, Result
 
 
 class Port(Struct, frozen=True, kw_only=True):
@@ -25,49 +27,40 @@ class Port(Struct, frozen=True, kw_only=True):
 class Plane:
     """One plane of a QP, since the QP began."""
 
+    texts_of: ClassVar = PlaneInfo
+
     plane: int
-    """The plane, from 1."""
     suspended: bool
-    """It carries only probes."""
     slow: bool
-    """It carries less than half of what the other planes do."""
     share_percent: int
-    """What it carried, in percent of the mean of the other planes, as last compared."""
     rtt_ns: int | None
-    """Smoothed round trip; null before the first sample."""
     sent_bytes: int
-    """Payload sent, retransmissions included."""
     received_bytes: int
-    """Payload of the peer placed in memory, each byte once."""
     lost_packets: int
-    """Packets declared lost."""
     inflight_bytes: int
-    """Bytes in flight."""
 
 
 class Ev(Struct, frozen=True, kw_only=True):
     """One EV of a QP, since the QP began."""
 
+    texts_of: ClassVar = EvInfo
+
     ev: int | None
     """The entropy value; null: withheld from other hosts."""
     plane: int
-    """Its plane, from 1."""
     path: str
-    """Name of its path."""
     state: str
     """GOOD, SKIP, ASSUMED_BAD or DENIED."""
     active: bool
-    """It is in rotation, not a backup."""
     rtt_ns: int | None
-    """Smoothed round trip; null before the first sample."""
     sent_bytes: int
-    """Payload sent, retransmissions included."""
     lost_packets: int
-    """Packets declared lost."""
 
 
-class Qp(Struct, frozen=True, kw_only=True):
+class Qp(Struct, frozen=True, kw_only=True, rename=KEYS):
     """One QP, since it began."""
+
+    texts_of: ClassVar = QpInfo
 
     qpn: int | None
     """Its number; null: withheld from other hosts."""
@@ -77,32 +70,20 @@ class Qp(Struct, frozen=True, kw_only=True):
     """Name or address of the peer."""
     state: str
     """RESET, INIT, RTR, RTS or ERROR."""
-    path_mtu_bytes: int
-    """Payload of a packet at most."""
+    path_mtu: int
     outstanding: int
-    """Work requests that are not completed."""
     cwnd_bytes: int
-    """Congestion windows of all planes together."""
     inflight_bytes: int
-    """Bytes in flight."""
     rtt_ns: int | None
-    """Smoothed over all planes; null before the first sample."""
     timeouts: int
-    """Timeouts and refusals in a row."""
     acknowledged_bytes: int
-    """Payload that the peer has acknowledged."""
     received_bytes: int
-    """Payload of the peer placed in memory."""
     sent_packets: int
-    """Data packets sent, retransmissions included."""
     retransmitted_packets: int
-    """Packets sent again because they were declared lost."""
     retransmitted_bytes: int
     """Payload sent again."""
     spurious_packets: int
-    """Retransmitted packets whose original had arrived."""
     planes: tuple[Plane, ...]
-    """Its planes."""
     evs: tuple[Ev, ...] | None
     """Its EVs; null: the snapshot already lists as many as it may."""
 

@@ -11,6 +11,7 @@ from mrc.events import EvInfo
 from mrc.results.qp import Bins, Plane, Settings
 
 Role = Literal["sender", "receiver"]
+_KEYS = {"linear": "retry_linear", "exponential": "retry_exp"}
 
 
 class TransferredFile(Struct, frozen=True):
@@ -48,7 +49,7 @@ class Outage(Struct, frozen=True):
     """When it carried data again; null: not until the end."""
 
 
-class Transfer(Settings, frozen=True, kw_only=True):
+class Transfer(Settings, frozen=True, kw_only=True, rename=_KEYS):
     """One transfer, as one end saw it: its files, planes and paths, and its parameters."""
 
     role: Role
@@ -101,9 +102,9 @@ class Transfer(Settings, frozen=True, kw_only=True):
     """Version of the file transfer's messages."""
     max_wimm: int
     """WRITE_IMMs in flight at most."""
-    retry_linear: int
+    linear: int
     """Retransmissions of a packet before its timeout begins to double."""
-    retry_exp: int
+    exponential: int
     """Retransmissions of a packet with a doubled timeout before the QP fails."""
     chunk_bytes: int
     """Size of a chunk of a file."""

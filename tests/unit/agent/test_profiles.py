@@ -168,11 +168,11 @@ async def test_profile__in_use_keeps_its_settings(profiles: EvProfiles) -> None:
 async def test_profile__exists_from_offline_to_init(profiles: EvProfiles, formats: Formats) -> None:
     await refused(errno.EINVAL, move(profiles, lib.MRC_API_ONLINE))
     await explicit(profiles, ALL[0])
-    assert formats[1].users == 1
+    assert formats[1].qps == 1
     assert "no state" in await refused(errno.EINVAL, move(profiles, 9))
     await move(profiles, lib.MRC_API_OFFLINE)
     await move(profiles, lib.MRC_API_INIT)
-    assert formats[1].users == 0
+    assert formats[1].qps == 0
     await refused(errno.EINVAL, move(profiles, lib.MRC_API_INIT))
 
 
@@ -209,7 +209,7 @@ async def test_profile__a_refused_call_changes_nothing(
     found = profiles[7]
     assert found.profile.state is ProfileState.ONLINE and found.profile.denied == ()
     assert (found.mode, found.format) == (lib.MRC_API_EVS_EXPLICIT, 1)
-    assert formats[1].users == 1
+    assert formats[1].qps == 1
 
 
 async def test_format__is_as_wide_as_its_evs(profiles: EvProfiles, formats: Formats) -> None:
@@ -239,10 +239,10 @@ async def test_format__is_as_wide_as_its_evs(profiles: EvProfiles, formats: Form
 
 
 def test_format__in_use_keeps_its_fields(formats: Formats) -> None:
-    formats[1].users = 1
-    with pytest.raises(RefusedError) as raised:
+    formats[1]._take()
+    with pytest.raises(InUseError, match="EV format 1: in use by EV profiles"):
         make_format(formats, 1, 16)
-    assert raised.value.number == errno.EBUSY and formats[1].bits == (8,)
+    assert formats[1].settings.bits == (8,)
 
 
 def test_format__a_refused_call_changes_nothing(formats: Formats) -> None:
@@ -252,7 +252,7 @@ def test_format__a_refused_call_changes_nothing(formats: Formats) -> None:
     }  # fmt: skip
     with pytest.raises(RefusedError, match="STEV"):
         formats.modify(ffi.new("struct mrc_agent_format *", fields))
-    assert formats[1].state is ProfileState.ONLINE and formats[1].bits == (8,)
+    assert formats[1].state is ProfileState.ONLINE and formats[1].settings.bits == (8,)
 
 
 def test_cc__a_refused_call_changes_nothing() -> None:
@@ -296,14 +296,13 @@ def test_cc__no_more_than_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_format__is_kept_while_profiles_use_it(formats: Formats) -> None:
-    formats[1].users = 1
+    formats[1]._take()
     offline = {"id": 1, "mask": STATE, "state": lib.MRC_API_OFFLINE}
     formats.modify(ffi.new("struct mrc_agent_format *", offline))
     gone = {"id": 1, "mask": STATE, "state": lib.MRC_API_INIT}
-    with pytest.raises(RefusedError) as raised:
+    with pytest.raises(InUseError):
         formats.modify(ffi.new("struct mrc_agent_format *", gone))
-    assert raised.value.number == errno.EBUSY
-    formats[1].users = 0
+    formats[1].give_back()
     formats.modify(ffi.new("struct mrc_agent_format *", gone))
     with pytest.raises(RefusedError):
         formats.query(ffi.new("struct mrc_agent_format *", gone))

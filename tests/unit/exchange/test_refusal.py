@@ -24,8 +24,8 @@ def test_fields__also_for_a_former_mrc(kind: Kind) -> None:
         ({"kind": "no answer", "busy": False}, Kind.NO_ANSWER),
         ({"kind": ""}, Kind.OTHER),
         ({"reason": "is UDP blocked?"}, Kind.OTHER),
-        ({"busy": True}, Kind.BUSY),  # of a former version, as is the next
-        ({"paths_lost": True}, Kind.PATHS_LOST),
+        ({"reason": "of mrc 0.3", "busy": True}, Kind.BUSY),
+        ({"reason": "of mrc 0.3", "busy": False}, Kind.OTHER),
         ({"kind": "of a later version"}, Kind.OTHER),
         ({"kind": ["busy"]}, Kind.OTHER),
     ],
