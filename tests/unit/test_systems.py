@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_log
 import roots
+from debian import DebianError
 from project_text import ROOT, tool
 
 systems = tool("systems")
@@ -77,5 +78,5 @@ class TestLayer:
 
 def test_need_debootstrap__an_ordinary_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(roots.RootError, match="requires root"):
+    with pytest.raises(DebianError, match="requires root"):
         roots.need_debootstrap()
