@@ -423,8 +423,9 @@ int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *inf
 int mrc_qp_query_evs(const mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
                      int capacity);
 
-/* Names from the .def lists; 0 after the last one. */
+/* Names from the .def lists, and what a counter counts; 0 after the last one. */
 const char *mrc_counter_name(int index);
+const char *mrc_counter_meaning(int index);
 const char *mrc_drop_name(int reason);
 const char *mrc_trace_name(int point);
 

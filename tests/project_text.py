@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of the project, for tests of its rules."""
+"""The text of the project, for tests of its rules, and its tools as modules."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import ast
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -51,6 +54,17 @@ def sources() -> tuple[Path, ...]:
         found = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
         return tuple(sorted(path for path in found if path.parts[0] in TOP_LEVEL))
     return tuple(sorted(Path(name) for name in set(listed.split("\0")) if (ROOT / name).is_file()))
+
+
+def tool(name: str) -> Any:
+    """tools/NAME as a new module; it has no suffix, so that it cannot be imported."""
+    loader = SourceFileLoader(f"{name}_tool", str(ROOT / "tools" / name))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    sys.modules[loader.name] = module  # its dataclasses look up their module there
+    loader.exec_module(module)
+    return module
 
 
 def copy_sources(folder: Path) -> None:

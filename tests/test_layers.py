@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from project_text import code_without_comments, grep, is_c, lines, report, text, under
 
-MAX_CDEF_FUNCTIONS = 47
+MAX_CDEF_FUNCTIONS = 48
 
 # Headers that the engine may include: no clock, thread, socket or file.
 CORE_HEADERS = {

@@ -34,6 +34,7 @@ def need(tools: Mapping[str, str]) -> None:
     if os.geteuid() != 0 or where("apt-get") is None:
         raise DebianError(f"not installed: {', '.join(missing)}; run sudo {remedy}")
     print(f"apt: installing {' '.join(missing)}", file=sys.stderr, flush=True)
+    subprocess.run(["apt-get", "update", "-qq"], capture_output=True, check=False)
     command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
     done = subprocess.run(command, capture_output=True, text=True, check=False,
                           env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})  # fmt: skip

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-MIRROR = "http://deb.debian.org/debian"
+from debian import MIRROR, DebianError, need
+
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
 PACKAGES = ("python3", "python3-venv", "ca-certificates")
 CERTIFICATES = Path("/usr/local/share/ca-certificates")  # that this machine trusts beside Debian's
@@ -58,10 +59,6 @@ exec {command}
 """
 
 
-class RootError(Exception):
-    """A root cannot be made; the message has the cause and the remedy."""
-
-
 @dataclass(frozen=True, slots=True)
 class Release:
     """A Debian release, by the name of its suite."""
@@ -72,18 +69,10 @@ class Release:
 
 
 def need_debootstrap() -> None:
-    """Installs debootstrap if it is missing."""
+    """Installs debootstrap if it is missing. Raises DebianError."""
     if os.geteuid() != 0:
-        raise RootError("requires root: debootstrap and overlayfs do; run it with sudo")
-    if shutil.which("debootstrap"):
-        return
-    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "debootstrap"]
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    try:
-        subprocess.run(["apt-get", "update", "-qq"], capture_output=True, check=False)
-        subprocess.run(command, capture_output=True, check=True, env=environ)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise RootError("debootstrap is not installed: apt-get install debootstrap") from error
+        raise DebianError("requires root: debootstrap and overlayfs do; run it with sudo")
+    need({"debootstrap": "debootstrap"})
 
 
 def made(release: Release, work: Path) -> Path:
@@ -101,7 +90,7 @@ def made(release: Release, work: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = [line for line in done.stdout.splitlines() if line.startswith("E:")]
-        raise RootError(f"debootstrap {release.suite}: {(lines or ['failed'])[-1]}")
+        raise DebianError(f"debootstrap {release.suite}: {(lines or ['failed'])[-1]}")
     if CERTIFICATES.is_dir():
         shutil.copytree(CERTIFICATES, new / CERTIFICATES.relative_to("/"), dirs_exist_ok=True)
         subprocess.run(["chroot", str(new), "update-ca-certificates"], capture_output=True,

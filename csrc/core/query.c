@@ -122,6 +122,15 @@ const char *mrc_engine_counter_name(int index) {
   return index >= 0 && index < MRC_COUNTERS ? names[index] : NULL;
 }
 
+const char *mrc_engine_counter_meaning(int index) {
+  static const char *const meanings[] = {
+#define X(name, meaning) meaning,
+#include "core/base/counters.def"
+#undef X
+  };
+  return index >= 0 && index < MRC_COUNTERS ? meanings[index] : NULL;
+}
+
 const char *mrc_drop_name(int reason) {
   static const char *const names[] = {
       "NONE",

@@ -10,8 +10,10 @@
 #include "io/aead.h"
 #include "io/ports.h"
 
-static const char *const names[MRC_IO_COUNTERS] = {
-#define X(name, meaning) [MRC_IO_##name] = #name,
+static const struct {
+  const char *name, *meaning;
+} counters[MRC_IO_COUNTERS] = {
+#define X(name, meaning) [MRC_IO_##name] = {#name, meaning},
 #include "io/io_counters.def"
 #undef X
 };
@@ -124,7 +126,12 @@ static int run_qp_query_evs(struct mrc_datapath *datapath, const struct mrc_comm
 /* The counters of engine and driver are one list, the engine's first. */
 const char *mrc_counter_name(int index) {
   if (index < MRC_COUNTERS) return mrc_engine_counter_name(index);
-  return index - MRC_COUNTERS < MRC_IO_COUNTERS ? names[index - MRC_COUNTERS] : NULL;
+  return index - MRC_COUNTERS < MRC_IO_COUNTERS ? counters[index - MRC_COUNTERS].name : NULL;
+}
+
+const char *mrc_counter_meaning(int index) {
+  if (index < MRC_COUNTERS) return mrc_engine_counter_meaning(index);
+  return index - MRC_COUNTERS < MRC_IO_COUNTERS ? counters[index - MRC_COUNTERS].meaning : NULL;
 }
 
 static int run_counters(struct mrc_datapath *datapath, const struct mrc_command *command) {

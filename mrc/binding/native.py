@@ -246,9 +246,12 @@ def aead_name() -> str | None:
     return text(lib.mrc_aead_name())
 
 
-def names_of(kind: str) -> list[str]:
-    """Returns the names in a .def list: "counter", "drop" or "trace", in the order of the list."""
-    name_at = getattr(lib, f"mrc_{kind}_name")
+def names_of(kind: str, what: str = "name") -> list[str]:
+    """Returns the names in a .def list: "counter", "drop" or "trace", in the order of the list.
+
+    `what`: "meaning" for what each of them counts, which only counters say.
+    """
+    name_at = getattr(lib, f"mrc_{kind}_{what}")
     names: list[str] = []
     while (name := text(name_at(len(names)))) is not None:
         names.append(name)

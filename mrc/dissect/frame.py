@@ -7,6 +7,7 @@ Any bytes give a payload or None, and no read is beyond their end.
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
 
 from mrc.dissect.packet import Flow, IpAddress
 
@@ -41,17 +42,13 @@ def udp_of(frame: bytes, link: int) -> tuple[Flow, bytes] | None:
     return None
 
 
-class _Ip:
-    def __init__(
-        self, source: IpAddress, destination: IpAddress, protocol: int, end: int, tclass: int,
-        flow_label: int = 0,
-    ) -> None:  # fmt: skip
-        self.source = source
-        self.destination = destination
-        self.protocol = protocol
-        self.end = end  # where its payload begins
-        self.tclass = tclass
-        self.flow_label = flow_label
+class _Ip(NamedTuple):
+    source: IpAddress
+    destination: IpAddress
+    protocol: int
+    end: int  # where its payload begins
+    tclass: int
+    flow_label: int = 0
 
 
 def _network(frame: bytes, link: int) -> tuple[int, int]:

@@ -4,9 +4,9 @@
 --   mrc dissect --install                       for every start of Wireshark
 --   tshark -X lua_script:mrc.lua -r a.pcap      once
 --
--- The headers are tables of fields: name, bits, kind. A kind is "" (decimal), "x" (hexadecimal),
--- "i" (signed), "b" (flag) or a table of names. Fields without a name are reserved. A datagram that
--- holds a whole burst (UDP_SEGMENT, GRO) is taken apart as mrc dissect does.
+-- The formats of the headers are as in formats.py: name:bits; a minus sign: signed; x: hexadecimal.
+-- Fields without a name are reserved. A datagram that holds a whole burst (UDP_SEGMENT, GRO) is taken
+-- apart as mrc dissect does.
 --
 -- Other packets of the port go to the dissector that had it before, which is RoCE's for 4791.
 
@@ -34,52 +34,25 @@ local names = {
   mode = { [0x01] = "auth", [0x02] = "aead" },
 }
 local formats = {
-  bth = {
-    { "opcode", 8, names.opcode }, { "se", 1, "b" }, { "m", 1, "b" }, { "pad", 2, "" },
-    { "tver", 4, "" }, { "pkey", 16, "x" }, { "var_res", 8, "x" }, { "qpn", 24, "x" },
-    { "ack_req", 1, "b" }, { "", 1 }, { "rtx", 1, "b" }, { "ts", 1, "b" }, { "", 4 },
-    { "psn", 24, "" },
-  },
-  meth = { { "rqmsn", 16, "" }, { "msn", 16, "" } },
-  tseth = { { "tx_timestamp", 16, "" }, { "tsr", 1, "b" }, { "", 11 }, { "ftype", 4, "" } },
-  reth = { { "va", 64, "x" }, { "rkey", 32, "x" }, { "dma_bytes", 32, "" } },
-  immdt = { { "imm", 32, "x" } },
-  sack = {
-    { "type", 4, "" }, { "nh", 5, "" }, { "mark", 2, names.mark }, { "", 3 }, { "pr", 1, "b" },
-    { "", 1 }, { "ack_psn_offset", 16, "i" }, { "ev", 32, "x" }, { "spdcid", 16, "x" },
-    { "dpdcid", 16, "x" }, { "", 8 }, { "cum_psn", 24, "" }, { "cc_type", 4, "" },
-    { "cc_fl", 4, "" }, { "mpr", 8, "" }, { "offset", 16, "i" }, { "bitmap", 64, "x" },
-  },
-  cc = {
-    { "tx_timestamp", 16, "" }, { "", 1 }, { "ooo_count", 15, "" }, { "restore_cwnd", 1, "b" },
-    { "rcv_cwnd_pen", 7, "" }, { "rcvd_units", 24, "" },
-  },
-  times = {
-    { "tx_timestamp", 16, "" }, { "sent_timestamp", 16, "" }, { "restore_cwnd", 1, "b" },
-    { "rcv_cwnd_pen", 7, "" }, { "rcvd_units", 24, "" },
-  },
-  nack = {
-    { "type_nh", 16, "x" }, { "reason", 8, names.reason }, { "vendor_info", 8, "x" },
-    { "ev", 32, "x" }, { "spdcid", 16, "x" }, { "dpdcid", 16, "x" }, { "", 8 }, { "psn", 24, "" },
-    { "cc_type", 4, "" }, { "cc_fl", 4, "" }, { "", 8 }, { "tx_timestamp", 16, "" },
-  },
-  probe = {
-    { "type_nh", 16, "x" }, { "", 8 }, { "vendor", 8, "x" }, { "id", 16, "x" }, { "", 16 },
-    { "spdcid", 16, "x" }, { "dpdcid", 16, "x" }, { "tx_timestamp", 16, "" }, { "tsr", 1, "b" },
-    { "", 11 }, { "ftype", 4, "" },
-  },
-  request = {
-    { "type_nh", 14, "x" }, { "operation", 2, names.operation }, { "", 8 }, { "vendor", 8, "x" },
-    { "ports", 32, "x" }, { "", 32 }, { "tx_timestamp", 16, "" }, { "tsr", 1, "b" }, { "", 11 },
-    { "ftype", 4, "" },
-  },
-  response = {
-    { "type_nh", 9, "x" }, { "mark", 2, names.mark }, { "", 1 },
-    { "operation", 2, names.operation }, { "", 2 }, { "", 208 }, { "tx_timestamp", 16, "" },
-    { "", 48 },
-  },
-  aeth = { { "syndrome", 8, names.syndrome }, { "msn", 24, "" } },
-  seal = { { "mode", 8, names.mode }, { "qpn", 24, "x" }, { "counter", 64, "" } },
+  bth = [[opcode:8 se:1 m:1 pad:2 tver:4 pkey:16x var_res:8x qpn:24x ack_req:1 :1 rtx:1 ts:1 :4
+    psn:24]],
+  meth = [[rqmsn:16 msn:16]],
+  tseth = [[tx_timestamp:16 tsr:1 :11 ftype:4]],
+  reth = [[va:64x rkey:32x dma_bytes:32]],
+  immdt = [[imm:32x]],
+  sack = [[type:4 nh:5 mark:2 :3 pr:1 :1 ack_psn_offset:-16 ev:32x spdcid:16x dpdcid:16x :8
+    cum_psn:24 cc_type:4 cc_fl:4 mpr:8 offset:-16 bitmap:64x]],
+  cc = [[tx_timestamp:16 :1 ooo_count:15 restore_cwnd:1 rcv_cwnd_pen:7 rcvd_units:24]],
+  times = [[tx_timestamp:16 sent_timestamp:16 restore_cwnd:1 rcv_cwnd_pen:7 rcvd_units:24]],
+  nack = [[type_nh:16x reason:8 vendor_info:8x ev:32x spdcid:16x dpdcid:16x :8 psn:24 cc_type:4
+    cc_fl:4 :8 tx_timestamp:16]],
+  probe = [[type_nh:16x :8 vendor:8x id:16x :16 spdcid:16x dpdcid:16x tx_timestamp:16 tsr:1 :11
+    ftype:4]],
+  request = [[type_nh:14x operation:2 :8 vendor:8x ports:32x :32 tx_timestamp:16 tsr:1 :11
+    ftype:4]],
+  response = [[type_nh:9x mark:2 :1 operation:2 :2 :208 tx_timestamp:16 :48]],
+  aeth = [[syndrome:8 msn:24]],
+  seal = [[mode:8 qpn:24x counter:64]],
 }
 local behind = {
   [0xD1] = { "aeth" }, [0xD8] = { "request" }, [0xD9] = { "response" }, [0xDC] = { "sack", "cc" },
@@ -113,19 +86,21 @@ local function make(name, label, bits, kind)
   return ProtoField[bits > 8 and "uint16" or "uint8"](name, label, how)
 end
 
-for header, list in pairs(formats) do
-  local bits = 0
+for header, text in pairs(formats) do
+  local list, sum = {}, 0
   fields[header] = {}
-  for _, one in ipairs(list) do
-    bits = bits + one[2]
-    if one[1] ~= "" then
+  for name, sign, digits, hex in text:gmatch("(%S*):(%-?)(%d+)(x?)") do
+    local bits = tonumber(digits)
+    local kind = names[name] or bits == 1 and "b" or sign == "-" and "i" or hex
+    list[#list + 1], sum = { name, bits, kind }, sum + bits
+    if name ~= "" then
       local prefix = header == "bth" and "mrc." or "mrc." .. header .. "."
-      local made = make(prefix .. one[1], one[1], one[2], one[3])
-      fields[header][one[1]] = made
+      local made = make(prefix .. name, name, bits, kind)
+      fields[header][name] = made
       all[#all + 1] = made
     end
   end
-  sizes[header] = math.floor(bits / 8)
+  formats[header], sizes[header] = list, math.floor(sum / 8)
 end
 -- A header as a whole, so that "mrc.sack" is a filter.
 local whole = {}

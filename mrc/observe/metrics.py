@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
+from mrc.binding.native import names_of
 from mrc.enums import EvState
 from mrc.events import EvInfo, PlaneInfo, known
 from mrc.observe.ledger import MEANINGS, Ledger, Live, Totals
@@ -40,8 +41,10 @@ class Reading(Struct, frozen=True, eq=False):
         info = GaugeMetricFamily("mrc_info", "Version of mrc.", labels=("host", "version"))
         info.add_metric((self.host, _version()), 1)
         yield info
-        for name, (metric, meaning) in COUNTERS.items():
-            yield CounterMetricFamily(f"mrc_{metric}", meaning, value=self.counters[name])
+        meanings = names_of("counter", "meaning")
+        for meaning, (name, count) in zip(meanings, self.counters.items(), strict=False):
+            metric, text = f"mrc_{COUNTERS[name]}", f"{meaning[0].upper()}{meaning[1:]}."
+            yield CounterMetricFamily(metric, text, value=count)
         drops = CounterMetricFamily(
             "mrc_dropped_packets", "Received packets that were dropped.", labels=("reason",)
         )

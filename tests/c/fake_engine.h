@@ -303,4 +303,6 @@ const char *mrc_engine_counter_name(int index) {
   return index < MRC_COUNTERS ? "OF_THE_ENGINE" : NULL;
 }
 
+const char *mrc_engine_counter_meaning(int index) { return mrc_engine_counter_name(index); }
+
 #endif

@@ -201,6 +201,9 @@ static void test_commands__counters_are_the_engines_then_the_drivers(void) {
   CHECK_STR_EQ(mrc_counter_name(MRC_COUNTERS), "RX_SYSCALLS");
   CHECK_STR_EQ(mrc_counter_name(ALL - 1), "MEMORY_FAULTS");
   CHECK_PTR_EQ(mrc_counter_name(ALL), NULL);
+  CHECK_STR_EQ(mrc_counter_meaning(0), "OF_THE_ENGINE");
+  CHECK_STR_EQ(mrc_counter_meaning(ALL - 1), "registered memory regions that lost their backing");
+  CHECK_PTR_EQ(mrc_counter_meaning(ALL), NULL);
 }
 
 /* ---- Rings ---- */

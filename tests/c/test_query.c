@@ -13,6 +13,9 @@ static void test_names__end_with_the_lists(void) {
   CHECK(mrc_engine_counter_name(MRC_COUNTERS - 1) != NULL);
   CHECK(mrc_engine_counter_name(MRC_COUNTERS) == NULL);
   CHECK(mrc_engine_counter_name(-1) == NULL);
+  CHECK_STR_EQ(mrc_engine_counter_meaning(0), "packets handed to the engine");
+  CHECK(mrc_engine_counter_meaning(MRC_COUNTERS) == NULL);
+  CHECK(mrc_engine_counter_meaning(-1) == NULL);
   CHECK_STR_EQ(mrc_drop_name(0), "NONE");
   CHECK_STR_EQ(mrc_drop_name(MRC_DROP_SHORT), "SHORT");
   CHECK_STR_EQ(mrc_drop_name(MRC_DROP_COUNT - 1), "PORT_STATUS");

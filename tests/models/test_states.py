@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
 import pytest
+from project_text import tool
 
 TOOL = Path(__file__).parents[2] / "tools" / "states"
 
@@ -18,11 +17,7 @@ TOOL = Path(__file__).parents[2] / "tools" / "states"
 @pytest.fixture
 def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The tool as a module that edits a copy of the page."""
-    loader = SourceFileLoader("states_tool", str(TOOL))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
+    module = tool("states")
     copy = tmp_path / "page.md"
     copy.write_text(module.PAGE.read_text())
     monkeypatch.setattr(module, "PAGE", copy)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from netns.processes import Hosts
+from netns.processes import Hosts, Mrc, Start
 from skips import mark
 from slowness import PATIENCE, limit
 
@@ -55,6 +57,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def fresh_name() -> str:
     return f"t{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts mrc in a namespace; ends the processes that still run."""
+    running: list[Mrc] = []
+
+    def start(namespace: str, *arguments: str | Path) -> Mrc:
+        command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "mrc"]
+        pipe = subprocess.PIPE
+        argv = [*command, *map(str, arguments)]
+        running.append(Mrc(subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True)))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.end()
 
 
 @pytest.fixture

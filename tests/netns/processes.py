@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,6 +109,9 @@ class Mrc:
         complaints = [line for line in self.lines if not any(note in line for note in notes)]
         assert len(complaints) == 1, self.lines
         return complaints[0]
+
+
+Start = Callable[..., Mrc]
 
 
 @dataclass

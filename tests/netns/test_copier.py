@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from netns.conftest import fresh_name
 from netns.plain import address, ip, join, until_running
-from netns.processes import Mrc
+from netns.processes import Start
 from printed import printed
 
 from mrc.exchange.sizes import NEAR_BYTES
@@ -32,7 +30,6 @@ pytestmark = [
 A, B, BRIDGES = (f"mrc-{fresh_name()}" for _ in range(3))
 LEAST_MTU = 1390  # of an IP packet on the way of plane 2
 LEAST = LEAST_MTU - 72  # payload of such a packet
-Start = Callable[..., Mrc]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,23 +59,6 @@ def hosts() -> Iterator[None]:
     finally:
         for name in (A, B, BRIDGES):
             netns.remove(name)
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts mrc in a namespace; ends the processes that still run."""
-    running = []
-
-    def start(namespace: str, *arguments: str | Path) -> Mrc:
-        command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "mrc"]
-        pipe = subprocess.PIPE
-        argv = [*command, *map(str, arguments)]
-        running.append(Mrc(subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True)))
-        return running[-1]
-
-    yield start
-    for each in running:
-        each.end()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 from netns.conftest import fresh_name
 from netns.plain import BUDGET_SECONDS, address, ip, join, run_in, until_running
-from netns.processes import Mrc
+from netns.processes import Start
 
 from mrc import (
     MR,
@@ -47,7 +46,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
 ]
 
-Start = Callable[..., Mrc]
 A, B = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
 
 
@@ -62,23 +60,6 @@ def hosts() -> Iterator[None]:
     finally:
         for name in (A, B):
             netns.remove(name)
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts mrc in a namespace; ends the processes that still run."""
-    running = []
-
-    def start(namespace: str, *arguments: str | Path) -> Mrc:
-        command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "mrc"]
-        pipe = subprocess.PIPE
-        argv = [*command, *map(str, arguments)]
-        running.append(Mrc(subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True)))
-        return running[-1]
-
-    yield start
-    for each in running:
-        each.end()
 
 
 def link(n: int) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from netns.conftest import fresh_name
 from netns.plain import address, ip, join, until_running
-from netns.processes import Mrc
+from netns.processes import Mrc, Start
 
 from mrc.linux import netns
 
@@ -33,7 +33,6 @@ CASES = {
     "no UDP": ("10.2.0.2", FILTER % "meta l4proto udp"),
 }
 QUICK = ("masquerade", "forwarded port")
-Start = Callable[..., Mrc]
 
 
 @pytest.fixture

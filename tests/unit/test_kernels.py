@@ -3,13 +3,7 @@
 
 from __future__ import annotations
 
-import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from types import ModuleType
-
-import pytest
-from project_text import ROOT
+from project_text import tool
 
 CUT_OFF = """\
 collected 4 items
@@ -30,18 +24,10 @@ mrc-kernels-exit: 1
 )
 
 
-@pytest.fixture(scope="module")
-def kernels() -> ModuleType:
-    loader = SourceFileLoader("kernels", str(ROOT / "tools" / "kernels"))
-    spec = spec_from_loader("kernels", loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    sys.modules["kernels"] = module  # its dataclasses look up their module there
-    loader.exec_module(module)
-    return module
+kernels = tool("kernels")
 
 
-def test_read_log__of_a_whole_run(kernels: ModuleType) -> None:
+def test_read_log__of_a_whole_run() -> None:
     result = kernels.Result("6.1", "6.1.0")
     kernels.read_log(result, WHOLE)
     assert result.exit_code == 1
@@ -50,7 +36,7 @@ def test_read_log__of_a_whole_run(kernels: ModuleType) -> None:
     assert result.skipped == ["[1] tests/netns/test_a.py:7: no netem"]
 
 
-def test_read_log__of_a_run_that_was_cut_off(kernels: ModuleType) -> None:
+def test_read_log__of_a_run_that_was_cut_off() -> None:
     result = kernels.Result("6.1", "6.1.0", summary="not finished after 5 minutes")
     kernels.read_log(result, CUT_OFF)
     assert result.exit_code is None

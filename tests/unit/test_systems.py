@@ -5,37 +5,25 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import pytest_log
 import roots
-from project_text import ROOT
+from debian import DebianError
+from project_text import ROOT, tool
+
+systems = tool("systems")
 
 
-@pytest.fixture(scope="module")
-def systems() -> ModuleType:
-    loader = SourceFileLoader("systems", str(ROOT / "tools" / "systems"))
-    spec = spec_from_loader("systems", loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    sys.modules["systems"] = module  # its dataclasses look up their module there
-    loader.exec_module(module)
-    return module
-
-
-def test_steps__of_an_ordinary_user_need_root_only_for_packages(systems: ModuleType) -> None:
+def test_steps__of_an_ordinary_user_need_root_only_for_packages() -> None:
     first, *others = systems.steps_of_checkout(systems.USER, "-x")
     assert first.user == "root"
     assert {step.user for step in others} == {systems.USER}
     assert others[-1].command.endswith("tools/test -x")
 
 
-def test_steps__the_tests_of_the_quick_form_exist(systems: ModuleType) -> None:
+def test_steps__the_tests_of_the_quick_form_exist() -> None:
     assert all((ROOT / path).exists() for path in systems.SOME_TESTS.split())
 
 
@@ -90,5 +78,5 @@ class TestLayer:
 
 def test_need_debootstrap__an_ordinary_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(roots.RootError, match="requires root"):
+    with pytest.raises(DebianError, match="requires root"):
         roots.need_debootstrap()

@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import shutil
 import sys
 import threading
 from collections import Counter
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mutation import build, c_source, mutants, python_source, python_trial, trial
-from project_text import ROOT
+from project_text import ROOT, tool
 from slowness import PATIENCE
 
 
@@ -191,17 +188,6 @@ def test_same_code__in_every_tree(tmp_path: Path) -> None:
         assert not built.same_code(tree, "f.c", text, tmp_path)
 
 
-def load_tool() -> Any:
-    """Loads tools/mutate by path: without a suffix it cannot be imported by name."""
-    loader = SourceFileLoader("mutate_tool", str(ROOT / "tools" / "mutate"))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[loader.name] = module  # its dataclasses look up their module there
-    loader.exec_module(module)
-    return module
-
-
 class SecondIsFirst:
     """A bench where the second change ends before the first one."""
 
@@ -226,14 +212,14 @@ class SecondIsFirst:
 
 def test_run__gives_the_first_that_tell_something_in_the_order_of_the_seed(tmp_path: Path) -> None:
     """Even if others end first. A second run, with all results from the start, gives the same."""
-    tool = load_tool()
+    mutate = tool("mutate")
     text = "void f(void) {\n" + "  g();\n" * 6 + "}\n"
     candidates = c_source.mutants("csrc/core/f.c", text)
     statuses = ["survived", "noticed", "equivalent", "noticed", "noticed", "noticed"]
     args = argparse.Namespace(count=3, jobs=2)
     wanted = [candidates[i].id for i in (0, 1, 3)]
     for _ in range(2):
-        session = tool.Session(tmp_path / "results.jsonl")
+        session = mutate.Session(tmp_path / "results.jsonl")
         session.load()
-        run = tool.Run(SecondIsFirst(candidates, statuses), session, args)
+        run = mutate.Run(SecondIsFirst(candidates, statuses), session, args)
         assert [record["id"] for record in run.go(candidates)] == wanted

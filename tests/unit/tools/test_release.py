@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import tomllib
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
 
 import pytest
-from project_text import ROOT, Release, releases
+from project_text import ROOT, Release, releases, tool
 
 CHANGELOG = """\
 # Changelog
@@ -33,17 +30,7 @@ CHANGELOG = """\
 RESULTS = "of 2026-11-23\n| a | 0.805 | at least 0.9 |\n"
 
 
-def load_tool() -> Any:
-    """Loads tools/release by path: without a suffix it cannot be imported by name."""
-    loader = SourceFileLoader("release_tool", str(ROOT / "tools" / "release"))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
-TOOL = load_tool()
+TOOL = tool("release")
 
 
 def git(root: Path, *words: str) -> None:
