@@ -2,7 +2,7 @@
 # ruff: noqa: I001
 # The public names, in the order of importance: the only list of them. Python loads a name from its
 # module when it is first used; type checkers read this file.
-from mrc.observe.context import Context as Context
+from mrc.aio.context import Context as Context
 from mrc.config import ContextConfig as ContextConfig
 from mrc.config import Retries as Retries
 from mrc.config import Queues as Queues
@@ -24,7 +24,7 @@ from mrc.control.profiles import ProfileState as ProfileState
 from mrc.aio.listener import Listener as Listener
 from mrc.aio.opening import Opening as Opening
 from mrc.aio.qp import QP as QP
-from mrc.aio.qp import Write as Write
+from mrc.binding.writes import Write as Write
 from mrc.aio.messages import Messages as Messages
 from mrc.aio.messages import Message as Message
 from mrc.binding.messages import MessageFunctions as MessageFunctions
@@ -82,4 +82,5 @@ from mrc.errors import ResolveError as ResolveError
 from mrc.errors import StateError as StateError
 from mrc.trust.security import load_secret as load_secret
 
+__all__: list[str]
 __version__: str

@@ -3,9 +3,8 @@
 
 setup.py names the three builders of this file in `cffi_modules`: `mrc._core` is the engine with the
 socket driver, `mrc._sim` the engine in the simulated fabric, `mrc._emu` the same fabric between
-real hosts. The declarations are the parts of csrc/mrc.h, csrc/sim/scenario.h, csrc/sim/sim.h and
-csrc/emu/emu.h between the two cdef markers, so that C and Python cannot drift apart. libmrc is the
-engine with the socket driver and no Python (csrc/verbs).
+real hosts. The declarations are the parts of headers between the two cdef markers, so that C and
+Python cannot drift apart. libmrc is the engine with the socket driver and no Python (csrc/verbs).
 """
 
 from __future__ import annotations
@@ -23,6 +22,15 @@ from cffi import FFI
 
 BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
+# Headers of csrc whose declarations mrc._core has.
+DECLARED = [
+    "info.h",
+    "mrc.h",
+    "messages.h",
+    "msg/slots.h",
+    "program/api_values.h",
+    "program/agent.h",
+]
 # Source folders of each module, in csrc.
 CORE, SIM, EMU = ("core", "msg", "io"), ("core", "sim"), ("core", "sim", "emu")
 VERBS = ("core", "msg", "io", "program", "verbs")
@@ -128,8 +136,7 @@ def describe(
 
 def builder() -> FFI:
     """The engine and its driver over sockets."""
-    declared = ["info.h", "mrc.h", "messages.h", "program/api_values.h", "program/agent.h"]
-    return describe("mrc._core", declared, CORE, ["-pthread"])
+    return describe("mrc._core", DECLARED, CORE, ["-pthread"])
 
 
 def sim_builder() -> FFI:

@@ -326,7 +326,7 @@ FORMER = {
     "exchange_timeout": ("timeouts", "exchange"),
     "linger": ("timeouts", "linger"),
 }
-"""Former names of fields, to be removed in 0.4: the group that has the field now, and its name."""
+"""Former names of fields: the group that has the field now, and its name."""
 
 _GROUPS: dict[str, Any] = {field.name: field.default for field in fields(ContextConfig)}
 _init = ContextConfig.__init__

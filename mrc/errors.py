@@ -7,14 +7,38 @@ operating system stays an OSError unless the caller can fix it by means of mrc.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from copy import copy
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from mrc.enums import WcStatus
 
+E = TypeVar("E", bound="MrcError")
+
+
+class Kind(StrEnum):
+    """What a program decides by when a host refuses another one, or ends a connection. The reason
+    beside it is for people.
+    """
+
+    OTHER = ""
+    BUSY = "busy"  # a later try may succeed
+    NO_ANSWER = "no answer"  # to the probes of the paths
+    PATHS_LOST = "paths lost"
+    WRONG_CODE = "wrong code"
+    ENDED = "ended"  # the program, without a reason of its own
+
 
 class MrcError(Exception):
     """Base class of all errors of mrc."""
+
+    kind = Kind.OTHER
+
+    @property
+    def told(self) -> str:
+        """What the peer is told of it."""
+        return str(self)
 
 
 class ArgumentError(MrcError, ValueError):
@@ -52,13 +76,16 @@ class ConnectTimeoutError(ConnectError, TimeoutError):
 class ConnectRefusedError(ConnectError):
     """The peer refused the connection; `reason` is what the peer said about it."""
 
-    def __init__(self, message: str, reason: str = "") -> None:
+    def __init__(self, message: str, reason: str = "", kind: Kind = Kind.OTHER) -> None:
         super().__init__(message)
         self.reason = reason
+        self.kind = kind
 
 
 class BusyError(ConnectError):
     """The peer has no free place for this connection at the moment: try again."""
+
+    kind = Kind.BUSY
 
 
 class PeerGoneError(ConnectError):
@@ -103,7 +130,7 @@ def reason_of(error: BaseException | None) -> str:
         case None:
             return ""
         case MrcError():
-            return str(error)
+            return error.told
         case MemoryError():
             return "out of memory"
         case TimeoutError():
@@ -113,3 +140,18 @@ def reason_of(error: BaseException | None) -> str:
         case CancelledError() | KeyboardInterrupt():
             return str(error) or "it was interrupted, or a time limit has passed"
     return f"its program failed ({type(error).__name__})"
+
+
+def kind_of(error: BaseException) -> Kind:
+    """The kind of an error that ends a connection."""
+    if isinstance(error, MrcError):
+        return error.kind
+    cause = error.args[0] if error.args else None  # of a cancellation, see mrc.tasks.cancelled
+    return cause.kind if isinstance(cause, MrcError) else Kind.OTHER
+
+
+def reworded(error: E, text: str) -> E:
+    """The same error with another text."""
+    found = copy(error)
+    found.args = (text,)
+    return found

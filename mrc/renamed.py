@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import warnings
 
+ENDS = "0.5"  # the version of mrc that no longer has them
+
 
 def renamed(old: str, new: str) -> None:
     """Warns the caller of the caller, who used the former name."""
-    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
+    text = f"{old} is now {new}; mrc {ENDS} no longer has the former name"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)

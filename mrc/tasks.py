@@ -7,10 +7,10 @@ import asyncio
 from typing import Any
 
 
-async def cancelled(*tasks: asyncio.Task[Any], why: str | None = None) -> None:
+async def cancelled(*tasks: asyncio.Task[Any], why: object = None) -> None:
     """Cancels the tasks and returns when all have ended; ignores their exceptions.
 
-    `why` is the text of their CancelledError, which a peer is told (`mrc.errors.reason_of`).
+    `why` is the argument of their CancelledError, which a peer is told (`mrc.errors.reason_of`).
     """
     for task in tasks:
         task.cancel(why)

@@ -54,7 +54,7 @@ class FakeQp:
     path_mtu, mpr = 8844, 1024
 
     def __init__(self, ctx: FakeContext, host: str) -> None:
-        self.ctx = ctx
+        self.ctx: Any = ctx
         self.peer_host = host
         self.peer_address = "10.0.0.1"
         self.peer: FakeQp
@@ -181,8 +181,8 @@ class FakeQp:
             raise CompletionError(self._status, "QP")
 
 
-def qp_pair() -> tuple[FakeQp, FakeQp]:
-    """h0's QP to h1, and h1's QP to h0."""
+def qp_pair() -> tuple[Any, Any]:
+    """h0's QP to h1, and h1's QP to h0: each a FakeQp, where a QP is expected too."""
     left, right = FakeQp(FakeContext(), "h1"), FakeQp(FakeContext(), "h0")
     left.peer, right.peer = right, left
     return left, right

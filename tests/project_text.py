@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,6 +18,27 @@ TOP_LEVEL = {
     "mrc", "csrc", "tests", "bench", "tools",
     "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "setup.py",
 }  # fmt: skip
+
+
+class Release(NamedTuple):
+    """A section of the changelog; without a version what is not released."""
+
+    version: str
+    date: str
+    entries: int
+
+
+def releases(changelog: str) -> list[Release]:
+    """The sections of the changelog, from the newest on."""
+    _, *sections = re.split(r"^## ", changelog, flags=re.MULTILINE)
+    found = []
+    for section in sections:
+        head = re.match(r"\[(?:Unreleased|(\d+\.\d+\.\d+))\](?: - (\d{4}-\d\d-\d\d))?\n", section)
+        if head is None:
+            raise ValueError(f"CHANGELOG.md: not the heading of a release: {section[:40]!r}")
+        count = len(re.findall(r"^- ", section, flags=re.MULTILINE))
+        found.append(Release(head[1] or "", head[2] or "", count))
+    return found
 
 
 @cache

@@ -72,7 +72,9 @@ def built(source: Path, *extra: Path) -> Path:
 
 
 def run(*command: str | Path, **options: Any) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, capture_output=True, text=True, check=False, **options
+    )
     if done.returncode != 0:
         text = f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
         pytest.fail(f"exit {done.returncode}\n{text}", pytrace=False)

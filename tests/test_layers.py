@@ -42,7 +42,14 @@ LAYERS: dict[str, list[str]] = {
         "engine verbs query",
         "turn",
     ],
-    "msg": ["chains config frame", "state", "match operations", "outgoing", "incoming", "msg"],
+    "msg": [
+        "chains config frame slots",
+        "state",
+        "match operations",
+        "outgoing",
+        "incoming",
+        "msg",
+    ],
     "io": [
         "cause ipsec_mb keys lineage messages pause sigbus spsc wake",
         "aead_ipsec_mb aead_libcrypto",

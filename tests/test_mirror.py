@@ -69,6 +69,7 @@ INDEX: dict[str, dict[str, str]] = {
         "msg": "msg_cost",
         "operations": "msg_errors msg_steps",
         "outgoing": "msg_steps msg_limits",
+        "slots": "msg_slots",
     },
     "io": {
         "aead_ipsec_mb": "aead aead_ipsec_mb",

@@ -35,6 +35,7 @@ import pytest
         ("end", 4, 2),
         ("group", 2, 1),
         ("perf", 1, 1),
+        pytest.param("perf", 59, 1, marks=pytest.mark.slow),  # no plane when the test ends
         pytest.param("strangers", 1, 15, marks=pytest.mark.slow),
     ],
 )

@@ -47,8 +47,8 @@ class ConnectingContext(FakeContext):
 class Ends:
     sender: Session
     receiver: Session
-    out: FakeQp
-    back: FakeQp
+    out: Any  # each is a FakeQp
+    back: Any
 
 
 @asynccontextmanager
@@ -57,9 +57,8 @@ async def sessions() -> AsyncIterator[Ends]:
     async with AsyncExitStack() as stack:
         # The fakes do not hang up, so wait for that only briefly.
         stack.enter_context(patch("mrc.transfer.session.LAST_WORDS_SECONDS", 0.1))
-        ctx = ConnectingContext(out)
-        out.ctx = ctx
-        connecting = connect_session(ctx, "h1", 4791, announced=Announced(), timeout=5.0)
+        out.ctx = ConnectingContext(out)
+        connecting = connect_session(out.ctx, "h1", 4791, announced=Announced(), timeout=5.0)
         opening = asyncio.create_task(stack.enter_async_context(connecting))
         await until(lambda: back.private)
         receiver = await stack.enter_async_context(accept_session(back.ctx, back, Joins()))

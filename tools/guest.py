@@ -66,9 +66,8 @@ def boot_modules(kernel: Path) -> list[Path]:
     stems = {Path(name).name.split(".")[0]: name for name in depends}
     order: list[str] = []
     for stem in MODULES:
-        name = stems.get(stem)  # absent: built in
-        if name:
-            order += [each for each in [*reversed(depends[name]), name] if each not in order]
+        if found := stems.get(stem):  # absent: built in
+            order += [each for each in [*reversed(depends[found]), found] if each not in order]
     return [folder / name for name in order]
 
 

@@ -275,27 +275,28 @@ static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
 
 /* Reads a frame from `offset`; the peer may change it meanwhile, so each word is read once. */
 static enum verdict read_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
-  const uint32_t slot = peer->frames_read % MRC_MSG_SLOTS;
-  const uint8_t *frame = peer->inbox + (size_t)slot * MRC_MSG_SLOT_BYTES;
+  const uint32_t place = mrc_msg_slots_place(&peer->slots, peer->slots.freed);
+  const uint32_t size = peer->sizes[place / MRC_MSG_SLOT_BYTES];
+  const uint8_t *frame = peer->inbox + place;
   if (peer->offset == 0) peer->offset = MRC_MSG_FRAME_HEADER;
-  while (peer->offset < peer->sizes[slot]) {
+  while (peer->offset < size) {
     struct mrc_msg_record record;
     const uint8_t *at = frame + peer->offset;
-    const size_t bytes = mrc_msg_decode(at, peer->sizes[slot] - peer->offset, &record);
+    const size_t bytes = mrc_msg_decode(at, size - peer->offset, &record);
     if (bytes == 0 || peer->error != 0) return WRONG;
     const enum verdict verdict = on_record(msg, peer, &record, at);
     if (verdict != TAKEN) return verdict;
     peer->offset += (uint32_t)bytes;
   }
   peer->offset = 0;
-  peer->frames_read++;
+  peer->slots.freed++;
   msg->counters.frames_read++;
   mrc_msg_mark(msg, peer);
   return TAKEN;
 }
 
 bool mrc_msg_read(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
-  while (peer->frames_read != peer->frames_in) {
+  while (peer->slots.freed != peer->slots.arrived) {
     const enum verdict verdict = read_frame(msg, peer);
     if (verdict == WAIT && !mrc_node_joined(&peer->stalled)) {
       msg->counters.stalls++;
@@ -309,16 +310,16 @@ bool mrc_msg_read(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
 
 static bool on_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t number,
                      uint32_t bytes) {
-  if (number != (peer->frames_in & MRC_MSG_NUMBER)) return false;
-  if (peer->frames_in - peer->credit_told >= MRC_MSG_SLOTS) return false;
+  if (!mrc_msg_slots_is_next(&peer->slots, number, MRC_MSG_NUMBER)) return false;
+  if (!mrc_msg_slots_granted(&peer->slots)) return false;
   if (bytes < MRC_MSG_FRAME_HEADER || bytes > MRC_MSG_SLOT_BYTES) return false;
+  const uint32_t place = mrc_msg_slots_place(&peer->slots, peer->slots.arrived);
   /* The credit counts even while the records have to wait. */
-  const uint32_t slot = peer->frames_in % MRC_MSG_SLOTS;
   uint32_t read;
-  memcpy(&read, peer->inbox + (size_t)slot * MRC_MSG_SLOT_BYTES, sizeof read);
+  memcpy(&read, peer->inbox + place, sizeof read);
   if (!mrc_msg_credited(msg, peer, le32toh(read), UINT32_MAX)) return false;
-  peer->sizes[slot] = (uint16_t)bytes;
-  peer->frames_in++;
+  peer->sizes[place / MRC_MSG_SLOT_BYTES] = (uint16_t)bytes;
+  peer->slots.arrived++;
   return mrc_msg_read(msg, peer);
 }
 

@@ -6,10 +6,7 @@
 
 #include "msg/operations.h"
 
-enum {
-  RESERVED_WRS = 4, /* places that messages leave to frames and credits */
-  TELL_AT = MRC_MSG_SLOTS / 2
-};
+enum { RESERVED_WRS = 4 }; /* places that messages leave to frames and credits */
 
 /* What a work request was: the upper half of its wr_id. The lower is the id of an operation. */
 enum what { FRAME, CREDIT, CHUNK };
@@ -32,10 +29,8 @@ bool mrc_msg_answer(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg
 
 bool mrc_msg_credited(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t read,
                       uint32_t mask) {
-  const uint32_t news = (read - peer->credit) & mask;
-  if (news > peer->frames_out - peer->credit) return false;
-  peer->credit += news;
-  if (news > 0) mrc_msg_mark(msg, peer);
+  if (!mrc_msg_slots_credit(&peer->slots, read, mask)) return false;
+  mrc_msg_mark(msg, peer);
   return true;
 }
 
@@ -105,38 +100,38 @@ static uint32_t fill(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t *fr
 }
 
 static bool may_send_frame(const struct mrc_msg_peer *peer) {
-  return peer->frames_out - peer->credit < MRC_MSG_SLOTS &&
-         peer->frames_out - peer->frames_done < MRC_MSG_SLOTS && has_room(peer, true, 0);
+  return mrc_msg_slots_may_send(&peer->slots) &&
+         peer->slots.sent - peer->frames_done < MRC_MSG_SLOTS && has_room(peer, true, 0);
 }
 
 static int send_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
-  const uint32_t place = peer->frames_out % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
+  const uint32_t place = mrc_msg_slots_place(&peer->slots, peer->slots.sent);
   uint8_t *frame = peer->outbox + place;
   if (peer->filled == 0) peer->filled = fill(msg, peer, frame);
-  const uint32_t header[2] = {htole32(peer->frames_read), 0};
+  const uint32_t header[2] = {htole32(peer->slots.freed), 0};
   memcpy(frame, header, sizeof header);
   const struct mrc_wr write = {.local = (uintptr_t)frame,
                                .va = peer->theirs.address + place,
                                .lkey = peer->outbox_key,
                                .rkey = peer->theirs.rkey,
                                .bytes = peer->filled,
-                               .imm = mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->frames_out),
+                               .imm = mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.sent),
                                .opcode = MRC_WR_WRITE_IMM};
   const int error = post(msg, peer, FRAME, 0, &write, now_ns);
   if (error != 0) return error;
   peer->filled = 0;
-  peer->frames_out++;
-  peer->credit_told = peer->frames_read;
+  peer->slots.sent++;
+  peer->slots.told = peer->slots.freed;
   msg->counters.frames_sent++;
   return 0;
 }
 
 static int send_credit(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
-  const struct mrc_wr write = {.imm = mrc_msg_imm(MRC_MSG_IMM_CREDIT, peer->frames_read),
+  const struct mrc_wr write = {.imm = mrc_msg_imm(MRC_MSG_IMM_CREDIT, peer->slots.freed),
                                .opcode = MRC_WR_WRITE_IMM};
   const int error = post(msg, peer, CREDIT, 0, &write, now_ns);
   if (error != 0) return error;
-  peer->credit_told = peer->frames_read;
+  peer->slots.told = peer->slots.freed;
   msg->counters.credits_sent++;
   return 0;
 }
@@ -184,7 +179,7 @@ int mrc_msg_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns
   int error = 0;
   while (error == 0 && has_records(peer) && may_send_frame(peer))
     error = send_frame(msg, peer, now_ns);
-  if (error == 0 && peer->frames_read - peer->credit_told >= TELL_AT && has_room(peer, true, 0))
+  if (error == 0 && mrc_msg_slots_owe(&peer->slots) && has_room(peer, true, 0))
     error = send_credit(msg, peer, now_ns);
   return error == 0 ? send_chunks(msg, peer, now_ns) : error;
 }

@@ -10,6 +10,7 @@
 #include "msg/chains.h"
 #include "msg/config.h"
 #include "msg/frame.h"
+#include "msg/slots.h"
 
 enum {
   MRC_MSG_CHUNK = 1 << 20,     /* a longer message is several writes, between which frames go */
@@ -87,17 +88,13 @@ struct mrc_msg_peer {
   uint32_t inbox_key, outbox_key;
   uint16_t sizes[MRC_MSG_SLOTS]; /* bytes of the frames that arrived */
 
-  uint32_t frames_out;  /* frames posted */
-  uint32_t frames_done; /* of these, completed */
-  uint32_t credit;      /* frames that the peer has read */
-  uint32_t frames_in;   /* frames arrived */
-  uint32_t frames_read; /* of these, read */
-  uint32_t credit_told; /* frames_read as the peer knows it */
-  uint32_t offset;      /* in the frame that is being read */
-  uint32_t filled;      /* bytes of the next frame, which the engine had no room for; 0: none */
-  uint32_t wrs, imms;   /* work requests, immediates posted and not completed */
-  uint32_t chunks;      /* writes of messages among them */
-  size_t heap;          /* bytes of `requests`, `unexpected` and `claimed` */
+  struct mrc_msg_slots slots; /* a frame is freed when it has been read */
+  uint32_t frames_done;       /* of the frames sent, completed */
+  uint32_t offset;            /* in the frame that is being read */
+  uint32_t filled;    /* bytes of the next frame, which the engine had no room for; 0: none */
+  uint32_t wrs, imms; /* work requests, immediates posted and not completed */
+  uint32_t chunks;    /* writes of messages among them */
+  size_t heap;        /* bytes of `requests`, `unexpected` and `claimed` */
 
   struct mrc_node out;            /* operations with a record to send */
   struct mrc_node writing;        /* sends with a CTS, and bytes not yet posted */

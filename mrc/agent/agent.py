@@ -22,7 +22,7 @@ from mrc.agent.listener import AgentListener
 from mrc.agent.numbers import Numbers
 from mrc.agent.program import ATTACH_SECONDS, Program
 from mrc.agent.wanted import Wanted
-from mrc.aio.context import OOB_PORT
+from mrc.aio.context import OOB_PORT, Context
 from mrc.aio.local import Local
 from mrc.aio.qp import QP
 from mrc.binding import steering
@@ -31,7 +31,6 @@ from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import MrcError, StateError
-from mrc.observe.context import Context
 from mrc.results.agent import CcProfileRow, EvProfileRow
 from mrc.results.agent import Profiles as ProfileRows
 from mrc.tasks import cancelled, took_cancellation

@@ -13,12 +13,9 @@ from mrc.agent.wanted import Wanted
 from mrc.aio.end import End
 from mrc.binding.steering import struct_bytes
 from mrc.enums import QpState
-from mrc.errors import MrcError, PeerGoneError
+from mrc.errors import Kind, MrcError, PeerGoneError
 from mrc.exchange.oob import Channel
 from mrc.running import Limit
-
-ENDED = "the program has ended"
-"""The reason that an agent sends for a program that ended without giving one."""
 
 _LOOK_SECONDS = 0.002  # between two looks at outstanding work requests, the first time
 _LONGEST_LOOK_SECONDS = 0.05
@@ -101,8 +98,8 @@ class ProgramEnd(End):
         super()._on_gone(error)
 
     def _without_bye(self, reason: str = "") -> PeerGoneError:
-        self._peer_reason = "" if reason == ENDED else reason
-        return super()._without_bye(self._peer_reason)
+        self._peer_reason = reason
+        return super()._without_bye(reason)
 
     async def _until_idle(self) -> None:
         pause = _LOOK_SECONDS
@@ -145,6 +142,12 @@ class ProgramEnd(End):
         await self._send_gone(reason or self.fault)  # False: nobody is there to be told
 
 
+class ProgramEndedError(MrcError):
+    """What ends the connects of a program that has ended without giving a reason."""
+
+    kind = Kind.ENDED
+
+
 class LostChannel(Channel):
     """In place of the connection to an agent that has to be found again."""
 
@@ -156,7 +159,7 @@ class LostChannel(Channel):
         self.received_bytes = 0
         self._at_end = []
 
-    async def send(self, kind: str, **fields: Any) -> NoReturn:
+    async def send(self, kind: str, /, **fields: Any) -> NoReturn:
         """Raises PeerGoneError."""
         raise PeerGoneError("the peer's agent is not connected")
 

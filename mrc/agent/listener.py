@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from mrc.agent.end import ENDED, ProgramEnd
+from mrc.agent.end import ProgramEnd
 from mrc.agent.knock import KNOCK, knock_in
 from mrc.agent.program import Program
 from mrc.agent.reach import RESUME
@@ -56,7 +56,7 @@ class AgentListener(Listener):
                 raise self._unknown("endpoint")
             qpn = await program.doorbell.visit(asked)
         except BusyError as error:
-            await channel.refuse(str(error), busy=True)
+            await channel.refuse(str(error), error.kind)
         else:
             await channel.send(KNOCK, qpn=qpn)
             await channel.close()
@@ -108,6 +108,7 @@ class AgentListener(Listener):
             return
         program = self.program_of(end.queue.qpn)
         if program is None:
-            await end.close(orderly=False, reason=ENDED)
+            await end.tell_gone("")
+            await end.close(orderly=False)
         elif program.end_of(end.queue.qpn) is None:
             program.connected(end)

@@ -21,13 +21,14 @@ from mrc import running
 from mrc.agent import device
 from mrc.agent.door import Visitor
 from mrc.agent.doorbell import Doorbell
-from mrc.agent.end import ENDED, LostChannel, ProgramEnd
+from mrc.agent.end import LostChannel, ProgramEnd, ProgramEndedError
 from mrc.agent.host import Host
 from mrc.agent.knock import knock_of
 from mrc.agent.note import read_note
 from mrc.agent.reach import QpGoneError, patiently, resume
 from mrc.agent.wanted import Wanted, wanted_of
 from mrc.aio.connecting import connect
+from mrc.aio.context import Context
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
@@ -45,7 +46,6 @@ from mrc.exchange.oob import Channel
 from mrc.fabric.addresses import IpAddress, pack_address, unpack_address
 from mrc.fabric.ports import LocalPort
 from mrc.linux.interfaces import interfaces
-from mrc.observe.context import Context
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.agent")
@@ -333,10 +333,9 @@ class Program(Context):
             del self._tasks[qpn]
 
     async def _dial(self, wanted: Wanted) -> None:
-        local, terms = self._terms_of(wanted)
-        _, host, port = self.address_of(wanted.dest_gid)
+        local, host, terms = self._terms_of(wanted)
         seconds = self.config.timeouts.exchange
-        attempt = partial(connect, local, terms, host, port, timeout=seconds)
+        attempt = partial(connect, local, terms, host, self._host.port, timeout=seconds)
         try:
             end = await patiently(attempt, seconds, self._host.dialling)
         except ConnectError as error:
@@ -371,11 +370,11 @@ class Program(Context):
 
     async def accept(self, channel: Channel, wanted: Wanted) -> End:
         """The listening side of an exchange that the peer's agent has begun."""
-        local, terms = self._terms_of(wanted)
+        local, _, terms = self._terms_of(wanted)
         return await establish(local, channel, terms, first=False)
 
-    def _terms_of(self, wanted: Wanted) -> tuple[Local, Terms]:
-        local, _, _ = self.address_of(wanted.dest_gid)
+    def _terms_of(self, wanted: Wanted) -> tuple[Local, str, Terms]:
+        local, host, _ = self.address_of(wanted.dest_gid)
         config = wanted.config(local.config)
         ev_profile, cc_profile = self._host.profiles(wanted)
         terms = Terms(
@@ -384,7 +383,7 @@ class Program(Context):
             queue=wanted.queue(config), end=partial(ProgramEnd, wanted),
             peer=wanted.peer if wanted.messages else None,
         )  # fmt: skip
-        return structs.replace(local, config=config), terms
+        return structs.replace(local, config=config), host, terms
 
     def connected(self, end: End) -> None:
         """Both ends are in RTS."""
@@ -416,7 +415,7 @@ class Program(Context):
     async def _take_up(self, wanted: Wanted, packed: bytes) -> None:
         """Makes the end of a QP that was connected under a former agent."""
         try:
-            local, terms = self._terms_of(wanted)
+            local, _, terms = self._terms_of(wanted)
             note = await asyncio.to_thread(read_note, packed)  # a long one stops nobody else
             terms.ev_profile._take()
             terms.cc_profile._take()
@@ -493,8 +492,9 @@ class Program(Context):
         """Forgets the program. `told`: it has ended, and its peers are to know."""
         if told:
             await asyncio.gather(*(end.tell_gone(self._reason) for end in self.ends))
-        why = (self._reason or ENDED) if told else None  # for peers of connects that still run
-        await cancelled(*self._tasks.values(), *self._others, why=why)
+        # For peers of connects that still run.
+        why = MrcError(self._reason) if self._reason else ProgramEndedError("the program has ended")
+        await cancelled(*self._tasks.values(), *self._others, why=why if told else None)
         with suppress(StateError):
             await self._opened().dispatcher.close()
         await self._close(orderly=False)

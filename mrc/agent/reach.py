@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from mrc.agent.knock import KNOCK, Knock, admitted_in
 from mrc.agent.wanted import Wanted
+from mrc.aio.connecting import about
 from mrc.aio.local import Local
 from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange.dial import dial, may_pass
@@ -51,9 +52,10 @@ async def _reached(local: Local, host: str, port: int) -> AsyncIterator[Channel]
     channel = await dial(local.host, host, port, local.source)
     channel.limit_silence(on=True)
     try:
-        if local.guard is not None:
-            await local.guard.connect(channel)
-        yield channel
+        with about(host, port):
+            if local.guard is not None:
+                await local.guard.connect(channel)
+            yield channel
     except BaseException:
         channel.abort()
         raise

@@ -5,20 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
 from mrc.errors import (
     BusyError,
+    ConnectRefusedError,
     ConnectTimeoutError,
     MrcError,
-    PathError,
     PeerGoneError,
+    ProtocolError,
+    kind_of,
     reason_of,
+    reworded,
 )
-from mrc.exchange import findings
 from mrc.exchange.dial import dial
+from mrc.exchange.findings import NoAnswerError
 from mrc.exchange.keepalive import CutOffError
 from mrc.exchange.oob import Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, extended
@@ -48,24 +53,19 @@ async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: 
 
 async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: float) -> End:
     attempt = _Attempt(local, terms, host, port)
-    try:
-        async with Limit(timeout) as limit:
-            return await attempt.run(limit)
-    except TimeoutError as error:
-        heard = attempt.channel is not None and attempt.channel.received_bytes > 0
-        if attempt.busy is not None and not heard:
-            raise about(host, port, attempt.busy) from error
-        await attempt.refuse("no answer in time")
-        raise timed_out(host, port, timeout, attempt.channel) from error
-    except MrcError as error:
-        await attempt.refuse(reason(error))
-        told = about(host, port, error)
-        if told is error:
+    with about(host, port):
+        try:
+            async with Limit(timeout) as limit:
+                return await attempt.run(limit)
+        except TimeoutError as error:
+            heard = attempt.channel is not None and attempt.channel.received_bytes > 0
+            if attempt.busy is not None and not heard:
+                raise attempt.busy from error
+            await attempt.refuse(error)
+            raise timed_out(host, port, timeout, attempt.channel) from error
+        except (Exception, asyncio.CancelledError) as error:
+            await attempt.refuse(error)
             raise
-        raise told from error
-    except (Exception, asyncio.CancelledError) as error:
-        await attempt.refuse(reason_of(error))
-        raise
 
 
 class _Attempt:
@@ -112,9 +112,9 @@ class _Attempt:
             await asyncio.sleep(self._local.rng.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    async def refuse(self, reason: str) -> None:
+    async def refuse(self, error: BaseException) -> None:
         if self.channel is not None:
-            await self.channel.refuse(reason)
+            await self.channel.refuse(reason_of(error), kind_of(error))
 
 
 def timed_out(host: str, port: int, after: float, channel: Channel | None) -> ConnectTimeoutError:
@@ -128,20 +128,18 @@ def timed_out(host: str, port: int, after: float, channel: Channel | None) -> Co
     return ConnectTimeoutError(late)
 
 
-def reason(error: MrcError) -> str:
-    """Why this side ends the exchange, for the peer."""
-    return error.told if isinstance(error, QuestionError) else str(error)
-
-
-def about(host: str, port: int, error: MrcError) -> MrcError:
-    """Adds host and port to an error whose message begins with "the peer", and what to do to one
+@contextmanager
+def about(host: str, port: int) -> Iterator[None]:
+    """Adds host and port to an error of the exchange, which says "the peer", and what to do to one
     that no path answers, although the exchange has worked over TCP.
     """
-    if findings.is_no_answer(str(error)):
-        return PathError(
-            f"{error} TCP port {port} of {host} answers: open both ports in the firewalls of both"
-            " hosts; NAT (a masquerade) between them requires a VPN"
+    try:
+        yield
+    except NoAnswerError as error:
+        remedy = (
+            f"TCP port {port} of {host} answers: open both ports in the firewalls of both hosts;"
+            " NAT (a masquerade) between them requires a VPN"
         )
-    if not str(error).startswith("the peer "):
-        return error
-    return type(error)(f"{host}: TCP port {port}: {error}")
+        raise reworded(error, f"{error} {remedy}") from error
+    except (BusyError, ConnectRefusedError, PeerGoneError, ProtocolError) as error:
+        raise reworded(error, f"{host}: TCP port {port}: {error}") from error

@@ -8,9 +8,6 @@ import functools
 import json
 import logging
 import os
-import random
-import secrets
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -21,9 +18,8 @@ from msgspec.structs import replace
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
 from mrc.aio.listener import Listener
-from mrc.aio.local import Local, Terms
+from mrc.aio.local import Local, Terms, opened
 from mrc.aio.messages import Messages
-from mrc.aio.observer import Observer, Unobserved
 from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
@@ -33,16 +29,13 @@ from mrc.binding.native import names_of
 from mrc.binding.verbs import MR
 from mrc.config import CcParameters, ContextConfig
 from mrc.control.profiles import (
-    DEFAULT,
     CcProfile,
     CcSettings,
     EvProfile,
     EvSelection,
     Operation,
-    Profiles,
 )
 from mrc.datapath.dispatch import Dispatcher
-from mrc.datapath.links import Links, finder
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
     ArgumentError,
@@ -51,11 +44,12 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import ContextWarning, TraceEntry
-from mrc.exchange.admission import Admission, Claims, Limits, descriptor_limit
+from mrc.exchange.admission import Admission, Limits, descriptor_limit
 from mrc.exchange.budget import Budget
-from mrc.exchange.upgrade import Guard
-from mrc.fabric import hostconfig
 from mrc.fabric.ports import LocalPort
+from mrc.observe.observatory import Observatory, Observer
+from mrc.observe.snapshot import snapshot
+from mrc.results.plain import plain
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.context")
@@ -70,7 +64,10 @@ class Context:
     The end of `async with` closes the listeners, then the QPs, then releases the memory regions.
     """
 
-    def __init__(self, config: ContextConfig | None = None) -> None:
+    def __init__(
+        self, config: ContextConfig | None = None, *, observer: Observer | None = None
+    ) -> None:
+        """`observer` looks at this Context; None: the views that the configuration enables."""
         self.config = config or ContextConfig()
         self._local: Local | None = None
         # The dispatcher keeps every open QP alive, so weak references are enough here.
@@ -78,7 +75,7 @@ class Context:
         self._listeners: WeakSet[Listener] = WeakSet()
         self._monitor: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
-        self._observer = self._make_observer()
+        self._observer = observer or Observatory()
         self._peer_memory = Budget(self.config.limits.max_peer_bytes)
         """Limits the memory for sessions of peers, by the address of the peer."""
         limits = Limits(
@@ -100,17 +97,13 @@ class Context:
         await guard.failed.wait()
         return guard.failure
 
-    def _make_observer(self) -> Observer:
-        """The observer of this Context; a subclass overrides it."""
-        return Unobserved()
-
     async def __aenter__(self) -> Self:
         if self._local is not None:
             raise StateError("the Context was already opened: create a new one")
         self._local = await self._make_local()
         self._monitor = asyncio.get_running_loop().create_task(self._follow_links())
         try:
-            await self._observer.open()
+            await self._observer.open(self)
         except BaseException:
             await self.close()
             raise
@@ -118,28 +111,7 @@ class Context:
 
     async def _make_local(self) -> Local:
         """Opens the datapath; a subclass overrides it."""
-        config = self.config
-        host = config.host or hostconfig.load(os.environ)
-        links = Links(finder(config, host))
-        opened = links.open(config)
-        return Local(
-            name=config.name or (host.host if host else socket.gethostname()),
-            config=config,
-            host=host,
-            links=links,
-            dispatcher=Dispatcher(opened),
-            rng=random.Random(secrets.randbits(64)),
-            claims=Claims(),
-            guard=None if config.security is None else Guard(config.security),
-            ev_profiles=Profiles(
-                EvProfile(
-                    DEFAULT, EvSelection(active_per_plane=config.spraying.evs_active_per_plane)
-                )
-            ),
-            cc_profiles=Profiles(
-                CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters, config.plane_shares))
-            ),
-        )
+        return opened(self.config)
 
     async def __aexit__(
         self,
@@ -202,6 +174,19 @@ class Context:
     def warnings(self) -> tuple[ContextWarning, ...]:
         """The last 64 warnings of the datapath, newest last."""
         return tuple(self._opened().dispatcher.warnings)
+
+    @property
+    def metrics_port(self) -> int:
+        """The TCP port at which metrics are served; 0 without `ContextConfig.metrics`."""
+        return self._observer.metrics_port
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The state of the Context as data for `json`, as in `mrc top`.
+
+        `mrc schema top` describes the keys: a snapshot is an endpoint without the rates.
+        """
+        found: dict[str, Any] = plain(await snapshot(self))
+        return found
 
     async def counters(self) -> dict[str, int]:
         """Every counter by name."""

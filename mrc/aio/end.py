@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,8 +17,8 @@ from mrc.aio import stall
 from mrc.aio.messagepeer import MessagePeer
 from mrc.aio.queries import qp_info
 from mrc.binding.device import Notice
-from mrc.binding.verbs import MR, QueuePair, WorkRequest
-from mrc.binding.writelist import WriteList
+from mrc.binding.verbs import QueuePair
+from mrc.binding.writes import Writes
 from mrc.config import ContextConfig
 from mrc.control.controller import EvController
 from mrc.control.profiles import CcProfile, EvProfile
@@ -27,6 +27,7 @@ from mrc.datapath.stream import Journal, Places, Stream
 from mrc.enums import EventType, EvState, QpState, WcOpcode, WcStatus
 from mrc.errors import (
     CompletionError,
+    Kind,
     MrcError,
     PathError,
     PeerGoneError,
@@ -47,7 +48,8 @@ from mrc.events import (
     known,
 )
 from mrc.exchange.foreign import shown
-from mrc.exchange.oob import MAX_REASON, Channel, Hello
+from mrc.exchange.oob import Channel, Hello
+from mrc.exchange.refusal import GONE, REFUSE, fields, kind_in
 from mrc.fabric.paths import PathEv
 from mrc.running import Limit
 from mrc.tasks import cancelled
@@ -58,8 +60,6 @@ _EVENTS_KEPT = 4096
 _FREE_MESSAGES = 4  # TCP messages of the peer that are read without a pause; a QP needs fewer
 _MESSAGE_PAUSE_SECONDS = 0.25
 _LATE_SECONDS = 0.25  # that a busy host adds to the round trip of an answer
-GONE = "gone"
-"""message: this end is no more, without a bye. `reason` says why; `paths_lost`: no path answered"""
 
 
 class End:
@@ -102,7 +102,6 @@ class End:
         """why this end cannot go on, if it has found that out itself"""
         self._status: WcStatus | None = None
         self._bye_ok = asyncio.Event()
-        self._idle = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
         self._stall: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
@@ -134,7 +133,7 @@ class End:
     @property
     def may_wait(self) -> bool:
         """Whether work requests may be outstanding; only a query knows those of messages."""
-        return bool(self.queue.outstanding or self.messages)
+        return bool(self._places.taken or self.messages)
 
     def check_open(self) -> None:
         """Raises the reason if the QP cannot send."""
@@ -148,51 +147,36 @@ class End:
 
     # ---- Work requests --------------------------------------------------------------------
 
-    async def post_in_turn(self, request: WorkRequest, mr: MR | None) -> Completion:
+    async def post_in_turn(self, write: Writes) -> Completion:
         """Waits for a free place in the send queue, posts, and returns the completion."""
         await self._places.take()
-        return await self._post(request, mr)
+        return await self._post(write)
 
-    def post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
-        """Posts at once; raises QueueFullError when the send queue is full."""
+    def post(self, writes: Writes) -> asyncio.Future[Completion]:
+        """Posts all at once, or raises an error and posts none."""
         self.check_open()
-        if not self._places.take_free():
-            full = f"all {self.queue.sq_depth} places in the send queue are in use"
-            raise QueueFullError(f"{self}: {full}: wait for a completion")
-        return self._post(request, mr)
-
-    def post_list(self, writes: WriteList, mrs: Iterable[MR]) -> asyncio.Future[Completion]:
-        """Posts the whole list at once, or raises an error and posts none. `bytes` is the sum."""
-        self.check_open()
-        self.queue.check_state()
-        done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        if writes.count == 0:
-            done.set_result(
-                Completion(writes.wr_id, self.queue.qpn, 0, WcStatus.SUCCESS, WcOpcode.WRITE)
-            )
-            return done
         if not self._places.take_free(writes.count):
+            depth = self._places.count
             raise QueueFullError(
-                f"{self}: too few of {self.queue.sq_depth} places in the send queue are free for"
-                f" {writes.count} writes: wait for completions"
+                f"{self}: free places in the send queue: {depth - self._places.taken} of {depth},"
+                f" needed: {writes.count}: wait for completions"
             )
-        self.queue.begin(writes.count)
-        work = Work(self.queue, self._places, self._idle, tuple(mrs), done, writes)
-        self.dispatcher.post(writes, work)
-        return done
+        return self._post(writes)
 
-    def _post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
-        """Posts with a place already taken in the send queue. The completion frees the place."""
+    def _post(self, writes: Writes) -> asyncio.Future[Completion]:
+        """Posts with places already taken in the send queue. The completion frees them."""
         try:
             self.check_open()
-            self.queue.check(request)
+            self.queue.check_state()
         except BaseException:
-            self._places.give()
+            self._places.give(writes.count)
             raise
         done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self.queue.begin()
-        mrs = () if mr is None else (mr,)
-        self.dispatcher.post(request, Work(self.queue, self._places, self._idle, mrs, done))
+        if writes.count:
+            self.dispatcher.post(Work(self.queue, self._places, writes, done))
+        else:
+            none = Completion(writes.wr_id, writes.qpn, 0, WcStatus.SUCCESS, WcOpcode.WRITE)
+            done.set_result(none)
         return done
 
     async def query(self) -> QpInfo:
@@ -285,11 +269,12 @@ class End:
             await self._answer_bye()
         elif kind == "bye_ok":
             self._bye_ok.set()
-        elif kind in (GONE, "refuse"):
+        elif kind in (GONE, REFUSE):
             await self._until_answered_late()
-            error = self._without_bye(shown(message.get("reason", "")))
-            lost = message.get("paths_lost") is True
-            self._on_gone(PathError(str(error)) if lost else error)
+            why = kind_in(message)
+            reason = "" if why is Kind.ENDED else shown(message.get("reason", ""))
+            error = self._without_bye(reason)
+            self._on_gone(PathError(str(error)) if why is Kind.PATHS_LOST else error)
 
     async def _on_hangup(self, error: MrcError) -> None:
         """The connection has ended without a bye, or the peer broke the protocol."""
@@ -347,9 +332,7 @@ class End:
     async def _until_idle(self) -> None:
         if self.messages is not None:
             await self.messages.until_idle()
-        while self.queue.outstanding:
-            self._idle.clear()
-            await self._idle.wait()
+        await self._places.until_free()
 
     # ---- Close ----------------------------------------------------------------------------
 
@@ -421,6 +404,7 @@ class End:
     async def _send_gone(self, reason: str) -> bool:
         with suppress(MrcError, OSError):
             lost = self._status is WcStatus.RETRY_EXC_ERR or isinstance(self.failure, PathError)
-            await self.channel.send(GONE, reason=reason[:MAX_REASON], paths_lost=lost)
+            kind = Kind.PATHS_LOST if lost else Kind.OTHER
+            await self.channel.send(GONE, **fields(reason, kind))
             return True
         return False

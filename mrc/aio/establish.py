@@ -30,6 +30,7 @@ from mrc.errors import (
     ConnectError,
     ConnectRefusedError,
     InUseError,
+    Kind,
     PathError,
     ProtocolError,
     QueueFullError,
@@ -364,15 +365,15 @@ async def _prove(
     allowance = _AMPLIFICATION * channel.received_bytes
     probing = _probe(end, plan, allowed, allowance, channel)
     targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
-    silent_line = findings.no_answer(end.peer_host, targets, peer.attributes.udp_port)
+    silence = findings.no_answer(end.peer_host, targets, peer.attributes.udp_port)
     try:
         proof, rtt_ns = await channel.during(probing)
     except ConnectRefusedError as error:
-        if findings.is_no_answer(error.reason):  # the peer has found the same a little earlier
-            raise PathError(silent_line) from error
+        if error.kind is Kind.NO_ANSWER:  # the peer has found the same a little earlier
+            raise silence from error
         raise
     if not proof.mtu:
-        raise PathError(silent_line)
+        raise silence
     await _leave_out(end, proof)
     planes = [ev.attr.port for ev in plan.evs]
     gone = [*proof.dead, *proof.unproven]

@@ -22,7 +22,6 @@ from typing import Self
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
-from mrc.aio.observer import Viewers
 from mrc.aio.qp import QP
 from mrc.binding import native
 from mrc.errors import (
@@ -35,12 +34,15 @@ from mrc.errors import (
     PeerGoneError,
     ResolveError,
     StateError,
+    kind_of,
+    reason_of,
 )
 from mrc.exchange.admission import Admission, Place
 from mrc.exchange.dial import numeric
 from mrc.exchange.keepalive import CutOffError
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TLS, TOP, Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, MESSAGE_TRIPS, patience
+from mrc.observe.remote import RemoteView
 from mrc.tasks import cancelled, took_cancellation
 
 logger = logging.getLogger("mrc.listener")
@@ -59,7 +61,7 @@ class Listener:
         local: Local,
         terms: Terms,
         adopt: Callable[[End], QP],
-        viewers: Viewers,
+        viewers: RemoteView,
         admission: Admission,
     ) -> None:
         self._local = local
@@ -200,9 +202,8 @@ class Listener:
                 channel.limit_silence(on=False)
         except TimeoutError:
             # Busy: a peer that was stopped meanwhile connects again.
-            await self._refuse(
-                channel, f"the exchange did not finish within {seconds:g} s", busy=True
-            )
+            late = BusyError(f"the exchange did not finish within {seconds:g} s")
+            await self._refuse(channel, late)
         except (PeerGoneError, CutOffError) as error:
             logger.debug("%s: %s", channel.remote, error)
             channel.abort()
@@ -210,7 +211,7 @@ class Listener:
             self._log(f"{channel.remote} refused this host: {error.reason}")
             await channel.close()
         except (MrcError, OSError) as error:
-            await self._refuse(channel, str(error), busy=isinstance(error, BusyError))
+            await self._refuse(channel, error)
         else:
             if end is not None:
                 place.connect(_now())
@@ -266,13 +267,13 @@ class Listener:
         self._turned_away += 1
         try:
             few = self._turned_away <= _WAITED_FOR
-            await channel.refuse(str(error), busy=isinstance(error, BusyError), unread=few)
+            await channel.refuse(str(error), error.kind, unread=few)
         finally:
             self._turned_away -= 1
 
-    async def _refuse(self, channel: Channel, reason: str, *, busy: bool = False) -> None:
-        self._log(f"refused {channel.remote}: {reason}")
-        await channel.refuse(reason, busy=busy)
+    async def _refuse(self, channel: Channel, error: MrcError | OSError) -> None:
+        self._log(f"refused {channel.remote}: {error}")
+        await channel.refuse(reason_of(error), kind_of(error))
 
     def _log(self, refusal: str) -> None:
         """Logs the first _LOG_LINES refusals of each period, so strangers cannot fill the log."""

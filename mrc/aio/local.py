@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import secrets
+import socket
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
@@ -15,14 +18,22 @@ from mrc.aio.end import End
 from mrc.aio.messagepeer import MessagePeer
 from mrc.binding.verbs import QueuePair
 from mrc.config import ContextConfig, Queues
-from mrc.control.profiles import CcProfile, EvProfile, Profiles
+from mrc.control.profiles import (
+    DEFAULT,
+    CcProfile,
+    CcSettings,
+    EvProfile,
+    EvSelection,
+    Profiles,
+)
 from mrc.datapath.dispatch import Dispatcher
-from mrc.datapath.links import Links
+from mrc.datapath.links import Links, finder
 from mrc.enums import Integrity
 from mrc.errors import MrcError
 from mrc.exchange import mpr
 from mrc.exchange.admission import Claims
 from mrc.exchange.upgrade import Guard
+from mrc.fabric import hostconfig
 from mrc.fabric.addresses import IpAddress
 from mrc.fabric.hostconfig import HostConfig, Source
 
@@ -60,6 +71,27 @@ class Local(Struct, frozen=True):
     def srv6(self) -> HostConfig | None:
         """The host configuration if it defines SRv6 paths, else None."""
         return self.host if self.host and self.host.source is Source.SRV6 else None
+
+
+def opened(config: ContextConfig) -> Local:
+    """Opens the datapath of a Context."""
+    host = config.host or hostconfig.load(os.environ)
+    links = Links(finder(config, host))
+    device = links.open(config)
+    selection = EvSelection(active_per_plane=config.spraying.evs_active_per_plane)
+    settings = CcSettings(config.cc, config.cc_parameters, config.plane_shares)
+    return Local(
+        name=config.name or (host.host if host else socket.gethostname()),
+        config=config,
+        host=host,
+        links=links,
+        dispatcher=Dispatcher(device),
+        rng=random.Random(secrets.randbits(64)),
+        claims=Claims(),
+        guard=None if config.security is None else Guard(config.security),
+        ev_profiles=Profiles(EvProfile(DEFAULT, selection)),
+        cc_profiles=Profiles(CcProfile(DEFAULT, settings)),
+    )
 
 
 def queue_pair(sizes: Queues, **more: Any) -> QueuePair:

@@ -6,37 +6,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from mrc.aio.end import End
 from mrc.aio.queries import ev_info
-from mrc.binding.verbs import MAX_MESSAGE_BYTES, MR, RemoteMemory, WorkRequest
-from mrc.binding.writelist import WriteList
+from mrc.binding.verbs import MR, RemoteMemory
+from mrc.binding.writes import Write, Writes, pieces, size_of
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.datapath.stream import timed
 from mrc.enums import EvState, Seal
-from mrc.errors import ArgumentError, StateError, reason_of
+from mrc.errors import StateError, reason_of
 from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo
 from mrc.renamed import renamed
-
-_PIECE_BYTES = 1 << 30  # of a write beyond MAX_MESSAGE_BYTES
-
-
-class Write(NamedTuple):
-    """One write for `QP.post_many`, with the arguments of `QP.post`. Lengths are in bytes."""
-
-    mr: MR | None = None
-    """Memory region to read from; None: no bytes."""
-    remote: RemoteMemory | None = None
-    """The peer's memory to write to."""
-    imm: int | None = None
-    """An immediate for the peer; None: none."""
-    length: int | None = None
-    """Bytes; None: the rest of `mr`."""
-    local_offset: int = 0
-    """Bytes from the start of `mr`."""
-    remote_offset: int = 0
-    """Bytes from the start of `remote`."""
 
 
 class QP:
@@ -141,7 +122,7 @@ class QP:
 
     @property
     def peer_gone(self) -> asyncio.Event:
-        """The former name, to be removed in 0.4."""
+        """The former name of `peer_has_gone` and `until_peer_gone`."""
         renamed("QP.peer_gone", "QP.peer_has_gone or QP.until_peer_gone()")
         return self._end.peer_gone
 
@@ -216,7 +197,7 @@ class QP:
         more than 4 GiB - 1 byte.
         """
         write = Write(mr, remote, imm, length, local_offset, remote_offset)
-        return self._end.post(self._request(write, self._end.dispatcher.next_id()), mr)
+        return self._end.post(self._writes((write,)))
 
     def post_many(self, writes: Iterable[Write]) -> asyncio.Future[Completion]:
         """Starts a batch of writes and returns the future of their common completion.
@@ -225,15 +206,7 @@ class QP:
         free places, and ArgumentError when a write is wrong; then it starts none of them. The
         future raises the error of the first write that fails.
         """
-        queue, requests, mrs = self._end.queue, [], {}
-        for write in writes:
-            request = self._request(write, 0)
-            queue.check(request)
-            requests.append(request)
-            if write.mr is not None:
-                mrs[write.mr.key] = write.mr
-        batch = WriteList.of(queue.qpn, self._end.dispatcher.next_id(), requests)
-        return self._end.post_list(batch, mrs.values())
+        return self._end.post(self._writes(writes))
 
     def post_scattered(
         self,
@@ -248,68 +221,30 @@ class QP:
 
         It costs a tenth of the time, because Python makes no object for a write.
         """
-        end = self._end
-        batch = WriteList.scattered(
-            end.queue.qpn,
-            end.dispatcher.next_id(),
-            mr,
-            remote,
-            length,
-            local_offsets,
-            remote_offsets,
+        wr_id = self._end.dispatcher.next_id()
+        return self._end.post(
+            Writes.scattered(self.qpn, wr_id, mr, remote, length, local_offsets, remote_offsets)
         )
-        return end.post_list(batch, (mr,))
 
     async def _write(self, write: Write, timeout: float | None) -> Completion:
         if timeout is not None:
             async with asyncio.timeout(timeout):
                 return await self._write(write, None)
-        request = self._request(write, self._end.dispatcher.next_id())
-        if request.length > MAX_MESSAGE_BYTES:
-            return await self._write_pieces(write, request.length)
-        return await self._end.post_in_turn(request, write.mr)
+        parts = [self._writes((each,)) for each in pieces(write)]
+        if len(parts) == 1:
+            return await self._end.post_in_turn(parts[0])
+        done = await asyncio.gather(*map(self._end.post_in_turn, parts))
+        return done[-1]._replace(bytes=size_of(write))
 
-    async def _write_pieces(self, write: Write, length: int) -> Completion:
-        """Only the last piece carries the immediate: the peer gets it after all other pieces."""
-        pieces = []
-        for start in range(0, length, _PIECE_BYTES):
-            bytes = min(_PIECE_BYTES, length - start)
-            piece = write._replace(
-                imm=write.imm if start + bytes == length else None,
-                length=bytes,
-                local_offset=write.local_offset + start,
-                remote_offset=write.remote_offset + start,
-            )
-            request = self._request(piece, self._end.dispatcher.next_id())
-            pieces.append(self._end.post_in_turn(request, write.mr))
-        last = (await asyncio.gather(*pieces))[-1]
-        return last._replace(bytes=length)
-
-    def _request(self, write: Write, wr_id: int) -> WorkRequest:
-        mr, remote, imm, length, local_offset, remote_offset = write
-        queue = self._end.queue
-        if mr is None or remote is None:
-            if mr is not None or remote is not None or length or imm is None:
-                raise ArgumentError("mr, remote: pass both, or neither for an imm without bytes")
-            return WorkRequest(queue.qpn, wr_id, imm=imm)
-        if length is None:
-            length = mr.length - local_offset
-        return WorkRequest(
-            queue.qpn,
-            wr_id,
-            length,
-            mr.range(local_offset, length),
-            mr.key,
-            remote.range(remote_offset, length),
-            remote.rkey,
-            imm,
-        )
+    def _writes(self, asked: Iterable[Write]) -> Writes:
+        return Writes.of(self.qpn, self._end.dispatcher.next_id(), asked)
 
     # ---- Streams --------------------------------------------------------------------------
 
     def immediates(self, *, timeout: float | None = None) -> AsyncIterator[Immediate]:
-        """The peer's immediates, in the order in which the peer posted them.
+        """The peer's immediates, in the order in which the peer posted them: a queue.
 
+        An immediate goes to one reader, once. A new iterator goes on where the others stopped.
         Ends when either side closes the QP. Raises CompletionError when the QP fails, PeerGoneError
         when the peer's process ends, or its side by an error, which is named; PathError when the
         peer has lost all paths, or the path MTU became smaller; ProtocolError when the peer breaks
@@ -319,10 +254,11 @@ class QP:
         return timed(self._end.immediates, timeout)
 
     def events(self, *, timeout: float | None = None) -> AsyncIterator[QpEvent]:
-        """Events of the QP's EVs, planes and ports, and its failure, in order.
+        """Events of the QP's EVs, planes and ports, and its failure, in order: a log.
 
-        Every iterator starts with the first event of the QP and has its own position; it ends when
-        the QP fails or is closed. The QP keeps the newest 4096 events; an iterator that falls
+        Every iterator starts with the first event of the QP and gets all, whatever others read; so
+        call this once, and `anext` of the same iterator for each event. It ends when the QP fails
+        or is closed. The QP keeps the newest 4096 events; an iterator that falls
         behind gets an EventsLost with the number of missed events. Raises TimeoutError when no
         event comes within `timeout` seconds.
         """

@@ -10,12 +10,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from mrc.binding import native
-from mrc.binding.native import CData, Command, HeldBuffer
+from mrc.binding.native import Command, HeldBuffer
 from mrc.enums import (
     Access,
     CcKind,
@@ -25,9 +25,8 @@ from mrc.enums import (
     PlaneShares,
     QpState,
     Seal,
-    WrOpcode,
 )
-from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
+from mrc.errors import ArgumentError, ProtocolError, StateError
 from mrc.fabric.addresses import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
@@ -35,8 +34,6 @@ from mrc.renamed import renamed
 from mrc.trust.memory import Secret
 from mrc.typed import take
 
-MAX_MESSAGE_BYTES = 0xFFFFFFFF
-_POST, _WRITE, _WRITE_IMM = map(int, (CommandOp.QP_POST, WrOpcode.WRITE, WrOpcode.WRITE_IMM))
 _RESERVED_QPNS = 3  # 0..2: management QPs and the destination of endpoint requests
 
 
@@ -111,13 +108,13 @@ class RemoteMemory:
         return memory
 
     def to_json(self) -> dict[str, int]:
-        """The former name of `to_dict`, to be removed in 0.4."""
+        """The former name of `to_dict`."""
         renamed("RemoteMemory.to_json", "to_dict")
         return self.to_dict()
 
     @classmethod
     def from_json(cls, value: object) -> RemoteMemory:
-        """The former name of `from_dict`, to be removed in 0.4."""
+        """The former name of `from_dict`."""
         renamed("RemoteMemory.from_json", "from_dict")
         return cls.from_dict(value)
 
@@ -184,31 +181,6 @@ class MR:
         return self._held.address + offset
 
 
-class WorkRequest(NamedTuple):
-    """One WRITE or WRITE_IMM of a QP; `remote` is the address at the peer."""
-
-    qpn: int
-    wr_id: int
-    length: int = 0
-    local: int = 0
-    lkey: int = 0
-    remote: int = 0
-    rkey: int = 0
-    imm: int | None = None
-
-    def fill(self, commands: CData, index: int) -> None:
-        """Writes a QP_POST command with cookie `wr_id`. The engine reads only these fields."""
-        command = commands[index]
-        wr = command.wr
-        command.op, command.qpn = _POST, self.qpn
-        command.cookie = wr.wr_id = self.wr_id
-        wr.bytes, wr.local, wr.lkey = self.length, self.local, self.lkey
-        wr.va, wr.rkey = self.remote, self.rkey
-        imm = self.imm
-        wr.imm = imm or 0
-        wr.opcode = _WRITE if imm is None else _WRITE_IMM
-
-
 @dataclass(slots=True)
 class QueuePair:
     """A QP: its number, its state, and the commands that are legal in that state."""
@@ -218,7 +190,6 @@ class QueuePair:
     max_wimm: int
     qpn: int = field(default_factory=random_qpn)
     state: QpState = QpState.RESET
-    outstanding: int = 0
     dynamic_mpr: bool = False  # agreed with the peer
     seal: Seal = Seal.NONE
 
@@ -308,32 +279,6 @@ class QueuePair:
         """Raises StateError when the QP cannot send."""
         if self.state is not QpState.RTS:
             raise StateError(f"QP {self.qpn:#x}: cannot send in state {self.state.name}")
-
-    def check(self, request: WorkRequest) -> None:
-        """Raises StateError when the QP cannot send.
-
-        Raises ArgumentError for a length or an imm out of range, and for a write without bytes and
-        without an imm.
-        """
-        self.check_state()
-        if not 0 <= request.length <= MAX_MESSAGE_BYTES:
-            raise ArgumentError(f"length: {request.length} is not within 0..{MAX_MESSAGE_BYTES}")
-        if request.length == 0 and request.imm is None:
-            raise ArgumentError("length: a write of no bytes needs an imm")
-        if request.imm is not None and not 0 <= request.imm <= 0xFFFFFFFF:
-            raise ArgumentError(f"imm: {request.imm} does not fit 32 bits")
-
-    def begin(self, count: int = 1) -> None:
-        """Takes places in the send queue; raises QueueFullError when too few are free."""
-        if self.outstanding + count > self.sq_depth:
-            full = f"all {self.sq_depth} places in the send queue are in use"
-            raise QueueFullError(f"QP {self.qpn:#x}: {full}: wait for a completion")
-        self.outstanding += count
-
-    def ended(self, count: int = 1) -> None:
-        """Frees places in the send queue after completed or refused work requests."""
-        assert self.outstanding >= count
-        self.outstanding -= count
 
     def probe_ev(self, index: int, *, bytes: int, timeout_ns: int) -> Command:
         """Sends one EV probe padded to `bytes` of UDP payload (0: not padded)."""

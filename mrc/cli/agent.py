@@ -11,8 +11,7 @@ from typing import Any
 from mrc.agent import door
 from mrc.agent.agent import Agent
 from mrc.cli import endpoint, trust, views
-from mrc.cli.address import DEFAULT_PORT, port_number
-from mrc.cli.arguments import seconds_argument
+from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
@@ -28,37 +27,27 @@ examples:
   mrc run -- ib_write_bw -d mrc0        start a program under the agent that runs
   mrc agent profiles                    the EV and CC profiles of the agent that runs
 """
+WHAT = """
+what    profiles: show those of the agent that runs [be the agent]
+--json  profiles: print JSON on stdout
+"""
+OPTIONS = """
+--group NAME    members of this group may use the agent too [only your own programs, and root's]
+--idle SECONDS  end when no program was attached for this time [run until stopped]
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "what", nargs="?", choices=["profiles"],
-        help="profiles: show those of the agent that runs [be the agent]",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="profiles: print JSON on stdout")
+    add(parser, WHAT, what={"nargs": "?", "choices": ["profiles"]})
     add_options(parser)
-    parser.add_argument(
-        "--group", metavar="NAME",
-        help="members of this group may use the agent too [only your own programs, and root's]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--idle", type=seconds_argument, metavar="SECONDS",
-        help="end when no program was attached for this time [run until stopped]",
-    )  # fmt: skip
+    add(parser, OPTIONS)
     views.add_options(parser, listens=True)
-    parser.add_argument("--quiet", action="store_true", help="print no notes on stderr")
+    add(parser, "--quiet  print no notes on stderr")
 
 
 def add_options(parser: Any) -> None:
     """The options that `mrc run` passes on to the agent that it starts."""
-    parser.add_argument(
-        "--port", type=port_number, default=DEFAULT_PORT,
-        help="TCP port of the agents of all hosts [%(default)s]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--bind", metavar="ADDRESS",
-        help="listen on this address of this host only, for TCP [every address]",
-    )  # fmt: skip
+    endpoint.add_listening(parser, "TCP port of the agents of all hosts")
     endpoint.add_options(parser)
     trust.add_options(parser, listens=True)
 

@@ -1,15 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of arguments for argparse: numbers with units, counts and times."""
+"""The arguments of subcommands: their lines, and their types: numbers with units, counts, times."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from mrc.cli.address import host_and_port
 from mrc.units import parse_short_rate, parse_short_size, parse_short_time, parse_time
 
 _T = TypeVar("_T")
+
+
+def add(parser: Any, lines: str, **more: dict[str, Any]) -> None:
+    """Adds the arguments that these lines describe, as in a help:
+
+    files FILE...      an argument, with its help behind two blanks; as many as there are
+    --exclude GLOB...  an option that may be repeated
+    --time SECONDS     an option; SECONDS implies its type
+    -v, --verbose      a flag, for it has no metavar
+                       a line that begins with blanks continues the help
+
+    `more`: what else argparse has to know about an argument, by its name.
+    """
+    for line in re.sub(r"\n +", " ", lines.strip()).split("\n"):
+        head, text = re.split(r"  +", line, maxsplit=1)
+        words = head.replace(",", "").split()
+        options = [word for word in words if word.startswith("-")]
+        name = next((word[2:].replace("-", "_") for word in options if word[1] == "-"), words[0])
+        metavar = words[-1].removesuffix("...") if len(words) > max(1, len(options)) else None
+        found: dict[str, Any] = {"help": text}
+        if metavar:
+            found |= {"metavar": metavar, "type": _KINDS.get(metavar)}
+        if words[-1].endswith("..."):
+            found |= {"action": "append", "default": []} if options else {"nargs": "+"}
+        elif options and not metavar and name not in more:
+            found["action"] = "store_true"
+        parser.add_argument(*(options or words[:1]), **found | more.pop(name, {}))
+    assert not more, f"no lines of {', '.join(more)}"
 
 
 def argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
@@ -51,3 +81,10 @@ def count_argument(most: int, what: str = "a number") -> Callable[[str], int]:
         return int(text)
 
     return parsed
+
+
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "SECONDS": seconds_argument, "TIME": time_argument, "SIZE": size_argument,
+    "BYTES": size_argument, "HOST[:PORT]": host_and_port, "N": int,
+}  # fmt: skip
+"""The types of arguments, by their metavars."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from mrc.cli.arguments import count_argument
+from mrc.cli.arguments import add, count_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
 from mrc.dissect import capture, plugin, text
@@ -38,29 +38,25 @@ AS_ROOT = (
 )
 
 
+SOURCES = """
+file FILE                  pcap or pcapng file; - for standard input
+-i, --interface INTERFACE  capture on this interface (requires root)
+--install                  put the dissector into your plugin folder of Wireshark
+--uninstall                remove it from there
+--lua                      print where the dissector is
+"""
+OPTIONS = """
+-p, --port PORT    UDP port that packets are sent to [%(default)s]
+-c, --count COUNT  stop after COUNT packets [all]
+-v, --verbose      print all fields of each packet
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "file", nargs="?", metavar="FILE", help="pcap or pcapng file; - for standard input"
-    )
-    source.add_argument("-i", "--interface", help="capture on this interface (requires root)")
-    source.add_argument(
-        "--install", action="store_true",
-        help="put the dissector into your plugin folder of Wireshark",
-    )  # fmt: skip
-    source.add_argument("--uninstall", action="store_true", help="remove it from there")
-    source.add_argument("--lua", action="store_true", help="print where the dissector is")
-    parser.add_argument(
-        "-p", "--port", type=count_argument(65535, "a port number"), default=UDP_PORT,
-        metavar="PORT", help="UDP port that packets are sent to [%(default)s]",
-    )  # fmt: skip
-    parser.add_argument(
-        "-c", "--count", type=count_argument(1 << 62), default=0, metavar="COUNT",
-        help="stop after COUNT packets [all]",
-    )  # fmt: skip
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print all fields of each packet"
-    )
+    add(source, SOURCES, file={"nargs": "?"})
+    ports = {"type": count_argument(65535, "a port number"), "default": UDP_PORT}
+    add(parser, OPTIONS, port=ports, count={"type": count_argument(1 << 62), "default": 0})
     add_options(parser)
 
 

@@ -8,26 +8,36 @@ from typing import Any
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.cli.arguments import count_argument
+from mrc.cli.address import DEFAULT_PORT, port_number
+from mrc.cli.arguments import add, count_argument
 from mrc.limits import UDP_PORT
+
+_OPTIONS = f"""
+-B, --interface IFACE...  use only this interface (name or address); repeat it for each interface
+                          [all]
+--udp-port PORT           UDP port that peers send to, for a firewall that must know it
+                          [{UDP_PORT} if it is free, else a random port]
+-v, --verbose             also print the parameters of the QP and the changes of its paths
+"""
 
 
 def add_options(parser: Any, *names: str) -> None:
     """Adds `--interface`, also under other `names`, `--udp-port` and `--verbose`."""
-    parser.add_argument(
-        "-B", "--interface", *names, action="append", default=[], dest="interfaces",
-        metavar="IFACE",
-        help="use only this interface (name or address); repeat it for each interface [all]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--udp-port", type=count_argument(65535, "a port number"), default=0, metavar="PORT",
-        help="UDP port that peers send to, for a firewall that must know it"
-        f" [{UDP_PORT} if it is free, else a random port]",
-    )  # fmt: skip
-    parser.add_argument(
-        "-v", "--verbose", action="store_true",
-        help="also print the parameters of the QP and the changes of its paths",
-    )  # fmt: skip
+    add(
+        parser,
+        _OPTIONS.replace("--interface", " ".join(("--interface", *names))),
+        interface={"dest": "interfaces"},
+        udp_port={"type": count_argument(65535, "a port number"), "default": 0},
+    )
+
+
+def add_listening(parser: Any, port_help: str) -> None:
+    """Adds `--port` and `--bind`."""
+    lines = (
+        f"--port PORT     {port_help} [%(default)s]\n"
+        "--bind ADDRESS  listen on this address of this host only, for TCP [every address]"
+    )
+    add(parser, lines, port={"type": port_number, "default": DEFAULT_PORT})
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mrc.aio.recorder import MIN_WIDTH_NS
 from mrc.binding.recording import MAX_BINS, Recording
-from mrc.cli.arguments import time_argument
+from mrc.cli.arguments import add, time_argument
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_seconds
 from mrc.perf.history import History
@@ -30,10 +30,8 @@ MAX_LINES = 12  # most lines about changes in text output; JSON has each change
 
 def add_option(parser: Any, default: str, text: str) -> None:
     """`--bins [WIDTH]`: `args.bins` is in nanoseconds, and 0 without the option."""
-    parser.add_argument(
-        "--bins", type=_width, nargs="?", const=_width(default), default=0, metavar="WIDTH",
-        help=f"{text} [{default}; doubled when more than {MAX_BINS} bins are needed]",
-    )  # fmt: skip
+    told = f"--bins WIDTH  {text} [{default}; doubled when more than {MAX_BINS} bins are needed]"
+    add(parser, told, bins={"type": _width, "nargs": "?", "const": _width(default), "default": 0})
 
 
 def _width(text: str) -> int:

@@ -7,6 +7,7 @@ import argparse
 import secrets
 from pathlib import Path
 
+from mrc.cli.arguments import add
 from mrc.cli.output import Output, add_options
 from mrc.errors import ConfigError
 from mrc.results.key import Key
@@ -21,17 +22,14 @@ examples:
   mrc key >> allowed                   a line for a file of --allow
   mrc key --secret fleet.key           make a secret of 32 bytes, to be copied to all hosts
 """
+OPTIONS = """
+--identity FILE  file of the key [$MRC_IDENTITY, else ~/.config/mrc/identity.pem]
+--secret FILE    instead make this file with a random secret, for --secret of other commands
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--identity", type=Path, metavar="FILE",
-        help="file of the key [$MRC_IDENTITY, else ~/.config/mrc/identity.pem]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--secret", type=Path, metavar="FILE",
-        help="instead make this file with a random secret, for --secret of other commands",
-    )  # fmt: skip
+    add(parser, OPTIONS, identity={"type": Path}, secret={"type": Path})
     add_options(parser)
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mrc.cli.arguments import add
 from mrc.cli.csv_text import csv_text
 from mrc.cli.exits import UsageError
 from mrc.exchange.foreign import harmless_lines, printable
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
+_OPTIONS = """
+--json   print only JSON on stdout
+--quiet  print no notes and no progress on stderr
+"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of every subcommand that prints a result."""
-    parser.add_argument("--json", action="store_true", help="print only JSON on stdout")
-    parser.add_argument(
-        "--quiet", action="store_true", help="print no notes and no progress on stderr"
-    )
+    add(parser, _OPTIONS)
 
 
 def _scaled(value: float, step: int, units: Sequence[str]) -> str:

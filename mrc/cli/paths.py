@@ -16,8 +16,8 @@ from msgspec.structs import replace
 import mrc
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, trust
-from mrc.cli.address import DEFAULT_PORT, host_and_port
-from mrc.cli.arguments import seconds_argument
+from mrc.cli.address import DEFAULT_PORT
+from mrc.cli.arguments import add
 from mrc.cli.exits import Exit
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
@@ -37,33 +37,22 @@ examples:
   mrc paths -B eth1 h1                 only the paths from one interface
   mrc paths --json h1 | jq '.evs[] | select(.state != "GOOD")'
 """
+OPTIONS = f"""
+host HOST[:PORT]        host that runs mrc recv [TCP port {DEFAULT_PORT}]
+--timeout SECONDS       time limit for connecting [%(default)s]
+--probe                 send a probe of full packet size on every EV
+--watch                 repeat --probe until interrupted
+--check                 probe, and exit with 1 if some path does not answer, or a configured port is
+                        down; with --watch as soon as one does not. DENIED paths do not count
+-i, --interval SECONDS  pause between the probes of --watch [%(default)s]
+"""
 
 MAX_NAMES = 8  # paths that an error names
 LEAST_PROBE_SECONDS = 0.25  # time limit for an answer; twice the longest round trip if that is more
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "host", type=host_and_port, metavar="HOST[:PORT]",
-        help=f"host that runs mrc recv [TCP port {DEFAULT_PORT}]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
-        help="time limit for connecting [%(default)s]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--probe", action="store_true", help="send a probe of full packet size on every EV"
-    )
-    parser.add_argument("--watch", action="store_true", help="repeat --probe until interrupted")
-    parser.add_argument(
-        "--check", action="store_true",
-        help="probe, and exit with 1 if some path does not answer, or a configured port is down;"
-        " with --watch as soon as one does not. DENIED paths do not count",
-    )  # fmt: skip
-    parser.add_argument(
-        "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
-        help="pause between the probes of --watch [%(default)s]",
-    )  # fmt: skip
+    add(parser, OPTIONS, timeout={"default": 5.0}, interval={"default": 1.0})
     endpoint.add_options(parser)
     trust.add_options(parser, listens=False)
     add_options(parser)

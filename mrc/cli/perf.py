@@ -11,7 +11,7 @@ import mrc
 from mrc.aio.qp import QP
 from mrc.cli import csv_text, endpoint, history_report, perf_report, trust, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
-from mrc.cli.arguments import bit_rate, seconds_argument, size_argument
+from mrc.cli.arguments import add, bit_rate
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output
 from mrc.cli.perf_results import served_of
@@ -58,34 +58,69 @@ INSTEAD = {
 _SHARES = [shares.name.lower() for shares in PlaneShares]
 
 
+HOST = "host HOST[:PORT]  host that runs mrc perf --server; this end is the client"
+ENDS = f"""
+-s, --server       be the server: wait for clients
+-c, --client HOST  same as HOST without -c
+-p, --port PORT    TCP port of the server [{DEFAULT_PORT}]
+-1, --one-off      server: exit after one client
+"""
+MORE_ENDS = f"""
+--max-memory BYTES  server: memory for the tests of all clients; one host gets at most half
+                    [{MAX_PEER_BYTES >> 30}G]
+--timeout SECONDS   client: time limit for connecting [%(default)s]
+"""
+TEST = f"""
+-t, --time SECONDS            duration of the test [{DEFAULT_SECONDS:g}; {SWEEP_SECONDS:g} for each
+                              size of -a]
+-n, --bytes BYTES             instead of -t: each writing end stops after this many bytes
+-O, --omit SECONDS            run this long before -t begins, and do not count it [0]
+-P, --parallel, --qps PARALLEL  number of QPs [%(default)s]
+-R, --reverse                 the server writes, the client receives
+--bidir                       both ends write
+-b, --bitrate BITRATE         rate limit of each writing end, such as 500mbit [none]
+-l, --size SIZE               bytes in a message [1M; 2 with --lat]
+-a, --all                     sweep: test each power of two from 2 B to 8 MiB as --size
+--depth DEPTH                 messages in flight on each QP [%(default)s]
+--lat                         measure latency: half the round trip of one WRITE_IMM at a time
+"""
+ENGINE = """
+--integrity      client: protect packets by a CRC, or only by the UDP checksum [%(default)s]
+--plane-shares   how this end loads the planes; measured: in proportion to what each plane delivers;
+                 equal: evenly, as MRC specifies [%(default)s]
+--spray PACKETS  client: most packets in a burst, which uses one EV; 1: choose an EV for each
+                 packet, as MRC specifies [the engine chooses]
+"""
+OUTPUT = """
+-i, --interval SECONDS  time between result lines; the last one ends with the test [%(default)s]
+-J, --json              print only one JSON object on stdout
+--json-stream           print one JSON object a line: start, intervals, tests, end
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]",
-        help="host that runs mrc perf --server; this end is the client",
-    )  # fmt: skip
+    add(parser, HOST, host={"nargs": "?"})
     ends = parser.add_argument_group("client or server")
-    ends.add_argument("-s", "--server", action="store_true", help="be the server: wait for clients")
-    ends.add_argument(
-        "-c", "--client", type=host_and_port, metavar="HOST", help="same as HOST without -c"
-    )
-    ends.add_argument(
-        "-p", "--port", type=port_number, help=f"TCP port of the server [{DEFAULT_PORT}]"
-    )
-    ends.add_argument("-1", "--one-off", action="store_true", help="server: exit after one client")
+    add(ends, ENDS, client={"type": host_and_port}, port={"type": port_number})
     endpoint.add_options(ends, "--bind")
     trust.add_options(parser, listens=True)
     views.add_options(ends, listens=True)
-    ends.add_argument(
-        "--max-memory", type=size_argument, default=MAX_PEER_BYTES, metavar="BYTES",
-        help="server: memory for the tests of all clients; one host gets at most half"
-        f" [{MAX_PEER_BYTES >> 30}G]",
-    )  # fmt: skip
-    ends.add_argument(
-        "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
-        help="client: time limit for connecting [%(default)s]",
-    )  # fmt: skip
-    _add_test_options(parser.add_argument_group("test (client only)"))
-    _add_engine_options(parser.add_argument_group("engine"))
+    add(ends, MORE_ENDS, max_memory={"default": MAX_PEER_BYTES}, timeout={"default": 5.0})
+    add(
+        parser.add_argument_group("test (client only)"),
+        TEST,
+        omit={"default": 0.0},
+        parallel={"type": int, "default": 1},
+        bitrate={"type": bit_rate, "default": 0.0},
+        depth={"type": int, "default": 8},
+    )
+    add(
+        parser.add_argument_group("engine"),
+        ENGINE,
+        integrity={"choices": ("icrc", "udp"), "default": "icrc"},
+        plane_shares={"choices": _SHARES, "default": "measured"},
+        spray={"type": int, "default": 0},
+    )
     _add_output_options(parser.add_argument_group("output"))
     for letters, use in INSTEAD.items():
         parser.add_argument(*letters, action=_Instead, nargs=0, help=argparse.SUPPRESS, const=use)
@@ -100,63 +135,6 @@ class _Instead(argparse.Action):
         raise argparse.ArgumentError(None, f"{option} of iperf3: {self.const}")
 
 
-def _add_test_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "-t", "--time", type=seconds_argument, metavar="SECONDS",
-        help=f"duration of the test [{DEFAULT_SECONDS:g}; {SWEEP_SECONDS:g} for each size of -a]",
-    )  # fmt: skip
-    group.add_argument(
-        "-n", "--bytes", type=size_argument,
-        help="instead of -t: each writing end stops after this many bytes",
-    )  # fmt: skip
-    group.add_argument(
-        "-O", "--omit", type=seconds_argument, default=0.0, metavar="SECONDS",
-        help="run this long before -t begins, and do not count it [0]",
-    )  # fmt: skip
-    group.add_argument(
-        "-P", "--parallel", "--qps", type=int, default=1, help="number of QPs [%(default)s]"
-    )
-    group.add_argument(
-        "-R", "--reverse", action="store_true", help="the server writes, the client receives"
-    )
-    group.add_argument("--bidir", action="store_true", help="both ends write")
-    group.add_argument(
-        "-b", "--bitrate", type=bit_rate, default=0.0,
-        help="rate limit of each writing end, such as 500mbit [none]",
-    )  # fmt: skip
-    group.add_argument(
-        "-l", "--size", type=size_argument, help="bytes in a message [1M; 2 with --lat]"
-    )
-    group.add_argument(
-        "-a", "--all", action="store_true",
-        help="sweep: test each power of two from 2 B to 8 MiB as --size",
-    )  # fmt: skip
-    group.add_argument(
-        "--depth", type=int, default=8, help="messages in flight on each QP [%(default)s]"
-    )
-    group.add_argument(
-        "--lat", action="store_true",
-        help="measure latency: half the round trip of one WRITE_IMM at a time",
-    )  # fmt: skip
-
-
-def _add_engine_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--integrity", choices=("icrc", "udp"), default="icrc",
-        help="client: protect packets by a CRC, or only by the UDP checksum [%(default)s]",
-    )  # fmt: skip
-    group.add_argument(
-        "--plane-shares", choices=_SHARES, default="measured",
-        help="how this end loads the planes; measured: in proportion to what each plane delivers;"
-        " equal: evenly, as MRC specifies [%(default)s]",
-    )  # fmt: skip
-    group.add_argument(
-        "--spray", type=int, default=0, metavar="PACKETS",
-        help="client: most packets in a burst, which uses one EV; 1: choose an EV for each packet,"
-        " as MRC specifies [the engine chooses]",
-    )  # fmt: skip
-
-
 def _add_output_options(group: argparse._ArgumentGroup) -> None:
     history_report.add_option(
         group,
@@ -164,19 +142,9 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
         "show the bytes received in each bin of this width, the longest gap, and the changes of"
         " EVs and planes",
     )
-    group.add_argument(
-        "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
-        help="time between result lines; the last one ends with the test [%(default)s]",
-    )  # fmt: skip
-    group.add_argument(
-        "-J", "--json", action="store_true", help="print only one JSON object on stdout"
-    )
-    group.add_argument(
-        "--json-stream", action="store_true",
-        help="print one JSON object a line: start, intervals, tests, end",
-    )  # fmt: skip
+    add(group, OUTPUT, interval={"default": 1.0})
     csv_text.add_option(group, "each interval; with -a or --lat each test, at both ends")
-    group.add_argument("--quiet", action="store_true", help="print no notes on stderr")
+    add(group, "--quiet  print no notes on stderr")
 
 
 def run(args: argparse.Namespace) -> int:

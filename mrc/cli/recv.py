@@ -19,8 +19,7 @@ from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
 from mrc.cli import endpoint, history_report, trust, views
-from mrc.cli.address import DEFAULT_PORT, port_number
-from mrc.cli.arguments import bit_rate, count_argument, seconds_argument, size_argument
+from mrc.cli.arguments import add, bit_rate, count_argument, size_argument
 from mrc.cli.consent import Consent, Consents
 from mrc.cli.exits import UsageError
 from mrc.cli.failures import Failures
@@ -65,51 +64,49 @@ examples:
 DEFAULT_BIN = "10ms"
 WINDOWS = 8  # all senders together have memory for 8 full windows; more senders get smaller ones
 _TAKEN = "this mrc recv --once already serves another sender"
+WHERE = """
+--output DIR  folder for the files, made if it is missing; required without a terminal and in your
+              home directory [the current directory]
+--stdout      write the bytes of one sender's files to standard output, one file after the other,
+              and exit; each chunk is verified before it is written
+--once        exit after serving one sender: the first whose data arrives
+"""
+HOW = """
+--overwrite  replace existing files
+--no-meta    do not take mode and modification time from the sender (setuid, setgid and sticky bits
+             never)
+--no-resume  keep nothing of a transfer that is interrupted, and remove what was kept
+--fsync      sync each file and its folder to the disk before the sender is told that it is stored
+             [a host that loses power may lose the files of the last half minute]
+"""
+LIMITS = f"""
+--any-name         also accept file names that begin with '.' or '-' or contain control characters
+--max-bytes BYTES  most bytes of all files of one sender together [{DEFAULTS.bytes >> 40}T]
+--max-files COUNT  most files and folders of one sender [%(default)s]
+--rate RATE        all senders together send at most at this rate, such as 20mbit: each file of one
+                   gets its share when it begins [no limit]
+--idle SECONDS     disconnect a sender that makes no progress for this time [%(default)g]
+--memory BYTES     buffer for one sender's data until it is on disk: long-distance, fast paths need
+                   all of it, others a few chunks of 4M; all senders together get {WINDOWS} times
+                   this [{WINDOW_BYTES >> 20}M]
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--output", metavar="DIR",
-        help="folder for the files, made if it is missing; required without a terminal and in your"
-        " home directory [the current directory]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--stdout", action="store_true",
-        help="write the bytes of one sender's files to standard output, one file after the other,"
-        " and exit; each chunk is verified before it is written",
-    )  # fmt: skip
-    parser.add_argument(
-        "--once", action="store_true",
-        help="exit after serving one sender: the first whose data arrives",
-    )  # fmt: skip
-    parser.add_argument(
-        "--port",
-        type=port_number,
-        default=DEFAULT_PORT,
-        help="TCP port to listen on; 0: the system chooses one [%(default)s]",
-    )
-    parser.add_argument(
-        "--bind", metavar="ADDRESS",
-        help="listen on this address of this host only, for TCP [every address]",
-    )  # fmt: skip
+    add(parser, WHERE)
+    endpoint.add_listening(parser, "TCP port to listen on; 0: the system chooses one")
     endpoint.add_options(parser)
     trust.add_options(parser, listens=True, connects=False)
-    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
-    parser.add_argument(
-        "--no-meta", action="store_true",
-        help="do not take mode and modification time from the sender (setuid, setgid and sticky"
-        " bits never)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-resume", action="store_true",
-        help="keep nothing of a transfer that is interrupted, and remove what was kept",
-    )  # fmt: skip
-    parser.add_argument(
-        "--fsync", action="store_true",
-        help="sync each file and its folder to the disk before the sender is told that it is stored"
-        " [a host that loses power may lose the files of the last half minute]",
-    )  # fmt: skip
-    _add_limits(parser.add_argument_group("limits (anybody who can reach the port can send)"))
+    add(parser, HOW)
+    add(
+        parser.add_argument_group("limits (anybody who can reach the port can send)"),
+        LIMITS,
+        max_bytes={"default": DEFAULTS.bytes},
+        max_files={"type": count_argument(1 << 40, "a number of files"), "default": DEFAULTS.files},
+        rate={"type": bit_rate, "default": 0.0},
+        idle={"default": DEFAULTS.idle_seconds},
+        memory={"type": _window_bytes, "default": WINDOW_BYTES},
+    )
     history_report.add_option(
         parser,
         DEFAULT_BIN,
@@ -117,37 +114,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     views.add_options(parser, listens=True)
     add_options(parser)
-
-
-def _add_limits(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--any-name", action="store_true",
-        help="also accept file names that begin with '.' or '-' or contain control characters",
-    )  # fmt: skip
-    group.add_argument(
-        "--max-bytes", type=size_argument, default=DEFAULTS.bytes, metavar="BYTES",
-        help=f"most bytes of all files of one sender together [{DEFAULTS.bytes >> 40}T]",
-    )  # fmt: skip
-    group.add_argument(
-        "--max-files", type=count_argument(1 << 40, "a number of files"),
-        default=DEFAULTS.files, metavar="COUNT",
-        help="most files and folders of one sender [%(default)s]",
-    )  # fmt: skip
-    group.add_argument(
-        "--rate", type=bit_rate, default=0.0, metavar="RATE",
-        help="all senders together send at most at this rate, such as 20mbit: each file of one gets"
-        " its share when it begins [no limit]",
-    )  # fmt: skip
-    group.add_argument(
-        "--idle", type=seconds_argument, default=DEFAULTS.idle_seconds, metavar="SECONDS",
-        help="disconnect a sender that makes no progress for this time [%(default)g]",
-    )  # fmt: skip
-    group.add_argument(
-        "--memory", type=_window_bytes, default=WINDOW_BYTES, metavar="BYTES",
-        help="buffer for one sender's data until it is on disk: long-distance, fast paths need all"
-        f" of it, others a few chunks of 4M; all senders together get {WINDOWS} times this"
-        f" [{WINDOW_BYTES >> 20}M]",
-    )  # fmt: skip
 
 
 def _window_bytes(text: str) -> int:

@@ -15,6 +15,7 @@ from typing import IO
 
 from mrc.agent import door
 from mrc.cli import agent
+from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import print_error
 from mrc.doctor import libraries
@@ -31,6 +32,11 @@ examples:
   mpirun $(mrc run --mpi) -n 2 --host h0,h1 python job.py     Open MPI; start mrc agent on each host
   cc prog.c -L "$(mrc run --libdir)" -lmrc
 """
+OPTIONS = """
+--env     print the environment that programs need, for a shell, and exit
+--libdir  print the folder of libmrc, and exit
+--mpi     print the options with which Open MPI's mpirun uses mrc, and exit
+"""
 _NOT_FOUND = 127
 _START_SECONDS = 15.0
 _LOOK_SECONDS = 0.01
@@ -41,17 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- PROGRAM", help="the program to run"
     )
-    parser.add_argument(
-        "--env", action="store_true",
-        help="print the environment that programs need, for a shell, and exit",
-    )  # fmt: skip
-    parser.add_argument(
-        "--libdir", action="store_true", help="print the folder of libmrc, and exit"
-    )
-    parser.add_argument(
-        "--mpi", action="store_true",
-        help="print the options with which Open MPI's mpirun uses mrc, and exit",
-    )  # fmt: skip
+    add(parser, OPTIONS)
     agent.add_options(parser)
 
 

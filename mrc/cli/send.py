@@ -12,8 +12,8 @@ from typing import Any
 
 import mrc
 from mrc.cli import endpoint, trust, views
-from mrc.cli.address import DEFAULT_PORT, host_and_port
-from mrc.cli.arguments import bit_rate, pause_argument, seconds_argument
+from mrc.cli.address import DEFAULT_PORT
+from mrc.cli.arguments import add, bit_rate, pause_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
@@ -44,70 +44,37 @@ examples:
   mrc send a.bin h1 --code             ask for the code that mrc recv --code prints on h1
   mrc send --json a.bin h1 | jq .planes
 """
+OPTIONS = f"""
+files FILE...      file or folder to send, of any size; - for standard input; a trailing / makes no
+                   difference, and a folder's /. means only what it holds
+host HOST[:PORT]   host that runs mrc recv [TCP port {DEFAULT_PORT}]
+--timeout SECONDS  time limit for connecting [%(default)s]
+--retry SECONDS    when the connection is lost, try for this time to connect again, and go on; 0:
+                   end at once, as with -, --code and --no-resume [%(default)g]
+--no-resume        send everything again, whatever the receiver has kept of an interrupted transfer
+"""
+CHOICE = """
+--name NAME           name at the receiver of the only FILE [its own name; of -: stdin]
+--follow              below folders, send the files and folders that symbolic links lead to [skip
+                      links]
+--links               below folders, keep symbolic links that lead to a place in the same folder
+--exclude PATTERN...  leave out what matches below the folders: '*.o', 'build/', '/top', '!keep.o',
+                      in the syntax of .gitignore; repeatable
+--rate RATE           send at most at this rate, such as 20mbit [no limit]
+--update              skip files that the receiver has with the same size and modification time
+--no-meta             leave mode and modification time to the receiver; owners are never kept, and
+                      hard links become files of their own
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE",
-        help="file or folder to send, of any size; - for standard input; a trailing / makes no"
-        " difference, and a folder's /. means only what it holds",
-    )  # fmt: skip
-    parser.add_argument(
-        "host", type=host_and_port, metavar="HOST[:PORT]",
-        help=f"host that runs mrc recv [TCP port {DEFAULT_PORT}]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
-        help="time limit for connecting [%(default)s]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--retry", type=pause_argument, default=60.0, metavar="SECONDS",
-        help="when the connection is lost, try for this time to connect again, and go on; 0: end at"
-        " once, as with -, --code and --no-resume [%(default)g]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-resume", action="store_true",
-        help="send everything again, whatever the receiver has kept of an interrupted transfer",
-    )  # fmt: skip
+    retry = {"type": pause_argument, "default": 60.0}
+    add(parser, OPTIONS, timeout={"default": 5.0}, retry=retry)
     endpoint.add_options(parser)
     trust.add_options(parser, listens=False)
-    _add_choice(parser)
+    add(parser, CHOICE, name={"type": _name}, rate={"type": bit_rate, "default": 0.0})
     views.add_options(parser, listens=False)
     add_options(parser)
-
-
-def _add_choice(parser: argparse.ArgumentParser) -> None:
-    """What is sent of the files and folders, and how fast."""
-    parser.add_argument(
-        "--name", type=_name, metavar="NAME",
-        help="name at the receiver of the only FILE [its own name; of -: stdin]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--follow", action="store_true",
-        help="below folders, send the files and folders that symbolic links lead to [skip links]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--links", action="store_true",
-        help="below folders, keep symbolic links that lead to a place in the same folder",
-    )  # fmt: skip
-    parser.add_argument(
-        "--exclude", action="append", default=[], metavar="PATTERN",
-        help="leave out what matches below the folders: '*.o', 'build/', '/top', '!keep.o', in the"
-        " syntax of .gitignore; repeatable",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rate", type=bit_rate, default=0.0, metavar="RATE",
-        help="send at most at this rate, such as 20mbit [no limit]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--update", action="store_true",
-        help="skip files that the receiver has with the same size and modification time",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-meta", action="store_true",
-        help="leave mode and modification time to the receiver; owners are never kept, and hard"
-        " links become files of their own",
-    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

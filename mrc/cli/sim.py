@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from mrc.cli import csv_text
-from mrc.cli.arguments import count_argument
+from mrc.cli.arguments import add, count_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.cli.parser import Parser
@@ -42,6 +42,19 @@ examples:
   mrc sim report --output report.html   all scenarios, 20 seeds each
 """
 REPORT_SEEDS = 20
+ONE = """
+scenario NAME|FILE  name of a built-in scenario, or a TOML file
+--trace FILE        write one line for each packet sent, lost or delivered; only for a single run
+--plot FILE         draw the results into this SVG file; requires matplotlib and Jinja2
+"""
+SEEDS = """
+--seed N   seed of the random numbers in the first run [%(default)s]
+--seeds N  number of runs, each with the next seed; checks use the median, and the table shows the
+           quartiles [%(default)s]
+"""
+SETTINGS = """
+--set KEY=VALUE...  replace a value of the scenario, such as traffic.0.writes=2; repeatable
+"""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -65,40 +78,14 @@ def add_arguments(parser: Parser) -> None:
 
 def _add_run_arguments(parser: argparse.ArgumentParser, *, is_report: bool) -> None:
     if is_report:
-        parser.add_argument(
-            "--output", metavar="FILE", required=True,
-            help="write the report to this HTML file; requires matplotlib and Jinja2",
-        )  # fmt: skip
+        told = "--output FILE  write the report to this HTML file; requires matplotlib and Jinja2"
+        add(parser, told, output={"required": True})
     else:
-        parser.add_argument(
-            "scenario", metavar="NAME|FILE", help="name of a built-in scenario, or a TOML file"
-        )
-        parser.add_argument(
-            "--trace", metavar="FILE",
-            help="write one line for each packet sent, lost or delivered; only for a single run",
-        )  # fmt: skip
-        parser.add_argument(
-            "--plot", metavar="FILE",
-            help="draw the results into this SVG file; requires matplotlib and Jinja2",
-        )  # fmt: skip
-    parser.add_argument(
-        "--seed",
-        type=_seed,
-        default=1,
-        metavar="N",
-        help="seed of the random numbers in the first run [%(default)s]",
-    )
-    parser.add_argument(
-        "--seeds", type=count_argument(10000), metavar="N",
-        default=REPORT_SEEDS if is_report else 1,
-        help="number of runs, each with the next seed; checks use the median, and the table shows"
-        " the quartiles [%(default)s]",
-    )  # fmt: skip
+        add(parser, ONE)
+    seeds = {"type": count_argument(10000), "default": REPORT_SEEDS if is_report else 1}
+    add(parser, SEEDS, seed={"type": _seed, "default": 1}, seeds=seeds)
     csv_text.add_option(parser, "the value of each check with each seed")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-        help="replace a value of the scenario, such as traffic.0.writes=2; repeatable",
-    )  # fmt: skip
+    add(parser, SETTINGS, set={"dest": "settings"})
 
 
 def _seed(text: str) -> int:

@@ -17,13 +17,14 @@ from mrc.cli import (
     testbed_shell,
     testbed_status,
 )
+from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options, print_error
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, StateError
 from mrc.linux import installed
 from mrc.results.plain import like
-from mrc.results.testbed import Built, Program, Removed
+from mrc.results.testbed import Built, Removed
 from mrc.testbed import mptcp, rootless
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Removal, Testbed
@@ -56,6 +57,10 @@ examples:
   mrc testbed up my.toml               a topology from a file
   mrc testbed up --fabric emulated     switches that queue, mark and trim
   mrc testbed down                     remove the test bed
+"""
+EXEC = """
+--schedule FILE  inject the faults that this file schedules, at times from the command's start
+--mptcp          use MPTCP over all planes instead of TCP, by mptcpize
 """
 
 
@@ -99,14 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
     testbed_shell.add_arguments(parser)
-    parser.add_argument(
-        "--schedule", metavar="FILE",
-        help="inject the faults that this file schedules, at times from the command's start",
-    )  # fmt: skip
-    parser.add_argument(
-        "--mptcp", action="store_true",
-        help="use MPTCP over all planes instead of TCP, by mptcpize",
-    )  # fmt: skip
+    add(parser, EXEC)
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
@@ -156,10 +154,7 @@ def _down(args: argparse.Namespace) -> int:
     for each in found.left:
         out.warn(f"still runs, in {each.node} that is gone: {each.command} (process {each.pid})")
     out.text(f"{args.name} {'is down' if found.removed else 'was not up'}")
-    ended, left = (
-        tuple(like(Program, each) for each in some) for some in (found.ended, found.left)
-    )
-    out.result(Removed(name=args.name, removed=found.removed, ended=ended, left=left))
+    out.result(like(Removed, found, name=args.name))
     return 0
 
 

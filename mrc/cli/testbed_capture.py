@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from mrc.cli.arguments import count_argument, seconds_argument
+from mrc.cli.arguments import add, count_argument, seconds_argument
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes
@@ -31,28 +31,24 @@ not required. The kernel moves bursts as one packet: capture splits a burst
 into packets as on a wire, with their own lengths and checksums. A packet that
 crosses two of the captured interfaces is written twice.
 """
+OPTIONS = f"""
+where HOST|SWITCH|LINK  h0, h1, ... for all ports of a host; mgmt; or {FORMS}
+file FILE               file to write; -: stdout, such as for tshark -r -
+--count N               stop after this many packets [no limit]
+--seconds S             stop after this time [no limit]
+--snaplen BYTES         keep only this many bytes of each packet [all]
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
-    parser.add_argument(
-        "where", metavar="HOST|SWITCH|LINK",
-        help=f"h0, h1, ... for all ports of a host; mgmt; or {FORMS}",
-    )  # fmt: skip
-    parser.add_argument(
-        "file", metavar="FILE", help="file to write; -: stdout, such as for tshark -r -"
+    add(
+        parser,
+        OPTIONS,
+        count={"type": count_argument(1 << 40)},
+        seconds={"type": seconds_argument},
+        snaplen={"type": count_argument(1 << 31), "default": _MAX_SNAP_BYTES},
     )
-    parser.add_argument(
-        "--count", type=count_argument(1 << 40), metavar="N",
-        help="stop after this many packets [no limit]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seconds", type=seconds_argument, metavar="S", help="stop after this time [no limit]"
-    )
-    parser.add_argument(
-        "--snaplen", type=count_argument(1 << 31), default=_MAX_SNAP_BYTES, metavar="BYTES",
-        help="keep only this many bytes of each packet [all]",
-    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,9 +81,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
     size = format_bytes(taken.bytes)
     out.note(f"{taken.packets} packets, {size}, {taken.dropped} dropped by the kernel")
-    out.result(
-        like(Captured, taken, dropped_packets=taken.dropped, interfaces=tuple(names.split()))
-    )
+    out.result(like(Captured, taken, interfaces=tuple(names.split())))
     return 0
 
 

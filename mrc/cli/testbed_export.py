@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.cli.testbed_shape import add_shape, shape_of
@@ -26,23 +27,18 @@ the same namespaces with ip(8) and runs commands in them. containerlab builds
 containers, also over several machines. Faults and status require mrc testbed up.
 """
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
+FORMS = """
+--netns-script SCRIPT  write a bash script with the actions up, down and exec; -: on stdout
+--containerlab FOLDER  write FOLDER/NAME.clab.yml and the files of its nodes
+"""
+IMAGE = "--image IMAGE  container image of all nodes, for --containerlab [%(default)s]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument(
-        "--netns-script", metavar="SCRIPT",
-        help="write a bash script with the actions up, down and exec; -: on stdout",
-    )  # fmt: skip
-    group.add_argument(
-        "--containerlab", metavar="FOLDER",
-        help="write FOLDER/NAME.clab.yml and the files of its nodes",
-    )  # fmt: skip
-    parser.add_argument(
-        "--image", default="mrc", metavar="IMAGE",
-        help="container image of all nodes, for --containerlab [%(default)s]",
-    )  # fmt: skip
+    add(group, FORMS)
+    add(parser, IMAGE, image={"default": "mrc"})
     add_shape(parser)
 
 

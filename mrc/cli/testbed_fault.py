@@ -6,56 +6,44 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mrc.cli.arguments import argument, time_argument
+from mrc.cli.arguments import add, argument
 from mrc.cli.output import Output, listed
 from mrc.cli.testbed_shape import rate_argument
 from mrc.fabric.targets import FORMS
 from mrc.results import testbed as results
+from mrc.results.plain import like
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault, Mode, parse_loss
 
 _share = argument(parse_loss)
 
+FAIL = f"""
+target TARGET   what fails: {FORMS}
+--mode          silent: drop packets while links stay up; down: take the links down [%(default)s]
+--loss PERCENT  drop this share of the packets, such as 20%% [100%%; 0%% with --rate or impairments]
+--rate RATE     limit each link to this rate, such as 50mbit, or to a share of its own rate, such as
+                10%%
+"""
+IMPAIRMENTS = """
+--corrupt PERCENT    flip a bit in this share of the packets
+--duplicate PERCENT  deliver this share of the packets twice
+--reorder PERCENT    delay this share of the packets by up to 1 ms
+--delay TIME         delay all packets by this time, such as 1ms
+--jitter TIME        add a random delay of at most this time
+"""
+
 
 def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help=f"what fails: {FORMS}")
-    parser.add_argument(
-        "--mode", choices=[*Mode], default=Mode.SILENT,
-        help="silent: drop packets while links stay up; down: take the links down [%(default)s]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--loss", type=_share, metavar="PERCENT",
-        help="drop this share of the packets, such as 20%% [100%%; 0%% with --rate or impairments]",
-    )  # fmt: skip
-    _add_impairments(parser)
+    mode = {"choices": [*Mode], "default": Mode.SILENT}
+    add(parser, FAIL, mode=mode, loss={"type": _share}, rate={"type": _rate, "default": {}})
+    group = "impairments (require an emulated fabric, or netem in the kernel)"
+    shares = {word: {"type": _share} for word in ("corrupt", "duplicate", "reorder")}
+    times = {word: {"dest": f"{word}_ns"} for word in ("delay", "jitter")}
+    add(parser.add_argument_group(group), IMPAIRMENTS, **shares, **times)
 
 
 def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help=f"what to heal: all, {FORMS}")
-
-
-def _add_impairments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rate", type=_rate, default={}, metavar="RATE",
-        help="limit each link to this rate, such as 50mbit, or to a share of its own rate, such as"
-        " 10%%",
-    )  # fmt: skip
-    group = parser.add_argument_group(
-        "impairments (require an emulated fabric, or netem in the kernel)"
-    )
-    for word, text in (
-        ("corrupt", "flip a bit in this share of the packets"),
-        ("duplicate", "deliver this share of the packets twice"),
-        ("reorder", "delay this share of the packets by up to 1 ms"),
-    ):
-        group.add_argument(f"--{word}", type=_share, metavar="PERCENT", help=text)
-    for word, text in (
-        ("delay", "delay all packets by this time, such as 1ms"),
-        ("jitter", "add a random delay of at most this time"),
-    ):
-        group.add_argument(
-            f"--{word}", type=time_argument, metavar="TIME", dest=f"{word}_ns", help=text
-        )
+    add(parser, f"target TARGET  what to heal: all, {FORMS}")
 
 
 def _rate(text: str) -> dict[str, Any]:
@@ -87,16 +75,10 @@ def heal(args: argparse.Namespace) -> int:
 
 
 def fault_result(target: str, fault: Fault) -> results.Fault:
-    return results.Fault(
+    return like(
+        results.Fault,
+        fault,
         target=target,
-        mode=fault.mode.value,
-        loss_share=fault.loss,
-        corrupt_share=fault.corrupt,
-        duplicate_share=fault.duplicate,
-        reorder_share=fault.reorder,
         reorder_ns=fault.by_ns if fault.duplicate or fault.reorder else None,
-        delay_ns=fault.delay_ns,
-        jitter_ns=fault.jitter_ns,
-        rate_bits_per_second=fault.rate_bps,
         rate_share=fault.rate_share or None,
     )

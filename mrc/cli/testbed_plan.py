@@ -6,23 +6,26 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mrc.cli.arguments import add
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.cli.testbed_shape import add_shape, change_text, shape_of
 from mrc.errors import ConfigError
 from mrc.results.plain import like
-from mrc.results.testbed import Census, HostAddresses, LinkProperties, Planned, Topologies
+from mrc.results.testbed import HostAddresses, Planned, Topologies
 from mrc.testbed import picture, reader, svg
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 from mrc.whole import write_whole
 
+OPTIONS = """
+--svg FILE  draw the test bed into this SVG file
+--list      list the built-in topologies, and nothing else
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(parser)
-    parser.add_argument("--svg", metavar="FILE", help="draw the test bed into this SVG file")
-    parser.add_argument(
-        "--list", action="store_true", help="list the built-in topologies, and nothing else"
-    )
+    add(parser, OPTIONS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,10 +91,6 @@ def _result(shape: Shape, title: str) -> Planned:
         Planned,
         shape,
         title=title,
-        fabric=shape.fabric.value,
-        host_rate_bits_per_second=shape.host_rate_bps,
-        fabric_rate_bits_per_second=shape.fabric_rate_bps,
-        mtu_bytes=shape.mtu,
         addresses=tuple(
             HostAddresses(
                 host=f"h{host}",
@@ -101,9 +100,6 @@ def _result(shape: Shape, title: str) -> Planned:
             )
             for host in range(shape.hosts)
         ),
-        links={
-            str(link): LinkProperties(rate_bits_per_second=found.rate_bps, delay_ns=found.delay_ns)
-            for link, found in shape.link_properties().items()
-        },
-        built=like(Census, census(shape)),
+        links={str(link): found for link, found in shape.link_properties().items()},
+        built=census(shape),
     )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from mrc.cli.arguments import time_argument
+from mrc.cli.arguments import add
 from mrc.cli.ending import Ending
 from mrc.cli.output import Output
 from mrc.cli.testbed_fault import fault_result
@@ -26,15 +26,15 @@ kind, at, until, and every with for, as in a scenario of mrc sim; times count
 from the start of this command. It exits when the last fault has ended, at
 --until or at SIGINT, and heals the faults that it has injected.
 """
+OPTIONS = """
+file FILE     TOML file with [[faults]]
+--until TIME  heal all faults of the file and exit at this time [when the last fault has ended]
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
-    parser.add_argument("file", metavar="FILE", help="TOML file with [[faults]]")
-    parser.add_argument(
-        "--until", type=time_argument, metavar="TIME",
-        help="heal all faults of the file and exit at this time [when the last fault has ended]",
-    )  # fmt: skip
+    add(parser, OPTIONS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,9 +45,8 @@ def run(args: argparse.Namespace) -> int:
         end = None if args.until is None else time.monotonic() + args.until / 1e9
 
         def wait(until: float | None) -> bool:
-            times = [each for each in (until, end) if each is not None]
-            stopped = ending.wait(min(times, default=None))
-            return stopped or (end is not None and time.monotonic() >= end)
+            over = end is not None and (until is None or until >= end)
+            return ending.wait(end if over else until) or over
 
         schedule.run(bed, scheduled, wait, partial(_tell, out))
         ending.check()

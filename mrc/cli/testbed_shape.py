@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import fields, replace
 
-from mrc.cli.arguments import argument, size_argument, time_argument
+from mrc.cli.arguments import add, argument
 from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError
 from mrc.testbed import reader
@@ -26,57 +26,40 @@ from mrc.testbed.shape import (
 rate_argument = argument(parse_rate)  # bit/s; None: no limit
 
 _EMULATED = ("ecn_low_bytes", "ecn_high_bytes", "trim")
-_COUNTS = (
-    ("hosts", "2", "number of hosts"),
-    ("planes", "4", "number of planes"),
-    ("t0", "one for each host", "number of T0s in each plane"),
-    ("t1", "2", "number of T1s in each plane"),
-    ("mtu", "9000", "MTU of every link, in bytes"),
-)
+OPTIONS = f"""
+file FILE      topology file, or name of a built-in topology or scenario; options override it
+--hosts N      number of hosts [2]
+--planes N     number of planes [4]
+--t0 N         number of T0s in each plane [one for each host]
+--t1 N         number of T1s in each plane [2]
+--mtu N        MTU of every link, in bytes [9000]
+--rate RATE    rate of the host links, such as 10gbit; the rates of other links change in
+               proportion; none: no link has a limit [{DEFAULT_RATE}]
+--delay TIME   delay of every link in one direction, such as 5us [0]
+--jitter TIME  random extra delay of every packet, at most this time [0]
+--buffer SIZE  queue of each switch port [10 ms at the rate, at least 256KiB]
+--fabric       kernel: each switch is a namespace, which cannot mark or trim; emulated: the switches
+               of the simulator in real time, which queue, mark and trim [%(default)s]
+"""
+EMULATED = """
+--ecn-low SIZE   mark some packets when the queue exceeds this [a tenth of the buffer]
+--ecn-high SIZE  mark all packets when the queue exceeds this [four tenths of the buffer]
+--no-trim        drop a packet when the queue is full, instead of trimming it
+"""
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", nargs="?", metavar="FILE",
-        help="topology file, or name of a built-in topology or scenario; options override it",
-    )  # fmt: skip
-    for key, default, text in _COUNTS:
-        parser.add_argument(f"--{key}", type=int, metavar="N", help=f"{text} [{default}]")
-    parser.add_argument(
-        "--rate", type=rate_argument, default=argparse.SUPPRESS, metavar="RATE",
-        help="rate of the host links, such as 10gbit; the rates of other links change in "
-        f"proportion; none: no link has a limit [{DEFAULT_RATE}]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--delay", type=time_argument, metavar="TIME",
-        help="delay of every link in one direction, such as 5us [0]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--jitter", type=time_argument, metavar="TIME", dest="jitter_ns",
-        help="random extra delay of every packet, at most this time [0]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--buffer", type=size_argument, metavar="SIZE", dest="buffer_bytes",
-        help="queue of each switch port [10 ms at the rate, at least 256KiB]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--fabric", choices=[*Fabric], default=Fabric.KERNEL,
-        help="kernel: each switch is a namespace, which cannot mark or trim; emulated: the "
-        "switches of the simulator in real time, which queue, mark and trim [%(default)s]",
-    )  # fmt: skip
-    group = parser.add_argument_group("only with --fabric emulated")
-    for level, text in (
-        ("low", "mark some packets when the queue exceeds this [a tenth of the buffer]"),
-        ("high", "mark all packets when the queue exceeds this [four tenths of the buffer]"),
-    ):
-        group.add_argument(
-            f"--ecn-{level}", type=size_argument, metavar="SIZE", dest=f"ecn_{level}_bytes",
-            help=text,
-        )  # fmt: skip
-    group.add_argument(
-        "--no-trim", action="store_true",
-        help="drop a packet when the queue is full, instead of trimming it",
-    )  # fmt: skip
+    add(
+        parser,
+        OPTIONS,
+        file={"nargs": "?"},
+        rate={"type": rate_argument, "default": argparse.SUPPRESS},
+        jitter={"dest": "jitter_ns"},
+        buffer={"dest": "buffer_bytes"},
+        fabric={"choices": [*Fabric], "default": Fabric.KERNEL},
+    )
+    dests = {name: {"dest": f"{name}_bytes"} for name in ("ecn_low", "ecn_high")}
+    add(parser.add_argument_group("only with --fabric emulated"), EMULATED, **dests)
 
 
 def shape_of(args: argparse.Namespace) -> Shape:

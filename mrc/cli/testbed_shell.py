@@ -7,6 +7,7 @@ import argparse
 import os
 import shutil
 
+from mrc.cli.arguments import add
 from mrc.cli.exits import Exit
 from mrc.cli.output import print_error
 from mrc.testbed.bed import Testbed
@@ -16,14 +17,14 @@ _BASH = """\
 [ -f ~/.bashrc ] && . ~/.bashrc
 PS1="($MRC_HOST) $PS1"
 """
+OPTIONS = """
+host HOST|SWITCH  h0, h1, ...; in a kernel fabric also t0:P.N, t1:P.S or mgmt
+--user USER       run as this user instead of root
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "host", metavar="HOST|SWITCH",
-        help="h0, h1, ...; in a kernel fabric also t0:P.N, t1:P.S or mgmt",
-    )  # fmt: skip
-    parser.add_argument("--user", help="run as this user instead of root")
+    add(parser, OPTIONS)
 
 
 def run(args: argparse.Namespace) -> int:

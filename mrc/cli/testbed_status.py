@@ -7,13 +7,12 @@ import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from mrc.cli import csv_text
-from mrc.cli.arguments import seconds_argument
+from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
@@ -30,17 +29,15 @@ from mrc.testbed.shape import Fabric, Shape
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
-
-
 _SECONDS, _WATCH_SECONDS = 0.2, 1.0
+OPTIONS = f"""
+--watch             refresh it, until ^C
+--interval SECONDS  measure rates over this time [{_SECONDS}, with --watch {_WATCH_SECONDS:g}]
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--watch", action="store_true", help="refresh it, until ^C")
-    parser.add_argument(
-        "--interval", type=seconds_argument, metavar="SECONDS",
-        help=f"measure rates over this time [{_SECONDS}, with --watch {_WATCH_SECONDS:g}]",
-    )  # fmt: skip
+    add(parser, OPTIONS)
     csv_text.add_option(parser, "each direction of each link")
 
 
@@ -91,9 +88,9 @@ def _look(name: str, seconds: float, out: Output) -> _Look | None:
     links: dict[str, Link] = {}
     if not bed.missing():
         try:
-            links = {name: _link(told) for name, told in bed.measure(seconds).items()}
+            links = bed.measure(seconds)
             if bed.shape.fabric is Fabric.EMULATED:
-                counters = _counters(bed.counters())
+                counters = like(Counters, bed.counters())
         except MrcError as exc:  # show the status without counters
             out.warn(str(exc))
     return _Look(bed, found.faults, links, counters)
@@ -153,9 +150,8 @@ def _counted(counters: Counters | None) -> list[str]:
     if counters is None:
         return []
     words = ("received", "sent", "marked", "trimmed", "dropped", "lost", "unroutable", "overloaded")
-    counts = (f"{getattr(counters, word + '_packets')} {word}" for word in words)
-    lines = ["packets: " + ", ".join(counts)]
-    if counters.overloaded_packets:
+    lines = ["packets: " + ", ".join(f"{getattr(counters, word)} {word}" for word in words)]
+    if counters.overloaded:
         lines.append("overloaded: this machine is too slow for this traffic; results are wrong")
     return lines
 
@@ -164,10 +160,10 @@ def _busy(links: Mapping[str, Link]) -> list[str]:
     """The links that carry traffic now, and links that dropped, lost, trimmed or marked packets."""
     words = ("dropped", "lost", "trimmed", "marked")
     rows: list[Sequence[object]] = []
-    differ = len({link.rate_bits_per_second for link in links.values()}) > 1
+    differ = len({link.rate_bps for link in links.values()}) > 1
     for name, link in links.items():
-        rate, limit, queued = link.bits_per_second, link.rate_bits_per_second, link.queue_bytes
-        counts = [getattr(link, f"{word}_packets") for word in words]
+        rate, limit, queued = link.bits_per_second, link.rate_bps, link.queue_bytes
+        counts = [getattr(link, word) for word in words]
         if rate > _QUIET_BITS_PER_SECOND or queued or any(counts):
             share = f"{rate / limit:.0%}" if limit else ""
             peak = format_bytes(link.peak_bytes or queued)
@@ -179,18 +175,6 @@ def _busy(links: Mapping[str, Link]) -> list[str]:
     return format_table(head, rows).splitlines() if rows else []
 
 
-def _link(told: Mapping[str, Any]) -> Link:
-    words = ("dropped", "lost", "trimmed", "marked")
-    counts = {f"{word}_packets": told[word] for word in words}
-    kept = ("packets", "bytes", "bits_per_second", "rate_bits_per_second", "queue_bytes")
-    return Link(**counts, **{key: told[key] for key in kept}, peak_bytes=told.get("peak_bytes"))
-
-
-def _counters(told: Mapping[str, Any]) -> Counters:
-    names = (each.name for each in fields(Counters))
-    return Counters(**{name: told[name.removesuffix("_packets")] for name in names})
-
-
 def bed_result(bed: Testbed, faults: Mapping[str, Fault]) -> Bed:
     shape = bed.shape
     return like(
@@ -198,10 +182,6 @@ def bed_result(bed: Testbed, faults: Mapping[str, Fault]) -> Bed:
         shape,
         name=bed.name,
         hosts=tuple(_host(bed, f"h{number}", number) for number in range(shape.hosts)),
-        host_rate_bits_per_second=shape.host_rate_bps,
-        fabric_rate_bits_per_second=shape.fabric_rate_bps,
-        mtu_bytes=shape.mtu,
-        fabric=shape.fabric.value,
         faults=tuple(fault_result(target, fault) for target, fault in faults.items()),
         missing=tuple(bed.missing()),
     )

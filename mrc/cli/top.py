@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
-from mrc.aio.connecting import about, reason, timed_out
+from mrc.aio.connecting import about, timed_out
 from mrc.cli import trust
-from mrc.cli.address import host_and_port
-from mrc.cli.arguments import seconds_argument
+from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.keys import keys
 from mrc.cli.live import Block, blocks_text
@@ -22,7 +21,7 @@ from mrc.cli.output import Output, add_options
 from mrc.cli.runner import run_async
 from mrc.cli.top_view import MAX_ROWS, path_blocks, qp_blocks, summary_blocks
 from mrc.cli.window import Screen
-from mrc.errors import MrcError
+from mrc.errors import MrcError, kind_of, reason_of
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
 from mrc.exchange.upgrade import Guard, QuestionError
@@ -42,6 +41,14 @@ examples:
   mrc top h1                           the mrc recv --top that runs on h1
   mrc top --local --json | jq '.endpoints[].qps[] | {peer, rtt_ns}'
 """
+OPTIONS = """
+host HOST[:PORT]        host that runs mrc recv --top or mrc perf --server --top
+--local                 show your endpoints on this machine
+--all-users             with --local, as root: show the endpoints of all users
+-i, --interval SECONDS  time between two updates, over which rates are averaged [%(default)s]
+--once                  exit after one interval; --json implies it
+--timeout SECONDS       time limit for connecting and for each answer [%(default)s]
+"""
 
 KEYS = "arrows: scroll  p: QPs  e: EVs  q: quit"
 MAX_LIVE_ROWS = 1024  # of QPs and of paths on a terminal, which scrolls
@@ -51,26 +58,7 @@ Look = Callable[[], Awaitable[dict[str, Snapshot]]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]",
-        help="host that runs mrc recv --top or mrc perf --server --top",
-    )  # fmt: skip
-    parser.add_argument("--local", action="store_true", help="show your endpoints on this machine")
-    parser.add_argument(
-        "--all-users", action="store_true",
-        help="with --local, as root: show the endpoints of all users",
-    )  # fmt: skip
-    parser.add_argument(
-        "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
-        help="time between two updates, over which rates are averaged [%(default)s]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--once", action="store_true", help="exit after one interval; --json implies it"
-    )
-    parser.add_argument(
-        "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
-        help="time limit for connecting and for each answer [%(default)s]",
-    )  # fmt: skip
+    add(parser, OPTIONS, host={"nargs": "?"}, interval={"default": 1.0}, timeout={"default": 5.0})
     trust.add_options(parser, listens=False)
     add_options(parser)
 
@@ -199,20 +187,21 @@ async def _local(all_users: bool) -> AsyncIterator[Look]:
 async def _dialled(host: str, port: int, guard: Guard | None, timeout: float) -> Channel:
     """A connection to a host that has proved itself."""
     channel = None
-    try:
-        async with asyncio.timeout(timeout):
-            channel = await dial(hostconfig.load(os.environ), host, port)
-            if guard is not None:
-                await guard.connect(channel)
-            return channel
-    except TimeoutError as error:
-        if channel is not None:
-            channel.abort()
-        raise timed_out(host, port, timeout, channel) from error
-    except MrcError as error:
-        if channel is not None:
-            await channel.refuse(reason(error))
-        raise about(host, port, error) from error
+    with about(host, port):
+        try:
+            async with asyncio.timeout(timeout):
+                channel = await dial(hostconfig.load(os.environ), host, port)
+                if guard is not None:
+                    await guard.connect(channel)
+                return channel
+        except TimeoutError as error:
+            if channel is not None:
+                channel.abort()
+            raise timed_out(host, port, timeout, channel) from error
+        except MrcError as error:
+            if channel is not None:
+                await channel.refuse(reason_of(error), kind_of(error))
+            raise
 
 
 @asynccontextmanager
@@ -229,12 +218,11 @@ async def _remote(
 
     async def look() -> dict[str, Snapshot]:
         try:
-            async with asyncio.timeout(timeout):
-                return {host: checked(await remote.look(channel))}
+            with about(host, port):
+                async with asyncio.timeout(timeout):
+                    return {host: checked(await remote.look(channel))}
         except TimeoutError as error:
             raise MrcError(f"{host}: no answer in {timeout:g} s") from error
-        except MrcError as error:
-            raise type(error)(f"{host}: TCP port {port}: {error}") from error
 
     try:
         yield look

@@ -16,6 +16,7 @@ from typing import Any
 
 from mrc.cli import asking
 from mrc.cli.address import where
+from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.enums import Seal
@@ -33,51 +34,38 @@ _OTHERS = (
     "give --code (a one-time code for one peer), --allow FINGERPRINT (its mrc key), --secret FILE,"
     " --ca FILE, or --insecure for everybody without encryption"
 )
+ALLOW = """
+--allow FINGERPRINT|FILE...  let in peers with this key (mrc key), this SPIFFE name, or one in this
+                             file; repeatable [~/.config/mrc/allowed if it exists]
+"""
+PEER = """
+--peer FINGERPRINT  key or SPIFFE name that the other host must have [as in
+                    ~/.config/mrc/known_hosts, else you are asked]
+"""
+OPTIONS = f"""
+--secret FILE    file of 32 random bytes that both hosts have: mrc key --secret FILE makes one
+--ca FILE        certificates of the authority (PEM)
+--cert FILE      certificate of this host (PEM)
+--key FILE       its key (PEM)
+--identity FILE  file of this user's key [$MRC_IDENTITY, else ~/.config/mrc/identity.pem]
+--seal           how packets are protected: encrypted, authenticated, or not [aead]; the stronger
+                 wish of both hosts holds
+--insecure       neither encrypt nor ask who the peer is; also ${INSECURE}=1, between processes of
+                 one user on one host, and in a test bed
+"""
 
 
 def add_options(parser: Any, *, listens: bool, connects: bool = True) -> None:
     """Adds the options of a command that listens, connects, or does both."""
     parser.check = _check_no_words
     group = parser.add_argument_group("trust (mrc/trust/README.md)")
-    group.add_argument(
-        "--code", action="store_true",
-        help=_code_help(listens=listens, connects=connects),
-    )  # fmt: skip
+    add(group, f"--code  {_code_help(listens=listens, connects=connects)}")
     if listens:
-        group.add_argument(
-            "--allow", action="append", default=[], metavar="FINGERPRINT|FILE",
-            help="let in peers with this key (mrc key), this SPIFFE name, or one in this file;"
-            " repeatable [~/.config/mrc/allowed if it exists]",
-        )  # fmt: skip
+        add(group, ALLOW)
     if connects:
-        group.add_argument(
-            "--peer", default="", metavar="FINGERPRINT",
-            help="key or SPIFFE name that the other host must have [as in"
-            " ~/.config/mrc/known_hosts, else you are asked]",
-        )  # fmt: skip
-    group.add_argument(
-        "--secret", type=Path, metavar="FILE",
-        help="file of 32 random bytes that both hosts have: mrc key --secret FILE makes one",
-    )  # fmt: skip
-    for name, what in (
-        ("ca", "certificates of the authority"), ("cert", "certificate of this host"),
-        ("key", "its key"),
-    ):  # fmt: skip
-        group.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"{what} (PEM)")
-    group.add_argument(
-        "--identity", type=Path, metavar="FILE",
-        help="file of this user's key [$MRC_IDENTITY, else ~/.config/mrc/identity.pem]",
-    )  # fmt: skip
-    group.add_argument(
-        "--seal", choices=[seal.name.lower() for seal in Seal],
-        help="how packets are protected: encrypted, authenticated, or not [aead]; the stronger wish"
-        " of both hosts holds",
-    )  # fmt: skip
-    group.add_argument(
-        "--insecure", action="store_true",
-        help=f"neither encrypt nor ask who the peer is; also ${INSECURE}=1, between"
-        " processes of one user on one host, and in a test bed",
-    )  # fmt: skip
+        add(group, PEER, peer={"default": ""})
+    files = {name: {"type": Path} for name in ("secret", "ca", "cert", "key", "identity")}
+    add(group, OPTIONS, seal={"choices": [seal.name.lower() for seal in Seal]}, **files)
 
 
 def _check_no_words(line: Sequence[str]) -> None:

@@ -6,24 +6,25 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mrc.aio.context import Context
 from mrc.cli.address import listening_address
+from mrc.cli.arguments import add
 from mrc.cli.output import Output
-from mrc.observe.context import Context
 
-_TOP = (
-    "let anybody who can reach the TCP port view this endpoint with mrc top HOST: its peers, paths"
-    " and traffic"
-)
+_METRICS = """
+--metrics [ADDRESS:]PORT  serve Prometheus metrics at this address; without ADDRESS at 127.0.0.1
+"""
+_TOP = """
+--top  let anybody who can reach the TCP port view this endpoint with mrc top HOST: its peers, paths
+       and traffic
+"""
 
 
 def add_options(parser: Any, *, listens: bool) -> None:
     """Adds `--metrics`, and `--top` for a command that listens on a TCP port."""
-    parser.add_argument(
-        "--metrics", type=listening_address, metavar="[ADDRESS:]PORT",
-        help="serve Prometheus metrics at this address; without ADDRESS at 127.0.0.1",
-    )  # fmt: skip
+    add(parser, _METRICS, metrics={"type": listening_address})
     if listens:
-        parser.add_argument("--top", action="store_true", help=_TOP)
+        add(parser, _TOP)
     else:
         parser.set_defaults(top=False)
 

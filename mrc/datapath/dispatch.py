@@ -25,8 +25,8 @@ from mrc.binding.device import DeviceEvent, Lost, Notice, Probed, Received, Repl
 from mrc.binding.messages import Done
 from mrc.binding.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.binding.recording import RecordingMemory
-from mrc.binding.verbs import MR, QueuePair, WorkRequest
-from mrc.binding.writelist import WriteList
+from mrc.binding.verbs import MR, QueuePair
+from mrc.binding.writes import Writes
 from mrc.datapath.stream import Places
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
@@ -35,6 +35,7 @@ from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 logger = logging.getLogger("mrc.dispatch")
 
 _TURNS_TO_REPLY = 2  # turns of the event loop until a task can post in reaction to an event
+_AGAIN_SECONDS = 0.01  # after memory was short
 
 
 class Sink(Protocol):
@@ -77,21 +78,14 @@ class _Call(Struct):
 
 
 class Work(Struct):
-    """A work request that C has taken, or a list with one completion."""
+    """Writes that were posted, and their one completion."""
 
     queue: QueuePair
     places: Places
-    idle: asyncio.Event
-    """set when the queue has no outstanding work request"""
-    mrs: tuple[MR, ...]
+    """of the send queue, where each write has taken one"""
+    writes: Writes
+    """C reads them until the completion"""
     done: asyncio.Future[Completion]
-    batch: WriteList | None = None
-    """the list, if it is one; C reads it until the completion"""
-
-    @property
-    def count(self) -> int:
-        """Number of work requests."""
-        return 1 if self.batch is None else self.batch.count
 
 
 class Dispatcher:
@@ -135,13 +129,13 @@ class Dispatcher:
         await call.reply
         return await call.probe
 
-    def post(self, request: WorkRequest | WriteList, work: Work) -> None:
-        """Queues a work request or a list; `work.done` gets the completion."""
+    def post(self, work: Work) -> None:
+        """Queues writes; `work.done` gets the completion."""
         assert not self._closed, "a Context closes its QPs first"
-        self._works[request.wr_id] = work
-        for mr in work.mrs:
+        self._works[work.writes.wr_id] = work
+        for mr in work.writes.mrs:
             mr.outstanding += 1
-        self._send(request)
+        self._send(work.writes)
 
     def fail_works(self, queue: QueuePair, error: MrcError) -> None:
         """Ends the waits for work requests of a QP that will not complete; C flushes them later."""
@@ -192,6 +186,13 @@ class Dispatcher:
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        try:
+            self._flush_now()
+        except MemoryError:  # nothing was submitted, and nobody else would submit it
+            self._flush_due = True
+            self.loop.call_later(_AGAIN_SECONDS, self._flush)
+
+    def _flush_now(self) -> None:
         self._flush_due = False
         if not self.device.polled:
             self._submit()
@@ -342,8 +343,8 @@ class Dispatcher:
         self._give_back(work)
         if work.done.done():
             return
-        if work.batch is not None:
-            completion = completion._replace(bytes=work.batch.bytes)
+        if work.writes.count > 1:
+            completion = completion._replace(bytes=work.writes.size)
         if completion.status is WcStatus.SUCCESS:
             work.done.set_result(completion)
         else:
@@ -351,11 +352,8 @@ class Dispatcher:
             work.done.set_exception(CompletionError(completion.status, what))
 
     def _give_back(self, work: Work) -> None:
-        work.queue.ended(work.count)
-        work.places.give(work.count)
-        if work.queue.outstanding == 0:
-            work.idle.set()
-        for mr in work.mrs:
+        work.places.give(work.writes.count)
+        for mr in work.writes.mrs:
             mr.outstanding -= 1
             if mr.outstanding == 0:
                 for future in self._idle.pop(mr.key, ()):

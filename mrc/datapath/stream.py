@@ -60,11 +60,20 @@ class _Timed(AsyncIterator[T]):
 
 
 class Places:
-    """`count` places, given out in the order of requests: a semaphore with a `take_free` call."""
+    """`count` places, given out in the order of requests: a semaphore that also tells who waits for
+    all of them when they are free.
+    """
 
     def __init__(self, count: int) -> None:
+        self.count = count
         self._free = count
         self._waiting = _Waiters()
+        self._idle = _Waiters()
+
+    @property
+    def taken(self) -> int:
+        """The places that are in use."""
+        return self.count - self._free
 
     def take_free(self, count: int = 1) -> bool:
         """Takes `count` places if they are free, else none. With free places no task waits."""
@@ -83,6 +92,13 @@ class Places:
         while count and self._waiting.wake():
             count -= 1
         self._free += count
+        if not self.taken:
+            self._idle.wake_all()
+
+    async def until_free(self) -> None:
+        """Returns when no place is in use."""
+        while self.taken:
+            await self._idle.wait(lambda: None)
 
 
 class Stream(AsyncIterator[T]):

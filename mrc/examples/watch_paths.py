@@ -27,8 +27,9 @@ async def main() -> None:
             probe = await qp.probe_ev(ev.index, timeout=1)
             rtt = "no answer" if probe.rtt_ns is None else f"{probe.rtt_ns / 1000:.0f} us"
             print(f"plane {ev.plane}  {ev.path}  {ev.state.name}  {rtt}")
+        events = qp.events(timeout=1)
         (denied,) = await qp.deny(0)
-        event = await anext(qp.events(timeout=1))
+        event = await anext(events)
         print(f"EV {denied}: {event}")
         await qp.allow(denied)
 

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from mrc.errors import Kind, PathError
+
 HEADER_BYTES = 106  # of a packet beside its payload, from Ethernet on
 _WORTH_TELLING = 1.02  # the ratio of two packet sizes
 _MOST_NAMED = 4
 
-_BLOCKED = "is UDP blocked?"
+
+class NoAnswerError(PathError):
+    """Nothing has answered the probes of the paths."""
+
+    kind = Kind.NO_ANSWER
 
 
-def no_answer(host: str, targets: Sequence[str], udp_port: int) -> str:
-    """One line: nothing has answered at these addresses."""
+def no_answer(host: str, targets: Sequence[str], udp_port: int) -> NoAnswerError:
+    """Nothing has answered at these addresses."""
     where = ", ".join([*targets[:4], *["..."] * (len(targets) > 4)])
-    return f"no path to {host} ({where}) answers on UDP port {udp_port}: {_BLOCKED}"
-
-
-def is_no_answer(text: str) -> bool:
-    """Whether this is the line of `no_answer`, also with words before it."""
-    return text.endswith(_BLOCKED)
+    return NoAnswerError(
+        f"no path to {host} ({where}) answers on UDP port {udp_port}: is UDP blocked?"
+    )
 
 
 def limits(mtus: Iterable[tuple[int, int]], most: int) -> dict[int, int]:

@@ -37,10 +37,11 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta, Struct, to_builtins
 
 from mrc import versions
-from mrc.errors import BusyError, ConnectError, ConnectRefusedError, PeerGoneError, ProtocolError
+from mrc.errors import ConnectError, Kind, PeerGoneError, ProtocolError
 from mrc.exchange import sealing
 from mrc.exchange.foreign import parse, shown
 from mrc.exchange.keepalive import Keepalive
+from mrc.exchange.refusal import REFUSE, accepted, fields
 from mrc.exchange.tlsstream import TlsStream
 from mrc.fabric.addresses import IpInterface, parse_address, read_address
 from mrc.fabric.ports import RemotePort, UdpPort
@@ -59,7 +60,6 @@ FRAME_BYTES = 4 << 10  # most bytes of a message, except for the two below
 HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports
 SNAPSHOT_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
-MAX_REASON = 300
 _MOST_PINGS = 256  # of one peer
 LONGEST_RTT_SECONDS = 2.0  # a peer that feigns a longer one gains nothing more
 _PARSE_PAUSES = 9  # pause after a large message, in units of the time that its parsing took
@@ -190,16 +190,6 @@ def _is_of_one_host(address: IpInterface) -> bool:
     return not (is_broadcast or ip.is_reserved)
 
 
-def _accepted(message: dict[str, Any]) -> dict[str, Any]:
-    """The message, unless it is a refusal: raises ConnectRefusedError or BusyError."""
-    if message["type"] != "refuse":
-        return message
-    reason = shown(message.get("reason", "no reason"))
-    if message.get("busy") is True:
-        raise BusyError(f"the peer refused: {reason}")
-    raise ConnectRefusedError(f"the peer refused: {reason}", reason)
-
-
 # ---- The exchange ---------------------------------------------------------------------------
 
 
@@ -255,7 +245,7 @@ class Channel:
             return PeerGoneError("the peer closed the connection during the exchange")
         return self._keepalive.explain(error)
 
-    async def send(self, kind: str, **fields: Any) -> None:
+    async def send(self, kind: str, /, **fields: Any) -> None:
         """Sends one message; raises PeerGoneError when the peer has gone."""
         await self._send(encode_frame({"type": kind, **fields}), awaited=kind not in (PING, PONG))
 
@@ -389,7 +379,7 @@ class Channel:
         """Returns the next message, which must be of this type; a refusal is a ConnectRefusedError
         or BusyError.
         """
-        message = _accepted(await self.receive(limit))
+        message = accepted(await self.receive(limit))
         if message["type"] != kind:
             raise ProtocolError(f"the peer sent '{shown(message['type'], 40)}' instead of {kind!r}")
         return message
@@ -406,7 +396,7 @@ class Channel:
                 ahead.add_done_callback(lambda done: done.cancelled() or done.exception())
                 await asyncio.wait((running, ahead), return_when=asyncio.FIRST_COMPLETED)
                 if ahead.done() and not running.done():
-                    message = _accepted(ahead.result())
+                    message = accepted(ahead.result())
                     if self._early is not None:
                         break  # a second one is no part of the exchange: read no further
                     self._early, self._ahead = message, None
@@ -439,15 +429,15 @@ class Channel:
         """Whether a ping has no answer yet."""
         return self._pong is not None
 
-    async def refuse(self, reason: str, *, busy: bool = False, unread: bool = False) -> None:
-        """Sends the reason to the peer, if it reads, and closes. `busy`: the peer may retry.
+    async def refuse(self, reason: str, kind: Kind = Kind.OTHER, *, unread: bool = False) -> None:
+        """Sends the reason to the peer, if it reads, and closes.
 
         `unread`: the peer's hello may still arrive. We wait for it because TCP resets a connection
         that is closed with unread data, and the peer would then lose the reason.
         """
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self.send("refuse", reason=reason[:MAX_REASON], busy=busy)
+                await self.send(REFUSE, **fields(reason, kind))
                 self._refused = True
             if unread and not self._writer.is_closing():
                 self._writer.write_eof()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long one side of the exchange waits for the other: a stranger little, a long way longer."""
+"""How long one side of the exchange waits for the other: a stranger little, a long path longer."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import hmac
 import ssl
 from typing import Any
 
-from mrc.errors import ConnectError, ConnectRefusedError, PeerGoneError, ProtocolError
+from mrc.errors import ConnectError, ConnectRefusedError, Kind, PeerGoneError, ProtocolError
 from mrc.exchange.neighbour import is_own
 from mrc.exchange.oob import TLS, Channel
 from mrc.trust import proofs, tls, words
@@ -35,19 +35,19 @@ _MOST_SESSIONS = 64  # that a code or secret has opened and whose further QPs ma
 
 
 class QuestionError(ConnectError):
-    """The user of this side can be asked before another attempt; `told` is for the peer."""
-
-    told = ""
+    """The user of this side can be asked before another attempt."""
 
 
 class CodeWantedError(QuestionError):
     """A host that takes a one-time code."""
 
-    told = "its user is asked for the one-time code"
-
     def __init__(self, host: str, message: str) -> None:
         super().__init__(message)
         self.host = host
+
+    @property
+    def told(self) -> str:
+        return "its user is asked for the one-time code"
 
 
 class UnknownHostError(QuestionError):
@@ -59,7 +59,16 @@ class UnknownHostError(QuestionError):
             f" --peer {shown}, or add the line '{host} {shown}' to {known.path}"
         )
         self.host, self.shown, self.known = host, shown, known
-        self.told = f"its user does not know this host's key {shown} yet"
+
+    @property
+    def told(self) -> str:
+        return f"its user does not know this host's key {self.shown} yet"
+
+
+class WrongCodeError(ConnectError):
+    """A wrong guess of the one-time code."""
+
+    kind = Kind.WRONG_CODE
 
 
 class Guard:
@@ -179,10 +188,7 @@ class Guard:
 async def _connect(channel: Channel, guard: Guard) -> None:
     security, host = guard.security, channel.called or channel.remote
     await channel.send(TLS)
-    try:
-        await channel.expect(TLS)
-    except ConnectError as error:
-        raise type(error)(f"{host}: {error}") from error
+    await channel.expect(TLS)
     try:
         await channel.start_tls(guard.connects.context(), host)
     except ssl.SSLError as error:
@@ -229,7 +235,7 @@ async def _by_secret(channel: Channel, guard: Guard, host: str, binding: Binding
     assert secret is not None
     mine = proofs.mac(secret, "connects", binding)
     answer = await _prove(channel, way, binding, id=key, mac=mine.hex())
-    wrong = f"{host} does not have this secret"
+    wrong = ConnectError(f"{host} does not have this secret")
     proofs.check_mac(_bytes(answer, "mac"), secret, "listens", binding, wrong)
 
 
@@ -263,7 +269,7 @@ async def _by_code(channel: Channel, guard: Guard, binding: Binding, way: str) -
     answer = await _prove(channel, way, binding, message=guess.message.hex())
     guard.use_code()  # what this side says to the answer shows whether the answer was right
     key = guess.key(_bytes(answer, "message", 64))
-    wrong = guard.security.commands.wrong_code()
+    wrong = WrongCodeError(guard.security.commands.wrong_code())
     proofs.check_mac(_bytes(answer, "mac"), key, "listens", binding, wrong)
     await channel.send("confirm", mac=proofs.mac(key, "connects", binding).hex())
     guard.remember(key)
@@ -314,7 +320,8 @@ async def _accept(channel: Channel, guard: Guard) -> None:
         secret = guard.secret(str(proof.get("id")))
         if secret is None:
             raise ConnectError("the peer's secret is another one: both hosts need the same file")
-        proofs.check_mac(_bytes(proof, "mac"), secret, "connects", binding, "a wrong secret")
+        wrong = ConnectError("a wrong secret")
+        proofs.check_mac(_bytes(proof, "mac"), secret, "connects", binding, wrong)
         mine = proofs.mac(secret, "listens", binding)
         await channel.send("proved", mac=mine.hex())
         channel.peer_identity = "secret"
@@ -374,12 +381,13 @@ async def _check_code(
 
 async def _take_confirmation(channel: Channel, binding: Binding, guard: Guard, key: Secret) -> None:
     commands = guard.security.commands
-    wrong = commands.wrong_code()
+    wrong = WrongCodeError(commands.wrong_code())
     try:
         confirmed = await channel.expect("confirm")
     except (ConnectRefusedError, PeerGoneError) as error:
-        is_wrong = commands.WRONG_CODE in str(error)
-        raise ConnectError(wrong if is_wrong else commands.unfinished_code()) from error
+        if error.kind is Kind.WRONG_CODE:
+            raise wrong from error
+        raise ConnectError(commands.unfinished_code()) from error
     proofs.check_mac(_bytes(confirmed, "mac"), key, "connects", binding, wrong)
 
 

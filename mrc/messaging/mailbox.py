@@ -32,6 +32,7 @@ from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
+from mrc.binding.messages import Slots
 from mrc.binding.verbs import MR, RemoteMemory
 from mrc.enums import Access
 from mrc.errors import CompletionError, MrcError, ProtocolError
@@ -80,7 +81,7 @@ async def mailbox_memory(ctx: Context) -> AsyncIterator[MailboxMemory]:
 
 
 class _Unread(Struct, frozen=True):
-    """A message that the user has not received yet; `begin` frames precede it."""
+    """A message that the user has not received yet; `begin` is its first frame."""
 
     data: bytearray
     begin: int
@@ -109,13 +110,9 @@ class Mailbox:
         self._most_bytes = most_bytes  # limit on a message of the peer
         self._keepalive = keepalive
         self._sending = asyncio.Lock()
-        self._sent = 0  # our frames
-        self._credited = 0  # our frames that the peer has freed
+        self._slots = Slots(SLOTS, SLOT_BYTES, _COUNT)
         self._credit_came = asyncio.Event()
-        self._consumed = 0  # frames of the peer
-        self._begin = 0  # frames of the peer before the incomplete message
-        self._freed = 0  # frames of the peer whose slots are free
-        self._told = 0  # frames of the peer for which we have sent credit
+        self._begin = 0  # the first frame of the incomplete message
         self._credit_due = asyncio.Event()
         self._heard = False
         self._partial = bytearray()
@@ -169,15 +166,14 @@ class Mailbox:
         async with self._sending:
             for start in range(0, len(data), SLOT_BYTES):
                 piece = data[start : start + SLOT_BYTES]
-                while self._sent - self._credited == SLOTS:
+                while not self._slots.may_send():
                     self._credit_came.clear()
                     await self._credit_came.wait()
-                offset = self._sent % SLOTS * SLOT_BYTES
+                offset, number = self._slots.send()
                 self._memory.outbox[offset : offset + len(piece)] = piece
-                imm = _CONTROL | _FRAME | self._sent & _COUNT
+                imm = _CONTROL | _FRAME | number
                 if start + SLOT_BYTES < len(data):
                     imm |= _MORE
-                self._sent += 1
                 await self._qp.write_imm(
                     self._memory.outbox_mr,
                     self._peer,
@@ -251,20 +247,17 @@ class Mailbox:
         self._changed.set()
 
     def _on_credit(self, count: int) -> None:
-        read = self._credited + ((count - self._credited) & _COUNT)
-        if read > self._sent:
+        if not self._slots.credit(count):
             raise ProtocolError(f"{self._qp.peer_host} gave credit for frames never sent")
-        self._credited = read
         self._credit_came.set()
 
     def _on_frame(self, imm: int, size: int) -> None:
-        if imm & _COUNT != self._consumed & _COUNT or not 0 < size <= SLOT_BYTES:
+        if not self._slots.is_next(imm) or not 0 < size <= SLOT_BYTES:
             raise ProtocolError(f"{self._qp.peer_host} sent a frame out of order")
-        if self._consumed - self._told >= SLOTS:
+        if not self._slots.granted():
             raise ProtocolError(f"{self._qp.peer_host} sent a frame without credit")
-        offset = self._consumed % SLOTS * SLOT_BYTES
+        offset = self._slots.arrive()
         self._partial += self._memory.inbox[offset : offset + size]
-        self._consumed += 1
         if len(self._partial) > self._most_bytes:
             raise ProtocolError(
                 f"{self._qp.peer_host} sent a message of more than {self._most_bytes} bytes"
@@ -272,7 +265,7 @@ class Mailbox:
         if not imm & _MORE:
             data, self._partial = self._partial, bytearray()
             self._put(_Unread(data, self._begin))
-            self._begin = self._consumed
+            self._begin = self._slots.arrived
         self._free_frames()
 
     def _free_frames(self) -> None:
@@ -280,8 +273,7 @@ class Mailbox:
         time.
         """
         unread = next((item for item in self._items if isinstance(item, _Unread)), None)
-        self._freed = max(self._freed, self._consumed if unread is None else unread.begin)
-        if self._freed - self._told >= SLOTS // 2:
+        if self._slots.free(self._slots.arrived if unread is None else unread.begin):
             self._credit_due.set()
 
     async def _send_credits(self) -> None:
@@ -295,8 +287,7 @@ class Mailbox:
                     continue
             self._credit_due.clear()
             try:
-                self._told = self._freed
-                await self._qp.write_imm(imm=_CONTROL | self._told & _COUNT)
+                await self._qp.write_imm(imm=_CONTROL | self._slots.tell())
             except CompletionError:
                 return  # _read reports the cause when the immediates end
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from mrc.aio.qp import QP
 from mrc.errors import MrcError
 from mrc.events import EvInfo, QpInfo
+from mrc.observe.observed import ObservedQp
 
 MAX_PEERS = 64
 OTHERS = "other"
@@ -66,17 +66,17 @@ class Ledger:
     """Counts every QP of a Context from its connect to its end."""
 
     def __init__(self) -> None:
-        self._qps: dict[QP, str] = {}
+        self._qps: dict[ObservedQp, str] = {}
         self._closed = Totals()
         self._peers: set[str] = set()
 
-    def add(self, qp: QP) -> None:
+    def add(self, qp: ObservedQp) -> None:
         """Begins to count a QP that was connected."""
         if len(self._peers) < MAX_PEERS:
             self._peers.add(qp.peer_name)
         self._qps[qp] = qp.peer_name if qp.peer_name in self._peers else OTHERS
 
-    def retire(self, qp: QP, info: QpInfo | None) -> None:
+    def retire(self, qp: ObservedQp, info: QpInfo | None) -> None:
         """Adds the counts of a QP that ends to its peer's totals; None: its counts are lost."""
         peer = self._qps.pop(qp, None)
         if peer is not None and info is not None:
@@ -94,7 +94,7 @@ class Ledger:
         return totals, living
 
 
-async def _reading(qp: QP) -> tuple[QP, QpInfo, Sequence[EvInfo]] | None:
+async def _reading(qp: ObservedQp) -> tuple[ObservedQp, QpInfo, Sequence[EvInfo]] | None:
     try:
         return qp, await qp.query(), await qp.evs()
     except MrcError:

@@ -17,11 +17,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
-from mrc.aio.context import Context
 from mrc.enums import EvState
 from mrc.events import EvInfo, PlaneInfo, known
 from mrc.observe.ledger import MEANINGS, Ledger, Live, Totals
 from mrc.observe.names import COUNTERS
+from mrc.observe.observed import Observed
 
 MAX_PATHS = 1024
 
@@ -54,7 +54,7 @@ class Reading(Struct, frozen=True, eq=False):
         yield from _evs(self.live)
 
 
-async def read(ctx: Context, ledger: Ledger) -> Reading:
+async def read(ctx: Observed, ledger: Ledger) -> Reading:
     """Reads the data of all metrics; raises StateError if the Context is closed."""
     totals, live = await ledger.read()
     return Reading(ctx.name, await ctx.counters(), await ctx.drops(), totals, live)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All views of one Context that its configuration enables."""
+"""What a Context tells its observer; the one that shows what the configuration enables."""
 
 from __future__ import annotations
 
 import functools
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
-from mrc.aio.context import Context
-from mrc.aio.qp import QP
 from mrc.events import QpInfo
 from mrc.observe.http import MetricsServer
 from mrc.observe.ledger import Ledger
 from mrc.observe.local import LocalView
+from mrc.observe.observed import Observed, ObservedQp
 from mrc.observe.remote import RemoteView
 from mrc.observe.snapshot import snapshot
 from mrc.results.snapshot import Snapshot
@@ -20,22 +20,47 @@ from mrc.results.snapshot import Snapshot
 logger = logging.getLogger("mrc.observe")
 
 
-class Observatory:
-    """The views of one Context; the Context opens and closes them."""
+class Observer(Protocol):
+    """Opens and closes together with its Context."""
 
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
+    metrics_port: int
+    """The TCP port at which it serves metrics; 0: none."""
+
+    async def open(self, ctx: Observed) -> None:
+        """Called when the Context is open. An exception closes the Context again."""
+
+    async def close(self) -> None:
+        """Called before the Context ends; safe to call twice."""
+
+    def forget(self) -> None:
+        """Called when the event loop has ended before the Context."""
+
+    def adopt(self, qp: ObservedQp) -> Callable[[QpInfo | None], None] | None:
+        """Called for each connected QP. Returns a function to call with the QP's last state."""
+
+    def viewers(self) -> RemoteView:
+        """What answers the viewers of a new listener."""
+
+
+class Observatory:
+    """The views of one Context, which opens and closes them."""
+
+    def __init__(self) -> None:
+        self._ctx: Observed
         self._local = LocalView(self._show)
         self._ledger = Ledger()
         self._metrics: MetricsServer | None = None
+        self.metrics_port = 0
+        """The TCP port of the metrics; 0 without metrics."""
 
-    async def open(self) -> None:
+    async def open(self, ctx: Observed) -> None:
         """Raises InUseError or ResolveError if the address of the metrics is not available."""
-        config = self._ctx.config
-        if config.metrics is not None:
+        self._ctx = ctx
+        if ctx.config.metrics is not None:
             self._metrics = self._metrics_server()
-            await self._metrics.open(*config.metrics)
-        if config.local_view:
+            await self._metrics.open(*ctx.config.metrics)
+            self.metrics_port = self._metrics.port
+        if ctx.config.local_view:
             try:
                 await self._local.open()
             except OSError as error:
@@ -51,16 +76,11 @@ class Observatory:
         """Does the part of `close` that does not require an event loop."""
         self._local.forget()
 
-    @property
-    def metrics_port(self) -> int:
-        """The TCP port of the metrics; 0 without metrics."""
-        return 0 if self._metrics is None else self._metrics.port
-
-    def adopt(self, qp: QP) -> Callable[[QpInfo | None], None] | None:
+    def adopt(self, qp: ObservedQp) -> Callable[[QpInfo | None], None] | None:
         """Begins to count a connected QP. Returns the function to call at its end; None without
         metrics.
         """
-        if self._ctx.config.metrics is None:
+        if self._metrics is None:
             return None
         self._ledger.add(qp)
         return functools.partial(self._ledger.retire, qp)

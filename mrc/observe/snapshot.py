@@ -9,10 +9,9 @@ from hashlib import blake2s
 
 from msgspec.structs import replace
 
-from mrc.aio.context import Context
-from mrc.aio.qp import QP
 from mrc.errors import MrcError
 from mrc.events import EvInfo, QpInfo
+from mrc.observe.observed import Observed, ObservedQp
 from mrc.results.plain import like, nonzero
 from mrc.results.snapshot import Ev, Plane, Port, Qp, Snapshot
 
@@ -20,7 +19,7 @@ MAX_QPS = 128  # limit of the list; `qps_total` counts all QPs
 MAX_EVS = 2048  # limit of all QPs together. Both limits keep a snapshot within one frame
 
 
-async def snapshot(ctx: Context) -> Snapshot:
+async def snapshot(ctx: Observed) -> Snapshot:
     """A snapshot of a Context; raises StateError if the Context is closed."""
     qps = sorted(ctx.qps, key=lambda qp: (qp.peer_name, qp.qpn))
     listed: list[Qp] = []
@@ -65,7 +64,7 @@ def public(found: Snapshot, key: bytes) -> Snapshot:
     return replace(found, udp_port=None, qps=tuple(qps))
 
 
-def _qp(qp: QP, info: QpInfo, evs: Iterable[EvInfo] | None) -> Qp:
+def _qp(qp: ObservedQp, info: QpInfo, evs: Iterable[EvInfo] | None) -> Qp:
     return like(
         Qp,
         info,

@@ -54,6 +54,10 @@ class _Reading(Struct, frozen=True):
     ev_changes: int
     infos: tuple[QpInfo, ...]
 
+    @property
+    def acknowledged_bytes(self) -> int:
+        return self.total("acknowledged_bytes")
+
     def total(self, name: str) -> int:
         return sum(getattr(info, name) for info in self.infos)
 
@@ -106,9 +110,16 @@ class Meter:
 
     async def begin(self) -> None:
         """Begins the measured part, and discards earlier measurements."""
+        self._wrote: int | None = None
         if self._historian is not None:
             await self._historian.begin()
         self._first = self._last = await self._read()
+
+    async def wrote(self) -> None:
+        """Ends the count of `written_bytes`. A peer that is told of it afterwards has received all
+        that it counts, though writes in flight may still be acknowledged.
+        """
+        self._wrote = (await self._read()).acknowledged_bytes
 
     async def lap(self) -> Interval:
         """The measurements since the last lap."""
@@ -133,11 +144,15 @@ class Meter:
             before, now = start.planes(name), end.planes(name)
             return {plane: now[plane] - before[plane] for plane in sorted(now)}
 
+        def acknowledged(reading: _Reading) -> int:
+            counted = reading.acknowledged_bytes
+            return counted if self._wrote is None else min(counted, self._wrote)
+
         planes = moved_by_plane("sent_bytes")
         return Interval(
             start_seconds=start.seconds - self._first.seconds,
             seconds=end.seconds - start.seconds,
-            written_bytes=moved("acknowledged_bytes"),
+            written_bytes=acknowledged(end) - acknowledged(start),
             received_bytes=moved("received_bytes"),
             sent_packets=moved("sent_packets"),
             retransmitted_packets=moved("retransmitted_packets"),

@@ -169,17 +169,17 @@ async def _run(session: Session, new_load: Callable[[], Load | PingPong], meter:
         load = new_load()
         await meter.begin()
         await say(session, "started")
-        await _part(session, load)
+        await _part(session, load, meter)
         told = await hear(session, "start", "end")
     await meter.lap()
     outcome = await outcome_of(meter, load.tally)
     return outcome.lasting(told.get("seconds"))
 
 
-async def _part(session: Session, load: Load | PingPong) -> None:
+async def _part(session: Session, load: Load | PingPong, meter: Meter) -> None:
     """Writes until the client's stop message, and a little longer for the writes in flight."""
     work = asyncio.create_task(load.answer() if isinstance(load, PingPong) else load.run())
-    telling = asyncio.create_task(_tell_end(session, work))
+    telling = asyncio.create_task(_tell_end(session, work, meter))
     try:
         await session.watched(hear(session, "stop"), failing(telling))
         if isinstance(load, PingPong):
@@ -194,9 +194,10 @@ async def _part(session: Session, load: Load | PingPong) -> None:
         await cancelled(work, telling)
 
 
-async def _tell_end(session: Session, work: asyncio.Task[None]) -> None:
+async def _tell_end(session: Session, work: asyncio.Task[None], meter: Meter) -> None:
     """Tells the client that this end writes no more; raises the error of its work."""
     await asyncio.wait({work})
     if not work.cancelled():
         await stopped(work)
+    await meter.wrote()
     await say(session, "finished")

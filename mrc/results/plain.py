@@ -12,6 +12,18 @@ from msgspec import Struct
 T = TypeVar("T")
 SCHEMA: Final = 1
 """The version of the format."""
+KEYS = {
+    **{f"{of}rate_bps": f"{of}rate_bits_per_second" for of in ("", "host_", "fabric_")},
+    **{
+        each: f"{each}_packets"
+        for each in (
+            "corrupt", "dropped", "lost", "marked", "offloaded", "overloaded", "received",
+            "refused", "sent", "trimmed", "unroutable",
+        )
+    },
+    "mtu": "mtu_bytes",
+}  # fmt: skip
+"""Keys that say the unit, of fields whose names do not: for `rename`."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -50,9 +62,18 @@ def plain(value: Any) -> Any:
     return value
 
 
-def like(kind: type[T], source: object, **others: Any) -> T:
-    """A `kind` that takes the fields it shares with `source` from there, and `others` as given."""
-    shared = {name: getattr(source, name) for name in names_of(kind) if hasattr(source, name)}
+def like(kind: type[T], *sources: object, **others: Any) -> T:
+    """A `kind` that takes `others` as given, and each other field from the sources that have it,
+    objects or mappings; the last of them counts.
+    """
+    shared: dict[str, Any] = {}
+    for source in sources:
+        for name in names_of(kind):
+            if isinstance(source, Mapping):
+                if name in source:
+                    shared[name] = source[name]
+            elif hasattr(source, name):
+                shared[name] = getattr(source, name)
     return kind(**shared | others)
 
 

@@ -10,14 +10,14 @@ from msgspec import Struct, field
 from mrc.enums import CcKind, PlaneShares
 from mrc.fabric.faults import Fault
 from mrc.fabric.tiers import Routing
-from mrc.results.plain import Result
+from mrc.results.plain import KEYS, Result
 
 TransportKind = Literal["mrc", "ecmp", "ecmp-planes", "go-back-n"]
 TrafficKind = Literal["permutation", "incast", "all-to-all", "ring", "pairs", "tcp"]
 Plot = Literal["time", "flows"]
 
 
-class Topology(Struct, frozen=True, kw_only=True):
+class Topology(Struct, frozen=True, kw_only=True, rename=KEYS):
     """The fabric. Rates, delays and queues are of each link and each switch port."""
 
     hosts: int
@@ -30,9 +30,9 @@ class Topology(Struct, frozen=True, kw_only=True):
     """T1s of each plane."""
     routing: Routing
     """source-routes: the sender chooses the path; ecmp: switches do, by a hash."""
-    host_rate_bits_per_second: int
+    host_rate_bps: int
     """Rate of a link between host and T0."""
-    fabric_rate_bits_per_second: int
+    fabric_rate_bps: int
     """Rate of a link between T0 and T1."""
     host_delay_ns: int
     """Delay of a link between host and T0."""
@@ -58,7 +58,7 @@ class Topology(Struct, frozen=True, kw_only=True):
     """Random time added to it at most."""
     sndbuf_bytes: int
     """Send buffer of a socket."""
-    mtu_bytes: int
+    mtu: int
     """MTU of all links."""
 
 
@@ -216,7 +216,7 @@ class Check(Value, frozen=True, kw_only=True):
     """The value meets the target; null: the runs did not show it."""
 
 
-class Stats(Struct, frozen=True, kw_only=True):
+class Stats(Struct, frozen=True, kw_only=True, rename=KEYS):
     """The whole fabric over the whole run."""
 
     now_ns: int
@@ -227,17 +227,17 @@ class Stats(Struct, frozen=True, kw_only=True):
     """Packets sent by hosts."""
     hops: int
     """Links that they crossed."""
-    lost_packets: int
+    lost: int
     """Lost by faults."""
-    corrupt_packets: int
+    corrupt: int
     """Damaged by faults."""
-    dropped_packets: int
+    dropped: int
     """Dropped by full queues."""
-    trimmed_packets: int
+    trimmed: int
     """Trimmed by full queues."""
-    marked_packets: int
+    marked: int
     """Marked by ECN."""
-    unroutable_packets: int
+    unroutable: int
     """Dropped without a route."""
     first_lost_ns: int | None
     """When a fault lost the first packet; null: none was lost."""
@@ -337,7 +337,7 @@ class WriteTimes(Struct, frozen=True, kw_only=True):
     """The longest, in ns."""
 
 
-class LastHop(Struct, frozen=True, kw_only=True):
+class LastHop(Struct, frozen=True, kw_only=True, rename=KEYS):
     """The link from a T0 to a host."""
 
     host: int
@@ -348,11 +348,11 @@ class LastHop(Struct, frozen=True, kw_only=True):
     """Time that the link was sending."""
     peak_bytes: int
     """Longest queue."""
-    trimmed_packets: int
+    trimmed: int
     """Trimmed by a full queue."""
-    dropped_packets: int
+    dropped: int
     """Dropped by a full queue."""
-    marked_packets: int
+    marked: int
     """Marked by ECN."""
 
 

@@ -7,7 +7,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from mrc.results.plain import Result
+from mrc.results.plain import KEYS, Result
+
+_SHARES = {each: f"{each}_share" for each in ("loss", "corrupt", "duplicate", "reorder")}
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -27,20 +29,20 @@ class Host(Struct, frozen=True, kw_only=True):
     """Its management address, over which mrc exchanges the attributes of QPs: the name h1.mgmt."""
 
 
-class Fault(Struct, frozen=True, kw_only=True):
+class Fault(Struct, frozen=True, kw_only=True, rename=KEYS | _SHARES):
     """What fails, and how. A share is a part of all packets, from 0 to 1."""
 
     target: str
     """What fails: plane:2, t1:3.0, link:h0.1, ..."""
     mode: Literal["silent", "down"]
     """silent: packets are dropped and the link stays up; down: the link is down."""
-    loss_share: float
+    loss: float
     """Packets dropped."""
-    corrupt_share: float
+    corrupt: float
     """Packets in which a bit is flipped."""
-    duplicate_share: float
+    duplicate: float
     """Packets delivered twice."""
-    reorder_share: float
+    reorder: float
     """Packets delivered late."""
     reorder_ns: int | None
     """Delay of reordered and duplicate packets at most; null: there are none."""
@@ -48,13 +50,13 @@ class Fault(Struct, frozen=True, kw_only=True):
     """Delay added to every packet."""
     jitter_ns: int
     """Random delay added at most; the order of packets is kept."""
-    rate_bits_per_second: int | None
+    rate_bps: int | None
     """Rate of each link of the target; null: its own."""
     rate_share: float | None
     """Rate of each link as a share of its own; null: all of it."""
 
 
-class Bed(Result, frozen=True, kw_only=True):
+class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     """A test bed that is up."""
 
     name: str
@@ -69,11 +71,11 @@ class Bed(Result, frozen=True, kw_only=True):
     """T0s of each plane."""
     t1: int
     """T1s of each plane."""
-    host_rate_bits_per_second: int | None
+    host_rate_bps: int | None
     """Rate of a link between host and T0, each way; null: no limit."""
-    fabric_rate_bits_per_second: int | None
+    fabric_rate_bps: int | None
     """Rate of a link between T0 and T1, each way; null: no limit."""
-    mtu_bytes: int
+    mtu: int
     """MTU of all links."""
     fabric: Literal["kernel", "emulated"]
     """What forwards packets: the Linux kernel, or the emulator."""
@@ -90,7 +92,7 @@ class Built(Bed, frozen=True, kw_only=True):
     """True: this command built it. False: it was up already."""
 
 
-class Link(Struct, frozen=True, kw_only=True):
+class Link(Struct, frozen=True, kw_only=True, rename=KEYS):
     """One direction of a link, since the test bed is up."""
 
     packets: int
@@ -99,44 +101,44 @@ class Link(Struct, frozen=True, kw_only=True):
     """Bytes sent."""
     bits_per_second: int
     """Rate during the interval."""
-    rate_bits_per_second: int | None
+    rate_bps: int | None
     """Rate that the link can carry; null: no limit."""
     queue_bytes: int
     """Bytes in its queue now."""
     peak_bytes: int | None
     """Longest queue so far; null in a kernel fabric, which does not record it."""
-    lost_packets: int
+    lost: int
     """Packets lost by faults."""
-    dropped_packets: int
+    dropped: int
     """Packets dropped by a full queue."""
-    trimmed_packets: int
+    trimmed: int
     """Packets that lost their payload in a full queue."""
-    marked_packets: int
+    marked: int
     """Packets marked by ECN."""
 
 
-class Counters(Struct, frozen=True, kw_only=True):
+class Counters(Struct, frozen=True, kw_only=True, rename=KEYS):
     """Packets of an emulated fabric, since it is up."""
 
-    received_packets: int
+    received: int
     """From hosts."""
-    sent_packets: int
+    sent: int
     """To hosts."""
-    lost_packets: int
+    lost: int
     """Lost by faults."""
-    dropped_packets: int
+    dropped: int
     """Dropped by full queues."""
-    trimmed_packets: int
+    trimmed: int
     """Trimmed by full queues."""
-    marked_packets: int
+    marked: int
     """Marked by ECN."""
-    unroutable_packets: int
+    unroutable: int
     """Dropped: no switch has a route, or the hop limit ran out."""
-    refused_packets: int
+    refused: int
     """Dropped: the host's interface was down."""
-    offloaded_packets: int
+    offloaded: int
     """Dropped: the host had left segmentation or checksum to its interface."""
-    overloaded_packets: int
+    overloaded: int
     """Dropped by the emulator or the kernel because the machine is too slow. Above 0 the results of
     the test bed are wrong.
     """
@@ -160,7 +162,7 @@ class NotUp(Result, frozen=True, kw_only=True):
     """half built: a command that built or removed it was interrupted."""
 
 
-class Program(Struct, frozen=True, kw_only=True):
+class Program(Struct, frozen=True):
     """A program that ran in a test bed."""
 
     pid: int
@@ -234,16 +236,16 @@ class HostAddresses(Struct, frozen=True, kw_only=True):
     """Its management address: the name h1.mgmt."""
 
 
-class LinkProperties(Struct, frozen=True, kw_only=True):
+class LinkProperties(Struct, frozen=True, rename=KEYS):
     """A link, each way."""
 
-    rate_bits_per_second: int | None
+    rate_bps: int | None
     """Its rate; null: no limit."""
     delay_ns: int
     """Its delay."""
 
 
-class Census(Struct, frozen=True, kw_only=True):
+class Census(Struct, frozen=True):
     """How many of each a test bed takes."""
 
     namespaces: int
@@ -256,7 +258,7 @@ class Census(Struct, frozen=True, kw_only=True):
     """Paths from any host to any other."""
 
 
-class Planned(Result, frozen=True, kw_only=True):
+class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
     """`mrc testbed plan`: what `up` would build."""
 
     title: str
@@ -271,9 +273,9 @@ class Planned(Result, frozen=True, kw_only=True):
     """T0s of each plane."""
     t1: int
     """T1s of each plane."""
-    host_rate_bits_per_second: int | None
+    host_rate_bps: int | None
     """Rate of a link between host and T0, each way; null: no limit."""
-    fabric_rate_bits_per_second: int | None
+    fabric_rate_bps: int | None
     """Rate of a link between T0 and T1, each way; null: no limit."""
     host_delay_ns: int
     """Delay of a link between host and T0."""
@@ -281,7 +283,7 @@ class Planned(Result, frozen=True, kw_only=True):
     """Delay of a link between T0 and T1."""
     jitter_ns: int
     """Random delay added at most."""
-    mtu_bytes: int
+    mtu: int
     """MTU of all links."""
     addresses: tuple[HostAddresses, ...]
     """Addresses of the hosts."""
@@ -309,14 +311,14 @@ class Exported(Result, frozen=True, kw_only=True):
     """Paths of the files that it wrote; the first builds the test bed."""
 
 
-class Captured(Result, frozen=True, kw_only=True):
+class Captured(Result, frozen=True, kw_only=True, rename=KEYS):
     """`mrc testbed capture`."""
 
     packets: int
     """Packets written."""
     bytes: int
     """Size of the file."""
-    dropped_packets: int
+    dropped: int
     """Packets that the kernel dropped because the capture was too slow."""
     interfaces: tuple[str, ...]
     """Where packets were captured, as NODE:INTERFACE."""

@@ -45,6 +45,13 @@ long runs.
 _MEASURED_OF = {"goodput": ("line", "reference", "max-min"), "completion": ("line", "reference")}
 """The choices of `of`, for the measures that have that key."""
 
+_USUAL = {
+    "completed": ("writes completed", ">=", 1.0),
+    "qp_errors": ("QPs in ERROR", "<=", 0.0),
+    "spurious": ("spurious retransmissions", "<=", 0.0),
+}
+"""The measures of checks that need no target, with their name, relation and target."""
+
 
 def names() -> list[str]:
     """The names of the built-in scenarios."""
@@ -282,19 +289,22 @@ def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> t
 def _check(table: Table, rtt_ns: int, topology: Tiers) -> Check:
     measure = table.choice("measure", MEASURES)
     at_least, at_most = _fraction(table, "at_least"), _fraction(table, "at_most")
-    if (at_least is None) == (at_most is None):
+    name, relation, target = _USUAL.get(measure, (measure, "", 0.0))
+    if at_least is not None or at_most is not None:
+        relation, target = ("<=", at_most or 0.0) if at_least is None else (">=", at_least)
+    if not relation or (at_least is not None and at_most is not None):
         raise table.error("at_least", "a check requires exactly one of at_least and at_most")
     share = _fraction(table, "share")
     check = Check(
-        name=table.text("name", measure),
+        name=table.text("name", name),
         measure=measure,
         group=table.text("group", ""),
         from_ns=read_time(table, "from", rtt_ns, "0ns"),
         to_ns=read_time(table, "to", rtt_ns) if table.has("to") else NEVER,
         of=table.choice("of", _MEASURED_OF.get(measure, ("line",)), "line"),
         share=1.0 if share is None else share,
-        relation="<=" if at_least is None else ">=",
-        target=at_most if at_most is not None else at_least or 0.0,
+        relation=relation,
+        target=target,
         variants=table.texts("variants"),
         percentile=table.number("percentile", 0.0, 100.0) if table.has("percentile") else 50.0,
         plane=table.integer("plane", 1, topology.planes) if table.has("plane") else 0,

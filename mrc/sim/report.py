@@ -18,17 +18,10 @@ from mrc.sim.trial import Summary
 
 
 def scenario_result(scenario: Scenario) -> results.Scenario:
-    topology = scenario.topology
     return like(
         results.Scenario,
         scenario,
-        topology=like(
-            results.Topology,
-            topology,
-            host_rate_bits_per_second=topology.host_rate_bps,
-            fabric_rate_bits_per_second=topology.fabric_rate_bps,
-            mtu_bytes=topology.mtu,
-        ),
+        topology=like(results.Topology, scenario.topology),
         variants=tuple(part.variant for part in scenario.variants),
     )
 
@@ -52,7 +45,6 @@ def run_result(result: Result) -> results.Run:
         stats=like(
             results.Stats,
             stats,
-            **_packets(stats, "lost", "corrupt", "dropped", "trimmed", "marked", "unroutable"),
             first_lost_ns=stats.first_lost_ns or None,
             completed_writes=stats.writes_done,
             trace=f"{stats.trace:016x}",
@@ -61,20 +53,10 @@ def run_result(result: Result) -> results.Run:
         ev_events=tuple(map(_event, result.events)),
         write_ns=_quantiles([m.done_ns - m.wanted_ns for m in result.messages]),
         last_hops=tuple(
-            like(
-                results.LastHop,
-                port,
-                host=host,
-                plane=plane,
-                **_packets(port, "trimmed", "dropped", "marked"),
-            )
+            like(results.LastHop, port, host=host, plane=plane)
             for (host, plane), port in result.last_hops.items()
         ),
     )
-
-
-def _packets(source: object, *words: str) -> dict[str, Any]:
-    return {f"{word}_packets": getattr(source, word) for word in words}
 
 
 def _flow(result: Result, number: int) -> results.Flow:

@@ -21,6 +21,8 @@ from mrc.errors import ArgumentError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.targets import Target, parse_target
 from mrc.linux import installed
+from mrc.results.plain import like
+from mrc.results.testbed import Link, Program
 from mrc.testbed import (
     build,
     control,
@@ -36,7 +38,6 @@ from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.names import DEFAULT_NAME, FABRIC, MANAGEMENT, check_name, t0_name, t1_name
 from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
-from mrc.testbed.programs import Program
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
 
@@ -228,21 +229,21 @@ class Testbed:
         found = list(hops.all_hops(self.shape))
         return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
 
-    def measure(self, seconds: float) -> dict[str, dict[str, int | None]]:
-        """`links`, with the limit of each link (rate_bits_per_second, None: no limit) and its load
-        during the measurement (bits_per_second). Takes `seconds`.
-        """
+    def measure(self, seconds: float) -> dict[str, Link]:
+        """Each direction of each link, with its load during the measurement. Takes `seconds`."""
         began = time.monotonic()
         before = self.links()
         time.sleep(seconds)
         elapsed = time.monotonic() - began
         limits = self._rates()
         return {
-            name: {
-                **now,
-                "bits_per_second": round((now["bytes"] - before[name]["bytes"]) * 8 / elapsed),
-                "rate_bits_per_second": limits[name],
-            }
+            name: like(
+                Link,
+                {"peak_bytes": None},  # in a kernel fabric
+                now,
+                bits_per_second=round((now["bytes"] - before[name]["bytes"]) * 8 / elapsed),
+                rate_bps=limits[name],
+            )
             for name, now in self.links().items()
         }
 

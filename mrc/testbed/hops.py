@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from mrc.fabric.targets import Target, links_of
 from mrc.fabric.topology import Topology
+from mrc.results.testbed import LinkProperties
 from mrc.testbed.fault import Fault
 from mrc.testbed.names import FABRIC, host_name, interface_name, t0_name, t1_name
-from mrc.testbed.shape import LinkProperties, Shape
+from mrc.testbed.shape import Shape
 
 SOCKET = "fabric.sock"
 

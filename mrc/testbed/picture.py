@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mrc.testbed.shape import LinkProperties, Shape
+from mrc.results.testbed import LinkProperties
+from mrc.testbed.shape import Shape
 
 _ALL_NAMED = 4  # up to 4 hosts below a T0 are all named; of more, the first and the last
 

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from mrc.fabric import topology
 from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
 from mrc.fabric.topology import Topology
+from mrc.results.testbed import Census
 from mrc.testbed import hostfiles
 from mrc.testbed.hops import all_hops, hops_of_link, port
 from mrc.testbed.names import (
@@ -134,16 +135,6 @@ class Plan(Struct, frozen=True):
     """/etc/hosts inside the hosts"""
     configs: dict[str, str]
     """host -> its configuration file"""
-
-
-class Census(Struct, frozen=True):
-    """The numbers of a test bed's parts."""
-
-    namespaces: int
-    links: int
-    routes: int
-    paths: int
-    """from any host to any other host"""
 
 
 def census(shape: Shape) -> Census:

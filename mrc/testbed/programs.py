@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from mrc.linux import netns
+from mrc.results.testbed import Program
 
 ENVIRONMENT = "MRC_TESTBED"
 """names the folder of the test bed to the programs in it"""
@@ -26,16 +27,6 @@ _GRACE_SECONDS = 3.0
 _KILL_SECONDS = 3.0  # a killed process may still wait for a disk
 _ROUNDS = 3  # a program may start others before it ends
 _SHOWN = 100  # characters of a command
-
-
-class Program(Struct, frozen=True):
-    """A process in a namespace of a test bed."""
-
-    pid: int
-    node: str
-    command: str
-    ours: bool
-    """`exec` or `shell` started it"""
 
 
 class Ending(Struct, frozen=True):
@@ -54,8 +45,8 @@ def end_all(nodes: Mapping[str, str], folder: Path) -> Ending:
     """
     kept, ended = _ancestors(), []
     for _ in range(_ROUNDS):
-        found = find(nodes, folder)
-        ours = [program for program in found if program.ours and program.pid not in kept]
+        found = find(nodes, folder).items()
+        ours = [program for program, is_ours in found if is_ours and program.pid not in kept]
         if not ours:
             break
         _end(ours)
@@ -65,15 +56,15 @@ def end_all(nodes: Mapping[str, str], folder: Path) -> Ending:
     return Ending(tuple(each for each in ended if each.pid not in running), tuple(left))
 
 
-def find(nodes: Mapping[str, str], folder: Path) -> list[Program]:
-    """The programs in these namespaces, without this process."""
+def find(nodes: Mapping[str, str], folder: Path) -> dict[Program, bool]:
+    """The programs in these namespaces, without this one, and whether mrc started them."""
     places = {}
     for namespace, node in nodes.items():
         with suppress(FileNotFoundError):
             places[_identity(netns.FOLDER / namespace)] = node
     pids = (int(each) for each in os.listdir("/proc") if each.isdigit()) if places else ()
     found = (_look(pid, places, folder) for pid in pids if pid != os.getpid())
-    return [program for program in found if program is not None]
+    return dict(each for each in found if each is not None)
 
 
 def _identity(namespace: Path) -> tuple[int, int]:
@@ -81,7 +72,9 @@ def _identity(namespace: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _look(pid: int, places: Mapping[tuple[int, int], str], folder: Path) -> Program | None:
+def _look(
+    pid: int, places: Mapping[tuple[int, int], str], folder: Path
+) -> tuple[Program, bool] | None:
     """The process, if it is in one of the namespaces. Processes of others cannot be seen."""
     process = Path("/proc", str(pid))
     try:
@@ -95,7 +88,7 @@ def _look(pid: int, places: Mapping[tuple[int, int], str], folder: Path) -> Prog
     except OSError:  # it has ended
         return None
     ours = os.fsencode(f"{ENVIRONMENT}={folder}") in environment
-    return Program(pid, node, command[:_SHOWN], ours)
+    return Program(pid, node, command[:_SHOWN]), ours
 
 
 def _end(programs: Iterable[Program]) -> None:

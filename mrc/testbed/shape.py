@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr, replace
 from mrc.fabric.targets import Target, all_links, links_of, parse_target
 from mrc.fabric.tiers import MAX_MTU, MIN_MTU
 from mrc.fabric.topology import Addresses, Topology
+from mrc.results.testbed import LinkProperties
 from mrc.units import parse_short_rate
 
 DEFAULT_RATE = "500mbit"
@@ -36,14 +37,6 @@ class LinkChange(Struct, frozen=True):
     target: str
     rate_bps: int | None = None
     delay_ns: int | None = None
-
-
-class LinkProperties(Struct, frozen=True):
-    """Properties of a link, the same in each direction."""
-
-    rate_bps: int | None
-    """None: as fast as the machine can"""
-    delay_ns: int
 
 
 class Shape(Topology, frozen=True):

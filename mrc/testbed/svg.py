@@ -12,8 +12,9 @@ from textwrap import wrap
 
 from msgspec.structs import replace
 
+from mrc.results.testbed import LinkProperties
 from mrc.testbed.picture import alike, listed, plane_name
-from mrc.testbed.shape import LinkProperties, Shape
+from mrc.testbed.shape import Shape
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #8b949e;

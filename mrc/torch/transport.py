@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 import uvloop
 from msgspec import Struct, field
 
+from mrc.aio.context import Context
 from mrc.errors import ConnectError, MrcError, StateError
 from mrc.exchange.foreign import shown
 from mrc.group import NOTE_BYTES, Address, Ended, Group, Member
-from mrc.observe.context import Context
 from mrc.tasks import cancelled
 from mrc.torch.calls import Shim
 from mrc.torch.hosts import SECRET, check_interfaces, config_of, name_of

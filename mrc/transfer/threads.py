@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Self, TypeVar, TypeVarTuple
 
@@ -15,12 +16,24 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+@contextmanager
+def _no_thread_is_no_memory() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # of threading, which has no type of its own
+        raise MemoryError(str(error)) from None
+
+
 async def in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
     """As asyncio.to_thread, but even when cancelled it returns only after the function has ended.
 
-    So the caller can safely close the function's data after this call.
+    So the caller can safely close the function's data after this call. Raises MemoryError if no
+    thread can start.
     """
-    work = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    with _no_thread_is_no_memory():
+        work = asyncio.get_running_loop().run_in_executor(
+            None, partial(copy_context().run, function, *args)
+        )
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
@@ -56,11 +69,16 @@ class Line:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._stop()
-        await in_thread(partial(self._pool.shutdown, cancel_futures=True))
+        end = partial(self._pool.shutdown, cancel_futures=True)
+        try:
+            await in_thread(end)
+        except MemoryError:
+            end()  # its job is short, and nobody can wait for it elsewhere
 
     def put(self, job: Callable[[*Ts], T], *args: *Ts) -> Future[T]:
         """Queues a job."""
-        return self._pool.submit(self._do, partial(job, *args))
+        with _no_thread_is_no_memory():
+            return self._pool.submit(self._do, partial(job, *args))
 
     def put_and_tell(
         self, told: Callable[[BaseException | None], None], job: Callable[[*Ts], T], *args: *Ts

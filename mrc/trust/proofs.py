@@ -62,10 +62,10 @@ def mac(key: Secret, who: str, binding: Binding) -> bytes:
     return hmac.digest(key.bytes, binding.over(who), hashlib.sha256)
 
 
-def check_mac(shown: bytes, key: Secret, who: str, binding: Binding, wrong: str) -> None:
-    """Raises ConnectError(wrong) if the other side does not have the key."""
+def check_mac(shown: bytes, key: Secret, who: str, binding: Binding, wrong: ConnectError) -> None:
+    """Raises `wrong` if the other side does not have the key."""
     if not hmac.compare_digest(shown, mac(key, who, binding)):
-        raise ConnectError(wrong)
+        raise wrong
 
 
 def load_spake2() -> None:

@@ -7,7 +7,6 @@ Both hosts print these texts, so a text names hosts and commands and never says 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import ClassVar
 
 from msgspec import Struct
 
@@ -27,12 +26,10 @@ class Commands(Struct, frozen=True):
     """Starts the side that listens."""
     connects: str = "mrc send FILE HOST"
     """Starts the side that connects."""
-    WRONG_CODE: ClassVar = "the code is wrong"
-    """How the error of a wrong guess begins."""
 
     def wrong_code(self) -> str:
         """For a wrong guess."""
-        return f"{self.WRONG_CODE}, and was good for one guess: {self._new_code()}"
+        return f"the code is wrong, and was good for one guess: {self._new_code()}"
 
     def unfinished_code(self) -> str:
         """For an exchange that ended after the one guess and before its end."""

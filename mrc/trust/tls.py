@@ -158,7 +158,7 @@ def explain(error: ssl.SSLError, host: str) -> ConnectError:
         return ConnectError(f"{host} shows no certificate: this host takes those of its authority")
     for alert, says in _ALERTS.items():
         if reason.endswith(f"ALERT_{alert}"):
-            return ConnectRefusedError(f"{host} {says}", f"it {says}")
+            return ConnectRefusedError(f"the peer {says}", f"it {says}")
     return ConnectError(f"{host}: TLS failed: {reason}")
 
 

@@ -65,7 +65,8 @@ async def names(session: Session, connect: Connect) -> None:
 async def unread(session: Session, _connect: Connect) -> None:
     """Sends 32 messages that grow 24-fold when decoded, while the victim waits for credit."""
     mailbox = session.mailbox
-    mailbox._credited = 1 << 40  # never waits for credit; grants none, as it receives nothing
+    # It never waits for credit, and grants none, as it receives nothing.
+    mailbox._slots.may_send = lambda: True  # type: ignore[method-assign]
     say("sending")
     for n in range(9):
         file = {"name": f"empty{n}", "bytes": 0, "chunk_bytes": CHUNK}

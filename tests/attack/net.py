@@ -93,7 +93,7 @@ class Net:
         """Starts mrc in a host; it ends with the test."""
         return self.python(host, "-m", "mrc", *arguments)
 
-    def python(self, host: str, *arguments: str | Path) -> Mrc:
+    def python(self, host: str, *arguments: object) -> Mrc:
         """Starts Python in a host; it ends with the test."""
         environment = {name: os.environ[name] for name in os.environ if name != "MRC_CONFIG"}
         environment["PYTHONPATH"] = os.pathsep.join(map(str, (cbuild.ROOT, cbuild.ROOT / "tests")))

@@ -32,7 +32,7 @@ def pattern(seed: int) -> bytes:
     return random.Random(seed).randbytes(BYTES)
 
 
-def digest(data: bytes) -> str:
+def digest(data: bytes | bytearray) -> str:
     return hashlib.sha256(data).hexdigest()
 
 

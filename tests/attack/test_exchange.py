@@ -45,7 +45,7 @@ class Liar(Channel):
 
     sent_bytes = 0
 
-    async def send(self, kind: str, **fields: Any) -> None:
+    async def send(self, kind: str, /, **fields: Any) -> None:
         self.sent_bytes += len(encode_frame({"type": kind, **fields}))
         await super().send(kind, **fields)
 
@@ -55,7 +55,7 @@ async def _lie(tcp: socket.socket, secret: Path | None, hello: forge.Message) ->
     async with asyncio.timeout(PATIENCE):
         if secret is not None:
             await Guard(Security(secret=secret.read_bytes())).connect(channel)  # noqa: ASYNC240
-        await channel.send(**{"kind": hello["type"], **{k: hello[k] for k in hello if k != "type"}})
+        await channel.send(hello["type"], **{k: hello[k] for k in hello if k != "type"})
         said = ""
         try:
             await channel.expect("hello", 1 << 17)

@@ -102,7 +102,7 @@ class Wire:
 
     def listen(self) -> list[Packet]:
         """The packets that have passed since the last call."""
-        found = []
+        found: list[Packet] = []
         while True:
             try:
                 frame = self.tap.recv(1 << 16)

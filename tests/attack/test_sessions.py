@@ -103,7 +103,14 @@ def victim(net: Net, trust: list[str], *words: str | Path) -> Iterator[Victim]:
 def hostile(net: Net, trust: list[str], attack: str, port: int = PORT) -> Iterator[str]:
     """Runs an attack from x during the body; yields the line that it prints when established."""
     program = Path(__file__).with_name("hostile.py")
-    command = [sys.executable, program, attack, ADDRESSES["b"], str(port), *trust[1:2]]
+    command: list[str | Path] = [
+        sys.executable,
+        program,
+        attack,
+        ADDRESSES["b"],
+        str(port),
+        *trust[1:2],
+    ]
     with (
         netns.inside(net.namespace("x")),
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
@@ -119,7 +126,7 @@ def hostile(net: Net, trust: list[str], attack: str, port: int = PORT) -> Iterat
 def small_disk(trust: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A disk of its own for each receiver."""
     folder = tmp_path_factory.mktemp("small")
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", folder]
+    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", folder]
     subprocess.run(mount, check=True)
     try:
         yield folder

@@ -32,7 +32,7 @@ static uint8_t memory[2 * LONG];
    too. */
 static void forge(struct wire_qp *qp, uint8_t kind, uint32_t first, uint32_t n) {
   const struct mrc_msg_peer *peer = wire[0].msg->peers[qp->number];
-  uint8_t *frame = peer->inbox + peer->frames_in % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
+  uint8_t *frame = peer->inbox + peer->slots.arrived % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
   uint32_t bytes = MRC_MSG_FRAME_HEADER;
   memset(frame, 0, MRC_MSG_FRAME_HEADER);
   for (uint32_t i = 0; i < n; i++) {
@@ -43,7 +43,7 @@ static void forge(struct wire_qp *qp, uint8_t kind, uint32_t first, uint32_t n) 
                                           .id = first + i};
     bytes += (uint32_t)mrc_msg_encode(&record, frame + bytes);
   }
-  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->frames_in), bytes);
+  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), bytes);
 }
 
 static void forge_many(struct wire_qp *qp, uint8_t kind, uint32_t n) {

@@ -11,10 +11,11 @@ import functools
 import os
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cbuild
 import pytest
@@ -68,6 +69,10 @@ class Ended:
         return self.code == 0 and self.text.endswith("1 passed, 0 failed\n")
 
 
+Outcomes = Callable[[], dict[str, Ended]]
+"""Waits for the results of a program's functions, by name."""
+
+
 def run(source: Path, flavour: cbuild.Flavour, names: Sequence[str]) -> dict[str, Ended]:
     """Runs these functions in one process, or each in its own if one of them fails there."""
     program = cbuild.program(source, flavour)
@@ -87,23 +92,23 @@ def run(source: Path, flavour: cbuild.Flavour, names: Sequence[str]) -> dict[str
 
 
 @pytest.fixture(scope="session")
-def ended(request: pytest.FixtureRequest) -> dict[Program, Callable[[], dict[str, Ended]]]:
-    """Results of all selected tests: built on all cores; tests in virtual time also run on them."""
+def ended(request: pytest.FixtureRequest) -> Iterator[dict[Program, Outcomes]]:
+    """Results of all selected tests: built on all cores; those in virtual time also run on them."""
     chosen: dict[Program, list[str]] = {}
     for item in request.session.items:
-        if item.path == Path(__file__):
-            source, name, flavour = (item.callspec.params[p] for p in PARAMETERS)
+        if item.path == Path(__file__) and isinstance(item, pytest.Function):
+            params: dict[str, Any] = item.callspec.params
+            source, name, flavour = (params[p] for p in PARAMETERS)
             chosen.setdefault((source, flavour), []).append(name)
     cbuild.build_ahead(chosen)
-    results = {
-        each: functools.cache(functools.partial(run, *each, names))
-        for each, names in chosen.items()
-    }
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for (source, _), result in results.items():
-            if not has_threads(source):
-                pool.submit(result)
-    return results
+    pool, results = ThreadPoolExecutor(os.cpu_count()), dict[Program, Outcomes]()
+    for each, names in chosen.items():
+        if has_threads(each[0]):
+            results[each] = functools.cache(functools.partial(run, *each, names))
+        else:
+            results[each] = pool.submit(run, *each, names).result
+    yield results
+    pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.timeout(600)
@@ -112,7 +117,7 @@ def test_c(
     source: Path,
     name: str,
     flavour: cbuild.Flavour,
-    ended: dict[Program, Callable[[], dict[str, Ended]]],
+    ended: dict[Program, Outcomes],
 ) -> None:
     try:
         done = ended[source, flavour]()[name]

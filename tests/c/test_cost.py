@@ -34,7 +34,13 @@ def test_instructions__have_not_grown(tmp_path: Path) -> None:
     baseline = json.loads((BENCH / "core-baseline.json").read_text())
     if baseline["compiler"] != compiler():
         pytest.skip(f"the stored count was measured with {baseline['compiler']}")
-    command = [sys.executable, BENCH / "core", "--instructions", "--json", tmp_path / "now.json"]
+    command: list[str | Path] = [
+        sys.executable,
+        BENCH / "core",
+        "--instructions",
+        "--json",
+        tmp_path / "now.json",
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=240)
     now = by_name(json.loads((tmp_path / "now.json").read_text()))
     stored = by_name(baseline)

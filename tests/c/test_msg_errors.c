@@ -161,10 +161,10 @@ static struct wire_qp *start_forger(void) {
 /* The next frame of the peer, with one record. */
 static void forge(struct wire_qp *qp, const struct mrc_msg_record *record) {
   const struct mrc_msg_peer *peer = wire[0].msg->peers[qp->number];
-  uint8_t *frame = peer->inbox + peer->frames_in % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
+  uint8_t *frame = peer->inbox + peer->slots.arrived % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
   memset(frame, 0, MRC_MSG_FRAME_HEADER);
   const size_t n = MRC_MSG_FRAME_HEADER + mrc_msg_encode(record, frame + MRC_MSG_FRAME_HEADER);
-  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->frames_in), (uint32_t)n);
+  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), (uint32_t)n);
   wire_turn(&wire[0]);
 }
 

@@ -15,8 +15,8 @@ static void test_numbers__wrap(void) {
     for (int i = 0; i < 2; i++) {
       struct mrc_msg *msg = wire[i].msg;
       struct mrc_msg_peer *peer = msg->peers[0];
-      peer->frames_out = peer->frames_done = peer->credit = firsts[row];
-      peer->frames_in = peer->frames_read = peer->credit_told = firsts[row];
+      peer->slots.sent = peer->frames_done = peer->slots.credit = firsts[row];
+      peer->slots.arrived = peer->slots.freed = peer->slots.told = firsts[row];
       for (uint32_t k = 0; k < msg->config.max_operations; k++)
         msg->ops[k].id |= 0x3FFE0000;
     }
@@ -28,7 +28,7 @@ static void test_numbers__wrap(void) {
       check_ended(0, i, 0, bytes);
       check_ended(1, 1000 + i, 0, bytes);
     }
-    CHECK(wire[0].msg->peers[0]->frames_out - firsts[row] >= 300);
+    CHECK(wire[0].msg->peers[0]->slots.sent - firsts[row] >= 300);
     check_clean(2);
   }
 }
@@ -135,7 +135,7 @@ static void test_heap__full_stops_the_sender_and_goes_on(void) {
     wire_run();
   }
   const struct mrc_msg_peer *peer = wire[1].msg->peers[0];
-  const uint32_t unread = peer->frames_in - peer->frames_read; /* less what was read untold */
+  const uint32_t unread = peer->slots.arrived - peer->slots.freed; /* less what was read untold */
   CHECK(unread > MRC_MSG_SLOTS / 2 && unread <= MRC_MSG_SLOTS);
   CHECK(peer->heap <= HEAP);
   CHECK(wire[0].msg->n_ops > 100);

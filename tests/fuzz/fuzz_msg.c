@@ -116,14 +116,14 @@ static struct mrc_msg_record any_record(void) {
 
 static uint32_t next_credit(uint32_t n) {
   const struct mrc_msg_peer *peer = victim();
-  const uint32_t unread = peer->frames_out - peer->credit;
-  return peer->credit + (n < unread || lies() ? n : unread);
+  const uint32_t unread = peer->slots.sent - peer->slots.credit;
+  return peer->slots.credit + (n < unread || lies() ? n : unread);
 }
 
 /* Writes a frame of records into its slot. */
 static void send_frame(void) {
   const struct mrc_msg_peer *peer = victim();
-  uint8_t *frame = peer->inbox + peer->frames_in % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
+  uint8_t *frame = peer->inbox + peer->slots.arrived % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
   const uint32_t credit = next_credit(take(1) & 1);
   uint32_t n = MRC_MSG_FRAME_HEADER;
   memcpy(frame, &credit, sizeof credit);
@@ -132,17 +132,17 @@ static void send_frame(void) {
     mrc_msg_encode(&record, frame + n);
     n += (uint32_t)mrc_msg_record_bytes(&record);
   }
-  wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->frames_in), n);
+  wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), n);
   wire_turn(&wire[0]);
 }
 
 static void send_rubbish(void) {
   const struct mrc_msg_peer *peer = victim();
-  uint8_t *frame = peer->inbox + peer->frames_in % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
+  uint8_t *frame = peer->inbox + peer->slots.arrived % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
   const uint32_t n = take(1);
   for (uint32_t i = 0; i < n; i++)
     frame[i] = (uint8_t)take(1);
-  wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->frames_in),
+  wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived),
                  n < 4 ? take(4) : MRC_MSG_FRAME_HEADER + n);
 }
 

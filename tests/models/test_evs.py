@@ -152,10 +152,10 @@ class EvMachine(RuleBasedStateMachine):
         assert len(rotation) == self.target or not self.backups()
 
 
-class TestEvs(EvMachine.TestCase):
+class TestEvs(EvMachine.TestCase):  # type: ignore[valid-type, misc]
     settings = QUICK
 
 
 @pytest.mark.slow
-class TestEvsLong(EvMachine.TestCase):
+class TestEvsLong(EvMachine.TestCase):  # type: ignore[valid-type, misc]
     settings = LONG

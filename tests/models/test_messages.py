@@ -293,10 +293,10 @@ def agreed(tag: int) -> int:
     return [50, 300, ROOM, 301][tag]
 
 
-class TestMessages(MessagesMachine.TestCase):
+class TestMessages(MessagesMachine.TestCase):  # type: ignore[valid-type, misc]
     settings = QUICK
 
 
 @pytest.mark.slow
-class TestMessagesLong(MessagesMachine.TestCase):
+class TestMessagesLong(MessagesMachine.TestCase):  # type: ignore[valid-type, misc]
     settings = LONG

@@ -245,19 +245,19 @@ class TxwinMachine(RuleBasedStateMachine):
             assert list(psns[0:n]) == expected
 
 
-class TestRxwin(RxwinMachine.TestCase):
+class TestRxwin(RxwinMachine.TestCase):  # type: ignore[valid-type, misc]
     settings = QUICK
 
 
-class TestTxwin(TxwinMachine.TestCase):
+class TestTxwin(TxwinMachine.TestCase):  # type: ignore[valid-type, misc]
     settings = QUICK
 
 
 @pytest.mark.slow
-class TestRxwinLong(RxwinMachine.TestCase):
+class TestRxwinLong(RxwinMachine.TestCase):  # type: ignore[valid-type, misc]
     settings = LONG
 
 
 @pytest.mark.slow
-class TestTxwinLong(TxwinMachine.TestCase):
+class TestTxwinLong(TxwinMachine.TestCase):  # type: ignore[valid-type, misc]
     settings = LONG

@@ -11,7 +11,7 @@ SIZES = (8, 4096, 1 << 20)
 
 
 def value(source: int, target: int, size: int) -> int:
-    return (source * WORLD.size + target + size) % 251
+    return int(source * WORLD.size + target + size) % 251
 
 
 def pairs(size: int) -> None:

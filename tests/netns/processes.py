@@ -84,8 +84,9 @@ class Mrc:
 
     def _output(self, within: float | None) -> str:
         chunks: list[str] = []
-        assert self.process.stdout is not None
-        reader = threading.Thread(target=lambda: chunks.append(self.process.stdout.read()))
+        stdout = self.process.stdout
+        assert stdout is not None
+        reader = threading.Thread(target=lambda: chunks.append(stdout.read()))
         reader.start()
         self.process.wait(PATIENCE if within is None else limit(within))
         reader.join(PATIENCE)

@@ -26,7 +26,8 @@ LIMITED_BPS = 4 * 500e6
 
 def row(bed: dict[str, Any], name: str) -> dict[str, Any]:
     (found,) = [row for row in bed["rows"] if row["name"] == name]
-    return found["metrics"]
+    metrics: dict[str, Any] = found["metrics"]
+    return metrics
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,7 @@ def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         )
         assert done.returncode == 0, done.stderr
         assert "Checks" in done.stdout
-        result = json.loads((tmp_path / "run.json").read_text())
+        result: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())
         assert result["schema"] == 1
         assert result["machine"]["kernel"] and result["commit"]
         assert set(result["checks"][0]) == {"name", "value", "relation", "target", "met"}
@@ -354,7 +355,8 @@ def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
             command, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
 
     return run
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 import wireshark
@@ -71,8 +71,10 @@ class Capturing:
 
     def packets(self) -> list[Packet]:
         """Ends it; returns the captured datagrams."""
-        with self.process, PcapReader(self.process.stdout) as reader:
-            return [packet for packet in reader if UDP in packet and packet[UDP].dport == PORT]
+        assert self.process.stdout is not None
+        reader: Any = PcapReader  # its types lack open files
+        with self.process, reader(self.process.stdout) as captured:
+            return [packet for packet in captured if UDP in packet and packet[UDP].dport == PORT]
 
 
 def send_burst(bed: Testbed) -> list[bytes]:

@@ -116,13 +116,21 @@ def test_netns_script__carries_mrc(bed_name: str, tmp_path: Path) -> None:
         again = subprocess.run([script, "up"], capture_output=True, text=True, check=False)
         assert (again.returncode, again.stderr.count("\n")) == (1, 1)
         assert f"mrc-{bed_name}-h0 exists: run {script} down" in again.stderr
-        recv = [script, "exec", "h3", *mrc, "recv", "--output", tmp_path / "inbox"]
+        recv: list[str | Path] = [
+            script,
+            "exec",
+            "h3",
+            *mrc,
+            "recv",
+            "--output",
+            tmp_path / "inbox",
+        ]
         with subprocess.Popen(
             recv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as end:
             receiver = Mrc(end)
             receiver.until_listening()
-            send = [script, "exec", "h0", *mrc, "send", tmp_path / "sent", "h3"]
+            send: list[str | Path] = [script, "exec", "h0", *mrc, "send", tmp_path / "sent", "h3"]
             subprocess.run(send, check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
             receiver.end()
         assert (tmp_path / "inbox" / "sent").read_bytes() == payload

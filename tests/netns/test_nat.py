@@ -64,8 +64,8 @@ def start() -> Iterator[Start]:
         begin("r", "sysctl", "-qw", "net.ipv4.ip_forward=1").ends(0)
         yield begin
     finally:
-        for each in running:
-            each.end()
+        for program in running:
+            program.end()
         for each in names.values():
             netns.remove(each)
 

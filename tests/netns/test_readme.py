@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def block_of(page: str, word: str) -> str:
     blocks = re.findall(
         r"^```\n(.*?)^```", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE
     )
-    return next(block for block in blocks if word in block)
+    found: str = next(block for block in blocks if word in block)
+    return found
 
 
 BED = block_of("mrc/testbed/README.md", "mrc testbed up")
@@ -87,7 +89,7 @@ def test_recipes__of_other_programs(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def bed() -> Testbed:
+def bed() -> Iterator[Testbed]:
     with Testbed(f"readme-{os.getpid()}", planes=2, t1=1, rate="none") as bed:
         yield bed
 
@@ -103,8 +105,8 @@ def test_readme__copy_files(hosts: Hosts, tmp_path: Path) -> None:
     (tmp_path / "disk.img").write_bytes(os.urandom(1 << 20))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat").write_bytes(b"meow")
-    places: dict[str, object] = {word: tmp_path / word for word in ("inbox", "disk.img", "photos")}
-    places["host-b"] = "h1"
+    places: dict[str, str | Path] = {"host-b": "h1"}
+    places |= {word: tmp_path / word for word in ("inbox", "disk.img", "photos")}
     (take,), (send,) = words_of(COPY, "host-b"), words_of(COPY, "host-a")
     hosts.start("h1", *(places.get(word, word) for word in take)).until_listening()
     hosts.start("h0", *(places.get(word, word) for word in send)).ends(0)

@@ -178,8 +178,8 @@ def test_top__sees_from_outside_who_is_inside(user: User) -> None:
     )
     assert not (user.home / "mrc").exists()
     assert user.run("testbed", "up", *shape).returncode == 0
-    recv = ("testbed", "exec", "h1", "--", sys.executable, "-m", "mrc", "recv")
-    recv += ("--output", str(user.home))
+    recv = ["testbed", "exec", "h1", "--", sys.executable, "-m", "mrc", "recv"]
+    recv += ["--output", str(user.home)]
     with user.start(*recv) as receiving:
         assert receiving.stderr is not None
         while "listening" not in receiving.stderr.readline():

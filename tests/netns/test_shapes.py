@@ -192,8 +192,8 @@ def test_up__from_a_file(from_file: Testbed) -> None:
     """Its addresses carry packets, and its planes have the rates in the file."""
     assert probe(from_file, 0, 1) == Counter({"t0:1.0", "t0:2.0"})
     assert probe(from_file, 0, 2) == Counter({"t1:1.0", "t1:2.0"})
-    assert from_file.measure(0)["h0>t0:2.0"]["rate_bits_per_second"] == 2_000_000
-    assert from_file.measure(0)["h0>t0:1.0"]["rate_bits_per_second"] == 10**9
+    assert from_file.measure(0)["h0>t0:2.0"].rate_bps == 2_000_000
+    assert from_file.measure(0)["h0>t0:1.0"].rate_bps == 10**9
     addresses = from_file.shape.addresses
     assert str(addresses.host(3)) == "fd01:b:3::1"
     assert f"inet6 {addresses.oob(0)}" in run(from_file, "ip", "-6", "address")

@@ -226,9 +226,9 @@ def test_fail__a_rate(bed: Testbed) -> None:
             return time.monotonic() - began
 
         assert 0.07 <= least(seconds, 0.5) < 0.5
-    assert bed.measure(0)["h0>t0:2.0"]["rate_bits_per_second"] == 10_000_000
+    assert bed.measure(0)["h0>t0:2.0"].rate_bps == 10_000_000
     bed.heal("all")
-    assert bed.measure(0)["h0>t0:2.0"]["rate_bits_per_second"] == 1_000_000_000
+    assert bed.measure(0)["h0>t0:2.0"].rate_bps == 1_000_000_000
     if bed.shape.fabric is Fabric.KERNEL:
         assert "rate 1Gbit" in run(bed, "h0", "tc", "qdisc", "show", "dev", "p2")
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from netns.plain import address, ip, join, until_running
@@ -211,9 +212,7 @@ def test_write_lat__every_size(hosts: Hosts) -> None:
         pytest.param({"mode": "down"}, id="down", marks=[pytest.mark.slow]),
     ],
 )
-def test_write_bw__a_fault_in_the_middle(
-    hosts: Hosts, bed: Testbed, fault: dict[str, float]
-) -> None:
+def test_write_bw__a_fault_in_the_middle(hosts: Hosts, bed: Testbed, fault: dict[str, Any]) -> None:
     seconds = 4
     ends = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", str(seconds))
     until_it_writes(ends[1])

@@ -71,14 +71,15 @@ def test_config__former_names_still_work_and_warn(name: str) -> None:
 
 def test_config__former_names_beside_new_ones() -> None:
     with pytest.warns(DeprecationWarning):
-        config = ContextConfig(timeout=14, retry_exp=1, queues=Queues(mpr=256), mpr=128)
+        former: dict[str, Any] = {"timeout": 14, "retry_exp": 1, "mpr": 128}
+        config = ContextConfig(queues=Queues(mpr=256), **former)
     assert config == ContextConfig(
         retries=Retries(ack_timeout_exponent=14, exponential=1), queues=Queues(mpr=128)
     )
     with pytest.raises(TypeError, match="'timeouut'"):
-        ContextConfig(timeouut=14)
+        ContextConfig(timeouut=14)  # type: ignore[call-arg]
     with pytest.raises(AttributeError, match="no 'timeouut'"):
-        config.timeouut  # noqa: B018
+        config.timeouut  # type: ignore[attr-defined]  # noqa: B018
 
 
 @pytest.mark.parametrize("value", ["equal", 1, None, CcKind.NULL])
@@ -111,14 +112,15 @@ def test_config__plane_shares_of_the_wrong_kind(value: Any) -> None:
 def test_profile__each_value_out_of_range_is_named(name: str, values: list[int]) -> None:
     for value in values:
         with pytest.raises(ConfigError, match=name):
-            CcParameters(**{name: value})
+            CcParameters(**{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["qa_threshold_ns", "md_threshold_ns"])
 def test_profile__thresholds_are_at_the_target_or_above(name: str) -> None:
-    assert CcParameters(**{"target_delay_ns": 5000, name: 5000}).fi == 0
+    least: dict[str, Any] = {"target_delay_ns": 5000, name: 5000}
+    assert CcParameters(**least).fi == 0
     with pytest.raises(ConfigError, match=f"^{name}: 4999 is below target_delay_ns"):
-        CcParameters(**{"target_delay_ns": 5000, name: 4999})
+        CcParameters(**{**least, name: 4999})
 
 
 def test_profile__names_are_those_of_the_struct() -> None:

@@ -9,7 +9,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from types import ModuleType
 
 import pytest
-from test_tidy import ROOT
+from project_text import ROOT
 
 CUT_OFF = """\
 collected 4 items

@@ -15,7 +15,7 @@ import mrc
 CLASSES = [name for name in mrc.__all__ if isinstance(getattr(mrc, name), type)]
 
 
-def annotations(cls: type) -> Iterator[object]:
+def signatures(cls: type) -> Iterator[object]:
     """The types in the signatures of a class: fields, properties, methods."""
     if dataclasses.is_dataclass(cls):
         for name, hint in typing.get_type_hints(cls).items():
@@ -39,5 +39,5 @@ def parts(hint: object) -> Iterator[type]:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes__of_signatures_are_public(name: str) -> None:
-    used = {part.__name__ for hint in annotations(getattr(mrc, name)) for part in parts(hint)}
+    used = {part.__name__ for hint in signatures(getattr(mrc, name)) for part in parts(hint)}
     assert used <= set(mrc.__all__)

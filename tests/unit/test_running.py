@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,9 @@ from mrc.running import Limit, RunningClock
 
 class Jumping(asyncio.SelectorEventLoop):
     """Its clock jumps to the next timer, or further when this process is stopped."""
+
+    _ready: deque[asyncio.Handle]  # these are private to asyncio
+    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +33,7 @@ class Jumping(asyncio.SelectorEventLoop):
             if self.stop_seconds and self._seconds >= self.stop_at:
                 self._seconds = self.stop_at + self.stop_seconds
                 self.stop_seconds = 0.0
-        super()._run_once()
+        super()._run_once()  # type: ignore[misc]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 import pytest_log
 import roots
-from test_tidy import ROOT
+from project_text import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,10 @@ go on. Afterwards nothing is left in the agents, and they serve new programs.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -196,7 +198,7 @@ class Run:
     def made_agent(self, *args: Any, **kwargs: Any) -> Agent:
         """As `Agent`."""
         made = Agent(*args, **kwargs)
-        self.served[mrc.agent.agent.socket.gethostname()] = made
+        self.served[socket.gethostname()] = made
         return made
 
     # ---- Programs -------------------------------------------------------------------------
@@ -377,7 +379,7 @@ def use(world: World, run: Run) -> None:
     world.replace(mrc.agent.door, "listen", world.sockets.listen)
     world.replace(attached, "connected", world.sockets.connect)
     world.replace(mrc.agent.agent, "_free_udp_port", lambda: next(ports))
-    world.replace(mrc.agent.program, "interfaces", mrc.datapath.links.interfaces)
+    world.replace(mrc.agent.program, "interfaces", vars(mrc.datapath.links)["interfaces"])
     world.replace(mrc.cli.agent, "Agent", run.made_agent)
     world.replace(Dispatcher, "_join", _join)
 
@@ -407,7 +409,7 @@ def run(world: World, audit: Audit) -> None:
     for name in sorted({end for pair in scenario.pairs for end in pair.ends}):
         this.start_program(name)
     for fault in scenario.faults:
-        world.at(world.now + fault.seconds, lambda fault=fault: this.strike(fault))
+        world.at(world.now + fault.seconds, partial(this.strike, fault))
     try:
         this.finish(_BOUND_SECONDS)
         for ends in this.ends:
@@ -479,9 +481,9 @@ def _end(world: World, audit: Audit, this: Run) -> None:
         audit.check(not agent.numbers._owners, f"agent {name} has {agent.numbers._owners}")
         audit.check(not agent.qps, f"agent {name} has QPs left: {agent.qps}")
     audit.check(not world.tcp.open, f"{len(world.tcp.open)} connections between agents are left")
-    for agent in this.agents.values():
-        agent.interrupt()
-        audit.check(world.run_until(agent.task, 60), f"{agent} does not end")
-        audit.check(not agent.crashed, agent.crashed)
-        audit.check(agent.code == 130, f"interrupted, but: {agent}")
+    for ending in this.agents.values():
+        ending.interrupt()
+        audit.check(world.run_until(ending.task, 60), f"{ending} does not end")
+        audit.check(not ending.crashed, ending.crashed)
+        audit.check(ending.code == 130, f"interrupted, but: {ending}")
     audit.nothing_left(world)

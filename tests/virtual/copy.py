@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -191,7 +192,7 @@ def run(world: World, audit: Audit) -> None:
         if attempt < len(scenario.faults):
             when, fault = scenario.faults[attempt]
             rng = Random(world.rng.random())
-            world.agenda.after(when * 1e9, lambda f=fault, r=rng: FAULTS[f](world, a, b, r))
+            world.agenda.after(when * 1e9, partial(FAULTS[fault], world, a, b, rng))
         ended = world.run_until(sending.task, _BOUND_SECONDS)
         audit.result(f"{world.now:.0f} s, {fault or 'no fault'}: {sending}")
         audit.check(not sending.crashed, sending.crashed)
@@ -207,7 +208,7 @@ def run(world: World, audit: Audit) -> None:
             versions.change(world.rng)
         if not scenario.syncs:
             b.disk.unsynced.all_synced()  # two minutes are enough for every kernel
-    if b.alive:
+    if b.alive and receiving is not None:
         _end(world, receiving, (a, b), audit)
     audit.nothing_left(world)
 

@@ -45,6 +45,8 @@ class Host:
         self.loop: VirtualLoop
         self.tcp: Tcp
         self.sockets: Sockets
+        self.interrupt: Callable[[], None]
+        """Ctrl-C for the command that runs"""
         self.powered = True
         self.stall_of: Callable[[], int] = lambda: 0
         """nanoseconds for which a program does nothing after its next step"""

@@ -25,7 +25,6 @@ import cbuild
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-_DECLARED = ["info.h", "mrc.h", "messages.h", "program/api_values.h", "program/agent.h"]
 _MAP_FIXED_NOREPLACE = 0x100000  # of linux/mman.h
 _NEVER = (1 << 64) - 1
 _FIRST_FD = 1 << 20
@@ -47,10 +46,10 @@ def build() -> Path:
     """The compiled module; nothing is compiled twice."""
     recipe = runpy.run_path(str(cbuild.ROOT / "mrc" / "_ffi_build.py"))
     made = FFI()
-    headers = [cbuild.CSRC / name for name in _DECLARED] + [HERE / "kernel.h"]
+    headers = [cbuild.CSRC / name for name in recipe["DECLARED"]] + [HERE / "kernel.h"]
     for header in headers:
         made.cdef(recipe["cut_cdef"](header.read_text()))
-    lines = [f'#include "{name}"' for name in [*_DECLARED, "virtual/kernel.h"]]
+    lines = [f'#include "{name}"' for name in [*recipe["DECLARED"], "virtual/kernel.h"]]
     made.set_source("_virtual", "\n".join(lines))
     glue = cbuild.BUILD / "virtual-glue" / "_virtual.c"
     glue.parent.mkdir(parents=True, exist_ok=True)

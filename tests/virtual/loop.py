@@ -12,16 +12,20 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 PROGRAM: ContextVar[RunsHandles | None] = ContextVar("program", default=None)
 """The program that runs; None: the test itself."""
 
 _NS = 1_000_000_000
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class StuckError(Exception):
@@ -31,6 +35,8 @@ class StuckError(Exception):
 class RunsHandles(Protocol):
     """A program, as its event loop sees it."""
 
+    alive: bool
+
     @property
     def runs(self) -> bool:
         """Whether it can read descriptors now."""
@@ -39,7 +45,14 @@ class RunsHandles(Protocol):
         """Whether the handle may run now; a program that says no keeps it or drops it."""
 
 
+def forgotten(task: Any) -> None:
+    """The task will never end, which asyncio need not report when the task is collected."""
+    task._log_destroy_pending = False
+
+
 class _ProgramHandle(asyncio.Handle):
+    _context: Context  # this and others below are private to asyncio
+
     def _run(self) -> None:
         program = self._context.get(PROGRAM)
         if program is None or program.admits(self):
@@ -47,6 +60,9 @@ class _ProgramHandle(asyncio.Handle):
 
 
 class _ProgramTimer(asyncio.TimerHandle):
+    _context: Context
+    _scheduled: bool
+
     def _run(self) -> None:
         program = self._context.get(PROGRAM)
         if program is None or program.admits(self):
@@ -104,6 +120,10 @@ class Pollable(Protocol):
 class VirtualLoop(asyncio.BaseEventLoop):
     """Runs the tasks of all hosts; `tcp` makes the connections between them."""
 
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _check_closed: Callable[[], None]
+
     def __init__(self, agenda: Agenda, kernel: Pollable, tcp: Any) -> None:
         super().__init__()
         self.agenda = agenda
@@ -112,8 +132,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._selector = self
         self._clock_resolution = 1e-9
         self._dead: list[asyncio.Task[Any]] = []
-        self._readers: dict[int, asyncio.Handle] = {}
-        self._writers: dict[int, asyncio.Handle] = {}
+        self._readers: dict[int, _ProgramHandle] = {}
+        self._writers: dict[int, _ProgramHandle] = {}
         self.failures: list[dict[str, Any]] = []
         """what the loop was told of exceptions that nobody awaited"""
         self.contexts: WeakKeyDictionary[asyncio.Task[Any], Context] = WeakKeyDictionary()
@@ -142,8 +162,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return handle
 
     def call_at(
-        self, when: float, callback: Any, *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:  # fmt: skip
         self._check_closed()
         timer = _ProgramTimer(when, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)
@@ -154,14 +175,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Runs a handle that its program had kept."""
         self._ready.append(handle)
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
     def forget(self, program: RunsHandles) -> None:
         """The program was killed: its descriptors are closed, its tasks go on never."""
         for task in asyncio.all_tasks(self):
             if self.contexts[task].get(PROGRAM) is program:
-                task._log_destroy_pending = False
+                forgotten(task)
                 self._dead.append(task)  # otherwise garbage collection would end it: a step
         for waiting in (self._readers, self._writers):
             for fd, handle in list(waiting.items()):
@@ -186,20 +209,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _ready_handles(self) -> list[asyncio.Handle]:
         kernel = self._kernel
-        ready = [handle for fd, handle in _running(self._readers) if kernel.is_ready(fd)]
-        return ready + [h for fd, h in _running(self._writers) if kernel.is_writable(fd)]
+        return [
+            *(each for fd, each in _running(self._readers) if kernel.is_ready(fd)),
+            *(each for fd, each in _running(self._writers) if kernel.is_writable(fd)),
+        ]
 
     def _process_events(self, event_list: list[asyncio.Handle]) -> None:
         for handle in event_list:
             self._ready.append(handle)
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[[*Ts], object], *args: *Ts) -> None:
         self._readers[_number(fd)] = _ProgramHandle(callback, args, self, None)
 
     def remove_reader(self, fd: Any) -> bool:
         return self._readers.pop(_number(fd), None) is not None
 
-    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_writer(self, fd: Any, callback: Callable[[*Ts], object], *args: *Ts) -> None:
         self._writers[_number(fd)] = _ProgramHandle(callback, args, self, None)
 
     def remove_writer(self, fd: Any) -> bool:
@@ -248,9 +273,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> Any:  # fmt: skip
         return self._tcp.serve(self, protocol_factory, sock)
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(
+        self, executor: Any, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
         """Runs it at once: the programs' own threads are replaced in world.py."""
-        done = self.create_future()
+        done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
         except BaseException as error:
@@ -260,7 +287,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     async def shutdown_default_executor(self, timeout: Any = None) -> None:
         pass
 
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
         pass
 
     def remove_signal_handler(self, sig: int) -> bool:
@@ -274,7 +301,7 @@ def _number(fd: Any) -> int:
     return fd if isinstance(fd, int) else int(fd.fileno())
 
 
-def _running(waiting: dict[int, asyncio.Handle]) -> list[tuple[int, asyncio.Handle]]:
+def _running(waiting: dict[int, _ProgramHandle]) -> list[tuple[int, _ProgramHandle]]:
     """Those whose program can run now."""
     return [
         (fd, handle)

@@ -178,14 +178,15 @@ def _costly(start: Callable[[TlsStream], Any]) -> Callable[[TlsStream], Any]:
     """TLS that takes a listening program's time."""
 
     async def started(stream: TlsStream) -> None:
-        shake = stream.tls.do_handshake
+        tls: Any = stream.tls
+        shake = tls.do_handshake
 
         def do_handshake() -> None:
-            if stream.tls.server_side and stream._arrived.pending:
+            if tls.server_side and stream._arrived.pending:
                 _stall(_TLS_NS)
             shake()
 
-        stream.tls.do_handshake = do_handshake
+        tls.do_handshake = do_handshake
         await start(stream)
 
     return started

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
@@ -181,7 +182,9 @@ def _running() -> Program:
     return cast("Program", program)
 
 
-class _Server(asyncio.AbstractServer):
+class _Server:
+    """What programs need of an asyncio.Server."""
+
     def __init__(
         self, tcp: Tcp, loop: VirtualLoop, program: Program, port: int, factory: Callable[[], Any],
         context: Context,
@@ -214,14 +217,9 @@ class Transport(asyncio.Transport):
         self, tcp: Tcp, loop: VirtualLoop, program: Program, local: tuple[str, int],
         remote: tuple[str, int], context: Context,
     ) -> None:  # fmt: skip
-        super().__init__(
-            {
-                "sockname": local,
-                "peername": remote,
-                "socket": FakeSocket(tcp.number(), local),
-            }
-        )
-        self._extra["socket"].on_limit = self._probe
+        self._socket = FakeSocket(tcp.number(), local)
+        super().__init__({"sockname": local, "peername": remote, "socket": self._socket})
+        self._socket.on_limit = self._probe
         self._tcp, self._loop, self.program, self._context = tcp, loop, program, context
         self._protocol: Any = None
         self._peer: Transport
@@ -383,7 +381,7 @@ class Transport(asyncio.Transport):
             departs = max(self._departed_ns, agenda.now_ns) + self._way.tcp_serial_ns(size)
             self._departed_ns = departs
             self._arrives_ns = max(self._arrives_ns, departs + int(delay))
-            agenda.at(self._arrives_ns, lambda piece=piece: self._peer._arrive(piece))
+            agenda.at(self._arrives_ns, partial(self._peer._arrive, piece))
 
     def _try_again(self, rto_ns: int) -> None:
         most_ns = 1_000_000 * self._option(socket.TCP_USER_TIMEOUT) or GIVE_UP_NS
@@ -396,7 +394,7 @@ class Transport(asyncio.Transport):
         self._tcp.agenda.after(rto_ns, lambda: self._transmit(again))
 
     def _option(self, option: int) -> int:
-        return int(self._extra["socket"].getsockopt(socket.IPPROTO_TCP, option))
+        return int(self._socket.getsockopt(socket.IPPROTO_TCP, option))
 
     def _time_out(self) -> None:
         self._sent.clear()
@@ -442,7 +440,7 @@ class Transport(asyncio.Transport):
             self._call(self._on_data, piece)
             back = self._peer._way.tcp_delay_ns(52) or RTO_NS
             size = len(piece)
-            self._tcp.agenda.after(back, lambda size=size: self._peer._acknowledged(size))
+            self._tcp.agenda.after(back, partial(self._peer._acknowledged, size))
 
     def _on_data(self, piece: bytes) -> None:
         if not self._lost and self._protocol is not None:

@@ -37,7 +37,7 @@ import mrc.trust.memory
 from mrc.binding.device import Device
 from virtual import disk, kernel
 from virtual.host import Host, Program
-from virtual.loop import PROGRAM, Agenda, StuckError, VirtualLoop
+from virtual.loop import PROGRAM, Agenda, StuckError, T, Ts, VirtualLoop, forgotten
 from virtual.network import Link, Network, Path
 from virtual.seqpacket import Sockets
 from virtual.tcp import Tcp
@@ -151,7 +151,7 @@ class World:
         """Programs that were killed have never ended: what their objects do now is nobody's."""
         left = asyncio.all_tasks(self.loop)
         while left:
-            left.pop()._log_destroy_pending = False
+            forgotten(left.pop())
         self.loop.close()
         for host in self.network.hosts:
             host.disk.unsynced.all_synced()
@@ -288,8 +288,8 @@ class _Line(mrc.transfer.threads.Line):
         if self._jobs:
             await asyncio.wait([asyncio.wrap_future(self._jobs[0][0])])
 
-    def put(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def put(self, job: Callable[[*Ts], T], *args: *Ts) -> Future[T]:
+        future: Future[T] = Future()
         self._jobs.append((future, partial(self._do, partial(job, *args))))
         if len(self._jobs) == 1:
             self._later()

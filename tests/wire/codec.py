@@ -127,7 +127,7 @@ class Codec:
 
     def packet(self, fields: Fields, flow: Flow) -> bytes:
         """The whole UDP payload: headers, payload, pad, ICRC."""
-        body = self.encode(fields) + fields.get("payload", b"") + bytes(fields.get("pad", 0))
+        body: bytes = self.encode(fields) + fields.get("payload", b"") + bytes(fields.get("pad", 0))
         return body + self.icrc(flow, body)
 
     def _members(self, struct: Any) -> Fields:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_address
+from typing import Literal
 
 from hypothesis import strategies as st
 from wire.codec import Fields, Flow
@@ -140,7 +142,7 @@ def ack() -> st.SearchStrategy[Fields]:
 def control(
     opcode: int,
     member: str,
-    members: dict[str, st.SearchStrategy[object]],
+    members: Mapping[str, st.SearchStrategy[object]],
     **header: st.SearchStrategy[object],
 ) -> st.SearchStrategy[Fields]:
     return st.fixed_dictionaries(bth((opcode,)) | header | {member: st.fixed_dictionaries(members)})
@@ -152,7 +154,7 @@ def packets() -> st.SearchStrategy[Fields]:
 
 
 def flows() -> st.SearchStrategy[Flow]:
-    def flow(version: int) -> st.SearchStrategy[Flow]:
+    def flow(version: Literal[4, 6]) -> st.SearchStrategy[Flow]:
         address = st.ip_addresses(v=version).map(lambda a: str(ip_address(a)))
         return st.builds(Flow, src=address, dst=address, sport=unsigned(16), dport=unsigned(16))
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scapy.contrib import roce
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
+from scapy.packet import Packet
 from wire.codec import Codec, Fields, Flow
 from wire.golden import GOLDEN, Golden
 from wire.strategies import flows, packets
@@ -52,7 +53,7 @@ def test_icrc__equals_that_of_scapys_roce(codec: Codec, flow: Flow, packet: Fiel
     """Over IPv4, scapy's ICRC covers identification and flags, so the test sets them to ones."""
     ours = codec.packet(packet, flow)
     if flow.family == 4:
-        ip = IP(src=flow.src, dst=flow.dst, id=0xFFFF, flags=7, frag=0x1FFF)
+        ip: Packet = IP(src=flow.src, dst=flow.dst, id=0xFFFF, flags=7, frag=0x1FFF)
     else:
         ip = IPv6(src=flow.src, dst=flow.dst)
     bth = roce.BTH(ours)

@@ -110,10 +110,10 @@ def changes(code: str, line: str) -> Iterator[str]:
         if code[: match.end()].endswith("= {0"):
             continue  # {0} sets the whole object to zero, not one member
         yield put(line, match.start(1), match.end(1), str(other_number(int(match[1], 0))))
-    if match := CONDITION.match(code):
-        end = closing(code, match.end() - 1)
+    if condition := CONDITION.match(code):
+        end = closing(code, condition.end() - 1)
         if end < len(code):
-            yield put(line, match.end(), end, "true")
-            yield put(line, match.end(), end, "false")
+            yield put(line, condition.end(), end, "true")
+            yield put(line, condition.end(), end, "false")
     if STATEMENT.match(code.rstrip()):
         yield " " * (len(code) - len(code.lstrip())) + ";"

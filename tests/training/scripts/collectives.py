@@ -4,6 +4,7 @@
 import hashlib
 import json
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -83,7 +84,7 @@ def exchanges(rank: int, size: int, mine: torch.Tensor) -> None:
 
 def objects(rank: int, size: int) -> None:
     """Pickled objects from all ranks, and from one."""
-    everyone = [None] * size
+    everyone: list[Any] = [None] * size
     dist.all_gather_object(everyone, {"rank": rank, "text": "x" * 5000 * rank})
     assert [each["rank"] for each in everyone] == list(range(size)), everyone
     assert all(len(each["text"]) == 5000 * each["rank"] for each in everyone)

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from mrc.agent.end import ENDED, ProgramEnd
-from mrc.aio.end import GONE
+from mrc.agent.end import ProgramEnd
 from mrc.errors import PeerGoneError
+from mrc.exchange.refusal import GONE
 from mrc.tasks import cancelled
 
 
-def made(messages: Mock) -> ProgramEnd:
-    end = ProgramEnd.__new__(ProgramEnd)
+def made(messages: Mock) -> Any:
+    """A ProgramEnd whose other parts are mocks."""
+    end: Any = ProgramEnd.__new__(ProgramEnd)
     end.peer_gone, end.channel, end.peer = asyncio.Event(), Mock(), Mock()
     end.dispatcher, end.immediates, end.messages, end._tell = Mock(), Mock(), messages, None
     end._peer_reason = ""
@@ -43,7 +45,7 @@ async def test_gone__the_peers_program_has_just_ended(kind: str) -> None:
     said = Mock()
     end = made(said.messages)
     end.on_peer_gone(said.tell)
-    await end._on_message({"type": kind, "reason": ENDED})
+    await end._on_message({"type": kind, "reason": "in any words", "kind": "ended"})
     said.tell.assert_called_once_with("")
 
 

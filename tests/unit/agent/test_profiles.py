@@ -129,19 +129,23 @@ async def test_generated__selects_those_that_are_paths(
     assert [field.mask for field in profiles[7].fields] == [1, 0]
 
 
+def denied(profiles: EvProfiles) -> tuple[str, ...]:
+    return profiles[7].profile.denied
+
+
 async def test_states__are_denied_and_allowed_by_path(profiles: EvProfiles) -> None:
     await explicit(profiles, *ALL[:2])
     await move(profiles, lib.MRC_API_ONLINE)
     head = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_MODIFY_STATE)
     await profiles.modify(head, [entry(ALL[1], state=lib.MRC_API_EV_DENIED)], [])
-    assert profiles[7].profile.denied == ("t1:1.1",)
+    assert denied(profiles) == ("t1:1.1",)
     ask = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_QUERY_STATE)
     _, found = profiles.query(ask, [entry(ALL[0]), entry(ALL[1]), entry(Ev(5, bytes(32)))])
     assert [each["state"] for each in found] == [
         lib.MRC_API_EV_GOOD, lib.MRC_API_EV_DENIED, lib.MRC_API_EV_UNKNOWN,
     ]  # fmt: skip
     await profiles.modify(head, [entry(ALL[1], state=lib.MRC_API_EV_GOOD)], [])
-    assert profiles[7].profile.denied == ()
+    assert denied(profiles) == ()
     bad = entry(ALL[1], state=lib.MRC_API_EV_ASSUMED_BAD)
     await refused(errno.EOPNOTSUPP, profiles.modify(head, [bad], []))
     await refused(errno.ENOENT, profiles.modify(head, [entry(ALL[3], state=4)], []))

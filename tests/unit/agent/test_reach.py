@@ -21,6 +21,7 @@ from mrc.errors import (
     BusyError,
     ConnectError,
     ConnectRefusedError,
+    Kind,
     MrcError,
     PeerGoneError,
     ProtocolError,
@@ -94,14 +95,16 @@ async def test_knock__admitted() -> None:
         assert await knock(LOCAL, HOST, port, ASKED) == 0x123456
 
 
-@pytest.mark.parametrize(("busy", "error"), [(True, BusyError), (False, ConnectRefusedError)])
-async def test_knock__refused(busy: bool, error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "error"), [(Kind.BUSY, BusyError), (Kind.OTHER, ConnectRefusedError)]
+)
+async def test_knock__refused(kind: Kind, error: type[Exception]) -> None:
     async def answer(channel: Channel) -> None:
         await channel.receive()
-        await channel.refuse("not you", busy=busy)
+        await channel.refuse("not you", kind)
 
     async with peer(answer) as port:
-        with pytest.raises(error, match="not you") as found:
+        with pytest.raises(error, match=f"{HOST}: TCP port {port}: .* not you") as found:
             await knock(LOCAL, HOST, port, ASKED)
         assert type(found.value) is error
 

@@ -32,12 +32,14 @@ from endpoints import (
 )
 
 from mrc import (
+    QP,
     ArgumentError,
     CompletionError,
     ConfigError,
     ConnectError,
     Context,
     ContextConfig,
+    Immediate,
     InUseError,
     Listener,
     PathError,
@@ -404,7 +406,7 @@ async def test_context_close__ends_everything_in_one_go() -> None:
         await context.register(buffer, access=WRITE)
         listener = await context.listen("127.0.0.1", 0)
         near = await context.connect("127.0.0.1", listener.port)
-        reader = spawn(anext(near.immediates()))
+        reader = spawn(_first(near))
         accepting = spawn(_accept_twice(listener))
         await asyncio.sleep(0)
         await context.close()
@@ -418,6 +420,10 @@ async def test_context_close__ends_everything_in_one_go() -> None:
             await near.write_imm(imm=1)
         with pytest.raises(StateError, match="the Context is closed"):
             await context.connect("127.0.0.1", 1)
+
+
+async def _first(qp: QP) -> Immediate:
+    return await anext(qp.immediates())
 
 
 async def _accept_twice(listener: Listener) -> None:

@@ -222,7 +222,7 @@ async def test_connect__a_place_is_waited_for() -> None:
 
 async def test_admit__a_large_hello_waits_for_its_turn() -> None:
     """Private data of many small values takes long to parse, and any stranger can send it."""
-    private = {"n": [{}] * 20_000}
+    private: dict[str, Any] = {"n": [{}] * 20_000}
     async with listening() as (context, listener):
         start = asyncio.get_running_loop().time()
         slow = [asyncio.create_task(answer_to(listener, hello(private=private))) for _ in range(4)]

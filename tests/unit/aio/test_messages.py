@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from endpoints import (
@@ -53,7 +53,7 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking(**options: object) -> AsyncIterator[Talk]:
+async def talking(**options: Any) -> AsyncIterator[Talk]:
     config = loopback_config(**options)
     async with (
         asyncio.timeout(BUDGET_SECONDS),
@@ -246,7 +246,9 @@ async def test_bye__what_was_delivered_completes() -> None:
 async def test_hangup__what_was_delivered_completes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(end, "_LATE_SECONDS", BUDGET_SECONDS)
     async with late_answers() as late:
-        late.talk.to_far._end.channel._reader.feed_eof()
+        reader = late.talk.to_far._end.channel._reader
+        assert isinstance(reader, asyncio.StreamReader)
+        reader.feed_eof()
 
 
 async def test_close__messages_that_nobody_takes_are_told() -> None:

@@ -14,7 +14,6 @@ from endpoints import (
     connected_pair,
     loopback_config,
     pattern,
-    set_port,
     spawn,
     transfer,
     two_planes,
@@ -27,14 +26,10 @@ from mrc import (
     CompletionError,
     Context,
     EventReason,
-    EventsLost,
     EvEvent,
     EvState,
     Integrity,
     PeerGoneError,
-    PlaneEvent,
-    PlaneShareEvent,
-    PortEvent,
     QpErrorEvent,
     QpState,
     QueueFullError,
@@ -46,8 +41,6 @@ from mrc import (
     StateError,
     WcStatus,
 )
-from mrc.binding.device import Notice
-from mrc.enums import EventType
 
 # ---- Writes ---------------------------------------------------------------------------------
 
@@ -177,7 +170,7 @@ async def test_post__without_a_task(polled: bool) -> None:
             pair.far_context.register(target, access=WRITE) as mr,
         ):
             posted = [pair.near.post(source, mr.remote), pair.near.post(imm=7)]
-            with pytest.raises(QueueFullError, match="all 2 places"):
+            with pytest.raises(QueueFullError, match="send queue: 0 of 2, needed: 1"):
                 pair.near.post(imm=8)
             with pytest.raises(ArgumentError, match="pass both"):
                 pair.near.post()
@@ -287,15 +280,6 @@ async def test_write_imm__wrong_arguments() -> None:
         await pair.near.write_imm(imm=1)  # the refused write took no place in the send queue
 
 
-async def test_immediates__too_many_unread_end_the_stream() -> None:
-    async with connected_pair(queues=Queues(max_unread=8)) as pair:
-        await asyncio.gather(*(pair.near.write_imm(imm=i) for i in range(9)))
-        stream = pair.far.immediates()
-        assert [(await anext(stream)).imm for _ in range(8)] == list(range(8))
-        with pytest.raises(QueueFullError, match=r"8 immediates of .* unread"):
-            await anext(stream)
-
-
 # ---- State ----------------------------------------------------------------------------------
 
 
@@ -342,61 +326,6 @@ async def test_set_ev_state__a_denied_ev_carries_nothing_until_it_is_lifted() ->
         assert [event async for event in events] == []
 
 
-async def test_events__what_a_reader_or_the_engine_lost_is_told_in_its_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("mrc.aio.end._EVENTS_KEPT", 4)
-    async with connected_pair(spraying=Spraying(evs_per_pair=2)) as pair:
-        events = pair.near.events()
-        for _ in range(5):
-            await pair.near.deny(1)
-            await pair.near.allow(1)
-        pair.near._end.on_lost(3)
-        await pair.near.deny(1)
-        told = [await anext(events) for _ in range(5)]
-        states = [event.state for event in told if isinstance(event, EvEvent)]
-        assert states == [EvState.DENIED, EvState.GOOD, EvState.DENIED]
-        assert (told[0], told[3]) == (EventsLost(8), EventsLost(3))
-
-
-async def test_events__a_port_that_goes_and_comes_back_at_both_ends() -> None:
-    async with connected_pair(**two_planes()) as pair:
-        streams = {
-            EventReason.OWN_PORT: pair.far.events(),
-            EventReason.PEER_PORT: pair.near.events(),
-        }
-        await set_port(pair.far_context, 2, up=False)
-        for whose, events in streams.items():
-            assert await anext(events) == PortEvent(2, False, whose)
-            assert await anext(events) == PlaneEvent(2, True, whose)
-        await set_port(pair.far_context, 2, up=True)
-        for whose, events in streams.items():
-            assert await anext(events) == PortEvent(2, True, whose)
-            assert await anext(events) == PlaneEvent(2, False, EventReason.PROBES)
-        await pair.near.close()
-        assert [event async for event in streams[EventReason.PEER_PORT]] == []
-
-
-async def test_events__a_plane_that_carries_less_than_the_others() -> None:
-    async with connected_pair(**two_planes()) as pair:
-        events = pair.near.events()
-        for status, percent in ((0, 9), (1, 88)):
-            pair.near._end.on_notice(
-                Notice(
-                    EventType.PLANE_SHARE,
-                    pair.near.qpn,
-                    0,
-                    2,
-                    status,
-                    EventReason.DELIVERY,
-                    7,
-                    percent,
-                )
-            )
-        assert await anext(events) == PlaneShareEvent(2, True, 9, EventReason.DELIVERY)
-        assert await anext(events) == PlaneShareEvent(2, False, 88, EventReason.DELIVERY)
-
-
 async def test_query__planes_that_were_never_compared_are_equal() -> None:
     async with connected_pair(**two_planes()) as pair:
         planes = (await pair.near.query()).planes
@@ -408,7 +337,7 @@ async def test_probe_ev__a_small_and_a_full_one() -> None:
         for payload in (0, pair.near.path_mtu):
             result = await pair.near.probe_ev(0, payload=payload)
             assert (result.error, result.index) == (0, 0)
-            assert result.rtt_ns > 0
+            assert result.rtt_ns is not None and result.rtt_ns > 0
         with pytest.raises(ArgumentError):
             await pair.near.probe_ev(999)
 

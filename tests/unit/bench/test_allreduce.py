@@ -44,10 +44,10 @@ def test_checks__with_a_rate_the_planes_are_the_measure() -> None:
         "TCP": {4096: [metrics(1e6, 100)], 1 << 20: [metrics(0.4e9)], 4 << 20: [metrics(0.4e9)]},
     }
     small, one, four = figures.checks("bed", rounds, 2e9)
-    assert (small.value, small.met) == (pytest.approx(1.2), True)
-    assert (one.name, one.value, one.met) == (
-        "bed: 1 MiB, bus bandwidth, of the planes", pytest.approx(0.9), True)  # fmt: skip
-    assert (four.value, four.met) == (pytest.approx(0.85), False)
+    assert small.value == pytest.approx(1.2) and small.met
+    assert one.name == "bed: 1 MiB, bus bandwidth, of the planes"
+    assert one.value == pytest.approx(0.9) and one.met
+    assert four.value == pytest.approx(0.85) and not four.met
 
 
 def test_checks__without_a_rate_tcp_is_the_measure() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rows import BEDS
 
 
 def test_missing__says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers.shutil, "which", lambda name, path: None)
+    monkeypatch.setattr(shutil, "which", lambda name, path: None)
     assert set(peers.missing()) == {"ucx_perftest", "fi_pingpong", "socat", "iperf3", "sshd"}
     assert "apt-get install ucx-utils" in peers.missing()["ucx_perftest"]
 
@@ -87,7 +88,7 @@ def test_evaluate__rate_limited() -> None:
 
 
 def test_evaluate__nothing_measured() -> None:
-    beds = {name: {} for name in ("9000", "1500", "500mbit", "25ms")}
+    beds: dict[str, Any] = {name: {} for name in ("9000", "1500", "500mbit", "25ms")}
     assert checks.evaluate(beds, dict.fromkeys(beds, 1.0)) == []
 
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import congestion_bed as bed
+import congestion_faults
 import congestion_table as table
+import congestion_tcp
 import pytest
+from end import BenchError
 from msgspec.structs import replace
 
 from mrc.enums import CcKind
@@ -51,21 +54,21 @@ def test_check__only_what_a_bed_can_do() -> None:
         (replace(fault, packets="control"), "faults other than rates"),
         (replace(fault, every_ns=10, for_ns=5), "faults other than rates"),
     ):
-        with pytest.raises(bed.BenchError, match=said):
+        with pytest.raises(BenchError, match=said):
             bed.check(replace(loss, faults=(wrong,)))
     (*_, tcp) = load("shared").traffic
     timed = replace(loss.checks[0], measure="completion")
-    for wrong, said in (
+    for unfit, said in (
         (replace(loss, traffic=(replace(tcp, kind="ring"),)), "a ring"),
         (replace(loss, traffic=(replace(tcp, start_ns=5),)), "TCP that starts later"),
         (replace(loss, traffic=(replace(tcp, paths=(1,)),)), "not over T1 0"),
         (replace(loss, checks=(timed,)), "the measure completion"),
         (replace(loss, topology=replace(loss.topology, ecn_last_hop=True)), "ecn_last_hop"),
     ):
-        with pytest.raises(bed.BenchError, match=said):
-            bed.check(wrong)
+        with pytest.raises(BenchError, match=said):
+            bed.check(unfit)
     traffic = (replace(loss.traffic[0], interval_ns=5),)
-    with pytest.raises(bed.BenchError, match=r"loss: traffic.interval: only the simulator"):
+    with pytest.raises(BenchError, match=r"loss: traffic.interval: only the simulator"):
         bed.check(replace(loss, traffic=traffic))
 
 
@@ -90,7 +93,6 @@ def test_tasks__paths_that_come_later() -> None:
 
 def test_bed_fault__adds_what_is_missing() -> None:
     """A scenario gives a link's new delay; a test bed requires the added delay."""
-    faults = bed.congestion_faults
     longer, slow = load("reroute"), load("slow-plane")
     (delay,), (rate,) = longer.faults, slow.faults
     jitter = load("jitter").faults[0]
@@ -103,9 +105,9 @@ def test_bed_fault__adds_what_is_missing() -> None:
     ):
         shape = bed.shape_of(scenario)
         target = parse_target(fault.target, shape)
-        assert faults.bed_fault(shape, target, fault) == expected
-    assert not faults.lasts(longer, delay)
-    assert faults.lasts(longer, jitter)
+        assert congestion_faults.bed_fault(shape, target, fault) == expected
+    assert not congestion_faults.lasts(longer, delay)
+    assert congestion_faults.lasts(longer, jitter)
 
 
 class FakeBed:
@@ -131,17 +133,17 @@ def test_let_happen__each_at_its_time() -> None:
     passing = replace(rate, at_ns=60_000_000, until_ns=120_000_000)
     whole = replace(rate, target="link:h0.2", at_ns=0, until_ns=10**12)
     scenario = replace(slow, faults=(passing, whole), until_ns=160_000_000)
-    fake = FakeBed(bed.shape_of(slow))
-    bed.congestion_faults.begin(fake, scenario)
+    fake: Any = FakeBed(bed.shape_of(slow))
+    congestion_faults.begin(fake, scenario)
     assert [target for _, target, _ in fake.told] == ["link:h0.2"]
     start = time.monotonic()
-    bed.congestion_faults.let_happen(fake, scenario, round(start * 1e9))
+    congestion_faults.let_happen(fake, scenario, round(start * 1e9))
     (began, _, fault), (over, _, healed) = fake.told[1:]
     assert (fault, healed) == (Fault(loss=0, rate_share=0.5), None)
     assert began - start >= 0.06 and over - start >= 0.12
     left = replace(scenario, faults=(replace(passing, at_ns=10_000_000),), until_ns=30_000_000)
     start = time.monotonic()
-    bed.congestion_faults.let_happen(fake, left, round(start * 1e9))
+    congestion_faults.let_happen(fake, left, round(start * 1e9))
     (*_, (over, target, healed)) = fake.told
     assert (target, healed) == ("plane:1", None) and over - start >= 0.03
 
@@ -160,7 +162,7 @@ def test_tcp_flow__what_came_after_the_end_has_no_part() -> None:
         def result(self) -> dict[str, Any]:
             return self.answer
 
-    flow = object.__new__(bed.congestion_tcp.TcpFlow)
+    flow: Any = object.__new__(congestion_tcp.TcpFlow)
     flow._number, flow._plane, flow._planes, flow._route = 3, 2, 2, ["from", "to"]
     bins = {"flows": [[10, 20, 30, 40]], "width_ns": 1_000_000, "start_monotonic_ns": 9_000_000}
     flow._sender = FakeEnd({"ns": 4_000_000, "packets": 7, "retransmissions": 1})

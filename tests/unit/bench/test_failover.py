@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,13 +44,13 @@ def ideal(events: Any, seconds: float) -> list[int]:
     return bins
 
 
-def run_of(name: str, bins: list[int], story: Any = None, **seen: Any) -> dict[str, Any]:
+def run_of(name: str, bins: Sequence[float], story: Any = None, **seen: Any) -> dict[str, Any]:
     """A run through the story as in JSON, by default shortened."""
     bed = SimpleNamespace(planes=4, payload_capacity_bps=lambda: 4 * PLANE_BPS)
     contender = SimpleNamespace(name=name, what="as <usual>", measured="bytes", bed=bed)
     story = story or bench.scenario.STORY.faster(SHORT)
     got = bench.run.Seen(start=100.0, width=BIN, streams=[bins], **seen)
-    found = bench.run.document(contender, story, list(story.events), got, 100.0)
+    found: dict[str, Any] = bench.run.document(contender, story, list(story.events), got, 100.0)
     return found | {"stolen_cpu_seconds": 0.25}
 
 
@@ -113,7 +114,7 @@ def test_stall__holes_and_what_never_came() -> None:
     assert series.stall(10.003, 10.005)[0] == 0.0
 
 
-def checks_of(bins: list[int], story: Any = None) -> dict[str, Any]:
+def checks_of(bins: Sequence[float], story: Any = None) -> dict[str, Any]:
     ours = run_of("mrc", bins, story)
     found = bench.figures.checks(ours["figures"], bench.figures.events_of(ours))
     return {check.name: check for check in found}
@@ -220,7 +221,7 @@ def test_failover__names_checks_that_are_not_judged(tmp_path: Path) -> None:
     for busy, code in (("", 0), ("this machine is busy: so", 77)):
         file = tmp_path / "run.json"
         file.write_text(json.dumps({**result, "busy": busy}))
-        command = [sys.executable, BENCH / "failover", "--from", file]
+        command: list[str | Path] = [sys.executable, BENCH / "failover", "--from", file]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr
         expected = f"bench: not judged: missed: {busy}. Run it again on an idle machine\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import perftest_figures as figures
 import pytest
+from figures import GOODPUT, P50, P99
 
 LINE = "-" * 80
 WRITE_BW = f"""{LINE}
@@ -22,11 +23,11 @@ WRITE_LAT = f"""{LINE}
 
 
 def test_of_write_bw__the_average() -> None:
-    assert figures.of_write_bw(WRITE_BW) == {figures.GOODPUT: pytest.approx(2.75e9)}
+    assert figures.of_write_bw(WRITE_BW) == {GOODPUT: pytest.approx(2.75e9)}
 
 
 def test_of_write_lat__the_median_and_the_tail() -> None:
-    expected = {figures.P50: pytest.approx(86280), figures.P99: pytest.approx(1952960)}
+    expected = {P50: pytest.approx(86280), P99: pytest.approx(1952960)}
     assert figures.of_write_lat(WRITE_LAT) == expected
 
 
@@ -40,23 +41,21 @@ def test_of_perf__goodput_or_latency() -> None:
     latency = {"p50_ns": 70000, "p99_ns": 90000, "max_ns": 100000}
     goodput = {"latency_of": "completion", "latency": latency}
     found = figures.of_perf({"results": [{"goodput_bits_per_second": 5e9, "client": goodput}]})
-    assert found == {figures.GOODPUT: 5e9}
+    assert found == {GOODPUT: 5e9}
     half = {"latency_of": "half round trip", "latency": latency}
     found = figures.of_perf({"results": [{"goodput_bits_per_second": 1e6, "client": half}]})
-    assert found == {figures.P50: 70000, figures.P99: 90000}
+    assert found == {P50: 70000, P99: 90000}
 
 
 def test_table__medians_with_their_spread() -> None:
     """The ratio is that of neighbours, not that of the medians."""
-    theirs, ours = (
-        [{figures.GOODPUT: each * 1e9} for each in rounds] for rounds in ((1, 8, 3), (2, 4, 4))
-    )
-    latency = [{figures.P50: 50e3, figures.P99: 50e3}]
+    theirs, ours = ([{GOODPUT: each * 1e9} for each in rounds] for rounds in ((1, 8, 3), (2, 4, 4)))
+    latency = [{P50: 50e3, P99: 50e3}]
     rows = [figures.row(65536, theirs, ours), figures.row(2, latency, latency)]
-    assert figures.table(rows, figures.GOODPUT).splitlines() == [
+    assert figures.table(rows, GOODPUT).splitlines() == [
         "Gbit/s  ib_write_bw  mrc perf   ratio",
         "64 KiB  3 (1 - 8)    4 (2 - 4)  0.75 (0.5 - 2)",
     ]
-    assert figures.table(rows, figures.P50).splitlines()[1].split() == [
+    assert figures.table(rows, P50).splitlines()[1].split() == [
         "2", "B", "50", "(50", "-", "50)", "50", "(50", "-", "50)", "1", "(1", "-", "1)",
     ]  # fmt: skip

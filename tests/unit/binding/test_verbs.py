@@ -5,26 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from models.library import library
 
 from mrc.binding import device
-from mrc.binding.native import Command, ffi
+from mrc.binding.native import Command
 from mrc.binding.verbs import (
     MR,
     QueuePair,
     RemoteMemory,
     RtrAttributes,
     RtsAttributes,
-    WorkRequest,
     random_key,
     random_psn,
     random_qpn,
 )
-from mrc.enums import Access, CcKind, CommandOp, Integrity, QpState, WrOpcode
-from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
+from mrc.enums import Access, CcKind, CommandOp, Integrity, QpState
+from mrc.errors import ArgumentError, ProtocolError, StateError
 
 RTR = RtrAttributes(dest_qpn=9, rq_psn=8, integrity=Integrity.UDP)
 RTS = RtsAttributes(
@@ -86,68 +84,10 @@ def test_set_mpr__when_it_was_agreed() -> None:
             queue.set_mpr(mpr)
 
 
-def filled(request: WorkRequest) -> Any:
-    """The command that posts a work request, as C gets it, in a reused slot."""
-    commands = ffi.new("struct mrc_command[]", 2)
-    Command({"op": CommandOp.QP_MODIFY, "qpn": 9, "wr": {"imm": 1, "bytes": 5}}).fill(commands, 1)
-    request.fill(commands, 1)
-    assert commands[0].op == 0
-    return commands[1]
-
-
-def test_fill__a_write() -> None:
-    command = filled(WorkRequest(77, wr_id=3, length=10, local=100, lkey=4, remote=200, rkey=5))
-    assert (command.op, command.qpn, command.cookie) == (CommandOp.QP_POST, 77, 3)
-    wr = command.wr
-    assert (wr.wr_id, wr.bytes, wr.local, wr.lkey, wr.va, wr.rkey) == (3, 10, 100, 4, 200, 5)
-    assert (wr.opcode, wr.imm) == (WrOpcode.WRITE, 0)
-
-
-def test_fill__an_immediate_of_zero_is_one() -> None:
-    wr = filled(WorkRequest(77, wr_id=3, imm=0)).wr
-    assert (wr.opcode, wr.imm, wr.bytes) == (WrOpcode.WRITE_IMM, 0, 0)
-
-
-def test_fill__a_command() -> None:
-    commands = ffi.new("struct mrc_command[]", 1)
-    WorkRequest(77, wr_id=3, length=10, imm=7).fill(commands, 0)
-    Command({"op": CommandOp.QP_QUERY, "qpn": 5, "cookie": 6}).fill(commands, 0)
-    command = commands[0]
-    assert (command.op, command.qpn, command.cookie) == (CommandOp.QP_QUERY, 5, 6)
-    assert (command.wr.wr_id, command.wr.bytes, command.wr.imm) == (0, 0, 0)
-
-
-def test_begin__a_full_queue_until_one_ended() -> None:
-    queue = queue_pair(sq_depth=2)
-    for _ in range(2):
-        queue.begin()
-    with pytest.raises(QueueFullError, match="all 2 places in the send queue are in use"):
-        queue.begin()
-    queue.ended()
-    queue.begin()
-    assert queue.outstanding == 2
-
-
 @pytest.mark.parametrize("state", [state for state in QpState if state is not QpState.RTS])
-def test_check__only_in_rts(state: QpState) -> None:
+def test_check_state__only_in_rts(state: QpState) -> None:
     with pytest.raises(StateError, match=f"cannot send in state {state.name}"):
-        queue_pair(state).check(WorkRequest(77, 1, imm=0))
-
-
-@pytest.mark.parametrize(
-    ("request_", "argument"),
-    [
-        (WorkRequest(77, 1, length=1 << 32), "length"),
-        (WorkRequest(77, 1, length=-1), "length"),
-        (WorkRequest(77, 1), "length: a write of no bytes needs an imm"),
-        (WorkRequest(77, 1, imm=1 << 32), "imm"),
-        (WorkRequest(77, 1, imm=-1), "imm"),
-    ],
-)
-def test_check__out_of_range(request_: WorkRequest, argument: str) -> None:
-    queue = queue_pair()
-    with pytest.raises(ArgumentError, match=argument):
-        queue.check(request_)
+        queue_pair(state).check_state()
 
 
 def test_mr__ranges_and_rights() -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from file_commands import MRC
 from printed import printed
 from slowness import PATIENCE
 
@@ -37,7 +38,7 @@ from mrc.errors import (
     ResolveError,
 )
 from mrc.events import ProbeResult
-from mrc.transfer.files import FileError
+from mrc.transfer.names import FileError
 from mrc.transfer.session import VerificationError
 
 
@@ -338,7 +339,7 @@ def test_send__peer_talks_garbage(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        command = [sys.executable, "-m", "mrc", "send", tmp_path / "a", f"127.0.0.1:{port}"]
+        command: list[str | Path] = [*MRC, "send", tmp_path / "a", f"127.0.0.1:{port}"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as sender:
             peer, _ = server.accept()
             with peer:
@@ -355,7 +356,7 @@ def test_paths__nobody_listens(mrc: Mrc) -> None:
 
 
 def test_paths__probes_every_ev_when_asked(mrc: Mrc, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mrc", "recv", "--port", "0", "--output", tmp_path]
+    command: list[str | Path] = [*MRC, "recv", "--port", "0", "--output", tmp_path]
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as receiver:
         assert receiver.stderr is not None
         ports = re.search(r"TCP port (\d+), UDP port (\d+)", receiver.stderr.readline())
@@ -437,11 +438,10 @@ def test_recv__output_not_writable(tmp_path: Path) -> None:
 def test_send__over_loopback_with_nothing_set_up(mrc: Mrc, tmp_path: Path, host: str) -> None:
     inbox = tmp_path / "inbox"
     inbox.mkdir()
-    files = []
-    for n, count in enumerate((0, 1, (5 << 20) + 1)):
-        files.append(tmp_path / f"file{n}")
-        files[n].write_bytes(os.urandom(count))
-    command = [sys.executable, "-m", "mrc", "recv", "--once", "--port", "0", "--output", inbox]
+    files = [tmp_path / f"file{n}" for n in range(3)]
+    for path, count in zip(files, (0, 1, (5 << 20) + 1), strict=True):
+        path.write_bytes(os.urandom(count))
+    command: list[str | Path] = [*MRC, "recv", "--once", "--port", "0", "--output", inbox]
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as receiver:
         assert receiver.stderr is not None
         ports = re.search(r"TCP port (\d+), UDP port (\d+)", receiver.stderr.readline())

@@ -68,7 +68,8 @@ async def test_get__announces_the_question_to_senders_that_know_the_message(
     questions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks = consent(questions, ["y", "y"], monkeypatch)
-    new: Any = Sender(A, **{TAKES_ASKING: True})
+    takes: dict[str, Any] = {TAKES_ASKING: True}
+    new: Any = Sender(A, **takes)
     old: Any = Sender(B)
     await asks.get(new)
     await asks.get(old)

@@ -35,7 +35,7 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
         for _ in range(SIZE // len(BLOCK)):
             file.write(BLOCK)
     with receiving("--output", inbox) as (receiver, where):
-        command = [*MRC, "send", "--retry", "0", source, where]
+        command: list[str | Path] = [*MRC, "send", "--retry", "0", source, where]
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
             part = inbox / part_name("image")
             until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
@@ -68,7 +68,15 @@ def test_send__goes_on_by_itself(tmp_path: Path) -> None:
         for _ in range(SIZE // len(BLOCK)):
             file.write(BLOCK)
     with receiving("--output", inbox) as (receiver, where):
-        command = [*MRC, "send", "--json", "--retry", f"{PATIENCE}s", source, where]
+        command: list[str | Path] = [
+            *MRC,
+            "send",
+            "--json",
+            "--retry",
+            f"{PATIENCE}s",
+            source,
+            where,
+        ]
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
             part = inbox / part_name("image")
             until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))

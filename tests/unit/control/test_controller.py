@@ -465,7 +465,7 @@ async def test_probe_evs__refuses() -> None:
             ({"payload": 1 << 20}, "payload"),
         ):
             with pytest.raises(ArgumentError, match=problem):
-                await pair.near.probe_evs(**options)  # type: ignore[arg-type]
+                await pair.near.probe_evs(**options)
         with pytest.raises(ArgumentError, match="has no EV 4"):
             await pair.near.probe_evs([4])
 

@@ -15,7 +15,8 @@ import pytest
 
 from mrc.binding.device import Device, DeviceEvent, Lost, Notice, Probed, Reply
 from mrc.binding.native import Command, Submission
-from mrc.binding.verbs import QueuePair, WorkRequest
+from mrc.binding.verbs import QueuePair
+from mrc.binding.writes import Write, Writes
 from mrc.datapath.dispatch import Dispatcher, Work
 from mrc.datapath.stream import Places
 from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
@@ -31,11 +32,15 @@ class FakeDevice:
         os.set_blocking(self.fd, False)
         self.polled = False
         self.room = 1000
+        self.memory = True
         self.batches: list[list[Submission]] = []
         self.events: list[DeviceEvent] = []
         self.submitted = asyncio.Event()
 
     def submit(self, batch: Iterable[Submission]) -> int:
+        if not self.memory:
+            self.memory = True
+            raise MemoryError
         taken = list(batch)[: self.room]
         self.room -= len(taken)
         self.batches.append(taken)
@@ -80,17 +85,11 @@ def command(**fields: Any) -> Command:
     return Command({"op": CommandOp.QP_QUERY, "qpn": 7, **fields})
 
 
-def posted(dispatcher: Dispatcher, queue: QueuePair) -> Work:
-    work = Work(
-        queue,
-        Places(0),
-        asyncio.Event(),
-        (),
-        asyncio.get_running_loop().create_future(),
-    )
-    request = WorkRequest(queue.qpn, dispatcher.next_id(), imm=0)
-    queue.begin()
-    dispatcher.post(request, work)
+def posted(dispatcher: Dispatcher, queue: QueuePair, places: Places) -> Work:
+    assert places.take_free()
+    writes = Writes.of(queue.qpn, dispatcher.next_id(), [Write(imm=0)])
+    work = Work(queue, places, writes, asyncio.get_running_loop().create_future())
+    dispatcher.post(work)
     return work
 
 
@@ -123,6 +122,15 @@ async def test_call__a_full_ring_goes_on_where_it_stopped() -> None:
         await asyncio.gather(*replies)
 
 
+async def test_call__is_submitted_later_when_memory_was_short() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        device.memory = False
+        reply = dispatcher.call(command(), "query")
+        await device.submitted.wait()
+        device.say(Reply(device.taken[0].fields["cookie"], 0))
+        assert await reply == 0
+
+
 async def test_call__a_refusal_is_an_exception_that_names_the_attempt() -> None:
     async with dispatcher_over() as (dispatcher, device):
         reply = dispatcher.call(command(), "QP 0x7: query")
@@ -152,10 +160,11 @@ async def test_call__memory_lives_until_the_reply_even_when_cancelled() -> None:
 
 async def test_post__completions_give_places_back() -> None:
     async with dispatcher_over() as (dispatcher, device):
-        queue = ready_queue()
-        good, bad = posted(dispatcher, queue), posted(dispatcher, queue)
+        queue, places = ready_queue(), Places(2)
+        good, bad = posted(dispatcher, queue, places), posted(dispatcher, queue, places)
+        idle = asyncio.ensure_future(places.until_free())
         await asyncio.sleep(0)
-        assert queue.outstanding == 2
+        assert places.taken == 2
         ids = [request.wr_id for request in device.taken]
         device.say(
             Completion(ids[0], 7, 5, WcStatus.SUCCESS, WcOpcode.WRITE),
@@ -165,21 +174,19 @@ async def test_post__completions_give_places_back() -> None:
         with pytest.raises(CompletionError, match=r"write of 6 bytes: .*REM_ACCESS_ERR") as caught:
             await bad.done
         assert caught.value.status is WcStatus.REM_ACCESS_ERR
-        assert queue.outstanding == 0
-        assert good.places.take_free()
-        assert good.idle.is_set() is False
-        assert bad.idle.is_set()
+        await idle
+        assert places.taken == 0
 
 
 async def test_post__a_refusal_of_the_engine() -> None:
     async with dispatcher_over() as (dispatcher, device):
-        queue = ready_queue()
-        work = posted(dispatcher, queue)
+        places = Places(1)
+        work = posted(dispatcher, ready_queue(), places)
         await asyncio.sleep(0)
         device.say(Reply(device.taken[0].wr_id, -errno.ENOBUFS))
         with pytest.raises(QueueFullError):
             await work.done
-        assert queue.outstanding == 0
+        assert places.taken == 0
 
 
 async def test_probe__reply_first_then_the_result() -> None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface
+from typing import Any
 
 import pytest
 
 from mrc import Spraying
 from mrc.binding.native import Command
 from mrc.config import ContextConfig
-from mrc.datapath import links
 from mrc.datapath.links import Links, finder, number
 from mrc.enums import CommandOp
 from mrc.errors import ConfigError, StateError
@@ -63,7 +63,7 @@ class Datapath:
                 self._open(plane, command.fields["pointer"])
         return 0
 
-    def _open(self, plane: int, opening: links.PortOpening) -> None:
+    def _open(self, plane: int, opening: Any) -> None:
         address = unpack_address(bytes(opening.config.address))
         if self.broken:
             opening.cause = b"cannot bind"
@@ -90,7 +90,8 @@ class Host:
 
     async def has(self, *nics: Nic) -> list[str]:
         """The actions taken when the host has these interfaces."""
-        await self.links.apply(nics, self.datapath.call, self.datapath)
+        steered: Any = self.datapath
+        await self.links.apply(nics, self.datapath.call, steered)
         return self.datapath.take()
 
 

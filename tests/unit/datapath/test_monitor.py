@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -50,7 +51,9 @@ async def test_link_snapshots__go_on_when_interfaces_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(monitor, "_RETRY_SECONDS", 0.0)
-    answers = iter([NetlinkError("cannot read from the kernel"), []])
+    answers: Iterator[NetlinkError | list[Interface]] = iter(
+        [NetlinkError("cannot read from the kernel"), []]
+    )
 
     def interfaces() -> list[Interface]:
         answer = next(answers)

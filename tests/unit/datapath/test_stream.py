@@ -166,3 +166,19 @@ async def test_places__a_cancelled_turn_passes_to_the_next() -> None:
     await asyncio.sleep(0)
     places.give()
     assert places.take_free()
+
+
+async def test_places__until_free_when_the_last_is_given_back() -> None:
+    places = Places(2)
+    await places.until_free()
+    assert places.take_free(2)
+    idle = asyncio.create_task(places.until_free())
+    next_one = asyncio.create_task(places.take())
+    for _ in range(2):
+        places.give()
+        await asyncio.sleep(0)
+    await next_one
+    assert (places.taken, idle.done()) == (1, False), "a place that goes on to a waiter is in use"
+    places.give()
+    await idle
+    assert places.taken == 0

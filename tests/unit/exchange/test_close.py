@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 from channels import channels
@@ -23,7 +24,8 @@ def fill(channel: Channel) -> None:
 
 async def test_close__cancelled_while_the_peer_does_not_read() -> None:
     async with channels() as (one, other):
-        other._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        reader: Any = other._reader
+        reader._transport.pause_reading()
         fill(one)
         closing = asyncio.create_task(one.close())
         await asyncio.sleep(0)  # the task waits now

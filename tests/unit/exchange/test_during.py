@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from channels import channels
 
-from mrc.errors import BusyError, ConnectRefusedError, PeerGoneError, ProtocolError
+from mrc.errors import BusyError, ConnectRefusedError, Kind, PeerGoneError, ProtocolError
 from mrc.exchange.oob import Channel
 
 
@@ -98,13 +98,16 @@ async def test_during__a_flood_of_pings_ends_it() -> None:
             await working
 
 
-@pytest.mark.parametrize("busy", [False, True])
-async def test_during__a_refusal_ends_it(busy: bool) -> None:
+@pytest.mark.parametrize("kind", Kind)
+async def test_during__a_refusal_ends_it(kind: Kind) -> None:
     async with channels() as (one, other):
         working = asyncio.create_task(one.during(forever()))
-        await other.refuse("no room", busy=busy)
-        with pytest.raises(BusyError if busy else ConnectRefusedError, match="no room"):
+        await other.refuse("no room", kind)
+        with pytest.raises(
+            BusyError if kind is Kind.BUSY else ConnectRefusedError, match="no room"
+        ) as refused:
             await working
+        assert refused.value.kind is kind
 
 
 async def test_during__a_peer_that_goes_ends_it() -> None:

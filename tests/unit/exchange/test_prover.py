@@ -20,7 +20,8 @@ from mrc.exchange.prover import (
     Ask,
     Prover,
 )
-from mrc.exchange.sizes import MIN_MTU, NEAR_BYTES, common
+from mrc.exchange.sizes import NEAR_BYTES, common
+from mrc.limits import MIN_MTU
 
 
 def evs(count: int, limit: int = 9000, **fields: Any) -> list[Ev]:
@@ -119,7 +120,8 @@ def test_advance__a_busy_process_asks_less_often() -> None:
     """It sees the answers later than they came."""
 
     def asked(late: float) -> int:
-        prover, coming, now, number = Prover([None] * 2, [1, 1], 1408, rtt=0.001), [], 0.0, 0
+        prover, now, number = Prover([None] * 2, [1, 1], 1408, rtt=0.001), 0.0, 0
+        coming: list[Any] = []
         while now < 0.9:
             for answered, at in [each for each in coming if each[1] <= now]:
                 prover.on_answer(answered, 0.001, now)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.exchange.sizes import MIN_MTU, NEAR_BYTES, SizeSearch, between, common
+from mrc.exchange.sizes import NEAR_BYTES, SizeSearch, between, common
+from mrc.limits import MIN_MTU
 
 NEEDED = 4
 

@@ -67,9 +67,9 @@ async def outcomes(sides: tuple[Security, Security], relay: Relay) -> list[str]:
     async with channels() as (one, near), channels() as (far, other):
         relaying = asyncio.ensure_future(between(near, far))
         try:
-            return await asyncio.gather(
-                side(connecting.connect(one), one, far), side(listening.accept(other), other, near)
-            )
+            client = side(connecting.connect(one), one, far)
+            server = side(listening.accept(other), other, near)
+            return list(await asyncio.gather(client, server))
         finally:
             relaying.cancel()
             await asyncio.wait([relaying])

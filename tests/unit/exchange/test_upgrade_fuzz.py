@@ -55,6 +55,7 @@ class Raw:
     async def __call__(self, channel: Channel) -> None:
         channel._writer.write(self.data)
         if self.then:
+            assert isinstance(channel._reader, asyncio.StreamReader)
             while not channel._reader.at_eof():
                 heard = await channel._reader.read(1 << 16)
                 if heard != WISH:  # the connecting side goes on after its wish

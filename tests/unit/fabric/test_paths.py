@@ -151,7 +151,7 @@ def test_pair_evs__pairs_of_one_ipv4_port_share_its_sockets() -> None:
     pairs = paths.pair(local_ports("10.0.1.1/24"), remote_ports("10.0.1.3/24", "10.0.1.4/24"))
     sports = SourcePorts({1: tuple(range(40000, 40008))})
     evs = paths.pair_evs(pairs, sports, 4791, 8, random.Random(1))
-    by_target = {str(ev.attr.destination): [] for ev in evs}
+    by_target: dict[str, list[int]] = {str(ev.attr.destination): [] for ev in evs}
     for ev in evs:
         by_target[str(ev.attr.destination)].append(ev.attr.tx_index)
     assert by_target == {"10.0.1.3": [0, 2, 4, 6], "10.0.1.4": [1, 3, 5, 7]}

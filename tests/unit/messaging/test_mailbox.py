@@ -193,12 +193,13 @@ async def test_failed__not_by_an_orderly_close() -> None:
         failed.cancel()
 
 
-def _write_inbox(qp: FakeQp, data: bytes, count: int, flags: int = 0) -> None:
-    """Puts a forged frame into the inbox of `qp` and announces it."""
+def _write_inbox(qp: FakeQp, data: bytes, *counts: int, flags: int = 0) -> None:
+    """Puts forged frames into the inbox of `qp` and announces them."""
     inbox = qp.ctx.regions[1].view
-    offset = count % SLOTS * SLOT_BYTES
-    inbox[offset : offset + len(data)] = data
-    qp.inject(FRAME | flags | count, len(data))
+    for count in counts:
+        offset = count % SLOTS * SLOT_BYTES
+        inbox[offset : offset + len(data)] = data
+        qp.inject(FRAME | flags | count, len(data))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ def _write_inbox(qp: FakeQp, data: bytes, count: int, flags: int = 0) -> None:
         (lambda qp: _write_inbox(qp, b"[" * 4096, 0), "not JSON"),
         (lambda qp: _write_inbox(qp, b"[1]", 0), "not a JSON object"),
         (lambda qp: [qp.inject(n) for n in range(5000)], "limit of 4096 unread"),
-        (lambda qp: [_write_inbox(qp, b"{}", n) for n in range(SLOTS + 1)], "without credit"),
+        (lambda qp: _write_inbox(qp, b"{}", *range(SLOTS + 1)), "without credit"),
     ],
     ids=[
         "credit",
@@ -244,7 +245,7 @@ async def test_receive__a_message_without_end() -> None:
         receiving = asyncio.create_task(b.receive())
         credits = 0
         for n in range(MAX_MESSAGE_BYTES // SLOT_BYTES + 1):
-            _write_inbox(right, b"x" * SLOT_BYTES, n, MORE)
+            _write_inbox(right, b"x" * SLOT_BYTES, n, flags=MORE)
             if (n + 1) % (SLOTS // 2) == 0:
                 await _until(lambda: len(_credits(right)) > credits)  # noqa: B023 - called at once
                 credits = len(_credits(right))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ class Visitor:
 
 
 async def test_let_look__until_the_peer_has_seen_enough() -> None:
-    visitor = Visitor()
+    visitor: Any = Visitor()
     visit = asyncio.create_task(let_look(visitor))
     await asyncio.sleep(0)
     assert not visitor.closed
@@ -39,22 +40,23 @@ async def test_let_look__until_the_peer_has_seen_enough() -> None:
 async def test_let_look__not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.VISIT_SECONDS == 10
     monkeypatch.setattr(session, "VISIT_SECONDS", 0.01)
-    visitor = Visitor()
+    visitor: Any = Visitor()
     await let_look(visitor)
     assert visitor.closed
 
 
 async def test_let_look__no_more_than_so_many() -> None:
     assert MAX_VISITS == 16
-    visitors = [Visitor() for _ in range(MAX_VISITS)]
+    visitors: list[Any] = [Visitor() for _ in range(MAX_VISITS)]
     visits = [asyncio.create_task(let_look(visitor)) for visitor in visitors]
     await asyncio.sleep(0)
-    late = Visitor()
+    late: Any = Visitor()
+    later: Any = Visitor()
     await let_look(late)
     assert late.closed and not any(visitor.closed for visitor in visitors)
     visitors[0].gone.set()
     await visits[0]
-    another = asyncio.create_task(let_look(later := Visitor()))
+    another = asyncio.create_task(let_look(later))
     await asyncio.sleep(0)
     assert not later.closed
     for task in (another, *visits):

@@ -24,12 +24,10 @@ from endpoints import (
     two_planes,
     until,
 )
-from prometheus_client.openmetrics.parser import (
-    text_string_to_metric_families as parse_open_metrics,
-)
+from project_text import ROOT
+from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from slowness import PATIENCE
-from test_tidy import ROOT
 from unit.transfer.test_joined import INFO, PLANE
 
 from mrc import Context, InUseError, ResolveError
@@ -188,7 +186,8 @@ async def test_page__open_metrics_for_who_accepts_it() -> None:
     async with Context(loopback_config(metrics=HERE)) as context:
         text = await page(context, "application/openmetrics-text; version=1.0.0")
     assert text.endswith("# EOF\n")
-    assert {"mrc_info", "mrc_tx_data_packets"} <= {f.name for f in parse_open_metrics(text)}
+    parse: Any = open_metrics.text_string_to_metric_families
+    assert {"mrc_info", "mrc_tx_data_packets"} <= {family.name for family in parse(text)}
 
 
 # ---- the server -----------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from mrc import ConnectError, Context, EvState, ProtocolError, StateError
 from mrc.cli.live import blocks_text
 from mrc.cli.top import _all
 from mrc.exchange.dial import dial
+from mrc.exchange.oob import TOP
 from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
 from mrc.observe.snapshot import snapshot
@@ -237,9 +238,9 @@ async def test_remote_view__answers_again_and_again() -> None:
         for _ in range(2):
             assert len(checked(await remote.look(channel)).qps) == 1
         await transfer(pair, bytes(1000))  # connecting and writing still work
-        await channel.send(remote.TOP, version=2)
+        await channel.send(TOP, version=2)
         with pytest.raises(ConnectError, match="only version 1 of"):
-            await channel.expect(remote.TOP)
+            await channel.expect(TOP)
         await channel.close()
 
 

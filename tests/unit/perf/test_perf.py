@@ -98,10 +98,10 @@ def _outcome_with_history() -> Outcome:
     return Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6), history)
 
 
-def _set(told: dict[str, Any], path: str, value: object) -> None:
+def _set(told: Any, path: str, value: object) -> None:
     *way, last = path.split(".")
     for step in way:
-        told = told[int(step) if step.isdigit() else step]  # type: ignore[call-overload]
+        told = told[int(step) if step.isdigit() else step]
     told[last] = value
 
 
@@ -420,13 +420,17 @@ async def test_server_vanishes() -> None:
                 qps.append(qp)
                 serving.append(spawn(server.serve(qp)))
 
+        def abort(_: Interval) -> None:
+            for qp in qps:
+                spawn(qp.abort())
+
         accepting = spawn(serve())
         with pytest.raises(PeerGoneError, match="ended without closing the connection"):
             async with connect(near, LOOPBACK[4], listener.port, timeout=5.0) as client:
                 await client.run(
                     Plan(size=4096, seconds=60.0),
                     interval_seconds=0.02,
-                    on_interval=lambda _: [spawn(qp.abort()) for qp in qps] and None,
+                    on_interval=abort,
                 )
         await listener.close()
         await accepting

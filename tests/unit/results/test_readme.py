@@ -49,6 +49,7 @@ def test_plot__command_and_keys_exist(command: str, name: str, program: str) -> 
         if isinstance(word, ast.keyword)
         and word.arg in ("x", "y", "index", "columns", "values")
         and isinstance(word.value, ast.Constant)
+        and isinstance(word.value.value, str)
     }
     assert keys and keys <= known
     assert f'"{name}"' in program

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pytest
@@ -48,7 +48,7 @@ def mbits(
     ],
 )
 def test_fill__by_hand(
-    crossed: list[list[str]], capacity: dict[str, float], rates: list[float]
+    crossed: list[list[str]], capacity: dict[Hashable, float], rates: list[float]
 ) -> None:
     assert fill(crossed, capacity) == pytest.approx(rates)
 

@@ -107,7 +107,7 @@ def boxes(root: ElementTree.Element) -> Iterator[tuple[float, float, float, floa
             family="DejaVu Sans", size=style["font-size"].removesuffix("px"),
             weight=int(style.get("font-weight", 400)),
         )  # fmt: skip
-        width, height, _ = measure(element.text, font, ismath=False)
+        width, height, _ = measure(element.text or "", font, ismath=False)
         if "x" in element.attrib:
             x, y = float(element.attrib["x"]), float(element.attrib["y"])
         else:

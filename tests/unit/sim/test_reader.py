@@ -135,6 +135,23 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("measure", "told"),
+    [
+        ("completed", ("writes completed", ">=", 1)),
+        ("qp_errors", ("QPs in ERROR", "<=", 0)),
+        ("spurious", ("spurious retransmissions", "<=", 0)),
+    ],
+)
+def test_load__a_check_with_the_usual_target(
+    tmp_path: Path, measure: str, told: tuple[str, str, float]
+) -> None:
+    (check,) = load(tmp_path, checks=[{"measure": measure}]).checks
+    assert (check.name, check.relation, check.target) == told
+    (own,) = load(tmp_path, checks=[{"measure": measure, "name": "own", "at_most": 7}]).checks
+    assert (own.name, own.relation, own.target) == ("own", "<=", 7)
+
+
+@pytest.mark.parametrize(
     ("settings", "cause"),
     [
         ({"topology.hosts": 5}, "topology.hosts: 5 is not a multiple of t0 (2)"),
@@ -212,6 +229,7 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ({"faults.0.share": "200%"}, "faults[0].share: '200%' is more than 100%"),
         ({"faults.0.by": "1us"}, "faults[0].by: is unknown"),
         ({"checks.0.at_most": 1}, "checks[0].at_least: a check requires exactly one"),
+        ({"checks": [{"measure": "fairness"}]}, "checks[0].at_least: a check requires exactly one"),
         ({"checks.0.share": "x"}, "checks[0].share: 'x' is not a number"),
         ({"checks.0.group": "y"}, "checks: no traffic has the group 'y'"),
         ({"baselines": ["tcp"]}, "baselines: 'tcp' is none of ecmp, ecmp-planes, go-back-n"),

@@ -76,7 +76,7 @@ def test_write__is_what_a_reader_reads() -> None:
     for number, frame in enumerate(frames):
         pcap.write_packet(file, 1_700_000_000_123_456_789 + number, frame, 100)
     file.seek(0)
-    with PcapReader(file) as reader:
+    with PcapReader(file) as reader:  # type: ignore[arg-type]
         found = list(reader)
     assert [bytes(packet) for packet in found] == [frame[:100] for frame in frames]
     assert [packet.wirelen for packet in found] == [len(frame) for frame in frames]

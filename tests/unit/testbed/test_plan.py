@@ -7,6 +7,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from ipaddress import IPv6Address, IPv6Network
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from mrc.fabric.topology import Addresses
 from mrc.testbed import names
 from mrc.testbed import plan as plans
 from mrc.testbed.plan import Plan, Shaper, census, make_plan
-from mrc.testbed.shape import Shape, parse_rate
+from mrc.testbed.shape import Fabric, Shape, parse_rate
 
 
 def longest_match(plan: Plan, node: str, dst: IPv6Address) -> Route:
@@ -137,7 +138,7 @@ def test_make_plan__hosts_file_names_every_host() -> None:
 
 @pytest.mark.parametrize(("planes", "t1", "kept"), [(2, 3, 3), (64, 8, 4)])
 def test_make_plan__all_planes_share_the_flows_to_a_host(planes: int, t1: int, kept: int) -> None:
-    shape = Shape(planes=planes, t1=t1, fabric="emulated")
+    shape = Shape(planes=planes, t1=t1, fabric=Fabric.EMULATED)
     plan = make_plan("x", shape)
     shared = [route for route in plan.nodes["h0"].routes if route.shared]
     assert {route.dst for route in shared} == {IPv6Network("fd00:a:1::1")}
@@ -174,7 +175,7 @@ def test_make_plan__refuses_a_name(name: str) -> None:
         ({"planes": 0}, "planes is 0"),
     ],
 )
-def test_shape__refuses(shape: dict[str, int], complaint: str) -> None:
+def test_shape__refuses(shape: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Shape(**shape)
 

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from mrc.errors import ConfigError
 from mrc.fabric.targets import Target
+from mrc.results.testbed import LinkProperties
 from mrc.sim import reader as scenarios
 from mrc.testbed import reader
 from mrc.testbed.plan import census, make_plan
-from mrc.testbed.shape import Fabric, LinkChange, LinkProperties, Shape
+from mrc.testbed.shape import Fabric, LinkChange, Shape
 
 FILE = """
 title = "one of everything"

@@ -11,8 +11,9 @@ import pytest
 from mrc.errors import ConfigError
 from mrc.testbed import queues, schedule
 from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.plan import Fabric, Shape, make_plan
+from mrc.testbed.plan import make_plan
 from mrc.testbed.schedule import combined
+from mrc.testbed.shape import Fabric, Shape
 
 EMULATED = make_plan("x", Shape(planes=2, fabric=Fabric.EMULATED))
 KERNEL = make_plan("x", Shape(planes=2))

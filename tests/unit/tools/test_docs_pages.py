@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("pdoc", reason="tools/setup")
     folder = tmp_path_factory.mktemp("api")
-    command = [sys.executable, ROOT / "tools" / "docs", "--output", folder]
+    command: list[str | Path] = [sys.executable, ROOT / "tools" / "docs", "--output", folder]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{folder}/index.html\n"

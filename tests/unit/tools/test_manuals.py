@@ -57,7 +57,7 @@ def test_page__sets_off_what_roff_would_act_on() -> None:
 @pytest.mark.skipif(shutil.which("groff") is None, reason="apt-get install groff")
 def test_pages__are_valid_roff(folder: Path) -> None:
     files = sorted((folder / manuals.MAN).iterdir())
-    command = ["groff", "-man", "-ww", "-Tutf8", "-z", *files]
+    command: list[str | Path] = ["groff", "-man", "-ww", "-Tutf8", "-z", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
 
@@ -78,7 +78,7 @@ def test_unit__options_are_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", UNITS)
 def test_unit__is_valid(name: str, tmp_path: Path) -> None:
     def verify(unit: Path) -> subprocess.CompletedProcess[str]:
-        command = ["systemd-analyze", "verify", "--man=no", unit]
+        command: list[str | Path] = ["systemd-analyze", "verify", "--man=no", unit]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     least, copy = tmp_path / "least.service", tmp_path / UNITS[name].name

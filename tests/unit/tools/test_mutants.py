@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from mutation import build, c_source, mutants, python_source, python_trial, trial
+from project_text import ROOT
 from slowness import PATIENCE
-from test_tidy import ROOT
 
 
 def changed(line: str) -> set[str]:

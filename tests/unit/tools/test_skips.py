@@ -32,7 +32,17 @@ def test_known():
 def outcome(folder: Path, text: str, ci: str) -> str:
     """The last line of pytest about this test file."""
     (folder / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "skips", "--rootdir", folder, folder]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "skips",
+        "--rootdir",
+        folder,
+        folder,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "MRC_CI": ci}
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

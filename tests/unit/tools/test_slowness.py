@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 import slowness
@@ -28,6 +29,6 @@ def test_least__ends_with_the_first_that_is_below(monkeypatch: pytest.MonkeyPatc
 def test_limit__grows_with_the_load_and_with_the_slowness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Method: each reading of the clocks is a tenth of a second later, of CPU time a twentieth."""
     monkeypatch.setattr(slowness, "SLOWNESS", 3.0)
-    monkeypatch.setattr(slowness.time, "monotonic", itertools.count(0, 0.1).__next__)
-    monkeypatch.setattr(slowness.time, "thread_time", itertools.count(0, 0.05).__next__)
+    monkeypatch.setattr(time, "monotonic", itertools.count(0, 0.1).__next__)
+    monkeypatch.setattr(time, "thread_time", itertools.count(0, 0.05).__next__)
     assert slowness.limit(10) == pytest.approx(10 * 3 * 2)

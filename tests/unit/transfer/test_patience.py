@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_qp import FakeQp
@@ -15,8 +16,8 @@ from transfer_ends import Ends, both, make, names, receiving, sending, sessions,
 from mrc.enums import Access
 from mrc.events import QpInfo
 from mrc.exchange.budget import Budget, BudgetError
-from mrc.transfer.files import FileError
 from mrc.transfer.messages import Accept, Bye, Offer, Refuse, chunk_imm
+from mrc.transfer.names import FileError
 from mrc.transfer.patience import IdleError, until_idle
 from mrc.transfer.session import TransferError
 
@@ -39,7 +40,7 @@ def inbox(tmp_path: Path) -> Path:
     ],
 )
 async def test_limits__of_a_session(
-    tmp_path: Path, inbox: Path, limits: dict[str, int], cause: str
+    tmp_path: Path, inbox: Path, limits: dict[str, Any], cause: str
 ) -> None:
     sizes = {"a": 10, "b": 10, "c": 20}
     paths = [make(tmp_path, name, bytes(size)) for name, size in sizes.items()]

@@ -10,7 +10,7 @@ import pytest
 from slowness import PATIENCE
 
 from mrc.transfer.populate import STEP_BYTES, Ahead
-from mrc.transfer.threads import Line
+from mrc.transfer.threads import Line, in_thread
 
 
 async def test_line__one_after_another() -> None:
@@ -71,3 +71,18 @@ async def test_ahead__tells_what_went_wrong() -> None:
     async with Ahead(STEP_BYTES, prepare, STEP_BYTES) as ahead:
         with pytest.raises(OSError, match="no room"):
             await ahead.until(1)
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+async def test_no_thread_can_start__it_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without memory has no threads either: that ended in a traceback."""
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(MemoryError, match="new thread"):
+            await in_thread(len, "abc")
+        async with Line() as line:
+            with pytest.raises(MemoryError):
+                line.put(len, "abc")

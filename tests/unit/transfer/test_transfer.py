@@ -378,7 +378,7 @@ async def test_receive_files__chunks_count_with_the_bytes_that_came(
                     break
                 imm, length = chunk_imm(index, 0), 4096 if index == 0 else sent
                 await ends.out.write_imm(mr, accept.window, imm=imm, length=length)
-                await until(lambda at=index: received.done() or at + 1 in ends.back.posted)
+                await until(lambda: received.done() or index + 1 in ends.back.posted)  # noqa: B023
             (outcome,) = await both(received)
     assert isinstance(outcome, ProtocolError) and "fewer bytes than its chunks" in str(outcome)
     assert index < 20  # the messages of the session are some hundred bytes, which count too

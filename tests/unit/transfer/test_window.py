@@ -17,8 +17,9 @@ from transfer_ends import both, chunks, make, names, receiving, sending, session
 
 from mrc.enums import Access
 from mrc.errors import ProtocolError
-from mrc.transfer.files import FileError, FinalError, Target
+from mrc.transfer.files import Target
 from mrc.transfer.messages import CHUNK_BYTES, Accept, Offer, chunk_imm
+from mrc.transfer.names import FileError, FinalError
 from mrc.transfer.session import TransferError
 from mrc.transfer.window import WINDOW_BYTES, open_window
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT

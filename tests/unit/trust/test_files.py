@@ -53,7 +53,7 @@ def test_read__not_what_another_user_owns(
     if os.geteuid() == 0:
         os.chown(path, 1, -1)
     else:
-        monkeypatch.setattr(files.os, "geteuid", lambda: os.getuid() + 1)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ConfigError, match=r"user \d+ owns it and can change it"):
         read(path)
 

@@ -48,7 +48,7 @@ def test_fork__gives_them_on() -> None:
     secret = Secret.copy(b"secret")
     child = os.fork()
     if child == 0:
-        os._exit(secret.bytes != b"secret")
+        os._exit(bytes(secret.bytes) != b"secret")
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -57,5 +57,5 @@ def test_read_secret__from_a_pipe() -> None:
     out, into = os.pipe()
     os.write(into, b"secret")
     os.close(into)
-    assert files.read_secret(Path(f"/dev/fd/{out}")).bytes == b"secret"
+    assert bytes(files.read_secret(Path(f"/dev/fd/{out}")).bytes) == b"secret"
     os.close(out)

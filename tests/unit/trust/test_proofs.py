@@ -12,6 +12,8 @@ from mrc.trust import proofs
 from mrc.trust.memory import Secret
 from mrc.trust.proofs import Binding, Guess
 
+WRONG = ConnectError("wrong")
+
 POINTS = 100  # about half of them are not on the curve
 
 
@@ -41,7 +43,7 @@ def test_mac__is_for_one_connection(field: str) -> None:
     binding = {"server": b"s" * 32, "server_nonce": b"n" * 32, "client_nonce": b"c" * 32}
     right, wrong = Secret.copy(b"k" * 32), Secret.copy(b"o" * 32)
     shown = proofs.mac(right, "connects", Binding(**binding))
-    proofs.check_mac(shown, right, "connects", Binding(**binding), "wrong")
+    proofs.check_mac(shown, right, "connects", Binding(**binding), WRONG)
     other = Binding(**{**binding, field: b"o" * 32})
     for key, who, where in (
         (right, "connects", other),
@@ -49,4 +51,4 @@ def test_mac__is_for_one_connection(field: str) -> None:
         (wrong, "connects", Binding(**binding)),
     ):
         with pytest.raises(ConnectError, match="wrong"):
-            proofs.check_mac(shown, key, who, where, "wrong")
+            proofs.check_mac(shown, key, who, where, WRONG)

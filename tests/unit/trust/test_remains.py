@@ -151,7 +151,8 @@ def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(params=[(s, w) for s in ("connects", "listens") for w in ("secret", "key", "code")])
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
-    made, usual = Case(*request.param, tmp_path, []), proofs.Guess.key
+    side, way = request.param
+    made, usual = Case(side, way, tmp_path, []), proofs.Guess.key
 
     def recorded(guess: proofs.Guess, message: bytes) -> Secret:
         key = usual(guess, message)
@@ -287,7 +288,16 @@ async def test_core__of_a_command_holds_no_memory(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(os.urandom(32))
     secret.chmod(0o600)
-    command = [sys.executable, "-m", "mrc", "recv", "--secret", secret, "--port", "0"]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "mrc",
+        "recv",
+        "--secret",
+        secret,
+        "--port",
+        "0",
+    ]
     environ = os.environ | {"MRC_IDENTITY": str(tmp_path / "key"), "MRC_INSECURE": ""}
     process = await asyncio.create_subprocess_exec(
         *command, "--output", tmp_path / "inbox", stderr=PIPE, env=environ, cwd=tmp_path

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The slots of the inboxes of two peers, and the credits for them: of messages and, by cffi, of
+   mailboxes (mrc/messaging), which have fewer and smaller slots.
+
+   Frame k of a direction goes to slot k modulo `count`. The sender reuses a slot after a
+   credit: how many frames the receiver has freed. Numbers of frames wrap, and immediates carry only
+   the bits of `mask`. */
+#ifndef MRC_MSG_SLOTS_H
+#define MRC_MSG_SLOTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* cdef begin */
+
+struct mrc_msg_slots {
+  uint32_t count;   /* of an inbox, a power of two */
+  uint32_t bytes;   /* of a slot */
+  uint32_t sent;    /* our frames */
+  uint32_t credit;  /* of these, freed by the peer */
+  uint32_t arrived; /* frames of the peer */
+  uint32_t freed;   /* of these, freed */
+  uint32_t told;    /* `freed` as the peer knows it */
+};
+
+/* Where frame number `frame` begins in its inbox. */
+uint32_t mrc_msg_slots_place(const struct mrc_msg_slots *slots, uint32_t frame);
+/* Whether the slot of our next frame is free. */
+bool mrc_msg_slots_may_send(const struct mrc_msg_slots *slots);
+/* Takes a credit of the peer; false: for frames that were never sent. */
+bool mrc_msg_slots_credit(struct mrc_msg_slots *slots, uint32_t freed, uint32_t mask);
+/* Whether a frame of the peer is the next one. */
+bool mrc_msg_slots_is_next(const struct mrc_msg_slots *slots, uint32_t frame, uint32_t mask);
+/* Whether the peer had credit for its next frame. */
+bool mrc_msg_slots_granted(const struct mrc_msg_slots *slots);
+/* Frees the peer's frames before number `frame`, unless they are free. */
+void mrc_msg_slots_free(struct mrc_msg_slots *slots, uint32_t frame);
+/* Whether a credit is due: half an inbox has been freed since the last one. */
+bool mrc_msg_slots_owe(const struct mrc_msg_slots *slots);
+
+/* cdef end */
+
+#endif

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of a Context to its observer; the observer is optional."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
+
+from mrc.aio.context import Context
+from mrc.errors import ConnectError
+from mrc.events import QpInfo
+from mrc.exchange.dial import dial
+from mrc.observe import remote
+from mrc.observe.observed import Observed, ObservedQp
+from mrc.observe.remote import RemoteView
+
+
+class Noted:
+    """An observer that records the reports."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.metrics_port = 0
+
+    async def open(self, ctx: Observed) -> None:
+        self.told.append(f"open of {ctx.name}")
+
+    def adopt(self, qp: ObservedQp) -> Callable[[QpInfo | None], None]:
+        self.told.append(f"adopt {qp.peer_name}")
+        return self.retire
+
+    def retire(self, info: QpInfo | None) -> None:
+        assert info is not None and info.first_sent_bytes == 0
+        self.told.append("retire")
+
+    def viewers(self) -> RemoteView:
+        return RemoteView(None)
+
+    def forget(self) -> None:
+        self.told.append("forget")
+
+    async def close(self) -> None:
+        self.told.append("close")
+
+
+async def test_observatory__shows_nothing_unless_the_configuration_says_so() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as context,
+        await context.listen(LOOPBACK[4], 0) as listener,
+    ):
+        assert context.metrics_port == 0
+        channel = await dial(None, LOOPBACK[4], listener.port)
+        with pytest.raises(ConnectError, match="remote viewing is off"):
+            await remote.look(channel)
+        await channel.close()
+
+
+async def test_observer__a_given_one_is_told_of_everything_in_order() -> None:
+    noted = Noted()
+    near, far = Context(loopback_config(), observer=noted), Context(loopback_config())
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        near,
+        far,
+        await far.listen(LOOPBACK[4], 0) as listener,
+        await near.connect(LOOPBACK[4], listener.port),
+    ):
+        begin = [f"open of {near.name}", f"adopt {far.name}"]
+        assert noted.told == begin
+    assert noted.told == [*begin, "retire", "close"]
+
+
+async def test_observer__a_given_one_replaces_the_views_of_the_configuration() -> None:
+    config = loopback_config(metrics=(LOOPBACK[4], 0), remote_view=True)
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(config, observer=Noted()) as context,
+        await context.listen(LOOPBACK[4], 0) as listener,
+    ):
+        assert context.metrics_port == 0
+        channel = await dial(None, LOOPBACK[4], listener.port)
+        with pytest.raises(ConnectError, match="remote viewing is off"):
+            await remote.look(channel)
+        await channel.close()
