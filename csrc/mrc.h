@@ -199,7 +199,8 @@ struct mrc_burst {
   uint32_t _icrc; /* engine private: CRC of the IP and UDP headers, for packets of packet_bytes */
 };
 
-struct mrc_aead; /* csrc/core/wire/aead.h */
+struct mrc_aead;    /* csrc/core/wire/aead.h */
+struct mrc_scratch; /* csrc/core/shared/arena.h */
 
 /* An engine's fixed sizes and policies. 0 in a field selects the default in brackets. */
 struct mrc_engine_config {
@@ -217,6 +218,7 @@ struct mrc_engine_config {
   uint32_t noise_ns; /* how late this host and its peers may run, without a cause in the network:
                         1 us to 1 s. All minimum timeouts scale with it [500000] */
   const struct mrc_aead *aead; /* seals packets; 0: no QP can be sealed. A context has its own */
+  struct mrc_scratch *scratch; /* shared with other engines; 0: it has its own */
 };
 
 /* An entropy value: the name of a path, and the addresses and socket that lead there. */
@@ -344,6 +346,11 @@ struct mrc_probe_attr {
 typedef struct mrc_engine mrc_engine;
 
 /* 0 if a field is out of range or memory is short. Later only QPs in set-up allocate memory. */
+/* Memory for the calls of any number of engines whose calls come one after the other, and whose
+   configurations agree in bursts, staging and aead. Returns NULL when there is no memory. */
+struct mrc_scratch *mrc_scratch_create(const struct mrc_engine_config *config);
+void mrc_scratch_destroy(struct mrc_scratch *scratch);
+
 mrc_engine *mrc_engine_create(const struct mrc_engine_config *config);
 void mrc_engine_destroy(mrc_engine *engine);
 

@@ -11,6 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+MOST = 10**18
+"""Of nanoseconds, bytes and bits a second: what 64 bits hold, with room for sums."""
+
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z/%]*)", re.ASCII)
 
 _TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
@@ -40,6 +43,8 @@ def quantity(text: str, units: Mapping[str, int]) -> float | None:
 def _parse(text: str, units: Mapping[str, int], what: str) -> int:
     if (value := quantity(text, units)) is None:
         raise ValueError(f"{text!r} is not a {what}; units are {', '.join(units)}")
+    if value > MOST:
+        raise ValueError(f"{text!r} is too large")
     return round(value)
 
 

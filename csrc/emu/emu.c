@@ -115,10 +115,8 @@ static void build_fabric(struct mrc_emu *emu, const struct mrc_emu_config *confi
   emu->frame_bytes = MRC_EMU_ETHERNET_BYTES + config->mtu;
   fabric->pool.room_bytes = mrc_ethernet_room_bytes(emu->frame_bytes);
   mrc_fabric_build(fabric);
-  for (uint32_t plane = 0; plane < config->planes; plane++)
-    for (uint32_t host = 0; host < config->hosts; host++)
-      mrc_fabric_port(fabric, plane, host)->queue.config =
-          (struct mrc_queue_config){.buffer_bytes = config->buffer_bytes, .trims = config->trims};
+  fabric->kinds[MRC_FABRIC_FROM_HOST].queue =
+      (struct mrc_queue_config){.buffer_bytes = config->buffer_bytes, .trims = config->trims};
 }
 
 static void learn_ports(struct mrc_emu *emu, const int *ifindices) {
@@ -224,7 +222,7 @@ static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
   struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   memcpy(bytes->at, arrival->bytes, arrival->n);
   bytes->n = arrival->n;
-  packet->from = (uint16_t)host;
+  packet->from = host;
   if (arrival->unfinished && !mrc_ethernet_finish(packet)) {
     emu->offloaded++;
     mrc_frame_pool_put(&fabric->pool, packet);
@@ -319,7 +317,7 @@ int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end) {
 
 int mrc_emu_set_link(mrc_emu *emu, int number, uint64_t rate_bps, uint64_t delay_ns) {
   if (number < 0 || (uint32_t)number >= emu->fabric.n_hops || rate_bps == 0) return -EINVAL;
-  struct mrc_hop *hop = &emu->fabric.hops[number];
+  struct mrc_hop_own *hop = mrc_fabric_own(&emu->fabric, (uint32_t)number);
   hop->base.rate_bps = rate_bps;
   hop->base.link.delay_ns = delay_ns;
   mrc_hop_configure(hop, &hop->base);
@@ -337,8 +335,8 @@ int mrc_emu_set_faults(mrc_emu *emu, int number, const struct mrc_emu_fault *fau
   for (int i = 0; i < n; i++)
     if (faults[i].kind > MRC_EMU_RATE || (faults[i].kind == MRC_EMU_RATE && faults[i].a == 0))
       return -EINVAL;
-  struct mrc_hop *hop = &emu->fabric.hops[number];
   enter(emu);
+  struct mrc_hop_own *hop = mrc_fabric_own(&emu->fabric, (uint32_t)number);
   mrc_hop_configure(hop, &hop->base);
   for (int i = 0; i < n; i++) {
     const struct mrc_sim_fault fault = {
@@ -361,7 +359,7 @@ void mrc_emu_ask(mrc_emu *emu, struct mrc_emu_stats *stats) {
   memcpy(stats->late, emu->outbox.late, sizeof stats->late);
   for (uint32_t i = 0; i < emu->fabric.n_hops; i++) {
     const struct mrc_hop *hop = &emu->fabric.hops[i];
-    stats->lost += hop->lost;
+    stats->lost += mrc_hop_lost(hop);
     stats->dropped += hop->queue.dropped;
     stats->trimmed += hop->queue.trimmed;
     stats->marked += hop->queue.marked;
@@ -378,7 +376,7 @@ int mrc_emu_ask_hop(mrc_emu *emu, int number, struct mrc_emu_hop *info) {
                                .busy_ns = hop->busy_ns,
                                .queue_bytes = mrc_queue_bytes(&hop->queue),
                                .peak_bytes = hop->queue.peak_bytes,
-                               .lost = hop->lost,
+                               .lost = mrc_hop_lost(hop),
                                .dropped = hop->queue.dropped,
                                .trimmed = hop->queue.trimmed,
                                .marked = hop->queue.marked};

@@ -127,7 +127,7 @@ static void read_udp(struct mrc_frame *packet, const struct mrc_ethernet *bytes)
   const uint8_t *payload = bytes->at + bytes->udp_at + UDP_BYTES;
   const uint32_t n = bytes->n - bytes->udp_at - UDP_BYTES;
   if (n == 0 || !is_mrc(payload[0])) return;
-  packet->header_bytes = (uint16_t)mrc_min_u32(n, MRC_LINK_TRIM_BYTES);
+  packet->header_bytes = (uint8_t)mrc_min_u32(n, MRC_LINK_TRIM_BYTES);
   memcpy(packet->header, payload, packet->header_bytes);
   packet->payload_bytes -= mrc_min_u32(packet->header_bytes, packet->payload_bytes);
   packet->control = packet->ecn == 0 && !mrc_opcode_is_data(payload[0]);

@@ -30,7 +30,10 @@ static uint32_t get_item(struct mrc_agenda *agenda) {
 
 static void put_near(struct mrc_agenda *agenda, const struct mrc_heap_entry *entry) {
   const uint32_t place = get_item(agenda), number = slot_of(entry->at_ns);
-  agenda->items[place - 1] = (struct mrc_agenda_item){.entry = *entry};
+  agenda->items[place - 1] =
+      (struct mrc_agenda_item){.pointer = entry->pointer,
+                               .index = entry->index & ((1u << MRC_AGENDA_INDEX_BITS) - 1),
+                               .kind = (uint8_t)(entry->kind % MRC_AGENDA_KINDS)};
   struct mrc_agenda_slot *slot = &agenda->slots[number];
   if (slot->first == 0)
     slot->first = place;
@@ -53,9 +56,10 @@ static uint32_t find_word(const struct mrc_agenda *agenda, uint32_t from) {
   return UINT32_MAX;
 }
 
-/* Time of the first event in the wheel; MRC_NEVER: the wheel is empty. */
-static uint64_t find_near(const struct mrc_agenda *agenda) {
-  const uint32_t from = slot_of(agenda->now_ns);
+/* Time of the first event in the wheel from `from_ns` on, which the wheel covers; MRC_NEVER, or a
+   time that it does not cover: there is none. */
+static uint64_t find_near(const struct mrc_agenda *agenda, uint64_t from_ns) {
+  const uint32_t from = slot_of(from_ns);
   uint32_t word = from / 64;
   uint64_t bits = agenda->used[word] & UINT64_MAX << from % 64;
   if (bits == 0) {
@@ -64,7 +68,46 @@ static uint64_t find_near(const struct mrc_agenda *agenda) {
     bits = agenda->used[word];
   }
   const uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
-  return agenda->now_ns + (slot - from + SLOTS) % SLOTS;
+  return from_ns + (slot - from + SLOTS) % SLOTS;
+}
+
+/* ---- ahead of time ---- */
+
+/* In large fabrics each event misses the cache: what an event reads is prefetched some events
+   before. Events that come later and are due earlier are not noticed, which costs only time. */
+enum { AHEAD = 12, STEPS = 2 /* after each event */ };
+
+static void prefetch(const struct mrc_agenda *agenda, const struct mrc_agenda_item *item) {
+  const struct mrc_agenda_array *array = &agenda->arrays[item->kind];
+  if (array->at) {
+    const uint8_t *element = array->at + item->index * array->stride;
+    __builtin_prefetch(element, 1);
+    __builtin_prefetch(element + 64, 1);
+  }
+  if (item->pointer) __builtin_prefetch(item->pointer, 1);
+  if (item->next) __builtin_prefetch(&agenda->items[item->next - 1], 1);
+}
+
+/* Looks at one more item; false: there is none. */
+static bool step_ahead(struct mrc_agenda *agenda) {
+  uint32_t place = agenda->n_ahead > 0 ? agenda->items[agenda->ahead - 1].next : 0;
+  if (place == 0) {
+    const uint64_t at_ns =
+        agenda->n_ahead > 0 ? find_near(agenda, agenda->ahead_ns + 1) : agenda->near_ns;
+    if (at_ns >= agenda->now_ns + SLOTS) return false;
+    agenda->ahead_ns = at_ns;
+    place = agenda->slots[slot_of(at_ns)].first;
+  }
+  agenda->ahead = place;
+  agenda->n_ahead++;
+  prefetch(agenda, &agenda->items[place - 1]);
+  return true;
+}
+
+static void look_ahead(struct mrc_agenda *agenda) {
+  if (agenda->n_ahead > 0) agenda->n_ahead--;
+  for (int i = 0; i < STEPS && agenda->n_ahead < AHEAD; i++)
+    if (!step_ahead(agenda)) return;
 }
 
 static void take_near(struct mrc_agenda *agenda, struct mrc_heap_entry *entry) {
@@ -72,7 +115,8 @@ static void take_near(struct mrc_agenda *agenda, struct mrc_heap_entry *entry) {
   struct mrc_agenda_slot *slot = &agenda->slots[number];
   const uint32_t place = slot->first;
   struct mrc_agenda_item *item = &agenda->items[place - 1];
-  *entry = item->entry;
+  *entry = (struct mrc_heap_entry){
+      .at_ns = agenda->near_ns, .pointer = item->pointer, .kind = item->kind, .index = item->index};
   agenda->now_ns = entry->at_ns;
   slot->first = item->next;
   item->next = agenda->free;
@@ -81,7 +125,7 @@ static void take_near(struct mrc_agenda *agenda, struct mrc_heap_entry *entry) {
   agenda->used[number / 64] &= ~(UINT64_C(1) << number % 64);
   if (agenda->used[number / 64] == 0)
     agenda->any[number / 64 / 64] &= ~(UINT64_C(1) << number / 64 % 64);
-  agenda->near_ns = find_near(agenda);
+  agenda->near_ns = find_near(agenda, agenda->now_ns);
 }
 
 /* ---- both ---- */
@@ -92,7 +136,8 @@ void mrc_agenda_init(struct mrc_agenda *agenda) {
 }
 
 void mrc_agenda_push(struct mrc_agenda *agenda, struct mrc_heap_entry entry) {
-  mrc_assert(entry.at_ns >= agenda->now_ns);
+  mrc_assert(entry.at_ns >= agenda->now_ns && entry.kind < MRC_AGENDA_KINDS);
+  mrc_assert(entry.index >> MRC_AGENDA_INDEX_BITS == 0);
   if (entry.at_ns - agenda->now_ns < SLOTS)
     put_near(agenda, &entry);
   else
@@ -109,6 +154,7 @@ bool mrc_agenda_pop(struct mrc_agenda *agenda, struct mrc_heap_entry *entry) {
   if (mrc_agenda_next_ns(agenda) == MRC_NEVER) return false;
   if (!is_far(agenda)) {
     take_near(agenda, entry);
+    look_ahead(agenda);
     return true;
   }
   mrc_assert(mrc_heap_pop(&agenda->far, entry));
@@ -126,7 +172,7 @@ uint64_t mrc_agenda_count(const struct mrc_agenda *agenda, uint32_t kind) {
     n += agenda->far.entries[i].kind == kind;
   for (uint32_t slot = 0; slot < SLOTS; slot++)
     for (uint32_t at = agenda->slots[slot].first; at != 0; at = agenda->items[at - 1].next)
-      n += agenda->items[at - 1].entry.kind == kind;
+      n += agenda->items[at - 1].kind == kind;
   return n;
 }
 

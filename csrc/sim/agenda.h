@@ -8,10 +8,21 @@
 #include "sim/heap.h"
 
 #define MRC_AGENDA_SLOTS 32768u /* length of the wheel, ns: a power of 2, at most 64 * 64 * 64 */
+#define MRC_AGENDA_KINDS 16     /* of events */
+#define MRC_AGENDA_INDEX_BITS 28
 
+/* An event in the wheel; its slot has the time. */
 struct mrc_agenda_item {
-  struct mrc_heap_entry entry;
+  void *pointer;
+  uint32_t index : MRC_AGENDA_INDEX_BITS;
+  uint32_t kind : 32 - MRC_AGENDA_INDEX_BITS;
   uint32_t next; /* place + 1 of the next item in the slot or free list; 0: none */
+};
+
+/* An array whose elements the events of a kind read, by index. */
+struct mrc_agenda_array {
+  const uint8_t *at; /* 0: none */
+  size_t stride;
 };
 
 struct mrc_agenda_slot {
@@ -27,6 +38,10 @@ struct mrc_agenda {
   uint32_t free;    /* place + 1 */
   uint64_t now_ns;  /* of the last event taken; no event in the wheel is earlier */
   uint64_t near_ns; /* of the first event in the wheel; UINT64_MAX: none */
+  struct mrc_agenda_array arrays[MRC_AGENDA_KINDS]; /* to be in the cache when their events come */
+  uint32_t ahead;    /* place of the last item that was looked at ahead of its time */
+  uint32_t n_ahead;  /* at least so many items wait before it; 0: none was looked at */
+  uint64_t ahead_ns; /* its time */
   struct mrc_agenda_slot slots[MRC_AGENDA_SLOTS];
   uint64_t used[MRC_AGENDA_SLOTS / 64];       /* bit n: slot n is not empty */
   uint64_t any[MRC_AGENDA_SLOTS / (64 * 64)]; /* bit n: word n of `used` is not 0 */

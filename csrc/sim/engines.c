@@ -7,6 +7,7 @@
 #include "core/base/counters.h"
 #include "core/send/burst.h"
 #include "core/turn.h"
+#include "core/wire/wire.h"
 #include "sim/host_address.h"
 #include "sim/sealer.h"
 
@@ -30,7 +31,7 @@ static uint8_t *assemble(const struct mrc_engines *engines, const struct mrc_fra
   at += packet->header_bytes;
   if ((engines->hosts->world->config.copies_payload || engines->watch) && packet->payload_bytes)
     memcpy(at, packet->payload, packet->payload_bytes);
-  memcpy(at + packet->payload_bytes, packet->trailer, packet->trailer_bytes);
+  memcpy(at + packet->payload_bytes, packet->header + packet->header_bytes, packet->trailer_bytes);
   return engines->scratch;
 }
 
@@ -47,12 +48,12 @@ static void send_packet(struct mrc_engines *engines, uint32_t from, const struct
   const struct mrc_sim_host *host = &engines->hosts->at[from];
   struct mrc_frame *packet = mrc_frame_pool_get(&fabric->pool);
   packet->payload = piece->payload;
-  packet->payload_bytes = piece->payload_bytes;
-  packet->header_bytes = piece->header_bytes;
-  packet->trailer_bytes = piece->trailer_bytes;
+  packet->payload_bytes = (uint16_t)piece->payload_bytes;
+  packet->header_bytes = (uint8_t)piece->header_bytes;
+  packet->trailer_bytes = (uint8_t)piece->trailer_bytes;
   packet->flow_label = burst->flow_label;
   packet->sport = burst->sport;
-  packet->from = (uint16_t)from;
+  packet->from = from;
   packet->to = mrc_sim_host_of(burst->dst);
   packet->path = mrc_sim_path_of(burst->dst);
   packet->plane = (uint8_t)(burst->port - 1);
@@ -60,8 +61,9 @@ static void send_packet(struct mrc_engines *engines, uint32_t from, const struct
   packet->control = burst->tclass == MRC_TCLASS_CONTROL;
   packet->transport = MRC_HOST_MRC;
   packet->usids = mrc_fabric_usids(fabric, from, packet->to, packet->path);
+  mrc_assert(piece->header_bytes + piece->trailer_bytes <= sizeof packet->header);
   memcpy(packet->header, piece->header, piece->header_bytes);
-  memcpy(packet->trailer, piece->trailer, piece->trailer_bytes);
+  memcpy(packet->header + piece->header_bytes, piece->trailer, piece->trailer_bytes);
   if (engines->watch) {
     mrc_fabric_watch_sent(engines->watch, packet, assemble(engines, packet),
                           host->full[MRC_HOST_MRC], host->down);
@@ -109,6 +111,8 @@ void mrc_engines_receive(void *transport, uint32_t host, const struct mrc_frame 
       mrc_engine_receive(engines->of[host], bytes, n, n, &meta, engines->hosts->world->now_ns);
   if (drop == MRC_DROP_DUPLICATE && !packet->extra)
     engines->hosts->flows->at[mrc_flow_of(mrc_get_u24(&packet->header[QPN_AT]))].repeated++;
+  if (drop == MRC_DROP_NONE && !packet->trimmed && mrc_opcode_is_data(packet->header[0]))
+    engines->hosts->flows->received_bytes += packet->payload_bytes;
   if (engines->watch) mrc_fabric_watch_received(engines->watch, packet, bytes, drop);
   clear_scratch(engines, packet);
 }
@@ -164,17 +168,19 @@ void mrc_engines_create(struct mrc_engines *engines) {
   engines->of = calloc(config->hosts, sizeof(*engines->of));
   mrc_assert(engines->scratch && engines->of);
   for (uint32_t i = 0; i < config->hosts; i++) {
-    const struct mrc_engine_config own = {.seed = mrc_prng_next(&world->prng),
-                                          .max_qps = config->qps_per_host,
-                                          .max_mrs = 4 + 2 * config->qps_per_host,
-                                          .ports = config->planes,
-                                          .cq_depth = 4096 + 4 * config->qps_per_host,
-                                          .trace_entries = TRACE_ENTRIES,
-                                          .sack_threshold_bytes = config->sack_threshold_bytes,
-                                          .sack_delay_ns = config->sack_delay_ns,
-                                          .seal_epoch_bits = MRC_SEALER_EPOCH_BITS,
-                                          .noise_ns = config->noise_ns,
-                                          .aead = &mrc_sealer_of_headers};
+    struct mrc_engine_config own = {.seed = mrc_prng_next(&world->prng),
+                                    .max_qps = config->qps_per_host,
+                                    .max_mrs = 4 + 2 * config->qps_per_host,
+                                    .ports = config->planes,
+                                    .cq_depth = 4096 + 4 * config->qps_per_host,
+                                    .trace_entries = TRACE_ENTRIES,
+                                    .sack_threshold_bytes = config->sack_threshold_bytes,
+                                    .sack_delay_ns = config->sack_delay_ns,
+                                    .seal_epoch_bits = MRC_SEALER_EPOCH_BITS,
+                                    .noise_ns = config->noise_ns,
+                                    .aead = &mrc_sealer_of_headers};
+    if (engines->shared == NULL) engines->shared = mrc_scratch_create(&own);
+    own.scratch = engines->shared;
     engines->of[i] = mrc_engine_create(&own);
     mrc_assert(engines->of[i]);
     mrc_assert(mrc_mr_register(engines->of[i], (uintptr_t)engines->memory, config->memory_bytes,
@@ -186,6 +192,7 @@ void mrc_engines_create(struct mrc_engines *engines) {
 void mrc_engines_free(struct mrc_engines *engines) {
   for (uint32_t i = 0; i < engines->hosts->world->config.hosts; i++)
     mrc_engine_destroy(engines->of[i]);
+  mrc_scratch_destroy(engines->shared);
   free(engines->of);
   free(engines->scratch);
 }

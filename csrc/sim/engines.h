@@ -14,6 +14,7 @@ struct mrc_engines {
   struct mrc_fabric_watch *watch; /* 0: no auditors */
   uint8_t *memory;                /* shared by all hosts */
   uint8_t *scratch;               /* a packet in one piece, for the engine that receives it */
+  struct mrc_scratch *shared;     /* of all engines */
   mrc_engine **of;                /* by host */
 };
 

@@ -65,8 +65,9 @@ static uint32_t hop_of_t1(const struct mrc_fabric *fabric, uint32_t plane, uint3
 }
 
 static uint32_t ecmp_hash(const struct mrc_frame *packet) {
-  struct mrc_prng hash = {.state = (uint64_t)packet->from << 48 | (uint64_t)packet->to << 32 |
-                                   (uint64_t)packet->sport << 16};
+  const uint64_t from = packet->from, to = packet->to, sport = packet->sport;
+  struct mrc_prng hash = {.state = from << 48 | (to & 0xFFFF) << 32 | sport << 16 |
+                                   (from >> 16) << 8 | to >> 16};
   hash.state ^= mrc_prng_next(&hash) ^ packet->flow_label;
   return (uint32_t)(mrc_prng_next(&hash) >> 32);
 }
@@ -109,13 +110,13 @@ void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t index, struct mrc_fra
 static void send_copy(struct mrc_fabric *fabric, uint32_t index, struct mrc_frame *packet,
                       const struct mrc_link_fate *fate) {
   struct mrc_frame *copy = mrc_frame_pool_copy(&fabric->pool, packet);
-  *(fate->at_ns[1] >= fate->at_ns[0] ? &copy->extra : &packet->extra) = true;
+  (fate->at_ns[1] >= fate->at_ns[0] ? copy : packet)->extra = true;
   mrc_world_schedule(fabric->world, fate->at_ns[1], MRC_SIM_ON_ARRIVAL, index, copy);
 }
 
 void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t index) {
   struct mrc_hop *hop = &fabric->hops[index];
-  struct mrc_frame *packet = mrc_queue_pop(&hop->queue);
+  struct mrc_frame *packet = mrc_queue_pop(&hop->queue, &hop->kind->queue);
   const struct mrc_link_fate fate = mrc_hop_send(hop, packet, fabric->world->now_ns);
   mrc_record_sent(fabric->record, index, packet, fate.copies > 0);
   hop->is_draining = mrc_queue_bytes(&hop->queue) > 0;
@@ -128,13 +129,13 @@ void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t index) {
     if (fate.copies == 2) send_copy(fabric, index, packet, &fate);
     mrc_world_schedule(fabric->world, fate.at_ns[0], MRC_SIM_ON_ARRIVAL, index, packet);
   }
-  if (hop->from_host) fabric->calls->drained(fabric->edge, hop->from_host - 1u, hop);
+  if (hop->from_host) fabric->calls->drained(fabric->edge, mrc_fabric_feeder(fabric, index), hop);
 }
 
 void mrc_fabric_enter(struct mrc_fabric *fabric, uint32_t index, struct mrc_frame *packet) {
   struct mrc_hop *hop = &fabric->hops[index];
   const bool trimmed = packet->trimmed;
-  if (!mrc_queue_push(&hop->queue, packet)) {
+  if (!mrc_queue_push(&hop->queue, &hop->kind->queue, packet)) {
     mrc_record_line(fabric->record, "drop", index, packet);
     mrc_frame_pool_put(&fabric->pool, packet);
     return;
@@ -153,81 +154,122 @@ struct mrc_hop *mrc_fabric_port(const struct mrc_fabric *fabric, uint32_t plane,
   return &fabric->hops[mrc_topology_host_up(config_of(fabric), plane, host)];
 }
 
+uint32_t mrc_fabric_feeder(const struct mrc_fabric *fabric, uint32_t index) {
+  const uint32_t plane = fabric->hops[index].plane;
+  return index - mrc_topology_host_up(config_of(fabric), plane, 0);
+}
+
 void mrc_fabric_send(struct mrc_fabric *fabric, struct mrc_frame *packet) {
   fabric->record->stats.packets++;
   mrc_fabric_enter(fabric, mrc_topology_host_up(config_of(fabric), packet->plane, packet->from),
                    packet);
 }
 
-static void make_hop(struct mrc_fabric *fabric, uint32_t index, const struct mrc_hop *shape) {
-  struct mrc_hop *hop = &fabric->hops[index];
-  const bool at_host = shape->to_kind == MRC_NODE_HOST || shape->from_host;
+/* ---- life ---- */
+
+static void make_kinds(struct mrc_fabric *fabric) {
   const struct mrc_sim_config *config = config_of(fabric);
+  const struct mrc_queue_config queue = {.buffer_bytes = config->buffer_bytes,
+                                         .ecn_low_bytes = config->ecn_low_bytes,
+                                         .ecn_high_bytes = config->ecn_high_bytes,
+                                         .trims = config->trims,
+                                         .one_class = config->one_class};
+  const struct mrc_hop_config inner = {.rate_bps = config->fabric_rate_bps,
+                                       .link.delay_ns = config->fabric_delay_ns,
+                                       .jitter_ns = config->jitter_ns};
+  struct mrc_hop_config outer = inner;
+  outer.rate_bps = config->host_rate_bps;
+  outer.link.delay_ns = config->host_delay_ns;
+  /* A host's port has no limit: it is blocked before its host can overrun it. */
+  fabric->kinds[MRC_FABRIC_FROM_HOST] =
+      (struct mrc_hop_kind){.config = outer, .queue.one_class = config->one_class};
+  fabric->kinds[MRC_FABRIC_TO_HOST] = (struct mrc_hop_kind){.config = outer, .queue = queue};
+  fabric->kinds[MRC_FABRIC_BETWEEN] = (struct mrc_hop_kind){.config = inner, .queue = queue};
+  struct mrc_queue_config *last = &fabric->kinds[MRC_FABRIC_TO_HOST].queue;
+  last->last_hop = true;
+  if (!config->ecn_last_hop) last->ecn_low_bytes = last->ecn_high_bytes = 0;
+}
+
+/* The seeds of a hop: of its link, then of its queue. Both follow from its place in the fabric, so
+   that a hop without faults needs to keep only one. */
+static struct mrc_prng seeds_of(const struct mrc_fabric *fabric, uint32_t index) {
+  const struct mrc_sim_config *config = config_of(fabric);
+  uint32_t at = index % mrc_topology_hops_per_plane(config), links = config->hosts;
+  uint64_t place = index - at;
+  if (at >= 2 * links) {
+    place += 2 * links;
+    at -= 2 * links;
+    links = config->t0 * config->t1;
+  }
+  place += 2 * (uint64_t)(at % links) + at / links; /* both directions of a link in turn */
+  return mrc_prng_skipped(fabric->seed, 2 * place);
+}
+
+struct mrc_hop_own *mrc_fabric_own(struct mrc_fabric *fabric, uint32_t index) {
+  struct mrc_prng seeds = seeds_of(fabric, index);
+  mrc_hop_make_own(&fabric->hops[index], mrc_prng_next(&seeds));
+  return mrc_hop_own(&fabric->hops[index]);
+}
+
+static void make_hop(struct mrc_fabric *fabric, uint32_t index, int kind,
+                     const struct mrc_hop *shape) {
+  struct mrc_hop *hop = &fabric->hops[index];
+  struct mrc_prng seeds = seeds_of(fabric, index);
+  (void)mrc_prng_next(&seeds);
   *hop = *shape;
-  hop->base = (struct mrc_hop_config){
-      .rate_bps = at_host ? config->host_rate_bps : config->fabric_rate_bps,
-      .link.delay_ns = at_host ? config->host_delay_ns : config->fabric_delay_ns,
-      .jitter_ns = config->jitter_ns};
-  mrc_hop_configure(hop, &hop->base);
-  hop->link.prng.state = mrc_prng_next(&fabric->world->prng);
-  hop->queue.prng.state = mrc_prng_next(&fabric->world->prng);
-  hop->queue.config.one_class = config->one_class;
-  if (shape->from_host) return; /* no limit: the port is blocked before its host can overrun it */
-  hop->queue.config.buffer_bytes = config->buffer_bytes;
-  hop->queue.config.trims = config->trims;
-  hop->queue.config.last_hop = shape->to_kind == MRC_NODE_HOST;
-  if (hop->queue.config.last_hop && !config->ecn_last_hop) return;
-  hop->queue.config.ecn_low_bytes = config->ecn_low_bytes;
-  hop->queue.config.ecn_high_bytes = config->ecn_high_bytes;
+  hop->kind = &fabric->kinds[kind];
+  hop->queue.prng.state = mrc_prng_next(&seeds);
+  if (config_of(fabric)->jitter_ns > 0) mrc_fabric_own(fabric, index);
 }
 
 static void build_plane(struct mrc_fabric *fabric, uint32_t plane) {
+  const struct mrc_sim_config *config = config_of(fabric);
   struct mrc_hop shape = {.plane = (uint8_t)plane};
-  for (uint32_t host = 0; host < config_of(fabric)->hosts; host++) {
+  for (uint32_t host = 0; host < config->hosts; host++) {
     shape.to_kind = MRC_NODE_T0;
-    shape.to = mrc_topology_t0_of(config_of(fabric), host);
-    shape.from_host = (uint16_t)(host + 1);
-    make_hop(fabric, mrc_topology_host_up(config_of(fabric), plane, host), &shape);
+    shape.to = mrc_topology_t0_of(config, host);
+    shape.from_host = true;
+    make_hop(fabric, mrc_topology_host_up(config, plane, host), MRC_FABRIC_FROM_HOST, &shape);
     shape.to_kind = MRC_NODE_HOST;
     shape.to = host;
-    shape.from_host = 0;
-    make_hop(fabric, mrc_topology_host_down(config_of(fabric), plane, host), &shape);
+    shape.from_host = false;
+    make_hop(fabric, mrc_topology_host_down(config, plane, host), MRC_FABRIC_TO_HOST, &shape);
   }
-  for (uint32_t t0 = 0; t0 < config_of(fabric)->t0; t0++) {
-    for (uint32_t t1 = 0; t1 < config_of(fabric)->t1; t1++) {
+  for (uint32_t t0 = 0; t0 < config->t0; t0++) {
+    for (uint32_t t1 = 0; t1 < config->t1; t1++) {
       shape.to_kind = MRC_NODE_T1;
       shape.to = t1;
-      make_hop(fabric, mrc_topology_t0_up(config_of(fabric), plane, t0, t1), &shape);
+      make_hop(fabric, mrc_topology_t0_up(config, plane, t0, t1), MRC_FABRIC_BETWEEN, &shape);
       shape.to_kind = MRC_NODE_T0;
       shape.to = t0;
-      make_hop(fabric, mrc_topology_t1_down(config_of(fabric), plane, t0, t1), &shape);
+      make_hop(fabric, mrc_topology_t1_down(config, plane, t0, t1), MRC_FABRIC_BETWEEN, &shape);
     }
   }
 }
 
 void mrc_fabric_build(struct mrc_fabric *fabric) {
+  struct mrc_prng *prng = &fabric->world->prng;
   fabric->n_hops = config_of(fabric)->planes * mrc_topology_hops_per_plane(config_of(fabric));
-  fabric->hops = calloc(fabric->n_hops, sizeof(*fabric->hops));
+  fabric->hops = aligned_alloc(_Alignof(struct mrc_hop), fabric->n_hops * sizeof(*fabric->hops));
   mrc_assert(fabric->hops);
+  fabric->seed = prng->state;
+  *prng = mrc_prng_skipped(fabric->seed, 2 * (uint64_t)fabric->n_hops);
+  make_kinds(fabric);
   for (uint32_t plane = 0; plane < config_of(fabric)->planes; plane++)
     build_plane(fabric, plane);
 }
 
 void mrc_fabric_free(struct mrc_fabric *fabric) {
   mrc_frame_pool_free(&fabric->pool);
+  for (uint32_t i = 0; i < fabric->n_hops; i++)
+    mrc_hop_free(&fabric->hops[i]);
   free(fabric->hops);
-}
-
-static uint64_t count_in(const struct mrc_queue_class *class) {
-  uint64_t n = 0;
-  for (const struct mrc_frame *frame = class->first; frame; frame = frame->next)
-    n++;
-  return n;
 }
 
 uint64_t mrc_fabric_count_frames(const struct mrc_fabric *fabric) {
   uint64_t n = mrc_agenda_count(&fabric->world->agenda, MRC_SIM_ON_ARRIVAL);
   for (uint32_t i = 0; i < fabric->n_hops; i++)
-    n += count_in(&fabric->hops[i].queue.control) + count_in(&fabric->hops[i].queue.data);
+    n += mrc_queue_count(&fabric->hops[i].queue.control) +
+         mrc_queue_count(&fabric->hops[i].queue.data);
   return n;
 }

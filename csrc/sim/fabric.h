@@ -20,12 +20,16 @@ struct mrc_fabric_edge {
   void (*port_up)(void *edge, uint32_t host, uint32_t port, bool up);
 };
 
+enum { MRC_FABRIC_FROM_HOST, MRC_FABRIC_TO_HOST, MRC_FABRIC_BETWEEN, MRC_FABRIC_KINDS };
+
 struct mrc_fabric {
   struct mrc_world *world;
   struct mrc_sim_record *record;
   const struct mrc_fabric_edge *calls;
   void *edge;
   struct mrc_frame_pool pool;
+  struct mrc_hop_kind kinds[MRC_FABRIC_KINDS];
+  uint64_t seed;        /* of the hops */
   struct mrc_hop *hops; /* by hop number; see topology.h */
   uint32_t n_hops;
 };
@@ -41,6 +45,10 @@ void mrc_fabric_free(struct mrc_fabric *fabric);
 uint64_t mrc_fabric_count_frames(const struct mrc_fabric *fabric);
 /* The host's end of its link in a plane; planes from 0. */
 struct mrc_hop *mrc_fabric_port(const struct mrc_fabric *fabric, uint32_t plane, uint32_t host);
+/* The state that a hop has of its own, made now if it has none. */
+struct mrc_hop_own *mrc_fabric_own(struct mrc_fabric *fabric, uint32_t hop);
+/* The host that feeds a hop with `from_host`. */
+uint32_t mrc_fabric_feeder(const struct mrc_fabric *fabric, uint32_t hop);
 /* A packet leaves its host through the port of its plane. */
 void mrc_fabric_send(struct mrc_fabric *fabric, struct mrc_frame *packet);
 /* A packet joins the queue of a hop. */

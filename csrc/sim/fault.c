@@ -62,8 +62,8 @@ static void restore(struct mrc_hop_config *config, const struct mrc_hop_config *
   if (fault->kind == MRC_SIM_SILENT || fault->kind == MRC_SIM_DOWN) config->link.silent = false;
 }
 
-void mrc_fault_add(struct mrc_hop *hop, const struct mrc_sim_fault *fault) {
-  struct mrc_hop_config config = hop->config;
+void mrc_fault_add(struct mrc_hop_own *hop, const struct mrc_sim_fault *fault) {
+  struct mrc_hop_config config = hop->kind.config;
   struct mrc_sim_fault own = *fault;
   if (own.kind == MRC_SIM_RATE && own.a == 0)
     own.a = mrc_max_u64(1, (uint64_t)((__uint128_t)hop->base.rate_bps * own.b / MILLION));
@@ -76,28 +76,28 @@ void mrc_fault_add(struct mrc_hop *hop, const struct mrc_sim_fault *fault) {
 typedef void (*action)(struct mrc_fabric *fabric, uint32_t index,
                        const struct mrc_sim_fault *fault);
 
-static void tell_host(struct mrc_fabric *fabric, const struct mrc_hop *hop,
-                      const struct mrc_sim_fault *fault, bool up) {
+static void tell_host(struct mrc_fabric *fabric, uint32_t index, const struct mrc_sim_fault *fault,
+                      bool up) {
+  const struct mrc_hop *hop = &fabric->hops[index];
   if (fault->kind == MRC_SIM_DOWN && hop->from_host)
-    fabric->calls->port_up(fabric->edge, hop->from_host - 1u, hop->plane + 1, up);
+    fabric->calls->port_up(fabric->edge, mrc_fabric_feeder(fabric, index), hop->plane + 1, up);
 }
 
 static void begin(struct mrc_fabric *fabric, uint32_t index, const struct mrc_sim_fault *fault) {
-  struct mrc_hop *hop = &fabric->hops[index];
-  mrc_fault_add(hop, fault);
-  tell_host(fabric, hop, fault, false);
+  mrc_fault_add(mrc_fabric_own(fabric, index), fault);
+  tell_host(fabric, index, fault, false);
 }
 
 static void end(struct mrc_fabric *fabric, uint32_t index, const struct mrc_sim_fault *fault) {
-  struct mrc_hop *hop = &fabric->hops[index];
-  struct mrc_hop_config config = hop->config;
+  struct mrc_hop_own *hop = mrc_fabric_own(fabric, index);
+  struct mrc_hop_config config = hop->kind.config;
   restore(&config, &hop->base, fault);
   mrc_hop_configure(hop, &config);
-  tell_host(fabric, hop, fault, true);
+  tell_host(fabric, index, fault, true);
 }
 
 static void rebase(struct mrc_fabric *fabric, uint32_t index, const struct mrc_sim_fault *fault) {
-  struct mrc_hop *hop = &fabric->hops[index];
+  struct mrc_hop_own *hop = mrc_fabric_own(fabric, index);
   change(&hop->base, fault);
   mrc_hop_configure(hop, &hop->base);
 }

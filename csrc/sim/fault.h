@@ -6,7 +6,7 @@
 #include "sim/fabric.h"
 
 /* Adds a fault to a hop; faults of other kinds stay. */
-void mrc_fault_add(struct mrc_hop *hop, const struct mrc_sim_fault *fault);
+void mrc_fault_add(struct mrc_hop_own *hop, const struct mrc_sim_fault *fault);
 /* A fault begins or ends. */
 void mrc_fault_switch(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, bool begins);
 /* Sets the rate or delay that the target's links have without faults to the fault's value. */

@@ -10,9 +10,15 @@
 enum { MRC_FROM, MRC_TO };
 enum { MRC_FLOW_FIRST_QPN = 3 };
 
+/* Where an EV of a QP leads. */
+struct mrc_sim_ev {
+  uint16_t path;
+  uint8_t plane; /* from 0 */
+};
+
 struct mrc_sim_flow {
   struct mrc_sim_flow_config config;
-  struct mrc_ev_attr *evs[2]; /* of the QP at each end; 0: the transport has no QPs */
+  struct mrc_sim_ev *evs[2]; /* of the QP at each end; 0: the transport has no QPs */
   int n_evs;
   void *state;         /* of a transport without QPs: both ends */
   uint32_t plane;      /* of a flow with a single path, from 0 */
@@ -32,6 +38,7 @@ struct mrc_sim_flow {
 
 struct mrc_sim_flows {
   struct mrc_sim_flow *at;
+  uint64_t received_bytes; /* payload of all flows but those of TCP */
   uint32_t n;
   uint32_t capacity;
 };

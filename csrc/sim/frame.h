@@ -11,33 +11,33 @@
    IPv6, UDP. */
 #define MRC_FRAME_OVERHEAD_BYTES 126
 
-/* The fields that hops read, up to the PSN in the header, fit the first cache line. */
+/* Two cache lines. The fields that hops read, up to the PSN in the header, fit the first. */
 struct mrc_frame {
   _Alignas(64) struct mrc_frame *next; /* in a queue, an inbox or the pool */
   uint64_t usids;                      /* rest of the list, the next uSID in the top 16 bits */
+  const uint8_t *payload;              /* in the sender's memory region */
   uint32_t usids_beyond;               /* next 32 bits of the list */
-  uint32_t payload_bytes;
   uint32_t flow_label;
-  uint16_t header_bytes;
-  uint16_t trailer_bytes;
+  uint32_t from; /* host */
+  uint32_t to;   /* host */
+  uint16_t payload_bytes;
   uint16_t sport;
-  uint16_t from;     /* host */
-  uint16_t to;       /* host */
-  uint16_t path;     /* as the sender's EV names it */
-  uint8_t plane;     /* from 0 */
-  uint8_t ecn;       /* the two ECN bits: 3 is CE */
-  bool control;      /* control class, or trimmed: sent before all data */
-  uint8_t trimmed;   /* enum mrc_trimmed */
-  bool corrupt;      /* damaged: the receiving host finds a wrong UDP checksum */
-  bool extra;        /* a copy made by a fault */
-  uint8_t switches;  /* number of switches passed */
-  uint8_t transport; /* enum mrc_host_transport that receives it */
-  uint8_t header[MRC_MAX_HEADER];
-  uint8_t trailer[32];
-  const uint8_t *payload; /* in the sender's memory region */
+  uint16_t path; /* as the sender's EV names it */
+  uint8_t header_bytes;
+  uint8_t trailer_bytes;
+  uint8_t plane;         /* from 0 */
+  uint8_t switches;      /* number of switches passed */
+  uint8_t ecn : 2;       /* the two ECN bits: 3 is CE */
+  uint8_t trimmed : 2;   /* enum mrc_trimmed */
+  uint8_t transport : 2; /* enum mrc_host_transport that receives it */
+  bool control : 1;      /* control class, or trimmed: sent before all data */
+  bool corrupt : 1;      /* damaged: the receiving host finds a wrong UDP checksum */
+  bool extra : 1;        /* a copy made by a fault */
+  uint8_t header[76];    /* and the trailer behind it */
 };
 
 _Static_assert(offsetof(struct mrc_frame, header) + 12 <= 64, "one cache line");
+_Static_assert(sizeof(struct mrc_frame) == 128, "two cache lines");
 
 struct mrc_frame_pool {
   uint32_t room_bytes; /* extra bytes behind each frame; set it before the first get */
@@ -55,7 +55,7 @@ void mrc_frame_pool_put(struct mrc_frame_pool *pool, struct mrc_frame *packet);
 void mrc_frame_pool_free(struct mrc_frame_pool *pool);
 
 static inline uint32_t mrc_frame_udp_bytes(const struct mrc_frame *packet) {
-  return packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
+  return (uint32_t)packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
 }
 
 static inline uint32_t mrc_frame_wire_bytes(const struct mrc_frame *packet) {

@@ -118,8 +118,8 @@ static struct mrc_frame *make_frame(struct mrc_gbn_hosts *gbn, uint32_t index, u
   packet->trailer_bytes = ICRC_BYTES;
   packet->flow_label = own->labels[end];
   packet->sport = mrc_sim_source_port(flow->plane);
-  packet->from = (uint16_t)mrc_flow_host(flow, end);
-  packet->to = (uint16_t)mrc_flow_host(flow, 1 - end);
+  packet->from = mrc_flow_host(flow, end);
+  packet->to = mrc_flow_host(flow, 1 - end);
   packet->plane = (uint8_t)flow->plane;
   packet->transport = MRC_HOST_GBN;
   return packet;
@@ -184,6 +184,7 @@ static void take_data(struct mrc_gbn_hosts *gbn, uint32_t index, const struct mr
   if (packet->extra) own->receiver.repeated = repeated;
   if (!is_new) return;
   gbn->hosts->flows->at[index].received_bytes += packet->payload_bytes;
+  gbn->hosts->flows->received_bytes += packet->payload_bytes;
   if (own->receiver.expected % own->packets_per_write != 0) return;
   complete(gbn, &(struct mrc_wc){.qpn = mrc_flow_qpn(index, MRC_TO), .opcode = MRC_WC_RECV_IMM});
 }

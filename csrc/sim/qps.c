@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/endpoint/ev_probe.h"
+#include "core/engine.h"
 #include "sim/host_address.h"
 #include "sim/topology.h"
 
@@ -11,6 +13,8 @@ enum { MAX_WIMM = 1024 };
 
 #define PATIENCE_NS UINT64_C(2000000000) /* timeout of a probe */
 #define TRIES 3
+#define SECOND_NS UINT64_C(1000000000)
+#define ANSWER_BYTES (52 + MRC_FRAME_OVERHEAD_BYTES) /* of a probe */
 
 /* ---- connecting ---- */
 
@@ -44,13 +48,11 @@ static uint32_t label_of(const struct mrc_world *world, uint32_t salt, uint32_t 
   return world->config.routing == MRC_SIM_ECMP ? (salt & 0xFF00) | path : path + 1;
 }
 
-static void make_evs(struct mrc_world *world, struct mrc_sim_flow *flow, uint32_t end) {
+static void make_evs(struct mrc_world *world, struct mrc_sim_flow *flow, uint32_t end,
+                     struct mrc_ev_attr *attrs) {
   const uint32_t from = mrc_flow_host(flow, end), to = mrc_flow_host(flow, 1 - end);
-  struct mrc_ev_attr *evs = calloc(
-      (size_t)world->config.planes * mrc_topology_n_paths(&world->config, from, to), sizeof(*evs));
-  mrc_assert(evs);
+  struct mrc_sim_ev evs[MRC_MAX_EVS];
   flow->n_evs = 0;
-  flow->evs[end] = evs;
   if (world->config.single_path && end == MRC_FROM)
     flow->plane = mrc_prng_below(&world->prng, world->config.planes);
   for (uint32_t plane = 0; plane < world->config.planes; plane++) {
@@ -59,26 +61,34 @@ static void make_evs(struct mrc_world *world, struct mrc_sim_flow *flow, uint32_
     const uint32_t n = choose_paths(world, flow, paths);
     const uint32_t salt = (uint32_t)mrc_prng_next(&world->prng);
     for (uint32_t i = 0; i < n; i++) {
-      struct mrc_ev_attr *ev = &evs[flow->n_evs++];
-      ev->ev = (uint32_t)mrc_sim_source_port(plane) << 16 | label_of(world, salt, paths[i]);
-      ev->dport = MRC_UDP_PORT;
-      ev->port = (uint8_t)(plane + 1);
-      ev->family = 6;
-      mrc_sim_host_address(ev->src, from, plane);
-      mrc_sim_path_address(ev->dst, to, plane, paths[i]);
+      mrc_assert(flow->n_evs < MRC_MAX_EVS);
+      struct mrc_ev_attr *attr = &attrs[flow->n_evs];
+      evs[flow->n_evs++] = (struct mrc_sim_ev){.path = (uint16_t)paths[i], .plane = (uint8_t)plane};
+      *attr = (struct mrc_ev_attr){
+          .ev = (uint32_t)mrc_sim_source_port(plane) << 16 | label_of(world, salt, paths[i]),
+          .dport = MRC_UDP_PORT,
+          .port = (uint8_t)(plane + 1),
+          .family = 6};
+      mrc_sim_host_address(attr->src, from, plane);
+      mrc_sim_path_address(attr->dst, to, plane, paths[i]);
     }
   }
+  flow->evs[end] = malloc((size_t)flow->n_evs * sizeof(*evs));
+  mrc_assert(flow->evs[end]);
+  memcpy(flow->evs[end], evs, (size_t)flow->n_evs * sizeof(*evs));
 }
 
-static void set_paths(struct mrc_engines *engines, const struct mrc_sim_flow *flow, uint32_t end,
+static void set_paths(struct mrc_engines *engines, struct mrc_sim_flow *flow, uint32_t end,
                       uint32_t qpn) {
   struct mrc_peer_source sources[MRC_SIM_MAX_PLANES] = {0};
+  struct mrc_ev_attr evs[MRC_MAX_EVS];
+  make_evs(engines->hosts->world, flow, end, evs);
   mrc_engine *engine = engines->of[mrc_flow_host(flow, end)];
   for (uint32_t plane = 0; plane < engines->hosts->world->config.planes; plane++) {
     mrc_sim_host_address(sources[plane].address, mrc_flow_host(flow, 1 - end), plane);
     sources[plane].sport = mrc_sim_source_port(plane);
   }
-  mrc_assert(mrc_qp_set_evs(engine, qpn, flow->evs[end], flow->n_evs) == 0);
+  mrc_assert(mrc_qp_set_evs(engine, qpn, evs, flow->n_evs) == 0);
   mrc_assert(mrc_qp_set_peer(engine, qpn, sources, (int)engines->hosts->world->config.planes) == 0);
 }
 
@@ -94,8 +104,8 @@ static void set_seal(struct mrc_engines *engines, uint32_t index, uint32_t end, 
 }
 
 /* Whether the controller denies this EV of the flow until its `paths_until_ns`. */
-static bool is_denied(const struct mrc_sim_flow *flow, const struct mrc_ev_attr *ev) {
-  return flow->config.paths_until_ns && !is_named(flow, mrc_sim_path_of(ev->dst));
+static bool is_denied(const struct mrc_sim_flow *flow, const struct mrc_sim_ev *ev) {
+  return flow->config.paths_until_ns && !is_named(flow, ev->path);
 }
 
 /* Denies the paths that the flow may not use yet, or allows them. */
@@ -108,6 +118,24 @@ static void deny_others(struct mrc_engines *engines, uint32_t index, uint32_t en
                                    deny ? MRC_EV_DENIED : MRC_EV_GOOD,
                                    engines->hosts->world->now_ns) == 0);
   }
+}
+
+static struct mrc_cc_profile profile_of(const struct mrc_sim_config *config) {
+  return (struct mrc_cc_profile){.link_bps = config->host_rate_bps,
+                                 .base_rtt_ns = config->cc_base_rtt_ns};
+}
+
+bool mrc_qps_can_control(const struct mrc_sim_config *config) {
+  struct mrc_cc cc;
+  const bool one = config->cc == MRC_CC_NSCC && config->plane_shares == MRC_SHARES_EQUAL;
+  const uint32_t planes = config->single_path ? 1 : config->planes;
+  const struct mrc_cc_config given = {.max_bytes = (uint64_t)config->mpr * config->path_mtu,
+                                      .mtu_bytes = config->path_mtu,
+                                      .planes = one ? planes : 1,
+                                      .windows = one ? 1 : planes,
+                                      .kind = (uint8_t)config->cc,
+                                      .profile = profile_of(config)};
+  return mrc_cc_init(&cc, &given) == 0;
 }
 
 static struct mrc_qp_attr attr_of(const struct mrc_engines *engines, uint32_t index, uint32_t end) {
@@ -131,8 +159,7 @@ static struct mrc_qp_attr attr_of(const struct mrc_engines *engines, uint32_t in
                                       .retry_exp = (uint8_t)config->retry_exp,
                                       .cc = (uint8_t)config->cc,
                                       .plane_shares = config->plane_shares,
-                                      .cc_profile = {.link_bps = config->host_rate_bps,
-                                                     .base_rtt_ns = config->cc_base_rtt_ns}}};
+                                      .cc_profile = profile_of(config)}};
 }
 
 static void modify(struct mrc_engines *engines, uint32_t index, uint32_t end, uint32_t state) {
@@ -152,7 +179,6 @@ static void create_end(struct mrc_engines *engines, uint32_t index, uint32_t end
     mrc_engine *const both[] = {engines->of[flow->config.from], engines->of[flow->config.to]};
     mrc_fabric_watch_connect(engines->watch, index, end, &attr, both, &engines->hosts->world->prng);
   }
-  make_evs(engines->hosts->world, flow, end);
   if (engines->hosts->world->config.seal) set_seal(engines, index, end, attr.create.qpn);
   set_paths(engines, flow, end, attr.create.qpn);
   if (flow->config.paths_until_ns) deny_others(engines, index, end, true);
@@ -179,10 +205,10 @@ void mrc_qps_allow(struct mrc_engines *engines, uint32_t index) {
 
 void mrc_prove_begin(struct mrc_sim_proof *proof, uint32_t index, uint32_t end) {
   const struct mrc_sim_flow *flow = &proof->engines->hosts->flows->at[index];
-  const struct mrc_ev_attr *evs = flow->evs[end];
+  const struct mrc_sim_ev *evs = flow->evs[end];
   *proof =
       (struct mrc_sim_proof){.engines = proof->engines, .flow = index, .end = end, .n_paths = 1};
-  while (proof->n_paths < (uint32_t)flow->n_evs && evs[proof->n_paths].port == evs[0].port)
+  while (proof->n_paths < (uint32_t)flow->n_evs && evs[proof->n_paths].plane == evs[0].plane)
     proof->n_paths++;
 }
 
@@ -198,8 +224,8 @@ static int collect(const struct mrc_sim_proof *proof, struct mrc_probe_attr *pro
   const struct mrc_sim_flow *flow = &hosts->flows->at[proof->flow];
   int n = 0;
   for (uint32_t ev = proof->path; ev < (uint32_t)flow->n_evs; ev += proof->n_paths) {
-    const struct mrc_ev_attr *attr = &flow->evs[proof->end][ev];
-    if (is_denied(flow, attr) || proof->answered >> (attr->port - 1) & 1) continue;
+    const struct mrc_sim_ev *at = &flow->evs[proof->end][ev];
+    if (is_denied(flow, at) || proof->answered >> at->plane & 1) continue;
     probes[n++] =
         (struct mrc_probe_attr){.qpn = mrc_flow_qpn(proof->flow, proof->end),
                                 .ev_index = ev,
@@ -233,6 +259,55 @@ bool mrc_prove_next(struct mrc_sim_proof *proof) {
     give_up(proof, engine, probes, n);
   }
   return false;
+}
+
+/* ---- computing what probes would find ---- */
+
+/* From sending a packet to its arrival over this path of an idle fabric; MRC_NEVER: it is lost. */
+static uint64_t way_ns(const struct mrc_fabric *fabric, uint32_t from, uint32_t to,
+                       const struct mrc_sim_ev *ev, uint32_t bytes) {
+  const struct mrc_sim_config *config = &fabric->world->config;
+  const uint32_t from_t0 = mrc_topology_t0_of(config, from), plane = ev->plane;
+  const uint32_t to_t0 = mrc_topology_t0_of(config, to);
+  const uint32_t hops[] = {mrc_topology_host_up(config, plane, from),
+                           mrc_topology_host_down(config, plane, to),
+                           mrc_topology_t0_up(config, plane, from_t0, ev->path),
+                           mrc_topology_t1_down(config, plane, to_t0, ev->path)};
+  const bool certain = config->routing != MRC_SIM_ECMP;
+  uint64_t ns = 0;
+  for (int i = 0; i < (from_t0 == to_t0 ? 2 : 4); i++) {
+    const struct mrc_hop_config *hop = &fabric->hops[hops[i]].kind->config;
+    if (hop->link.silent && (i < 2 || certain)) return MRC_NEVER;
+    ns += hop->link.delay_ns + (uint64_t)bytes * 8 * SECOND_NS / hop->rate_bps;
+  }
+  return ns;
+}
+
+static void compute_end(struct mrc_engines *engines, uint32_t index, uint32_t end) {
+  const struct mrc_sim_flow *flow = &engines->hosts->flows->at[index];
+  const struct mrc_world *world = engines->hosts->world;
+  const uint32_t from = mrc_flow_host(flow, end), to = mrc_flow_host(flow, 1 - end);
+  const uint32_t full = world->config.path_mtu + MRC_DATA_OVERHEAD_BYTES + MRC_FRAME_OVERHEAD_BYTES;
+  mrc_engine *engine = engines->of[from];
+  struct mrc_qp *qp = mrc_engine_qp(engine, mrc_flow_qpn(index, end));
+  for (uint32_t i = 0; i < (uint32_t)flow->n_evs; i++) {
+    const struct mrc_sim_ev *ev = &flow->evs[end][i];
+    if (is_denied(flow, ev)) continue;
+    const uint64_t there_ns = way_ns(engines->hosts->fabric, from, to, ev, full);
+    const uint64_t back_ns = way_ns(engines->hosts->fabric, to, from, ev, ANSWER_BYTES);
+    if (there_ns == MRC_NEVER || back_ns == MRC_NEVER) {
+      mrc_assert(mrc_qp_set_ev_state(engine, qp->qpn, i, MRC_EV_ASSUMED_BAD, world->now_ns) == 0);
+      continue;
+    }
+    const uint64_t rtt_ns = there_ns + back_ns + 2 * world->config.wake_ns;
+    mrc_ev_probe_measured(qp, (uint16_t)i, world->now_ns - mrc_min_u64(rtt_ns, world->now_ns),
+                          rtt_ns);
+  }
+}
+
+void mrc_qps_compute(struct mrc_engines *engines, uint32_t index) {
+  compute_end(engines, index, MRC_FROM);
+  compute_end(engines, index, MRC_TO);
 }
 
 /* ---- writes ---- */

@@ -10,6 +10,9 @@
    RTR. */
 extern const struct mrc_transport_calls mrc_qps_transport;
 
+/* Whether congestion control accepts the rates and times of this configuration. */
+bool mrc_qps_can_control(const struct mrc_sim_config *config);
+
 /* The QPs of a flow may send from now on. */
 void mrc_qps_open(struct mrc_engines *engines, uint32_t flow);
 /* Allows the paths of a flow that were DENIED until paths_until_ns. */
@@ -35,6 +38,9 @@ void mrc_prove_begin(struct mrc_sim_proof *proof, uint32_t flow, uint32_t end);
 /* Sends the next probes, at full size. Call it when no probe is waiting. False when every EV has
    answered, or is ASSUMED_BAD after the last try. */
 bool mrc_prove_next(struct mrc_sim_proof *proof);
+/* Gives both QPs of a flow, in RTR, what probes of their EVs would have found, without a packet. An
+   EV over a link that loses every packet is ASSUMED_BAD; with ECMP nobody knows its links. */
+void mrc_qps_compute(struct mrc_engines *engines, uint32_t flow);
 /* A probe has ended. */
 void mrc_prove_on_answer(struct mrc_sim_proof *proof, const struct mrc_event *event);
 

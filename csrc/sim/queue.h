@@ -17,16 +17,14 @@ struct mrc_queue_config {
 };
 
 struct mrc_queue_class {
-  struct mrc_frame *first;
-  struct mrc_frame *last;
-  uint64_t bytes; /* on the wire */
+  struct mrc_frame *last; /* its `next` is the first; 0: empty */
+  uint64_t bytes;         /* on the wire */
 };
 
 struct mrc_queue {
-  struct mrc_queue_config config;
-  struct mrc_prng prng;
   struct mrc_queue_class control;
   struct mrc_queue_class data;
+  struct mrc_prng prng;
   uint64_t dropped; /* packets that did not fit */
   uint64_t trimmed;
   uint64_t marked;
@@ -35,10 +33,13 @@ struct mrc_queue {
 
 /* Queues a packet, trimmed if necessary. False when there is no room: the caller keeps the
    packet. */
-bool mrc_queue_push(struct mrc_queue *queue, struct mrc_frame *packet);
+bool mrc_queue_push(struct mrc_queue *queue, const struct mrc_queue_config *config,
+                    struct mrc_frame *packet);
 /* The next packet to send, control first; 0 when empty. Data is marked here, as it leaves: the mark
    then reflects the current queue, however long the packet has waited. */
-struct mrc_frame *mrc_queue_pop(struct mrc_queue *queue);
+struct mrc_frame *mrc_queue_pop(struct mrc_queue *queue, const struct mrc_queue_config *config);
+/* Packets of a class that wait. */
+uint64_t mrc_queue_count(const struct mrc_queue_class *class);
 static inline uint64_t mrc_queue_bytes(const struct mrc_queue *queue) {
   return queue->control.bytes + queue->data.bytes;
 }

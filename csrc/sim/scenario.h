@@ -14,7 +14,7 @@
 
 /* cdef begin */
 
-#define MRC_SIM_MAX_HOSTS 16384
+#define MRC_SIM_MAX_HOSTS 131072
 #define MRC_SIM_MAX_PLANES 32
 #define MRC_SIM_MAX_T0 4096     /* of a plane */
 #define MRC_SIM_MAX_PER_T0 8192 /* hosts: the number of uSIDs for the ports of a T0 */
@@ -30,6 +30,13 @@ enum mrc_sim_transport {
   MRC_SIM_GO_BACK_N /* a baseline: in order, on one path that switches choose */
 };
 
+/* What QPs of MRC know of their EVs before the first write. */
+enum mrc_sim_probing {
+  MRC_SIM_UNPROBED,
+  MRC_SIM_PROBED,  /* answers to probes of every EV, one QP after the other, before time 0 */
+  MRC_SIM_COMPUTED /* the same as if each had been answered, at the speed of an idle fabric */
+};
+
 struct mrc_sim_config {
   uint64_t seed;
   uint32_t hosts; /* a multiple of t0 */
@@ -39,10 +46,10 @@ struct mrc_sim_config {
   uint32_t routing;       /* enum mrc_sim_routing */
   uint32_t transport;     /* enum mrc_sim_transport; go-back-N requires ECMP */
   uint32_t evs_per_plane; /* of each QP, chosen at random; 0: all paths */
-  uint32_t probed; /* 1: QPs of MRC probe every EV before the first write, one QP after the other,
-                      before time 0; faults that begin at time 0 apply then too */
-  uint32_t single_path;     /* 1: each QP has one path, in a plane chosen at random */
-  uint64_t host_rate_bps;   /* of a link between host and T0 */
+  uint32_t probed;        /* enum mrc_sim_probing; unless it is UNPROBED, faults that begin at time
+                             0 apply before it too */
+  uint32_t single_path;   /* 1: each QP has one path, in a plane chosen at random */
+  uint64_t host_rate_bps; /* of a link between host and T0 */
   uint64_t fabric_rate_bps; /* of a link between T0 and T1 */
   uint64_t host_delay_ns;
   uint64_t fabric_delay_ns;

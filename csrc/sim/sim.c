@@ -20,12 +20,22 @@ static bool is_within(uint64_t value, uint64_t low, uint64_t high) {
   return value >= low && value <= high;
 }
 
-static bool is_sound(const struct mrc_sim_config *config) {
-  return mrc_topology_is_sound(config) && config->qps_per_host > 0 && config->memory_bytes > 0 &&
-         config->routing <= MRC_SIM_ECMP && config->transport <= MRC_SIM_GO_BACK_N &&
-         (config->transport == MRC_SIM_MRC ||
-          (config->routing == MRC_SIM_ECMP && !config->audit)) &&
-         is_within(config->path_mtu, MRC_MIN_MTU, MRC_MAX_MTU) && config->path_mtu % 4 == 0;
+const char *mrc_sim_refusal(const struct mrc_sim_config *config) {
+  if (!mrc_topology_is_sound(config))
+    return "no fabric has these hosts, planes, T0s, T1s and rates";
+  if (config->qps_per_host == 0 || config->memory_bytes == 0) return "there is no traffic";
+  if (config->routing > MRC_SIM_ECMP || config->transport > MRC_SIM_GO_BACK_N ||
+      config->probed > MRC_SIM_COMPUTED)
+    return "unknown routing, transport or probing";
+  if (config->transport != MRC_SIM_MRC && (config->routing != MRC_SIM_ECMP || config->audit))
+    return "go-back-n requires ecmp, and has no auditors";
+  if (!is_within(config->path_mtu, MRC_MIN_MTU, MRC_MAX_MTU) || config->path_mtu % 4 != 0)
+    return "no packet has a payload of path_mtu";
+  if (!mrc_qps_can_control(config))
+    return "congestion control does not work at such rates, delays and wake-ups: a round trip of "
+           "at "
+           "most 1 s, 10 Tbit/s, and at least one packet of path_mtu in flight";
+  return NULL;
 }
 
 /* Writes read the first half and fill the second. */
@@ -35,6 +45,15 @@ static void fill_memory(struct mrc_sim *sim) {
   for (uint64_t i = 0; i < half; i++)
     sim->memory[i] = (uint8_t)mrc_prng_next(&sim->world.prng);
   memset(sim->memory + half, FILL, half);
+}
+
+/* What the most frequent events read. */
+static void look_ahead(struct mrc_sim *sim) {
+  struct mrc_agenda_array *arrays = sim->world.agenda.arrays;
+  const struct mrc_agenda_array hops = {(const uint8_t *)sim->fabric.hops, sizeof(struct mrc_hop)};
+  arrays[MRC_SIM_ON_ARRIVAL] = arrays[MRC_SIM_ON_DRAIN] = hops;
+  arrays[MRC_SIM_ON_RUN] =
+      (struct mrc_agenda_array){(const uint8_t *)sim->hosts.at, sizeof(struct mrc_sim_host)};
 }
 
 /* Gives each part pointers to the parts below it. */
@@ -67,7 +86,7 @@ static void join_parts(struct mrc_sim *sim) {
 }
 
 mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
-  if (!is_sound(config)) return NULL;
+  if (mrc_sim_refusal(config) != NULL) return NULL;
   struct mrc_sim *sim = calloc(1, sizeof(*sim));
   mrc_assert(sim);
   sim->world.config = *config;
@@ -78,6 +97,7 @@ mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   fill_memory(sim);
   mrc_fabric_build(&sim->fabric);
   mrc_sim_hosts_create(&sim->hosts);
+  look_ahead(sim);
   mrc_engines_create(&sim->engines);
   mrc_gbn_hosts_create(&sim->gbn);
   mrc_tcp_hosts_create(&sim->tcp);
@@ -223,7 +243,8 @@ static void connect(struct mrc_sim *sim, uint32_t index) {
   const struct mrc_transport *transport = mrc_traffic_transport(&sim->traffic, index);
   transport->calls->connect(transport->transport, index);
   if (transport->transport != &sim->engines) return;
-  if (sim->world.config.probed) {
+  if (sim->world.config.probed == MRC_SIM_COMPUTED) mrc_qps_compute(&sim->engines, index);
+  if (sim->world.config.probed == MRC_SIM_PROBED) {
     prove(sim, index, MRC_FROM);
     prove(sim, index, MRC_TO);
   }
@@ -241,6 +262,9 @@ static void forget_proof(struct mrc_sim *sim) {
   }
 }
 
+/* When probes were sent that nobody sends: long enough ago for each to have an answer. */
+#define COMPUTED_NS UINT64_C(1000000000)
+
 /* Reported time starts when all QPs have connected. Faults that begin at time 0 apply before that
    too. */
 static void start(struct mrc_sim *sim) {
@@ -248,6 +272,7 @@ static void start(struct mrc_sim *sim) {
   const bool probed = world->config.probed;
   sim->started = true;
   world->origin_ns = MRC_NEVER;
+  if (world->config.probed == MRC_SIM_COMPUTED) world->now_ns = COMPUTED_NS;
   for (uint32_t i = 0; i < sim->n_faults && probed; i++)
     if (sim->faults[i].at_ns == 0) mrc_fault_switch(&sim->fabric, &sim->faults[i], true);
   for (uint32_t i = 0; i < sim->flows.n; i++)
@@ -291,6 +316,8 @@ void mrc_sim_stats(const mrc_sim *sim, struct mrc_sim_stats *stats) {
     stats->marked += queue->marked;
   }
 }
+
+uint64_t mrc_sim_received_bytes(const mrc_sim *sim) { return sim->flows.received_bytes; }
 
 int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *info) {
   if (index >= sim->flows.n || !sim->started) return -EINVAL;

@@ -10,7 +10,9 @@
 
 typedef struct mrc_sim mrc_sim;
 
-/* Returns NULL for an invalid configuration. */
+/* Why no simulation has this configuration, in one sentence; 0: it can. */
+const char *mrc_sim_refusal(const struct mrc_sim_config *config);
+/* Returns NULL for a configuration that is refused. */
 mrc_sim *mrc_sim_create(const struct mrc_sim_config *config);
 void mrc_sim_destroy(mrc_sim *sim);
 /* The memory that all hosts share. */
@@ -28,6 +30,8 @@ int mrc_sim_trace_to(mrc_sim *sim, const char *path);
 int mrc_sim_run(mrc_sim *sim, uint64_t until_ns);
 
 void mrc_sim_stats(const mrc_sim *sim, struct mrc_sim_stats *stats);
+/* Payload that has arrived in all flows but those of TCP. */
+uint64_t mrc_sim_received_bytes(const mrc_sim *sim);
 /* 0 or -EINVAL. */
 int mrc_sim_flow(const mrc_sim *sim, uint32_t flow, struct mrc_sim_flow_info *info);
 /* The port of a T0 towards a host; 0 or -EINVAL. */

@@ -80,8 +80,8 @@ static void send_frame(struct mrc_tcp_hosts *tcp, uint32_t index, uint32_t end, 
   packet->payload_bytes = kind == TCP_DATA ? flow->config.bytes : 0;
   packet->flow_label = own->labels[end];
   packet->sport = mrc_sim_source_port(flow->plane);
-  packet->from = (uint16_t)mrc_flow_host(flow, end);
-  packet->to = (uint16_t)mrc_flow_host(flow, 1 - end);
+  packet->from = mrc_flow_host(flow, end);
+  packet->to = mrc_flow_host(flow, 1 - end);
   packet->path = (uint16_t)own->path;
   packet->plane = (uint8_t)flow->plane;
   packet->transport = MRC_HOST_TCP;

@@ -133,7 +133,7 @@ static void on_event(void *context, const struct mrc_event *event) {
                                   [MRC_EVENT_QP_ERROR] = MRC_SIM_QP_ERROR + 1};
   if (event->type >= sizeof(types) || types[event->type] == 0) return;
   const uint32_t index = mrc_flow_of(event->qpn), end = mrc_flow_end_of(event->qpn);
-  const struct mrc_ev_attr *evs = flow_at(traffic, index)->evs[end];
+  const struct mrc_sim_ev *evs = flow_at(traffic, index)->evs[end];
   const bool share = event->type == MRC_EVENT_PLANE_SHARE;
   struct mrc_sim_event news = {.now_ns = time_of(traffic),
                                .flow = index,
@@ -142,7 +142,7 @@ static void on_event(void *context, const struct mrc_event *event) {
                                .status = event->status,
                                .percent = share ? (uint16_t)event->result : 0,
                                .receiver = (uint8_t)end};
-  if (event->type == MRC_EVENT_EV_STATE) news.path = mrc_sim_path_of(evs[event->ev_index].dst);
+  if (event->type == MRC_EVENT_EV_STATE) news.path = evs[event->ev_index].path;
   mrc_record_event(traffic->record, &news);
   if (traffic->watch && event->type == MRC_EVENT_EV_STATE)
     mrc_fabric_watch_rotation(traffic->watch, event->qpn);

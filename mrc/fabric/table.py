@@ -60,6 +60,13 @@ class Table:
     def boolean(self, key: str, default: bool) -> bool:
         return bool(self._taken(key, bool, default))
 
+    def boolean_or(self, key: str, word: _Text, default: bool) -> bool | _Text:
+        """A boolean, or this word."""
+        value: bool | str = self._taken(key, bool | str, default)
+        if isinstance(value, str) and value != word:
+            raise self.error(key, f"must be true, false or '{word}', not '{value}'")
+        return value if isinstance(value, bool) else word
+
     def text(self, key: str, default: str | None = None) -> str:
         return str(self._taken(key, str, default))
 

@@ -12,7 +12,7 @@ from mrc import units
 from mrc.fabric.table import Table
 from mrc.fabric.topology import MAX_T1, Topology
 
-MAX_HOSTS, MAX_PLANES, MAX_T0 = 16384, 32, 4096
+MAX_HOSTS, MAX_PLANES, MAX_T0 = 131072, 32, 4096
 MIN_MTU, MAX_MTU = 1400, 65535
 Routing = Literal["source-routes", "ecmp"]
 ROUTING: tuple[Routing, ...] = get_args(Routing)

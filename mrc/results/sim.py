@@ -80,8 +80,10 @@ class Transport(Struct, frozen=True, kw_only=True, rename=KEYS):
     """EVs of each plane; 0: all paths."""
     ev_active_per_plane: int
     """EVs of each plane that are in rotation; 0: all."""
-    probed: bool
-    """QPs probe every EV before they send."""
+    probed: bool | Literal["computed"]
+    """QPs probe every EV before they send; computed: they know what probes would find, without
+    sending them.
+    """
     timeout: int
     """Local timeout, as the exponent of 1.024 us * 2^timeout."""
     retry_linear: int

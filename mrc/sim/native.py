@@ -23,6 +23,11 @@ QP_ERROR: int = lib.MRC_SIM_QP_ERROR
 PLANE_SHARE: int = lib.MRC_SIM_PLANE_SHARE
 
 ROUTING = {"source-routes": lib.MRC_SIM_SOURCE_ROUTES, "ecmp": lib.MRC_SIM_ECMP}
+PROBING = {
+    False: lib.MRC_SIM_UNPROBED,
+    True: lib.MRC_SIM_PROBED,
+    "computed": lib.MRC_SIM_COMPUTED,
+}
 MRC: int = lib.MRC_SIM_MRC
 TRANSPORTS = {"go-back-n": lib.MRC_SIM_GO_BACK_N}  # all other kinds are MRC
 CLASSES = {
@@ -128,9 +133,11 @@ class Simulation:
 
     def __init__(self, config: Mapping[str, int]) -> None:
         """Builds the fabric of a `struct mrc_sim_config` given as a dict."""
-        self._sim = lib.mrc_sim_create(ffi.new("struct mrc_sim_config *", dict(config)))
-        if self._sim == ffi.NULL:
-            raise ConfigError("the simulator rejects this topology")
+        given = ffi.new("struct mrc_sim_config *", dict(config))
+        self._sim = ffi.NULL
+        if (refusal := lib.mrc_sim_refusal(given)) != ffi.NULL:
+            raise ConfigError(ffi.string(refusal).decode())
+        self._sim = lib.mrc_sim_create(given)
 
     def __enter__(self) -> Simulation:
         return self
@@ -172,6 +179,10 @@ class Simulation:
         struct = ffi.new("struct mrc_sim_stats *")
         lib.mrc_sim_stats(self._sim, struct)
         return _read(Stats, struct)
+
+    def received_bytes(self) -> int:
+        """Payload that has arrived in all flows but those of TCP."""
+        return int(lib.mrc_sim_received_bytes(self._sim))
 
     def flow(self, number: int) -> FlowInfo:
         struct = ffi.new("struct mrc_sim_flow_info *")

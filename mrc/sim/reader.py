@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace as replace_fields
 
@@ -23,6 +23,7 @@ from mrc.fabric.table import Table
 from mrc.fabric.targets import parse_target
 from mrc.fabric.tiers import Tiers, read_link, read_topology
 from mrc.fabric.topology import MAX_T1
+from mrc.limits import MAX_EVS
 from mrc.results.sim import Reference, Traffic, Transport
 from mrc.sim.scenario import (
     MEASURES,
@@ -33,6 +34,8 @@ from mrc.sim.scenario import (
     Scenario,
     base_rtt_ns,
 )
+
+_COMPUTED: Literal["computed"] = "computed"
 
 SAMPLES = 10_000
 """Maximum number of samples of each flow, unless `run.sample` is set. It limits the memory of
@@ -93,7 +96,7 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
     table.has("addresses")  # allowed for test beds, and ignored: simulated hosts have no addresses
     variants = _variants(table.tables("variants"), values, name, place)
     topology = read_topology(table.table("topology"))
-    transport = _transport(table.table("transport"))
+    transport = _transport(table.table("transport"), topology)
     rtt_ns = base_rtt_ns(topology, transport)
     run = table.table("run")
     until_ns = run.parsed("until", units.parse_time, "100ms")
@@ -116,6 +119,8 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
         variant=variant,
         variants=variants,
     )
+    if until_ns == 0:
+        raise run.error("until", "must be above 0")
     run.close()
     table.close()
     if not scenario.traffic:
@@ -155,7 +160,7 @@ def _check_groups(table: Table, scenario: Scenario) -> None:
             raise table.error("checks", f"{list(check.variants)} are not names of variants")
 
 
-def _transport(table: Table) -> Transport:
+def _transport(table: Table, topology: Tiers) -> Transport:
     transport = Transport(
         kind=table.choice("kind", TRANSPORTS, TRANSPORTS[0]),
         path_mtu=table.integer("path_mtu", 256, 16384, 4096),
@@ -163,7 +168,7 @@ def _transport(table: Table) -> Transport:
         spray=table.integer("spray", 0, 64, 1),
         evs_per_plane=table.integer("evs_per_plane", 0, MAX_T1, 0),
         ev_active_per_plane=table.integer("ev_active_per_plane", 0, MAX_T1, 0),
-        probed=table.boolean("probed", True),
+        probed=table.boolean_or("probed", _COMPUTED, True),
         timeout=table.integer("timeout", 1, 24, 16),
         retry_linear=table.integer("retry_linear", 0, 7, 7),
         retry_exp=table.integer("retry_exp", 0, 25, 6),
@@ -183,6 +188,11 @@ def _transport(table: Table) -> Transport:
         raise table.error("noise", "is not between 1 us and 1 s")
     if transport.path_mtu % 4:
         raise table.error("path_mtu", f"{transport.path_mtu} is not a multiple of 4")
+    paths = topology.t1 if topology.t0 > 1 else 1
+    evs = topology.planes * min(paths, transport.evs_per_plane or paths)
+    if transport.kind == "mrc" and evs > MAX_EVS:
+        most = MAX_EVS // topology.planes
+        raise table.error("evs_per_plane", f"{evs} EVs exceed the {MAX_EVS} of a QP: 1 to {most}")
     if transport.mpr % 128:
         raise table.error("mpr", f"{transport.mpr} is not a multiple of 128")
     return transport
@@ -239,6 +249,8 @@ def _tcp(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
 
 def _pairs(table: Table, topology: Tiers) -> tuple[tuple[int, int], ...]:
     pairs, last = table.pairs("pairs"), topology.hosts - 1
+    if not pairs:
+        raise table.error("pairs", "is empty: [[0, 1]] are writes from host 0 to host 1")
     for pair in pairs:
         if not all(0 <= host <= last for host in pair) or pair[0] == pair[1]:
             raise table.error("pairs", f"{list(pair)} are not two hosts of 0..{last}")

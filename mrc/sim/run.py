@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
@@ -96,7 +97,7 @@ def reference_of(scenario: Scenario) -> Scenario:
 def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     topology, transport = asdict(scenario.topology), asdict(scenario.transport)
     kind = transport.pop("kind")
-    transport["probed"] = int(scenario.transport.probed)
+    transport["probed"] = native.PROBING[scenario.transport.probed]
     hashed = scenario.topology.routing if kind == "mrc" else "ecmp"
     topology["routing"] = native.ROUTING[hashed]
     topology["ecn_last_hop"] = int(scenario.topology.ecn_last_hop)
@@ -106,7 +107,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     del topology["addresses"]  # simulated hosts have no addresses
     if kind == "ecmp-planes":
         transport["evs_per_plane"] = 1
-    ends = [host for flow in flows for host in (flow.sender, flow.receiver)]
+    ends = Counter(host for flow in flows for host in (flow.sender, flow.receiver))
     return {
         "seed": seed,
         **topology,
@@ -118,7 +119,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
         "samples_planes": int(scenario.tells_planes_apart),
         "cc_base_rtt_ns": scenario.transport.cc_base_rtt_ns or scenario.base_rtt_ns,
         "memory_bytes": max(flow.traffic.bytes for flow in flows),
-        "qps_per_host": max(ends.count(host) for host in set(ends)),
+        "qps_per_host": max(ends.values()),
     }
 
 
@@ -149,15 +150,14 @@ def _advance(
     sim: Simulation, scenario: Scenario, flows: list[Flow], progress: Progress | None
 ) -> None:
     slice_ns = max(scenario.until_ns // MAX_SLICES, scenario.sample_ns, 1)
-    counted = [i for i, flow in enumerate(flows) if flow.traffic.kind != "tcp"]
-    total = sum(flows[i].traffic.bytes * flows[i].writes for i in counted)
+    total = sum(flow.traffic.bytes * flow.writes for flow in flows if flow.traffic.kind != "tcp")
     now_ns, ended = 0, False
     while not ended and now_ns < scenario.until_ns:
         now_ns = min(now_ns + slice_ns, scenario.until_ns)
         ended = sim.run(now_ns)
         if progress is not None:
-            arrived = sum(sim.flow(i).received_bytes for i in counted)
-            progress(arrived / total if total else now_ns / scenario.until_ns, now_ns)
+            share = sim.received_bytes() / total if total else now_ns / scenario.until_ns
+            progress(share, now_ns)
 
 
 def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -> Result:

@@ -306,12 +306,13 @@ static void test_slots__pass_to_those_that_wait(void) {
     CHECK_EQ(mrc_qp_destroy(engine, 3 + PEERS / 2 - gone), 0);
     CHECK_EQ(engine->services.probes.n, mrc_min_u32(PEERS - 1 - gone, MRC_MAX_EV_PROBES));
     CHECK_EQ(engine->services.probes.n_unsent, engine->services.probes.n);
+    uint16_t slot = engine->services.probes.first; /* + 1 */
     for (uint32_t i = 0; i < engine->services.probes.n_unsent; i++) {
-      bool *in_queue = &queued[engine->services.probes
-                                   .queue[(engine->services.probes.head + i) % MRC_MAX_EV_PROBES]];
-      CHECK(!*in_queue);
-      *in_queue = true;
+      CHECK(slot != 0 && !queued[slot - 1]);
+      queued[slot - 1] = true;
+      slot = engine->services.probes.slots[slot - 1].next;
     }
+    CHECK_EQ(slot, 0);
   }
   mrc_engine_destroy(engine);
 }
@@ -358,15 +359,15 @@ static void test_answer__is_to_this_probe(void) {
   mrc_pair_destroy(p);
 }
 
-/* The ids of the probes of one batch, sorted by slot. */
+/* The ids of the probes of one batch, in their order. */
 static void ids_of(uint64_t seed, uint16_t ids[16]) {
   struct mrc_pair *p = open_pair(.seed = seed, .paths = 16);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
   CHECK_EQ(probe_all(p, 0, &qpn, 1, 16), 16);
   int n = 0;
-  for (int slot = 0; slot < MRC_MAX_EV_PROBES; slot++)
-    if (p->hosts[0].engine->services.probes.slots[slot].purpose == MRC_EV_PROBE_COMMAND)
-      ids[n++ & 15] = p->hosts[0].engine->services.probes.slots[slot].id;
+  const struct mrc_probes *probes = &p->hosts[0].engine->services.probes;
+  for (uint32_t slot = 0; slot < probes->n_slots; slot++)
+    if (probes->slots[slot].purpose == MRC_EV_PROBE_COMMAND) ids[n++ & 15] = probes->slots[slot].id;
   CHECK_EQ(n, 16);
   mrc_pair_destroy(p);
 }

@@ -421,7 +421,7 @@ static void test_numbers__all_wrap(void) {
   req->acked_msn = resp->done_msn = MRC_PSN_MASK - 20;
   req->sq_head = req->sq_send = req->sq_tail = UINT32_MAX - 20;
   req->win.next_order = UINT16_MAX - 300;
-  engine->services.order.serial = UINT32_MAX - 30;
+  engine->services.arena.scratch->order.serial = UINT32_MAX - 30;
   req->probe.id = UINT16_MAX;
   engine->services.cq.head = engine->services.cq.tail = UINT32_MAX - 20;
   engine->services.events.head = engine->services.events.tail = UINT32_MAX - 2;

@@ -13,8 +13,8 @@ static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, u
   struct mrc_frame *packet = mrc_frame_pool_get(&sim->fabric.pool);
   packet->header[0] = MRC_OP_WRITE_MIDDLE;
   packet->header_bytes = 36;
-  packet->from = (uint16_t)from;
-  packet->to = (uint16_t)to;
+  packet->from = from;
+  packet->to = to;
   packet->sport = 49152;
   packet->usids = mrc_fabric_usids(&sim->fabric, from, to, path);
   return packet;
@@ -104,16 +104,16 @@ static void test_build__queues_by_place(void) {
   const struct mrc_hop *up = &sim->fabric.hops[mrc_topology_host_up(&sim->world.config, 0, 0)];
   const struct mrc_hop *spread = &sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 1)];
   const struct mrc_hop *last = &sim->fabric.hops[mrc_topology_host_down(&sim->world.config, 0, 0)];
-  CHECK_EQ(up->queue.config.buffer_bytes, 0); /* the host stops before it overflows */
-  CHECK_EQ(spread->queue.config.ecn_high_bytes, 400000);
-  CHECK_EQ(spread->queue.config.trims, true);
-  CHECK_EQ(last->queue.config.ecn_high_bytes, 0); /* ECN is off on the last hop */
-  CHECK_EQ(last->queue.config.buffer_bytes, 1000000);
+  CHECK_EQ(up->kind->queue.buffer_bytes, 0); /* the host stops before it overflows */
+  CHECK_EQ(spread->kind->queue.ecn_high_bytes, 400000);
+  CHECK_EQ(spread->kind->queue.trims, true);
+  CHECK_EQ(last->kind->queue.ecn_high_bytes, 0); /* ECN is off on the last hop */
+  CHECK_EQ(last->kind->queue.buffer_bytes, 1000000);
   mrc_sim_destroy(sim);
   sim = open_sim(.ecn_last_hop = 1);
   last = &sim->fabric.hops[mrc_topology_host_down(&sim->world.config, 0, 0)];
-  CHECK_EQ(last->queue.config.ecn_high_bytes, 400000);
-  CHECK_EQ(last->queue.config.last_hop, true);
+  CHECK_EQ(last->kind->queue.ecn_high_bytes, 400000);
+  CHECK_EQ(last->kind->queue.last_hop, true);
   mrc_sim_destroy(sim);
 }
 
@@ -159,7 +159,7 @@ static void test_fault__hops_of_a_target(void) {
       uint32_t silent = 0;
       mrc_fault_switch(&sim->fabric, &fault, begins);
       for (uint32_t hop = 0; hop < sim->fabric.n_hops; hop++)
-        silent += sim->fabric.hops[hop].link.config.silent;
+        silent += sim->fabric.hops[hop].kind->config.link.silent;
       CHECK_EQ(silent, begins ? rows[i].hops : 0);
     }
     mrc_sim_destroy(sim);
@@ -168,18 +168,19 @@ static void test_fault__hops_of_a_target(void) {
 
 static void test_fault__ends_as_the_topology_has_it(void) {
   mrc_sim *sim = open_sim(.jitter_ns = 7);
-  const struct mrc_hop *hop = &sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 0)];
+  const struct mrc_hop_own *hop =
+      mrc_fabric_own(&sim->fabric, mrc_topology_t0_up(&sim->world.config, 0, 0, 0));
   for (uint32_t kind = MRC_SIM_SILENT; kind <= MRC_SIM_RATE; kind++) {
     CHECK_ROW((int)kind);
     const struct mrc_sim_fault fault = {
         .target = MRC_SIM_ALL, .kind = kind, .a = 5, .b = 9, .class = MRC_SIM_DATA_CLASS};
     mrc_fault_switch(&sim->fabric, &fault, true);
-    CHECK(memcmp(&hop->config, &hop->base, sizeof(hop->base)) != 0);
+    CHECK(memcmp(&hop->kind.config, &hop->base, sizeof(hop->base)) != 0);
     mrc_fault_switch(&sim->fabric, &fault, false);
-    CHECK_EQ(hop->config.rate_bps, 100 * GBIT);
-    CHECK_EQ(hop->config.jitter_ns, 7);
-    CHECK_EQ(hop->config.class, MRC_HOP_ALL);
-    CHECK_EQ(hop->config.burst_ppm + hop->config.burst_packets, 0);
+    CHECK_EQ(hop->kind.config.rate_bps, 100 * GBIT);
+    CHECK_EQ(hop->kind.config.jitter_ns, 7);
+    CHECK_EQ(hop->kind.config.class, MRC_HOP_ALL);
+    CHECK_EQ(hop->kind.config.burst_ppm + hop->kind.config.burst_packets, 0);
     CHECK_EQ(hop->link.config.delay_ns, 500);
     CHECK_EQ(hop->link.config.silent, false);
     CHECK_EQ(hop->link.config.loss_ppm + hop->link.config.corrupt_ppm, 0);

@@ -42,7 +42,7 @@ static void test_queue__first_come_first_served(void) {
   CHECK(first->id != second->id);
   CHECK_PTR_EQ(mrc_probes_find(probes, first->id), first);
   CHECK_PTR_EQ(mrc_probes_dequeue(probes), first);
-  mrc_probes_enqueue(probes, first);
+  mrc_probes_enqueue(probes, mrc_probes_find(probes, first->id));
   CHECK_PTR_EQ(mrc_probes_dequeue(probes), second);
   CHECK_PTR_EQ(mrc_probes_dequeue(probes), first);
   CHECK_EQ(probes->n_unsent, 0);

@@ -11,7 +11,7 @@ static struct mrc_frame write_of(uint32_t wire_bytes) {
       .header = {MRC_OP_WRITE_MIDDLE},
       .header_bytes = HEADER,
       .trailer_bytes = TRAILER,
-      .payload_bytes = wire_bytes - HEADER - TRAILER - MRC_FRAME_OVERHEAD_BYTES,
+      .payload_bytes = (uint16_t)(wire_bytes - HEADER - TRAILER - MRC_FRAME_OVERHEAD_BYTES),
       .ecn = ECT};
 }
 
@@ -37,11 +37,12 @@ static void test_push__room_and_trimming(void) {
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    struct mrc_queue queue = {.config = {.buffer_bytes = rows[i].buffer_bytes}};
+    const struct mrc_queue_config config = {.buffer_bytes = rows[i].buffer_bytes,
+                                            .trims = rows[i].trims};
+    struct mrc_queue queue = {0};
     struct mrc_frame packet = write_of(1000);
-    queue.config.trims = rows[i].trims;
     queue.data.bytes = rows[i].waiting_bytes;
-    CHECK_EQ(mrc_queue_push(&queue, &packet), rows[i].taken);
+    CHECK_EQ(mrc_queue_push(&queue, &config, &packet), rows[i].taken);
     CHECK_EQ(packet.trimmed, rows[i].trimmed || (rows[i].trims && !rows[i].taken));
     CHECK_EQ(queue.dropped, !rows[i].taken);
     if (!rows[i].trimmed) continue;
@@ -52,30 +53,33 @@ static void test_push__room_and_trimming(void) {
 
 static void test_push__trimmed_at_the_last_hop(void) {
   for (int last_hop = 0; last_hop <= 1; last_hop++) {
-    struct mrc_queue queue = {
-        .config = {.buffer_bytes = 3000, .trims = true, .last_hop = last_hop}};
+    const struct mrc_queue_config config = {
+        .buffer_bytes = 3000, .trims = true, .last_hop = last_hop};
+    struct mrc_queue queue = {0};
     struct mrc_frame packet = write_of(1000);
     queue.data.bytes = 3000;
-    CHECK(mrc_queue_push(&queue, &packet));
+    CHECK(mrc_queue_push(&queue, &config, &packet));
     CHECK_EQ(packet.trimmed, last_hop ? MRC_TRIMMED_LASTHOP : MRC_TRIMMED);
   }
 }
 
 static void test_push__only_writes_are_trimmed(void) {
-  struct mrc_queue queue = {.config = {.buffer_bytes = 3000, .trims = true}};
+  struct mrc_queue_config config = {.buffer_bytes = 3000, .trims = true};
+  struct mrc_queue queue = {0};
   struct mrc_frame probe = write_of(1000);
   probe.header[0] = MRC_OP_ENDPOINT_REQUEST;
   queue.data.bytes = 3000;
-  CHECK(!mrc_queue_push(&queue, &probe));
+  CHECK(!mrc_queue_push(&queue, &config, &probe));
   CHECK(!probe.trimmed);
 }
 
 static void test_push__control_has_room_of_its_own(void) {
-  struct mrc_queue queue = {.config = {.buffer_bytes = 300}};
+  struct mrc_queue_config config = {.buffer_bytes = 300};
+  struct mrc_queue queue = {0};
   struct mrc_frame first = control_of(), second = control_of();
   queue.data.bytes = 300;
-  CHECK(mrc_queue_push(&queue, &first));
-  CHECK(!mrc_queue_push(&queue, &second));
+  CHECK(mrc_queue_push(&queue, &config, &first));
+  CHECK(!mrc_queue_push(&queue, &config, &second));
   CHECK_EQ(queue.dropped, 1);
 }
 
@@ -95,16 +99,17 @@ static void test_pop__ecn_ramp(void) {
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    struct mrc_queue queue = {
-        .config = {.ecn_low_bytes = rows[i].low, .ecn_high_bytes = rows[i].high}, .prng = {1}};
+    const struct mrc_queue_config config = {.ecn_low_bytes = rows[i].low,
+                                            .ecn_high_bytes = rows[i].high};
+    struct mrc_queue queue = {.prng = {1}};
     int marked = 0;
     for (int k = 0; k < 1000; k++) {
       struct mrc_frame packet = write_of(1000);
-      packet.ecn = (uint8_t)rows[i].ecn;
+      packet.ecn = rows[i].ecn & 3;
       queue.data = (struct mrc_queue_class){0};
-      CHECK(mrc_queue_push(&queue, &packet));
+      CHECK(mrc_queue_push(&queue, &config, &packet));
       queue.data.bytes += rows[i].waiting;
-      CHECK_PTR_EQ(mrc_queue_pop(&queue), &packet);
+      CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), &packet);
       marked += packet.ecn == CE;
     }
     CHECK(marked >= rows[i].least && marked <= rows[i].most);
@@ -113,49 +118,52 @@ static void test_pop__ecn_ramp(void) {
 }
 
 static void test_pop__control_is_never_marked(void) {
-  struct mrc_queue queue = {.config = {.ecn_low_bytes = 1, .ecn_high_bytes = 2}};
+  struct mrc_queue_config config = {.ecn_low_bytes = 1, .ecn_high_bytes = 2};
+  struct mrc_queue queue = {0};
   struct mrc_frame packet = control_of();
   packet.ecn = ECT;
   queue.data.bytes = 1000;
-  CHECK(mrc_queue_push(&queue, &packet));
-  CHECK_PTR_EQ(mrc_queue_pop(&queue), &packet);
+  CHECK(mrc_queue_push(&queue, &config, &packet));
+  CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), &packet);
   CHECK_EQ(packet.ecn, ECT);
 }
 
 /* A packet is marked by the queue behind it when it leaves, not by the queue when it arrived. */
 static void test_pop__marks_by_the_queue_left_behind(void) {
-  struct mrc_queue queue = {.config = {.ecn_low_bytes = 500, .ecn_high_bytes = 1500}};
+  struct mrc_queue_config config = {.ecn_low_bytes = 500, .ecn_high_bytes = 1500};
+  struct mrc_queue queue = {0};
   struct mrc_frame packets[3];
   for (int i = 0; i < 3; i++) {
     packets[i] = write_of(1000);
-    CHECK(mrc_queue_push(&queue, &packets[i]));
+    CHECK(mrc_queue_push(&queue, &config, &packets[i]));
   }
   for (int i = 0; i < 3; i++)
     CHECK_EQ(packets[i].ecn, ECT);
-  CHECK_PTR_EQ(mrc_queue_pop(&queue), &packets[0]); /* leaves 2000 bytes */
+  CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), &packets[0]); /* leaves 2000 bytes */
   CHECK_EQ(packets[0].ecn, CE);
-  queue.config.ecn_low_bytes = 1001;
-  CHECK_PTR_EQ(mrc_queue_pop(&queue), &packets[1]); /* leaves 1000 */
-  CHECK_PTR_EQ(mrc_queue_pop(&queue), &packets[2]); /* leaves none */
+  config.ecn_low_bytes = 1001;
+  CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), &packets[1]); /* leaves 1000 */
+  CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), &packets[2]); /* leaves none */
   CHECK_EQ(packets[1].ecn, ECT);
   CHECK_EQ(packets[2].ecn, ECT);
   CHECK_EQ(queue.marked, 1);
 }
 
 static void test_pop__control_and_trimmed_first(void) {
-  struct mrc_queue queue = {.config = {.buffer_bytes = 2000, .trims = true}};
+  struct mrc_queue_config config = {.buffer_bytes = 2000, .trims = true};
+  struct mrc_queue queue = {0};
   struct mrc_frame first = write_of(1000), second = write_of(1000), third = write_of(1000);
   struct mrc_frame control = control_of();
-  CHECK(mrc_queue_push(&queue, &first));
-  CHECK(mrc_queue_push(&queue, &second));
-  CHECK(mrc_queue_push(&queue, &third)); /* trimmed */
-  CHECK(mrc_queue_push(&queue, &control));
+  CHECK(mrc_queue_push(&queue, &config, &first));
+  CHECK(mrc_queue_push(&queue, &config, &second));
+  CHECK(mrc_queue_push(&queue, &config, &third)); /* trimmed */
+  CHECK(mrc_queue_push(&queue, &config, &control));
   CHECK_EQ(queue.peak_bytes, mrc_queue_bytes(&queue));
-  CHECK_PTR_EQ(mrc_queue_pop(&queue), &third);
-  CHECK_PTR_EQ(mrc_queue_pop(&queue), &control);
-  CHECK_PTR_EQ(mrc_queue_pop(&queue), &first);
-  CHECK_PTR_EQ(mrc_queue_pop(&queue), &second);
-  CHECK_PTR_EQ(mrc_queue_pop(&queue), NULL);
+  CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), &third);
+  CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), &control);
+  CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), &first);
+  CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), &second);
+  CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), NULL);
   CHECK_EQ(mrc_queue_bytes(&queue), 0);
 }
 

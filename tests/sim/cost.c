@@ -3,12 +3,14 @@
    sends one write over each of its QPs to host i + HOSTS / 2, so every packet takes the four hops.
    The bytes of a host do not depend on QPS and EVS.
 
-     cost HOSTS QPS EVS KIB      prints the packets sent and the CPU time of the run in ns
+     cost HOSTS QPS EVS KIB      prints the packets sent, the CPU time of the run in ns, and the
+                                 most memory that was resident, in KiB
 
    To count only the run with callgrind, use --toggle-collect=run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "core/base/base.h"
@@ -76,7 +78,9 @@ int main(int argc, char **argv) {
   const uint64_t ns = cpu_ns() - before_ns;
   struct mrc_sim_stats stats;
   mrc_sim_stats(sim, &stats);
-  printf("%" PRIu64 " %" PRIu64 "\n", stats.packets, ns);
+  struct rusage usage;
+  mrc_assert(getrusage(RUSAGE_SELF, &usage) == 0);
+  printf("%" PRIu64 " %" PRIu64 " %ld\n", stats.packets, ns, usage.ru_maxrss);
   mrc_sim_destroy(sim);
   return 0;
 }

@@ -12,10 +12,8 @@ int mrc_timers_init(struct mrc_timers *timers, uint32_t capacity) {
                                 .heap = malloc(capacity * sizeof(uint32_t)),
                                 .place = malloc(capacity * sizeof(uint32_t)),
                                 .capacity = capacity};
-  if (timers->deadline_ns == NULL || timers->heap == NULL || timers->place == NULL) return -ENOMEM;
-  for (uint32_t id = 0; id < capacity; id++)
-    timers->place[id] = NOWHERE;
-  return 0;
+  const bool ok = timers->deadline_ns != NULL && timers->heap != NULL && timers->place != NULL;
+  return ok ? 0 : -ENOMEM;
 }
 
 void mrc_timers_free(struct mrc_timers *timers) {
@@ -65,6 +63,9 @@ static void take_out(struct mrc_timers *timers, uint32_t id) {
 
 void mrc_timers_set(struct mrc_timers *timers, uint32_t id, uint64_t deadline_ns) {
   mrc_assert(id < timers->capacity);
+  if (deadline_ns == MRC_NEVER && id >= timers->known) return;
+  while (timers->known <= id)
+    timers->place[timers->known++] = NOWHERE;
   if (timers->place[id] != NOWHERE) {
     if (timers->deadline_ns[id] == deadline_ns) return;
     take_out(timers, id);

@@ -9,9 +9,10 @@
 struct mrc_timers {
   uint64_t *deadline_ns; /* by id */
   uint32_t *heap;        /* ids, earliest first */
-  uint32_t *place;       /* id -> index in heap, or UINT32_MAX */
+  uint32_t *place;       /* id -> index in heap, or UINT32_MAX; of the first `known` ids */
   uint32_t count;
   uint32_t capacity;
+  uint32_t known; /* ids below it had deadlines; memory for the others was never touched */
 };
 
 /* 0 or -ENOMEM; call mrc_timers_free in either case. Ids are 0 .. capacity - 1. */
@@ -21,7 +22,8 @@ void mrc_timers_free(struct mrc_timers *timers);
 void mrc_timers_set(struct mrc_timers *timers, uint32_t id, uint64_t deadline_ns);
 /* When `id` is due, or MRC_NEVER. */
 static inline uint64_t mrc_timers_at(const struct mrc_timers *timers, uint32_t id) {
-  return timers->place[id] == UINT32_MAX ? MRC_NEVER : timers->deadline_ns[id];
+  const bool is_set = id < timers->known && timers->place[id] != UINT32_MAX;
+  return is_set ? timers->deadline_ns[id] : MRC_NEVER;
 }
 /* The earliest deadline, or MRC_NEVER. */
 uint64_t mrc_timers_next(const struct mrc_timers *timers);

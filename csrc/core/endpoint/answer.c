@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "answer.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/send/burst.h"
@@ -9,12 +11,19 @@
 #define MAX_CLAIMS 4 /* unproven claims to its source that are checked for one request */
 #define MAX_TRIES 8  /* EVs tried per QP, to find one that leads back to the requesting address */
 
+int mrc_answers_init(struct mrc_answers *answers) {
+  *answers = (struct mrc_answers){.ring = malloc(MRC_ANSWER_PLACES * sizeof *answers->ring)};
+  return answers->ring == NULL ? -ENOMEM : 0;
+}
+
+void mrc_answers_free(struct mrc_answers *answers) { free(answers->ring); }
+
 void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_qp *qp, bool last) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < answers->n; i++) {
-    const struct mrc_answer answer = answers->ring[(answers->head + i) % MRC_MAX_ANSWERS];
+    const struct mrc_answer answer = answers->ring[(answers->head + i) % MRC_ANSWER_PLACES];
     if (answer.qp == qp || (last && answer.peer == qp->peer)) continue;
-    answers->ring[(answers->head + kept++) % MRC_MAX_ANSWERS] = answer;
+    answers->ring[(answers->head + kept++) % MRC_ANSWER_PLACES] = answer;
   }
   answers->n = kept;
   answers->n_stuck = 0;
@@ -22,7 +31,7 @@ void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_qp *qp, bool 
 
 static void push(struct mrc_answers *answers, struct mrc_answer answer) {
   mrc_assert(answers->n < MRC_MAX_ANSWERS);
-  answers->ring[(answers->head + answers->n++) % MRC_MAX_ANSWERS] = answer;
+  answers->ring[(answers->head + answers->n++) % MRC_ANSWER_PLACES] = answer;
 }
 
 /* Whether this EV leads to another address of the peer than the one that sent the request. */
@@ -125,7 +134,7 @@ bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *
   const int most = (services->arena.capacity + 1) / 2;
   const struct mrc_ports *ports = &services->ports;
   for (uint32_t n = answers->n; n > 0 && services->arena.n_bursts < most; n--) {
-    const uint32_t place = answers->head % MRC_MAX_ANSWERS;
+    const uint32_t place = answers->head % MRC_ANSWER_PLACES;
     const struct mrc_answer answer = answers->ring[place];
     const uint32_t plane = mrc_plane_of(answer.port);
     const bool usable = mrc_port_is_usable(ports, plane);
@@ -140,10 +149,8 @@ bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *
   return true;
 }
 
-/* A refused answer is still in its place of the ring, because a transmit sends fewer answers than
-   half the ring. */
-_Static_assert(MRC_MAX_ANSWERS >= 2 * MRC_MAX_BURSTS, "a refused answer is not overwritten");
-
+/* A refused answer is still in its place: half of the places are free, and a transmit moves no more
+   than the other half. */
 void mrc_answer_on_refused(struct mrc_answers *answers, uint32_t place) {
   if (answers->n < MRC_MAX_ANSWERS) push(answers, answers->ring[place]);
 }

@@ -7,7 +7,8 @@
 #include "core/qp/peer.h"
 #include "core/wire/wire.h"
 
-#define MRC_MAX_ANSWERS 256 /* endpoint responses waiting to be sent */
+#define MRC_MAX_ANSWERS 256                     /* endpoint responses waiting to be sent */
+#define MRC_ANSWER_PLACES (2 * MRC_MAX_ANSWERS) /* see mrc_answer_on_refused */
 
 /* An endpoint request that waits for its response. */
 struct mrc_answer {
@@ -22,12 +23,15 @@ struct mrc_answer {
 };
 
 struct mrc_answers {
-  struct mrc_answer ring[MRC_MAX_ANSWERS];
-  uint32_t head; /* free-running */
+  struct mrc_answer *ring; /* MRC_ANSWER_PLACES */
+  uint32_t head;           /* free-running */
   uint32_t n;
   uint32_t n_stuck; /* number of these that found their port's socket full at the last transmit */
 };
 
+/* 0 or -ENOMEM. */
+int mrc_answers_init(struct mrc_answers *answers) MRC_MUST_CHECK;
+void mrc_answers_free(struct mrc_answers *answers);
 /* Takes an endpoint request that `sealer` has opened, or, if that is NULL, a plain one with a good
    ICRC, from a source that at least one plain peer claims. Returns 0 or a drop reason. */
 int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers,

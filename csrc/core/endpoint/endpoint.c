@@ -12,12 +12,13 @@
 int mrc_endpoint_init(struct mrc_endpoint *endpoint, const struct mrc_engine_config *config) {
   const uint32_t sources = mrc_min_u32(MAX_SOURCES, config->max_qps * MRC_MAX_PEER_SOURCES);
   const int error = mrc_peers_init(&endpoint->peers, config->max_qps, sources, config->seed);
-  if (error != 0) return error;
+  if (error != 0 || mrc_answers_init(&endpoint->answers) != 0) return -ENOMEM;
   return mrc_port_statuses_init(&endpoint->statuses, endpoint->peers.max_peers);
 }
 
 void mrc_endpoint_free(struct mrc_endpoint *endpoint) {
   mrc_peers_free(&endpoint->peers);
+  mrc_answers_free(&endpoint->answers);
   mrc_port_statuses_free(&endpoint->statuses);
 }
 
@@ -164,7 +165,8 @@ static bool send_probe(struct mrc_services *services, struct mrc_ev_probe *probe
                                        .port_status_mask = port_status ? probe->ports_up : 0,
                                        .tx_timestamp = probe->tx_timestamp,
                                        .tsr = true}};
-  mrc_burst_add_padded(services, burst, &wire, mrc_probes_slot(probe), probe->bytes);
+  mrc_burst_add_padded(services, burst, &wire, mrc_probes_slot(&services->probes, probe),
+                       probe->bytes);
   mrc_trace(services, port_status ? MRC_TRACE_PORT_STATUS_OUT : MRC_TRACE_EV_PROBE_OUT, qp->qpn,
             probe->id, port_status ? probe->ports_up : probe->ev);
   return true;
@@ -215,7 +217,8 @@ bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endp
 static void on_sent(struct mrc_services *services, struct mrc_ev_probe *probe, uint64_t now_ns) {
   probe->sent = true;
   probe->sent_ns = now_ns;
-  mrc_timers_set(&services->probes.timers, mrc_probes_slot(probe), now_ns + probe->timeout_ns);
+  mrc_timers_set(&services->probes.timers, mrc_probes_slot(&services->probes, probe),
+                 now_ns + probe->timeout_ns);
   if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) {
     mrc_count(services, MRC_COUNTER_TX_PORT_STATUS, 1);
     return;

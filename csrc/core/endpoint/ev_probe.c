@@ -131,20 +131,24 @@ static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *p
   qp->ev_probe_ns = 0;
 }
 
+void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t index, uint64_t sent_ns, uint64_t rtt_ns) {
+  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, index)];
+  mrc_rtt_smooth(&qp->evset.evs[index].rtt_ns, rtt_ns);
+  mrc_evset_on_delivered(&qp->evset, index, 0, plane->rack_ns);
+  if (qp->state != MRC_QP_RTR) return;
+  /* So that the first data on a long path does not time out early. */
+  mrc_rtt_sample(&plane->rtt, rtt_ns);
+  mrc_plane_on_answer(plane, sent_ns, rtt_ns);
+  mrc_rtt_sample(&qp->req.rtt, rtt_ns);
+}
+
 void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_probe *probe,
                             bool ce, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
-  struct mrc_ev *ev = &qp->evset.evs[probe->ev];
   const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
   const uint64_t rtt_ns = now_ns - probe->sent_ns;
   mrc_trace(services, MRC_TRACE_EV_PROBE_IN, qp->qpn, probe->id, rtt_ns);
-  mrc_rtt_smooth(&ev->rtt_ns, rtt_ns);
-  mrc_evset_on_delivered(&qp->evset, probe->ev, 0, qp->planes[plane].rack_ns);
-  if (qp->state == MRC_QP_RTR) { /* so that the first data on a long path does not time out early */
-    mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
-    mrc_plane_on_answer(&qp->planes[plane], probe->sent_ns, rtt_ns);
-    mrc_rtt_sample(&qp->req.rtt, rtt_ns);
-  }
+  mrc_ev_probe_measured(qp, probe->ev, probe->sent_ns, rtt_ns);
   if (probe->purpose == MRC_EV_PROBE_COMMAND)
     end_command(services, probe, 0, ce, now_ns);
   else if (probe->purpose == MRC_EV_PROBE_REVERSE)

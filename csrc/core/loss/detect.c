@@ -33,7 +33,7 @@ static bool was_passed(const struct mrc_order *order, const struct mrc_txwin *wi
    hosts whose receive side has reordered packets. */
 static bool lost_by_order(const struct mrc_services *services, const struct mrc_qp *qp,
                           const struct mrc_txslot *slot, uint64_t now_ns) {
-  if (!was_passed(&services->order, &qp->req.win, slot)) return false;
+  if (!was_passed(&services->arena.scratch->order, &qp->req.win, slot)) return false;
   const struct mrc_plane *plane = &qp->planes[slot->plane];
   const uint64_t guard_ns = mrc_guard_ns(&plane->reorder, now_ns);
   return guard_ns == 0 || now_ns >= slot->sent_ns + plane->rtt.smooth_ns + guard_ns;
@@ -46,7 +46,7 @@ void mrc_detect_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t
   const uint32_t top = 63 - (uint32_t)__builtin_clzll(bitmap);
   uint64_t holes = ~bitmap & ((1ull << top) - 1);
   if (holes == 0) return;
-  note_order(&services->order, win, base, bitmap);
+  note_order(&services->arena.scratch->order, win, base, bitmap);
   for (; holes != 0; holes &= holes - 1) {
     const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(holes));
     if (!mrc_txwin_holds(win, psn)) continue;

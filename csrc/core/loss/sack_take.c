@@ -13,8 +13,7 @@
 static const struct mrc_txslot *trigger_slot(const struct mrc_txwin *win,
                                              const struct mrc_sack *sack) {
   const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
-  const uint32_t ago = mrc_psn_sub(win->next_psn, psn);
-  return ago == 0 || ago > win->mask + 1 ? NULL : mrc_txwin_slot(win, psn);
+  return mrc_txwin_remembers(win, psn) ? mrc_txwin_slot(win, psn) : NULL;
 }
 
 /* How long the SACK waited in the reverse direction; 0 if it has no send time. In a long round trip

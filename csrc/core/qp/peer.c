@@ -7,7 +7,7 @@
 
 #include "core/base/prng.h"
 
-#define FIRST_ENTRIES 1024u /* before the table has to grow */
+#define FIRST_ENTRIES 64u /* before the table has to grow */
 
 int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers, uint32_t max_sources,
                    uint64_t seed) {
@@ -18,7 +18,7 @@ int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers, uint32_t max_sou
   const uint32_t heads = mrc_ceil_pow2(room);
   struct mrc_prng prng = {.state = ~seed};
   *peers = (struct mrc_peers){.peers = calloc(max_peers + 1, sizeof *peers->peers),
-                              .entries = calloc(room, sizeof *peers->entries),
+                              .entries = malloc(room * sizeof *peers->entries),
                               .heads = calloc(heads, sizeof *peers->heads),
                               .head_mask = heads - 1,
                               .salt = {mrc_prng_next(&prng), mrc_prng_next(&prng)},

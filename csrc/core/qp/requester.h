@@ -8,9 +8,6 @@
 #include "core/shared/services.h"
 #include "txwin.h"
 
-/* The default of max_burst_bytes. As TCP does, it leaves tunnels 320 bytes for their headers. */
-#define MRC_BURST_BYTES 65215
-
 /* A work request in the send queue. Its MSN is its index, modulo 2^16. */
 struct mrc_wqe {
   uint64_t wr_id;

@@ -6,16 +6,20 @@
 
 int mrc_responder_init(struct mrc_responder *resp, uint32_t mpr, uint32_t max_wimm) {
   const uint32_t size = mrc_ceil_pow2(max_wimm);
-  *resp = (struct mrc_responder){.wimms = calloc(size, sizeof *resp->wimms),
-                                 .wimm_mask = size - 1,
-                                 .sack_deadline_ns = MRC_NEVER};
-  if (resp->wimms == NULL) return -ENOMEM;
+  const uint32_t bits = mrc_max_u32(64, size);
+  *resp = (struct mrc_responder){
+      .wimms = malloc(size * sizeof *resp->wimms),
+      .waiting = {.words = calloc(bits / 64, sizeof(uint64_t)), .mask = bits - 1},
+      .wimm_mask = size - 1,
+      .sack_deadline_ns = MRC_NEVER};
+  if (resp->wimms == NULL || resp->waiting.words == NULL) return -ENOMEM;
   resp->mpr = mpr;
   return mrc_rxwin_init(&resp->win, mpr);
 }
 
 void mrc_responder_free(struct mrc_responder *resp) {
   free(resp->wimms);
+  free(resp->waiting.words);
   mrc_rxwin_free(&resp->win);
 }
 
@@ -91,17 +95,17 @@ bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
                          const struct mrc_wire *wire) {
   const uint16_t ahead = (uint16_t)(wire->rqmsn - (uint16_t)resp->next_rqmsn);
   if (ahead >= max_wimm) return false;
-  struct mrc_wimm *wimm = &resp->wimms[(resp->next_rqmsn + ahead) & resp->wimm_mask];
-  if (wimm->present) return false;
-  *wimm = (struct mrc_wimm){.imm = wire->imm,
-                            .bytes = wire->payload_bytes,
-                            .psn = wire->psn & MRC_PSN_MASK,
-                            .present = 1};
+  const uint32_t rqmsn = resp->next_rqmsn + ahead;
+  if (mrc_bitmap_test(&resp->waiting, rqmsn)) return false;
+  mrc_bitmap_set(&resp->waiting, rqmsn);
+  resp->wimms[rqmsn & resp->wimm_mask] = (struct mrc_wimm){
+      .imm = wire->imm, .bytes = wire->payload_bytes, .psn = wire->psn & MRC_PSN_MASK};
   return true;
 }
 
 bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *resp, uint32_t qpn,
-                           uint32_t max_wimm, struct mrc_wimm *wimm) {
+                           uint32_t max_wimm) {
+  const struct mrc_wimm *wimm = mrc_responder_next_wimm(resp);
   if (resp->wimm_unpolled == max_wimm || !mrc_cq_promise_delivery(&services->cq)) return false;
   const struct mrc_wc wc = {
       .wr_id = resp->next_rqmsn,
@@ -113,7 +117,7 @@ bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *
       .opcode = MRC_WC_RECV_IMM};
   mrc_cq_push(&services->cq, &wc);
   mrc_trace(services, MRC_TRACE_IMMEDIATE, qpn, wimm->imm, wc.bytes);
-  *wimm = (struct mrc_wimm){0};
+  mrc_bitmap_clear(&resp->waiting, resp->next_rqmsn);
   resp->next_rqmsn++;
   resp->wimm_unpolled++;
   return true;

@@ -5,6 +5,7 @@
 #ifndef MRC_CORE_RESPONDER_H
 #define MRC_CORE_RESPONDER_H
 
+#include "core/base/bitmap.h"
 #include "core/shared/services.h"
 #include "core/wire/wire.h"
 #include "rxwin.h"
@@ -37,8 +38,7 @@ struct mrc_nack_out {
 struct mrc_wimm {
   uint32_t imm;
   uint32_t bytes; /* payload of its own packet, the last of the message */
-  uint32_t psn : 24;
-  uint32_t present : 1;
+  uint32_t psn;
 };
 
 #define MRC_MAX_TRIGGERS 32 /* SACKs waiting; beyond that the newest is overwritten */
@@ -59,8 +59,9 @@ struct mrc_arrivals {
 struct mrc_responder {
   struct mrc_rxwin win;
   struct mrc_arrivals arrivals;
-  uint32_t mpr;           /* PSNs granted to the peer now; the whole window is still accepted */
-  struct mrc_wimm *wimms; /* ring of max_wimm; index rqmsn modulo its power-of-two size */
+  uint32_t mpr;              /* PSNs granted to the peer now; the whole window is still accepted */
+  struct mrc_wimm *wimms;    /* ring of max_wimm; index rqmsn modulo its power-of-two size */
+  struct mrc_bitmap waiting; /* those that have come; the others are undefined */
   uint32_t wimm_mask;
   uint32_t next_rqmsn;    /* next immediate to deliver; free-running */
   uint32_t wimm_unpolled; /* delivered and not yet polled */
@@ -120,8 +121,13 @@ static inline bool mrc_responder_is_part(struct mrc_responder *resp, const struc
 /* Checks the immediate's number and keeps it until its turn. */
 bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
                          const struct mrc_wire *wire);
-/* Hands an immediate to the CQ; false if the CQ is full or max_wimm of them are not yet polled. */
+/* The next immediate to deliver, or 0 if it has not come. */
+static inline const struct mrc_wimm *mrc_responder_next_wimm(const struct mrc_responder *resp) {
+  const bool waits = mrc_bitmap_test(&resp->waiting, resp->next_rqmsn);
+  return waits ? &resp->wimms[resp->next_rqmsn & resp->wimm_mask] : NULL;
+}
+/* Hands it to the CQ; false if the CQ is full or max_wimm of them are not yet polled. */
 bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *resp, uint32_t qpn,
-                           uint32_t max_wimm, struct mrc_wimm *wimm);
+                           uint32_t max_wimm);
 
 #endif

@@ -10,11 +10,12 @@ int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns, uint32_t planes) {
   mrc_assert(planes >= 1 && planes <= MRC_MAX_PORTS);
   const uint32_t size = mrc_ceil_pow2(mrc_max_u32(64, psns));
   *win =
-      (struct mrc_txwin){.slots = calloc(size, sizeof *win->slots),
+      (struct mrc_txwin){.slots = malloc(size * sizeof *win->slots),
                          .tosend = {.words = calloc(size / 64, sizeof(uint64_t)), .mask = size - 1},
                          .lists = calloc(planes, sizeof *win->lists),
                          .psns = psns,
                          .mask = size - 1,
+                         .fresh = size,
                          .planes = planes};
   if (win->slots == NULL || win->tosend.words == NULL || win->lists == NULL) {
     mrc_txwin_free(win);
@@ -32,13 +33,15 @@ void mrc_txwin_free(struct mrc_txwin *win) {
 }
 
 void mrc_txwin_start(struct mrc_txwin *win, uint32_t first_psn) {
+  mrc_txwin_clear(win);
   win->una_psn = first_psn;
   win->next_psn = first_psn;
-  mrc_txwin_clear(win);
+  win->fresh = win->mask + 1;
 }
 
 void mrc_txwin_clear(struct mrc_txwin *win) {
-  memset(win->slots, 0, (win->mask + 1) * sizeof *win->slots);
+  for (uint32_t psn = win->una_psn; psn != win->next_psn; psn = mrc_psn_add(psn, 1))
+    *mrc_txwin_slot(win, psn) = (struct mrc_txslot){.state = MRC_TX_FREE};
   memset(win->tosend.words, 0, (win->mask + 1) / 8);
   for (uint32_t plane = 0; plane < win->planes; plane++)
     win->lists[plane] = (struct mrc_txlist){.oldest = MRC_TX_NONE, .newest = MRC_TX_NONE};
@@ -52,11 +55,21 @@ uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot) {
   return mrc_psn_add(win->una_psn, ahead);
 }
 
-uint32_t mrc_txwin_open(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes) {
+/* The slot of the next PSN. */
+static struct mrc_txslot *next_slot(struct mrc_txwin *win) {
+  struct mrc_txslot *slot = mrc_txwin_slot(win, win->next_psn);
   mrc_assert(mrc_txwin_outstanding(win) <= win->mask);
+  if (win->fresh > 0)
+    win->fresh--;
+  else
+    mrc_assert(slot->state == MRC_TX_FREE);
+  return slot;
+}
+
+uint32_t mrc_txwin_open(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes) {
+  mrc_assert(bytes <= UINT16_MAX);
   const uint32_t psn = win->next_psn;
-  struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-  mrc_assert(slot->state == MRC_TX_FREE && bytes <= UINT16_MAX);
+  struct mrc_txslot *slot = next_slot(win);
   *slot = (struct mrc_txslot){.wqe = (uint16_t)wqe,
                               .bytes = (uint16_t)bytes,
                               .state = MRC_TX_UNSENT,
@@ -110,10 +123,9 @@ static void list_remove(struct mrc_txwin *win, struct mrc_txslot *slot) {
 
 uint32_t mrc_txwin_append(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes, uint16_t ev,
                           uint8_t plane, uint64_t now_ns) {
-  mrc_assert(mrc_txwin_outstanding(win) <= win->mask && plane < win->planes);
+  mrc_assert(bytes <= UINT16_MAX && plane < win->planes);
   const uint32_t psn = win->next_psn;
-  struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-  mrc_assert(slot->state == MRC_TX_FREE && bytes <= UINT16_MAX);
+  struct mrc_txslot *slot = next_slot(win);
   *slot = (struct mrc_txslot){.sent_ns = now_ns,
                               .order = win->next_order++,
                               .wqe = (uint16_t)wqe,

@@ -59,6 +59,7 @@ struct mrc_txwin {
   uint32_t n_tosend;
   uint32_t psns; /* outstanding at most */
   uint32_t mask;
+  uint32_t fresh; /* slots never used: their contents are undefined */
   uint32_t planes;
   uint16_t next_order;
 };
@@ -80,6 +81,11 @@ static inline struct mrc_txslot *mrc_txwin_slot(const struct mrc_txwin *win, uin
 /* Whether `a` left after `b`. Fewer than 2^15 packets leave at the same time. */
 static inline bool mrc_txslot_after(const struct mrc_txslot *a, const struct mrc_txslot *b) {
   return a->sent_ns != b->sent_ns ? a->sent_ns > b->sent_ns : (int16_t)(a->order - b->order) > 0;
+}
+/* Whether the slot of this PSN, if it was assigned, still has its state. */
+static inline bool mrc_txwin_remembers(const struct mrc_txwin *win, uint32_t psn) {
+  const uint32_t ago = mrc_psn_sub(win->next_psn, psn);
+  return ago > 0 && ago <= win->mask + 1 - win->fresh;
 }
 /* The PSN of a slot inside the window. */
 uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot);

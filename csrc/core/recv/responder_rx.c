@@ -19,9 +19,9 @@ static void advance(struct mrc_services *services, struct mrc_qp *qp) {
       resp->message_bytes += (uint64_t)(n - others) * resp->part_bytes[0];
       resp->message_bytes += (uint64_t)others * resp->part_bytes[1];
     } else {
-      struct mrc_wimm *wimm = &resp->wimms[resp->next_rqmsn & resp->wimm_mask];
-      if (wimm->present && wimm->psn == resp->win.next_psn &&
-          !mrc_responder_deliver(services, resp, qp->qpn, qp->attr.create.max_wimm, wimm)) {
+      const struct mrc_wimm *wimm = mrc_responder_next_wimm(resp);
+      if (wimm != NULL && wimm->psn == resp->win.next_psn &&
+          !mrc_responder_deliver(services, resp, qp->qpn, qp->attr.create.max_wimm)) {
         waits = true;
         break;
       }

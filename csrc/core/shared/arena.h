@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The transmit in progress: memory for its bursts and their packets. */
+/* The transmit in progress, and the memory that a call uses and no later one reads: many engines of
+   one thread may share it. */
 #ifndef MRC_CORE_ARENA_H
 #define MRC_CORE_ARENA_H
 
@@ -8,6 +9,8 @@
 
 struct mrc_seal;
 
+/* The default of max_burst_bytes. As TCP does, it leaves tunnels 320 bytes for their headers. */
+#define MRC_BURST_BYTES 65215
 #define MRC_MAX_BURSTS 64      /* bursts of one transmit */
 #define MRC_ARENA_PACKETS 2048 /* packets of one transmit */
 #define MRC_ARENA_ENCRYPTED \
@@ -24,10 +27,30 @@ enum mrc_packet_kind {
   MRC_KIND_ANSWER
 };
 
+/* The newest packet on an EV that a SACK shows as received. */
+struct mrc_newest {
+  uint32_t serial; /* of that SACK */
+  uint16_t slot;   /* in the send window */
+};
+
+/* The order of packets on each EV in the current SACK; see detect.c. */
+struct mrc_order {
+  uint32_t serial;                       /* of the current SACK */
+  struct mrc_newest newest[MRC_MAX_EVS]; /* by index of the EV */
+};
+
+struct mrc_scratch {
+  struct mrc_packet *packets; /* MRC_ARENA_PACKETS */
+  uint8_t *staged;            /* bytes of all bursts whose packets stand side by side; 0: none */
+  struct mrc_order order;
+};
+
 struct mrc_arena {
-  struct mrc_packet *packets;   /* MRC_ARENA_PACKETS */
+  struct mrc_scratch *scratch;
+  bool shares_scratch;
+  struct mrc_packet *packets;   /* of the scratch */
+  uint8_t *staged;              /* of the scratch */
   struct mrc_burst *bursts;     /* the driver's */
-  uint8_t *staged;              /* bytes of all bursts whose packets stand side by side */
   size_t staged_bytes;          /* of them in use */
   size_t encrypted_bytes;       /* of those encrypted ones */
   uint32_t staged_packet_bytes; /* packets up to this size are staged */
@@ -41,6 +64,8 @@ struct mrc_arena {
 /* 0 or -ENOMEM. */
 int mrc_arena_init(struct mrc_arena *arena, const struct mrc_engine_config *config) MRC_MUST_CHECK;
 void mrc_arena_free(struct mrc_arena *arena);
+/* Uses this scratch from now on. */
+void mrc_arena_share(struct mrc_arena *arena, struct mrc_scratch *scratch);
 /* Begins a transmit. */
 void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capacity);
 

@@ -8,7 +8,7 @@
 
 int mrc_cq_init(struct mrc_cq *cq, uint32_t capacity) {
   const uint32_t size = mrc_ceil_pow2(capacity);
-  *cq = (struct mrc_cq){.wcs = calloc(size, sizeof *cq->wcs), .mask = size - 1};
+  *cq = (struct mrc_cq){.wcs = malloc(size * sizeof *cq->wcs), .mask = size - 1};
   return cq->wcs == NULL ? -ENOMEM : 0;
 }
 

@@ -38,7 +38,8 @@ struct mrc_ev_probe {
   uint32_t bytes;        /* UDP payload size to pad to; 0: no padding */
   uint32_t ports_up;     /* ports that a port status reported */
   uint16_t ev;
-  uint16_t id;           /* private id on the wire; its slot: id modulo MRC_MAX_EV_PROBES */
+  uint16_t id;           /* private id on the wire */
+  uint16_t next;         /* slot + 1 of the next one in the queue, or of the next free one */
   uint16_t tx_timestamp; /* in the request; the answer must echo it */
   uint8_t purpose;       /* enum mrc_ev_probe_purpose */
   uint8_t dscp;
@@ -49,20 +50,24 @@ struct mrc_probes {
   struct mrc_ev_probe *slots; /* MRC_MAX_EV_PROBES */
   struct mrc_timers timers;   /* by slot */
   struct mrc_secret ids;
-  uint32_t n;                        /* slots taken */
-  uint32_t n_commanded;              /* of these, requested by command */
-  uint32_t n_unsent;                 /* in the queue */
-  uint32_t n_stuck;                  /* of these, waited for a full socket at the last transmit */
-  uint32_t head;                     /* of the queue; free-running */
-  uint16_t queue[MRC_MAX_EV_PROBES]; /* ring of slots to send */
+  uint32_t n_slots;     /* ever used */
+  uint32_t n;           /* slots taken */
+  uint32_t n_commanded; /* of these, requested by command */
+  uint32_t n_unsent;    /* in the queue */
+  uint32_t n_stuck;     /* of these, waited for a full socket at the last transmit */
+  uint16_t first;       /* slot + 1 of the first one to send, of the last one, and of a free one */
+  uint16_t last;
+  uint16_t free;
+  uint16_t slot_of[MRC_MAX_EV_PROBES]; /* slot + 1, by id modulo MRC_MAX_EV_PROBES; 0: none */
 };
 
 /* 0 or -ENOMEM. */
 int mrc_probes_init(struct mrc_probes *probes, uint64_t seed) MRC_MUST_CHECK;
 void mrc_probes_free(struct mrc_probes *probes);
 
-static inline uint16_t mrc_probes_slot(const struct mrc_ev_probe *probe) {
-  return probe->id % MRC_MAX_EV_PROBES;
+static inline uint16_t mrc_probes_slot(const struct mrc_probes *probes,
+                                       const struct mrc_ev_probe *probe) {
+  return (uint16_t)(probe - probes->slots);
 }
 /* The probe with this id, or 0. */
 struct mrc_ev_probe *mrc_probes_find(const struct mrc_probes *probes, uint16_t id);
@@ -71,7 +76,7 @@ struct mrc_ev_probe *mrc_probes_find(const struct mrc_probes *probes, uint16_t i
 const struct mrc_ev_probe *mrc_probes_start(struct mrc_probes *probes, struct mrc_probe_user *user,
                                             const struct mrc_ev_probe *request);
 /* Queues a dequeued probe again because it could not be sent. */
-void mrc_probes_enqueue(struct mrc_probes *probes, const struct mrc_ev_probe *probe);
+void mrc_probes_enqueue(struct mrc_probes *probes, struct mrc_ev_probe *probe);
 /* Takes the first probe of the queue, which must not be empty. */
 struct mrc_ev_probe *mrc_probes_dequeue(struct mrc_probes *probes);
 /* A probe that has timed out, or 0. */

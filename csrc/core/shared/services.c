@@ -17,9 +17,9 @@ int mrc_services_init(struct mrc_services *services, const struct mrc_engine_con
   services->config = *config;
   services->ports.up = mrc_all_ports(config->ports);
   services->trace = (struct mrc_trace_ring){
-      .entries = calloc(config->trace_entries, sizeof *services->trace.entries),
+      .entries = malloc(config->trace_entries * sizeof *services->trace.entries),
       .mask = config->trace_entries - 1u}; /* a power of two */
-  services->events.ring = calloc(MRC_EVENT_RING, sizeof *services->events.ring);
+  services->events.ring = malloc(MRC_EVENT_RING * sizeof *services->events.ring);
   const bool ok = ready_init(&services->ready, config->max_qps) == 0 &&
                   mrc_arena_init(&services->arena, config) == 0 &&
                   mrc_cq_init(&services->cq, config->cq_depth) == 0 &&

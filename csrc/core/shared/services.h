@@ -44,18 +44,6 @@ struct mrc_ready_nodes {
   struct mrc_node slot_waiting;
 };
 
-/* The newest packet on an EV that a SACK shows as received. */
-struct mrc_newest {
-  uint32_t serial; /* of that SACK */
-  uint16_t slot;   /* in the send window */
-};
-
-/* The order of packets on each EV in the current SACK; see detect.c. */
-struct mrc_order {
-  uint32_t serial;                       /* of the current SACK */
-  struct mrc_newest newest[MRC_MAX_EVS]; /* by index of the EV */
-};
-
 /* The newest trace entries. */
 struct mrc_trace_ring {
   struct mrc_trace_entry *entries;
@@ -76,7 +64,6 @@ struct mrc_services {
   uint64_t counters[MRC_COUNTERS];
   uint64_t drops[MRC_DROP_COUNT];
   struct mrc_probes probes; /* endpoint requests that are outstanding */
-  struct mrc_order order;   /* of packets in the current SACK */
 };
 
 /* 0 or -ENOMEM; call mrc_services_free in either case. */

@@ -160,7 +160,7 @@ def test_load__a_check_with_the_usual_target(
         ({"topology.color": "red"}, "topology.color: is unknown; known are buffer, control_first"),
         (
             {"topology.hosts": "four"},
-            "topology.hosts: must be a whole number from 2 to 16384, not 'four'",
+            "topology.hosts: must be a whole number from 2 to 131072, not 'four'",
         ),
         ({"topology.trimming": 1}, "topology.trimming: must be true or false, not 1"),
         (
