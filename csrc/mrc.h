@@ -346,11 +346,6 @@ struct mrc_probe_attr {
 typedef struct mrc_engine mrc_engine;
 
 /* 0 if a field is out of range or memory is short. Later only QPs in set-up allocate memory. */
-/* Memory for the calls of any number of engines whose calls come one after the other, and whose
-   configurations agree in bursts, staging and aead. Returns NULL when there is no memory. */
-struct mrc_scratch *mrc_scratch_create(const struct mrc_engine_config *config);
-void mrc_scratch_destroy(struct mrc_scratch *scratch);
-
 mrc_engine *mrc_engine_create(const struct mrc_engine_config *config);
 void mrc_engine_destroy(mrc_engine *engine);
 

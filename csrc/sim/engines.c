@@ -6,6 +6,7 @@
 
 #include "core/base/counters.h"
 #include "core/send/burst.h"
+#include "core/shared/arena.h"
 #include "core/turn.h"
 #include "core/wire/wire.h"
 #include "sim/host_address.h"

@@ -32,14 +32,10 @@ int mrc_arena_init(struct mrc_arena *arena, const struct mrc_engine_config *conf
   arena->shares_scratch = scratch != NULL;
   if (scratch == NULL) scratch = mrc_scratch_create(config);
   if (scratch == NULL) return -ENOMEM;
-  mrc_arena_share(arena, scratch);
-  return 0;
-}
-
-void mrc_arena_share(struct mrc_arena *arena, struct mrc_scratch *scratch) {
   arena->scratch = scratch;
   arena->packets = scratch->packets;
   arena->staged = scratch->staged;
+  return 0;
 }
 
 void mrc_arena_free(struct mrc_arena *arena) {

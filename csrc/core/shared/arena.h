@@ -61,11 +61,14 @@ struct mrc_arena {
   int n_bursts;
 };
 
+/* Memory for the calls of any number of engines whose calls come one after the other, and whose
+   configurations agree in bursts, staging and aead. Returns NULL when there is no memory. */
+struct mrc_scratch *mrc_scratch_create(const struct mrc_engine_config *config);
+void mrc_scratch_destroy(struct mrc_scratch *scratch);
+
 /* 0 or -ENOMEM. */
 int mrc_arena_init(struct mrc_arena *arena, const struct mrc_engine_config *config) MRC_MUST_CHECK;
 void mrc_arena_free(struct mrc_arena *arena);
-/* Uses this scratch from now on. */
-void mrc_arena_share(struct mrc_arena *arena, struct mrc_scratch *scratch);
 /* Begins a transmit. */
 void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capacity);
 

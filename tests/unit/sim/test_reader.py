@@ -163,6 +163,14 @@ def test_load__a_check_with_the_usual_target(
             "topology.hosts: must be a whole number from 2 to 131072, not 'four'",
         ),
         ({"topology.trimming": 1}, "topology.trimming: must be true or false, not 1"),
+        ({"topology.host_rate": "1234567890123456789012 bit/s"}, "is too large"),
+        ({"transport.probed": "no"}, "transport.probed: must be true, false or 'computed'"),
+        (
+            {"topology.t1": 256, "topology.planes": 8},
+            "transport.evs_per_plane: 2048 EVs exceed the 1024 of a QP: 1 to 128",
+        ),
+        ({"run.until": "0s"}, "run.until: must be above 0"),
+        ({"traffic.0.kind": "pairs", "traffic.0.pairs": []}, "traffic[0].pairs: is empty"),
         (
             {"transport.plane_shares": "fair"},
             "transport.plane_shares: 'fair' is none of measured, equal",
