@@ -43,7 +43,7 @@ def test_refusal__rates_and_times_that_no_congestion_control_accepts(
 
 
 def test_computed__as_probes_would_find_it() -> None:
-    faults = {"faults": [{"target": "t1:1.0", "kind": "silent", "at": "0ns"}]}
+    faults: dict[str, Any] = {"faults": [{"target": "t1:1.0", "kind": "silent", "at": "0ns"}]}
     probed = run(scenario(**faults), 1)
     computed = run(scenario(transport={"probed": "computed"}, **faults), 1)
     blind = run(scenario(transport={"probed": False}, **faults), 1)
