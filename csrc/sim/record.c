@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sim/record.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -43,8 +44,17 @@ void mrc_record_line(struct mrc_sim_record *record, const char *what, uint32_t h
   if (record->file == NULL || record->world->origin_ns == MRC_NEVER) return;
   fprintf(record->file, "%" PRIu64 " %s ", mrc_world_time(record->world), what);
   print_hop(record->file, &record->world->config, hop);
-  fprintf(record->file, " op=%02x qp=%u psn=%u bytes=%u path=%u%s\n", bth[0], dest_qpn, psn,
-          mrc_frame_udp_bytes(packet), packet->path, packet->ecn == 3 ? " ce" : "");
+  if (fprintf(record->file, " op=%02x qp=%u psn=%u bytes=%u path=%u%s\n", bth[0], dest_qpn, psn,
+              mrc_frame_udp_bytes(packet), packet->path, packet->ecn == 3 ? " ce" : "") < 0 &&
+      record->file_error == 0)
+    record->file_error = errno;
+}
+
+int mrc_record_end_file(struct mrc_sim_record *record) {
+  if (record->file == NULL) return 0;
+  if (fclose(record->file) != 0 && record->file_error == 0) record->file_error = errno;
+  record->file = NULL;
+  return -record->file_error;
 }
 
 void mrc_record_sent(struct mrc_sim_record *record, uint32_t hop, const struct mrc_frame *packet,
@@ -88,7 +98,7 @@ void mrc_record_plane_bytes(struct mrc_sim_record *record, uint32_t plane, uint6
 }
 
 void mrc_record_free(struct mrc_sim_record *record) {
-  if (record->file) fclose(record->file);
+  (void)mrc_record_end_file(record);
   free(record->samples);
   free(record->plane_bytes);
   free(record->events);

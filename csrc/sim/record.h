@@ -23,7 +23,8 @@ struct mrc_sim_record {
   struct mrc_sim_message *messages;
   uint32_t n_messages;
   uint32_t message_capacity;
-  FILE *file; /* of the trace; 0: none */
+  FILE *file;     /* of the trace; 0: none */
+  int file_error; /* the first errno of its lines */
 };
 
 /* A hop has sent a packet. `survives`: no fault drops it. */
@@ -40,6 +41,8 @@ void mrc_record_message(struct mrc_sim_record *record, uint32_t flow, uint64_t w
 void mrc_record_sample(struct mrc_sim_record *record, uint32_t flow,
                        const struct mrc_sim_flow_info *info);
 void mrc_record_plane_bytes(struct mrc_sim_record *record, uint32_t plane, uint64_t bytes);
+/* Closes the trace; 0, or the -errno with which it is not whole. */
+int mrc_record_end_file(struct mrc_sim_record *record);
 void mrc_record_free(struct mrc_sim_record *record);
 
 #endif

@@ -290,6 +290,8 @@ static void start(struct mrc_sim *sim) {
     mrc_world_schedule(world, origin_ns + world->config.sample_ns, MRC_SIM_ON_SAMPLE, 0, NULL);
 }
 
+int mrc_sim_end_trace(mrc_sim *sim) { return mrc_record_end_file(&sim->record); }
+
 int mrc_sim_run(mrc_sim *sim, uint64_t until_ns) {
   if (!sim->started) start(sim);
   const uint64_t origin_ns = sim->world.origin_ns;

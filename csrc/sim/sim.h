@@ -26,6 +26,8 @@ int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault);
 int mrc_sim_set_links(mrc_sim *sim, const struct mrc_sim_fault *change);
 /* Writes a line for every packet sent, lost, trimmed or delivered from now on. 0 or -errno. */
 int mrc_sim_trace_to(mrc_sim *sim, const char *path);
+/* Closes that file; 0, or the -errno with which it is not whole. */
+int mrc_sim_end_trace(mrc_sim *sim);
 /* Runs until `until_ns` (returns 0) or until every write is done (returns 1). */
 int mrc_sim_run(mrc_sim *sim, uint64_t until_ns);
 

@@ -8,9 +8,8 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from os import cpu_count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -25,10 +24,13 @@ from mrc.results.plain import like
 from mrc.results.sim import Experiment, Report, Scenarios, Title
 from mrc.sim import drawing, page, reader, report
 from mrc.sim.checks import Outcome, flow_goodput_bps
+from mrc.sim.many import Lost, Ran, check_memory, run_all, workers_for
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario
-from mrc.sim.trial import Trial, full_trial, n_runs, run_all, run_trial, summarize, summary_of
+from mrc.sim.trial import Trial, full_trial, n_runs, run_trial, summarize, summary_of
 from mrc.whole import write_whole
+
+T = TypeVar("T")
 
 HELP = "run experiments in a simulated fabric"
 EXAMPLES = """\
@@ -123,14 +125,11 @@ def _one(out: Output, args: argparse.Namespace) -> int:
     scenario = _load(args, args.scenario)
     if args.trace is not None and scenario.variants:
         raise UsageError(args.prog, "--trace: requires a single variant; add --set variants=[]")
-    trials = _run(out, scenario, seeds, args.trace)
-    n = len(seeds)
-    summaries = [summarize(trial) for trial in trials]
-    experiment = page.Experiment(
-        scenario, [summaries[i : i + n] for i in range(0, len(summaries), n)]
-    )
+    ran, n = _run(out, scenario, seeds, args.trace), len(seeds)
+    parts = _by_part(ran, n)
+    experiment = page.Experiment(scenario, [[summarize(each) for each in part] for part in parts])
     outcomes = page.flat([experiment])
-    for first in trials[::n]:
+    for first in [part[0] for part in parts if part]:
         _print(out, first, of_several=n > 1)
     out.text(_check_table(outcomes, seeds, with_scenario=False))
     out.rows(list(report.seed_rows(scenario.parts, experiment.summaries)))
@@ -140,11 +139,19 @@ def _one(out: Output, args: argparse.Namespace) -> int:
                 scenario=report.scenario_result(scenario),
                 checks=report.checks(outcomes),
                 values=report.values(outcomes),
-                runs=tuple(report.run_result(each) for trial in trials for each in trial.results),
+                runs=tuple(
+                    report.run_result(each)
+                    for part in parts
+                    for trial in part
+                    for each in trial.results
+                ),
+                lost=report.lost(ran.lost),
             )
         )
-    if args.plot is not None:
+    if args.plot is not None and all(parts):
         write_whole(Path(args.plot), drawing.standalone(experiment.plot()).encode())
+    if _tell_lost(out, ran):
+        return Exit.FAILED
     if all(outcome.met is not False for outcome in outcomes):
         return Exit.OK
     if n < REPORT_SEEDS:
@@ -152,17 +159,16 @@ def _one(out: Output, args: argparse.Namespace) -> int:
     return Exit.FAILED
 
 
-def _run(
-    out: Output, scenario: Scenario, seeds: Sequence[int], trace: str | None
-) -> Sequence[Trial]:
+def _run(out: Output, scenario: Scenario, seeds: Sequence[int], trace: str | None) -> Ran[Trial]:
     """Runs every part with every seed, on all cores."""
+    check_memory(scenario.parts)
     jobs = [(part, seed) for part in scenario.parts for seed in seeds]
     if len(jobs) == 1:
         with _bar(out, scenario.name, n_runs(scenario)) as bar:
             show = None if bar is None else _by_run(bar)
-            return [run_trial(*jobs[0], trace=trace, progress=show)]
+            return Ran([run_trial(*jobs[0], trace=trace, progress=show)], interrupted=False)
     with _bar(out, scenario.name, len(jobs)) as bar:
-        return run_all(full_trial, jobs, cpu_count() or 1, _by_job(bar))
+        return run_all(full_trial, jobs, workers_for(jobs), _by_job(bar))
 
 
 def _report(out: Output, args: argparse.Namespace) -> int:
@@ -173,10 +179,9 @@ def _report(out: Output, args: argparse.Namespace) -> int:
     scenarios = [_load(args, name) for name in reader.names()]
     jobs = [(part, seed) for s in scenarios for part in s.parts for seed in seeds]
     with _bar(out, "report", len(jobs)) as bar:
-        summaries = iter(run_all(summary_of, jobs, cpu_count() or 1, _by_job(bar)))
-    experiments = [
-        page.Experiment(s, [[next(summaries) for _ in seeds] for _ in s.parts]) for s in scenarios
-    ]
+        ran = run_all(summary_of, jobs, workers_for(jobs), _by_job(bar))
+    summaries = iter(_by_part(ran, len(seeds)))
+    experiments = [page.Experiment(s, [next(summaries) for _ in s.parts]) for s in scenarios]
     write_whole(Path(args.output), page.render(experiments, seeds).encode())
     outcomes = page.flat(experiments)
     out.text(_check_table(outcomes, seeds, with_scenario=True))
@@ -185,9 +190,32 @@ def _report(out: Output, args: argparse.Namespace) -> int:
         for row in report.seed_rows(each.scenario.parts, each.summaries)
     ])  # fmt: skip
     out.result(
-        Report(seeds=tuple(seeds), checks=report.checks(outcomes), values=report.values(outcomes))
+        Report(
+            seeds=tuple(seeds),
+            checks=report.checks(outcomes),
+            values=report.values(outcomes),
+            lost=report.lost(ran.lost),
+        )
     )
-    return Exit.OK
+    return Exit.FAILED if _tell_lost(out, ran) else Exit.OK
+
+
+def _by_part(ran: Ran[T], n_seeds: int) -> list[list[T]]:
+    """The results of each part of a scenario, without the lost ones."""
+    found = ran.results
+    return [
+        [each for each in found[i : i + n_seeds] if not isinstance(each, Lost)]
+        for i in range(0, len(found), n_seeds)
+    ]
+
+
+def _tell_lost(out: Output, ran: Ran[T]) -> bool:
+    """Names the trials without a result. Raises KeyboardInterrupt after an interrupt."""
+    if ran.interrupted:
+        raise KeyboardInterrupt
+    for each in ran.lost:
+        out.warn(str(each))
+    return bool(ran.lost)
 
 
 def _load(args: argparse.Namespace, name: str) -> Scenario:

@@ -377,6 +377,19 @@ class Run(Struct, frozen=True, kw_only=True):
     """The links to hosts that received."""
 
 
+class LostTrial(Struct, frozen=True, kw_only=True):
+    """A trial whose process failed or ended, or that was interrupted."""
+
+    scenario: str
+    """Its name."""
+    variant: str
+    """Of the scenario; empty: it has none."""
+    seed: int
+    """Seed of the random numbers."""
+    reason: str
+    """In words."""
+
+
 class Experiment(Result, frozen=True, kw_only=True):
     """`mrc sim run`."""
 
@@ -388,6 +401,8 @@ class Experiment(Result, frozen=True, kw_only=True):
     """Other figures."""
     runs: tuple[Run, ...]
     """Every run."""
+    lost: tuple[LostTrial, ...]
+    """Trials without a result."""
 
 
 class Report(Result, frozen=True, kw_only=True):
@@ -399,6 +414,8 @@ class Report(Result, frozen=True, kw_only=True):
     """Figures that must meet a target."""
     values: tuple[Value, ...]
     """Other figures."""
+    lost: tuple[LostTrial, ...]
+    """Trials without a result."""
 
 
 class Title(Struct, frozen=True, kw_only=True):

@@ -84,6 +84,8 @@ def _outcome(scenario: Scenario, number: int, runs: Sequence[Measured]) -> Outco
 
 def _quartiles(check: Check, found: Sequence[float | None]) -> tuple[float | None, ...]:
     worst = float("-inf") if check.relation == ">=" else float("inf")
+    if not found:  # no seed has a result
+        return (None, None, None)
     three = quartiles([worst if value is None else value for value in found])
     return tuple(None if value in (worst, -worst) else value for value in three)
 

@@ -134,7 +134,7 @@ class Simulation:
     def __init__(self, config: Mapping[str, int]) -> None:
         """Builds the fabric of a `struct mrc_sim_config` given as a dict."""
         given = ffi.new("struct mrc_sim_config *", dict(config))
-        self._sim = ffi.NULL
+        self._sim, self._traced = ffi.NULL, ""
         if (refusal := lib.mrc_sim_refusal(given)) != ffi.NULL:
             raise ConfigError(ffi.string(refusal).decode())
         self._sim = lib.mrc_sim_create(given)
@@ -167,9 +167,16 @@ class Simulation:
 
     def trace_to(self, path: str) -> None:
         """Writes a line for every packet sent, lost, trimmed or delivered from now on."""
-        code = int(lib.mrc_sim_trace_to(self._sim, os.fsencode(path)))
+        self._traced = path
+        self._check_trace(lib.mrc_sim_trace_to(self._sim, os.fsencode(path)))
+
+    def end_trace(self) -> None:
+        """Closes the trace; raises OSError if it is not whole."""
+        self._check_trace(lib.mrc_sim_end_trace(self._sim))
+
+    def _check_trace(self, code: int) -> None:
         if code < 0:
-            raise OSError(-code, os.strerror(-code), path)
+            raise OSError(-code, os.strerror(-code), self._traced)
 
     def run(self, until_ns: int) -> bool:
         """Runs until `until_ns` or until every write has ended; True if every write has ended."""

@@ -24,6 +24,8 @@ class Experiment(Struct, frozen=True):
 
     def plot(self) -> str:
         """The plot as SVG: goodput, or the first check of each variant."""
+        if not all(self.summaries):
+            return ""  # nothing to draw
         if not self.scenario.variants:
             return plot.draw(self.scenario, self.summaries[0])
         seeds = [summary.measured.seed for summary in self.summaries[0]]

@@ -75,6 +75,7 @@ def run(
         if trace is not None:
             sim.trace_to(trace)
         _advance(sim, scenario, flows, progress)
+        sim.end_trace()
         return _result(sim, scenario, seed, flows)
 
 

@@ -49,6 +49,19 @@ def make_flows(scenario: Scenario, seed: int) -> list[Flow]:
     return flows
 
 
+def n_flows(hosts: int, traffic: Traffic) -> int:
+    """How many flows such traffic has, without making them."""
+    match traffic.kind:
+        case "all-to-all":
+            return hosts * (hosts - 1)
+        case "incast":
+            return len(traffic.senders) or hosts - 1
+        case "permutation" | "ring":
+            return hosts
+        case _:
+            return len(traffic.pairs)
+
+
 def _pairs(hosts: int, traffic: Traffic, rng: random.Random) -> list[tuple[int, int]]:
     match traffic.kind:
         case "permutation":

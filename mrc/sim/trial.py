@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from typing import TypeVar
+from collections.abc import Iterator
 
 from msgspec import Struct
 
 from mrc.sim import checks
 from mrc.sim.checks import Measured
+from mrc.sim.many import Job
 from mrc.sim.run import Curve, Progress, Result, baseline_of, reference_of, run
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import line_rate_bps
@@ -112,34 +110,9 @@ def _series(result: Result) -> Iterator[Series]:
         )
 
 
-Job = tuple[Scenario, int]
-"""A scenario and a seed."""
-
-_T = TypeVar("_T")
-
-
 def full_trial(job: Job) -> Trial:
     return run_trial(*job)
 
 
 def summary_of(job: Job) -> Summary:
     return summarize(run_trial(*job))
-
-
-def run_all(
-    work: Callable[[Job], _T], jobs: Sequence[Job], workers: int, done: Callable[[int, str], None]
-) -> list[_T]:
-    """The results of `work` for each job, in the order of the jobs, from `workers` processes.
-
-    Calls `done` with the number of finished jobs and the scenario name of the last one.
-    """
-    # "spawn", because a forked process could inherit a lock that the progress bar's thread holds.
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn"))
-    results = []
-    try:
-        for (scenario, _), result in zip(jobs, pool.map(work, jobs), strict=True):
-            results.append(result)
-            done(len(results), scenario.name)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return results

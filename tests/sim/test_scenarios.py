@@ -324,6 +324,28 @@ def test_command__variants_and_baselines(capsys: pytest.CaptureFixture[str]) -> 
     assert len(runs) == 16
 
 
+def test_command__a_variant_that_cannot_run_costs_only_its_rows(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text(
+        'title = "t"\n[topology]\nhosts = 4\nplanes = 2\nt1 = 2\n'
+        '[[traffic]]\nkind = "permutation"\nwrite = "4KiB"\n[[checks]]\nmeasure = "completed"\n'
+        '[[variants]]\nname = "good"\n'
+        '[[variants]]\nname = "late"\nset = {"topology.wake" = "10s"}\n'
+    )
+    assert main(["sim", str(path), "--json"]) == 1
+    told = capsys.readouterr()
+    found = printed("sim run", told.out)
+    assert [run["variant"] for run in found["runs"]] == ["good"]
+    assert [(check["name"], check["value"], check["met"]) for check in found["checks"]] == [
+        ("writes completed, good", 1, True),
+        ("writes completed, late", None, False),
+    ]
+    assert [(each["variant"], each["seed"]) for each in found["lost"]] == [("late", 1)]
+    assert "two, late, seed 1: no result: congestion control does not work" in told.err
+
+
 def test_command__plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "goodput.svg"
     main(["sim", "loss-of-control", "--set", "traffic.0.writes=8", "--plot", str(path)])

@@ -61,3 +61,8 @@ def test_progress__ends_with_all_bytes() -> None:
     seen: list[float] = []
     run(scenario(), 1, progress=lambda part, _: seen.append(part))
     assert seen == sorted(seen) and seen[-1] == 1
+
+
+def test_trace__on_a_full_disk_is_an_error() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        run(scenario(), 1, trace="/dev/full")
