@@ -433,7 +433,28 @@ static void test_own__wait_for_an_ev_on_a_long_way(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_own__wait_for_an_ev_on_a_long_way), RUN(test_own__do_not_fill_a_slow_link),
+/* Other traffic fills a queue of plane 2, which answers after 120 ms from then on. No probe waited
+   so long, and the plane stayed suspended as long as that traffic lasted. */
+static void test_own__a_plane_behind_a_long_queue_returns(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p, .memory_bytes = 9000 * MTU, .timeout = 16, .probe = true);
+  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  CHECK(mrc_pair_finish(p, SECOND));
+  mrc_pair_path(p, 0, 1, 2, 0)->config.delay_ns = 120 * MS;
+  uint32_t n_suspended = 0;
+  for (int i = 0; i < 4000; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, 2 * MTU), 0);
+    CHECK(mrc_pair_finish(p, SECOND));
+    run_for(p, MS);
+    n_suspended += mrc_pair_info(p, end).planes[1].suspended;
+  }
+  CHECK(n_suspended > 100);
+  CHECK(!mrc_pair_info(p, end).planes[1].suspended);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_own__a_plane_behind_a_long_queue_returns),
+           RUN(test_own__wait_for_an_ev_on_a_long_way), RUN(test_own__do_not_fill_a_slow_link),
            RUN(test_unsent__leaves_when_there_is_room), RUN(test_unsent__beside_one_that_waits),
            RUN(test_unsent__a_refused_one_is_due_at_once), RUN(test_slots__are_shared_by_qps),
            RUN(test_slots__leave_room_for_port_status), RUN(test_slots__pass_to_those_that_wait),

@@ -6,12 +6,17 @@
 #include "port_status.h"
 
 #define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* minimum timeout of a probe */
+#define PATIENT_NS 1000000000ull            /* timeout of one that waits long */
+#define PATIENT_AFTER 3                     /* probes in a row that timed out */
 
 /* Timeout of a probe. The QP's round trip comes from EVs that answer. An EV on a much longer path
-   would always time out and stay bad, so the round trip of its own probes counts too. */
+   would always time out and stay bad, so the round trip of its own probes counts too, and on a
+   suspended plane that of its patient probes. */
 static uint64_t patience_ns(const struct mrc_qp *qp, const struct mrc_ev *ev) {
+  const struct mrc_plane *plane = &qp->planes[mrc_plane_of(ev->port)];
   const uint64_t floor_ns = mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns);
-  const uint64_t overdue_ns = mrc_max_u64(mrc_rtt_overdue_ns(&qp->req.rtt, 0), ev->rtt_ns);
+  uint64_t overdue_ns = mrc_max_u64(mrc_rtt_overdue_ns(&qp->req.rtt, 0), ev->rtt_ns);
+  if (plane->suspended) overdue_ns = mrc_max_u64(overdue_ns, plane->rtt.smooth_ns);
   return mrc_max_u64(2 * overdue_ns, floor_ns);
 }
 
@@ -33,6 +38,23 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
   return true;
 }
 
+/* Other traffic may fill a queue of the plane, so that it answers later than any probe waits, for
+   as long as that traffic lasts. Beside the probes that come often, so that the return of the plane
+   is noticed soon, one at a time waits long: its answer tells for how long the others have to wait.
+ */
+static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, uint32_t index) {
+  struct mrc_plane *plane = &qp->planes[index];
+  if (plane->patient || plane->probation.doublings < PATIENT_AFTER) return;
+  const uint16_t ev = mrc_evset_any(&qp->evset, index);
+  if (ev == MRC_EV_NONE) return;
+  const struct mrc_ev_probe probe = {.ev = ev,
+                                     .qp = qp,
+                                     .bytes = mrc_qp_full_bytes(qp),
+                                     .timeout_ns = PATIENT_NS,
+                                     .purpose = MRC_EV_PROBE_PATIENT};
+  plane->patient = mrc_probes_start(&services->probes, &qp->probes, &probe) != NULL;
+}
+
 /* Probes the planes whose probe is due. Returns the time of the next one. */
 static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, bool *room,
                              uint64_t now_ns) {
@@ -40,6 +62,7 @@ static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, b
   MRC_EACH_BIT(index, qp->evset.plane_mask) {
     struct mrc_plane *plane = &qp->planes[index];
     if (!plane->suspended || !mrc_port_is_up(&services->ports, index)) continue;
+    probe_patiently(services, qp, index);
     if (now_ns >= plane->probation.next_ns && *room)
       *room = probe_for(services, qp, mrc_evset_any(&qp->evset, index), MRC_EV_PROBE_PLANE,
                         &plane->probation, now_ns);
@@ -104,7 +127,9 @@ void mrc_ev_probe_on_failure(struct mrc_services *services, const struct mrc_ev_
     mrc_probation_on_timeout(&ev->probation, qp->noise_ns, now_ns);
   if (probe->purpose == MRC_EV_PROBE_PLANE)
     mrc_probation_on_timeout(&qp->planes[plane].probation, qp->noise_ns, now_ns);
-  if (probe->purpose == MRC_EV_PROBE_EV || probe->purpose == MRC_EV_PROBE_PLANE)
+  if (probe->purpose == MRC_EV_PROBE_PATIENT) qp->planes[plane].patient = false;
+  if (probe->purpose == MRC_EV_PROBE_EV || probe->purpose == MRC_EV_PROBE_PLANE ||
+      probe->purpose == MRC_EV_PROBE_PATIENT)
     qp->ev_probe_ns = 0; /* check again at once */
   mrc_qp_touch(services, qp);
 }
@@ -128,6 +153,7 @@ static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *p
     mrc_port_status_on_proved(services, qp->peer, index, now_ns);
     mrc_health_resume_plane(services, qp, index, MRC_REASON_PROBES);
   }
+  if (probe->purpose == MRC_EV_PROBE_PATIENT) plane->patient = false;
   qp->ev_probe_ns = 0;
 }
 
@@ -135,6 +161,7 @@ void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t index, uint64_t sent_ns, 
   struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, index)];
   mrc_rtt_smooth(&qp->evset.evs[index].rtt_ns, rtt_ns);
   mrc_evset_on_delivered(&qp->evset, index, 0, plane->rack_ns);
+  if (plane->suspended) mrc_rtt_sample(&plane->rtt, rtt_ns); /* nothing else measures it */
   if (qp->state != MRC_QP_RTR) return;
   /* So that the first data on a long path does not time out early. */
   mrc_rtt_sample(&plane->rtt, rtt_ns);
@@ -148,6 +175,8 @@ void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_p
   const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
   const uint64_t rtt_ns = now_ns - probe->sent_ns;
   mrc_trace(services, MRC_TRACE_EV_PROBE_IN, qp->qpn, probe->id, rtt_ns);
+  if (probe->purpose == MRC_EV_PROBE_PATIENT) /* what was before counts no more */
+    qp->planes[plane].rtt = (struct mrc_rtt){.base_ns = qp->planes[plane].rtt.base_ns};
   mrc_ev_probe_measured(qp, probe->ev, probe->sent_ns, rtt_ns);
   if (probe->purpose == MRC_EV_PROBE_COMMAND)
     end_command(services, probe, 0, ce, now_ns);
