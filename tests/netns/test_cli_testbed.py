@@ -304,10 +304,14 @@ def test_run__heals_at_a_signal(name: str, faults: str) -> None:
 
 
 def test_exec__with_a_schedule_heals_when_the_command_ends(name: str, faults: str) -> None:
-    done = execute("exec", "h0", "--name", name, "--schedule", faults, "--", "sh", "-c",
-                   "sleep 0.1; echo $MRC_CONFIG; exit 5")  # fmt: skip
-    assert (done.returncode, done.stdout) == (5, f"{state.config_path(name, 'h0')}\n")
-    assert "t1:1.0 fails: silent" in done.stderr
+    words = ("exec", "h0", "--name", name, "--schedule", faults, "--", "sh", "-c")
+    command = [sys.executable, "-m", "mrc", "testbed", *words, "read _; echo $MRC_CONFIG; exit 5"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as running:
+        assert running.stdin is not None and running.stderr is not None
+        assert any("t1:1.0 fails: silent" in line for line in running.stderr)
+        out, _ = running.communicate("go on\n")
+    assert (running.returncode, out) == (5, f"{state.config_path(name, 'h0')}\n")
     assert Testbed.existing(name).faults() == {}
 
 
