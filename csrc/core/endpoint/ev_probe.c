@@ -44,7 +44,8 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
  */
 static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, uint32_t index) {
   struct mrc_plane *plane = &qp->planes[index];
-  if (plane->patient || plane->probation.doublings < PATIENT_AFTER) return;
+  if (plane->patient || plane->unsendable || plane->peer_down) return;
+  if (plane->probation.doublings < PATIENT_AFTER) return;
   const uint16_t ev = mrc_evset_any(&qp->evset, index);
   if (ev == MRC_EV_NONE) return;
   const struct mrc_ev_probe probe = {.ev = ev,
@@ -62,10 +63,11 @@ static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, b
   MRC_EACH_BIT(index, qp->evset.plane_mask) {
     struct mrc_plane *plane = &qp->planes[index];
     if (!plane->suspended || !mrc_port_is_up(&services->ports, index)) continue;
-    probe_patiently(services, qp, index);
-    if (now_ns >= plane->probation.next_ns && *room)
+    if (now_ns >= plane->probation.next_ns && *room) {
+      probe_patiently(services, qp, index);
       *room = probe_for(services, qp, mrc_evset_any(&qp->evset, index), MRC_EV_PROBE_PLANE,
                         &plane->probation, now_ns);
+    }
     if (plane->probation.next_ns > now_ns) next_ns = mrc_min_u64(next_ns, plane->probation.next_ns);
   }
   return next_ns;
@@ -128,8 +130,7 @@ void mrc_ev_probe_on_failure(struct mrc_services *services, const struct mrc_ev_
   if (probe->purpose == MRC_EV_PROBE_PLANE)
     mrc_probation_on_timeout(&qp->planes[plane].probation, qp->noise_ns, now_ns);
   if (probe->purpose == MRC_EV_PROBE_PATIENT) qp->planes[plane].patient = false;
-  if (probe->purpose == MRC_EV_PROBE_EV || probe->purpose == MRC_EV_PROBE_PLANE ||
-      probe->purpose == MRC_EV_PROBE_PATIENT)
+  if (probe->purpose == MRC_EV_PROBE_EV || probe->purpose == MRC_EV_PROBE_PLANE)
     qp->ev_probe_ns = 0; /* check again at once */
   mrc_qp_touch(services, qp);
 }
