@@ -185,7 +185,7 @@ class Listener(_Held[mrc.Listener]):
     close = _waits(mrc.Listener.close)
 
 
-class Context:
+class Context(_Held[mrc.Context]):
     """One datapath with its QPs and memory regions; `with` opens and closes it.
 
     `aio` is the `mrc.Context`. For a call that this class lacks: `wait(context.aio.CALL(...))`.
@@ -197,11 +197,10 @@ class Context:
     def __enter__(self) -> Self:
         self._loop = _Loop()
         try:
-            self._loop.call(self.aio.__aenter__)
+            return super().__enter__()
         except BaseException:
             self._loop.end()
             raise
-        return self
 
     def __exit__(
         self,
@@ -210,7 +209,7 @@ class Context:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self._loop.call(self.aio.__aexit__, kind, error, traceback)
+            super().__exit__(kind, error, traceback)
         finally:
             self._loop.end()
 

@@ -39,7 +39,8 @@ void mrc_prove_begin(struct mrc_sim_proof *proof, uint32_t flow, uint32_t end);
    answered, or is ASSUMED_BAD after the last try. */
 bool mrc_prove_next(struct mrc_sim_proof *proof);
 /* Gives both QPs of a flow, in RTR, what probes of their EVs would have found, without a packet. An
-   EV over a link that loses every packet is ASSUMED_BAD; with ECMP nobody knows its links. */
+   EV over a link that loses every packet is ASSUMED_BAD; with ECMP the links of an EV are unknown.
+ */
 void mrc_qps_compute(struct mrc_engines *engines, uint32_t flow);
 /* A probe has ended. */
 void mrc_prove_on_answer(struct mrc_sim_proof *proof, const struct mrc_event *event);

@@ -30,11 +30,11 @@ enum mrc_sim_transport {
   MRC_SIM_GO_BACK_N /* a baseline: in order, on one path that switches choose */
 };
 
-/* What QPs of MRC know of their EVs before the first write. */
+/* How the EVs of MRC's QPs are measured before the first write. */
 enum mrc_sim_probing {
   MRC_SIM_UNPROBED,
-  MRC_SIM_PROBED,  /* answers to probes of every EV, one QP after the other, before time 0 */
-  MRC_SIM_COMPUTED /* the same as if each had been answered, at the speed of an idle fabric */
+  MRC_SIM_PROBED,  /* by probes of every EV, one QP after the other, before time 0 */
+  MRC_SIM_COMPUTED /* without packets, as if an idle fabric had answered each probe */
 };
 
 struct mrc_sim_config {

@@ -21,10 +21,10 @@ from mrc.cli.output import Output, add_options, format_rate, format_seconds, for
 from mrc.cli.parser import Parser
 from mrc.errors import ConfigError
 from mrc.results.plain import like
-from mrc.results.sim import Experiment, Report, Scenarios, Title
+from mrc.results.sim import Experiment, LostTrial, Report, Scenarios, Title
 from mrc.sim import drawing, page, reader, report
 from mrc.sim.checks import Outcome, flow_goodput_bps
-from mrc.sim.many import Lost, Ran, check_memory, run_all, workers_for
+from mrc.sim.many import Ran, check_memory, run_all, workers_for
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Trial, full_trial, n_runs, run_trial, summarize, summary_of
@@ -145,7 +145,7 @@ def _one(out: Output, args: argparse.Namespace) -> int:
                     for trial in part
                     for each in trial.results
                 ),
-                lost=report.lost(ran.lost),
+                lost=ran.lost,
             )
         )
     if args.plot is not None and all(parts):
@@ -194,7 +194,7 @@ def _report(out: Output, args: argparse.Namespace) -> int:
             seeds=tuple(seeds),
             checks=report.checks(outcomes),
             values=report.values(outcomes),
-            lost=report.lost(ran.lost),
+            lost=ran.lost,
         )
     )
     return Exit.FAILED if _tell_lost(out, ran) else Exit.OK
@@ -204,7 +204,7 @@ def _by_part(ran: Ran[T], n_seeds: int) -> list[list[T]]:
     """The results of each part of a scenario, without the lost ones."""
     found = ran.results
     return [
-        [each for each in found[i : i + n_seeds] if not isinstance(each, Lost)]
+        [each for each in found[i : i + n_seeds] if not isinstance(each, LostTrial)]
         for i in range(0, len(found), n_seeds)
     ]
 

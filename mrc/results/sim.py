@@ -81,8 +81,8 @@ class Transport(Struct, frozen=True, kw_only=True, rename=KEYS):
     ev_active_per_plane: int
     """EVs of each plane that are in rotation; 0: all."""
     probed: bool | Literal["computed"]
-    """QPs probe every EV before they send; computed: they know what probes would find, without
-    sending them.
+    """QPs probe every EV before they send; computed: they have what probes would find, and send
+    none.
     """
     timeout: int
     """Local timeout, as the exponent of 1.024 us * 2^timeout."""
@@ -388,6 +388,10 @@ class LostTrial(Struct, frozen=True, kw_only=True):
     """Seed of the random numbers."""
     reason: str
     """In words."""
+
+    def __str__(self) -> str:
+        name = ", ".join(filter(None, (self.scenario, self.variant)))
+        return f"{name}, seed {self.seed}: no result: {self.reason}"
 
 
 class Experiment(Result, frozen=True, kw_only=True):

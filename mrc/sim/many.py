@@ -18,7 +18,8 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from mrc.errors import MrcError
-from mrc.sim.scenario import Scenario
+from mrc.results.sim import LostTrial
+from mrc.sim.scenario import Scenario, evs_of_qp
 from mrc.sim.traffic import n_flows
 
 Job = tuple[Scenario, int]
@@ -31,37 +32,22 @@ _PROCESS_BYTES = 80 << 20  # Python with its modules
 _HOST_BYTES, _QP_BYTES, _EV_BYTES, _PSN_BYTES = 32 << 10, 12 << 10, 110, 24
 
 
-class Lost(Struct, frozen=True):
-    """A trial without a result."""
-
-    scenario: str
-    variant: str
-    seed: int
-    reason: str
-
-    def __str__(self) -> str:
-        name = ", ".join(filter(None, (self.scenario, self.variant)))
-        return f"{name}, seed {self.seed}: no result: {self.reason}"
-
-
 class Ran(Struct, Generic[T], frozen=True):
     """What became of jobs."""
 
-    results: list[T | Lost]
+    results: list[T | LostTrial]
     """in the order of the jobs"""
     interrupted: bool
 
     @property
-    def lost(self) -> tuple[Lost, ...]:
-        return tuple(each for each in self.results if isinstance(each, Lost))
+    def lost(self) -> tuple[LostTrial, ...]:
+        return tuple(each for each in self.results if isinstance(each, LostTrial))
 
 
 def needed_bytes(scenario: Scenario) -> int:
     """About the memory that one run takes."""
     topology, transport = scenario.topology, scenario.transport
-    paths = topology.t1 if topology.t0 > 1 else 1
-    evs = topology.planes * min(paths, transport.evs_per_plane or paths)
-    qp = _QP_BYTES + evs * _EV_BYTES + transport.mpr * _PSN_BYTES
+    qp = _QP_BYTES + evs_of_qp(topology, transport) * _EV_BYTES + transport.mpr * _PSN_BYTES
     flows = sum(n_flows(topology.hosts, traffic) for traffic in scenario.traffic)
     return _PROCESS_BYTES + topology.hosts * _HOST_BYTES + 2 * flows * qp
 
@@ -110,9 +96,9 @@ def run_all(
     """Runs `work` for each job, in `workers` processes. Calls `done` with the number of finished
     jobs and the scenario name of the last one.
     """
-    found: dict[int, T | Lost] = {}
+    found: dict[int, T | LostTrial] = {}
 
-    def tell(number: int, result: T | Lost) -> None:
+    def tell(number: int, result: T | LostTrial) -> None:
         found[number] = result
         done(len(found), jobs[number][0].name)
 
@@ -128,9 +114,9 @@ def run_all(
     return Ran(results, interrupted)
 
 
-def _lost(job: Job, reason: str) -> Lost:
+def _lost(job: Job, reason: str) -> LostTrial:
     scenario, seed = job
-    return Lost(scenario.name, scenario.variant, seed, reason)
+    return LostTrial(scenario=scenario.name, variant=scenario.variant, seed=seed, reason=reason)
 
 
 def _batch(
@@ -138,7 +124,7 @@ def _batch(
     jobs: Sequence[Job],
     waiting: deque[int],
     workers: int,
-    tell: Callable[[int, T | Lost], None],
+    tell: Callable[[int, T | LostTrial], None],
 ) -> list[int]:
     """Runs what is waiting, until a process ends; then returns the jobs that ran: one of them may
     have ended it.

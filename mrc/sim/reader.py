@@ -33,6 +33,7 @@ from mrc.sim.scenario import (
     Check,
     Scenario,
     base_rtt_ns,
+    evs_of_qp,
 )
 
 _COMPUTED: Literal["computed"] = "computed"
@@ -188,8 +189,7 @@ def _transport(table: Table, topology: Tiers) -> Transport:
         raise table.error("noise", "is not between 1 us and 1 s")
     if transport.path_mtu % 4:
         raise table.error("path_mtu", f"{transport.path_mtu} is not a multiple of 4")
-    paths = topology.t1 if topology.t0 > 1 else 1
-    evs = topology.planes * min(paths, transport.evs_per_plane or paths)
+    evs = evs_of_qp(topology, transport)
     if transport.kind == "mrc" and evs > MAX_EVS:
         most = MAX_EVS // topology.planes
         raise table.error("evs_per_plane", f"{evs} EVs exceed the {MAX_EVS} of a QP: 1 to {most}")

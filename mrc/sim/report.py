@@ -11,7 +11,6 @@ from mrc.results import sim as results
 from mrc.results.plain import like
 from mrc.sim import native
 from mrc.sim.checks import Outcome, flow_goodput_bps
-from mrc.sim.many import Lost
 from mrc.sim.run import Result
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import line_rate_bps
@@ -34,10 +33,6 @@ def checks(outcomes: Sequence[Outcome]) -> tuple[results.Check, ...]:
 def values(outcomes: Sequence[Outcome]) -> tuple[results.Value, ...]:
     """The values without a target."""
     return tuple(like(results.Value, each) for each in outcomes if each.target is None)
-
-
-def lost(trials: Sequence[Lost]) -> tuple[results.LostTrial, ...]:
-    return tuple(like(results.LostTrial, each) for each in trials)
 
 
 def run_result(result: Result) -> results.Run:

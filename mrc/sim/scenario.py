@@ -82,6 +82,12 @@ def payload_share(traffic: Traffic, transport: Transport) -> float:
     return transport.path_mtu / packet_bytes(transport)
 
 
+def evs_of_qp(topology: Tiers, transport: Transport) -> int:
+    """EVs of a QP between hosts below different T0s."""
+    paths = topology.t1 if topology.t0 > 1 else 1
+    return topology.planes * min(paths, transport.evs_per_plane or paths)
+
+
 def base_rtt_ns(topology: Tiers, transport: Transport) -> int:
     """Time in ns from the sending of a full packet to its SACK, in an empty fabric.
 

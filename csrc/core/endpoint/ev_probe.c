@@ -6,7 +6,7 @@
 #include "port_status.h"
 
 #define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* minimum timeout of a probe */
-#define PATIENT_NS 1000000000ull            /* timeout of one that waits long */
+#define PATIENT_NS 1000000000ull            /* timeout of a patient one */
 #define PATIENT_AFTER 3                     /* probes in a row that timed out */
 
 /* Timeout of a probe. The QP's round trip comes from EVs that answer. An EV on a much longer path
@@ -38,10 +38,10 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
   return true;
 }
 
-/* Other traffic may fill a queue of the plane, so that it answers later than any probe waits, for
-   as long as that traffic lasts. Beside the probes that come often, so that the return of the plane
-   is noticed soon, one at a time waits long: its answer tells for how long the others have to wait.
- */
+/* Other traffic may fill a queue of the plane; then each answer comes after the timeout of its
+   probe, for as long as that traffic lasts. So beside the frequent probes, which find a plane that
+   returns soon, one at a time has a long timeout. The round trip that it measures sets the timeout
+   of the others. */
 static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, uint32_t index) {
   struct mrc_plane *plane = &qp->planes[index];
   if (plane->patient || plane->unsendable || plane->peer_down) return;

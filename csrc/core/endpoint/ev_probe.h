@@ -12,7 +12,7 @@ void mrc_ev_probe_on_deadline(struct mrc_services *services, struct mrc_qp *qp, 
    it failed with -ETIMEDOUT or the error of the send. */
 void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_probe *probe,
                             bool ce, uint64_t now_ns);
-/* What the QP learns from an answer after this time, whatever the probe was for. */
+/* Takes in the round trip of an answered probe, whatever the probe was for. */
 void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t ev, uint64_t sent_ns, uint64_t rtt_ns);
 void mrc_ev_probe_on_failure(struct mrc_services *services, const struct mrc_ev_probe *probe,
                              int error, uint64_t now_ns);

@@ -48,7 +48,7 @@ struct mrc_plane {
   bool suspended;           /* silent: it sends only probes */
   bool peer_down;           /* the peer reported its port down */
   bool unsendable;          /* suspended, and the kernel has refused to send there */
-  bool patient;             /* a probe that waits long is out; see ev_probe.c */
+  bool patient;             /* a probe with a long timeout is in flight; see ev_probe.c */
 };
 
 /* The planes that answered about as fast as the quickest one, at the last comparison. */

@@ -18,7 +18,7 @@ enum mrc_ev_probe_purpose {
   MRC_EV_PROBE_COMMAND,
   MRC_EV_PROBE_EV,
   MRC_EV_PROBE_PLANE,
-  MRC_EV_PROBE_PATIENT, /* of a suspended plane: it waits for an answer that comes very late */
+  MRC_EV_PROBE_PATIENT, /* of a suspended plane, with a long timeout */
   MRC_EV_PROBE_REVERSE,
   MRC_EV_PROBE_PORT_STATUS /* a port status message, answered like a probe */
 };

@@ -9,8 +9,9 @@ import signal
 import pytest
 
 from mrc.errors import MrcError
+from mrc.results.sim import LostTrial
 from mrc.sim import reader
-from mrc.sim.many import Job, Lost, Ran, check_memory, needed_bytes, run_all
+from mrc.sim.many import Job, Ran, check_memory, needed_bytes, run_all
 from mrc.sim.scenario import Scenario
 
 
@@ -40,8 +41,9 @@ def test_run_all__in_the_order_of_the_jobs() -> None:
 
 
 def test_run_all__a_failure_costs_only_itself() -> None:
+    lost = LostTrial(scenario="fails", variant="", seed=1, reason="why not")
     found = ran("a", "fails", "c")
-    assert found.results == ["a 0", Lost("fails", "", 1, "why not"), "c 2"]
+    assert found.results == ["a 0", lost, "c 2"]
     assert [str(each) for each in found.lost] == ["fails, seed 1: no result: why not"]
 
 

@@ -84,15 +84,24 @@ async def interrupted(
     monkeypatch: pytest.MonkeyPatch, folder: Path, path: str, *, resume: bool = True
 ) -> int:
     """Stops the receiver when it has a few chunks; returns the bytes that it keeps."""
-    kept: list[int] = []
     write, goes_on = Target.write, threading.Event()
 
     def slow(self: Target, offset: int, chunk: memoryview) -> None:
         if offset >= 4 * CHUNK_BYTES:
             goes_on.wait(PATIENCE)
+        if offset >= 5 * CHUNK_BYTES:  # the thread was quicker than the cancellation
+            raise OSError("stopped")
         write(self, offset, chunk)
 
-    monkeypatch.setattr(Target, "write", slow)
+    with monkeypatch.context() as patched:
+        patched.setattr(Target, "write", slow)
+        return await stopped_receiver(folder, path, goes_on, resume=resume)
+
+
+async def stopped_receiver(
+    folder: Path, path: str, goes_on: threading.Event, *, resume: bool
+) -> int:
+    kept: list[int] = []
     async with sessions() as ends:
         with OutputDirectory(str(folder), resume=resume) as directory:
 
