@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -121,8 +122,11 @@ class Steered(native.Handled, Protocol):
     def may_sleep(self) -> bool:
         """True when the event loop may wait for `fd`; False when it must call `poll` first."""
 
-    def poll(self) -> list[DeviceEvent]:
-        """New events; POLL_BATCH events: there may be more."""
+    def poll(self, events: deque[DeviceEvent]) -> int:
+        """Appends new events, and returns how many; POLL_BATCH: there may be more.
+
+        After a MemoryError no event is lost: the next call goes on.
+        """
 
     def run(self) -> int:
         """Runs one turn of a polled context; returns the number of events."""
@@ -147,14 +151,14 @@ class Device(native.NativeContext):
         """True when the event loop may wait for `fd`; False when it must call `poll` first."""
         return not self.polled or self.arm()
 
-    def poll(self) -> list[DeviceEvent]:
-        """Runs the datapath if it has no thread, and returns new events.
+    def poll(self, events: deque[DeviceEvent]) -> int:
+        """Runs the datapath if it has no thread, appends new events, and returns how many.
 
-        If it returns POLL_BATCH events, there may be more.
+        If it returns POLL_BATCH, there may be more. After a MemoryError the next call goes on.
         """
-        if self.polled and self.run() == 0:
-            return []
-        return [decode(event) for event in self.events()]
+        if self.polled and self._events.is_empty and self.run() == 0:
+            return 0
+        return self._events.take(self._poll, decode, events)
 
 
 def configuration(

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, NamedTuple
 
 from mrc.binding import native
-from mrc.binding.native import Command, Handled, check, ffi, lib
+from mrc.binding.native import CData, Command, Handled, check, ffi, lib
 from mrc.enums import CommandOp, MessageKind
 
 ANY = int(lib.MRC_MSG_ANY)
 """in place of a peer: any"""
-_BATCH = 256
 
 
 class Done(NamedTuple):
@@ -68,7 +68,6 @@ class MessageSpace:
         """Opens the space; raises InUseError if it is open."""
         self._ctx = context.handle()
         self.space = space
-        self._done = ffi.new("struct mrc_msg_done[]", _BATCH)
         check(lib.mrc_ctx_msg_space(self._ctx, space, ffi.NULL, ffi.NULL), f"space {space}")
 
     def post(
@@ -175,15 +174,21 @@ def functions(context: Handled) -> MessageFunctions:
     )
 
 
-def poll(context: Handled) -> list[tuple[int, Done]]:
-    """The completions of all spaces of a context: (space, completion)."""
-    done = ffi.new("struct mrc_msg_done[]", _BATCH)
-    found: list[tuple[int, Done]] = []
-    n = _BATCH
-    while n == _BATCH:
-        n = check(lib.mrc_ctx_msg_poll(context.handle(), done, _BATCH), "poll messages")
-        found += [
-            (each.space, Done(each.cookie, each.result, each.bytes, each.tag, each.peer))
-            for each in done[0:n]
-        ]
-    return found
+class Completions:
+    """The completions of all spaces of a context."""
+
+    def __init__(self, context: Handled) -> None:
+        self._context = context
+        self._batch = native.Batch("mrc_msg_done", native.POLL_BATCH)
+
+    def poll(self, found: deque[tuple[int, Done]]) -> None:
+        """Appends each new one: (space, completion). After a MemoryError the next call goes on."""
+        while self._batch.take(self._poll, _decode, found) == native.POLL_BATCH:
+            pass
+
+    def _poll(self, done: CData, room: int) -> int:
+        return check(lib.mrc_ctx_msg_poll(self._context.handle(), done, room), "poll messages")
+
+
+def _decode(done: CData) -> tuple[int, Done]:
+    return done.space, Done(done.cookie, done.result, done.bytes, done.tag, done.peer)

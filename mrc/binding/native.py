@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +22,8 @@ from mrc._core import lib as lib
 from mrc.binding import dlpack
 from mrc.errors import ArgumentError, InUseError, MrcError, QueueFullError, StateError
 from mrc.trust.memory import Secret
+
+T = TypeVar("T")
 
 CData = Any
 """A cffi object: a struct, an array or a pointer."""
@@ -126,6 +129,38 @@ class Handled(Protocol):
         """The `mrc_ctx`; raises StateError."""
 
 
+class Batch:
+    """Structs that C has handed over, until each has become an object: if memory is short between,
+    none is lost.
+    """
+
+    def __init__(self, kind: str, size: int) -> None:
+        """At most `size` of `struct kind`."""
+        self._structs = ffi.new(f"struct {kind}[]", size)
+        self._size = size
+        self._count = self._next = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True when all that was handed over has been taken."""
+        return self._next == self._count
+
+    def take(
+        self, poll: Callable[[CData, int], int], decode: Callable[[CData], T], objects: deque[T]
+    ) -> int:
+        """Appends the next objects, and returns how many structs `poll(structs, room)` gave.
+
+        After a MemoryError, the next call goes on where this one stopped.
+        """
+        if self.is_empty:
+            self._count = self._next = 0
+            self._count = poll(self._structs, self._size)
+        for struct in self._structs[self._next : self._count]:
+            objects.append(decode(struct))
+            self._next += 1
+        return self._count
+
+
 class NativeContext:
     """Owns one `mrc_ctx`: its sockets, its rings, and its datapath thread unless it is polled."""
 
@@ -142,7 +177,7 @@ class NativeContext:
         # Garbage collection and interpreter exit also stop the thread before its memory is freed.
         self._end = weakref.finalize(self, lib.mrc_ctx_destroy, self._ctx)
         _opened.add(self)
-        self._events = ffi.new("struct mrc_event[]", POLL_BATCH)
+        self._events = Batch("mrc_event", POLL_BATCH)
         self._commands = ffi.new("struct mrc_command[]", SUBMIT_BATCH)
         self.fd = int(lib.mrc_ctx_fd(self._ctx))
         """Descriptor that is readable when `events` (or, if polled, `run`) must be called."""
@@ -177,10 +212,8 @@ class NativeContext:
         """True when the caller of a polled context may wait for `fd`; False when `run` is due."""
         return bool(lib.mrc_ctx_arm(self._open()))
 
-    def events(self) -> CData:
-        """Array of new events, at most POLL_BATCH, valid until the next call."""
-        n = check(lib.mrc_ctx_poll(self._open(), self._events, POLL_BATCH), "poll")
-        return self._events[0:n]
+    def _poll(self, events: CData, room: int) -> int:
+        return check(lib.mrc_ctx_poll(self._open(), events, room), "poll")
 
     def close(self) -> None:
         """Stops the datapath thread and waits for its end. Then registered memory is unused."""

@@ -252,15 +252,19 @@ class SteeredEngine:
         """Nothing runs here."""
         return 0
 
-    def poll(self) -> list[DeviceEvent]:
-        """The events that have arrived. Frames of other kinds go to `on_frame` on the way."""
-        events: list[DeviceEvent] = []
+    def poll(self, events: deque[DeviceEvent]) -> int:
+        """Appends the events that have arrived, and returns how many frames have.
+
+        Frames of other kinds go to `on_frame`.
+        """
+        n = 0
         try:
-            while len(events) < POLL_BATCH and not self.gone:
+            while n < POLL_BATCH and not self.gone:
                 packet = self._socket.recv(MAX_FRAME)
                 if not packet:
                     self._end("")
                     break
+                n += 1
                 frame = unpack(packet)
                 if frame.kind is AgentKind.EVENT:
                     events.append(self._event(frame.body))
@@ -272,7 +276,9 @@ class SteeredEngine:
             self._end("")
         except (ProtocolError, ValueError) as error:
             self._end(str(error))
-        return events
+        except MemoryError:  # the frame is lost
+            self._end("no memory")
+        return n
 
     def _event(self, body: bytes) -> DeviceEvent:
         event, memory = read_struct("mrc_event", body)

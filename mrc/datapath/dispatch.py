@@ -14,6 +14,7 @@ import os
 import select
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 from weakref import WeakSet
@@ -109,6 +110,9 @@ class Dispatcher:
         self.recording: RecordingMemory | None = None  # the datapath writes there
         self.spaces: dict[int, MessageSink] = {}
         """receivers of the completions of messages, by space"""
+        self._events: deque[DeviceEvent] = deque()
+        self._completions = messages.Completions(device)
+        self._done: deque[tuple[int, Done]] = deque()
         self._closed = False
         self.forked = False
         """True in a child of fork: Context, sockets and event loop belong to the parent"""
@@ -186,20 +190,22 @@ class Dispatcher:
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        try:
-            self._flush_now()
-        except MemoryError:  # nothing was submitted, and nobody else would submit it
-            self._flush_due = True
-            self.loop.call_later(_AGAIN_SECONDS, self._flush)
-
-    def _flush_now(self) -> None:
         self._flush_due = False
         if not self.device.polled:
-            self._submit()
+            self._or_later(self._submit)
         elif self._outgoing or self._events_came:
             self._on_readable()  # a polled context sends only when we run it
         else:
             self._rest()
+
+    def _or_later(self, step: Callable[[], None]) -> None:
+        """A step that nobody else would take again when memory is short in it; none loses what
+        was queued or what has come.
+        """
+        try:
+            step()
+        except MemoryError:
+            self.loop.call_later(_AGAIN_SECONDS, self._or_later, step)
 
     def _submit(self) -> None:
         while self._outgoing and not self._closed:
@@ -230,6 +236,10 @@ class Dispatcher:
             pass
 
     def _on_readable(self) -> None:
+        self._or_later(self._exchange)
+
+    def _exchange(self) -> None:
+        """Submits what is queued, and handles a batch of events."""
         polled = self.device.polled
         if polled or not self._flush_due:
             self._submit()
@@ -263,13 +273,15 @@ class Dispatcher:
         """Handles a batch of events; returns its size. At POLL_BATCH events there may be more."""
         if self._closed:
             return 0
-        events = self.device.poll()
-        for event in events:
-            self._handle(event)
+        n = self.device.poll(self._events)
+        while self._events:
+            self._handle(self._events.popleft())
         if self.spaces:
-            for space, done in messages.poll(self.device):
+            self._completions.poll(self._done)
+            while self._done:
+                space, done = self._done.popleft()
                 self.spaces[space]._on_done(done)
-        return len(events)
+        return n
 
     def _handle(self, event: DeviceEvent) -> None:
         match event:

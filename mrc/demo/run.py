@@ -80,9 +80,16 @@ class DemoResult(Struct):
     began: float
     failed: float  # just before the fault took effect
     silent: float  # after it had taken effect
-    healed: float
+    healed: float  # or the end, if the heal came later
     ended: float
     identical: bool
+
+    def __post_init__(self) -> None:
+        """Raises DemoError if the fault came too late."""
+        if self.ended <= self.silent:
+            cause = f"the file arrived before plane {FAULTY_PLANE} fell silent"
+            raise DemoError(f"{cause}: this machine is too busy; choose a larger --size")
+        self.healed = min(self.healed, self.ended)
 
     @property
     def plane_capacity(self) -> float:

@@ -54,7 +54,7 @@ class Demo(Result, frozen=True, kw_only=True):
     failed_after_seconds: float
     """When the plane fell silent, from the start."""
     healed_after_seconds: float
-    """When the plane was healed, from the start."""
+    """When the plane was healed, or the transfer ended before that, from the start."""
     seconds: float
     """Duration of the transfer."""
     processor_share: float = 1.0

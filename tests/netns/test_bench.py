@@ -361,6 +361,7 @@ def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     return run
 
 
+@pytest.mark.alone
 def test_congestion__beside_tcp_with_a_fault(congestion: Callable[[str], dict[str, Any]]) -> None:
     """Planes are measured separately, TCP takes part, and a fault starts on time."""
     checks = {check["name"]: check for check in congestion(BESIDE_TCP)["checks"]}

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import errno
 import mmap
+from collections import deque
 
 import pytest
 
-from mrc.binding.native import (
-    HeldBuffer,
-    check,
-    names_of,
-)
+from mrc.binding.native import Batch, CData, HeldBuffer, check, names_of
 from mrc.errors import ArgumentError, InUseError, QueueFullError, StateError
 
 
@@ -82,3 +79,31 @@ def test_names_of__every_name_once(kind: str) -> None:
     names = names_of(kind)
     assert names
     assert len(set(names)) == len(names)
+
+
+def test_batch__loses_no_struct_when_memory_was_short() -> None:
+    """What C had handed over was lost with the list it was put into."""
+    handed = [1, 2, 3, 4, 5]
+    batch = Batch("mrc_msg_inbox", 4)
+    objects: deque[int] = deque()
+    short = [3]
+
+    def poll(structs: CData, room: int) -> int:
+        n = min(room, len(handed))
+        for i in range(n):
+            structs[i].address = handed.pop(0)
+        return n
+
+    def decode(struct: CData) -> int:
+        if struct.address in short:
+            short.remove(struct.address)
+            raise MemoryError
+        return int(struct.address)
+
+    with pytest.raises(MemoryError):
+        batch.take(poll, decode, objects)
+    assert (list(objects), batch.is_empty) == ([1, 2], False)
+    assert batch.take(poll, decode, objects) == 4, "there may be more"
+    assert (list(objects), batch.is_empty) == ([1, 2, 3, 4], True)
+    assert batch.take(poll, decode, objects) == 1
+    assert list(objects) == [1, 2, 3, 4, 5]

@@ -7,6 +7,7 @@ import asyncio
 import errno
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -54,13 +55,18 @@ class FakeDevice:
         self.events += events
         os.write(self._write, b"x")
 
-    def poll(self) -> list[DeviceEvent]:
+    def poll(self, events: deque[DeviceEvent]) -> int:
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
             pass
-        events, self.events = self.events, []
-        return events
+        n = len(self.events)
+        while self.events:
+            events.append(self.events.pop(0))
+            if not self.memory:
+                self.memory = True
+                raise MemoryError
+        return n
 
     def close(self) -> None:
         os.close(self._write)
@@ -129,6 +135,15 @@ async def test_call__is_submitted_later_when_memory_was_short() -> None:
         await device.submitted.wait()
         device.say(Reply(device.taken[0].fields["cookie"], 0))
         assert await reply == 0
+
+
+async def test_events__none_is_lost_when_memory_was_short() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        replies = [dispatcher.call(command(value=i), "query") for i in range(3)]
+        await device.submitted.wait()
+        device.memory = False
+        device.say(*(Reply(c.fields["cookie"], i) for i, c in enumerate(device.taken)))
+        assert await asyncio.gather(*replies) == [0, 1, 2]
 
 
 async def test_call__a_refusal_is_an_exception_that_names_the_attempt() -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from mrc.cli import demo
+from mrc.demo.child import DemoError
 from mrc.demo.run import (
     RECOVERED_SHARE,
     SETTLE_SECONDS,
@@ -59,6 +61,15 @@ def test_result__goodput_before_and_after() -> None:
     found = result(dead=0.03)
     assert found.goodput_before == pytest.approx(4 * PLANE, rel=1e-3)
     assert found.goodput_after == pytest.approx(3 * PLANE, rel=1e-3)
+
+
+def test_result__a_heal_after_the_end_lowers_no_goodput() -> None:
+    """On a busy machine the time from the end to the heal counted as time of the fault."""
+    found = structs.replace(result(dead=0.0), ended=1.8, healed=2.5)
+    assert found.healed == 1.8
+    assert found.goodput_after == pytest.approx(3 * PLANE, rel=1e-3)
+    with pytest.raises(DemoError, match="arrived before plane 2 fell silent"):
+        structs.replace(found, silent=1.9)
 
 
 def test_result__what_waited_does_not_count_as_carried_later() -> None:
