@@ -24,6 +24,7 @@ from mrc.errors import MrcError
 from mrc.linux import netns
 from mrc.testbed import build, control, rootless, state
 from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
 
 # A user namespace created by an ordinary user maps only this user.
 HAS_USERS = int(Path("/proc/self/uid_map").read_text().split()[2]) > 1
@@ -184,23 +185,28 @@ def arrivals(bed: Testbed, rounds: int, alive: Collection[str]) -> Counter[str]:
 def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:
     """Sends `each` full-size datagrams over each path; counts the received ones by path.
 
-    Ends when none arrives any more. Waits longer while some are missing, which may be lost or late.
+    Ends when none arrives any more. Waits longer while some are missing, which may be lost or late,
+    or an emulated fabric still works on them.
     """
     arrived: Counter[str] = Counter()
     paths, late = bed.shape.paths(src, dst), limit(0.5)
+    counts = {} if bed.shape.fabric is Fabric.KERNEL else bed.counters()
     with udp_socket(bed, f"h{dst}") as rx, udp_socket(bed, f"h{src}") as tx:
         rx.bind(("::", PORT))
         for left in reversed(range(each)):
             for path in paths:
                 tx.sendto(path.name.encode().ljust(bed.shape.mtu - 112), (str(path.dst), PORT))
             # Receive before sending more, so that no queue overflows.
-            try:
-                while True:
-                    missing = any(arrived[path.name] < each for path in paths)
-                    rx.settimeout(0.002 if left else late if missing else 0.1)
+            while True:
+                missing = any(arrived[path.name] < each for path in paths)
+                rx.settimeout(0.002 if left else late if missing else 0.1)
+                try:
                     arrived[rx.recv(65536).decode().strip()] += 1
-            except (BlockingIOError, TimeoutError):
-                pass
+                except (BlockingIOError, TimeoutError):
+                    if left or not missing or not counts:
+                        break
+                    if counts == (counts := bed.counters()):
+                        break
     return arrived
 
 
