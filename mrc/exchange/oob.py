@@ -285,6 +285,8 @@ class Channel:
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
             return await ahead
+        if self._pong is not None:  # it may come after what the peer has said meanwhile
+            return await self._past_pings()
         return await self._next(limit)
 
     async def _next(self, limit: int) -> dict[str, Any]:
@@ -410,6 +412,7 @@ class Channel:
             if message["type"] == PONG:
                 if self._pong is not None:
                     self._pong.set()
+                    self._pong = None
                 continue
             self._pings += 1
             if self._pings > _MOST_PINGS:
@@ -419,10 +422,9 @@ class Channel:
 
     async def ping(self) -> None:
         """Returns when the peer's program has answered; only for the work of `during`."""
-        self._pong = asyncio.Event()
+        pong = self._pong = asyncio.Event()
         await self.send(PING)
-        await self._pong.wait()
-        self._pong = None
+        await pong.wait()
 
     @property
     def silent(self) -> bool:

@@ -11,6 +11,7 @@ from channels import channels
 
 from mrc.errors import BusyError, ConnectRefusedError, Kind, PeerGoneError, ProtocolError
 from mrc.exchange.oob import Channel
+from mrc.tasks import cancelled
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -78,6 +79,26 @@ async def test_during__pings_are_answered_until_the_next_message() -> None:
         await other.during(other.ping())
         await other.send("proved", mtu=1)
         assert (await waiting)["mtu"] == 1
+
+
+async def test_during__a_pong_may_come_after_the_next_message() -> None:
+    """Our probes were answered while a ping was under way; the peer had said its next word."""
+
+    async def work() -> None:
+        asking = asyncio.create_task(one.ping())
+        await until(lambda: one.silent)
+        await cancelled(asking)
+
+    async with channels() as (one, other):
+        await other.send("proved", mtu=1)
+        await one.during(work())
+        assert (await one.expect("proved"))["mtu"] == 1
+        answering = asyncio.create_task(other.during(forever()))
+        await until(lambda: other.received_bytes)
+        await other.send("rts")
+        await one.expect("rts")
+        assert not one.silent
+        await cancelled(answering)
 
 
 async def test_during__a_peer_that_answers_nothing_is_silent() -> None:
