@@ -263,7 +263,9 @@ class Group:
             await self._hold(token, qp, self._future(token))
 
     async def _hold(self, token: bytes, qp: QP, found: asyncio.Future[Member]) -> None:
-        """Keeps the QP until the group ends, or the QP fails or is closed."""
+        """Keeps the QP until the group ends, or the QP fails. A peer that closed it in order does not
+        come back, but what it delivered may be received later.
+        """
         ended = asyncio.get_running_loop().create_future()
         member = Member(qp, ended)
         found.set_result(member)
@@ -279,9 +281,11 @@ class Group:
             if following.done() and not self._ending.is_set():
                 end = following.result()
                 ended.set_result(end)
-                del self._members[token]  # the next use connects again
                 if end.died:
+                    del self._members[token]  # the next use connects again
                     await qp.abort(reason_of(end.error))
+                else:
+                    await ending
         finally:
             await cancelled(following, ending, beating, *taking)
 

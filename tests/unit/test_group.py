@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import pytest
 from endpoints import BUDGET_SECONDS, loopback_config
@@ -13,7 +15,7 @@ from msgspec.structs import replace
 
 from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError, Retries
 from mrc.binding import messages
-from mrc.group import ADDRESS_BYTES, NOTE_BYTES, Address, Group, Member
+from mrc.group import ADDRESS_BYTES, NOTE_BYTES, TOKEN_BYTES, Address, Group, Member
 from mrc.trust.security import Security
 
 SLOT_BYTES = 8192  # of an inbox of messages
@@ -158,6 +160,35 @@ async def test_member__that_closes_has_not_died(groups: list[Group]) -> None:
     assert not ended.died
     assert "closed the connection" in str(ended.error)
     assert there.qp.closed
+
+
+async def test_member__that_has_closed_before_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it delivered was lost: the process connected anew, to one that was no more."""
+    tokens = [b"\xff" * TOKEN_BYTES, bytes(TOKEN_BYTES)]  # the second one connects
+    drawn = SimpleNamespace(
+        token_bytes=lambda count: tokens.pop(0), compare_digest=secrets.compare_digest
+    )
+    monkeypatch.setattr("mrc.group.secrets", drawn)
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as one,
+        Context(loopback_config()) as two,
+        Group(two, "test", "127.0.0.1", version=1) as there,
+        two.messages(1) as received,
+    ):
+        async with Group(one, "test", "127.0.0.1", version=1) as here, one.messages(1) as sent:
+            to = await here.member(there.address)
+            for text in (b"one", b"two"):
+                await sent.send(to.qp, text)
+            address = here.address
+        for text in (b"one", b"two"):
+            member = await there.member(address)
+            assert not (await member.ended).died
+            buffer = bytearray(3)
+            await received.recv(buffer, member.qp)
+            assert buffer == text
 
 
 async def test_tell__a_note_arrives_before_the_end() -> None:
