@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from random import Random
 from typing import Any
 
@@ -137,6 +138,8 @@ class End:
     """"done", or why it ended before; empty: it has not ended"""
     seconds: float = 0.0
     """when"""
+    ready_seconds: float = inf
+    """when its QP was connected"""
 
     @property
     def name(self) -> str:
@@ -321,6 +324,7 @@ class Run:
             return pair.knocks and end.at == 1 and other.outcome != "" and not qp.wanted
 
         if await qp.until(lambda: qp.ready or is_unmet()) and qp.ready:
+            end.ready_seconds = self.world.now
             self._write(verbs, qp, end, other, their_rkey)
             done = len(end.sends)
             all_here = await qp.until(
@@ -448,7 +452,9 @@ def _is_harmless(scenario: Scenario, fault: Fault, end: End) -> bool:
     """Whether QPs must get over it."""
     match fault.kind:
         case "plane down" | "interface down":
-            return scenario.planes > 1 or fault.lasts_seconds < 5
+            # The agents talk over the address that the programs named, which is the first plane's.
+            before = end.ready_seconds < fault.seconds
+            return (scenario.planes > 1 and before) or fault.lasts_seconds < 5
         case "agent killed":
             return fault.lasts_seconds < 5
         case "smaller MTU of a plane":
