@@ -263,8 +263,8 @@ class Group:
             await self._hold(token, qp, self._future(token))
 
     async def _hold(self, token: bytes, qp: QP, found: asyncio.Future[Member]) -> None:
-        """Keeps the QP until the group ends, or the QP fails. A peer that closed it in order does not
-        come back, but what it delivered may be received later.
+        """Keeps the QP until the group ends, or the QP fails. A peer that closed it in order does
+        not come back, but what it delivered may be received later.
         """
         ended = asyncio.get_running_loop().create_future()
         member = Member(qp, ended)
