@@ -107,6 +107,12 @@ struct mrc_sim_flow_config {
   uint32_t tcp_plane; /* plane of a TCP flow, whose segments have `bytes`; 0: a QP */
   uint32_t after;     /* number + 1 of the flow whose n-th write must arrive at `from` before write
                          n + 1 is posted; 0: none */
+  /* A job: flows that work in steps. The next step starts at all of them when all have done their
+     writes of this one, and `pause_ns` have passed. */
+  uint32_t step_writes; /* of this flow; 0: it is part of no job */
+  uint32_t job;         /* number + 1 of the first flow of the job; the others follow it */
+  uint32_t job_flows;
+  uint64_t pause_ns; /* at least fabric_delay_ns, so that no host hears of others too early */
 };
 
 enum mrc_sim_target {

@@ -54,7 +54,8 @@ static void post(struct mrc_sim_traffic *traffic, uint32_t index) {
 
 static void want(struct mrc_sim_traffic *traffic, uint32_t index, uint32_t wanted) {
   struct mrc_sim_flow *flow = flow_at(traffic, index);
-  for (wanted = mrc_min_u32(wanted, flow->config.writes); flow->wanted < wanted; flow->wanted++)
+  const uint32_t most = flow->config.step_writes ? flow->allowed : flow->config.writes;
+  for (wanted = mrc_min_u32(wanted, most); flow->wanted < wanted; flow->wanted++)
     flow->wanted_ns[flow->wanted] = time_of(traffic);
   post(traffic, index);
 }
@@ -78,6 +79,18 @@ static uint64_t draw_interval(struct mrc_prng *prng, uint64_t mean_ns) {
   }
 }
 
+/* A flow of a job has done its step. The last one of them lets all start the next. */
+static void end_step(struct mrc_sim_traffic *traffic, const struct mrc_sim_flow *flow) {
+  struct mrc_world *world = traffic->hosts->world;
+  const uint32_t first = flow->config.job - 1;
+  struct mrc_sim_flow *job = flow_at(traffic, first);
+  if (++job->job_done < job->config.job_flows) return;
+  job->job_done = 0;
+  for (uint32_t i = 0; i < job->config.job_flows; i++)
+    mrc_world_schedule(world, world->now_ns + job->config.pause_ns, MRC_SIM_ON_POST, first + i,
+                       NULL);
+}
+
 void mrc_traffic_on_time(struct mrc_sim_traffic *traffic, uint32_t index) {
   struct mrc_world *world = traffic->hosts->world;
   struct mrc_sim_flow *flow = flow_at(traffic, index);
@@ -86,6 +99,7 @@ void mrc_traffic_on_time(struct mrc_sim_traffic *traffic, uint32_t index) {
     start_tcp(traffic, index);
     return;
   }
+  flow->allowed += config->step_writes;
   if (config->interval_ns == 0) {
     /* Writes that it waits for may have arrived before it starts. */
     want(traffic, index,
@@ -121,6 +135,8 @@ static void on_completion(void *context, const struct mrc_wc *wc) {
     mrc_record_message(traffic->record, index, flow->wanted_ns[wc->wr_id]);
   }
   end_writes(traffic, flow, wc->status != MRC_WC_SUCCESS);
+  if (flow->completed == flow->allowed && flow->completed < flow->config.writes)
+    end_step(traffic, flow);
   post(traffic, index);
 }
 
@@ -159,6 +175,9 @@ int mrc_traffic_add(struct mrc_sim_traffic *traffic, const struct mrc_sim_flow_c
       config->writes == 0 || config->depth == 0 || config->depth > 4096 ||
       config->tcp_plane > sim->planes ||
       (config->tcp_plane && (config->bytes == 0 || config->paths_until_ns || config->after)))
+    return -EINVAL;
+  if (config->step_writes && (config->job == 0 || config->pause_ns < sim->fabric_delay_ns ||
+                              config->writes % config->step_writes || config->interval_ns))
     return -EINVAL;
   const uint32_t n_paths = mrc_topology_n_paths(sim, config->from, config->to);
   if (config->paths && n_paths < 64 && config->paths >> n_paths) return -EINVAL;

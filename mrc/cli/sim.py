@@ -27,7 +27,7 @@ from mrc.sim.checks import Outcome, flow_goodput_bps
 from mrc.sim.many import Ran, check_memory, run_all, workers_for
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario
-from mrc.sim.trial import Trial, full_trial, n_runs, run_trial, summarize, summary_of
+from mrc.sim.trial import Timed, Trial, full_trial, n_runs, run_trial, summarize, timed_summary_of
 from mrc.whole import write_whole
 
 T = TypeVar("T")
@@ -42,12 +42,17 @@ examples:
   mrc sim permutation --set topology.hosts=16 --set topology.routing=ecmp
   mrc sim my.toml --seed 7 --trace packets.txt --plot goodput.svg
   mrc sim report --output report.html   all scenarios, 20 seeds each
+  mrc sim report --paper --output paper.html   the figures of the MRC paper
 """
 REPORT_SEEDS = 20
 ONE = """
 scenario NAME|FILE  name of a built-in scenario, or a TOML file
 --trace FILE        write one line for each packet sent, lost or delivered; only for a single run
 --plot FILE         draw the results into this SVG file; requires matplotlib and Jinja2
+"""
+REPORT = """
+--output FILE  write the report to this HTML file; requires matplotlib and Jinja2
+--paper        only the scenarios that reproduce a figure of the MRC paper, beside its claims
 """
 SEEDS = """
 --seed N   seed of the random numbers in the first run [%(default)s]
@@ -80,8 +85,7 @@ def add_arguments(parser: Parser) -> None:
 
 def _add_run_arguments(parser: argparse.ArgumentParser, *, is_report: bool) -> None:
     if is_report:
-        told = "--output FILE  write the report to this HTML file; requires matplotlib and Jinja2"
-        add(parser, told, output={"required": True})
+        add(parser, REPORT, output={"required": True})
     else:
         add(parser, ONE)
     seeds = {"type": count_argument(10000), "default": REPORT_SEEDS if is_report else 1}
@@ -172,17 +176,22 @@ def _run(out: Output, scenario: Scenario, seeds: Sequence[int], trace: str | Non
 
 
 def _report(out: Output, args: argparse.Namespace) -> int:
-    """Runs all built-in scenarios. The page shows missed targets; they do not fail the command."""
+    """Runs all built-in scenarios that are not slow. The page shows missed targets; they do not
+    fail the command.
+    """
     if not drawing.available():
         raise UsageError(args.prog, drawing.HINT)
     seeds = _seeds(args)
-    scenarios = [_load(args, name) for name in reader.names()]
+    scenarios = [s for s in (_load(args, name) for name in reader.names()) if not s.slow]
+    scenarios = [s for s in scenarios if s.figure or not args.paper]
     jobs = [(part, seed) for s in scenarios for part in s.parts for seed in seeds]
     with _bar(out, "report", len(jobs)) as bar:
-        ran = run_all(summary_of, jobs, workers_for(jobs), _by_job(bar))
-    summaries = iter(_by_part(ran, len(seeds)))
-    experiments = [page.Experiment(s, [next(summaries) for _ in s.parts]) for s in scenarios]
-    write_whole(Path(args.output), page.render(experiments, seeds).encode())
+        ran = run_all(timed_summary_of, jobs, workers_for(jobs), _by_job(bar))
+    timed = iter(_by_part(ran, len(seeds)))
+    experiments = [_experiment(s, [next(timed) for _ in s.parts]) for s in scenarios]
+    shown = page.of_paper(experiments) if args.paper else experiments
+    text = page.render(shown, seeds, is_paper=args.paper)
+    write_whole(Path(args.output), text.encode())
     outcomes = page.flat(experiments)
     out.text(_check_table(outcomes, seeds, with_scenario=True))
     out.rows([
@@ -194,10 +203,18 @@ def _report(out: Output, args: argparse.Namespace) -> int:
             seeds=tuple(seeds),
             checks=report.checks(outcomes),
             values=report.values(outcomes),
+            figures=tuple(map(report.figure, page.of_paper(experiments))),
             lost=ran.lost,
         )
     )
     return Exit.FAILED if _tell_lost(out, ran) else Exit.OK
+
+
+def _experiment(scenario: Scenario, timed: Sequence[Sequence[Timed]]) -> page.Experiment:
+    summaries = [[each.summary for each in part] for part in timed]
+    return page.Experiment(
+        scenario, summaries, sum(each.seconds for part in timed for each in part)
+    )
 
 
 def _by_part(ran: Ran[T], n_seeds: int) -> list[list[T]]:

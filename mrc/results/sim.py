@@ -13,7 +13,8 @@ from mrc.fabric.tiers import Routing
 from mrc.results.plain import KEYS, Result
 
 TransportKind = Literal["mrc", "ecmp", "ecmp-planes", "go-back-n"]
-TrafficKind = Literal["permutation", "incast", "all-to-all", "ring", "pairs", "tcp"]
+TrafficKind = Literal["permutation", "incast", "checkpoint", "all-to-all", "ring", "pairs", "tcp"]
+Placement = Literal["packed", "spread", "random"]
 Plot = Literal["time", "flows"]
 
 
@@ -133,6 +134,20 @@ class Traffic(Struct, frozen=True, kw_only=True):
     """EVs of other paths are DENIED until then; 0: to the end."""
     plane: int = 0
     """Plane of a TCP flow; 0: all."""
+    hosts: tuple[int, ...] = ()
+    """Hosts that take part; empty: all."""
+    group_size: int = 0
+    """Hosts of each of the groups that the hosts form; 0: one group of all."""
+    placement: Placement = "packed"
+    """packed: neighbours form a group; spread: every n-th host; random: drawn with the seed."""
+    receivers: tuple[int, ...] = ()
+    """checkpoint: the hosts that are written to, in turn."""
+    qps: int = 1
+    """QPs of each pair of hosts, each with all of the writes."""
+    steps: int = 1
+    """Steps of a job; each starts at all hosts when all have ended the one before."""
+    compute_ns: int = 0
+    """Time of a step before its first write."""
 
 
 class Reference(Struct, frozen=True, kw_only=True):
@@ -153,6 +168,10 @@ class Parameters(Struct, frozen=True, kw_only=True):
     """What happens."""
     claim: str
     """What the MRC paper says of such an experiment; empty: nothing."""
+    figure: str
+    """Where the paper shows it, such as Fig. 9a; empty: nowhere."""
+    slow: bool
+    """It takes minutes, so only its name runs it: `mrc sim report` leaves it out."""
     transport: Transport
     """The QPs."""
     traffic: tuple[Traffic, ...]
@@ -409,6 +428,21 @@ class Experiment(Result, frozen=True, kw_only=True):
     """Trials without a result."""
 
 
+class Figure(Struct, frozen=True, kw_only=True):
+    """A scenario that reproduces a figure of the MRC paper."""
+
+    figure: str
+    """The figure, such as Fig. 9a."""
+    scenario: str
+    """Name of the scenario."""
+    claim: str
+    """What the paper says."""
+    met: bool
+    """The scenario meets all of its targets."""
+    seconds: float
+    """How long all of its runs took."""
+
+
 class Report(Result, frozen=True, kw_only=True):
     """`mrc sim report`."""
 
@@ -418,6 +452,8 @@ class Report(Result, frozen=True, kw_only=True):
     """Figures that must meet a target."""
     values: tuple[Value, ...]
     """Other figures."""
+    figures: tuple[Figure, ...]
+    """The scenarios that reproduce a figure of the MRC paper."""
     lost: tuple[LostTrial, ...]
     """Trials without a result."""
 

@@ -85,7 +85,7 @@ def workers_for(jobs: Sequence[Job]) -> int:
     """How many of these run at once: one for each processor that this process may use, if the
     memory allows it.
     """
-    most = max(needed_bytes(scenario) for scenario, _ in jobs)
+    most = max((needed_bytes(scenario) for scenario, _ in jobs), default=1)
     cores = len(os.sched_getaffinity(0))
     return max(1, min(cores, len(jobs), available_bytes() // most))
 

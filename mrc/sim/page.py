@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -21,6 +22,7 @@ class Experiment(Struct, frozen=True):
 
     scenario: Scenario
     summaries: Sequence[Sequence[Summary]]
+    seconds: float = 0  # that all of its runs took
 
     def plot(self) -> str:
         """The plot as SVG: goodput, or the first check of each variant."""
@@ -51,17 +53,31 @@ class Experiment(Struct, frozen=True):
         return any(float(number(o.value)) > 1 for o in shares)
 
 
+def of_paper(experiments: Iterable[Experiment]) -> list[Experiment]:
+    """Those that reproduce a figure of the paper, in its order; sections follow the figures."""
+    shown = (experiment for experiment in experiments if experiment.scenario.figure)
+    return sorted(shown, key=lambda experiment: _place(experiment.scenario.figure))
+
+
+def _place(figure: str) -> tuple[bool, int, str]:
+    number = re.search(r"Fig\. (\d+)", figure)
+    return number is None, int(number[1]) if number else 0, figure
+
+
 def flat(experiments: Sequence[Experiment]) -> list[Outcome]:
     """All checks of all experiments."""
     return [o for experiment in experiments for part in experiment.outcomes for o in part]
 
 
-def render(experiments: Sequence[Experiment], seeds: Sequence[int]) -> str:
-    """The page as HTML."""
+def render(
+    experiments: Sequence[Experiment], seeds: Sequence[int], *, is_paper: bool = False
+) -> str:
+    """The page as HTML. `is_paper`: its table has the figures of the paper."""
     demanded = [outcome for outcome in flat(experiments) if outcome.target is not None]
     return drawing.fill(
         _TEMPLATE,
         experiments=experiments,
+        is_paper=is_paper,
         met=sum(outcome.met is True for outcome in demanded),
         demanded=len(demanded),
         span=f"seed {seeds[0]}"

@@ -7,7 +7,8 @@ unit or a target outside the topology is an error that names the file and the ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
 from typing import Any, Literal
@@ -26,7 +27,9 @@ from mrc.fabric.topology import MAX_T1
 from mrc.limits import MAX_EVS
 from mrc.results.sim import Reference, Traffic, Transport
 from mrc.sim.scenario import (
+    GROUPED,
     MEASURES,
+    PLACEMENTS,
     PLOTS,
     TRAFFIC_KINDS,
     TRANSPORTS,
@@ -42,6 +45,9 @@ SAMPLES = 10_000
 """Maximum number of samples of each flow, unless `run.sample` is set. It limits the memory of
 long runs.
 """
+
+_TO_SOME = ("incast", "checkpoint")
+"""The kinds of traffic that have receivers."""
 
 _MEASURED_OF = {"goodput": ("line", "reference", "max-min"), "completion": ("line", "reference")}
 """The choices of `of`, for the measures that have that key."""
@@ -105,6 +111,8 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
         name=name,
         title=table.text("title"),
         claim=table.text("claim", ""),
+        figure=table.text("figure", ""),
+        slow=table.boolean("slow", False),
         topology=topology,
         transport=transport,
         traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
@@ -207,11 +215,18 @@ def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
         group=table.text("group", kind),
         bytes=table.parsed("write", units.parse_size),
         writes=1 if kind == "ring" else table.integer("writes", 1, 10**7, 1),
+        hosts=() if kind == "pairs" else table.parsed("hosts", _hosts(topology.hosts), ""),
+        group_size=table.integer("group_size", 0, topology.hosts, 0) if kind in GROUPED else 0,
+        placement=table.choice("placement", PLACEMENTS, "packed") if kind in GROUPED else "packed",
+        receivers=table.integers("to", 0, topology.hosts - 1) if kind == "checkpoint" else (),
+        qps=table.integer("qps", 1, 256, 1),
+        steps=table.integer("steps", 1, 10**6, 1),
+        compute_ns=read_time(table, "compute", rtt_ns, "0ns"),
         depth=table.integer("depth", 1, 4096, 4),
         start_ns=read_time(table, "start", rtt_ns, "0ns"),
         interval_ns=0 if kind == "ring" else read_time(table, "interval", rtt_ns, "0ns"),
         to=table.integer("to", 0, topology.hosts - 1, 0) if kind == "incast" else 0,
-        senders=table.integers("from", 0, topology.hosts - 1) if kind == "incast" else (),
+        senders=table.integers("from", 0, topology.hosts - 1) if kind in _TO_SOME else (),
         pairs=_pairs(table, topology) if kind == "pairs" else (),
         paths=table.integers("paths", 0, min(topology.t1, 64) - 1),
         paths_until_ns=read_time(table, "paths_until", rtt_ns, "0ns"),
@@ -224,8 +239,44 @@ def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
         raise table.error("paths", "requires traffic of kind pairs")
     if traffic.paths_until_ns and not traffic.paths:
         raise table.error("paths_until", "requires paths")
+    _check_groups_of_hosts(table, traffic, topology)
     table.close()
     return traffic
+
+
+def _check_groups_of_hosts(table: Table, traffic: Traffic, topology: Tiers) -> None:
+    members = len(traffic.hosts) or topology.hosts
+    size = traffic.group_size or members
+    if traffic.kind in GROUPED and (size < 2 or members % size):
+        raise table.error("group_size", f"{members} hosts do not form groups of {size}: 2 or more")
+    if traffic.kind == "checkpoint" and not traffic.receivers:
+        raise table.error("to", "is missing: the hosts that are written to")
+    if traffic.steps > 1 and traffic.interval_ns:
+        raise table.error("interval", "does not go with steps")
+    if traffic.steps > 1 and traffic.compute_ns < topology.fabric_delay_ns:
+        raise table.error("compute", "is shorter than topology.fabric_delay")
+    if traffic.compute_ns and traffic.steps == 1:
+        raise table.error("compute", "requires steps")
+
+
+def _hosts(n: int) -> Callable[[str], tuple[int, ...]]:
+    """A parser of hosts: ranges with steps, such as "0-7, 16-31/2"."""
+
+    def parse(text: str) -> tuple[int, ...]:
+        found: list[int] = []
+        for part in text.split(",") if text else ():
+            match = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?:/([1-9]\d*))?)?\s*", part)
+            if match is None:
+                raise ValueError(f"{part.strip()!r} is not a range of hosts such as 0-7 or 0-30/2")
+            first, last = int(match[1]), int(match[2] or match[1])
+            if not first <= last < n:
+                raise ValueError(f"{part.strip()!r} is not within 0-{n - 1}")
+            found += range(first, last + 1, int(match[3] or 1))
+        if len(set(found)) < len(found):
+            raise ValueError(f"{text!r} names a host twice")
+        return tuple(found)
+
+    return parse
 
 
 def _tcp(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:

@@ -11,6 +11,7 @@ from mrc.results import sim as results
 from mrc.results.plain import like
 from mrc.sim import native
 from mrc.sim.checks import Outcome, flow_goodput_bps
+from mrc.sim.page import Experiment
 from mrc.sim.run import Result
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import line_rate_bps
@@ -33,6 +34,16 @@ def checks(outcomes: Sequence[Outcome]) -> tuple[results.Check, ...]:
 def values(outcomes: Sequence[Outcome]) -> tuple[results.Value, ...]:
     """The values without a target."""
     return tuple(like(results.Value, each) for each in outcomes if each.target is None)
+
+
+def figure(experiment: Experiment) -> results.Figure:
+    return like(
+        results.Figure,
+        experiment.scenario,
+        scenario=experiment.scenario.name,
+        met=not experiment.missed,
+        seconds=experiment.seconds,
+    )
 
 
 def run_result(result: Result) -> results.Run:

@@ -12,7 +12,15 @@ from msgspec import Struct
 
 from mrc.fabric.targets import parse_target
 from mrc.fabric.tiers import Tiers
-from mrc.results.sim import Parameters, Plot, Traffic, TrafficKind, Transport, TransportKind
+from mrc.results.sim import (
+    Parameters,
+    Placement,
+    Plot,
+    Traffic,
+    TrafficKind,
+    Transport,
+    TransportKind,
+)
 
 OVERHEAD_BYTES = 126  # of a packet on a link, besides its UDP payload; csrc/sim/frame.h
 DATA_HEADER_BYTES = 44  # of a packet in the middle of a message, ICRC included
@@ -23,6 +31,9 @@ TRANSPORTS: tuple[TransportKind, ...] = get_args(TransportKind)
 """The transports of QPs; all except the first, "mrc", are baselines."""
 PLOTS: tuple[Plot, ...] = get_args(Plot)
 TRAFFIC_KINDS: tuple[TrafficKind, ...] = get_args(TrafficKind)
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+GROUPED = ("permutation", "all-to-all", "ring")
+"""The kinds of traffic within groups of hosts."""
 MEASURES = (
     "completed", "qp_errors", "goodput", "slowest_flow", "fairness", "last_hop_busy",
     "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after", "completion",

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import random
+from itertools import cycle
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc.results.sim import Traffic
 from mrc.sim.scenario import Scenario, payload_share
@@ -19,13 +21,14 @@ class Flow(Struct, frozen=True):
     traffic: Traffic
     writes: int
     after: int | None = None  # flow whose n-th write must arrive before write n + 1 starts
+    job: tuple[int, int] | None = None  # the first of the flows that work in steps; how many
 
     def native(self) -> dict[str, int]:
         """The flow as a `struct mrc_sim_flow_config`."""
         return {
             "from": self.sender,
             "to": self.receiver,
-            "start_ns": self.traffic.start_ns,
+            "start_ns": self.traffic.start_ns + self.traffic.compute_ns,
             "interval_ns": self.traffic.interval_ns,
             "paths": sum(1 << path for path in set(self.traffic.paths)),
             "paths_until_ns": self.traffic.paths_until_ns,
@@ -34,64 +37,111 @@ class Flow(Struct, frozen=True):
             "depth": self.traffic.depth,
             "tcp_plane": self.traffic.plane,
             "after": 0 if self.after is None else self.after + 1,
+            **self._job(),
         }
+
+    def _job(self) -> dict[str, int]:
+        if self.job is None:
+            return {}
+        return {
+            "step_writes": self.step_writes,
+            "job": self.job[0] + 1,
+            "job_flows": self.job[1],
+            "pause_ns": self.traffic.compute_ns,
+        }
+
+    @property
+    def step_writes(self) -> int:
+        """Writes of a step."""
+        return self.writes // self.traffic.steps
 
 
 def make_flows(scenario: Scenario, seed: int) -> list[Flow]:
     """All flows of a scenario; the number of a flow is its index."""
     flows: list[Flow] = []
     for traffic in scenario.traffic:
-        if traffic.kind == "ring":
-            flows += _ring(scenario.topology.hosts, traffic, first=len(flows))
-            continue
-        pairs = _pairs(scenario.topology.hosts, traffic, random.Random(seed))
-        flows += [Flow(a, b, traffic, traffic.writes) for a, b in pairs]
+        found: list[Flow] = []
+        for hosts in groups(scenario.topology.hosts, traffic, seed):
+            first = len(flows) + len(found)
+            if traffic.kind == "ring":
+                found += _ring(hosts, traffic, first)
+                continue
+            pairs = _pairs(hosts, traffic, random.Random(seed))
+            writes = traffic.writes * traffic.steps
+            found += [Flow(a, b, traffic, writes) for a, b in pairs for _ in range(traffic.qps)]
+        if traffic.steps > 1:
+            job = len(flows), len(found)
+            found = [replace(flow, job=job) for flow in found]
+        flows += found
     return flows
+
+
+def groups(hosts: int, traffic: Traffic, seed: int) -> list[list[int]]:
+    """The groups of hosts among which such traffic flows."""
+    members = list(traffic.hosts or range(hosts))
+    size = traffic.group_size or len(members)
+    if traffic.placement == "random":
+        random.Random(f"placement {seed}").shuffle(members)
+    if traffic.placement == "spread":
+        n = len(members) // size
+        return [members[i::n] for i in range(n)]
+    return [members[i : i + size] for i in range(0, len(members), size)]
 
 
 def n_flows(hosts: int, traffic: Traffic) -> int:
     """How many flows such traffic has, without making them."""
+    members = len(traffic.hosts) or hosts
     match traffic.kind:
         case "all-to-all":
-            return hosts * (hosts - 1)
+            pairs = members * ((traffic.group_size or members) - 1)
         case "incast":
-            return len(traffic.senders) or hosts - 1
+            pairs = len(traffic.senders) or members - 1
+        case "checkpoint":
+            pairs = len(traffic.senders) or members - len(traffic.receivers)
         case "permutation" | "ring":
-            return hosts
+            pairs = members
         case _:
-            return len(traffic.pairs)
+            pairs = len(traffic.pairs)
+    return pairs * traffic.qps
 
 
-def _pairs(hosts: int, traffic: Traffic, rng: random.Random) -> list[tuple[int, int]]:
+def _pairs(hosts: list[int], traffic: Traffic, rng: random.Random) -> list[tuple[int, int]]:
     match traffic.kind:
         case "permutation":
             return _permutation(hosts, rng)
         case "all-to-all":
-            return [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
+            return [(a, b) for a in hosts for b in hosts if a != b]
         case "incast":
-            return [(a, traffic.to) for a in traffic.senders or range(hosts) if a != traffic.to]
+            return [(a, traffic.to) for a in traffic.senders or hosts if a != traffic.to]
+        case "checkpoint":
+            senders = traffic.senders or [a for a in hosts if a not in traffic.receivers]
+            return list(zip(senders, cycle(traffic.receivers), strict=False))
         case _:
             return list(traffic.pairs)
 
 
-def _permutation(hosts: int, rng: random.Random) -> list[tuple[int, int]]:
+def _permutation(hosts: list[int], rng: random.Random) -> list[tuple[int, int]]:
     """A random cycle: every host sends to one host and receives from one host."""
-    order = list(range(hosts))
+    order = list(hosts)
     rng.shuffle(order)
     return sorted(zip(order, [*order[1:], order[0]], strict=True))
 
 
-def _ring(hosts: int, traffic: Traffic, first: int) -> list[Flow]:
-    """Ring all-reduce: 2 (n - 1) steps; a step sends the data that the last step received."""
+def _ring(hosts: list[int], traffic: Traffic, first: int) -> list[Flow]:
+    """Ring all-reduce: a reduce-scatter and an all-gather, of n - 1 writes each. A write sends the
+    data that the write before it brought. Each QP of a host is part of a ring of its own.
+    """
+    n, qps = len(hosts), traffic.qps
     return [
         Flow(
             host,
-            (host + 1) % hosts,
+            hosts[(i + 1) % n],
             traffic,
-            writes=2 * (hosts - 1),
-            after=first + (host - 1) % hosts,
+            writes=2 * (n - 1) * traffic.steps,
+            after=first + (i - 1) % n * qps + qp,
         )
-        for host in range(hosts)
+        for i, host in enumerate(hosts)
+        for qp in range(qps)
     ]
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import perf_counter
 
 from msgspec import Struct
 
@@ -108,6 +109,18 @@ def _series(result: Result) -> Iterator[Series]:
             line_bps=line_rate_bps(scenario, [result.flows[i] for i in numbers]),
             flows=tuple(sorted(shares)),
         )
+
+
+class Timed(Struct, frozen=True):
+    """A summary, and how long its runs took."""
+
+    summary: Summary
+    seconds: float
+
+
+def timed_summary_of(job: Job) -> Timed:
+    begin = perf_counter()
+    return Timed(summary_of(job), perf_counter() - begin)
 
 
 def full_trial(job: Job) -> Trial:

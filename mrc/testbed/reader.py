@@ -24,7 +24,7 @@ from mrc.testbed.shape import Fabric, LinkChange, Shape
 # Keys about the use of a fabric. The simulator reads them, and mrc.testbed.schedule the faults.
 _OF_OTHERS = (
     "claim", "baselines", "plot", "transport", "traffic", "reference", "run", "checks", "variants",
-    "faults",
+    "faults", "figure", "slow",
 )  # fmt: skip
 
 

@@ -29,15 +29,31 @@ def by_name(scenario: Scenario, seed: int = 1) -> dict[str, Outcome]:
     return {o.name: o for o in evaluate(scenario, [summarize(run_trial(scenario, seed)).measured])}
 
 
-@pytest.mark.parametrize("kind", ["permutation", "incast", "all-to-all", "ring"])
+@pytest.mark.parametrize("kind", ["permutation", "incast", "checkpoint", "all-to-all", "ring"])
 def test_run__every_kind_of_traffic_completes(kind: str) -> None:
-    result = run(make({"kind": kind, "write": "128KiB"}), seed=1)
+    traffic = {"kind": kind, "write": "128KiB"} | ({"to": [1, 5]} if kind == "checkpoint" else {})
+    result = run(make(traffic), seed=1)
     for flow, info in zip(result.flows, result.infos, strict=True):
         assert (info.completed, info.failed) == (flow.writes, 0)
         assert info.received_bytes == flow.writes * 128 * 1024
         assert info.spurious_packets == info.repeated_packets == 0
     assert result.stats.lost == result.stats.dropped == result.stats.unroutable == 0
     assert len(result.messages) == result.stats.writes_done
+
+
+@pytest.mark.parametrize("kind", ["ring", "all-to-all"])
+def test_run__a_step_begins_when_all_have_ended_the_last_and_have_computed(kind: str) -> None:
+    traffic = {"kind": kind, "write": "64KiB", "group_size": 4, "qps": 2}
+    result = run(make(traffic | {"steps": 3, "compute": "30us"}), seed=1)
+    assert result.stats.writes_done == sum(flow.writes for flow in result.flows)
+    size = result.flows[0].step_writes
+    steps: list[list[native.Message]] = [[], [], []]
+    for i in range(len(result.flows)):
+        mine = [message for message in result.messages if message.flow == i]
+        for n, message in enumerate(mine):
+            steps[n // size].append(message)
+    ends = [0, *(max(message.done_ns for message in step) for step in steps)]
+    assert [min(m.wanted_ns for m in step) for step in steps] == [end + 30_000 for end in ends[:3]]
 
 
 def test_run__auditors_look_at_every_event() -> None:
@@ -364,6 +380,34 @@ def test_command__report(
     assert path.read_text().count("<svg ") == 2
 
 
+def test_command__report_of_the_paper(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["cold-start", "loss-of-control", "lossy-ev"]
+    monkeypatch.setattr(reader, "names", lambda: names)
+    path = tmp_path / "paper.html"
+    settings = ["--set", "traffic.0.writes=2", "--seeds", "2"]
+    main(["sim", "report", "--paper", "--output", str(path), "--json", *settings])
+    found = printed("sim report", capsys.readouterr().out)
+    first, second = found["figures"]
+    assert (first["scenario"], first["figure"]) == ("cold-start", "Fig. 4")
+    assert second["claim"] == reader.load("lossy-ev").claim
+    assert first["met"] == all(c["met"] for c in found["checks"] if c["scenario"] == "cold-start")
+    assert first["seconds"] > 0
+    text = path.read_text()
+    assert text.count("<svg ") == 2 and "loss-of-control" not in text
+    assert "fewer than 5 lost packets" in text and "Fig. 12-13" in text
+
+
+def test_command__report_leaves_out_slow_scenarios(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "names", lambda: ["lossy-ev"])
+    arguments = ["--output", str(tmp_path / "report.html"), "--json", "--seeds", "1"]
+    assert main(["sim", "report", *arguments, "--set", "slow=true"]) == 0
+    assert printed("sim report", capsys.readouterr().out)["checks"] == []
+
+
 def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "list"]) == 0
     assert "permutation       each of 64 hosts" in capsys.readouterr().out
@@ -399,6 +443,6 @@ def test_command__wrong_usage(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", reader.names())
+@pytest.mark.parametrize("name", [name for name in reader.names() if not reader.load(name).slow])
 def test_built_in__meets_its_targets_with_the_default_seed(name: str) -> None:
     assert main(["sim", name, "--quiet"]) == 0

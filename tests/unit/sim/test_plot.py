@@ -210,6 +210,14 @@ def test_variants_svg__shows_values_and_target() -> None:
     assert '<td>share, one<td class="number">1<td class="note">[1, 1]' in text
 
 
+def test_of_paper__in_the_order_of_the_figures() -> None:
+    named = ("section 5.1", "Fig. 12-13", "", "Fig. 9b", "Fig. 9a")
+    found = page.of_paper([page.Experiment(parse(figure=figure), []) for figure in named])
+    assert [each.scenario.figure for each in found] == [
+        "Fig. 9a", "Fig. 9b", "Fig. 12-13", "section 5.1"
+    ]  # fmt: skip
+
+
 def test_render__says_what_is_not_met(summaries: list[Summary]) -> None:
     text = page.render([page.Experiment(parse(), [summaries])], range(1, 3))
     assert "1 of 2 checks met; virtual time, median of seeds 1 to 2" in text

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,26 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
     assert [part.variant for part in scenario.parts] == ["small", "big"]
     assert [part.traffic[0].bytes for part in scenario.parts] == [1 << 16, 1 << 20]
     assert load(tmp_path).parts == (load(tmp_path),)
+
+
+@pytest.mark.parametrize(
+    ("traffic", "cause"),
+    [
+        ({"hosts": "0-4"}, "hosts: '0-4' is not within 0-3"),
+        ({"hosts": "zero"}, "hosts: 'zero' is not a range of hosts"),
+        ({"hosts": "0-2,1"}, "hosts: '0-2,1' names a host twice"),
+        ({"group_size": 3}, "group_size: 4 hosts do not form groups of 3"),
+        ({"hosts": "0"}, "group_size: 1 hosts do not form groups of 1"),
+        ({"steps": 2}, "compute: is shorter than topology.fabric_delay"),
+        ({"compute": "1us"}, "compute: requires steps"),
+        ({"kind": "checkpoint"}, "to: is missing"),
+    ],
+)
+def test_load__hosts_and_steps_that_make_no_sense(
+    tmp_path: Path, traffic: dict[str, Any], cause: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(cause)):
+        load(tmp_path, traffic=[{"kind": "ring", "write": "4KiB"} | traffic], checks=[])
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from mrc.sim import reader
 from mrc.sim.scenario import Scenario
-from mrc.sim.traffic import Flow, line_rate_bps, make_flows
+from mrc.sim.traffic import Flow, groups, line_rate_bps, make_flows, n_flows
 
 TOPOLOGY = {"hosts": 8, "planes": 2, "t0": 2, "t1": 2}
 
@@ -53,6 +55,61 @@ def test_ring__each_waits_for_the_one_before() -> None:
     assert {flow.writes for flow in flows[1:]} == {14}
     assert [flow.after for flow in flows] == [None, 8, 1, 2, 3, 4, 5, 6, 7]
     assert flows[1].native()["after"] == 9  # numbers count from 1 there
+
+
+def test_ring__of_groups_over_several_qps() -> None:
+    ring = {"kind": "ring", "hosts": "0-3, 6, 7", "group_size": 3, "qps": 2}
+    flows = make_flows(scenario(ring), seed=1)
+    assert ends(flows)[::2] == ends(flows)[1::2] == [
+        (0, 1), (1, 2), (2, 0), (3, 6), (6, 7), (7, 3)
+    ]  # fmt: skip
+    assert [flow.after for flow in flows] == [4, 5, 0, 1, 2, 3, 10, 11, 6, 7, 8, 9]
+    assert {flow.writes for flow in flows} == {4}
+
+
+def test_groups__by_placement() -> None:
+    ring = {"kind": "ring", "group_size": 4}
+    spread, shuffled = (
+        groups(8, scenario(ring | {"placement": name}).traffic[0], seed=2)
+        for name in ("spread", "random")
+    )
+    assert spread == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert sorted(host for group in shuffled for host in group) == list(range(8))
+    again = groups(8, scenario(ring | {"placement": "random"}).traffic[0], seed=3)
+    assert again != shuffled
+
+
+def test_checkpoint__receivers_in_turn() -> None:
+    traffic = {"kind": "checkpoint", "from": [0, 1, 2, 3, 4], "to": [6, 7]}
+    flows = make_flows(scenario(traffic), seed=1)
+    assert ends(flows) == [(0, 6), (1, 7), (2, 6), (3, 7), (4, 6)]
+    others = make_flows(scenario({"kind": "checkpoint", "hosts": "2-7", "to": [6, 7]}), seed=1)
+    assert [flow.sender for flow in others] == [2, 3, 4, 5]
+
+
+def test_steps__make_a_job_of_all_groups() -> None:
+    ring = {"kind": "ring", "group_size": 4, "steps": 5, "compute": "20us"}
+    flows = make_flows(scenario({"kind": "incast"}, ring), seed=1)[7:]
+    assert {flow.job for flow in flows} == {(7, 8)}
+    assert {flow.writes for flow in flows} == {30}
+    native = flows[0].native()
+    assert (native["step_writes"], native["job"], native["pause_ns"]) == (6, 8, 20_000)
+    assert native["start_ns"] == 20_000
+
+
+@pytest.mark.parametrize(
+    "traffic",
+    [
+        {"kind": "permutation"},
+        {"kind": "incast"},
+        {"kind": "checkpoint", "to": [1, 2]},
+        {"kind": "all-to-all", "group_size": 4, "qps": 3},
+        {"kind": "ring", "hosts": "0-3", "qps": 2},
+    ],
+)
+def test_n_flows__as_many_as_are_made(traffic: dict[str, Any]) -> None:
+    made = scenario(traffic)
+    assert n_flows(8, made.traffic[0]) == len(make_flows(made, seed=1))
 
 
 def test_line_rate__of_the_narrower_end() -> None:
