@@ -43,6 +43,8 @@ class Fault(Struct, frozen=True):
     """Period of a repeated fault; 0: it occurs once."""
     for_ns: int = 0
     """Duration of each occurrence of a repeated fault."""
+    draw: int = 0
+    """Parts that the seed draws from those that a target with `*` names; 0: all of them."""
 
     @property
     def end_ns(self) -> int:

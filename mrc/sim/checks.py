@@ -8,13 +8,13 @@ None misses every target.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil
 from statistics import median
 
 from msgspec import Struct
 
 from mrc.enums import EvState
-from mrc.sim import maxmin, native
+from mrc.sim import jobs, maxmin, native
+from mrc.sim.jobs import percentile
 from mrc.sim.run import Result
 from mrc.sim.scenario import Check, Scenario, dead_paths
 from mrc.sim.traffic import line_rate_bps
@@ -100,8 +100,10 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 def _value(check: Check, result: Result, reference: Result | None) -> float | None:
     if check.measure == "goodput":
         return _goodput_share(check, result, reference)
-    if check.measure == "completion":
-        return _completion(check, result, reference)
+    if check.measure in _TIMES:
+        return _time(check, result, reference)
+    if check.measure == "failure_convergence":
+        return _failure_convergence(check, result, reference)
     measure: Callable[[Check, Result], float | None] = _MEASURES[check.measure]
     return measure(check, result)
 
@@ -153,12 +155,24 @@ def _line_bps(check: Check, result: Result) -> float | None:
     return whole / result.scenario.topology.planes if is_part else whole
 
 
-def _completion(check: Check, result: Result, reference: Result | None) -> float | None:
-    time_ns = completion_ns(check, result)
-    whole: float | None = result.scenario.base_rtt_ns
+def _failure_convergence(check: Check, result: Result, reference: Result | None) -> float | None:
+    """Base RTTs whose goodput is missing, of what the reference leads to expect: the loss-derived
+    convergence time of RFC 6412.
+    """
+    assert reference is not None
+    share, window = _goodput_share(check, result, reference), _window(check, result)
+    if share is None:
+        return None
+    return max(0.0, 1 - share) * (window[1] - window[0]) / result.scenario.base_rtt_ns
+
+
+def _time(check: Check, result: Result, reference: Result | None) -> float | None:
+    """A time, of the ideal one or of that of the reference."""
+    measure, ideal = _TIMES[check.measure]
+    time_ns, whole = measure(check, result), ideal(check, result)
     if check.of == "reference":
         assert reference is not None
-        whole = completion_ns(check, reference)
+        whole = measure(check, reference)
     return None if time_ns is None or not whole else time_ns / (whole * check.share)
 
 
@@ -173,7 +187,7 @@ def completion_ns(check: Check, result: Result) -> float | None:
         for message in result.messages
         if message.flow in numbers and check.from_ns <= message.wanted_ns < check.to_ns
     )
-    return times[max(0, ceil(len(times) * check.percentile / 100) - 1)] if times else None
+    return percentile(times, check.percentile) if times else None
 
 
 def _completed(check: Check, result: Result) -> float | None:
@@ -225,6 +239,38 @@ def _least_plane(check: Check, result: Result) -> float | None:
     return min(arrived) * len(arrived) / sum(arrived) if sum(arrived) else None
 
 
+def _qps_hit(check: Check, result: Result) -> float:
+    """Share of the QPs that lost packets."""
+    numbers = result.of_group(check.group)
+    return sum(result.infos[i].lost_packets > 0 for i in numbers) / len(numbers)
+
+
+def _lost_per_qp(check: Check, result: Result) -> float:
+    lost = sorted(result.infos[i].lost_packets for i in result.of_group(check.group))
+    return percentile(lost, check.percentile)
+
+
+def _step_time(check: Check, result: Result) -> float | None:
+    times = jobs.step_times_ns(result, result.of_group(check.group))
+    return None if times is None else percentile(sorted(times), check.percentile)
+
+
+def _ideal_step(check: Check, result: Result) -> float:
+    return jobs.ideal_step_ns(result, result.of_group(check.group))
+
+
+def _job(check: Check, result: Result) -> float | None:
+    return jobs.job_ns(result, result.of_group(check.group))
+
+
+def _ideal_job(check: Check, result: Result) -> float:
+    return _ideal_step(check, result) * result.flows[result.of_group(check.group)[0]].traffic.steps
+
+
+def _bus_bandwidth(check: Check, result: Result) -> float | None:
+    return jobs.bus_bandwidth(result, result.of_group(check.group))
+
+
 def _last_hop_busy(check: Check, result: Result) -> float:
     """Share of the time in which the ports to the group's receivers were sending."""
     numbers = result.of_group(check.group)
@@ -272,6 +318,13 @@ def _ev_bad_after(check: Check, result: Result) -> float | None:
     return (min(bad) - result.stats.first_lost_ns) / result.scenario.base_rtt_ns
 
 
+_TIMES: dict[str, tuple[Callable[[Check, Result], float | None], ...]] = {
+    "completion": (completion_ns, lambda _, result: result.scenario.base_rtt_ns),
+    "step_time": (_step_time, _ideal_step),
+    "job_completion": (_job, _ideal_job),
+}
+"""The measures of times, and the ideal of each."""
+
 _MEASURES: dict[str, Callable[[Check, Result], float | None]] = {
     "completed": _completed,
     "qp_errors": _qp_errors,
@@ -283,4 +336,7 @@ _MEASURES: dict[str, Callable[[Check, Result], float | None]] = {
     "lost_per_dead_path": _lost_per_dead_path,
     "ev_bad_after": _ev_bad_after,
     "least_plane": _least_plane,
+    "qps_hit": _qps_hit,
+    "lost_per_qp": _lost_per_qp,
+    "bus_bandwidth": _bus_bandwidth,
 }

@@ -26,9 +26,11 @@ from mrc.fabric.tiers import Tiers, read_link, read_topology
 from mrc.fabric.topology import MAX_T1
 from mrc.limits import MAX_EVS
 from mrc.results.sim import Reference, Traffic, Transport
+from mrc.sim import draw
 from mrc.sim.scenario import (
     GROUPED,
     MEASURES,
+    PERCENTILES,
     PLACEMENTS,
     PLOTS,
     TRAFFIC_KINDS,
@@ -49,7 +51,13 @@ long runs.
 _TO_SOME = ("incast", "checkpoint")
 """The kinds of traffic that have receivers."""
 
-_MEASURED_OF = {"goodput": ("line", "reference", "max-min"), "completion": ("line", "reference")}
+_MEASURED_OF = {
+    "goodput": ("line", "reference", "max-min"),
+    "completion": ("line", "reference"),
+    "step_time": ("line", "reference"),
+    "job_completion": ("line", "reference"),
+    "failure_convergence": ("reference",),
+}
 """The choices of `of`, for the measures that have that key."""
 
 _USUAL = {
@@ -329,12 +337,33 @@ def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> t
     """The faults; a fault with `every` once for each occurrence before the run ends."""
     found: list[Fault] = []
     for table in tables:
+        target = table.text("target")
+        if draw.ANY in target:
+            found.append(_drawn_fault(table, target, topology, rtt_ns))
+            continue
         fault = read_fault(table, partial(parse_target, fabric=topology, whole=True), rtt_ns)
         found += [
             replace_fields(fault, at_ns=begin, until_ns=end, every_ns=0, for_ns=0)
             for begin, end in occurrences(fault, end_ns)
         ] if fault.every_ns else [fault]  # fmt: skip
     return tuple(found)
+
+
+def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> Fault:
+    """A fault whose target has `*`; mrc.sim.draw finds its parts, for each seed."""
+
+    def check_target(text: str) -> None:
+        parse_target(draw.first_part(text, topology), topology)
+
+    table.parsed("target", check_target)
+    most, count = draw.n_parts(target, topology), 0
+    if table.has("draw"):
+        value = table.text_or_number("draw")
+        share = _fraction(table, "draw") or 0.0
+        count = round(share * most) if isinstance(value, str) else int(share)
+        if not 1 <= count <= most:
+            raise table.error("draw", f"{value!r} is not 1 to {most} parts")
+    return replace_fields(read_fault(table, check_target, rtt_ns), draw=count)
 
 
 def _check(table: Table, rtt_ns: int, topology: Tiers) -> Check:
@@ -346,13 +375,14 @@ def _check(table: Table, rtt_ns: int, topology: Tiers) -> Check:
     if not relation or (at_least is not None and at_most is not None):
         raise table.error("at_least", "a check requires exactly one of at_least and at_most")
     share = _fraction(table, "share")
+    choices = _MEASURED_OF.get(measure, ("line",))
     check = Check(
         name=table.text("name", name),
         measure=measure,
         group=table.text("group", ""),
         from_ns=read_time(table, "from", rtt_ns, "0ns"),
         to_ns=read_time(table, "to", rtt_ns) if table.has("to") else NEVER,
-        of=table.choice("of", _MEASURED_OF.get(measure, ("line",)), "line"),
+        of=table.choice("of", choices, choices[0]),
         share=1.0 if share is None else share,
         relation=relation,
         target=target,
@@ -363,8 +393,8 @@ def _check(table: Table, rtt_ns: int, topology: Tiers) -> Check:
     )
     if check.plane and measure != "goodput":
         raise table.error("plane", "requires measure = goodput")
-    if table.has("percentile") and measure != "completion":
-        raise table.error("percentile", "requires measure = completion")
+    if table.has("percentile") and measure not in PERCENTILES:
+        raise table.error("percentile", f"requires one of the measures {', '.join(PERCENTILES)}")
     table.close()
     if check.to_ns <= check.from_ns:
         raise table.error("to", "is not after from")

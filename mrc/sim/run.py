@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 from mrc.fabric.faults import Fault
 from mrc.fabric.targets import Target, parse_target
 from mrc.sim import native
+from mrc.sim.draw import with_seed
 from mrc.sim.native import Event, FlowInfo, Message, PortInfo, Simulation, Stats
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow, make_flows
@@ -64,6 +65,7 @@ def run(
     scenario: Scenario, seed: int, *, trace: str | None = None, progress: Progress | None = None
 ) -> Result:
     """Runs a scenario once. `trace` names a file that gets one line for each packet."""
+    scenario = with_seed(scenario, seed)
     flows = make_flows(scenario, seed)
     with Simulation(_config(scenario, flows, seed)) as sim:
         for flow in flows:

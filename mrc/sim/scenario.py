@@ -37,8 +37,11 @@ GROUPED = ("permutation", "all-to-all", "ring")
 MEASURES = (
     "completed", "qp_errors", "goodput", "slowest_flow", "fairness", "last_hop_busy",
     "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after", "completion",
-    "least_plane",
+    "least_plane", "qps_hit", "lost_per_qp", "step_time", "job_completion", "bus_bandwidth",
+    "failure_convergence",
 )  # fmt: skip
+PERCENTILES = ("completion", "lost_per_qp", "step_time")
+"""The measures of which a check can take a percentile."""
 
 
 class Check(Struct, frozen=True):
@@ -49,12 +52,12 @@ class Check(Struct, frozen=True):
     group: str  # empty: all flows
     from_ns: int
     to_ns: int  # NEVER of mrc.fabric.faults: to the end
-    of: str  # the value is a share of "line", "reference" or "max-min"
+    of: str  # the value is compared with "line", "reference" or "max-min"
     share: float  # the expected part of that, such as 7/8
     relation: str  # ">=" or "<=": the required relation of the value to the target
     target: float
     variants: tuple[str, ...]  # variants that must meet it, others only show it; empty: all
-    percentile: float = 50.0  # of the completion times of writes
+    percentile: float = 50.0  # of one of PERCENTILES
     plane: int = 0  # count the goodput of this plane only; 0: of all planes
     note: str = ""  # why hosts on an emulated fabric give another value
 

@@ -203,7 +203,10 @@ def test_load__a_check_with_the_usual_target(
             {"checks.0.plane": 1, "checks.0.measure": "fairness"},
             "checks[0].plane: requires measure = goodput",
         ),
-        ({"checks.0.percentile": 99}, "checks[0].percentile: requires measure = completion"),
+        (
+            {"checks.0.percentile": 99},
+            "checks[0].percentile: requires one of the measures completion",
+        ),
         (
             {"checks.0.measure": "fairness", "checks.0.of": "reference"},
             "checks[0].of: 'reference' is none of line",

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measures of jobs and of lost packets, in small runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mrc.sim import checks, jobs, reader
+from mrc.sim.run import Result, run
+from mrc.sim.scenario import Scenario
+from mrc.sim.trial import run_trial
+
+RING = {"kind": "ring", "write": "256KiB", "steps": 3, "compute": "50us", "group_size": 4}
+
+
+def make(*faults: dict[str, Any], **check: Any) -> Scenario:
+    values = {
+        "title": "t",
+        "topology": {"hosts": 8, "planes": 2, "t0": 2, "t1": 4},
+        "traffic": [RING],
+        "faults": list(faults),
+        "checks": [{"at_most": 1} | check] if check else [],
+    }
+    return reader.parse(values, "t", "t.toml")
+
+
+def value(*faults: dict[str, Any], **check: Any) -> float | None:
+    trial = run_trial(make(*faults, **check), seed=1)
+    [found] = checks.values(trial.result.scenario, trial.result, trial.reference)
+    return found
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return run(make(), seed=1)
+
+
+def test_step_times__add_up_to_the_job(result: Result) -> None:
+    times = jobs.step_times_ns(result, range(8))
+    assert times is not None and len(times) == 3
+    assert sum(times) == max(message.done_ns for message in result.messages)
+    assert jobs.job_ns(result, range(8)) == sum(times)
+
+
+def test_bus_bandwidth__is_the_part_of_line_rate_while_hosts_send(result: Result) -> None:
+    ideal = jobs.ideal_step_ns(result, range(8))
+    assert ideal == pytest.approx(50_000 + 6 * 262144 * 8 / 200 / (4096 / 4266), rel=1e-3)
+    whole = jobs.job_ns(result, range(8))
+    share = jobs.bus_bandwidth(result, range(8))
+    assert whole is not None and share is not None
+    assert share == pytest.approx(3 * (ideal - 50_000) / (whole - 150_000))
+    assert 0.5 < share < 1
+
+
+def test_step_time__of_one_that_never_ended() -> None:
+    dead = {"target": "link:h3.*", "kind": "silent", "at": "60us"}
+    assert value(dead, measure="step_time") is None
+    assert value(dead, measure="bus_bandwidth") is None
+
+
+def test_step_time__a_slow_host_delays_all() -> None:
+    slow = {"target": "link:h3.*", "kind": "rate", "rate": "25%"}
+    found = [value(slow, measure=m, of="reference") for m in ("step_time", "job_completion")]
+    assert all(each is not None and 2 < each < 4 for each in found)
+    alone = value(slow, measure="step_time", percentile=100)
+    assert alone is not None and alone > 2
+
+
+def test_lost__by_the_qps_that_a_fault_hits() -> None:
+    lossy = {"target": "link:h3.1", "kind": "lose", "n": 1, "of": 10, "packets": "data"}
+    assert value(measure="qps_hit") == 0
+    assert value(lossy, measure="qps_hit") == 2 / 8  # from h3, and to h3
+    assert value(lossy, measure="lost_per_qp") == 0
+    worst = value(lossy, measure="lost_per_qp", percentile=100)
+    assert worst is not None and worst > 0
+
+
+def test_failure_convergence__is_the_goodput_that_is_missing() -> None:
+    """All links of a host are silent for a time, in which nothing arrives."""
+    outage = {"target": "link:h0.*", "kind": "silent", "at": "200us", "until": "260us"}
+    values = {
+        "title": "t",
+        "topology": {"hosts": 2, "planes": 2, "t0": 2, "t1": 4},
+        "traffic": [{"kind": "pairs", "pairs": [[0, 1]], "write": "4MiB", "writes": 20}],
+        "faults": [outage],
+        "run": {"sample": "5us"},
+        "checks": [
+            {"measure": "failure_convergence", "from": "200us", "to": "2ms", "at_most": 1}
+        ],
+    }  # fmt: skip
+    trial = run_trial(reader.parse(values, "t", "t.toml"), seed=1)
+    scenario = trial.result.scenario
+    [found] = checks.values(scenario, trial.result, trial.reference)
+    assert found is not None and found > 60_000 / scenario.base_rtt_ns
+    assert found < 10 * 60_000 / scenario.base_rtt_ns
