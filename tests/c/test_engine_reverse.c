@@ -134,6 +134,23 @@ static void test_answers__use_evs_that_answered(void) {
   mrc_pair_destroy(p);
 }
 
+/* The EV that carries all answers may die with the window full. Then the sender only sends
+   reliability probes: from the second one on, answers use any EV. */
+static void test_answers__leave_their_ev_when_the_peer_asks_again(void) {
+  struct mrc_pair *p = open_pair(.paths = 8, .port_out.rate_bps = RATE);
+  const int end = start_writing(p, 8);
+  struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
+  run_for(p, 5 * MS);
+  const uint16_t ev = receiver->planes[0].reverse_ev;
+  CHECK(ev != MRC_EV_NONE);
+  mrc_reverse_on_request(receiver);
+  CHECK_EQ(receiver->planes[0].reverse_ev, ev);
+  mrc_reverse_on_request(receiver); /* and nothing arrived since */
+  CHECK_EQ(receiver->planes[0].reverse_ev, MRC_EV_NONE);
+  CHECK(mrc_pair_finish(p, SECOND));
+  mrc_pair_destroy(p);
+}
+
 /* Every return path is dead for a while: answers use any EV, and the transfer recovers. */
 static void test_answers__try_all_when_none_works(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
@@ -153,4 +170,6 @@ CHECK_MAIN(RUN(test_probes__once_a_round_trip_while_receiving),
            RUN(test_probes__none_when_data_goes_both_ways),
            RUN(test_probes__few_when_small_writes_tell),
            RUN(test_answers__leave_a_plane_whose_way_back_is_dead),
-           RUN(test_answers__use_evs_that_answered), RUN(test_answers__try_all_when_none_works))
+           RUN(test_answers__use_evs_that_answered),
+           RUN(test_answers__leave_their_ev_when_the_peer_asks_again),
+           RUN(test_answers__try_all_when_none_works))

@@ -68,13 +68,14 @@ struct mrc_plane_choice {
 
 /* Probes that find EVs for the answers of a QP that only receives; see reverse.h. */
 struct mrc_reverse {
-  struct mrc_rtt rtt;  /* of its probes */
-  uint64_t next_ns;    /* no probe before */
-  uint64_t seen_ns;    /* arrival of the newest packet at the last probe */
-  uint64_t seen_bytes; /* received by then */
-  uint32_t probing;    /* planes with a probe in flight, as a mask */
-  uint8_t plane;       /* probed last */
-  uint8_t backoff;     /* probes that failed since one was answered, at most 6 */
+  struct mrc_rtt rtt;   /* of its probes */
+  uint64_t next_ns;     /* no probe before */
+  uint64_t seen_ns;     /* arrival of the newest packet at the last probe */
+  uint64_t seen_bytes;  /* received by then */
+  uint64_t asked_bytes; /* received by the last reliability probe of the peer */
+  uint32_t probing;     /* planes with a probe in flight, as a mask */
+  uint8_t plane;        /* probed last */
+  uint8_t backoff;      /* probes that failed since one was answered, at most 6 */
 };
 
 static inline void mrc_plane_init(struct mrc_plane *plane) {

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "reverse.h"
 #include "sack_send.h"
 
 #define MIN_SACK_BYTES 1024u        /* smaller packets count as this towards the SACK threshold */
@@ -174,6 +175,7 @@ int mrc_responder_on_probe(struct mrc_services *services, struct mrc_qp *qp,
   news->tx_timestamp = wire->probe.tx_timestamp;
   news->now = true;
   qp->resp.ack_wanted = true;
+  mrc_reverse_on_request(qp);
   mrc_qp_touch_to_answer(services, qp);
   return MRC_DROP_NONE;
 }

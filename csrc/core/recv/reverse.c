@@ -110,6 +110,13 @@ void mrc_reverse_on_failure(struct mrc_qp *qp, uint32_t index, uint16_t ev, bool
   if (reverse->backoff < MAX_BACKOFF) reverse->backoff++;
 }
 
+void mrc_reverse_on_request(struct mrc_qp *qp) {
+  const bool again = qp->reverse.asked_bytes == qp->resp.received_bytes;
+  qp->reverse.asked_bytes = qp->resp.received_bytes;
+  MRC_EACH_BIT(plane, again ? qp->evset.plane_mask : 0)
+    qp->planes[plane].reverse_ev = MRC_EV_NONE;
+}
+
 bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {
   if (mrc_plane_is_unsendable(&qp->planes[plane])) return false;
   return !is_in_use(qp) || qp->planes[plane].reverse_failures < MRC_REVERSE_FAILURES;

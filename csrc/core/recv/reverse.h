@@ -22,6 +22,9 @@ bool mrc_reverse_probe(struct mrc_services *services, struct mrc_qp *qp, uint16_
 void mrc_reverse_on_answer(struct mrc_qp *qp, uint32_t plane, uint16_t ev, uint64_t rtt_ns);
 /* The probe timed out, or the kernel could not send it. `offered`: it reached the kernel. */
 void mrc_reverse_on_failure(struct mrc_qp *qp, uint32_t plane, uint16_t ev, bool offered);
+/* The peer sent a reliability probe. If nothing arrived since the last one, the answer to that one
+   was lost: the next answers try other EVs. */
+void mrc_reverse_on_request(struct mrc_qp *qp);
 /* Whether answers on this plane get through, unless probes or the kernel showed otherwise. */
 bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane);
 /* The EV for answers to packets from `port` (0: none arrived yet), or MRC_EV_NONE. */
