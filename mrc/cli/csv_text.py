@@ -27,8 +27,9 @@ def csv_text(rows: Sequence[object]) -> str:
 
     table = [dict(_cells(plain(row), "")) for row in rows]
     keys = dict.fromkeys(key for cells in table for key in cells)
-    objects = {key.rpartition(".")[0] for key in keys}  # null in some rows only
-    head = [key for key in keys if key not in objects]
+    objects = {key.rpartition(".")[0] for key in keys}  # null in some rows
+    full = {key for cells in table for key, value in cells.items() if value is not None}
+    head = [key for key in keys if key in full or key not in objects]
     text = io.StringIO()
     writer = csv.DictWriter(text, head, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

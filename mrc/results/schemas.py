@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sim list": ("sim.Scenarios",),
     "sim run": ("sim.Experiment",),
     "sim report": ("sim.Report",),
+    "sim sweep": ("sweep.Sweep",),
     "doctor": ("doctor.Doctor",),
     "agent": ("agent.Profiles",),
 }  # fmt: skip

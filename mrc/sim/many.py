@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs many trials in processes of their own. A trial that fails, or whose process ends, costs only
-itself; an interrupt keeps the trials that have ended.
+"""Runs many trials in processes of their own, or where an executor runs them. A trial that fails,
+or whose process ends, costs only itself; an interrupt keeps the trials that have ended.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from multiprocessing import active_children, get_context
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -30,6 +30,13 @@ T = TypeVar("T")
 _KILLED = "its process ended: is there enough memory?"
 _PROCESS_BYTES = 80 << 20  # Python with its modules
 _HOST_BYTES, _QP_BYTES, _EV_BYTES, _PSN_BYTES = 32 << 10, 12 << 10, 110, 24
+
+
+class Bounds(Struct, frozen=True):
+    """What runs at once, at most."""
+
+    jobs: int
+    memory_bytes: int  # by the estimate of `needed_bytes`
 
 
 class Ran(Struct, Generic[T], frozen=True):
@@ -70,44 +77,43 @@ def _cgroup_bytes() -> int:
         return 1 << 62
 
 
-def check_memory(scenarios: Iterable[Scenario]) -> None:
+def bounds_here(memory_bytes: int | None = None) -> Bounds:
+    """A job for each processor that this process may use, in this or in the available memory."""
+    return Bounds(len(os.sched_getaffinity(0)), memory_bytes or available_bytes())
+
+
+def check_memory(scenarios: Iterable[Scenario], bounds: Bounds) -> None:
     """Raises MrcError for a scenario that cannot fit."""
-    available = available_bytes()
     for scenario in scenarios:
-        if (needed := needed_bytes(scenario)) > available:
+        if (needed := needed_bytes(scenario)) > bounds.memory_bytes:
             raise MrcError(
                 f"{scenario.name} needs about {needed / 2**30:.1f} GiB of memory, and"
-                f" {available / 2**30:.1f} GiB are available: fewer hosts, flows or EVs"
+                f" {bounds.memory_bytes / 2**30:.1f} GiB are available: fewer hosts, flows or EVs"
             )
 
 
-def workers_for(jobs: Sequence[Job]) -> int:
-    """How many of these run at once: one for each processor that this process may use, if the
-    memory allows it.
-    """
-    most = max((needed_bytes(scenario) for scenario, _ in jobs), default=1)
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(cores, len(jobs), available_bytes() // most))
-
-
 def run_all(
-    work: Callable[[Job], T], jobs: Sequence[Job], workers: int, done: Callable[[int, str], None]
+    work: Callable[[Job], T],
+    jobs: Sequence[Job],
+    bounds: Bounds,
+    done: Callable[[int, T | LostTrial], None],
+    executor: Executor | None = None,
 ) -> Ran[T]:
-    """Runs `work` for each job, in `workers` processes. Calls `done` with the number of finished
-    jobs and the scenario name of the last one.
+    """Runs `work` for each job, by an executor or in processes of its own. Calls `done` with the
+    number of a job and its result as soon as it has ended.
     """
     found: dict[int, T | LostTrial] = {}
 
     def tell(number: int, result: T | LostTrial) -> None:
         found[number] = result
-        done(len(found), jobs[number][0].name)
+        done(number, result)
 
-    waiting, interrupted = deque(range(len(jobs))), False
+    flight, interrupted = _Flight(work, jobs, bounds, tell), False
     try:
-        while waiting:
-            for suspect in _batch(work, jobs, waiting, workers, tell):
-                if _batch(work, jobs, deque([suspect]), 1, tell):
-                    tell(suspect, _lost(jobs[suspect], _KILLED))
+        if executor is None:
+            _run_here(flight)
+        else:
+            _run_there(flight, executor)
     except KeyboardInterrupt:
         interrupted = True
     results = [found.get(i) or _lost(job, "interrupted") for i, job in enumerate(jobs)]
@@ -119,40 +125,86 @@ def _lost(job: Job, reason: str) -> LostTrial:
     return LostTrial(scenario=scenario.name, variant=scenario.variant, seed=seed, reason=reason)
 
 
-def _batch(
-    work: Callable[[Job], T],
-    jobs: Sequence[Job],
-    waiting: deque[int],
-    workers: int,
-    tell: Callable[[int, T | LostTrial], None],
-) -> list[int]:
-    """Runs what is waiting, until a process ends; then returns the jobs that ran: one of them may
-    have ended it.
-    """
-    # "spawn", because a forked process could inherit a lock that the progress bar's thread holds.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, _DIES_AT_INTERRUPT)
-    flying: dict[Future[T], int] = {}
-    try:
-        while waiting or flying:
-            while waiting and len(flying) < workers:
-                future = pool.submit(work, jobs[waiting[0]])
-                flying[future] = waiting.popleft()
-            for future in wait(flying, return_when=FIRST_COMPLETED).done:
+class _Flight(Generic[T]):
+    """The jobs that wait, and those that run."""
+
+    def __init__(
+        self,
+        work: Callable[[Job], T],
+        jobs: Sequence[Job],
+        bounds: Bounds,
+        tell: Callable[[int, T | LostTrial], None],
+    ) -> None:
+        self.waiting = deque(range(len(jobs)))
+        self.bounds = bounds
+        self._work, self._jobs, self._tell = work, jobs, tell
+
+    def lose(self, number: int, reason: str) -> None:
+        self._tell(number, _lost(self._jobs[number], reason))
+
+    def run(self, pool: Executor, waiting: deque[int], failures: type[Exception]) -> list[int]:
+        """Runs these jobs, until the pool breaks; then returns the jobs that ran: one of them may
+        have broken it. A job that raises one of `failures`, or that finds too little memory or a
+        bad file, is lost.
+        """
+        flying: dict[Future[T], int] = {}
+        ended: SimpleQueue[Future[T]] = SimpleQueue()
+        room = self.bounds.memory_bytes
+        try:
+            while waiting or flying:
+                while waiting and self._may_start(waiting[0], len(flying), room):
+                    future = pool.submit(self._work, self._jobs[waiting[0]])
+                    flying[future] = waiting.popleft()
+                    room -= self._needed(flying[future])
+                    future.add_done_callback(ended.put)
+                future = ended.get()
                 number = flying[future]
                 try:
-                    tell(number, future.result())
-                except (MrcError, OSError, MemoryError) as error:
-                    tell(number, _lost(jobs[number], str(error) or type(error).__name__))
-                del flying[future]
-    except BrokenProcessPool:
-        return list(flying.values())
+                    self._tell(number, future.result())
+                except BrokenExecutor:
+                    raise
+                except (failures, OSError, MemoryError) as error:
+                    self.lose(number, str(error) or type(error).__name__)
+                room += self._needed(flying.pop(future))
+        except BrokenExecutor:
+            return list(flying.values())
+        finally:
+            for future in flying:
+                future.cancel()
+        return []
+
+    def _may_start(self, number: int, n_flying: int, room: int) -> bool:
+        return not n_flying or (n_flying < self.bounds.jobs and self._needed(number) <= room)
+
+    def _needed(self, number: int) -> int:
+        return needed_bytes(self._jobs[number][0])
+
+
+def _run_here(flight: _Flight[T]) -> None:
+    while flight.waiting:
+        for suspect in _in_pool(flight, flight.waiting):
+            if _in_pool(flight, deque([suspect])):
+                flight.lose(suspect, _KILLED)
+
+
+def _in_pool(flight: _Flight[T], waiting: deque[int]) -> list[int]:
+    # "spawn", because a forked process could inherit a lock that the progress bar's thread holds.
+    workers = min(flight.bounds.jobs, len(waiting))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, _DIES_AT_INTERRUPT)
+    try:
+        return flight.run(pool, waiting, MrcError)
     except KeyboardInterrupt:
         for process in active_children():
             process.terminate()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-    return []
+
+
+def _run_there(flight: _Flight[T], executor: Executor) -> None:
+    """An executor fails with exceptions of its own, and starts processes anew by itself."""
+    for number in [*flight.run(executor, flight.waiting, Exception), *flight.waiting]:
+        flight.lose(number, "the executor has ended")
 
 
 _DIES_AT_INTERRUPT = (signal.SIGINT, signal.SIG_DFL)  # a worker would print a traceback

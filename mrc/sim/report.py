@@ -10,7 +10,7 @@ from mrc.enums import EvState, WcStatus
 from mrc.results import sim as results
 from mrc.results.plain import like
 from mrc.sim import native
-from mrc.sim.checks import Outcome, flow_goodput_bps
+from mrc.sim.checks import Measured, Outcome, flow_goodput_bps
 from mrc.sim.page import Experiment
 from mrc.sim.run import Result
 from mrc.sim.scenario import Scenario
@@ -48,18 +48,11 @@ def figure(experiment: Experiment) -> results.Figure:
 
 def run_result(result: Result) -> results.Run:
     """The result of one run: totals, flows, goodput over time, events."""
-    stats = result.stats
     return results.Run(
         seed=result.seed,
         transport=result.scenario.transport.kind,
         variant=result.scenario.variant,
-        stats=like(
-            results.Stats,
-            stats,
-            first_lost_ns=stats.first_lost_ns or None,
-            completed_writes=stats.writes_done,
-            trace=f"{stats.trace:016x}",
-        ),
+        stats=fabric(result),
         flows=tuple(_flow(result, i) for i in range(len(result.flows))),
         ev_events=tuple(map(_event, result.events)),
         write_ns=_quantiles([m.done_ns - m.wanted_ns for m in result.messages]),
@@ -67,6 +60,18 @@ def run_result(result: Result) -> results.Run:
             like(results.LastHop, port, host=host, plane=plane)
             for (host, plane), port in result.last_hops.items()
         ),
+    )
+
+
+def fabric(result: Result) -> results.Stats:
+    """The totals of one run."""
+    stats = result.stats
+    return like(
+        results.Stats,
+        stats,
+        first_lost_ns=stats.first_lost_ns or None,
+        completed_writes=stats.writes_done,
+        trace=f"{stats.trace:016x}",
     )
 
 
@@ -120,19 +125,23 @@ def seed_rows(
 ) -> Iterator[dict[str, Any]]:
     """Lines of CSV: the value of each check in each run, of each part of a scenario."""
     for part, seeds in zip(parts, summaries, strict=True):
-        for summary in seeds:
-            found = summary.measured
-            runs = {part.transport.kind: found.values, **found.baselines}
-            for transport, measured in runs.items():
-                for check, value in zip(part.checks, measured, strict=True):
-                    demanded = not check.variants or part.variant in check.variants
-                    yield {
-                        "scenario": part.name,
-                        "variant": part.variant,
-                        "seed": found.seed,
-                        "transport": transport,
-                        "check": check.name,
-                        "value": value,
-                        "relation": check.relation,
-                        "target": check.target if demanded else None,
-                    }
+        yield from rows(part, [summary.measured for summary in seeds])
+
+
+def rows(part: Scenario, seeds: Sequence[Measured]) -> Iterator[dict[str, Any]]:
+    """The same of one part."""
+    for found in seeds:
+        runs = {part.transport.kind: found.values, **found.baselines}
+        for transport, measured in runs.items():
+            for check, value in zip(part.checks, measured, strict=True):
+                demanded = not check.variants or part.variant in check.variants
+                yield {
+                    "scenario": part.name,
+                    "variant": part.variant,
+                    "seed": found.seed,
+                    "transport": transport,
+                    "check": check.name,
+                    "value": value,
+                    "relation": check.relation,
+                    "target": check.target if demanded else None,
+                }

@@ -75,16 +75,23 @@ def _reference(scenario: Scenario, seed: int, progress: Progress | None) -> Resu
     return run(reference_of(scenario), seed, progress=progress)
 
 
+def measured(trial: Trial) -> Measured:
+    """The values of all checks."""
+    scenario = trial.result.scenario
+    return Measured(
+        seed=trial.result.seed,
+        values=checks.values(scenario, trial.result, trial.reference),
+        baselines={
+            kind: checks.values(scenario, result, reference)
+            for kind, (result, reference) in trial.baselines.items()
+        },
+    )
+
+
 def summarize(trial: Trial) -> Summary:
     """The values of all checks, and the series for plots."""
-    scenario = trial.result.scenario
-    pairs = {
-        kind: checks.values(scenario, result, reference)
-        for kind, (result, reference) in trial.baselines.items()
-    }
-    values = checks.values(scenario, trial.result, trial.reference)
     return Summary(
-        measured=Measured(seed=trial.result.seed, values=values, baselines=pairs),
+        measured=measured(trial),
         series=tuple(series for result in trial.results for series in _series(result)),
         end_ns=trial.result.stats.now_ns,
     )

@@ -38,6 +38,11 @@ def test_csv_text__objects_become_columns_and_lists_do_not() -> None:
     assert second.endswith(",,,,,,,,false,SKIP") and "\x1b" not in second
 
 
+def test_csv_text__a_key_may_begin_another() -> None:
+    rows = [{"transport.spray": 1, "transport": "mrc"}]
+    assert csv_text(rows) == "transport.spray,transport\n1,mrc"
+
+
 def test_output__csv_and_json_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     args = argparse.Namespace(prog="mrc perf", json=True, csv=True, quiet=False)
     with pytest.raises(UsageError, match="--csv and --json: use only one of them"):

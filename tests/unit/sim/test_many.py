@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from threading import Lock
+from typing import Any
 
 import pytest
 
 from mrc.errors import MrcError
 from mrc.results.sim import LostTrial
 from mrc.sim import reader
-from mrc.sim.many import Job, Ran, check_memory, needed_bytes, run_all
+from mrc.sim.many import Bounds, Job, Ran, bounds_here, check_memory, needed_bytes, run_all
 from mrc.sim.scenario import Scenario
+
+TWO = Bounds(jobs=2, memory_bytes=1 << 40)
 
 
 def named(name: str, hosts: int = 4, kind: str = "permutation") -> Scenario:
@@ -33,7 +38,7 @@ def work(job: Job) -> str:
 
 def ran(*names: str) -> Ran[str]:
     jobs = [(named(name), number) for number, name in enumerate(names)]
-    return run_all(work, jobs, 2, lambda *_: None)
+    return run_all(work, jobs, TWO, lambda *_: None)
 
 
 def test_run_all__in_the_order_of_the_jobs() -> None:
@@ -55,20 +60,76 @@ def test_run_all__a_killed_process_costs_only_its_job() -> None:
 
 
 def test_run_all__an_interrupt_keeps_what_has_ended() -> None:
-    def interrupt(done: int, _: str) -> None:
-        if done == 2:
+    told = []
+
+    def interrupt(number: int, _: object) -> None:
+        told.append(number)
+        if len(told) == 2:
             raise KeyboardInterrupt
 
-    found = run_all(work, [(named("a"), seed) for seed in range(20)], 2, interrupt)
+    found = run_all(work, [(named("a"), seed) for seed in range(20)], TWO, interrupt)
     assert found.interrupted
     assert len([each for each in found.results if isinstance(each, str)]) == 2
     assert {each.reason for each in found.lost} == {"interrupted"}
 
 
+class Counting(ThreadPoolExecutor):
+    """Knows how many jobs ran at once, at most."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.lock, self.now, self.most = Lock(), 0, 0
+
+    def work(self, job: Job) -> str:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        result = work(job)
+        with self.lock:
+            self.now -= 1
+        return result
+
+
+@pytest.mark.parametrize(("fit", "most"), [(1, 1), (2.5, 2), (0.5, 1)])
+def test_run_all__keeps_within_the_memory(fit: float, most: int) -> None:
+    jobs = [(named("a"), seed) for seed in range(30)]
+    memory = int(fit * needed_bytes(jobs[0][0]))
+    with Counting() as pool:
+        found = run_all(pool.work, jobs, Bounds(8, memory), lambda *_: None, pool)
+    assert not found.lost and 1 <= pool.most <= most
+
+
+def test_run_all__an_executor_that_breaks_loses_what_it_had() -> None:
+    class Breaks(ThreadPoolExecutor):
+        def submit(self, *args: Any, **more: Any) -> Any:
+            if args[1][1] == 3:
+                raise BrokenExecutor
+            return super().submit(*args, **more)
+
+    jobs = [(named("a"), seed) for seed in range(5)]
+    with Breaks(1) as pool:
+        found = run_all(work, jobs, Bounds(1, 1 << 40), lambda *_: None, pool)
+    assert found.results[:3] == ["a 0", "a 1", "a 2"]
+    assert [each.reason for each in found.lost] == ["the executor has ended"] * 2
+
+
+def test_run_all__any_error_of_an_executor_costs_only_its_job() -> None:
+    def fail(job: Job) -> str:
+        if job[1] == 1:
+            raise KeyError("worker gone")
+        return work(job)
+
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [(named("a"), seed) for seed in range(3)]
+        found = run_all(fail, jobs, TWO, lambda *_: None, pool)
+    assert [(each.seed, each.reason) for each in found.lost] == [(1, "'worker gone'")]
+
+
 def test_check_memory__names_what_is_needed() -> None:
-    check_memory([named("small")])
+    here = bounds_here()
+    check_memory([named("small")], here)
     with pytest.raises(MrcError, match=r"large needs about .* GiB of memory, and"):
-        check_memory([named("small"), named("large", hosts=131072, kind="all-to-all")])
+        check_memory([named("small"), named("large", hosts=131072, kind="all-to-all")], here)
 
 
 def test_needed_bytes__grows_with_flows() -> None:

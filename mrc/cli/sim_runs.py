@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the actions of `mrc sim` share: seeds and settings, progress, the table of checks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from mrc.cli.arguments import add, count_argument
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output, format_table
+from mrc.errors import ConfigError
+from mrc.sim import page
+from mrc.sim.checks import Outcome
+
+T = TypeVar("T")
+
+REPORT_SEEDS = 20
+SEEDS = """
+--seed N   seed of the random numbers in the first run [%(default)s]
+--seeds N  number of runs, each with the next seed; checks use the median, and the table shows the
+           quartiles [%(default)s]
+"""
+SETTINGS = """
+--set KEY=VALUE...  replace a value of the scenario, such as traffic.0.writes=2; repeatable
+"""
+
+
+def add_seeds(parser: argparse.ArgumentParser, n: int) -> None:
+    seeds = {"type": count_argument(10000), "default": n}
+    add(parser, SEEDS, seed={"type": _seed, "default": 1}, seeds=seeds)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    add(parser, SETTINGS, set={"dest": "settings"})
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {(1 << 64) - 1}")
+    return int(text)
+
+
+def seeds_of(args: argparse.Namespace) -> Sequence[int]:
+    return range(args.seed, args.seed + args.seeds)
+
+
+@contextmanager
+def usage_errors(args: argparse.Namespace) -> Iterator[None]:
+    """Wrong values and scenarios are wrong usage."""
+    try:
+        yield
+    except (ValueError, ConfigError) as error:
+        raise UsageError(args.prog, str(error)) from error
+
+
+Bar = Callable[[float, str], None]
+"""Shows the completed part of the work, and a text beside the bar."""
+
+
+@contextmanager
+def progress_bar(out: Output, name: str, total: int) -> Iterator[Bar | None]:
+    """A progress bar on stderr; None under --quiet or without a terminal."""
+    if out.quiet or not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=total, now="")
+        yield lambda done, now: bar.update(task, completed=done, now=now)
+
+
+def by_job(bar: Bar | None, names: Sequence[str]) -> Callable[[int, object], None]:
+    """A callback that shows how many of the jobs with these names have ended."""
+    done = 0
+
+    def show(number: int, _: object) -> None:
+        nonlocal done
+        done += 1
+        if bar is not None:
+            bar(done, names[number])
+
+    return show
+
+
+def check_table(
+    outcomes: Sequence[Outcome],
+    *,
+    spread: bool,
+    head: Sequence[str] = (),
+    before: Sequence[Sequence[object]] = (),
+) -> str:
+    """A row for each check; `head` and `before` are columns in front of it."""
+    kinds = list(dict.fromkeys(kind for outcome in outcomes for kind in outcome.baselines))
+    value = ["median", "quartiles"] if spread else ["value"]
+    rows = [
+        [
+            *(before[i] if before else ()),
+            outcome.name,
+            page.number(outcome.value),
+            *([f"{page.number(outcome.low)} to {page.number(outcome.high)}"] if spread else []),
+            *(page.number(outcome.baselines[k]) if k in outcome.baselines else "" for k in kinds),
+            "" if outcome.target is None else f"{outcome.relation} {outcome.target:g}",
+            "" if outcome.met is None else "yes" if outcome.met else "NO",
+        ]
+        for i, outcome in enumerate(outcomes)
+    ]
+    return format_table([*head, "check", *value, *kinds, "target", "met"], rows)
