@@ -21,8 +21,9 @@ from end import BenchError, End
 
 from mrc.fabric.topology import Addresses
 from mrc.sim import native
+from mrc.sim.curves import Curve
 from mrc.sim.native import Event, FlowInfo, PortInfo, Stats
-from mrc.sim.run import Curve, Result
+from mrc.sim.run import Result
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow, make_flows
 from mrc.testbed import reader as testbed

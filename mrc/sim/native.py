@@ -6,11 +6,11 @@ imports it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, TypeVar, overload
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from mrc._sim import ffi as ffi
 from mrc._sim import lib as lib
@@ -124,8 +124,59 @@ class PortInfo(Struct, frozen=True):
 _Row = TypeVar("_Row", Stats, FlowInfo, Sample, Event, Message, PortInfo)
 
 
+_STRUCTS: dict[type[Struct], str] = {
+    FlowInfo: "struct mrc_sim_flow_info",
+    Sample: "struct mrc_sim_sample",
+    Event: "struct mrc_sim_event",
+    Message: "struct mrc_sim_message",
+    PortInfo: "struct mrc_sim_port_info",
+}
+
+
 def _read(kind: type[_Row], struct: Any) -> _Row:
-    return kind(*(getattr(struct, field.name) for field in fields(kind)))
+    row: _Row = kind(*(getattr(struct, name) for name in kind.__struct_fields__))
+    return row
+
+
+class Rows(Sequence[_Row]):
+    """Rows as the simulator wrote them; each becomes an object only when it is read."""
+
+    def __init__(self, kind: type[_Row], data: bytes) -> None:
+        self._kind: type[_Row] = kind
+        self._data = data
+        self._rows = ffi.from_buffer(f"{_STRUCTS[kind]}[]", data)
+
+    @overload
+    def __getitem__(self, at: int) -> _Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[_Row]: ...
+    def __getitem__(self, at: int | slice) -> _Row | list[_Row]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(len(self))[at]]
+        row: _Row = _read(self._kind, self._rows[range(len(self))[at]])
+        return row
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[_Row]:
+        return (_read(self._kind, row) for row in self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rows, (self._kind, self._data)
+
+    def column(self, name: str, first: int = 0, step: int = 1) -> list[int]:
+        """A field of 64 bits of each row, or of every `step`-th from the `first` on."""
+        struct = _STRUCTS[self._kind]
+        words = ffi.sizeof(struct) // 8
+        at = first * words + ffi.offsetof(struct, name) // 8
+        found: list[int] = memoryview(self._data).cast("Q")[at :: step * words].tolist()
+        return found
 
 
 class Simulation:
@@ -191,21 +242,25 @@ class Simulation:
         """Payload that has arrived in all flows but those of TCP."""
         return int(lib.mrc_sim_received_bytes(self._sim))
 
-    def flow(self, number: int) -> FlowInfo:
-        struct = ffi.new("struct mrc_sim_flow_info *")
-        if lib.mrc_sim_flow(self._sim, number, struct) < 0:
-            raise IndexError(number)
-        return _read(FlowInfo, struct)
+    def flows(self, count: int) -> Rows[FlowInfo]:
+        """The first `count` flows."""
+        rows = ffi.new("struct mrc_sim_flow_info[]", count)
+        for number in range(count):
+            if lib.mrc_sim_flow(self._sim, number, rows + number) < 0:
+                raise IndexError(number)
+        return Rows(FlowInfo, bytes(ffi.buffer(rows)))
 
-    def last_hop(self, host: int, plane: int) -> PortInfo:
-        """The port of a T0 towards a host."""
-        struct = ffi.new("struct mrc_sim_port_info *")
-        if lib.mrc_sim_last_hop(self._sim, host, plane, struct) < 0:
-            raise IndexError((host, plane))
-        return _read(PortInfo, struct)
+    def last_hops(self, hosts: Sequence[int], planes: Sequence[int]) -> Rows[PortInfo]:
+        """The ports of T0s towards these hosts, each in all these planes."""
+        rows = ffi.new("struct mrc_sim_port_info[]", len(hosts) * len(planes))
+        for number, (host, plane) in enumerate(product(hosts, planes)):
+            if lib.mrc_sim_last_hop(self._sim, host, plane, rows + number) < 0:
+                raise IndexError((host, plane))
+        return Rows(PortInfo, bytes(ffi.buffer(rows)))
 
-    def samples(self) -> list[Sample]:
-        return self._rows(Sample, lib.mrc_sim_samples, "struct mrc_sim_sample[]")
+    def samples(self) -> Rows[Sample]:
+        """The flows in turn, at one time after the other."""
+        return self._rows(Sample, lib.mrc_sim_samples)
 
     def plane_samples(self, plane: int) -> list[int]:
         """Payload bytes received in a plane at each sample, if the config has samples_planes."""
@@ -218,14 +273,14 @@ class Simulation:
         """Payload bytes of a flow received in a plane since the start."""
         return int(lib.mrc_sim_plane_bytes(self._sim, flow, plane))
 
-    def events(self) -> list[Event]:
-        return self._rows(Event, lib.mrc_sim_events, "struct mrc_sim_event[]")
+    def events(self) -> Rows[Event]:
+        return self._rows(Event, lib.mrc_sim_events)
 
-    def messages(self) -> list[Message]:
-        return self._rows(Message, lib.mrc_sim_messages, "struct mrc_sim_message[]")
+    def messages(self) -> Rows[Message]:
+        return self._rows(Message, lib.mrc_sim_messages)
 
-    def _rows(self, kind: type[_Row], query: Callable[..., int], array: str) -> list[_Row]:
+    def _rows(self, kind: type[_Row], query: Callable[..., int]) -> Rows[_Row]:
         count = query(self._sim, ffi.NULL, 0)
-        rows = ffi.new(array, max(count, 1))
+        rows = ffi.new(f"{_STRUCTS[kind]}[]", count)
         query(self._sim, rows, count)
-        return [_read(kind, rows[i]) for i in range(count)]
+        return Rows(kind, bytes(ffi.buffer(rows)))

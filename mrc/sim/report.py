@@ -92,7 +92,7 @@ def _flow(result: Result, number: int) -> results.Flow:
         samples=results.Samples(
             now_ns=tuple(curve.times_ns),
             received_bytes=tuple(curve.bytes),
-            retransmitted_packets=tuple(result.retransmitted[number]),
+            retransmitted_packets=result.retransmitted[number],
         ),
     )
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 from mrc.fabric.faults import Fault
 from mrc.fabric.targets import Target, parse_target
 from mrc.sim import native
+from mrc.sim.curves import Curve, LastHops, Recorded, curves, retransmitted
 from mrc.sim.draw import with_seed
 from mrc.sim.native import Event, FlowInfo, Message, PortInfo, Simulation, Stats
 from mrc.sim.scenario import Scenario
@@ -25,35 +26,19 @@ Progress = Callable[[float, int], None]
 """Called with the share of the bytes that have arrived and the virtual time."""
 
 
-class Curve(Struct, frozen=True):
-    """Payload bytes of a flow that have arrived, over time."""
-
-    times_ns: tuple[int, ...]
-    bytes: tuple[int, ...]
-
-    def at(self, now_ns: int) -> float:
-        """Bytes at a time, interpolated linearly between two samples."""
-        i = bisect_right(self.times_ns, now_ns)
-        if i == len(self.times_ns):
-            return self.bytes[-1]
-        before_ns, before = (self.times_ns[i - 1], self.bytes[i - 1]) if i else (0, 0)
-        part = (now_ns - before_ns) / (self.times_ns[i] - before_ns)
-        return before + part * (self.bytes[i] - before)
-
-
 class Result(Struct, frozen=True):
     """The result of one run."""
 
     scenario: Scenario
     seed: int
     flows: tuple[Flow, ...]
-    infos: tuple[FlowInfo, ...]  # one for each flow
-    curves: tuple[Curve, ...]  # one for each flow
+    infos: Sequence[FlowInfo]  # one for each flow
+    curves: Sequence[Curve]  # one for each flow
     planes: tuple[tuple[Curve, ...], ...]  # curves of each plane; empty unless a check uses them
-    retransmitted: tuple[tuple[int, ...], ...]  # packets of each flow, at the times of its curve
-    events: tuple[Event, ...]
-    messages: tuple[Message, ...]
-    last_hops: dict[tuple[int, int], PortInfo]  # by receiving host and plane
+    retransmitted: Sequence[tuple[int, ...]]  # packets of each flow, at the times of its curve
+    events: Sequence[Event]
+    messages: Sequence[Message]
+    last_hops: Mapping[tuple[int, int], PortInfo]  # by receiving host and plane
     stats: Stats
 
     def of_group(self, group: str) -> list[int]:
@@ -164,46 +149,31 @@ def _advance(
 
 
 def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -> Result:
-    infos = [sim.flow(i) for i in range(len(flows))]
     stats = sim.stats()
-    times: list[list[int]] = [[] for _ in flows]
-    arrived: list[list[int]] = [[] for _ in flows]
-    again: list[list[int]] = [[] for _ in flows]
-    for sample in sim.samples():
-        times[sample.flow].append(sample.now_ns)
-        arrived[sample.flow].append(sample.received_bytes)
-        again[sample.flow].append(sample.retransmitted_packets)
-    for i, info in enumerate(infos):  # add the end of the run as a sample
-        if not times[i] or times[i][-1] < stats.now_ns:
-            times[i].append(stats.now_ns)
-            arrived[i].append(info.received_bytes)
-            again[i].append(info.retransmitted_packets)
-    receivers = sorted({flow.receiver for flow in flows})
+    recorded = Recorded.of(sim.flows(len(flows)), sim.samples(), stats.now_ns)
+    receivers = array("I", sorted({flow.receiver for flow in flows}))
     planes = scenario.topology.plane_numbers()
     apart = planes if scenario.tells_planes_apart else ()
     return Result(
         scenario=scenario,
         seed=seed,
         flows=tuple(flows),
-        infos=tuple(infos),
-        curves=tuple(Curve(tuple(t), tuple(b)) for t, b in zip(times, arrived, strict=True)),
-        planes=tuple(tuple(_plane_curves(sim, plane, times)) for plane in apart),
-        retransmitted=tuple(tuple(counts) for counts in again),
-        events=tuple(sim.events()),
-        messages=tuple(sim.messages()),
-        last_hops={(host, p): sim.last_hop(host, p) for host in receivers for p in planes},
+        infos=recorded.infos,
+        curves=curves(recorded),
+        planes=tuple(tuple(_plane_curves(sim, plane, recorded)) for plane in apart),
+        retransmitted=retransmitted(recorded),
+        events=sim.events(),
+        messages=sim.messages(),
+        last_hops=LastHops(receivers, planes, sim.last_hops(receivers, planes)),
         stats=stats,
     )
 
 
-def _plane_curves(sim: Simulation, plane: int, times: list[list[int]]) -> Iterator[Curve]:
-    """The curve of each flow in a plane, at the times of its own curve.
-
-    The simulator's samples take the flows in turn.
-    """
-    found = sim.plane_samples(plane)
-    for i, times_ns in enumerate(times):
-        arrived = found[i :: len(times)]
-        if len(arrived) < len(times_ns):
+def _plane_curves(sim: Simulation, plane: int, recorded: Recorded) -> Iterator[Curve]:
+    """The curve of each flow in a plane, at the times of its own curve."""
+    found, count = sim.plane_samples(plane), len(recorded.infos)
+    for i in range(count):
+        arrived = found[i::count]
+        if len(arrived) < len(recorded.times_ns):
             arrived.append(sim.plane_bytes(i, plane))
-        yield Curve(tuple(times_ns), tuple(arrived))
+        yield Curve(recorded.times_ns, tuple(arrived))

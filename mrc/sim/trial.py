@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 from msgspec import Struct
 
 from mrc.sim import checks
 from mrc.sim.checks import Measured
+from mrc.sim.curves import Curve
 from mrc.sim.many import Job
-from mrc.sim.run import Curve, Progress, Result, baseline_of, reference_of, run
+from mrc.sim.run import Progress, Result, baseline_of, reference_of, run
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import line_rate_bps
+
+_MOST_FLOWS = 2000
 
 
 class Trial(Struct, frozen=True):
@@ -114,8 +117,15 @@ def _series(result: Result) -> Iterator[Series]:
             kind=scenario.transport.kind,
             curve=Curve(times, tuple(arrived)),
             line_bps=line_rate_bps(scenario, [result.flows[i] for i in numbers]),
-            flows=tuple(sorted(shares)),
+            flows=_thinned(sorted(shares)),
         )
+
+
+def _thinned(values: Sequence[float]) -> tuple[float, ...]:
+    """As many of them as a plot can show, with the first and the last."""
+    last = len(values) - 1
+    step = max(last / (_MOST_FLOWS - 1), 1)
+    return tuple(values[round(i * step)] for i in range(min(len(values), _MOST_FLOWS)))
 
 
 class Timed(Struct, frozen=True):

@@ -14,7 +14,8 @@ from printed import printed
 from mrc.cli.main import main
 from mrc.sim import checks, native, reader
 from mrc.sim.checks import Measured, Outcome, evaluate
-from mrc.sim.run import Curve, baseline_of, reference_of, run
+from mrc.sim.curves import Curve
+from mrc.sim.run import baseline_of, reference_of, run
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import run_trial, summarize
 

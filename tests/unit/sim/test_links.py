@@ -66,7 +66,7 @@ def test_links__of_two_plain_hosts() -> None:
         "transport": {"cc": "null", "path_mtu": 1344, "noise": "1ms", "timeout": 24},
     }
     result = run(reader.parse(values, "pair", "pair"), 1)
-    (flow,), (_, port) = result.infos, result.last_hops.popitem()
+    (flow,), port = result.infos, result.last_hops[1, 1]
     at_rate_ns = 196 * (1344 + 44 + 126) * 8 / 0.03
     assert at_rate_ns < flow.last_ns - flow.first_ns < 1.1 * at_rate_ns
     assert port.busy_ns > 0.9 * at_rate_ns
