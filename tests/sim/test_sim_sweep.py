@@ -128,17 +128,20 @@ def test_sweep__parts_make_the_whole(
 def test_sweep__an_interrupt_keeps_what_is_done(
     small: str, tmp_path: Path, serial: list[str]
 ) -> None:
-    """The jobs wait for a gate, after the third."""
-    runs, gate = tmp_path / "runs", tmp_path / "gate"
-    os.mkfifo(gate)
+    """From the fourth on, jobs go on only when the executor is shut down."""
+    runs = tmp_path / "runs"
     (tmp_path / "gated.py").write_text(
         "from concurrent.futures import ThreadPoolExecutor\n"
+        "from threading import Event\n"
         "class Gated(ThreadPoolExecutor):\n"
-        "    n = 0\n"
+        "    n, over = 0, Event()\n"
         "    def submit(self, work, job):\n"
         "        Gated.n += 1\n"
-        f"        wait = lambda _: open({str(gate)!r})\n"
+        "        wait = lambda _: self.over.wait()\n"
         "        return super().submit(work if Gated.n < 4 else wait, job)\n"
+        "    def shutdown(self, *how, **more):\n"
+        "        self.over.set()\n"
+        "        super().shutdown(*how, **more)\n"
         "def make():\n"
         "    return Gated(1)\n"
     )
@@ -148,7 +151,6 @@ def test_sweep__an_interrupt_keeps_what_is_done(
     )  # fmt: skip
     until(lambda: len(lines(runs)) == 3)
     process.send_signal(signal.SIGINT)
-    gate.open("w").close()  # a thread cannot be interrupted
     _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert told.splitlines()[-1] == "mrc sim sweep: interrupted" and "Traceback" not in told
