@@ -71,6 +71,60 @@ static uint64_t find_near(const struct mrc_agenda *agenda, uint64_t from_ns) {
   return from_ns + (slot - from + SLOTS) % SLOTS;
 }
 
+/* ---- the order of equal times ---- */
+
+/* Events of equal time are sorted by kind and index, then by insertion: each node sees one order,
+   whatever other nodes wait in the same agenda. */
+static uint32_t rank_of(const struct mrc_agenda_item *item) {
+  return (uint32_t)item->kind << MRC_AGENDA_INDEX_BITS | item->index;
+}
+
+static bool is_sorted(const struct mrc_agenda *agenda, uint32_t place) {
+  uint32_t rank = 0;
+  for (; place != 0; place = agenda->items[place - 1].next) {
+    if (rank_of(&agenda->items[place - 1]) < rank) return false;
+    rank = rank_of(&agenda->items[place - 1]);
+  }
+  return true;
+}
+
+/* Cuts the first n items off a list; returns the rest. */
+static uint32_t cut(struct mrc_agenda *agenda, uint32_t place, uint32_t n) {
+  while (place != 0 && --n > 0)
+    place = agenda->items[place - 1].next;
+  if (place == 0) return 0;
+  const uint32_t rest = agenda->items[place - 1].next;
+  agenda->items[place - 1].next = 0;
+  return rest;
+}
+
+/* Merges two lists behind the item at `*link`, a first; returns the place of the last item. */
+static uint32_t merge(struct mrc_agenda *agenda, uint32_t a, uint32_t b, uint32_t *link) {
+  uint32_t last = 0;
+  while (a != 0 || b != 0) {
+    struct mrc_agenda_item *items = agenda->items;
+    const bool takes_b = a == 0 || (b != 0 && rank_of(&items[b - 1]) < rank_of(&items[a - 1]));
+    last = takes_b ? b : a;
+    *(takes_b ? &b : &a) = items[last - 1].next;
+    *link = last;
+    link = &items[last - 1].next;
+  }
+  return last;
+}
+
+/* Merge sort, which is stable: runs of 1, 2, 4 and more items. */
+static void sort(struct mrc_agenda *agenda, struct mrc_agenda_slot *slot) {
+  for (uint32_t run = 1, n_runs = 0; n_runs != 1; run *= 2) {
+    uint32_t rest = slot->first, *link = &slot->first;
+    for (n_runs = 0; rest != 0; n_runs++) {
+      const uint32_t a = rest, b = cut(agenda, a, run);
+      rest = cut(agenda, b, run);
+      slot->last = merge(agenda, a, b, link);
+      link = &agenda->items[slot->last - 1].next;
+    }
+  }
+}
+
 /* ---- ahead of time ---- */
 
 /* In large fabrics each event misses the cache: what an event reads is prefetched some events
@@ -110,6 +164,28 @@ static void look_ahead(struct mrc_agenda *agenda) {
     if (!step_ahead(agenda)) return;
 }
 
+/* Begins the next time that has events: those in the heap were pushed first, when their time was
+   still far away. Events that are pushed for it from now on come last. */
+static void open_slot(struct mrc_agenda *agenda) {
+  struct mrc_heap_entry entry;
+  struct mrc_agenda_slot late = {0, 0};
+  agenda->now_ns = agenda->open_ns = mrc_agenda_next_ns(agenda);
+  struct mrc_agenda_slot *slot = &agenda->slots[slot_of(agenda->now_ns)];
+  if (mrc_heap_next_ns(&agenda->far) == agenda->now_ns) {
+    late = *slot;
+    slot->first = 0;
+    while (mrc_heap_next_ns(&agenda->far) == agenda->now_ns && mrc_heap_pop(&agenda->far, &entry))
+      put_near(agenda, &entry);
+    agenda->items[slot->last - 1].next = late.first;
+    if (late.first) slot->last = late.last;
+  }
+  if (is_sorted(agenda, slot->first)) return;
+  sort(agenda, slot);
+  agenda->n_ahead = 0; /* what was looked at ahead has moved */
+  for (int i = 0; i < AHEAD && step_ahead(agenda); i++) {
+  }
+}
+
 static void take_near(struct mrc_agenda *agenda, struct mrc_heap_entry *entry) {
   const uint32_t number = slot_of(agenda->near_ns);
   struct mrc_agenda_slot *slot = &agenda->slots[number];
@@ -132,7 +208,7 @@ static void take_near(struct mrc_agenda *agenda, struct mrc_heap_entry *entry) {
 
 void mrc_agenda_init(struct mrc_agenda *agenda) {
   memset(agenda, 0, sizeof(*agenda));
-  agenda->near_ns = MRC_NEVER;
+  agenda->near_ns = agenda->open_ns = MRC_NEVER;
 }
 
 void mrc_agenda_push(struct mrc_agenda *agenda, struct mrc_heap_entry entry) {
@@ -144,21 +220,11 @@ void mrc_agenda_push(struct mrc_agenda *agenda, struct mrc_heap_entry entry) {
     mrc_heap_push(&agenda->far, entry);
 }
 
-/* Whether the heap holds the next event. Among events of equal time, those in the heap were pushed
-   first, when their time was still far away. */
-static bool is_far(const struct mrc_agenda *agenda) {
-  return mrc_heap_next_ns(&agenda->far) <= agenda->near_ns;
-}
-
 bool mrc_agenda_pop(struct mrc_agenda *agenda, struct mrc_heap_entry *entry) {
   if (mrc_agenda_next_ns(agenda) == MRC_NEVER) return false;
-  if (!is_far(agenda)) {
-    take_near(agenda, entry);
-    look_ahead(agenda);
-    return true;
-  }
-  mrc_assert(mrc_heap_pop(&agenda->far, entry));
-  agenda->now_ns = entry->at_ns;
+  if (mrc_agenda_next_ns(agenda) != agenda->open_ns) open_slot(agenda);
+  take_near(agenda, entry);
+  look_ahead(agenda);
   return true;
 }
 

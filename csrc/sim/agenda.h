@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The events of the simulator, ordered by (time, order of insertion). Nearly all events are near:
-   they wait in a wheel with one slot per nanosecond, so the cost of an event does not depend on
-   their number. Far events, such as timers, wait in a heap. */
+/* The events of the simulator, ordered by (time, kind, index, order of insertion). Events pushed
+   for the time that is being taken come last, in the order of insertion. Nearly all events are
+   near: they wait in a wheel with one slot per nanosecond, so the cost of an event does not depend
+   on their number. Far events, such as timers, wait in a heap. */
 #ifndef MRC_SIM_AGENDA_H
 #define MRC_SIM_AGENDA_H
 
@@ -38,6 +39,7 @@ struct mrc_agenda {
   uint32_t free;    /* place + 1 */
   uint64_t now_ns;  /* of the last event taken; no event in the wheel is earlier */
   uint64_t near_ns; /* of the first event in the wheel; UINT64_MAX: none */
+  uint64_t open_ns; /* the time that is being taken; UINT64_MAX: none yet */
   struct mrc_agenda_array arrays[MRC_AGENDA_KINDS]; /* to be in the cache when their events come */
   uint32_t ahead;    /* place of the last item that was looked at ahead of its time */
   uint32_t n_ahead;  /* at least so many items wait before it; 0: none was looked at */

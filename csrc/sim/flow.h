@@ -4,6 +4,7 @@
 #ifndef MRC_SIM_FLOW_H
 #define MRC_SIM_FLOW_H
 
+#include "core/base/prng.h"
 #include "mrc.h"
 #include "sim/scenario.h"
 
@@ -28,12 +29,13 @@ struct mrc_sim_flow {
   uint32_t posted;
   uint32_t completed;
   uint32_t failed;
-  uint64_t received_bytes; /* by a transport without QPs */
-  uint64_t repeated;       /* packets whose payload was received before; see mrc_sim_flow_info */
-  uint32_t arrived;        /* writes complete at `to`; counted only if another flow waits */
-  uint32_t allowed;        /* of a job: writes of the steps that have started */
-  uint32_t job_done;       /* the first flow of a job: flows that have done this step */
-  uint64_t *wanted_ns;     /* when each write was requested */
+  uint64_t received_bytes;   /* by a transport without QPs */
+  uint64_t repeated;         /* packets whose payload was received before; see mrc_sim_flow_info */
+  uint32_t arrived;          /* writes complete at `to`; counted only if another flow waits */
+  uint32_t allowed;          /* of a job: writes of the steps that have started */
+  uint32_t job_done;         /* the first flow of a job: flows that have done this step */
+  struct mrc_prng intervals; /* between its writes */
+  uint64_t *wanted_ns;       /* when each write was requested */
   uint64_t first_ns;
   uint64_t last_ns;
 };

@@ -80,7 +80,7 @@ static void on_arrive(void *edge, uint32_t index, struct mrc_frame *packet) {
   const uint64_t noise_ns = world->config.wake_noise_ns;
   if (noise_ns > 0) {
     if (host->late_until_ns < world->now_ns)
-      host->late_until_ns = run_at_ns + mrc_prng_next(&world->prng) % (noise_ns + 1);
+      host->late_until_ns = run_at_ns + mrc_prng_next(&host->noise) % (noise_ns + 1);
     run_at_ns = host->late_until_ns;
   }
   if (run_at_ns >= host->run_at_ns) return;
@@ -152,8 +152,10 @@ void mrc_sim_hosts_create(struct mrc_sim_hosts *hosts) {
   const uint32_t n = hosts->world->config.hosts;
   hosts->at = calloc(n, sizeof(*hosts->at));
   mrc_assert(hosts->at);
-  for (uint32_t i = 0; i < n; i++)
+  for (uint32_t i = 0; i < n; i++) {
     hosts->at[i].run_at_ns = hosts->at[i].timer_at_ns = MRC_NEVER;
+    hosts->at[i].noise = mrc_world_stream(hosts->world, MRC_SIM_STREAM_HOST, i);
+  }
 }
 
 void mrc_sim_hosts_free(struct mrc_sim_hosts *hosts) { free(hosts->at); }

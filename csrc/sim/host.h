@@ -47,6 +47,7 @@ struct mrc_sim_host {
   uint64_t run_at_ns;                 /* the earliest run that is due */
   uint64_t late_until_ns;             /* a busy host does not run earlier */
   uint64_t timer_at_ns;               /* a timer event is scheduled for then */
+  struct mrc_prng noise;              /* of its wake-ups */
   uint32_t full[MRC_HOST_TRANSPORTS]; /* bit p: the port of plane p is full */
   uint32_t down;                      /* bit p: the port of plane p has no carrier */
 };

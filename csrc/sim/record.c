@@ -8,9 +8,11 @@
 #include "sim/memory.h"
 #include "sim/topology.h"
 
-/* FNV-1a, a word at a time. */
-static void hash(struct mrc_sim_record *record, uint64_t word) {
-  record->stats.trace = (record->stats.trace ^ word) * 0x100000001B3ull;
+/* Words chained by the mixer of splitmix64. The trace is a sum of such hashes, so that it does not
+   depend on the order in which hops are simulated; each hash holds its time and place. */
+static uint64_t hash(uint64_t sum, uint64_t word) {
+  struct mrc_prng mixer = {.state = sum ^ word};
+  return mrc_prng_next(&mixer);
 }
 
 static void print_hop(FILE *file, const struct mrc_sim_config *config, uint32_t hop) {
@@ -37,10 +39,10 @@ void mrc_record_line(struct mrc_sim_record *record, const char *what, uint32_t h
                      const struct mrc_frame *packet) {
   const uint8_t *bth = packet->header;
   const uint32_t dest_qpn = mrc_get_u24(&bth[5]), psn = mrc_get_u24(&bth[9]);
-  hash(record, record->world->now_ns);
-  hash(record, (uint64_t)hop << 8 | (uint8_t)what[0]);
-  hash(record, (uint64_t)bth[0] << 56 | (uint64_t)dest_qpn << 24 | psn);
-  hash(record, (uint64_t)mrc_frame_udp_bytes(packet) << 8 | packet->ecn);
+  uint64_t sum = hash(0, record->world->now_ns);
+  sum = hash(sum, (uint64_t)hop << 8 | (uint8_t)what[0]);
+  sum = hash(sum, (uint64_t)bth[0] << 56 | (uint64_t)dest_qpn << 24 | psn);
+  record->stats.trace += hash(sum, (uint64_t)mrc_frame_udp_bytes(packet) << 8 | packet->ecn);
   if (record->file == NULL || record->world->origin_ns == MRC_NEVER) return;
   fprintf(record->file, "%" PRIu64 " %s ", mrc_world_time(record->world), what);
   print_hop(record->file, &record->world->config, hop);

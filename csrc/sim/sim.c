@@ -279,7 +279,7 @@ static void start(struct mrc_sim *sim) {
     connect(sim, i);
   if (probed) forget_proof(sim);
   const uint64_t origin_ns = world->origin_ns = world->now_ns;
-  for (uint32_t i = 0; i < sim->n_faults; i++) /* first: at equal times ends precede begins */
+  for (uint32_t i = 0; i < sim->n_faults; i++)
     if (sim->faults[i].until_ns != MRC_NEVER)
       mrc_world_schedule(world, origin_ns + sim->faults[i].until_ns, MRC_SIM_ON_HEAL, i, NULL);
   for (uint32_t i = 0; i < sim->n_faults; i++)

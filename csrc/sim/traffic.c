@@ -108,7 +108,7 @@ void mrc_traffic_on_time(struct mrc_sim_traffic *traffic, uint32_t index) {
   }
   want(traffic, index, flow->wanted + 1);
   if (flow->wanted == config->writes) return;
-  mrc_world_schedule(world, world->now_ns + draw_interval(&world->prng, config->interval_ns),
+  mrc_world_schedule(world, world->now_ns + draw_interval(&flow->intervals, config->interval_ns),
                      MRC_SIM_ON_POST, index, NULL);
 }
 
@@ -195,6 +195,7 @@ void mrc_traffic_start(struct mrc_sim_traffic *traffic) {
   for (uint32_t i = 0; i < flows->n; i++) {
     struct mrc_sim_flow *flow = &flows->at[i];
     const uint64_t until_ns = flow->config.paths_until_ns;
+    flow->intervals = mrc_world_stream(world, MRC_SIM_STREAM_FLOW, i);
     mrc_world_schedule(world, world->now_ns + flow->config.start_ns, MRC_SIM_ON_POST, i, NULL);
     if (until_ns) mrc_world_schedule(world, world->now_ns + until_ns, MRC_SIM_ON_ALLOW, i, NULL);
     if (flow->config.after == 0) continue;
