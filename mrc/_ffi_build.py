@@ -141,7 +141,7 @@ def builder() -> FFI:
 
 def sim_builder() -> FFI:
     """The engine in the simulated fabric."""
-    return describe("mrc._sim", ["sim/scenario.h", "sim/sim.h"], SIM)
+    return describe("mrc._sim", ["sim/scenario.h", "sim/sim.h"], SIM, ["-pthread"])
 
 
 def emu_builder() -> FFI:

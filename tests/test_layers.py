@@ -96,8 +96,8 @@ LAYERS: dict[str, list[str]] = {
         "provider",
     ],
     "sim": [
-        "frame gbn heap host_address link memory scenario sealer",
-        "agenda audit flow queue tcp topology",
+        "crew frame gbn heap host_address link memory scenario sealer",
+        "agenda audit flow mail queue tcp topology",
         "fabric_watch hop world",
         "record",
         "fabric",
@@ -106,6 +106,7 @@ LAYERS: dict[str, list[str]] = {
         "qps",
         "traffic",
         "sim_parts",
+        "shards",
         "sim",
     ],
     "emu": ["ethernet ring", "outbox", "emu"],

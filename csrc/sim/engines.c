@@ -11,6 +11,7 @@
 #include "core/wire/wire.h"
 #include "sim/host_address.h"
 #include "sim/sealer.h"
+#include "sim/topology.h"
 
 enum {
   CAPACITY = 16,      /* bursts of one transmit call */
@@ -113,7 +114,7 @@ void mrc_engines_receive(void *transport, uint32_t host, const struct mrc_frame 
   if (drop == MRC_DROP_DUPLICATE && !packet->extra)
     engines->hosts->flows->at[mrc_flow_of(mrc_get_u24(&packet->header[QPN_AT]))].repeated++;
   if (drop == MRC_DROP_NONE && !packet->trimmed && mrc_opcode_is_data(packet->header[0]))
-    engines->hosts->flows->received_bytes += packet->payload_bytes;
+    engines->hosts->fabric->record->received_bytes += packet->payload_bytes;
   if (engines->watch) mrc_fabric_watch_received(engines->watch, packet, bytes, drop);
   clear_scratch(engines, packet);
 }
@@ -162,12 +163,25 @@ void mrc_engines_port_up(void *transport, uint32_t host, uint32_t port, bool up)
 
 /* ---- life ---- */
 
+uint8_t *mrc_engines_memory(const struct mrc_engines *engines, uint32_t host) {
+  return mrc_sim_memory_at(
+      engines->memory,
+      mrc_topology_shard_of_host(&engines->hosts->world->config, engines->shards, host));
+}
+
+uint8_t *mrc_engines_new_scratch(void) {
+  uint8_t *scratch = calloc(1, MRC_MAX_HEADER + MRC_MAX_MTU + MRC_MAX_HEADER);
+  mrc_assert(scratch);
+  return scratch;
+}
+
 void mrc_engines_create(struct mrc_engines *engines) {
   struct mrc_world *world = engines->hosts->world;
   const struct mrc_sim_config *config = &world->config;
-  engines->scratch = calloc(1, MRC_MAX_HEADER + MRC_MAX_MTU + MRC_MAX_HEADER);
+  engines->scratch = mrc_engines_new_scratch();
   engines->of = calloc(config->hosts, sizeof(*engines->of));
-  mrc_assert(engines->scratch && engines->of);
+  engines->shared = calloc(engines->shards, sizeof(struct mrc_scratch *));
+  mrc_assert(engines->shared && engines->of);
   for (uint32_t i = 0; i < config->hosts; i++) {
     struct mrc_engine_config own = {.seed = mrc_prng_next(&world->prng),
                                     .max_qps = config->qps_per_host,
@@ -180,20 +194,24 @@ void mrc_engines_create(struct mrc_engines *engines) {
                                     .seal_epoch_bits = MRC_SEALER_EPOCH_BITS,
                                     .noise_ns = config->noise_ns,
                                     .aead = &mrc_sealer_of_headers};
-    if (engines->shared == NULL) engines->shared = mrc_scratch_create(&own);
-    own.scratch = engines->shared;
+    struct mrc_scratch **shared =
+        &engines->shared[mrc_topology_shard_of_host(config, engines->shards, i)];
+    if (*shared == NULL) *shared = mrc_scratch_create(&own);
+    own.scratch = *shared;
     engines->of[i] = mrc_engine_create(&own);
     mrc_assert(engines->of[i]);
-    mrc_assert(mrc_mr_register(engines->of[i], (uintptr_t)engines->memory, config->memory_bytes,
-                               MRC_ENGINES_KEY, MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE,
-                               0) == 0);
+    mrc_assert(mrc_mr_register(engines->of[i], (uintptr_t)mrc_engines_memory(engines, i),
+                               config->memory_bytes, MRC_ENGINES_KEY,
+                               MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE, 0) == 0);
   }
 }
 
 void mrc_engines_free(struct mrc_engines *engines) {
   for (uint32_t i = 0; i < engines->hosts->world->config.hosts; i++)
     mrc_engine_destroy(engines->of[i]);
-  mrc_scratch_destroy(engines->shared);
+  for (uint32_t i = 0; i < engines->shards; i++)
+    mrc_scratch_destroy(engines->shared[i]);
+  free(engines->shared);
   free(engines->of);
   free(engines->scratch);
 }

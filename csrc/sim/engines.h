@@ -6,19 +6,26 @@
 
 #include "sim/fabric_watch.h"
 #include "sim/host.h"
+#include "sim/memory.h"
 
 #define MRC_ENGINES_KEY 1 /* of the shared memory, at every host */
 
 struct mrc_engines {
   struct mrc_sim_hosts *hosts;
-  struct mrc_fabric_watch *watch; /* 0: no auditors */
-  uint8_t *memory;                /* shared by all hosts */
-  uint8_t *scratch;               /* a packet in one piece, for the engine that receives it */
-  struct mrc_scratch *shared;     /* of all engines */
-  mrc_engine **of;                /* by host */
+  struct mrc_fabric_watch *watch;      /* 0: no auditors */
+  const struct mrc_sim_memory *memory; /* a region for the hosts of each shard, or one for all */
+  uint8_t *scratch;                    /* a packet in one piece, for the engine that receives it */
+  uint32_t shards;
+  struct mrc_scratch **shared; /* by shard: of its engines */
+  mrc_engine **of;             /* by host */
 };
 
-/* The caller sets hosts, watch and memory first. */
+/* The memory of a host. */
+uint8_t *mrc_engines_memory(const struct mrc_engines *engines, uint32_t host);
+/* Room for a packet in one piece. */
+uint8_t *mrc_engines_new_scratch(void);
+
+/* The caller sets hosts, watch, memory and shards first. */
 void mrc_engines_create(struct mrc_engines *engines);
 void mrc_engines_free(struct mrc_engines *engines);
 

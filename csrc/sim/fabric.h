@@ -6,6 +6,7 @@
 
 #include "sim/frame.h"
 #include "sim/hop.h"
+#include "sim/mail.h"
 #include "sim/record.h"
 #include "sim/world.h"
 
@@ -32,6 +33,9 @@ struct mrc_fabric {
   uint64_t seed;        /* of the hops */
   struct mrc_hop *hops; /* by hop number; see topology.h */
   uint32_t n_hops;
+  struct mrc_mailbox *outboxes; /* by shard; 0: this shard has all nodes */
+  uint32_t shards;              /* how many share the hops */
+  uint32_t shard;               /* this one */
 };
 
 /* The uSIDs that a packet starts with, the first in the top 16 bits; 0 under ECMP. */
@@ -41,7 +45,7 @@ uint64_t mrc_fabric_usids(const struct mrc_fabric *fabric, uint32_t from, uint32
 /* Creates the hops. The configuration must pass mrc_topology_is_sound. */
 void mrc_fabric_build(struct mrc_fabric *fabric);
 void mrc_fabric_free(struct mrc_fabric *fabric);
-/* Packets in queues and on links. */
+/* Packets in the queues of all hops. */
 uint64_t mrc_fabric_count_frames(const struct mrc_fabric *fabric);
 /* The host's end of its link in a plane; planes from 0. */
 struct mrc_hop *mrc_fabric_port(const struct mrc_fabric *fabric, uint32_t plane, uint32_t host);

@@ -42,7 +42,6 @@ struct mrc_sim_flow {
 
 struct mrc_sim_flows {
   struct mrc_sim_flow *at;
-  uint64_t received_bytes; /* payload of all flows but those of TCP */
   uint32_t n;
   uint32_t capacity;
 };

@@ -34,6 +34,7 @@ struct mrc_frame *mrc_frame_pool_get(struct mrc_frame_pool *pool) {
   if (pool->free == NULL) add_block(pool);
   struct mrc_frame *packet = pool->free;
   pool->free = packet->next;
+  pool->n_free--;
   pool->n_used++;
   *packet = (struct mrc_frame){0};
   return packet;
@@ -48,7 +49,19 @@ struct mrc_frame *mrc_frame_pool_copy(struct mrc_frame_pool *pool, const struct 
 void mrc_frame_pool_put(struct mrc_frame_pool *pool, struct mrc_frame *packet) {
   packet->next = pool->free;
   pool->free = packet;
+  pool->n_free++;
   pool->n_used--;
+}
+
+void mrc_frame_pool_move(struct mrc_frame_pool *from, struct mrc_frame_pool *to, uint64_t n) {
+  for (; n > 0 && from->free; n--) {
+    struct mrc_frame *packet = from->free;
+    from->free = packet->next;
+    packet->next = to->free;
+    to->free = packet;
+    from->n_free--;
+    to->n_free++;
+  }
 }
 
 void mrc_frame_pool_free(struct mrc_frame_pool *pool) {

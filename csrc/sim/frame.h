@@ -42,7 +42,8 @@ _Static_assert(sizeof(struct mrc_frame) == 128, "two cache lines");
 struct mrc_frame_pool {
   uint32_t room_bytes; /* extra bytes behind each frame; set it before the first get */
   struct mrc_frame *free;
-  uint64_t n_used;                /* packets taken and not put back */
+  uint64_t n_free;
+  uint64_t n_used;                /* packets taken less packets put back */
   struct mrc_frame_block *blocks; /* all allocated memory */
 };
 
@@ -51,6 +52,9 @@ struct mrc_frame *mrc_frame_pool_get(struct mrc_frame_pool *pool);
 /* A copy of the packet and of the room behind it. */
 struct mrc_frame *mrc_frame_pool_copy(struct mrc_frame_pool *pool, const struct mrc_frame *packet);
 void mrc_frame_pool_put(struct mrc_frame_pool *pool, struct mrc_frame *packet);
+/* Moves up to n free packets to another pool. Packets may be put back into any pool of a fabric;
+   the sum of `n_used` counts those that are in use. */
+void mrc_frame_pool_move(struct mrc_frame_pool *from, struct mrc_frame_pool *to, uint64_t n);
 /* Frees every packet of the pool, including packets in use. */
 void mrc_frame_pool_free(struct mrc_frame_pool *pool);
 

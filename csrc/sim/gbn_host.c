@@ -184,7 +184,7 @@ static void take_data(struct mrc_gbn_hosts *gbn, uint32_t index, const struct mr
   if (packet->extra) own->receiver.repeated = repeated;
   if (!is_new) return;
   gbn->hosts->flows->at[index].received_bytes += packet->payload_bytes;
-  gbn->hosts->flows->received_bytes += packet->payload_bytes;
+  gbn->hosts->fabric->record->received_bytes += packet->payload_bytes;
   if (own->receiver.expected % own->packets_per_write != 0) return;
   complete(gbn, &(struct mrc_wc){.qpn = mrc_flow_qpn(index, MRC_TO), .opcode = MRC_WC_RECV_IMM});
 }

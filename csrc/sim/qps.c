@@ -323,14 +323,15 @@ static int post(void *transport, uint32_t index) {
   const struct mrc_sim_flow *flow = &engines->hosts->flows->at[index];
   const struct mrc_sim_flow_config *config = &flow->config;
   const uint64_t target = world->config.copies_payload ? world->config.memory_bytes / 2 : 0;
-  struct mrc_wr wr = {.wr_id = flow->posted,
-                      .local = (uintptr_t)engines->memory + config->offset,
-                      .va = (uintptr_t)engines->memory + target + config->offset,
-                      .lkey = MRC_ENGINES_KEY,
-                      .rkey = MRC_ENGINES_KEY,
-                      .bytes = config->bytes,
-                      .imm = flow->posted,
-                      .opcode = opcode_of(flow)};
+  struct mrc_wr wr = {
+      .wr_id = flow->posted,
+      .local = (uintptr_t)mrc_engines_memory(engines, config->from) + config->offset,
+      .va = (uintptr_t)mrc_engines_memory(engines, config->to) + target + config->offset,
+      .lkey = MRC_ENGINES_KEY,
+      .rkey = MRC_ENGINES_KEY,
+      .bytes = config->bytes,
+      .imm = flow->posted,
+      .opcode = opcode_of(flow)};
   if (engines->watch) mrc_fabric_watch_place(engines->watch, index, &wr);
   const int error =
       mrc_qp_post(engines->of[config->from], mrc_flow_qpn(index, MRC_FROM), &wr, 1, world->now_ns);

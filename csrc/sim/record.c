@@ -43,20 +43,21 @@ void mrc_record_line(struct mrc_sim_record *record, const char *what, uint32_t h
   sum = hash(sum, (uint64_t)hop << 8 | (uint8_t)what[0]);
   sum = hash(sum, (uint64_t)bth[0] << 56 | (uint64_t)dest_qpn << 24 | psn);
   record->stats.trace += hash(sum, (uint64_t)mrc_frame_udp_bytes(packet) << 8 | packet->ecn);
-  if (record->file == NULL || record->world->origin_ns == MRC_NEVER) return;
-  fprintf(record->file, "%" PRIu64 " %s ", mrc_world_time(record->world), what);
-  print_hop(record->file, &record->world->config, hop);
-  if (fprintf(record->file, " op=%02x qp=%u psn=%u bytes=%u path=%u%s\n", bth[0], dest_qpn, psn,
+  FILE *lines = record->file ? record->file->lines : NULL;
+  if (lines == NULL || record->world->origin_ns == MRC_NEVER) return;
+  fprintf(lines, "%" PRIu64 " %s ", mrc_world_time(record->world), what);
+  print_hop(lines, &record->world->config, hop);
+  if (fprintf(lines, " op=%02x qp=%u psn=%u bytes=%u path=%u%s\n", bth[0], dest_qpn, psn,
               mrc_frame_udp_bytes(packet), packet->path, packet->ecn == 3 ? " ce" : "") < 0 &&
-      record->file_error == 0)
-    record->file_error = errno;
+      record->file->error == 0)
+    record->file->error = errno;
 }
 
-int mrc_record_end_file(struct mrc_sim_record *record) {
-  if (record->file == NULL) return 0;
-  if (fclose(record->file) != 0 && record->file_error == 0) record->file_error = errno;
-  record->file = NULL;
-  return -record->file_error;
+int mrc_record_end_file(struct mrc_record_file *file) {
+  if (file->lines == NULL) return 0;
+  if (fclose(file->lines) != 0 && file->error == 0) file->error = errno;
+  file->lines = NULL;
+  return -file->error;
 }
 
 void mrc_record_sent(struct mrc_sim_record *record, uint32_t hop, const struct mrc_frame *packet,
@@ -73,12 +74,17 @@ void mrc_record_event(struct mrc_sim_record *record, const struct mrc_sim_event 
   record->events[record->n_events++] = *event;
 }
 
-void mrc_record_message(struct mrc_sim_record *record, uint32_t flow, uint64_t wanted_ns) {
-  record->stats.writes_done++;
+static void append_message(struct mrc_sim_record *record, const struct mrc_sim_message *message) {
   record->messages = mrc_grow(record->messages, record->n_messages, &record->message_capacity,
                               sizeof(*record->messages));
-  record->messages[record->n_messages++] = (struct mrc_sim_message){
-      .wanted_ns = wanted_ns, .done_ns = mrc_world_time(record->world), .flow = flow};
+  record->messages[record->n_messages++] = *message;
+}
+
+void mrc_record_message(struct mrc_sim_record *record, uint32_t flow, uint64_t wanted_ns) {
+  record->stats.writes_done++;
+  append_message(
+      record, &(struct mrc_sim_message){
+                  .wanted_ns = wanted_ns, .done_ns = mrc_world_time(record->world), .flow = flow});
 }
 
 void mrc_record_sample(struct mrc_sim_record *record, uint32_t flow,
@@ -99,8 +105,66 @@ void mrc_record_plane_bytes(struct mrc_sim_record *record, uint32_t plane, uint6
   record->plane_bytes[(size_t)(record->n_samples - 1) * planes + plane - 1] = bytes;
 }
 
+/* ---- several records ---- */
+
+void mrc_record_add_stats(struct mrc_sim_stats *sum, const struct mrc_sim_stats *stats) {
+  if (stats->lost > 0 && (sum->lost == 0 || stats->first_lost_ns < sum->first_lost_ns))
+    sum->first_lost_ns = stats->first_lost_ns;
+  sum->events += stats->events;
+  sum->packets += stats->packets;
+  sum->hops += stats->hops;
+  sum->lost += stats->lost;
+  sum->corrupt += stats->corrupt;
+  sum->unroutable += stats->unroutable;
+  sum->writes_done += stats->writes_done;
+  sum->trace += stats->trace;
+}
+
+/* `reserved` keeps the order within each record. */
+void mrc_record_move_rows(struct mrc_sim_record *record, struct mrc_sim_record *from) {
+  for (uint32_t i = 0; i < from->n_events; i++) {
+    from->events[i].reserved = record->n_events;
+    mrc_record_event(record, &from->events[i]);
+  }
+  for (uint32_t i = 0; i < from->n_messages; i++) {
+    from->messages[i].reserved = record->n_messages;
+    append_message(record, &from->messages[i]);
+  }
+  from->n_events = from->n_messages = 0;
+}
+
+static int compare(uint64_t a, uint64_t b) { return (a > b) - (a < b); }
+
+static int compare_events(const void *left, const void *right) {
+  const struct mrc_sim_event *a = left, *b = right;
+  if (a->now_ns != b->now_ns) return compare(a->now_ns, b->now_ns);
+  if (a->flow != b->flow) return compare(a->flow, b->flow);
+  if (a->receiver != b->receiver) return compare(a->receiver, b->receiver);
+  return compare(a->reserved, b->reserved);
+}
+
+static int compare_messages(const void *left, const void *right) {
+  const struct mrc_sim_message *a = left, *b = right;
+  if (a->done_ns != b->done_ns) return compare(a->done_ns, b->done_ns);
+  if (a->flow != b->flow) return compare(a->flow, b->flow);
+  return compare(a->reserved, b->reserved);
+}
+
+void mrc_record_order(struct mrc_sim_record *record, uint32_t first_event, uint32_t first_message) {
+  struct mrc_sim_event *events = record->events;
+  struct mrc_sim_message *messages = record->messages;
+  const uint32_t n_events = record->n_events - first_event;
+  const uint32_t n_messages = record->n_messages - first_message;
+  if (n_events > 0) qsort(events + first_event, n_events, sizeof(*events), compare_events);
+  if (n_messages > 0)
+    qsort(messages + first_message, n_messages, sizeof(*messages), compare_messages);
+  for (uint32_t i = first_event; i < record->n_events; i++)
+    events[i].reserved = 0;
+  for (uint32_t i = first_message; i < record->n_messages; i++)
+    messages[i].reserved = 0;
+}
+
 void mrc_record_free(struct mrc_sim_record *record) {
-  (void)mrc_record_end_file(record);
   free(record->samples);
   free(record->plane_bytes);
   free(record->events);

@@ -9,9 +9,17 @@
 #include "sim/frame.h"
 #include "sim/world.h"
 
+/* The trace as text. */
+struct mrc_record_file {
+  FILE *lines; /* 0: none */
+  int error;   /* the first errno of its lines */
+};
+
 struct mrc_sim_record {
   const struct mrc_world *world;
-  struct mrc_sim_stats stats; /* without the counts in queues and hops */
+  struct mrc_record_file *file; /* 0: none */
+  struct mrc_sim_stats stats;   /* without the counts in queues and hops */
+  uint64_t received_bytes;      /* payload of all flows but those of TCP */
   struct mrc_sim_sample *samples;
   uint32_t n_samples;
   uint32_t sample_capacity;
@@ -23,8 +31,6 @@ struct mrc_sim_record {
   struct mrc_sim_message *messages;
   uint32_t n_messages;
   uint32_t message_capacity;
-  FILE *file;     /* of the trace; 0: none */
-  int file_error; /* the first errno of its lines */
 };
 
 /* A hop has sent a packet. `survives`: no fault drops it. */
@@ -41,8 +47,14 @@ void mrc_record_message(struct mrc_sim_record *record, uint32_t flow, uint64_t w
 void mrc_record_sample(struct mrc_sim_record *record, uint32_t flow,
                        const struct mrc_sim_flow_info *info);
 void mrc_record_plane_bytes(struct mrc_sim_record *record, uint32_t plane, uint64_t bytes);
+/* Adds the counts of another record, and moves its events and writes to this one. */
+void mrc_record_add_stats(struct mrc_sim_stats *sum, const struct mrc_sim_stats *stats);
+void mrc_record_move_rows(struct mrc_sim_record *record, struct mrc_sim_record *from);
+/* Orders events and writes, from these numbers on, by time and flow: an order that does not depend
+   on the records that they were moved from. */
+void mrc_record_order(struct mrc_sim_record *record, uint32_t first_event, uint32_t first_message);
 /* Closes the trace; 0, or the -errno with which it is not whole. */
-int mrc_record_end_file(struct mrc_sim_record *record);
+int mrc_record_end_file(struct mrc_record_file *file);
 void mrc_record_free(struct mrc_sim_record *record);
 
 #endif

@@ -48,8 +48,11 @@ struct mrc_sim_config {
   uint32_t evs_per_plane; /* of each QP, chosen at random; 0: all paths */
   uint32_t probed;        /* enum mrc_sim_probing; unless it is UNPROBED, faults that begin at time
                              0 apply before it too */
-  uint32_t single_path;   /* 1: each QP has one path, in a plane chosen at random */
-  uint64_t host_rate_bps; /* of a link between host and T0 */
+  uint32_t shards;  /* parts of the fabric that are simulated side by side, at most one for each T0;
+                       0: one for about 1,024 hosts. No result depends on it */
+  uint32_t threads; /* that simulate shards; 0: one. No result depends on it */
+  uint32_t single_path;     /* 1: each QP has one path, in a plane chosen at random */
+  uint64_t host_rate_bps;   /* of a link between host and T0 */
   uint64_t fabric_rate_bps; /* of a link between T0 and T1 */
   uint64_t host_delay_ns;
   uint64_t fabric_delay_ns;
@@ -193,10 +196,11 @@ struct mrc_sim_event {
   uint32_t flow;
   uint16_t path;
   uint8_t plane;
-  uint8_t type;     /* enum mrc_sim_event_type */
-  uint8_t status;   /* see the type */
-  uint8_t receiver; /* 1: from the receiving end of the flow */
-  uint16_t percent; /* see the type */
+  uint8_t type;      /* enum mrc_sim_event_type */
+  uint8_t status;    /* see the type */
+  uint8_t receiver;  /* 1: from the receiving end of the flow */
+  uint16_t percent;  /* see the type */
+  uint32_t reserved; /* 0 */
 };
 
 /* One write from request to completion. */

@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "sim/fault.h"
-#include "sim/memory.h"
-#include "sim/sim_parts.h"
+#include "sim/shards.h"
 #include "sim/topology.h"
 
 enum { FILL = 0x5A }; /* initial value of the bytes of the target memory */
@@ -40,99 +39,86 @@ const char *mrc_sim_refusal(const struct mrc_sim_config *config) {
 
 /* Writes read the first half and fill the second. */
 static void fill_memory(struct mrc_sim *sim) {
-  if (!sim->world.config.copies_payload) return;
-  const uint64_t half = sim->world.config.memory_bytes / 2;
+  struct mrc_world *world = &sim->whole.world;
+  if (!world->config.copies_payload) return;
+  const uint64_t half = world->config.memory_bytes / 2;
   for (uint64_t i = 0; i < half; i++)
-    sim->memory[i] = (uint8_t)mrc_prng_next(&sim->world.prng);
-  memset(sim->memory + half, FILL, half);
+    sim->memory.at[i] = (uint8_t)mrc_prng_next(&world->prng);
+  memset(sim->memory.at + half, FILL, half);
 }
 
-/* What the most frequent events read. */
-static void look_ahead(struct mrc_sim *sim) {
-  struct mrc_agenda_array *arrays = sim->world.agenda.arrays;
-  const struct mrc_agenda_array hops = {(const uint8_t *)sim->fabric.hops, sizeof(struct mrc_hop)};
-  arrays[MRC_SIM_ON_ARRIVAL] = arrays[MRC_SIM_ON_DRAIN] = hops;
-  arrays[MRC_SIM_ON_RUN] =
-      (struct mrc_agenda_array){(const uint8_t *)sim->hosts.at, sizeof(struct mrc_sim_host)};
-}
-
-/* Gives each part pointers to the parts below it. */
-static void join_parts(struct mrc_sim *sim) {
-  const bool gbn = sim->world.config.transport == MRC_SIM_GO_BACK_N;
-  struct mrc_fabric_watch *watch = sim->world.config.audit ? &sim->watch : NULL;
-  sim->record.world = &sim->world;
-  sim->fabric = (struct mrc_fabric){.world = &sim->world,
-                                    .record = &sim->record,
-                                    .calls = &mrc_sim_hosts_edge,
-                                    .edge = &sim->hosts};
-  sim->watch = (struct mrc_fabric_watch){.config = &sim->world.config, .flows = &sim->flows};
-  sim->hosts = (struct mrc_sim_hosts){.world = &sim->world,
-                                      .fabric = &sim->fabric,
-                                      .flows = &sim->flows,
-                                      .results = &mrc_traffic_results,
-                                      .traffic = &sim->traffic};
-  sim->engines = (struct mrc_engines){.hosts = &sim->hosts, .watch = watch, .memory = sim->memory};
-  sim->gbn = (struct mrc_gbn_hosts){.hosts = &sim->hosts, .memory = sim->memory};
-  sim->tcp = (struct mrc_tcp_hosts){.hosts = &sim->hosts, .memory = sim->memory};
-  struct mrc_transport *transports = sim->hosts.transports;
-  if (gbn)
-    transports[MRC_HOST_GBN] = (struct mrc_transport){&mrc_gbn_transport, &sim->gbn};
-  else
-    transports[MRC_HOST_MRC] = (struct mrc_transport){&mrc_qps_transport, &sim->engines};
-  transports[MRC_HOST_TCP] = (struct mrc_transport){&mrc_tcp_transport, &sim->tcp};
-  sim->proof.engines = &sim->engines;
-  sim->traffic = (struct mrc_sim_traffic){
-      .hosts = &sim->hosts, .record = &sim->record, .watch = watch, .proof = &sim->proof};
+/* Without content, the hosts of each shard have a region of their own: no two threads write to one
+   place. */
+static void make_memory(struct mrc_sim *sim) {
+  const struct mrc_sim_config *config = &sim->whole.world.config;
+  const bool folded = !config->copies_payload && !config->audit;
+  sim->memory =
+      mrc_sim_memory_new(config->memory_bytes, folded ? mrc_topology_shards(config) : 1, folded);
+  fill_memory(sim);
 }
 
 mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   if (mrc_sim_refusal(config) != NULL) return NULL;
   struct mrc_sim *sim = calloc(1, sizeof(*sim));
   mrc_assert(sim);
-  sim->world.config = *config;
-  sim->world.prng.state = config->seed;
-  mrc_agenda_init(&sim->world.agenda);
-  sim->memory = mrc_sim_memory_new(config->memory_bytes, !config->copies_payload && !config->audit);
-  join_parts(sim);
-  fill_memory(sim);
-  mrc_fabric_build(&sim->fabric);
-  mrc_sim_hosts_create(&sim->hosts);
-  look_ahead(sim);
-  mrc_engines_create(&sim->engines);
-  mrc_gbn_hosts_create(&sim->gbn);
-  mrc_tcp_hosts_create(&sim->tcp);
+  struct mrc_sim_parts *whole = &sim->whole;
+  whole->world.config = *config;
+  whole->world.prng.state = config->seed;
+  mrc_agenda_init(&whole->world.agenda);
+  sim->lookahead_ns = config->fabric_delay_ns;
+  sim->proof.engines = &whole->engines;
+  sim->watch = (struct mrc_fabric_watch){.config = &whole->world.config, .flows = &sim->flows};
+  make_memory(sim);
+  whole->engines.shards = mrc_topology_shards(config);
+  mrc_sim_join(sim, whole);
+  mrc_fabric_build(&whole->fabric);
+  mrc_sim_hosts_create(&whole->hosts);
+  mrc_engines_create(&whole->engines);
+  mrc_gbn_hosts_create(&whole->gbn);
+  mrc_tcp_hosts_create(&whole->tcp);
   return sim;
+}
+
+/* Packets that links carry, or that no longer count because a shard has put them back. */
+static uint64_t count_frames(const struct mrc_sim_parts *parts) {
+  return mrc_agenda_count(&parts->world.agenda, MRC_SIM_ON_ARRIVAL) - parts->fabric.pool.n_used;
 }
 
 /* The last checks of the auditors: no packet leaked, and the memory holds only what was written. */
 static void end_watch(const struct mrc_sim *sim) {
-  mrc_assert(mrc_fabric_count_frames(&sim->fabric) + mrc_sim_hosts_count_frames(&sim->hosts) ==
-             sim->fabric.pool.n_used);
+  uint64_t n = count_frames(&sim->whole) + mrc_fabric_count_frames(&sim->whole.fabric) +
+               mrc_sim_hosts_count_frames(&sim->whole.hosts);
+  for (uint32_t i = 0; i < sim->n_shards; i++)
+    n += count_frames(sim->shards[i]);
+  mrc_assert(n == 0);
   mrc_fabric_watch_end(&sim->watch);
 }
 
 void mrc_sim_destroy(mrc_sim *sim) {
   if (sim == NULL) return;
-  if (sim->world.config.audit) end_watch(sim);
-  mrc_tcp_hosts_free(&sim->tcp);
-  mrc_gbn_hosts_free(&sim->gbn);
-  mrc_engines_free(&sim->engines);
-  mrc_sim_hosts_free(&sim->hosts);
+  struct mrc_sim_parts *whole = &sim->whole;
+  if (whole->world.config.audit) end_watch(sim);
+  mrc_tcp_hosts_free(&whole->tcp);
+  mrc_gbn_hosts_free(&whole->gbn);
+  mrc_engines_free(&whole->engines);
+  mrc_shards_free(sim);
+  mrc_sim_hosts_free(&whole->hosts);
   mrc_fabric_watch_free(&sim->watch);
   mrc_flows_free(&sim->flows);
-  mrc_fabric_free(&sim->fabric);
-  mrc_record_free(&sim->record);
-  mrc_agenda_free(&sim->world.agenda);
-  mrc_sim_memory_free(sim->memory, sim->world.config.memory_bytes);
+  mrc_fabric_free(&whole->fabric);
+  mrc_record_free(&whole->record);
+  (void)mrc_record_end_file(&sim->file);
+  mrc_agenda_free(&whole->world.agenda);
+  mrc_sim_memory_free(&sim->memory);
   free(sim->faults);
   free(sim);
 }
 
-uint8_t *mrc_sim_memory(mrc_sim *sim) { return sim->memory; }
+uint8_t *mrc_sim_memory(mrc_sim *sim) { return sim->memory.at; }
 
 int mrc_sim_add_flow(mrc_sim *sim, const struct mrc_sim_flow_config *config) {
   if (sim->started) return -EINVAL;
-  return mrc_traffic_add(&sim->traffic, config);
+  return mrc_traffic_add(&sim->whole.traffic, config);
 }
 
 static bool is_in_fabric(const struct mrc_sim_config *config, const struct mrc_sim_fault *fault) {
@@ -152,110 +138,69 @@ static bool is_in_fabric(const struct mrc_sim_config *config, const struct mrc_s
   }
 }
 
+/* Windows are shorter than any delay. */
+static void note_delay(struct mrc_sim *sim, const struct mrc_sim_fault *change) {
+  if (change->kind == MRC_SIM_DELAY) sim->lookahead_ns = mrc_min_u64(sim->lookahead_ns, change->a);
+}
+
 int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault) {
-  if (sim->started || !is_in_fabric(&sim->world.config, fault) || fault->until_ns <= fault->at_ns ||
-      fault->kind > MRC_SIM_RATE || fault->class > MRC_SIM_DATA_CLASS ||
+  if (sim->started || !is_in_fabric(&sim->whole.world.config, fault) ||
+      fault->until_ns <= fault->at_ns || fault->kind > MRC_SIM_RATE ||
+      fault->class > MRC_SIM_DATA_CLASS ||
       (fault->kind == MRC_SIM_RATE && fault->a == 0 && fault->b == 0))
     return -EINVAL;
   sim->faults = realloc(sim->faults, (sim->n_faults + 1) * sizeof(*sim->faults));
   mrc_assert(sim->faults);
   sim->faults[sim->n_faults++] = *fault;
+  note_delay(sim, fault);
   return 0;
 }
 
 int mrc_sim_set_links(mrc_sim *sim, const struct mrc_sim_fault *change) {
   const bool is_rate = change->kind == MRC_SIM_RATE && change->a > 0;
-  if (sim->started || !is_in_fabric(&sim->world.config, change) ||
+  if (sim->started || !is_in_fabric(&sim->whole.world.config, change) ||
       !(is_rate || change->kind == MRC_SIM_DELAY))
     return -EINVAL;
-  mrc_fault_rebase(&sim->fabric, change);
+  mrc_fault_rebase(&sim->whole.fabric, change);
+  note_delay(sim, change);
   return 0;
 }
 
 int mrc_sim_trace_to(mrc_sim *sim, const char *path) {
-  mrc_assert(sim->record.file == NULL);
-  sim->record.file = fopen(path, "w");
-  return sim->record.file ? 0 : -errno;
+  mrc_assert(sim->file.lines == NULL);
+  if (sim->n_shards > 1) return -EINVAL;
+  sim->file.lines = fopen(path, "w");
+  return sim->file.lines ? 0 : -errno;
 }
 
-/* ---- run ---- */
-
-static void take_samples(struct mrc_sim *sim) {
-  const uint32_t planes = sim->world.config.samples_planes ? sim->world.config.planes : 0;
-  for (uint32_t i = 0; i < sim->flows.n; i++) {
-    struct mrc_sim_flow_info info;
-    mrc_assert(mrc_sim_flow(sim, i, &info) == 0);
-    mrc_record_sample(&sim->record, i, &info);
-    for (uint32_t plane = 1; plane <= planes; plane++)
-      mrc_record_plane_bytes(&sim->record, plane, mrc_sim_plane_bytes(sim, i, plane));
-  }
-  mrc_world_schedule(&sim->world, sim->world.now_ns + sim->world.config.sample_ns,
-                     MRC_SIM_ON_SAMPLE, 0, NULL);
-}
-
-static void handle(struct mrc_sim *sim, const struct mrc_heap_entry *event) {
-  switch ((enum mrc_sim_event_kind)event->kind) {
-    case MRC_SIM_ON_ARRIVAL:
-      mrc_fabric_arrive(&sim->fabric, event->index, event->pointer);
-      break;
-    case MRC_SIM_ON_DRAIN:
-      mrc_fabric_drain(&sim->fabric, event->index);
-      break;
-    case MRC_SIM_ON_RUN:
-      mrc_sim_host_run(&sim->hosts, event->index);
-      break;
-    case MRC_SIM_ON_POST:
-      mrc_traffic_on_time(&sim->traffic, event->index);
-      break;
-    case MRC_SIM_ON_ALLOW:
-      mrc_qps_allow(&sim->engines, event->index);
-      break;
-    case MRC_SIM_ON_FAULT:
-      mrc_fault_switch(&sim->fabric, &sim->faults[event->index], true);
-      break;
-    case MRC_SIM_ON_HEAL:
-      mrc_fault_switch(&sim->fabric, &sim->faults[event->index], false);
-      break;
-    case MRC_SIM_ON_SAMPLE:
-      take_samples(sim);
-      break;
-  }
-}
-
-/* Processes the next event; there must be one. */
-static void step(struct mrc_sim *sim) {
-  struct mrc_heap_entry event;
-  mrc_assert(mrc_agenda_pop(&sim->world.agenda, &event));
-  sim->world.now_ns = event.at_ns;
-  sim->record.stats.events++;
-  handle(sim, &event);
-}
+/* ---- start ---- */
 
 static void prove(struct mrc_sim *sim, uint32_t flow, uint32_t end) {
   mrc_prove_begin(&sim->proof, flow, end);
   while (mrc_prove_next(&sim->proof))
     while (sim->proof.waiting > 0) /* ends, because probes time out */
-      step(sim);
+      mrc_sim_step(&sim->whole);
 }
 
 /* Takes simulated time if QPs are probed. */
 static void connect(struct mrc_sim *sim, uint32_t index) {
-  const struct mrc_transport *transport = mrc_traffic_transport(&sim->traffic, index);
+  const struct mrc_transport *transport = mrc_traffic_transport(&sim->whole.traffic, index);
   transport->calls->connect(transport->transport, index);
-  if (transport->transport != &sim->engines) return;
-  if (sim->world.config.probed == MRC_SIM_COMPUTED) mrc_qps_compute(&sim->engines, index);
-  if (sim->world.config.probed == MRC_SIM_PROBED) {
+  if (transport->transport != &sim->whole.engines) return;
+  if (sim->whole.world.config.probed == MRC_SIM_COMPUTED)
+    mrc_qps_compute(&sim->whole.engines, index);
+  if (sim->whole.world.config.probed == MRC_SIM_PROBED) {
     prove(sim, index, MRC_FROM);
     prove(sim, index, MRC_TO);
   }
-  mrc_qps_open(&sim->engines, index);
+  mrc_qps_open(&sim->whole.engines, index);
 }
 
 /* Resets the counts of the probes, which belong to no flow. */
 static void forget_proof(struct mrc_sim *sim) {
-  sim->record.stats = (struct mrc_sim_stats){.trace = sim->record.stats.trace};
-  for (uint32_t i = 0; i < sim->fabric.n_hops; i++) {
-    struct mrc_hop *hop = &sim->fabric.hops[i];
+  sim->whole.record.stats = (struct mrc_sim_stats){.trace = sim->whole.record.stats.trace};
+  for (uint32_t i = 0; i < sim->whole.fabric.n_hops; i++) {
+    struct mrc_hop *hop = &sim->whole.fabric.hops[i];
     hop->busy_ns = 0;
     hop->queue.dropped = hop->queue.trimmed = hop->queue.marked = 0;
     hop->queue.peak_bytes = 0;
@@ -268,13 +213,13 @@ static void forget_proof(struct mrc_sim *sim) {
 /* Reported time starts when all QPs have connected. Faults that begin at time 0 apply before that
    too. */
 static void start(struct mrc_sim *sim) {
-  struct mrc_world *world = &sim->world;
+  struct mrc_world *world = &sim->whole.world;
   const bool probed = world->config.probed;
   sim->started = true;
   world->origin_ns = MRC_NEVER;
   if (world->config.probed == MRC_SIM_COMPUTED) world->now_ns = COMPUTED_NS;
   for (uint32_t i = 0; i < sim->n_faults && probed; i++)
-    if (sim->faults[i].at_ns == 0) mrc_fault_switch(&sim->fabric, &sim->faults[i], true);
+    if (sim->faults[i].at_ns == 0) mrc_fault_switch(&sim->whole.fabric, &sim->faults[i], true);
   for (uint32_t i = 0; i < sim->flows.n; i++)
     connect(sim, i);
   if (probed) forget_proof(sim);
@@ -285,41 +230,114 @@ static void start(struct mrc_sim *sim) {
   for (uint32_t i = 0; i < sim->n_faults; i++)
     if (sim->faults[i].at_ns > 0 || !probed)
       mrc_world_schedule(world, origin_ns + sim->faults[i].at_ns, MRC_SIM_ON_FAULT, i, NULL);
-  mrc_traffic_start(&sim->traffic);
+  mrc_traffic_start(&sim->whole.traffic);
   if (world->config.sample_ns)
     mrc_world_schedule(world, origin_ns + world->config.sample_ns, MRC_SIM_ON_SAMPLE, 0, NULL);
+  mrc_shards_make(sim);
 }
 
-int mrc_sim_end_trace(mrc_sim *sim) { return mrc_record_end_file(&sim->record); }
+/* ---- run ---- */
+
+static void take_samples(struct mrc_sim *sim) {
+  struct mrc_sim_parts *whole = &sim->whole;
+  const uint32_t planes = whole->world.config.samples_planes ? whole->world.config.planes : 0;
+  for (uint32_t i = 0; i < sim->flows.n; i++) {
+    struct mrc_sim_flow_info info;
+    mrc_assert(mrc_sim_flow(sim, i, &info) == 0);
+    mrc_record_sample(&whole->record, i, &info);
+    for (uint32_t plane = 1; plane <= planes; plane++)
+      mrc_record_plane_bytes(&whole->record, plane, mrc_sim_plane_bytes(sim, i, plane));
+  }
+  mrc_world_schedule(&whole->world, whole->world.now_ns + whole->world.config.sample_ns,
+                     MRC_SIM_ON_SAMPLE, 0, NULL);
+}
+
+static void handle(struct mrc_sim *sim, const struct mrc_heap_entry *event) {
+  switch ((enum mrc_sim_event_kind)event->kind) {
+    case MRC_SIM_ON_HEAL:
+      mrc_fault_switch(&sim->whole.fabric, &sim->faults[event->index], false);
+      break;
+    case MRC_SIM_ON_FAULT:
+      mrc_fault_switch(&sim->whole.fabric, &sim->faults[event->index], true);
+      break;
+    case MRC_SIM_ON_ALLOW:
+      mrc_qps_allow(&sim->whole.engines, event->index);
+      break;
+    default:
+      take_samples(sim);
+  }
+}
+
+/* Handles the next event of the whole, when all shards have come to its time. */
+static void step_whole(struct mrc_sim *sim) {
+  struct mrc_heap_entry event;
+  mrc_assert(mrc_heap_pop(&sim->events, &event));
+  sim->whole.world.now_ns = event.at_ns;
+  sim->whole.record.stats.events++;
+  handle(sim, &event);
+  mrc_shards_hand_out(sim);
+}
+
+/* Longer windows would run far beyond the last write. */
+#define MAX_WINDOW_NS UINT64_C(10000)
+
+static uint64_t window_ns(const struct mrc_sim *sim) {
+  return mrc_max_u64(1, mrc_min_u64(sim->lookahead_ns, MAX_WINDOW_NS));
+}
+
+/* Runs until `end_ns`, or to the end of the window in which the last write ends. */
+static bool run_windows(struct mrc_sim *sim, struct mrc_crew *crew, uint64_t end_ns) {
+  while (mrc_shards_unfinished(sim) > 0) {
+    const uint64_t next_ns = mrc_shards_next_ns(sim);
+    const uint64_t whole_ns = mrc_heap_next_ns(&sim->events);
+    if (mrc_min_u64(next_ns, whole_ns) > end_ns) return false;
+    if (whole_ns <= next_ns) {
+      step_whole(sim);
+      continue;
+    }
+    const uint64_t most_ns = mrc_min_u64(whole_ns, end_ns == MRC_NEVER ? MRC_NEVER : end_ns + 1);
+    mrc_shards_run(sim, crew, next_ns + mrc_min_u64(window_ns(sim), most_ns - next_ns));
+  }
+  return true;
+}
 
 int mrc_sim_run(mrc_sim *sim, uint64_t until_ns) {
   if (!sim->started) start(sim);
-  const uint64_t origin_ns = sim->world.origin_ns;
-  const uint64_t end_ns = origin_ns + mrc_min_u64(until_ns, MRC_NEVER - origin_ns);
-  while (sim->traffic.n_unfinished > 0) {
-    if (mrc_agenda_next_ns(&sim->world.agenda) > end_ns) {
-      sim->world.now_ns = end_ns;
-      return 0;
-    }
-    step(sim);
-  }
-  return 1;
+  struct mrc_world *world = &sim->whole.world;
+  const uint64_t end_ns = world->origin_ns + mrc_min_u64(until_ns, MRC_NEVER - world->origin_ns);
+  /* An auditor looks at both ends of a flow. */
+  const uint32_t threads = world->config.audit ? 1 : mrc_max_u32(1, world->config.threads);
+  struct mrc_crew *crew = mrc_crew_create(mrc_min_u32(threads, sim->n_shards));
+  const bool done = run_windows(sim, crew, end_ns);
+  mrc_crew_destroy(crew);
+  mrc_shards_collect(sim);
+  world->now_ns = done ? mrc_shards_done_ns(sim) : end_ns;
+  return done;
 }
+
+int mrc_sim_end_trace(mrc_sim *sim) { return mrc_record_end_file(&sim->file); }
 
 /* ---- query ---- */
 
 void mrc_sim_stats(const mrc_sim *sim, struct mrc_sim_stats *stats) {
-  *stats = sim->record.stats;
-  stats->now_ns = mrc_world_time(&sim->world);
-  for (uint32_t i = 0; i < sim->fabric.n_hops; i++) {
-    const struct mrc_queue *queue = &sim->fabric.hops[i].queue;
+  *stats = sim->whole.record.stats;
+  for (uint32_t i = 0; i < sim->n_shards; i++)
+    mrc_record_add_stats(stats, &sim->shards[i]->record.stats);
+  stats->now_ns = mrc_world_time(&sim->whole.world);
+  for (uint32_t i = 0; i < sim->whole.fabric.n_hops; i++) {
+    const struct mrc_queue *queue = &sim->whole.fabric.hops[i].queue;
     stats->dropped += queue->dropped;
     stats->trimmed += queue->trimmed;
     stats->marked += queue->marked;
   }
 }
 
-uint64_t mrc_sim_received_bytes(const mrc_sim *sim) { return sim->flows.received_bytes; }
+uint64_t mrc_sim_received_bytes(const mrc_sim *sim) {
+  uint64_t bytes = sim->whole.record.received_bytes;
+  for (uint32_t i = 0; i < sim->n_shards; i++)
+    bytes += sim->shards[i]->record.received_bytes;
+  return bytes;
+}
 
 int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *info) {
   if (index >= sim->flows.n || !sim->started) return -EINVAL;
@@ -330,16 +348,16 @@ int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *i
                                      .completed = flow->completed,
                                      .failed = flow->failed,
                                      .received_bytes = flow->received_bytes};
-  const struct mrc_transport *transport = mrc_traffic_transport(&sim->traffic, index);
+  const struct mrc_transport *transport = mrc_traffic_transport(&sim->whole.traffic, index);
   transport->calls->info(transport->transport, index, info);
   return 0;
 }
 
 uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t index, uint32_t plane) {
   if (index >= sim->flows.n || !sim->started) return 0;
-  if (!is_within(plane, 1, sim->world.config.planes)) return 0;
+  if (!is_within(plane, 1, sim->whole.world.config.planes)) return 0;
   const struct mrc_sim_flow *flow = &sim->flows.at[index];
-  const struct mrc_transport *transport = mrc_traffic_transport(&sim->traffic, index);
+  const struct mrc_transport *transport = mrc_traffic_transport(&sim->whole.traffic, index);
   if (transport->calls->plane_bytes)
     return transport->calls->plane_bytes(transport->transport, index, plane);
   return flow->plane == plane - 1 ? flow->received_bytes : 0;
@@ -347,9 +365,10 @@ uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t index, uint32_t plane)
 
 int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
                      struct mrc_sim_port_info *info) {
-  const struct mrc_sim_config *config = &sim->world.config;
+  const struct mrc_sim_config *config = &sim->whole.world.config;
   if (host >= config->hosts || !is_within(plane, 1, config->planes)) return -EINVAL;
-  const struct mrc_hop *hop = &sim->fabric.hops[mrc_topology_host_down(config, plane - 1, host)];
+  const struct mrc_hop *hop =
+      &sim->whole.fabric.hops[mrc_topology_host_down(config, plane - 1, host)];
   *info = (struct mrc_sim_port_info){.busy_ns = hop->busy_ns,
                                      .peak_bytes = hop->queue.peak_bytes,
                                      .trimmed = hop->queue.trimmed,
@@ -366,24 +385,26 @@ static int copy_out(void *to, int capacity, const void *from, uint32_t n, size_t
 }
 
 int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capacity) {
-  const struct mrc_sim_record *record = &sim->record;
+  const struct mrc_sim_record *record = &sim->whole.record;
   return copy_out(samples, capacity, record->samples, record->n_samples, sizeof(*samples));
 }
 
 int mrc_sim_plane_samples(const mrc_sim *sim, uint32_t plane, uint64_t *bytes, int capacity) {
-  const struct mrc_sim_record *record = &sim->record;
-  if (!sim->world.config.samples_planes || !is_within(plane, 1, sim->world.config.planes)) return 0;
+  const struct mrc_sim_record *record = &sim->whole.record;
+  if (!sim->whole.world.config.samples_planes ||
+      !is_within(plane, 1, sim->whole.world.config.planes))
+    return 0;
   for (int i = 0; i < (int)record->n_samples && i < capacity; i++)
-    bytes[i] = record->plane_bytes[(size_t)i * sim->world.config.planes + plane - 1];
+    bytes[i] = record->plane_bytes[(size_t)i * sim->whole.world.config.planes + plane - 1];
   return (int)record->n_samples;
 }
 
 int mrc_sim_events(const mrc_sim *sim, struct mrc_sim_event *events, int capacity) {
-  const struct mrc_sim_record *record = &sim->record;
+  const struct mrc_sim_record *record = &sim->whole.record;
   return copy_out(events, capacity, record->events, record->n_events, sizeof(*events));
 }
 
 int mrc_sim_messages(const mrc_sim *sim, struct mrc_sim_message *messages, int capacity) {
-  const struct mrc_sim_record *record = &sim->record;
+  const struct mrc_sim_record *record = &sim->whole.record;
   return copy_out(messages, capacity, record->messages, record->n_messages, sizeof(*messages));
 }

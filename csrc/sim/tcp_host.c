@@ -74,7 +74,7 @@ static void send_frame(struct mrc_tcp_hosts *tcp, uint32_t index, uint32_t end, 
   mrc_put_u24(&packet->header[QPN_AT], mrc_flow_qpn(index, 1 - end));
   mrc_put_u24(&packet->header[SEGMENT_AT], (uint32_t)segment);
   memcpy(&packet->header[TIME_AT], &sent_ns, sizeof sent_ns);
-  mrc_put_u24(&packet->header[EXPECTED_AT], (uint32_t)own->receiver.expected);
+  if (kind == TCP_ACK) mrc_put_u24(&packet->header[EXPECTED_AT], (uint32_t)own->receiver.expected);
   packet->header_bytes = HEADER_BYTES;
   packet->payload = tcp->memory;
   packet->payload_bytes = kind == TCP_DATA ? flow->config.bytes : 0;

@@ -41,6 +41,27 @@ static inline uint32_t mrc_topology_n_paths(const struct mrc_sim_config *config,
                                             uint32_t b) {
   return mrc_topology_t0_of(config, a) == mrc_topology_t0_of(config, b) ? 1 : config->t1;
 }
+/* The shards that the configuration asks for: each has a run of T0s with their hosts, in all
+   planes, and a share of the T1s. */
+static inline uint32_t mrc_topology_shards(const struct mrc_sim_config *config) {
+  const uint32_t hosts_of_one = 1024;
+  const uint32_t wanted = config->shards ? config->shards : config->hosts / hosts_of_one;
+  if (wanted == 0 || config->fabric_delay_ns == 0) return 1;
+  return wanted < config->t0 ? wanted : config->t0;
+}
+static inline uint32_t mrc_topology_shard_of_t0(const struct mrc_sim_config *config,
+                                                uint32_t shards, uint32_t t0) {
+  return t0 * shards / config->t0;
+}
+static inline uint32_t mrc_topology_shard_of_t1(const struct mrc_sim_config *config,
+                                                uint32_t shards, uint32_t t1) {
+  return t1 * shards / config->t1;
+}
+static inline uint32_t mrc_topology_shard_of_host(const struct mrc_sim_config *config,
+                                                  uint32_t shards, uint32_t host) {
+  return mrc_topology_shard_of_t0(config, shards, mrc_topology_t0_of(config, host));
+}
+
 /* Whether a fabric can be built from the configuration. */
 static inline bool mrc_topology_is_sound(const struct mrc_sim_config *config) {
   return config->hosts >= 2 && config->hosts <= MRC_SIM_MAX_HOSTS && config->planes >= 1 &&

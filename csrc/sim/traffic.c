@@ -27,7 +27,9 @@ static uint64_t time_of(const struct mrc_sim_traffic *traffic) {
 static void end_writes(struct mrc_sim_traffic *traffic, struct mrc_sim_flow *flow,
                        uint32_t failed) {
   flow->failed += failed;
-  if (flow->completed + flow->failed == flow->config.writes) traffic->n_unfinished--;
+  if (flow->completed + flow->failed < flow->config.writes) return;
+  traffic->n_unfinished--;
+  traffic->done_ns = traffic->hosts->world->now_ns;
 }
 
 /* Passes the next write to the transport; an error when the QP has failed. */

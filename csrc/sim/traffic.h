@@ -14,6 +14,7 @@ struct mrc_sim_traffic {
   struct mrc_fabric_watch *watch; /* 0: no auditors */
   struct mrc_sim_proof *proof;    /* gets the results of probes */
   uint32_t n_unfinished;          /* flows with unfinished writes */
+  uint64_t done_ns;               /* when the last of them finished */
 };
 
 /* Receives completions and events; its `traffic` is struct mrc_sim_traffic. */

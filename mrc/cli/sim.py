@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mrc.cli import csv_text
-from mrc.cli.arguments import add
+from mrc.cli.arguments import add, count_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.cli.parser import Parser
@@ -55,6 +55,8 @@ examples:
 ONE = """
 scenario NAME|FILE  name of a built-in scenario, or a TOML file
 --trace FILE        write one line for each packet sent, lost or delivered; only for a single run
+--threads N         threads that simulate a large fabric; several runs take one each, and a trace
+                    takes one [one for each processor]
 --plot FILE         draw the results into this SVG file; requires matplotlib and Jinja2
 """
 REPORT = """
@@ -84,7 +86,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _add_one(parser: argparse.ArgumentParser) -> None:
-    add(parser, ONE)
+    threads = {"type": count_argument(1024), "default": bounds_here().jobs}
+    add(parser, ONE, threads=threads)
     _add_run_arguments(parser, seeds=1)
 
 
@@ -114,7 +117,7 @@ def _one(out: Output, args: argparse.Namespace) -> int:
     scenario = _load(args, args.scenario)
     if args.trace is not None and scenario.variants:
         raise UsageError(args.prog, "--trace: requires a single variant; add --set variants=[]")
-    ran, n = _run(out, scenario, seeds, args.trace), len(seeds)
+    ran, n = _run(out, scenario, seeds, args), len(seeds)
     parts = _by_part(ran, n)
     experiment = page.Experiment(scenario, [[summarize(each) for each in part] for part in parts])
     outcomes = page.flat([experiment])
@@ -148,7 +151,9 @@ def _one(out: Output, args: argparse.Namespace) -> int:
     return Exit.FAILED
 
 
-def _run(out: Output, scenario: Scenario, seeds: Sequence[int], trace: str | None) -> Ran[Trial]:
+def _run(
+    out: Output, scenario: Scenario, seeds: Sequence[int], args: argparse.Namespace
+) -> Ran[Trial]:
     """Runs every part with every seed, on all cores."""
     bounds = bounds_here()
     check_memory(scenario.parts, bounds)
@@ -156,7 +161,8 @@ def _run(out: Output, scenario: Scenario, seeds: Sequence[int], trace: str | Non
     if len(jobs) == 1:
         with progress_bar(out, scenario.name, n_runs(scenario)) as bar:
             show = None if bar is None else _by_run(bar)
-            return Ran([run_trial(*jobs[0], trace=trace, progress=show)], interrupted=False)
+            trial = run_trial(*jobs[0], trace=args.trace, progress=show, threads=args.threads)
+            return Ran([trial], interrupted=False)
     with progress_bar(out, scenario.name, len(jobs)) as bar:
         return run_all(full_trial, jobs, bounds, by_job(bar, [part.name for part, _ in jobs]))
 

@@ -47,12 +47,19 @@ class Result(Struct, frozen=True):
 
 
 def run(
-    scenario: Scenario, seed: int, *, trace: str | None = None, progress: Progress | None = None
+    scenario: Scenario,
+    seed: int,
+    *,
+    trace: str | None = None,
+    progress: Progress | None = None,
+    threads: int = 1,
 ) -> Result:
-    """Runs a scenario once. `trace` names a file that gets one line for each packet."""
+    """Runs a scenario once. `trace` names a file that gets one line for each packet. No result
+    depends on `threads`, which simulate parts of a large fabric side by side.
+    """
     scenario = with_seed(scenario, seed)
     flows = make_flows(scenario, seed)
-    with Simulation(_config(scenario, flows, seed)) as sim:
+    with Simulation({**_config(scenario, flows, seed), "threads": threads}) as sim:
         for flow in flows:
             sim.add_flow(flow.native())
         for change in scenario.links:

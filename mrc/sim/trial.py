@@ -51,16 +51,21 @@ class Summary(Struct, frozen=True):
 
 
 def run_trial(
-    scenario: Scenario, seed: int, *, trace: str | None = None, progress: Progress | None = None
+    scenario: Scenario,
+    seed: int,
+    *,
+    trace: str | None = None,
+    progress: Progress | None = None,
+    threads: int = 1,
 ) -> Trial:
     """Runs a scenario, its baselines, and the references of all of them, with one seed."""
     return Trial(
-        result=run(scenario, seed, trace=trace, progress=progress),
-        reference=_reference(scenario, seed, progress),
+        result=run(scenario, seed, trace=trace, progress=progress, threads=threads),
+        reference=_reference(scenario, seed, progress, threads),
         baselines={
             kind: (
-                run(baseline_of(scenario, kind), seed, progress=progress),
-                _reference(baseline_of(scenario, kind), seed, progress),
+                run(baseline_of(scenario, kind), seed, progress=progress, threads=threads),
+                _reference(baseline_of(scenario, kind), seed, progress, threads),
             )
             for kind in scenario.baselines
         },
@@ -72,10 +77,12 @@ def n_runs(scenario: Scenario) -> int:
     return (1 + len(scenario.baselines)) * (2 if checks.needs_reference(scenario) else 1)
 
 
-def _reference(scenario: Scenario, seed: int, progress: Progress | None) -> Result | None:
+def _reference(
+    scenario: Scenario, seed: int, progress: Progress | None, threads: int
+) -> Result | None:
     if not checks.needs_reference(scenario):
         return None
-    return run(reference_of(scenario), seed, progress=progress)
+    return run(reference_of(scenario), seed, progress=progress, threads=threads)
 
 
 def measured(trial: Trial) -> Measured:

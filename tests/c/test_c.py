@@ -54,6 +54,8 @@ def flavours(source: Path) -> list[cbuild.Flavour]:
 
 
 def has_threads(source: Path) -> bool:
+    if '#include "sim/shards.h"' in source.read_text():
+        return True
     return not {"io", "emu"}.isdisjoint(cbuild.parts([source]))
 
 

@@ -10,13 +10,13 @@
 #include "sim_config.h"
 
 static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, uint32_t path) {
-  struct mrc_frame *packet = mrc_frame_pool_get(&sim->fabric.pool);
+  struct mrc_frame *packet = mrc_frame_pool_get(&sim->whole.fabric.pool);
   packet->header[0] = MRC_OP_WRITE_MIDDLE;
   packet->header_bytes = 36;
   packet->from = from;
   packet->to = to;
   packet->sport = 49152;
-  packet->usids = mrc_fabric_usids(&sim->fabric, from, to, path);
+  packet->usids = mrc_fabric_usids(&sim->whole.fabric, from, to, path);
   return packet;
 }
 
@@ -24,22 +24,24 @@ static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, u
 static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops, int capacity) {
   struct mrc_heap_entry event;
   int n = 0;
-  mrc_fabric_enter(&sim->fabric, mrc_topology_host_up(&sim->world.config, 0, packet->from), packet);
-  while (mrc_agenda_pop(&sim->world.agenda, &event)) {
-    sim->world.now_ns = event.at_ns;
+  mrc_fabric_enter(&sim->whole.fabric,
+                   mrc_topology_host_up(&sim->whole.world.config, 0, packet->from), packet);
+  while (mrc_agenda_pop(&sim->whole.world.agenda, &event)) {
+    sim->whole.world.now_ns = event.at_ns;
     if (event.kind != MRC_SIM_ON_ARRIVAL || n == capacity) break;
     hops[n++] = event.index;
-    mrc_fabric_arrive(&sim->fabric, event.index, event.pointer);
+    mrc_fabric_arrive(&sim->whole.fabric, event.index, event.pointer);
   }
   return n;
 }
 
 static void test_usids__are_those_of_the_path(void) {
   mrc_sim *sim = open_sim();
-  CHECK(mrc_fabric_usids(&sim->fabric, 0, 2, 1) ==
+  CHECK(mrc_fabric_usids(&sim->whole.fabric, 0, 2, 1) ==
         0x01010201E0000000ull); /* T1 1, T0 1, its port 0 */
-  CHECK(mrc_fabric_usids(&sim->fabric, 0, 3, 0) == 0x01000201E0010000ull);
-  CHECK(mrc_fabric_usids(&sim->fabric, 0, 1, 0) == 0xE001000000000000ull); /* below the same T0 */
+  CHECK(mrc_fabric_usids(&sim->whole.fabric, 0, 3, 0) == 0x01000201E0010000ull);
+  CHECK(mrc_fabric_usids(&sim->whole.fabric, 0, 1, 0) ==
+        0xE001000000000000ull); /* below the same T0 */
   mrc_sim_destroy(sim);
 }
 
@@ -55,14 +57,14 @@ static void test_arrive__follows_the_usids(void) {
     uint32_t hops[8];
     const int n = walk(sim, make_packet(sim, from, to, path), hops, 8);
     CHECK_EQ(n, rows[i].is_local ? 2 : 4);
-    CHECK_EQ(hops[0], mrc_topology_host_up(&sim->world.config, 0, from));
-    CHECK_EQ(hops[n - 1], mrc_topology_host_down(&sim->world.config, 0, to));
+    CHECK_EQ(hops[0], mrc_topology_host_up(&sim->whole.world.config, 0, from));
+    CHECK_EQ(hops[n - 1], mrc_topology_host_down(&sim->whole.world.config, 0, to));
     if (!rows[i].is_local) {
-      CHECK_EQ(hops[1], mrc_topology_t0_up(&sim->world.config, 0, from / 2, path));
-      CHECK_EQ(hops[2], mrc_topology_t1_down(&sim->world.config, 0, to / 2, path));
+      CHECK_EQ(hops[1], mrc_topology_t0_up(&sim->whole.world.config, 0, from / 2, path));
+      CHECK_EQ(hops[2], mrc_topology_t1_down(&sim->whole.world.config, 0, to / 2, path));
     }
-    CHECK_PTR_EQ(sim->hosts.at[to].inbox, sim->hosts.at[to].inbox_last);
-    CHECK(sim->hosts.at[to].inbox != NULL);
+    CHECK_PTR_EQ(sim->whole.hosts.at[to].inbox, sim->whole.hosts.at[to].inbox_last);
+    CHECK(sim->whole.hosts.at[to].inbox != NULL);
     mrc_sim_destroy(sim);
   }
 }
@@ -76,7 +78,7 @@ static void test_arrive__usid_of_nobody(void) {
     struct mrc_frame *packet = make_packet(sim, 0, 2, 0);
     packet->usids = lists[i];
     CHECK_EQ(walk(sim, packet, hops, 8), i == 3 ? 2 : 1);
-    CHECK_EQ(sim->record.stats.unroutable, 1);
+    CHECK_EQ(sim->whole.record.stats.unroutable, 1);
     mrc_sim_destroy(sim);
   }
 }
@@ -92,8 +94,8 @@ static void test_arrive__ecmp_by_flow_label(void) {
       CHECK_EQ(walk(sim, packet, hops[again], 4), 4);
     }
     CHECK_EQ(hops[0][1], hops[1][1]); /* each label keeps its path */
-    CHECK_EQ(hops[0][3], mrc_topology_host_down(&sim->world.config, 0, 2));
-    used |= 1u << (hops[0][1] - mrc_topology_t0_up(&sim->world.config, 0, 0, 0));
+    CHECK_EQ(hops[0][3], mrc_topology_host_down(&sim->whole.world.config, 0, 2));
+    used |= 1u << (hops[0][1] - mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0));
   }
   CHECK_EQ(used, 0xF); /* all labels together use all uplinks */
   mrc_sim_destroy(sim);
@@ -101,9 +103,12 @@ static void test_arrive__ecmp_by_flow_label(void) {
 
 static void test_build__queues_by_place(void) {
   mrc_sim *sim = open_sim();
-  const struct mrc_hop *up = &sim->fabric.hops[mrc_topology_host_up(&sim->world.config, 0, 0)];
-  const struct mrc_hop *spread = &sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 1)];
-  const struct mrc_hop *last = &sim->fabric.hops[mrc_topology_host_down(&sim->world.config, 0, 0)];
+  const struct mrc_hop *up =
+      &sim->whole.fabric.hops[mrc_topology_host_up(&sim->whole.world.config, 0, 0)];
+  const struct mrc_hop *spread =
+      &sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 1)];
+  const struct mrc_hop *last =
+      &sim->whole.fabric.hops[mrc_topology_host_down(&sim->whole.world.config, 0, 0)];
   CHECK_EQ(up->kind->queue.buffer_bytes, 0); /* the host stops before it overflows */
   CHECK_EQ(spread->kind->queue.ecn_high_bytes, 400000);
   CHECK_EQ(spread->kind->queue.trims, true);
@@ -111,7 +116,7 @@ static void test_build__queues_by_place(void) {
   CHECK_EQ(last->kind->queue.buffer_bytes, 1000000);
   mrc_sim_destroy(sim);
   sim = open_sim(.ecn_last_hop = 1);
-  last = &sim->fabric.hops[mrc_topology_host_down(&sim->world.config, 0, 0)];
+  last = &sim->whole.fabric.hops[mrc_topology_host_down(&sim->whole.world.config, 0, 0)];
   CHECK_EQ(last->kind->queue.ecn_high_bytes, 400000);
   CHECK_EQ(last->kind->queue.last_hop, true);
   mrc_sim_destroy(sim);
@@ -121,22 +126,22 @@ static void test_build__queues_by_place(void) {
 static void test_enter__rate_and_delay(void) {
   mrc_sim *sim = open_sim();
   struct mrc_heap_entry event;
-  const uint32_t hop = mrc_topology_t0_up(&sim->world.config, 0, 0, 0);
+  const uint32_t hop = mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0);
   uint64_t arrivals[3] = {0};
   for (int i = 0; i < 3; i++) {
     struct mrc_frame *packet = make_packet(sim, 0, 2, 0);
     packet->payload_bytes = 1000 - MRC_FRAME_OVERHEAD_BYTES - 36;
-    mrc_fabric_enter(&sim->fabric, hop, packet);
+    mrc_fabric_enter(&sim->whole.fabric, hop, packet);
   }
-  for (int n = 0; n < 3 && mrc_agenda_pop(&sim->world.agenda, &event);) {
-    sim->world.now_ns = event.at_ns;
-    if (event.kind == MRC_SIM_ON_DRAIN) mrc_fabric_drain(&sim->fabric, event.index);
+  for (int n = 0; n < 3 && mrc_agenda_pop(&sim->whole.world.agenda, &event);) {
+    sim->whole.world.now_ns = event.at_ns;
+    if (event.kind == MRC_SIM_ON_DRAIN) mrc_fabric_drain(&sim->whole.fabric, event.index);
     if (event.kind == MRC_SIM_ON_ARRIVAL) arrivals[n++] = event.at_ns;
   }
   CHECK_EQ(arrivals[0], 580);
   CHECK_EQ(arrivals[1], 660);
   CHECK_EQ(arrivals[2], 740);
-  CHECK_EQ(sim->fabric.hops[hop].busy_ns, 240);
+  CHECK_EQ(sim->whole.fabric.hops[hop].busy_ns, 240);
   mrc_sim_destroy(sim);
 }
 
@@ -157,9 +162,9 @@ static void test_fault__hops_of_a_target(void) {
                                         .kind = MRC_SIM_SILENT};
     for (int begins = 1; begins >= 0; begins--) {
       uint32_t silent = 0;
-      mrc_fault_switch(&sim->fabric, &fault, begins);
-      for (uint32_t hop = 0; hop < sim->fabric.n_hops; hop++)
-        silent += sim->fabric.hops[hop].kind->config.link.silent;
+      mrc_fault_switch(&sim->whole.fabric, &fault, begins);
+      for (uint32_t hop = 0; hop < sim->whole.fabric.n_hops; hop++)
+        silent += sim->whole.fabric.hops[hop].kind->config.link.silent;
       CHECK_EQ(silent, begins ? rows[i].hops : 0);
     }
     mrc_sim_destroy(sim);
@@ -169,14 +174,14 @@ static void test_fault__hops_of_a_target(void) {
 static void test_fault__ends_as_the_topology_has_it(void) {
   mrc_sim *sim = open_sim(.jitter_ns = 7);
   const struct mrc_hop_own *hop =
-      mrc_fabric_own(&sim->fabric, mrc_topology_t0_up(&sim->world.config, 0, 0, 0));
+      mrc_fabric_own(&sim->whole.fabric, mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0));
   for (uint32_t kind = MRC_SIM_SILENT; kind <= MRC_SIM_RATE; kind++) {
     CHECK_ROW((int)kind);
     const struct mrc_sim_fault fault = {
         .target = MRC_SIM_ALL, .kind = kind, .a = 5, .b = 9, .class = MRC_SIM_DATA_CLASS};
-    mrc_fault_switch(&sim->fabric, &fault, true);
+    mrc_fault_switch(&sim->whole.fabric, &fault, true);
     CHECK(memcmp(&hop->kind.config, &hop->base, sizeof(hop->base)) != 0);
-    mrc_fault_switch(&sim->fabric, &fault, false);
+    mrc_fault_switch(&sim->whole.fabric, &fault, false);
     CHECK_EQ(hop->kind.config.rate_bps, 100 * GBIT);
     CHECK_EQ(hop->kind.config.jitter_ns, 7);
     CHECK_EQ(hop->kind.config.class, MRC_HOP_ALL);

@@ -46,9 +46,9 @@ static void place_twice(mrc_sim *sim) { sim->watch.of[0]->ends[0].target[7] ^= 0
 
 static void write_astray(mrc_sim *sim) { sim->watch.of[0]->ends[0].target[-1] = 0; }
 
-static void lose_a_frame(mrc_sim *sim) { mrc_frame_pool_get(&sim->fabric.pool); }
+static void lose_a_frame(mrc_sim *sim) { mrc_frame_pool_get(&sim->whole.fabric.pool); }
 
-static void lose_the_carrier(mrc_sim *sim) { sim->hosts.at[0].down = 3; }
+static void lose_the_carrier(mrc_sim *sim) { sim->whole.hosts.at[0].down = 3; }
 
 static void narrow_the_window(mrc_sim *sim) { sim->watch.of[0]->ends[0].mpr = 1; }
 

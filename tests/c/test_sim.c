@@ -196,7 +196,7 @@ static void test_run__loss_of_control_spares_data(void) {
   struct mrc_sim_port_info arrived;
   CHECK_EQ(mrc_sim_last_hop(sim, 2, 1, &arrived), 0);
   const uint64_t packet_ns = 4096 * 8 / 100; /* of data, and less than its headers make it */
-  CHECK(mrc_fabric_port(&sim->fabric, 0, 0)->busy_ns < arrived.busy_ns + packet_ns);
+  CHECK(mrc_fabric_port(&sim->whole.fabric, 0, 0)->busy_ns < arrived.busy_ns + packet_ns);
   mrc_sim_destroy(sim);
 }
 

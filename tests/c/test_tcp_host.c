@@ -42,8 +42,9 @@ static void test_run__fills_its_path_and_never_ends(void) {
   CHECK(info.received_bytes > 4 * 200 * MBIT / 8 * 1448 / 1598);
   CHECK_EQ(info.retransmitted_packets, info.lost_packets);
   CHECK_EQ(info.repeated_packets, 0);
-  CHECK_EQ(sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 0)].packets, 0);
-  CHECK(sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 1)].packets > 0);
+  CHECK_EQ(sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0)].packets,
+           0);
+  CHECK(sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 1)].packets > 0);
   mrc_sim_destroy(sim);
 }
 

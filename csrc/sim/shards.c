@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/shards.h"
+
+#include <stdlib.h>
+
+#include "sim/topology.h"
+
+/* ---- which shard ---- */
+
+static uint32_t shard_of_feeder(const struct mrc_sim *sim, uint32_t index) {
+  const struct mrc_sim_config *config = &sim->whole.world.config;
+  uint32_t at = index % mrc_topology_hops_per_plane(config);
+  if (at < 2 * config->hosts)
+    return mrc_topology_shard_of_host(config, sim->n_shards, at % config->hosts);
+  at -= 2 * config->hosts;
+  if (at < config->t0 * config->t1)
+    return mrc_topology_shard_of_t0(config, sim->n_shards, at / config->t1);
+  return mrc_topology_shard_of_t1(config, sim->n_shards, at % config->t1);
+}
+
+static uint32_t shard_of_end(const struct mrc_sim *sim, uint32_t index) {
+  const struct mrc_sim_config *config = &sim->whole.world.config;
+  const struct mrc_hop *hop = &sim->whole.fabric.hops[index];
+  if (hop->to_kind == MRC_NODE_HOST)
+    return mrc_topology_shard_of_host(config, sim->n_shards, hop->to);
+  if (hop->to_kind == MRC_NODE_T0) return mrc_topology_shard_of_t0(config, sim->n_shards, hop->to);
+  return mrc_topology_shard_of_t1(config, sim->n_shards, hop->to);
+}
+
+static uint32_t shard_of_flow(const struct mrc_sim *sim, uint32_t flow) {
+  return mrc_topology_shard_of_host(&sim->whole.world.config, sim->n_shards,
+                                    sim->flows.at[flow].config.from);
+}
+
+static struct mrc_sim_parts *owner_of(const struct mrc_sim *sim,
+                                      const struct mrc_heap_entry *event) {
+  switch ((enum mrc_sim_event_kind)event->kind) {
+    case MRC_SIM_ON_POST:
+      return sim->shards[shard_of_flow(sim, event->index)];
+    case MRC_SIM_ON_ARRIVAL:
+      return sim->shards[shard_of_end(sim, event->index)];
+    case MRC_SIM_ON_DRAIN:
+      return sim->shards[shard_of_feeder(sim, event->index)];
+    case MRC_SIM_ON_RUN:
+      return sim->shards[mrc_topology_shard_of_host(&sim->whole.world.config, sim->n_shards,
+                                                    event->index)];
+    default:
+      return NULL; /* the whole */
+  }
+}
+
+void mrc_shards_hand_out(struct mrc_sim *sim) {
+  struct mrc_agenda *agenda = &sim->whole.world.agenda;
+  struct mrc_heap_entry event;
+  if (mrc_agenda_next_ns(agenda) == MRC_NEVER) return;
+  while (mrc_agenda_pop(agenda, &event)) {
+    struct mrc_sim_parts *owner = owner_of(sim, &event);
+    if (owner)
+      mrc_agenda_push(&owner->world.agenda, event);
+    else
+      mrc_heap_push(&sim->events, event);
+  }
+  mrc_agenda_free(agenda); /* it has passed the times that are still to come */
+  mrc_agenda_init(agenda);
+}
+
+/* ---- life ---- */
+
+static struct mrc_sim_parts *make_shard(struct mrc_sim *sim, uint32_t number) {
+  const struct mrc_sim_parts *whole = &sim->whole;
+  struct mrc_sim_parts *shard = calloc(1, sizeof(*shard));
+  mrc_assert(shard);
+  shard->world.config = whole->world.config;
+  shard->world.now_ns = whole->world.now_ns;
+  shard->world.origin_ns = whole->world.origin_ns;
+  mrc_agenda_init(&shard->world.agenda);
+  shard->fabric = whole->fabric;
+  shard->fabric.pool = (struct mrc_frame_pool){0};
+  shard->fabric.shard = number;
+  shard->fabric.shards = sim->n_shards;
+  if (sim->n_shards > 1) {
+    shard->fabric.outboxes = calloc(sim->n_shards, sizeof(*shard->fabric.outboxes));
+    mrc_assert(shard->fabric.outboxes);
+  }
+  shard->hosts.at = whole->hosts.at;
+  shard->engines = whole->engines;
+  shard->engines.scratch = mrc_engines_new_scratch();
+  shard->gbn = whole->gbn;
+  shard->tcp = whole->tcp;
+  mrc_sim_join(sim, shard);
+  return shard;
+}
+
+/* Whether a flow waits for what other hosts than its own know: writes that arrive there, or the end
+   of a step of its job. */
+static bool waits_for_others(const struct mrc_sim *sim) {
+  for (uint32_t i = 0; i < sim->flows.n; i++) {
+    const struct mrc_sim_flow_config *config = &sim->flows.at[i].config;
+    if (config->step_writes) return true;
+    if (config->after && sim->flows.at[config->after - 1].config.to != config->from) return true;
+  }
+  return false;
+}
+
+void mrc_shards_make(struct mrc_sim *sim) {
+  const bool serial = sim->lookahead_ns == 0 || sim->file.lines || waits_for_others(sim);
+  sim->n_shards = serial ? 1 : mrc_topology_shards(&sim->whole.world.config);
+  sim->shards = calloc(sim->n_shards, sizeof(struct mrc_sim_parts *));
+  mrc_assert(sim->shards);
+  for (uint32_t i = 0; i < sim->n_shards; i++)
+    sim->shards[i] = make_shard(sim, i);
+  for (uint32_t i = 0; i < sim->flows.n; i++)
+    sim->shards[shard_of_flow(sim, i)]->traffic.n_unfinished++;
+  mrc_shards_hand_out(sim);
+}
+
+void mrc_shards_free(struct mrc_sim *sim) {
+  for (uint32_t i = 0; i < sim->n_shards; i++) {
+    struct mrc_sim_parts *shard = sim->shards[i];
+    for (uint32_t to = 0; to < sim->n_shards && shard->fabric.outboxes; to++)
+      mrc_mailbox_free(&shard->fabric.outboxes[to]);
+    free(shard->fabric.outboxes);
+    free(shard->engines.scratch);
+    mrc_frame_pool_free(&shard->fabric.pool);
+    mrc_agenda_free(&shard->world.agenda);
+    mrc_record_free(&shard->record);
+    free(shard);
+  }
+  free(sim->shards);
+  mrc_heap_free(&sim->events);
+}
+
+/* ---- windows ---- */
+
+struct window {
+  struct mrc_sim *sim;
+  uint64_t until_ns;
+};
+
+static void run_one(void *context, uint32_t number) {
+  const struct window *window = context;
+  struct mrc_sim_parts *shard = window->sim->shards[number];
+  while (mrc_agenda_next_ns(&shard->world.agenda) < window->until_ns)
+    mrc_sim_step(shard);
+}
+
+/* All packets of a hop come from one shard, so that their order is that of sending. */
+static void take_mail(void *context, uint32_t number) {
+  const struct window *window = context;
+  struct mrc_agenda *agenda = &window->sim->shards[number]->world.agenda;
+  for (uint32_t from = 0; from < window->sim->n_shards; from++) {
+    struct mrc_mailbox *box = &window->sim->shards[from]->fabric.outboxes[number];
+    for (uint32_t i = 0; i < box->n; i++)
+      mrc_agenda_push(agenda, (struct mrc_heap_entry){.at_ns = box->at[i].at_ns,
+                                                      .pointer = box->at[i].packet,
+                                                      .kind = MRC_SIM_ON_ARRIVAL,
+                                                      .index = box->at[i].hop});
+    box->n = 0;
+  }
+}
+
+/* Packets end in the pool of their last shard: those that have too many free ones give to others.
+ */
+static void level_pools(struct mrc_sim *sim) {
+  enum { MANY = 8192, FEW = MANY / 4 };
+  struct mrc_frame_pool *spare = &sim->whole.fabric.pool;
+  for (uint32_t i = 0; i < sim->n_shards; i++) {
+    struct mrc_frame_pool *pool = &sim->shards[i]->fabric.pool;
+    if (pool->n_free > MANY) mrc_frame_pool_move(pool, spare, pool->n_free - MANY / 2);
+  }
+  for (uint32_t i = 0; i < sim->n_shards && spare->n_free > 0; i++) {
+    struct mrc_frame_pool *pool = &sim->shards[i]->fabric.pool;
+    if (pool->n_free < FEW) mrc_frame_pool_move(spare, pool, FEW);
+  }
+}
+
+void mrc_shards_run(struct mrc_sim *sim, struct mrc_crew *crew, uint64_t until_ns) {
+  struct window window = {.sim = sim, .until_ns = until_ns};
+  mrc_crew_each(crew, run_one, &window, sim->n_shards);
+  if (sim->n_shards == 1) return;
+  mrc_crew_each(crew, take_mail, &window, sim->n_shards);
+  level_pools(sim);
+}
+
+uint64_t mrc_shards_next_ns(const struct mrc_sim *sim) {
+  uint64_t next_ns = MRC_NEVER;
+  for (uint32_t i = 0; i < sim->n_shards; i++)
+    next_ns = mrc_min_u64(next_ns, mrc_agenda_next_ns(&sim->shards[i]->world.agenda));
+  return next_ns;
+}
+
+/* ---- results ---- */
+
+uint32_t mrc_shards_unfinished(const struct mrc_sim *sim) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < sim->n_shards; i++)
+    n += sim->shards[i]->traffic.n_unfinished;
+  return n;
+}
+
+uint64_t mrc_shards_done_ns(const struct mrc_sim *sim) {
+  uint64_t done_ns = 0;
+  for (uint32_t i = 0; i < sim->n_shards; i++)
+    done_ns = mrc_max_u64(done_ns, sim->shards[i]->traffic.done_ns);
+  return done_ns;
+}
+
+void mrc_shards_collect(struct mrc_sim *sim) {
+  struct mrc_sim_record *record = &sim->whole.record;
+  const uint32_t first_event = record->n_events, first_message = record->n_messages;
+  for (uint32_t i = 0; i < sim->n_shards; i++)
+    mrc_record_move_rows(record, &sim->shards[i]->record);
+  mrc_record_order(record, first_event, first_message);
+}
