@@ -242,6 +242,18 @@ static void test_on_ack__fast_increase_after_a_calm_window(void) {
   CHECK_EQ(cc.nscc.calm_bytes, 0);
 }
 
+/* The average may be old: only a sample shows that the calm has ended. */
+static void test_on_ack__calm_lasts_without_a_sample(void) {
+  struct mrc_cc cc = with_window(16 * MTU);
+  cc.nscc.avg_delay_ns = 80 * US;
+  const struct mrc_cc_ack ack = {.bytes = MTU, .inflight_bytes = 100000};
+  mrc_cc_on_ack(&cc, &ack, START);
+  CHECK_EQ(cc.nscc.calm_bytes, 0);
+  acked(&cc, MTU, 0, false, START);
+  mrc_cc_on_ack(&cc, &ack, START);
+  CHECK_EQ(cc.nscc.calm_bytes, 2 * MTU);
+}
+
 static void test_on_ack__fast_increase_in_place_of_the_proportional(void) {
   struct mrc_cc cc = with_window(16 * MTU);
   acked(&cc, 2 * MTU, 0, false, START);
@@ -356,6 +368,22 @@ static void test_on_loss__costs_the_packet(void) {
       lost(&cc, causes[i], START);
     CHECK_EQ(cc.cwnd_bytes, MTU);
   }
+}
+
+/* Where there is no queue, nothing overflows: the path failed. */
+static void test_on_loss__without_a_queue_costs_nothing(void) {
+  struct mrc_cc cc = with_window(100000);
+  acked(&cc, MTU, 0, false, START);
+  for (int k = 0; k < 30; k++)
+    lost(&cc, MRC_CC_LOSS_PATH, START);
+  CHECK_EQ(cc.cwnd_bytes, 100000);
+  CHECK_EQ(cc.nscc.calm_bytes, MTU);
+  lost(&cc, MRC_CC_LOSS_OVERFLOW, START);
+  CHECK_EQ(cc.cwnd_bytes, 100000 - MTU);
+  acked(&cc, MTU, 0, false, START);
+  acked(&cc, MTU, 10 * US, false, START); /* a queue */
+  lost(&cc, MRC_CC_LOSS_PATH, START);
+  CHECK_EQ(cc.cwnd_bytes, 100000 - 2 * MTU);
 }
 
 /* ---- quick adapt ---- */
@@ -536,14 +564,16 @@ CHECK_MAIN(RUN(test_init__defaults_from_base_rtt_and_rate), RUN(test_init__keeps
            RUN(test_init__takes_the_largest_values), RUN(test_on_ack__four_cases),
            RUN(test_on_ack__without_a_sample_the_average_stands_in),
            RUN(test_on_ack__fast_increase_after_a_calm_window),
+           RUN(test_on_ack__calm_lasts_without_a_sample),
            RUN(test_on_ack__fast_increase_in_place_of_the_proportional),
            RUN(test_on_ack__grows_to_the_largest_window_only),
            RUN(test_adjust__by_bytes_and_by_time), RUN(test_average__by_packets),
            RUN(test_decrease__once_in_a_base_rtt),
            RUN(test_decrease__by_delay_once_in_a_round_trip),
            RUN(test_decrease__only_when_the_average_is_high_too), RUN(test_decrease__bounded),
-           RUN(test_on_loss__costs_the_packet), RUN(test_quick_adapt__fires_or_not),
-           RUN(test_quick_adapt__not_in_the_first_period), RUN(test_quick_adapt__not_after_a_pause),
+           RUN(test_on_loss__costs_the_packet), RUN(test_on_loss__without_a_queue_costs_nothing),
+           RUN(test_quick_adapt__fires_or_not), RUN(test_quick_adapt__not_in_the_first_period),
+           RUN(test_quick_adapt__not_after_a_pause),
            RUN(test_quick_adapt__ignores_what_was_in_flight),
            RUN(test_quick_adapt__never_raises_the_window),
            RUN(test_penalty__from_what_is_in_flight), RUN(test_penalty__is_taken_back),

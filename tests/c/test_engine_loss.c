@@ -160,19 +160,19 @@ static void test_loss__the_only_packet(void) {
 }
 
 /* No answer comes from the start: the first reliability probe leaves after 5 ms, because no round
-   trip is known, and each next one after twice the time. */
+   trip is known, and each next one after one and a half times the time. */
 static void test_loss__probes_back_off(void) {
-  static const uint32_t at_ms[] = {5, 15, 35, 75, 155};
+  static const uint32_t at_us[] = {5000, 12500, 23750, 40625};
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = MTU, .timeout = 18);
   mrc_pair_silence(p, 1, true);
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
   const uint64_t start_ns = p->now_ns;
-  for (size_t i = 0; i < sizeof at_ms / sizeof at_ms[0]; i++) {
+  for (size_t i = 0; i < sizeof at_us / sizeof at_us[0]; i++) {
     CHECK_ROW(i);
-    mrc_pair_run(p, start_ns + at_ms[i] * MS - 1);
+    mrc_pair_run(p, start_ns + at_us[i] * US - 1);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_PROBES), i);
-    mrc_pair_run(p, start_ns + at_ms[i] * MS);
+    mrc_pair_run(p, start_ns + at_us[i] * US);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_PROBES), i + 1);
   }
   mrc_pair_destroy(p);
@@ -450,6 +450,30 @@ static void test_probe__returns_to_the_most_overdue_plane(void) {
   mrc_pair_destroy(p);
 }
 
+/* The last packet is lost, and probes too. The first answer shows that the path is alive, though
+   not that a packet arrived: the next probe waits as long as the first one, and the short round
+   trip of a probe is not that of an idle path. */
+static void test_probe__an_answer_ends_the_back_off(void) {
+  struct mrc_pair *p = open_pair(.path.delay_ns = 1 * MS, .path.rate_bps = 10000000);
+  const int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 17);
+  const struct mrc_qp *qp = inside(p, end);
+  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  CHECK(mrc_pair_finish(p, SECOND));
+  const uint64_t base_ns = qp->planes[0].rtt.base_ns, first_ns = qp->req.probe_wait_ns;
+  mrc_pair_silence(p, 1, true);
+  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  while (qp->req.probe_wait_ns < 4 * first_ns)
+    CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  mrc_pair_silence(p, 1, false);
+  while (qp->req.win.n_tosend == 0 && qp->req.win.inflight_bytes == MTU &&
+         qp->req.probe.outstanding)
+    CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  CHECK(qp->req.win.una_psn != qp->req.win.next_psn);
+  CHECK(qp->req.probe_wait_ns <= 2 * first_ns);
+  CHECK_EQ(qp->planes[0].rtt.base_ns, base_ns);
+  mrc_pair_destroy(p);
+}
+
 /* One path. PSNs 0 and 1 are lost, and the first retransmission of 0 is lost too. PSN 1's
    retransmission left after it and arrives, which shows that loss, although the larger PSNs of the
    same SACK left long before. */
@@ -469,7 +493,8 @@ static void test_loss__by_the_newest_whatever_its_psn(void) {
 CHECK_MAIN(RUN(test_loss__by_the_newest_whatever_its_psn),
            RUN(test_probe__goes_where_a_packet_is_most_overdue),
            RUN(test_probe__leaves_a_plane_that_may_be_silent),
-           RUN(test_probe__returns_to_the_most_overdue_plane), RUN(test_loss__one_packet),
+           RUN(test_probe__returns_to_the_most_overdue_plane),
+           RUN(test_probe__an_answer_ends_the_back_off), RUN(test_loss__one_packet),
            RUN(test_loss__any_one_packet_costs_one), RUN(test_loss__is_found_while_the_qp_is_busy),
            RUN(test_loss__by_order_finds_all_holes_at_once), RUN(test_loss__waits_for_the_guards),
            RUN(test_loss__the_only_packet), RUN(test_loss__probes_back_off),

@@ -38,6 +38,19 @@ static void test_wan__longer_than_the_timeout(void) {
   mrc_pair_destroy(p);
 }
 
+/* Round trips of 2 ms and 600 ms: most samples come from the short one, and the window waits for
+   packets on the long one. */
+static void test_wan__one_plane_longer_than_the_timeout(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .path.delay_ns = 1 * MS);
+  mrc_pair_path(p, 0, 1, 2, 0)->config.delay_ns = 300 * MS;
+  mrc_pair_path(p, 1, 0, 2, 0)->config.delay_ns = 300 * MS;
+  int end = open_qp(p, .memory_bytes = 64u << 20, .path_mtu = 8844, .timeout = 16, .probe = true,
+                    .plane_shares = MRC_SHARES_EQUAL);
+  time_of(p, end, 1u << 20, 64);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
+  mrc_pair_destroy(p);
+}
+
 /* A jumbo frame takes 71 ms on the wire, and many wait before it. */
 static void test_slow__link_of_1_mbit(void) {
   struct mrc_pair *p = open_pair(.path.delay_ns = 1 * MS, .path.rate_bps = 1000000);
@@ -76,5 +89,5 @@ static void test_lossy__one_percent_costs_little(void) {
 }
 
 CHECK_MAIN(RUN(test_wan__of_40_ms), RUN(test_wan__longer_than_the_timeout),
-           RUN(test_slow__link_of_1_mbit), RUN(test_slow__link_with_a_small_buffer),
-           RUN(test_lossy__one_percent_costs_little))
+           RUN(test_wan__one_plane_longer_than_the_timeout), RUN(test_slow__link_of_1_mbit),
+           RUN(test_slow__link_with_a_small_buffer), RUN(test_lossy__one_percent_costs_little))

@@ -11,13 +11,22 @@
 
 /* ---- the local timeout ---- */
 
+/* The time after which the answer to the oldest packet is overdue. Its plane may be much slower
+   than the planes that most round trips come from. */
+static uint64_t overdue_ns(const struct mrc_qp *qp) {
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint64_t usual_ns = mrc_rtt_known(&qp->req.rtt) ? mrc_rtt_overdue_ns(&qp->req.rtt, 0) : 0;
+  if (win->una_psn == win->next_psn) return usual_ns;
+  const struct mrc_txslot *oldest = mrc_txwin_slot(win, win->una_psn);
+  if (oldest->state != MRC_TX_INFLIGHT) return usual_ns;
+  const struct mrc_rtt *rtt = &qp->planes[oldest->plane].rtt;
+  return mrc_rtt_known(rtt) ? mrc_max_u64(usual_ns, mrc_rtt_overdue_ns(rtt, 0)) : usual_ns;
+}
+
 /* The local timeout: fixed for the linear tries, then doubling. */
 static uint64_t timeout_ns(const struct mrc_qp *qp) {
-  const struct mrc_requester *req = &qp->req;
-  const uint64_t base =
-      mrc_max_u64(1024ull << qp->attr.rts.timeout,
-                  mrc_rtt_known(&req->rtt) ? 2 * mrc_rtt_overdue_ns(&req->rtt, 0) : 0);
-  const uint32_t tries = req->timeouts;
+  const uint64_t base = mrc_max_u64(1024ull << qp->attr.rts.timeout, 2 * overdue_ns(qp));
+  const uint32_t tries = qp->req.timeouts;
   return tries < qp->attr.rts.retry_linear
              ? base
              : base << mrc_min_u32(tries - qp->attr.rts.retry_linear, 24);
@@ -172,10 +181,15 @@ void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,
   mrc_evset_on_delivered(&qp->evset, probe->ev, probe->sent_ns, qp->planes[probe->plane].rack_ns);
   const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
   if (rtt_ns != 0) {
+    struct mrc_plane *plane = &qp->planes[probe->plane];
+    const uint64_t base_ns = plane->rtt.base_ns;
     mrc_acks_on_rtt(qp, probe->ev, rtt_ns, ack);
-    mrc_plane_on_answer(&qp->planes[probe->plane], probe->sent_ns, rtt_ns);
+    /* A probe is small and takes less time than data: against that, data would show a queue. */
+    if (base_ns != 0) plane->rtt.base_ns = ack->base_rtt_ns = base_ns;
+    mrc_plane_on_answer(plane, probe->sent_ns, rtt_ns);
   }
   mrc_requester_on_progress(&qp->req, now_ns);
+  qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp); /* it may have lost the packet again */
   mrc_trace(services, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
 }
 
@@ -293,7 +307,9 @@ void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, u
     /* The wait covers the time of an answer, because a new probe replaces the last one. */
     const uint64_t longest_ns =
         mrc_max_u64(1024ull << qp->attr.rts.timeout, mrc_timeout_patience_ns(qp));
-    req->probe_wait_ns = mrc_min_u64(2 * req->probe_wait_ns, longest_ns);
+    /* Twice the time would be too long where every other probe or answer is lost: the mean wait
+       would have no bound but the longest. */
+    req->probe_wait_ns = mrc_min_u64(3 * req->probe_wait_ns / 2, longest_ns);
   }
   mrc_qp_touch(services, qp);
 }

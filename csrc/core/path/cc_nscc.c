@@ -110,16 +110,22 @@ static void average(struct mrc_cc *cc, uint64_t delay_ns, uint64_t bytes) {
                        (AVERAGE_SAMPLES - 1 + samples);
 }
 
-/* Grows in proportion to the bytes acknowledged, after a whole window was acknowledged without a
-   queue. */
-static bool fast_increase(struct mrc_cc *cc, uint64_t delay_ns, uint64_t bytes) {
+/* Counts the bytes acknowledged in a row almost without delay. An acknowledgement without a round
+   trip shows nothing about the queue. */
+static void note_calm(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t delay_ns) {
   struct mrc_cc_nscc *nscc = &cc->nscc;
   const uint64_t calm_ns = mrc_max_u64(nscc->profile.base_rtt_ns / 12, CALM_DELAY_FLOOR_NS);
-  if (delay_ns >= calm_ns) {
+  const bool measured = ack->rtt_ns != 0;
+  if (ack->ce || (measured && delay_ns >= calm_ns))
     nscc->calm_bytes = 0;
-    return false;
-  }
-  nscc->calm_bytes += bytes;
+  else if (measured || nscc->calm_bytes > 0)
+    nscc->calm_bytes = mrc_min_u64(nscc->calm_bytes + ack->bytes, cc->max_bytes);
+}
+
+/* Grows in proportion to the bytes acknowledged, after a whole window was acknowledged without a
+   queue. */
+static bool fast_increase(struct mrc_cc *cc, uint64_t bytes) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
   if (nscc->calm_bytes < cc->cwnd_bytes) return false;
   nscc->calm_bytes = cc->max_bytes; /* so that fast increase lasts while the window grows */
   cc->cwnd_bytes =
@@ -169,11 +175,11 @@ static void react(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t dela
                   uint64_t now_ns) {
   struct mrc_cc_nscc *nscc = &cc->nscc;
   const uint64_t target_ns = nscc->profile.target_delay_ns;
+  note_calm(cc, ack, delay_ns);
   if (!ack->ce && delay_ns < target_ns) {
-    if (!fast_increase(cc, delay_ns, ack->bytes))
+    if (!fast_increase(cc, ack->bytes))
       nscc->gathered += mrc_mul_div(nscc->alpha, target_ns - delay_ns, target_ns) * ack->bytes;
   } else {
-    nscc->calm_bytes = 0;
     const bool high = delay_ns > nscc->profile.md_threshold_ns;
     if (ack->ce && delay_ns >= target_ns)
       multiplicative_decrease(cc, base_rtt_ns(nscc, ack), now_ns);
@@ -264,6 +270,7 @@ static void on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t 
     return;
   }
   if (is_ignored(nscc, loss->bytes)) return;
+  if (loss->cause == MRC_CC_LOSS_PATH && nscc->calm_bytes > 0) return; /* no queue, no overflow */
   if (loss->cause != MRC_CC_LOSS_PATH) nscc->qa_armed = true;
   if (loss->cause == MRC_CC_LOSS_TRIMMED) {
     const uint64_t delay_ns = nscc->profile.base_rtt_ns;
