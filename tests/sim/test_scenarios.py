@@ -315,7 +315,7 @@ def test_command__csv(capsys: pytest.CaptureFixture[str]) -> None:
     main(["sim", "uniform-loss-1", *settings, "--csv"])
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     checks = reader.load("uniform-loss-1").parts[0].checks
-    assert len(rows) == 4 * 2 * 2 * len(checks)  # variants, seeds, transports
+    assert len(rows) == 5 * 2 * 2 * len(checks)  # variants, seeds, transports
     first, *_ = (row for row in rows if row["check"] == "goodput, of the loss-free run")
     assert [first[key] for key in ("scenario", "variant", "seed", "transport", "target")] == [
         "uniform-loss-1", "64 KiB", "1", "mrc", "",
@@ -328,7 +328,8 @@ def test_command__variants_and_baselines(capsys: pytest.CaptureFixture[str]) -> 
     settings = ["--set", "run.until=2ms", "--set", "baselines=['go-back-n']"]
     main(["sim", "uniform-loss-1", *settings, "--seeds", "2", "--json"])
     found = printed("sim run", capsys.readouterr().out)
-    assert found["scenario"]["variants"] == ["64 KiB", "1 MiB", "16 MiB", "64 MiB"]
+    names = ["64 KiB", "1 MiB", "16 MiB", "64 MiB", "1 MiB, cc delay"]
+    assert found["scenario"]["variants"] == names
     assert [value["name"] for value in found["values"]] == ["goodput, of the loss-free run, 64 KiB"]
     assert "goodput, of the loss-free run, 1 MiB" in {check["name"] for check in found["checks"]}
     runs = [(run["variant"], run["seed"], run["transport"]) for run in found["runs"]]
@@ -338,7 +339,7 @@ def test_command__variants_and_baselines(capsys: pytest.CaptureFixture[str]) -> 
         ("64 KiB", 2, "mrc"),
         ("64 KiB", 2, "go-back-n"),
     ]
-    assert len(runs) == 16
+    assert len(runs) == 20
 
 
 def test_command__a_variant_that_cannot_run_costs_only_its_rows(
