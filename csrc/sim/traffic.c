@@ -137,7 +137,8 @@ static void on_completion(void *context, const struct mrc_wc *wc) {
     mrc_record_message(traffic->record, index, flow->wanted_ns[wc->wr_id]);
   }
   end_writes(traffic, flow, wc->status != MRC_WC_SUCCESS);
-  if (flow->completed == flow->allowed && flow->completed < flow->config.writes)
+  if (flow->config.step_writes && flow->completed == flow->allowed &&
+      flow->completed < flow->config.writes)
     end_step(traffic, flow);
   post(traffic, index);
 }

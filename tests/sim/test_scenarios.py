@@ -412,7 +412,7 @@ def test_command__report_leaves_out_slow_scenarios(
 
 def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "list"]) == 0
-    assert "permutation       each of 64 hosts" in capsys.readouterr().out
+    assert "permutation         each of 64 hosts" in capsys.readouterr().out
     assert main(["sim", "list", "--json"]) == 0
     listed = printed("sim list", capsys.readouterr().out)["scenarios"]
     assert [scenario["name"] for scenario in listed] == reader.names()

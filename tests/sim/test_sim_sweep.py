@@ -108,7 +108,6 @@ def test_sweep__a_second_call_runs_only_what_is_missing(small: str, tmp_path: Pa
     assert main(words(small, tmp_path / "runs", seeds=2)) == 0
     second = path.read_text()
     assert second.startswith(first[: first[:-1].rindex("\n")])
-    assert sorted(second.splitlines()[:4]) != sorted(first.splitlines())
     assert len(second.splitlines()) == 8 and set(first.splitlines()) <= set(second.splitlines())
 
 

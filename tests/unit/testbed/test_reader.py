@@ -155,8 +155,13 @@ def test_load__the_built_in_topologies() -> None:
 
 
 def test_load__scenarios_mean_the_same(tmp_path: Path) -> None:
-    for name in scenarios.names():
-        simulated, shape = scenarios.load(name).topology, reader.load(name).shape
+    """The slow ones have more hosts than a test bed."""
+    for scenario in map(scenarios.load, scenarios.names()):
+        if scenario.slow:
+            with pytest.raises(ConfigError, match="hosts is .*, not in 2..4096"):
+                reader.load(scenario.name)
+            continue
+        simulated, shape = scenario.topology, reader.load(scenario.name).shape
         assert (shape.hosts, shape.planes) == (simulated.hosts, simulated.planes)
         assert (shape.t0, shape.t1) == (simulated.t0, simulated.t1)
         assert shape.host_rate_bps == simulated.host_rate_bps
