@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import cbuild
+import pytest
+
+from mrc.sim.many import available_bytes
 
 HOSTS, KIB = 1024, 256
 BUDGET_KIB = 112  # 102 with 64 EVs a QP, measured
@@ -24,3 +29,16 @@ def test_host__keeps_its_budget() -> None:
     few = 32
     grown = resident_kib(HOSTS, 64) - resident_kib(few, 64)
     assert grown / (HOSTS - few) < BUDGET_KIB
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(available_bytes() < 20e9, reason="needs 20 GB of memory")
+def test_fabric__of_102400_hosts() -> None:
+    """8 planes, 256 EVs a QP, 1 MiB from each: at most 20 GB, and 15 minutes on two processors."""
+    command = [sys.executable, "-m", "mrc", "sim", "paper-permutation", "--set", "variants=[]"]
+    pid = os.spawnv(os.P_NOWAIT, command[0], command)
+    _, status, used = os.wait4(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, "its checks are met"
+    assert used.ru_maxrss * 1024 < 20e9
+    assert used.ru_utime + used.ru_stime < 2 * 900
