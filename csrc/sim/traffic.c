@@ -81,7 +81,7 @@ static uint64_t draw_interval(struct mrc_prng *prng, uint64_t mean_ns) {
   }
 }
 
-/* A flow of a job has done its step. The last one of them lets all start the next. */
+/* A flow of a job has done its step. When all of them have, the next step begins at all of them. */
 static void end_step(struct mrc_sim_traffic *traffic, const struct mrc_sim_flow *flow) {
   struct mrc_world *world = traffic->hosts->world;
   const uint32_t first = flow->config.job - 1;

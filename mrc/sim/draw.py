@@ -35,7 +35,12 @@ def first_part(target: str, fabric: Topology) -> str:
 
 
 def n_parts(target: str, fabric: Topology) -> int:
-    return prod(map(len, _ranges(target, fabric)))
+    """How many parts a target with `*` has. Raises ValueError."""
+    return _count(_ranges(target, fabric))
+
+
+def _count(ranges: Sequence[Sequence[int]]) -> int:
+    return prod(map(len, ranges))
 
 
 def _drawn(fault: Fault, scenario: Scenario, rng: random.Random) -> Iterator[Fault]:
@@ -43,7 +48,7 @@ def _drawn(fault: Fault, scenario: Scenario, rng: random.Random) -> Iterator[Fau
         yield fault
         return
     ranges = _ranges(fault.target, scenario.topology)
-    every = range(prod(map(len, ranges)))
+    every = range(_count(ranges))
     chosen = rng.sample(every, fault.draw) if fault.draw else every
     for index, begin, end in _times(fault, chosen, scenario.until_ns, rng):
         target = _part(fault.target, ranges, index)

@@ -189,7 +189,7 @@ void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,
     mrc_plane_on_answer(plane, probe->sent_ns, rtt_ns);
   }
   mrc_requester_on_progress(&qp->req, now_ns);
-  qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp); /* it may have lost the packet again */
+  qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp); /* for a packet that is lost again */
   mrc_trace(services, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
 }
 
