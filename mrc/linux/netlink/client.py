@@ -13,15 +13,13 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IP
 from typing import Any, Self
 
 from msgspec import Struct
-from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-from pyroute2.netlink.rtnl.ndmsg import ndmsg
 
 from mrc.errors import NetlinkError
 from mrc.fabric.srv6 import Route
 from mrc.linux import netns
 from mrc.linux.interfaces import Interface, is_up, read_interfaces
 from mrc.linux.netlink import qdiscs
+from mrc.linux.netlink.messages import ifaddrmsg, ifinfmsg, ndmsg
 from mrc.linux.netlink.qdiscs import Counters, Netem
 from mrc.linux.netlink.routes import DUMP, SEG6_NEEDS, compare, decode, encode
 from mrc.linux.rtnetlink import (

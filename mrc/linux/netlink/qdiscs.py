@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from msgspec import Struct
-from pyroute2.netlink import nla, nlmsg
-from pyroute2.netlink.rtnl.tcmsg import sched_netem, sched_tbf, tcmsg
+
+from mrc.linux.netlink.messages import nla, nlmsg, sched_netem, sched_tbf, tcmsg
 
 ROOT = 0xFFFFFFFF
 _TBF, _TBF_CHILD, _NETEM = 0x10000, 0x10001, 0x20000
