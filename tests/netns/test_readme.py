@@ -37,7 +37,8 @@ def block_of(page: str, word: str) -> str:
 BED = block_of("mrc/testbed/README.md", "mrc testbed up")
 COPY = block_of("mrc/transfer/README.md", "host-a$")
 MEASURE = block_of("mrc/perf/README.md", "host-a$")
-# A person waits until the receiver listens.
+# A person waits until the receiver listens, and until packets are captured.
+CAPTURES = "until [ -s h0.pcap ]; do sleep 0.1; done"
 LISTENS = "until mrc testbed exec h1 -- ss -Hltn 'sport = :4791' | grep -q .; do sleep 0.1; done"
 OWN_RUN = "mount -t tmpfs tmpfs /run && mkdir /run/netns && exec bash -mex"
 
@@ -54,9 +55,10 @@ def run_apart(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_readme__the_test_bed(tmp_path: Path) -> None:
-    script = BED.replace("inbox & sleep 2\n", f"inbox & sleep 2\n{LISTENS}\n")
-    script = script.replace("head -c 100M", "head -c 20M").replace("--seconds 9", "--seconds 5")
-    assert LISTENS in script and "20M" in script and "--seconds 5" in script
+    script = re.sub(r"(recv .* & sleep 2)\n", rf"\1\n{LISTENS}\n", BED)
+    script = re.sub(r"(capture .* & sleep 2) .*\n", rf"\1\n{CAPTURES}\n", script)
+    script = script.replace("head -c 100M", "head -c 20M")
+    assert LISTENS in script and CAPTURES in script and "20M" in script
     done = run_apart(script, tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "inbox" / "big.bin").read_bytes() == (tmp_path / "big.bin").read_bytes()
