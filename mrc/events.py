@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc.enums import EventReason, EvState, QpState, WarningKind, WcOpcode, WcStatus
 
@@ -25,8 +27,7 @@ class Completion(NamedTuple):  # five times faster to create than a frozen datac
     """WRITE or WRITE_IMM."""
 
 
-@dataclass(frozen=True, slots=True)
-class Immediate:
+class Immediate(Struct, frozen=True):
     """An immediate of the peer. Immediates come in the order in which the peer posted them."""
 
     imm: int
@@ -37,8 +38,20 @@ class Immediate:
     """Number of this immediate on its QP, from 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvEvent:
+class _Timed(Struct, frozen=True, eq=False):
+    """Events are equal if they say the same, whenever it happened."""
+
+    def _said(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "at_ns")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._said() == other._said()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._said()))
+
+
+class EvEvent(_Timed, frozen=True):
     """An EV went to GOOD, ASSUMED_BAD or DENIED. SKIP lasts one turn and creates no event."""
 
     index: int
@@ -51,12 +64,11 @@ class EvEvent:
     """Its new state."""
     reason: EventReason
     """Why it changed."""
-    at_ns: int = field(default=0, compare=False)
+    at_ns: int = 0
     """When the datapath reported it, on CLOCK_MONOTONIC as in `time.monotonic_ns()`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlaneEvent:
+class PlaneEvent(_Timed, frozen=True):
     """A plane was suspended, or carries data again."""
 
     plane: int
@@ -65,12 +77,11 @@ class PlaneEvent:
     """True: it carries only probes. False: it carries data again."""
     reason: EventReason
     """Why it changed."""
-    at_ns: int = field(default=0, compare=False)
+    at_ns: int = 0
     """When, as in EvEvent."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlaneShareEvent:
+class PlaneShareEvent(_Timed, frozen=True):
     """A plane became slow or is no longer slow. Slow: less than half of the other planes' mean.
 
     The datapath compares the planes over periods of 200 ms, or of 8 round trips if this is longer.
@@ -87,12 +98,11 @@ class PlaneShareEvent:
     """Its delivery in percent of the mean of the other planes."""
     reason: EventReason
     """Why it changed."""
-    at_ns: int = field(default=0, compare=False)
+    at_ns: int = 0
     """When, as in EvEvent."""
 
 
-@dataclass(frozen=True, slots=True)
-class PortEvent:
+class PortEvent(_Timed, frozen=True):
     """The port of a plane went down or came up: this host's (OWN_PORT) or the peer's (PEER_PORT).
 
     A PlaneEvent reports the consequence for the plane.
@@ -104,12 +114,11 @@ class PortEvent:
     """True: it came up. False: it went down."""
     reason: EventReason
     """OWN_PORT or PEER_PORT."""
-    at_ns: int = field(default=0, compare=False)
+    at_ns: int = 0
     """When, as in EvEvent."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventsLost:
+class EventsLost(Struct, frozen=True):
     """`count` events are missing here because the reader, or this process, was too slow.
 
     Events that the engine dropped may belong to any QP. `QP.evs()` and `QP.query()` return the
@@ -120,8 +129,7 @@ class EventsLost:
     """How many events are missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class QpErrorEvent:
+class QpErrorEvent(Struct, frozen=True):
     """The QP went to ERROR; everything outstanding was flushed."""
 
     status: WcStatus
@@ -131,8 +139,7 @@ class QpErrorEvent:
 QpEvent = EvEvent | PlaneEvent | PlaneShareEvent | PortEvent | EventsLost | QpErrorEvent
 
 
-@dataclass(frozen=True, slots=True)
-class ContextWarning:
+class ContextWarning(Struct, frozen=True):
     """A problem that costs speed or data, while the Context keeps running.
 
     `detail` is the granted buffer size in bytes for RCVBUF_SMALL and SNDBUF_SMALL, the key of the
@@ -147,8 +154,7 @@ class ContextWarning:
     """Depends on `kind`, see above."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
+class ProbeResult(Struct, frozen=True):
     """The result of an EV probe."""
 
     index: int
@@ -169,8 +175,7 @@ class ProbeResult:
         return self.error == 0
 
 
-@dataclass(frozen=True, slots=True)
-class PlaneInfo:
+class PlaneInfo(Struct, frozen=True):
     """Snapshot of one plane of a QP. PlaneShareEvent says when a plane is slow."""
 
     plane: int
@@ -203,8 +208,7 @@ class PlaneInfo:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class EvInfo:
+class EvInfo(Struct, frozen=True):
     """Snapshot of one EV of a QP and of the path it names."""
 
     index: int
@@ -237,8 +241,7 @@ class EvInfo:
     """Smoothed round trip; None before the first sample."""
 
 
-@dataclass(frozen=True, slots=True)
-class QpInfo:
+class QpInfo(Struct, frozen=True):
     """Snapshot of one QP. `planes` holds only the planes that the QP uses."""
 
     qpn: int
@@ -325,8 +328,7 @@ def known(values: Iterable[int | None]) -> Iterator[int]:
     return (value for value in values if value is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class TraceEntry:
+class TraceEntry(Struct, frozen=True):
     """One entry of the engine's trace ring."""
 
     now_ns: int

@@ -18,7 +18,9 @@ import pytest
     ("kind", "first", "count"),
     [
         pytest.param("agent", 35, 1, marks=pytest.mark.slow),
-        ("agent", 11300, 1),  # a smaller MTU under a program's QP
+        pytest.param(
+            "agent", 11300, 1, marks=pytest.mark.slow
+        ),  # a smaller MTU under a program's QP
         pytest.param(
             "connect", 2534, 1, marks=pytest.mark.slow
         ),  # the peer is stopped during the proof

@@ -13,7 +13,7 @@ from mrc.fabric.paths import PathEv
 
 def qp_info(info: Any, planes: Iterable[int]) -> QpInfo:
     """Converts a struct mrc_qp_info; `planes` are the planes of the QP."""
-    names = [name for name in QpInfo.__dataclass_fields__ if name != "planes"]
+    names = [name for name in QpInfo.__struct_fields__ if name != "planes"]
     fields = {name: getattr(info, name) for name in names}
     fields["state"], fields["status"] = QpState(info.state), WcStatus(info.status)
     fields["rtt_ns"] = _rtt_ns(info.rtt_ns)
@@ -23,9 +23,7 @@ def qp_info(info: Any, planes: Iterable[int]) -> QpInfo:
 
 
 def _plane_info(plane: int, info: Any) -> PlaneInfo:
-    fields = {
-        name: getattr(info, name) for name in PlaneInfo.__dataclass_fields__ if name != "plane"
-    }
+    fields = {name: getattr(info, name) for name in PlaneInfo.__struct_fields__ if name != "plane"}
     fields |= {"suspended": bool(info.suspended), "slow": bool(info.slow)}
     fields |= {"rtt_ns": _rtt_ns(info.rtt_ns), "base_rtt_ns": _rtt_ns(info.base_rtt_ns)}
     return PlaneInfo(plane=plane, **fields)

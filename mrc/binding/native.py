@@ -12,7 +12,6 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -87,13 +86,12 @@ class Submission(Protocol):
         """Writes the item into an array of `struct mrc_command`."""
 
 
-@dataclass(slots=True)
-class HeldBuffer:
+class HeldBuffer(Struct):
     """A Python buffer pinned for C. It cannot be resized or closed before `release`."""
 
     address: int
     length: int
-    _keep: object = field(repr=False)
+    _keep: object
 
     @classmethod
     def hold(cls, buffer: Any, *, writable: bool) -> HeldBuffer:

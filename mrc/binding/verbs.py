@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
+from msgspec.structs import asdict
 
 from mrc.binding import native
 from mrc.binding.native import Command, HeldBuffer
@@ -52,8 +52,7 @@ def random_key() -> int:
     return 1 + secrets.randbelow(0xFFFFFFFF)
 
 
-@dataclass(frozen=True, slots=True)
-class RtrAttributes:
+class RtrAttributes(Struct, frozen=True):
     """Attributes for the move to RTR: a QP needs them to receive."""
 
     dest_qpn: int
@@ -63,8 +62,7 @@ class RtrAttributes:
     sack_times: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RtsAttributes:
+class RtsAttributes(Struct, frozen=True):
     """Attributes for the move to RTS: a QP needs them to send."""
 
     sq_psn: int
@@ -75,14 +73,13 @@ class RtsAttributes:
     retry_linear: int
     retry_exp: int
     cc: CcKind
-    cc_profile: Mapping[str, int] = field(default_factory=dict)  # fields of struct mrc_cc_profile
+    cc_profile: Mapping[str, int] = {}  # fields of struct mrc_cc_profile
     spray: int = 0
     ev_active_per_plane: int = 0
     plane_shares: PlaneShares = PlaneShares.MEASURED
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteMemory:
+class RemoteMemory(Struct, frozen=True):
     """A memory region of the peer: address, length and remote key."""
 
     address: Annotated[int, Meta(ge=0)]
@@ -128,8 +125,7 @@ class RemoteMemory:
         return self.address + offset
 
 
-@dataclass(slots=True)
-class MR:
+class MR(Struct):
     """A registered memory region. This side can send from it; REMOTE_WRITE lets the peer write."""
 
     _held: HeldBuffer
@@ -181,8 +177,7 @@ class MR:
         return self._held.address + offset
 
 
-@dataclass(slots=True)
-class QueuePair:
+class QueuePair(Struct):
     """A QP: its number, its state, and the commands that are legal in that state."""
 
     sq_depth: int

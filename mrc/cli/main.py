@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -95,7 +94,7 @@ def version_text() -> str:
         f"protocol: MRC over UDP port {UDP_PORT}, OOB exchange version {versions.EXCHANGE},"
         f" file transfer version {versions.TRANSFER} with {versions.DIGEST}\n"
         f"libraries: uvloop {version_of('uvloop')}, xxhash {version_of('xxhash')},"
-        f" Python {platform.python_version()}, Linux {platform.release()}"
+        f" Python {sys.version.split()[0]}, Linux {os.uname().release}"
     )
 
 

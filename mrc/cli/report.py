@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -39,7 +38,7 @@ def machine(ctx: Context, arguments: Sequence[str]) -> Machine:
     return Machine(
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         host=ctx.name,
-        kernel=platform.release(),
+        kernel=os.uname().release,
         cpu=cpus[0] if cpus else None,  # Linux on ARM does not report the model
         cpu_cores=os.cpu_count(),
         arguments=tuple(arguments),

@@ -8,7 +8,6 @@ key, as in `/run/mrc/h0.toml: ports[0].mtu: must be a whole number from 576 to 6
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -92,6 +91,8 @@ class HostConfig(Struct, frozen=True):
 
 def parse(text: str, origin: str) -> HostConfig:
     """Parses the text of a host configuration; `origin` names it in errors."""
+    import tomllib  # slow import
+
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import re
 
 
 def release() -> tuple[int, ...]:
     """The first two numbers of the kernel's release: (6, 12)."""
-    return tuple(int(each) for each in re.findall(r"\d+", platform.release())[:2])
+    return tuple(int(each) for each in re.findall(r"\d+", os.uname().release)[:2])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
@@ -23,8 +22,7 @@ class Probe(Struct, frozen=True, kw_only=True):
     """The probe was marked by ECN on its way; null without an answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedEv(EvInfo):
+class ProbedEv(EvInfo, frozen=True, kw_only=True):
     """One EV and its path."""
 
     state: Literal["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "NO_ANSWER"]  # type: ignore[assignment]

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from msgspec import Struct
 
 from mrc.events import PlaneInfo
@@ -42,8 +40,7 @@ class Settings(Result, frozen=True, kw_only=True, rename=_KEYS):
     """What protects the payload against corruption."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plane(PlaneInfo):
+class Plane(PlaneInfo, frozen=True, kw_only=True):
     """One plane of the QPs of a transfer."""
 
     carried_percent: int | None

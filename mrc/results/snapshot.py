@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from msgspec import Struct
@@ -23,8 +22,7 @@ class Port(Struct, frozen=True, kw_only=True):
     """Its address."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plane:
+class Plane(Struct, frozen=True, kw_only=True):
     """One plane of a QP, since the QP began."""
 
     texts_of: ClassVar = PlaneInfo

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mrc.results import snapshot
 from mrc.results.plain import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaneRates(snapshot.Plane):
+class PlaneRates(snapshot.Plane, frozen=True, kw_only=True):
     """One plane of a QP, with its rates during the interval."""
 
     sent_bits_per_second: float

@@ -8,7 +8,12 @@
 #include "check.h"
 #include "sim_config.h"
 
-enum { HOSTS = 64, T0S = 64, T1S = 4, PLANES = 2, CAPACITY = 4096, ROWS = 12 };
+enum { HOSTS = 64, T0S = 64, T1S = 4, PLANES = 2, CAPACITY = 4096 };
+#ifdef __SANITIZE_THREAD__
+enum { ROWS = 2 }; /* one thread runs them: the sanitizer finds nothing more in the others */
+#else
+enum { ROWS = 12 };
+#endif
 
 /* Everything that a run reports. */
 struct results {

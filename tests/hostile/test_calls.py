@@ -43,14 +43,14 @@ def _drawn(seed: str, count: int) -> int:
     ("row", "kind"),
     [
         ("send", "files"),
-        ("send", "memory"),
-        ("recv", "files"),
         ("recv", "memory"),
         ("agent", "files"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in [
                 *product(("secret",), _KINDS),
+                ("send", "memory"),
+                ("recv", "files"),
                 ("agent", "memory"),
                 *product(("serve", "dissect", "install", "schema", "key", "up"), ["files"]),
             ]

@@ -13,6 +13,8 @@ from msgspec import Struct
 
 FOLDER = Path(__file__).with_name("spin")
 MODELS = ("epochs", "proofs", "replays")
+QUICK: list[pytest.MarkDecorator] = []
+SLOW = [pytest.mark.slow]
 
 pytestmark = pytest.mark.skipif(
     shutil.which("spin") is None or shutil.which("gcc") is None, reason="spin is not installed"
@@ -86,7 +88,9 @@ def folder(tmp_path: Path) -> Path:
     return shutil.copytree(FOLDER, tmp_path / "spin")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(each, marks=QUICK if each == "replays" else SLOW) for each in MODELS]
+)
 def test_spin__holds(model: str, folder: Path) -> None:
     printed = search(model, folder)
     assert "errors: 0\n" in printed, printed

@@ -209,7 +209,14 @@ def liar(hosts: tuple[Host, Host]) -> Iterator[subprocess.Popen[str]]:
         shutil.rmtree(resolving)
 
 
-@pytest.mark.parametrize("words", ["send FILE", "paths", "top", "perf"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "send FILE",
+        "paths",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("top", "perf")),
+    ],
+)
 def test_resolver__that_changes_its_answer(
     hosts: tuple[Host, Host], liar: subprocess.Popen[str], words: str, tmp_path: Path
 ) -> None:

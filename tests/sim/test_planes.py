@@ -14,9 +14,9 @@ from mrc.sim.checks import evaluate
 from mrc.sim.run import run
 from mrc.sim.trial import run_trial, summarize
 
-QUICK = ["plain-hosts", "small-writes", "uplinks-flap"]
+QUICK = ["small-writes", "uplinks-flap"]
 SLOW = [
-    "slow-plane", "slow-mixed", "long-way", "rough-way", "beside-tcp", "fair-shares", "slow-uplink",
+    "plain-hosts", "slow-plane", "slow-mixed", "long-way", "rough-way", "beside-tcp", "fair-shares", "slow-uplink",
 ]  # fmt: skip
 
 

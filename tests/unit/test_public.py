@@ -9,6 +9,7 @@ import typing
 from collections.abc import Iterator
 
 import pytest
+from msgspec import Struct
 
 import mrc
 
@@ -17,7 +18,7 @@ CLASSES = [name for name in mrc.__all__ if isinstance(getattr(mrc, name), type)]
 
 def signatures(cls: type) -> Iterator[object]:
     """The types in the signatures of a class: fields, properties, methods."""
-    if dataclasses.is_dataclass(cls):
+    if dataclasses.is_dataclass(cls) or issubclass(cls, Struct):
         for name, hint in typing.get_type_hints(cls).items():
             if not name.startswith("_"):
                 yield hint

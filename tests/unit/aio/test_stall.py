@@ -18,7 +18,7 @@ from mrc.exchange.proof import Proof
 
 
 def info(sent: int, acknowledged: int, outstanding: int = 1) -> QpInfo:
-    counts = dict.fromkeys(QpInfo.__dataclass_fields__, 0)
+    counts = dict.fromkeys(QpInfo.__struct_fields__, 0)
     fields: dict[str, Any] = counts | {"planes": (), "rtt_ns": None, "path_mtu": 1408}
     fields |= {"state": QpState.RTS, "status": WcStatus.SUCCESS, "outstanding": outstanding}
     fields |= {"first_sent_bytes": sent, "acknowledged_bytes": acknowledged}

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from models.library import library
+from msgspec.structs import replace
 
 from mrc.binding import device
 from mrc.binding.native import Command

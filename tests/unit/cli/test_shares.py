@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from unit.transfer.test_joined import PLANE
 
 from mrc.cli.output import Output

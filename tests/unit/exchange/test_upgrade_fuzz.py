@@ -229,7 +229,7 @@ def test_connecting__any_bytes(runner: asyncio.Runner, key: Identity, stranger: 
     runner.run(connect(stranger, _connecting(key, "key")))
 
 
-@pytest.mark.parametrize("way", ["secret", "code"])
+@pytest.mark.parametrize("way", ["secret", pytest.param("code", marks=pytest.mark.slow)])
 @some_of_them
 @given(messages=talk["connects"])
 def test_connecting__any_answer(

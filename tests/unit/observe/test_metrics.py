@@ -10,7 +10,6 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from endpoints import (
     two_planes,
     until,
 )
+from msgspec.structs import replace
 from project_text import ROOT
 from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text

@@ -8,11 +8,12 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
+from msgspec.structs import replace
 from transfer_ends import both, make, names, receiving, sending
 
 from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo

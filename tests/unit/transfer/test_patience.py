@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_qp import FakeQp
+from msgspec.structs import replace
 from transfer_ends import Ends, both, make, names, receiving, sending, sessions, until
 
 from mrc.enums import Access

@@ -19,6 +19,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,15 @@ def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=[(s, w) for s in ("connects", "listens") for w in ("secret", "key", "code")])
+# Each way with each side; by default each way and each side once.
+QUICK = (("connects", "secret"), ("listens", "key"), ("connects", "code"))
+CASES = [
+    pytest.param(each, marks=[] if each in QUICK else [pytest.mark.slow])
+    for each in product(("connects", "listens"), ("secret", "key", "code"))
+]
+
+
+@pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     side, way = request.param
     made, usual = Case(side, way, tmp_path, []), proofs.Guess.key
