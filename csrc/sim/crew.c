@@ -32,6 +32,8 @@ static void help(struct mrc_crew *crew) {
 
 static void *serve(void *argument) {
   struct mrc_crew *crew = argument;
+  pthread_mutex_lock(&crew->lock); /* until the barrier is ready */
+  pthread_mutex_unlock(&crew->lock);
   for (;;) {
     pthread_barrier_wait(&crew->barrier);
     if (crew->work == NULL) return NULL;
@@ -40,23 +42,28 @@ static void *serve(void *argument) {
   }
 }
 
-/* Signals are for the thread that runs the simulation. */
-static void hire(struct mrc_crew *crew) {
+/* Starts the other threads, or as many as the system allows. Signals are for the thread that runs
+   the simulation. */
+static void hire(struct mrc_crew *crew, uint32_t threads) {
   sigset_t all, before;
   sigfillset(&all);
   mrc_assert(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
-  for (uint32_t i = 1; i < crew->threads; i++)
-    mrc_assert(pthread_create(&crew->others[i - 1], NULL, serve, crew) == 0);
+  pthread_mutex_lock(&crew->lock);
+  crew->threads = 1;
+  while (crew->threads < threads &&
+         pthread_create(&crew->others[crew->threads - 1], NULL, serve, crew) == 0)
+    crew->threads++;
+  mrc_assert(pthread_barrier_init(&crew->barrier, NULL, crew->threads) == 0);
+  pthread_mutex_unlock(&crew->lock);
   mrc_assert(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
 }
 
 struct mrc_crew *mrc_crew_create(uint32_t threads) {
+  mrc_assert(threads > 0);
   struct mrc_crew *crew = calloc(1, sizeof(*crew) + threads * sizeof(crew->others[0]));
-  mrc_assert(crew && threads > 0);
-  crew->threads = threads;
+  mrc_assert(crew);
   mrc_assert(pthread_mutex_init(&crew->lock, NULL) == 0);
-  mrc_assert(pthread_barrier_init(&crew->barrier, NULL, threads) == 0);
-  hire(crew);
+  hire(crew, threads);
   return crew;
 }
 

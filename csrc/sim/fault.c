@@ -104,50 +104,59 @@ static void rebase(struct mrc_fabric *fabric, uint32_t index, const struct mrc_s
 
 /* ---- which hops ---- */
 
-static bool is_port_hit(const struct mrc_sim_config *config, const struct mrc_sim_fault *fault,
-                        uint32_t host) {
+struct range {
+  uint32_t from, to; /* without `to` */
+};
+
+/* All numbers below `n`, one of them, or none. */
+static struct range every(uint32_t n) { return (struct range){0, n}; }
+static struct range only(uint32_t i) { return (struct range){i, i + 1}; }
+static struct range none(void) { return (struct range){0, 0}; }
+
+/* The hosts whose links the fault affects. */
+static struct range hosts_hit(const struct mrc_sim_config *config,
+                              const struct mrc_sim_fault *fault) {
+  const uint32_t each = mrc_topology_hosts_per_t0(config);
   switch (fault->target) {
     case MRC_SIM_ALL:
     case MRC_SIM_PLANE:
-      return true;
+      return every(config->hosts);
     case MRC_SIM_T0:
-      return mrc_topology_t0_of(config, host) == fault->index;
+      return (struct range){fault->index * each, (fault->index + 1) * each};
     case MRC_SIM_PORT:
-      return host == fault->index;
+      return only(fault->index);
     default:
-      return false;
+      return none();
   }
 }
 
-static bool is_uplink_hit(const struct mrc_sim_fault *fault, uint32_t t0, uint32_t t1) {
-  switch (fault->target) {
-    case MRC_SIM_ALL:
-    case MRC_SIM_PLANE:
-      return true;
-    case MRC_SIM_T0:
-      return t0 == fault->index;
-    case MRC_SIM_T1:
-      return t1 == fault->index;
-    case MRC_SIM_UPLINK:
-      return t0 == fault->index && t1 == fault->t1;
-    default:
-      return false;
-  }
+/* The T0s, and the T1s, whose links between them the fault affects. */
+static struct range t0s_hit(const struct mrc_sim_config *config,
+                            const struct mrc_sim_fault *fault) {
+  if (fault->target == MRC_SIM_PORT) return none();
+  const bool one = fault->target == MRC_SIM_T0 || fault->target == MRC_SIM_UPLINK;
+  return one ? only(fault->index) : every(config->t0);
+}
+static struct range t1s_hit(const struct mrc_sim_config *config,
+                            const struct mrc_sim_fault *fault) {
+  if (fault->target == MRC_SIM_T1) return only(fault->index);
+  return fault->target == MRC_SIM_UPLINK ? only(fault->t1) : every(config->t1);
 }
 
 /* Calls `act` for both directions of every link that the fault affects. */
 static void each_hop(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, action act) {
   const struct mrc_sim_config *config = &fabric->world->config;
-  for (uint32_t plane = 0; plane < config->planes; plane++) {
-    if (fault->target != MRC_SIM_ALL && fault->plane != plane + 1) continue;
-    for (uint32_t host = 0; host < config->hosts; host++) {
-      if (!is_port_hit(config, fault, host)) continue;
+  const bool all = fault->target == MRC_SIM_ALL;
+  const struct range planes = all ? every(config->planes) : only(fault->plane - 1);
+  const struct range hosts = hosts_hit(config, fault);
+  const struct range t0s = t0s_hit(config, fault), t1s = t1s_hit(config, fault);
+  for (uint32_t plane = planes.from; plane < planes.to; plane++) {
+    for (uint32_t host = hosts.from; host < hosts.to; host++) {
       act(fabric, mrc_topology_host_up(config, plane, host), fault);
       act(fabric, mrc_topology_host_down(config, plane, host), fault);
     }
-    for (uint32_t t0 = 0; t0 < config->t0; t0++) {
-      for (uint32_t t1 = 0; t1 < config->t1; t1++) {
-        if (!is_uplink_hit(fault, t0, t1)) continue;
+    for (uint32_t t0 = t0s.from; t0 < t0s.to; t0++) {
+      for (uint32_t t1 = t1s.from; t1 < t1s.to; t1++) {
         act(fabric, mrc_topology_t0_up(config, plane, t0, t1), fault);
         act(fabric, mrc_topology_t1_down(config, plane, t0, t1), fault);
       }

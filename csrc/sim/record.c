@@ -55,6 +55,7 @@ void mrc_record_line(struct mrc_sim_record *record, const char *what, uint32_t h
 
 int mrc_record_end_file(struct mrc_record_file *file) {
   if (file->lines == NULL) return 0;
+  if (ferror(file->lines) && file->error == 0) file->error = EIO; /* within a line */
   if (fclose(file->lines) != 0 && file->error == 0) file->error = errno;
   file->lines = NULL;
   return -file->error;

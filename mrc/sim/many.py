@@ -60,20 +60,32 @@ def needed_bytes(scenario: Scenario) -> int:
 
 
 def available_bytes() -> int:
-    """Memory that new processes can have: of the host, or of this process's cgroup."""
+    """Memory that new processes can have: of the host, or of this process's cgroups."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     words = dict(line.split(":", 1) for line in lines)
     return min(int(words["MemAvailable"].split()[0]) << 10, _cgroup_bytes())
 
 
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
 def _cgroup_bytes() -> int:
+    """The least that a cgroup of this process, or one above it, has left. Pages of files that
+    nobody uses do not count: the kernel takes them back.
+    """
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    folders = [_CGROUPS / own.lstrip("/"), *(_CGROUPS / own.lstrip("/")).parents]
+    return min(_left_bytes(folder) for folder in folders if _CGROUPS in (folder, *folder.parents))
+
+
+def _left_bytes(cgroup: Path) -> int:
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        own = next(line[3:] for line in lines if line.startswith("0::"))
-        folder = Path("/sys/fs/cgroup", own.lstrip("/"))
-        most = int((folder / "memory.max").read_text())
-        return most - int((folder / "memory.current").read_text())
-    except (OSError, StopIteration, ValueError):  # no limit
+        most = int((cgroup / "memory.max").read_text())
+        used = int((cgroup / "memory.current").read_text())
+        stat = dict(map(str.split, (cgroup / "memory.stat").read_text().splitlines()))
+        return most - used + int(stat["inactive_file"])
+    except (OSError, KeyError, ValueError):  # no limit
         return 1 << 62
 
 

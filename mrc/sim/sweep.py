@@ -80,7 +80,8 @@ def _parts(text: str) -> list[str]:
             quote = "" if letter == quote else quote
         elif letter in "\"'":
             quote = letter
-        depth += (letter in "[{") - (letter in "]}")
+        else:
+            depth += (letter in "[{") - (letter in "]}")
         if letter == "," and not depth and not quote:
             parts.append("")
         else:

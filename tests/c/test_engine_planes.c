@@ -193,6 +193,29 @@ static void test_silence__of_one_path(void) {
   mrc_pair_destroy(p);
 }
 
+/* A plane is suspended while its one working path is ASSUMED_BAD and the paths of its rotation are
+   dead. The probes of the plane find that path too. */
+static void test_silence__of_the_rotation_alone(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
+  const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14);
+  write_all(p, end, 1u << 20, 32);
+  run_for(p, 10 * MS);
+  const uint32_t alone = 4; /* the first EV of plane 2 */
+  CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, alone, MRC_EV_ASSUMED_BAD,
+                               p->now_ns),
+           0);
+  for (int path = 0; path < 4; path++)
+    mrc_pair_path(p, 0, 1, 2, path)->config.silent = true;
+  run_for(p, 50 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_ASSUMED_BAD);
+  mrc_pair_path(p, 0, 1, 2, 0)->config.silent = false;
+  run_for(p, 500 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_GOOD);
+  mrc_pair_destroy(p);
+}
+
 static int set_retries(struct mrc_pair *p, int end, uint32_t timeout, uint32_t linear,
                        uint32_t exponential) {
   const struct mrc_pair_end *e = p->ends[end];
@@ -512,11 +535,12 @@ CHECK_MAIN(SLOW(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_on
            RUN(test_timeout__sends_again_on_another_plane),
            RUN(test_timeout__counts_from_the_last_progress), RUN(test_silence__of_two_of_four),
            RUN(test_silence__of_one_direction), RUN(test_silence__from_the_start),
-           RUN(test_silence__of_one_path), RUN(test_silence__of_a_flapping_plane),
-           RUN(test_silence__of_all_planes_ends_the_qp), RUN(test_retries__change_in_rts),
-           RUN(test_silence__of_all_planes_for_a_while), RUN(test_refused__is_not_lost),
-           RUN(test_transmit__one_burst_at_a_time), RUN(test_blocked__ports_wait_for_their_socket),
-           RUN(test_blocked__one_port_for_long), RUN(test_error__of_the_kernel_suspends_the_plane),
-           RUN(test_port__down_and_up), RUN(test_port__down_at_the_responder),
-           RUN(test_port__all_down_and_one_up), RUN(test_queue__stays_short_on_a_slow_link),
-           RUN(test_queue__is_shared_by_two_qps), RUN(test_queue__that_overflows))
+           RUN(test_silence__of_one_path), RUN(test_silence__of_the_rotation_alone),
+           RUN(test_silence__of_a_flapping_plane), RUN(test_silence__of_all_planes_ends_the_qp),
+           RUN(test_retries__change_in_rts), RUN(test_silence__of_all_planes_for_a_while),
+           RUN(test_refused__is_not_lost), RUN(test_transmit__one_burst_at_a_time),
+           RUN(test_blocked__ports_wait_for_their_socket), RUN(test_blocked__one_port_for_long),
+           RUN(test_error__of_the_kernel_suspends_the_plane), RUN(test_port__down_and_up),
+           RUN(test_port__down_at_the_responder), RUN(test_port__all_down_and_one_up),
+           RUN(test_queue__stays_short_on_a_slow_link), RUN(test_queue__is_shared_by_two_qps),
+           RUN(test_queue__that_overflows))

@@ -134,6 +134,48 @@ static void test_answers__use_evs_that_answered(void) {
   mrc_pair_destroy(p);
 }
 
+/* Most EVs of a plane are dead on the return path: probes of two of them in a row do not show that
+   the plane has failed. */
+static void test_answers__stay_on_a_plane_with_one_ev_that_works(void) {
+  struct mrc_pair *p =
+      open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
+  const int end = start_writing(p, 16);
+  const struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
+  run_for(p, 5 * MS);
+  for (int path = 1; path < 8; path++)
+    mrc_pair_path(p, 1, 0, 2, path)->config.silent = true;
+  while (receiver->planes[1].reverse_ev != 8)
+    CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  for (int i = 0; i < 40; i++) {
+    run_for(p, MS);
+    CHECK(mrc_reverse_works(receiver, 1));
+  }
+  CHECK(mrc_pair_finish(p, SECOND));
+  mrc_pair_destroy(p);
+}
+
+/* Likewise for answers to the probes of an EV: they show the state of that EV, and not of the EV
+   that the answer happens to take. */
+static void test_answers__to_ev_probes_use_evs_that_answered(void) {
+  struct mrc_pair *p =
+      open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
+  const int end = start_writing(p, 16);
+  const struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
+  run_for(p, 5 * MS);
+  for (int path = 1; path < 8; path++)
+    mrc_pair_path(p, 1, 0, 2, path)->config.silent = true;
+  while (receiver->planes[1].reverse_ev != 8)
+    CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  CHECK_EQ(
+      mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, 8, MRC_EV_ASSUMED_BAD, p->now_ns),
+      0);
+  run_for(p, 5 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_GOOD);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 0).sent_probes, 1 + 3); /* one at the connect */
+  CHECK(mrc_pair_finish(p, SECOND));
+  mrc_pair_destroy(p);
+}
+
 /* The EV that carries all answers may die with the window full. Then the sender only sends
    reliability probes: from the second one on, answers use any EV. */
 static void test_answers__leave_their_ev_when_the_peer_asks_again(void) {
@@ -171,5 +213,7 @@ CHECK_MAIN(RUN(test_probes__once_a_round_trip_while_receiving),
            RUN(test_probes__few_when_small_writes_tell),
            RUN(test_answers__leave_a_plane_whose_way_back_is_dead),
            RUN(test_answers__use_evs_that_answered),
+           RUN(test_answers__stay_on_a_plane_with_one_ev_that_works),
+           RUN(test_answers__to_ev_probes_use_evs_that_answered),
            RUN(test_answers__leave_their_ev_when_the_peer_asks_again),
            RUN(test_answers__try_all_when_none_works))

@@ -199,10 +199,11 @@ def test_incast__marks_on_the_last_hop_spare_retransmissions() -> None:
 
 
 def test_lossy_ev__is_left_at_once() -> None:
-    outcomes = by_name(reader.load("lossy-ev", {"traffic.0.writes": 4}))
-    assert outcomes["writes completed"].met
-    [bad] = [outcome for name, outcome in outcomes.items() if "ASSUMED_BAD" in name]
-    assert bad.met and bad.value is not None and 0 < bad.value < 3
+    for part in reader.load("lossy-ev", {"traffic.0.writes": 4}).parts:
+        outcomes = by_name(part)
+        assert outcomes[f"writes completed, {part.variant}"].met
+        [bad] = [outcome for name, outcome in outcomes.items() if "ASSUMED_BAD" in name]
+        assert bad.met and bad.value is not None and 0 < bad.value < 3
 
 
 def test_both_ways__full_ports_do_not_hold_up_sacks() -> None:
@@ -212,14 +213,14 @@ def test_both_ways__full_ports_do_not_hold_up_sacks() -> None:
 
 
 def test_loss_of_control__completes() -> None:
-    scenario = reader.load("loss-of-control", {"traffic.0.writes": 16})
-    result = run(scenario, seed=1)
-    assert result.stats.lost > 0
-    assert result.infos[0].completed == 16
+    for part in reader.load("loss-of-control", {"traffic.0.writes": 16}).parts:
+        result = run(part, seed=1)
+        assert result.stats.lost > 0
+        assert result.infos[0].completed == 16, part.variant
 
 
 def test_evaluate__what_never_happened_is_not_met() -> None:
-    scenario = reader.load("lossy-ev", {"traffic.0.writes": 1, "faults": []})
+    scenario = reader.load("lossy-ev", {"traffic.0.writes": 1, "faults": [], "variants": []})
     [bad] = [o for name, o in by_name(scenario).items() if "ASSUMED_BAD" in name]
     assert (bad.value, bad.met) == (None, False)
 
@@ -277,7 +278,8 @@ def test_curve__between_samples() -> None:
 
 
 def test_command__json(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["sim", "lossy-ev", "--set", "traffic.0.writes=4", "--json"])
+    settings = ["--set", "variants=[]", "--set", "traffic.0.writes=4"]
+    code = main(["sim", "lossy-ev", *settings, "--json"])
     found = printed("sim run", capsys.readouterr().out)
     assert found["scenario"]["name"] == "lossy-ev"
     assert set(found["checks"][0]) == {
@@ -294,7 +296,8 @@ def test_command__json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command__text(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["sim", "loss-of-control", "--set", "traffic.0.writes=8", "--seeds", "2"])
+    settings = ["--set", "variants=[]", "--set", "traffic.0.writes=8", "--seeds", "2"]
+    code = main(["sim", "loss-of-control", *settings])
     text = capsys.readouterr().out
     assert "the first run, seed 1: " in text
     assert re.search(r"^check +median +quartiles +target +met$", text, re.MULTILINE)
@@ -375,7 +378,7 @@ def test_command__report(
 ) -> None:
     monkeypatch.setattr(reader, "names", lambda: ["loss-of-control", "lossy-ev"])
     path = tmp_path / "report.html"
-    settings = ["--set", "traffic.0.writes=2", "--seeds", "2"]
+    settings = ["--set", "variants=[]", "--set", "traffic.0.writes=2", "--seeds", "2"]
     assert main(["sim", "report", "--output", str(path), "--json", *settings]) == 0
     found = printed("sim report", capsys.readouterr().out)
     assert {check["scenario"] for check in found["checks"]} == {"loss-of-control", "lossy-ev"}
@@ -388,7 +391,7 @@ def test_command__report_of_the_paper(
     names = ["cold-start", "loss-of-control", "lossy-ev"]
     monkeypatch.setattr(reader, "names", lambda: names)
     path = tmp_path / "paper.html"
-    settings = ["--set", "traffic.0.writes=2", "--seeds", "2"]
+    settings = ["--set", "variants=[]", "--set", "traffic.0.writes=2", "--seeds", "2"]
     main(["sim", "report", "--paper", "--output", str(path), "--json", *settings])
     found = printed("sim report", capsys.readouterr().out)
     first, second = found["figures"]
@@ -423,7 +426,7 @@ def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["nowhere"], "no scenario 'nowhere'"),
         (["lossy-ev", "--set", "run"], "'run' is not KEY=VALUE"),
-        (["lossy-ev", "--set", "run.until=soon"], "lossy-ev: run.until: 'soon' is not a time"),
+        (["cold-start", "--set", "run.until=soon"], "cold-start: run.until: 'soon' is not a time"),
         (
             ["lossy-ev", "--seeds", "2", "--trace", "x"],
             "--trace: requires a single seed; drop --seeds",

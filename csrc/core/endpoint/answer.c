@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/recv/reverse.h"
 #include "core/send/burst.h"
 #include "port_status.h"
 
@@ -43,8 +44,9 @@ static bool leads_astray(const struct mrc_peers *peers, const struct mrc_answer 
 }
 
 /* An EV of the plane on which the request arrived, so that the request tests both directions of the
-   plane. If possible, the EV leads back to the requesting address. It is one of the QP that sealed
-   the request: other QPs' keys may not be known to the peer yet. */
+   plane: one that is known to work, so that its loss does not count against the EV of the request.
+   If possible, it leads back to the requesting address. It is one of the QP that sealed the
+   request: other QPs' keys may not be known to the peer yet. */
 static uint16_t answer_ev(const struct mrc_peers *peers, const struct mrc_answer *answer,
                           const struct mrc_peer *peer, struct mrc_qp **qp, bool *astray) {
   uint16_t ev = MRC_EV_NONE;
@@ -52,7 +54,8 @@ static uint16_t answer_ev(const struct mrc_peers *peers, const struct mrc_answer
   for (*qp = answer->qp != NULL ? answer->qp : peer->qps; *qp != NULL; *qp = (*qp)->peer_next) {
     struct mrc_evset *set = &(*qp)->evset;
     for (int tries = 0; tries < MAX_TRIES; tries++) {
-      ev = mrc_evset_any(set, mrc_plane_of(answer->port));
+      const uint32_t plane = mrc_plane_of(answer->port);
+      ev = tries == 0 ? mrc_reverse_ev(*qp, plane) : mrc_evset_any(set, plane);
       *astray = ev != MRC_EV_NONE && leads_astray(peers, answer, peer, set, ev);
       if (!*astray) break;
     }

@@ -42,18 +42,30 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
    probe, for as long as that traffic lasts. So beside the frequent probes, which find a plane that
    returns soon, one at a time has a long timeout. The round trip that it measures sets the timeout
    of the others. */
-static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, uint32_t index) {
-  struct mrc_plane *plane = &qp->planes[index];
+static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev) {
+  if (ev == MRC_EV_NONE) return;
+  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, ev)];
   if (plane->patient || plane->unsendable || plane->peer_down) return;
   if (plane->probation.doublings < PATIENT_AFTER) return;
-  const uint16_t ev = mrc_evset_any(&qp->evset, index);
-  if (ev == MRC_EV_NONE) return;
   const struct mrc_ev_probe probe = {.ev = ev,
                                      .qp = qp,
                                      .bytes = mrc_qp_full_bytes(qp),
                                      .timeout_ns = PATIENT_NS,
                                      .purpose = MRC_EV_PROBE_PATIENT};
   plane->patient = mrc_probes_start(&services->probes, &qp->probes, &probe) != NULL;
+}
+
+/* The EV whose probe may bring a suspended plane back: each in turn, the rotation first. Other EVs
+   have no probes of their own meanwhile, but the rotation may be dead: so one of them that has
+   answered is asked again. */
+static uint16_t ev_for_plane(const struct mrc_qp *qp, uint32_t index) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  const uint16_t last = plane->probed_ev;
+  const bool answered = last != MRC_EV_NONE && plane->probation.successes > 0;
+  if (answered && qp->evset.evs[last].place >= qp->evset.planes[index].n_active &&
+      qp->evset.evs[last].state != MRC_EV_DENIED)
+    return last;
+  return mrc_evset_after(&qp->evset, index, last);
 }
 
 /* Probes the planes whose probe is due. Returns the time of the next one. */
@@ -64,9 +76,10 @@ static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, b
     struct mrc_plane *plane = &qp->planes[index];
     if (!plane->suspended || !mrc_port_is_up(&services->ports, index)) continue;
     if (now_ns >= plane->probation.next_ns && *room) {
-      probe_patiently(services, qp, index);
-      *room = probe_for(services, qp, mrc_evset_any(&qp->evset, index), MRC_EV_PROBE_PLANE,
-                        &plane->probation, now_ns);
+      const uint16_t ev = ev_for_plane(qp, index);
+      probe_patiently(services, qp, ev);
+      *room = probe_for(services, qp, ev, MRC_EV_PROBE_PLANE, &plane->probation, now_ns);
+      if (*room) plane->probed_ev = ev;
     }
     if (plane->probation.next_ns > now_ns) next_ns = mrc_min_u64(next_ns, plane->probation.next_ns);
   }
@@ -152,6 +165,7 @@ static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *p
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
       mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns)) {
     mrc_port_status_on_proved(services, qp->peer, index, now_ns);
+    mrc_health_trust_ev(services, qp, probe->ev, MRC_REASON_PROBES);
     mrc_health_resume_plane(services, qp, index, MRC_REASON_PROBES);
   }
   if (probe->purpose == MRC_EV_PROBE_PATIENT) plane->patient = false;

@@ -239,6 +239,16 @@ uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane_index) {
   return MRC_EV_NONE;
 }
 
+uint16_t mrc_evset_after(const struct mrc_evset *set, uint32_t plane_index, uint16_t ev) {
+  const struct mrc_ev_plane *plane = &set->planes[plane_index];
+  const uint32_t first = ev == MRC_EV_NONE ? 0 : set->evs[ev].place + 1u;
+  for (uint32_t i = 0; i < plane->n; i++) {
+    const uint16_t index = plane->order[(first + i) % plane->n];
+    if (set->evs[index].state != MRC_EV_DENIED) return index;
+  }
+  return MRC_EV_NONE;
+}
+
 static void set_marked(struct mrc_evset *set, struct mrc_ev *ev, uint32_t marked) {
   struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   plane->marked = plane->marked + marked - ev->marked;

@@ -115,6 +115,9 @@ uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane);
 uint16_t mrc_evset_other(const struct mrc_evset *set, uint32_t plane, uint16_t avoid);
 /* An EV of the plane that is not DENIED, for answers and probes, or MRC_EV_NONE. Rotates. */
 uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane);
+/* The EV after this one among all EVs of the plane that are not DENIED, or MRC_EV_NONE. The first
+   one after MRC_EV_NONE. */
+uint16_t mrc_evset_after(const struct mrc_evset *set, uint32_t plane, uint16_t ev);
 
 /* Events. A function that returns bool returns true if the state changed. */
 /* A burst leaves on this EV; an unproven EV is on trial now. */

@@ -42,6 +42,7 @@ struct mrc_plane {
   uint64_t doubted_ns; /* since when answers are missing for packets resent elsewhere; 0: none */
   struct mrc_guard reorder; /* grows when a packet declared lost by order had arrived */
   struct mrc_guard spread;  /* extra difference between its paths; grows likewise */
+  uint16_t probed_ev;       /* while suspended: probed last, or MRC_EV_NONE; see ev_probe.c */
   uint16_t reverse_ev;      /* its probe was answered last; or MRC_EV_NONE; see reverse.h */
   uint8_t reverse_failures; /* reverse probes that failed in a row */
   uint8_t strikes;          /* bursts in a row lost by silence; 0 after any acknowledgement */
@@ -80,6 +81,7 @@ struct mrc_reverse {
 
 static inline void mrc_plane_init(struct mrc_plane *plane) {
   mrc_probation_init(&plane->probation);
+  plane->probed_ev = MRC_EV_NONE;
   plane->reverse_ev = MRC_EV_NONE;
 }
 
@@ -95,6 +97,7 @@ static inline bool mrc_plane_is_unsendable(const struct mrc_plane *plane) {
 /* From now on the plane sends only probes. */
 static inline void mrc_plane_suspend(struct mrc_plane *plane, uint32_t noise_ns, uint64_t now_ns) {
   plane->suspended = true;
+  plane->probed_ev = MRC_EV_NONE; /* the rotation comes first */
   mrc_probation_on_failure(&plane->probation, noise_ns, now_ns);
 }
 static inline void mrc_plane_resume(struct mrc_plane *plane) {

@@ -64,6 +64,16 @@ static uint32_t next_plane(const struct mrc_services *services, const struct mrc
   return (uint32_t)__builtin_ctz(later != 0 ? later : planes);
 }
 
+/* The EV of a plane to probe. After a failure, the EV that was answered before shows whether the
+   plane has failed or only another EV. */
+static uint16_t ev_to_probe(struct mrc_qp *qp, uint32_t index) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  const uint16_t known = plane->reverse_ev;
+  const bool asks_it = plane->reverse_failures > 0 && known != MRC_EV_NONE;
+  if (asks_it && qp->evset.evs[known].state != MRC_EV_DENIED) return known;
+  return mrc_evset_any(&qp->evset, index);
+}
+
 bool mrc_reverse_probe(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
                        uint64_t timeout_ns) {
   const struct mrc_ev_probe request = {
@@ -85,7 +95,7 @@ void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint
   forget_probes(qp, delivering);
   const uint32_t plane = next_plane(services, qp, qp->evset.plane_mask & ~delivering);
   if (plane == MRC_MAX_PORTS) return;
-  const uint16_t ev = mrc_evset_any(&qp->evset, plane);
+  const uint16_t ev = ev_to_probe(qp, plane);
   if (ev == MRC_EV_NONE || !mrc_reverse_probe(services, qp, ev, patience_ns(qp))) return;
   reverse->plane = (uint8_t)plane;
   reverse->probing |= 1u << plane;
@@ -122,18 +132,19 @@ bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {
   return !is_in_use(qp) || qp->planes[plane].reverse_failures < MRC_REVERSE_FAILURES;
 }
 
-/* The plane's EV for answers: the one whose probe was answered last, or any; or MRC_EV_NONE. */
-static uint16_t reverse_ev(struct mrc_qp *qp, uint32_t plane) {
-  const uint16_t ev = qp->planes[plane].reverse_ev;
-  if (is_in_use(qp) && ev != MRC_EV_NONE && qp->evset.evs[ev].state != MRC_EV_DENIED) return ev;
-  return mrc_evset_any(&qp->evset, plane);
+uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t index) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  uint16_t ev = is_in_use(qp) ? plane->reverse_ev : MRC_EV_NONE;
+  if (plane->suspended && plane->probation.successes > 0) ev = plane->probed_ev;
+  if (ev != MRC_EV_NONE && qp->evset.evs[ev].state != MRC_EV_DENIED) return ev;
+  return mrc_evset_any(&qp->evset, index);
 }
 
 static uint16_t ev_of_plane(const struct mrc_services *services, struct mrc_qp *qp,
                             uint32_t plane) {
   if (!mrc_port_is_usable(&services->ports, plane) || qp->planes[plane].peer_down)
     return MRC_EV_NONE;
-  return reverse_ev(qp, plane);
+  return mrc_reverse_ev(qp, plane);
 }
 
 /* First choice is the plane of the packet to answer, unless answers get lost there. If that plane

@@ -27,6 +27,8 @@ void mrc_reverse_on_failure(struct mrc_qp *qp, uint32_t plane, uint16_t ev, bool
 void mrc_reverse_on_request(struct mrc_qp *qp);
 /* Whether answers on this plane get through, unless probes or the kernel showed otherwise. */
 bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane);
+/* An EV of the plane for answers, or MRC_EV_NONE: the one whose probe was answered last, or any. */
+uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t plane);
 /* The EV for answers to packets from `port` (0: none arrived yet), or MRC_EV_NONE. */
 uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t port);
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from mrc.errors import MrcError
 from mrc.results.sim import LostTrial
-from mrc.sim import reader
+from mrc.sim import many, reader
 from mrc.sim.many import Bounds, Job, Ran, bounds_here, check_memory, needed_bytes, run_all
 from mrc.sim.scenario import Scenario
 
@@ -123,6 +124,22 @@ def test_run_all__any_error_of_an_executor_costs_only_its_job() -> None:
         jobs = [(named("a"), seed) for seed in range(3)]
         found = run_all(fail, jobs, TWO, lambda *_: None, pool)
     assert [(each.seed, each.reason) for each in found.lost] == [(1, "'worker gone'")]
+
+
+def test_available_bytes__of_the_narrowest_cgroup(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    cgroup = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    own = tmp_path / cgroup.lstrip("/")
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "memory.max").write_text("10000")
+    (own / "memory.current").write_text("9000")
+    (own / "memory.stat").write_text("anon 5\ninactive_file 70\n")
+    monkeypatch.setattr(many, "_CGROUPS", tmp_path)
+    assert many.available_bytes() == 1070
+    (own / "memory.max").write_text("max")
+    assert many.available_bytes() > 1 << 20
 
 
 def test_check_memory__names_what_is_needed() -> None:

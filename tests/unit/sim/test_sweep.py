@@ -43,6 +43,7 @@ def scenario(tmp_path: Path) -> str:
         ("traffic.0.pairs=[[0, 1]],[[0, 1], [2, 3]]", "traffic.0.pairs",
          [[[0, 1]], [[0, 1], [2, 3]]]),
         ("a='b,c',\"d\"", "a", ["b,c", "d"]),
+        ("a='[b',c", "a", ["[b", "c"]),
         ("a=true", "a", [True]),
     ],
 )  # fmt: skip
