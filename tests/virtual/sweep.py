@@ -39,7 +39,8 @@ def run_once(kind: str, seed: int) -> tuple[Audit, str]:
     audit.wrong += world.complaints
     with complaints([], logs=False), redirect_stderr(StringIO()):
         del world
-        gc.collect()  # otherwise in the middle of the next run, where it closes descriptors
+        while gc.collect():  # otherwise in the middle of the next run, where it closes descriptors
+            pass
     return audit, end
 
 

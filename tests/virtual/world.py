@@ -29,7 +29,12 @@ from types import SimpleNamespace
 from typing import Any, Self
 from unittest import mock
 
+import mrc.aio.context
 import mrc.aio.listener
+import mrc.cli.agent
+import mrc.cli.perf
+import mrc.cli.recv
+import mrc.cli.send
 import mrc.datapath.links
 import mrc.observe.observatory
 import mrc.transfer.kept
@@ -42,6 +47,8 @@ from virtual.loop import PROGRAM, Agenda, StuckError, T, Ts, VirtualLoop, forgot
 from virtual.network import Link, Network, Path
 from virtual.seqpacket import Sockets
 from virtual.tcp import Tcp
+
+# The commands are imported here, because a module that is imported in a run keeps what it replaces.
 
 _Random = random.Random
 _NS = 1_000_000_000
