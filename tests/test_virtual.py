@@ -42,12 +42,49 @@ import pytest
     ],
 )
 def test_seeds(kind: str, first: int, count: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "virtual.sweep", kind, str(first), str(count)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(cbuild.TESTS), str(cbuild.ROOT)])},
-    )
+    done = _python("-m", "virtual.sweep", kind, str(first), str(count))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{kind}: seeds {first} to {first + count - 1}: 0 failed" in done.stdout
+
+
+_LEAVES = """
+import asyncio, gc, logging
+from virtual import end, sweep
+
+class Bad:
+    def __del__(self):
+        raise OSError("in its end")
+
+async def fails():
+    raise OSError("in a task")
+
+async def program():
+    fails()
+    task = asyncio.create_task(fails())
+    await asyncio.sleep(1)
+    del task
+    Bad()
+    logging.getLogger("mrc.listener").error("bug in an exchange")
+
+def run(world, audit):
+    world.run_until(world.host("a").start(program()), 5)
+
+end.run = run
+print(*sweep.run_once("end", 1)[0].wrong, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    ["'fails' was never awaited", "in a task", "in its end", "mrc.listener: bug in an exchange"],
+)
+def test_run__hears_what_a_program_leaves_behind(complaint: str) -> None:
+    done = _python("-c", _LEAVES)
+    assert done.returncode == 0 and complaint in done.stdout, done
+
+
+def _python(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(cbuild.TESTS), str(cbuild.ROOT)])},
+    )  # fmt: skip

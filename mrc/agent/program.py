@@ -380,7 +380,7 @@ class Program(Context):
         terms = Terms(
             wanted.private, ev_profile, cc_profile, admit=wanted.admit,
             check=partial(device.check_host, wanted.dest_gid, self._gids, local.host),
-            queue=wanted.queue(config), end=partial(ProgramEnd, wanted),
+            queue=partial(wanted.queue, config), end=partial(ProgramEnd, wanted),
             peer=wanted.peer if wanted.messages else None,
         )  # fmt: skip
         return structs.replace(local, config=config), host, terms
@@ -419,11 +419,11 @@ class Program(Context):
             note = await asyncio.to_thread(read_note, packed)  # a long one stops nobody else
             terms.ev_profile._take()
             terms.cc_profile._take()
-            assert terms.queue is not None
-            terms.queue.state = QpState.RTS
+            queue = wanted.queue(local.config)
+            queue.state = QpState.RTS
             channel = LostChannel(note.called, note.remote)
             end = ProgramEnd(
-                wanted, local.dispatcher, terms.queue, note.evs, channel, note.hello,
+                wanted, local.dispatcher, queue, note.evs, channel, note.hello,
                 local.config, terms.ev_profile, terms.cc_profile,
                 terms.peer(local.dispatcher) if terms.peer else None,
             )  # fmt: skip

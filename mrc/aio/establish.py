@@ -161,7 +161,7 @@ async def _create(local: Local, terms: Terms) -> QueuePair:
     """Creates the QP in INIT, with a random free number unless the caller has chosen one."""
     config = local.config
     for _ in range(_NUMBER_TRIES):
-        queue = terms.queue or queue_pair(config.queues)
+        queue = terms.queue() if terms.queue else queue_pair(config.queues)
         created = local.dispatcher.call(queue.create(), "create QP")
         try:
             await asyncio.shield(created)

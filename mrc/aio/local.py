@@ -111,5 +111,5 @@ class Terms(Struct, frozen=True):
     failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted
     messages: bool = False  # the QP carries messages
     peer: Callable[[Dispatcher], MessagePeer] | None = None  # the same, with a peer that exists
-    queue: QueuePair | None = None  # with its number; None: a new one
+    queue: Callable[[], QueuePair] | None = None  # makes one for each attempt, with its number
     end: Callable[..., End] = End  # makes this side's end of the QP

@@ -142,7 +142,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
     def close(self) -> None:
-        self._dead.clear()
+        for each in (self._dead, self._readers, self._writers):
+            each.clear()
         super().close()
 
     def time(self) -> float:

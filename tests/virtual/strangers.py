@@ -227,10 +227,13 @@ class _Honest:
         ):
             remote = mrc.RemoteMemory.from_dict(qp.private)
             futures = [qp.post(data, remote) for _ in range(16)]
-            while True:
-                await futures.pop(0)
-                self.written_bytes += data.length
-                futures.append(qp.post(data, remote))
+            try:
+                while True:
+                    await futures.pop(0)
+                    self.written_bytes += data.length
+                    futures.append(qp.post(data, remote))
+            finally:
+                await asyncio.gather(*futures, return_exceptions=True)
 
     async def connect_twice(self) -> None:
         """As a stranger, then as one that is known."""

@@ -20,6 +20,7 @@ import secrets
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -28,7 +29,12 @@ from types import SimpleNamespace
 from typing import Any, Self
 from unittest import mock
 
+import mrc.aio.context
 import mrc.aio.listener
+import mrc.cli.agent
+import mrc.cli.perf
+import mrc.cli.recv
+import mrc.cli.send
 import mrc.datapath.links
 import mrc.observe.observatory
 import mrc.transfer.kept
@@ -41,6 +47,8 @@ from virtual.loop import PROGRAM, Agenda, StuckError, T, Ts, VirtualLoop, forgot
 from virtual.network import Link, Network, Path
 from virtual.seqpacket import Sockets
 from virtual.tcp import Tcp
+
+# The commands are imported here, because a module that is imported in a run keeps what it replaces.
 
 _Random = random.Random
 _NS = 1_000_000_000
@@ -65,6 +73,8 @@ class World:
         self._entropy = random.Random(self.rng.random())
         self._disk = random.Random(self.rng.random())
         self._patches = contextlib.ExitStack()
+        self.complaints: list[str] = []
+        """of Python about what programs have left behind, and their reports of bugs"""
 
     @property
     def now(self) -> float:
@@ -144,22 +154,21 @@ class World:
         disk.replace_calls(self)
         for stream in ("stdout", "stderr"):
             self.replace(sys, stream, _Printed(getattr(sys, stream)))
+        self._patches.enter_context(complaints(self.complaints))
         asyncio.events.set_event_loop(self.loop)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         """Programs that were killed have never ended: what their objects do now is nobody's."""
+        gc.collect()  # while somebody hears what objects of the other programs complain about
+        self.complaints += map(str, self.loop.failures)
         left = asyncio.all_tasks(self.loop)
         while left:
             forgotten(left.pop())
-        self.loop.close()
         for host in self.network.hosts:
             host.disk.unsynced.all_synced()
-        with (
-            mock.patch.object(sys, "unraisablehook", lambda _: None),
-            mock.patch.object(_Printed, "muted", True),
-            mock.patch.object(logging.root, "disabled", True),
-        ):
+        with complaints([], logs=False), mock.patch.object(_Printed, "muted", True):
+            self.loop.close()
             self.network.hosts.clear()
             self.tcp.open.clear()
             self.agenda.clear()
@@ -202,6 +211,42 @@ def _host() -> Host:
     program = PROGRAM.get()
     assert isinstance(program, Program), "only a program of a host asks this"
     return program.host
+
+
+@contextlib.contextmanager
+def complaints(heard: list[str], *, logs: bool = True) -> Iterator[None]:
+    """Adds what Python says of objects that nobody ended, and errors in logs, which are bugs.
+
+    `logs`: other handlers of logs get them, too.
+    """
+    handlers = [*(logging.root.handlers if logs else ()), _Errors(heard)]
+
+    def unraisable(what: Any) -> None:
+        text = what.err_msg or "exception ignored in"
+        heard.append(f"{text} {what.object!r}: {what.exc_value!r}")
+
+    def warned(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        heard.append(f"{category.__name__}: {message}")
+
+    with (
+        warnings.catch_warnings(),
+        mock.patch.object(warnings, "showwarning", warned),
+        mock.patch.object(sys, "unraisablehook", unraisable),
+        mock.patch.object(logging.root, "handlers", handlers),
+    ):
+        warnings.simplefilter("always")
+        yield
+
+
+class _Errors(logging.Handler):
+    """Keeps the lines of a log that report an error."""
+
+    def __init__(self, heard: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._heard.append(f"log of {record.name}: {self.format(record)}")
 
 
 def _polled(ports: Any, *, polled: bool, **sizes: int) -> Device:

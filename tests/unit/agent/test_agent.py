@@ -19,10 +19,15 @@ from slowness import PATIENCE
 from mrc.agent import agent as agent_module
 from mrc.agent import door, listener
 from mrc.agent.agent import Agent
+from mrc.agent.program import Program
+from mrc.agent.wanted import Wanted
+from mrc.aio.end import End
 from mrc.binding.native import ffi
 from mrc.binding.steering import pack, read_struct, unpack
 from mrc.config import ContextConfig
 from mrc.enums import AgentFunction, AgentKind, WcStatus
+from mrc.errors import BusyError, MrcError, PeerGoneError
+from mrc.exchange.oob import Channel
 
 NAME = f"@mrc-test-agent-{os.getpid()}"
 
@@ -121,6 +126,24 @@ async def test_connect__the_peer_may_come_first_or_last() -> None:
             async with asyncio.timeout(PATIENCE):
                 await until_ready(here, ours)
                 await until_ready(there, theirs)
+
+
+@pytest.mark.parametrize("error", [BusyError("full"), PeerGoneError("it has ended")])
+async def test_connect__again_after_an_agent_that_was_busy_or_ended(
+    error: MrcError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end that dials has created its QP by then."""
+    accept, errors = Program.accept, [error]
+
+    async def accept_later(program: Program, channel: Channel, wanted: Wanted) -> End:
+        if errors:
+            await channel.receive()
+            raise errors.pop()
+        return await accept(program, channel, wanted)
+
+    monkeypatch.setattr(Program, "accept", accept_later)
+    async with running(), connected_pair():
+        assert not errors
 
 
 async def test_connect__many_at_once() -> None:
