@@ -47,6 +47,9 @@ class _Timed(Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._said() == other._said()
 
+    def __ne__(self, other: object) -> bool:  # the one of Struct does not ask __eq__
+        return not self == other
+
     def __hash__(self) -> int:
         return hash((type(self), self._said()))
 

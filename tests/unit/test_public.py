@@ -9,7 +9,6 @@ import typing
 from collections.abc import Iterator
 
 import pytest
-from msgspec import Struct
 
 import mrc
 
@@ -18,7 +17,7 @@ CLASSES = [name for name in mrc.__all__ if isinstance(getattr(mrc, name), type)]
 
 def signatures(cls: type) -> Iterator[object]:
     """The types in the signatures of a class: fields, properties, methods."""
-    if dataclasses.is_dataclass(cls) or issubclass(cls, Struct):
+    if dataclasses.is_dataclass(cls) or cls.__module__ == "mrc.events":
         for name, hint in typing.get_type_hints(cls).items():
             if not name.startswith("_"):
                 yield hint
@@ -42,3 +41,12 @@ def parts(hint: object) -> Iterator[type]:
 def test_classes__of_signatures_are_public(name: str) -> None:
     used = {part.__name__ for hint in signatures(getattr(mrc, name)) for part in parts(hint)}
     assert used <= set(mrc.__all__)
+
+
+def test_events__are_equal_whenever_they_happened() -> None:
+    one, other = (mrc.PlaneEvent(2, True, mrc.EventReason.PROBES, at_ns=at) for at in (1, 2))
+    back = mrc.PlaneEvent(2, False, mrc.EventReason.PROBES, at_ns=1)
+    port = mrc.PortEvent(2, True, mrc.EventReason.PROBES, at_ns=1)
+    assert [one == each for each in (other, back, port)] == [True, False, False]
+    assert [one != each for each in (other, back, port)] == [False, True, True]
+    assert hash(one) == hash(other)
