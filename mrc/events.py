@@ -47,7 +47,7 @@ class _Timed(Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._said() == other._said()
 
-    def __ne__(self, other: object) -> bool:  # the one of Struct does not ask __eq__
+    def __ne__(self, other: object) -> bool:  # Struct's own does not call __eq__
         return not self == other
 
     def __hash__(self) -> int:

@@ -57,7 +57,7 @@ static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, ui
 
 /* The EV whose probe may bring a suspended plane back: each in turn, the rotation first. Other EVs
    have no probes of their own meanwhile, but the rotation may be dead: so one of them that has
-   answered is asked again. */
+   answered is probed again. */
 static uint16_t ev_for_plane(const struct mrc_qp *qp, uint32_t index) {
   const struct mrc_plane *plane = &qp->planes[index];
   const uint16_t last = plane->probed_ev;

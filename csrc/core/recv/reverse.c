@@ -69,8 +69,8 @@ static uint32_t next_plane(const struct mrc_services *services, const struct mrc
 static uint16_t ev_to_probe(struct mrc_qp *qp, uint32_t index) {
   const struct mrc_plane *plane = &qp->planes[index];
   const uint16_t known = plane->reverse_ev;
-  const bool asks_it = plane->reverse_failures > 0 && known != MRC_EV_NONE;
-  if (asks_it && qp->evset.evs[known].state != MRC_EV_DENIED) return known;
+  const bool again = plane->reverse_failures > 0 && known != MRC_EV_NONE;
+  if (again && qp->evset.evs[known].state != MRC_EV_DENIED) return known;
   return mrc_evset_any(&qp->evset, index);
 }
 

@@ -2,8 +2,8 @@
 """pyroute2's message classes, without the rest of pyroute2.
 
 The package's first lines load all of it (NDB, ethtool, nftables), which takes longer than a whole
-`mrc testbed` command. So these modules are loaded below a package whose first lines wait until
-somebody asks for one of its names.
+`mrc testbed` command. So these modules are loaded below a package that runs its first lines only
+when a program uses another of its names.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ class _Waiting(ModuleType):
 
 
 def _wait() -> None:
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or _PACKAGE in sys.modules:
-        return
-    package = importlib.util.module_from_spec(spec)
-    package.__class__ = _Waiting
-    sys.modules[_PACKAGE] = package
+    if _PACKAGE not in sys.modules and (spec := importlib.util.find_spec(_PACKAGE)):
+        package = importlib.util.module_from_spec(spec)
+        package.__class__ = _Waiting
+        sys.modules[_PACKAGE] = package
 
 
 _wait()
