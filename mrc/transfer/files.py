@@ -343,13 +343,16 @@ class Tree:
         except OSError as error:
             raise cannot(error, f"{printable(name)}: cannot be made") from error
 
+    def lacks(self, name: str) -> None:
+        """This file or folder is not stored: a later transfer may store it."""
+        self._chain.lacks(name.split("/"))
+
     def finish_folder(self, name: str, meta: Meta) -> bool:
         """All files of this folder have been received: sets its mode and time.
 
         False for a folder that this session has not made; that one keeps its own.
         """
-        parts = self._directory.check(name)
-        return self._chain.finish(parts, meta)
+        return self._chain.finish(self._directory.check(name), meta)
 
     def check_room(self, size: int) -> None:
         """Raises FileError when the file system lacks space for this many bytes now."""

@@ -284,6 +284,7 @@ class Chain:
         self._on_make = on_make
         self._complete = complete
         self._marks = marks
+        self._lacking: set[str] = set()  # paths of folders of which an entry was not stored
 
     def enter(self, parts: list[str]) -> Folder:
         """The folder with this path below the root; makes folders that are missing."""
@@ -327,19 +328,30 @@ class Chain:
         folder = self.enter(parts)
         made = folder.made
         self._finish(folder, meta)
-        self._settle(folder)
+        self._settle()
         return made
+
+    def lacks(self, parts: list[str]) -> None:
+        """This file or folder cannot be stored. The folder around it keeps its mark: a later
+        transfer that stores the entry renews the folder's date, and so has to set it again.
+        """
+        self._lacking.add("/".join(parts[:-1]))
 
     def _finish(self, folder: Folder, meta: Meta) -> None:
         if folder.made:
             self._complete(folder, meta)
             folder.made, folder.unsynced = False, True
 
-    def _settle(self, folder: Folder) -> None:
-        """Nothing of it changes any more. The disk has its mode before its mark goes."""
+    def _settle(self) -> None:
+        """Nothing of the last folder changes any more. The disk has its mode before its mark goes."""
+        folder = self._folders[-1]
         if self._syncs and folder.unsynced:
             folder.sync()
-        if folder.mark is not None and not folder.made:
+        if folder.mark is None or folder.made:
+            return
+        if "/".join(each.name for each in self._folders[1:]) in self._lacking:
+            folder.mark.keep(folder.fd)
+        else:
             folder.mark.remove()
             folder.mark = None
 
@@ -360,7 +372,7 @@ class Chain:
         while len(self._folders) > depth + 1:
             with suppress(FileError):  # it keeps the mode of a new folder
                 self._finish(self._folders[-1], RECEIVERS)
-            self._settle(self._folders[-1])
+            self._settle()
             self._folders.pop().close()
 
     def close(self) -> None:

@@ -40,6 +40,13 @@ def cannot(error: OSError, text: str) -> FileError:
     return kind(f"{text}: {cause_of(error)}")
 
 
+def of_system(error: FileError) -> bool:
+    """Whether the system has refused something, which it may do another time. What mrc itself
+    refuses, such as a name, it always refuses.
+    """
+    return isinstance(error.__cause__, OSError)
+
+
 def check_name(name: str) -> str:
     """Returns `name` if it is a valid file name without a path; raises FileError otherwise."""
     if name in ("", ".", ".."):

@@ -141,6 +141,9 @@ class StdoutTree:
     def make_link(self, name: str, target: str) -> None:
         """Standard output has no links."""
 
+    def lacks(self, name: str) -> None:
+        pass
+
     def finish_folder(self, name: str, meta: Meta) -> bool:
         return False
 

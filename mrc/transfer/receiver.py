@@ -32,7 +32,7 @@ from mrc.transfer.messages import (
     Stored,
     Unchanged,
 )
-from mrc.transfer.names import FileError, FinalError, local_name
+from mrc.transfer.names import FileError, FinalError, local_name, of_system
 from mrc.transfer.pace import Due
 from mrc.transfer.patience import IdleError, patience, until_idle
 from mrc.transfer.quota import DEFAULTS, Limits, Quota
@@ -173,6 +173,8 @@ class _Receiving(Struct, frozen=True):
 
     async def _refuse(self, name: str, error: FileError) -> None:
         self._failed(name, str(error), "receiver")
+        if of_system(error):
+            self.tree.lacks(name)
         async with patience(self.session, self.limits.idle_seconds):
             await self.session.say(Refuse("file", str(error)))
 
@@ -261,6 +263,7 @@ class _Receiving(Struct, frozen=True):
         if storing.failure:
             sink.discard()
             self._failed(sink.name, storing.failure, "receiver")
+            tree.lacks(sink.name)
             return None
         self.told.on_data()
         batch = None

@@ -17,7 +17,7 @@ from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import Digest, Done, Offer
-from mrc.transfer.names import FileError, FinalError, cannot, local_name
+from mrc.transfer.names import FileError, FinalError, cannot, local_name, of_system
 from mrc.transfer.pack import (
     PackedFailed,
     PackedFile,
@@ -73,6 +73,7 @@ class Tree(Protocol):
     ) -> Kept: ...
     def has(self, name: str, size: int, mtime_ns: int) -> bool: ...
     def make_link(self, name: str, target: str) -> None: ...
+    def lacks(self, name: str) -> None: ...
     def finish_folder(self, name: str, meta: Meta) -> bool: ...
     def check_room(self, size: int) -> None: ...
     def stop(self) -> None: ...
@@ -253,6 +254,8 @@ class PackSink:
         except FileError as error:
             self.close()
             self.failed.append(FailedFile(os.fsdecode(name), str(error), "receiver"))
+            if of_system(error):
+                self._tree.lacks(os.fsdecode(name))
 
     def _drop(self, record: PackedFailed) -> None:
         """The sender cannot read the file, or not to its end."""

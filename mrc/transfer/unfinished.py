@@ -19,6 +19,7 @@ from mrc.transfer.names import mark_name
 
 _FORM = struct.Struct("<QQ")  # device and inode of the folder
 _NEW_MODE = 0o700  # of a folder that is not complete
+_MARK_MODE = 0o600
 
 
 class Mark:
@@ -47,7 +48,7 @@ class Mark:
     def _open(cls, root: int, name: str, flags: int) -> Self | None:
         flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(name, flags, 0o600, dir_fd=root)
+            fd = os.open(name, flags, _MARK_MODE, dir_fd=root)
         except OSError:
             return None
         mark = cls(root, name, fd)
@@ -67,6 +68,14 @@ class Mark:
         with suppress(OSError):  # on a full disk it stays empty
             os.pwrite(self._fd, _FORM.pack(status.st_dev, status.st_ino), 0)
 
+    def keep(self, folder: int) -> None:
+        """The folder has its mode, which the mark takes, and lacks an entry.
+
+        A disk that refuses to write may still change a mode, as it did for the folder.
+        """
+        with suppress(OSError):
+            os.fchmod(self._fd, stat.S_IMODE(os.fstat(folder).st_mode) | _MARK_MODE)
+
     def _names(self, folder: int) -> bool:
         """Whether this folder is the marked one, and nobody has changed its mode since. A receiver
         that was killed between the two steps, or lost power, has left a mark without a name.
@@ -74,7 +83,9 @@ class Mark:
         status, data = os.fstat(folder), os.pread(self._fd, _FORM.size, 0)
         same = not any(data) or data == _FORM.pack(status.st_dev, status.st_ino)
         ours = status.st_uid == os.geteuid()
-        return same and ours and stat.S_IMODE(status.st_mode) == _NEW_MODE
+        mode, kept = stat.S_IMODE(status.st_mode), stat.S_IMODE(os.fstat(self._fd).st_mode)
+        unchanged = mode == _NEW_MODE if kept == _MARK_MODE else mode | _MARK_MODE == kept
+        return same and ours and unchanged
 
     def remove(self) -> None:
         """The folder is complete."""

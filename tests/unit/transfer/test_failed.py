@@ -16,7 +16,7 @@ from mrc.results.transfer import FailedFile
 from mrc.transfer import packing, sender
 from mrc.transfer.files import OutputDirectory, Target
 from mrc.transfer.messages import CHUNK_BYTES, MAX_LIST_BYTES, failed_of, to_dict
-from mrc.transfer.names import FileError
+from mrc.transfer.names import FileError, mark_name
 from mrc.transfer.plan import plan_of
 from mrc.transfer.source import Source
 
@@ -134,7 +134,7 @@ async def test_send_plan__file_that_cannot_be_created(
 async def test_send_plan__write_that_fails(
     monkeypatch: pytest.MonkeyPatch, copy: Copy, top: Path, inbox: Path, at: int
 ) -> None:
-    """Nothing of the file is left, and the sender has stopped sending it."""
+    """Nothing of the file is left, and the sender has stopped sending it. The folder has a mark."""
     if (top / "b").stat().st_size <= at:
         at = 0
     write = Target._write
@@ -147,7 +147,8 @@ async def test_send_plan__write_that_fails(
     monkeypatch.setattr(Target, "_write", fails)
     ours, _ = await copy()
     assert "cannot write: broken sector" in ours[0].error
-    assert os.listdir(inbox) == ["top"]
+    assert sorted(os.listdir(inbox)) == [mark_name("top"), "top"]
+    assert not (inbox / "top/b").exists()
 
 
 async def test_send_plan__commit_that_fails(

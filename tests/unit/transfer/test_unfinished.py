@@ -56,6 +56,31 @@ def test_finish_folder__after_interruptions(inbox: Path, times: int) -> None:
     assert os.listdir(inbox) == ["a"]
 
 
+@pytest.mark.parametrize("lost", ["a/b/y", "a/b/c/y", "a/b"])
+def test_finish_folder__that_lacks_an_entry(inbox: Path, lost: str) -> None:
+    """The transfer that stores the entry renews the date of its folder, so it sets it again."""
+    holder = Path(lost).parent if lost != "a/b/c/y" else Path("a/b")
+    for _ in range(2):
+        with OutputDirectory(str(inbox)) as directory:
+            tree = directory.tree()
+            tree.create("a/z", 0).close()
+            if holder != Path("a"):
+                tree.create("a/b/x", 0).close()
+            tree.lacks(lost)
+            if lost == "a/b/c/y":
+                tree.lacks("a/b/c")  # it cannot be made either
+            for folder in ("a/b", "a"):
+                if Path(folder) == holder or folder == "a":
+                    tree.finish_folder(folder, META)
+            tree.close()
+            assert directory.sweep() == []
+        assert looks(inbox / holder) == (META.mode, META.mtime_ns)
+        os.utime(inbox / holder)
+    made(inbox, until="all")
+    assert looks(inbox / "a") == looks(inbox / holder) == (META.mode, META.mtime_ns)
+    assert os.listdir(inbox) == ["a"]
+
+
 def test_finish_folder__one_that_another_program_has_made(inbox: Path) -> None:
     made(inbox, until="file")
     (inbox / "a/b").rmdir()
