@@ -25,6 +25,7 @@ import pytest
             "connect", 2534, 1, marks=pytest.mark.slow
         ),  # the peer is stopped during the proof
         ("connect", 37, 1),  # the plane of the TCP connection goes down
+        ("connect", 7027, 1),  # the dialler is stopped after its guess of the code
         ("connect", 21, 5),
         ("copy", 1, 2),
         ("copy", 8, 1),  # the receiver loses its power: a file that was not synced lacks bytes

@@ -214,6 +214,8 @@ class Channel:
         """the shortest time in seconds from a message to its answer; 0: unknown"""
         self.watchers: list[Callable[[], None]] = []
         """called for each complete message, and when TLS has begun"""
+        self.grace = 0.0
+        """what the peer gets beyond every limit of patience, in seconds: see `give_time`"""
         self._said: float | None = None  # when this side sent a message that has no answer yet
         self._at_end: list[Callable[[], None]] = []
         self._refused = False  # nothing follows
@@ -238,6 +240,12 @@ class Channel:
         """While on: a CutOffError when the peer's kernel has not answered for some seconds."""
         self._limited = on
         self._keepalive.limit(min(self.rtt, LONGEST_RTT_SECONDS) if on else None)
+
+    def give_time(self, seconds: float) -> None:
+        """From now on the peer has this much more time for each message and for the exchange."""
+        self.grace = seconds
+        for watcher in self.watchers:
+            watcher()
 
     def _lost(self, error: OSError) -> ConnectError | None:
         """What has happened to the connection; None: as `error` says."""

@@ -33,7 +33,8 @@ def extended(
     """Changes a limit, after each message of the peer, as `patience` does."""
 
     def extend() -> None:
-        limit.seconds = seconds + trips * min(channel.rtt, LONGEST_RTT_SECONDS)
+        trip = min(channel.rtt, LONGEST_RTT_SECONDS)
+        limit.seconds = seconds + channel.grace + trips * trip
         if anew:
             limit.begin_anew()
 

@@ -31,6 +31,7 @@ from mrc.trust.remedies import Commands
 from mrc.trust.security import Security, secret_id
 
 _NAMELESS = "a host without a SPIFFE name"
+_CODE_SECONDS = 90.0  # for a peer that was stopped, or slept, after its one guess
 _MOST_SESSIONS = 64  # that a code or secret has opened and whose further QPs may come
 
 
@@ -77,6 +78,7 @@ class Guard:
     def __init__(self, security: Security) -> None:
         self.security = security
         self._code = security.code
+        self._has_guessed = False
         self.failed = asyncio.Event()
         """the code is used up without success, and no other way is open"""
         self.failure = ""
@@ -115,6 +117,11 @@ class Guard:
         return bool(self._code)
 
     @property
+    def lost_code(self) -> bool:
+        """Whether the one guess went to an exchange that has not finished."""
+        return self._has_guessed and not self._code and not self._secrets
+
+    @property
     def code(self) -> str:
         """The one-time code, if it is still good; raises ConnectError."""
         self._check_code()
@@ -129,7 +136,7 @@ class Guard:
         Raises ConnectError when another exchange has used it meanwhile.
         """
         self._check_code()
-        self._code = ""
+        self._code, self._has_guessed = "", True
 
     def secret(self, key: str) -> Secret | None:
         """The secret with this id."""
@@ -255,6 +262,8 @@ async def _by_key(
     asks = security.ask_code is not None and not security.peer
     if asks and "code" in ways and "key" not in ways:
         raise CodeWantedError(host, security.commands.no_such_way(host, "key", ways))
+    if guard.lost_code and "key" not in ways:
+        raise ConnectError(security.commands.unfinished_code())
     _must(ways, "key", host, security)
     if not is_known:
         raise UnknownHostError(host, shown, known, security.commands)
@@ -367,6 +376,7 @@ async def _check_code(
     key = guess.key(_bytes(proof, "message", 64))
     mine = proofs.mac(key, "listens", binding)
     guard.use_code()  # by this answer the peer learns whether its guess was right
+    channel.give_time(_CODE_SECONDS)  # no other peer waits for this place: there is no other guess
     try:
         await channel.send("proved", message=guess.message.hex(), mac=mine.hex())
         await _take_confirmation(channel, binding, guard, key)

@@ -343,7 +343,7 @@ class Chain:
             folder.made, folder.unsynced = False, True
 
     def _settle(self) -> None:
-        """Nothing of the last folder changes any more. The disk has its mode before its mark goes."""
+        """The last folder changes no more. The disk has its mode before its mark goes."""
         folder = self._folders[-1]
         if self._syncs and folder.unsynced:
             folder.sync()

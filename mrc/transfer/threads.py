@@ -69,11 +69,11 @@ class Line:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._stop()
-        end = partial(self._pool.shutdown, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
         try:
-            await in_thread(end)
+            await in_thread(self._pool.shutdown)
         except MemoryError:
-            end()  # its job is short, and nobody can wait for it elsewhere
+            self._pool.shutdown()  # its job is short, and nobody can wait for it elsewhere
 
     def put(self, job: Callable[[*Ts], T], *args: *Ts) -> Future[T]:
         """Queues a job."""

@@ -183,10 +183,12 @@ def test_write_bw__every_size(hosts: Hosts) -> None:
     assert [row[0] for row in rows] == [2**power for power in range(1, 24)]
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.usefixtures("usual_priority")
 def test_write_lat(hosts: Hosts) -> None:
-    """Both ends spin on their memory, so the helper thread of each must get its turn."""
+    """Both ends spin on their memory, so the helper thread of each must get its turn. Beside other
+    busy programs every turn takes a slice of theirs; then `verbs/test_events.py` has to do.
+    """
 
     def typical_us() -> float:
         (row,) = result(start(hosts, "ib_write_lat", "-d", "mrc0", "-s", "8", "-n", "2000"))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -93,3 +94,41 @@ async def test_events__another_program_counts_what_its_cq_drops(programs: Path) 
         assert await events_of(watcher, 1) == [shown(DENIED, dropped=10 - ROOM)]
         await profile.allow(first.name)
         assert await events_of(watcher, 1) == [shown(GOOD)]
+
+
+class _Scheduling(ctypes.Structure):
+    """`struct sched_attr` of the kernel, version 0."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("policy", ctypes.c_uint32),
+        ("flags", ctypes.c_uint64),
+        ("nice", ctypes.c_int32),
+        ("priority", ctypes.c_uint32),
+        ("runtime_ns", ctypes.c_uint64),
+        ("deadline_ns", ctypes.c_uint64),
+        ("period_ns", ctypes.c_uint64),
+    )
+
+
+def slice_ns(thread: int) -> int:
+    """The slice of a thread: the kernel prefers one with a shorter slice (Linux 6.12)."""
+    number = {"x86_64": 315, "aarch64": 275}[os.uname().machine]  # sched_getattr
+    found = _Scheduling()
+    size = ctypes.sizeof(found)
+    assert ctypes.CDLL(None).syscall(number, thread, ctypes.byref(found), size, 0) == 0
+    return int(found.runtime_ns)
+
+
+def slices_of(process: int) -> dict[str, int]:
+    """Of each thread, by name."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return {(each / "comm").read_text().strip(): slice_ns(int(each.name)) for each in tasks}
+
+
+async def test_helper__a_program_that_spins_does_not_keep_the_core_from_it(programs: Path) -> None:
+    async with asyncio.timeout(PATIENCE), running(), started(programs / "watcher", "use") as user:
+        assert int(await line_of(user)) > 0
+        slices = slices_of(user.pid)
+    # A kernel without slices says 0.
+    assert slices["libmrc"] == (100_000 if slices["watcher"] else 0)

@@ -15,12 +15,10 @@ from slowness import PATIENCE
 import mrc
 from mrc import Timeouts
 from mrc.aio import connecting as connecting_side
-from mrc.errors import ConnectTimeoutError, PeerGoneError
-from mrc.exchange import upgrade
+from mrc.errors import ConnectError, ConnectTimeoutError, PeerGoneError
 from mrc.exchange.oob import Channel
 from mrc.tasks import cancelled
 from mrc.trust.identity import load
-from mrc.trust.proofs import Binding, Guess
 from mrc.trust.security import Security
 
 CODE = "maple-rocket-cider"
@@ -133,15 +131,18 @@ async def test_code__is_still_good_after_an_attempt_that_was_too_slow(
 async def test_code__an_end_after_the_guess_is_not_called_wrong(
     listening: mrc.ContextConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The listener has answered the guess, so the code is used; but it was not wrong."""
+    """The listener has answered the guess, so the code is used; but it was not wrong. The next
+    attempt says so too.
+    """
+    send = Channel.send
 
-    async def by_code(channel: Channel, guard: upgrade.Guard, binding: Binding, way: str) -> None:
-        guess = Guess(guard.code, connects=True)
-        await upgrade._prove(channel, way, binding, message=guess.message.hex())
-        channel.abort()
-        raise PeerGoneError("the way has ended")
+    async def ends(channel: Channel, message: str, /, **fields: str) -> None:
+        if message == "confirm":
+            channel.abort()
+            raise PeerGoneError("the way has ended")
+        await send(channel, message, **fields)
 
-    monkeypatch.setattr(upgrade, "_by_code", by_code)
+    monkeypatch.setattr(Channel, "send", ends)
     monkeypatch.setattr(connecting_side, "_DROPS", 0)
     async with (
         asyncio.timeout(PATIENCE),
@@ -151,5 +152,8 @@ async def test_code__an_end_after_the_guess_is_not_called_wrong(
     ):
         with pytest.raises(PeerGoneError):
             await one.connect(LOCAL, listener.port)
-        assert "the code was used, but the exchange did not finish" in await other._code_failed()
+        lost = "the code was used, but the exchange did not finish"
+        assert lost in await other._code_failed()
+        with pytest.raises(ConnectError, match=lost):
+            await one.connect(LOCAL, listener.port)
     assert not any("wrong" in message for message in caplog.messages)
