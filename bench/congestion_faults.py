@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import time
 
+from end import BenchError
+
 from mrc.fabric.faults import Fault
 from mrc.fabric.targets import Target, parse_target
 from mrc.sim.scenario import Scenario
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault as BedFault
-from mrc.testbed.schedule import Scheduled
+from mrc.testbed.schedule import Event, Scheduled
 from mrc.testbed.shape import Shape
 
 _PPM = 1_000_000
+_LATE_PART = 20  # of a scenario, at most
 
 
 def is_possible(fault: Fault) -> bool:
@@ -42,7 +45,10 @@ def begin(bed: Testbed, scenario: Scenario) -> None:
 
 
 def let_happen(bed: Testbed, scenario: Scenario, start_ns: int) -> None:
-    """Injects the other faults, each at its time. Heals all of them when the scenario is over."""
+    """Injects the other faults, each at its time. Heals all of them when the scenario is over.
+
+    Raises BenchError if one began or ended too late for checks that count from its time.
+    """
     end = (start_ns + scenario.until_ns) / 1e9
     _sleep_until(start_ns / 1e9)
 
@@ -51,7 +57,16 @@ def let_happen(bed: Testbed, scenario: Scenario, start_ns: int) -> None:
         return until is None or until > end
 
     mine = [_scheduled(bed.shape, fault) for fault in scenario.faults if not lasts(scenario, fault)]
-    schedule.run(bed, mine, wait, lambda event, seconds: None)
+    late_ns = 0
+
+    def told(event: Event, _seconds: float) -> None:
+        nonlocal late_ns
+        late_ns = max(late_ns, time.monotonic_ns() - start_ns - event.at_ns)
+
+    schedule.run(bed, mine, wait, told)
+    if late_ns > scenario.until_ns // _LATE_PART:
+        late_ms = late_ns // 1_000_000
+        raise BenchError(f"this machine is too slow: a fault was {late_ms} ms late")
 
 
 def _sleep_until(moment: float) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,6 +74,17 @@ class Mrc:
                 if self.process.wait(PATIENCE) == 0:
                     return  # it has received everything
                 raise
+
+    def until_suspended(self, plane: int) -> None:
+        """Waits until its QP sends no data over the plane, or until it ends."""
+        deadline, found = time.monotonic() + PATIENCE, False
+        while not found and self.process.poll() is None:
+            assert time.monotonic() < deadline, self.lines
+            time.sleep(0.02)
+            with suppress(OSError, MrcError, ValueError):  # it begins or ends
+                (socket,) = local.sockets_of(self.process.pid)
+                (qp,) = asyncio.run(local.look(socket))["qps"]
+                found = any(each["suspended"] for each in qp["planes"] if each["plane"] == plane)
 
     def ends(self, code: int, *, within: float | None = None) -> str:
         """Waits for the end and returns stdout; `lines` has stderr.

@@ -208,18 +208,21 @@ def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Pa
 def test_send__a_fault_in_the_middle(
     hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path, fault: dict[str, Any]
 ) -> None:
+    is_lost = fault["target"] == "plane:2" and "loss" not in fault
     file = make(tmp_path, "a", LONG)
     receiver = hosts.recv(inbox, "--once")
-    sender = hosts.send("--json", file)
+    sender = hosts.send("--rate", "100mbit", "--json", file)
     receiver.until_received(LONG // 8)
     bed.fail(**fault)
+    if is_lost:
+        sender.until_suspended(2)
     receiver.until_received(LONG * 2 // 3)
     bed.heal()
     sent = printed("send", sender.ends(0))
     receiver.ends(0)
     assert same(file, inbox / "a")
     assert sent["retransmitted_packets"] > 0
-    if fault["target"] == "plane:2" and "loss" not in fault:
+    if is_lost:
         assert [outage["plane"] for outage in sent["outages"]] == [2]
         assert "plane 2 was lost " in sender.complaint(), "at, or for, by how long it took"
 
