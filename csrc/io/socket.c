@@ -62,13 +62,13 @@ static const struct option transmit_options_v4[] = {
     {0, 0, 0, NULL},
 };
 
-static const uint8_t mapped_prefix[12] = {[10] = 0xff, [11] = 0xff}; /* ::ffff:0:0/96 */
+enum { MAPPED_PREFIX_BYTES = 12 }; /* ::ffff:0:0/96 */
 
 socklen_t mrc_sockaddr_set(union mrc_sockaddr *target, const uint8_t address[16], int family,
                            uint16_t udp_port, uint32_t flow_label) {
   if (family == 4) {
     target->v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(udp_port)};
-    memcpy(&target->v4.sin_addr, address + sizeof mapped_prefix, 4);
+    memcpy(&target->v4.sin_addr, address + MAPPED_PREFIX_BYTES, 4);
     return sizeof target->v4;
   }
   target->v6 = (struct sockaddr_in6){.sin6_family = AF_INET6,

@@ -174,14 +174,24 @@ static int query_gid_type(struct ibv_context *context, uint8_t port, unsigned in
   return 0;
 }
 
-#define GID_TYPE(number)                                                                    \
-  __attribute__((symver("ibv_query_gid_type@IBVERBS_PRIVATE_" #number))) EXPORT int         \
-  vb_query_gid_type_##number(struct ibv_context *context, uint8_t port, unsigned int index, \
-                             int *type);                                                    \
-  EXPORT int vb_query_gid_type_##number(struct ibv_context *context, uint8_t port,          \
-                                        unsigned int index, int *type) {                    \
-    return query_gid_type(context, port, index, type, "IBVERBS_PRIVATE_" #number);          \
-  }
+#if __has_attribute(symver)
+#define VERSIONED(number) __attribute__((symver("ibv_query_gid_type@IBVERBS_PRIVATE_" #number)))
+#define BY_ASSEMBLER(number)
+#else /* clang; what the assembler is told would be lost where gcc optimizes when it links */
+#define VERSIONED(number)
+#define BY_ASSEMBLER(number) \
+  __asm__(".symver vb_query_gid_type_" #number ",ibv_query_gid_type@IBVERBS_PRIVATE_" #number);
+#endif
+
+#define GID_TYPE(number)                                                           \
+  VERSIONED(number)                                                                \
+  EXPORT int vb_query_gid_type_##number(struct ibv_context *context, uint8_t port, \
+                                        unsigned int index, int *type);            \
+  EXPORT int vb_query_gid_type_##number(struct ibv_context *context, uint8_t port, \
+                                        unsigned int index, int *type) {           \
+    return query_gid_type(context, port, index, type, "IBVERBS_PRIVATE_" #number); \
+  }                                                                                \
+  BY_ASSEMBLER(number)
 
 GID_TYPE(34)
 GID_TYPE(59)

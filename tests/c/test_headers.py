@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket driver compiles with the kernel headers of older distributions."""
+"""The sources compile with clang, and the socket driver with the kernel headers of older systems."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import cbuild
+import pytest
 
 
 def test_io__compiles_where_headers_hide_the_flow_label_options(tmp_path: Path) -> None:
@@ -20,3 +22,18 @@ def test_io__compiles_where_headers_hide_the_flow_label_options(tmp_path: Path) 
         check = ["gcc", *cbuild.COMMON, "-fsyntax-only", f"-I{tmp_path}", f"-I{cbuild.CSRC}"]
         done = subprocess.run([*check, source], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_sources__compile_with_clang() -> None:
+    if shutil.which("clang") is None:
+        pytest.skip("clang is not installed: apt-get install clang")
+    check = ["clang", *cbuild.COMMON, "-fsyntax-only", f"-I{cbuild.CSRC}"]
+    needed = {"ofi": "rdma/providers/fi_prov.h", "verbs": "infiniband/verbs.h"}
+    sources = [
+        source
+        for source in sorted(cbuild.CSRC.glob("*/**/*.c"))
+        if cbuild.has_header(needed.get(source.parent.name, "stdint.h"))
+    ]
+    assert len(sources) > 100
+    done = subprocess.run([*check, *sources], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

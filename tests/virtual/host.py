@@ -58,7 +58,7 @@ class Host:
         """files that have lost bytes in its outages"""
         self.printed: list[str] = []
         """what its programs have printed, on either stream"""
-        self._changed: set[asyncio.Event] = set()
+        self._changed: dict[asyncio.Event, None] = {}
         self.interfaces = [
             Interface(
                 f"{name}-p{plane}", 10 * number + plane, plane, mtu, True,
@@ -120,14 +120,14 @@ class Host:
     async def interface_changes(self) -> Any:
         """As `mrc.datapath.monitor.link_snapshots`."""
         event = asyncio.Event()
-        self._changed.add(event)
+        self._changed[event] = None
         try:
             while True:
                 event.clear()
                 yield list(self.interfaces)
                 await event.wait()
         finally:
-            self._changed.discard(event)
+            self._changed.pop(event, None)
 
 
 class Program:

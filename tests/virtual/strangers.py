@@ -72,16 +72,16 @@ class Scenario:
 class _Holder(asyncio.Protocol):
     """Says one thing after each answer, and holds its place."""
 
-    def __init__(self, says: tuple[bytes, ...], held: set[Any]) -> None:
+    def __init__(self, says: tuple[bytes, ...], held: dict[Any, None]) -> None:
         self._says, self._held = list(says), held
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._held.add(transport)
+        self._held[transport] = None
         self.data_received(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._held.discard(self._transport)
+        self._held.pop(self._transport, None)
 
     def data_received(self, data: bytes) -> None:
         if self._says:
@@ -104,8 +104,8 @@ class _Flood:
         self._scenario, self._target = scenario, target
         self._guard = Guard(Security(secret=rng.randbytes(32)))
         self._hello = _tls_hello()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._held: set[Any] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._held: dict[Any, None] = {}
         self._begun = 0
 
     async def run(self) -> None:
@@ -114,8 +114,8 @@ class _Flood:
         try:
             while True:
                 task = loop.create_task(self._attack(self._scenario.source(self._begun)))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks[task] = None
+                task.add_done_callback(self._tasks.pop)
                 self._begun += 1
                 await asyncio.sleep(start + self._begun / self._scenario.per_second - loop.time())
         finally:

@@ -73,7 +73,7 @@ class Tcp:
         self.agenda = agenda
         self.network = network
         self.servers: dict[tuple[str, int], _Server] = {}
-        self.open: set[Transport] = set()
+        self.open: dict[Transport, None] = {}  # a set would have another order in each run
         self._numbers = itertools.count(_FIRST_NUMBER)
         self._free: list[int] = []
         self._ports = itertools.count(40000)
@@ -107,7 +107,7 @@ class Tcp:
     def closed(self, transport: Transport) -> None:
         """One end is no more."""
         if transport in self.open:
-            self.open.remove(transport)
+            del self.open[transport]
             heapq.heappush(self._free, transport.get_extra_info("socket").number)
 
     def serve(self, loop: VirtualLoop, factory: Callable[[], Any], sock: FakeSocket) -> _Server:
@@ -239,7 +239,7 @@ class Transport(asyncio.Transport):
         """Makes the two ends one connection."""
         self._peer, peer._peer = peer, self
         self._way, peer._way = there, back
-        self._tcp.open |= {self, peer}
+        self._tcp.open |= {self: None, peer: None}
 
     def begin(self, protocol: Any) -> None:
         """The program has the connection."""
