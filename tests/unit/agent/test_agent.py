@@ -146,6 +146,41 @@ async def test_connect__again_after_an_agent_that_was_busy_or_ended(
         assert not errors
 
 
+async def test_connect__of_a_qp_that_is_connected__detaches_the_program() -> None:
+    async with running() as agent, connected_pair() as (a, ours, b, theirs):
+        await a.connect(ours, theirs, a.gids[0], b.gids[0])
+        async with asyncio.timeout(PATIENCE):
+            gone = await b.until(AgentKind.GONE)
+            await until(lambda: len(agent.programs) == 1)
+    assert gone.value == theirs
+    assert f"QP {ours:#x} is connected already".encode() in gone.body
+
+
+async def test_connect__again_while_the_former_connection_still_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program may connect a QP again once its engine has none of this number any more."""
+    closing, may_close = Channel.close, asyncio.Event()
+
+    async def close(channel: Channel) -> None:
+        await may_close.wait()
+        await closing(channel)
+
+    monkeypatch.setattr(Channel, "close", close)
+    async with running(), connected_pair() as (a, ours, b, theirs), asyncio.timeout(PATIENCE):
+        await a.send(AgentKind.RELEASE, ours)
+        await b.send(AgentKind.RELEASE, theirs)
+        await until(lambda: ours in a.destroyed and theirs in b.destroyed)
+        a.frames.clear()
+        b.frames.clear()
+        await a.connect(ours, theirs, a.gids[0], b.gids[0])
+        await b.connect(theirs, ours, b.gids[0], a.gids[0])
+        await until_ready(a, ours)
+        await until_ready(b, theirs)
+        may_close.set()
+        await write(a, ours, b)
+
+
 async def test_connect__many_at_once() -> None:
     async with running(), attached() as a, attached() as b:
         pairs = list(zip(a.numbers[:32], b.numbers[:32], strict=True))

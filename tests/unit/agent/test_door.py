@@ -41,6 +41,17 @@ def test_socket__of_this_user() -> None:
             door.listen(NAME)
 
 
+def test_listen__where_no_socket_can_be(tmp_path: Path) -> None:
+    name = str(tmp_path / "missing" / "agent")
+    with pytest.raises(ConfigError, match=f"socket {name}: No such file or directory"):
+        door.listen(name)
+
+
+def test_profiles__no_agent_runs() -> None:
+    with pytest.raises(ConfigError, match=f"socket {NAME}: start it with mrc agent"):
+        door.profiles(NAME)
+
+
 def test_listen__removes_the_socket_of_a_killed_agent(tmp_path: Path) -> None:
     name = str(tmp_path / "agent")
     door.listen(name).close()
