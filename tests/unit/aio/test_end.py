@@ -9,7 +9,7 @@ import os
 from unittest.mock import AsyncMock
 
 import pytest
-from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
+from endpoints import BUDGET_SECONDS, connected_pair, loopback_config, spawn
 
 from mrc import (
     CompletionError,
@@ -62,6 +62,18 @@ async def test_close__of_a_qp_that_failed_tells_the_reason() -> None:
         await pair.near.close()
         with pytest.raises(PathError, match="its QP failed: no path to the peer answers"):
             await anext(pair.far.immediates())
+
+
+async def test_fail__writes_under_way_get_the_reason() -> None:
+    async with connected_pair() as pair:
+        await pair.near.deny("*")
+        writing = spawn(pair.near.write_imm(imm=1))
+        await pair.near.query()
+        pair.near._end.fail(PathError("this path carries nothing"))
+        with pytest.raises(PathError, match="this path carries nothing"):
+            await writing
+        with pytest.raises(PathError, match="this path carries nothing"):
+            await pair.near.write_imm(imm=2)
 
 
 async def test_hangup__a_peer_that_breaks_the_protocol() -> None:

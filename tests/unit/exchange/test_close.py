@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A channel that is closed while its peer does not read."""
+"""A channel whose peer does not read, or is gone."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from channels import channels
 
+from mrc.errors import PeerGoneError
 from mrc.exchange.oob import FRAME_BYTES, Channel
 
 
@@ -20,6 +23,23 @@ def fill(channel: Channel) -> None:
     descriptor.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     while not transport.get_write_buffer_size():
         channel._writer.write(bytes(FRAME_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "text"),
+    [
+        (ConnectionResetError("reset"), PeerGoneError, "the peer closed the connection"),
+        (BrokenPipeError("broken"), PeerGoneError, "the peer closed the connection"),
+        (OSError(errno.ENOBUFS, "no room"), OSError, "no room"),
+    ],
+)
+async def test_send__to_a_peer_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, raised: type[Exception], text: str
+) -> None:
+    async with channels() as (one, _):
+        monkeypatch.setattr(one._writer, "drain", AsyncMock(side_effect=error))
+        with pytest.raises(raised, match=text):
+            await one.send("ready")
 
 
 async def test_close__cancelled_while_the_peer_does_not_read() -> None:

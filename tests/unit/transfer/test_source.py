@@ -33,10 +33,13 @@ def test_source__refusals(tmp_path: Path) -> None:
         (tmp_path, "is a directory"),
         (tmp_path / "fifo", "not a regular file"),
         ("/dev/null", "not a regular file"),
+        ("/proc/self/status", "its size is unknown"),
         (tmp_path / "a\0b", "embedded null"),
     ):
+        before = os.listdir("/proc/self/fd")
         with pytest.raises(FileError, match=cause):
             Source(str(path))
+        assert os.listdir("/proc/self/fd") == before, "nothing stays open"
 
 
 @pytest.mark.parametrize(
