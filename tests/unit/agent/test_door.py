@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Callable
+from errno import EINVAL, EMFILE, ENFILE, ENOMEM
 from functools import partial
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from file_commands import MRC
@@ -58,6 +61,25 @@ def test_listen__removes_the_socket_of_a_killed_agent(tmp_path: Path) -> None:
     assert not door.is_open(name)
     with door.listen(name):
         assert door.is_open(name)
+
+
+async def test_accept__waits_for_descriptors_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = Mock()
+    answers = [
+        *(OSError(number, "too few") for number in (EMFILE, ENFILE, ENOMEM)),
+        (connection, 0),
+    ]
+    accepted = AsyncMock(side_effect=[*answers, OSError(EINVAL, "closed")])
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", accepted, raising=False)
+    monkeypatch.setattr(door, "_PAUSE_SECONDS", 0)
+    assert await door.accept(Mock()) is connection
+    assert [record.message for record in caplog.records] == [
+        "cannot let further programs in: too few"
+    ]
+    with pytest.raises(OSError, match="closed"):
+        await door.accept(Mock())
 
 
 @needs_root
