@@ -84,6 +84,20 @@ async def test_hangup__a_peer_that_breaks_the_protocol() -> None:
             await anext(pair.near.immediates())
 
 
+async def test_bye__what_the_peer_sent_before_comes_first() -> None:
+    """Also if this end hears of the bye before it looks at what the engine has received."""
+    async with connected_pair() as pair:
+        dispatcher = pair.near._end.dispatcher
+        dispatcher.loop.remove_reader(dispatcher.device.fd)
+        await pair.far.write_imm(imm=7)
+        closing = spawn(pair.far.close())
+        try:
+            assert [each.imm async for each in pair.near.immediates()] == [7]
+        finally:
+            dispatcher.loop.add_reader(dispatcher.device.fd, dispatcher._on_readable)
+        await closing
+
+
 async def test_connect__the_listener_is_told_why_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     no_memory = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     monkeypatch.setattr(connecting, "establish", AsyncMock(side_effect=no_memory))
