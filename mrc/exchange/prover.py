@@ -302,6 +302,10 @@ class Prover:
         self._large = sum(1 for probe in probes if probe.payload and probe.sent > since)
 
     @property
+    def _full(self) -> bool:
+        return self._large >= MOST_UNDER_WAY
+
+    @property
     def _needed(self) -> int:
         """Missed probes for a verdict, by the loss seen so far."""
         loss = (self._controls_lost + 1) / (self._controls + 4)
@@ -309,9 +313,8 @@ class Prover:
 
     def _next(self) -> float:
         times = [each.due for each in self._rounds]
-        full = self._large >= MOST_UNDER_WAY
         times += [
-            self._now + _GAP_SECONDS if full and ev.next <= self._now else ev.next
+            self._now + _GAP_SECONDS if self._full and ev.next <= self._now else ev.next
             for ev in self._evs
             if not (ev.over or ev.waits)
         ]
@@ -359,7 +362,7 @@ class Prover:
             ev.plane.searched |= not ev.dead
         if ev.over or ev.waits or self._now < ev.next:
             return
-        if self._large >= MOST_UNDER_WAY and (ev.alive or not ev.opened):
+        if self._full and (ev.alive or not ev.opened):
             return
         if ev.opened:
             self._round(ev, ev.search.next_sizes() if ev.alive else [])

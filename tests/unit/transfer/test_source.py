@@ -42,6 +42,15 @@ def test_source__refusals(tmp_path: Path) -> None:
         assert os.listdir("/proc/self/fd") == before, "nothing stays open"
 
 
+def test_close__twice_closes_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    source = Source(str(tmp_path / "a"))
+    source.close()
+    with (tmp_path / "a").open() as other:  # gets the same descriptor
+        source.close()
+        assert other.read() == "1"
+
+
 @pytest.mark.parametrize(
     ("change", "how"),
     [
