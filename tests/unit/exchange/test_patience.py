@@ -14,12 +14,14 @@ from unit.test_running import Jumping
 from mrc.exchange.oob import LONGEST_RTT_SECONDS
 from mrc.exchange.patience import patience
 
+TRIPS = 2
 
-async def ended(rtt: float, trips: int, *, anew: bool) -> float:
+
+async def ended(rtt: float, grace: float, *, anew: bool) -> float:
     """When the limit of 5 s ends for a peer whose messages come after 4, 8 and 12 seconds."""
     loop = asyncio.get_running_loop()
     watchers: list[Callable[[], None]] = []
-    channel: Any = SimpleNamespace(rtt=rtt, watchers=watchers)
+    channel: Any = SimpleNamespace(rtt=rtt, grace=grace, watchers=watchers)
 
     def message() -> None:
         for watcher in watchers:
@@ -28,26 +30,29 @@ async def ended(rtt: float, trips: int, *, anew: bool) -> float:
     for at in (4, 8, 12):
         loop.call_at(at, message)
     with pytest.raises(TimeoutError):
-        async with patience(channel, 5.0, trips, anew=anew):
+        async with patience(channel, 5.0, TRIPS, anew=anew):
             await loop.create_future()
     assert not watchers
     return loop.time()
 
 
 @pytest.mark.parametrize(
-    ("rtt", "trips", "anew", "at"),
+    ("rtt", "grace", "anew", "at"),
     [
-        (0.0, 2, False, 5.0),
-        (0.5, 2, False, 6.0),
-        (1.5, 2, False, 8.0),
-        (1000.0, 3, False, 5.0 + 3 * LONGEST_RTT_SECONDS),
-        (0.0, 2, True, 17.0),
-        (0.5, 2, True, 18.0),
+        (0.0, 0.0, False, 5.0),
+        (0.5, 0.0, False, 6.0),
+        (1.5, 0.0, False, 8.0),
+        (1000.0, 0.0, False, 5.0 + TRIPS * LONGEST_RTT_SECONDS),
+        (0.5, 90.0, False, 96.0),
+        (0.0, 0.0, True, 17.0),
+        (0.5, 0.0, True, 18.0),
     ],
 )
-def test_patience__grows_with_the_round_trip(rtt: float, trips: int, anew: bool, at: float) -> None:
+def test_patience__grows_with_the_round_trip(
+    rtt: float, grace: float, anew: bool, at: float
+) -> None:
     loop = Jumping()
     try:
-        assert loop.run_until_complete(ended(rtt, trips, anew=anew)) == pytest.approx(at)
+        assert loop.run_until_complete(ended(rtt, grace, anew=anew)) == pytest.approx(at)
     finally:
         loop.close()
