@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from errno import EINVAL, EMFILE, ENFILE, ENOMEM
 from functools import partial
@@ -80,6 +81,26 @@ async def test_accept__waits_for_descriptors_and_says_so_once(
     ]
     with pytest.raises(OSError, match="closed"):
         await door.accept(Mock())
+
+
+@needs_root
+def test_may_attach__this_user_root_and_the_group() -> None:
+    other, group = 65534, 54321
+    asking = "import os, sys; os.setgroups([54321]); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", asking], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == b"\n"
+        member, alone = process.pid, os.getpid()
+        assert door.may_attach(door.Visitor(alone, os.geteuid(), 1), None)
+        assert door.may_attach(door.Visitor(alone, 0, 1), None)
+        assert not door.may_attach(door.Visitor(alone, other, group), None)
+        assert door.may_attach(door.Visitor(alone, other, group), group)
+        assert door.may_attach(door.Visitor(member, other, 1), group)
+        assert not door.may_attach(door.Visitor(alone, other, 1), group)
+        process.stdin.close()
+    assert not door.may_attach(door.Visitor(member, other, 1), group), "it has ended"
 
 
 @needs_root
