@@ -233,6 +233,28 @@ async def test_program_that_dies__before_its_agent_has_the_qp(dialler_dies: bool
             assert (await survivor.until(AgentKind.GONE)).value == its_number
 
 
+async def test_program_that_dies__while_its_agent_connects() -> None:
+    """The peer's agent is told, so that its program does not wait for the time limit."""
+    port, dialled, heard = free_port(), asyncio.Event(), asyncio.Queue[bytes]()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = await reader.read(1 << 16)
+        dialled.set()
+        heard.put_nowait(said + await reader.read())
+        writer.close()
+
+    async with (
+        asyncio.timeout(PATIENCE),
+        running(port=port),
+        await asyncio.start_server(listen, "127.0.0.2", port),
+        attached() as a,
+    ):
+        await a.connect(a.numbers[0], 0xFFFFFF, a.gids[0], gid_of(ip_address("127.0.0.2")))
+        await dialled.wait()
+        await a.end()
+        assert b'"kind":"ended"' in await heard.get()
+
+
 async def test_connect__to_a_qp_of_nobody_fails_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,13 +7,13 @@ import asyncio
 import errno
 import socket
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from channels import channels
 
 from mrc.errors import PeerGoneError
-from mrc.exchange.oob import FRAME_BYTES, Channel
+from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, Channel
 
 
 def fill(channel: Channel) -> None:
@@ -40,6 +40,24 @@ async def test_send__to_a_peer_that_is_gone(
         monkeypatch.setattr(one._writer, "drain", AsyncMock(side_effect=error))
         with pytest.raises(raised, match=text):
             await one.send("ready")
+
+
+@pytest.mark.parametrize(("size", "pauses"), [(10, []), (2 * FRAME_BYTES, [4.5])])
+async def test_peek__large_messages_get_a_tenth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, size: int, pauses: list[float]
+) -> None:
+    times, paused = iter([10.0, 10.5]), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        paused.append(seconds)
+
+    async with channels() as (one, other):
+        await one.send("hello", filler="x" * size)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "sleep", sleep)
+            patched.setattr(asyncio, "get_running_loop", lambda: Mock(time=times.__next__))
+            assert await other.peek(HELLO_BYTES, asyncio.Lock()) == "hello"
+    assert paused == pauses
 
 
 async def test_close__cancelled_while_the_peer_does_not_read() -> None:
