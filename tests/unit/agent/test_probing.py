@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from typing import Any
 
@@ -121,3 +122,21 @@ async def test_probe__of_an_ev_that_leads_nowhere(peers: Peers) -> None:
     with pytest.raises(RefusedError, match="no path to a has EV") as refused:
         await Probing(peers.connect).probe(probes("a", ev=elsewhere), 1.0)
     assert refused.value.number == errno.EINVAL
+
+
+async def test_probe__whose_program_ends_before_its_host_refuses(peers: Peers) -> None:
+    refused, begun = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    async def connect(host: str) -> Any:
+        begun.set()
+        return await (refused if host == "a" else peers.connect(host))
+
+    asked = Probing(connect)
+    cancelled = asyncio.create_task(asked.probe(probes("a"), 1.0))
+    await begun.wait()
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    refused.set_exception(ConnectError("a: no program listens"))
+    for host in "bcd":
+        assert len(await asked.probe(probes(host), 1.0)) == 1
+    assert peers.open == ["c", "d"]
