@@ -16,7 +16,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o666, new: bool = False
         return
     target = path if new else path.resolve()  # a link stays
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         opened = os.open(temporary, flags, mode)
     except OSError as error:

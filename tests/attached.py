@@ -31,12 +31,16 @@ class AttachedProgram:
     opened: bytes = b""
     cookies: set[int] = field(default_factory=set)
     """of the agent's commands"""
+    destroyed: set[int] = field(default_factory=set)
+    """QPs that the agent has removed from the engine"""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _ctx: Any = None
     _work: asyncio.Event = field(default_factory=asyncio.Event)
     _keys: int = 0
     _held: list[bytearray] = field(default_factory=list)
     _memory: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    _ending: dict[int, int] = field(default_factory=dict)
+    """QPs of commands that destroy them"""
     _unheard: set[int] = field(default_factory=set)
     """commands of an agent that has gone"""
     _outgoing: deque[bytes] = field(default_factory=deque)
@@ -214,6 +218,8 @@ class AttachedProgram:
         command.pointer = copy
         self.cookies.add(int(command.cookie))
         self._memory[command.cookie] = (copy, len(memory))
+        if command.op == CommandOp.QP_DESTROY:
+            self._ending[command.cookie] = command.qpn
         assert lib.mrc_ctx_submit(self._ctx, command, 1) == 1
 
     def _publish(self, event: Any) -> None:
@@ -227,6 +233,8 @@ class AttachedProgram:
                 assert event.result >= 0, event.result
                 return
             kept = self._memory.pop(event.cookie)
+            if event.cookie in self._ending:
+                self.destroyed.add(self._ending.pop(event.cookie))
             memory = bytes(ffi.buffer(kept[0], kept[1])) if kept[1] else b""
             if event.cookie in self._unheard:
                 self._unheard.discard(event.cookie)

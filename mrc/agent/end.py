@@ -156,7 +156,6 @@ class LostChannel(Channel):
         self.remote = remote
         self.secured = False
         self.peer_identity = ""
-        self.received_bytes = 0
         self._at_end = []
 
     async def send(self, kind: str, /, **fields: Any) -> NoReturn:

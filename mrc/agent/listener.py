@@ -110,5 +110,5 @@ class AgentListener(Listener):
         if program is None:
             await end.tell_gone("")
             await end.close(orderly=False)
-        elif program.end_of(end.queue.qpn) is None:
+        elif end not in program.ends:  # otherwise it was connected before, and has joined again
             program.connected(end)

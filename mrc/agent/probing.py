@@ -63,7 +63,10 @@ class Probing:
                     raise RefusedError(errno.EINVAL, f"no path to {host} has EV {each.ev}")
             await asyncio.gather(*(one(qp, places[each.ev], each) for each in wanted))
 
-        await asyncio.gather(*(all_to(host, wanted) for host, wanted in by_host.items()))
+        try:
+            await asyncio.gather(*(all_to(host, wanted) for host, wanted in by_host.items()))
+        finally:
+            await self._close_oldest()
         return answers
 
     async def _qp(self, host: str) -> QP:
@@ -73,16 +76,18 @@ class Probing:
             found = None
         if found is None:
             found = self._qps[host] = asyncio.ensure_future(self._connected(host))
-            self._qps.move_to_end(host)
-        if len(self._qps) > _MOST_QPS:
-            _, oldest = self._qps.popitem(last=False)
-            if oldest.done() and not oldest.exception():
-                await oldest.result().close()
+        self._qps.move_to_end(host)
         try:
             return await asyncio.shield(found)
         except (MrcError, OSError) as error:
             self._qps.pop(host, None)
             raise RefusedError(errno.EHOSTUNREACH, f"{error}; does mrc agent run there?") from error
+
+    async def _close_oldest(self) -> None:
+        """Closes the QPs to hosts that were not probed lately."""
+        done = [host for host, qp in self._qps.items() if qp.done() and not qp.exception()]
+        oldest = [self._qps.pop(host) for host in done[: max(0, len(done) - _MOST_QPS)]]
+        await asyncio.gather(*(qp.result().close() for qp in oldest))
 
     async def _connected(self, host: str) -> QP:
         return await self._connect(host)

@@ -167,7 +167,6 @@ class End:
         """Posts with places already taken in the send queue. The completion frees them."""
         try:
             self.check_open()
-            self.queue.check_state()
         except BaseException:
             self._places.give(writes.count)
             raise

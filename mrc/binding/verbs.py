@@ -270,11 +270,6 @@ class QueuePair(Struct):
         self.seal = seal
         return self._command(CommandOp.QP_SET_SEAL, attr, pointer=attr)
 
-    def check_state(self) -> None:
-        """Raises StateError when the QP cannot send."""
-        if self.state is not QpState.RTS:
-            raise StateError(f"QP {self.qpn:#x}: cannot send in state {self.state.name}")
-
     def probe_ev(self, index: int, *, bytes: int, timeout_ns: int) -> Command:
         """Sends one EV probe padded to `bytes` of UDP payload (0: not padded)."""
         return self._command(CommandOp.QP_PROBE_EV, value=index, bytes=bytes, timeout_ns=timeout_ns)

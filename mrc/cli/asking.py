@@ -39,7 +39,7 @@ def hidden(prompt: str) -> str | None:
 def _opened() -> Iterator[int | None]:
     """A descriptor of the terminal; None without one."""
     try:
-        tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:
         yield None
         return

@@ -273,7 +273,7 @@ def _try_descriptors() -> None:
     opened: list[int] = []
     try:
         while len(opened) < _FIRST_FILES:
-            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            opened.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         why = str(error.strerror).lower()
         raise ConfigError(f"{why}: mrc needs {_FIRST_FILES} more to begin (ulimit -n)") from error

@@ -81,7 +81,7 @@ def encode_frame(message: Mapping[str, Any]) -> bytes:
 def decode_length(header: bytes | bytearray, limit: int = FRAME_BYTES) -> int:
     """Returns the length of the body; raises ProtocolError when it exceeds `limit`."""
     length: int = _LENGTH.unpack(header)[0]
-    if not 2 <= length <= SNAPSHOT_BYTES:
+    if length > SNAPSHOT_BYTES:
         raise ProtocolError("the peer does not speak mrc's exchange (no frame length)")
     if length > limit:
         raise ProtocolError(f"the peer sent a message of {length} bytes, the limit is {limit}")

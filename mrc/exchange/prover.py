@@ -174,7 +174,6 @@ class Prover:
         self._late = 0.0  # how much later than it came this process has seen an answer
         self._pause = self._paused = 0.0  # how long, and until when, no probes are sent
         self._large = 0  # full-size probes on the way
-        self._blocked = False  # by their number
         self._start = math.inf
         self._now = 0.0
         self._overslept = self._overslept_at_deadline = 0.0
@@ -301,7 +300,10 @@ class Prover:
         since = self._now - max(_FIRST_WAIT_SECONDS, 2 * self._longest_rtt)
         probes = self._under_way.values()
         self._large = sum(1 for probe in probes if probe.payload and probe.sent > since)
-        self._blocked = False
+
+    @property
+    def _full(self) -> bool:
+        return self._large >= MOST_UNDER_WAY
 
     @property
     def _needed(self) -> int:
@@ -312,7 +314,7 @@ class Prover:
     def _next(self) -> float:
         times = [each.due for each in self._rounds]
         times += [
-            self._now + _GAP_SECONDS if self._blocked and ev.next <= self._now else ev.next
+            self._now + _GAP_SECONDS if self._full and ev.next <= self._now else ev.next
             for ev in self._evs
             if not (ev.over or ev.waits)
         ]
@@ -360,8 +362,7 @@ class Prover:
             ev.plane.searched |= not ev.dead
         if ev.over or ev.waits or self._now < ev.next:
             return
-        if self._large >= MOST_UNDER_WAY and (ev.alive or not ev.opened):
-            self._blocked = True
+        if self._full and (ev.alive or not ev.opened):
             return
         if ev.opened:
             self._round(ev, ev.search.next_sizes() if ev.alive else [])

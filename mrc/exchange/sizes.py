@@ -51,7 +51,7 @@ class SizeSearch:
     @property
     def failed(self) -> bool:
         """Whether the goal is too large."""
-        return self.above > 0
+        return bool(self.above)
 
     @property
     def doubtful(self) -> bool:

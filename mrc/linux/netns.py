@@ -72,7 +72,7 @@ def inside(name: str) -> Iterator[None]:
     """
     with _back_at_the_end():
         try:
-            namespace = os.open(FOLDER / name, os.O_RDONLY | os.O_CLOEXEC)
+            namespace = os.open(FOLDER / name, os.O_RDONLY)
         except FileNotFoundError as exc:
             raise NetlinkError(f"no namespace {name}") from exc
         try:
@@ -102,7 +102,7 @@ def join(pid: int) -> None:
 
 @contextmanager
 def _back_at_the_end() -> Iterator[None]:
-    origin = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    origin = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         yield
     finally:

@@ -78,7 +78,7 @@ def _opened_folder(folder: Path, *, all_users: bool) -> Iterator[int]:
 
     Raises OSError. Once it is open, nobody can substitute another folder.
     """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     opened = os.open(folder, flags)
     try:
         found = os.fstat(opened)
@@ -97,7 +97,7 @@ def _opened_socket(folder: int, name: str) -> Iterator[str]:
 
     Raises OSError.
     """
-    opened = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    opened = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
     try:
         found = os.fstat(opened)
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.fstat(folder).st_uid:

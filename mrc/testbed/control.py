@@ -95,7 +95,7 @@ def _pidfd(connection: socket.socket) -> int:
 @contextlib.contextmanager
 def _connect(folder: Path) -> Iterator[socket.socket]:
     """Connects by the folder's descriptor, because the path of a Unix socket must be short."""
-    where = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    where = os.open(folder, os.O_PATH)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_ANSWER_SECONDS)

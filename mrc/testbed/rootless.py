@@ -178,7 +178,7 @@ def _place() -> Path:
 
 def _open(*, create: bool) -> _Lock | None:
     """Opens the file, or returns None if there is none and `create` is false. Raises StateError."""
-    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    flags = os.O_RDWR | (os.O_CREAT if create else 0)
     while True:
         with ExitStack() as opened:
 
@@ -189,8 +189,8 @@ def _open(*, create: bool) -> _Lock | None:
 
             try:
                 place = _folder(create=create)
-                parent = open_in(None, place.parent, os.O_PATH | os.O_CLOEXEC)
-                folder = open_in(parent, place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                parent = open_in(None, place.parent, os.O_PATH)
+                folder = open_in(parent, place.name, os.O_PATH | os.O_NOFOLLOW)
                 lock = _Lock(open_in(folder, _FILE, flags), folder, parent)
             except FileNotFoundError:
                 if create:

@@ -109,7 +109,7 @@ def lock() -> Iterator[None]:
     """Wait until no other process changes a test bed, and make other processes wait."""
     with _ours(_base()):
         _make_folder(_base())
-        descriptor = os.open(_base(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(_base(), os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -406,7 +406,7 @@ class OutputDirectory:
         self.overwrite = overwrite
         self.names: set[str] = set()  # final names of the open targets
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             raise FileError(f"{path}: no such directory; create it first") from None
         except NotADirectoryError:

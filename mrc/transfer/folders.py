@@ -116,7 +116,7 @@ class Folder:
             raise cannot(error, f"{printable(path)}: cannot be made or opened") from error
 
     def _open(self, name: str, path: str, *, made: bool = False) -> Folder:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
         fd = os.open(name, flags, dir_fd=self.fd)
         if os.fstat(fd).st_dev != os.fstat(self.fd).st_dev:
             os.close(fd)
@@ -130,7 +130,7 @@ class Folder:
         fd = os.dup(self.fd)
         try:
             for part in parts[:-1]:
-                flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
                 inner = os.open(part, flags, dir_fd=fd)
                 os.close(fd)
                 fd = inner
@@ -142,7 +142,7 @@ class Folder:
 
     def create_temporary(self, name: str) -> tuple[str, int]:
         """Creates and locks a temporary file for `name`; returns its name and descriptor."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         while True:
             temporary = temporary_name(name)
             try:
@@ -159,7 +159,7 @@ class Folder:
 
     def open_part(self, part: str, name: str) -> tuple[int, int]:
         """Opens and locks a part and its record, or creates them; returns their descriptors."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         fds: list[int] = []
         try:
             for file in (part, record_name(part)):
@@ -184,7 +184,7 @@ class Folder:
     def open_same(self, name: str, size: int) -> int | None:
         """Opens the regular file `name` of this size for reading; None if there is none."""
         try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
             fd = os.open(name, flags, dir_fd=self.fd)
         except OSError:
             return None

@@ -81,6 +81,8 @@ class Packing:
         self._bytes = entry.bytes
         self._digest = Digest()
         self._source = Source(entry.path, follow=entry.follow)
+        self._left += self._source.bytes - entry.bytes  # it may have changed since it was listed
+        self._bytes = self._source.bytes
         return at
 
     def _put_failed(self, payload: memoryview, at: int, error: FileError) -> int:

@@ -90,9 +90,7 @@ class PipeWriter(_Pipe):
         if stat.S_ISFIFO(os.fstat(fd).st_mode):
             # A descriptor of our own may be non-blocking: other programs share the given one.
             try:
-                self._own = fd = os.open(
-                    f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                )
+                self._own = fd = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
             except OSError:
                 pass  # without /proc it writes in small pieces
         super().__init__(fd, select.POLLOUT)

@@ -75,7 +75,7 @@ class Plan(Struct):
         folder = (f"{entry.name}/" for entry in self.entries if isinstance(entry, FolderEnd))
         other = (entry.name for entry in self.entries if not isinstance(entry, FolderEnd))
         return Announced.of_names(
-            (name for name in chain(other, folder) if name != "/"),
+            chain(other, folder),
             bytes=self.bytes,
             files=sum(isinstance(entry, File | Stdin) for entry in self.entries),
             links=sum(isinstance(entry, Link) for entry in self.entries),

@@ -29,7 +29,7 @@ class Source:
         self.path = path
         self._map: mmap.mmap | None = None
         # O_NONBLOCK: opening a FIFO must not wait for its writer.
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+        flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
         try:
             self.fd = os.open(path, flags)
         except FileNotFoundError:

@@ -46,7 +46,7 @@ class Mark:
 
     @classmethod
     def _open(cls, root: int, name: str, flags: int) -> Self | None:
-        flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             fd = os.open(name, flags, _MARK_MODE, dir_fd=root)
         except OSError:

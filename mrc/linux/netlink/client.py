@@ -108,7 +108,7 @@ class Netlink:
             for veth in (veths := list(veths)):
                 if veth.peer_namespace not in peers:
                     path = netns.FOLDER / veth.peer_namespace
-                    peers[veth.peer_namespace] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                    peers[veth.peer_namespace] = os.open(path, os.O_RDONLY)
             self._rtnetlink.request(
                 [_veth_request(veth, peers[veth.peer_namespace]) for veth in veths]
             )

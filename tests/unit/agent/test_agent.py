@@ -146,6 +146,41 @@ async def test_connect__again_after_an_agent_that_was_busy_or_ended(
         assert not errors
 
 
+async def test_connect__of_a_qp_that_is_connected__detaches_the_program() -> None:
+    async with running() as agent, connected_pair() as (a, ours, b, theirs):
+        await a.connect(ours, theirs, a.gids[0], b.gids[0])
+        async with asyncio.timeout(PATIENCE):
+            gone = await b.until(AgentKind.GONE)
+            await until(lambda: len(agent.programs) == 1)
+    assert gone.value == theirs
+    assert f"QP {ours:#x} is connected already".encode() in gone.body
+
+
+async def test_connect__again_while_the_former_connection_still_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program may connect a QP again once its engine has none of this number any more."""
+    closing, may_close = Channel.close, asyncio.Event()
+
+    async def close(channel: Channel) -> None:
+        await may_close.wait()
+        await closing(channel)
+
+    monkeypatch.setattr(Channel, "close", close)
+    async with running(), connected_pair() as (a, ours, b, theirs), asyncio.timeout(PATIENCE):
+        await a.send(AgentKind.RELEASE, ours)
+        await b.send(AgentKind.RELEASE, theirs)
+        await until(lambda: ours in a.destroyed and theirs in b.destroyed)
+        a.frames.clear()
+        b.frames.clear()
+        await a.connect(ours, theirs, a.gids[0], b.gids[0])
+        await b.connect(theirs, ours, b.gids[0], a.gids[0])
+        await until_ready(a, ours)
+        await until_ready(b, theirs)
+        may_close.set()
+        await write(a, ours, b)
+
+
 async def test_connect__many_at_once() -> None:
     async with running(), attached() as a, attached() as b:
         pairs = list(zip(a.numbers[:32], b.numbers[:32], strict=True))
@@ -196,6 +231,28 @@ async def test_program_that_dies__before_its_agent_has_the_qp(dialler_dies: bool
         end.channel.abort()
         async with asyncio.timeout(PATIENCE):
             assert (await survivor.until(AgentKind.GONE)).value == its_number
+
+
+async def test_program_that_dies__while_its_agent_connects() -> None:
+    """The peer's agent is told, so that its program does not wait for the time limit."""
+    port, dialled, heard = free_port(), asyncio.Event(), asyncio.Queue[bytes]()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = await reader.read(1 << 16)
+        dialled.set()
+        heard.put_nowait(said + await reader.read())
+        writer.close()
+
+    async with (
+        asyncio.timeout(PATIENCE),
+        running(port=port),
+        await asyncio.start_server(listen, "127.0.0.2", port),
+        attached() as a,
+    ):
+        await a.connect(a.numbers[0], 0xFFFFFF, a.gids[0], gid_of(ip_address("127.0.0.2")))
+        await dialled.wait()
+        await a.end()
+        assert b'"kind":"ended"' in await heard.get()
 
 
 async def test_connect__to_a_qp_of_nobody_fails_with_a_reason(

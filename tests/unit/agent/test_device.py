@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which peer is the host that a program has named by its GID."""
+"""Which host a program has named by a GID, and whether a peer is that host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from mrc.agent.device import check_host, source_of
+from mrc.agent.device import check_host, peer_of, source_of
 from mrc.errors import ConnectError
 from mrc.fabric.addresses import IpAddress
 from mrc.fabric.hostconfig import HostConfig, HostPeer, Source
@@ -16,6 +16,21 @@ OWN = [ip_address("10.0.0.1"), ip_address("fd00::1")]
 CONFIGURED = HostConfig(
     "h0", Source.SRV6, peers={"h1": HostPeer("h1", "100.64.0.2", (ip_address("fd01::1"),))}
 )
+
+
+@pytest.mark.parametrize(
+    ("gid", "config", "peer"),
+    [
+        ("10.0.0.1", None, "10.0.0.1"),
+        ("10.0.0.1", CONFIGURED, "h0"),
+        ("fd01::1", CONFIGURED, "h1"),
+        ("fd01::1", None, "fd01::1"),
+        ("fd01::2", CONFIGURED, "fd01::2"),
+    ],
+)
+def test_peer_of(gid: str, config: HostConfig | None, peer: str) -> None:
+    """Hosts in the configuration are dialled by name, this host too."""
+    assert peer_of(ip_address(gid), OWN, config) == peer
 
 
 @pytest.mark.parametrize(

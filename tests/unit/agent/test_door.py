@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
+import sys
 from collections.abc import Callable
+from errno import EINVAL, EMFILE, ENFILE, ENOMEM
 from functools import partial
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from file_commands import MRC
@@ -41,12 +45,62 @@ def test_socket__of_this_user() -> None:
             door.listen(NAME)
 
 
+def test_listen__where_no_socket_can_be(tmp_path: Path) -> None:
+    name = str(tmp_path / "missing" / "agent")
+    with pytest.raises(ConfigError, match=f"socket {name}: No such file or directory"):
+        door.listen(name)
+
+
+def test_profiles__no_agent_runs() -> None:
+    with pytest.raises(ConfigError, match=f"socket {NAME}: start it with mrc agent"):
+        door.profiles(NAME)
+
+
 def test_listen__removes_the_socket_of_a_killed_agent(tmp_path: Path) -> None:
     name = str(tmp_path / "agent")
     door.listen(name).close()
     assert not door.is_open(name)
     with door.listen(name):
         assert door.is_open(name)
+
+
+async def test_accept__waits_for_descriptors_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = Mock()
+    answers = [
+        *(OSError(number, "too few") for number in (EMFILE, ENFILE, ENOMEM)),
+        (connection, 0),
+    ]
+    accepted = AsyncMock(side_effect=[*answers, OSError(EINVAL, "closed")])
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", accepted, raising=False)
+    monkeypatch.setattr(door, "_PAUSE_SECONDS", 0)
+    assert await door.accept(Mock()) is connection
+    assert [record.message for record in caplog.records] == [
+        "cannot let further programs in: too few"
+    ]
+    with pytest.raises(OSError, match="closed"):
+        await door.accept(Mock())
+
+
+@needs_root
+def test_may_attach__this_user_root_and_the_group() -> None:
+    other, group = 65534, 54321
+    asking = "import os, sys; os.setgroups([54321]); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", asking], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == b"\n"
+        member, alone = process.pid, os.getpid()
+        assert door.may_attach(door.Visitor(alone, os.geteuid(), 1), None)
+        assert door.may_attach(door.Visitor(alone, 0, 1), None)
+        assert not door.may_attach(door.Visitor(alone, other, group), None)
+        assert door.may_attach(door.Visitor(alone, other, group), group)
+        assert door.may_attach(door.Visitor(member, other, 1), group)
+        assert not door.may_attach(door.Visitor(alone, other, 1), group)
+        process.stdin.close()
+    assert not door.may_attach(door.Visitor(member, other, 1), group), "it has ended"
 
 
 @needs_root

@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from mrc.agent.end import ProgramEnd
-from mrc.errors import PeerGoneError
+from mrc.errors import PeerGoneError, ProtocolError
 from mrc.exchange.refusal import GONE
 from mrc.tasks import cancelled
 
@@ -55,6 +55,18 @@ async def test_gone__before_the_program_was_told_that_the_qp_is_ready() -> None:
     await end._on_message({"type": GONE})
     end.on_peer_gone(said.tell)
     assert [name for name, _, _ in said.mock_calls].count("tell") == 1
+
+
+async def test_lost__a_peers_agent_that_breaks_the_protocol_is_not_looked_for() -> None:
+    end = made(Mock())
+    end.queue, end.on_hangup, tell = Mock(qpn=7), Mock(), Mock()
+    end.on_peer_gone(tell)
+    end._bye_ok, end._joined = asyncio.Event(), asyncio.Event()
+    end.channel.receive = AsyncMock(side_effect=ProtocolError("no frame"))
+    await end._watch()
+    end.on_hangup.assert_not_called()
+    tell.assert_called_once_with("no frame")
+    assert end.peer_gone.is_set()
 
 
 async def test_rejoin__leaves_one_task_however_often() -> None:

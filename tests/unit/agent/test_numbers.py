@@ -9,7 +9,7 @@ import pytest
 
 from mrc.agent import numbers
 from mrc.agent.numbers import Numbers
-from mrc.errors import ProtocolError
+from mrc.errors import ProtocolError, QueueFullError
 
 
 def test_claim__when_the_host_has_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,6 +17,10 @@ def test_claim__when_the_host_has_the_most(monkeypatch: pytest.MonkeyPatch) -> N
     found: Numbers[str] = Numbers(count(3).__next__)
     assert found.grant("a", 2) == [3, 4]
     assert found.claim("a", 4) and not found.claim("a", 5)
+    with pytest.raises(QueueFullError, match="this host has 2 QPs, the most"):
+        found.grant("b", 1)
+    found.free(3)
+    assert found.grant("b", 1) == [5]
 
 
 def test_take__its_own_and_free_ones_only() -> None:

@@ -8,6 +8,7 @@ import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
+from socket import IPPROTO_TCP, TCP_USER_TIMEOUT
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,6 +129,8 @@ async def test_resume__the_connection_stays() -> None:
 
     async with peer(answer) as port:
         channel = await resume(LOCAL, HOST, port, WANTED)
+        tcp = channel._writer.get_extra_info("socket")
+        assert tcp.getsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT) == 0, "its silence is no error"
         assert (await channel.receive())["type"] == "gone"
         channel.abort()
 

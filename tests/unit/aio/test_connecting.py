@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from endpoints import loopback_config
@@ -11,9 +13,20 @@ from slowness import PATIENCE
 
 from mrc import Context
 from mrc.agent.end import ProgramEndedError
+from mrc.aio import connecting
 from mrc.aio.connecting import about
-from mrc.errors import BusyError, ConnectRefusedError, Kind, MrcError, PathError, ProtocolError
+from mrc.errors import (
+    BusyError,
+    ConnectRefusedError,
+    ConnectTimeoutError,
+    Kind,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    ProtocolError,
+)
 from mrc.exchange.findings import NoAnswerError, no_answer
+from mrc.exchange.keepalive import CutOffError
 from mrc.tasks import cancelled
 
 SILENT = no_answer("h1", ["10.0.0.1"], 4800)
@@ -51,6 +64,51 @@ async def test_connect__a_refusal_keeps_its_reason_and_kind() -> None:
         with pytest.raises(ConnectRefusedError, match="the peer refused: not you") as refused:
             await context.connect("127.0.0.1", listener.port)
     assert (refused.value.reason, refused.value.kind) == ("not you", Kind.NO_ANSWER)
+
+
+async def test_connect__to_a_busy_peer__pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that many hosts that connect at once leave the peer time to serve some."""
+    pauses: list[tuple[float, float]] = []
+
+    def uniform(least: float, most: float) -> float:
+        pauses.append((least, most))
+        return 0.0
+
+    end = object()
+    local: Any = Mock(guard=None, rng=Mock(uniform=uniform), srv6=Mock(peers={}))
+    answers = [*(BusyError("full") for _ in range(5)), end]
+    monkeypatch.setattr(connecting, "dial", AsyncMock(return_value=Mock(watchers=[])))
+    monkeypatch.setattr(connecting, "establish", AsyncMock(side_effect=answers))
+    assert await connecting.connect(local, Mock(), "h1", 7000, timeout=PATIENCE) is end
+    assert pauses == [(most / 2, most) for most in (0.05, 0.1, 0.2, 0.4, 0.4)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "error"),
+    [
+        ([BusyError("full")], BusyError),
+        ([PeerGoneError("dropped")], PeerGoneError),
+        ([BusyError("full"), CutOffError("silent")], ConnectTimeoutError),
+    ],
+)
+async def test_connect__the_last_answer_before_the_time_limit_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch, answers: list[MrcError], error: type[MrcError]
+) -> None:
+    silent = asyncio.get_running_loop().create_future()
+    local: Any = Mock(guard=None, rng=Mock(uniform=lambda *_: 0.0), srv6=Mock(peers={}))
+    left = list(answers)
+
+    async def dial(*_: object) -> Mock:
+        return Mock(watchers=[], received_bytes=0) if left else await silent
+
+    async def establish(*_: object, **__: object) -> None:
+        raise left.pop(0)
+
+    monkeypatch.setattr(connecting, "dial", dial)
+    monkeypatch.setattr(connecting, "establish", establish)
+    with pytest.raises(error) as raised:
+        await connecting.connect(local, Mock(), "h1", 7000, timeout=0.05)
+    assert type(raised.value) is error
 
 
 async def test_connect__that_is_cancelled_tells_the_peer_why() -> None:

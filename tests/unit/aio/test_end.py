@@ -9,7 +9,7 @@ import os
 from unittest.mock import AsyncMock
 
 import pytest
-from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
+from endpoints import BUDGET_SECONDS, connected_pair, loopback_config, spawn
 
 from mrc import (
     CompletionError,
@@ -64,12 +64,38 @@ async def test_close__of_a_qp_that_failed_tells_the_reason() -> None:
             await anext(pair.far.immediates())
 
 
+async def test_fail__writes_under_way_get_the_reason() -> None:
+    async with connected_pair() as pair:
+        await pair.near.deny("*")
+        writing = spawn(pair.near.write_imm(imm=1))
+        await pair.near.query()
+        pair.near._end.fail(PathError("this path carries nothing"))
+        with pytest.raises(PathError, match="this path carries nothing"):
+            await writing
+        with pytest.raises(PathError, match="this path carries nothing"):
+            await pair.near.write_imm(imm=2)
+
+
 async def test_hangup__a_peer_that_breaks_the_protocol() -> None:
     """This end knows better than that the peer was stopped."""
     async with connected_pair() as pair:
         pair.far._end.channel._writer.write(b"\0\0\0\2[]")
         with pytest.raises(ProtocolError, match="does not speak mrc's exchange"):
             await anext(pair.near.immediates())
+
+
+async def test_bye__what_the_peer_sent_before_comes_first() -> None:
+    """Also if this end hears of the bye before it looks at what the engine has received."""
+    async with connected_pair() as pair:
+        dispatcher = pair.near._end.dispatcher
+        dispatcher.loop.remove_reader(dispatcher.device.fd)
+        await pair.far.write_imm(imm=7)
+        closing = spawn(pair.far.close())
+        try:
+            assert [each.imm async for each in pair.near.immediates()] == [7]
+        finally:
+            dispatcher.loop.add_reader(dispatcher.device.fd, dispatcher._on_readable)
+        await closing
 
 
 async def test_connect__the_listener_is_told_why_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:

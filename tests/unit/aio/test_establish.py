@@ -14,6 +14,7 @@ import pytest
 from endpoints import (
     BUDGET_SECONDS,
     LOOPBACK,
+    Pair,
     connected_pair,
     loopback_config,
     pattern,
@@ -22,7 +23,7 @@ from endpoints import (
 )
 from msgspec.structs import replace
 
-from mrc import Access, CcKind, Context, EvState
+from mrc import Access, CcKind, Context, EvState, Integrity
 from mrc.agent.device import check_host
 from mrc.aio import establish
 from mrc.aio.local import Terms
@@ -32,6 +33,24 @@ from mrc.exchange import prover
 from mrc.exchange.oob import Hello, hello_to_dict
 
 FOREIGN = "127.0.0.77"  # no host answers here
+
+
+@pytest.mark.parametrize("near", Integrity)
+@pytest.mark.parametrize("far", Integrity)
+async def test_integrity__the_stronger_of_both_sides(near: Integrity, far: Integrity) -> None:
+    data = pattern(100_000)
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config(integrity=near)) as near_context,
+        Context(loopback_config(integrity=far)) as far_context,
+        await far_context.listen(LOOPBACK[4], 0) as listener,
+        await near_context.connect(LOOPBACK[4], listener.port) as one,
+        await listener.accept() as other,
+    ):
+        pair = Pair(near_context, far_context, listener, one, other)
+        assert await transfer(pair, data) == data
+        assert one._end.peer.attributes.integrity == far.name.lower()
+        assert other._end.peer.attributes.integrity == near.name.lower()
 
 
 def lying(honest: Callable[..., Hello]) -> Callable[..., Hello]:

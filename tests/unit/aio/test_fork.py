@@ -83,6 +83,7 @@ async def test_fork__calls_in_the_child_say_what_to_do(polled: bool) -> None:
                 lambda: pair.near.write_imm(imm=1),
                 pair.near.query,
                 pair.near.evs,
+                pair.listener.accept,
             ):
                 with pytest.raises(StateError, match=r"does not survive fork: open another one"):
                     run_step(call())

@@ -36,6 +36,24 @@ async def listening(**options: Any) -> AsyncIterator[tuple[Context, Listener]]:
         yield context, listener
 
 
+async def test_refusals__a_few_of_each_period_are_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also just after the host has started, when its clock is near 0."""
+    async with listening() as (_, listener):
+        for now, count in ((0.0, 7), (9.0, 1), (11.0, 6), (22.0, 1)):
+            monkeypatch.setattr(listener_module, "_now", lambda now=now: now)
+            for number in range(count):
+                listener._log(f"refused {now:g} {number}")
+    assert [record.message for record in caplog.records if "refused" in record.message] == [
+        *(f"refused 0 {number}" for number in range(5)),
+        "refused 3 more connections",
+        *(f"refused 11 {number}" for number in range(5)),
+        "refused 1 more connections",
+        "refused 22 0",
+    ]
+
+
 async def answer_to(listener: Listener, *pieces: bytes, end: bool = False) -> dict[str, Any] | None:
     """Sends bytes as a stranger and returns the last answer, or None."""
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
 
-from mrc import ArgumentError, Context, StateError
+from mrc import ArgumentError, Context, InUseError, StateError
 from mrc.aio.opening import Opening
 
 
@@ -55,6 +56,15 @@ async def test_opening__what_fails_is_not_closed() -> None:
     with pytest.raises(ArgumentError, match="no"):
         async with Opening(fail(), leave):
             pass
+
+
+async def test_context__that_cannot_open_leaves_nothing() -> None:
+    async with Context(loopback_config(metrics=("127.0.0.1", 0))) as first:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(InUseError):
+            async with Context(loopback_config(metrics=("127.0.0.1", first.metrics_port))):
+                pass
+        assert os.listdir("/proc/self/fd") == before
 
 
 async def test_opening__an_error_in_the_block_aborts_the_qp() -> None:

@@ -84,12 +84,6 @@ def test_set_mpr__when_it_was_agreed() -> None:
             queue.set_mpr(mpr)
 
 
-@pytest.mark.parametrize("state", [state for state in QpState if state is not QpState.RTS])
-def test_check_state__only_in_rts(state: QpState) -> None:
-    with pytest.raises(StateError, match=f"cannot send in state {state.name}"):
-        queue_pair(state).check_state()
-
-
 def test_mr__ranges_and_rights() -> None:
     buffer = bytearray(100)
     mr = MR.over(buffer, Access.LOCAL_READ | Access.REMOTE_WRITE)

@@ -7,13 +7,14 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from ipaddress import ip_address
+from unittest.mock import Mock
 
 import pytest
 from slowness import PATIENCE
 
 from mrc.errors import ConnectError, MrcError, ResolveError
 from mrc.exchange import dial as dialling
-from mrc.exchange.dial import dial
+from mrc.exchange.dial import dial, numeric
 from mrc.fabric.hostconfig import HostConfig, HostPeer, Source
 
 SILENT = "127.0.0.66"  # a listener there accepts no more connections
@@ -39,6 +40,39 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
         return [(2, 1, 6, "", (address, 0)) for address in addresses for _ in range(2)]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+
+
+@pytest.mark.parametrize(
+    ("found", "address"),
+    [
+        (("192.0.2.1", 80), "192.0.2.1"),
+        (("fd00::1", 80, 0, 0), "fd00::1"),
+        (("fe80::1", 80, 0, 2), "fe80::1%2"),
+    ],
+)
+def test_numeric(found: tuple[str | int, ...], address: str) -> None:
+    assert numeric(found) == address
+
+
+async def test_dial__of_two_connections_that_come_together_one_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dialling, "_HEAD_START_SECONDS", 0)
+    both, writers = asyncio.Event(), [Mock(), Mock()]
+    left = list(writers)
+
+    async def connection(*_: object, **__: object) -> tuple[Mock, Mock]:
+        writer = left.pop(0)
+        if not left:
+            both.set()
+        await both.wait()
+        return Mock(), writer
+
+    monkeypatch.setattr(asyncio, "open_connection", connection)
+    _, chosen = await dialling._first([(ANSWERING, None), (SILENT, None)], 80)
+    assert [writer.close.call_count for writer in writers] == [
+        int(writer is not chosen) for writer in writers
+    ]
 
 
 @pytest.mark.parametrize(

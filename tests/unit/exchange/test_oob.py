@@ -74,7 +74,7 @@ def test_encode_frame__a_message_over_the_limit() -> None:
         encode_frame({"type": "x", "blob": "x" * SNAPSHOT_BYTES})
 
 
-@pytest.mark.parametrize("length", [0, 1, SNAPSHOT_BYTES + 1, 0xFFFFFFFF])
+@pytest.mark.parametrize("length", [SNAPSHOT_BYTES + 1, 0xFFFFFFFF])
 def test_decode_length__out_of_bounds(length: int) -> None:
     with pytest.raises(ProtocolError, match="does not speak"):
         decode_length(struct.pack(">I", length))

@@ -155,11 +155,19 @@ def test_on_refusal__probes_pause_and_nothing_is_concluded(address: str | None) 
     assert sum(1 for at, _ in run.asked if 1 < at < 6) < 80
 
 
-def test_advance__ends_when_nothing_is_certain() -> None:
-    """Every second packet is lost, in both directions."""
-    run = Run(evs(4, 1224, loss=0.5), 1408, Random(3))
+@pytest.mark.parametrize(("loss", "seed"), [(0.5, 3), (0.65, 0)])
+def test_advance__ends_when_nothing_is_certain(loss: float, seed: int) -> None:
+    """So many packets are lost in each direction. What has answered then counts."""
+    run = Run(evs(4, 1224, loss=loss), 1408, Random(seed))
     assert run.seconds < BOUND_SECONDS + 1
     assert all(found is not None and found <= 1224 for found in run.carried)
+    assert any(run.carried)
+
+
+def test_advance__an_ev_that_answers_needs_no_witness() -> None:
+    """Others get few probes while one searches for its size."""
+    run = Run([*evs(1), *evs(1, 1400, plane=2)], 8844)
+    assert len(run.tries(0)) < len(run.tries(1)) / 10
 
 
 # ---- Addresses that the peer named ----------------------------------------------------------

@@ -105,6 +105,15 @@ async def test_start__of_a_connection_that_ends(tmp_path: Path) -> None:
             await one.start()
 
 
+async def test_write_eof__before_tls_has_begun(tmp_path: Path) -> None:
+    """A host that refuses its peer then says all that it has to say; the peer must not wait."""
+    server = tls.server(load(tmp_path / "id.pem"), None).context()
+    async with ends(tls.client(None).context(), server) as (one, other):
+        other.write_eof()
+        with pytest.raises(ConnectionError):
+            await one.start()
+
+
 async def outcomes(one: Authority, other: Authority) -> list[str]:
     """What each side says of the start, or of the first read after it."""
 

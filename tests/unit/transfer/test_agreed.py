@@ -29,6 +29,8 @@ def test_announced__of_a_plan(tmp_path: Path) -> None:
     assert plan.announced() == told == Announced.read(told.to_dict())
     named = plan_of([str(top / "plain")], name="x/y/z").announced()
     assert named == Announced(bytes=1, files=1, folders=2, names=("x",))
+    inside = plan_of([f"{top}/tree/."], links=True).announced()
+    assert inside == Announced(bytes=5, files=1, folders=2, names=("inner", "link"))
     many = (f"n{index}" for index in range(MAX_NAMES + 3))
     assert Announced.of_names(many, bytes=None, files=0, links=0).more == 3
 

@@ -109,6 +109,28 @@ def test_local_name__surrogate_that_is_no_byte() -> None:
         local_name("\ud800")
 
 
+@pytest.mark.parametrize(
+    ("there", "told", "same"),
+    [
+        (7_000_000_009, 7_000_000_009, True),
+        (7_000_000_000, 7_000_000_009, True),  # on a file system that keeps seconds
+        (7_000_000_009, 7_000_000_000, False),
+        (8_000_000_000, 7_000_000_009, False),
+    ],
+)
+def test_has__a_file_of_this_date(tmp_path: Path, there: int, told: int, *, same: bool) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    os.utime(tmp_path / "a", ns=(0, there))
+    (tmp_path / "folder").mkdir()
+    with OutputDirectory(str(tmp_path)) as directory:
+        tree = directory.tree()
+        assert tree.has("a", 5, told) is same
+        assert not tree.has("a", 6, there) and not tree.has("b", 5, there)
+        folder = (tmp_path / "folder").stat()
+        assert not tree.has("folder", folder.st_size, folder.st_mtime_ns)
+        tree.close()
+
+
 def test_target__final_name_only_after_commit(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.tree().create("a", 5)

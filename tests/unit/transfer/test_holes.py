@@ -79,6 +79,11 @@ def test_holes_of__parts_of_chunks_are_data(tmp_path: Path) -> None:
         assert holes_of(file.fileno(), 10 * 8192, 8192).ranges == ((0, 1), (2, 3), (6, 4))
 
 
+def test_holes_of__a_file_that_became_empty(tmp_path: Path) -> None:
+    with (tmp_path / "a").open("w+b") as file:
+        assert holes_of(file.fileno(), 8192, 4096).ranges == ()
+
+
 @pytest.mark.parametrize("holes", [((0, 0),), ((2, 1),), ((0, 1), (0, 1)), ((1, 2),)])
 async def test_receive_files__holes_that_cannot_be(
     inbox: Path, holes: tuple[tuple[int, int], ...]

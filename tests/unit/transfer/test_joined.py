@@ -238,6 +238,17 @@ def test_held_up__table(
     assert widen.held_up(sum_of([info] * 5), 5 * left_bytes) is held
 
 
+async def test_forget__leaves_the_session_that_has_replaced_it() -> None:
+    joins, tasks = Joins(), [asyncio.create_task(asyncio.sleep(0)) for _ in range(2)]
+    joins.transfers["t"] = tasks[1]
+    joins.forget("t", tasks[0])
+    assert joins.transfers == {"t": tasks[1]}
+    joins.forget("t", tasks[1])
+    joins.forget("t", tasks[1])
+    assert not joins.transfers
+    await asyncio.gather(*tasks)
+
+
 def test_sum_of__as_if_it_were_one() -> None:
     other = replace(
         INFO, qpn=8, acknowledged_bytes=100, path_mtu=1124, rtt_ns=5,

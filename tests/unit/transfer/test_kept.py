@@ -80,6 +80,32 @@ def test_record__a_flipped_bit_ends_the_prefix(tmp_path: Path, wrong: str) -> No
     assert kept.verify(99)[0] == 2
 
 
+def test_record__names_a_chunk_after_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    write = os.pwrite
+    part, record = (os.open(tmp_path / n, os.O_RDWR | os.O_CREAT) for n in ("part", "record"))
+    kept = Record(part, record, CHUNK)
+    kept.begin(0)
+
+    def named(fd: int, data: bytes, at: int) -> int:
+        done.append(f"{len(data) // 16} named at {(at - 16) // 16}")
+        return write(fd, data, at)
+
+    monkeypatch.setattr("mrc.transfer.kept.SYNC_SECONDS", 0)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: done.append("synced" if fd == part else ""))
+    monkeypatch.setattr(os, "pwrite", named)
+    for chunk in range(2):
+        os.write(part, bytes(CHUNK))
+        kept.add(bytes(16))
+        assert kept._saving is not None
+        kept._saving.result()
+        assert kept.kept_bytes == (chunk + 1) * CHUNK
+    assert done == ["synced", "1 named at 0", "synced", "1 named at 1"]
+    kept.close(save=False)
+
+
 async def interrupted(
     monkeypatch: pytest.MonkeyPatch, folder: Path, path: str, *, resume: bool = True
 ) -> int:

@@ -12,7 +12,7 @@ from transfer_ends import both, chunks, make, receiving, sending, sessions
 
 from mrc.transfer import offering, plan
 from mrc.transfer.messages import CHUNK_BYTES
-from mrc.transfer.pace import Due, Pace, lower
+from mrc.transfer.pace import MIN_PIECE_BYTES, PIECE_SECONDS, Due, Pace, lower
 
 
 @pytest.mark.parametrize(("rates", "lowest"), [((0, 0), 0), ((0, 5), 5), ((5, 3), 3)])
@@ -20,7 +20,7 @@ def test_lower__zero_is_no_limit(rates: tuple[float, ...], lowest: float) -> Non
     assert lower(*rates) == lowest
 
 
-@pytest.mark.parametrize("rate", [0, 1, 20e6, 1e9, 1e12])
+@pytest.mark.parametrize("rate", [0, 1, 20e6, 25_300_000, 1e9, 1e12])
 @pytest.mark.parametrize("length", [1, 4096, 100_000, CHUNK_BYTES])
 def test_pieces__cover_the_chunk(rate: float, length: int) -> None:
     pieces = Pace(rate).pieces(length)
@@ -28,6 +28,10 @@ def test_pieces__cover_the_chunk(rate: float, length: int) -> None:
     assert sum(pieces[-1]) == length
     if rate == 0:
         assert len(pieces) == 1
+    else:
+        whole = {size for _, size in pieces[:-1]}
+        assert all(size % MIN_PIECE_BYTES == 0 for size in whole)
+        assert all(size <= max(MIN_PIECE_BYTES, rate / 8 * PIECE_SECONDS) for size in whole)
 
 
 class Clock:

@@ -33,10 +33,22 @@ def test_source__refusals(tmp_path: Path) -> None:
         (tmp_path, "is a directory"),
         (tmp_path / "fifo", "not a regular file"),
         ("/dev/null", "not a regular file"),
+        ("/proc/self/status", "its size is unknown"),
         (tmp_path / "a\0b", "embedded null"),
     ):
+        before = os.listdir("/proc/self/fd")
         with pytest.raises(FileError, match=cause):
             Source(str(path))
+        assert os.listdir("/proc/self/fd") == before, "nothing stays open"
+
+
+def test_close__twice_closes_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    source = Source(str(tmp_path / "a"))
+    source.close()
+    with (tmp_path / "a").open() as other:  # gets the same descriptor
+        source.close()
+        assert other.read() == "1"
 
 
 @pytest.mark.parametrize(

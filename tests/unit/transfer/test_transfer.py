@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import xxhash
 from fake_qp import qp_pair
+from slowness import PATIENCE
 from transfer_ends import both, chunks, make, names, receiving, sending, sessions, until
 
 from mrc.enums import Access, WcStatus
-from mrc.errors import MrcError, PathError, ProtocolError
+from mrc.errors import CompletionError, MrcError, PathError, ProtocolError
 from mrc.events import Immediate
 from mrc.messaging.session import SessionError
 from mrc.results.transfer import FailedFile
@@ -269,6 +270,28 @@ async def test_transfer__all_paths_lost(tmp_path: Path, inbox: Path) -> None:
     gc.collect()
     assert not complaints, "tasks with errors that were never retrieved"
     assert names(inbox) == []
+
+
+async def test_send_files__a_write_that_fails_is_the_reason(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only this write: such as one of a mapped file on a disk that fails."""
+    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    async with sessions() as ends:
+        write = ends.out.write_imm
+
+        async def fails(*args: Any, imm: int, **options: Any) -> None:
+            if imm == chunk_imm(1, 1):
+                raise CompletionError(WcStatus.LOC_PROT_ERR, "write_imm")
+            await write(*args, imm=imm, **options)
+
+        monkeypatch.setattr(ends.out, "write_imm", fails)
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(MrcError, match="LOC_PROT_ERR"):
+                await sending(ends.sender, [path])
+        received.cancel()
+        await both(received)
 
 
 async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from squatter import USER, needs_root
 
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Meta
 from mrc.transfer.names import mark_name
+from mrc.transfer.unfinished import Mark
 
+Make = Callable[[Path, pytest.MonkeyPatch], object]
 META = Meta(0o751, 1_000_000_007)
 
 
@@ -100,6 +104,42 @@ def test_finish_folder__the_mark_does_not_name_its_folder(inbox: Path, left: byt
         (inbox / mark_name(path)).write_bytes(left)
     made(inbox, until="all")
     assert looks(inbox / "a") == looks(inbox / "a/b") == (META.mode, META.mtime_ns)
+
+
+def unlink_while_it_is_locked(mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another receiver completes the folder meanwhile."""
+    mark.touch()
+    monkeypatch.setattr("fcntl.flock", lambda *_: mark.unlink())
+
+
+def make_it_another_user_s(mark: Path, _: pytest.MonkeyPatch) -> None:
+    mark.touch()
+    os.chown(mark, USER, -1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda mark, _: os.mkfifo(mark),
+        lambda mark, _: mark.symlink_to("file"),
+        lambda mark, _: mark.mkdir(),
+        unlink_while_it_is_locked,
+        pytest.param(make_it_another_user_s, marks=needs_root),
+    ],
+    ids=["fifo", "link", "folder", "gone", "of another user"],
+)
+def test_of__what_is_no_mark_of_this_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
+    (tmp_path / "file").touch()
+    make(tmp_path / mark_name("a"), monkeypatch)
+    (tmp_path / "a").mkdir(0o700)
+    root, folder = (os.open(path, os.O_RDONLY) for path in (tmp_path, tmp_path / "a"))
+    before = os.listdir("/proc/self/fd")
+    assert Mark.of(root, "a", folder) is None
+    assert os.listdir("/proc/self/fd") == before
+    os.close(root)
+    os.close(folder)
 
 
 def test_finish__a_folder_whose_end_is_not_sent(inbox: Path) -> None:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program asks for with a QP: the bounds of its numbers."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from attached import connect_body, gid_of
+
+from mrc.agent.wanted import Wanted, wanted_of
+from mrc.binding.steering import read_struct
+from mrc.errors import ProtocolError
+from mrc.exchange import mpr
+from mrc.exchange.oob import Inbox
+from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
+
+GID = gid_of(ip_address("10.0.0.1"))
+
+
+def wanted(qpn: int = 3, dest_qpn: int = 0xFFFFFF, **fields: int) -> Wanted:
+    body = connect_body(qpn, dest_qpn, GID, GID, **fields)
+    return wanted_of(read_struct("mrc_agent_connect", body)[0])
+
+
+@pytest.mark.parametrize("number", [0, 2, 0x1000000, 0xFFFFFFFF])
+def test_wanted_of__no_qpn(number: int) -> None:
+    for qpns in ((number, 3), (3, number)):
+        with pytest.raises(ProtocolError, match="not a QPN"):
+            wanted(*qpns)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "found"),
+    [
+        ("sq_depth", 65536, 65536),
+        ("sq_depth", 65537, 65536),
+        ("max_wimm", 1025, 1024),
+        ("mpr", 1, MPR_UNIT),
+        ("mpr", MPR_UNIT, MPR_UNIT),
+        ("mpr", mpr.MOST + 1, mpr.MOST),
+        ("path_mtu", 0, 0),
+        ("path_mtu", 1, 0),
+        ("path_mtu", MIN_MTU - 4, MIN_MTU),
+        ("path_mtu", 1027, 1024),
+        ("path_mtu", 65532, MAX_MTU),
+        ("timeout", 0, 0),
+        ("timeout", 1, 14),
+        ("timeout", 31, 24),
+        ("retry_exp", 0, 0),
+        ("retry_exp", 1, 1),
+        ("retry_exp", 200, 25),
+    ],
+)
+def test_wanted_of__what_the_engine_can_do(name: str, asked: int, found: int) -> None:
+    fields: Any = {name: asked}
+    assert getattr(wanted(**fields), name) == found
+
+
+@pytest.mark.parametrize("inbox", [{}, {"address": 4096}, {"rkey": 9}])
+def test_wanted_of__messages_without_an_inbox(inbox: dict[str, int]) -> None:
+    with pytest.raises(ProtocolError, match="has no inbox"):
+        wanted(messages=1, **inbox)
+
+
+def test_wanted_of__messages() -> None:
+    inbox = {"peer": 5, "address": 4096, "rkey": 9}
+    assert wanted(messages=1, **inbox).messages == (5, Inbox(4096, 9))
+    assert wanted(**inbox).messages is None
