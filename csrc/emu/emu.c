@@ -315,11 +315,14 @@ int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end) {
   }
 }
 
-int mrc_emu_set_link(mrc_emu *emu, int number, uint64_t rate_bps, uint64_t delay_ns) {
+int mrc_emu_set_link(mrc_emu *emu, int number, uint64_t rate_bps, uint64_t delay_ns,
+                     uint32_t loss_ppm, uint32_t mtu) {
   if (number < 0 || (uint32_t)number >= emu->fabric.n_hops || rate_bps == 0) return -EINVAL;
   struct mrc_hop_own *hop = mrc_fabric_own(&emu->fabric, (uint32_t)number);
   hop->base.rate_bps = rate_bps;
   hop->base.link.delay_ns = delay_ns;
+  hop->base.link.loss_ppm = loss_ppm;
+  hop->base.link.mtu_bytes = mtu + MRC_FRAME_LINK_BYTES;
   mrc_hop_configure(hop, &hop->base);
   return 0;
 }

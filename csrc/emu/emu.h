@@ -95,8 +95,10 @@ void mrc_emu_stop(mrc_emu *emu);
 
 /* The number of the hop between a T0 and a host or a T1 (`end`); or -EINVAL. */
 int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end);
-/* Before the run: sets the rate and delay of a hop. 0 or -EINVAL. */
-int mrc_emu_set_link(mrc_emu *emu, int hop, uint64_t rate_bps, uint64_t delay_ns);
+/* Before the run: sets the properties of a hop. It loses `loss_ppm` of the packets by chance, and
+   IPv6 packets larger than `mtu`. 0 or -EINVAL. */
+int mrc_emu_set_link(mrc_emu *emu, int hop, uint64_t rate_bps, uint64_t delay_ns, uint32_t loss_ppm,
+                     uint32_t mtu);
 /* Replaces the faults of the hop by these. 0 or -EINVAL. */
 int mrc_emu_set_faults(mrc_emu *emu, int hop, const struct mrc_emu_fault *faults, int n);
 void mrc_emu_ask(mrc_emu *emu, struct mrc_emu_stats *stats);

@@ -9,7 +9,7 @@
 #include "sim/host_address.h"
 #include "sim/topology.h"
 
-enum { MAX_WIMM = 1024 };
+enum { MAX_WIMM = 1024, MILLION = 1000000 };
 
 #define PATIENCE_NS UINT64_C(2000000000) /* timeout of a probe */
 #define TRIES 3
@@ -263,6 +263,11 @@ bool mrc_prove_next(struct mrc_sim_proof *proof) {
 
 /* ---- computing what probes would find ---- */
 
+static bool loses_all(const struct mrc_hop_config *hop, uint32_t bytes) {
+  return hop->link.silent || hop->link.loss_ppm == MILLION ||
+         (hop->link.mtu_bytes && bytes > hop->link.mtu_bytes);
+}
+
 /* From sending a packet to its arrival over this path of an idle fabric; MRC_NEVER: it is lost. */
 static uint64_t way_ns(const struct mrc_fabric *fabric, uint32_t from, uint32_t to,
                        const struct mrc_sim_ev *ev, uint32_t bytes) {
@@ -277,7 +282,7 @@ static uint64_t way_ns(const struct mrc_fabric *fabric, uint32_t from, uint32_t 
   uint64_t ns = 0;
   for (int i = 0; i < (from_t0 == to_t0 ? 2 : 4); i++) {
     const struct mrc_hop_config *hop = &fabric->hops[hops[i]].kind->config;
-    if (hop->link.silent && (i < 2 || certain)) return MRC_NEVER;
+    if (loses_all(hop, bytes) && (i < 2 || certain)) return MRC_NEVER;
     ns += hop->link.delay_ns + (uint64_t)bytes * 8 * SECOND_NS / hop->rate_bps;
   }
   return ns;

@@ -11,8 +11,8 @@ from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.cli.testbed_shape import add_shape, change_text, shape_of
 from mrc.errors import ConfigError
 from mrc.results.plain import like
-from mrc.results.testbed import HostAddresses, Planned, Topologies
-from mrc.testbed import picture, reader, svg
+from mrc.results.testbed import HostAddresses, LinkProperties, Planned, Topologies
+from mrc.testbed import hops, picture, reader, svg
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 from mrc.whole import write_whole
@@ -85,6 +85,14 @@ def _queues(shape: Shape) -> list[str]:
     return [f"a kernel fabric cannot mark or trim, and ignores delays below {shortest}"]
 
 
+def _links(shape: Shape) -> dict[str, LinkProperties]:
+    found: dict[str, LinkProperties] = {}
+    for link, (up, down) in shape.link_properties().items():
+        ways = [link] if up == down else hops.hops_of_link(link, shape)
+        found |= dict(zip(map(str, ways), (up, down), strict=False))
+    return found
+
+
 def _result(shape: Shape, title: str) -> Planned:
     addresses = shape.addresses
     return like(
@@ -100,6 +108,6 @@ def _result(shape: Shape, title: str) -> Planned:
             )
             for host in range(shape.hosts)
         ),
-        links={str(link): found for link, found in shape.link_properties().items()},
+        links=_links(shape),
         built=census(shape),
     )

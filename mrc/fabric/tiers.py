@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Literal, get_args
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc import units
@@ -78,23 +79,35 @@ def read_topology(table: Table) -> Tiers:
     return topology
 
 
-def read_link(
-    table: Table, parse_target: Callable[[str], object]
-) -> tuple[str, int | None, int | None]:
-    """A table of `[[links]]`: target, rate in bits a second, delay in ns; None: the tier's value.
+class LinkChange(Struct, frozen=True):
+    """Other properties of a target's links, or of one direction; None: those of their tier."""
 
-    Raises ConfigError.
-    """
+    target: str
+    rate_bps: int | None = None
+    delay_ns: int | None = None
+    loss: float | None = None
+    """share of packets lost by chance, from 0 to 1"""
+    mtu: int | None = None
+    """the network drops larger packets on these links"""
+
+
+def read_link(table: Table, parse_target: Callable[[str], object], tiers: Tiers) -> LinkChange:
+    """A table of `[[links]]`; raises ConfigError."""
     target = table.text("target")
     table.parsed("target", parse_target)
-    rate_bps = table.parsed("rate", units.parse_rate) if table.has("rate") else None
-    delay_ns = table.parsed("delay", units.parse_time) if table.has("delay") else None
+    change = LinkChange(
+        target,
+        rate_bps=table.parsed("rate", units.parse_rate) if table.has("rate") else None,
+        delay_ns=table.parsed("delay", units.parse_time) if table.has("delay") else None,
+        loss=table.parsed("loss", units.parse_share) / 1e6 if table.has("loss") else None,
+        mtu=table.integer("mtu", MIN_MTU, tiers.mtu) if table.has("mtu") else None,
+    )
     table.close()
-    if rate_bps is None and delay_ns is None:
-        raise table.error("target", "requires rate, delay or both")
-    if rate_bps == 0:
+    if change == LinkChange(target):
+        raise table.error("target", "requires rate, delay, loss or mtu")
+    if change.rate_bps == 0:
         raise table.error("rate", "must not be 0")
-    return target, rate_bps, delay_ns
+    return change
 
 
 def _oversubscribed(table: Table, topology: Tiers) -> Tiers:

@@ -323,13 +323,15 @@ def _need_t1(table: Table, key: str, pairs: tuple[tuple[int, int], ...], topolog
 
 
 def _links(table: Table, topology: Tiers) -> list[Fault]:
-    """The rate and delay that `[[links]]` sets for a target, as faults that last for ever."""
-    target, *values = read_link(table, partial(parse_target, fabric=topology, whole=True))
-    kinds = zip(("rate", "delay"), values, strict=True)
+    """What `[[links]]` sets for a target, as faults that last for ever."""
+    change = read_link(table, partial(parse_target, fabric=topology, whole=True), topology)
+    loss_ppm = None if change.loss is None else round(change.loss * 1e6)
+    values = {"rate": change.rate_bps, "delay": change.delay_ns, "loss": loss_ppm}
+    values["mtu"] = change.mtu
     return [
-        Fault(target, kind, "all", 0, None, value, 0)
-        for kind, value in kinds
-        if isinstance(value, int)
+        Fault(change.target, kind, "all", 0, None, value, 0)
+        for kind, value in values.items()
+        if value is not None
     ]
 
 

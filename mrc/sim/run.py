@@ -138,6 +138,7 @@ def native_target(target: Target) -> dict[str, int]:
         "plane": target.plane,
         "index": (target.host if target.kind == "link" else index) or 0,
         "t1": t1 or 0,
+        "direction": native.DIRECTIONS[target.direction],
     }
 
 

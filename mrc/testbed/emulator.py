@@ -38,7 +38,7 @@ class Emulator:
     """Owns one `mrc_emu` and the thread that runs it. A context manager."""
 
     def __init__(self, config: dict[str, int], links: list[Any]) -> None:
-        """`links`: hops that differ from their tier, with rate and delay. Raises OSError."""
+        """`links`: hops that differ from their tier, with their properties. Raises OSError."""
         planes, hosts = range(1, config["planes"] + 1), range(config["hosts"])
         names = [interface_name(host, plane) for plane in planes for host in hosts]
         self._names = names
@@ -52,8 +52,8 @@ class Emulator:
         if code < 0:
             raise OSError(-code, os.strerror(-code))
         self._emu = out[0]
-        for hop, rate_bps, delay_ns in links:
-            lib.mrc_emu_set_link(self._emu, self._number(Hop(*hop)), rate_bps, delay_ns)
+        for hop, *properties in links:
+            lib.mrc_emu_set_link(self._emu, self._number(Hop(*hop)), *properties)
         self._thread = threading.Thread(target=lib.mrc_emu_run, args=(self._emu,))
 
     def __enter__(self) -> Emulator:

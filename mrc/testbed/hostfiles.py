@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from mrc.fabric.srv6 import format_usid
@@ -27,16 +28,18 @@ def hosts_file(shape: Shape) -> str:
     return "\n".join(lines) + "\n"
 
 
-def config(shape: Shape, host: int) -> str:
-    """The host's configuration file: its ports, its peers and the paths to them."""
+def config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
+    """The host's configuration file: its ports, its peers and the paths to them. `mtus`: plane ->
+    MTU of the port there.
+    """
     lines = ["schema = 1", f'host = "h{host}"', 'source = "srv6"', 'security = "none"']
-    for plane in shape.plane_numbers():
+    for plane, mtu in mtus.items():
         lines += [
             "",
             "[[ports]]",
             f'ifname = "p{plane}"',
             f'address = "{shape.addresses.host(host)}"',
-            f"mtu = {shape.mtu}",
+            f"mtu = {mtu}",
         ]
     for peer in shape.host_numbers():
         if peer != host:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mrc.results.testbed import LinkProperties
-from mrc.testbed.shape import Shape
+from mrc.testbed.shape import BothWays, Shape
 
 _ALL_NAMED = 4  # up to 4 hosts below a T0 are all named; of more, the first and the last
 
@@ -35,11 +34,11 @@ def draw_plan(shape: Shape) -> list[str]:
 
 
 def alike(shape: Shape) -> list[list[int]]:
-    """Groups the planes by the rates and delays of their links."""
-    links: dict[int, list[LinkProperties]] = {}
+    """Groups the planes by the properties of their links."""
+    links: dict[int, list[BothWays]] = {}
     for link, properties in shape.link_properties().items():
         links.setdefault(link.plane, []).append(properties)
-    groups: dict[tuple[LinkProperties, ...], list[int]] = {}
+    groups: dict[tuple[BothWays, ...], list[int]] = {}
     for plane, found in links.items():
         groups.setdefault(tuple(found), []).append(plane)
     return list(groups.values())

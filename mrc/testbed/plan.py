@@ -24,9 +24,10 @@ from msgspec.structs import replace
 from mrc.fabric import topology
 from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
 from mrc.fabric.topology import Topology
-from mrc.results.testbed import Census
+from mrc.results.testbed import Census, LinkProperties
 from mrc.testbed import hostfiles
-from mrc.testbed.hops import all_hops, hops_of_link, port
+from mrc.testbed.fault import LOSSY, rules
+from mrc.testbed.hops import all_hops, hops_of_link, lossy, port
 from mrc.testbed.names import (
     FABRIC,
     MANAGEMENT,
@@ -92,18 +93,32 @@ class Shaper(Struct, frozen=True):
     """the longest queue, including the burst"""
 
 
+class Sending(Struct, frozen=True):
+    """What an end of a link does with the packets that it sends."""
+
+    shaper: Shaper | None = None
+    delay_ns: int = 0
+    mtu: int | None = None
+    """IPv6 drops larger packets here; None: the MTU of the link"""
+
+
 class Link(Struct, frozen=True):
-    """A veth between a lower and an upper node. Both ends have the same MTU."""
+    """A veth between a lower and an upper node. Both ends receive packets of its MTU."""
 
     lower: str
     lower_name: str
     upper: str
     upper_name: str
     mtu: int
-    shaper: Shaper | None = None
-    delay_ns: int = 0
+    up: Sending = Sending()
+    down: Sending = Sending()
     is_emulated: bool = False
     """the emulator reads the upper end: it has no shaper and receives packets one by one"""
+
+    @property
+    def ends(self) -> tuple[tuple[str, str, Sending], ...]:
+        """Node, interface and what it does when it sends, of both ends."""
+        return (self.lower, self.lower_name, self.up), (self.upper, self.upper_name, self.down)
 
 
 class Node(Struct, frozen=True):
@@ -162,6 +177,10 @@ def make_plan(name: str, shape: Shape) -> Plan:
     """Makes the plan of a whole test bed. Raises ValueError for an invalid name."""
     check_name(name)
     links = tuple(_links(shape))
+    mtus: dict[int, dict[int, int]] = {host: {} for host in shape.host_numbers()}
+    for link, (up, _) in shape.link_properties().items():
+        if link.host is not None:
+            mtus[link.host][link.plane] = up.mtu
     nodes = [
         *(_host(name, shape, host) for host in range(shape.hosts)),
         *_fabric(name, shape),
@@ -175,8 +194,13 @@ def make_plan(name: str, shape: Shape) -> Plan:
         },
         links=links,
         hosts_file=hostfiles.hosts_file(shape),
-        configs={host_name(host): hostfiles.config(shape, host) for host in range(shape.hosts)},
+        configs={host_name(host): hostfiles.config(shape, host, mtus[host]) for host in mtus},
     )
+
+
+def mtu_key(interface: str) -> str:
+    """The sysctl of the largest packet that IPv6 sends on an interface."""
+    return f"net/ipv6/conf/{interface}/mtu"
 
 
 def shaper(rate_bps: int, buffer_bytes: int | None = None) -> Shaper:
@@ -216,12 +240,12 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
 
 
 def _changed_hops(shape: Shape) -> list[Any]:
-    """Hop, rate, delay."""
+    """Hop, rate, delay, parts per million lost, MTU."""
     usual = all_hops(replace(shape, links=()))
     return [
-        [hop, properties.rate_bps or _NO_RATE_BPS, properties.delay_ns]
-        for hop, properties in all_hops(shape).items()
-        if properties != usual[hop]
+        [hop, its.rate_bps or _NO_RATE_BPS, its.delay_ns, round(its.loss * 1e6), its.mtu]
+        for hop, its in all_hops(shape).items()
+        if its != usual[hop]
     ]
 
 
@@ -232,19 +256,28 @@ def _queue_bytes(rate_bps: int) -> int:
 def _links(shape: Shape) -> Iterator[Link]:
     for host in range(shape.hosts):
         yield Link(host_name(host), "mgmt", MANAGEMENT, host_name(host), 1500)
-    for link, properties in shape.link_properties().items():
+    for link, (up, down) in shape.link_properties().items():
         lower, upper = map(port, hops_of_link(link, shape))
-        rate_bps, delay_ns = properties.rate_bps, properties.delay_ns
         if shape.fabric is Fabric.KERNEL:
-            queue = None if rate_bps is None else shaper(rate_bps, shape.buffer_bytes)
-            yield Link(*lower, *upper, shape.mtu, queue, delay_ns)
+            yield Link(*lower, *upper, shape.mtu, _sending(up, shape), _sending(down, shape))
         elif link.host is not None:
             # The host has a shaper, because only its own queue can slow down its sockets. The
             # shaper counts fewer bytes a packet than the emulator. With 1% less rate, the packets
             # queue at the host and not in the emulator.
-            queue = None if rate_bps is None else shaper(rate_bps * 99 // 100)
+            queue = None if up.rate_bps is None else shaper(up.rate_bps * 99 // 100)
             upper = (FABRIC, interface_name(link.host, link.plane))
-            yield Link(*lower, *upper, shape.mtu, queue, is_emulated=True)
+            sending = Sending(queue, mtu=_own_mtu(up, shape))
+            yield Link(*lower, *upper, shape.mtu, sending, is_emulated=True)
+
+
+def _sending(properties: LinkProperties, shape: Shape) -> Sending:
+    rate_bps = properties.rate_bps
+    queue = None if rate_bps is None else shaper(rate_bps, shape.buffer_bytes)
+    return Sending(queue, properties.delay_ns, _own_mtu(properties, shape))
+
+
+def _own_mtu(properties: LinkProperties, shape: Shape) -> int | None:
+    return None if properties.mtu == shape.mtu else properties.mtu
 
 
 def _on_links(node: Node, links: tuple[Link, ...]) -> Node:
@@ -351,11 +384,22 @@ def _ways(fabric: Topology, peer: int, near: bool) -> tuple[_Way, ...]:
 
 def _fabric(name: str, shape: Shape) -> Iterator[Node]:
     if shape.fabric is Fabric.KERNEL:
+        losses = _losses(shape)
         for plane in shape.plane_numbers():
-            yield from _switches(name, shape, plane)
+            for node in _switches(name, shape, plane):
+                yield replace(node, rules=losses.get(node.name, ""))
     else:  # the kernel must leave all packets to the emulator
         sysctls = {f"net/ipv6/conf/{scope}/disable_ipv6": "1" for scope in ("all", "default")}
         yield Node(FABRIC, namespace(name, FABRIC), sysctls, routes=())
+
+
+def _losses(shape: Shape) -> dict[str, str]:
+    """Switch -> nftables rules that drop what its links lose."""
+    usual = all_hops(shape)
+    return {
+        node: rules(LOSSY, {match: usual[hop].loss for match, hop in found.items()})
+        for node, found in lossy(shape).items()
+    }
 
 
 def _switches(name: str, fabric: Topology, plane: int) -> Iterator[Node]:

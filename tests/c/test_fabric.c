@@ -145,12 +145,21 @@ static void test_enter__rate_and_delay(void) {
   mrc_sim_destroy(sim);
 }
 
+/* How many hops are silent when a fault has begun or ended. */
+static uint32_t silent_hops(mrc_sim *sim, const struct mrc_sim_fault *fault, bool begins) {
+  uint32_t silent = 0;
+  mrc_fault_switch(&sim->whole.fabric, fault, begins);
+  for (uint32_t hop = 0; hop < sim->whole.fabric.n_hops; hop++)
+    silent += sim->whole.fabric.hops[hop].kind->config.link.silent;
+  return silent;
+}
+
 static void test_fault__hops_of_a_target(void) {
   static const struct {
-    uint32_t target, index, t1, hops;
+    uint32_t target, index, t1, hops, up;
   } rows[] = {
-      {MRC_SIM_ALL, 0, 0, 32}, {MRC_SIM_PLANE, 0, 0, 16}, {MRC_SIM_T0, 1, 0, 8},
-      {MRC_SIM_T1, 1, 0, 4},   {MRC_SIM_UPLINK, 0, 1, 2}, {MRC_SIM_PORT, 3, 0, 2},
+      {MRC_SIM_ALL, 0, 0, 32, 16}, {MRC_SIM_PLANE, 0, 0, 16, 8}, {MRC_SIM_T0, 1, 0, 8, 4},
+      {MRC_SIM_T1, 1, 0, 4, 2},    {MRC_SIM_UPLINK, 0, 1, 2, 1}, {MRC_SIM_PORT, 3, 0, 2, 1},
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
@@ -160,13 +169,14 @@ static void test_fault__hops_of_a_target(void) {
                                         .index = rows[i].index,
                                         .t1 = rows[i].t1,
                                         .kind = MRC_SIM_SILENT};
-    for (int begins = 1; begins >= 0; begins--) {
-      uint32_t silent = 0;
-      mrc_fault_switch(&sim->whole.fabric, &fault, begins);
-      for (uint32_t hop = 0; hop < sim->whole.fabric.n_hops; hop++)
-        silent += sim->whole.fabric.hops[hop].kind->config.link.silent;
-      CHECK_EQ(silent, begins ? rows[i].hops : 0);
-    }
+    struct mrc_sim_fault up = fault, down = fault;
+    up.direction = MRC_SIM_UPWARD;
+    down.direction = MRC_SIM_DOWNWARD;
+    CHECK_EQ(silent_hops(sim, &fault, true), rows[i].hops);
+    CHECK_EQ(silent_hops(sim, &down, false), rows[i].up);
+    CHECK_EQ(silent_hops(sim, &up, false), 0);
+    CHECK_EQ(silent_hops(sim, &up, true), rows[i].up);
+    CHECK_EQ(silent_hops(sim, &fault, false), 0);
     mrc_sim_destroy(sim);
   }
 }
@@ -175,7 +185,11 @@ static void test_fault__ends_as_the_topology_has_it(void) {
   mrc_sim *sim = open_sim(.jitter_ns = 7);
   const struct mrc_hop_own *hop =
       mrc_fabric_own(&sim->whole.fabric, mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0));
-  for (uint32_t kind = MRC_SIM_SILENT; kind <= MRC_SIM_RATE; kind++) {
+  const struct mrc_sim_fault lossy = {.target = MRC_SIM_ALL, .kind = MRC_SIM_LOSS, .a = 70};
+  const struct mrc_sim_fault small = {.target = MRC_SIM_ALL, .kind = MRC_SIM_MTU, .a = 1500};
+  CHECK_EQ(mrc_sim_set_links(sim, &lossy), 0);
+  CHECK_EQ(mrc_sim_set_links(sim, &small), 0);
+  for (uint32_t kind = MRC_SIM_SILENT; kind <= MRC_SIM_MTU; kind++) {
     CHECK_ROW((int)kind);
     const struct mrc_sim_fault fault = {
         .target = MRC_SIM_ALL, .kind = kind, .a = 5, .b = 9, .class = MRC_SIM_DATA_CLASS};
@@ -188,7 +202,9 @@ static void test_fault__ends_as_the_topology_has_it(void) {
     CHECK_EQ(hop->kind.config.burst_ppm + hop->kind.config.burst_packets, 0);
     CHECK_EQ(hop->link.config.delay_ns, 500);
     CHECK_EQ(hop->link.config.silent, false);
-    CHECK_EQ(hop->link.config.loss_ppm + hop->link.config.corrupt_ppm, 0);
+    CHECK_EQ(hop->link.config.loss_ppm, 70);
+    CHECK_EQ(hop->link.config.mtu_bytes, 1500 + MRC_FRAME_LINK_BYTES);
+    CHECK_EQ(hop->link.config.corrupt_ppm, 0);
     CHECK_EQ(hop->link.config.duplicate_ppm + hop->link.config.reorder_ppm, 0);
     CHECK_EQ(hop->link.config.lose_n + hop->link.config.lose_of + hop->link.config.loss_mask, 0);
   }

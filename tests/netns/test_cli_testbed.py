@@ -22,11 +22,11 @@ from slowness import PATIENCE
 
 from mrc.cli.main import main
 from mrc.errors import StateError
+from mrc.fabric.tiers import LinkChange
 from mrc.fabric.topology import Addresses
 from mrc.linux import installed, netns
 from mrc.testbed import mptcp, rootless, state
 from mrc.testbed.bed import Testbed
-from mrc.testbed.shape import LinkChange
 
 from .conftest import HAS_USERS, fresh_name
 

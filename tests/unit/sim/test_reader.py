@@ -58,7 +58,9 @@ def test_load__the_example_of_the_description(tmp_path: Path) -> None:
     text = (Path(reader.__file__).parent / "scenarios" / "README.md").read_text()
     example = load(tmp_path, text.split("```toml\n")[1].split("```")[0])
     bare = load(tmp_path, topology__hosts=16, topology__planes=4, topology__t1=4)
-    assert [(link.kind, link.a) for link in example.links] == [("rate", 10**11), ("delay", 500)]
+    assert [(link.kind, link.a) for link in example.links] == [
+        ("rate", 10**11), ("delay", 500), ("loss", 0), ("mtu", 9000),
+    ]  # fmt: skip
     assert (example.topology, example.transport) == (bare.topology, bare.transport)
     assert (example.until_ns, example.sample_ns) == (bare.until_ns, bare.sample_ns)
     assert replace(example.traffic[0], pairs=(), bytes=0) == replace(

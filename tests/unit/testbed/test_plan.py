@@ -10,11 +10,14 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
+from mrc.fabric.tiers import LinkChange
 from mrc.fabric.topology import Addresses
 from mrc.testbed import names
 from mrc.testbed import plan as plans
+from mrc.testbed.hops import HOST_DOWN, T0_UP, Hop
 from mrc.testbed.plan import Plan, Shaper, census, make_plan
 from mrc.testbed.shape import Fabric, Shape, parse_rate
 
@@ -148,15 +151,42 @@ def test_make_plan__all_planes_share_the_flows_to_a_host(planes: int, t1: int, k
 
 
 def test_make_plan__no_rate_means_no_shaper() -> None:
-    assert {
-        link.shaper
-        for link in make_plan("x", Shape(host_rate_bps=None, fabric_rate_bps=None)).links
-    } == {None}
+    plan = make_plan("x", Shape(host_rate_bps=None, fabric_rate_bps=None))
+    assert {end.shaper for link in plan.links for _, _, end in link.ends} == {None}
 
 
 def test_make_plan__shapes_the_fabric_only() -> None:
     for link in make_plan("x", Shape(host_rate_bps=10**9, fabric_rate_bps=10**9)).links:
-        assert (link.shaper is None) == (link.upper == "mgmt")
+        assert {end.shaper is None for _, _, end in link.ends} == {link.upper == "mgmt"}
+
+
+def test_make_plan__links_with_a_direction_a_loss_and_an_mtu_of_their_own() -> None:
+    links = (
+        LinkChange("h0>t0:1.0", rate_bps=10**6, mtu=1500),
+        LinkChange("t1:1.0>t0:1.1", delay_ns=10**6),
+        LinkChange("uplink:1.0.0", loss=0.25),
+    )
+    plan = make_plan("x", Shape(planes=1, t1=1, host_rate_bps=10**9, links=links))
+    ends = {(node, name): end for link in plan.links for node, name, end in link.ends}
+    slow, usual = ends["h0", "p1"], ends["t0-1-0", "h0"]
+    assert slow.shaper is not None and usual.shaper is not None
+    assert (slow.shaper.rate_bps, usual.shaper.rate_bps) == (10**6, 10**9)
+    assert (slow.mtu, usual.mtu) == (1500, None)
+    assert "mtu = 1500\n" in plan.configs["h0"] and "mtu = 9000\n" in plan.configs["h1"]
+    assert [key for key, end in ends.items() if end.delay_ns] == [("t1-1-0", "t0-1")]
+    drop = "numgen random mod 1000000 < 250000 counter drop"
+    assert f"oifname t1-0 {drop}" in plan.nodes["t0-1-0"].rules
+    assert f"oifname t0-0 {drop}" in plan.nodes["t1-1-0"].rules
+    assert plan.nodes["t0-1-1"].rules == ""
+
+
+def test_emulator_config__hops_that_differ() -> None:
+    links = (LinkChange("t0:1.0>t1:1.0", loss=0.25), LinkChange("t0:1.1>h1", mtu=1500))
+    shape = Shape(planes=1, t1=1, host_rate_bps=1000, fabric_rate_bps=2000, links=links)
+    assert plans.emulator_config(replace(shape, fabric=Fabric.EMULATED))["links"] == [
+        [Hop(HOST_DOWN, 1, 1, 1), 1000, 0, 0, 1500],
+        [Hop(T0_UP, 1, 0, 0), 2000, 0, 250_000, 9000],
+    ]
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a/b", "x" * 33, "ä"])
