@@ -107,6 +107,12 @@ static void rebase(struct mrc_fabric *fabric, uint32_t index, const struct mrc_s
   mrc_hop_configure(hop, &hop->base);
 }
 
+static void leave_out(struct mrc_fabric *fabric, uint32_t index,
+                      const struct mrc_sim_fault *target) {
+  (void)target;
+  mrc_fabric_remove(fabric, index);
+}
+
 /* ---- which hops ---- */
 
 struct range {
@@ -181,4 +187,8 @@ void mrc_fault_switch(struct mrc_fabric *fabric, const struct mrc_sim_fault *fau
 
 void mrc_fault_rebase(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault) {
   each_hop(fabric, fault, rebase);
+}
+
+void mrc_fault_remove(struct mrc_fabric *fabric, const struct mrc_sim_fault *target) {
+  each_hop(fabric, target, leave_out);
 }

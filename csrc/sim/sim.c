@@ -169,6 +169,14 @@ int mrc_sim_set_links(mrc_sim *sim, const struct mrc_sim_fault *change) {
   return 0;
 }
 
+int mrc_sim_remove_links(mrc_sim *sim, const struct mrc_sim_fault *target) {
+  if (sim->flows.n > 0 || !is_in_fabric(&sim->whole.world.config, target) ||
+      target->direction != MRC_SIM_BOTH)
+    return -EINVAL;
+  mrc_fault_remove(&sim->whole.fabric, target);
+  return 0;
+}
+
 int mrc_sim_trace_to(mrc_sim *sim, const char *path) {
   mrc_assert(sim->file.lines == NULL);
   if (sim->n_shards > 1) return -EINVAL;

@@ -23,6 +23,9 @@ OPTIONS = """
 """
 
 
+_SAID = 6  # absent links that are named
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(parser)
     add(parser, OPTIONS)
@@ -37,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     shape = shape_of(args)
     title = reader.load(args.file, shape.fabric).title if args.file else "the default test bed"
-    lines = [*_describe(shape), *map(change_text, shape.links)]
+    lines = [*_describe(shape), *_absent(shape), *map(change_text, shape.links)]
     if args.svg:
         named = f"{Path(args.file).stem}: {title}" if args.file else title
         _write(args.svg, svg.draw(shape, named, lines))
@@ -55,9 +58,10 @@ def _write(path: str, text: str) -> None:
 
 def _describe(shape: Shape) -> list[str]:
     count, addresses = census(shape), shape.addresses
+    most = "at most " if shape.absent else ""
     return [
-        f"{shape.hosts} hosts, {shape.hosts_per_t0} below each T0; {shape.planes} planes "
-        f"of {shape.t0} T0s and {shape.t1} T1s",
+        f"{len(shape.host_numbers())} hosts, {most}{shape.hosts_per_t0} below each T0; "
+        f"{shape.planes} planes of {most}{shape.t0} T0s and {shape.t1} T1s",
         f"host links {_each(shape.host_rate_bps, shape.host_delay_ns)}; "
         f"uplinks {_each(shape.fabric_rate_bps, shape.fabric_delay_ns)}; MTU {shape.mtu}",
         *_queues(shape),
@@ -67,6 +71,14 @@ def _describe(shape: Shape) -> list[str]:
         f"{addresses.management}",
         "names: h1 on all planes, h1.p1 in plane 1, h1.mgmt on the management network",
     ]
+
+
+def _absent(shape: Shape) -> list[str]:
+    """At most a line."""
+    if not shape.absent:
+        return []
+    more = len(shape.absent) - _SAID
+    return [f"absent: {', '.join(shape.absent[:_SAID])}{f' and {more} more' if more > 0 else ''}"]
 
 
 def _each(rate_bps: int | None, delay_ns: int) -> str:
@@ -106,7 +118,7 @@ def _result(shape: Shape, title: str) -> Planned:
                 plane_addresses=tuple(map(str, shape.plane_addresses(host))),
                 oob=str(addresses.oob(host)),
             )
-            for host in range(shape.hosts)
+            for host in shape.host_numbers()
         ),
         links=_links(shape),
         built=census(shape),

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from mrc import units
 from mrc.fabric.table import Table
+from mrc.fabric.targets import absent_links
 from mrc.fabric.topology import MAX_T1, Topology
 
 MAX_HOSTS, MAX_PLANES, MAX_T0 = 131072, 32, 4096
@@ -69,6 +70,7 @@ def read_topology(table: Table) -> Tiers:
         mtu=table.integer("mtu", MIN_MTU, MAX_MTU, 9000),
         sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
     )
+    topology = replace(topology, absent=_absent(table, topology))
     if table.has("oversubscription"):
         topology = _oversubscribed(table, topology)
     table.close()
@@ -108,6 +110,13 @@ def read_link(table: Table, parse_target: Callable[[str], object], tiers: Tiers)
     if change.rate_bps == 0:
         raise table.error("rate", "must not be 0")
     return change
+
+
+def _absent(table: Table, topology: Tiers) -> tuple[str, ...]:
+    try:
+        return absent_links(table.texts("absent"), topology)
+    except ValueError as error:
+        raise table.error("absent", str(error)) from error
 
 
 def _oversubscribed(table: Table, topology: Tiers) -> Tiers:

@@ -63,7 +63,7 @@ def _goodputs_bps(
         here = [i for i in closed if flows[i].traffic.plane in (0, plane)]
         crossed = [_crossed(scenario, flows[i]) for i in here]
         capacity: dict[Hashable, float] = {
-            key: sum(rates[link] for link in key) for keys in crossed for key in keys
+            key: sum(rates.get(link, 0.0) for link in key) for keys in crossed for key in keys
         }
         for i, rate in zip(here, fill(crossed, capacity), strict=True):
             found[i] += rate * payload_share(flows[i].traffic, scenario.transport)

@@ -216,6 +216,11 @@ class Simulation:
         if lib.mrc_sim_set_links(self._sim, ffi.new("struct mrc_sim_fault *", change)) < 0:
             raise ConfigError(f"the simulator rejects the links {dict(change)}")
 
+    def remove_links(self, target: Mapping[str, int]) -> None:
+        """Removes the links of a target, given as in a `struct mrc_sim_fault`, before any flow."""
+        if lib.mrc_sim_remove_links(self._sim, ffi.new("struct mrc_sim_fault *", target)) < 0:
+            raise ConfigError(f"the simulator cannot remove {dict(target)}")
+
     def add_fault(self, fault: Mapping[str, int]) -> None:
         """Adds a `struct mrc_sim_fault`."""
         if lib.mrc_sim_add_fault(self._sim, ffi.new("struct mrc_sim_fault *", fault)) < 0:

@@ -21,7 +21,7 @@ from mrc.errors import ConfigError
 from mrc.fabric import document
 from mrc.fabric.faults import NEVER, Fault, occurrences, read_fault, read_time
 from mrc.fabric.table import Table
-from mrc.fabric.targets import parse_target
+from mrc.fabric.targets import ANY, parse_target
 from mrc.fabric.tiers import Tiers, read_link, read_topology
 from mrc.fabric.topology import MAX_T1
 from mrc.limits import MAX_EVS
@@ -253,7 +253,7 @@ def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
 
 
 def _check_groups_of_hosts(table: Table, traffic: Traffic, topology: Tiers) -> None:
-    members = len(traffic.hosts) or topology.hosts
+    members = len(traffic.hosts) or len(topology.host_numbers())
     size = traffic.group_size or members
     if traffic.kind in GROUPED and (size < 2 or members % size):
         raise table.error("group_size", f"{members} hosts do not form groups of {size}: 2 or more")
@@ -340,7 +340,7 @@ def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> t
     found: list[Fault] = []
     for table in tables:
         target = table.text("target")
-        if draw.ANY in target:
+        if ANY in target:
             found.append(_drawn_fault(table, target, topology, rtt_ns))
             continue
         fault = read_fault(table, partial(parse_target, fabric=topology, whole=True), rtt_ns)

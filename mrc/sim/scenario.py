@@ -120,12 +120,12 @@ def dead_paths(scenario: Scenario, sender: int, receiver: int) -> int:
     topology = scenario.topology
     up, down = topology.t0_of(sender), topology.t0_of(receiver)
     crossed = {(up, UP), (down, DOWN), (up, ""), (down, "")}
-    dead: set[tuple[int, int | None]] = set()
+    dead: set[tuple[int, int]] = set()
     for fault in scenario.faults:
         if fault.kind not in ("silent", "down") or fault.at_ns > 0 or fault.until_ns is not None:
             continue
         target = parse_target(fault.target, topology, whole=True)
         ways = target.t0, target.direction
         if target.kind == "t1" or (target.kind == "uplink" and ways in crossed):
-            dead.add((target.plane, target.t1))
-    return len(dead)
+            dead.add((target.plane, target.t1 or 0))
+    return sum(topology.has_path(sender, receiver, *path) for path in dead)

@@ -13,7 +13,8 @@ link returns, which would look like slowness of mrc.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
@@ -23,11 +24,12 @@ from msgspec.structs import replace
 
 from mrc.fabric import topology
 from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
+from mrc.fabric.targets import parse_target
 from mrc.fabric.topology import Topology
 from mrc.results.testbed import Census, LinkProperties
 from mrc.testbed import hostfiles
 from mrc.testbed.fault import LOSSY, rules
-from mrc.testbed.hops import all_hops, hops_of_link, lossy, port
+from mrc.testbed.hops import all_hops, all_hops_of, hops_of_link, lossy, port
 from mrc.testbed.names import (
     FABRIC,
     MANAGEMENT,
@@ -153,7 +155,9 @@ class Plan(Struct, frozen=True):
 
 
 def census(shape: Shape) -> Census:
-    """Counts the parts of the plan without making it."""
+    """Counts the parts of the plan; makes it only if links are absent."""
+    if shape.absent:
+        return _count(make_plan("plan", shape))
     near = shape.hosts * (shape.hosts_per_t0 - 1)
     far = shape.hosts * (shape.hosts - 1) - near
     paths = shape.planes * (near + far * shape.t1)
@@ -173,6 +177,16 @@ def census(shape: Shape) -> Census:
     )
 
 
+def _count(plan: Plan) -> Census:
+    hosts = plan.shape.host_numbers()
+    return Census(
+        namespaces=len(plan.nodes),
+        links=len(plan.links),
+        routes=sum(len(node.routes) for node in plan.nodes.values()),
+        paths=sum(len(plan.shape.present(a, b)) for a in hosts for b in hosts if a != b),
+    )
+
+
 def make_plan(name: str, shape: Shape) -> Plan:
     """Makes the plan of a whole test bed. Raises ValueError for an invalid name."""
     check_name(name)
@@ -182,7 +196,7 @@ def make_plan(name: str, shape: Shape) -> Plan:
         if link.host is not None:
             mtus[link.host][link.plane] = up.mtu
     nodes = [
-        *(_host(name, shape, host) for host in range(shape.hosts)),
+        *(_host(name, shape, host) for host in shape.host_numbers()),
         *_fabric(name, shape),
         _management(name, shape),
     ]
@@ -212,7 +226,9 @@ def shaper(rate_bps: int, buffer_bytes: int | None = None) -> Shaper:
 
 
 def emulator_config(shape: Shape) -> dict[str, Any]:
-    """The fields of `struct mrc_emu_config`, and the hops that differ from their tier."""
+    """The fields of `struct mrc_emu_config`, the hops that differ from their tier, and those that
+    are absent.
+    """
     host_rate_bps = shape.host_rate_bps or _NO_RATE_BPS
     buffer_bytes = shape.buffer_bytes
     if buffer_bytes is None:
@@ -236,7 +252,12 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
         "ecn_high_bytes": buffer_bytes * 4 // 10 if high is None else high,
         "trims": int(shape.trim),
     }
-    return {"config": config, "links": _changed_hops(shape)}
+    return {"config": config, "links": _changed_hops(shape), "absent": _absent_hops(shape)}
+
+
+def _absent_hops(shape: Shape) -> list[Any]:
+    whole = replace(shape, absent=(), links=())
+    return [hop for name in shape.absent for hop in all_hops_of(parse_target(name, whole), whole)]
 
 
 def _changed_hops(shape: Shape) -> list[Any]:
@@ -254,7 +275,7 @@ def _queue_bytes(rate_bps: int) -> int:
 
 
 def _links(shape: Shape) -> Iterator[Link]:
-    for host in range(shape.hosts):
+    for host in shape.host_numbers():
         yield Link(host_name(host), "mgmt", MANAGEMENT, host_name(host), 1500)
     for link, (up, down) in shape.link_properties().items():
         lower, upper = map(port, hops_of_link(link, shape))
@@ -310,21 +331,21 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         Route(addresses.host_prefix(host), "lo", local=True),
         Route(addresses.management, "mgmt", via=_UPPER),
     ]
-    for plane in fabric.plane_numbers():
+    for plane in fabric.planes_of(host):
         block = addresses.locator_block(plane)
         routes.append(Route(block, f"p{plane}", via=_UPPER))
         ours = locator(block, fabric.host_usid(host))
         routes.append(Route(ours, f"p{plane}", action=EndDT6(LOCAL_TABLE)))
     own = addresses.host(host)
-    planes = {f"p{plane}": addresses.in_plane(host, plane) for plane in fabric.plane_numbers()}
+    planes = {f"p{plane}": addresses.in_plane(host, plane) for plane in fabric.planes_of(host)}
     for peer in fabric.host_numbers():
         if peer != host:
-            ways = _ways(fabric, peer, fabric.are_near(host, peer))
+            every = _ways(fabric, peer, fabric.are_near(host, peer))
+            ways = [every[number] for number in fabric.present(host, peer)]
             routes += [Route(way.dst, way.dev, _UPPER, planes[way.dev], way.action) for way in ways]
             routes += [
                 Route(way.shared_dst, way.dev, _UPPER, own, way.action, shared=True)
-                for way in ways
-                if way.shared_dst is not None
+                for way in _shared(ways, _shared_in_plane(fabric, len(ways)))
             ]
     return Node(
         name=host_name(host),
@@ -332,10 +353,7 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         sysctls=_SYSCTLS | _ECMP,
         addresses=(
             ("lo", IPv6Interface(own)),
-            *(
-                (f"p{plane}", IPv6Interface(address))
-                for plane, address in enumerate(fabric.plane_addresses(host), 1)
-            ),
+            *((name, IPv6Interface(address)) for name, address in planes.items()),
             ("mgmt", IPv6Interface(addresses.oob(host))),
         ),
         ipv4=(("mgmt", addresses.oob_ipv4(host), None),),
@@ -361,24 +379,30 @@ class _Way(Struct, frozen=True):
     dst: IPv6Network
     dev: str
     action: EncapRed
-    shared_dst: IPv6Network | None
-    """the peer's address on all planes, if ECMP uses the path"""
+    shared_dst: IPv6Network
+    """the peer's address on all planes"""
+
+
+def _shared(ways: Sequence[_Way], in_plane: int) -> Iterator[_Way]:
+    """Those that ECMP uses: the first ones of each plane."""
+    taken: Counter[str] = Counter()
+    for way in ways:
+        taken[way.dev] += 1
+        if taken[way.dev] <= in_plane:
+            yield way
 
 
 @lru_cache(maxsize=1024)
 def _ways(fabric: Topology, peer: int, near: bool) -> tuple[_Way, ...]:
-    paths = fabric.paths_to(peer, near=near)
-    in_plane = len(paths) // fabric.planes
-    shared = _shared_in_plane(fabric, in_plane)
     every = IPv6Network(fabric.addresses.host(peer))
     return tuple(
         _Way(
             dst=IPv6Network(path.dst),
             dev=f"p{path.plane}",
             action=EncapRed(path.segments),
-            shared_dst=every if number % in_plane < shared else None,
+            shared_dst=every,
         )
-        for number, path in enumerate(paths)
+        for path in fabric.paths_to(peer, near=near)
     )
 
 
@@ -410,36 +434,42 @@ def _switches(name: str, fabric: Topology, plane: int) -> Iterator[Node]:
     only if the whole T1 is down.
     """
     block = fabric.addresses.locator_block(plane)
-    up = [
-        Route(locator(block, topology.t1_usid(number)), f"t1-{number}", via=_UPPER)
-        for number in fabric.t1_numbers()
-    ]
     for t0 in fabric.t0_numbers():
         own = locator(block, topology.t0_usid(t0))
         routes = []
         for host in fabric.hosts_below(t0):
+            if not fabric.has_link(host, plane):
+                continue
             metric = DEFAULT_METRIC + host - fabric.hosts_below(t0)[0]
             routes.append(Route(own, host_name(host), action=End(), metric=metric))
             here = locator(block, fabric.host_usid(host))
             routes.append(Route(here, host_name(host), via=_LOWER))
-        yield _switch(name, t0_name(plane, t0), (*routes, *up))
-    below = [
-        Route(locator(block, topology.t0_usid(t0)), f"t0-{t0}", via=_LOWER)
-        for t0 in fabric.t0_numbers()
-    ]
+        routes += [
+            Route(locator(block, topology.t1_usid(number)), f"t1-{number}", via=_UPPER)
+            for number in fabric.t1_numbers()
+            if fabric.has_uplink(plane, t0, number)
+        ]
+        if routes:
+            yield _switch(name, t0_name(plane, t0), tuple(routes))
     for number in fabric.t1_numbers():
-        shift = Route(locator(block, topology.t1_usid(number)), "t0-0", action=End())
-        yield _switch(name, t1_name(plane, number), (shift, *below))
+        below = [t0 for t0 in fabric.t0_numbers() if fabric.has_uplink(plane, t0, number)]
+        if below:
+            own = locator(block, topology.t1_usid(number))
+            shift = Route(own, f"t0-{below[0]}", action=End())
+            routes = [
+                Route(locator(block, topology.t0_usid(t0)), f"t0-{t0}", via=_LOWER) for t0 in below
+            ]
+            yield _switch(name, t1_name(plane, number), (shift, *routes))
 
 
 def _management(name: str, shape: Shape) -> Node:
     routes = (
         Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=_LOWER)
-        for host in range(shape.hosts)
+        for host in shape.host_numbers()
     )
     ipv4 = (
         (host_name(host), _ROUTER_IPV4, shape.addresses.oob_ipv4(host).ip)
-        for host in range(shape.hosts)
+        for host in shape.host_numbers()
     )
     node = _switch(name, MANAGEMENT, tuple(routes))
     return replace(node, sysctls=node.sysctls | _FORWARDING_IPV4, ipv4=tuple(ipv4))

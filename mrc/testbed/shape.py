@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import force_setattr, replace
 
-from mrc.fabric.targets import DOWN, UP, Target, all_links, links_of, parse_target
+from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
 from mrc.fabric.tiers import MAX_MTU, MIN_MTU, LinkChange
 from mrc.fabric.topology import Addresses, Topology
 from mrc.results.testbed import LinkProperties
@@ -69,6 +69,7 @@ class Shape(Topology, frozen=True):
     def __post_init__(self) -> None:
         force_setattr(self, "fabric", Fabric(self.fabric))
         Topology.__post_init__(self)
+        force_setattr(self, "absent", absent_links(self.absent, self))
         if not MIN_MTU <= self.mtu <= MAX_MTU:
             raise ValueError(f"mtu is {self.mtu}, not in {MIN_MTU}..{MAX_MTU}")
         rates = [self.host_rate_bps, self.fabric_rate_bps, *(link.rate_bps for link in self.links)]
@@ -152,4 +153,5 @@ def decode(stored: dict[str, Any]) -> Shape:
     """A Shape from its fields after JSON."""
     networks = {key: IPv6Network(text) for key, text in stored["addresses"].items()}
     links = tuple(LinkChange(**link) for link in stored["links"])
-    return Shape(**stored | {"addresses": Addresses(**networks), "links": links})
+    own = {"addresses": Addresses(**networks), "links": links, "absent": tuple(stored["absent"])}
+    return Shape(**stored | own)

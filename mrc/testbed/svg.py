@@ -13,7 +13,7 @@ from textwrap import wrap
 from msgspec.structs import replace
 
 from mrc.results.testbed import LinkProperties
-from mrc.testbed.picture import alike, listed, plane_name
+from mrc.testbed.picture import alike, listed, nodes, plane_name
 from mrc.testbed.shape import BothWays, Shape
 
 _STYLE = """
@@ -91,12 +91,13 @@ def _panel(shape: Shape, planes: list[int], top: int, width: int) -> list[str]:
         else:
             parts.append(_line(ends, "unlike"))
             unlike[link.kind].append((ends, _difference(found, usual[link][0])))
-    for kind, count, row, label in (
-        ("t1", shape.t1, rows[0], f"t1:{name}."),
-        ("t0", shape.t0, rows[1], f"t0:{name}."),
-        ("host", shape.hosts, rows[2], "h"),
+    hosts, t0s, t1s = nodes(shape, planes[0])
+    for kind, numbers, count, row, label in (
+        ("t1", t1s, shape.t1, rows[0], f"t1:{name}."),
+        ("t0", t0s, shape.t0, rows[1], f"t0:{name}."),
+        ("host", hosts, shape.hosts, rows[2], "h"),
     ):
-        for index in range(count):
+        for index in numbers:
             parts.append(_box(middle(index, count), row, f"{label}{index}", kind))
     counts = {"link": shape.hosts, "uplink": shape.t0 * shape.t1}
     for tier, links in unlike.items():

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
-from mrc.fabric.targets import DOWN, UP, Target, links_of, parse_target
+from mrc.fabric.targets import DOWN, UP, Target, absent_links, links_of, parse_target
 from mrc.fabric.topology import Topology
 
 FABRIC = Topology(hosts=2, planes=4, t1=3)
@@ -65,3 +66,44 @@ def test_parse_target__all_where_it_is_wanted() -> None:
 def test_links_of__a_direction_is_its_link(text: str, target: Target) -> None:
     assert links_of(target, FABRIC) == [target.both]
     assert str(target.both) == ("link:h1.2" if "h1" in text else "uplink:2.1.0")
+
+
+@pytest.mark.parametrize(
+    ("names", "links"),
+    [
+        ([], ()),
+        (["link:h1.2", "link:h1.2"], ("link:h1.2",)),
+        (["link:h1.*"], ("link:h1.1", "link:h1.2", "link:h1.3", "link:h1.4")),
+        (["t1:2.0"], ("uplink:2.0.0", "uplink:2.1.0")),
+        (["t0:*.1", "uplink:1.*.0"], None),
+    ],
+)
+def test_absent_links__of_targets(names: list[str], links: tuple[str, ...] | None) -> None:
+    found = absent_links(names, FABRIC)
+    assert links is None or found == links
+    assert absent_links(found, FABRIC) == found
+    fabric = structs.replace(FABRIC, absent=found)
+    left = set(links_of(Target("all"), FABRIC)) - {parse_target(each, FABRIC) for each in found}
+    assert set(links_of(Target("all"), fabric)) == left
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("plane:1", "only links and switches"),
+        ("h0>t0:1.0", "only links and switches"),
+        ("link:h2.1", "no host h2"),
+        ("host:*", "does not name parts"),
+    ],
+)
+def test_absent_links__refuses(name: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        absent_links([name], FABRIC)
+
+
+def test_parse_target__refuses_what_is_absent() -> None:
+    fabric = structs.replace(FABRIC, absent=absent_links(["link:h1.2", "t1:3.1"], FABRIC))
+    for text in ("link:h1.2", "h1>t0:2.1", "t1:3.1", "uplink:3.0.1"):
+        with pytest.raises(ValueError, match="is absent from this fabric"):
+            parse_target(text, fabric)
+    assert str(parse_target("t0:3.1", fabric)) == "t0:3.1"

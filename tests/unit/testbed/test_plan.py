@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
 from mrc.fabric.tiers import LinkChange
 from mrc.fabric.topology import Addresses
-from mrc.testbed import names
+from mrc.testbed import names, reader
 from mrc.testbed import plan as plans
-from mrc.testbed.hops import HOST_DOWN, T0_UP, Hop
+from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, Hop
 from mrc.testbed.plan import Plan, Shaper, census, make_plan
 from mrc.testbed.shape import Fabric, Shape, parse_rate
 
@@ -112,8 +112,8 @@ def test_make_plan__config_names_ports_and_paths() -> None:
     config = tomllib.loads(plan.configs["h0"])
     assert (config["schema"], config["host"], config["source"]) == (1, "h0", "srv6")
     assert config["ports"] == [
-        {"ifname": "p1", "address": "fd00:a::1", "mtu": 1500},
-        {"ifname": "p2", "address": "fd00:a::1", "mtu": 1500},
+        {"ifname": "p1", "address": "fd00:a::1", "mtu": 1500, "plane": 1},
+        {"ifname": "p2", "address": "fd00:a::1", "mtu": 1500, "plane": 2},
     ]
     assert list(config["peers"]) == ["h1", "h2"]
     peer = config["peers"]["h2"]
@@ -126,6 +126,38 @@ def test_make_plan__config_names_ports_and_paths() -> None:
         "segments": ["fcbb:2:101:202:e000::"],
         "usids": ["0101", "0202", "e000"],
     }
+
+
+def test_make_plan__without_what_is_absent() -> None:
+    shape = reader.load("uneven").shape
+    plan = make_plan("x", shape)
+    assert not {"h5", "t1-3-2"} & set(plan.nodes) and {"h4", "t1-2-2"} <= set(plan.nodes)
+    ends = {(node, name) for link in plan.links for node, name, _ in link.ends}
+    assert ("h0", "p2") in ends and ("h0", "p3") not in ends and ("mgmt", "h5") not in ends
+    assert {
+        ("t0-1-1", "t1-0"),
+        ("t1-1-0", "t0-1"),
+        ("t0-1-1", "h4"),
+        ("t0-3-0", "t1-2"),
+    } & ends == set()
+    for node in plan.nodes.values():
+        devices = {name for end, name in ends if end == node.name} | {"lo"}
+        assert {route.dev for route in node.routes} <= devices, node.name
+    config = tomllib.loads(plan.configs["h4"])
+    assert [port["plane"] for port in config["ports"]] == [2, 3]
+    names = [path["name"] for path in config["peers"]["h0"]["paths"]]
+    assert names == ["t1:2.0", "t1:2.1", "t1:2.2"]
+    assert "h4.p1" not in plan.hosts_file and "h4.p3" in plan.hosts_file
+    census_of = census(shape)
+    assert census_of.paths == sum(text.count(".paths]]") for text in plan.configs.values())
+    whole = make_plan("y", replace(shape, absent=()))
+    assert census(whole.shape).namespaces == len(whole.nodes)
+
+
+def test_make_plan__a_host_without_a_common_plane_is_no_peer() -> None:
+    shape = Shape(hosts=3, planes=2, t1=1, absent=("link:h0.1", "link:h1.2"))
+    configs = [tomllib.loads(text) for text in make_plan("x", shape).configs.values()]
+    assert [list(config["peers"]) for config in configs] == [["h2"], ["h2"], ["h0", "h1"]]
 
 
 def test_make_plan__hosts_file_names_every_host() -> None:
@@ -187,6 +219,9 @@ def test_emulator_config__hops_that_differ() -> None:
         [Hop(HOST_DOWN, 1, 1, 1), 1000, 0, 0, 1500],
         [Hop(T0_UP, 1, 0, 0), 2000, 0, 250_000, 9000],
     ]
+    assert plans.emulator_config(replace(shape, links=(), absent=("link:h1.1",)))["absent"] == [
+        Hop(HOST_UP, 1, 1, 1), Hop(HOST_DOWN, 1, 1, 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a/b", "x" * 33, "ä"])
