@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sim/fabric.h"
 
+#include <errno.h>
+
 #include "check.h"
 #include "core/base/base.h"
 #include "core/wire/wire.h"
@@ -181,6 +183,39 @@ static void test_fault__hops_of_a_target(void) {
   }
 }
 
+static void test_remove__no_packet_enters(void) {
+  mrc_sim *sim = open_sim(.planes = 2);
+  struct mrc_fabric *fabric = &sim->whole.fabric;
+  const struct mrc_sim_config *config = &sim->whole.world.config;
+  struct mrc_sim_fault target = {.target = MRC_SIM_UPLINK, .plane = 1, .index = 1, .t1 = 0};
+  CHECK(mrc_fabric_has_path(fabric, 0, 0, 2, 0));
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), 0);
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), 0);
+  CHECK_EQ(fabric->n_absent, 2);
+  CHECK(!mrc_fabric_has_path(fabric, 0, 0, 2, 0));
+  CHECK(!mrc_fabric_has_path(fabric, 0, 2, 0, 0));
+  CHECK(mrc_fabric_has_path(fabric, 0, 0, 2, 1));
+  CHECK(mrc_fabric_has_path(fabric, 0, 0, 1, 0)); /* below one T0 */
+  CHECK(mrc_fabric_has_path(fabric, 1, 0, 2, 0));
+  target = (struct mrc_sim_fault){.target = MRC_SIM_PORT, .plane = 2, .index = 2};
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), 0);
+  CHECK(!mrc_fabric_joins(fabric, 1, 0, 2));
+  CHECK(mrc_fabric_joins(fabric, 0, 0, 2));
+  for (int i = 0; i < 20; i++)
+    CHECK_EQ(mrc_fabric_draw_plane(fabric, 0, 2), 0);
+  struct mrc_frame *packet = mrc_frame_pool_get(&fabric->pool);
+  packet->usids = mrc_fabric_usids(fabric, 0, 2, 0); /* over the uplink that is absent */
+  packet->to = 2;
+  mrc_fabric_arrive(fabric, mrc_topology_t0_up(config, 0, 0, 0), packet);
+  CHECK_EQ(sim->whole.record.stats.unroutable, 1);
+  CHECK_EQ(fabric->pool.n_used, 0);
+  target.direction = MRC_SIM_UPWARD;
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), -EINVAL);
+  target = (struct mrc_sim_fault){.target = MRC_SIM_PORT, .plane = 3};
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), -EINVAL);
+  mrc_sim_destroy(sim);
+}
+
 static void test_fault__ends_as_the_topology_has_it(void) {
   mrc_sim *sim = open_sim(.jitter_ns = 7);
   const struct mrc_hop_own *hop =
@@ -214,4 +249,5 @@ static void test_fault__ends_as_the_topology_has_it(void) {
 CHECK_MAIN(RUN(test_usids__are_those_of_the_path), RUN(test_arrive__follows_the_usids),
            RUN(test_arrive__usid_of_nobody), RUN(test_arrive__ecmp_by_flow_label),
            RUN(test_build__queues_by_place), RUN(test_enter__rate_and_delay),
-           RUN(test_fault__hops_of_a_target), RUN(test_fault__ends_as_the_topology_has_it))
+           RUN(test_fault__hops_of_a_target), RUN(test_remove__no_packet_enters),
+           RUN(test_fault__ends_as_the_topology_has_it))
