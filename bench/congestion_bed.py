@@ -19,6 +19,7 @@ import congestion_faults
 import congestion_tcp
 from end import BenchError, End
 
+from mrc.fabric.tiers import LinkChange
 from mrc.fabric.topology import Addresses
 from mrc.sim import native
 from mrc.sim.curves import Curve
@@ -28,11 +29,11 @@ from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow, make_flows
 from mrc.testbed import reader as testbed
 from mrc.testbed.bed import Testbed
-from mrc.testbed.shape import Fabric, LinkChange, Shape
+from mrc.testbed.shape import Fabric, Shape
 
 HERE = Path(__file__).resolve().parent
 _AHEAD_NS = 200_000_000  # from the start command until the flows begin
-_LINK_KEYS = {"rate": "rate_bps", "delay": "delay_ns"}
+_LINK_KEYS = {"rate": "rate_bps", "delay": "delay_ns", "loss": "loss", "mtu": "mtu"}
 _COUNTED = (
     "received", "sent", "lost", "dropped", "trimmed", "marked", "unroutable", "overloaded",
 )  # fmt: skip
@@ -76,11 +77,11 @@ def is_tcp(flow: Flow) -> bool:
 
 def shape_of(scenario: Scenario) -> Shape:
     """The emulated fabric of a scenario."""
-    links = tuple(
-        LinkChange(change.target, **{_LINK_KEYS[change.kind]: change.a})
-        for change in scenario.links
-    )
-    return testbed.shape_of(scenario.topology, Addresses(), links, Fabric.EMULATED)
+    links = []
+    for change in scenario.links:
+        value: Any = change.a / 1e6 if change.kind == "loss" else change.a
+        links.append(LinkChange(change.target, **{_LINK_KEYS[change.kind]: value}))
+    return testbed.shape_of(scenario.topology, Addresses(), tuple(links), Fabric.EMULATED)
 
 
 def tasks(scenario: Scenario, flows: Sequence[Flow]) -> dict[int, dict[str, Any]]:

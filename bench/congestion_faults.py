@@ -84,7 +84,7 @@ def bed_fault(shape: Shape, target: Target, fault: Fault) -> BedFault:
         case "loss":
             return BedFault(loss=fault.a / _PPM)
         case "delay":
-            return BedFault(loss=0, delay_ns=fault.a - shape.link_properties()[target].delay_ns)
+            return BedFault(loss=0, delay_ns=fault.a - shape.link_properties()[target][0].delay_ns)
         case "jitter":
             return BedFault(loss=0, jitter_ns=fault.a - shape.jitter_ns)
         case _:

@@ -131,7 +131,7 @@ static void learn_ports(struct mrc_emu *emu, const int *ifindices) {
   for (int i = 0; i < emu->n_port_of; i++)
     emu->port_of[i] = -1;
   for (int i = 0; i < n; i++)
-    emu->port_of[ifindices[i]] = i;
+    if (ifindices[i] > 0) emu->port_of[ifindices[i]] = i;
 }
 
 static int open_sockets(struct mrc_emu *emu) {
@@ -315,12 +315,21 @@ int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end) {
   }
 }
 
-int mrc_emu_set_link(mrc_emu *emu, int number, uint64_t rate_bps, uint64_t delay_ns) {
+int mrc_emu_set_link(mrc_emu *emu, int number, uint64_t rate_bps, uint64_t delay_ns,
+                     uint32_t loss_ppm, uint32_t mtu) {
   if (number < 0 || (uint32_t)number >= emu->fabric.n_hops || rate_bps == 0) return -EINVAL;
   struct mrc_hop_own *hop = mrc_fabric_own(&emu->fabric, (uint32_t)number);
   hop->base.rate_bps = rate_bps;
   hop->base.link.delay_ns = delay_ns;
+  hop->base.link.loss_ppm = loss_ppm;
+  hop->base.link.mtu_bytes = mtu + MRC_FRAME_LINK_BYTES;
   mrc_hop_configure(hop, &hop->base);
+  return 0;
+}
+
+int mrc_emu_remove_hop(mrc_emu *emu, int number) {
+  if (number < 0 || (uint32_t)number >= emu->fabric.n_hops) return -EINVAL;
+  mrc_fabric_remove(&emu->fabric, (uint32_t)number);
   return 0;
 }
 

@@ -85,8 +85,8 @@ struct mrc_emu_hop {
 
 typedef struct mrc_emu mrc_emu;
 
-/* `ifindices` has the interface of each host in each plane, ordered by plane. 0 or -errno; -EINVAL:
-   the configuration is invalid. */
+/* `ifindices` has the interface of each host in each plane, ordered by plane; 0: none. 0 or -errno;
+   -EINVAL: the configuration is invalid. */
 int mrc_emu_create(const struct mrc_emu_config *config, const int *ifindices, mrc_emu **out);
 void mrc_emu_destroy(mrc_emu *emu);
 /* Moves packets until mrc_emu_stop. */
@@ -95,8 +95,12 @@ void mrc_emu_stop(mrc_emu *emu);
 
 /* The number of the hop between a T0 and a host or a T1 (`end`); or -EINVAL. */
 int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end);
-/* Before the run: sets the rate and delay of a hop. 0 or -EINVAL. */
-int mrc_emu_set_link(mrc_emu *emu, int hop, uint64_t rate_bps, uint64_t delay_ns);
+/* Before the run: sets the properties of a hop. It loses `loss_ppm` of the packets by chance, and
+   IPv6 packets larger than `mtu`. 0 or -EINVAL. */
+int mrc_emu_set_link(mrc_emu *emu, int hop, uint64_t rate_bps, uint64_t delay_ns, uint32_t loss_ppm,
+                     uint32_t mtu);
+/* Before the run: the fabric does not have this hop. 0 or -EINVAL. */
+int mrc_emu_remove_hop(mrc_emu *emu, int hop);
 /* Replaces the faults of the hop by these. 0 or -EINVAL. */
 int mrc_emu_set_faults(mrc_emu *emu, int hop, const struct mrc_emu_fault *faults, int n);
 void mrc_emu_ask(mrc_emu *emu, struct mrc_emu_stats *stats);

@@ -72,6 +72,24 @@ static uint32_t ecmp_hash(const struct mrc_frame *packet) {
   return (uint32_t)(mrc_prng_next(&hash) >> 32);
 }
 
+static bool has_way(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from_t0,
+                    uint32_t to_t0, uint32_t t1) {
+  const struct mrc_sim_config *config = config_of(fabric);
+  return !fabric->hops[mrc_topology_t0_up(config, plane, from_t0, t1)].is_absent &&
+         !fabric->hops[mrc_topology_t1_down(config, plane, to_t0, t1)].is_absent;
+}
+
+/* The T1 over which a T0 sends a packet: one of those that have both links. */
+static uint32_t t1_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop *in,
+                           uint32_t to_t0, const struct mrc_frame *packet) {
+  const uint32_t t1s = config_of(fabric)->t1;
+  if (fabric->n_absent == 0) return ecmp_hash(packet) % t1s;
+  uint32_t usable[MRC_SIM_MAX_T1], n = 0;
+  for (uint32_t t1 = 0; t1 < t1s; t1++)
+    if (has_way(fabric, in->plane, in->to, to_t0, t1)) usable[n++] = t1;
+  return n ? usable[ecmp_hash(packet) % n] : 0;
+}
+
 static uint32_t hop_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop *in,
                             const struct mrc_frame *packet) {
   const uint32_t t0 = mrc_topology_t0_of(config_of(fabric), packet->to);
@@ -79,7 +97,7 @@ static uint32_t hop_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_ho
     return mrc_topology_t1_down(config_of(fabric), in->plane, t0, in->to);
   if (in->to == t0) return mrc_topology_host_down(config_of(fabric), in->plane, packet->to);
   return mrc_topology_t0_up(config_of(fabric), in->plane, in->to,
-                            ecmp_hash(packet) % config_of(fabric)->t1);
+                            t1_by_ecmp(fabric, in, t0, packet));
 }
 
 void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t index, struct mrc_frame *packet) {
@@ -96,7 +114,7 @@ void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t index, struct mrc_fra
     out = hop_of_t0(fabric, in->plane, in->to, packet);
   else
     out = hop_of_t1(fabric, in->plane, in->to, packet);
-  if (out == NO_HOP) {
+  if (out == NO_HOP || fabric->hops[out].is_absent) {
     fabric->record->stats.unroutable++;
     mrc_frame_pool_put(&fabric->pool, packet);
     return;
@@ -167,6 +185,40 @@ void mrc_fabric_enter(struct mrc_fabric *fabric, uint32_t index, struct mrc_fram
   hop->is_draining = true;
   mrc_world_schedule(fabric->world, hop->free_at_ns, MRC_SIM_ON_DRAIN, index, NULL);
 }
+
+/* ---- absent hops ---- */
+
+void mrc_fabric_remove(struct mrc_fabric *fabric, uint32_t index) {
+  fabric->n_absent += !fabric->hops[index].is_absent;
+  fabric->hops[index].is_absent = true;
+}
+
+bool mrc_fabric_has_path(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from,
+                         uint32_t to, uint32_t path) {
+  const struct mrc_sim_config *config = config_of(fabric);
+  if (fabric->n_absent == 0) return true;
+  if (fabric->hops[mrc_topology_host_up(config, plane, from)].is_absent ||
+      fabric->hops[mrc_topology_host_down(config, plane, to)].is_absent)
+    return false;
+  const uint32_t from_t0 = mrc_topology_t0_of(config, from), to_t0 = mrc_topology_t0_of(config, to);
+  return from_t0 == to_t0 || has_way(fabric, plane, from_t0, to_t0, path);
+}
+
+bool mrc_fabric_joins(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from, uint32_t to) {
+  const uint32_t n = mrc_topology_n_paths(config_of(fabric), from, to);
+  for (uint32_t path = 0; path < n; path++)
+    if (mrc_fabric_has_path(fabric, plane, from, to, path)) return true;
+  return false;
+}
+
+uint32_t mrc_fabric_draw_plane(const struct mrc_fabric *fabric, uint32_t from, uint32_t to) {
+  for (;;) {
+    const uint32_t plane = mrc_prng_below(&fabric->world->prng, config_of(fabric)->planes);
+    if (mrc_fabric_joins(fabric, plane, from, to)) return plane;
+  }
+}
+
+/* ---- ports ---- */
 
 struct mrc_hop *mrc_fabric_port(const struct mrc_fabric *fabric, uint32_t plane, uint32_t host) {
   return &fabric->hops[mrc_topology_host_up(config_of(fabric), plane, host)];

@@ -33,6 +33,7 @@ struct mrc_fabric {
   uint64_t seed;        /* of the hops */
   struct mrc_hop *hops; /* by hop number; see topology.h */
   uint32_t n_hops;
+  uint32_t n_absent;            /* of them, the topology does not have */
   struct mrc_mailbox *outboxes; /* by shard; 0: this shard has all nodes */
   uint32_t shards;              /* how many share the hops */
   uint32_t shard;               /* this one */
@@ -47,6 +48,15 @@ void mrc_fabric_build(struct mrc_fabric *fabric);
 void mrc_fabric_free(struct mrc_fabric *fabric);
 /* Packets in the queues of all hops. */
 uint64_t mrc_fabric_count_frames(const struct mrc_fabric *fabric);
+/* Removes a hop before the first packet. */
+void mrc_fabric_remove(struct mrc_fabric *fabric, uint32_t hop);
+/* Whether the hops of a path between two hosts exist; planes from 0. */
+bool mrc_fabric_has_path(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from,
+                         uint32_t to, uint32_t path);
+/* Whether two hosts have a path in a plane. */
+bool mrc_fabric_joins(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from, uint32_t to);
+/* A random plane in which two hosts have a path; they must have one. */
+uint32_t mrc_fabric_draw_plane(const struct mrc_fabric *fabric, uint32_t from, uint32_t to);
 /* The host's end of its link in a plane; planes from 0. */
 struct mrc_hop *mrc_fabric_port(const struct mrc_fabric *fabric, uint32_t plane, uint32_t host);
 /* The state that a hop has of its own, made now if it has none. */

@@ -43,6 +43,9 @@ static void change(struct mrc_hop_config *config, const struct mrc_sim_fault *fa
     case MRC_SIM_JITTER:
       config->jitter_ns = fault->a;
       break;
+    case MRC_SIM_MTU:
+      config->link.mtu_bytes = fault->a ? (uint32_t)fault->a + MRC_FRAME_LINK_BYTES : 0;
+      break;
     default:
       config->rate_bps = fault->a;
   }
@@ -55,10 +58,12 @@ static void restore(struct mrc_hop_config *config, const struct mrc_hop_config *
   struct mrc_sim_fault none = *fault;
   none.class = base->class;
   none.a = none.b = 0;
+  if (fault->kind == MRC_SIM_LOSS) none.a = base->link.loss_ppm;
   if (fault->kind == MRC_SIM_DELAY) none.a = base->link.delay_ns;
   if (fault->kind == MRC_SIM_JITTER) none.a = base->jitter_ns;
   if (fault->kind == MRC_SIM_RATE) none.a = base->rate_bps;
   change(config, &none);
+  if (fault->kind == MRC_SIM_MTU) config->link.mtu_bytes = base->link.mtu_bytes;
   if (fault->kind == MRC_SIM_SILENT || fault->kind == MRC_SIM_DOWN) config->link.silent = false;
 }
 
@@ -102,6 +107,12 @@ static void rebase(struct mrc_fabric *fabric, uint32_t index, const struct mrc_s
   mrc_hop_configure(hop, &hop->base);
 }
 
+static void leave_out(struct mrc_fabric *fabric, uint32_t index,
+                      const struct mrc_sim_fault *target) {
+  (void)target;
+  mrc_fabric_remove(fabric, index);
+}
+
 /* ---- which hops ---- */
 
 struct range {
@@ -143,7 +154,13 @@ static struct range t1s_hit(const struct mrc_sim_config *config,
   return fault->target == MRC_SIM_UPLINK ? only(fault->t1) : every(config->t1);
 }
 
-/* Calls `act` for both directions of every link that the fault affects. */
+static void both(struct mrc_fabric *fabric, uint32_t up, uint32_t down,
+                 const struct mrc_sim_fault *fault, action act) {
+  if (fault->direction != MRC_SIM_DOWNWARD) act(fabric, up, fault);
+  if (fault->direction != MRC_SIM_UPWARD) act(fabric, down, fault);
+}
+
+/* Calls `act` for each direction of every link that the fault affects. */
 static void each_hop(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, action act) {
   const struct mrc_sim_config *config = &fabric->world->config;
   const bool all = fault->target == MRC_SIM_ALL;
@@ -152,13 +169,13 @@ static void each_hop(struct mrc_fabric *fabric, const struct mrc_sim_fault *faul
   const struct range t0s = t0s_hit(config, fault), t1s = t1s_hit(config, fault);
   for (uint32_t plane = planes.from; plane < planes.to; plane++) {
     for (uint32_t host = hosts.from; host < hosts.to; host++) {
-      act(fabric, mrc_topology_host_up(config, plane, host), fault);
-      act(fabric, mrc_topology_host_down(config, plane, host), fault);
+      both(fabric, mrc_topology_host_up(config, plane, host),
+           mrc_topology_host_down(config, plane, host), fault, act);
     }
     for (uint32_t t0 = t0s.from; t0 < t0s.to; t0++) {
       for (uint32_t t1 = t1s.from; t1 < t1s.to; t1++) {
-        act(fabric, mrc_topology_t0_up(config, plane, t0, t1), fault);
-        act(fabric, mrc_topology_t1_down(config, plane, t0, t1), fault);
+        both(fabric, mrc_topology_t0_up(config, plane, t0, t1),
+             mrc_topology_t1_down(config, plane, t0, t1), fault, act);
       }
     }
   }
@@ -170,4 +187,8 @@ void mrc_fault_switch(struct mrc_fabric *fabric, const struct mrc_sim_fault *fau
 
 void mrc_fault_rebase(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault) {
   each_hop(fabric, fault, rebase);
+}
+
+void mrc_fault_remove(struct mrc_fabric *fabric, const struct mrc_sim_fault *target) {
+  each_hop(fabric, target, leave_out);
 }

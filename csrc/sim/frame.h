@@ -10,6 +10,8 @@
 /* Bytes on a link around the UDP payload: preamble, gap, Ethernet and its FCS, outer and inner
    IPv6, UDP. */
 #define MRC_FRAME_OVERHEAD_BYTES 126
+/* The part of them that is no part of the outer IPv6 packet. */
+#define MRC_FRAME_LINK_BYTES 38
 
 /* Two cache lines. The fields that hops read, up to the PSN in the header, fit the first. */
 struct mrc_frame {

@@ -64,7 +64,7 @@ static void connect(void *transport, uint32_t index) {
   struct gbn_flow *own = calloc(1, sizeof(*own));
   mrc_assert(own);
   flow->state = own;
-  flow->plane = mrc_prng_below(&world->prng, config->planes);
+  flow->plane = mrc_fabric_draw_plane(gbn->hosts->fabric, flow->config.from, flow->config.to);
   own->labels[MRC_FROM] = (uint32_t)mrc_prng_next(&world->prng) & 0xFFFFF;
   own->labels[MRC_TO] = (uint32_t)mrc_prng_next(&world->prng) & 0xFFFFF;
   own->packets_per_write = flow->config.bytes ? (flow->config.bytes - 1) / config->path_mtu + 1 : 1;

@@ -48,6 +48,7 @@ struct mrc_hop {
   bool from_host : 1;   /* a host feeds it, otherwise a switch */
   bool is_draining : 1; /* MRC_SIM_ON_DRAIN is scheduled for free_at_ns */
   bool is_owner : 1;    /* of its kind */
+  bool is_absent : 1;   /* the topology does not have it: no packet enters */
   struct mrc_queue queue;
   uint64_t remainder; /* of the division by the rate: rounding errors do not add up */
   uint64_t packets;   /* sent, or lost by fault */

@@ -9,7 +9,7 @@
 #include "sim/host_address.h"
 #include "sim/topology.h"
 
-enum { MAX_WIMM = 1024 };
+enum { MAX_WIMM = 1024, MILLION = 1000000 };
 
 #define PATIENCE_NS UINT64_C(2000000000) /* timeout of a probe */
 #define TRIES 3
@@ -26,16 +26,19 @@ static bool is_named(const struct mrc_sim_flow *flow, uint32_t path) {
 
 /* Shuffles the flow's paths, so that the first ones are a random choice. Returns how many of them
    to use. */
-static uint32_t choose_paths(struct mrc_world *world, const struct mrc_sim_flow *flow,
-                             uint32_t *paths) {
+static uint32_t choose_paths(const struct mrc_fabric *fabric, const struct mrc_sim_flow *flow,
+                             uint32_t plane, uint32_t *paths) {
+  struct mrc_world *world = fabric->world;
   const uint32_t candidates =
       mrc_topology_n_paths(&world->config, flow->config.from, flow->config.to);
   uint32_t n = 0;
   for (uint32_t path = 0; path < candidates; path++)
-    if (flow->config.paths_until_ns || is_named(flow, path)) paths[n++] = path;
-  for (uint32_t i = n - 1; i > 0; i--) {
-    const uint32_t other = mrc_prng_below(&world->prng, i + 1), path = paths[i];
-    paths[i] = paths[other];
+    if ((flow->config.paths_until_ns || is_named(flow, path)) &&
+        mrc_fabric_has_path(fabric, plane, flow->config.from, flow->config.to, path))
+      paths[n++] = path;
+  for (uint32_t i = n; i > 1; i--) {
+    const uint32_t other = mrc_prng_below(&world->prng, i), path = paths[i - 1];
+    paths[i - 1] = paths[other];
     paths[other] = path;
   }
   const uint32_t wanted = world->config.single_path ? 1 : world->config.evs_per_plane;
@@ -48,17 +51,18 @@ static uint32_t label_of(const struct mrc_world *world, uint32_t salt, uint32_t 
   return world->config.routing == MRC_SIM_ECMP ? (salt & 0xFF00) | path : path + 1;
 }
 
-static void make_evs(struct mrc_world *world, struct mrc_sim_flow *flow, uint32_t end,
+static void make_evs(const struct mrc_fabric *fabric, struct mrc_sim_flow *flow, uint32_t end,
                      struct mrc_ev_attr *attrs) {
+  struct mrc_world *world = fabric->world;
   const uint32_t from = mrc_flow_host(flow, end), to = mrc_flow_host(flow, 1 - end);
   struct mrc_sim_ev evs[MRC_MAX_EVS];
   flow->n_evs = 0;
   if (world->config.single_path && end == MRC_FROM)
-    flow->plane = mrc_prng_below(&world->prng, world->config.planes);
+    flow->plane = mrc_fabric_draw_plane(fabric, from, to);
   for (uint32_t plane = 0; plane < world->config.planes; plane++) {
     if (world->config.single_path && plane != flow->plane) continue;
     uint32_t paths[MRC_SIM_MAX_T1];
-    const uint32_t n = choose_paths(world, flow, paths);
+    const uint32_t n = choose_paths(fabric, flow, plane, paths);
     const uint32_t salt = (uint32_t)mrc_prng_next(&world->prng);
     for (uint32_t i = 0; i < n; i++) {
       mrc_assert(flow->n_evs < MRC_MAX_EVS);
@@ -82,7 +86,7 @@ static void set_paths(struct mrc_engines *engines, struct mrc_sim_flow *flow, ui
                       uint32_t qpn) {
   struct mrc_peer_source sources[MRC_SIM_MAX_PLANES] = {0};
   struct mrc_ev_attr evs[MRC_MAX_EVS];
-  make_evs(engines->hosts->world, flow, end, evs);
+  make_evs(engines->hosts->fabric, flow, end, evs);
   mrc_engine *engine = engines->of[mrc_flow_host(flow, end)];
   for (uint32_t plane = 0; plane < engines->hosts->world->config.planes; plane++) {
     mrc_sim_host_address(sources[plane].address, mrc_flow_host(flow, 1 - end), plane);
@@ -203,13 +207,19 @@ void mrc_qps_allow(struct mrc_engines *engines, uint32_t index) {
 
 /* ---- proving ---- */
 
+/* The place of an EV among those of its plane, from the place of the EV before it. */
+static uint32_t place_of(const struct mrc_sim_ev *evs, uint32_t ev, uint32_t before) {
+  return ev > 0 && evs[ev].plane == evs[ev - 1].plane ? before + 1 : 0;
+}
+
 void mrc_prove_begin(struct mrc_sim_proof *proof, uint32_t index, uint32_t end) {
   const struct mrc_sim_flow *flow = &proof->engines->hosts->flows->at[index];
   const struct mrc_sim_ev *evs = flow->evs[end];
-  *proof =
-      (struct mrc_sim_proof){.engines = proof->engines, .flow = index, .end = end, .n_paths = 1};
-  while (proof->n_paths < (uint32_t)flow->n_evs && evs[proof->n_paths].plane == evs[0].plane)
-    proof->n_paths++;
+  *proof = (struct mrc_sim_proof){.engines = proof->engines, .flow = index, .end = end};
+  for (uint32_t ev = 0, place = 0; ev < (uint32_t)flow->n_evs; ev++) {
+    place = place_of(evs, ev, place);
+    proof->n_paths = mrc_max_u32(proof->n_paths, place + 1);
+  }
 }
 
 void mrc_prove_on_answer(struct mrc_sim_proof *proof, const struct mrc_event *event) {
@@ -223,9 +233,10 @@ static int collect(const struct mrc_sim_proof *proof, struct mrc_probe_attr *pro
   const struct mrc_sim_hosts *hosts = proof->engines->hosts;
   const struct mrc_sim_flow *flow = &hosts->flows->at[proof->flow];
   int n = 0;
-  for (uint32_t ev = proof->path; ev < (uint32_t)flow->n_evs; ev += proof->n_paths) {
+  for (uint32_t ev = 0, place = 0; ev < (uint32_t)flow->n_evs; ev++) {
     const struct mrc_sim_ev *at = &flow->evs[proof->end][ev];
-    if (is_denied(flow, at) || proof->answered >> at->plane & 1) continue;
+    place = place_of(flow->evs[proof->end], ev, place);
+    if (place != proof->path || is_denied(flow, at) || proof->answered >> at->plane & 1) continue;
     probes[n++] =
         (struct mrc_probe_attr){.qpn = mrc_flow_qpn(proof->flow, proof->end),
                                 .ev_index = ev,
@@ -263,6 +274,11 @@ bool mrc_prove_next(struct mrc_sim_proof *proof) {
 
 /* ---- computing what probes would find ---- */
 
+static bool loses_all(const struct mrc_hop_config *hop, uint32_t bytes) {
+  return hop->link.silent || hop->link.loss_ppm == MILLION ||
+         (hop->link.mtu_bytes && bytes > hop->link.mtu_bytes);
+}
+
 /* From sending a packet to its arrival over this path of an idle fabric; MRC_NEVER: it is lost. */
 static uint64_t way_ns(const struct mrc_fabric *fabric, uint32_t from, uint32_t to,
                        const struct mrc_sim_ev *ev, uint32_t bytes) {
@@ -277,7 +293,7 @@ static uint64_t way_ns(const struct mrc_fabric *fabric, uint32_t from, uint32_t 
   uint64_t ns = 0;
   for (int i = 0; i < (from_t0 == to_t0 ? 2 : 4); i++) {
     const struct mrc_hop_config *hop = &fabric->hops[hops[i]].kind->config;
-    if (hop->link.silent && (i < 2 || certain)) return MRC_NEVER;
+    if (loses_all(hop, bytes) && (i < 2 || certain)) return MRC_NEVER;
     ns += hop->link.delay_ns + (uint64_t)bytes * 8 * SECOND_NS / hop->rate_bps;
   }
   return ns;

@@ -127,6 +127,8 @@ enum mrc_sim_target {
   MRC_SIM_PORT    /* the link between host `index` and its T0 */
 };
 
+enum mrc_sim_direction { MRC_SIM_BOTH, MRC_SIM_UPWARD, MRC_SIM_DOWNWARD };
+
 enum mrc_sim_fault_kind {
   MRC_SIM_SILENT,    /* loses every packet; ports stay up */
   MRC_SIM_DOWN,      /* loses every packet; the hosts' ports go down */
@@ -139,7 +141,8 @@ enum mrc_sim_fault_kind {
   MRC_SIM_REORDER,   /* delays by chance: `a` ppm, by up to `b` ns */
   MRC_SIM_DELAY,     /* propagation takes `a` ns */
   MRC_SIM_JITTER,    /* random extra delay up to `a` ns; order is kept */
-  MRC_SIM_RATE       /* sends at `a` bits per second; 0: at `b` ppm of the topology's rate */
+  MRC_SIM_RATE,      /* sends at `a` bits per second; 0: at `b` ppm of the topology's rate */
+  MRC_SIM_MTU        /* loses larger IPv6 packets than `a` bytes; 0: none */
 };
 
 enum mrc_sim_class { MRC_SIM_EVERY_CLASS, MRC_SIM_CONTROL_CLASS, MRC_SIM_DATA_CLASS };
@@ -154,8 +157,9 @@ struct mrc_sim_fault {
   uint32_t plane;
   uint32_t index;
   uint32_t t1;
-  uint32_t kind;  /* enum mrc_sim_fault_kind */
-  uint32_t class; /* enum mrc_sim_class: packets to lose, damage, duplicate or reorder */
+  uint32_t kind;      /* enum mrc_sim_fault_kind */
+  uint32_t class;     /* enum mrc_sim_class: packets to lose, damage, duplicate or reorder */
+  uint32_t direction; /* enum mrc_sim_direction of the target's links */
 };
 
 struct mrc_sim_flow_info {

@@ -145,8 +145,9 @@ static void note_delay(struct mrc_sim *sim, const struct mrc_sim_fault *change) 
 
 int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault) {
   if (sim->started || !is_in_fabric(&sim->whole.world.config, fault) ||
-      fault->until_ns <= fault->at_ns || fault->kind > MRC_SIM_RATE ||
-      fault->class > MRC_SIM_DATA_CLASS ||
+      fault->until_ns <= fault->at_ns || fault->kind > MRC_SIM_MTU ||
+      fault->class > MRC_SIM_DATA_CLASS || fault->direction > MRC_SIM_DOWNWARD ||
+      (fault->kind == MRC_SIM_DOWN && fault->direction != MRC_SIM_BOTH) ||
       (fault->kind == MRC_SIM_RATE && fault->a == 0 && fault->b == 0))
     return -EINVAL;
   sim->faults = realloc(sim->faults, (sim->n_faults + 1) * sizeof(*sim->faults));
@@ -158,11 +159,21 @@ int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault) {
 
 int mrc_sim_set_links(mrc_sim *sim, const struct mrc_sim_fault *change) {
   const bool is_rate = change->kind == MRC_SIM_RATE && change->a > 0;
+  const bool is_other =
+      change->kind == MRC_SIM_DELAY || change->kind == MRC_SIM_LOSS || change->kind == MRC_SIM_MTU;
   if (sim->started || !is_in_fabric(&sim->whole.world.config, change) ||
-      !(is_rate || change->kind == MRC_SIM_DELAY))
+      change->direction > MRC_SIM_DOWNWARD || !(is_rate || is_other))
     return -EINVAL;
   mrc_fault_rebase(&sim->whole.fabric, change);
   note_delay(sim, change);
+  return 0;
+}
+
+int mrc_sim_remove_links(mrc_sim *sim, const struct mrc_sim_fault *target) {
+  if (sim->flows.n > 0 || !is_in_fabric(&sim->whole.world.config, target) ||
+      target->direction != MRC_SIM_BOTH)
+    return -EINVAL;
+  mrc_fault_remove(&sim->whole.fabric, target);
   return 0;
 }
 

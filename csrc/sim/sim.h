@@ -21,9 +21,11 @@ uint8_t *mrc_sim_memory(mrc_sim *sim);
 int mrc_sim_add_flow(mrc_sim *sim, const struct mrc_sim_flow_config *config);
 /* Before the first run. 0 or -EINVAL. */
 int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault);
-/* Before the first run: sets the rate or delay of a target's links for the whole run, in the form
-   of a fault of that kind. 0 or -EINVAL. */
+/* Before the first run: sets the rate, delay, loss or MTU of a target's links for the whole run, in
+   the form of a fault of that kind. 0 or -EINVAL. */
 int mrc_sim_set_links(mrc_sim *sim, const struct mrc_sim_fault *change);
+/* Before the first flow: removes the links of a target, in both directions. 0 or -EINVAL. */
+int mrc_sim_remove_links(mrc_sim *sim, const struct mrc_sim_fault *target);
 /* Writes a line for every packet sent, lost, trimmed or delivered from now on. 0 or -errno. */
 int mrc_sim_trace_to(mrc_sim *sim, const char *path);
 /* Closes that file; 0, or the -errno with which it is not whole. */

@@ -172,6 +172,22 @@ const struct mrc_host_results mrc_traffic_results = {.on_completion = on_complet
 
 /* ---- life ---- */
 
+/* Whether the flow has a path. */
+static bool can_flow(const struct mrc_fabric *fabric, const struct mrc_sim_flow_config *config) {
+  const struct mrc_sim_config *sim = &fabric->world->config;
+  const uint32_t n_paths = mrc_topology_n_paths(sim, config->from, config->to);
+  if (config->paths && n_paths < 64 && config->paths >> n_paths) return false;
+  if (fabric->n_absent == 0) return true;
+  for (uint32_t plane = 0; plane < sim->planes; plane++) {
+    if (config->tcp_plane && plane != config->tcp_plane - 1) continue;
+    for (uint32_t path = 0; path < n_paths; path++)
+      if ((config->paths == 0 || (path < 64 && config->paths >> path & 1)) &&
+          mrc_fabric_has_path(fabric, plane, config->from, config->to, path))
+        return true;
+  }
+  return false;
+}
+
 int mrc_traffic_add(struct mrc_sim_traffic *traffic, const struct mrc_sim_flow_config *config) {
   const struct mrc_sim_config *sim = &traffic->hosts->world->config;
   if (config->from >= sim->hosts || config->to >= sim->hosts || config->from == config->to ||
@@ -182,8 +198,7 @@ int mrc_traffic_add(struct mrc_sim_traffic *traffic, const struct mrc_sim_flow_c
   if (config->step_writes && (config->job == 0 || config->pause_ns < sim->fabric_delay_ns ||
                               config->writes % config->step_writes || config->interval_ns))
     return -EINVAL;
-  const uint32_t n_paths = mrc_topology_n_paths(sim, config->from, config->to);
-  if (config->paths && n_paths < 64 && config->paths >> n_paths) return -EINVAL;
+  if (!can_flow(traffic->hosts->fabric, config)) return -EINVAL;
   const uint64_t room = sim->memory_bytes / (sim->copies_payload ? 2 : 1);
   if (config->offset > room || config->bytes > room - config->offset) return -EINVAL;
   if (sim->audit && (uint64_t)config->bytes * config->writes > MRC_FABRIC_WATCH_MAX_BYTES)

@@ -11,8 +11,8 @@ from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.cli.testbed_shape import add_shape, change_text, shape_of
 from mrc.errors import ConfigError
 from mrc.results.plain import like
-from mrc.results.testbed import HostAddresses, Planned, Topologies
-from mrc.testbed import picture, reader, svg
+from mrc.results.testbed import HostAddresses, LinkProperties, Planned, Topologies
+from mrc.testbed import hops, picture, reader, svg
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 from mrc.whole import write_whole
@@ -21,6 +21,9 @@ OPTIONS = """
 --svg FILE  draw the test bed into this SVG file
 --list      list the built-in topologies, and nothing else
 """
+
+
+_SAID = 6  # absent links that are named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     shape = shape_of(args)
     title = reader.load(args.file, shape.fabric).title if args.file else "the default test bed"
-    lines = [*_describe(shape), *map(change_text, shape.links)]
+    lines = [*_describe(shape), *_absent(shape), *map(change_text, shape.links)]
     if args.svg:
         named = f"{Path(args.file).stem}: {title}" if args.file else title
         _write(args.svg, svg.draw(shape, named, lines))
@@ -55,9 +58,10 @@ def _write(path: str, text: str) -> None:
 
 def _describe(shape: Shape) -> list[str]:
     count, addresses = census(shape), shape.addresses
+    most = "at most " if shape.absent else ""
     return [
-        f"{shape.hosts} hosts, {shape.hosts_per_t0} below each T0; {shape.planes} planes "
-        f"of {shape.t0} T0s and {shape.t1} T1s",
+        f"{len(shape.host_numbers())} hosts, {most}{shape.hosts_per_t0} below each T0; "
+        f"{shape.planes} planes of {most}{shape.t0} T0s and {shape.t1} T1s",
         f"host links {_each(shape.host_rate_bps, shape.host_delay_ns)}; "
         f"uplinks {_each(shape.fabric_rate_bps, shape.fabric_delay_ns)}; MTU {shape.mtu}",
         *_queues(shape),
@@ -67,6 +71,14 @@ def _describe(shape: Shape) -> list[str]:
         f"{addresses.management}",
         "names: h1 on all planes, h1.p1 in plane 1, h1.mgmt on the management network",
     ]
+
+
+def _absent(shape: Shape) -> list[str]:
+    """At most a line."""
+    if not shape.absent:
+        return []
+    more = len(shape.absent) - _SAID
+    return [f"absent: {', '.join(shape.absent[:_SAID])}{f' and {more} more' if more > 0 else ''}"]
 
 
 def _each(rate_bps: int | None, delay_ns: int) -> str:
@@ -85,6 +97,14 @@ def _queues(shape: Shape) -> list[str]:
     return [f"a kernel fabric cannot mark or trim, and ignores delays below {shortest}"]
 
 
+def _links(shape: Shape) -> dict[str, LinkProperties]:
+    found: dict[str, LinkProperties] = {}
+    for link, (up, down) in shape.link_properties().items():
+        ways = [link] if up == down else hops.hops_of_link(link, shape)
+        found |= dict(zip(map(str, ways), (up, down), strict=False))
+    return found
+
+
 def _result(shape: Shape, title: str) -> Planned:
     addresses = shape.addresses
     return like(
@@ -98,8 +118,8 @@ def _result(shape: Shape, title: str) -> Planned:
                 plane_addresses=tuple(map(str, shape.plane_addresses(host))),
                 oob=str(addresses.oob(host)),
             )
-            for host in range(shape.hosts)
+            for host in shape.host_numbers()
         ),
-        links={str(link): found for link, found in shape.link_properties().items()},
+        links=_links(shape),
         built=census(shape),
     )

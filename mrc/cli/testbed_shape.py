@@ -11,12 +11,12 @@ from msgspec.structs import fields, replace
 from mrc.cli.arguments import add, argument
 from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError
+from mrc.fabric.tiers import LinkChange
 from mrc.testbed import reader
 from mrc.testbed.bed import as_argument_error
 from mrc.testbed.shape import (
     DEFAULT_RATE,
     Fabric,
-    LinkChange,
     Shape,
     parse_rate,
     scale_rates,
@@ -84,4 +84,6 @@ def change_text(change: LinkChange) -> str:
     """`plane:2 has 100 Mbit/s, 500 us`"""
     told = [] if change.rate_bps is None else [format_rate(change.rate_bps)]
     told += [] if change.delay_ns is None else [f"{change.delay_ns / 1000:g} us"]
+    told += [] if change.loss is None else [f"loss {change.loss * 100:g}%"]
+    told += [] if change.mtu is None else [f"MTU {change.mtu}"]
     return f"{change.target} has {', '.join(told)}"

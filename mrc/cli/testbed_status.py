@@ -181,7 +181,7 @@ def bed_result(bed: Testbed, faults: Mapping[str, Fault]) -> Bed:
         Bed,
         shape,
         name=bed.name,
-        hosts=tuple(_host(bed, f"h{number}", number) for number in range(shape.hosts)),
+        hosts=tuple(_host(bed, f"h{number}", number) for number in shape.host_numbers()),
         faults=tuple(fault_result(target, fault) for target, fault in faults.items()),
         missing=tuple(bed.missing()),
     )

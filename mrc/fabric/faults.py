@@ -14,7 +14,7 @@ from mrc.fabric.table import Table
 NEVER = (1 << 64) - 1  # ns
 KINDS = (
     "silent", "down", "loss", "lose", "mask", "burst", "corrupt", "duplicate", "reorder", "delay",
-    "jitter", "rate",
+    "jitter", "rate", "mtu",
 )  # fmt: skip
 Packets = Literal["all", "control", "data"]
 CLASSES: tuple[Packets, ...] = get_args(Packets)
@@ -35,7 +35,7 @@ class Fault(Struct, frozen=True):
     """End; None: the end of the run."""
     a: int
     """Degree: parts per million for loss, corrupt, duplicate and reorder; ns for delay and jitter;
-    bit/s for rate.
+    bit/s for rate; bytes for mtu.
     """
     b: int
     """Second number: ns for duplicate and reorder; parts per million for rate when `a` is 0."""
@@ -79,6 +79,8 @@ def read_fault(
         for_ns=read_time(table, "for", rtt_ns) if table.has("for") else 0,
     )
     table.close()
+    if kind == "down" and ">" in target:
+        raise table.error("kind", "a link goes down in both directions: use silent for one")
     if fault.end_ns <= fault.at_ns:
         raise table.error("until", "must be later than at")
     if bool(fault.every_ns) != bool(fault.for_ns):
@@ -114,6 +116,8 @@ def _degree(table: Table, kind: str) -> tuple[int, int]:
             return table.parsed("share", units.parse_share), table.integer("length", 1, 10**6)
         case "duplicate" | "reorder":
             return table.parsed("share", units.parse_share), table.parsed("by", units.parse_time)
+        case "mtu":
+            return table.integer("mtu", 1280, 1 << 16), 0
         case "delay" | "jitter":
             return table.parsed(kind, units.parse_time), 0
         case _:

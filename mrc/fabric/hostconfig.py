@@ -32,7 +32,7 @@ class Source(Enum):
 
 
 class HostPort(Struct, frozen=True):
-    """A port of this host. Port n is the n-th in the file and belongs to plane n."""
+    """A port of this host. Without `plane`, the n-th port in the file belongs to plane n."""
 
     ifname: Text
     """Name of the interface."""
@@ -40,6 +40,8 @@ class HostPort(Struct, frozen=True):
     """Its address with the prefix length."""
     mtu: Annotated[int, Meta(ge=576, le=65536)]
     """Its MTU in bytes."""
+    plane: Annotated[int, Meta(ge=0, le=MAX_PORTS)] = 0
+    """Its plane; 0: its place in the file."""
 
     def __post_init__(self) -> None:
         if len(self.ifname.encode()) > 15:
@@ -88,6 +90,11 @@ class HostConfig(Struct, frozen=True):
     security: Literal["", "none"] = ""
     """`none`: the commands of mrc neither encrypt nor ask who the peer is, as in a test bed."""
 
+    @property
+    def planes(self) -> dict[int, HostPort]:
+        """The ports by plane."""
+        return {port.plane or place: port for place, port in enumerate(self.ports, start=1)}
+
 
 def parse(text: str, origin: str) -> HostConfig:
     """Parses the text of a host configuration; `origin` names it in errors."""
@@ -119,6 +126,8 @@ def _check(config: HostConfig) -> None:
     """Raises ValueError for parts that contradict each other."""
     if config.source is Source.SRV6 and not config.ports:
         raise ValueError("ports: source srv6 requires at least one port")
+    if len(config.planes) < len(config.ports):
+        raise ValueError("ports: two ports have the same plane")
     for name, peer in config.peers.items():
         if config.source is Source.SRV6 and not peer.paths:
             raise ValueError(f"peers.{name}.paths: source srv6 requires at least one path")
@@ -126,11 +135,10 @@ def _check(config: HostConfig) -> None:
             raise ValueError(f"peers.{name}.sources: source srv6 requires at least one address")
         for i, path in enumerate(peer.paths):
             place = f"peers.{name}.paths[{i}]"
-            if not 1 <= path.plane <= len(config.ports):
-                raise ValueError(
-                    f"{place}.plane: must be a whole number from 1 to {len(config.ports)}"
-                )
-            if path.destination.version != config.ports[path.plane - 1].address.version:
+            if path.plane not in config.planes:
+                planes = ", ".join(map(str, config.planes))
+                raise ValueError(f"{place}.plane: must be the plane of a port: {planes}")
+            if path.destination.version != config.planes[path.plane].address.version:
                 raise ValueError(f"{place}.dst: must have the IP version of port {path.plane}")
 
 

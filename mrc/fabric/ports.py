@@ -110,7 +110,7 @@ def srv6_ports(
         for name in wanted
         if name not in names
     ]
-    for plane, port in enumerate(host.ports, start=1):
+    for plane, port in host.planes.items():
         if wanted and not {port.ifname, str(port.address.ip)} & set(wanted):
             continue
         interface = by_name.get(port.ifname)
@@ -125,7 +125,7 @@ def srv6_ports(
         ports.append(replace(made, plane=plane, mtu=mtu, any_address=True))
     # Bound to lo, they can share the UDP port with sockets that receive on any address.
     loopback = [replace(port, ifname=port.nic) for port in _loopback_ports(interfaces)]
-    return Found((*ports, *_with_sockets(loopback, 8)), len(host.ports), tuple(missing))
+    return Found((*ports, *_with_sockets(loopback, 8)), max(host.planes, default=0), tuple(missing))
 
 
 def interface_ports(

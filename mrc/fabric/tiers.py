@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Literal, get_args
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc import units
 from mrc.fabric.table import Table
+from mrc.fabric.targets import absent_links
 from mrc.fabric.topology import MAX_T1, Topology
 
 MAX_HOSTS, MAX_PLANES, MAX_T0 = 131072, 32, 4096
@@ -68,6 +70,7 @@ def read_topology(table: Table) -> Tiers:
         mtu=table.integer("mtu", MIN_MTU, MAX_MTU, 9000),
         sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
     )
+    topology = replace(topology, absent=_absent(table, topology))
     if table.has("oversubscription"):
         topology = _oversubscribed(table, topology)
     table.close()
@@ -78,23 +81,42 @@ def read_topology(table: Table) -> Tiers:
     return topology
 
 
-def read_link(
-    table: Table, parse_target: Callable[[str], object]
-) -> tuple[str, int | None, int | None]:
-    """A table of `[[links]]`: target, rate in bits a second, delay in ns; None: the tier's value.
+class LinkChange(Struct, frozen=True):
+    """Other properties of a target's links, or of one direction; None: those of their tier."""
 
-    Raises ConfigError.
-    """
+    target: str
+    rate_bps: int | None = None
+    delay_ns: int | None = None
+    loss: float | None = None
+    """share of packets lost by chance, from 0 to 1"""
+    mtu: int | None = None
+    """the network drops larger packets on these links"""
+
+
+def read_link(table: Table, parse_target: Callable[[str], object], tiers: Tiers) -> LinkChange:
+    """A table of `[[links]]`; raises ConfigError."""
     target = table.text("target")
     table.parsed("target", parse_target)
-    rate_bps = table.parsed("rate", units.parse_rate) if table.has("rate") else None
-    delay_ns = table.parsed("delay", units.parse_time) if table.has("delay") else None
+    change = LinkChange(
+        target,
+        rate_bps=table.parsed("rate", units.parse_rate) if table.has("rate") else None,
+        delay_ns=table.parsed("delay", units.parse_time) if table.has("delay") else None,
+        loss=table.parsed("loss", units.parse_share) / 1e6 if table.has("loss") else None,
+        mtu=table.integer("mtu", MIN_MTU, tiers.mtu) if table.has("mtu") else None,
+    )
     table.close()
-    if rate_bps is None and delay_ns is None:
-        raise table.error("target", "requires rate, delay or both")
-    if rate_bps == 0:
+    if change == LinkChange(target):
+        raise table.error("target", "requires rate, delay, loss or mtu")
+    if change.rate_bps == 0:
         raise table.error("rate", "must not be 0")
-    return target, rate_bps, delay_ns
+    return change
+
+
+def _absent(table: Table, topology: Tiers) -> tuple[str, ...]:
+    try:
+        return absent_links(table.texts("absent"), topology)
+    except ValueError as error:
+        raise table.error("absent", str(error)) from error
 
 
 def _oversubscribed(table: Table, topology: Tiers) -> Tiers:

@@ -2,8 +2,8 @@
 """The fabric as data: planes, T0s, T1s and hosts, their addresses and uSIDs, and every path.
 
 Pure. Planes are numbered from 1, like the ports in them; hosts, T0s and T1s from 0. All planes have
-the same numbers of T0s and T1s, and every T0 has an uplink to every T1. The hosts are spread over
-the T0s in order, the same number below each:
+the same numbers of T0s and T1s, and every T0 has an uplink to every T1, except for links that are
+absent. The hosts are spread over the T0s in order, the same number below each:
 
     h0 -+- t0:P.0 --+-- t1:P.0 --+-- t0:P.1 -+- h2    P and S select a path: host, T0, T1 S of
     h1 -+           +-- t1:P.S --+           +- h3    plane P, T0, host. Below one T0 (h0 and h1)
@@ -24,6 +24,7 @@ Default addresses (numbers inside addresses are hex):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Network
 from typing import ClassVar
@@ -112,6 +113,8 @@ class Topology(Struct, frozen=True):
     t0: int = 0
     """T0s per plane; 0: one for each host"""
     addresses: Addresses = field(default_factory=Addresses)
+    absent: tuple[str, ...] = ()
+    """names of links that do not exist, in order; a host without a link does not exist either"""
     max_hosts: ClassVar[int] = MAX_HOSTS
 
     def __post_init__(self) -> None:
@@ -123,8 +126,8 @@ class Topology(Struct, frozen=True):
         if self.hosts % self.t0:
             raise ValueError(f"hosts is {self.hosts}, not a multiple of t0 ({self.t0})")
 
-    def host_numbers(self) -> range:
-        return range(self.hosts)
+    def host_numbers(self) -> Sequence[int]:
+        return _hosts_with_links(self) if self.absent else range(self.hosts)
 
     def plane_numbers(self) -> range:
         return range(1, self.planes + 1)
@@ -135,9 +138,19 @@ class Topology(Struct, frozen=True):
     def t1_numbers(self) -> range:
         return range(self.t1)
 
+    def has_link(self, host: int, plane: int) -> bool:
+        return not self.absent or host_link(host, plane) not in _set_of(self.absent)
+
+    def has_uplink(self, plane: int, t0: int, t1: int) -> bool:
+        return not self.absent or uplink(plane, t0, t1) not in _set_of(self.absent)
+
+    def planes_of(self, host: int) -> Sequence[int]:
+        """The planes in which a host has a link."""
+        return [plane for plane in self.plane_numbers() if self.has_link(host, plane)]
+
     def plane_addresses(self, host: int) -> tuple[IPv6Address, ...]:
-        """A host's address in each plane."""
-        return tuple(self.addresses.in_plane(host, plane) for plane in self.plane_numbers())
+        """A host's address in each of its planes."""
+        return tuple(self.addresses.in_plane(host, plane) for plane in self.planes_of(host))
 
     @property
     def hosts_per_t0(self) -> int:
@@ -155,11 +168,41 @@ class Topology(Struct, frozen=True):
 
     def paths(self, src: int, dst: int) -> tuple[Path, ...]:
         """Every path from a host to another, plane by plane."""
-        return self.paths_to(dst, near=self.are_near(src, dst))
+        paths = self.paths_to(dst, near=self.are_near(src, dst))
+        return tuple(paths[number] for number in self.present(src, dst))
 
     def paths_to(self, dst: int, *, near: bool) -> tuple[Path, ...]:
-        """Every path to a host, from all hosts below its T0 (`near`) or from all others."""
+        """Every path to a host, from all hosts below its T0 (`near`) or from all others, as if no
+        link were absent.
+        """
         return _paths(self, dst, near)
+
+    def present(self, src: int, dst: int) -> Sequence[int]:
+        """Which of `paths_to` exist, by their place."""
+        in_plane = 1 if self.are_near(src, dst) else self.t1
+        every = range(self.planes * in_plane)
+        if not self.absent:
+            return every
+        return [i for i in every if self.has_path(src, dst, i // in_plane + 1, i % in_plane)]
+
+    def has_path(self, src: int, dst: int, plane: int, number: int) -> bool:
+        """Whether a path exists; its number is that of its T1, or 0 below one T0."""
+        if not (self.has_link(src, plane) and self.has_link(dst, plane)):
+            return False
+        return self.are_near(src, dst) or all(
+            self.has_uplink(plane, self.t0_of(host), number) for host in (src, dst)
+        )
+
+    def planes_between(self, src: int, dst: int) -> Sequence[int]:
+        """The planes with a path from a host to another."""
+        if not self.absent:
+            return self.plane_numbers()
+        numbers = range(1) if self.are_near(src, dst) else self.t1_numbers()
+        return [
+            plane
+            for plane in self.plane_numbers()
+            if any(self.has_path(src, dst, plane, number) for number in numbers)
+        ]
 
     def are_near(self, one: int, other: int) -> bool:
         """Whether two hosts are below the same T0."""
@@ -187,6 +230,24 @@ def _paths(fabric: Topology, dst: int, near: bool) -> tuple[Path, ...]:
         for plane in fabric.plane_numbers()
         for number in (range(1) if near else fabric.t1_numbers())
     )
+
+
+def host_link(host: int, plane: int) -> str:
+    return f"link:h{host}.{plane}"
+
+
+def uplink(plane: int, t0: int, t1: int) -> str:
+    return f"uplink:{plane}.{t0}.{t1}"
+
+
+@lru_cache(maxsize=64)
+def _set_of(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(names)
+
+
+@lru_cache(maxsize=64)
+def _hosts_with_links(fabric: Topology) -> tuple[int, ...]:
+    return tuple(host for host in range(fabric.hosts) if fabric.planes_of(host))
 
 
 def t1_usid(number: int) -> int:

@@ -61,6 +61,8 @@ class Topology(Struct, frozen=True, kw_only=True, rename=KEYS):
     """Send buffer of a socket."""
     mtu: int
     """MTU of all links."""
+    absent: tuple[str, ...]
+    """Links that do not exist."""
 
 
 class Transport(Struct, frozen=True, kw_only=True, rename=KEYS):

@@ -236,13 +236,17 @@ class HostAddresses(Struct, frozen=True, kw_only=True):
     """Its management address: the name h1.mgmt."""
 
 
-class LinkProperties(Struct, frozen=True, rename=KEYS):
+class LinkProperties(Struct, frozen=True, rename=KEYS | _SHARES):
     """A link, each way."""
 
     rate_bps: int | None
     """Its rate; null: no limit."""
     delay_ns: int
     """Its delay."""
+    loss: float
+    """Packets lost by chance, as a part of all packets, from 0 to 1."""
+    mtu: int
+    """Larger packets are dropped."""
 
 
 class Census(Struct, frozen=True):
@@ -288,7 +292,7 @@ class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
     addresses: tuple[HostAddresses, ...]
     """Addresses of the hosts."""
     links: dict[str, LinkProperties]
-    """Every link, by the name that faults use."""
+    """Every link, by the name that faults use; each direction, if the two differ."""
     built: Census
     """What the test bed takes."""
 

@@ -277,7 +277,12 @@ def _last_hop_busy(check: Check, result: Result) -> float:
     first_ns = min(result.infos[i].first_ns for i in numbers)
     last_ns = max(result.infos[i].last_ns for i in numbers)
     receivers = {result.flows[i].receiver for i in numbers}
-    busy = [port.busy_ns for (host, _), port in result.last_hops.items() if host in receivers]
+    has_link = result.scenario.topology.has_link
+    busy = [
+        port.busy_ns
+        for (host, plane), port in result.last_hops.items()
+        if host in receivers and has_link(host, plane)
+    ]
     return sum(busy) / len(busy) / max(last_ns - first_ns, 1)
 
 

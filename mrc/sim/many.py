@@ -55,7 +55,7 @@ def needed_bytes(scenario: Scenario) -> int:
     """About the memory that one run takes."""
     topology, transport = scenario.topology, scenario.transport
     qp = _QP_BYTES + evs_of_qp(topology, transport) * _EV_BYTES + transport.mpr * _PSN_BYTES
-    flows = sum(n_flows(topology.hosts, traffic) for traffic in scenario.traffic)
+    flows = sum(n_flows(len(topology.host_numbers()), traffic) for traffic in scenario.traffic)
     return _PROCESS_BYTES + topology.hosts * _HOST_BYTES + 2 * flows * qp
 
 

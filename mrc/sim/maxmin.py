@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from mrc.fabric.faults import Fault
-from mrc.fabric.targets import links_of, parse_target
+from mrc.fabric.targets import DOWN, UP, Target, links_of, parse_target
 from mrc.sim.scenario import Scenario, payload_share
 from mrc.sim.traffic import Flow
 
 _RATE_FAULTS = ("rate", "silent", "down")
 
-Link = tuple[str, int, int]
-"""A link of a plane: ("host", host, 0) or ("uplink", t0, t1)."""
+Link = tuple[str, str, int, int]
+"""A direction of a link of a plane: (UP, "host", host, 0) or (DOWN, "uplink", t0, t1)."""
 
 Rates = dict[Link, float]
-"""Bits per second in each direction."""
+"""Bits per second."""
 
 
 def goodputs_bps(
@@ -61,7 +63,7 @@ def _goodputs_bps(
         here = [i for i in closed if flows[i].traffic.plane in (0, plane)]
         crossed = [_crossed(scenario, flows[i]) for i in here]
         capacity: dict[Hashable, float] = {
-            key: sum(rates[link] for link in key[1]) for keys in crossed for key in keys
+            key: sum(rates.get(link, 0.0) for link in key) for keys in crossed for key in keys
         }
         for i, rate in zip(here, fill(crossed, capacity), strict=True):
             found[i] += rate * payload_share(flows[i].traffic, scenario.transport)
@@ -98,9 +100,9 @@ def fill(crossed: Sequence[Sequence[Hashable]], capacity: Mapping[Hashable, floa
 def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[Fault]) -> Rates:
     """The rates of a plane's links, after `[[links]]` and then the faults are applied."""
     topology = scenario.topology
-    rates: Rates = {("host", h, 0): topology.host_rate_bps for h in range(topology.hosts)}
-    for t0 in range(topology.t0):
-        rates |= {("uplink", t0, t1): topology.fabric_rate_bps for t1 in range(topology.t1)}
+    tiers = {"host": topology.host_rate_bps, "uplink": topology.fabric_rate_bps}
+    every = Target("plane", plane)
+    rates: Rates = {link: tiers[link[1]] for link in _links(scenario, every)}
     for change in scenario.links:
         if change.kind == "rate":
             rates |= dict.fromkeys(_hit(scenario, change, plane), change.a)
@@ -115,26 +117,30 @@ def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[Fault]) -> R
 def _hit(scenario: Scenario, change: Fault, plane: int) -> Iterator[Link]:
     """The links of a plane that a change applies to."""
     target = parse_target(change.target, scenario.topology, whole=True)
+    if target.plane in (0, plane):
+        yield from _links(scenario, replace(target, plane=plane))
+
+
+def _links(scenario: Scenario, target: Target) -> Iterator[Link]:
     for link in links_of(target, scenario.topology):
-        if link.plane != plane:
-            continue
-        if link.host is not None:
-            yield "host", link.host, 0
-        else:
-            assert link.t0 is not None and link.t1 is not None
-            yield "uplink", link.t0, link.t1
+        for way in (target.direction,) if target.direction else (UP, DOWN):
+            if link.host is not None:
+                yield way, "host", link.host, 0
+            else:
+                assert link.t0 is not None and link.t1 is not None
+                yield way, "uplink", link.t0, link.t1
 
 
-_Shared = tuple[str, tuple[Link, ...]]
-"""A direction, and the links that count as one link in that direction."""
+_Shared = tuple[Link, ...]
+"""Links that count as one."""
 
 
 def _crossed(scenario: Scenario, flow: Flow) -> list[_Shared]:
     topology = scenario.topology
     ends = topology.t0_of(flow.sender), topology.t0_of(flow.receiver)
     keys: list[_Shared] = [
-        ("up", (("host", flow.sender, 0),)),
-        ("down", (("host", flow.receiver, 0),)),
+        ((UP, "host", flow.sender, 0),),
+        ((DOWN, "host", flow.receiver, 0),),
     ]
     if ends[0] == ends[1]:
         return keys
@@ -142,7 +148,7 @@ def _crossed(scenario: Scenario, flow: Flow) -> list[_Shared]:
     named = () if flow.traffic.paths_until_ns else tuple(sorted(set(flow.traffic.paths)))
     for paths in dict.fromkeys((every, named or every)):
         keys += [
-            (way, tuple(("uplink", t0, t1) for t1 in paths))
-            for way, t0 in zip(("up", "down"), ends, strict=True)
+            tuple((way, "uplink", t0, t1) for t1 in paths)
+            for way, t0 in zip((UP, DOWN), ends, strict=True)
         ]
     return keys

@@ -15,7 +15,7 @@ from msgspec import Struct
 from mrc._sim import ffi as ffi
 from mrc._sim import lib as lib
 from mrc.errors import ConfigError
-from mrc.fabric import faults
+from mrc.fabric import faults, targets
 
 EV_STATE: int = lib.MRC_SIM_EV_STATE
 PLANE_STATE: int = lib.MRC_SIM_PLANE_STATE
@@ -42,6 +42,11 @@ TARGETS = {
     "t1": lib.MRC_SIM_T1,
     "uplink": lib.MRC_SIM_UPLINK,
     "link": lib.MRC_SIM_PORT,
+}
+DIRECTIONS = {
+    "": lib.MRC_SIM_BOTH,
+    targets.UP: lib.MRC_SIM_UPWARD,
+    targets.DOWN: lib.MRC_SIM_DOWNWARD,
 }
 KINDS: dict[str, int] = {kind: getattr(lib, f"MRC_SIM_{kind.upper()}") for kind in faults.KINDS}
 
@@ -210,6 +215,11 @@ class Simulation:
         """Sets the rate or delay that links have without faults, from a `struct mrc_sim_fault`."""
         if lib.mrc_sim_set_links(self._sim, ffi.new("struct mrc_sim_fault *", change)) < 0:
             raise ConfigError(f"the simulator rejects the links {dict(change)}")
+
+    def remove_links(self, target: Mapping[str, int]) -> None:
+        """Removes the links of a target, given as in a `struct mrc_sim_fault`, before any flow."""
+        if lib.mrc_sim_remove_links(self._sim, ffi.new("struct mrc_sim_fault *", target)) < 0:
+            raise ConfigError(f"the simulator cannot remove {dict(target)}")
 
     def add_fault(self, fault: Mapping[str, int]) -> None:
         """Adds a `struct mrc_sim_fault`."""

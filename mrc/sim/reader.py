@@ -21,7 +21,7 @@ from mrc.errors import ConfigError
 from mrc.fabric import document
 from mrc.fabric.faults import NEVER, Fault, occurrences, read_fault, read_time
 from mrc.fabric.table import Table
-from mrc.fabric.targets import parse_target
+from mrc.fabric.targets import ANY, parse_target
 from mrc.fabric.tiers import Tiers, read_link, read_topology
 from mrc.fabric.topology import MAX_T1
 from mrc.limits import MAX_EVS
@@ -253,7 +253,7 @@ def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
 
 
 def _check_groups_of_hosts(table: Table, traffic: Traffic, topology: Tiers) -> None:
-    members = len(traffic.hosts) or topology.hosts
+    members = len(traffic.hosts) or len(topology.host_numbers())
     size = traffic.group_size or members
     if traffic.kind in GROUPED and (size < 2 or members % size):
         raise table.error("group_size", f"{members} hosts do not form groups of {size}: 2 or more")
@@ -323,13 +323,15 @@ def _need_t1(table: Table, key: str, pairs: tuple[tuple[int, int], ...], topolog
 
 
 def _links(table: Table, topology: Tiers) -> list[Fault]:
-    """The rate and delay that `[[links]]` sets for a target, as faults that last for ever."""
-    target, *values = read_link(table, partial(parse_target, fabric=topology, whole=True))
-    kinds = zip(("rate", "delay"), values, strict=True)
+    """What `[[links]]` sets for a target, as faults that last for ever."""
+    change = read_link(table, partial(parse_target, fabric=topology, whole=True), topology)
+    loss_ppm = None if change.loss is None else round(change.loss * 1e6)
+    values = {"rate": change.rate_bps, "delay": change.delay_ns, "loss": loss_ppm}
+    values["mtu"] = change.mtu
     return [
-        Fault(target, kind, "all", 0, None, value, 0)
-        for kind, value in kinds
-        if isinstance(value, int)
+        Fault(change.target, kind, "all", 0, None, value, 0)
+        for kind, value in values.items()
+        if value is not None
     ]
 
 
@@ -338,7 +340,7 @@ def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> t
     found: list[Fault] = []
     for table in tables:
         target = table.text("target")
-        if draw.ANY in target:
+        if ANY in target:
             found.append(_drawn_fault(table, target, topology, rtt_ns))
             continue
         fault = read_fault(table, partial(parse_target, fabric=topology, whole=True), rtt_ns)

@@ -60,6 +60,9 @@ def run(
     scenario = with_seed(scenario, seed)
     flows = make_flows(scenario, seed)
     with Simulation({**_config(scenario, flows, seed), "threads": threads}) as sim:
+        whole = replace(scenario.topology, absent=())
+        for name in scenario.topology.absent:
+            sim.remove_links(native_target(parse_target(name, whole)))
         for flow in flows:
             sim.add_flow(flow.native())
         for change in scenario.links:
@@ -100,6 +103,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     topology["trims"] = int(topology.pop("trimming"))
     del topology["mtu"]  # path_mtu sets the size of packets
     del topology["addresses"]  # simulated hosts have no addresses
+    del topology["absent"]
     if kind == "ecmp-planes":
         transport["evs_per_plane"] = 1
     ends = Counter(host for flow in flows for host in (flow.sender, flow.receiver))
@@ -138,6 +142,7 @@ def native_target(target: Target) -> dict[str, int]:
         "plane": target.plane,
         "index": (target.host if target.kind == "link" else index) or 0,
         "t1": t1 or 0,
+        "direction": native.DIRECTIONS[target.direction],
     }
 
 

@@ -10,7 +10,7 @@ from typing import get_args
 
 from msgspec import Struct
 
-from mrc.fabric.targets import parse_target
+from mrc.fabric.targets import DOWN, UP, parse_target
 from mrc.fabric.tiers import Tiers
 from mrc.results.sim import (
     Parameters,
@@ -118,12 +118,14 @@ def base_rtt_ns(topology: Tiers, transport: Transport) -> int:
 def dead_paths(scenario: Scenario, sender: int, receiver: int) -> int:
     """Number of paths between two hosts, in all planes, that are dead during the whole run."""
     topology = scenario.topology
-    ends = {topology.t0_of(host) for host in (sender, receiver)}
-    dead: set[tuple[int, int | None]] = set()
+    up, down = topology.t0_of(sender), topology.t0_of(receiver)
+    crossed = {(up, UP), (down, DOWN), (up, ""), (down, "")}
+    dead: set[tuple[int, int]] = set()
     for fault in scenario.faults:
         if fault.kind not in ("silent", "down") or fault.at_ns > 0 or fault.until_ns is not None:
             continue
         target = parse_target(fault.target, topology, whole=True)
-        if target.kind == "t1" or (target.kind == "uplink" and target.t0 in ends):
-            dead.add((target.plane, target.t1))
-    return len(dead)
+        ways = target.t0, target.direction
+        if target.kind == "t1" or (target.kind == "uplink" and ways in crossed):
+            dead.add((target.plane, target.t1 or 0))
+    return sum(topology.has_path(sender, receiver, *path) for path in dead)

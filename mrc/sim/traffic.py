@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import cycle
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mrc.errors import ConfigError
 from mrc.results.sim import Traffic
 from mrc.sim.scenario import Scenario, payload_share
 
@@ -61,7 +63,7 @@ def make_flows(scenario: Scenario, seed: int) -> list[Flow]:
     flows: list[Flow] = []
     for traffic in scenario.traffic:
         found: list[Flow] = []
-        for hosts in groups(scenario.topology.hosts, traffic, seed):
+        for hosts in groups(scenario.topology.host_numbers(), traffic, seed):
             first = len(flows) + len(found)
             if traffic.kind == "ring":
                 found += _ring(hosts, traffic, first)
@@ -73,12 +75,15 @@ def make_flows(scenario: Scenario, seed: int) -> list[Flow]:
             job = len(flows), len(found)
             found = [replace(flow, job=job) for flow in found]
         flows += found
+    for flow in flows if scenario.topology.absent else ():
+        if not scenario.topology.planes_between(flow.sender, flow.receiver):
+            raise ConfigError(f"{scenario.name}: h{flow.sender} has no path to h{flow.receiver}")
     return flows
 
 
-def groups(hosts: int, traffic: Traffic, seed: int) -> list[list[int]]:
-    """The groups of hosts among which such traffic flows."""
-    members = list(traffic.hosts or range(hosts))
+def groups(every: Sequence[int], traffic: Traffic, seed: int) -> list[list[int]]:
+    """The groups of hosts among which such traffic flows, of all hosts."""
+    members = list(traffic.hosts or every)
     size = traffic.group_size or len(members)
     if traffic.placement == "random":
         random.Random(f"placement {seed}").shuffle(members)
@@ -147,7 +152,22 @@ def _ring(hosts: list[int], traffic: Traffic, first: int) -> list[Flow]:
 
 def line_rate_bps(scenario: Scenario, flows: list[Flow]) -> float:
     """Goodput in bit/s that the links of senders and receivers allow these flows together."""
-    hosts = min(len({flow.sender for flow in flows}), len({flow.receiver for flow in flows}))
-    planes = 1 if all(flow.traffic.plane for flow in flows) else scenario.topology.planes
+    links = min(_links(scenario, flows, of) for of in ("sender", "receiver"))
     payload = payload_share(flows[0].traffic, scenario.transport)
-    return hosts * planes * scenario.topology.host_rate_bps * payload
+    return links * scenario.topology.host_rate_bps * payload
+
+
+def _links(scenario: Scenario, flows: list[Flow], of: str) -> int:
+    """How many links the senders or the receivers use."""
+    topology = scenario.topology
+    if all(flow.traffic.plane for flow in flows):
+        return len({getattr(flow, of) for flow in flows})
+    if not topology.absent:
+        return len({getattr(flow, of) for flow in flows}) * topology.planes
+    return len(
+        {
+            (getattr(flow, of), plane)
+            for flow in flows
+            for plane in topology.planes_between(flow.sender, flow.receiver)
+        }
+    )

@@ -315,7 +315,7 @@ class Testbed:
         if host not in self.plan.configs:
             known = f"h0..h{self.shape.hosts - 1}"
             raise ArgumentError(f"no host {host} in test bed {self.name}, use {known}")
-        return list(self.plan.configs).index(host)
+        return int(host.removeprefix("h"))
 
     def _node(self, where: str) -> Node:
         """The node of a host or a switch."""

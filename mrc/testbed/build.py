@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -14,7 +14,7 @@ from mrc.linux import netns
 from mrc.linux.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
 from mrc.testbed import nft, queues
 from mrc.testbed.names import is_namespace_of, namespace, part_name
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan
+from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan, mtu_key
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
@@ -32,7 +32,7 @@ def build(plan: Plan) -> None:
     try:
         for node in plan.nodes.values():
             netns.create(node.namespace)
-            _set_sysctls(node)
+            _set_sysctls(node.namespace, node.sysctls)
         with ExitStack() as stack:
             nodes = {
                 node.name: stack.enter_context(Netlink(node.namespace))
@@ -54,6 +54,7 @@ def build(plan: Plan) -> None:
                 ((netlink, _interfaces(plan, name)) for name, netlink in nodes.items()),
                 _UP_SECONDS,
             )
+        _set_mtus(plan)
     except BaseException:
         remove(plan.name)
         raise
@@ -131,18 +132,31 @@ def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd])
             ],
             _UP_SECONDS,
         )
+    _set_mtus(plan)
 
 
-def _set_sysctls(node: Node) -> None:
-    with netns.inside(node.namespace):
-        for key, value in node.sysctls.items():
+def _set_mtus(plan: Plan) -> None:
+    """Limits what IPv6 sends at ends with an MTU of their own; an interface that comes up loses the
+    limit. The MTU of the interface itself would also limit what it receives.
+    """
+    wanted: dict[str, dict[str, str]] = {}
+    for name, interface, end in (end for link in plan.links for end in link.ends):
+        if end.mtu is not None:
+            wanted.setdefault(name, {})[mtu_key(interface)] = str(end.mtu)
+    for name, sysctls in wanted.items():
+        _set_sysctls(plan.nodes[name].namespace, sysctls)
+
+
+def _set_sysctls(namespace: str, sysctls: Mapping[str, str]) -> None:
+    with netns.inside(namespace):
+        for key, value in sysctls.items():
             try:
                 Path("/proc/sys", key).write_text(value)
             except FileNotFoundError as exc:
                 raise NetlinkError(f"no sysctl {key}: it requires a kernel with IPv6") from exc
             except OSError as exc:
                 raise NetlinkError(
-                    f"cannot set sysctl {key} to {value} in {node.namespace}: {exc.strerror}"
+                    f"cannot set sysctl {key} to {value} in {namespace}: {exc.strerror}"
                 ) from exc
 
 
@@ -163,9 +177,8 @@ def add_links(plan: Plan, nodes: dict[str, Netlink]) -> None:
             if link.lower == name
         )
     for link in plan.links:
-        ends = [(link.lower, link.lower_name), (link.upper, link.upper_name)]
-        for name, interface in ends[:1] if link.is_emulated else ends:
-            queues.add(nodes[name], interface, queues.of(link))
+        for name, interface, end in link.ends[: 1 if link.is_emulated else 2]:
+            queues.add(nodes[name], interface, queues.of(end))
 
 
 def _interfaces(plan: Plan, node: str) -> list[str]:

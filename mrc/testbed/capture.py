@@ -73,7 +73,7 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
     if where in plan.configs:
         return [end for end in map(port, hops.all_hops(plan.shape)) if end[0] == where]
     try:
-        target = parse_target(where, plan.shape)
+        target = parse_target(where, plan.shape).both
     except ValueError as exc:
         raise ValueError(f"{exc}, nor a host or mgmt") from exc
     kinds = _CAPTURED[target.kind]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan
+from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, Sending, mtu_key
 from mrc.testbed.shape import Fabric
 
 _NETEM_PACKETS = 100_000  # netem's own limit of 1000 would drop packets on a long link
@@ -45,14 +45,22 @@ def script(plan: Plan, node: Node) -> str:
     """Lines for sh(1), for a shell that ends at the first failure (`sh -e`)."""
     ends = list(_ends(plan, node))
     parts = [
-        "\n".join(_sysctls(node, [name for name, _, _ in ends])),
+        "\n".join(_sysctls(node, [name for name, *_ in ends])),
         _here("ip -batch -", [*_links(ends), *_addresses(node)]),
         _ADD_ROUTES + _here("add_routes", [route_words(route) for route in node.routes]),
-        _here("tc -batch -", [line for name, _, link in ends for line in _queues(name, link)]),
+        _here("tc -batch -", [line for name, _, _, end in ends for line in _queues(name, end)]),
         _here("nft -f -", node.rules.splitlines()),
         f"ip sr tunsrc set {node.tunnel_source}" if node.tunnel_source else "",
+        *mtus(plan, node),
     ]
     return "\n".join(part for part in parts if part) + "\n"
+
+
+def mtus(plan: Plan, node: Node) -> Iterator[str]:
+    """Lines that limit what IPv6 sends; an interface that comes up loses the limit."""
+    for name, _, _, end in _ends(plan, node):
+        if end.mtu is not None:
+            yield f"echo {end.mtu} > /proc/sys/{mtu_key(name)}"
 
 
 def route_words(route: Route) -> str:
@@ -79,13 +87,15 @@ def _here(command: str, lines: list[str]) -> str:
     return "\n".join([f"{command} <<'END'", *lines, "END"]) if lines else ""
 
 
-def _ends(plan: Plan, node: Node) -> Iterator[tuple[str, str, Link]]:
-    """Interface, MAC address and link of each end of a link at this node."""
+_End = tuple[str, str, Link, Sending]
+
+
+def _ends(plan: Plan, node: Node) -> Iterator[_End]:
+    """Interface, MAC address, link and its sending, of each end of a link at this node."""
     for link in plan.links:
-        if link.lower == node.name:
-            yield link.lower_name, LOWER_MAC, link
-        if link.upper == node.name:
-            yield link.upper_name, UPPER_MAC, link
+        for mac, (name, interface, end) in zip((LOWER_MAC, UPPER_MAC), link.ends, strict=True):
+            if name == node.name:
+                yield interface, mac, link, end
 
 
 def _sysctls(node: Node, interfaces: list[str]) -> Iterator[str]:
@@ -99,9 +109,9 @@ def _sysctls(node: Node, interfaces: list[str]) -> Iterator[str]:
             )
 
 
-def _links(ends: list[tuple[str, str, Link]]) -> Iterator[str]:
+def _links(ends: list[_End]) -> Iterator[str]:
     yield "link set dev lo up"
-    for name, mac, link in ends:
+    for name, mac, link, _ in ends:
         yield f"link set dev {name} address {mac} mtu {link.mtu}"
         yield f"link set dev {name} up"
         yield f"address flush dev {name} scope link"  # the kernel's own, if it was up before
@@ -117,15 +127,15 @@ def _addresses(node: Node) -> Iterator[str]:
         yield f"neighbour replace {neighbour} lladdr {mac} dev {name} nud permanent"
 
 
-def _queues(name: str, link: Link) -> Iterator[str]:
+def _queues(name: str, end: Sending) -> Iterator[str]:
     """As `mrc.testbed.queues` makes them: a tbf, a netem below it, or a netem alone."""
-    if link.shaper is not None:
-        shaper = link.shaper
+    if end.shaper is not None:
+        shaper = end.shaper
         yield (
             f"qdisc replace dev {name} root handle 1: tbf rate {shaper.rate_bps}bit "
             f"burst {shaper.burst_bytes} limit {shaper.limit_bytes}"
         )
-    if link.delay_ns:
-        parent = "root" if link.shaper is None else "parent 1:1"
-        delay = f"netem delay {link.delay_ns / 1000:g}us limit {_NETEM_PACKETS}"
+    if end.delay_ns:
+        parent = "root" if end.shaper is None else "parent 1:1"
+        delay = f"netem delay {end.delay_ns / 1000:g}us limit {_NETEM_PACKETS}"
         yield f"qdisc replace dev {name} {parent} handle 2: {delay}"

@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct
 
 from mrc._emu import ffi, lib
-from mrc.testbed.hops import FAULT_KINDS, HOP_KINDS, SOCKET, Hop, decode_faults
+from mrc.testbed.hops import FAULT_KINDS, HOP_KINDS, HOST_UP, SOCKET, Hop, decode_faults
 from mrc.testbed.names import interface_name
 from mrc.testbed.rootless import KEEPER
 
@@ -37,23 +37,31 @@ _log = logging.getLogger("mrc.testbed")
 class Emulator:
     """Owns one `mrc_emu` and the thread that runs it. A context manager."""
 
-    def __init__(self, config: dict[str, int], links: list[Any]) -> None:
-        """`links`: hops that differ from their tier, with rate and delay. Raises OSError."""
+    def __init__(self, config: dict[str, int], links: list[Any], absent: list[Any]) -> None:
+        """`links`: hops that differ from their tier, with their properties. `absent`: hops that do
+        not exist. Raises OSError.
+        """
         planes, hosts = range(1, config["planes"] + 1), range(config["hosts"])
-        names = [interface_name(host, plane) for plane in planes for host in hosts]
-        self._names = names
+        missing = {(hop.end, hop.plane) for hop in map(Hop._make, absent) if hop.kind == HOST_UP}
+        ports = [(host, plane) for plane in planes for host in hosts]
+        self._names = [interface_name(*port) for port in ports if port not in missing]
         self._failing: set[int] = set()
         out = ffi.new("mrc_emu **")
         code = lib.mrc_emu_create(
             ffi.new("struct mrc_emu_config *", config),
-            [socket.if_nametoindex(name) for name in names],
+            [
+                0 if port in missing else socket.if_nametoindex(interface_name(*port))
+                for port in ports
+            ],
             out,
         )
         if code < 0:
             raise OSError(-code, os.strerror(-code))
         self._emu = out[0]
-        for hop, rate_bps, delay_ns in links:
-            lib.mrc_emu_set_link(self._emu, self._number(Hop(*hop)), rate_bps, delay_ns)
+        for hop, *properties in links:
+            lib.mrc_emu_set_link(self._emu, self._number(Hop(*hop)), *properties)
+        for hop in absent:
+            lib.mrc_emu_remove_hop(self._emu, self._number(Hop(*hop)))
         self._thread = threading.Thread(target=lib.mrc_emu_run, args=(self._emu,))
 
     def __enter__(self) -> Emulator:

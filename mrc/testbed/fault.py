@@ -8,6 +8,7 @@ notice the loss there. Each packet passes exactly one lossy place of a target, s
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct
@@ -15,7 +16,11 @@ from msgspec import Struct
 from mrc.fabric.targets import Target
 from mrc.units import quantity
 
+LOSSY = "mrc_lossy"
+"""Name of the nftables table with the losses that links have without a fault."""
+
 _LOSS_STEPS = 10_000
+_ALL_PPM = 1_000_000
 
 
 class Mode(StrEnum):
@@ -108,25 +113,30 @@ def table(target: Target) -> str:
     return "mrc_fail_" + re.sub(r"\W", "_", str(target))
 
 
-def rules(target: Target, fault: Fault, matches: tuple[str, ...]) -> str:
-    """nftables rules that drop forwarded packets. They replace the target's earlier rules."""
-    steps = round(fault.loss * _LOSS_STEPS)
-    chance = "" if steps == _LOSS_STEPS else f"numgen random mod {_LOSS_STEPS} < {steps} "
-    drops = "".join(f"    {match} {chance}counter drop\n" for match in matches)
+def rules(name: str, losses: Mapping[str, float]) -> str:
+    """nftables rules that drop a share of the forwarded packets that match. They replace the
+    earlier rules of the table.
+    """
+    drops = "".join(f"    {match} {_chance(loss)}counter drop\n" for match, loss in losses.items())
     # A delete costs the kernel a grace period of 10 ms, even if nothing exists: flush instead.
     return (
-        f"table ip6 {table(target)} {{\n"
+        f"table ip6 {name} {{\n"
         "  chain forward {\n"
         "    type filter hook forward priority filter\n"
         "  }\n"
         "}\n"
-        f"flush chain ip6 {table(target)} forward\n"
-        f"table ip6 {table(target)} {{\n"
+        f"flush chain ip6 {name} forward\n"
+        f"table ip6 {name} {{\n"
         "  chain forward {\n"
         f"{drops}"
         "  }\n"
         "}\n"
     )
+
+
+def _chance(loss: float) -> str:
+    ppm = round(loss * _ALL_PPM)
+    return "" if ppm == _ALL_PPM else f"numgen random mod {_ALL_PPM} < {ppm} "
 
 
 def no_rules(target: Target) -> str:

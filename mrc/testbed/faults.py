@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from mrc.fabric.targets import Target
 from mrc.testbed import build, control, hops, nft, queues, state
 from mrc.testbed.build import LinkEnd
-from mrc.testbed.fault import Fault, Mode, no_rules, rules
+from mrc.testbed.fault import Fault, Mode, no_rules, rules, table
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Fabric
 
@@ -18,6 +18,8 @@ Faults = Mapping[Target, Fault]
 def check(plan: Plan, faults: Faults) -> None:
     """Raises ValueError for faults that this fabric or this kernel cannot have."""
     hops.place(faults, plan.shape)
+    if any(each.mode is Mode.DOWN and target.direction for target, each in faults.items()):
+        raise ValueError("a link goes down in both directions: use mode silent for one")
     if plan.shape.fabric is Fabric.EMULATED:
         return
     queues.wanted(plan, faults)
@@ -52,7 +54,7 @@ def _scripts(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:
             continue
         for node, matches in hops.filters(target, plan.shape).items():
             if shall is not None and _loses(shall):
-                script = rules(target, shall, tuple(matches))
+                script = rules(table(target), dict.fromkeys(matches, shall.loss))
             else:
                 script = no_rules(target)
             namespace = plan.nodes[node].namespace

@@ -8,10 +8,10 @@ target, so 20% loss is 20% and 1 ms of delay is 1 ms.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from mrc.fabric.targets import Target, links_of
+from mrc.fabric.targets import DOWN, UP, Target, links_of
 from mrc.fabric.topology import Topology
 from mrc.results.testbed import LinkProperties
 from mrc.testbed.fault import Fault
@@ -59,8 +59,8 @@ def all_hops(shape: Shape) -> dict[Hop, LinkProperties]:
     """Every hop, plane by plane, with its properties without faults."""
     return {
         hop: properties
-        for link, properties in shape.link_properties().items()
-        for hop in hops_of_link(link, shape)
+        for link, both in shape.link_properties().items()
+        for hop, properties in zip(hops_of_link(link, shape), both, strict=True)
     }
 
 
@@ -73,8 +73,10 @@ def hops_of(target: Target, fabric: Topology) -> list[Hop]:
 
 
 def all_hops_of(target: Target, fabric: Topology) -> list[Hop]:
-    """Both directions of all links of a target."""
-    return [hop for link in links_of(target, fabric) for hop in hops_of_link(link, fabric)]
+    """Both directions of all links of a target, or the one that it names."""
+    hops = (hops_of_link(link, fabric) for link in links_of(target, fabric))
+    first, end = {UP: (0, 1), DOWN: (1, 2)}.get(target.direction, (0, 2))
+    return [hop for both in hops for hop in both[first:end]]
 
 
 def port(hop: Hop) -> tuple[str, str]:
@@ -93,8 +95,17 @@ def filters(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
 
     All nodes are switches. At a host, its stack would notice the loss.
     """
+    return _filters(hops_of(target, fabric))
+
+
+def lossy(shape: Shape) -> dict[str, dict[str, Hop]]:
+    """As `filters`, of the hops that lose packets without a fault."""
+    return _filters(hop for hop, its in all_hops(shape).items() if its.loss)
+
+
+def _filters(hops: Iterable[Hop]) -> dict[str, dict[str, Hop]]:
     found: dict[str, dict[str, Hop]] = {}
-    for hop in hops_of(target, fabric):
+    for hop in hops:
         node, interface = port(hop)
         match = f"oifname {interface}"
         if hop.kind == HOST_UP:
@@ -138,25 +149,24 @@ def place(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultR
             suffered.setdefault(hop, []).append(fault)
         for hop in all_hops_of(target, shape) if fault.cuts_rate else ():
             rates.setdefault(hop, []).append(fault.rate_of(usual[hop].rate_bps) or 0)
-    placed = {
-        hop: _rows(found, usual[hop].delay_ns, shape.jitter_ns) for hop, found in suffered.items()
-    }
+    placed = {hop: _rows(found, usual[hop], shape.jitter_ns) for hop, found in suffered.items()}
     for hop, found in rates.items():
         placed.setdefault(hop, []).append(("rate", min(found), 0))
     return placed
 
 
-def _rows(faults: list[Fault], delay_ns: int, jitter_ns: int) -> list[FaultRow]:
+def _rows(faults: list[Fault], usual: LinkProperties, jitter_ns: int) -> list[FaultRow]:
     """Combines faults of one hop: chances are independent, delays add up."""
     rows: list[FaultRow] = []
     for kind in ("loss", "corrupt", "duplicate", "reorder"):
         spared = math.prod(1 - float(getattr(fault, kind)) for fault in faults)
+        spared *= 1 - usual.loss if kind == "loss" else 1
         ppm = round((1 - spared) * _ALL_PPM)
         if kind == "loss" and ppm == _ALL_PPM:
             rows.append(("silent", 0, 0))
         elif ppm > 0:
             rows.append((kind, ppm, max(fault.by_ns for fault in faults)))
-    delay_ns += sum(fault.delay_ns for fault in faults)
+    delay_ns = usual.delay_ns + sum(fault.delay_ns for fault in faults)
     jitter_ns += sum(fault.jitter_ns for fault in faults)
     return [*rows, ("delay", delay_ns, 0), ("jitter", jitter_ns, 0)]
 

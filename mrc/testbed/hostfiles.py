@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from mrc.fabric.srv6 import format_usid
+from mrc.fabric.topology import Path
 from mrc.testbed.shape import Shape
 
 
@@ -20,48 +22,60 @@ def hosts_file(shape: Shape) -> str:
         lines.append(f"{addresses.host(host)} h{host} h{host}.any")
         lines += [
             f"{address} h{host}.p{plane}"
-            for plane, address in enumerate(shape.plane_addresses(host), 1)
+            for plane, address in zip(
+                shape.planes_of(host), shape.plane_addresses(host), strict=True
+            )
         ]
         lines.append(f"{addresses.oob(host)} h{host}.mgmt")
         lines.append(f"{addresses.oob_ipv4(host).ip} h{host}.mgmt h{host}")
     return "\n".join(lines) + "\n"
 
 
-def config(shape: Shape, host: int) -> str:
-    """The host's configuration file: its ports, its peers and the paths to them."""
+def config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
+    """The host's configuration file: its ports, its peers and the paths to them. `mtus`: plane ->
+    MTU of the port there.
+    """
     lines = ["schema = 1", f'host = "h{host}"', 'source = "srv6"', 'security = "none"']
-    for plane in shape.plane_numbers():
+    for plane, mtu in mtus.items():
         lines += [
             "",
             "[[ports]]",
             f'ifname = "p{plane}"',
             f'address = "{shape.addresses.host(host)}"',
-            f"mtu = {shape.mtu}",
+            f"mtu = {mtu}",
+            f"plane = {plane}",
         ]
     for peer in shape.host_numbers():
-        if peer != host:
-            lines += _peer(shape, peer, shape.are_near(host, peer))
+        present = shape.present(host, peer) if peer != host else ()
+        if present:
+            head, paths = _peer(shape, peer, shape.are_near(host, peer))
+            lines += head
+            for number in present:
+                lines += paths[number]
     return "\n".join(lines) + "\n"
 
 
 @lru_cache(maxsize=1024)
-def _peer(shape: Shape, peer: int, near: bool) -> tuple[str, ...]:
-    lines = [
+def _peer(shape: Shape, peer: int, near: bool) -> tuple[list[str], list[list[str]]]:
+    """The lines of a peer, and of each path to it."""
+    head = [
         "",
         f"[peers.h{peer}]",
         f'oob = "{shape.addresses.oob(peer)}"',
         f'sources = ["{shape.addresses.host(peer)}"]',
     ]
-    for path in shape.paths_to(peer, near=near):
-        segments = ", ".join(f'"{segment}"' for segment in path.segments)
-        usids = ", ".join(f'"{format_usid(usid)}"' for usid in path.usids)
-        lines += [
-            "",
-            f"[[peers.h{peer}.paths]]",
-            f"plane = {path.plane}",
-            f'name = "{path.name}"',
-            f'dst = "{path.dst}"',
-            f"segments = [{segments}]",
-            f"usids = [{usids}]",
-        ]
-    return tuple(lines)
+    return head, [_path(peer, path) for path in shape.paths_to(peer, near=near)]
+
+
+def _path(peer: int, path: Path) -> list[str]:
+    segments = ", ".join(f'"{segment}"' for segment in path.segments)
+    usids = ", ".join(f'"{format_usid(usid)}"' for usid in path.usids)
+    return [
+        "",
+        f"[[peers.h{peer}.paths]]",
+        f"plane = {path.plane}",
+        f'name = "{path.name}"',
+        f'dst = "{path.dst}"',
+        f"segments = [{segments}]",
+        f"usids = [{usids}]",
+    ]

@@ -92,6 +92,10 @@ def netns_script(plan: Plan) -> str:
     }
     lines += [f"cat > \"$folder/{name}\" <<'END'\n{text}END" for name, text in files.items()]
     lines += [f"wait_for {link.lower} {link.lower_name}" for link in plan.links]
+    for node in plan.nodes.values():
+        lines += [
+            f"ip netns exec {node.namespace} sh -c '{line}'" for line in commands.mtus(plan, node)
+        ]
     head = _HEAD.format(name=plan.name, nodes=" ".join(plan.nodes), hosts=" ".join(plan.configs))
     return head + "\n".join(lines) + "\n" + _TAIL.format()
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mrc.results.testbed import LinkProperties
-from mrc.testbed.shape import Shape
+from msgspec.structs import replace
+
+from mrc.fabric.targets import Target, links_of, t0_of
+from mrc.testbed.shape import BothWays, Shape
 
 _ALL_NAMED = 4  # up to 4 hosts below a T0 are all named; of more, the first and the last
 
 
 def draw(shape: Shape, failing: Collection[str]) -> list[str]:
-    """Draws plane by plane, with an x at failing parts. Every T0 has an uplink to every T1.
+    """Draws plane by plane, with an x at failing parts. Every T0 has an uplink to every T1, except
+    for absent links, which are not drawn.
 
     plane 1    h0 -- t0:1.0 --+-- t1:1.0
                h1 -x t0:1.1 --+-- t1:1.1 x
@@ -20,7 +23,7 @@ def draw(shape: Shape, failing: Collection[str]) -> list[str]:
     lines = []
     for plane in shape.plane_numbers():
         label = f"plane {plane}{' x' if f'plane:{plane}' in failing else ''}"
-        lines += ["", *_draw_plane(shape, str(plane), label, failing)]
+        lines += ["", *_draw_plane(shape, plane, str(plane), label, failing)]
     return lines
 
 
@@ -30,16 +33,16 @@ def draw_plan(shape: Shape) -> list[str]:
     for planes in alike(shape):
         name = plane_name(planes)
         label = f"plane {name}" if len(planes) == 1 else f"planes {listed(planes)}"
-        lines += ["", *_draw_plane(shape, name, label, ())]
+        lines += ["", *_draw_plane(shape, planes[0], name, label, ())]
     return lines
 
 
 def alike(shape: Shape) -> list[list[int]]:
-    """Groups the planes by the rates and delays of their links."""
-    links: dict[int, list[LinkProperties]] = {}
+    """Groups the planes by the properties of their links."""
+    links: dict[int, list[tuple[Target, BothWays]]] = {}
     for link, properties in shape.link_properties().items():
-        links.setdefault(link.plane, []).append(properties)
-    groups: dict[tuple[LinkProperties, ...], list[int]] = {}
+        links.setdefault(link.plane, []).append((replace(link, plane=0), properties))
+    groups: dict[tuple[tuple[Target, BothWays], ...], list[int]] = {}
     for plane, found in links.items():
         groups.setdefault(tuple(found), []).append(plane)
     return list(groups.values())
@@ -57,24 +60,37 @@ def listed(planes: Sequence[int]) -> str:
     return ", ".join(map(str, planes))
 
 
-def _draw_plane(shape: Shape, plane: str, label: str, failing: Collection[str]) -> list[str]:
+def _draw_plane(
+    shape: Shape, number: int, plane: str, label: str, failing: Collection[str]
+) -> list[str]:
+    """`number` of a plane; `plane` names it, or all that are equal to it."""
     lines = []
-    left = [_left(shape, plane, t0, failing) for t0 in range(shape.t0)]
-    width = max(len(each) for each in left)
-    for row in range(max(shape.t0, shape.t1)):
-        below = left[row].ljust(width) + " --" if row < shape.t0 else " " * (width + 3)
-        above = f"-- {_crossed(f't1:{plane}.{row}', failing)}" if row < shape.t1 else ""
+    _, t0s, t1s = nodes(shape, number)
+    left = [_left(shape, number, plane, t0, failing) for t0 in t0s]
+    width = max((len(each) for each in left), default=0)
+    for row in range(max(len(t0s), len(t1s))):
+        below = left[row].ljust(width) + " --" if row < len(t0s) else " " * (width + 3)
+        above = f"-- {_crossed(f't1:{plane}.{t1s[row]}', failing)}" if row < len(t1s) else ""
         lines.append(f"{'' if row else label:12}{below}+{above}")
     return lines
 
 
-def _left(shape: Shape, plane: str, t0: int, failing: Collection[str]) -> str:
-    hosts = shape.hosts_below(t0)
+def nodes(shape: Shape, plane: int) -> tuple[list[int], list[int], list[int]]:
+    """The hosts, T0s and T1s that have links in a plane."""
+    links = links_of(Target("plane", plane), shape)
+    hosts = [link.host for link in links if link.host is not None]
+    t0s = {t0_of(link, shape) for link in links}
+    return hosts, sorted(t0s), sorted({link.t1 for link in links if link.t1 is not None})
+
+
+def _left(shape: Shape, number: int, plane: str, t0: int, failing: Collection[str]) -> str:
+    hosts = [host for host in shape.hosts_below(t0) if shape.has_link(host, number)]
     dead = [host for host in hosts if f"link:h{host}.{plane}" in failing]
     if len(hosts) == 1:
         link = "-x" if dead else "--"
         return f"h{hosts[0]} {link} {_crossed(f't0:{plane}.{t0}', failing)}"
-    if len(hosts) > _ALL_NAMED and not dead:
+    in_row = hosts and len(hosts) == hosts[-1] - hosts[0] + 1
+    if len(hosts) > _ALL_NAMED and in_row and not dead:
         names = f"h{hosts[0]}..h{hosts[-1]}"
     else:
         names = " ".join(f"h{host} x" if host in dead else f"h{host}" for host in hosts)

@@ -13,7 +13,8 @@ link returns, which would look like slowness of mrc.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
@@ -23,10 +24,12 @@ from msgspec.structs import replace
 
 from mrc.fabric import topology
 from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
+from mrc.fabric.targets import parse_target
 from mrc.fabric.topology import Topology
-from mrc.results.testbed import Census
+from mrc.results.testbed import Census, LinkProperties
 from mrc.testbed import hostfiles
-from mrc.testbed.hops import all_hops, hops_of_link, port
+from mrc.testbed.fault import LOSSY, rules
+from mrc.testbed.hops import all_hops, all_hops_of, hops_of_link, lossy, port
 from mrc.testbed.names import (
     FABRIC,
     MANAGEMENT,
@@ -92,18 +95,32 @@ class Shaper(Struct, frozen=True):
     """the longest queue, including the burst"""
 
 
+class Sending(Struct, frozen=True):
+    """What an end of a link does with the packets that it sends."""
+
+    shaper: Shaper | None = None
+    delay_ns: int = 0
+    mtu: int | None = None
+    """IPv6 drops larger packets here; None: the MTU of the link"""
+
+
 class Link(Struct, frozen=True):
-    """A veth between a lower and an upper node. Both ends have the same MTU."""
+    """A veth between a lower and an upper node. Both ends receive packets of its MTU."""
 
     lower: str
     lower_name: str
     upper: str
     upper_name: str
     mtu: int
-    shaper: Shaper | None = None
-    delay_ns: int = 0
+    up: Sending = Sending()
+    down: Sending = Sending()
     is_emulated: bool = False
     """the emulator reads the upper end: it has no shaper and receives packets one by one"""
+
+    @property
+    def ends(self) -> tuple[tuple[str, str, Sending], ...]:
+        """Node, interface and what it does when it sends, of both ends."""
+        return (self.lower, self.lower_name, self.up), (self.upper, self.upper_name, self.down)
 
 
 class Node(Struct, frozen=True):
@@ -138,7 +155,9 @@ class Plan(Struct, frozen=True):
 
 
 def census(shape: Shape) -> Census:
-    """Counts the parts of the plan without making it."""
+    """Counts the parts of the plan; makes it only if links are absent."""
+    if shape.absent:
+        return _count(make_plan("plan", shape))
     near = shape.hosts * (shape.hosts_per_t0 - 1)
     far = shape.hosts * (shape.hosts - 1) - near
     paths = shape.planes * (near + far * shape.t1)
@@ -158,12 +177,26 @@ def census(shape: Shape) -> Census:
     )
 
 
+def _count(plan: Plan) -> Census:
+    hosts = plan.shape.host_numbers()
+    return Census(
+        namespaces=len(plan.nodes),
+        links=len(plan.links),
+        routes=sum(len(node.routes) for node in plan.nodes.values()),
+        paths=sum(len(plan.shape.present(a, b)) for a in hosts for b in hosts if a != b),
+    )
+
+
 def make_plan(name: str, shape: Shape) -> Plan:
     """Makes the plan of a whole test bed. Raises ValueError for an invalid name."""
     check_name(name)
     links = tuple(_links(shape))
+    mtus: dict[int, dict[int, int]] = {host: {} for host in shape.host_numbers()}
+    for link, (up, _) in shape.link_properties().items():
+        if link.host is not None:
+            mtus[link.host][link.plane] = up.mtu
     nodes = [
-        *(_host(name, shape, host) for host in range(shape.hosts)),
+        *(_host(name, shape, host) for host in shape.host_numbers()),
         *_fabric(name, shape),
         _management(name, shape),
     ]
@@ -175,8 +208,13 @@ def make_plan(name: str, shape: Shape) -> Plan:
         },
         links=links,
         hosts_file=hostfiles.hosts_file(shape),
-        configs={host_name(host): hostfiles.config(shape, host) for host in range(shape.hosts)},
+        configs={host_name(host): hostfiles.config(shape, host, mtus[host]) for host in mtus},
     )
+
+
+def mtu_key(interface: str) -> str:
+    """The sysctl of the largest packet that IPv6 sends on an interface."""
+    return f"net/ipv6/conf/{interface}/mtu"
 
 
 def shaper(rate_bps: int, buffer_bytes: int | None = None) -> Shaper:
@@ -188,7 +226,9 @@ def shaper(rate_bps: int, buffer_bytes: int | None = None) -> Shaper:
 
 
 def emulator_config(shape: Shape) -> dict[str, Any]:
-    """The fields of `struct mrc_emu_config`, and the hops that differ from their tier."""
+    """The fields of `struct mrc_emu_config`, the hops that differ from their tier, and those that
+    are absent.
+    """
     host_rate_bps = shape.host_rate_bps or _NO_RATE_BPS
     buffer_bytes = shape.buffer_bytes
     if buffer_bytes is None:
@@ -212,16 +252,21 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
         "ecn_high_bytes": buffer_bytes * 4 // 10 if high is None else high,
         "trims": int(shape.trim),
     }
-    return {"config": config, "links": _changed_hops(shape)}
+    return {"config": config, "links": _changed_hops(shape), "absent": _absent_hops(shape)}
+
+
+def _absent_hops(shape: Shape) -> list[Any]:
+    whole = replace(shape, absent=(), links=())
+    return [hop for name in shape.absent for hop in all_hops_of(parse_target(name, whole), whole)]
 
 
 def _changed_hops(shape: Shape) -> list[Any]:
-    """Hop, rate, delay."""
+    """Hop, rate, delay, parts per million lost, MTU."""
     usual = all_hops(replace(shape, links=()))
     return [
-        [hop, properties.rate_bps or _NO_RATE_BPS, properties.delay_ns]
-        for hop, properties in all_hops(shape).items()
-        if properties != usual[hop]
+        [hop, its.rate_bps or _NO_RATE_BPS, its.delay_ns, round(its.loss * 1e6), its.mtu]
+        for hop, its in all_hops(shape).items()
+        if its != usual[hop]
     ]
 
 
@@ -230,21 +275,30 @@ def _queue_bytes(rate_bps: int) -> int:
 
 
 def _links(shape: Shape) -> Iterator[Link]:
-    for host in range(shape.hosts):
+    for host in shape.host_numbers():
         yield Link(host_name(host), "mgmt", MANAGEMENT, host_name(host), 1500)
-    for link, properties in shape.link_properties().items():
+    for link, (up, down) in shape.link_properties().items():
         lower, upper = map(port, hops_of_link(link, shape))
-        rate_bps, delay_ns = properties.rate_bps, properties.delay_ns
         if shape.fabric is Fabric.KERNEL:
-            queue = None if rate_bps is None else shaper(rate_bps, shape.buffer_bytes)
-            yield Link(*lower, *upper, shape.mtu, queue, delay_ns)
+            yield Link(*lower, *upper, shape.mtu, _sending(up, shape), _sending(down, shape))
         elif link.host is not None:
             # The host has a shaper, because only its own queue can slow down its sockets. The
             # shaper counts fewer bytes a packet than the emulator. With 1% less rate, the packets
             # queue at the host and not in the emulator.
-            queue = None if rate_bps is None else shaper(rate_bps * 99 // 100)
+            queue = None if up.rate_bps is None else shaper(up.rate_bps * 99 // 100)
             upper = (FABRIC, interface_name(link.host, link.plane))
-            yield Link(*lower, *upper, shape.mtu, queue, is_emulated=True)
+            sending = Sending(queue, mtu=_own_mtu(up, shape))
+            yield Link(*lower, *upper, shape.mtu, sending, is_emulated=True)
+
+
+def _sending(properties: LinkProperties, shape: Shape) -> Sending:
+    rate_bps = properties.rate_bps
+    queue = None if rate_bps is None else shaper(rate_bps, shape.buffer_bytes)
+    return Sending(queue, properties.delay_ns, _own_mtu(properties, shape))
+
+
+def _own_mtu(properties: LinkProperties, shape: Shape) -> int | None:
+    return None if properties.mtu == shape.mtu else properties.mtu
 
 
 def _on_links(node: Node, links: tuple[Link, ...]) -> Node:
@@ -277,21 +331,21 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         Route(addresses.host_prefix(host), "lo", local=True),
         Route(addresses.management, "mgmt", via=_UPPER),
     ]
-    for plane in fabric.plane_numbers():
+    for plane in fabric.planes_of(host):
         block = addresses.locator_block(plane)
         routes.append(Route(block, f"p{plane}", via=_UPPER))
         ours = locator(block, fabric.host_usid(host))
         routes.append(Route(ours, f"p{plane}", action=EndDT6(LOCAL_TABLE)))
     own = addresses.host(host)
-    planes = {f"p{plane}": addresses.in_plane(host, plane) for plane in fabric.plane_numbers()}
+    planes = {f"p{plane}": addresses.in_plane(host, plane) for plane in fabric.planes_of(host)}
     for peer in fabric.host_numbers():
         if peer != host:
-            ways = _ways(fabric, peer, fabric.are_near(host, peer))
+            every = _ways(fabric, peer, fabric.are_near(host, peer))
+            ways = [every[number] for number in fabric.present(host, peer)]
             routes += [Route(way.dst, way.dev, _UPPER, planes[way.dev], way.action) for way in ways]
             routes += [
                 Route(way.shared_dst, way.dev, _UPPER, own, way.action, shared=True)
-                for way in ways
-                if way.shared_dst is not None
+                for way in _shared(ways, _shared_in_plane(fabric, len(ways)))
             ]
     return Node(
         name=host_name(host),
@@ -299,10 +353,7 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         sysctls=_SYSCTLS | _ECMP,
         addresses=(
             ("lo", IPv6Interface(own)),
-            *(
-                (f"p{plane}", IPv6Interface(address))
-                for plane, address in enumerate(fabric.plane_addresses(host), 1)
-            ),
+            *((name, IPv6Interface(address)) for name, address in planes.items()),
             ("mgmt", IPv6Interface(addresses.oob(host))),
         ),
         ipv4=(("mgmt", addresses.oob_ipv4(host), None),),
@@ -328,34 +379,51 @@ class _Way(Struct, frozen=True):
     dst: IPv6Network
     dev: str
     action: EncapRed
-    shared_dst: IPv6Network | None
-    """the peer's address on all planes, if ECMP uses the path"""
+    shared_dst: IPv6Network
+    """the peer's address on all planes"""
+
+
+def _shared(ways: Sequence[_Way], in_plane: int) -> Iterator[_Way]:
+    """Those that ECMP uses: the first ones of each plane."""
+    taken: Counter[str] = Counter()
+    for way in ways:
+        taken[way.dev] += 1
+        if taken[way.dev] <= in_plane:
+            yield way
 
 
 @lru_cache(maxsize=1024)
 def _ways(fabric: Topology, peer: int, near: bool) -> tuple[_Way, ...]:
-    paths = fabric.paths_to(peer, near=near)
-    in_plane = len(paths) // fabric.planes
-    shared = _shared_in_plane(fabric, in_plane)
     every = IPv6Network(fabric.addresses.host(peer))
     return tuple(
         _Way(
             dst=IPv6Network(path.dst),
             dev=f"p{path.plane}",
             action=EncapRed(path.segments),
-            shared_dst=every if number % in_plane < shared else None,
+            shared_dst=every,
         )
-        for number, path in enumerate(paths)
+        for path in fabric.paths_to(peer, near=near)
     )
 
 
 def _fabric(name: str, shape: Shape) -> Iterator[Node]:
     if shape.fabric is Fabric.KERNEL:
+        losses = _losses(shape)
         for plane in shape.plane_numbers():
-            yield from _switches(name, shape, plane)
+            for node in _switches(name, shape, plane):
+                yield replace(node, rules=losses.get(node.name, ""))
     else:  # the kernel must leave all packets to the emulator
         sysctls = {f"net/ipv6/conf/{scope}/disable_ipv6": "1" for scope in ("all", "default")}
         yield Node(FABRIC, namespace(name, FABRIC), sysctls, routes=())
+
+
+def _losses(shape: Shape) -> dict[str, str]:
+    """Switch -> nftables rules that drop what its links lose."""
+    usual = all_hops(shape)
+    return {
+        node: rules(LOSSY, {match: usual[hop].loss for match, hop in found.items()})
+        for node, found in lossy(shape).items()
+    }
 
 
 def _switches(name: str, fabric: Topology, plane: int) -> Iterator[Node]:
@@ -366,36 +434,42 @@ def _switches(name: str, fabric: Topology, plane: int) -> Iterator[Node]:
     only if the whole T1 is down.
     """
     block = fabric.addresses.locator_block(plane)
-    up = [
-        Route(locator(block, topology.t1_usid(number)), f"t1-{number}", via=_UPPER)
-        for number in fabric.t1_numbers()
-    ]
     for t0 in fabric.t0_numbers():
         own = locator(block, topology.t0_usid(t0))
         routes = []
         for host in fabric.hosts_below(t0):
+            if not fabric.has_link(host, plane):
+                continue
             metric = DEFAULT_METRIC + host - fabric.hosts_below(t0)[0]
             routes.append(Route(own, host_name(host), action=End(), metric=metric))
             here = locator(block, fabric.host_usid(host))
             routes.append(Route(here, host_name(host), via=_LOWER))
-        yield _switch(name, t0_name(plane, t0), (*routes, *up))
-    below = [
-        Route(locator(block, topology.t0_usid(t0)), f"t0-{t0}", via=_LOWER)
-        for t0 in fabric.t0_numbers()
-    ]
+        routes += [
+            Route(locator(block, topology.t1_usid(number)), f"t1-{number}", via=_UPPER)
+            for number in fabric.t1_numbers()
+            if fabric.has_uplink(plane, t0, number)
+        ]
+        if routes:
+            yield _switch(name, t0_name(plane, t0), tuple(routes))
     for number in fabric.t1_numbers():
-        shift = Route(locator(block, topology.t1_usid(number)), "t0-0", action=End())
-        yield _switch(name, t1_name(plane, number), (shift, *below))
+        below = [t0 for t0 in fabric.t0_numbers() if fabric.has_uplink(plane, t0, number)]
+        if below:
+            own = locator(block, topology.t1_usid(number))
+            shift = Route(own, f"t0-{below[0]}", action=End())
+            routes = [
+                Route(locator(block, topology.t0_usid(t0)), f"t0-{t0}", via=_LOWER) for t0 in below
+            ]
+            yield _switch(name, t1_name(plane, number), (shift, *routes))
 
 
 def _management(name: str, shape: Shape) -> Node:
     routes = (
         Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=_LOWER)
-        for host in range(shape.hosts)
+        for host in shape.host_numbers()
     )
     ipv4 = (
         (host_name(host), _ROUTER_IPV4, shape.addresses.oob_ipv4(host).ip)
-        for host in range(shape.hosts)
+        for host in shape.host_numbers()
     )
     node = _switch(name, MANAGEMENT, tuple(routes))
     return replace(node, sysctls=node.sysctls | _FORWARDING_IPV4, ipv4=tuple(ipv4))

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from mrc.fabric.targets import Target
 from mrc.linux.netlink import Netem, Netlink
 from mrc.testbed import hops, nft
-from mrc.testbed.fault import Fault, table
+from mrc.testbed.fault import LOSSY, Fault, table
 from mrc.testbed.hops import Hop
-from mrc.testbed.plan import Link, Plan, Shaper, shaper
+from mrc.testbed.plan import Plan, Sending, Shaper, shaper
 
 
 class Queue(Struct, frozen=True):
@@ -121,27 +121,25 @@ def read(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[str, int]
 
 
 def _lost(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
-    """Packets that the current faults dropped on each hop since their start."""
-    filters = {target: hops.filters(target, plan.shape) for target in faults}
+    """Packets that lossy links, and the current faults since their start, dropped on each hop."""
+    filters = {table(target): hops.filters(target, plan.shape) for target in faults}
+    filters[LOSSY] = hops.lossy(plan.shape)
     nodes = {plan.nodes[node].namespace for found in filters.values() for node in found}
     counted = nft.dropped(nodes)
     lost: dict[Hop, int] = {}
-    for target, found in filters.items():
+    for name, found in filters.items():
         for node, matches in found.items():
-            counts = counted[plan.nodes[node].namespace].get(table(target), [])
+            counts = counted[plan.nodes[node].namespace].get(name, [])
             for hop, count in zip(matches.values(), counts, strict=False):
                 lost[hop] = lost.get(hop, 0) + count
     return lost
 
 
-def of(link: Link) -> Queue:
-    """The queue at both ends of a link without faults."""
-    return Queue(link.shaper, Netem(delay_ns=link.delay_ns) if link.delay_ns else None)
+def of(end: Sending) -> Queue:
+    """The queue at an end of a link without faults."""
+    return Queue(end.shaper, Netem(delay_ns=end.delay_ns) if end.delay_ns else None)
 
 
 def _usual(plan: Plan) -> dict[tuple[str, str], Queue]:
     """Node and interface -> queue without faults, for both ends of each link."""
-    ends: dict[tuple[str, str], Queue] = {}
-    for link in plan.links:
-        ends[link.lower, link.lower_name] = ends[link.upper, link.upper_name] = of(link)
-    return ends
+    return {(node, name): of(end) for link in plan.links for node, name, end in link.ends}

@@ -17,9 +17,9 @@ from msgspec.structs import fields
 from mrc.fabric import document
 from mrc.fabric.table import Table
 from mrc.fabric.targets import parse_target
-from mrc.fabric.tiers import Tiers, read_link, read_topology
+from mrc.fabric.tiers import LinkChange, Tiers, read_link, read_topology
 from mrc.fabric.topology import Addresses
-from mrc.testbed.shape import Fabric, LinkChange, Shape
+from mrc.testbed.shape import Fabric, Shape
 
 # Keys about the use of a fabric. The simulator reads them, and mrc.testbed.schedule the faults.
 _OF_OTHERS = (
@@ -68,7 +68,7 @@ def parse(
     addresses = _addresses(table.table("addresses"))
     try:
         links = tuple(
-            LinkChange(*read_link(item, partial(parse_target, fabric=tiers)))
+            read_link(item, partial(parse_target, fabric=tiers), tiers)
             for item in table.tables("links")
         )
         shape = shape_of(tiers, addresses, links, fabric)

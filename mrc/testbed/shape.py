@@ -7,11 +7,10 @@ from enum import StrEnum
 from ipaddress import IPv6Network
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from mrc.fabric.targets import Target, all_links, links_of, parse_target
-from mrc.fabric.tiers import MAX_MTU, MIN_MTU
+from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
+from mrc.fabric.tiers import MAX_MTU, MIN_MTU, LinkChange
 from mrc.fabric.topology import Addresses, Topology
 from mrc.results.testbed import LinkProperties
 from mrc.units import parse_short_rate
@@ -22,6 +21,10 @@ MAX_RATE_BPS = 1_000_000_000_000
 MIN_KERNEL_DELAY_NS = 50_000
 
 
+BothWays = tuple[LinkProperties, LinkProperties]
+"""The properties of a link, up and down."""
+
+
 class Fabric(StrEnum):
     """The kind of the switches between the hosts."""
 
@@ -29,14 +32,6 @@ class Fabric(StrEnum):
     """a namespace for each switch, in which Linux forwards by uSID"""
     EMULATED = "emulated"
     """one process with the simulator's switches, in real time"""
-
-
-class LinkChange(Struct, frozen=True):
-    """Other properties of a target's links; None: the property of their tier."""
-
-    target: str
-    rate_bps: int | None = None
-    delay_ns: int | None = None
 
 
 class Shape(Topology, frozen=True):
@@ -74,6 +69,7 @@ class Shape(Topology, frozen=True):
     def __post_init__(self) -> None:
         force_setattr(self, "fabric", Fabric(self.fabric))
         Topology.__post_init__(self)
+        force_setattr(self, "absent", absent_links(self.absent, self))
         if not MIN_MTU <= self.mtu <= MAX_MTU:
             raise ValueError(f"mtu is {self.mtu}, not in {MIN_MTU}..{MAX_MTU}")
         rates = [self.host_rate_bps, self.fabric_rate_bps, *(link.rate_bps for link in self.links)]
@@ -85,28 +81,38 @@ class Shape(Topology, frozen=True):
         for link in self.links:
             parse_target(link.target, self)
 
-    def link_properties(self) -> dict[Target, LinkProperties]:
-        """The properties of every link in this fabric, plane by plane: first the hosts' links, then
-        the uplinks.
+    def link_properties(self) -> dict[Target, BothWays]:
+        """The properties of every link in this fabric, up and down, plane by plane: first the
+        hosts' links, then the uplinks.
         """
         tiers = {
-            "link": LinkProperties(self.host_rate_bps, self.host_delay_ns),
-            "uplink": LinkProperties(self.fabric_rate_bps, self.fabric_delay_ns),
+            "link": self._link(self.host_rate_bps, self.host_delay_ns),
+            "uplink": self._link(self.fabric_rate_bps, self.fabric_delay_ns),
         }
-        found = {link: tiers[link.kind] for link in all_links(self)}
+        found = {link: (tiers[link.kind], tiers[link.kind]) for link in all_links(self)}
         for change in self.links:
-            for link in links_of(parse_target(change.target, self), self):
-                rate_bps = change.rate_bps or found[link].rate_bps
-                delay_ns = found[link].delay_ns if change.delay_ns is None else change.delay_ns
-                found[link] = LinkProperties(rate_bps, delay_ns)
-        if self.fabric is Fabric.KERNEL:
-            return {link: _without_short_delay(properties) for link, properties in found.items()}
+            target = parse_target(change.target, self)
+            for link in links_of(target, self):
+                up, down = found[link]
+                found[link] = (
+                    up if target.direction == DOWN else self._changed(up, change),
+                    down if target.direction == UP else self._changed(down, change),
+                )
         return found
 
+    def _changed(self, usual: LinkProperties, change: LinkChange) -> LinkProperties:
+        return self._link(
+            change.rate_bps or usual.rate_bps,
+            usual.delay_ns if change.delay_ns is None else change.delay_ns,
+            usual.loss if change.loss is None else change.loss,
+            min(change.mtu or usual.mtu, self.mtu),
+        )
 
-def _without_short_delay(properties: LinkProperties) -> LinkProperties:
-    is_short = properties.delay_ns < MIN_KERNEL_DELAY_NS
-    return replace(properties, delay_ns=0) if is_short else properties
+    def _link(
+        self, rate_bps: int | None, delay_ns: int, loss: float = 0.0, mtu: int | None = None
+    ) -> LinkProperties:
+        is_short = self.fabric is Fabric.KERNEL and delay_ns < MIN_KERNEL_DELAY_NS
+        return LinkProperties(rate_bps, 0 if is_short else delay_ns, loss, mtu or self.mtu)
 
 
 def parse_rate(text: str) -> int | None:
@@ -147,4 +153,5 @@ def decode(stored: dict[str, Any]) -> Shape:
     """A Shape from its fields after JSON."""
     networks = {key: IPv6Network(text) for key, text in stored["addresses"].items()}
     links = tuple(LinkChange(**link) for link in stored["links"])
-    return Shape(**stored | {"addresses": Addresses(**networks), "links": links})
+    own = {"addresses": Addresses(**networks), "links": links, "absent": tuple(stored["absent"])}
+    return Shape(**stored | own)

@@ -13,8 +13,8 @@ from textwrap import wrap
 from msgspec.structs import replace
 
 from mrc.results.testbed import LinkProperties
-from mrc.testbed.picture import alike, listed, plane_name
-from mrc.testbed.shape import Shape
+from mrc.testbed.picture import alike, listed, nodes, plane_name
+from mrc.testbed.shape import BothWays, Shape
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #8b949e;
@@ -90,13 +90,14 @@ def _panel(shape: Shape, planes: list[int], top: int, width: int) -> list[str]:
             parts.append(_line(ends, ""))
         else:
             parts.append(_line(ends, "unlike"))
-            unlike[link.kind].append((ends, _difference(found, usual[link])))
-    for kind, count, row, label in (
-        ("t1", shape.t1, rows[0], f"t1:{name}."),
-        ("t0", shape.t0, rows[1], f"t0:{name}."),
-        ("host", shape.hosts, rows[2], "h"),
+            unlike[link.kind].append((ends, _difference(found, usual[link][0])))
+    hosts, t0s, t1s = nodes(shape, planes[0])
+    for kind, numbers, count, row, label in (
+        ("t1", t1s, shape.t1, rows[0], f"t1:{name}."),
+        ("t0", t0s, shape.t0, rows[1], f"t0:{name}."),
+        ("host", hosts, shape.hosts, rows[2], "h"),
     ):
-        for index in range(count):
+        for index in numbers:
             parts.append(_box(middle(index, count), row, f"{label}{index}", kind))
     counts = {"link": shape.hosts, "uplink": shape.t0 * shape.t1}
     for tier, links in unlike.items():
@@ -104,13 +105,22 @@ def _panel(shape: Shape, planes: list[int], top: int, width: int) -> list[str]:
     return parts
 
 
-def _difference(found: LinkProperties, usual: LinkProperties) -> str:
-    """What a link has instead of what its tier has: "20 Mbit/s, 2000 us"."""
+def _difference(both: BothWays, usual: LinkProperties) -> str:
+    """What a link has instead of what its tier has: "20 Mbit/s, 2000 us", "up 20 Mbit/s"."""
+    up, down = (_words(found, usual) for found in both)
+    if up == down:
+        return up
+    return "; ".join(f"{way} {words}" for way, words in (("up", up), ("down", down)) if words)
+
+
+def _words(found: LinkProperties, usual: LinkProperties) -> str:
     words = []
     if found.rate_bps is not None and found.rate_bps != usual.rate_bps:
         words.append(f"{found.rate_bps / 1e6:g} Mbit/s")
     if found.delay_ns != usual.delay_ns:
         words.append(f"{found.delay_ns / 1000:g} us")
+    words += [f"loss {found.loss * 100:g}%"] if found.loss != usual.loss else []
+    words += [f"MTU {found.mtu}"] if found.mtu != usual.mtu else []
     return ", ".join(words)
 
 

@@ -136,9 +136,9 @@ static void test_set_link__delays_one_hop(void) {
   CHECK_EQ(mrc_emu_create(&config, ifindices, &emu), 0);
   const int up = mrc_emu_hop_number(emu, MRC_EMU_T0_UP, 1, 1, 0);
   const int down = mrc_emu_hop_number(emu, MRC_EMU_T1_DOWN, 1, 0, 0);
-  CHECK_EQ(mrc_emu_set_link(emu, up, 1000, 1000000000), 0);
-  CHECK_EQ(mrc_emu_set_link(emu, up, 0, 0), -EINVAL);
-  CHECK_EQ(mrc_emu_set_link(emu, -1, 1, 0), -EINVAL);
+  CHECK_EQ(mrc_emu_set_link(emu, up, 1000, 1000000000, 0, 9000), 0);
+  CHECK_EQ(mrc_emu_set_link(emu, up, 0, 0, 0, 9000), -EINVAL);
+  CHECK_EQ(mrc_emu_set_link(emu, -1, 1, 0, 0, 9000), -EINVAL);
   CHECK_EQ(mrc_emu_set_faults(emu, up, NULL, 0), 0); /* the delay stays when faults are set */
   CHECK_EQ(pthread_create(&thread, NULL, run, emu), 0);
   send_one(64);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sim/fabric.h"
 
+#include <errno.h>
+
 #include "check.h"
 #include "core/base/base.h"
 #include "core/wire/wire.h"
@@ -145,12 +147,21 @@ static void test_enter__rate_and_delay(void) {
   mrc_sim_destroy(sim);
 }
 
+/* How many hops are silent when a fault has begun or ended. */
+static uint32_t silent_hops(mrc_sim *sim, const struct mrc_sim_fault *fault, bool begins) {
+  uint32_t silent = 0;
+  mrc_fault_switch(&sim->whole.fabric, fault, begins);
+  for (uint32_t hop = 0; hop < sim->whole.fabric.n_hops; hop++)
+    silent += sim->whole.fabric.hops[hop].kind->config.link.silent;
+  return silent;
+}
+
 static void test_fault__hops_of_a_target(void) {
   static const struct {
-    uint32_t target, index, t1, hops;
+    uint32_t target, index, t1, hops, up;
   } rows[] = {
-      {MRC_SIM_ALL, 0, 0, 32}, {MRC_SIM_PLANE, 0, 0, 16}, {MRC_SIM_T0, 1, 0, 8},
-      {MRC_SIM_T1, 1, 0, 4},   {MRC_SIM_UPLINK, 0, 1, 2}, {MRC_SIM_PORT, 3, 0, 2},
+      {MRC_SIM_ALL, 0, 0, 32, 16}, {MRC_SIM_PLANE, 0, 0, 16, 8}, {MRC_SIM_T0, 1, 0, 8, 4},
+      {MRC_SIM_T1, 1, 0, 4, 2},    {MRC_SIM_UPLINK, 0, 1, 2, 1}, {MRC_SIM_PORT, 3, 0, 2, 1},
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
@@ -160,22 +171,60 @@ static void test_fault__hops_of_a_target(void) {
                                         .index = rows[i].index,
                                         .t1 = rows[i].t1,
                                         .kind = MRC_SIM_SILENT};
-    for (int begins = 1; begins >= 0; begins--) {
-      uint32_t silent = 0;
-      mrc_fault_switch(&sim->whole.fabric, &fault, begins);
-      for (uint32_t hop = 0; hop < sim->whole.fabric.n_hops; hop++)
-        silent += sim->whole.fabric.hops[hop].kind->config.link.silent;
-      CHECK_EQ(silent, begins ? rows[i].hops : 0);
-    }
+    struct mrc_sim_fault up = fault, down = fault;
+    up.direction = MRC_SIM_UPWARD;
+    down.direction = MRC_SIM_DOWNWARD;
+    CHECK_EQ(silent_hops(sim, &fault, true), rows[i].hops);
+    CHECK_EQ(silent_hops(sim, &down, false), rows[i].up);
+    CHECK_EQ(silent_hops(sim, &up, false), 0);
+    CHECK_EQ(silent_hops(sim, &up, true), rows[i].up);
+    CHECK_EQ(silent_hops(sim, &fault, false), 0);
     mrc_sim_destroy(sim);
   }
+}
+
+static void test_remove__no_packet_enters(void) {
+  mrc_sim *sim = open_sim(.planes = 2);
+  struct mrc_fabric *fabric = &sim->whole.fabric;
+  const struct mrc_sim_config *config = &sim->whole.world.config;
+  struct mrc_sim_fault target = {.target = MRC_SIM_UPLINK, .plane = 1, .index = 1, .t1 = 0};
+  CHECK(mrc_fabric_has_path(fabric, 0, 0, 2, 0));
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), 0);
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), 0);
+  CHECK_EQ(fabric->n_absent, 2);
+  CHECK(!mrc_fabric_has_path(fabric, 0, 0, 2, 0));
+  CHECK(!mrc_fabric_has_path(fabric, 0, 2, 0, 0));
+  CHECK(mrc_fabric_has_path(fabric, 0, 0, 2, 1));
+  CHECK(mrc_fabric_has_path(fabric, 0, 0, 1, 0)); /* below one T0 */
+  CHECK(mrc_fabric_has_path(fabric, 1, 0, 2, 0));
+  target = (struct mrc_sim_fault){.target = MRC_SIM_PORT, .plane = 2, .index = 2};
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), 0);
+  CHECK(!mrc_fabric_joins(fabric, 1, 0, 2));
+  CHECK(mrc_fabric_joins(fabric, 0, 0, 2));
+  for (int i = 0; i < 20; i++)
+    CHECK_EQ(mrc_fabric_draw_plane(fabric, 0, 2), 0);
+  struct mrc_frame *packet = mrc_frame_pool_get(&fabric->pool);
+  packet->usids = mrc_fabric_usids(fabric, 0, 2, 0); /* over the uplink that is absent */
+  packet->to = 2;
+  mrc_fabric_arrive(fabric, mrc_topology_t0_up(config, 0, 0, 0), packet);
+  CHECK_EQ(sim->whole.record.stats.unroutable, 1);
+  CHECK_EQ(fabric->pool.n_used, 0);
+  target.direction = MRC_SIM_UPWARD;
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), -EINVAL);
+  target = (struct mrc_sim_fault){.target = MRC_SIM_PORT, .plane = 3};
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), -EINVAL);
+  mrc_sim_destroy(sim);
 }
 
 static void test_fault__ends_as_the_topology_has_it(void) {
   mrc_sim *sim = open_sim(.jitter_ns = 7);
   const struct mrc_hop_own *hop =
       mrc_fabric_own(&sim->whole.fabric, mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0));
-  for (uint32_t kind = MRC_SIM_SILENT; kind <= MRC_SIM_RATE; kind++) {
+  const struct mrc_sim_fault lossy = {.target = MRC_SIM_ALL, .kind = MRC_SIM_LOSS, .a = 70};
+  const struct mrc_sim_fault small = {.target = MRC_SIM_ALL, .kind = MRC_SIM_MTU, .a = 1500};
+  CHECK_EQ(mrc_sim_set_links(sim, &lossy), 0);
+  CHECK_EQ(mrc_sim_set_links(sim, &small), 0);
+  for (uint32_t kind = MRC_SIM_SILENT; kind <= MRC_SIM_MTU; kind++) {
     CHECK_ROW((int)kind);
     const struct mrc_sim_fault fault = {
         .target = MRC_SIM_ALL, .kind = kind, .a = 5, .b = 9, .class = MRC_SIM_DATA_CLASS};
@@ -188,7 +237,9 @@ static void test_fault__ends_as_the_topology_has_it(void) {
     CHECK_EQ(hop->kind.config.burst_ppm + hop->kind.config.burst_packets, 0);
     CHECK_EQ(hop->link.config.delay_ns, 500);
     CHECK_EQ(hop->link.config.silent, false);
-    CHECK_EQ(hop->link.config.loss_ppm + hop->link.config.corrupt_ppm, 0);
+    CHECK_EQ(hop->link.config.loss_ppm, 70);
+    CHECK_EQ(hop->link.config.mtu_bytes, 1500 + MRC_FRAME_LINK_BYTES);
+    CHECK_EQ(hop->link.config.corrupt_ppm, 0);
     CHECK_EQ(hop->link.config.duplicate_ppm + hop->link.config.reorder_ppm, 0);
     CHECK_EQ(hop->link.config.lose_n + hop->link.config.lose_of + hop->link.config.loss_mask, 0);
   }
@@ -198,4 +249,5 @@ static void test_fault__ends_as_the_topology_has_it(void) {
 CHECK_MAIN(RUN(test_usids__are_those_of_the_path), RUN(test_arrive__follows_the_usids),
            RUN(test_arrive__usid_of_nobody), RUN(test_arrive__ecmp_by_flow_label),
            RUN(test_build__queues_by_place), RUN(test_enter__rate_and_delay),
-           RUN(test_fault__hops_of_a_target), RUN(test_fault__ends_as_the_topology_has_it))
+           RUN(test_fault__hops_of_a_target), RUN(test_remove__no_packet_enters),
+           RUN(test_fault__ends_as_the_topology_has_it))

@@ -22,11 +22,11 @@ from slowness import PATIENCE
 
 from mrc.cli.main import main
 from mrc.errors import StateError
+from mrc.fabric.tiers import LinkChange
 from mrc.fabric.topology import Addresses
 from mrc.linux import installed, netns
 from mrc.testbed import mptcp, rootless, state
 from mrc.testbed.bed import Testbed
-from mrc.testbed.shape import LinkChange
 
 from .conftest import HAS_USERS, fresh_name
 
@@ -470,9 +470,9 @@ def test_up__emulated_ends_with_the_shell_of_an_ordinary_user(tmp_path: Path) ->
 
 def user_namespaces() -> set[str]:
     found = set()
-    for path in Path("/proc").glob("[0-9]*/ns/user"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            found.add(os.readlink(path))
+            found.add(os.readlink(f"/proc/{pid}/ns/user"))
         except OSError:  # it ended in the meantime
             continue
     return found

@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from mrc.enums import CcKind
 from mrc.fabric.targets import Target, parse_target
+from mrc.fabric.tiers import LinkChange
 from mrc.sim import native, reader
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import make_flows
 from mrc.testbed.fault import Fault
-from mrc.testbed.shape import Fabric, LinkChange, Shape
+from mrc.testbed.shape import Fabric, Shape
 
 BENCH = Path(__file__).parents[3] / "bench"
 FILES = sorted((BENCH / "scenarios").glob("*.toml"))

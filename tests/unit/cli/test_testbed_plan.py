@@ -35,7 +35,7 @@ def test_plan__options_count_more_than_the_file(capsys: pytest.CaptureFixture[st
         10**6, 10**6, 1500,
     )  # fmt: skip
     assert told["links"]["uplink:2.1.1"] == {
-        "rate_bits_per_second": 5 * 10**8, "delay_ns": 10**6,
+        "rate_bits_per_second": 5 * 10**8, "delay_ns": 10**6, "loss_share": 0.0, "mtu_bytes": 1500,
     }  # fmt: skip
     assert told["built"]["namespaces"] == 8 + 2
 
@@ -45,6 +45,30 @@ def test_plan__without_a_file_is_the_usual_one(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert "3 hosts, 1 below each T0; 4 planes of 3 T0s and 2 T1s" in shown
     assert "host links no rate limit" in shown
+
+
+def test_plan__links_with_properties_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, drawn = tmp_path / "own.toml", tmp_path / "own.svg"
+    path.write_text(
+        "[topology]\nhosts = 2\nplanes = 2\nt1 = 1\nhost_rate = '1Gbit/s'\n"
+        "[[links]]\ntarget = 'h0>t0:1.0'\nrate = '20Mbit/s'\nmtu = 1500\n"
+        "[[links]]\ntarget = 'uplink:1.1.0'\nloss = '0.5%'\n"
+    )
+    assert typed(str(path), "--svg", str(drawn)) == 0
+    shown = capsys.readouterr().out
+    assert "h0>t0:1.0 has 20 Mbit/s, MTU 1500\nuplink:1.1.0 has loss 0.5%\n" in shown
+    assert "plane 1 " in shown and "plane 2 " in shown
+    texts = {text.text for text in ElementTree.parse(drawn).getroot().iter()}
+    assert {"up 20 Mbit/s, MTU 1500", "loss 0.5%"} <= texts
+    assert typed(str(path), "--json") == 0
+    links = printed("testbed plan", capsys.readouterr().out)["links"]
+    usual = {"rate_bits_per_second": 10**9, "delay_ns": 0, "loss_share": 0.0, "mtu_bytes": 9000}
+    assert (links["t0:1.0>h0"], links["link:h0.2"]) == (usual, usual)
+    slow = usual | {"rate_bits_per_second": 20 * 10**6, "mtu_bytes": 1500}
+    assert links["h0>t0:1.0"] == slow and "link:h0.1" not in links
+    assert links["uplink:1.1.0"]["loss_share"] == 0.005
 
 
 def test_plan__as_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,9 +76,10 @@ def test_parse__interfaces_need_neither_ports_nor_peers() -> None:
         (
             "plane = 2",
             "plane = 3",
-            r"peers.h1.paths\[0\].plane: must be a whole number from 1 to 2",
+            r"peers.h1.paths\[0\].plane: must be the plane of a port: 1, 2",
         ),
         ("plane = 2\n", "", r"peers.h1.paths\[0\].plane: is missing"),
+        ("mtu = 9000", "mtu = 9000\nplane = 2", "ports: two ports have the same plane"),
         ('"fd00:a:1::2:0"', '"192.0.2.1"', r"paths\[0\].dst: must have the IP version of port 2"),
         ("segments = [", "segments = [1, ", r"paths\[0\].segments\[0\]: must be a string"),
         ('usids = ["0100", "0201", "e000"]', 'usids = "0100"', "usids: must be an array"),

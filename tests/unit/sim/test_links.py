@@ -57,6 +57,24 @@ def test_links__have_it_again_when_a_fault_has_ended() -> None:
     assert duration_ns(links, [fault]) == duration_ns(links, [])
 
 
+@pytest.mark.parametrize(
+    ("own", "lost"), [({"loss": "100%"}, True), ({"mtu": 4227}, True), ({"mtu": 4228}, False)]
+)
+@pytest.mark.parametrize("probed", [True, "computed"])
+def test_links__lose_packets(own: dict[str, Any], lost: bool, probed: bool | str) -> None:
+    """A full packet has 4228 B with both IPv6 headers. SACKs return on any path that is alive."""
+    values = tomllib.loads(PAIR) | {"links": [{"target": "t0:1.0>t1:1.0", **own}]}
+    values["topology"] |= {"planes": 2}
+    values["transport"] = {"probed": probed}
+    values["traffic"] = [values["traffic"][0] | {"pairs": [[0, 1], [1, 0]]}]
+    ran = run(reader.parse(values, "pair", "pair"), 1)
+    assert [flow.completed for flow in ran.infos] == [1, 1]
+    one, two = ran.last_hops[1, 1], ran.last_hops[1, 2]
+    assert one.busy_ns < two.busy_ns / 5 if lost else one.busy_ns > two.busy_ns / 2
+    one, two = ran.last_hops[0, 1], ran.last_hops[0, 2]
+    assert one.busy_ns > two.busy_ns / 2 or "loss" in own
+
+
 def test_links__of_two_plain_hosts() -> None:
     """One T0 and no path over a T1: a plane is one link of each host, at the given rate."""
     topology = {"hosts": 2, "planes": 1, "t0": 1, "t1": 1, "buffer": "0B", "trimming": False}
@@ -72,7 +90,7 @@ def test_links__of_two_plain_hosts() -> None:
     assert port.busy_ns > 0.9 * at_rate_ns
 
 
-@pytest.mark.parametrize(("kind", "value"), [("silent", 0), ("rate", 0)])
+@pytest.mark.parametrize(("kind", "value"), [("silent", 0), ("rate", 0), ("jitter", 1)])
 def test_set_links__refuses(kind: str, value: int) -> None:
     values = tomllib.loads(PAIR)
     scenario = reader.parse(values, "pair", "pair")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mrc.fabric.targets import DOWN, UP
 from mrc.sim import reader
 from mrc.sim.maxmin import fill, goodputs_bps, link_rates_bps
 from mrc.sim.scenario import Scenario, packet_bytes
@@ -117,9 +118,22 @@ def test_link_rates__a_share_is_of_what_a_link_has() -> None:
         links=[{"target": "t1:1.1", "rate": "40Mbit/s"}],
         faults=[{"target": "t0:1.0", "kind": "rate", "rate": "50%"}],
     )
-    assert link_rates_bps(found, 1, found.faults) == {
+    expected = {
         ("host", 0, 0): 50e6, ("host", 1, 0): 50e6, ("host", 2, 0): 100e6, ("host", 3, 0): 100e6,
         ("uplink", 0, 0): 50e6, ("uplink", 0, 1): 20e6,
         ("uplink", 1, 0): 100e6, ("uplink", 1, 1): 40e6,
     }  # fmt: skip
+    assert link_rates_bps(found, 1, found.faults) == {
+        (way, *link): rate for link, rate in expected.items() for way in (UP, DOWN)
+    }
     assert set(link_rates_bps(found, 2, found.faults).values()) == {100e6}
+
+
+def test_goodputs__of_a_direction_that_is_slower() -> None:
+    found = scenario(
+        {"kind": "pairs", "pairs": [[0, 2], [2, 0]]},
+        links=[{"target": "t0:1.0>h0", "rate": "40Mbit/s"}],
+        faults=[{"target": "t0:2.0>t1:2.0", "kind": "silent"},
+                {"target": "t0:2.0>t1:2.1", "kind": "rate", "rate": "30Mbit/s"}],
+    )  # fmt: skip
+    assert mbits(found) == [130, 140]

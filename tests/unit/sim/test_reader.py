@@ -58,7 +58,9 @@ def test_load__the_example_of_the_description(tmp_path: Path) -> None:
     text = (Path(reader.__file__).parent / "scenarios" / "README.md").read_text()
     example = load(tmp_path, text.split("```toml\n")[1].split("```")[0])
     bare = load(tmp_path, topology__hosts=16, topology__planes=4, topology__t1=4)
-    assert [(link.kind, link.a) for link in example.links] == [("rate", 10**11), ("delay", 500)]
+    assert [(link.kind, link.a) for link in example.links] == [
+        ("rate", 10**11), ("delay", 500), ("loss", 0), ("mtu", 9000),
+    ]  # fmt: skip
     assert (example.topology, example.transport) == (bare.topology, bare.transport)
     assert (example.until_ns, example.sample_ns) == (bare.until_ns, bare.sample_ns)
     assert replace(example.traffic[0], pairs=(), bytes=0) == replace(
@@ -178,7 +180,7 @@ def test_load__a_check_with_the_usual_target(
         ({"topology.hosts": 5}, "topology.hosts: 5 is not a multiple of t0 (2)"),
         ({"topology.planes": 33}, "topology.planes: must be a whole number from 1 to 32, not 33"),
         ({"topology.host_rate": "100"}, "topology.host_rate: '100' is not a rate"),
-        ({"topology.color": "red"}, "topology.color: is unknown; known are buffer, control_first"),
+        ({"topology.color": "red"}, "topology.color: is unknown; known are absent, buffer"),
         (
             {"topology.hosts": "four"},
             "topology.hosts: must be a whole number from 2 to 131072, not 'four'",

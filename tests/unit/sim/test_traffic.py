@@ -70,12 +70,12 @@ def test_ring__of_groups_over_several_qps() -> None:
 def test_groups__by_placement() -> None:
     ring = {"kind": "ring", "group_size": 4}
     spread, shuffled = (
-        groups(8, scenario(ring | {"placement": name}).traffic[0], seed=2)
+        groups(range(8), scenario(ring | {"placement": name}).traffic[0], seed=2)
         for name in ("spread", "random")
     )
     assert spread == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert sorted(host for group in shuffled for host in group) == list(range(8))
-    again = groups(8, scenario(ring | {"placement": "random"}).traffic[0], seed=3)
+    again = groups(range(8), scenario(ring | {"placement": "random"}).traffic[0], seed=3)
     assert again != shuffled
 
 

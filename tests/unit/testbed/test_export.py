@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from printed import printed
 
 from mrc.cli.main import main
+from mrc.fabric.tiers import LinkChange
 from mrc.testbed import commands
 from mrc.testbed.containerlab import containerlab
 from mrc.testbed.netns_script import netns_script
 from mrc.testbed.plan import census, make_plan
-from mrc.testbed.shape import Fabric, LinkChange, Shape
+from mrc.testbed.shape import Fabric, Shape
 
 SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2)
 

@@ -10,7 +10,8 @@ from mrc.fabric.topology import Topology
 from mrc.testbed.fault import Fault, Mode, parse_loss, rules, table
 
 FABRIC = Topology(hosts=2, planes=4, t1=3)
-NAMES = ("plane:2", "t1:3.1", "t0:4.1", "link:h1.2", "uplink:2.1.0")
+NAMES = ("plane:2", "t1:3.1", "t0:4.1", "link:h1.2", "uplink:2.1.0",
+         "h1>t0:2.1", "t0:2.1>h1", "t0:2.1>t1:2.0", "t1:2.0>t0:2.1")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,8 @@ def test_fault__says_what_it_does() -> None:
 
 
 def test_rules__drop_a_share() -> None:
-    target = parse_target("link:h1.2", FABRIC)
-    script = rules(target, Fault(loss=0.2), ("iifname h1", "oifname h1"))
+    name = table(parse_target("link:h1.2", FABRIC))
+    script = rules(name, {"iifname h1": 0.2, "oifname h1": 0.5})
     assert script == (
         "table ip6 mrc_fail_link_h1_2 {\n"
         "  chain forward {\n"
@@ -66,15 +67,15 @@ def test_rules__drop_a_share() -> None:
         "flush chain ip6 mrc_fail_link_h1_2 forward\n"
         "table ip6 mrc_fail_link_h1_2 {\n"
         "  chain forward {\n"
-        "    iifname h1 numgen random mod 10000 < 2000 counter drop\n"
-        "    oifname h1 numgen random mod 10000 < 2000 counter drop\n"
+        "    iifname h1 numgen random mod 1000000 < 200000 counter drop\n"
+        "    oifname h1 numgen random mod 1000000 < 500000 counter drop\n"
         "  }\n"
         "}\n"
     )
 
 
 def test_rules__drop_everything_without_dice() -> None:
-    script = rules(parse_target("t1:3.1", FABRIC), Fault(), ("",))
+    script = rules(table(parse_target("t1:3.1", FABRIC)), {"": 1.0})
     assert "     counter drop\n" in script
     assert "numgen" not in script
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.fabric.targets import Target, parse_target
+from mrc.fabric.tiers import LinkChange
 from mrc.fabric.topology import Topology
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.hops import (
@@ -26,7 +27,7 @@ from mrc.testbed.hops import (
     place,
     port,
 )
-from mrc.testbed.shape import Fabric, LinkChange, Shape
+from mrc.testbed.shape import Fabric, Shape
 
 SHAPE = Shape(
     hosts=3, planes=2, t1=2, host_rate_bps=5000, host_delay_ns=10, fabric_delay_ns=10, jitter_ns=1,

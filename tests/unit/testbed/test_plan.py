@@ -10,11 +10,14 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
+from mrc.fabric.tiers import LinkChange
 from mrc.fabric.topology import Addresses
-from mrc.testbed import names
+from mrc.testbed import names, reader
 from mrc.testbed import plan as plans
+from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, Hop
 from mrc.testbed.plan import Plan, Shaper, census, make_plan
 from mrc.testbed.shape import Fabric, Shape, parse_rate
 
@@ -109,8 +112,8 @@ def test_make_plan__config_names_ports_and_paths() -> None:
     config = tomllib.loads(plan.configs["h0"])
     assert (config["schema"], config["host"], config["source"]) == (1, "h0", "srv6")
     assert config["ports"] == [
-        {"ifname": "p1", "address": "fd00:a::1", "mtu": 1500},
-        {"ifname": "p2", "address": "fd00:a::1", "mtu": 1500},
+        {"ifname": "p1", "address": "fd00:a::1", "mtu": 1500, "plane": 1},
+        {"ifname": "p2", "address": "fd00:a::1", "mtu": 1500, "plane": 2},
     ]
     assert list(config["peers"]) == ["h1", "h2"]
     peer = config["peers"]["h2"]
@@ -123,6 +126,38 @@ def test_make_plan__config_names_ports_and_paths() -> None:
         "segments": ["fcbb:2:101:202:e000::"],
         "usids": ["0101", "0202", "e000"],
     }
+
+
+def test_make_plan__without_what_is_absent() -> None:
+    shape = reader.load("uneven").shape
+    plan = make_plan("x", shape)
+    assert not {"h5", "t1-3-2"} & set(plan.nodes) and {"h4", "t1-2-2"} <= set(plan.nodes)
+    ends = {(node, name) for link in plan.links for node, name, _ in link.ends}
+    assert ("h0", "p2") in ends and ("h0", "p3") not in ends and ("mgmt", "h5") not in ends
+    assert {
+        ("t0-1-1", "t1-0"),
+        ("t1-1-0", "t0-1"),
+        ("t0-1-1", "h4"),
+        ("t0-3-0", "t1-2"),
+    } & ends == set()
+    for node in plan.nodes.values():
+        devices = {name for end, name in ends if end == node.name} | {"lo"}
+        assert {route.dev for route in node.routes} <= devices, node.name
+    config = tomllib.loads(plan.configs["h4"])
+    assert [port["plane"] for port in config["ports"]] == [2, 3]
+    names = [path["name"] for path in config["peers"]["h0"]["paths"]]
+    assert names == ["t1:2.0", "t1:2.1", "t1:2.2"]
+    assert "h4.p1" not in plan.hosts_file and "h4.p3" in plan.hosts_file
+    census_of = census(shape)
+    assert census_of.paths == sum(text.count(".paths]]") for text in plan.configs.values())
+    whole = make_plan("y", replace(shape, absent=()))
+    assert census(whole.shape).namespaces == len(whole.nodes)
+
+
+def test_make_plan__a_host_without_a_common_plane_is_no_peer() -> None:
+    shape = Shape(hosts=3, planes=2, t1=1, absent=("link:h0.1", "link:h1.2"))
+    configs = [tomllib.loads(text) for text in make_plan("x", shape).configs.values()]
+    assert [list(config["peers"]) for config in configs] == [["h2"], ["h2"], ["h0", "h1"]]
 
 
 def test_make_plan__hosts_file_names_every_host() -> None:
@@ -148,15 +183,45 @@ def test_make_plan__all_planes_share_the_flows_to_a_host(planes: int, t1: int, k
 
 
 def test_make_plan__no_rate_means_no_shaper() -> None:
-    assert {
-        link.shaper
-        for link in make_plan("x", Shape(host_rate_bps=None, fabric_rate_bps=None)).links
-    } == {None}
+    plan = make_plan("x", Shape(host_rate_bps=None, fabric_rate_bps=None))
+    assert {end.shaper for link in plan.links for _, _, end in link.ends} == {None}
 
 
 def test_make_plan__shapes_the_fabric_only() -> None:
     for link in make_plan("x", Shape(host_rate_bps=10**9, fabric_rate_bps=10**9)).links:
-        assert (link.shaper is None) == (link.upper == "mgmt")
+        assert {end.shaper is None for _, _, end in link.ends} == {link.upper == "mgmt"}
+
+
+def test_make_plan__links_with_a_direction_a_loss_and_an_mtu_of_their_own() -> None:
+    links = (
+        LinkChange("h0>t0:1.0", rate_bps=10**6, mtu=1500),
+        LinkChange("t1:1.0>t0:1.1", delay_ns=10**6),
+        LinkChange("uplink:1.0.0", loss=0.25),
+    )
+    plan = make_plan("x", Shape(planes=1, t1=1, host_rate_bps=10**9, links=links))
+    ends = {(node, name): end for link in plan.links for node, name, end in link.ends}
+    slow, usual = ends["h0", "p1"], ends["t0-1-0", "h0"]
+    assert slow.shaper is not None and usual.shaper is not None
+    assert (slow.shaper.rate_bps, usual.shaper.rate_bps) == (10**6, 10**9)
+    assert (slow.mtu, usual.mtu) == (1500, None)
+    assert "mtu = 1500\n" in plan.configs["h0"] and "mtu = 9000\n" in plan.configs["h1"]
+    assert [key for key, end in ends.items() if end.delay_ns] == [("t1-1-0", "t0-1")]
+    drop = "numgen random mod 1000000 < 250000 counter drop"
+    assert f"oifname t1-0 {drop}" in plan.nodes["t0-1-0"].rules
+    assert f"oifname t0-0 {drop}" in plan.nodes["t1-1-0"].rules
+    assert plan.nodes["t0-1-1"].rules == ""
+
+
+def test_emulator_config__hops_that_differ() -> None:
+    links = (LinkChange("t0:1.0>t1:1.0", loss=0.25), LinkChange("t0:1.1>h1", mtu=1500))
+    shape = Shape(planes=1, t1=1, host_rate_bps=1000, fabric_rate_bps=2000, links=links)
+    assert plans.emulator_config(replace(shape, fabric=Fabric.EMULATED))["links"] == [
+        [Hop(HOST_DOWN, 1, 1, 1), 1000, 0, 0, 1500],
+        [Hop(T0_UP, 1, 0, 0), 2000, 0, 250_000, 9000],
+    ]
+    assert plans.emulator_config(replace(shape, links=(), absent=("link:h1.1",)))["absent"] == [
+        Hop(HOST_UP, 1, 1, 1), Hop(HOST_DOWN, 1, 1, 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a/b", "x" * 33, "ä"])

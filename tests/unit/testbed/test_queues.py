@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.fabric.targets import parse_target
+from mrc.fabric.tiers import LinkChange
 from mrc.linux.netlink import Netem
 from mrc.linux.netlink.qdiscs import netem
 from mrc.testbed import queues
@@ -14,7 +15,7 @@ from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, Hop
 from mrc.testbed.plan import make_plan, shaper
 from mrc.testbed.queues import Queue
-from mrc.testbed.shape import LinkChange, Shape
+from mrc.testbed.shape import Shape
 
 PLAN = make_plan(
     "x", Shape(hosts=2, planes=2, t1=1, host_rate_bps=1000_000, fabric_rate_bps=1000_000)
@@ -59,7 +60,8 @@ def test_wanted__a_link_keeps_the_delay_that_it_has() -> None:
     )
     assert found[Hop(T0_UP, 1, 0, 0)] == Queue(shaper(100_000), Netem(delay_ns=10**6))
     assert found[Hop(T0_UP, 2, 0, 0)] == Queue(shaper(100_000))
-    assert {queues.of(link).netem for link in plan.links} == {None, Netem(delay_ns=10**6)}
+    ends = [end for link in plan.links for _, _, end in link.ends]
+    assert {queues.of(end).netem for end in ends} == {None, Netem(delay_ns=10**6)}
 
 
 def test_wanted__refuses_what_netem_cannot() -> None:

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from mrc.errors import ConfigError
 from mrc.fabric.targets import Target
+from mrc.fabric.tiers import LinkChange
 from mrc.results.testbed import LinkProperties
 from mrc.sim import reader as scenarios
 from mrc.testbed import reader
 from mrc.testbed.plan import census, make_plan
-from mrc.testbed.shape import Fabric, LinkChange, Shape
+from mrc.testbed.shape import Fabric, Shape
 
 FILE = """
 title = "one of everything"
@@ -84,9 +85,21 @@ def test_link_properties__the_last_change_counts() -> None:
     shape = parsed(topology__jitter="0ns").shape
     assert shape.links == (LinkChange("plane:2", None, 10**6), LinkChange("uplink:2.1.0", 10**7))
     found = shape.link_properties()
-    assert found[Target("link", 2, 3)] == LinkProperties(10**9, 10**6)
-    assert found[Target("uplink", 2, t0=1, t1=0)] == LinkProperties(10**7, 10**6)
-    assert found[Target("uplink", 1, t0=1, t1=0)] == LinkProperties(5 * 10**8, 0)  # too short
+    assert found[Target("link", 2, 3)] == 2 * (LinkProperties(10**9, 10**6, 0.0, 4000),)
+    assert found[Target("uplink", 2, t0=1, t1=0)] == 2 * (LinkProperties(10**7, 10**6, 0.0, 4000),)
+    too_short = LinkProperties(5 * 10**8, 0, 0.0, 4000)
+    assert found[Target("uplink", 1, t0=1, t1=0)] == (too_short, too_short)
+
+
+def test_link_properties__of_one_direction() -> None:
+    up = {"target": "h3>t0:2.1", "loss": "1%", "mtu": 1500}
+    shape = parsed(links=[up, {"target": "t0:2.1>h3", "loss": "0%", "rate": "1Mbit/s"}]).shape
+    assert shape.links[0] == LinkChange("h3>t0:2.1", loss=0.01, mtu=1500)
+    assert shape.link_properties()[Target("link", 2, 3)] == (
+        LinkProperties(10**9, 1000, 0.01, 1500), LinkProperties(10**6, 1000, 0.0, 4000),
+    )  # fmt: skip
+    smaller = replace(shape, mtu=1400)
+    assert smaller.link_properties()[Target("link", 2, 3)][0].mtu == 1400
 
 
 @pytest.mark.parametrize(
@@ -114,7 +127,11 @@ def test_link_properties__the_last_change_counts() -> None:
         ({"topology__ecn_last_hop": True}, "topology.ecn_last_hop: is for the simulator"),
         ({"links__0__target": "t1:3.0"}, r"links\[0\].target: target t1:3.0: no plane 3"),
         ({"links__1__rate": "0bit/s"}, r"links\[1\].rate: must not be 0"),
-        ({"links__0": {"target": "plane:1"}}, r"links\[0\].target: requires rate, delay or both"),
+        (
+            {"links": [{"target": "plane:1", "mtu": 5000}]},
+            r"links\[0\].mtu: must be a whole number from 1400 to 4000, not 5000",
+        ),
+        ({"links": [{"target": "plane:1"}]}, r"links\[0\].target: requires rate, delay, loss or "),
         ({"addresses__block": "fcbb:1::/32"}, "addresses.block: block is fcbb:1::/32, not a /16"),
         ({"addresses__hosts": "fd00::x"}, "addresses.hosts: "),
     ],

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ConfigError
+from mrc.fabric.tiers import LinkChange
 from mrc.testbed import state
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import make_plan
-from mrc.testbed.shape import LinkChange, Shape
+from mrc.testbed.shape import Shape
 from mrc.testbed.state import State
 
 SHAPE = Shape(

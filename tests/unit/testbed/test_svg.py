@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mrc.testbed.shape import LinkChange, Shape
+from mrc.fabric.tiers import LinkChange
+from mrc.testbed.shape import Shape
 from mrc.testbed.svg import draw
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test beds whose links, or single directions of them, have properties of their own or are absent.
+
+h0 -+- t0:P.0 --+-- t1:P.0 --+-- t0:P.1 -+- h2        P = 1, 2
+h1 -+           +-- t1:P.1 --+           +- h3
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrc.errors import ArgumentError
+from mrc.fabric.tiers import LinkChange
+from mrc.testbed import reader
+from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
+
+from .conftest import fresh_name, probe, probing
+from .processes import Hosts
+
+pytestmark = pytest.mark.usefixtures("healed")
+
+ALL = Counter({"t1:1.0": 1, "t1:1.1": 1, "t1:2.0": 1, "t1:2.1": 1})
+LINKS = (
+    LinkChange("t0:1.0>t1:1.1", loss=1.0),
+    LinkChange("t1:2.0>t0:2.1", mtu=8000),
+    LinkChange("h3>t0:1.1", loss=1.0),
+    LinkChange("t0:2.1>h3", rate_bps=100_000_000),
+)
+
+
+@pytest.fixture(scope="module", params=[*Fabric])
+def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    with Testbed(
+        fresh_name(), hosts=4, planes=2, t0=2, t1=2, rate="1gbit", fabric=request.param, links=LINKS
+    ) as bed:
+        yield bed
+
+
+def test_links__lose_in_one_direction(bed: Testbed) -> None:
+    """Datagrams of full size: those for h2 over T1 0 of plane 2 are larger than its MTU."""
+    before = bed.links()
+    assert probe(bed, 0, 2) == ALL - Counter({"t1:1.1": 1, "t1:2.0": 1})
+    assert probe(bed, 2, 0) == ALL
+    assert probe(bed, 3, 1) == ALL - Counter({"t1:1.0": 1, "t1:1.1": 1})
+    lost = {
+        name: now["lost"] - before[name]["lost"]
+        for name, now in bed.links().items()
+        if now["lost"] > before[name]["lost"]
+    }
+    if bed.shape.fabric is Fabric.EMULATED:
+        assert lost.pop("t1:2.0>t0:2.1") == 1  # the kernel does not count it
+    assert lost == {"t0:1.0>t1:1.1": 1, "h3>t0:1.1": 2}
+
+
+def test_links__keep_what_they_lose_when_faults_end(bed: Testbed) -> None:
+    for target, mode in (("uplink:2.1.0", "down"), ("uplink:1.0.1", "silent"), ("t1:1.1", "down")):
+        bed.fail(target, mode)
+        bed.heal(target)
+    assert probe(bed, 0, 2) == ALL - Counter({"t1:1.1": 1, "t1:2.0": 1})
+    assert probe(bed, 2, 0) == ALL
+
+
+def test_fail__one_direction(bed: Testbed) -> None:
+    bed.fail("t0:2.0>t1:2.1")
+    assert probe(bed, 0, 2) == Counter({"t1:1.0": 1})
+    assert probe(bed, 2, 0) == ALL
+    with pytest.raises(ArgumentError, match="down in both directions"):
+        bed.fail("t0:2.0>t1:2.1", "down")
+
+
+def test_measure__each_direction_has_its_rate(bed: Testbed) -> None:
+    links = bed.measure(0.001)
+    rates = [links[name].rate_bps for name in ("t0:2.1>h3", "h3>t0:2.1")]
+    assert rates == [100_000_000, 1_000_000_000]
+
+
+def test_transfer__over_paths_that_carry_full_packets(
+    bed: Testbed, hosts: Hosts, tmp_path: Path
+) -> None:
+    file, inbox = tmp_path / "file", tmp_path / "inbox"
+    file.write_bytes(os.urandom(4 << 20))
+    inbox.mkdir()
+    receiver = hosts.start("h2", "recv", "--once", "--output", inbox).until_listening()
+    hosts.start("h0", "send", file, "h2").ends(0)
+    receiver.ends(0)
+    assert (inbox / "file").read_bytes() == file.read_bytes()
+
+
+@pytest.fixture(scope="module", params=[*Fabric])
+def uneven(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    with Testbed.of(fresh_name(), reader.load("uneven", request.param).shape) as bed:
+        yield bed
+
+
+def test_absent__paths_between_all_hosts(uneven: Testbed) -> None:
+    hosts = uneven.shape.host_numbers()
+    assert hosts == (0, 1, 2, 3, 4)
+    for a in hosts:
+        for b in hosts:
+            if a not in (b, 3):  # h3 loses packets
+                names = Counter(path.name for path in uneven.shape.paths(a, b))
+                with probing(uneven, a, b) as pair:
+                    pair.send(names)
+                assert pair.arrived == [names], (a, b)
+    assert uneven.missing() == []
+
+
+def test_absent__a_transfer_uses_the_planes_of_both(uneven: Testbed, tmp_path: Path) -> None:
+    """h0 has planes 1 and 2, h4 has 2 and 3."""
+    file, inbox = tmp_path / "file", tmp_path / "inbox"
+    file.write_bytes(os.urandom(4 << 20))
+    inbox.mkdir()
+    hosts = Hosts(uneven)
+    try:
+        hosts.start("h4", "recv", "--output", inbox).until_listening()
+        hosts.start("h0", "send", file, "h4").ends(0)
+        assert (inbox / "file").read_bytes() == file.read_bytes()
+        sent = {name: link["bytes"] for name, link in uneven.links().items()}
+        assert sent["h0>t0:2.0"] > 4 << 20 and sent["t0:2.1>h4"] > 4 << 20
+        told = hosts.start("h1", "paths", "h4", "--json").ends(0)
+        assert '"t1:2.1"' in told and '"t1:3.1"' in told and '"t1:1.1"' not in told
+    finally:
+        hosts.end()
+
+
+def test_absent__faults_of_what_exists(uneven: Testbed) -> None:
+    with pytest.raises(ArgumentError, match="is absent"):
+        uneven.fail("link:h0.3")
+    uneven.fail("plane:2", "down")
+    assert uneven.heal("all") == ["plane:2"]
+    names = Counter(path.name for path in uneven.shape.paths(4, 0))
+    with probing(uneven, 4, 0) as pair:
+        pair.send(names)
+    assert pair.arrived == [names]
