@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources compile with clang, and the socket driver with the kernel headers of older systems."""
+"""The sources compile with clang, and the socket driver with older kernel headers."""
 
 from __future__ import annotations
 
