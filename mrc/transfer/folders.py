@@ -340,6 +340,8 @@ class Chain:
     def _finish(self, folder: Folder, meta: Meta) -> None:
         if folder.made:
             self._complete(folder, meta)
+            if folder.mark is not None:
+                folder.mark.keep(folder.fd)
             folder.made, folder.unsynced = False, True
 
     def _settle(self) -> None:
@@ -347,11 +349,8 @@ class Chain:
         folder = self._folders[-1]
         if self._syncs and folder.unsynced:
             folder.sync()
-        if folder.mark is None or folder.made:
-            return
-        if "/".join(each.name for each in self._folders[1:]) in self._lacking:
-            folder.mark.keep(folder.fd)
-        else:
+        lacks = "/".join(each.name for each in self._folders[1:]) in self._lacking
+        if folder.mark is not None and not folder.made and not lacks:
             folder.mark.remove()
             folder.mark = None
 

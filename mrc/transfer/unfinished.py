@@ -69,7 +69,7 @@ class Mark:
             os.pwrite(self._fd, _FORM.pack(status.st_dev, status.st_ino), 0)
 
     def keep(self, folder: int) -> None:
-        """The folder has its mode, which the mark takes, and lacks an entry.
+        """The folder has its mode, which the mark takes: it may lack an entry, or a sync.
 
         A disk that refuses to write may still change a mode, as it did for the folder.
         """
@@ -84,8 +84,7 @@ class Mark:
         same = not any(data) or data == _FORM.pack(status.st_dev, status.st_ino)
         ours = status.st_uid == os.geteuid()
         mode, kept = stat.S_IMODE(status.st_mode), stat.S_IMODE(os.fstat(self._fd).st_mode)
-        unchanged = mode == _NEW_MODE if kept == _MARK_MODE else mode | _MARK_MODE == kept
-        return same and ours and unchanged
+        return same and ours and (mode == _NEW_MODE or mode | _MARK_MODE == kept)
 
     def remove(self) -> None:
         """The folder is complete."""

@@ -36,6 +36,7 @@ logger = logging.getLogger("virtual.strangers")
 STEPS = ("connection", "first frame", "ClientHello", "TLS", "wrong proof")
 TRIPS_MS = (0.1, 50, 200)
 _PORT = 4791
+_END_SECONDS = 90  # with writes to a peer that has ended: the QP gives up after 60 s at 200 ms
 _LIMIT_SECONDS = 3.0  # of each honest connect
 _TLS_NS = 1_100_000  # of the host's processor, measured
 _ARRIVAL_NS = 250_000
@@ -299,7 +300,7 @@ def _end(world: World, audit: Audit, programs: list[asyncio.Task[None]]) -> None
     """The flood ends first."""
     for task in programs:
         task.cancel()
-        audit.check(world.run_until(task, 30), "a program does not end")
+        audit.check(world.run_until(task, _END_SECONDS), "a program does not end")
         failed = task.done() and not task.cancelled() and task.exception()
         audit.check(not failed, f"a program failed: {failed!r}")
     audit.nothing_left(world)

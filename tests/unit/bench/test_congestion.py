@@ -128,7 +128,8 @@ class FakeBed:
         self.told.append((time.monotonic(), target, None))
 
 
-def test_let_happen__each_at_its_time() -> None:
+def test_let_happen__each_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(congestion_faults, "_LATEST_NS", 10**12)  # on a busy machine
     slow = load("slow-plane")
     (rate,) = slow.faults
     passing = replace(rate, at_ns=60_000_000, until_ns=120_000_000)
@@ -235,3 +236,15 @@ def test_notes__of_what_differs() -> None:
         {"name": "d", "differs": False, "note": "never shown"},
     ]
     assert table.notes(found) == ["late hosts", "unexplained: c"]
+
+
+def test_let_happen__too_late_for_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(congestion_faults, "_LATEST_NS", -1)
+    slow = load("slow-plane")
+    (rate,) = slow.faults
+    at_once = replace(rate, at_ns=1, until_ns=2)
+    fake: Any = FakeBed(bed.shape_of(slow))
+    with pytest.raises(BenchError, match=r"this machine is too slow: a fault was \d+ ms late"):
+        congestion_faults.let_happen(
+            fake, replace(slow, faults=(at_once,), until_ns=3), time.monotonic_ns()
+        )
