@@ -374,6 +374,30 @@ static void test_blocked__one_port_for_long(void) {
   mrc_pair_destroy(p);
 }
 
+/* A packet that the local timeout declares lost avoids its plane and its EV, but it does not wait
+   for a socket that stays full. */
+static void test_blocked__a_lost_packet_does_not_wait_for_the_port(void) {
+  static const struct {
+    uint32_t paths;
+    uint32_t opcode; /* of the packets that get lost, with all their answers */
+  } rows[] = {{1, MRC_PAIR_DATA}, {2, MRC_PAIR_DATA}, {1, MRC_PAIR_ANY}, {2, MRC_PAIR_ANY}};
+  for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.planes = 2, .paths = rows[row].paths);
+    int end = open_qp(p, .memory_bytes = MTU);
+    mrc_engine_port_blocked(p->hosts[0].engine, 1, true, p->now_ns);
+    p->hosts[0].blocked = 1;
+    mrc_pair_lose(p, (struct mrc_pair_rule){
+                         .plane = 2, .opcode = rows[row].opcode, .times = 2 + 4 * (row / 2)});
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    CHECK(mrc_pair_finish(p, 1000 * MS));
+    CHECK_EQ(p->hosts[0].plane_packets[0], 0);
+    CHECK(retransmitted(p, end) > 0);
+    CHECK(row < 2 || counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT) > 0);
+    mrc_pair_destroy(p);
+  }
+}
+
 /* The kernel has no route for a plane's packets: the engine suspends it and retries later. */
 static void test_error__of_the_kernel_suspends_the_plane(void) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
@@ -540,6 +564,7 @@ CHECK_MAIN(SLOW(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_on
            RUN(test_retries__change_in_rts), RUN(test_silence__of_all_planes_for_a_while),
            RUN(test_refused__is_not_lost), RUN(test_transmit__one_burst_at_a_time),
            RUN(test_blocked__ports_wait_for_their_socket), RUN(test_blocked__one_port_for_long),
+           RUN(test_blocked__a_lost_packet_does_not_wait_for_the_port),
            RUN(test_error__of_the_kernel_suspends_the_plane), RUN(test_port__down_and_up),
            RUN(test_port__down_at_the_responder), RUN(test_port__all_down_and_one_up),
            RUN(test_queue__stays_short_on_a_slow_link), RUN(test_queue__is_shared_by_two_qps),

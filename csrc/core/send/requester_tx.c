@@ -42,7 +42,8 @@ static bool is_doubtful(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns
 
 /* The planes for a retransmission: those that deliver, if there are any. The message waits for it,
    and a silent plane has the smallest share, so it would be chosen again and again. A packet that
-   the local timeout has declared lost avoids the plane that lost it. */
+   the local timeout has declared lost avoids the plane that lost it. All of them have a socket with
+   room: one that is full may stay so. */
 static uint32_t planes_for_lost(const struct mrc_qp *qp, uint32_t planes, uint16_t avoid,
                                 bool by_timeout, uint64_t now_ns) {
   const uint32_t others =
@@ -54,15 +55,17 @@ static uint32_t planes_for_lost(const struct mrc_qp *qp, uint32_t planes, uint16
 }
 
 /* An EV for this packet: the next one of the chosen plane. A retransmission avoids the EV that lost
-   the packet, unless no plane has another EV. */
+   the packet, unless no plane whose socket has room has another EV. */
 static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t avoid,
                           bool by_timeout, uint32_t bytes) {
-  const uint32_t eligible = mrc_qp_eligible_planes(services, qp);
-  uint32_t planes = ready_planes(qp, eligible);
+  uint32_t eligible = mrc_qp_eligible_planes(services, qp);
+  uint32_t planes = ready_planes(qp, eligible), first = planes;
   mrc_spray_level(services, qp, planes);
-  const uint32_t first = avoid == MRC_EV_NONE
-                             ? planes
-                             : planes_for_lost(qp, planes, avoid, by_timeout, services->now_ns);
+  if (avoid != MRC_EV_NONE) {
+    eligible &= ~services->ports.blocked;
+    planes &= ~services->ports.blocked;
+    first = planes_for_lost(qp, planes, avoid, by_timeout, services->now_ns);
+  }
   int plane = mrc_spray_choose(services, qp, first, bytes);
   if (plane < 0) return MRC_EV_NONE;
   const uint16_t ev = other_ev(qp, (uint32_t)plane, avoid);
