@@ -207,18 +207,16 @@ void mrc_qps_allow(struct mrc_engines *engines, uint32_t index) {
 
 /* ---- proving ---- */
 
-/* The place of an EV among those of its plane, from the place of the EV before it. */
-static uint32_t place_of(const struct mrc_sim_ev *evs, uint32_t ev, uint32_t before) {
-  return ev > 0 && evs[ev].plane == evs[ev - 1].plane ? before + 1 : 0;
-}
-
 void mrc_prove_begin(struct mrc_sim_proof *proof, uint32_t index, uint32_t end) {
   const struct mrc_sim_flow *flow = &proof->engines->hosts->flows->at[index];
   const struct mrc_sim_ev *evs = flow->evs[end];
   *proof = (struct mrc_sim_proof){.engines = proof->engines, .flow = index, .end = end};
-  for (uint32_t ev = 0, place = 0; ev < (uint32_t)flow->n_evs; ev++) {
-    place = place_of(evs, ev, place);
-    proof->n_paths = mrc_max_u32(proof->n_paths, place + 1);
+  uint32_t ev = 0;
+  for (uint32_t plane = 0; plane < MRC_SIM_MAX_PLANES; plane++) {
+    while (ev < (uint32_t)flow->n_evs && evs[ev].plane == plane)
+      ev++;
+    proof->first_ev[plane + 1] = ev;
+    proof->n_paths = mrc_max_u32(proof->n_paths, ev - proof->first_ev[plane]);
   }
 }
 
@@ -233,10 +231,10 @@ static int collect(const struct mrc_sim_proof *proof, struct mrc_probe_attr *pro
   const struct mrc_sim_hosts *hosts = proof->engines->hosts;
   const struct mrc_sim_flow *flow = &hosts->flows->at[proof->flow];
   int n = 0;
-  for (uint32_t ev = 0, place = 0; ev < (uint32_t)flow->n_evs; ev++) {
-    const struct mrc_sim_ev *at = &flow->evs[proof->end][ev];
-    place = place_of(flow->evs[proof->end], ev, place);
-    if (place != proof->path || is_denied(flow, at) || proof->answered >> at->plane & 1) continue;
+  for (uint32_t plane = 0; plane < hosts->world->config.planes; plane++) {
+    const uint32_t ev = proof->first_ev[plane] + proof->path;
+    if (ev >= proof->first_ev[plane + 1] || proof->answered >> plane & 1) continue;
+    if (is_denied(flow, &flow->evs[proof->end][ev])) continue;
     probes[n++] =
         (struct mrc_probe_attr){.qpn = mrc_flow_qpn(proof->flow, proof->end),
                                 .ev_index = ev,

@@ -26,10 +26,11 @@ struct mrc_sim_proof {
   struct mrc_engines *engines;
   uint32_t flow;
   uint32_t end;
-  uint32_t n_paths;  /* of each plane; EVs are ordered by plane */
-  uint32_t path;     /* current */
-  int tries;         /* of the current path so far */
-  uint32_t waiting;  /* probes without a result */
+  uint32_t first_ev[MRC_SIM_MAX_PLANES + 1]; /* of each plane; EVs are ordered by plane */
+  uint32_t n_paths;                          /* of the plane with the most */
+  uint32_t path;                             /* current */
+  int tries;                                 /* of the current path so far */
+  uint32_t waiting;                          /* probes without a result */
   uint32_t answered; /* mask of the planes in which the current path answered */
 };
 
