@@ -29,6 +29,10 @@ class ProgramEnd(End):
         self.wanted = wanted
         self._tell: Callable[[str], None] | None = None
         self._peer_reason = ""
+        self.on_hangup: Callable[[], None] = lambda: None
+        """called when the connection to the peer's agent is lost"""
+        self.on_failure: Callable[[str], None] = lambda reason: None
+        """called with the reason when the agent has found out that the QP cannot go on"""
         self._joined = asyncio.Event()  # the two agents are connected
         if not isinstance(self.channel, LostChannel):
             self._joined.set()
@@ -42,11 +46,6 @@ class ProgramEnd(End):
         self._tell = tell
         if self.peer_gone.is_set():
             tell(self._peer_reason)
-
-    on_hangup: Callable[[], None]
-    """called when the connection to the peer's agent is lost"""
-    on_failure: Callable[[str], None]
-    """called with the reason when the agent has found out that the QP cannot go on"""
 
     @property
     def may_wait(self) -> bool:

@@ -7,6 +7,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -77,17 +78,25 @@ class Messages:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Cancels what is outstanding, waits for its end, and closes the space."""
+        """Cancels what is outstanding, waits for its end, and closes the space.
+
+        If the wait is cancelled, the space closes later by itself.
+        """
         if self._space is None or self._dispatcher.gone:
             return
+        space, self._space = self._space, None
         for cookie in self._operations:
-            self._space.cancel(cookie)
+            space.cancel(cookie)
         self._dispatcher.run_soon()
+        await asyncio.shield(asyncio.get_running_loop().create_task(self._close(space)))
+
+    async def _close(self, space: MessageSpace) -> None:
         waits = [operation.done for operation in self._operations.values()]
         await asyncio.gather(*waits, return_exceptions=True)
-        self._space.close()
-        self._space = None
-        del self._dispatcher.spaces[self._number]
+        with suppress(StateError):  # the Context ends, and the space with it
+            self._dispatcher.check_open()
+            del self._dispatcher.spaces[self._number]
+            space.close()
 
     async def send(self, qp: QP, buffer: Any, *, tag: int = 0) -> None:
         """Sends a message: any contiguous buffer, also an empty one; `tag` has 64 bits.
@@ -122,9 +131,13 @@ class Messages:
         held = HeldBuffer.hold(buffer, writable=kind is MessageKind.RECV)
         cookie = self._dispatcher.next_id()
         operation = _Operation(self._dispatcher.loop.create_future(), held)
-        self._operations[cookie] = operation
         memory = (held.address, held.length)
-        self._space.post(kind, cookie, peer, memory, tag, ignore, exact=exact)
+        try:
+            self._space.post(kind, cookie, peer, memory, tag, ignore, exact=exact)
+        except BaseException:
+            held.release()
+            raise
+        self._operations[cookie] = operation
         self._dispatcher.run_soon()
         try:
             done = await asyncio.shield(operation.done)

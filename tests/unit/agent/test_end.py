@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 
@@ -82,6 +82,16 @@ async def test_rejoin__leaves_one_task_however_often() -> None:
     assert end._watcher is not None
     assert asyncio.all_tasks() - before == {end._watcher}
     await cancelled(end._watcher)
+
+
+async def test_lost__the_program_here_has_ended_meanwhile() -> None:
+    """Nobody keeps this end, so nobody looks for the peer's agent."""
+    parts: list[Any] = [MagicMock() for _ in range(9)]
+    parts[1].sq_depth = 8
+    end = ProgramEnd(Mock(), *parts)
+    end.channel.receive = AsyncMock(side_effect=PeerGoneError("closed"))  # type: ignore[method-assign]
+    await end._watch()
+    assert not end.joined and not end.peer_gone.is_set()
 
 
 async def test_lost__the_peers_agent_is_looked_for_after_any_end_of_tcp() -> None:

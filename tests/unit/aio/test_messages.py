@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from endpoints import (
@@ -26,6 +28,7 @@ from mrc import Sockets, Timeouts
 from mrc.aio import end
 from mrc.aio.messagepeer import MessagePeer
 from mrc.aio.messages import Messages
+from mrc.binding.messages import MessageSpace
 from mrc.datapath.dispatch import Dispatcher
 from mrc.errors import ArgumentError, ConnectError, InUseError, PeerGoneError, StateError
 from mrc.exchange.oob import Inbox
@@ -174,6 +177,40 @@ async def test_cancel__leaves_the_buffer_alone(exact: bool) -> None:
         data = os.urandom(len(room))
         assert await talk.exchange(data, 1) == data
         assert room == bytes(len(room))
+
+
+async def test_exit__that_is_cancelled_closes_the_space_all_the_same() -> None:
+    async with talking() as talk, asyncio.timeout(BUDGET_SECONDS):
+        messages = Messages(talk.far._dispatcher, lambda peer: talk.to_near, 7)
+        await messages.__aenter__()
+        waiting = spawn(messages.recv(bytearray(1), talk.to_near, tag=1))
+        await asyncio.sleep(0)
+        leaving = spawn(messages.__aexit__(None, None, None))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        with pytest.raises(StateError, match="use 'async with'"):
+            await messages.recv(bytearray(1), talk.to_near, tag=1)
+        with pytest.raises(StateError):
+            await waiting
+
+        async def closed() -> bool:
+            return 7 not in talk.far._dispatcher.spaces
+
+        await until(closed)
+        async with Messages(talk.far._dispatcher, lambda peer: talk.to_near, 7):
+            pass
+
+
+async def test_send__that_cannot_start_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with talking() as talk:
+        held = bytearray(1)
+        post = Mock(side_effect=OSError(errno.ENOMEM, "message"))
+        monkeypatch.setattr(MessageSpace, "post", post)
+        with pytest.raises(OSError, match="message"):
+            await talk.near.send(talk.to_far, held)
+        held.append(1)  # its memory is free again
 
 
 async def test_close__messages_that_arrived_are_kept() -> None:
