@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -215,7 +215,7 @@ class End:
         self.events.push(EventsLost(count))
 
     def _on_error(self, status: WcStatus) -> None:
-        if self._closer is not None or self._status is not None:
+        if self._closer or self._status is not None or self.failure:
             return  # we are closing the QP, or the error is already reported
         self._status = status
         self.queue.state = QpState.ERROR
@@ -266,19 +266,18 @@ class End:
             await self._until_answered(self._config.timeouts.linger)
             self._on_gone(None)
             await self._answer_bye()
+            await self._on_unanswered(PeerGoneError(f"{self.peer_host} closed the connection"))
         elif kind == "bye_ok":
             self._bye_ok.set()
         elif kind in (GONE, REFUSE):
-            await self._until_answered_late()
             why = kind_in(message)
             reason = "" if why is Kind.ENDED else shown(message.get("reason", ""))
             error = self._without_bye(reason)
-            self._on_gone(PathError(str(error)) if why is Kind.PATHS_LOST else error)
+            await self._on_ended(PathError(str(error)) if why is Kind.PATHS_LOST else error)
 
     async def _on_hangup(self, error: MrcError) -> None:
         """The connection has ended without a bye, or the peer broke the protocol."""
-        await self._until_answered_late()
-        self._on_gone(self._without_bye() if isinstance(error, PeerGoneError) else error)
+        await self._on_ended(self._without_bye() if isinstance(error, PeerGoneError) else error)
 
     def _on_lost(self, error: OSError) -> None:
         """TCP failed, for example timed out. The QP goes on: it only cannot notice a dead peer."""
@@ -301,16 +300,33 @@ class End:
                 async with asyncio.timeout(seconds):
                     await self.messages.until_idle()
 
-    async def _until_answered_late(self) -> None:
-        """Waits as long as answers can be on their way that the peer sent before it ended."""
-        if self.messages is None:
-            return
-        seconds = _LATE_SECONDS
+    async def _on_ended(self, error: MrcError) -> None:
+        """The peer's QP is no more, but answers that it sent before may be on their way."""
+        seconds = await self._late_seconds() if self.messages or self._places.taken else 0
+        await self._until_answered(seconds)
+        self._on_gone(error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._places.until_free()
+        await self._on_unanswered(error)
+
+    async def _late_seconds(self) -> float:
+        """As long as an answer of the peer may be on its way."""
+        rtts: Iterable[int] = ()
         with suppress(TimeoutError, MrcError):
             async with asyncio.timeout(_LATE_SECONDS):
                 rtts = known(plane.rtt_ns for plane in (await self.query()).planes)
-            seconds += 2 * max(rtts, default=0) / 1e9
-        await self._until_answered(seconds)
+        return _LATE_SECONDS + 2 * max(rtts, default=0) / 1e9
+
+    async def _on_unanswered(self, error: MrcError) -> None:
+        """No more answers can come: work requests fail now, and not when the QP gives up."""
+        if self._closer is not None or self._status is not None:
+            return
+        self.failure = error
+        self.dispatcher.fail_works(self.queue, error)
+        if self._places.taken:
+            with suppress(MrcError):
+                await self.dispatcher.call(self.queue.to_error(), f"{self}: end")
 
     def _on_gone(self, error: MrcError | None) -> None:
         if self.peer_gone.is_set():

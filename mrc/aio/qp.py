@@ -157,8 +157,8 @@ class QP:
         """Writes a range of `mr` into the peer's memory; returns when the peer has all of it.
 
         `length` is in bytes and defaults to the rest of `mr`. A range above 4 GiB - 1 byte is sent
-        as several messages. Raises CompletionError when the write fails, TimeoutError after
-        `timeout` seconds.
+        as several messages. Raises CompletionError when the write fails, PeerGoneError when the
+        peer ends before it has answered, TimeoutError after `timeout` seconds.
         """
         return await self._write(
             Write(mr, remote, None, length, local_offset, remote_offset), timeout

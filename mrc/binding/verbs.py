@@ -224,6 +224,11 @@ class QueuePair(Struct):
         attr = native.new_struct("mrc_qp_rts_attr", **asdict(attributes))
         return self._move(QpState.RTR, QpState.RTS, pointer=attr)
 
+    def to_error(self) -> Command:
+        """Any state to ERROR, which flushes outstanding work requests."""
+        self.state = QpState.ERROR
+        return self._command(CommandOp.QP_MODIFY, value=int(QpState.ERROR))
+
     def destroy(self) -> Command:
         """Destroys the QP; the engine flushes outstanding work requests first."""
         self.state = QpState.ERROR

@@ -39,8 +39,10 @@ from mrc import (
     Sockets,
     Spraying,
     StateError,
+    Timeouts,
     WcStatus,
 )
+from mrc.tasks import cancelled
 
 # ---- Writes ---------------------------------------------------------------------------------
 
@@ -419,10 +421,34 @@ async def test_abort__by_an_exception_in_the_body() -> None:
             await anext(far.immediates())
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_write__to_a_peer_that_has_ended(orderly: bool) -> None:
+    """Without a look at TCP they would wait for ever."""
+    config = {"queues": Queues(sq_depth=2), "timeouts": Timeouts(linger=0.05)}
+    async with connected_pair(**config) as pair:
+        data = bytes(64)
+        async with pair.near_context.register(data, access=READ) as source:
+            await pair.near.deny("*")
+            remote = RemoteMemory(0x1000, 1, 64)
+            writes = [spawn(pair.near.write(source, remote)) for _ in range(4)]
+            await asyncio.sleep(0)
+            await (pair.far.close() if orderly else pair.far.abort())
+            why = "closed the connection" if orderly else "ended without closing the connection"
+            for write in writes:
+                with pytest.raises(PeerGoneError, match=why):
+                    await write
+            with pytest.raises(PeerGoneError, match=why):
+                await pair.near.write_imm(imm=1)
+        await pair.near.close()
+        assert not [one async for one in pair.near.events() if isinstance(one, QpErrorEvent)]
+
+
 async def test_retries__a_peer_that_vanished_ends_in_retry_exc_err() -> None:
     async with connected_pair(
         retries=Retries(ack_timeout_exponent=6, linear=1, exponential=1)
     ) as pair:
+        assert pair.near._end._watcher is not None
+        await cancelled(pair.near._end._watcher)  # TCP says nothing
         await pair.far.abort()
         with pytest.raises(CompletionError) as caught:
             await pair.near.write_imm(imm=1)
