@@ -22,6 +22,8 @@ def made(messages: Mock) -> Any:
     end.peer_gone, end.channel, end.peer = asyncio.Event(), Mock(), Mock()
     end.dispatcher, end.immediates, end.messages, end._tell = Mock(), Mock(), messages, None
     end._peer_reason = ""
+    end.queue, end._closer, end._status = Mock(qpn=7), None, None
+    end._places = Mock(taken=0, until_free=AsyncMock())
     end.query, messages.until_idle = AsyncMock(), AsyncMock()
     end.query.return_value.planes = ()
     return end
@@ -89,7 +91,7 @@ async def test_lost__the_program_here_has_ended_meanwhile() -> None:
     parts: list[Any] = [MagicMock() for _ in range(9)]
     parts[1].sq_depth = 8
     end = ProgramEnd(Mock(), *parts)
-    end.channel.receive = AsyncMock(side_effect=PeerGoneError("closed"))  # type: ignore[method-assign]
+    parts[3].receive = AsyncMock(side_effect=PeerGoneError("closed"))
     await end._watch()
     assert not end.joined and not end.peer_gone.is_set()
 

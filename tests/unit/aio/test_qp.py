@@ -424,7 +424,7 @@ async def test_abort__by_an_exception_in_the_body() -> None:
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_write__to_a_peer_that_has_ended(orderly: bool) -> None:
     """Without a look at TCP they would wait for ever."""
-    config = {"queues": Queues(sq_depth=2), "timeouts": Timeouts(linger=0.05)}
+    config: dict[str, Any] = {"queues": Queues(sq_depth=2), "timeouts": Timeouts(linger=0.05)}
     async with connected_pair(**config) as pair:
         data = bytes(64)
         async with pair.near_context.register(data, access=READ) as source:
