@@ -21,9 +21,10 @@ from end import BenchError, End
 
 from mrc.fabric.tiers import LinkChange
 from mrc.fabric.topology import Addresses
+from mrc.results.sim import Stats
 from mrc.sim import native
 from mrc.sim.curves import Curve
-from mrc.sim.native import Event, FlowInfo, PortInfo, Stats
+from mrc.sim.native import Event, FlowInfo, PortInfo
 from mrc.sim.run import Result
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow, make_flows
@@ -246,7 +247,12 @@ def _last_hops(
 def _stats(now_ns: int, moved: Counts) -> Stats:
     fabric = moved["fabric"]
     counted = {key: fabric[key] for key in ("lost", "dropped", "trimmed", "marked", "unroutable")}
-    unknown = dict.fromkeys(
-        ("events", "hops", "corrupt", "first_lost_ns", "writes_done", "trace"), 0
+    unknown = dict.fromkeys(("events", "hops", "corrupt", "completed_writes"), 0)
+    return Stats(
+        now_ns=now_ns,
+        packets=fabric["received"],
+        first_lost_ns=None,
+        trace="",
+        **counted,
+        **unknown,
     )
-    return Stats(now_ns=now_ns, packets=fabric["received"], **counted, **unknown)

@@ -82,7 +82,7 @@ static void append_message(struct mrc_sim_record *record, const struct mrc_sim_m
 }
 
 void mrc_record_message(struct mrc_sim_record *record, uint32_t flow, uint64_t wanted_ns) {
-  record->stats.writes_done++;
+  record->stats.completed_writes++;
   append_message(
       record, &(struct mrc_sim_message){
                   .wanted_ns = wanted_ns, .done_ns = mrc_world_time(record->world), .flow = flow});
@@ -117,7 +117,7 @@ void mrc_record_add_stats(struct mrc_sim_stats *sum, const struct mrc_sim_stats 
   sum->lost += stats->lost;
   sum->corrupt += stats->corrupt;
   sum->unroutable += stats->unroutable;
-  sum->writes_done += stats->writes_done;
+  sum->completed_writes += stats->completed_writes;
   sum->trace += stats->trace;
 }
 

@@ -228,7 +228,7 @@ struct mrc_sim_stats {
   uint64_t marked; /* CE */
   uint64_t unroutable;
   uint64_t first_lost_ns; /* by a fault; 0: none */
-  uint64_t writes_done;
+  uint64_t completed_writes;
   uint64_t trace; /* hash of every packet: when, where, what */
 };
 

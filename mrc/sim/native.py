@@ -16,6 +16,7 @@ from mrc._sim import ffi as ffi
 from mrc._sim import lib as lib
 from mrc.errors import ConfigError
 from mrc.fabric import faults, targets
+from mrc.results.sim import Stats
 
 EV_STATE: int = lib.MRC_SIM_EV_STATE
 PLANE_STATE: int = lib.MRC_SIM_PLANE_STATE
@@ -49,24 +50,6 @@ DIRECTIONS = {
     targets.DOWN: lib.MRC_SIM_DOWNWARD,
 }
 KINDS: dict[str, int] = {kind: getattr(lib, f"MRC_SIM_{kind.upper()}") for kind in faults.KINDS}
-
-
-class Stats(Struct, frozen=True):
-    """Totals of the whole fabric since the start; the fields of `struct mrc_sim_stats`."""
-
-    now_ns: int
-    events: int
-    packets: int
-    hops: int
-    lost: int
-    corrupt: int
-    dropped: int
-    trimmed: int
-    marked: int
-    unroutable: int
-    first_lost_ns: int
-    writes_done: int
-    trace: int
 
 
 class FlowInfo(Struct, frozen=True):
@@ -126,7 +109,7 @@ class PortInfo(Struct, frozen=True):
     marked: int
 
 
-_Row = TypeVar("_Row", Stats, FlowInfo, Sample, Event, Message, PortInfo)
+_Row = TypeVar("_Row", FlowInfo, Sample, Event, Message, PortInfo)
 
 
 _STRUCTS: dict[type[Struct], str] = {
@@ -244,9 +227,13 @@ class Simulation:
         return bool(lib.mrc_sim_run(self._sim, until_ns))
 
     def stats(self) -> Stats:
+        """Totals of the whole fabric since the start: `struct mrc_sim_stats`."""
         struct = ffi.new("struct mrc_sim_stats *")
         lib.mrc_sim_stats(self._sim, struct)
-        return _read(Stats, struct)
+        totals = {name: getattr(struct, name) for name in Stats.__struct_fields__}
+        totals["first_lost_ns"] = struct.first_lost_ns or None
+        totals["trace"] = f"{struct.trace:016x}"
+        return Stats(**totals)
 
     def received_bytes(self) -> int:
         """Payload that has arrived in all flows but those of TCP."""

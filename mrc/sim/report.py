@@ -52,7 +52,7 @@ def run_result(result: Result) -> results.Run:
         seed=result.seed,
         transport=result.scenario.transport.kind,
         variant=result.scenario.variant,
-        stats=fabric(result),
+        stats=result.stats,
         flows=tuple(_flow(result, i) for i in range(len(result.flows))),
         ev_events=tuple(map(_event, result.events)),
         write_ns=_quantiles([m.done_ns - m.wanted_ns for m in result.messages]),
@@ -60,18 +60,6 @@ def run_result(result: Result) -> results.Run:
             like(results.LastHop, port, host=host, plane=plane)
             for (host, plane), port in result.last_hops.items()
         ),
-    )
-
-
-def fabric(result: Result) -> results.Stats:
-    """The totals of one run."""
-    stats = result.stats
-    return like(
-        results.Stats,
-        stats,
-        first_lost_ns=stats.first_lost_ns or None,
-        completed_writes=stats.writes_done,
-        trace=f"{stats.trace:016x}",
     )
 
 

@@ -125,7 +125,7 @@ def swept_of(job: Job) -> Swept:
         tuple(
             SweptRun(
                 transport=result.scenario.transport.kind,
-                stats=report.fabric(result),
+                stats=result.stats,
                 figures=tuple(
                     Figure(check=check.name, value=value)
                     for check, value in zip(job[0].checks, row, strict=True)

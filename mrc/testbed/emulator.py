@@ -207,35 +207,42 @@ def _find_guardian() -> int | None:
     return None if found is None or pid == 0 else os.pidfd_open(found)
 
 
-def _leave_parent(folder: Path, listener: socket.socket) -> None:
-    """Continue in a child. The parent ends with exit code 0 once the child listens."""
+def _leave_parent() -> int:
+    """Continues in a child; returns a descriptor for `_detach`. The parent ends with exit code 0
+    once the child is detached, and with 1 if it fails before.
+    """
     reader, writer = os.pipe()
     if os.fork() > 0:
         os.close(writer)
         os._exit(0 if os.read(reader, 1) else 1)
     os.close(reader)
     os.setsid()
+    return writer
+
+
+def _detach(folder: Path, parent: int) -> None:
+    """The fabric works: from now on its errors go into a file."""
     log = os.open(folder / "fabric.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    listener.listen()
-    os.write(writer, b"!")
-    os.close(writer)
+    os.write(parent, b"!")
+    os.close(parent)
 
 
 def main(folder: Path) -> None:
     logging.basicConfig(format="%(asctime)s %(message)s")
     config = json.loads((folder / "fabric.json").read_text())
     guardian = _find_guardian()
-    emulator = Emulator(**config)
+    parent = _leave_parent()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         os.chdir(folder)  # the path of a Unix socket must be short
         Path(SOCKET).unlink(missing_ok=True)
         listener.bind(SOCKET)
         os.chmod(SOCKET, 0o600)
-        _leave_parent(folder, listener)
-        with emulator:
+        with Emulator(**config) as emulator:
+            listener.listen()
+            _detach(folder, parent)
             _Server(emulator, listener, guardian).serve()
 
 

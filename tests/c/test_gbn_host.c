@@ -45,7 +45,7 @@ static void test_run__full_buffers_drop(void) {
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   struct mrc_sim_stats stats;
   mrc_sim_stats(sim, &stats);
-  CHECK_EQ(stats.writes_done, 3);
+  CHECK_EQ(stats.completed_writes, 3);
   CHECK(stats.dropped > 0);
   CHECK_EQ(stats.trimmed, 0); /* only MRC packets are trimmed */
   mrc_sim_destroy(sim);

@@ -316,7 +316,7 @@ static void test_traffic__keeps_to_its_paths(void) {
   CHECK_EQ(add_flow(sim, .paths = 0x6), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   CHECK_EQ(stats_of(sim).lost, 0);
-  CHECK_EQ(stats_of(sim).writes_done, 1);
+  CHECK_EQ(stats_of(sim).completed_writes, 1);
   mrc_sim_destroy(sim);
 }
 
@@ -342,7 +342,7 @@ static void test_incast__trims_at_the_last_hop(void) {
   CHECK(last.trimmed > 0);
   CHECK_EQ(last.marked, 0);
   CHECK(last.peak_bytes > 190000 && last.peak_bytes < 400001);
-  CHECK_EQ(stats_of(sim).writes_done, 28);
+  CHECK_EQ(stats_of(sim).completed_writes, 28);
   CHECK_EQ(mrc_sim_last_hop(sim, 8, 1, &last), -EINVAL);
   CHECK_EQ(mrc_sim_last_hop(sim, 0, 2, &last), -EINVAL);
   mrc_sim_destroy(sim);
@@ -386,7 +386,7 @@ static void test_probed__long_and_slow_ways(void) {
     const struct mrc_sim_flow_info info = info_of(sim, 0);
     CHECK_EQ(info.retransmitted_packets, 0);
     CHECK_EQ(info.lost_packets, 0);
-    CHECK_EQ(stats_of(sim).writes_done, 4);
+    CHECK_EQ(stats_of(sim).completed_writes, 4);
     mrc_sim_destroy(sim);
   }
 }

@@ -7,6 +7,7 @@ h2 -- t0:1.2 --+-- t1:1.1 --+
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -28,6 +29,7 @@ from mrc.fabric import srv6, topology
 from mrc.linux import netns
 from mrc.testbed import control, queues, schedule, state
 from mrc.testbed.bed import Testbed
+from mrc.testbed.names import namespace
 from mrc.testbed.shape import Fabric
 
 from .conftest import fresh_name, has_ended, udp_socket
@@ -397,3 +399,13 @@ def test_down__ends_an_emulator_that_hangs(bed_name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(control, "_ANSWER_SECONDS", 0.1)
     assert bed.down().removed
     assert has_ended(pid)
+
+
+def test_up__an_emulator_that_cannot_run_is_no_fabric(bed_name: str, tmp_path: Path) -> None:
+    """It fails after it has left its parent."""
+    (tmp_path / "fabric.log").mkdir()
+    with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED):
+        config = json.loads((state.folder(bed_name) / "fabric.json").read_text())
+        with pytest.raises(StateError, match=r"did not start: IsADirectoryError: .*fabric\.log"):
+            control.start(tmp_path, namespace(bed_name, "fabric"), config)
+        assert not control.is_running(tmp_path)

@@ -39,14 +39,14 @@ def test_run__every_kind_of_traffic_completes(kind: str) -> None:
         assert info.received_bytes == flow.writes * 128 * 1024
         assert info.spurious_packets == info.repeated_packets == 0
     assert result.stats.lost == result.stats.dropped == result.stats.unroutable == 0
-    assert len(result.messages) == result.stats.writes_done
+    assert len(result.messages) == result.stats.completed_writes
 
 
 @pytest.mark.parametrize("kind", ["ring", "all-to-all"])
 def test_run__a_step_begins_when_all_have_ended_the_last_and_have_computed(kind: str) -> None:
     traffic = {"kind": kind, "write": "64KiB", "group_size": 4, "qps": 2}
     result = run(make(traffic | {"steps": 3, "compute": "30us"}), seed=1)
-    assert result.stats.writes_done == sum(flow.writes for flow in result.flows)
+    assert result.stats.completed_writes == sum(flow.writes for flow in result.flows)
     size = result.flows[0].step_writes
     steps: list[list[native.Message]] = [[], [], []]
     for i in range(len(result.flows)):
@@ -65,7 +65,7 @@ def test_run__auditors_look_at_every_event() -> None:
         faults=[{"target": "t1:1.0", "kind": "silent", "at": "5us", "until": "100us"}],
     )
     result = run(scenario, seed=1)
-    assert result.stats.writes_done == 32
+    assert result.stats.completed_writes == 32
     assert any(event.type == native.EV_STATE for event in result.events)
 
 
@@ -247,7 +247,7 @@ def test_baselines__run_beside_on_one_path() -> None:
     assert sprayed > 150e9  # two planes
     assert all(60e9 < fastest < 100e9 for fastest in others)  # one of them
     for result in trial.results:
-        assert result.stats.writes_done == 8
+        assert result.stats.completed_writes == 8
 
 
 def test_baselines__go_back_n_suffers_from_loss_where_mrc_does_not() -> None:

@@ -86,7 +86,7 @@ def test_result__takes_little_memory_a_host(monkeypatch: pytest.MonkeyPatch) -> 
         try:
             result = run(scenario, 1)
             gc.collect()
-            assert result.stats.writes_done == hosts
+            assert result.stats.completed_writes == hosts
             return tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
