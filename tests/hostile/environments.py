@@ -19,12 +19,23 @@ from slowness import PATIENCE
 
 HERE = Path(__file__).parent
 _REPORT = struct.Struct("Q56s")  # struct report of shim.c
+# A file may name modules to import first; it is written if it does not exist.
 _LAUNCH = """\
-import os, sys
+import contextlib, importlib, os, sys
 from mrc.cli.main import main
+modules = os.environ.pop("MRC_HOSTILE_MODULES")
+known = os.path.exists(modules)
+if known:
+    with open(modules) as file:
+        for name in file.read().split():
+            with contextlib.suppress(ImportError):  # a module may rename others
+                importlib.import_module(name)
 os.access("/hostile-begins", 0)
 code = main()
 os.access("/hostile-ends", 0)
+if modules and not known:
+    with open(modules, "w") as file:
+        file.write(" ".join(sys.modules))
 sys.exit(code)
 """
 # What a user must never see, of the interpreter, asyncio and the shell.
@@ -65,6 +76,8 @@ class Calls:
     first: int = 0
     """the first that fails; 0: none, they are only counted"""
     most: int = 1
+    modules: str = ""
+    """a file: the command imports the modules that it names before calls count, or names them"""
     _report: str = field(init=False)
 
     def environment(self) -> dict[str, str]:
@@ -74,7 +87,9 @@ class Calls:
         self._report = file.name
         shim = shared_library([HERE / "shim.c"], "hostile", FAST)
         said = f"{self.kind}:{self.first}:{self.most}:{file.name}"
-        return {"LD_PRELOAD": str(shim), "MRC_HOSTILE": said}
+        return {
+            "LD_PRELOAD": str(shim), "MRC_HOSTILE": said, "MRC_HOSTILE_MODULES": self.modules
+        }  # fmt: skip
 
     def counted(self) -> tuple[int, str]:
         """How many there were, and the function that failed."""

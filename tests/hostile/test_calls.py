@@ -6,7 +6,6 @@ A first run counts the calls, then seeded draws choose those that fail. The slow
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
@@ -27,10 +26,10 @@ def places(tmp_path: Path) -> Iterator[Place]:
 
 
 def _sweep(row: str, kind: str, places: Iterator[Place], chosen: Callable[[int], Iterable[int]],
-           most: int = 1) -> None:  # fmt: skip
-    usual = ROWS[row](next(places), Calls(kind))
+           most: int = 1, modules: str = "") -> None:  # fmt: skip
+    usual = ROWS[row](next(places), Calls(kind, modules=modules))
     for first in chosen(usual.calls):
-        done = ROWS[row](next(places), Calls(kind, first, most))
+        done = ROWS[row](next(places), Calls(kind, first, most, modules))
         assert done.calls >= first or done.code == 0, (first, done)
 
 
@@ -74,14 +73,25 @@ def test_clock__that_is_set_by_a_day(row: str, places: Iterator[Place]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize("row", ROWS)
-def test_call__each_that_fails(row: str, kind: str, places: Iterator[Place]) -> None:
-    """Also with all calls after it. MRC_TEST_STEP=20 takes every twentieth."""
-    step = int(os.environ.get("MRC_TEST_STEP", "1"))
+def test_call__each_that_fails(row: str, kind: str, places: Iterator[Place], tmp_path: Path
+                               ) -> None:  # fmt: skip
+    """Also with all calls after it. All modules are imported before."""
+    modules = tmp_path / "modules"
+    ROWS[row](next(places), Calls(kind, modules=str(modules)))
+    assert modules.stat().st_size
     for most in (1, ALL):
-        _sweep(row, kind, places, lambda count: range(1, count + 1, step), most)
+        _sweep(row, kind, places, lambda count: range(1, count + 1), most, str(modules))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("row", ROWS)
+def test_call__some_of_the_imports_that_fail(row: str, places: Iterator[Place]) -> None:
+    for most in (1, ALL):
+        _sweep(row, "files", places, lambda count: range(1, count + 1, 24), most)
 
 
 @pytest.mark.slow
