@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from io import FileIO
+from mmap import PAGESIZE
 from pathlib import Path
 
 from msgspec import Struct
@@ -43,6 +45,18 @@ def ranges(pid: int) -> Iterator[Range]:
             found = None
 
 
+def _read(memory: FileIO, at: int, end: int) -> bytes:
+    """The content of a range. Guard pages, which glibc 2.42 has within a range, are 0."""
+    content = bytearray()
+    while at + len(content) < end:
+        memory.seek(at + len(content))
+        try:
+            content += memory.read(end - at - len(content))
+        except OSError:
+            content += bytes(min(PAGESIZE, end - at - len(content)))
+    return bytes(content)
+
+
 def remains(pid: int, secrets: Mapping[str, bytes]) -> Found:
     """The secrets in the memory of a process."""
     halves = [
@@ -54,8 +68,7 @@ def remains(pid: int, secrets: Mapping[str, bytes]) -> Found:
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for each in ranges(pid):
             for at in range(each.begin, each.end, _PIECE):
-                memory.seek(at)
-                content = memory.read(min(_PIECE + _LONGEST, each.end - at))
+                content = _read(memory, at, min(at + _PIECE + _LONGEST, each.end))
                 if content != bytes(len(content)):
                     names = {name for name, half in halves if half in content}
                     (found.dumped if each.dumped else found.hidden).update(names)

@@ -155,6 +155,23 @@ static void set_rate(struct ibv_port_attr *attr, uint64_t bits_per_second) {
   attr->active_speed = rates[i].speed;
 }
 
+/* Of all ports that are up. With the lock. */
+static uint64_t rate_of_ports(void) {
+  uint64_t bits_per_second = 0;
+  for (int i = 0; i < pr_process.n_ports; i++) {
+    const struct mrc_agent_port *each = &pr_process.ports[i];
+    if (each->up && !each->loopback) bits_per_second += each->bits_per_second;
+  }
+  return bits_per_second;
+}
+
+uint64_t vb_device_bits_per_second(void) {
+  pr_lock();
+  const uint64_t bits_per_second = rate_of_ports();
+  pr_unlock();
+  return bits_per_second;
+}
+
 int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr,
                          size_t bytes) {
   (void)context;
@@ -167,13 +184,9 @@ int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_p
                                 .phys_state = LINK_UP,
                                 .link_layer = IBV_LINK_LAYER_ETHERNET};
   pr_lock();
-  uint64_t bits_per_second = 0;
-  for (int i = 0; i < pr_process.n_ports; i++) {
-    const struct mrc_agent_port *each = &pr_process.ports[i];
-    if (each->up) found.state = IBV_PORT_ACTIVE;
-    if (each->up && !each->loopback) bits_per_second += each->bits_per_second;
-  }
-  set_rate(&found, bits_per_second);
+  for (int i = 0; i < pr_process.n_ports; i++)
+    if (pr_process.ports[i].up) found.state = IBV_PORT_ACTIVE;
+  set_rate(&found, rate_of_ports());
   found.active_mtu = vb_process_mtu();
   found.gid_tbl_len = pr_process.n_gids;
   pr_unlock();

@@ -17,6 +17,8 @@ int vb_device_query_ex(struct ibv_context *context, const struct ibv_query_devic
 /* Port 1 is the device; ports 2 and on are none of verbs' business. */
 int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr,
                          size_t bytes);
+/* What its ports carry together, but loopback. */
+uint64_t vb_device_bits_per_second(void);
 int vb_device_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid);
 __be64 vb_device_guid(void);
 

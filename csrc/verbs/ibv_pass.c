@@ -16,21 +16,6 @@ struct ib_user_path_rec; /* the kernel's */
 
 /* ---- Refused ---- */
 
-/* A function whose result is 0 or an errno. */
-#define REFUSE(name, version, context, parameters, types, arguments)            \
-  EXPORT int name parameters {                                                  \
-    if (!vb_owns(context)) PASS(int, ENOSYS, #name, version, types, arguments); \
-    return EOPNOTSUPP;                                                          \
-  }
-
-/* A function that makes an object, or fails with -1. */
-#define REFUSE_WITH(type, failed, name, version, context, parameters, types, arguments) \
-  EXPORT type name parameters {                                                         \
-    if (!vb_owns(context)) PASS(type, failed, #name, version, types, arguments);        \
-    errno = EOPNOTSUPP;                                                                 \
-    return failed;                                                                      \
-  }
-
 REFUSE(ibv_attach_mcast, "IBVERBS_1.1", qp->context,
        (struct ibv_qp * qp, const union ibv_gid *gid, uint16_t lid),
        (struct ibv_qp *, const union ibv_gid *, uint16_t), (qp, gid, lid))
@@ -93,12 +78,6 @@ REFUSE_WITH(struct ibv_dm *, NULL, ibv_import_dm, "IBVERBS_1.13", context,
             (context, handle))
 
 /* Nothing of ours is imported. */
-#define DROP(name, version, parameters, types, arguments) \
-  EXPORT void name parameters {                           \
-    void(*next) types = vb_next(#name, version);          \
-    if (next) next arguments;                             \
-  }
-
 DROP(ibv_unimport_pd, "IBVERBS_1.10", (struct ibv_pd * pd), (struct ibv_pd *), (pd))
 DROP(ibv_unimport_mr, "IBVERBS_1.10", (struct ibv_mr * mr), (struct ibv_mr *), (mr))
 DROP(ibv_unimport_dm, "IBVERBS_1.13", (struct ibv_dm * dm), (struct ibv_dm *), (dm))
@@ -112,9 +91,6 @@ EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, 
 }
 
 /* ---- Of no device ---- */
-
-#define COMMON(type, failed, name, version, parameters, types, arguments) \
-  EXPORT type name parameters { PASS(type, failed, #name, version, types, arguments); }
 
 /* Our contexts have an eventfd where others have the kernel's device. */
 EXPORT struct ibv_context *ibv_import_device(int fd) {

@@ -126,7 +126,7 @@ find /run/netns /run/mrc -mindepth 1 > "$left" 2>/dev/null
 exit $code
 """
 _BED = ["testbed", "up", "--planes", "2", "--t1", "1"]
-_DEMO = ["demo", "--name", "lab", "--planes", "2", "--t1", "1", "--size", "1MiB", "--quiet"]
+_DEMO = ["demo", "--name", "lab", "--planes", "2", "--t1", "1", "--size", "48MiB", "--quiet"]
 
 
 def _in_bed(words: Sequence[str], place: Place, calls: Calls, *, up: bool = False) -> Done:

@@ -205,7 +205,7 @@ int memfd_create(const char *name, unsigned flags) {
 #define NO_MEMORY(counts, result) \
   if ((counts) && falls(MEMORY, __func__)) return errno = ENOMEM, result
 /* Only mrc's own C: the interpreter and msgspec crash at some allocations that fail. */
-#define OURS is_of(__builtin_return_address(0), "/mrc/")
+#define OURS is_of(__builtin_return_address(0), "/mrc/_") /* mrc/_core.abi3.so */
 
 void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
   NO_MEMORY(bytes >= LARGE, MAP_FAILED);

@@ -115,7 +115,7 @@ def test_dissect__installs_all_or_nothing(state: str, bad: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("state", _REASONS)
 @pytest.mark.parametrize(
-    "words", ["testbed up --planes 2 --t1 1", "demo --planes 2 --t1 1 --size 1MiB --quiet"]
+    "words", ["testbed up --planes 2 --t1 1", "demo --planes 2 --t1 1 --size 48MiB --quiet"]
 )
 def test_bed__without_room_in_run(words: str, state: str, tmp_path: Path) -> None:
     done = inside(f'"$@" {words}', state, "/run", tmp_path)

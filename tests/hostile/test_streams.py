@@ -16,7 +16,7 @@ from wire.golden import GOLDEN
 
 _SENT = b"some bytes"
 _CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
-_IN_BED = ("testbed up --planes 2 --t1 1", "demo --planes 2 --t1 1 --size 1MiB --quiet")
+_IN_BED = ("testbed up --planes 2 --t1 1", "demo --planes 2 --t1 1 --size 48MiB --quiet")
 _MOUNT = ["sh", "-c", 'mount -t tmpfs none /run && ip link set lo up && exec "$@"', "sh"]
 _COMMANDS = (
     "completion bash", "schema perf", "dissect --verbose capture.pcap", "dissect --install", "key",

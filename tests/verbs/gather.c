@@ -3,6 +3,7 @@
 #include "pair.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -94,6 +95,19 @@ static void inlined(void) {
   sges[2].length = PAIR_INLINE;
   CHECK(post_wr(wr) == EINVAL);
   passed("inline");
+}
+
+/* Headers of Debian 12 do not have them, but a program that was built elsewhere calls them. */
+static void new_functions(void) {
+  int (*speed)(struct ibv_context *, uint32_t, uint64_t *) =
+      dlsym(RTLD_DEFAULT, "ibv_query_port_speed");
+  void *(*alloc)(struct ibv_pd *, size_t, void **) = dlsym(RTLD_DEFAULT, "ibv_alloc_buf");
+  uint64_t units = UINT64_MAX;
+  void *buf;
+  CHECK(speed && speed(context, 1, &units) == 0 && units < UINT32_MAX);
+  CHECK(speed(context, 2, &units) == EINVAL);
+  CHECK(alloc && alloc(a.pd, 4096, &buf) == NULL && errno == EOPNOTSUPP);
+  passed("new functions");
 }
 
 static void limits(void) {
@@ -248,6 +262,7 @@ int main(void) {
   with_immediate();
   inlined();
   limits();
+  new_functions();
   frees_its_copies();
   delays_nobody();
   extended();

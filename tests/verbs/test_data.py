@@ -51,7 +51,8 @@ def test_gather__copies_what_several_pieces_of_memory_hold(agent: Agent, program
     code, out, err = agent.output(programs / "gather")
     assert (code, err) == (0, "")
     assert out.split("\n")[:-1] == [
-        "before it is connected", "with an immediate", "inline", "limits", "frees its copies",
+        "before it is connected", "with an immediate", "inline", "limits", "new functions",
+        "frees its copies",
         "delays nobody", "extended", "memory of nobody",
     ]  # fmt: skip
 

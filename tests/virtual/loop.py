@@ -149,9 +149,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.agenda.now_ns / _NS
 
-    def _task(self, loop: Any, coro: Any, context: Context | None = None) -> asyncio.Task[Any]:
+    def _task(
+        self, loop: Any, coro: Any, context: Context | None = None, **more: Any
+    ) -> asyncio.Task[Any]:
+        """Python 3.14 also gives the name."""
         context = copy_context() if context is None else context
-        task = asyncio.Task(coro, loop=loop, context=context)
+        task = asyncio.Task(coro, loop=loop, context=context, **more)
         self.contexts[task] = context
         return task
 
