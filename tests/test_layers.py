@@ -83,7 +83,7 @@ LAYERS: dict[str, list[str]] = {
         "ibv_ops mr owner",
         "ibv_ex",
         "device",
-        "ibv ibv_pass mrc_api mrc_ctl",
+        "ibv ibv_new ibv_pass mrc_api mrc_ctl",
     ],
     "ofi": [
         "object operation peer",

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import mrc
 from mrc.cli import csv_text
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
@@ -115,10 +114,12 @@ def _run(
     def done(number: int, result: Swept | LostTrial) -> None:
         planned = missing[number]
         show(number, result)
-        if isinstance(result, Swept) and result.version == mrc.__version__:
+        if isinstance(result, Swept) and result.version == sweep.version_here():
             add_line(sweep.line_of(planned, result))
         elif isinstance(result, Swept):
-            lost.append(_lost(planned, f"ran with mrc {result.version}, not {mrc.__version__}"))
+            lost.append(
+                _lost(planned, f"ran with mrc {result.version}, not {sweep.version_here()}")
+            )
         else:
             lost.append(_lost(planned, result.reason))
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
+from importlib.metadata import version
 from itertools import product
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-import mrc
 from mrc.results.sweep import Figure, SweptJob, SweptRun
 from mrc.sim import reader, report
 from mrc.sim.checks import Measured
@@ -22,6 +23,12 @@ from mrc.sim.trial import measured, run_trial
 
 Grid = Mapping[str, Sequence[Any]]
 """The values of each key, as `--set` names it."""
+
+
+@cache
+def version_here() -> str:
+    """Of mrc on this machine."""
+    return version("mrc-transport")
 
 
 class Planned(Struct, frozen=True):
@@ -101,7 +108,7 @@ def plan(name: str, settings: Mapping[str, Any], grid: Grid, seeds: Sequence[int
 
 def _hash(scenario: Scenario, parameters: Mapping[str, Any], seed: int) -> str:
     """The parameters count too: a line says them, and other keys may lead to one scenario."""
-    told = (mrc.__version__, seed, parameters, scenario)
+    told = (version_here(), seed, parameters, scenario)
     text = msgspec.json.encode(told, order="deterministic", enc_hook=str)
     return sha256(text).hexdigest()[:16]
 
@@ -119,7 +126,7 @@ def swept_of(job: Job) -> Swept:
     found = measured(trial)
     values = [found.values, *found.baselines.values()]
     return Swept(
-        mrc.__version__,
+        version_here(),
         tuple(
             SweptRun(
                 transport=result.scenario.transport.kind,
