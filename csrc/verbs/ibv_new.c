@@ -5,6 +5,7 @@
 #include <infiniband/verbs.h>
 #include <stdint.h>
 
+#include "verbs/device.h"
 #include "verbs/pass.h"
 
 struct ibv_buf;

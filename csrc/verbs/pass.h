@@ -5,7 +5,6 @@
 #include <errno.h>
 
 #include "program/export.h"
-#include "verbs/device.h"
 #include "verbs/next.h"
 
 /* Returns what the system's library answers, for an object that is not ours; without that library
