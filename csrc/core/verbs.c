@@ -9,6 +9,7 @@
 #include "core/qp/requester.h"
 #include "core/recv/responder_rx.h"
 #include "core/send/quick.h"
+#include "core/send/spray.h"
 #include "core/send/windows.h"
 
 /* ---- memory and completions ---- */
@@ -164,6 +165,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
     return error;
   }
   mrc_evset_start(&qp->evset, attr->ev_active_per_plane, &engine->prng);
+  mrc_spray_start(qp);
   take_base_rtts(qp);
   MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     if (!(mrc_port_is_up(&engine->services.ports, plane)))

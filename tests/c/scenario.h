@@ -45,6 +45,13 @@ __attribute__((unused)) static struct mrc_qp *inside(const struct mrc_pair *pair
   return mrc_engine_qp(pair->hosts[e->host].engine, e->qpn);
 }
 
+/* Between equal shares, the lower plane comes first. */
+__attribute__((unused)) static void start_at_plane_1(const struct mrc_pair *pair, int end) {
+  struct mrc_qp *qp = inside(pair, end);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask)
+    qp->planes[plane].share_bytes = 0;
+}
+
 /* Four planes of 500 Mbit/s, with a round trip of 0.4 ms. */
 __attribute__((unused)) static struct mrc_pair *open_four_planes(void) {
   return open_pair(.planes = 4, .paths = 2, .path.delay_ns = 200 * US,

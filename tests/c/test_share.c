@@ -223,6 +223,7 @@ static void test_event__short_messages_say_nothing(void) {
 static void test_event__a_suspended_plane_starts_afresh(void) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
+  start_at_plane_1(p, end); /* then plane 2 carries a packet when it falls silent */
   set_rate(p, 2, RATE_BPS / 10);
   write_for(p, end, MESSAGE, 8, SECOND);
   CHECK_EQ(plane_of(p, end, 2).slow, 1);

@@ -12,6 +12,7 @@ static void test_level__only_of_planes_that_may_be_chosen(void) {
   const int end = open_qp(p, .plane_shares = MRC_SHARES_EQUAL);
   mrc_engine *engine = p->hosts[0].engine;
   struct mrc_qp *qp = inside(p, end);
+  start_at_plane_1(p, end);
   mrc_engine_port_blocked(engine, 2, true, p->now_ns);
   mrc_engine_port_blocked(engine, 3, true, p->now_ns);
   mrc_spray_level(&engine->services, qp, 3);
@@ -23,6 +24,30 @@ static void test_level__only_of_planes_that_may_be_chosen(void) {
   CHECK_EQ(qp->planes[2].share_bytes, 4000);
   mrc_engine_port_blocked(engine, 2, false, p->now_ns);
   mrc_engine_port_blocked(engine, 3, false, p->now_ns);
+  mrc_pair_destroy(p);
+}
+
+/* The first packets of many QPs do not meet on one plane. */
+static void test_start__of_many_qps_is_spread(void) {
+  struct mrc_pair *p = open_pair(.planes = 4);
+  struct mrc_qp *qp = inside(p, open_qp(p));
+  const struct mrc_services *services = &p->hosts[0].engine->services;
+  const uint32_t qpn = qp->qpn;
+  int first[4] = {0};
+  for (qp->qpn = 0; qp->qpn < 128; qp->qpn += 2) {
+    mrc_spray_start(qp);
+    uint32_t given = 0;
+    for (int i = 0; i < 4; i++) {
+      const int plane = mrc_spray_choose(services, qp, 0xF, 64);
+      CHECK(plane >= 0 && (given >> plane & 1) == 0);
+      first[plane] += i == 0;
+      given |= 1u << plane;
+      mrc_spray_give(qp, (uint32_t)plane, 64);
+    }
+  }
+  for (int plane = 0; plane < 4; plane++)
+    CHECK(first[plane] >= 8 && first[plane] <= 24); /* of 64 */
+  qp->qpn = qpn;
   mrc_pair_destroy(p);
 }
 
@@ -43,4 +68,5 @@ static void test_window_left__the_smaller_of_both(void) {
 }
 
 CHECK_MAIN(RUN(test_window_left__the_smaller_of_both),
-           RUN(test_level__only_of_planes_that_may_be_chosen))
+           RUN(test_level__only_of_planes_that_may_be_chosen),
+           RUN(test_start__of_many_qps_is_spread))

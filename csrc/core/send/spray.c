@@ -1,9 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "spray.h"
 
+#include "core/base/prng.h"
 #include "quick.h"
 
 #define LEAD_BYTES 262144 /* how far the shares of two planes may differ */
+
+void mrc_spray_start(struct mrc_qp *qp) {
+  struct mrc_prng prng = {.state = qp->qpn};
+  const uint32_t planes = qp->evset.plane_mask;
+  const uint32_t n = (uint32_t)__builtin_popcount(planes);
+  uint32_t turn = mrc_prng_below(&prng, n);
+  MRC_EACH_BIT(plane, planes) {
+    qp->planes[plane].share_bytes = turn; /* a few bytes decide between equal shares */
+    turn = turn + 1 < n ? turn + 1 : 0;
+  }
+  qp->choice.sharing = planes;
+}
 
 /* ---- equal shares: MRC's own rule ---- */
 

@@ -5,6 +5,9 @@
 
 #include "core/qp/qp.h"
 
+/* In RTS. Equal shares are taken in an order that follows from the QPN: otherwise the first
+   packets of all QPs would meet on one. */
+void mrc_spray_start(struct mrc_qp *qp);
 /* Call it before a choice, with all planes that may be chosen. A plane that returns starts with the
    smallest share of the planes that stayed, so it does not make up for its absence. If none stayed,
    all start with the same share. */

@@ -204,6 +204,9 @@ print("parent done")
 """
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="asyncio of Python 3.14 never ends in a child that unwinds"
+)
 @pytest.mark.parametrize("uv", [False, True])
 async def test_fork__a_child_that_unwinds_and_exits_leaves_its_parent_alone(uv: bool) -> None:
     script = _EXITS.format(path=[str(HERE), str(HERE.parents[1])], uv=uv)
