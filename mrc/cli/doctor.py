@@ -7,6 +7,7 @@ import argparse
 
 from mrc.cli.exits import Exit
 from mrc.cli.output import Output, add_options
+from mrc.cli.runner import run_async
 from mrc.doctor import host
 from mrc.results.doctor import Doctor, Finding, State
 from mrc.torch import fitness
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    findings = [*host.examine(), fitness.examine()]
+    findings = [*host.examine(run_async), fitness.examine()]
     good = host.can_run(findings)
     out.text("\n".join(map(line, findings)))
     out.text(f"\n{summary(findings, can_run=good)}")

@@ -9,7 +9,7 @@ import logging
 import signal
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -19,7 +19,10 @@ from mrc.exchange.admission import raise_descriptor_limit
 logger = logging.getLogger("mrc.cli")
 
 
-def run_async(work: Coroutine[Any, Any, int]) -> int:
+T = TypeVar("T")
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
     guarded = _with_signals(work)
     try:
@@ -47,7 +50,7 @@ def _runner() -> Iterator[asyncio.Runner]:
             logging.getLogger("asyncio").disabled = True
 
 
-async def _with_signals(work: Coroutine[Any, Any, int]) -> int:
+async def _with_signals(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.create_task(work)
     signals: list[int] = []
 

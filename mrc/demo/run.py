@@ -212,7 +212,7 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         source = folder / "demo.bin"
         await in_thread(write_random, source, plan.bytes, plan.seed)
         if not plan.keep:
-            stack.callback(bed.down)  # not async: a second signal cannot interrupt it
+            stack.push(bed.__exit__)  # not async: a second signal cannot interrupt it
         say(f"building test bed {plan.name}: {plan.planes} planes, {plan.t1} T1s each")
         await in_thread(bed.up)
         if plan.keep:

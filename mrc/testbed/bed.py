@@ -17,7 +17,7 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from mrc.errors import ArgumentError, StateError
+from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.targets import Target, parse_target
 from mrc.linux import installed
@@ -115,7 +115,10 @@ class Testbed:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.down()
+        try:
+            self.down()
+        except (MrcError, OSError):
+            self.down()  # what lacked for a moment, such as a descriptor, must not leave it behind
 
     @cached_property
     def plan(self) -> Plan:

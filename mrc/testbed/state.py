@@ -95,8 +95,10 @@ def write_files(plan: Plan) -> None:
 
 
 def forget(name: str) -> None:
-    """Remove every file of a test bed."""
-    shutil.rmtree(folder(name), ignore_errors=True)
+    """Remove every file of a test bed, if there is one. Raises ConfigError if it cannot."""
+    if folder(name).exists():
+        with _ours(folder(name)):
+            shutil.rmtree(folder(name))
 
 
 def names() -> list[str]:

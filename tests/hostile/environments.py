@@ -30,12 +30,15 @@ if known:
         for name in file.read().split():
             with contextlib.suppress(ImportError):  # a module may rename others
                 importlib.import_module(name)
+def tell(event="os.exec", _=None):
+    if event == "os.exec" and modules and not known:
+        with open(modules, "w") as file:
+            file.write(" ".join(sys.modules))
+sys.addaudithook(tell)
 os.access("/hostile-begins", 0)
 code = main()
 os.access("/hostile-ends", 0)
-if modules and not known:
-    with open(modules, "w") as file:
-        file.write(" ".join(sys.modules))
+tell()
 sys.exit(code)
 """
 # What a user must never see, of the interpreter, asyncio and the shell.
@@ -71,7 +74,7 @@ class Done:
         lines = said.splitlines()
         assert all(line.startswith("mrc") for line in lines), self
         doctor = re.search("^missing ", self.out, re.MULTILINE)
-        assert self.code in (0, 143) or lines or doctor, self
+        assert self.code in (0, 143, -15) or lines or doctor, self
 
 
 @dataclass

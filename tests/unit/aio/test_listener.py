@@ -355,6 +355,30 @@ async def test_close__an_exchange_under_way_is_told() -> None:
     assert told is not None and told["reason"] == "it stops listening"
 
 
+async def test_close__while_the_event_loop_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exchange is cancelled twice; asyncio would report a cancelled task as an error."""
+    reports: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+    refusing = asyncio.Event()
+
+    async def refuse(channel: oob.Channel, reason: object) -> None:
+        refusing.set()
+        await asyncio.Event().wait()
+
+    async with listening() as (_, listener):
+        answer = asyncio.create_task(answer_to(listener, hello()))
+        while not listener._exchanges:  # noqa: ASYNC110 - the listener has no event for it
+            await asyncio.sleep(0)
+        (exchange,) = listener._exchanges
+        monkeypatch.setattr(oob.Channel, "refuse", refuse)
+        closing = asyncio.create_task(listener.close())
+        await refusing.wait()
+        exchange.cancel()
+        await closing
+        assert await answer is None
+    assert reports == [] and not exchange.cancelled()
+
+
 async def test_watch__a_talkative_peer_is_heard_four_times_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

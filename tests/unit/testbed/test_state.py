@@ -127,3 +127,17 @@ def test_lock__is_free_again_after_an_error() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError), state.lock():
             raise RuntimeError
+
+
+def test_forget__says_what_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state.forget("x")  # there is none
+    state.save("x", State(SHAPE))
+
+    def rmtree(path: Path) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match="too many open files"):
+        patch.setattr(state.shutil, "rmtree", rmtree)
+        state.forget("x")
+    state.forget("x")
+    assert not (folder / "x").exists()
