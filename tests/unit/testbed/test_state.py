@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def test_forget__says_what_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patch, pytest.raises(ConfigError, match="too many open files"):
-        patch.setattr(state.shutil, "rmtree", rmtree)
+        patch.setattr(shutil, "rmtree", rmtree)
         state.forget("x")
     state.forget("x")
     assert not (folder / "x").exists()
