@@ -49,7 +49,7 @@ def test_doctor__exits_by_whether_mrc_can_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(host, "examine", lambda: findings)
+    monkeypatch.setattr(host, "examine", lambda run: findings)
     torch = Finding("torch", State.LIMITED, "not installed", "no torch", "pip install torch")
     monkeypatch.setattr(fitness, "examine", lambda: torch)
     assert main(["doctor", "--json"]) == code
