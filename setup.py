@@ -43,7 +43,9 @@ class Build(build_ext):
                 return str(path)
             if fullname == name.rpartition(".")[2]:  # setuptools asks for both
                 return path.name
-        return super().get_ext_filename(fullname)
+        # Python 3.15 writes .abi3-x86_64-linux-gnu.so, which older ones do not look for.
+        start, abi3, _ = super().get_ext_filename(fullname).partition(".abi3")
+        return f"{start}{abi3}.so" if abi3 else start
 
     def build_extensions(self) -> None:
         shutil.rmtree(Path(self.build_lib, "mrc", "lib"), ignore_errors=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -23,5 +24,13 @@ for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "T
 
 # A shell starts its background jobs with SIGINT ignored, and programs of tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_teardown() -> None:
+    """A command that ran in this process froze its objects, where Hypothesis no longer finds them:
+    on Python 3.14 it warns.
+    """
+    gc.unfreeze()
+
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]  # hooks of pytest

@@ -195,6 +195,7 @@ def test_wheel__tag_licences_and_data(dist: Path) -> None:
         names = archive.namelist()
         (licence,) = (name for name in names if name.endswith("licenses/LICENSE"))
         text = archive.read(licence).decode()
+    assert {"mrc/_core.abi3.so", "mrc/_sim.abi3.so", "mrc/_emu.abi3.so"} <= set(names)
     assert "Apache License" in text and "Intel Corporation" in text and "BSD-3" in text
     for name in DATA:
         assert any(each.endswith(f".data/data/{name}") for each in names), name

@@ -23,7 +23,7 @@ from typing import IO
 from debian import MIRROR, DebianError, need
 
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
-PACKAGES = ("python3", "python3-venv", "ca-certificates")
+PACKAGES = "{python},{python}-venv,ca-certificates"
 CERTIFICATES = Path("/usr/local/share/ca-certificates")  # that this machine trusts beside Debian's
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "net/tun", "fuse", "kvm")
 APT = 'Acquire::Check-Valid-Until "false";\n'  # a mirror of testing may be some weeks old
@@ -66,6 +66,7 @@ class Release:
     name: str
     suite: str
     script: str = ""  # of debootstrap, where it does not know the suite
+    python: str = "python3"  # a newer one than the default may be there
 
 
 def need_debootstrap() -> None:
@@ -83,7 +84,8 @@ def made(release: Release, work: Path) -> Path:
     need_debootstrap()
     new = work / f"{release.suite}.new"
     shutil.rmtree(new, ignore_errors=True)
-    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}",
+    packages = PACKAGES.format(python=release.python)
+    command = ["debootstrap", "--variant=minbase", f"--include={packages}",
                release.suite, str(new), MIRROR]  # fmt: skip
     if not (SCRIPTS / release.suite).exists():
         command.append(str(SCRIPTS / release.script))

@@ -10,6 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -241,16 +242,18 @@ def _packages() -> Iterator[Finding]:
 
 
 def _real_time() -> Finding:
-    """Tests real-time priority in a child process, so that we keep our own."""
-    pid = os.fork()
-    if pid == 0:
+    """Tests real-time priority in a thread, so that we keep our own."""
+
+    def is_allowed() -> bool:
+        lowest = os.sched_get_priority_min(os.SCHED_FIFO)
         try:
-            lowest = os.sched_get_priority_min(os.SCHED_FIFO)
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(lowest))
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(lowest))  # 0: this thread
         except OSError:
-            os._exit(1)
-        os._exit(0)
-    good = os.waitpid(pid, 0)[1] == 0
+            return False
+        return True
+
+    with ThreadPoolExecutor(1) as pool:
+        good = pool.submit(is_allowed).result()
     needs = (State.LIMITED, "on a busy machine an emulated fabric runs milliseconds late",
              "root, or ulimit -r 1")  # fmt: skip
     return _finding("real-time priority", good, "allowed" if good else "not allowed", needs)

@@ -17,7 +17,7 @@ systems = tool("systems")
 
 
 def test_steps__of_an_ordinary_user_need_root_only_for_packages() -> None:
-    first, *others = systems.steps_of_checkout(systems.USER, "-x")
+    first, *others = systems.steps_of_checkout(systems.USER, "python3", "-x")
     assert first.user == "root"
     assert {step.user for step in others} == {systems.USER}
     assert others[-1].command.endswith("tools/test -x")

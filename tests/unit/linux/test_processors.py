@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
 
@@ -37,12 +38,11 @@ def test_measure__others_that_compete() -> None:
     one = {min(allowed)}
     os.sched_setaffinity(0, one)
     try:
-        rival = os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", "while :; do :; done")
-        try:
-            found = processors.measure(0.2)
-        finally:
-            os.kill(rival, 9)
-            os.waitpid(rival, 0)
+        with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as rival:
+            try:
+                found = processors.measure(0.2)
+            finally:
+                rival.kill()
     finally:
         os.sched_setaffinity(0, allowed)
     assert found.count == 1 and found.is_busy and found.share < 0.75

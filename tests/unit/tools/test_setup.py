@@ -13,7 +13,7 @@ from project_text import ROOT, sources, text
 
 PROOF = r"(program|header|x86|python|file):\S+"
 ROW = re.compile(rf"(build|part|bed|test|ci|bench) +(\S+) +({PROOF}) +\S.*")
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15")
 
 
 def rows() -> list[re.Match[str]]:

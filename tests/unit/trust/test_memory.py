@@ -43,6 +43,7 @@ def test_pickle__makes_another_one() -> None:
     assert pickle.loads(pickle.dumps(secret)) == secret
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_fork__gives_them_on() -> None:
     """A Security is made before a program forks its workers."""
     secret = Secret.copy(b"secret")
