@@ -95,3 +95,30 @@ def test_failure_convergence__is_the_goodput_that_is_missing() -> None:
     [found] = checks.values(scenario, trial.result, trial.reference)
     assert found is not None and found > 60_000 / scenario.base_rtt_ns
     assert found < 10 * 60_000 / scenario.base_rtt_ns
+
+
+def inner(at: float, traffic: dict[str, Any], **check: Any) -> float:
+    values = {
+        "title": "t",
+        "topology": {"hosts": 8, "planes": 2, "t0": 2, "t1": 4},
+        "traffic": [{"write": "1MiB"} | traffic],
+        "checks": [{"percentile": at, "at_most": 1} | check],
+    }
+    trial = run_trial(reader.parse(values, "t", "t.toml"), seed=1)
+    [found] = checks.values(trial.result.scenario, trial.result, trial.reference)
+    assert found is not None
+    return found
+
+
+def test_inner_links__one_path_is_full_and_the_others_are_idle() -> None:
+    one = {"kind": "pairs", "pairs": [[0, 4]], "paths": [1]}
+    two = {"kind": "pairs", "pairs": [[0, 4], [1, 5]], "paths": [1]}
+    every = {"kind": "pairs", "pairs": [[i, i + 4] for i in range(4)]}
+    assert inner(100, one, measure="inner_busy") > 0.85
+    assert inner(50, one, measure="inner_busy") == 0
+    assert inner(100, two, measure="inner_busy") > 0.9
+    assert inner(30, every, measure="inner_busy") < 0.1  # half of the links carry SACKs alone
+    assert inner(60, every, measure="inner_busy") > 0.8
+    assert inner(100, one, measure="inner_queue") < 0.2
+    assert inner(50, two, measure="inner_queue") == 0
+    assert inner(100, two, measure="inner_queue") > 0.5
