@@ -13,7 +13,9 @@ from statistics import median
 from msgspec import Struct
 
 from mrc.enums import EvState
+from mrc.fabric.faults import NEVER
 from mrc.sim import jobs, maxmin, native
+from mrc.sim.curves import Curve
 from mrc.sim.jobs import percentile
 from mrc.sim.run import Result
 from mrc.sim.scenario import Check, Scenario, dead_paths
@@ -246,8 +248,16 @@ def _qps_hit(check: Check, result: Result) -> float:
 
 
 def _lost_per_qp(check: Check, result: Result) -> float:
-    lost = sorted(result.infos[i].lost_packets for i in result.of_group(check.group))
+    lost = sorted(_lost(check, result, i) for i in result.of_group(check.group))
     return percentile(lost, check.percentile)
+
+
+def _lost(check: Check, result: Result, flow: int) -> float:
+    """Packets that a flow lost; in a part of the run: that it sent again."""
+    if (check.from_ns, check.to_ns) == (0, NEVER):
+        return result.infos[flow].lost_packets
+    again = Curve(result.curves[flow].times_ns, result.retransmitted[flow])
+    return again.at(check.to_ns) - again.at(check.from_ns)
 
 
 def _step_time(check: Check, result: Result) -> float | None:

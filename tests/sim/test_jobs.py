@@ -77,6 +77,18 @@ def test_lost__by_the_qps_that_a_fault_hits() -> None:
     assert worst is not None and worst > 0
 
 
+def test_lost_per_qp__over_time() -> None:
+    lossy = {"target": "link:h3.1", "kind": "lose", "n": 1, "of": 10, "packets": "data"}
+    lossy |= {"at": "60us", "until": "90us"}
+    worst = {"measure": "lost_per_qp", "percentile": 100}
+    whole, before, then, after = (
+        value(lossy, **worst, **window)
+        for window in ({}, {"to": "60us"}, {"from": "60us", "to": "130us"}, {"from": "130us"})
+    )
+    assert whole is not None and whole > 0
+    assert (before, then, after) == (0, whole, 0)
+
+
 def test_failure_convergence__is_the_goodput_that_is_missing() -> None:
     """All links of a host are silent for a time, in which nothing arrives."""
     outage = {"target": "link:h0.*", "kind": "silent", "at": "200us", "until": "260us"}
