@@ -34,6 +34,9 @@ struct mrc_sim_flow {
   uint32_t arrived;          /* writes complete at `to`; counted only if another flow waits */
   uint32_t allowed;          /* of a job: writes of the steps that have started */
   uint32_t job_done;         /* the first flow of a job: flows that have done this step */
+  uint64_t job_done_ns;      /* and when the last of them did */
+  uint64_t step_ns;          /* when this flow did */
+  uint32_t next_done;        /* number + 1 of the next flow that has done its step; 0: none */
   struct mrc_prng intervals; /* between its writes */
   uint64_t *wanted_ns;       /* when each write was requested */
   uint64_t first_ns;

@@ -232,7 +232,7 @@ struct mrc_sim_stats {
   uint64_t trace; /* hash of every packet: when, where, what */
 };
 
-/* One direction of a host's link. */
+/* One direction of a link. */
 struct mrc_sim_port_info {
   uint64_t busy_ns;    /* time spent sending */
   uint64_t peak_bytes; /* longest queue */

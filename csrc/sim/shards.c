@@ -91,12 +91,10 @@ static struct mrc_sim_parts *make_shard(struct mrc_sim *sim, uint32_t number) {
   return shard;
 }
 
-/* Whether a flow waits for what other hosts than its own know: writes that arrive there, or the end
-   of a step of its job. */
+/* Whether a flow waits for writes that arrive at another host than its own. */
 static bool waits_for_others(const struct mrc_sim *sim) {
   for (uint32_t i = 0; i < sim->flows.n; i++) {
     const struct mrc_sim_flow_config *config = &sim->flows.at[i].config;
-    if (config->step_writes) return true;
     if (config->after && sim->flows.at[config->after - 1].config.to != config->from) return true;
   }
   return false;
@@ -174,9 +172,17 @@ static void level_pools(struct mrc_sim *sim) {
   }
 }
 
+/* A step begins at least a window after the one before has ended: in no window that has passed. */
+static void end_steps(struct mrc_sim *sim) {
+  for (uint32_t i = 0; i < sim->n_shards; i++)
+    mrc_traffic_end_steps(&sim->shards[i]->traffic, &sim->whole.world);
+  mrc_shards_hand_out(sim);
+}
+
 void mrc_shards_run(struct mrc_sim *sim, struct mrc_crew *crew, uint64_t until_ns) {
   struct window window = {.sim = sim, .until_ns = until_ns};
   mrc_crew_each(crew, run_one, &window, sim->n_shards);
+  end_steps(sim);
   if (sim->n_shards == 1) return;
   mrc_crew_each(crew, take_mail, &window, sim->n_shards);
   level_pools(sim);

@@ -374,18 +374,36 @@ uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t index, uint32_t plane)
   return flow->plane == plane - 1 ? flow->received_bytes : 0;
 }
 
+static struct mrc_sim_port_info port_info(const struct mrc_hop *hop) {
+  return (struct mrc_sim_port_info){.busy_ns = hop->busy_ns,
+                                    .peak_bytes = hop->queue.peak_bytes,
+                                    .trimmed = hop->queue.trimmed,
+                                    .dropped = hop->queue.dropped,
+                                    .marked = hop->queue.marked};
+}
+
 int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
                      struct mrc_sim_port_info *info) {
   const struct mrc_sim_config *config = &sim->whole.world.config;
   if (host >= config->hosts || !is_within(plane, 1, config->planes)) return -EINVAL;
   const struct mrc_hop *hop =
       &sim->whole.fabric.hops[mrc_topology_host_down(config, plane - 1, host)];
-  *info = (struct mrc_sim_port_info){.busy_ns = hop->busy_ns,
-                                     .peak_bytes = hop->queue.peak_bytes,
-                                     .trimmed = hop->queue.trimmed,
-                                     .dropped = hop->queue.dropped,
-                                     .marked = hop->queue.marked};
+  *info = port_info(hop);
   return 0;
+}
+
+int mrc_sim_inner_ports(const mrc_sim *sim, uint32_t plane, struct mrc_sim_port_info *ports,
+                        int capacity) {
+  const struct mrc_sim_config *config = &sim->whole.world.config;
+  if (!is_within(plane, 1, config->planes)) return 0;
+  const struct mrc_hop *hops = &sim->whole.fabric.hops[mrc_topology_t0_up(config, plane - 1, 0, 0)];
+  int n = 0;
+  for (uint32_t i = 0; i < 2 * config->t0 * config->t1; i++) {
+    if (hops[i].is_absent) continue;
+    if (n < capacity) ports[n] = port_info(&hops[i]);
+    n++;
+  }
+  return n;
 }
 
 /* Copies up to `capacity` of the n items; returns n. */

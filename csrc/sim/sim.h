@@ -41,6 +41,10 @@ int mrc_sim_flow(const mrc_sim *sim, uint32_t flow, struct mrc_sim_flow_info *in
 /* The port of a T0 towards a host; 0 or -EINVAL. */
 int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
                      struct mrc_sim_port_info *info);
+/* The ports of the links between T0s and T1s of a plane that exist: up, T0 by T0, then down. Copies
+   up to `capacity` of them; returns how many there are. */
+int mrc_sim_inner_ports(const mrc_sim *sim, uint32_t plane, struct mrc_sim_port_info *ports,
+                        int capacity);
 /* Each returns the number of items, and copies up to `capacity` of them, from the first on. */
 int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capacity);
 /* The payload received in a plane at the time of each sample, when samples_planes is set. */

@@ -81,16 +81,31 @@ static uint64_t draw_interval(struct mrc_prng *prng, uint64_t mean_ns) {
   }
 }
 
-/* A flow of a job has done its step. When all of them have, the next step begins at all of them. */
-static void end_step(struct mrc_sim_traffic *traffic, const struct mrc_sim_flow *flow) {
-  struct mrc_world *world = traffic->hosts->world;
+/* When all flows of a job have done a step, the next one begins at all of them. */
+static void count_step(struct mrc_sim_traffic *traffic, struct mrc_world *world,
+                       const struct mrc_sim_flow *flow) {
   const uint32_t first = flow->config.job - 1;
   struct mrc_sim_flow *job = flow_at(traffic, first);
+  job->job_done_ns = mrc_max_u64(job->job_done_ns, flow->step_ns);
   if (++job->job_done < job->config.job_flows) return;
   job->job_done = 0;
   for (uint32_t i = 0; i < job->config.job_flows; i++)
-    mrc_world_schedule(world, world->now_ns + job->config.pause_ns, MRC_SIM_ON_POST, first + i,
+    mrc_world_schedule(world, job->job_done_ns + job->config.pause_ns, MRC_SIM_ON_POST, first + i,
                        NULL);
+}
+
+void mrc_traffic_end_steps(struct mrc_sim_traffic *traffic, struct mrc_world *world) {
+  for (uint32_t next = traffic->steps_done; next; next = flow_at(traffic, next - 1)->next_done)
+    count_step(traffic, world, flow_at(traffic, next - 1));
+  traffic->steps_done = 0;
+}
+
+/* No other host knows before the window ends. */
+static void end_step(struct mrc_sim_traffic *traffic, uint32_t index) {
+  struct mrc_sim_flow *flow = flow_at(traffic, index);
+  flow->step_ns = traffic->hosts->world->now_ns;
+  flow->next_done = traffic->steps_done;
+  traffic->steps_done = index + 1;
 }
 
 void mrc_traffic_on_time(struct mrc_sim_traffic *traffic, uint32_t index) {
@@ -139,7 +154,7 @@ static void on_completion(void *context, const struct mrc_wc *wc) {
   end_writes(traffic, flow, wc->status != MRC_WC_SUCCESS);
   if (flow->config.step_writes && flow->completed == flow->allowed &&
       flow->completed < flow->config.writes)
-    end_step(traffic, flow);
+    end_step(traffic, index);
   post(traffic, index);
 }
 

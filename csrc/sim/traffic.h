@@ -15,6 +15,7 @@ struct mrc_sim_traffic {
   struct mrc_sim_proof *proof;    /* gets the results of probes */
   uint32_t n_unfinished;          /* flows with unfinished writes */
   uint64_t done_ns;               /* when the last of them finished */
+  uint32_t steps_done;            /* number + 1 of the first flow that has done its step; 0: none */
 };
 
 /* Receives completions and events; its `traffic` is struct mrc_sim_traffic. */
@@ -29,5 +30,8 @@ const struct mrc_transport *mrc_traffic_transport(const struct mrc_sim_traffic *
 void mrc_traffic_start(struct mrc_sim_traffic *traffic);
 /* The next write of a flow is due. */
 void mrc_traffic_on_time(struct mrc_sim_traffic *traffic, uint32_t flow);
+/* After a window, for each shard: counts the flows that have done a step. Where they are the last
+   of their job, the next step begins: it schedules the flows of the job in `world`. */
+void mrc_traffic_end_steps(struct mrc_sim_traffic *traffic, struct mrc_world *world);
 
 #endif

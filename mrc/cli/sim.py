@@ -58,6 +58,7 @@ scenario NAME|FILE  name of a built-in scenario, or a TOML file
 --threads N         threads that simulate a large fabric; several runs take one each, and a trace
                     takes one [one for each processor]
 --plot FILE         draw the results into this SVG file; requires matplotlib and Jinja2
+--details           with --json: flows, events and last hops also of runs of more than 1,024 flows
 """
 REPORT = """
 --output FILE  write the report to this HTML file; requires matplotlib and Jinja2
@@ -132,7 +133,7 @@ def _one(out: Output, args: argparse.Namespace) -> int:
                 checks=report.checks(outcomes),
                 values=report.values(outcomes),
                 runs=tuple(
-                    report.run_result(each)
+                    report.run_result(each, details=args.details)
                     for part in parts
                     for trial in part
                     for each in trial.results

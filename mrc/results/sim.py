@@ -389,7 +389,9 @@ class Run(Struct, frozen=True, kw_only=True):
     stats: Stats
     """The whole fabric."""
     flows: tuple[Flow, ...]
-    """Every flow."""
+    """Every flow. A run of more than 1,024 flows has these, ev_events and last_hops only with
+    --details.
+    """
     ev_events: tuple[Event, ...]
     """What engines reported, in order."""
     write_ns: WriteTimes | None

@@ -108,7 +108,7 @@ class Link(Struct, frozen=True, kw_only=True, rename=KEYS):
     peak_bytes: int | None
     """Longest queue so far; null in a kernel fabric, which does not record it."""
     lost: int
-    """Packets lost by faults."""
+    """Packets lost by faults, on lossy links, or because they exceed the MTU of the link."""
     dropped: int
     """Packets dropped by a full queue."""
     trimmed: int

@@ -13,7 +13,9 @@ from statistics import median
 from msgspec import Struct
 
 from mrc.enums import EvState
+from mrc.fabric.faults import NEVER
 from mrc.sim import jobs, maxmin, native
+from mrc.sim.curves import Curve
 from mrc.sim.jobs import percentile
 from mrc.sim.run import Result
 from mrc.sim.scenario import Check, Scenario, dead_paths
@@ -246,8 +248,16 @@ def _qps_hit(check: Check, result: Result) -> float:
 
 
 def _lost_per_qp(check: Check, result: Result) -> float:
-    lost = sorted(result.infos[i].lost_packets for i in result.of_group(check.group))
+    lost = sorted(_lost(check, result, i) for i in result.of_group(check.group))
     return percentile(lost, check.percentile)
+
+
+def _lost(check: Check, result: Result, flow: int) -> float:
+    """Packets that a flow lost; in a part of the run: that it sent again."""
+    if (check.from_ns, check.to_ns) == (0, NEVER):
+        return result.infos[flow].lost_packets
+    again = Curve(result.curves[flow].times_ns, result.retransmitted[flow])
+    return again.at(check.to_ns) - again.at(check.from_ns)
 
 
 def _step_time(check: Check, result: Result) -> float | None:
@@ -273,17 +283,36 @@ def _bus_bandwidth(check: Check, result: Result) -> float | None:
 
 def _last_hop_busy(check: Check, result: Result) -> float:
     """Share of the time in which the ports to the group's receivers were sending."""
-    numbers = result.of_group(check.group)
-    first_ns = min(result.infos[i].first_ns for i in numbers)
-    last_ns = max(result.infos[i].last_ns for i in numbers)
-    receivers = {result.flows[i].receiver for i in numbers}
+    receivers = {result.flows[i].receiver for i in result.of_group(check.group)}
     has_link = result.scenario.topology.has_link
     busy = [
         port.busy_ns
         for (host, plane), port in result.last_hops.items()
         if host in receivers and has_link(host, plane)
     ]
-    return sum(busy) / len(busy) / max(last_ns - first_ns, 1)
+    return sum(busy) / len(busy) / _sending_ns(check, result)
+
+
+def _sending_ns(check: Check, result: Result) -> int:
+    """From the first post of the group to its last completion."""
+    infos = [result.infos[i] for i in result.of_group(check.group)]
+    return max(max(info.last_ns for info in infos) - min(info.first_ns for info in infos), 1)
+
+
+def _inner_busy(check: Check, result: Result) -> float | None:
+    busy = sorted(port.busy_ns for port in result.inner_ports)
+    return percentile(busy, check.percentile) / _sending_ns(check, result) if busy else None
+
+
+def _inner_queue(check: Check, result: Result) -> float | None:
+    """The longest queue of a link, as base RTTs in which the link sends it."""
+    longest = sorted(port.peak_bytes for port in result.inner_ports)
+    if not longest:
+        return None
+    queue_ns = (
+        percentile(longest, check.percentile) * 8e9 / result.scenario.topology.fabric_rate_bps
+    )
+    return queue_ns / result.scenario.base_rtt_ns
 
 
 def _sent_again(check: Check, result: Result) -> float:
@@ -344,4 +373,6 @@ _MEASURES: dict[str, Callable[[Check, Result], float | None]] = {
     "qps_hit": _qps_hit,
     "lost_per_qp": _lost_per_qp,
     "bus_bandwidth": _bus_bandwidth,
+    "inner_busy": _inner_busy,
+    "inner_queue": _inner_queue,
 }

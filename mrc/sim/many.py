@@ -20,7 +20,7 @@ from msgspec import Struct
 from mrc.errors import MrcError
 from mrc.results.sim import LostTrial
 from mrc.sim.scenario import Scenario, evs_of_qp
-from mrc.sim.traffic import n_flows
+from mrc.sim.traffic import least_ns, n_flows
 
 Job = tuple[Scenario, int]
 """A scenario and a seed."""
@@ -30,6 +30,7 @@ T = TypeVar("T")
 _KILLED = "its process ended: is there enough memory?"
 _PROCESS_BYTES = 80 << 20  # Python with its modules
 _HOST_BYTES, _QP_BYTES, _EV_BYTES, _PSN_BYTES = 32 << 10, 12 << 10, 110, 24
+_SAMPLE_BYTES, _SAMPLE_PLANE_BYTES = 110, 25  # of a flow, and of each plane that checks look at
 
 
 class Bounds(Struct, frozen=True):
@@ -56,7 +57,10 @@ def needed_bytes(scenario: Scenario) -> int:
     topology, transport = scenario.topology, scenario.transport
     qp = _QP_BYTES + evs_of_qp(topology, transport) * _EV_BYTES + transport.mpr * _PSN_BYTES
     flows = sum(n_flows(len(topology.host_numbers()), traffic) for traffic in scenario.traffic)
-    return _PROCESS_BYTES + topology.hosts * _HOST_BYTES + 2 * flows * qp
+    planes = topology.planes if scenario.tells_planes_apart else 0
+    sample = _SAMPLE_BYTES + planes * _SAMPLE_PLANE_BYTES
+    samples = flows * (least_ns(scenario) // scenario.sample_ns) if scenario.sample_ns else 0
+    return _PROCESS_BYTES + topology.hosts * _HOST_BYTES + 2 * flows * qp + samples * sample
 
 
 def available_bytes() -> int:

@@ -100,7 +100,7 @@ class Message(Struct, frozen=True):
 
 
 class PortInfo(Struct, frozen=True):
-    """One direction of a host's link."""
+    """One direction of a link."""
 
     busy_ns: int
     peak_bytes: int
@@ -254,6 +254,16 @@ class Simulation:
             if lib.mrc_sim_last_hop(self._sim, host, plane, rows + number) < 0:
                 raise IndexError((host, plane))
         return Rows(PortInfo, bytes(ffi.buffer(rows)))
+
+    def inner_ports(self, planes: Sequence[int]) -> Rows[PortInfo]:
+        """The ports of all links between T0s and T1s of these planes."""
+        found = []
+        for plane in planes:
+            count = lib.mrc_sim_inner_ports(self._sim, plane, ffi.NULL, 0)
+            rows = ffi.new("struct mrc_sim_port_info[]", count)
+            lib.mrc_sim_inner_ports(self._sim, plane, rows, count)
+            found.append(bytes(ffi.buffer(rows)))
+        return Rows(PortInfo, b"".join(found))
 
     def samples(self) -> Rows[Sample]:
         """The flows in turn, at one time after the other."""

@@ -46,19 +46,24 @@ def figure(experiment: Experiment) -> results.Figure:
     )
 
 
-def run_result(result: Result) -> results.Run:
-    """The result of one run: totals, flows, goodput over time, events."""
+MOST_FLOWS = 1024
+"""A run of more flows reports its totals alone, unless details are requested."""
+
+
+def run_result(result: Result, *, details: bool = False) -> results.Run:
+    """The result of one run: totals; and flows, goodput over time, events and links."""
+    details = details or len(result.flows) <= MOST_FLOWS
     return results.Run(
         seed=result.seed,
         transport=result.scenario.transport.kind,
         variant=result.scenario.variant,
         stats=result.stats,
-        flows=tuple(_flow(result, i) for i in range(len(result.flows))),
-        ev_events=tuple(map(_event, result.events)),
+        flows=tuple(_flow(result, i) for i in range(len(result.flows)) if details),
+        ev_events=tuple(map(_event, result.events if details else ())),
         write_ns=_quantiles([m.done_ns - m.wanted_ns for m in result.messages]),
         last_hops=tuple(
             like(results.LastHop, port, host=host, plane=plane)
-            for (host, plane), port in result.last_hops.items()
+            for (host, plane), port in (result.last_hops.items() if details else ())
         ),
     )
 

@@ -41,6 +41,7 @@ class Result(Struct, frozen=True):
     messages: Sequence[Message]
     last_hops: Mapping[tuple[int, int], PortInfo]  # by receiving host and plane
     stats: Stats
+    inner_ports: Sequence[PortInfo] = ()  # between T0s and T1s; empty unless a check uses them
 
     def of_group(self, group: str) -> list[int]:
         """Numbers of the flows of a group; of all flows if `group` is empty."""
@@ -179,6 +180,7 @@ def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -
         messages=sim.messages(),
         last_hops=LastHops(receivers, planes, sim.last_hops(receivers, planes)),
         stats=stats,
+        inner_ports=sim.inner_ports(planes if scenario.looks_inside else ()),
     )
 
 

@@ -38,9 +38,11 @@ MEASURES = (
     "completed", "qp_errors", "goodput", "slowest_flow", "fairness", "last_hop_busy",
     "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after", "completion",
     "least_plane", "qps_hit", "lost_per_qp", "step_time", "job_completion", "bus_bandwidth",
-    "failure_convergence",
+    "failure_convergence", "inner_busy", "inner_queue",
 )  # fmt: skip
-PERCENTILES = ("completion", "lost_per_qp", "step_time")
+INNER = ("inner_busy", "inner_queue")
+"""The measures of links between T0s and T1s."""
+PERCENTILES = ("completion", "lost_per_qp", "step_time", *INNER)
 """The measures of which a check can take a percentile."""
 
 
@@ -78,6 +80,11 @@ class Scenario(Parameters, frozen=True, kw_only=True):
     def tells_planes_apart(self) -> bool:
         """Whether a check requires the bytes that arrived in each plane."""
         return any(check.plane or check.measure == "least_plane" for check in self.checks)
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether a check requires the links between T0s and T1s."""
+        return any(check.measure in INNER for check in self.checks)
 
     @property
     def base_rtt_ns(self) -> int:

@@ -110,6 +110,39 @@ def n_flows(hosts: int, traffic: Traffic) -> int:
     return pairs * traffic.qps
 
 
+def least_ns(scenario: Scenario) -> int:
+    """A time that a run takes at least, without making its flows: to compute, to wait between
+    writes, and to send all bytes at line rate.
+    """
+    topology = scenario.topology
+    everyone = len(topology.host_numbers())
+    host_bps = topology.planes * topology.host_rate_bps
+    longest = 0.0
+    for traffic in scenario.traffic:
+        if traffic.kind == "tcp":
+            return scenario.until_ns
+        writes = traffic.writes * traffic.steps
+        if traffic.kind == "ring":
+            writes *= 2 * ((traffic.group_size or len(traffic.hosts) or everyone) - 1)
+        n_bytes = n_flows(everyone, traffic) * writes * traffic.bytes
+        busy_ns = n_bytes * 8e9 / (_n_receivers(everyone, traffic) * host_bps)
+        waits_ns = traffic.compute_ns * traffic.steps + traffic.interval_ns * (writes - 1)
+        longest = max(longest, traffic.start_ns + max(busy_ns, waits_ns))
+    return min(round(longest), scenario.until_ns)
+
+
+def _n_receivers(hosts: int, traffic: Traffic) -> int:
+    match traffic.kind:
+        case "incast":
+            return 1
+        case "checkpoint":
+            return len(traffic.receivers)
+        case "pairs":
+            return len({receiver for _, receiver in traffic.pairs})
+        case _:
+            return len(traffic.hosts) or hosts
+
+
 def _pairs(hosts: list[int], traffic: Traffic, rng: random.Random) -> list[tuple[int, int]]:
     match traffic.kind:
         case "permutation":

@@ -12,7 +12,7 @@ enum { HOSTS = 64, T0S = 64, T1S = 4, PLANES = 2, CAPACITY = 4096 };
 #ifdef __SANITIZE_THREAD__
 enum { ROWS = 2 }; /* one thread runs them: the sanitizer finds nothing more in the others */
 #else
-enum { ROWS = 12 };
+enum { ROWS = 13 };
 #endif
 
 /* Everything that a run reports. */
@@ -83,7 +83,21 @@ static void vary(int row, struct mrc_sim_config *config) {
   if (row % 4 == 0) config->samples_planes = 1;
 }
 
+/* All hosts are a ring of two steps, which each begin when the last host has done the one before.
+ */
+static void add_job(mrc_sim *sim) {
+  enum { FROM = HOSTS / 2 - 1, TO = HOSTS - FROM };
+  for (uint32_t host = 0; host < HOSTS; host++)
+    CHECK(add_flow(sim, .from = host, .to = (host + TO) % HOSTS, .bytes = 20000, .writes = 4,
+                   .depth = 2, .start_ns = host == 9 ? 3000 : 0, .after = 1 + (host + FROM) % HOSTS,
+                   .step_writes = 2, .job = 1, .job_flows = HOSTS, .pause_ns = 500) == (int)host);
+}
+
 static void add_flows(mrc_sim *sim, int row) {
+  if (row == 12) {
+    add_job(sim);
+    return;
+  }
   for (uint32_t host = 0; host < HOSTS; host++) {
     struct mrc_sim_flow_config flow = {.from = host,
                                        .to = (host + HOSTS / 2 + 1) % HOSTS,

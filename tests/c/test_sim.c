@@ -332,6 +332,24 @@ static void test_traffic__other_paths_later(void) {
   mrc_sim_destroy(sim);
 }
 
+/* Up, T0 by T0; then down. The flow may use one T1 of two, whose link to the other T0 is absent. */
+static void test_inner_ports__of_the_links_that_exist(void) {
+  mrc_sim *sim = open_sim(.planes = 2);
+  const struct mrc_sim_fault link = {.target = MRC_SIM_UPLINK, .plane = 1, .index = 1, .t1 = 0};
+  CHECK_EQ(mrc_sim_remove_links(sim, &link), 0);
+  CHECK_EQ(add_flow(sim, .from = 0, .to = 2), 0);
+  CHECK_EQ(mrc_sim_run(sim, 10 * MS), 1);
+  struct mrc_sim_port_info ports[8];
+  CHECK_EQ(mrc_sim_inner_ports(sim, 1, ports, 8), 6);
+  CHECK(ports[0].busy_ns == 0 && ports[1].busy_ns > 10000);               /* from T0 0 */
+  CHECK(ports[2].busy_ns > 0 && ports[2].busy_ns < ports[1].busy_ns);     /* SACKs, from T0 1 */
+  CHECK(ports[3].busy_ns == 0 && ports[4].busy_ns == ports[2].busy_ns);   /* to T0 0 */
+  CHECK(ports[5].busy_ns == ports[1].busy_ns && ports[5].peak_bytes > 0); /* to T0 1 */
+  CHECK_EQ(mrc_sim_inner_ports(sim, 2, ports, 1), 8);
+  CHECK_EQ(mrc_sim_inner_ports(sim, 3, ports, 8), 0);
+  mrc_sim_destroy(sim);
+}
+
 static void test_incast__trims_at_the_last_hop(void) {
   mrc_sim *sim = open_sim(.hosts = 8, .t0 = 2, .t1 = 4, .buffer_bytes = 200000);
   for (uint32_t from = 1; from < 8; from++)
@@ -445,7 +463,8 @@ CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
            RUN(test_run__patience_follows_the_noise_of_hosts),
            RUN(test_traffic__after_another_flow), RUN(test_traffic__begins_after_what_it_waits_for),
            RUN(test_traffic__open_loop_keeps_its_mean), RUN(test_traffic__keeps_to_its_paths),
-           RUN(test_traffic__other_paths_later), RUN(test_incast__trims_at_the_last_hop),
+           RUN(test_traffic__other_paths_later), RUN(test_inner_ports__of_the_links_that_exist),
+           RUN(test_incast__trims_at_the_last_hop),
            RUN(test_probed__a_short_flow_takes_the_ideal_time),
            RUN(test_probed__long_and_slow_ways), RUN(test_probed__time_begins_after_the_probes),
            RUN(test_probed__denied_paths_stay_denied))

@@ -222,6 +222,38 @@ def seconds(bed: Testbed, plane: int, count: int) -> float:
         return time.monotonic() - began
 
 
+SMALL = """
+[topology]
+hosts = 2
+planes = 1
+t1 = 1
+
+[[links]]
+target = "uplink:1.1.0"
+mtu = 3000
+"""
+
+
+@pytest.mark.parametrize("fabric", [*Fabric])
+def test_measure__counts_packets_too_large_for_a_link(
+    fabric: Fabric, bed_name: str, tmp_path: Path
+) -> None:
+    """The T1 drops them, as the last switch that could send them on."""
+    path = tmp_path / "bed.toml"
+    path.write_text(SMALL)
+    assert main(["testbed", "up", str(path), "--name", bed_name, "--fabric", fabric]) == 0
+    bed = Testbed.existing(bed_name)
+    (dst,) = [str(path.dst) for path in bed.shape.paths(0, 1)]
+    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+        rx.bind(("::", PORT))
+        rx.settimeout(PATIENCE)
+        for size in (2000, 4000, 4000, 4000, 2000):
+            tx.sendto(bytes(size), (dst, PORT))
+        assert [len(rx.recv(9000)) for _ in range(2)] == [2000, 2000]
+    lost = {hop: found.lost for hop, found in bed.measure(0).items() if found.lost}
+    assert lost == {"t1:1.0>t0:1.1": 3}
+
+
 @pytest.mark.parametrize("fabric", [*Fabric])
 def test_down__leaves_nothing_of_an_up_that_was_killed(fabric: Fabric, bed_name: str) -> None:
     """Method: kills `up` of a built-in topology as soon as the first namespaces exist."""

@@ -76,6 +76,31 @@ static void draw_hosts(struct mrc_prng *prng, struct mrc_sim_config *config) {
   config->probed = one_in(prng, 2);
 }
 
+/* Draws links and switches that do not exist, from numbers of its own. One T1 of one plane keeps
+   all links: every two hosts have a path. */
+static void draw_absent(mrc_sim *sim, const struct mrc_sim_config *config) {
+  struct mrc_prng prng = {.state = ~seed};
+  if (!one_in(&prng, 3)) return;
+  const uint32_t whole_plane = 1 + below(&prng, config->planes),
+                 whole_t1 = below(&prng, config->t1);
+  for (uint32_t n = 1 + below(&prng, 6); n > 0; n--) {
+    struct mrc_sim_fault part = {
+        .target = (uint32_t)PICK(&prng, MRC_SIM_T0, MRC_SIM_T1, MRC_SIM_UPLINK, MRC_SIM_UPLINK,
+                                 MRC_SIM_PORT, MRC_SIM_PORT),
+        .plane = 1 + below(&prng, config->planes),
+        .t1 = below(&prng, config->t1)};
+    const uint32_t many[] = {1, 1, config->t0, config->t1, config->t0, config->hosts};
+    part.index = below(&prng, many[part.target]);
+    const bool has_t1 = part.target == MRC_SIM_T1 || part.target == MRC_SIM_UPLINK;
+    const uint32_t t1 = part.target == MRC_SIM_T1 ? part.index : part.t1;
+    if (part.plane == whole_plane && (!has_t1 || t1 == whole_t1)) continue;
+    mrc_assert(mrc_sim_remove_links(sim, &part) == 0);
+    if (verbose)
+      printf("  absent: target %u plane %u index %u t1 %u\n", part.target, part.plane, part.index,
+             part.t1);
+  }
+}
+
 /* Draws planes that have a lower rate or a longer delay for the whole run. */
 static void draw_planes(struct mrc_prng *prng, mrc_sim *sim, const struct mrc_sim_config *config) {
   const bool may_be_slow = config->cc != MRC_CC_NULL;
@@ -190,6 +215,7 @@ static uint64_t run_once(void) {
   if (verbose) tell(&config);
   mrc_sim *sim = mrc_sim_create(&config);
   mrc_assert(sim);
+  draw_absent(sim, &config);
   if (one_in(&prng, 3)) draw_planes(&prng, sim, &config);
   const uint32_t n_flows = 1 + below(&prng, MAX_FLOWS);
   uint32_t writes[MAX_FLOWS]; /* of each flow */

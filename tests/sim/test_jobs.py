@@ -77,6 +77,18 @@ def test_lost__by_the_qps_that_a_fault_hits() -> None:
     assert worst is not None and worst > 0
 
 
+def test_lost_per_qp__over_time() -> None:
+    lossy = {"target": "link:h3.1", "kind": "lose", "n": 1, "of": 10, "packets": "data"}
+    lossy |= {"at": "60us", "until": "90us"}
+    worst = {"measure": "lost_per_qp", "percentile": 100}
+    whole, before, then, after = (
+        value(lossy, **worst, **window)
+        for window in ({}, {"to": "60us"}, {"from": "60us", "to": "130us"}, {"from": "130us"})
+    )
+    assert whole is not None and whole > 0
+    assert (before, then, after) == (0, whole, 0)
+
+
 def test_failure_convergence__is_the_goodput_that_is_missing() -> None:
     """All links of a host are silent for a time, in which nothing arrives."""
     outage = {"target": "link:h0.*", "kind": "silent", "at": "200us", "until": "260us"}
@@ -95,3 +107,30 @@ def test_failure_convergence__is_the_goodput_that_is_missing() -> None:
     [found] = checks.values(scenario, trial.result, trial.reference)
     assert found is not None and found > 60_000 / scenario.base_rtt_ns
     assert found < 10 * 60_000 / scenario.base_rtt_ns
+
+
+def inner(at: float, traffic: dict[str, Any], **check: Any) -> float:
+    values = {
+        "title": "t",
+        "topology": {"hosts": 8, "planes": 2, "t0": 2, "t1": 4},
+        "traffic": [{"write": "1MiB"} | traffic],
+        "checks": [{"percentile": at, "at_most": 1} | check],
+    }
+    trial = run_trial(reader.parse(values, "t", "t.toml"), seed=1)
+    [found] = checks.values(trial.result.scenario, trial.result, trial.reference)
+    assert found is not None
+    return found
+
+
+def test_inner_links__one_path_is_full_and_the_others_are_idle() -> None:
+    one = {"kind": "pairs", "pairs": [[0, 4]], "paths": [1]}
+    two = {"kind": "pairs", "pairs": [[0, 4], [1, 5]], "paths": [1]}
+    every = {"kind": "pairs", "pairs": [[i, i + 4] for i in range(4)]}
+    assert inner(100, one, measure="inner_busy") > 0.85
+    assert inner(50, one, measure="inner_busy") == 0
+    assert inner(100, two, measure="inner_busy") > 0.9
+    assert inner(30, every, measure="inner_busy") < 0.1  # half of the links carry SACKs alone
+    assert inner(60, every, measure="inner_busy") > 0.8
+    assert inner(100, one, measure="inner_queue") < 0.2
+    assert inner(50, two, measure="inner_queue") == 0
+    assert inner(100, two, measure="inner_queue") > 0.5

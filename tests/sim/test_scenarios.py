@@ -277,6 +277,18 @@ def test_curve__between_samples() -> None:
     assert [curve.at(now_ns) for now_ns in (0, 5, 10, 15, 20, 99)] == [0, 50, 100, 200, 300, 300]
 
 
+def test_command__details_of_many_flows_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
+    flows = ["traffic.0.qps=256", "traffic.0.pairs=[[0, 1], [0, 1], [0, 1], [0, 1], [0, 1]]"]
+    small = ["traffic.0.write=1B", "traffic.0.writes=1", "variants=[]", "faults=[]", "checks=[]"]
+    settings = [word for each in [*flows, *small] for word in ("--set", each)]
+    main(["sim", "lossy-ev", *settings, "--json"])
+    [brief] = printed("sim run", capsys.readouterr().out)["runs"]
+    main(["sim", "lossy-ev", *settings, "--json", "--details"])
+    [full] = printed("sim run", capsys.readouterr().out)["runs"]
+    assert len(full["flows"]) == 1280 and len(full["last_hops"]) == 4
+    assert brief == full | {"flows": [], "ev_events": [], "last_hops": []}
+
+
 def test_command__json(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "variants=[]", "--set", "traffic.0.writes=4"]
     code = main(["sim", "lossy-ev", *settings, "--json"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from mrc.enums import EvState
 from mrc.errors import ConfigError
 from mrc.fabric.faults import Fault
 from mrc.sim import reader
@@ -55,6 +56,14 @@ def test_links__have_it_again_when_a_fault_has_ended() -> None:
     links = [{"target": "t1:1.0", "rate": "10Gbit/s"}]
     fault = {"target": "t1:1.0", "kind": "rate", "rate": "1Gbit/s", "until": "1ns"}
     assert duration_ns(links, [fault]) == duration_ns(links, [])
+
+
+def test_links__a_qp_that_has_not_probed_leaves_the_path_with_a_small_mtu() -> None:
+    values = tomllib.loads(PAIR.replace("t1 = 1", "t1 = 4").replace("256KiB", "16MiB"))
+    values |= {"transport": {"probed": False}, "links": [{"target": "uplink:1.0.1", "mtu": 3000}]}
+    result = run(reader.parse(values, "pair", "pair"), 1)
+    assert [(event.status, event.path) for event in result.events] == [(EvState.ASSUMED_BAD, 1)]
+    assert result.infos[0].lost_packets == 1
 
 
 @pytest.mark.parametrize(

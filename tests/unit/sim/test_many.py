@@ -152,3 +152,22 @@ def test_check_memory__names_what_is_needed() -> None:
 def test_needed_bytes__grows_with_flows() -> None:
     few, many = (needed_bytes(named("a", hosts)) for hosts in (64, 1024))
     assert 50 * 960 < (many - few) / 1024 < 150 * 960
+
+
+def test_needed_bytes__grows_with_samples() -> None:
+    values = {
+        "title": "t",
+        "topology": {"hosts": 4, "planes": 2, "t0": 2, "t1": 2},
+        "traffic": [{"kind": "tcp", "pairs": [[0, 2]]}],
+        "run": {"until": "10s", "sample": "1us"},
+    }
+    found = [
+        needed_bytes(reader.parse(values | more, "a", "a.toml"))
+        for more in (
+            {},
+            {"checks": [{"measure": "least_plane", "at_least": 0}]},
+            {"run": {"until": "10s", "sample": "0ns"}},
+        )
+    ]
+    assert found[0] - found[2] == pytest.approx(10**7 * 110)
+    assert found[1] - found[0] == 10**7 * 2 * 25

@@ -9,7 +9,7 @@ import pytest
 
 from mrc.sim import reader
 from mrc.sim.scenario import Scenario
-from mrc.sim.traffic import Flow, groups, line_rate_bps, make_flows, n_flows
+from mrc.sim.traffic import Flow, groups, least_ns, line_rate_bps, make_flows, n_flows
 
 TOPOLOGY = {"hosts": 8, "planes": 2, "t0": 2, "t1": 2}
 
@@ -117,3 +117,28 @@ def test_line_rate__of_the_narrower_end() -> None:
     one = line_rate_bps(scenario({"kind": "permutation"}), flows[:1])
     assert 0.95 < one / 200e9 < 1
     assert line_rate_bps(scenario({"kind": "permutation"}), flows) == one
+
+
+@pytest.mark.parametrize(
+    ("traffic", "us"),
+    [
+        ({"kind": "permutation"}, 80),
+        ({"kind": "permutation", "hosts": "0-3", "writes": 2}, 160),
+        ({"kind": "all-to-all", "group_size": 4, "qps": 2}, 480),
+        ({"kind": "ring", "steps": 3, "compute": "10us"}, 3 * 14 * 80),
+        ({"kind": "ring", "steps": 30, "compute": "9ms", "write": "1B"}, 270_000),
+        ({"kind": "incast"}, 560),
+        ({"kind": "checkpoint", "to": [3, 7]}, 240),
+        ({"kind": "pairs", "pairs": [[0, 1], [2, 1]], "start": "1ms"}, 1160),
+        ({"kind": "pairs", "pairs": [[0, 1]], "interval": "1ms", "writes": 8}, 7000),
+        ({"kind": "permutation", "writes": 10**6}, 500_000),
+    ],
+)
+def test_least_ns__no_run_is_shorter(traffic: dict[str, Any], us: int) -> None:
+    values = {
+        "title": "t",
+        "topology": TOPOLOGY,
+        "traffic": [{"write": "2MB"} | traffic],
+        "run": {"until": "500ms"},
+    }
+    assert least_ns(reader.parse(values, "t", "t.toml")) == us * 1000
