@@ -114,6 +114,15 @@ async def test_explicit__populates_each_place(profiles: EvProfiles) -> None:
     assert profiles[7].entries == [ALL[2]] * 2, "after an error nothing has changed"
 
 
+async def test_explicit__is_replaced_only_while_it_is_offline(profiles: EvProfiles) -> None:
+    await explicit(profiles, *ALL[:2])
+    await move(profiles, lib.MRC_API_ONLINE)
+    replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
+    again = profiles.modify(replace, [entry(ALL[0], ALL[2])], [])
+    assert "while the profile is OFFLINE" in await refused(errno.EINVAL, again)
+    assert profiles[7].entries == list(ALL[:2])
+
+
 async def test_generated__selects_those_that_are_paths(
     profiles: EvProfiles, formats: Formats
 ) -> None:
@@ -150,6 +159,16 @@ async def test_states__are_denied_and_allowed_by_path(profiles: EvProfiles) -> N
     await refused(errno.EOPNOTSUPP, profiles.modify(head, [bad], []))
     await refused(errno.ENOENT, profiles.modify(head, [entry(ALL[3], state=4)], []))
     await refused(errno.ENOENT, profiles.modify(head, [entry(Ev(9, bytes(32)), state=4)], []))
+
+
+async def test_profile__moves_from_the_state_that_the_call_names(profiles: EvProfiles) -> None:
+    await explicit(profiles, *ALL[:2])
+    mask = STATE | int(lib.MRC_API_PROFILE_CURRENT_STATE)
+    fields = {"id": 7, "mask": mask, "state": lib.MRC_API_ONLINE}
+    wrong = profiles.modify(evs(current_state=lib.MRC_API_INIT, **fields), [], [])
+    assert "is OFFLINE" in await refused(errno.EINVAL, wrong)
+    await profiles.modify(evs(current_state=lib.MRC_API_OFFLINE, **fields), [], [])
+    assert profiles[7].profile.state is ProfileState.ONLINE
 
 
 async def test_profile__in_use_keeps_its_settings(profiles: EvProfiles) -> None:

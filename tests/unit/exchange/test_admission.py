@@ -176,6 +176,18 @@ def test_attempt__who_proves_himself_may_go_on_and_others_may_not() -> None:
         enter(ours, "10.0.0.2").attempt(1)
 
 
+def test_enter__who_has_no_attempt_left_gets_no_place() -> None:
+    """It would hold a place that others need, only to be refused later."""
+    ours = admission()
+    for _ in range(2):
+        place = enter(ours, "10.0.0.2")
+        place.attempt(next(SECONDS) / 1e6)
+        place.leave()
+    with pytest.raises(BusyError, match="led to no proof"):
+        ours.enter("10.0.0.2", 9, lambda: None, now=0.1)
+    assert ours.pending == 0
+
+
 def test_enter__those_that_are_connected_keep_their_places() -> None:
     ours, dropped = admission(), list[str]()
     for n in range(8):

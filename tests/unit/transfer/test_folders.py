@@ -432,6 +432,15 @@ async def test_send_plan__update_leaves_out_what_is_there(tree: Path, inbox: Pat
     assert (inbox / "tree/a").stat().st_mtime_ns == 5
 
 
+def test_leave_out__is_counted(tree: Path) -> None:
+    plan = plan_of([str(tree)])
+    files, size = [each for each in plan.entries if isinstance(each, File)], plan.bytes
+    assert size is not None and files[0].bytes > 0
+    plan.leave_out(files[:1])
+    assert plan.unchanged == 1 and plan.bytes == size - files[0].bytes
+    assert files[0] not in plan.entries and files[1] in plan.entries
+
+
 async def test_send_plan__links_as_links(tmp_path: Path, inbox: Path) -> None:
     top = tmp_path / "top"
     (top / "in").mkdir(parents=True)
