@@ -47,7 +47,7 @@ class Message(Struct, frozen=True):
 
 class _Operation(Struct):
     done: asyncio.Future[Done]
-    held: HeldBuffer | None
+    held: HeldBuffer
 
 
 class Messages:
@@ -158,8 +158,7 @@ class Messages:
     def _on_done(self, done: Done) -> None:
         """For the dispatcher."""
         operation = self._operations.pop(done.cookie)
-        if operation.held is not None:
-            operation.held.release()
+        operation.held.release()
         if not operation.done.done():
             operation.done.set_result(done)
 

@@ -11,9 +11,8 @@ import logging
 import os
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from itertools import chain
 
 from msgspec import Struct
 
@@ -44,15 +43,13 @@ class Limits(Struct, frozen=True):
 class Stage(Enum):
     """Progress of a connection."""
 
-    SILENT = auto()
-    CONNECTING = auto()  # its first message arrived
+    CONNECTING = auto()
     READY = auto()  # connected, not accepted by the caller yet
     ACCEPTED = auto()
     GONE = auto()
 
 
-CONNECTS = (Stage.SILENT, Stage.CONNECTING)
-PENDING = (*CONNECTS, Stage.READY)
+PENDING = (Stage.CONNECTING, Stage.READY)
 
 
 class Place(Struct, eq=False):
@@ -66,16 +63,15 @@ class Place(Struct, eq=False):
     """when it came, or sent its last message"""
     known: bool
     """its source has proved itself before"""
-    stage: Stage = Stage.SILENT
+    stage: Stage = Stage.CONNECTING
     silent: bool = True
+    """no message has arrived"""
     tokens: Tokens | None = None
     """what its attempt has taken"""
 
     def hear(self, now: float) -> None:
         """A message has arrived."""
         self.since, self.silent = now, False
-        if self.stage is Stage.SILENT:
-            self.admission.move(self, Stage.CONNECTING)
 
     def attempt(self, now: float) -> None:
         """The peer wants TLS. Raises BusyError after too many attempts of its source."""
@@ -112,7 +108,7 @@ class Admission:
         self._descriptors = descriptors
         self._descriptors_ran_out = False
         self._of: dict[Stage, list[Place]] = {stage: [] for stage in PENDING}
-        self._connecting: Counter[str] = Counter()  # by source; SILENT counts too
+        self._connecting: Counter[str] = Counter()  # by source
         self._connected: Counter[str] = Counter()
         self._known = KnownSources()
         self._attempts = Attempts(limits.pending_per_source)
@@ -143,7 +139,7 @@ class Admission:
 
     def _make_room(self, newcomer: Place, now: float) -> None:
         """Evicts a stranger. While they have few places, others who connect make way."""
-        connecting = [*self._connect(), newcomer]
+        connecting = [*self._of[Stage.CONNECTING], newcomer]
         known = [each for each in connecting if each.known]
         strangers = [each for each in connecting if not each.known]
         few = len(strangers) <= self._limits.pending // _STRANGERS_PART
@@ -160,11 +156,8 @@ class Admission:
     def know(self, source: str) -> None:
         """For Place: from now on its connections are no stranger's."""
         self._known.add(source)
-        for place in self._connect():
+        for place in self._of[Stage.CONNECTING]:
             place.known |= place.source == source
-
-    def _connect(self) -> Iterator[Place]:
-        return chain.from_iterable(self._of[stage] for stage in CONNECTS)
 
     def move(self, place: Place, stage: Stage) -> None:
         """For Place."""
@@ -178,7 +171,7 @@ class Admission:
             return
         if (places := self._of.get(place.stage)) is not None:
             (places.append if by > 0 else places.remove)(place)
-        of_source = self._connecting if place.stage in CONNECTS else self._connected
+        of_source = self._connecting if place.stage is Stage.CONNECTING else self._connected
         of_source[place.source] += by
         if not of_source[place.source]:
             del of_source[place.source]  # otherwise addresses of strangers would fill the memory
