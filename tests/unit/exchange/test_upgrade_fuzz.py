@@ -111,13 +111,13 @@ async def outcome(work: Awaitable[None], stranger: Awaitable[None], ours: Channe
         await asyncio.wait([task])
 
 
-async def listen(stranger: Say, key: Identity) -> None:
+async def listen(stranger: Say, key: Identity, security: Security | None = None) -> str:
     # All proofs are taken, so that all of them get wrong ones.
-    open_to = Security(
+    open_to = security or Security(
         identity=key.path, allow=(fingerprint_of(b"nobody"),), secret=SECRET, code=CODE
     )
     async with channels() as (one, other):
-        await outcome(Guard(open_to).accept(other), stranger(one), other)
+        return await outcome(Guard(open_to).accept(other), stranger(one), other)
 
 
 async def connect(stranger: Say, security: Security) -> None:
@@ -236,6 +236,19 @@ def test_connecting__any_answer(
     runner: asyncio.Runner, key: Identity, way: str, messages: list[bytes]
 ) -> None:
     runner.run(connect(Inside(messages, key), _connecting(key, way)))
+
+
+@pytest.mark.parametrize("way", ["key", "secret", "code", "authority", "", None, 1])
+def test_listening__a_proof_that_it_has_not_asked_for(
+    runner: asyncio.Runner, key: Identity, way: object
+) -> None:
+    if way == "secret":
+        security = Security(identity=key.path, allow=(fingerprint_of(b"nobody"),))
+    else:
+        security = Security(identity=key.path, secret=SECRET)
+    proof = encode_frame({"type": "prove", "way": way, "nonce": bytes(32).hex()})
+    said = runner.run(listen(Inside([proof], None), key, security))
+    assert ("one-time code" if way == "code" else "does not take this proof") in said
 
 
 # The lengths of TLS's own messages are checked before they are kept.
