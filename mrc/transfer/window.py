@@ -37,6 +37,7 @@ from mrc.transfer.threads import Line
 
 WINDOW_BYTES = 256 << 20
 NO_HOLES = Holes()
+_NO_SLOT = -1  # of chunks in holes
 
 
 class Window(Struct, frozen=True):
@@ -208,7 +209,7 @@ class Storing:
         """Stores the chunks that are next: arrived ones and those of holes."""
         while True:
             if count := self._holes.left(self._next):
-                told = partial(self._on_stored, None, count)
+                told = partial(self._on_stored, _NO_SLOT, count)
                 self._line.put_and_tell(told, self._store_hole, self._next, count)
                 self._next += count
             elif self._next in self._arrived:
@@ -271,9 +272,9 @@ class Storing:
         except FileError as error:
             self.failure = str(error)
 
-    def _on_stored(self, slot: int | None, count: int, error: BaseException | None) -> None:
+    def _on_stored(self, slot: int, count: int, error: BaseException | None) -> None:
         if error is None:
-            self._full.discard(-1 if slot is None else slot)
+            self._full.discard(slot)
             self._stored += count
             if self._stored == self._chunks:
                 self._all_stored.set()

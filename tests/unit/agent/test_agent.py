@@ -9,6 +9,7 @@ import resource
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
+from pathlib import Path
 from random import randbytes
 from socket import AF_UNIX, SOCK_SEQPACKET, create_server, socket
 
@@ -28,6 +29,7 @@ from mrc.config import ContextConfig
 from mrc.enums import AgentFunction, AgentKind, WcStatus
 from mrc.errors import BusyError, MrcError, PeerGoneError
 from mrc.exchange.oob import Channel
+from mrc.observe import local
 
 NAME = f"@mrc-test-agent-{os.getpid()}"
 
@@ -281,9 +283,30 @@ async def test_connect__to_a_qp_of_nobody_fails_with_a_reason(
 )
 async def test_program_that_breaks_the_protocol__is_detached(kind: AgentKind, body: bytes) -> None:
     async with running() as agent, attached() as a, attached():
-        await a.send(kind, body=body)
+        await a.send(kind, 1000, body=body)
         async with asyncio.timeout(PATIENCE):
             await until(lambda: len(agent.programs) == 1)
+
+
+async def test_keep__a_number_of_a_former_agent_is_the_programs() -> None:
+    number = 0xABCDE
+    async with running() as agent, attached() as a, attached() as b, asyncio.timeout(PATIENCE):
+        ours, theirs = a.numbers[0], b.numbers[0]
+        await a.send(AgentKind.KEEP, number)
+        await a.connect(ours, theirs, a.gids[0], b.gids[0])
+        await b.connect(theirs, ours, b.gids[0], a.gids[0])
+        await until_ready(a, ours)
+        await b.send(AgentKind.KEEP, number)
+        await until(lambda: len(agent.programs) == 1)
+        assert a.attached
+
+
+async def test_agent__is_shown_by_mrc_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_homes", lambda: iter([tmp_path / "endpoints"]))
+    monkeypatch.setattr(local, "_folders", lambda all_users: iter([tmp_path / "endpoints"]))
+    async with running():
+        shown = [await local.look(path) for path in local.sockets()]
+    assert [each["program"] for each in shown] == ["mrc agent"]
 
 
 async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.MonkeyPatch) -> None:

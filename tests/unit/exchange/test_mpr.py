@@ -62,6 +62,12 @@ def test_links_bps__what_does_not_know_its_rate_counts_as_10_gbits(
     assert links_bps(["eth1", "eth0", "eth0"], tmp_path) == UNKNOWN_BPS + 10**9
 
 
+def test_links_bps__of_the_slowest_that_has_a_rate(tmp_path: Path) -> None:
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow/speed").write_text("1\n")
+    assert links_bps(["slow"], tmp_path) == 10**6
+
+
 @pytest.mark.parametrize(
     ("options", "psns"),
     [
