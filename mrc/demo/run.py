@@ -9,13 +9,14 @@ reads and compares both files, independently of mrc's own digest.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +50,8 @@ RECOVERED_SHARE = 0.95  # of the surviving capacity
 # inner IPv6 header, UDP, and MRC's BTH, METH, TSETH, RETH and ICRC.
 WIRE_OVERHEAD_BYTES = 14 + 40 + 40 + 8 + 40
 _BLOCK = 1 << 20
+_PREFIX = "mrc-demo-"
+_LEFT_SECONDS = 60  # a folder without a lock is younger only while its demo begins
 _FIRST_BYTES = 1 << 14  # more bytes than the messages before the file
 
 
@@ -202,14 +205,8 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
     """
     bed = _new_bed(plan)
     async with AsyncExitStack() as stack:
-        place = _folder_for(2 * plan.bytes)
-        folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="mrc-demo-", dir=place))
-        )
-        inbox = folder / "inbox"
-        inbox.mkdir()
-        say(f"writing {plan.bytes} random bytes (seed {plan.seed}) to {folder}")
-        source = folder / "demo.bin"
+        source, inbox = stack.enter_context(scratch(_folder_for(2 * plan.bytes)))
+        say(f"writing {plan.bytes} random bytes (seed {plan.seed}) to {source.parent}")
         await in_thread(write_random, source, plan.bytes, plan.seed)
         if not plan.keep:
             stack.push(bed.__exit__)  # not async: a second signal cannot interrupt it
@@ -217,11 +214,55 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         await in_thread(bed.up)
         if plan.keep:
             say(f"to remove the test bed later: mrc testbed down --name {plan.name}")
-        async with asyncio.timeout(plan.timeout):
-            result = await _transfer(plan, bed, source, inbox, say)
+        try:
+            async with asyncio.timeout(plan.timeout):
+                result = await _transfer(plan, bed, source, inbox, say)
+        except TimeoutError:
+            raise DemoError(f"the transfer did not end within {plan.timeout:.0f} s") from None
         say("comparing both files byte for byte")
         result.identical = await in_thread(identical, source, inbox / source.name)
         return result
+
+
+@contextmanager
+def scratch(place: Path | None) -> Iterator[tuple[Path, Path]]:
+    """The path of a file to send, and a folder to receive into, in a new folder below `place`, or
+    below the default one. They are removed at the end, and by the next demo if this one is killed.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+    source, inbox = folder / "demo.bin", folder / "inbox"
+    try:
+        with _locked(folder):
+            for left in folder.parent.glob(f"{_PREFIX}*"):
+                with suppress(OSError), _locked(left):
+                    if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+                        shutil.rmtree(left)
+            inbox.mkdir()
+            yield source, inbox
+    finally:
+        _remove(folder, source, inbox)
+
+
+def _remove(folder: Path, source: Path, inbox: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError:  # no descriptor is free: to remove by name takes none
+        for path in (source, inbox / source.name):
+            path.unlink(missing_ok=True)
+        if inbox.exists():
+            inbox.rmdir()
+        folder.rmdir()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError if another process has locked it. The lock ends with the process."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _folder_for(size: int) -> Path | None:

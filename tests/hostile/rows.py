@@ -113,16 +113,17 @@ def _installs(place: Place, calls: Calls) -> Done:
     return done
 
 
-# A test bed of its own in /run of its own. It prints what is left in it.
+# A test bed of its own in /run and /dev/shm of its own. It prints what is left in them.
 _IN_BED = """
 left="$1"; python="$2"; act="$3"; shift 3
 testbed() { env -u MRC_HOSTILE "$python" -m mrc testbed "$@" > /dev/null 2>&1 || exit 77; }
-mount -t tmpfs none /run && ip link set lo up || exit 77
+for each in /run /dev/shm; do mount -t tmpfs none $each || exit 77; done
+ip link set lo up || exit 77
 [ "$act" != up ] || testbed up --planes 2 --t1 1
 "$@"
 code=$?
 [ "$act" != down ] || testbed down
-find /run/netns /run/mrc -mindepth 1 > "$left" 2>/dev/null
+find /run/netns /run/mrc /dev/shm -mindepth 1 > "$left" 2>/dev/null
 exit $code
 """
 _BED = ["testbed", "up", "--planes", "2", "--t1", "1"]

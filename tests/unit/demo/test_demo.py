@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -18,6 +22,7 @@ from mrc.demo.run import (
     DemoPlan,
     DemoResult,
     identical,
+    scratch,
     write_random,
 )
 from mrc.demo.timeline import Interval, Timeline
@@ -137,3 +142,39 @@ def testidentical__differences(tmp_path: Path, other: bytes) -> None:
     (tmp_path / "a").write_bytes(b"123")
     (tmp_path / "b").write_bytes(other)
     assert not identical(tmp_path / "a", tmp_path / "b")
+
+
+def no_descriptors(*_: Any, **__: Any) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.mark.parametrize("descriptors", [True, False])
+def test_scratch__is_removed(
+    tmp_path: Path, descriptors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DemoError), scratch(tmp_path) as (source, inbox):
+        source.write_bytes(b"1")
+        (inbox / source.name).write_bytes(b"1")
+        if not descriptors:
+            monkeypatch.setattr(shutil, "rmtree", no_descriptors)
+        raise DemoError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scratch__without_a_descriptor_to_begin_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "open", no_descriptors)
+    with pytest.raises(OSError, match="Too many open files"), scratch(tmp_path):
+        raise AssertionError("not reached")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scratch__removes_what_a_killed_demo_has_left(tmp_path: Path) -> None:
+    with scratch(tmp_path) as (running, _), scratch(tmp_path) as (killed, _):
+        killed.write_bytes(b"1")
+        shutil.copytree(killed.parent, tmp_path / "mrc-demo-killed")
+        for folder in tmp_path.iterdir():
+            os.utime(folder, (0, 0))
+        with scratch(tmp_path) as (new, _):
+            assert {*tmp_path.iterdir()} == {each.parent for each in (running, killed, new)}
