@@ -45,6 +45,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sim run": ("sim.Experiment",),
     "sim report": ("sim.Report",),
     "sim sweep": ("sweep.Sweep",),
+    "conform run": ("conform.Conformance",),
+    "conform list": ("conform.Cases",),
+    "conform show": ("conform.Cases",),
+    "conform readings": ("conform.Readings",),
     "doctor": ("doctor.Doctor",),
     "agent": ("agent.Profiles",),
 }  # fmt: skip

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc conform`: judges implementations of MRC by packets."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from mrc.cli.address import host_and_port, where
+from mrc.cli.arguments import add, count_argument
+from mrc.cli.exits import Exit, UsageError
+from mrc.cli.output import Output, add_options, format_seconds, format_table
+from mrc.cli.parser import Parser
+from mrc.cli.runner import run_async
+from mrc.conform import engine, library, report
+from mrc.conform.adapter import Device, OverTcp, Program, Static
+from mrc.conform.case import Case
+from mrc.conform.peer import Peer
+from mrc.conform.player import Outcome, Player, Verdict
+from mrc.conform.readings import READINGS
+from mrc.errors import MrcError
+from mrc.results.conform import (
+    AlternativeText,
+    Cases,
+    CaseText,
+    Readings,
+    ReadingText,
+)
+from mrc.results.plain import like
+
+HELP = "judge an implementation of MRC by its packets"
+EXAMPLES = """\
+examples:
+  mrc conform run                         mrc's own engine, over loopback
+  mrc conform run h1                      the device at h1, where its adapter listens
+  mrc conform run --adapter './nic.py'    a device behind a program of yours
+  mrc conform run h1 --case 'sack*' --captures out --junit out/junit.xml
+  mrc conform run --attributes nic.json --case beyond-window
+  mrc conform list                        the cases
+  mrc conform show beyond-window          the steps of a case
+  mrc conform readings                    where sources disagree, and what mrc does
+  mrc conform device                      the adapter of mrc's engine: for the other host
+"""
+RUN = """
+device HOST[:PORT]     where the adapter of the device listens [mrc's engine, on this host]
+--adapter COMMAND      run this program as the adapter, on its standard input and output
+--attributes FILE      no adapter: one QP with these attributes (JSON); it plays one case
+--address ADDRESS...   address of the judge, one for each plane [that towards the device]
+--case PATTERN...      only cases whose name or file matches, such as 'sack*' or window
+--cases FILE...        cases of these files in place of mrc's own
+--wait SECONDS         how long a step waits for a packet [2 s]
+--seed N               draws QPN, PSN and ids from this number [a random one]
+--captures FOLDER      write a pcap of each failed case there
+--junit FILE           write the verdicts as JUnit XML
+"""
+DEVICE = """
+-B, --interface NAME...   an interface or address to use, one for each plane [all]
+--listen                  serve judges over TCP, one after the other [standard input and output]
+--port PORT               TCP port for --listen [%(default)s]
+"""
+_PORT = 4795
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.description = (
+        "Judges an implementation of MRC: plays cases as its peer and compares its packets.\n"
+        "A verdict names the readings of the specification that it assumed."
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for word, act, add_more, text in (
+        ("run", _run, _add_run, "play cases against a device; exit code 1 if one fails"),
+        ("list", _list, _add_list, "list the cases"),
+        ("show", _show, _add_show, "print the steps of a case"),
+        ("readings", _readings, add_options, "print where sources disagree"),
+        ("device", _device, _add_device, "be the adapter of mrc's engine"),
+    ):
+        action = actions.add_parser(word, help=text, description=text)
+        action.set_defaults(act=act)
+        add_more(action)
+    parser.actions = tuple(actions.choices)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    add(parser, RUN, device={"nargs": "?", "type": host_and_port, "metavar": "HOST[:PORT]"},
+        wait={"default": 2.0}, case={"metavar": "PATTERN"}, cases={"type": Path},
+        captures={"type": Path}, junit={"type": Path}, attributes={"type": Path})  # fmt: skip
+    add_options(parser)
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    add(parser, "--cases FILE...  cases of these files in place of mrc's own",
+        cases={"type": Path})  # fmt: skip
+    add_options(parser)
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    add(parser, "pattern PATTERN...  names of cases, or patterns")
+    _add_list(parser)
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    add(parser, DEVICE, port={"type": count_argument(65535, "a port number"), "default": _PORT})
+
+
+def run(args: argparse.Namespace) -> int:
+    code: int = args.act(args)
+    return code
+
+
+# ---- Cases and readings ----------------------------------------------------------------------
+
+
+def _list(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    cases = library.load(args.cases)
+    rows = [(case.topic, case.name, case.title) for case in cases]
+    out.text(format_table(("topic", "case", "a device"), rows))
+    out.text(f"\n{len(cases)} cases")
+    _print_cases(out, cases)
+    return Exit.OK
+
+
+def _show(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    cases = library.selected(library.load(args.cases), args.pattern)
+    out.text("\n\n".join(case.text for case in cases))
+    _print_cases(out, cases)
+    return Exit.OK
+
+
+def _print_cases(out: Output, cases: list[Case]) -> None:
+    out.result(Cases(cases=tuple(like(CaseText, case) for case in cases)))
+
+
+def _readings(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    for each in READINGS:
+        place = f" (section {each.section})" if each.section else ""
+        out.text(f"{each.id}  {each.title}{place}")
+        for one in each.alternatives:
+            ours = " <- mrc" if one.letter == each.ours else ""
+            out.text(f"    {one.letter}: {one.text} ({', '.join(one.sources)}){ours}")
+    out.result(Readings(readings=tuple(
+        like(ReadingText, each, alternatives=tuple(
+            like(AlternativeText, one) for one in each.alternatives))
+        for each in READINGS
+    )))  # fmt: skip
+    return Exit.OK
+
+
+# ---- The judge -------------------------------------------------------------------------------
+
+
+def _run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    ways = (args.device is not None, args.adapter is not None, args.attributes is not None)
+    if sum(ways) > 1:
+        raise UsageError(args.prog, "HOST, --adapter, --attributes: use only one of them")
+    cases = library.selected(library.load(args.cases), args.case)
+    device, name, addresses = _opened(args)
+    try:
+        with Peer(args.address or addresses) as peer:
+            player = Player(peer, device, seconds=args.wait, seed=args.seed)
+            outcomes = [_play(out, player, case) for case in cases]
+    finally:
+        device.close()
+    _print(args, out, name, outcomes)
+    failed = any(each.verdict is Verdict.FAILED for each in outcomes)
+    return Exit.FAILED if failed else Exit.OK
+
+
+def _opened(args: argparse.Namespace) -> tuple[Device, str, list[str]]:
+    """The device, its name, and the address of the judge towards it."""
+    if args.device is not None:
+        host, port = args.device
+        tcp = OverTcp(host, port if port != 4791 else _PORT)
+        return tcp, where(host, port), [tcp.local_address]
+    if args.attributes is not None:
+        static = Static(_text(args.attributes), str(args.attributes))
+        return static, str(args.attributes), [static.local_address]
+    if args.adapter is not None:
+        if not args.address:
+            raise UsageError(args.prog, "--adapter: also give --address, the judge's own address")
+        return Program(args.adapter), args.adapter, []
+    own = f"{sys.executable} -m mrc conform device --interface 127.0.0.1"
+    return Program(own), "mrc's engine", ["127.0.0.1"]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MrcError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _play(out: Output, player: Player, case: Case) -> Outcome:
+    outcome = player.play(case)
+    more = ""
+    if outcome.readings:
+        more = report.agreement(outcome.readings)
+    if outcome.verdict is not Verdict.PASSED:
+        more = outcome.reason
+    out.text(f"{outcome.verdict:8} {case.topic:10} {case.name}{': ' * bool(more)}{more}")
+    return outcome
+
+
+def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Outcome]) -> None:
+    captures = {}
+    if args.captures is not None:
+        captures = {
+            each.case.name: report.capture(args.captures, each)
+            for each in outcomes
+            if each.verdict is Verdict.FAILED
+        }
+    if args.junit is not None:
+        report.write_junit(args.junit, name, outcomes)
+    number = report.counts(outcomes)
+    names = report.readings(outcomes)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in number.items())
+    took = format_seconds(sum(each.seconds for each in outcomes))
+    out.text(f"\n{name}: {told} in {took}")
+    if names:
+        out.text(report.agreement(names))
+    for subject in report.contradictions(names):
+        out.warn(f"the device follows several alternatives of {subject}")
+    if unchecked := sum(len(each.unchecked) for each in outcomes):
+        out.note(f"{unchecked} steps were not checked: the device cannot be asked about them")
+    out.result(report.result(name, outcomes, captures))
+
+
+# ---- The adapter of mrc's engine -------------------------------------------------------------
+
+
+def _device(args: argparse.Namespace) -> int:
+    run_async(_serve(args))
+    return Exit.OK
+
+
+async def _serve(args: argparse.Namespace) -> None:
+    async with engine.opened(tuple(args.interface)) as device:
+        if args.listen:
+            await engine.listen(device, args.port)
+        else:
+            await engine.serve_standard_streams(device)

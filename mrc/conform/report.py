@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts as a table, as results for programs, as JUnit XML, and captures of failed cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+from mrc.conform import frames
+from mrc.conform.player import Outcome, Verdict
+from mrc.results.conform import Conformance, Judged
+from mrc.results.plain import like
+from mrc.whole import write_whole
+
+
+def readings(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """All readings with which a device agrees, each once."""
+    found = {name: None for outcome in outcomes for name in outcome.readings}
+    return tuple(sorted(found, key=lambda name: (name[0], int(name[1:].split("-")[0]), name)))
+
+
+def contradictions(names: Sequence[str]) -> list[str]:
+    """Subjects on which the device follows several alternatives."""
+    subjects = [name.partition("-")[0] for name in names]
+    return [each for each in dict.fromkeys(subjects) if subjects.count(each) > 1]
+
+
+def counts(outcomes: Sequence[Outcome]) -> dict[Verdict, int]:
+    return {each: sum(outcome.verdict is each for outcome in outcomes) for each in Verdict}
+
+
+def result(device: str, outcomes: Sequence[Outcome], captures: dict[str, Path]) -> Conformance:
+    """The verdicts for programs."""
+    number = counts(outcomes)
+    return Conformance(
+        device=device,
+        passed=number[Verdict.PASSED], failed=number[Verdict.FAILED],
+        skipped=number[Verdict.SKIPPED], readings=readings(outcomes),
+        cases=tuple(
+            like(
+                Judged, each.case, each,
+                verdict=str(each.verdict),
+                capture=str(captures[each.case.name]) if each.case.name in captures else None,
+            )
+            for each in outcomes
+        ),
+    )  # fmt: skip
+
+
+def capture(folder: Path, outcome: Outcome) -> Path:
+    """Writes the datagrams of a case as NAME.pcap; returns the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{outcome.case.name}.pcap"
+    with path.open("wb") as file:
+        frames.write(file, ((seen.at_ns, seen.flow, seen.payload) for seen in outcome.seen))
+    return path
+
+
+def write_junit(path: Path, device: str, outcomes: Sequence[Outcome]) -> None:
+    """Writes the verdicts as JUnit XML, one test suite for each topic."""
+    root = ElementTree.Element("testsuites", name=f"mrc conform: {device}")
+    for topic in dict.fromkeys(outcome.case.topic for outcome in outcomes):
+        _suite(root, topic, [each for each in outcomes if each.case.topic == topic])
+    ElementTree.indent(root)
+    write_whole(path, ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
+
+
+def _suite(root: ElementTree.Element, topic: str, outcomes: Sequence[Outcome]) -> None:
+    number = counts(outcomes)
+    suite = ElementTree.SubElement(
+        root, "testsuite", name=topic, tests=str(len(outcomes)),
+        failures=str(number[Verdict.FAILED]), errors="0", skipped=str(number[Verdict.SKIPPED]),
+        time=f"{sum(each.seconds for each in outcomes):.3f}",
+    )  # fmt: skip
+    for outcome in outcomes:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=topic, name=outcome.case.name,
+            time=f"{outcome.seconds:.3f}",
+        )  # fmt: skip
+        if outcome.verdict is Verdict.FAILED:
+            failure = ElementTree.SubElement(case, "failure", message=outcome.reason)
+            failure.text = f"{outcome.case.text}\n\n{outcome.case.why}"
+        elif outcome.verdict is Verdict.SKIPPED:
+            ElementTree.SubElement(case, "skipped", message=outcome.reason)
+        elif outcome.readings:
+            ElementTree.SubElement(case, "system-out").text = agreement(outcome.readings)
+
+
+def agreement(names: Sequence[str]) -> str:
+    """What a verdict says of the readings."""
+    return f"agrees with reading{'s' * (len(names) > 1)} {', '.join(names)}"

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case that is being played: both ends of the QP, and how packets follow from its steps. Pure."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from mrc.conform.adapter import End
+from mrc.conform.build import OPCODE, fields_of, headers
+from mrc.conform.case import SENT, Step
+from mrc.conform.numbers import after, members, psn_at, span, value
+from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
+from mrc.dissect.packet import Packet
+
+PSNS = ("psn", "cum_psn", "nack_psn")
+_ENDPOINT_QPN = 2
+_ANSWERS = ("SACK", "NACK", "ACK")
+_WORDS = {
+    "mark": MARKS, "reason": REASONS, "syndrome": SYNDROMES, "operation": NAMES["operation"],
+}  # fmt: skip
+
+
+class Situation(Struct):
+    """What the numbers of a case refer to."""
+
+    own: End
+    device: End
+    evs: list[int]
+    """The EV of each path of the judge."""
+    names: dict[str, int] = field(default_factory=dict)
+    """Numbers with a name: those of the device, and what its last packets said."""
+    reflected: int = 0
+    """The EV of the device's last packet."""
+    timestamp: int = 0
+    """Of the device's last packet with one."""
+
+    def __post_init__(self) -> None:
+        self.names |= {
+            "mpr": self.device.mpr, "wimm": self.device.max_wimm, "mtu": self.device.path_mtu,
+            "size": self.device.memory_bytes, "half": 1 << 23, "va": self.device.va,
+            "rkey": self.device.rkey, "window": self.own.mpr, "probe": 0, "id": 0,
+        }  # fmt: skip
+
+    def number(self, name: str, text: str) -> int:
+        """The value of a field, such as mark=SKIP_ONCE or psn=mpr-1."""
+        if codes := [code for code, word in _WORDS.get(name, {}).items() if word == text]:
+            return codes[0]
+        return value(text, self.names)
+
+    def note(self, packet: Packet, ev: int) -> None:
+        """Remembers what later steps may refer to."""
+        headers_ = packet.headers
+        if packet.headers.get("BTH", {}).get("opcode") in DATA:
+            self.reflected = ev
+        if "PETH" in headers_:
+            self.names["probe"] = headers_["PETH"]["probe_id"]
+            self.reflected = ev
+        if "ERTH" in headers_:
+            self.names["id"] = headers_["BTH"]["psn"]
+        for name in ("TSETH", "PETH", "ERTH"):
+            if name in headers_:
+                self.timestamp = headers_[name]["tx_timestamp"]
+
+    # ---- To the device --------------------------------------------------------------------
+
+    def repeats(self, step: Step) -> range:
+        """The PSNs of a step that sends several packets: psn=3..7."""
+        return span(step.fields.get("psn", "0"), self.names)
+
+    def sent(self, step: Step, psn: int) -> bytes:
+        """The packet of a step, without its ICRC."""
+        kind, texts = step.what, step.fields
+        own = {name for name in texts if name in SENT} - fields_of(kind, ts=False)
+        fields = {name: self.number(name, text) for name, text in texts.items()
+                  if name not in own and name != "psn"}  # fmt: skip
+        payload = b""
+        if OPCODE[kind] in DATA:
+            payload = self._data(step, fields, psn)
+        else:
+            self._control(kind, step, fields, psn)
+        fields.setdefault("dest_qpn", self.device.qpn)
+        if "tx_timestamp" in texts and OPCODE[kind] in DATA:
+            fields["ts"] = 1
+        return headers(kind, fields) + payload
+
+    def _data(self, step: Step, fields: dict[str, int], psn: int) -> bytes:
+        count = self.number("bytes", step.fields.get("bytes", "64"))
+        filling = self.number("fill", step.fields.get("fill", "0x11"))
+        at = self.number("at", step.fields.get("at", "0"))
+        fields.setdefault("va", self.device.va + at)
+        fields.setdefault("rkey", self.device.rkey if count else 0)
+        fields.setdefault("dma_bytes", count)
+        fields.setdefault("pad", -count % 4)
+        fields.setdefault("msn", psn & 0xFFFF)
+        fields["psn"] = psn_at(psn, self.own.first_psn)
+        return bytes([filling]) * count + bytes(-count % 4)
+
+    def _control(self, kind: str, step: Step, fields: dict[str, int], psn: int) -> None:
+        """What follows from other fields; the numbers of an answer are those of the device."""
+        first = self.device.first_psn
+        if kind.startswith("ENDPOINT"):
+            fields.setdefault("dest_qpn", _ENDPOINT_QPN)
+            fields["psn"] = psn & 0xFFFFFF
+            return
+        if kind == "SACK":
+            self._sack(step, fields)
+        if kind in ("SACK", "NACK"):
+            fields.setdefault("ev", self.reflected)
+            fields.setdefault("tx_timestamp", self.timestamp)
+        if kind != "ACK":
+            fields.setdefault("spdcid", self.own.qpn & 0xFFFF)
+            fields.setdefault("dpdcid", self.device.qpn & 0xFFFF)
+        number = next((name for name in ("cum_psn", "nack_psn") if name in fields), "")
+        if "psn" not in step.fields and number:
+            psn = fields[number]
+        for name in ("cum_psn", "nack_psn"):
+            if name in fields:
+                fields[name] = psn_at(fields[name], first)
+        fields["psn"] = psn_at(psn, first) if kind in _ANSWERS else psn & 0xFFFFFF
+
+    def _sack(self, step: Step, fields: dict[str, int]) -> None:
+        cum = fields.setdefault("cum_psn", 0)
+        offset = fields.setdefault("sack_offset", 1)
+        if "probe_id" in step.fields:
+            fields["pr"] = 1
+        if "for" in step.fields:
+            fields["ack_psn_offset"] = self.number("for", step.fields["for"]) - cum
+        if "has" in step.fields:
+            bits = (psn - cum - offset for psn in members(step.fields["has"], self.names))
+            fields["bitmap"] = sum(1 << bit for bit in bits)
+
+    def ending(self, step: Step, packet: bytes) -> bytes:
+        """What `cut` leaves of a packet, with the bytes of `extra` behind it."""
+        if "cut" in step.fields:
+            packet = packet[: self.number("cut", step.fields["cut"])]
+        return packet + bytes.fromhex(step.fields.get("extra", ""))
+
+    # ---- From the device ------------------------------------------------------------------
+
+    def differs(self, step: Step, packet: Packet, payload: bytes) -> str:
+        """What keeps a packet from being the expected one; empty: nothing."""
+        if "BTH" not in packet.headers or not packet.complete:
+            return "it is too short"
+        kind = OPCODES.get(packet.opcode, "")
+        if step.what not in ("any", kind):
+            return f"it is {kind or 'no MRC packet'}"
+        found = self.read(packet, payload)
+        for name, text in step.fields.items():
+            if name == "within":
+                continue
+            if (wrong := self._field_differs(name, text, found)) is not None:
+                return wrong
+        return ""
+
+    def _field_differs(self, name: str, text: str, found: dict[str, object]) -> str | None:
+        actual = found.get(name)
+        if name in ("has", "lacks"):
+            reported = found.get("has")
+            assert isinstance(reported, Reported)
+            wanted = list(members(text, self.names))
+            wrong = [psn for psn in wanted if (psn in reported) != (name == "has")]
+            return f"it {'lacks' if name == 'has' else 'has'} PSN {wrong[0]}" if wrong else None
+        if name == "path":
+            wanted_ev = self.evs[value(text, self.names)]
+            same = found.get("ev") == wanted_ev
+            return None if same else f"its EV is not {wanted_ev:08x}"
+        if actual is None:
+            return f"it has no {name}"
+        assert isinstance(actual, int)
+        for part in text.split("|"):
+            first, dots, last = part.partition("..")
+            least = self.number(name, first)
+            if least <= actual <= (self.number(name, last) if dots else least):
+                return None
+        return f"{name} is {_shown(name, actual)}, not {text}"
+
+    def read(self, packet: Packet, payload: bytes) -> dict[str, object]:
+        """The fields of a packet and what follows from them, in the numbers of cases."""
+        found: dict[str, object] = {}
+        for each in packet.headers.values():
+            found |= each
+        kind = OPCODES[packet.opcode]
+        first = self.device.first_psn if packet.opcode in DATA else self.own.first_psn
+        if kind != "PROBE" and not kind.startswith("ENDPOINT"):
+            for name in PSNS:
+                if name in found:
+                    number = found[name]
+                    assert isinstance(number, int)
+                    found[name] = after(number, first)
+        if "SETH" in packet.headers:
+            self._read_sack(packet, found)
+        if "RETH" in packet.headers:
+            found["at"] = packet.headers["RETH"]["va"] - self.own.va
+            found["bytes"] = packet.payload_bytes
+            size = packet.payload_bytes
+            behind = 4 + packet.headers["BTH"]["pad"]
+            data = payload[len(payload) - behind - size : len(payload) - behind]
+            found["fill"] = data[0] if size and data == data[:1] * size else -1
+        return found
+
+    def _read_sack(self, packet: Packet, found: dict[str, object]) -> None:
+        seth = packet.headers["SETH"]
+        cum = after(seth["cum_psn"], self.own.first_psn)
+        found["has"] = Reported(cum, cum + seth["sack_offset"], seth["bitmap"])
+        if not seth["pr"]:
+            found["for"] = cum + seth["ack_psn_offset"]
+        else:
+            found["probe_id"] = seth["ack_psn_offset"] & 0xFFFF
+
+
+class Reported(Struct, frozen=True):
+    """The PSNs that a SACK reports as received."""
+
+    cum: int
+    base: int
+    bitmap: int
+
+    def __contains__(self, psn: int) -> bool:
+        bit = psn - self.base
+        return psn <= self.cum or (0 <= bit < 64 and bool(self.bitmap >> bit & 1))
+
+
+def _shown(name: str, number: int) -> str:
+    return _WORDS.get(name, {}).get(number, str(number))

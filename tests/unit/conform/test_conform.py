@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc conform run` as typed: mrc's engine passes all cases, and devices that differ do not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from printed import printed
+from slowness import PATIENCE
+
+from mrc.conform.library import load
+from mrc.conform.readings import BY_ID
+
+
+def conform(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mrc", "conform", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[str, Any]:
+    """Of mrc's engine on all cases."""
+    done = conform("run", "--json")
+    return printed("conform run", done.stdout)
+
+
+def test_engine__passes_all_cases(verdicts: dict[str, Any]) -> None:
+    wrong = [(each["name"], each["reason"]) for each in verdicts["cases"]
+             if each["verdict"] != "passed" or each["unchecked"]]  # fmt: skip
+    assert wrong == []
+    assert verdicts["passed"] == len(load())
+
+
+def test_engine__has_the_readings_of_the_table(verdicts: dict[str, Any]) -> None:
+    for name in verdicts["readings"]:
+        assert BY_ID[name.partition("-")[0]].choice == name
+
+
+WRONG = """\
+case wrong-{n}
+    A device does what it should not.
+    why To see a failure.
+    > WRITE_ONLY psn=0 ack_req=1
+    {step}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        ("< SACK cum_psn=1 within=100ms", "cum_psn is 0, not 1"),
+        ("< NACK within=100ms", "no such packet came, but"),
+        ("! SACK cum_psn=0", "the device sent one"),
+        ("= memory at=0 bytes=4 fill=0", "byte 0 is 0x11"),
+        ("= immediates 5", "the device has none"),
+        ("= state ERROR", "the device has RTS"),
+    ],
+)
+def test_failed__says_what_came_instead(tmp_path: Path, step: str, reason: str) -> None:
+    file = tmp_path / "wrong.case"
+    file.write_text(WRONG.replace("{n}", "1").replace("{step}", step))
+    junit = tmp_path / "out.xml"
+    words = ("--cases", file, "--wait", "0.2", "--captures", tmp_path / "out", "--junit", junit)
+    done = conform("run", *words, "--json")
+    assert done.returncode == 1
+    (judged,) = printed("conform run", done.stdout)["cases"]
+    assert judged["verdict"] == "failed"
+    assert step in judged["reason"] and reason in judged["reason"]
+    dissected = subprocess.run(
+        [sys.executable, "-m", "mrc", "dissect", "-p", "1", judged["capture"]],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "among" in dissected.stderr  # it is a capture; its UDP ports are others
+    (failure,) = ElementTree.parse(junit).getroot().iter("failure")
+    assert failure.get("message") == judged["reason"]
+    assert "why To see a failure." in (failure.text or "")
+
+
+def test_run__without_an_adapter() -> None:
+    done = conform("run", "127.0.0.1:1")
+    assert done.returncode == 3 and "no adapter listens there" in done.stderr
+
+
+def test_run__an_adapter_that_ends() -> None:
+    done = conform("run", "--adapter", "true", "--address", "127.0.0.1")
+    assert done.returncode == 1 and "the adapter ended" in done.stderr
+
+
+def test_run__an_adapter_that_can_do_nothing(tmp_path: Path) -> None:
+    program = tmp_path / "adapter.py"
+    program.write_text(
+        'import sys\nfor _ in sys.stdin:\n    print(\'{"cannot": "no"}\', flush=True)'
+    )
+    done = conform("run", "--adapter", f"{sys.executable} {program}", "--address", "127.0.0.1",
+                   "--json", "--case", "beyond-window")  # fmt: skip
+    (judged,) = printed("conform run", done.stdout)["cases"]
+    assert (judged["verdict"], judged["reason"]) == ("skipped", "no")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("h1", "--adapter", "x"), "use only one of them"),
+        (("--adapter", "x"), "--address"),
+        (("--wait", "0"), "above 0"),
+    ],
+)
+def test_run__wrong_usage(words: tuple[str, ...], part: str) -> None:
+    done = conform("run", *words)
+    assert done.returncode == 2 and part in done.stderr
+
+
+def test_list_and_show__every_case() -> None:
+    names = [
+        each["name"] for each in printed("conform list", conform("list", "--json").stdout)["cases"]
+    ]
+    assert names == [case.name for case in load()]
+    assert "? C4-B < NACK" in conform("show", "beyond-window").stdout
+    (shown,) = printed("conform show", conform("show", "beyond-window", "--json").stdout)["cases"]
+    assert shown["section"] == "6.3.1"
+
+
+def test_readings__mark_the_choice() -> None:
+    lines = conform("readings").stdout
+    assert "B: NACK PSN_OOR_WINDOW (one reader) <- mrc" in lines
+    assert len(printed("conform readings", conform("readings", "--json").stdout)["readings"]) > 20
