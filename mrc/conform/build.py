@@ -27,7 +27,7 @@ def headers(kind: str, fields: Mapping[str, int]) -> bytes:
     bth = {"opcode": OPCODE[kind], "ts": 0, **fields}
     left = set(fields)
     made = b""
-    for header in ("BTH", *headers_behind(bth)):
+    for header in ("BTH", *headers_behind({**bth, "opcode": OPCODE[kind]})):
         if header == "CC_STATE" and bth.get("cc_type") == CC_TIMES:
             header = "CC_TIMES"
         values = {**_USUAL.get(header, {}), **bth}

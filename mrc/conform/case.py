@@ -18,13 +18,13 @@ from mrc.errors import MrcError
 
 SENT = {"at", "bytes", "fill", "path", "icrc", "cut", "extra", "tclass", "has", "for", "probe_id"}
 """Of a sent packet, beside the fields of its headers: how it is made."""
-SEEN = {"at", "bytes", "fill", "has", "lacks", "for", "path", "probe_id", "within"}
+SEEN = {"at", "bytes", "fill", "has", "lacks", "for", "path", "probe_id", "same_ev", "within"}
 """Of an expected packet: what follows from its fields, and the time limit."""
 CHECKS = {"memory": {"at", "bytes", "fill"}, "immediates": set[str](), "completions": set[str](),
-          "state": set[str]()}  # fmt: skip
+          "state": set[str](), "evs": set[str]()}  # fmt: skip
 ASKS = {"write": {"at", "bytes", "imm", "fill", "count"}}
 _MARKS = ("why", "section", "reading", "psn", "device-psn", "needs")
-NEEDS = ("memory", "writes", "tclass", "wimm")
+NEEDS = ("memory",)
 
 
 class CaseError(MrcError):
@@ -123,7 +123,7 @@ def _case(lines: list[str], topic: str) -> Case:
     marks: dict[str, list[str]] = {name: [] for name in _MARKS}
     steps: list[Step | Choice] = []
     name = lines[0].removeprefix("case ").strip()
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+_=-]*", name):
         raise ValueError(f"{name!r} is no name of a case")
     if len(lines) < 3:
         raise ValueError(f"{name}: needs a title and steps")

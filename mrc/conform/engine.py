@@ -74,6 +74,7 @@ class EngineDevice:
             case Memory(at, count):
                 return Answer(data=self._memory[at : at + count].hex())
             case Immediates(count, seconds):
+                self._local.dispatcher.drain()
                 await self._until(lambda: len(self._immediates) >= count, seconds)
                 return Answer(immediates=tuple(self._immediates))
             case Completions(count, seconds):

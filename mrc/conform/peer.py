@@ -15,24 +15,14 @@ from typing import Self
 from msgspec import Struct
 
 from mrc.conform.adapter import Port
-from mrc.dissect.packet import Flow, IpAddress, Packet, decode
+from mrc.conform.seen import Seen
+from mrc.dissect.packet import Flow, IpAddress, decode
 
 _MOST_BYTES = 1 << 16
 _BUFFER_BYTES = 8 << 20
 _IPV6_FLOWINFO, _IPV6_FLOWINFO_SEND = 11, 33
 _TRIMMED = (0x07, 0x0B)  # code points of trimmed packets
 _CE = 3
-
-
-class Seen(Struct, frozen=True):
-    """A datagram that was sent or received."""
-
-    at_ns: int
-    """Since the epoch."""
-    flow: Flow
-    payload: bytes
-    packet: Packet
-    sent: bool
 
 
 class Path(Struct, frozen=True):

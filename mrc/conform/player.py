@@ -25,7 +25,8 @@ from mrc.conform.adapter import (
 from mrc.conform.build import finished, headers
 from mrc.conform.case import Case, Choice, Step
 from mrc.conform.numbers import value
-from mrc.conform.peer import Peer, Seen
+from mrc.conform.peer import Peer
+from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
 from mrc.dissect.formats import OPERATIONS
 from mrc.units import parse_short_time
@@ -191,7 +192,7 @@ class _Play:
         seen = self._peer.seen[at]
         if seen.sent or at in self._taken:
             return None
-        return self._situation.differs(step, seen.packet, seen.payload)
+        return self._situation.differs(step, seen)
 
     def _received(self) -> list[str]:
         """The kinds of what came since the judge sent something."""
@@ -206,10 +207,10 @@ class _Play:
     def _choose(self, choice: Choice) -> None:
         """Finds out which alternative the device follows."""
         end = self._fence()
+        self._taken = set()
         for letter, step in choice.alternatives:
-            found = [at for at in range(self._fresh, end) if self._differs(step, at) == ""]
-            if bool(found) == (step.sign == "<"):
-                self._taken.update(found[:1])
+            found = any(self._differs(step, at) == "" for at in range(self._fresh, end))
+            if found == (step.sign == "<"):
                 self._outcome.readings += (f"{choice.reading}-{letter}",)
                 return
         came = ", ".join(self._received()) or "nothing"
@@ -251,7 +252,7 @@ class _Play:
         seen = self._peer.receive(until)
         if seen is None:
             return False
-        self._situation.note(seen.packet, seen.flow.ev)
+        self._situation.note(seen)
         erth = seen.packet.headers.get("ERTH")
         if erth is not None and erth["operation"] in OPERATIONS:
             bth = seen.packet.headers["BTH"]
@@ -284,6 +285,8 @@ class _Play:
                     self._check_memory(step)
                 case "immediates":
                     self._check_immediates(step)
+                case "evs":
+                    self._check_evs(step)
                 case "completions":
                     asked = Completions(len(step.words), self._seconds)
                     self._same(step, step.words, self._ask(asked).completions)
@@ -306,8 +309,17 @@ class _Play:
 
     def _check_immediates(self, step: Step) -> None:
         wanted = tuple(value(word, self._situation.names) for word in step.words)
+        if not wanted:
+            self._fence()
         found = self._ask(Immediates(len(wanted), self._seconds)).immediates
         self._same(step, wanted, found)
+
+    def _check_evs(self, step: Step) -> None:
+        """At least so many EVs carried the data of the device so far."""
+        least = value(step.words[0], self._situation.names)
+        evs = set().union(*self._situation.carried.values())
+        if len(evs) < least:
+            raise _Failed(f"{step.line}: the device has used {len(evs)}")
 
     def _same(self, step: Step, wanted: tuple[object, ...], found: tuple[object, ...]) -> None:
         if wanted != found:

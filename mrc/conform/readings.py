@@ -229,6 +229,11 @@ READINGS = (
         _of(("the QP fails", _ONE), ("the window closes until the program polls", _OURS)), "B",
         "completions of this engine need no posted receive",
     ),
+    Reading(
+        "S10", "code points of trimmed packets",
+        _of(("7, and 11 at the last hop", _OURS), ("configuration of the network", _MORE)), "A",
+        "RFC 2474 reserves both for local use (`dscp.h`)",
+    ),
 )  # fmt: skip
 BY_ID = {reading.id: reading for reading in READINGS}
 

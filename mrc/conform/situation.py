@@ -9,6 +9,7 @@ from mrc.conform.adapter import End
 from mrc.conform.build import OPCODE, fields_of, headers
 from mrc.conform.case import SENT, Step
 from mrc.conform.numbers import after, members, psn_at, span, value
+from mrc.conform.seen import Seen
 from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
 from mrc.dissect.packet import Packet
 
@@ -33,12 +34,16 @@ class Situation(Struct):
     """The EV of the device's last packet."""
     timestamp: int = 0
     """Of the device's last packet with one."""
+    carried: dict[int, set[int]] = field(default_factory=dict)
+    """The EVs on which each PSN of the device came."""
 
     def __post_init__(self) -> None:
         self.names |= {
             "mpr": self.device.mpr, "wimm": self.device.max_wimm, "mtu": self.device.path_mtu,
             "size": self.device.memory_bytes, "half": 1 << 23, "va": self.device.va,
             "rkey": self.device.rkey, "window": self.own.mpr, "probe": 0, "id": 0,
+            "their_id": self.device.qpn & 0xFFFF, "our_id": self.own.qpn & 0xFFFF,
+            "our_rkey": self.own.rkey, "our_qpn": self.own.qpn,
         }  # fmt: skip
 
     def number(self, name: str, text: str) -> int:
@@ -47,16 +52,20 @@ class Situation(Struct):
             return codes[0]
         return value(text, self.names)
 
-    def note(self, packet: Packet, ev: int) -> None:
+    def note(self, seen: Seen) -> None:
         """Remembers what later steps may refer to."""
-        headers_ = packet.headers
-        if packet.headers.get("BTH", {}).get("opcode") in DATA:
+        headers_, ev = seen.packet.headers, seen.flow.ev
+        bth = headers_.get("BTH", {"opcode": 0})
+        if bth["opcode"] in DATA:
             self.reflected = ev
+            before = self.carried.setdefault(bth["psn"], set())
+            seen.same_ev = ev in before
+            before.add(ev)
         if "PETH" in headers_:
             self.names["probe"] = headers_["PETH"]["probe_id"]
             self.reflected = ev
         if "ERTH" in headers_:
-            self.names["id"] = headers_["BTH"]["psn"]
+            self.names["id"] = bth["psn"]
         for name in ("TSETH", "PETH", "ERTH"):
             if name in headers_:
                 self.timestamp = headers_[name]["tx_timestamp"]
@@ -122,7 +131,8 @@ class Situation(Struct):
         cum = fields.setdefault("cum_psn", 0)
         offset = fields.setdefault("sack_offset", 1)
         if "probe_id" in step.fields:
-            fields["pr"] = 1
+            identity = self.number("probe_id", step.fields["probe_id"]) & 0xFFFF
+            fields |= {"pr": 1, "ack_psn_offset": identity - (identity >> 15 << 16)}
         if "for" in step.fields:
             fields["ack_psn_offset"] = self.number("for", step.fields["for"]) - cum
         if "has" in step.fields:
@@ -137,14 +147,16 @@ class Situation(Struct):
 
     # ---- From the device ------------------------------------------------------------------
 
-    def differs(self, step: Step, packet: Packet, payload: bytes) -> str:
-        """What keeps a packet from being the expected one; empty: nothing."""
+    def differs(self, step: Step, seen: Seen) -> str:
+        """What keeps a datagram from being the expected packet; empty: nothing."""
+        packet = seen.packet
         if "BTH" not in packet.headers or not packet.complete:
             return "it is too short"
         kind = OPCODES.get(packet.opcode, "")
-        if step.what not in ("any", kind):
+        # The device's own probes of its paths are an answer to nothing.
+        if step.what != kind and (step.what != "any" or kind == "ENDPOINT_REQUEST"):
             return f"it is {kind or 'no MRC packet'}"
-        found = self.read(packet, payload)
+        found = self.read(seen)
         for name, text in step.fields.items():
             if name == "within":
                 continue
@@ -174,8 +186,9 @@ class Situation(Struct):
                 return None
         return f"{name} is {_shown(name, actual)}, not {text}"
 
-    def read(self, packet: Packet, payload: bytes) -> dict[str, object]:
+    def read(self, seen: Seen) -> dict[str, object]:
         """The fields of a packet and what follows from them, in the numbers of cases."""
+        packet, payload = seen.packet, seen.payload
         found: dict[str, object] = {}
         for each in packet.headers.values():
             found |= each
@@ -190,6 +203,7 @@ class Situation(Struct):
         if "SETH" in packet.headers:
             self._read_sack(packet, found)
         if "RETH" in packet.headers:
+            found["same_ev"] = int(seen.same_ev)
             found["at"] = packet.headers["RETH"]["va"] - self.own.va
             found["bytes"] = packet.payload_bytes
             size = packet.payload_bytes

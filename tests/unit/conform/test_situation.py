@@ -10,8 +10,9 @@ import pytest
 from mrc.conform.adapter import End, Port
 from mrc.conform.build import finished
 from mrc.conform.case import step
+from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
-from mrc.dissect.packet import Flow, Packet, decode
+from mrc.dissect.packet import Flow, decode
 
 FLOW = Flow(ip_address("192.0.2.1"), ip_address("192.0.2.2"), 50000, 4791)
 PORTS = (Port("192.0.2.1", (50000,)),)
@@ -30,13 +31,14 @@ def situation() -> Situation:
     return Situation(end(), end(qpn=0xABCDEF, first_psn=0x10), [0xC3500000, 0xC3510000])
 
 
-def made(situation: Situation, line: str, psn: int = 0) -> tuple[Packet, bytes]:
-    payload = finished(situation.sent(step(line), psn), FLOW)
-    return decode(payload, FLOW), payload
+def made(situation: Situation, line: str, psn: int = 0, flow: Flow = FLOW) -> Seen:
+    payload = finished(situation.sent(step(line), psn), flow)
+    return Seen(0, flow, payload, decode(payload, flow), sent=False)
 
 
 def test_sent__a_write(situation: Situation) -> None:
-    packet, payload = made(situation, "> WRITE_ONLY psn=2 at=256 bytes=5 fill=0x61", psn=2)
+    seen = made(situation, "> WRITE_ONLY psn=2 at=256 bytes=5 fill=0x61", psn=2)
+    packet, payload = seen.packet, seen.payload
     assert packet.headers["BTH"]["psn"] == 0  # 2 after 0xfffffe
     assert packet.headers["BTH"]["dest_qpn"] == 0xABCDEF
     assert packet.headers["BTH"]["pad"] == 3
@@ -46,7 +48,7 @@ def test_sent__a_write(situation: Situation) -> None:
 
 
 def test_sent__an_answer_counts_from_the_device(situation: Situation) -> None:
-    packet, _ = made(situation, "> SACK cum_psn=3 has=5,7 for=7")
+    packet = made(situation, "> SACK cum_psn=3 has=5,7 for=7").packet
     seth = packet.headers["SETH"]
     assert packet.headers["BTH"]["psn"] == seth["cum_psn"] == 0x13
     assert (seth["sack_offset"], seth["bitmap"]) == (1, 0b1010)
@@ -54,16 +56,24 @@ def test_sent__an_answer_counts_from_the_device(situation: Situation) -> None:
 
 
 def test_sent__reflects_the_last_data_of_the_device(situation: Situation) -> None:
-    packet, payload = made(situation, "> WRITE_ONLY psn=0 tx_timestamp=77")
-    situation.note(packet, 0xC3510000)
-    seth = made(situation, "> SACK cum_psn=0")[0]
-    assert seth.headers["SETH"]["ev"] == 0xC3510000
-    assert seth.headers["CC_STATE"]["tx_timestamp"] == 77
-    assert len(payload) > 0
+    flow = Flow(FLOW.source, FLOW.destination, 0xC351, 4791)
+    situation.note(made(situation, "> WRITE_ONLY psn=0 tx_timestamp=77", flow=flow))
+    headers = made(situation, "> SACK cum_psn=0").packet.headers
+    assert headers["SETH"]["ev"] == 0xC3510000
+    assert headers["CC_STATE"]["tx_timestamp"] == 77
+
+
+def test_note__a_psn_that_comes_again_on_an_ev(situation: Situation) -> None:
+    flows = [Flow(FLOW.source, FLOW.destination, sport, 4791) for sport in (1, 2, 1)]
+    seen = [made(situation, "> WRITE_ONLY psn=0", flow=flow) for flow in flows]
+    for each in seen:
+        situation.note(each)
+    assert [each.same_ev for each in seen] == [False, False, True]
 
 
 @pytest.fixture
-def sack(situation: Situation) -> tuple[Packet, bytes]:
+def sack(situation: Situation) -> Seen:
+    """Of the device: the cumulative PSN is 1, 3 and 65 have come too, the last one on path 1."""
     other = Situation(situation.device, situation.own, situation.evs, reflected=0xC3510000)
     return made(other, "> SACK cum_psn=1 has=3,65 for=3 mark=SKIP_ONCE")
 
@@ -85,17 +95,18 @@ def sack(situation: Situation) -> tuple[Packet, bytes]:
         ("< SACK probe_id=3", "it has no probe_id"),
     ],
 )
-def test_differs(situation: Situation, sack: tuple[Packet, bytes], line: str, why: str) -> None:
-    assert situation.differs(step(line), *sack) == why
+def test_differs(situation: Situation, sack: Seen, line: str, why: str) -> None:
+    assert situation.differs(step(line), sack) == why
 
 
-def test_differs__too_short(situation: Situation, sack: tuple[Packet, bytes]) -> None:
-    payload = sack[1][:30]
-    assert situation.differs(step("< SACK"), decode(payload, FLOW), payload) == "it is too short"
+def test_differs__too_short(situation: Situation, sack: Seen) -> None:
+    payload = sack.payload[:30]
+    short = Seen(0, FLOW, payload, decode(payload, FLOW), sent=False)
+    assert situation.differs(step("< SACK"), short) == "it is too short"
 
 
 def test_differs__data_of_the_device(situation: Situation) -> None:
     other = Situation(situation.device, situation.own, situation.evs)
-    packet = made(other, "> WRITE_ONLY psn=1 at=64 bytes=8 fill=0x22", psn=1)
-    assert situation.differs(step("< WRITE_ONLY psn=1 at=64 bytes=8 fill=0x22"), *packet) == ""
-    assert situation.differs(step("< WRITE_ONLY fill=0x23"), *packet) == "fill is 34, not 0x23"
+    seen = made(other, "> WRITE_ONLY psn=1 at=64 bytes=8 fill=0x22", psn=1)
+    assert situation.differs(step("< WRITE_ONLY psn=1 at=64 bytes=8 fill=0x22"), seen) == ""
+    assert situation.differs(step("< WRITE_ONLY fill=0x23"), seen) == "fill is 34, not 0x23"
