@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import shlex
 import sys
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.parser import Parser
 from mrc.cli.runner import run_async
-from mrc.conform import engine, library, report
+from mrc.conform import engine, frames, library, report, vectors
 from mrc.conform.adapter import Device, OverTcp, Program, Static
 from mrc.conform.case import Case
 from mrc.conform.peer import Peer
@@ -28,6 +30,7 @@ from mrc.results.conform import (
     ReadingText,
 )
 from mrc.results.plain import like
+from mrc.whole import write_whole
 
 HELP = "judge an implementation of MRC by its packets"
 EXAMPLES = """\
@@ -40,6 +43,7 @@ examples:
   mrc conform list                        the cases
   mrc conform show beyond-window          the steps of a case
   mrc conform readings                    where sources disagree, and what mrc does
+  mrc conform vectors --json > v.json     golden packets, explained byte by byte
   mrc conform device                      the adapter of mrc's engine: for the other host
 """
 RUN = """
@@ -73,6 +77,7 @@ def add_arguments(parser: Parser) -> None:
         ("list", _list, _add_list, "list the cases"),
         ("show", _show, _add_show, "print the steps of a case"),
         ("readings", _readings, add_options, "print where sources disagree"),
+        ("vectors", _vectors, _add_vectors, "print golden packets, with their bytes explained"),
         ("device", _device, _add_device, "be the adapter of mrc's engine"),
     ):
         action = actions.add_parser(word, help=text, description=text)
@@ -97,6 +102,11 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
 def _add_show(parser: argparse.ArgumentParser) -> None:
     add(parser, "pattern PATTERN...  names of cases, or patterns")
     _add_list(parser)
+
+
+def _add_vectors(parser: argparse.ArgumentParser) -> None:
+    add(parser, "--pcap FILE  write them to this capture, too", pcap={"type": Path})
+    add_options(parser)
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
@@ -149,6 +159,19 @@ def _readings(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
+def _vectors(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    found = list(vectors.load().values())
+    out.text("\n\n".join(map(report.vector_lines, found)))
+    out.result(report.vectors_result(found))
+    if args.pcap is not None:
+        made = io.BytesIO()
+        second = 10**9
+        frames.write(made, ((n * second, each.flow, each.payload) for n, each in enumerate(found)))
+        write_whole(args.pcap, made.getvalue())
+    return Exit.OK
+
+
 # ---- The judge -------------------------------------------------------------------------------
 
 
@@ -183,8 +206,11 @@ def _opened(args: argparse.Namespace) -> tuple[Device, str, list[str]]:
         if not args.address:
             raise UsageError(args.prog, "--adapter: also give --address, the judge's own address")
         return Program(args.adapter), args.adapter, []
-    own = f"{sys.executable} -m mrc conform device --interface 127.0.0.1"
-    return Program(own), "mrc's engine", ["127.0.0.1"]
+    addresses = args.address or ["127.0.0.1"]
+    words = [sys.executable, "-m", "mrc", "conform", "device"]
+    for address in addresses:
+        words += ["--interface", address]
+    return Program(shlex.join(words)), "mrc's engine", addresses
 
 
 def _text(path: Path) -> str:

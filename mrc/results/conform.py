@@ -111,3 +111,61 @@ class Readings(Result, frozen=True, kw_only=True):
 
     readings: tuple[ReadingText, ...]
     """In the order of their ids."""
+
+
+class PartText(Struct, frozen=True, kw_only=True):
+    """Some bytes of a golden packet, mostly a header."""
+
+    bytes: str
+    """Hexadecimal digits."""
+    text: str
+    """What they are."""
+
+
+class FlowText(Struct, frozen=True, kw_only=True):
+    """The headers below the packet; the ICRC covers addresses and ports."""
+
+    source: str
+    """Source address."""
+    destination: str
+    """Destination address."""
+    sport: int
+    """UDP source port."""
+    dport: int
+    """UDP destination port."""
+    flow_label: int
+    """IPv6 flow label."""
+    trimmed: bool
+    """Whether a switch has cut it off behind its headers; the packet then has no ICRC."""
+    carrier: str | None
+    """Outer destination address, the uSIDs of the path; null without SRv6."""
+
+
+class VectorText(Struct, frozen=True, kw_only=True):
+    """A golden packet."""
+
+    name: str
+    """Its name."""
+    type: str
+    """Its opcode, by name."""
+    reading: str
+    """The reading that it follows in place of mrc's own, such as C6-B; empty: none."""
+    flow: FlowText
+    """Below it."""
+    bytes: str
+    """The UDP payload, in hexadecimal digits."""
+    parts: tuple[PartText, ...]
+    """The same bytes, explained."""
+    headers: dict[str, dict[str, int]]
+    """The fields of each header, by mrc's readings."""
+    payload_bytes: int
+    """Payload behind the headers, without padding."""
+
+
+class Vectors(Result, frozen=True, kw_only=True):
+    """Golden packets."""
+
+    version: int
+    """Grows when the bytes of a packet change; packets may be added."""
+    packets: tuple[VectorText, ...]
+    """Every kind of packet."""

@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "conform list": ("conform.Cases",),
     "conform show": ("conform.Cases",),
     "conform readings": ("conform.Readings",),
+    "conform vectors": ("conform.Vectors",),
     "doctor": ("doctor.Doctor",),
     "agent": ("agent.Profiles",),
 }  # fmt: skip
