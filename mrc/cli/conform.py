@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mrc.cli.address import host_and_port, where
 from mrc.cli.arguments import add, count_argument
+from mrc.cli.conform_judge import add_judge, run_judge
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.parser import Parser
@@ -44,6 +45,7 @@ examples:
   mrc conform show beyond-window          the steps of a case
   mrc conform readings                    where sources disagree, and what mrc does
   mrc conform vectors --json > v.json     golden packets, explained byte by byte
+  mrc conform judge a.pcap                what a capture shows of two implementations
   mrc conform device                      the adapter of mrc's engine: for the other host
 """
 RUN = """
@@ -64,6 +66,7 @@ DEVICE = """
 --port PORT               TCP port for --listen [%(default)s]
 """
 _PORT = 4795
+JUDGE = "judge two implementations by a capture; exit code 1 if they break an invariant"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -78,6 +81,7 @@ def add_arguments(parser: Parser) -> None:
         ("show", _show, _add_show, "print the steps of a case"),
         ("readings", _readings, add_options, "print where sources disagree"),
         ("vectors", _vectors, _add_vectors, "print golden packets, with their bytes explained"),
+        ("judge", run_judge, add_judge, JUDGE),
         ("device", _device, _add_device, "be the adapter of mrc's engine"),
     ):
         action = actions.add_parser(word, help=text, description=text)

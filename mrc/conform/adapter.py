@@ -158,6 +158,8 @@ class Lines:
         except TimeoutError as error:
             late = f"no answer within {_PATIENCE_SECONDS:.0f} s"
             raise AdapterError(f"{self._name}: {late}") from error
+        except ConnectionError as error:
+            raise AdapterError(f"{self._name}: the adapter ended") from error
         except OSError as error:
             raise AdapterError(f"{self._name}: {(error.strerror or str(error)).lower()}") from error
         if not line.endswith(b"\n"):

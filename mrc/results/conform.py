@@ -169,3 +169,78 @@ class Vectors(Result, frozen=True, kw_only=True):
     """Grows when the bytes of a packet change; packets may be added."""
     packets: tuple[VectorText, ...]
     """Every kind of packet."""
+
+
+class Broken(Struct, frozen=True, kw_only=True):
+    """An invariant that the packets break."""
+
+    invariant: str
+    """What should hold."""
+    count: int
+    """How often it does not."""
+    first: str
+    """The first packet that breaks it."""
+    first_seconds: float
+    """When it was captured, since the first packet."""
+
+
+class DirectionText(Struct, frozen=True, kw_only=True):
+    """The data that goes to one QP, and the answers to it."""
+
+    qpn: int
+    """Of the receiver."""
+    source: str
+    """Address of the first packet's sender."""
+    destination: str
+    """Address that the first packet went to."""
+    packets: int
+    """Data packets, retransmissions included."""
+    payload_bytes: int
+    """Their payload."""
+    retransmissions: int
+    """Packets with rtx."""
+    lost: int
+    """PSNs that were sent more than once."""
+    uncaptured: int
+    """PSNs that the capture lacks, between others that it has."""
+    marked: int
+    """Packets with CE."""
+    trimmed: int
+    """Packets that a switch has cut."""
+    sacks: int
+    """Answers of this kind."""
+    acks: int
+    """Transport ACKs and NAKs."""
+    nacks: dict[str, int]
+    """Answers of this kind, by reason."""
+    window_psns: int
+    """The most PSNs between the cumulative PSN and the highest one sent."""
+    evs: int
+    """EVs that carried data."""
+    fairness: float
+    """Jain's index of the packets of each EV: 1 if all carry as many."""
+    sack_seconds: float | None
+    """Median time from a packet to the SACK that it triggered; null: none."""
+    retransmission_seconds: float | None
+    """Median time from a packet to its retransmission; null: none."""
+    turn_packets: float | None
+    """Median number of packets between two uses of an EV; null: no EV was used twice."""
+    turn_after_mark_packets: float | None
+    """The same after a SACK with SKIP_ONCE for that EV."""
+    readings: tuple[str, ...]
+    """The readings that its packets show, such as C3-A."""
+    broken: tuple[Broken, ...]
+    """Invariants that its packets break."""
+
+
+class Captured(Result, frozen=True, kw_only=True):
+    """What a capture shows."""
+
+    packets: int
+    """Packets to the UDP port."""
+    wrong_icrc: int
+    """Of which the ICRC was wrong; they are not judged."""
+    readings: tuple[str, ...]
+    """Readings that packets of no QP show."""
+    directions: tuple[DirectionText, ...]
+    """Each direction of each QP that carried data."""

@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "conform show": ("conform.Cases",),
     "conform readings": ("conform.Readings",),
     "conform vectors": ("conform.Vectors",),
+    "conform judge": ("conform.Captured",),
     "doctor": ("doctor.Doctor",),
     "agent": ("agent.Profiles",),
 }  # fmt: skip
