@@ -106,7 +106,7 @@ class _Play:
         self._fresh = 0  # index of the first datagram since the last packet of the judge
         self._taken: set[int] = set()  # datagrams that a step has matched
         self._path = 0
-        self._events = 0
+        self._is_settled = True  # the device has handled what the judge sent
 
     def run(self) -> None:
         self._situation = self._attach()
@@ -161,7 +161,7 @@ class _Play:
         self._path = situation.number("path", step.fields.get("path", "0")) % len(self._peer.paths)
         tclass = situation.number("tclass", step.fields.get("tclass", "0"))
         flow = self._peer.flow(self._peer.paths[self._path])
-        self._fresh, self._taken = len(self._peer.seen), set()
+        self._fresh, self._taken, self._is_settled = len(self._peer.seen), set(), False
         for psn in situation.repeats(step):
             body = situation.sent(step, psn)
             packet = finished(body, flow)
@@ -179,6 +179,7 @@ class _Play:
             while at < len(self._peer.seen):
                 if (why := self._differs(step, at)) == "":
                     self._taken.add(at)
+                    self._is_settled = True
                     return
                 if why is not None and not why.startswith("it is "):
                     near.append(why)
@@ -220,6 +221,7 @@ class _Play:
         """Waits until the device must have handled all that the judge sent: until it has answered
         a reliability probe. Returns the index of the first datagram behind the answer.
         """
+        self._is_settled = True
         identity = self._rng.randrange(1, 1 << 16)
         fields = {"probe_id": identity, "dest_qpn": self._situation.device.qpn}
         self._control("PROBE", fields)
@@ -279,6 +281,8 @@ class _Play:
 
     def _check(self, step: Step) -> None:
         """Compares what only the device can see; a device that cannot show it is not judged."""
+        if not self._is_settled:
+            self._fence()
         try:
             match step.what:
                 case "memory":
@@ -309,8 +313,6 @@ class _Play:
 
     def _check_immediates(self, step: Step) -> None:
         wanted = tuple(value(word, self._situation.names) for word in step.words)
-        if not wanted:
-            self._fence()
         found = self._ask(Immediates(len(wanted), self._seconds)).immediates
         self._same(step, wanted, found)
 
