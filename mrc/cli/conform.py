@@ -22,6 +22,7 @@ from mrc.conform.case import Case
 from mrc.conform.peer import Peer
 from mrc.conform.player import Outcome, Player, Verdict
 from mrc.conform.readings import READINGS
+from mrc.enums import Reading
 from mrc.errors import MrcError
 from mrc.results.conform import (
     AlternativeText,
@@ -56,12 +57,14 @@ device HOST[:PORT]     where the adapter of the device listens [mrc's engine, on
 --case PATTERN...      only cases whose name or file matches, such as 'sack*' or window
 --cases FILE...        cases of these files in place of mrc's own
 --wait SECONDS         how long a step waits for a packet [2 s]
+--reading NAME...      judge and mrc's own engine follow this reading, such as C3-B
 --seed N               draws QPN, PSN and ids from this number [a random one]
 --captures FOLDER      write a pcap of each failed case there
 --junit FILE           write the verdicts as JUnit XML
 """
 DEVICE = """
 -B, --interface NAME...   an interface or address to use, one for each plane [all]
+--reading NAME...         follow this reading in place of mrc's own, such as C4-A
 --listen                  serve judges over TCP, one after the other [standard input and output]
 --port PORT               TCP port for --listen [%(default)s]
 """
@@ -182,13 +185,14 @@ def _vectors(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     ways = (args.device is not None, args.adapter is not None, args.attributes is not None)
+    readings = _readings_of(args)
     if sum(ways) > 1:
         raise UsageError(args.prog, "HOST, --adapter, --attributes: use only one of them")
     cases = library.selected(library.load(args.cases), args.case)
     device, name, addresses = _opened(args)
     try:
         with Peer(args.address or addresses) as peer:
-            player = Player(peer, device, seconds=args.wait, seed=args.seed)
+            player = Player(peer, device, readings, seconds=args.wait, seed=args.seed)
             outcomes = [_play(out, player, case) for case in cases]
     finally:
         device.close()
@@ -214,6 +218,8 @@ def _opened(args: argparse.Namespace) -> tuple[Device, str, list[str]]:
     words = [sys.executable, "-m", "mrc", "conform", "device"]
     for address in addresses:
         words += ["--interface", address]
+    for reading in args.reading:
+        words += ["--reading", reading]
     return Program(shlex.join(words)), "mrc's engine", addresses
 
 
@@ -267,8 +273,19 @@ def _device(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
+def _readings_of(args: argparse.Namespace) -> Reading:
+    """The readings of the options. Raises UsageError for one without a switch."""
+    known = {str(each.name).replace("_", "-"): each for each in Reading}
+    found = Reading.OURS
+    for name in args.reading:
+        if name not in known:
+            raise UsageError(args.prog, f"--reading: {name!r} is none of {', '.join(known)}")
+        found |= known[name]
+    return found
+
+
 async def _serve(args: argparse.Namespace) -> None:
-    async with engine.opened(tuple(args.interface)) as device:
+    async with engine.opened(tuple(args.interface), _readings_of(args)) as device:
         if args.listen:
             await engine.listen(device, args.port)
         else:

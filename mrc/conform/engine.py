@@ -34,7 +34,7 @@ from mrc.conform.adapter import (
 )
 from mrc.datapath.dispatch import Work
 from mrc.datapath.stream import Places
-from mrc.enums import Access, EventType, Integrity, QpState, WcStatus
+from mrc.enums import Access, EventType, Integrity, QpState, Reading, WcStatus
 from mrc.errors import CompletionError, MrcError
 from mrc.events import Completion, Immediate
 from mrc.fabric import paths
@@ -237,9 +237,11 @@ class EngineDevice:
 
 
 @asynccontextmanager
-async def opened(addresses: tuple[str, ...]) -> AsyncIterator[EngineDevice]:
-    """An engine at these addresses."""
-    async with Context(ContextConfig(interfaces=addresses)) as context:
+async def opened(
+    addresses: tuple[str, ...], readings: Reading = Reading.OURS
+) -> AsyncIterator[EngineDevice]:
+    """An engine at these addresses, with these readings in place of its own."""
+    async with Context(ContextConfig(interfaces=addresses, readings=readings)) as context:
         device = EngineDevice(context)
         try:
             yield device

@@ -29,6 +29,7 @@ from mrc.conform.peer import Peer
 from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
 from mrc.dissect.formats import OPERATIONS
+from mrc.enums import Reading
 from mrc.units import parse_short_time
 
 OWN_MEMORY = 0x10_0000_0000  # addresses of memory that the judge does not really have
@@ -71,10 +72,14 @@ class Player:
     """Plays one case after the other, each on a QP of its own."""
 
     def __init__(
-        self, peer: Peer, device: Device, *, seconds: float = 2.0, seed: int | None = None
-    ) -> None:
-        """`seconds`: how long a step waits for a packet unless it says so itself."""
+        self, peer: Peer, device: Device, readings: Reading = Reading.OURS, *,
+        seconds: float = 2.0, seed: int | None = None,
+    ) -> None:  # fmt: skip
+        """`readings`: those that the judge's answers follow. `seconds`: how long a step waits for a
+        packet unless it says so itself.
+        """
         self._peer, self._device, self._seconds = peer, device, seconds
+        self._readings = readings
         self._rng = random.Random(seed)
 
     def play(self, case: Case) -> Outcome:
@@ -82,7 +87,8 @@ class Player:
         outcome = Outcome(case, Verdict.PASSED)
         start = time.monotonic()
         try:
-            _Play(self._peer, self._device, case, self._rng, self._seconds, outcome).run()
+            play = _Play(self._peer, self._device, case, self._rng, self._seconds, outcome)
+            play.run(swaps=Reading.C3_B in self._readings)
         except _Failed as error:
             outcome.verdict, outcome.reason = Verdict.FAILED, str(error)
         except _Skipped as error:
@@ -108,13 +114,17 @@ class _Play:
         self._path = 0
         self._is_settled = True  # the device has handled what the judge sent
 
-    def run(self) -> None:
+    def run(self, *, swaps: bool) -> None:
+        """`swaps`: the judge's answers have the halves of an EV in the order of C3-B."""
         self._situation = self._attach()
+        self._situation.swaps = swaps
         for each in self._case.steps:
             if isinstance(each, Choice):
                 self._choose(each)
             else:
                 self._take(each)
+        if self._situation.halves:
+            self._outcome.readings += (self._situation.halves,)
 
     def _attach(self) -> Situation:
         psn, device_psn = self._case.psn, self._case.device_psn

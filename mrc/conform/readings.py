@@ -75,12 +75,14 @@ READINGS = (
         "C3", "halves of the EV",
         _of(("high 16 bits in the source port, low 16 bits in the flow label", _ONE),
             ("low 16 bits in the source port, high 16 bits in the flow label", _TWO)), "A",
-        "both ends must agree, and only the reflected EV shows the difference",
+        "both ends must agree, and only the reflected EV shows the difference", "",
+        "`ContextConfig.readings`",
     ),
     Reading(
         "C4", "a PSN beyond the window",
         _of(("dropped silently", _MORE), ("NACK PSN_OOR_WINDOW", _ONE)), "B",
         "limited to one in 1 ms. A correct requester never causes it", "6.3.1",
+        "`ContextConfig.readings`",
     ),
     Reading(
         "C5", "a probe that is answered with SKIP_ONCE",
@@ -206,7 +208,7 @@ READINGS = (
     Reading(
         "S5", "transport ACK while an earlier packet is missing",
         _of(("sent with the last completed message", _ONE), ("not sent", _ONE)), "A",
-        "an ACK also answers duplicates and probes",
+        "an ACK also answers duplicates and probes", "", "`ContextConfig.readings`",
     ),
     Reading(
         "S6", "IPv4 fields below the ICRC",
@@ -222,7 +224,8 @@ READINGS = (
     Reading(
         "S8", "mark in the answer to an EV probe",
         _of(("at the position that it has in a SACK", _OURS), ("none", _TWO)), "A",
-        "readers report answers with SKIP_ONCE, and a response without a field for it",
+        "readers report answers with SKIP_ONCE, and a response without a field for it", "",
+        "`ContextConfig.readings`",
     ),
     Reading(
         "S9", "an immediate without a posted receive",

@@ -34,6 +34,10 @@ class Situation(Struct):
     """The EV of the device's last packet."""
     timestamp: int = 0
     """Of the device's last packet with one."""
+    swaps: bool = False
+    """The judge's answers have the source port in the low half of an EV."""
+    halves: str = ""
+    """The reading of the EV in the device's answers; empty: not seen."""
     carried: dict[int, set[int]] = field(default_factory=dict)
     """The EVs on which each PSN of the device came."""
 
@@ -114,7 +118,8 @@ class Situation(Struct):
         if kind == "SACK":
             self._sack(step, fields)
         if kind in ("SACK", "NACK"):
-            fields.setdefault("ev", self.reflected)
+            ev = self.reflected
+            fields.setdefault("ev", (ev & 0xFFFF) << 16 | ev >> 16 if self.swaps else ev)
             fields.setdefault("tx_timestamp", self.timestamp)
         if kind != "ACK":
             fields.setdefault("spdcid", self.own.qpn & 0xFFFF)
@@ -173,9 +178,7 @@ class Situation(Struct):
             wrong = [psn for psn in wanted if (psn in reported) != (name == "has")]
             return f"it {'lacks' if name == 'has' else 'has'} PSN {wrong[0]}" if wrong else None
         if name == "path":
-            wanted_ev = self.evs[value(text, self.names)]
-            same = found.get("ev") == wanted_ev
-            return None if same else f"its EV is not {wanted_ev:08x}"
+            return self._path_differs(self.evs[value(text, self.names)], found.get("ev"))
         if actual is None:
             return f"it has no {name}"
         assert isinstance(actual, int)
@@ -185,6 +188,13 @@ class Situation(Struct):
             if least <= actual <= (self.number(name, last) if dots else least):
                 return None
         return f"{name} is {_shown(name, actual)}, not {text}"
+
+    def _path_differs(self, wanted: int, ev: object) -> str | None:
+        """Both orders of the halves of an EV are right; remembers which one the device uses."""
+        if ev not in (wanted, (wanted & 0xFFFF) << 16 | wanted >> 16):
+            return f"its EV is not {wanted:08x}"
+        self.halves = "C3-A" if ev == wanted else "C3-B"
+        return None
 
     def read(self, seen: Seen) -> dict[str, object]:
         """The fields of a packet and what follows from them, in the numbers of cases."""

@@ -15,6 +15,7 @@ from slowness import PATIENCE
 
 from mrc.conform.library import load
 from mrc.conform.readings import BY_ID
+from mrc.enums import Reading
 
 
 def conform(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -39,6 +40,19 @@ def test_engine__passes_all_cases(verdicts: dict[str, Any]) -> None:
 def test_engine__has_the_readings_of_the_table(verdicts: dict[str, Any]) -> None:
     for name in verdicts["readings"]:
         assert BY_ID[name.partition("-")[0]].choice == name
+
+
+@pytest.mark.parametrize("reading", list(Reading), ids=lambda reading: reading.name)
+def test_engine__with_another_reading(reading: Reading) -> None:
+    """The judge finds out that the engine follows it, and passes it."""
+    assert reading.name is not None
+    name = reading.name.replace("_", "-")
+    done = conform("run", "--reading", name, "--json")
+    found = printed("conform run", done.stdout)
+    assert done.returncode == 0, [each for each in found["cases"] if each["verdict"] != "passed"]
+    subject = name.partition("-")[0]
+    assert [each for each in found["readings"] if each.startswith(f"{subject}-")] == [name]
+    assert BY_ID[subject].choice != name and "readings" in BY_ID[subject].switch
 
 
 WRONG = """\
