@@ -7,9 +7,10 @@ import argparse
 import io
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from mrc.cli.address import host_and_port, where
+from mrc.cli.address import DEFAULT_PORT, host_and_port, where
 from mrc.cli.arguments import add, count_argument
 from mrc.cli.conform_judge import add_judge, run_judge
 from mrc.cli.exits import Exit, UsageError
@@ -17,7 +18,7 @@ from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.parser import Parser
 from mrc.cli.runner import run_async
 from mrc.conform import engine, frames, library, report, vectors
-from mrc.conform.adapter import Device, OverTcp, Program, Static
+from mrc.conform.adapter import ByHand, Device, OverTcp, Program
 from mrc.conform.case import Case
 from mrc.conform.peer import Peer
 from mrc.conform.player import Outcome, Player, Verdict
@@ -41,7 +42,7 @@ examples:
   mrc conform run h1                      the device at h1, where its adapter listens
   mrc conform run --adapter './nic.py'    a device behind a program of yours
   mrc conform run h1 --case 'sack*' --captures out --junit out/junit.xml
-  mrc conform run --attributes nic.json --case beyond-window
+  mrc conform run --attributes - --address 192.0.2.7 --case beyond-window
   mrc conform list                        the cases
   mrc conform show beyond-window          the steps of a case
   mrc conform readings                    where sources disagree, and what mrc does
@@ -52,7 +53,8 @@ examples:
 RUN = """
 device HOST[:PORT]     where the adapter of the device listens [mrc's engine, on this host]
 --adapter COMMAND      run this program as the adapter, on its standard input and output
---attributes FILE      no adapter: one QP with these attributes (JSON); it plays one case
+--attributes FILE      no adapter: QPs with these attributes, a line of JSON for each case; - for
+                       standard input, where each line may follow the judge's own attributes
 --address ADDRESS...   address of the judge, one for each plane [that towards the device]
 --case PATTERN...      only cases whose name or file matches, such as 'sack*' or window
 --cases FILE...        cases of these files in place of mrc's own
@@ -68,7 +70,6 @@ DEVICE = """
 --listen                  serve judges over TCP, one after the other [standard input and output]
 --port PORT               TCP port for --listen [%(default)s]
 """
-_PORT = 4795
 JUDGE = "judge two implementations by a capture; exit code 1 if they break an invariant"
 
 
@@ -96,7 +97,7 @@ def add_arguments(parser: Parser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     add(parser, RUN, device={"nargs": "?", "type": host_and_port, "metavar": "HOST[:PORT]"},
         wait={"default": 2.0}, case={"metavar": "PATTERN"}, cases={"type": Path},
-        captures={"type": Path}, junit={"type": Path}, attributes={"type": Path})  # fmt: skip
+        captures={"type": Path}, junit={"type": Path})  # fmt: skip
     add_options(parser)
 
 
@@ -117,7 +118,11 @@ def _add_vectors(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    add(parser, DEVICE, port={"type": count_argument(65535, "a port number"), "default": _PORT})
+    add(
+        parser,
+        DEVICE,
+        port={"type": count_argument(65535, "a port number"), "default": DEFAULT_PORT},
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -189,7 +194,7 @@ def _run(args: argparse.Namespace) -> int:
     if sum(ways) > 1:
         raise UsageError(args.prog, "HOST, --adapter, --attributes: use only one of them")
     cases = library.selected(library.load(args.cases), args.case)
-    device, name, addresses = _opened(args)
+    device, name, addresses = _opened(out, args)
     try:
         with Peer(args.address or addresses) as peer:
             player = Player(peer, device, readings, seconds=args.wait, seed=args.seed)
@@ -201,20 +206,19 @@ def _run(args: argparse.Namespace) -> int:
     return Exit.FAILED if failed else Exit.OK
 
 
-def _opened(args: argparse.Namespace) -> tuple[Device, str, list[str]]:
+def _opened(out: Output, args: argparse.Namespace) -> tuple[Device, str, list[str]]:
     """The device, its name, and the address of the judge towards it."""
     if args.device is not None:
         host, port = args.device
-        tcp = OverTcp(host, port if port != 4791 else _PORT)
+        tcp = OverTcp(host, port)
         return tcp, where(host, port), [tcp.local_address]
+    if (args.attributes is not None or args.adapter is not None) and not args.address:
+        raise UsageError(args.prog, "--address is missing: the judge's own address")
     if args.attributes is not None:
-        static = Static(_text(args.attributes), str(args.attributes))
-        return static, str(args.attributes), [static.local_address]
+        return ByHand(_lines(args.attributes), args.attributes, out.note), args.attributes, []
     if args.adapter is not None:
-        if not args.address:
-            raise UsageError(args.prog, "--adapter: also give --address, the judge's own address")
         return Program(args.adapter), args.adapter, []
-    addresses = args.address or ["127.0.0.1"]
+    addresses = args.address or ["127.0.0.1", "127.0.0.2"]
     words = [sys.executable, "-m", "mrc", "conform", "device"]
     for address in addresses:
         words += ["--interface", address]
@@ -223,11 +227,14 @@ def _opened(args: argparse.Namespace) -> tuple[Device, str, list[str]]:
     return Program(shlex.join(words)), "mrc's engine", addresses
 
 
-def _text(path: Path) -> str:
+def _lines(name: str) -> Iterator[str]:
+    """The lines of a file, or of standard input as they come."""
+    if name == "-":
+        return iter(sys.stdin)
     try:
-        return path.read_text()
+        return iter(Path(name).read_text().splitlines())
     except (OSError, UnicodeDecodeError) as error:
-        raise MrcError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise MrcError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _play(out: Output, player: Player, case: Case) -> Outcome:
@@ -287,6 +294,7 @@ def _readings_of(args: argparse.Namespace) -> Reading:
 async def _serve(args: argparse.Namespace) -> None:
     async with engine.opened(tuple(args.interface), _readings_of(args)) as device:
         if args.listen:
-            await engine.listen(device, args.port)
+            note = f"{args.prog}: waiting for judges at TCP port {args.port}"
+            await engine.listen(device, args.port, lambda: print(note, file=sys.stderr, flush=True))
         else:
             await engine.serve_standard_streams(device)

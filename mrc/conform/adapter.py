@@ -7,10 +7,10 @@ example. `mrc conform device` is the adapter of mrc's own engine.
 
 from __future__ import annotations
 
-import json
 import shlex
 import socket
 import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Protocol
 
@@ -216,34 +216,27 @@ class Program(Lines):
             self._process.wait()
 
 
-class Static:
-    """A device without an adapter: one QP whose attributes a file has. It can only be sent to."""
+class ByHand:
+    """A device without an adapter. Somebody sets up each QP with the attributes that `tell` shows,
+    and enters those of the device, one JSON object a line.
+    """
 
-    def __init__(self, text: str, name: str) -> None:
-        try:
-            self._end = msgspec.convert(json.loads(text), End)
-        except (ValueError, msgspec.MsgspecError) as error:
-            raise AdapterError(f"{name}: {error}") from error
-        self._is_used = False
-
-    @property
-    def local_address(self) -> str:
-        """This host's address towards the device."""
-        port = self._end.ports[0]
-        family = socket.AF_INET6 if ":" in port.address else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((port.address, self._end.udp_port))  # sends nothing
-            return str(probe.getsockname()[0])
+    def __init__(self, lines: Iterator[str], name: str, tell: Callable[[str], None]) -> None:
+        self._lines, self._name, self._tell = lines, name, tell
 
     def ask(self, what: Ask) -> Answer:
         if isinstance(what, Detach):
             return Answer()
         if not isinstance(what, Attach):
             return Answer(cannot="a device without an adapter cannot be asked")
-        if self._is_used:
-            return Answer(cannot="its one QP was used for the case before")
-        self._is_used = True
-        return Answer(end=self._end)
+        self._tell(msgspec.json.encode(what.peer).decode())
+        line = next(self._lines, "")
+        if not line.strip():
+            return Answer(cannot=f"{self._name} has no attributes for this case")
+        try:
+            return Answer(end=msgspec.json.decode(line, type=End))
+        except msgspec.MsgspecError as error:
+            raise AdapterError(f"{self._name}: {error}") from error
 
     def close(self) -> None:
         """Nothing has to end."""

@@ -18,13 +18,25 @@ from mrc.errors import MrcError
 
 SENT = {"at", "bytes", "fill", "path", "icrc", "cut", "extra", "tclass", "has", "for", "probe_id"}
 """Of a sent packet, beside the fields of its headers: how it is made."""
-SEEN = {"at", "bytes", "fill", "has", "lacks", "for", "path", "probe_id", "same_ev", "within"}
+SEEN = {
+    "at",
+    "bytes",
+    "fill",
+    "has",
+    "lacks",
+    "for",
+    "path",
+    "probe_id",
+    "same_ev",
+    "plane",
+    "within",
+}
 """Of an expected packet: what follows from its fields, and the time limit."""
 CHECKS = {"memory": {"at", "bytes", "fill"}, "immediates": set[str](), "completions": set[str](),
           "state": set[str](), "evs": set[str]()}  # fmt: skip
 ASKS = {"write": {"at", "bytes", "imm", "fill", "count"}}
 _MARKS = ("why", "section", "reading", "psn", "device-psn", "needs")
-NEEDS = ("memory",)
+NEEDS = ("memory", "planes")
 
 
 class CaseError(MrcError):

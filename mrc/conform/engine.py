@@ -276,7 +276,7 @@ async def serve_standard_streams(device: EngineDevice) -> None:
     await serve(device, reader, write)
 
 
-async def listen(device: EngineDevice, port: int) -> None:
+async def listen(device: EngineDevice, port: int, ready: Callable[[], None]) -> None:
     """Serves judges over TCP, one after the other, until it is cancelled."""
     turn = asyncio.Lock()
 
@@ -288,4 +288,5 @@ async def listen(device: EngineDevice, port: int) -> None:
             writer.close()
 
     async with await asyncio.start_server(one, None, port) as server:
+        ready()
         await server.serve_forever()

@@ -142,6 +142,8 @@ class _Play:
             raise _Skipped("the device chooses its first PSN itself")
         if "memory" in self._case.needs and not device.memory_bytes:
             raise _Skipped("the device has no memory to write to")
+        if "planes" in self._case.needs and min(len(own.ports), len(device.ports)) < 2:
+            raise _Skipped("judge and device have one plane; give --address twice")
         self._peer.aim([port.address for port in device.ports], device.udp_port)
         return Situation(own, device, [self._peer.flow(path).ev for path in self._peer.paths])
 

@@ -199,7 +199,10 @@ class Situation(Struct):
     def read(self, seen: Seen) -> dict[str, object]:
         """The fields of a packet and what follows from them, in the numbers of cases."""
         packet, payload = seen.packet, seen.payload
+        addresses = [port.address for port in self.own.ports]
         found: dict[str, object] = {}
+        if str(seen.flow.destination) in addresses:
+            found["plane"] = addresses.index(str(seen.flow.destination)) + 1
         for each in packet.headers.values():
             found |= each
         kind = OPCODES[packet.opcode]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +116,52 @@ def test_run__an_adapter_that_can_do_nothing(tmp_path: Path) -> None:
                    "--json", "--case", "beyond-window")  # fmt: skip
     (judged,) = printed("conform run", done.stdout)["cases"]
     assert (judged["verdict"], judged["reason"]) == ("skipped", "no")
+
+
+def test_run__attributes_by_hand() -> None:
+    """The engine is the device; this test is who types the attributes."""
+    words = [sys.executable, "-m", "mrc", "conform"]
+    adapter = subprocess.Popen([*words, "device", "-B", "127.0.0.1"], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    judge = subprocess.Popen(
+        [*words, "run", "--attributes", "-", "--address", "127.0.0.1", "--case", "write-is-placed"],
+        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with adapter, judge:
+        assert adapter.stdin and adapter.stdout and judge.stdin and judge.stdout and judge.stderr
+        own = json.loads(judge.stderr.readline().partition(": ")[2])
+        asked = {"do": "attach", "peer": own, "first_psn": None, "memory_bytes": 4096}
+        print(json.dumps(asked), file=adapter.stdin, flush=True)
+        print(
+            json.dumps(json.loads(adapter.stdout.readline())["end"]), file=judge.stdin, flush=True
+        )
+        told, notes = judge.communicate(timeout=PATIENCE)
+        adapter.communicate(timeout=PATIENCE)
+    assert judge.returncode == 0, told + notes
+    assert "1 passed" in told and "3 steps were not checked" in notes
+
+
+def test_run__an_adapter_that_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [sys.executable, "-m", "mrc", "conform", "device", "-B", "127.0.0.1", "-B", "127.0.0.2",
+             "--listen", "--port", str(port)]  # fmt: skip
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as device:
+        assert device.stderr is not None
+        try:
+            assert "waiting for judges" in device.stderr.readline()
+            for _ in range(2):
+                done = conform("run", f"127.0.0.1:{port}", "--case", "window", "--json")
+                assert printed("conform run", done.stdout)["failed"] == 0
+                assert done.returncode == 0
+        finally:
+            device.terminate()
+
+
+def test_run__one_plane_only() -> None:
+    done = conform("run", "--address", "127.0.0.1", "--case", "planes", "--json")
+    found = printed("conform run", done.stdout)
+    assert done.returncode == 0 and found["skipped"] == len(found["cases"]) > 0
 
 
 @pytest.mark.parametrize(
