@@ -120,6 +120,8 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     data: str = ""
     """To memory: hexadecimal digits."""
     immediates: tuple[int, ...] = ()
+    immediate_bytes: tuple[int, ...] = ()
+    """Of the message of each immediate."""
     completions: tuple[str, ...] = ()
     """Names of OCP's statuses, such as SUCCESS."""
     state: str = ""

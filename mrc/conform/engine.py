@@ -76,7 +76,10 @@ class EngineDevice:
             case Immediates(count, seconds):
                 self._local.dispatcher.drain()
                 await self._until(lambda: len(self._immediates) >= count, seconds)
-                return Answer(immediates=tuple(self._immediates))
+                return Answer(
+                    immediates=tuple(each.imm for each in self._immediates),
+                    immediate_bytes=tuple(each.bytes for each in self._immediates),
+                )
             case Completions(count, seconds):
                 await self._until(lambda: len(self._completions) >= count, seconds)
                 return Answer(completions=tuple(self._completions))
@@ -102,7 +105,7 @@ class EngineDevice:
 
     async def _attach(self, ask: Attach) -> End:
         peer = ask.peer
-        self._immediates: list[int] = []
+        self._immediates: list[Immediate] = []
         self._completions: list[str] = []
         self._remote = RemoteMemory(peer.va, peer.rkey, peer.memory_bytes)
         self._memory = bytearray(ask.memory_bytes)
@@ -222,7 +225,7 @@ class EngineDevice:
 
     def on_immediate(self, immediate: Immediate) -> None:
         """The peer's next immediate."""
-        self._immediates.append(immediate.imm)
+        self._immediates.append(immediate)
         self._start(self._tell())
 
     def on_notice(self, notice: Notice) -> None:

@@ -80,6 +80,8 @@ class Player:
         """
         self._peer, self._device, self._seconds = peer, device, seconds
         self._readings = readings
+        self._former: End | None = None  # the device's end of the case before
+        self._qpns: set[int] = set()  # of the judge, in all cases before
         self._rng = random.Random(seed)
 
     def play(self, case: Case) -> Outcome:
@@ -88,7 +90,14 @@ class Player:
         start = time.monotonic()
         try:
             play = _Play(self._peer, self._device, case, self._rng, self._seconds, outcome)
-            play.run(swaps=Reading.C3_B in self._readings)
+            situation = play.attach()
+            situation.swaps = Reading.C3_B in self._readings
+            situation.former = self._qpns - {situation.own.qpn}
+            former, self._former = self._former, situation.device
+            situation.names["old_va"] = former.va if former else 0
+            situation.names["old_rkey"] = former.rkey if former else 0
+            self._qpns.add(situation.own.qpn)
+            play.run()
         except _Failed as error:
             outcome.verdict, outcome.reason = Verdict.FAILED, str(error)
         except _Skipped as error:
@@ -114,10 +123,8 @@ class _Play:
         self._path = 0
         self._is_settled = True  # the device has handled what the judge sent
 
-    def run(self, *, swaps: bool) -> None:
-        """`swaps`: the judge's answers have the halves of an EV in the order of C3-B."""
-        self._situation = self._attach()
-        self._situation.swaps = swaps
+    def run(self) -> None:
+        """All steps."""
         for each in self._case.steps:
             if isinstance(each, Choice):
                 self._choose(each)
@@ -126,7 +133,8 @@ class _Play:
         if self._situation.halves:
             self._outcome.readings += (self._situation.halves,)
 
-    def _attach(self) -> Situation:
+    def attach(self) -> Situation:
+        """Connects the QP of this case."""
         psn, device_psn = self._case.psn, self._case.device_psn
         own = End(
             qpn=self._rng.randrange(3, 1 << 24),
@@ -145,7 +153,9 @@ class _Play:
         if "planes" in self._case.needs and min(len(own.ports), len(device.ports)) < 2:
             raise _Skipped("judge and device have one plane; give --address twice")
         self._peer.aim([port.address for port in device.ports], device.udp_port)
-        return Situation(own, device, [self._peer.flow(path).ev for path in self._peer.paths])
+        evs = [self._peer.flow(path).ev for path in self._peer.paths]
+        self._situation = Situation(own, device, evs)
+        return self._situation
 
     def _ask(self, what: Ask) -> Answer:
         answer = self._device.ask(what)
@@ -266,6 +276,8 @@ class _Play:
         seen = self._peer.receive(until)
         if seen is None:
             return False
+        if why := self._situation.unsound(seen.packet):
+            raise _Failed(f"a packet of the device {why}: {seen.packet.kind}")
         self._situation.note(seen)
         erth = seen.packet.headers.get("ERTH")
         if erth is not None and erth["operation"] in OPERATIONS:
@@ -324,9 +336,17 @@ class _Play:
             raise _Failed(f"{step.line}: {place}")
 
     def _check_immediates(self, step: Step) -> None:
-        wanted = tuple(value(word, self._situation.names) for word in step.words)
-        found = self._ask(Immediates(len(wanted), self._seconds)).immediates
-        self._same(step, wanted, found)
+        """Values, or VALUE/BYTES."""
+        names = self._situation.names
+        wanted = tuple(
+            tuple(value(each, names) for each in word.split("/")) for word in step.words
+        )  # fmt: skip
+        answer = self._ask(Immediates(len(wanted), self._seconds))
+        found = tuple(zip(answer.immediates, answer.immediate_bytes, strict=True))
+        cut = tuple(one[: len(other)] for one, other in zip(found, wanted, strict=False))
+        if cut != wanted or len(found) != len(wanted):
+            told = " ".join(f"{imm}/{count}" for imm, count in found)
+            raise _Failed(f"{step.line}: the device has {told or 'none'}")
 
     def _check_evs(self, step: Step) -> None:
         """At least so many EVs carried the data of the device so far."""

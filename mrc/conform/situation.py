@@ -34,6 +34,8 @@ class Situation(Struct):
     """The EV of the device's last packet."""
     timestamp: int = 0
     """Of the device's last packet with one."""
+    former: set[int] = field(default_factory=set)
+    """QPNs of the judge in earlier cases, whose packets may come late."""
     swaps: bool = False
     """The judge's answers have the source port in the low half of an EV."""
     halves: str = ""
@@ -158,6 +160,8 @@ class Situation(Struct):
         if "BTH" not in packet.headers or not packet.complete:
             return "it is too short"
         kind = OPCODES.get(packet.opcode, "")
+        if packet.headers["BTH"]["dest_qpn"] in self.former:
+            return "it is of an earlier case"
         # The device's own probes of its paths are an answer to nothing.
         if step.what != kind and (step.what != "any" or kind == "ENDPOINT_REQUEST"):
             return f"it is {kind or 'no MRC packet'}"
@@ -167,6 +171,23 @@ class Situation(Struct):
                 continue
             if (wrong := self._field_differs(name, text, found)) is not None:
                 return wrong
+        return ""
+
+    def unsound(self, packet: Packet) -> str:
+        """What no packet of a device may have, whatever the case; empty: nothing."""
+        if "BTH" not in packet.headers or packet.opcode not in OPCODES or not packet.complete:
+            return "is no whole packet of MRC"
+        if packet.icrc_is_right is False:
+            return "has a wrong ICRC"
+        bth = packet.headers["BTH"]
+        endpoint = OPCODES[packet.opcode].startswith("ENDPOINT")
+        qpn = _ENDPOINT_QPN if endpoint else self.own.qpn
+        if bth["dest_qpn"] != qpn and bth["dest_qpn"] not in self.former:
+            return f"goes to QPN {bth['dest_qpn']:#x}, not {qpn:#x}"
+        if bth["tver"] or bth["pkey"] != 0xFFFF or bth["var_res"]:
+            return "has another version or partition key, or reserved bits"
+        if packet.opcode not in DATA and (bth["pad"] or bth["ts"] or bth["rtx"]):
+            return "has flags of data"
         return ""
 
     def _field_differs(self, name: str, text: str, found: dict[str, object]) -> str | None:
