@@ -63,6 +63,8 @@ device HOST[:PORT]     where the adapter of the device listens [mrc's engine, on
 --seed N               draws QPN, PSN and ids from this number [a random one]
 --captures FOLDER      write a pcap of each failed case there
 --junit FILE           write the verdicts as JUnit XML
+--html FILE            write the verdicts as a page
+-v, --verbose          print the packets of failed cases
 """
 DEVICE = """
 -B, --interface NAME...   an interface or address to use, one for each plane [all]
@@ -97,7 +99,7 @@ def add_arguments(parser: Parser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     add(parser, RUN, device={"nargs": "?", "type": host_and_port, "metavar": "HOST[:PORT]"},
         wait={"default": 2.0}, case={"metavar": "PATTERN"}, cases={"type": Path},
-        captures={"type": Path}, junit={"type": Path})  # fmt: skip
+        captures={"type": Path}, junit={"type": Path}, html={"type": Path})  # fmt: skip
     add_options(parser)
 
 
@@ -239,12 +241,11 @@ def _lines(name: str) -> Iterator[str]:
 
 def _play(out: Output, player: Player, case: Case) -> Outcome:
     outcome = player.play(case)
-    more = ""
-    if outcome.readings:
-        more = report.agreement(outcome.readings)
-    if outcome.verdict is not Verdict.PASSED:
-        more = outcome.reason
+    failed = outcome.verdict is Verdict.FAILED
+    more = outcome.reason or report.agreement(outcome.readings)
     out.text(f"{outcome.verdict:8} {case.topic:10} {case.name}{': ' * bool(more)}{more}")
+    if failed and out.verbose:
+        out.text(report.transcript(outcome))
     return outcome
 
 
@@ -258,6 +259,8 @@ def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Outc
         }
     if args.junit is not None:
         report.write_junit(args.junit, name, outcomes)
+    if args.html is not None:
+        report.write_html(args.html, name, outcomes)
     number = report.counts(outcomes)
     names = report.readings(outcomes)
     told = ", ".join(f"{count} {verdict}" for verdict, count in number.items())

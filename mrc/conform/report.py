@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts as a table, as results for programs, as JUnit XML, and captures of failed cases."""
+"""Verdicts as results for programs, as JUnit XML and HTML, and captures of failed cases."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 from mrc.conform import frames, vectors
 from mrc.conform.player import Outcome, Verdict
+from mrc.dissect.text import what
 from mrc.results.conform import (
     Conformance,
     FlowText,
@@ -64,6 +66,58 @@ def capture(folder: Path, outcome: Outcome) -> Path:
     return path
 
 
+def transcript(outcome: Outcome) -> str:
+    """The steps of a case and the packets of both sides."""
+    lines = outcome.case.text.splitlines()
+    start = outcome.seen[0].at_ns if outcome.seen else 0
+    for seen in outcome.seen:
+        arrow = "->" if seen.sent else "<-"
+        at = f"{(seen.at_ns - start) / 1e9:.6f}"
+        lines.append(f"{at} {arrow} ev {seen.flow.ev:08x} {what(seen.packet, seen.flow)}")
+    return "\n".join(lines)
+
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.4 sans-serif; margin: 2em; }}
+td, th {{ text-align: left; padding: 0.1em 1em 0.1em 0; vertical-align: top; }}
+.failed {{ color: #b00; }} .skipped {{ color: #777; }}
+pre {{ background: #f4f4f4; padding: 0.7em; overflow-x: auto; }}
+</style>
+<h1>{title}</h1>
+<p>{summary}</p>
+<table>
+<tr><th>case</th><th>a device</th><th>verdict</th><th></th></tr>
+{rows}
+</table>
+"""
+
+
+def write_html(path: Path, device: str, outcomes: Sequence[Outcome]) -> None:
+    """Writes the verdicts as a page; failed cases have their packets."""
+    number = counts(outcomes)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in number.items())
+    names = readings(outcomes)
+    summary = f"{told}. The device {agreement(names)}." if names else f"{told}."
+    rows = "\n".join(_row(each) for each in outcomes)
+    title = html.escape(f"mrc conform: {device}")
+    page = _PAGE.format(title=title, summary=html.escape(summary), rows=rows)
+    write_whole(path, page.encode())
+
+
+def _row(outcome: Outcome) -> str:
+    more = html.escape(outcome.reason or agreement(outcome.readings))
+    if outcome.verdict is Verdict.FAILED:
+        more += f"<pre>{html.escape(transcript(outcome))}</pre>"
+    cells = (outcome.case.name, outcome.case.title, str(outcome.verdict))
+    text = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+    return f'<tr class="{outcome.verdict}">{text}<td>{more}</td></tr>'
+
+
 def write_junit(path: Path, device: str, outcomes: Sequence[Outcome]) -> None:
     """Writes the verdicts as JUnit XML, one test suite for each topic."""
     root = ElementTree.Element("testsuites", name=f"mrc conform: {device}")
@@ -87,7 +141,7 @@ def _suite(root: ElementTree.Element, topic: str, outcomes: Sequence[Outcome]) -
         )  # fmt: skip
         if outcome.verdict is Verdict.FAILED:
             failure = ElementTree.SubElement(case, "failure", message=outcome.reason)
-            failure.text = f"{outcome.case.text}\n\n{outcome.case.why}"
+            failure.text = transcript(outcome)
         elif outcome.verdict is Verdict.SKIPPED:
             ElementTree.SubElement(case, "skipped", message=outcome.reason)
         elif outcome.readings:
@@ -96,6 +150,8 @@ def _suite(root: ElementTree.Element, topic: str, outcomes: Sequence[Outcome]) -
 
 def agreement(names: Sequence[str]) -> str:
     """What a verdict says of the readings."""
+    if not names:
+        return ""
     return f"agrees with reading{'s' * (len(names) > 1)} {', '.join(names)}"
 
 

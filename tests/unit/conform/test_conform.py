@@ -82,8 +82,9 @@ def test_failed__says_what_came_instead(tmp_path: Path, step: str, reason: str) 
     file = tmp_path / "wrong.case"
     file.write_text(WRONG.replace("{n}", "1").replace("{step}", step))
     junit = tmp_path / "out.xml"
+    page = tmp_path / "out.html"
     words = ("--cases", file, "--wait", "0.2", "--captures", tmp_path / "out", "--junit", junit)
-    done = conform("run", *words, "--json")
+    done = conform("run", *words, "--html", page, "--json")
     assert done.returncode == 1
     (judged,) = printed("conform run", done.stdout)["cases"]
     assert judged["verdict"] == "failed"
@@ -93,6 +94,8 @@ def test_failed__says_what_came_instead(tmp_path: Path, step: str, reason: str) 
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "among" in dissected.stderr  # it is a capture; its UDP ports are others
+    told = page.read_text()
+    assert '<tr class="failed">' in told and "&lt;- ev" in told
     (failure,) = ElementTree.parse(junit).getroot().iter("failure")
     assert failure.get("message") == judged["reason"]
     assert "why To see a failure." in (failure.text or "")
