@@ -28,6 +28,7 @@ SEEN = {
     "path",
     "probe_id",
     "same_ev",
+    "marked_ev",
     "plane",
     "within",
 }

@@ -34,6 +34,8 @@ class Situation(Struct):
     """The EV of the device's last packet."""
     timestamp: int = 0
     """Of the device's last packet with one."""
+    marked: set[int] = field(default_factory=set)
+    """EVs that the judge's SACKs and NACKs have complained about."""
     former: set[int] = field(default_factory=set)
     """QPNs of the judge in earlier cases, whose packets may come late."""
     swaps: bool = False
@@ -122,6 +124,8 @@ class Situation(Struct):
         if kind in ("SACK", "NACK"):
             ev = self.reflected
             fields.setdefault("ev", (ev & 0xFFFF) << 16 | ev >> 16 if self.swaps else ev)
+            if fields.get("mark") or kind == "NACK":
+                self.marked.add(ev)
             fields.setdefault("tx_timestamp", self.timestamp)
         if kind != "ACK":
             fields.setdefault("spdcid", self.own.qpn & 0xFFFF)
@@ -238,6 +242,7 @@ class Situation(Struct):
             self._read_sack(packet, found)
         if "RETH" in packet.headers:
             found["same_ev"] = int(seen.same_ev)
+            found["marked_ev"] = int(seen.flow.ev in self.marked)
             found["at"] = packet.headers["RETH"]["va"] - self.own.va
             found["bytes"] = packet.payload_bytes
             size = packet.payload_bytes
