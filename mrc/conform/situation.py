@@ -15,6 +15,7 @@ from mrc.dissect.packet import Packet
 
 PSNS = ("psn", "cum_psn", "nack_psn")
 _ENDPOINT_QPN = 2
+_TIMESTAMP = 1  # ftype
 _ANSWERS = ("SACK", "NACK", "ACK")
 _WORDS = {
     "mark": MARKS, "reason": REASONS, "syndrome": SYNDROMES, "operation": NAMES["operation"],
@@ -192,6 +193,10 @@ class Situation(Struct):
             return "has another version or partition key, or reserved bits"
         if packet.opcode not in DATA and (bth["pad"] or bth["ts"] or bth["rtx"]):
             return "has flags of data"
+        stamps = (packet.headers[name] for name in ("TSETH", "PETH", "ERTH")
+                  if name in packet.headers)  # fmt: skip
+        if any(stamp["ftype"] != _TIMESTAMP for stamp in stamps):
+            return "has a timestamp of another type"
         return ""
 
     def _field_differs(self, name: str, text: str, found: dict[str, object]) -> str | None:
