@@ -60,6 +60,7 @@ device HOST[:PORT]     where the adapter of the device listens [mrc's engine, on
 --cases FILE...        cases of these files in place of mrc's own
 --wait SECONDS         how long a step waits for a packet [2 s]
 --reading NAME...      judge and mrc's own engine follow this reading, such as C3-B
+--first                stop after the first failed case
 --seed N               draws QPN, PSN and ids from this number [a random one]
 --captures FOLDER      write a pcap of each failed case there
 --junit FILE           write the verdicts as JUnit XML
@@ -200,7 +201,7 @@ def _run(args: argparse.Namespace) -> int:
     try:
         with Peer(args.address or addresses) as peer:
             player = Player(peer, device, readings, seconds=args.wait, seed=args.seed)
-            outcomes = [_play(out, player, case) for case in cases]
+            outcomes = _played(out, player, cases, only_first=args.first)
     finally:
         device.close()
     _print(args, out, name, outcomes)
@@ -237,6 +238,15 @@ def _lines(name: str) -> Iterator[str]:
         return iter(Path(name).read_text().splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise MrcError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _played(out: Output, player: Player, cases: list[Case], *, only_first: bool) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for case in cases:
+        outcomes.append(_play(out, player, case))
+        if only_first and outcomes[-1].verdict is Verdict.FAILED:
+            break
+    return outcomes
 
 
 def _play(out: Output, player: Player, case: Case) -> Outcome:

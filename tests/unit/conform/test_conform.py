@@ -101,6 +101,14 @@ def test_failed__says_what_came_instead(tmp_path: Path, step: str, reason: str) 
     assert "why To see a failure." in (failure.text or "")
 
 
+def test_run__until_the_first_failure(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.case"
+    one = WRONG.replace("{step}", "< NACK within=1ms")
+    file.write_text(one.replace("{n}", "1") + one.replace("{n}", "2"))
+    done = conform("run", "--cases", file, "--first", "--json")
+    assert len(printed("conform run", done.stdout)["cases"]) == 1
+
+
 def test_run__without_an_adapter() -> None:
     done = conform("run", "127.0.0.1:1")
     assert done.returncode == 3 and "no adapter listens there" in done.stderr
