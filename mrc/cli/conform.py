@@ -244,8 +244,10 @@ def _played(out: Output, player: Player, cases: list[Case], *, only_first: bool)
     outcomes: list[Outcome] = []
     for case in cases:
         outcomes.append(_play(out, player, case))
-        if only_first and outcomes[-1].verdict is Verdict.FAILED:
+        if player.is_lost or (only_first and outcomes[-1].verdict is Verdict.FAILED):
             break
+    if left := len(cases) - len(outcomes):
+        out.note(f"{left} cases were not played")
     return outcomes
 
 

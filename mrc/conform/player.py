@@ -80,12 +80,14 @@ class Player:
         """
         self._peer, self._device, self._seconds = peer, device, seconds
         self._readings = readings
+        self.is_lost = False
+        """The device cannot be asked any more: no case can follow."""
         self._former: End | None = None  # the device's end of the case before
         self._qpns: set[int] = set()  # of the judge, in all cases before
         self._rng = random.Random(seed)
 
     def play(self, case: Case) -> Outcome:
-        """The verdict. Raises AdapterError if the device cannot be asked any more."""
+        """The verdict."""
         outcome = Outcome(case, Verdict.PASSED)
         start = time.monotonic()
         try:
@@ -102,6 +104,9 @@ class Player:
             outcome.verdict, outcome.reason = Verdict.FAILED, str(error)
         except _Skipped as error:
             outcome.verdict, outcome.reason = Verdict.SKIPPED, str(error)
+        except AdapterError as error:
+            outcome.verdict, outcome.reason = Verdict.FAILED, str(error)
+            self.is_lost = True
         outcome.seconds = time.monotonic() - start
         outcome.seen = self._peer.seen
         if outcome.verdict is Verdict.PASSED:
