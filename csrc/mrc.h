@@ -69,6 +69,15 @@ enum mrc_wc_status {
   MRC_WC_RETRY_EXC_ERR    /* retries exhausted: the peer answers on no path */
 };
 
+/* Readings of the specification that an engine follows in place of its own, see
+   csrc/core/specification.md. Flags. */
+enum mrc_reading {
+  MRC_READING_C3_B = 1, /* EVs in answers have the source port in the low half */
+  MRC_READING_C4_A = 2, /* drops a PSN beyond the window silently */
+  MRC_READING_S5_B = 4, /* sends no transport ACK while an earlier packet is missing */
+  MRC_READING_S8_B = 8  /* answers to EV probes have no mark */
+};
+
 enum mrc_integrity { MRC_INTEGRITY_ICRC, MRC_INTEGRITY_UDP };
 
 enum mrc_seal_mode {
@@ -217,6 +226,7 @@ struct mrc_engine_config {
   uint32_t seal_epoch_bits;      /* 2^n sealed packets have one key, 6..21 [21] */
   uint32_t noise_ns; /* how late this host and its peers may run, without a cause in the network:
                         1 us to 1 s. All minimum timeouts scale with it [500000] */
+  uint32_t readings; /* a set of enum mrc_reading [0] */
   const struct mrc_aead *aead; /* seals packets; 0: no QP can be sealed. A context has its own */
   struct mrc_scratch *scratch; /* shared with other engines; 0: it has its own */
 };

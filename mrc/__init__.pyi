@@ -39,6 +39,7 @@ from mrc.enums import EventReason as EventReason
 from mrc.enums import EvState as EvState
 from mrc.enums import Integrity as Integrity
 from mrc.enums import QpState as QpState
+from mrc.enums import Reading as Reading
 from mrc.enums import Seal as Seal
 from mrc.enums import WarningKind as WarningKind
 from mrc.enums import WcOpcode as WcOpcode

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from mrc import limits
-from mrc.enums import CcKind, Integrity, PlaneShares, Seal
+from mrc.enums import CcKind, Integrity, PlaneShares, Reading, Seal
 from mrc.errors import ConfigError
 from mrc.exchange import mpr
 from mrc.fabric.hostconfig import HostConfig
@@ -263,6 +263,9 @@ class ContextConfig:
     stronger wish of both sides holds; a seal requires an encrypted exchange."""
     security: Security | None = None
     """Who the peers must be, and how this host proves itself; None: everything is plain."""
+    readings: Reading = Reading.OURS
+    """Readings of the MRC specification to follow in place of mrc's own. Two hosts with different
+    readings of C3 refuse each other at the connect."""
     program: str = ""
     """Name of this program in `mrc top`."""
     local_view: bool = False

@@ -13,6 +13,19 @@ class Access(IntFlag):
     REMOTE_WRITE = 2
 
 
+class Reading(IntFlag):
+    """Readings of the specification that an engine follows in place of its own.
+
+    `mrc conform readings` and csrc/core/specification.md explain them.
+    """
+
+    OURS = 0
+    C3_B = 1
+    C4_A = 2
+    S5_B = 4
+    S8_B = 8
+
+
 class QpState(IntEnum):
     """State of a QP."""
 

@@ -29,8 +29,10 @@ static bool fill_config(struct mrc_engine_config *config) {
   config->sack_delay_ns = or_default(config->sack_delay_ns, 500000);
   config->noise_ns = or_default(config->noise_ns, MRC_NOISE_NS);
   config->seal_epoch_bits = or_default(config->seal_epoch_bits, MRC_SEAL_EPOCH_BITS);
-  return config->ports <= MRC_MAX_PORTS && config->max_qps <= 1u << 20 &&
-         config->max_mrs <= 1u << 20 && config->noise_ns >= 1000 &&
+  const uint32_t readings =
+      MRC_READING_C3_B | MRC_READING_C4_A | MRC_READING_S5_B | MRC_READING_S8_B;
+  return (config->readings & ~readings) == 0 && config->ports <= MRC_MAX_PORTS &&
+         config->max_qps <= 1u << 20 && config->max_mrs <= 1u << 20 && config->noise_ns >= 1000 &&
          config->noise_ns <= 1000000000u && config->cq_depth <= 1u << 24 &&
          config->seal_epoch_bits >= 6 && config->seal_epoch_bits <= MRC_SEAL_EPOCH_BITS &&
          (config->trace_entries & (config->trace_entries - 1)) == 0 &&
@@ -195,6 +197,12 @@ static int check_packet(struct mrc_engine *engine, struct arrival *arrival, stru
   return good ? MRC_DROP_NONE : MRC_DROP_ICRC;
 }
 
+/* The peer reflects EVs by the reading of this engine. */
+static void translate(const struct mrc_services *services, struct mrc_wire *wire) {
+  if (wire->opcode == MRC_OP_SACK) wire->sack.ev = mrc_services_ev(services, wire->sack.ev);
+  if (wire->opcode == MRC_OP_NACK) wire->nack.ev = mrc_services_ev(services, wire->nack.ev);
+}
+
 /* Cheap checks come first, so that a flood of invalid packets costs neither CRC nor cipher. */
 static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *packet,
                    size_t bytes, uint64_t now_ns) {
@@ -213,6 +221,7 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
   reason = check_packet(engine, arrival, &wire, packet, bytes, now_ns);
   if (reason != MRC_DROP_NONE)
     return mrc_drop(services, (enum mrc_drop)reason, wire.dest_qpn, bytes);
+  translate(services, &wire);
   return to_qp(services, arrival->qp, &wire, meta, now_ns);
 }
 

@@ -37,7 +37,7 @@ from mrc.errors import (
     StateError,
 )
 from mrc.events import ProbeResult
-from mrc.exchange import findings, mpr
+from mrc.exchange import findings, halves, mpr
 from mrc.exchange.neighbour import is_loopback
 from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_dict
 from mrc.exchange.proof import Proof, prove
@@ -239,6 +239,7 @@ def _hello(
         ports=tuple(ports),
         dynamic_mpr=local.config.queues.dynamic_mpr,
         sack_times=terms.cc_profile.settings.kind is CcKind.DELAY,
+        ev_halves=halves.of(local.config.readings),
         seal=sealing.NAMES[seal],
         inbox=None if messages is None else messages.inbox,
         seal_random=own.mark if own else "",
@@ -251,6 +252,7 @@ async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: st
     peer = hello_from_dict(await channel.expect("hello", HELLO_BYTES))
     if expected and peer.host != expected:
         raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
+    halves.check(peer.host, peer.attributes.ev_halves, local.config.readings)
     loopback = is_loopback(channel)
     for port in peer.attributes.ports:
         if port.address.ip.is_loopback is not loopback:

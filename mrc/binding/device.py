@@ -142,7 +142,7 @@ class Device(native.NativeContext):
         """Opens the sockets; raises OSError with one line that names the cause.
 
         `ports` has one item for each possible port; None: the port may open later. `sizes` are
-        fields of `struct mrc_ctx_config`, and `max_qps`; 0 selects the default in mrc.h.
+        fields of `struct mrc_ctx_config`, `max_qps` and `readings`; 0 selects the default in mrc.h.
         """
         super().__init__(configuration(ports, polled=polled, **sizes))
         self.polled = polled
@@ -162,12 +162,22 @@ class Device(native.NativeContext):
 
 
 def configuration(
-    ports: Sequence[LocalPort | None], *, polled: bool, max_qps: int = 0, **sizes: int
+    ports: Sequence[LocalPort | None],
+    *,
+    polled: bool,
+    max_qps: int = 0,
+    readings: int = 0,
+    **sizes: int,
 ) -> dict[str, Any]:
     """The fields of a `struct mrc_ctx_config`, for arguments as of `Device`."""
     count = len(ports)
     return {
-        "engine": {"seed": secrets.randbits(64), "ports": count, "max_qps": max_qps},
+        "engine": {
+            "seed": secrets.randbits(64),
+            "ports": count,
+            "max_qps": max_qps,
+            "readings": readings,
+        },
         "ports": [_port_fields(port) for port in ports],
         "n_ports": count,
         "polled": polled,

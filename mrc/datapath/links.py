@@ -285,6 +285,7 @@ def _open_device(config: ContextConfig, ports: Sequence[LocalPort | None]) -> De
         ports,
         polled=config.sockets.polled,
         max_qps=config.limits.max_qps,
+        readings=int(config.readings),
         udp_port=config.udp_port,
         spin_us=config.sockets.spin_us,
         coalesce_us=config.sockets.coalesce_us,

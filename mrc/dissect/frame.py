@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the UDP payload in a captured frame: Ethernet, VLAN, IPv4, IPv6, SRv6 and IP in IP. Pure.
+"""Finds the UDP payload in a captured frame: Ethernet, VLAN, IP, SRv6, IP in IP and VXLAN. Pure.
 
 Any bytes give a payload or None, and no read is beyond their end.
 """
@@ -20,6 +20,7 @@ _CE = 3
 _TRIMMED = (0x07, 0x0B)  # DSCPs of csrc/core/wire/dscp.h
 _MOST_PADDING = 60 - 42 + 4 + 1  # an empty datagram over IPv4, and a frame check sequence
 _MOST_UDP_BYTES = 0xFFFF
+_VXLAN_PORT, _VXLAN_BYTES = 4789, 8
 _MOST_LAYERS = 8  # of IP in IP and extensions
 
 
@@ -34,7 +35,12 @@ def udp_of(frame: bytes, link: int) -> tuple[Flow, bytes] | None:
             return None
         ce = ce or ip.tclass & 3 == _CE  # switches mark the outer header
         if ip.protocol == _UDP:
-            return _udp(frame, ip, carrier, ce=ce)
+            found = _udp(frame, ip, carrier, ce=ce)
+            if found is None or found[0].dport != _VXLAN_PORT:
+                return found
+            frame = found[1][_VXLAN_BYTES:]
+            at, version = _network(frame, ETHERNET)
+            continue
         if ip.protocol not in (_IPIP, _IPV6_IN_IP):
             return None
         carrier = ip.destination

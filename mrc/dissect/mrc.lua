@@ -283,7 +283,10 @@ local function dissect_one(buffer, info, root, net, part, parts, missing)
   for _, header in ipairs(headers) do
     if header == "cc" and values.sack.cc_type == CC_TIMES then header = "times" end
     if at + sizes[header] > buffer:len() then
-      tree:add_proto_expert_info(missing > 0 and notes.cut or notes.short)
+      -- A switch may cut a packet anywhere behind METH and TSETH.
+      local by_switch = trimmed and values.meth and header ~= "tseth"
+      tree:add_proto_expert_info(
+        by_switch and notes.trimmed or missing > 0 and notes.cut or notes.short)
       return
     end
     if header ~= "immdt" or is_clear(buffer, values, ends) then

@@ -16,7 +16,7 @@ from mrc.dissect.formats import AUTH, BEHIND, BYTES, DATA, OPCODES, TABLES, WITH
 
 IpAddress = IPv4Address | IPv6Address
 
-_CC_TIMES = 15
+CC_TIMES = 15
 ICRC_BYTES = 4
 SEAL_BYTES = 12
 TAG_BYTES = 16
@@ -69,8 +69,8 @@ def decode(payload: bytes, flow: Flow, *, missing: int = 0) -> Packet:
         return packet
     bth = packet.headers["BTH"] = _fields("BTH", payload)
     at = BYTES["BTH"]
-    for header in _stack(bth):
-        if header == "CC_STATE" and packet.headers["SETH"]["cc_type"] == _CC_TIMES:
+    for header in headers_behind(bth):
+        if header == "CC_STATE" and packet.headers["SETH"]["cc_type"] == CC_TIMES:
             header = "CC_TIMES"
         packet.complete = at + BYTES[header] <= len(payload)
         if not packet.complete:
@@ -92,7 +92,7 @@ def decode(payload: bytes, flow: Flow, *, missing: int = 0) -> Packet:
     return packet
 
 
-def _stack(bth: dict[str, int]) -> list[str]:
+def headers_behind(bth: dict[str, int]) -> list[str]:
     """The headers behind the BTH."""
     if bth["opcode"] in DATA:
         imm = ["ImmDt"] * (bth["opcode"] in WITH_IMM)

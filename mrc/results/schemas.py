@@ -45,6 +45,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sim run": ("sim.Experiment",),
     "sim report": ("sim.Report",),
     "sim sweep": ("sweep.Sweep",),
+    "conform run": ("conform.Conformance",),
+    "conform list": ("conform.Cases",),
+    "conform show": ("conform.Cases",),
+    "conform readings": ("conform.Readings",),
+    "conform vectors": ("conform.Vectors",),
+    "conform judge": ("conform.Captured",),
     "doctor": ("doctor.Doctor",),
     "agent": ("agent.Profiles",),
 }  # fmt: skip

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Invariant: any bytes decode to a packet or a drop reason. A packet lies inside the bytes, the
- * encoder makes headers of the same length from it, and these decode to the same packet again.
+ * encoder makes headers of the same length from it, and these decode to the same packet again,
+ * unless it was trimmed within its headers.
  */
 #include <string.h>
 
@@ -16,6 +17,10 @@ static void check_packet(const uint8_t *bytes, size_t n, bool trimmed,
   uint8_t twice[64];
   struct mrc_wire again;
   size_t header = mrc_wire_encode(packet, once);
+  if (trimmed && n < header) { /* cut within its headers */
+    mrc_assert(packet->payload == bytes + n && packet->payload_bytes == 0);
+    return;
+  }
   mrc_assert(header <= n && packet->payload == bytes + header);
   const size_t end = packet->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
   size_t tail = trimmed ? 0 : packet->payload_bytes + packet->pad + end;

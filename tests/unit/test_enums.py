@@ -21,6 +21,7 @@ PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_wr_opcode": (enums.WrOpcode, "MRC_WR_"),
     "mrc_access": (enums.Access, "MRC_ACCESS_"),
     "mrc_wc_status": (enums.WcStatus, "MRC_WC_"),
+    "mrc_reading": (enums.Reading, "MRC_READING_"),
     "mrc_integrity": (enums.Integrity, "MRC_INTEGRITY_"),
     "mrc_seal_mode": (enums.Seal, "MRC_SEAL_"),
     "mrc_wc_opcode": (enums.WcOpcode, "MRC_WC_"),

@@ -101,12 +101,13 @@ int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers
   if (status && sealer == NULL)
     for (uint32_t i = entry; i != 0; i = mrc_peers_find_plain(peers, meta->src, meta->sport, i))
       mrc_port_status_on_news(services, mrc_peers_at(peers, i), wire, now_ns);
+  const bool marks = meta->ecn == 3 && !mrc_services_reads(services, MRC_READING_S8_B);
   struct mrc_answer answer = {.qp = sealer,
                               .id = (uint16_t)wire->psn,
                               .tx_timestamp = wire->endpoint.tx_timestamp,
                               .op = wire->endpoint.op,
                               .port = meta->port,
-                              .m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE};
+                              .m = marks ? MRC_M_SKIP_ONCE : MRC_M_NONE};
   memcpy(answer.asker, meta->src, sizeof answer.asker);
   answer.peer = sealer != NULL ? sealer->peer : asker_of(peers, entry, &answer);
   push(answers, answer);

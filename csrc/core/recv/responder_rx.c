@@ -92,7 +92,8 @@ static int on_duplicate(struct mrc_services *services, struct mrc_qp *qp,
 
 static int on_beyond(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
                      const struct mrc_meta *meta, uint64_t now_ns) {
-  if (now_ns - qp->resp.nack_ns >= NACK_INTERVAL_NS || qp->resp.nack_ns == 0) {
+  const bool silent = mrc_services_reads(services, MRC_READING_C4_A);
+  if (!silent && (now_ns - qp->resp.nack_ns >= NACK_INTERVAL_NS || qp->resp.nack_ns == 0)) {
     qp->resp.nack_ns = now_ns;
     mrc_responder_queue_nack(&qp->resp, wire, meta, MRC_NACK_PSN_OOR_WINDOW);
     mrc_qp_touch_to_answer(services, qp);

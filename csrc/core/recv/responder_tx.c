@@ -25,7 +25,7 @@ static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
                             .dest_qpn = qp->attr.rtr.dest_qpn,
                             .psn = nack->psn,
                             .nack = {.reason = nack->reason,
-                                     .ev = nack->ev,
+                                     .ev = mrc_services_ev(services, nack->ev),
                                      .spdcid = (uint16_t)qp->qpn,
                                      .dpdcid = (uint16_t)qp->attr.rtr.dest_qpn,
                                      .nack_psn = nack->psn,
@@ -43,6 +43,11 @@ static bool flush_ack(struct mrc_services *services, struct mrc_qp *qp, int firs
   struct mrc_responder *resp = &qp->resp;
   if (!resp->ack_wanted) return true;
   const uint8_t syndrome = resp->nak_syndrome != 0 ? resp->nak_syndrome : MRC_SYNDROME_ACK;
+  const bool hole = mrc_psn_diff(resp->win.end_psn, resp->win.next_psn) > 0;
+  if (hole && syndrome == MRC_SYNDROME_ACK && mrc_services_reads(services, MRC_READING_S5_B)) {
+    resp->ack_wanted = false;
+    return true;
+  }
   struct mrc_wire wire = {.opcode = MRC_OP_ACK,
                           .dest_qpn = qp->attr.rtr.dest_qpn,
                           .psn = mrc_psn_sub(resp->win.next_psn, 1),

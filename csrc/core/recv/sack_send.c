@@ -44,7 +44,7 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
           .ack_psn_offset = t->pr ? (int16_t)t->probe_id : (int16_t)mrc_psn_diff(t->psn, cum_psn),
           .m = t->m,
           .pr = t->pr,
-          .ev = t->ev,
+          .ev = mrc_services_ev(services, t->ev),
           .spdcid = (uint16_t)qp->qpn,
           .dpdcid = (uint16_t)qp->attr.rtr.dest_qpn,
           .cum_psn = cum_psn,

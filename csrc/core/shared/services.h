@@ -71,6 +71,16 @@ int mrc_services_init(struct mrc_services *services,
                       const struct mrc_engine_config *config) MRC_MUST_CHECK;
 void mrc_services_free(struct mrc_services *services);
 
+/* Whether this engine follows the reading in place of its own. */
+static inline bool mrc_services_reads(const struct mrc_services *services,
+                                      enum mrc_reading reading) {
+  return (services->config.readings & reading) != 0;
+}
+/* An EV as answers carry it, from the EV as it was seen on the wire; and back. */
+static inline uint32_t mrc_services_ev(const struct mrc_services *services, uint32_t ev) {
+  return mrc_services_reads(services, MRC_READING_C3_B) ? ev << 16 | ev >> 16 : ev;
+}
+
 static inline void mrc_count(struct mrc_services *services, enum mrc_counter counter, uint64_t n) {
   services->counters[counter] += n;
 }

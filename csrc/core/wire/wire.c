@@ -164,23 +164,38 @@ static void encode_data(const struct mrc_wire *wire, uint8_t *p) {
   if (mrc_opcode_has_imm(wire->opcode)) put_u32(p + MRC_RETH_BYTES, wire->imm);
 }
 
-/* All fields of data; the union below them is of other packets. */
-static int decode_data(const uint8_t *p, struct mrc_wire *wire) {
+/* METH and TSETH. Returns a drop reason. */
+static int decode_numbers(const uint8_t *p, struct mrc_wire *wire) {
   wire->rqmsn = get_u16(p + METH_RQMSN);
   wire->msn = get_u16(p + METH_MSN);
-  p += MRC_METH_BYTES;
   wire->tx_timestamp = 0;
   wire->tsr = false;
-  if (wire->ts) {
-    if (!get_timestamp(p, &wire->tx_timestamp, &wire->tsr)) return MRC_DROP_FIELD;
-    p += MRC_TSETH_BYTES;
-  }
+  if (!wire->ts) return 0;
+  bool known = get_timestamp(p + MRC_METH_BYTES, &wire->tx_timestamp, &wire->tsr);
+  return known ? 0 : MRC_DROP_FIELD;
+}
+
+/* All fields of data; the union below them is of other packets. */
+static int decode_data(const uint8_t *p, struct mrc_wire *wire) {
+  const int drop = decode_numbers(p, wire);
+  if (drop != 0) return drop;
+  p += MRC_METH_BYTES + (wire->ts ? MRC_TSETH_BYTES : 0);
   wire->va = get_u64(p + RETH_VA);
   wire->rkey = get_u32(p + RETH_RKEY);
   wire->dma_bytes = get_u32(p + RETH_DMA_BYTES);
   wire->imm = mrc_opcode_has_imm(wire->opcode) ? get_u32(p + MRC_RETH_BYTES) : 0;
   wire->payload_bytes = 0;
   return 0;
+}
+
+/* Data that a switch has cut within its headers. A NACK requires METH and TSETH. With SRv6 a switch
+   that keeps 128 bytes of the frame cuts the RETH. */
+static int decode_cut(const uint8_t *bytes, size_t n, struct mrc_wire *wire) {
+  if (n < MRC_BTH_BYTES + MRC_METH_BYTES + (wire->ts ? MRC_TSETH_BYTES : 0u)) return MRC_DROP_SHORT;
+  wire->va = 0;
+  wire->rkey = wire->dma_bytes = wire->imm = wire->payload_bytes = 0;
+  wire->payload = bytes + n;
+  return decode_numbers(bytes + MRC_BTH_BYTES, wire);
 }
 
 /* ---- SACK: SETH and CC_STATE ---- */
@@ -503,6 +518,7 @@ int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wir
   if (drop != 0) return drop;
   size_t header = header_bytes(kind, wire);
   const size_t end = wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
+  if (trimmed && n < header && mrc_opcode_is_data(wire->opcode)) return decode_cut(bytes, n, wire);
   if (n < header + (trimmed ? 0 : end)) return MRC_DROP_SHORT;
   drop = kind->decode(bytes + MRC_BTH_BYTES, wire);
   if (drop != 0) return drop;

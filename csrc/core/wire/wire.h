@@ -204,7 +204,8 @@ uint32_t mrc_wire_imm(const uint8_t *payload);
 
 /* Decodes a whole UDP payload that ends in an ICRC or a seal (not checked here). Any bytes give a
    packet (0) or a drop reason (enum mrc_drop, positive). `payload` points into `bytes`. With
-   `trimmed` the payload, pad and what follows may be missing and payload_bytes is 0. */
+   `trimmed` the payload, pad and what follows may be missing and payload_bytes is 0. Trimmed data
+   may also lack what follows METH and TSETH; then va, rkey, dma_bytes and imm are 0. */
 int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire);
 
 #endif

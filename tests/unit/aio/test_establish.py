@@ -23,7 +23,7 @@ from endpoints import (
 )
 from msgspec.structs import replace
 
-from mrc import Access, CcKind, Context, EvState, Integrity
+from mrc import Access, CcKind, Context, EvState, Integrity, Reading
 from mrc.agent.device import check_host
 from mrc.aio import establish
 from mrc.aio.local import Terms
@@ -51,6 +51,38 @@ async def test_integrity__the_stronger_of_both_sides(near: Integrity, far: Integ
         assert await transfer(pair, data) == data
         assert one._end.peer.attributes.integrity == far.name.lower()
         assert other._end.peer.attributes.integrity == near.name.lower()
+
+
+@pytest.mark.parametrize(
+    ("near", "far"),
+    [
+        (Reading.OURS, Reading.C4_A | Reading.S5_B | Reading.S8_B),
+        (Reading.C3_B, Reading.C3_B | Reading.C4_A | Reading.S5_B | Reading.S8_B),
+    ],
+)
+async def test_readings__that_fit(near: Reading, far: Reading) -> None:
+    data = pattern(1_000_000)
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config(readings=near)) as near_context,
+        Context(loopback_config(readings=far)) as far_context,
+        await far_context.listen(LOOPBACK[4], 0) as listener,
+        await near_context.connect(LOOPBACK[4], listener.port) as one,
+        await listener.accept() as other,
+    ):
+        assert await transfer(Pair(near_context, far_context, listener, one, other), data) == data
+        assert await transfer(Pair(far_context, near_context, listener, other, one), data) == data
+
+
+async def test_readings__that_do_not_fit() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config(readings=Reading.C3_B)) as near_context,
+        Context(loopback_config()) as far_context,
+        await far_context.listen(LOOPBACK[4], 0) as listener,
+    ):
+        with pytest.raises(ConnectError, match=r"follows reading C3-B .* this host C3-A"):
+            await near_context.connect(LOOPBACK[4], listener.port)
 
 
 def lying(honest: Callable[..., Hello]) -> Callable[..., Hello]:

@@ -125,6 +125,14 @@ def test_hello__round_trip_through_json() -> None:
     assert hello_from_dict(json.loads(json.dumps(hello_to_dict(HELLO)))) == HELLO
 
 
+def test_hello__another_reading_of_the_ev() -> None:
+    other = replace(HELLO, attributes=dataclasses.replace(HELLO.attributes, ev_halves="C3-B"))
+    message = hello_to_dict(other)
+    assert message["attributes"]["ev_halves"] == "C3-B"
+    assert hello_from_dict(message) == other
+    assert "ev_halves" not in hello_to_dict(HELLO)["attributes"]
+
+
 def test_hello__its_bytes() -> None:
     """Later versions must send the same bytes, so that different versions can connect."""
     said = replace(HELLO, host="h\u00e9", private={"n": [1, 2.5, {"deep": None}]})

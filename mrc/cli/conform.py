@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc conform`: judges implementations of MRC by packets."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mrc.cli.address import DEFAULT_PORT, host_and_port, where
+from mrc.cli.arguments import add, count_argument
+from mrc.cli.conform_judge import add_judge, run_judge
+from mrc.cli.exits import Exit, UsageError
+from mrc.cli.output import Output, add_options, format_seconds, format_table
+from mrc.cli.parser import Parser
+from mrc.cli.runner import run_async
+from mrc.conform import engine, frames, library, report, vectors
+from mrc.conform.adapter import ByHand, Device, OverTcp, Program
+from mrc.conform.case import Case
+from mrc.conform.peer import Peer
+from mrc.conform.player import Outcome, Player, Verdict
+from mrc.conform.readings import READINGS
+from mrc.enums import Reading
+from mrc.errors import MrcError
+from mrc.results.conform import (
+    AlternativeText,
+    Cases,
+    CaseText,
+    Readings,
+    ReadingText,
+)
+from mrc.results.plain import like
+from mrc.whole import write_whole
+
+HELP = "judge an implementation of MRC by its packets"
+EXAMPLES = """\
+examples:
+  mrc conform run                         mrc's own engine, over loopback
+  mrc conform run h1                      the device at h1, where its adapter listens
+  mrc conform run --adapter './nic.py'    a device behind a program of yours
+  mrc conform run h1 --case 'sack*' --captures out --junit out/junit.xml
+  mrc conform run --attributes - --address 192.0.2.7 --case beyond-window
+  mrc conform list                        the cases
+  mrc conform show beyond-window          the steps of a case
+  mrc conform readings                    where sources disagree, and what mrc does
+  mrc conform vectors --json > v.json     golden packets, explained byte by byte
+  mrc conform judge a.pcap                what a capture shows of two implementations
+  mrc conform device                      the adapter of mrc's engine: for the other host
+"""
+RUN = """
+device HOST[:PORT]     where the adapter of the device listens [mrc's engine, on this host]
+--adapter COMMAND      run this program as the adapter, on its standard input and output
+--attributes FILE      no adapter: QPs with these attributes, a line of JSON for each case; - for
+                       standard input, where each line may follow the judge's own attributes
+--address ADDRESS...   address of the judge, one for each plane [that towards the device]
+--case PATTERN...      only cases whose name or file matches, such as 'sack*' or window
+--cases FILE...        cases of these files in place of mrc's own
+--wait SECONDS         how long a step waits for a packet [2 s]
+--reading NAME...      judge and mrc's own engine follow this reading, such as C3-B
+--first                stop after the first failed case
+--seed N               draws QPN, PSN and ids from this number [a random one]
+--captures FOLDER      write a pcap of each failed case there
+--junit FILE           write the verdicts as JUnit XML
+--html FILE            write the verdicts as a page
+-v, --verbose          print the packets of failed cases
+"""
+DEVICE = """
+-B, --interface NAME...   an interface or address to use, one for each plane [all]
+--reading NAME...         follow this reading in place of mrc's own, such as C4-A
+--listen                  serve judges over TCP, one after the other [standard input and output]
+--port PORT               TCP port for --listen [%(default)s]
+"""
+JUDGE = "judge two implementations by a capture; exit code 1 if they break an invariant"
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.description = (
+        "Judges an implementation of MRC: plays cases as its peer and compares its packets.\n"
+        "A verdict names the readings of the specification that it assumed."
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for word, act, add_more, text in (
+        ("run", _run, _add_run, "play cases against a device; exit code 1 if one fails"),
+        ("list", _list, _add_list, "list the cases"),
+        ("show", _show, _add_show, "print the steps of a case"),
+        ("readings", _readings, add_options, "print where sources disagree"),
+        ("vectors", _vectors, _add_vectors, "print golden packets, with their bytes explained"),
+        ("judge", run_judge, add_judge, JUDGE),
+        ("device", _device, _add_device, "be the adapter of mrc's engine"),
+    ):
+        action = actions.add_parser(word, help=text, description=text)
+        action.set_defaults(act=act)
+        add_more(action)
+    parser.actions = tuple(actions.choices)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    add(parser, RUN, device={"nargs": "?", "type": host_and_port, "metavar": "HOST[:PORT]"},
+        wait={"default": 2.0}, case={"metavar": "PATTERN"}, cases={"type": Path},
+        captures={"type": Path}, junit={"type": Path}, html={"type": Path})  # fmt: skip
+    add_options(parser)
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    add(parser, "--cases FILE...  cases of these files in place of mrc's own",
+        cases={"type": Path})  # fmt: skip
+    add_options(parser)
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    add(parser, "pattern PATTERN...  names of cases, or patterns")
+    _add_list(parser)
+
+
+def _add_vectors(parser: argparse.ArgumentParser) -> None:
+    add(parser, "--pcap FILE  write them to this capture, too", pcap={"type": Path})
+    add_options(parser)
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    add(
+        parser,
+        DEVICE,
+        port={"type": count_argument(65535, "a port number"), "default": DEFAULT_PORT},
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    code: int = args.act(args)
+    return code
+
+
+# ---- Cases and readings ----------------------------------------------------------------------
+
+
+def _list(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    cases = library.load(args.cases)
+    rows = [(case.topic, case.name, case.title) for case in cases]
+    out.text(format_table(("topic", "case", "a device"), rows))
+    out.text(f"\n{len(cases)} cases")
+    _print_cases(out, cases)
+    return Exit.OK
+
+
+def _show(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    cases = library.selected(library.load(args.cases), args.pattern)
+    out.text("\n\n".join(case.text for case in cases))
+    _print_cases(out, cases)
+    return Exit.OK
+
+
+def _print_cases(out: Output, cases: list[Case]) -> None:
+    out.result(Cases(cases=tuple(like(CaseText, case) for case in cases)))
+
+
+def _readings(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    for each in READINGS:
+        place = f" (section {each.section})" if each.section else ""
+        out.text(f"{each.id}  {each.title}{place}")
+        for one in each.alternatives:
+            ours = " <- mrc" if one.letter == each.ours else ""
+            out.text(f"    {one.letter}: {one.text} ({', '.join(one.sources)}){ours}")
+    out.result(Readings(readings=tuple(
+        like(ReadingText, each, alternatives=tuple(
+            like(AlternativeText, one) for one in each.alternatives))
+        for each in READINGS
+    )))  # fmt: skip
+    return Exit.OK
+
+
+def _vectors(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    found = list(vectors.load().values())
+    out.text("\n\n".join(map(report.vector_lines, found)))
+    out.result(report.vectors_result(found))
+    if args.pcap is not None:
+        made = io.BytesIO()
+        second = 10**9
+        frames.write(made, ((n * second, each.flow, each.payload) for n, each in enumerate(found)))
+        write_whole(args.pcap, made.getvalue())
+    return Exit.OK
+
+
+# ---- The judge -------------------------------------------------------------------------------
+
+
+def _run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    ways = (args.device is not None, args.adapter is not None, args.attributes is not None)
+    readings = _readings_of(args)
+    if sum(ways) > 1:
+        raise UsageError(args.prog, "HOST, --adapter, --attributes: use only one of them")
+    cases = library.selected(library.load(args.cases), args.case)
+    device, name, addresses = _opened(out, args)
+    try:
+        with Peer(args.address or addresses) as peer:
+            player = Player(peer, device, readings, seconds=args.wait, seed=args.seed)
+            outcomes = _played(out, player, cases, only_first=args.first)
+    finally:
+        device.close()
+    _print(args, out, name, outcomes)
+    failed = any(each.verdict is Verdict.FAILED for each in outcomes)
+    return Exit.FAILED if failed else Exit.OK
+
+
+def _opened(out: Output, args: argparse.Namespace) -> tuple[Device, str, list[str]]:
+    """The device, its name, and the address of the judge towards it."""
+    if args.device is not None:
+        host, port = args.device
+        tcp = OverTcp(host, port)
+        return tcp, where(host, port), [tcp.local_address]
+    if (args.attributes is not None or args.adapter is not None) and not args.address:
+        raise UsageError(args.prog, "--address is missing: the judge's own address")
+    if args.attributes is not None:
+        return ByHand(_lines(args.attributes), args.attributes, out.note), args.attributes, []
+    if args.adapter is not None:
+        return Program(args.adapter), args.adapter, []
+    addresses = args.address or ["127.0.0.1", "127.0.0.2"]
+    words = [sys.executable, "-m", "mrc", "conform", "device"]
+    for address in addresses:
+        words += ["--interface", address]
+    for reading in args.reading:
+        words += ["--reading", reading]
+    return Program(shlex.join(words)), "mrc's engine", addresses
+
+
+def _lines(name: str) -> Iterator[str]:
+    """The lines of a file, or of standard input as they come."""
+    if name == "-":
+        return iter(sys.stdin)
+    try:
+        return iter(Path(name).read_text().splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise MrcError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _played(out: Output, player: Player, cases: list[Case], *, only_first: bool) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for case in cases:
+        outcomes.append(_play(out, player, case))
+        if player.is_lost or (only_first and outcomes[-1].verdict is Verdict.FAILED):
+            break
+    if left := len(cases) - len(outcomes):
+        out.note(f"{left} cases were not played")
+    return outcomes
+
+
+def _play(out: Output, player: Player, case: Case) -> Outcome:
+    outcome = player.play(case)
+    failed = outcome.verdict is Verdict.FAILED
+    more = outcome.reason or report.agreement(outcome.readings)
+    out.text(f"{outcome.verdict:8} {case.topic:10} {case.name}{': ' * bool(more)}{more}")
+    if failed and out.verbose:
+        out.text(report.transcript(outcome))
+    return outcome
+
+
+def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Outcome]) -> None:
+    captures = {}
+    if args.captures is not None:
+        captures = {
+            each.case.name: report.capture(args.captures, each)
+            for each in outcomes
+            if each.verdict is Verdict.FAILED
+        }
+    if args.junit is not None:
+        report.write_junit(args.junit, name, outcomes)
+    if args.html is not None:
+        report.write_html(args.html, name, outcomes)
+    number = report.counts(outcomes)
+    names = report.readings(outcomes)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in number.items())
+    took = format_seconds(sum(each.seconds for each in outcomes))
+    out.text(f"\n{name}: {told} in {took}")
+    if names:
+        out.text(report.agreement(names))
+    for subject in report.contradictions(names):
+        out.warn(f"the device follows several alternatives of {subject}")
+    if unchecked := sum(len(each.unchecked) for each in outcomes):
+        out.note(f"{unchecked} steps were not checked: the device cannot be asked about them")
+    out.result(report.result(name, outcomes, captures))
+
+
+# ---- The adapter of mrc's engine -------------------------------------------------------------
+
+
+def _device(args: argparse.Namespace) -> int:
+    run_async(_serve(args))
+    return Exit.OK
+
+
+def _readings_of(args: argparse.Namespace) -> Reading:
+    """The readings of the options. Raises UsageError for one without a switch."""
+    known = {str(each.name).replace("_", "-"): each for each in Reading}
+    found = Reading.OURS
+    for name in args.reading:
+        if name not in known:
+            raise UsageError(args.prog, f"--reading: {name!r} is none of {', '.join(known)}")
+        found |= known[name]
+    return found
+
+
+async def _serve(args: argparse.Namespace) -> None:
+    async with engine.opened(tuple(args.interface), _readings_of(args)) as device:
+        if args.listen:
+            note = f"{args.prog}: waiting for judges at TCP port {args.port}"
+            await engine.listen(device, args.port, lambda: print(note, file=sys.stderr, flush=True))
+        else:
+            await engine.serve_standard_streams(device)

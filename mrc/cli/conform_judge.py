@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc conform judge`: what a capture shows of two implementations."""
+
+from __future__ import annotations
+
+import argparse
+
+from mrc.cli.arguments import add, count_argument
+from mrc.cli.exits import Exit
+from mrc.cli.output import Output, add_options
+from mrc.conform import shown
+from mrc.conform.passive import Judge
+from mrc.dissect.capture import CaptureError, read
+from mrc.dissect.formats import OPCODES
+from mrc.dissect.frame import udp_of
+from mrc.dissect.packet import MIN_BYTES, Flow, decode, split
+
+OPTIONS = """
+file FILE        pcap or pcapng file with both directions
+-p, --port PORT  UDP port that packets are sent to; may be repeated [all that carry MRC]
+"""
+
+
+def add_judge(parser: argparse.ArgumentParser) -> None:
+    port = {"type": count_argument(65535, "a port number"), "action": "append"}
+    add(parser, OPTIONS, file={"nargs": None}, port=port)
+    add_options(parser)
+
+
+def run_judge(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    judge, packets, start = Judge(), 0, None
+    try:
+        with open(args.file, "rb") as file:
+            for frame in read(file, args.file):
+                start = frame.seconds if start is None else start
+                found = udp_of(frame.data, frame.link)
+                if found is None or not _is_mrc(*found, args.port):
+                    continue
+                flow, payload = found
+                parts = split(payload)
+                for part, piece in enumerate(parts, 1):
+                    missing = frame.missing if part == len(parts) else 0
+                    judge.take(frame.seconds - start, flow, decode(piece, flow, missing=missing))
+                    packets += 1
+    except OSError as error:
+        raise CaptureError(f"{args.file}: {(error.strerror or str(error)).lower()}") from error
+    judge.finish()
+    result = shown.result(judge, packets)
+    out.text("\n".join(shown.lines(result)))
+    out.result(result)
+    if not result.directions:
+        out.note("no data of MRC was found")
+    return Exit.FAILED if any(way.broken for way in result.directions) else Exit.OK
+
+
+def _is_mrc(flow: Flow, payload: bytes, ports: list[int] | None) -> bool:
+    """Whether a datagram is to be judged: by its port, or because it begins as MRC does."""
+    if ports is not None:
+        return flow.dport in ports
+    return len(payload) >= MIN_BYTES and payload[0] in OPCODES and payload[2:4] == b"\xff\xff"

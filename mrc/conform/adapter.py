@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the judge asks of a device under test: one JSON object a line, and one answer a line.
+
+A program of a few lines between this protocol and a device is its *adapter*; README.md has an
+example. `mrc conform device` is the adapter of mrc's own engine.
+"""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from mrc.errors import ConnectError, MrcError
+
+_PATIENCE_SECONDS = 30.0  # until an answer: an adapter that takes longer is broken
+_MOST_BYTES = 1 << 24  # of a line
+
+
+class AdapterError(MrcError):
+    """An adapter gave no answer, or a wrong one."""
+
+
+class Port(Struct, frozen=True):
+    """An address of one side, and the UDP ports from which it sends."""
+
+    address: str
+    source_ports: tuple[int, ...]
+
+
+class End(Struct, frozen=True, kw_only=True):
+    """The attributes of one side of a QP."""
+
+    qpn: int
+    first_psn: int
+    """Of the packets that this side sends."""
+    path_mtu: int
+    """The largest payload of a packet that this side sends."""
+    mpr: int
+    """Window that this side grants, in PSNs."""
+    max_wimm: int
+    """Immediates that may be under way to this side."""
+    udp_port: int
+    """Where this side receives."""
+    ports: tuple[Port, ...]
+    va: int = 0
+    """First address of the memory that the other side may write to."""
+    rkey: int = 0
+    memory_bytes: int = 0
+    """0: the other side may write nowhere."""
+
+
+class Attach(Struct, frozen=True, tag_field="do", tag="attach"):
+    """Creates a QP whose peer is the judge, after it has ended the one before."""
+
+    peer: End
+    first_psn: int | None
+    """The first PSN that the device is asked to use; null: any."""
+    memory_bytes: int
+    """Memory that it is asked to register, filled with zeros."""
+
+
+class Write(Struct, frozen=True, tag_field="do", tag="write"):
+    """Posts `count` equal writes to the judge's memory, without waiting for their completions."""
+
+    at: int
+    bytes: int
+    fill: int
+    imm: int | None = None
+    count: int = 1
+
+
+class Memory(Struct, frozen=True, tag_field="do", tag="memory"):
+    """Asks what is in the device's memory."""
+
+    at: int
+    bytes: int
+
+
+class Immediates(Struct, frozen=True, tag_field="do", tag="immediates"):
+    """Asks for all immediates so far: as soon as there are `count`, at the latest in `seconds`."""
+
+    count: int
+    seconds: float
+
+
+class Completions(Struct, frozen=True, tag_field="do", tag="completions"):
+    """Asks for the statuses of all ended writes so far; waits as `Immediates`."""
+
+    count: int
+    seconds: float
+
+
+class State(Struct, frozen=True, tag_field="do", tag="state"):
+    """Asks for the state of the QP; waits until it is `wanted`, at most `seconds`."""
+
+    wanted: str
+    seconds: float
+
+
+class Detach(Struct, frozen=True, tag_field="do", tag="detach"):
+    """Ends the QP."""
+
+
+Ask = Attach | Write | Memory | Immediates | Completions | State | Detach
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """The answer to each; `cannot` says why the device lacks what was asked for."""
+
+    cannot: str = ""
+    end: End | None = None
+    """To attach."""
+    data: str = ""
+    """To memory: hexadecimal digits."""
+    immediates: tuple[int, ...] = ()
+    immediate_bytes: tuple[int, ...] = ()
+    """Of the message of each immediate."""
+    completions: tuple[str, ...] = ()
+    """Names of OCP's statuses, such as SUCCESS."""
+    state: str = ""
+
+
+class Device(Protocol):
+    """A device under test."""
+
+    def ask(self, what: Ask) -> Answer:
+        """Its answer; raises AdapterError."""
+
+    def close(self) -> None:
+        """Ends the adapter."""
+
+
+class _Sink(Protocol):
+    def write(self, data: bytes, /) -> int: ...
+    def flush(self) -> None: ...
+
+
+class _Source(Protocol):
+    def readline(self, size: int = ..., /) -> bytes: ...
+
+
+class Lines:
+    """A device behind two streams of lines."""
+
+    def __init__(self, sent: _Sink, received: _Source, name: str) -> None:
+        self._sent, self._received, self._name = sent, received, name
+
+    def ask(self, what: Ask) -> Answer:
+        try:
+            self._sent.write(msgspec.json.encode(what) + b"\n")
+            self._sent.flush()
+            line = self._received.readline(_MOST_BYTES)
+        except TimeoutError as error:
+            late = f"no answer within {_PATIENCE_SECONDS:.0f} s"
+            raise AdapterError(f"{self._name}: {late}") from error
+        except ConnectionError as error:
+            raise AdapterError(f"{self._name}: the adapter ended") from error
+        except OSError as error:
+            raise AdapterError(f"{self._name}: {(error.strerror or str(error)).lower()}") from error
+        if not line.endswith(b"\n"):
+            raise AdapterError(f"{self._name}: the adapter ended")
+        try:
+            return msgspec.json.decode(line, type=Answer)
+        except msgspec.MsgspecError as error:
+            raise AdapterError(f"{self._name}: a wrong answer: {error}") from error
+
+
+class OverTcp(Lines):
+    """The adapter that listens at another host."""
+
+    def __init__(self, host: str, port: int) -> None:
+        try:
+            self._socket = socket.create_connection((host, port), timeout=_PATIENCE_SECONDS)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise ConnectError(f"{host} port {port}: {why}: no adapter listens there") from error
+        file = self._socket.makefile("rwb")
+        super().__init__(file, file, f"{host} port {port}")
+
+    @property
+    def local_address(self) -> str:
+        """This host's address towards the device."""
+        return str(self._socket.getsockname()[0])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Program(Lines):
+    """The adapter as a program of this host, such as `ssh HOST adapter`."""
+
+    def __init__(self, command: str) -> None:
+        try:
+            words = shlex.split(command)
+            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except (OSError, ValueError) as error:
+            raise ConnectError(f"{command}: cannot be started: {error}") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        super().__init__(self._process.stdin, self._process.stdout, command)
+
+    def close(self) -> None:
+        """Closes its standard input, at which an adapter ends."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class ByHand:
+    """A device without an adapter. Somebody sets up each QP with the attributes that `tell` shows,
+    and enters those of the device, one JSON object a line.
+    """
+
+    def __init__(self, lines: Iterator[str], name: str, tell: Callable[[str], None]) -> None:
+        self._lines, self._name, self._tell = lines, name, tell
+
+    def ask(self, what: Ask) -> Answer:
+        if isinstance(what, Detach):
+            return Answer()
+        if not isinstance(what, Attach):
+            return Answer(cannot="a device without an adapter cannot be asked")
+        self._tell(msgspec.json.encode(what.peer).decode())
+        line = next(self._lines, "")
+        if not line.strip():
+            return Answer(cannot=f"{self._name} has no attributes for this case")
+        try:
+            return Answer(end=msgspec.json.decode(line, type=End))
+        except msgspec.MsgspecError as error:
+            raise AdapterError(f"{self._name}: {error}") from error
+
+    def close(self) -> None:
+        """Nothing has to end."""

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The form of cases: files of steps, parsed and checked before anything is sent. Pure.
+
+README.md describes the form. Numbers stay text here, because some depend on the device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+from msgspec import Struct
+
+from mrc.conform import readings
+from mrc.conform.build import OPCODE, fields_of
+from mrc.errors import MrcError
+
+SENT = {"at", "bytes", "fill", "path", "icrc", "cut", "extra", "tclass", "has", "for", "probe_id"}
+"""Of a sent packet, beside the fields of its headers: how it is made."""
+SEEN = {
+    "at",
+    "bytes",
+    "fill",
+    "has",
+    "lacks",
+    "for",
+    "path",
+    "probe_id",
+    "same_ev",
+    "marked_ev",
+    "plane",
+    "within",
+}
+"""Of an expected packet: what follows from its fields, and the time limit."""
+CHECKS = {"memory": {"at", "bytes", "fill"}, "immediates": set[str](), "completions": set[str](),
+          "state": set[str](), "evs": set[str]()}  # fmt: skip
+ASKS = {"write": {"at", "bytes", "imm", "fill", "count"}}
+_MARKS = ("why", "section", "reading", "psn", "device-psn", "needs")
+NEEDS = ("memory", "planes")
+
+
+class CaseError(MrcError):
+    """A case is written wrongly; the message names file and line."""
+
+
+class Step(Struct, frozen=True):
+    """One line of a case. `sign`: > sends, < expects, ! forbids, = checks the device, . asks it."""
+
+    sign: str
+    what: str
+    fields: dict[str, str]
+    line: str
+    words: tuple[str, ...] = ()
+
+
+class Choice(Struct, frozen=True):
+    """Alternatives of a reading, of which the device follows one."""
+
+    reading: str
+    alternatives: tuple[tuple[str, Step], ...]
+    line: str
+
+
+class Case(Struct, frozen=True):
+    """What a device is asked, and what it must answer."""
+
+    name: str
+    topic: str
+    title: str
+    why: str
+    section: str
+    readings: tuple[str, ...]
+    steps: tuple[Step | Choice, ...]
+    text: str
+    psn: str = ""
+    """The first PSN of the peer; empty: a random one."""
+    device_psn: str = ""
+    """The first PSN that the device is asked to use; empty: its own."""
+    needs: tuple[str, ...] = ()
+
+
+def parse(text: str, topic: str) -> list[Case]:
+    """The cases of a file. Raises CaseError."""
+    cases: list[Case] = []
+    for number, block in _blocks(text):
+        try:
+            cases += _expanded(block, topic)
+        except ValueError as error:
+            raise CaseError(f"{topic}.case:{number}: {error}") from None
+    return cases
+
+
+def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines of each case, without comments, and the number of the first."""
+    block: list[str] = []
+    start = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("case "):
+            if block:
+                yield start, block
+            block, start = [], number
+        if line.strip() and not line.startswith("#"):
+            if not line.startswith(("case ", "    ")) or (not block and line[0] == " "):
+                raise CaseError(f"line {number}: a case begins with 'case NAME', its lines with"
+                                f" four blanks: {line!r}")  # fmt: skip
+            block.append(line)
+    if block:
+        yield start, block
+
+
+def _expanded(block: list[str], topic: str) -> Iterator[Case]:
+    """One case, or one for each combination of the values of its `each` lines."""
+    axes: list[tuple[str, list[str]]] = []
+    rest = []
+    for line in block:
+        if found := re.fullmatch(r"    each (\w+): (.+)", line):
+            axes.append((found[1], found[2].split()))
+        else:
+            rest.append(line)
+    for values in product(*(words for _, words in axes)):
+        filled = dict(zip((name for name, _ in axes), values, strict=True))
+        lines = [_fill(line, filled) for line in rest]
+        if values:
+            lines[0] += "".join(f"-{value.lower()}" for value in values)
+        yield _case(lines, topic)
+
+
+def _fill(line: str, values: Mapping[str, str]) -> str:
+    for name, text in values.items():
+        line = line.replace(f"{{{name}}}", text)
+    return line
+
+
+def _case(lines: list[str], topic: str) -> Case:
+    marks: dict[str, list[str]] = {name: [] for name in _MARKS}
+    steps: list[Step | Choice] = []
+    name = lines[0].removeprefix("case ").strip()
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+_=-]*", name):
+        raise ValueError(f"{name!r} is no name of a case")
+    if len(lines) < 3:
+        raise ValueError(f"{name}: needs a title and steps")
+    for line in map(str.strip, lines[2:]):
+        word, _, text = line.partition(" ")
+        if word in marks:
+            marks[word].append(text)
+        elif word == "?":
+            _add_choice(steps, text)
+        else:
+            steps.append(step(line))
+    readings_ = " ".join(marks["reading"]).split()
+    for each in readings_:
+        readings.check(each)
+    needs = tuple(" ".join(marks["needs"]).split())
+    if not set(needs) <= set(NEEDS):
+        raise ValueError(f"{name}: needs {needs}; known: {', '.join(NEEDS)}")
+    if not marks["why"] or not steps:
+        raise ValueError(f"{name}: needs a line 'why' and steps")
+    return Case(
+        name, topic, lines[1].strip(), " ".join(marks["why"]), " ".join(marks["section"]),
+        tuple(readings_), tuple(steps), "\n".join(lines), "".join(marks["psn"]),
+        "".join(marks["device-psn"]), needs,
+    )  # fmt: skip
+
+
+def _add_choice(steps: list[Step | Choice], text: str) -> None:
+    """`C4-A ! NACK`: joins the choice before it if that is of the same reading."""
+    name, _, line = text.partition(" ")
+    readings.check(name)
+    reading, _, letter = name.partition("-")
+    alternative = (letter, step(line))
+    if alternative[1].sign not in "<!":
+        raise ValueError(f"{text!r}: an alternative expects or forbids a packet")
+    last = steps[-1] if steps else None
+    if isinstance(last, Choice) and last.reading == reading:
+        steps[-1] = Choice(reading, (*last.alternatives, alternative), last.line)
+    else:
+        steps.append(Choice(reading, (alternative,), f"? {reading}"))
+
+
+def step(line: str) -> Step:
+    """One step. Raises ValueError."""
+    sign, *words = line.split()
+    if sign not in set("><!=.") or not words:
+        raise ValueError(f"{line!r} is no step")
+    what, *rest = words
+    fields = {}
+    plain = []
+    for word in rest:
+        name, is_field, text = word.partition("=")
+        if is_field:
+            fields[name] = text
+        else:
+            plain.append(word)
+    allowed = _allowed(sign, what, fields)
+    if wrong := sorted(set(fields) - allowed):
+        raise ValueError(f"{line!r}: {what} has no {', '.join(wrong)}")
+    if plain and sign not in "=":
+        raise ValueError(f"{line!r}: {plain[0]!r} is no field")
+    return Step(sign, what, fields, line, tuple(plain))
+
+
+def _allowed(sign: str, what: str, fields: Mapping[str, str]) -> set[str]:
+    table = CHECKS if sign == "=" else ASKS if sign == "." else None
+    if table is not None:
+        if what not in table:
+            raise ValueError(f"{what!r} is none of {', '.join(table)}")
+        return table[what]
+    if what == "any" and sign != ">":
+        return SEEN
+    if what not in OPCODE:
+        raise ValueError(f"{what!r} is no packet")
+    names = fields_of(what, ts="tx_timestamp" in fields or sign != ">")
+    return names | (SENT if sign == ">" else SEEN)

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adapter of mrc's own engine: a Context whose QPs are connected by values."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from ipaddress import ip_address, ip_interface
+from typing import Any
+
+import msgspec
+
+from mrc.aio.context import Context
+from mrc.aio.local import queue_pair
+from mrc.binding.device import Notice
+from mrc.binding.verbs import MR, QueuePair, RemoteMemory, RtrAttributes, RtsAttributes, random_psn
+from mrc.binding.writes import Write as Posted
+from mrc.binding.writes import Writes
+from mrc.config import ContextConfig, Queues
+from mrc.conform.adapter import (
+    Answer,
+    Ask,
+    Attach,
+    Completions,
+    Detach,
+    End,
+    Immediates,
+    Memory,
+    Port,
+    State,
+    Write,
+)
+from mrc.datapath.dispatch import Work
+from mrc.datapath.stream import Places
+from mrc.enums import Access, EventType, Integrity, QpState, Reading, WcStatus
+from mrc.errors import CompletionError, MrcError
+from mrc.events import Completion, Immediate
+from mrc.fabric import paths
+from mrc.fabric.ports import LocalPort, RemotePort
+
+PATH_MTU = 1024
+MPR = 1024
+MAX_WIMM = 32
+TIMEOUT, LINEAR, EXPONENTIAL = 14, 3, 1  # 17 ms, so that cases need not wait long for a timeout
+
+
+class EngineDevice:
+    """Answers what a judge asks about one QP at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._local = context._opened()
+        self._queue: QueuePair | None = None
+        self._memory = bytearray()
+        self._changed = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def answer(self, ask: Ask) -> Answer:
+        """The answer to one question. An error of this host is an answer, too."""
+        try:
+            return await self._answer(ask)
+        except (MrcError, OSError) as error:
+            return Answer(cannot=str(error))
+
+    async def _answer(self, ask: Ask) -> Answer:
+        match ask:
+            case Attach():
+                await self.detach()
+                return Answer(end=await self._attach(ask))
+            case Write():
+                self._post(ask)
+            case Memory(at, count):
+                return Answer(data=self._memory[at : at + count].hex())
+            case Immediates(count, seconds):
+                self._local.dispatcher.drain()
+                await self._until(lambda: len(self._immediates) >= count, seconds)
+                return Answer(
+                    immediates=tuple(each.imm for each in self._immediates),
+                    immediate_bytes=tuple(each.bytes for each in self._immediates),
+                )
+            case Completions(count, seconds):
+                await self._until(lambda: len(self._completions) >= count, seconds)
+                return Answer(completions=tuple(self._completions))
+            case State(wanted, seconds):
+                await self._until(lambda: self._state() == wanted, seconds)
+                return Answer(state=self._state())
+            case Detach():
+                await self.detach()
+        return Answer()
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(condition)
+        except TimeoutError:
+            pass  # the answer shows what there is
+
+    def _state(self) -> str:
+        assert self._queue is not None
+        return self._queue.state.name
+
+    # ---- The QP ---------------------------------------------------------------------------
+
+    async def _attach(self, ask: Attach) -> End:
+        peer = ask.peer
+        self._immediates: list[Immediate] = []
+        self._completions: list[str] = []
+        self._remote = RemoteMemory(peer.va, peer.rkey, peer.memory_bytes)
+        self._memory = bytearray(ask.memory_bytes)
+        self._target = await self._context.register(self._memory, access=Access.REMOTE_WRITE)
+        self._sources: dict[int, MR] = {}
+        sizes = Queues(mpr=MPR, max_wimm=MAX_WIMM)
+        queue = self._queue = queue_pair(sizes)
+        self._places = Places(queue.sq_depth)
+        call = self._local.dispatcher.call
+        await call(queue.create(), "create QP")
+        self._local.dispatcher.attach(queue.qpn, self)
+        await call(queue.to_init(), "QP to INIT")
+        ports = self._ports(peer)
+        evs = self._evs(ports, peer)
+        await call(queue.set_evs([ev.attr for ev in evs]), "set EVs")
+        sources = paths.peer_sources(
+            (ip_address(port.address), port.source_ports) for port in peer.ports
+        )
+        await call(queue.set_peer(sources), "set the peer's addresses")
+        receive = RtrAttributes(peer.qpn, peer.first_psn, Integrity.ICRC)
+        await call(queue.to_rtr(receive), "QP to RTR")
+        first_psn = random_psn() if ask.first_psn is None else ask.first_psn
+        await call(queue.to_rts(self._rts(peer, first_psn)), "QP to RTS")
+        return self._end(ports, queue, first_psn)
+
+    def _ports(self, peer: End) -> list[LocalPort]:
+        """Those that can reach the judge."""
+        addresses = [ip_address(port.address) for port in peer.ports]
+        loopback = addresses[0].is_loopback
+        return [
+            port for port in self._local.links.ports
+            if port.loopback is loopback and port.address.version == addresses[0].version
+        ]  # fmt: skip
+
+    def _evs(self, ports: list[LocalPort], peer: End) -> list[paths.PathEv]:
+        """The n-th port sends to the n-th address of the judge."""
+        theirs = [
+            RemotePort(f"judge{n}", ip_interface(port.address), port.source_ports, 0)
+            for n, port in enumerate(peer.ports)
+        ]
+        pairs = list(zip(ports, theirs, strict=False))
+        each = self._context.config.spraying.evs_per_pair
+        return paths.pair_evs(
+            pairs, self._local.links.sports, peer.udp_port, each, self._local.rng
+        )  # fmt: skip
+
+    def _rts(self, peer: End, first_psn: int) -> RtsAttributes:
+        cc = self._local.cc_profiles.find(None).settings
+        return RtsAttributes(
+            sq_psn=first_psn, path_mtu=PATH_MTU, peer_mpr=peer.mpr, peer_max_wimm=peer.max_wimm,
+            timeout=TIMEOUT, retry_linear=LINEAR, retry_exp=EXPONENTIAL, cc=cc.kind, spray=1,
+            plane_shares=cc.plane_shares,
+        )  # fmt: skip
+
+    def _end(self, ports: list[LocalPort], queue: QueuePair, first_psn: int) -> End:
+        sports = self._local.links.sports.of
+        return End(
+            qpn=queue.qpn, first_psn=first_psn, path_mtu=PATH_MTU, mpr=queue.mpr,
+            max_wimm=queue.max_wimm, udp_port=self._local.dispatcher.device.udp_port,
+            ports=tuple(Port(str(port.address.ip), sports[port.plane]) for port in ports),
+            va=self._target.address, rkey=self._target.rkey, memory_bytes=len(self._memory),
+        )  # fmt: skip
+
+    async def detach(self) -> None:
+        """Ends the QP and its memory; nothing without one."""
+        if self._queue is None:
+            return
+        queue, self._queue = self._queue, None
+        await self._local.dispatcher.call(queue.destroy(), "destroy QP")
+        self._local.dispatcher.detach(queue.qpn)
+        if self._tasks:  # the flushed writes
+            await asyncio.wait(self._tasks)
+        for mr in (self._target, *self._sources.values()):
+            await self._context.deregister(mr)
+
+    def _post(self, ask: Write) -> None:
+        assert self._queue is not None
+        self._start(self._written(self._queue, ask))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _written(self, queue: QueuePair, ask: Write) -> None:
+        """Posts the writes and records how they end."""
+        if ask.fill not in self._sources:
+            filled = bytes([ask.fill]) * max(1, self._remote.length)
+            self._sources[ask.fill] = await self._context.register(filled)
+        source = self._sources[ask.fill] if ask.bytes else None
+        remote = self._remote if ask.bytes else None
+        posted = Posted(source, remote, ask.imm, ask.bytes, 0, ask.at if ask.bytes else 0)
+        loop, dispatcher = asyncio.get_running_loop(), self._local.dispatcher
+        done: list[asyncio.Future[Completion]] = []
+        for _ in range(ask.count):
+            writes = Writes.of(queue.qpn, dispatcher.next_id(), [posted])
+            assert self._places.take_free(1), "a case posts more writes than the send queue holds"
+            done.append(loop.create_future())
+            dispatcher.post(Work(queue, self._places, writes, done[-1]))
+        for each in done:
+            try:
+                status = (await each).status
+            except CompletionError as error:
+                status = error.status
+            await self._add(queue, status)
+
+    async def _add(self, queue: QueuePair, status: WcStatus) -> None:
+        if queue is self._queue:
+            self._completions.append(status.name)
+            await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    # ---- For the dispatcher ---------------------------------------------------------------
+
+    def on_immediate(self, immediate: Immediate) -> None:
+        """The peer's next immediate."""
+        self._immediates.append(immediate)
+        self._start(self._tell())
+
+    def on_notice(self, notice: Notice) -> None:
+        """A change of state; only the end of the QP counts."""
+        if notice.type is EventType.QP_ERROR and self._queue is not None:
+            self._queue.state = QpState.ERROR
+            self._start(self._tell())
+
+    def on_lost(self, count: int) -> None:
+        """The engine lost events: with one QP there is always room for them."""
+        raise AssertionError(f"{count} events were lost")
+
+
+@asynccontextmanager
+async def opened(
+    addresses: tuple[str, ...], readings: Reading = Reading.OURS
+) -> AsyncIterator[EngineDevice]:
+    """An engine at these addresses, with these readings in place of its own."""
+    async with Context(ContextConfig(interfaces=addresses, readings=readings)) as context:
+        device = EngineDevice(context)
+        try:
+            yield device
+        finally:
+            await device.detach()
+
+
+async def serve(
+    device: EngineDevice, reader: asyncio.StreamReader, write: Callable[[bytes], None]
+) -> None:
+    """Answers each line until the end of the stream."""
+    while line := await reader.readline():
+        try:
+            ask = msgspec.json.decode(line, type=Ask)
+        except msgspec.MsgspecError as error:
+            answer = Answer(cannot=f"not understood: {error}")
+        else:
+            answer = await device.answer(ask)
+        write(msgspec.json.encode(answer) + b"\n")
+
+
+async def serve_standard_streams(device: EngineDevice) -> None:
+    """Serves the judge that has started this program."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+
+    def write(line: bytes) -> None:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+    await serve(device, reader, write)
+
+
+async def listen(device: EngineDevice, port: int, ready: Callable[[], None]) -> None:
+    """Serves judges over TCP, one after the other, until it is cancelled."""
+    turn = asyncio.Lock()
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with turn:
+            with suppress(OSError):
+                await serve(device, reader, writer.write)
+            await device.detach()
+            writer.close()
+
+    async with await asyncio.start_server(one, None, port) as server:
+        ready()
+        await server.serve_forever()

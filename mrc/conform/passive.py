@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a capture shows of two implementations: invariants, readings, timers, spraying. Pure.
+
+Packets come in the order of the capture. Each direction of a QP is named by the QPN that its data
+goes to. Answers lead back to it by the low halves of the QPNs that they carry.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import median
+
+from msgspec import Struct, field
+
+from mrc.conform.numbers import after
+from mrc.dissect.formats import DATA, REASONS
+from mrc.dissect.packet import Flow, Packet
+
+_FIRST, _MIDDLE, _LAST, _LAST_IMM = 0xC6, 0xC7, 0xC8, 0xC9
+_SKIP_ONCE = 1
+_PSN_OOR_WINDOW = 0x0B
+_MOST_FINDINGS = 1000  # kept of one direction; the counts go on
+
+
+class Sent(Struct):
+    """A PSN of one direction: its transmissions and what was said of it."""
+
+    opcode: int
+    msn: int
+    va: int
+    dma_bytes: int
+    payload_bytes: int
+    evs: list[int]
+    seconds: list[float]
+    reported: bool = False
+    """In a SACK."""
+    nacked: bool = False
+
+
+class Finding(Struct, frozen=True):
+    """A violation of an invariant."""
+
+    invariant: str
+    text: str
+    seconds: float
+
+
+class Direction(Struct):
+    """The data that goes to one QPN, and the answers to it."""
+
+    qpn: int
+    source: str
+    destination: str
+    first_psn: int
+    sent: dict[int, Sent] = field(default_factory=dict)
+    """By the distance from the first PSN."""
+    highest: int = -1
+    cum: int = -1
+    window: int = 0
+    """The most PSNs between the cumulative PSN and the highest one sent."""
+    packets: int = 0
+    payload_bytes: int = 0
+    retransmissions: int = 0
+    trimmed: int = 0
+    marked: int = 0
+    sacks: int = 0
+    acks: int = 0
+    nacks: Counter[str] = field(default_factory=Counter)
+    evs: Counter[int] = field(default_factory=Counter)
+    rtts: list[float] = field(default_factory=list)
+    """From a packet to the SACK that it triggered, if it was sent once."""
+    waits: list[float] = field(default_factory=list)
+    """From the last transmission of a packet to its retransmission."""
+    turns: list[int] = field(default_factory=list)
+    """Packets between two uses of an EV without a mark."""
+    turns_after_mark: list[int] = field(default_factory=list)
+    """The same, after a SACK with SKIP_ONCE for that EV."""
+    findings: list[Finding] = field(default_factory=list)
+    broken: Counter[str] = field(default_factory=Counter)
+    """How often each invariant was broken."""
+    readings: Counter[str] = field(default_factory=Counter)
+    """How often each reading was seen."""
+    _used: dict[int, int] = field(default_factory=dict)
+    _skips: set[int] = field(default_factory=set)
+    _early: list[tuple[int, float]] = field(default_factory=list)
+    """PSNs that a SACK reported before the capture had them."""
+
+    def breaks(self, invariant: str, text: str, seconds: float) -> None:
+        self.broken[invariant] += 1
+        if len(self.findings) < _MOST_FINDINGS:
+            self.findings.append(Finding(invariant, text, seconds))
+
+    @property
+    def fairness(self) -> float:
+        """Jain's index of the packets of each EV: 1 if all carry as many."""
+        counts = self.evs.values()
+        return sum(counts) ** 2 / (len(counts) * sum(n * n for n in counts)) if counts else 0.0
+
+    @property
+    def uncaptured(self) -> int:
+        """PSNs that the capture lacks, between others that it has."""
+        return sum(psn not in self.sent for psn in range(self.highest + 1))
+
+    @property
+    def lost(self) -> int:
+        """PSNs that were sent more than once."""
+        return sum(len(each.evs) > 1 for each in self.sent.values())
+
+
+def typical(values: list[float] | list[int]) -> float | None:
+    """The median, if there is one."""
+    return median(values) if values else None
+
+
+class Judge:
+    """Takes the packets of a capture, and holds what they show."""
+
+    def __init__(self) -> None:
+        self.directions: dict[int, Direction] = {}
+        self.wrong_icrc = 0
+        self.readings: Counter[str] = Counter()
+        """Of packets that belong to no QP."""
+        self._asked: dict[int, int] = {}  # operation of each endpoint request, by id
+
+    def take(self, seconds: float, flow: Flow, packet: Packet) -> None:
+        """The next packet."""
+        if "BTH" not in packet.headers:
+            return
+        if packet.icrc_is_right is False:
+            self.wrong_icrc += 1
+            return
+        opcode = packet.opcode
+        if opcode in DATA:
+            self._data(seconds, flow, packet)
+        elif "SETH" in packet.headers:
+            self._sack(seconds, packet)
+        elif "NETH" in packet.headers:
+            self._nack(packet)
+        elif "AETH" in packet.headers:
+            self._ack(seconds, packet)
+        elif "ERTH" in packet.headers:
+            self._asked[packet.headers["BTH"]["psn"]] = packet.headers["ERTH"]["operation"]
+        elif "EETH" in packet.headers:
+            self._response(packet)
+
+    # ---- Data -----------------------------------------------------------------------------
+
+    def _data(self, seconds: float, flow: Flow, packet: Packet) -> None:
+        bth = packet.headers["BTH"]
+        way = self.directions.setdefault(
+            bth["dest_qpn"],
+            Direction(bth["dest_qpn"], str(flow.source), str(flow.destination), bth["psn"]),
+        )
+        way.marked += flow.ce
+        if packet.trimmed or not packet.complete:
+            way.trimmed += 1
+            return
+        way.packets += 1
+        way.payload_bytes += packet.payload_bytes
+        psn = after(bth["psn"], way.first_psn)
+        self._spread(way, flow.ev)
+        if bth["rtx"]:
+            way.retransmissions += 1
+        before = way.sent.get(psn)
+        if before is None:
+            self._first_time(seconds, way, psn, packet, flow.ev)
+        else:
+            self._again(seconds, way, psn, before, packet, flow.ev)
+
+    @staticmethod
+    def _spread(way: Direction, ev: int) -> None:
+        if ev in way._used:
+            turns = way.turns_after_mark if ev in way._skips else way.turns
+            turns.append(way.packets - way._used[ev])
+        way._skips.discard(ev)
+        way._used[ev] = way.packets
+        way.evs[ev] += 1
+
+    @staticmethod
+    def _first_time(seconds: float, way: Direction, psn: int, packet: Packet, ev: int) -> None:
+        meth, reth = packet.headers["METH"], packet.headers["RETH"]
+        way.sent[psn] = Sent(
+            packet.opcode, meth["msn"], reth["va"], reth["dma_bytes"], packet.payload_bytes,
+            [ev], [seconds],
+        )  # fmt: skip
+        way.highest = max(way.highest, psn)
+        way.window = max(way.window, way.highest - way.cum)
+
+    @staticmethod
+    def _again(
+        seconds: float, way: Direction, psn: int, before: Sent, packet: Packet, ev: int
+    ) -> None:
+        meth, reth = packet.headers["METH"], packet.headers["RETH"]
+        same = (before.msn, before.va, before.dma_bytes, before.payload_bytes)
+        now = (meth["msn"], reth["va"], reth["dma_bytes"], packet.payload_bytes)
+        if same != now:
+            way.breaks("one packet for a PSN", f"PSN {psn} comes with other contents", seconds)
+        if not packet.headers["BTH"]["rtx"]:
+            way.breaks("rtx is set", f"PSN {psn} comes again without rtx", seconds)
+        if before.reported:
+            way.breaks("no retransmission of what arrived",
+                       f"PSN {psn} comes again after a SACK for it", seconds)  # fmt: skip
+        if ev == before.evs[-1] and len(way.evs) > 1:
+            way.breaks("another EV for a retransmission",
+                       f"PSN {psn} comes again on EV {ev:08x}", seconds)  # fmt: skip
+        way.waits.append(seconds - before.seconds[-1])
+        before.evs.append(ev)
+        before.seconds.append(seconds)
+
+    # ---- Answers --------------------------------------------------------------------------
+
+    def _answered(self, half: int) -> Direction | None:
+        """The direction whose QPN has this low half."""
+        return next((way for qpn, way in self.directions.items() if qpn & 0xFFFF == half), None)
+
+    def _sack(self, seconds: float, packet: Packet) -> None:
+        seth = packet.headers["SETH"]
+        way = self._answered(seth["spdcid"])
+        if way is None:
+            return
+        way.sacks += 1
+        way.readings["G12-A"] += 1
+        cum = after(seth["cum_psn"], way.first_psn)
+        base = cum + seth["sack_offset"]
+        bits = [base + bit for bit in range(64) if seth["bitmap"] >> bit & 1]
+        way._early += [(psn, seconds) for psn in (cum, *bits) if psn > way.highest]
+        for psn in (*range(way.cum + 1, min(cum, way.highest) + 1), *bits):
+            if psn in way.sent:
+                way.sent[psn].reported = True
+        way.cum = max(way.cum, cum)
+        self._echo(way, seth["ev"])
+        if seth["mark"] == _SKIP_ONCE:
+            way._skips.add(seth["ev"])
+        trigger = None if seth["pr"] else way.sent.get(cum + seth["ack_psn_offset"])
+        if trigger is not None and len(trigger.evs) == 1:
+            way.rtts.append(seconds - trigger.seconds[0])
+
+    @staticmethod
+    def _echo(way: Direction, ev: int) -> None:
+        """Which halves of the EV a SACK reflects."""
+        swapped = (ev & 0xFFFF) << 16 | ev >> 16
+        if ev in way.evs:
+            way.readings["C3-A"] += 1
+        elif swapped in way.evs:
+            way.readings["C3-B"] += 1
+
+    def _nack(self, packet: Packet) -> None:
+        neth = packet.headers["NETH"]
+        way = self._answered(neth["spdcid"])
+        if way is None:
+            return
+        way.nacks[REASONS.get(neth["reason"], str(neth["reason"]))] += 1
+        if neth["reason"] == _PSN_OOR_WINDOW:
+            way.readings["C4-B"] += 1
+        if (sent := way.sent.get(after(neth["nack_psn"], way.first_psn))) is not None:
+            sent.nacked = True
+
+    def _ack(self, seconds: float, packet: Packet) -> None:
+        """An ACK names no QPN of its sender: it belongs to the direction whose PSN it has."""
+        psn = packet.headers["BTH"]["psn"]
+        for way in self.directions.values():
+            distance = after(psn, way.first_psn)
+            if way.qpn == packet.headers["BTH"]["dest_qpn"] or not -1 <= distance <= way.highest:
+                continue
+            way.acks += 1
+            last = way.sent.get(distance)
+            if last is not None and distance == way.cum < way.highest:
+                beyond = any(each.reported for psn_, each in way.sent.items() if psn_ > way.cum)
+                way.readings["S5-A"] += beyond
+            return
+
+    def _response(self, packet: Packet) -> None:
+        """Where the operation stands: what was asked is known."""
+        eeth = packet.headers["EETH"]
+        operation = self._asked.get(packet.headers["BTH"]["psn"])
+        if operation is None or operation == 0:
+            return
+        if eeth["operation"] == operation:
+            self.readings["C6-A"] += 1
+        elif eeth["operation"] == 0:
+            self.readings["C6-B"] += 1
+
+    # ---- At the end -----------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Checks what only the whole capture shows: the shape of messages."""
+        for way in self.directions.values():
+            for psn, seconds in way._early:
+                # What the capture lacks may have been sent all the same.
+                if psn > way.highest or psn in way.sent:
+                    way.breaks("a SACK reports what was sent", f"a SACK reports PSN {psn}", seconds)
+            for psn in sorted(way.sent):
+                if psn - 1 in way.sent:
+                    self._follows(way, psn, way.sent[psn - 1], way.sent[psn])
+
+    @staticmethod
+    def _follows(way: Direction, psn: int, before: Sent, now: Sent) -> None:
+        """A packet and the one before it belong to one message, or to two in a row."""
+        seconds = now.seconds[0]
+        inside = before.opcode in (_FIRST, _MIDDLE)
+        if inside != (now.opcode in (_MIDDLE, _LAST, _LAST_IMM)):
+            way.breaks(
+                "messages are whole", f"PSN {psn} does not go on with PSN {psn - 1}", seconds
+            )
+        elif inside and (now.msn, now.va, now.dma_bytes) != (
+            before.msn, before.va + before.payload_bytes, before.dma_bytes,
+        ):  # fmt: skip
+            way.breaks("addresses advance by the payload",
+                       f"PSN {psn} has another MSN, address or length", seconds)  # fmt: skip
+        elif not inside and (now.msn - before.msn) % (1 << 16) != 1:
+            way.breaks("MSN counts messages", f"PSN {psn} has MSN {now.msn}", seconds)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge's side of a QP: UDP sockets that send any bytes and record all that comes."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from ipaddress import ip_address
+from itertools import chain
+from types import TracebackType
+from typing import Self
+
+from msgspec import Struct
+
+from mrc.conform.adapter import Port
+from mrc.conform.seen import Seen
+from mrc.dissect.packet import Flow, IpAddress, decode
+
+_MOST_BYTES = 1 << 16
+_BUFFER_BYTES = 8 << 20
+_IPV6_FLOWINFO, _IPV6_FLOWINFO_SEND = 11, 33
+_TRIMMED = (0x07, 0x0B)  # code points of trimmed packets
+_CE = 3
+
+
+class Path(Struct, frozen=True):
+    """One way to the device: a socket, its address and port, a flow label and the target."""
+
+    socket: socket.socket
+    source: IpAddress
+    sport: int
+    target: IpAddress
+    flow_label: int = 0
+    known: bool = True
+    """The device was told that the judge sends from here."""
+
+
+class Peer:
+    """Receives at each of its addresses at one UDP port, and sends on several paths."""
+
+    def __init__(self, addresses: list[str], sockets_each: int = 4) -> None:
+        self._receivers: list[socket.socket] = []
+        self._senders: list[list[socket.socket]] = []
+        self._strangers: list[socket.socket] = []
+        self.addresses = [ip_address(text) for text in addresses]
+        self.udp_port = 0
+        self.paths: list[Path] = []
+        self.seen: list[Seen] = []
+        """all datagrams of the present case"""
+        try:
+            self._open(sockets_each)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, sockets_each: int) -> None:
+        for address in self.addresses:
+            receiver = _bound(address, self.udp_port)
+            self.udp_port = receiver.getsockname()[1]
+            self._receivers.append(receiver)
+            self._senders.append([_bound(address, 0) for _ in range(sockets_each)])
+            self._strangers.append(_bound(address, 0))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for each in chain(self._receivers, *self._senders, self._strangers):
+            each.close()
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """What a device is told of the addresses and source ports."""
+        return tuple(
+            Port(str(address), tuple(each.getsockname()[1] for each in senders))
+            for address, senders in zip(self.addresses, self._senders, strict=True)
+        )
+
+    def aim(self, targets: list[str], udp_port: int) -> None:
+        """Sends to these addresses from now on: the n-th from this side's n-th address. The last
+        paths are from ports that the device was not told of.
+        """
+        self.target_port = udp_port
+        self.paths = []
+        self.seen = []
+        pairs = list(zip(self.addresses, self._senders, self._strangers, targets, strict=False))
+        for address, senders, _, target in pairs:
+            for label, sender in enumerate(senders, 1):
+                self.paths.append(_path(sender, address, target, label, known=True))
+        for address, _, stranger, target in pairs:
+            self.paths.append(_path(stranger, address, target, 1, known=False))
+        self._drain()
+
+    def _drain(self) -> None:
+        """Throws away what is left of an earlier QP."""
+        while select.select(self._receivers, [], [], 0)[0]:
+            self._take(0)
+        self.seen = []
+
+    def flow(self, path: Path) -> Flow:
+        """The headers of what is sent on a path."""
+        return Flow(path.source, path.target, path.sport, self.target_port, path.flow_label)
+
+    def send(self, path: Path, payload: bytes, tclass: int = 0) -> None:
+        """Sends one datagram with this traffic class."""
+        if path.source.version == 4:
+            ancillary = (socket.IPPROTO_IP, socket.IP_TOS, struct.pack("=i", tclass))
+            address: tuple[str, int] | tuple[str, int, int, int]
+            address = (str(path.target), self.target_port)
+        else:
+            ancillary = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS, struct.pack("=i", tclass))
+            address = (str(path.target), self.target_port, path.flow_label, 0)
+        path.socket.sendmsg([payload], [ancillary], 0, address)
+        flow = self.flow(path)
+        self._record(flow, payload, tclass, sent=True)
+
+    def receive(self, until: float) -> Seen | None:
+        """The next datagram that comes before this time of `time.monotonic`; None: none."""
+        return self._take(max(0.0, until - time.monotonic()))
+
+    def _take(self, seconds: float) -> Seen | None:
+        ready, _, _ = select.select(self._receivers, [], [], seconds)
+        if not ready:
+            return None
+        receiver = ready[0]
+        payload, ancillary, _, source = receiver.recvmsg(_MOST_BYTES, 256)
+        tclass, label = _traits(ancillary)
+        index = self._receivers.index(receiver)
+        flow = Flow(
+            ip_address(source[0]), self.addresses[index], source[1], self.udp_port, label
+        )  # fmt: skip
+        return self._record(flow, payload, tclass, sent=False)
+
+    def _record(self, flow: Flow, payload: bytes, tclass: int, *, sent: bool) -> Seen:
+        marked = Flow(
+            flow.source, flow.destination, flow.sport, flow.dport, flow.flow_label,
+            tclass & 3 == _CE, tclass >> 2 in _TRIMMED,
+        )  # fmt: skip
+        seen = Seen(time.time_ns(), marked, payload, decode(payload, marked), sent)
+        self.seen.append(seen)
+        return seen
+
+
+def _path(
+    sender: socket.socket, address: IpAddress, target: str, label: int, *, known: bool
+) -> Path:
+    labelled = label if address.version == 6 else 0
+    return Path(
+        sender, address, sender.getsockname()[1], ip_address(target), labelled, known
+    )  # fmt: skip
+
+
+def _bound(address: IpAddress, port: int) -> socket.socket:
+    """A UDP socket that sees traffic class and flow label of what it receives."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    made = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        if address.version == 4:
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        else:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
+            made.setsockopt(socket.IPPROTO_IPV6, _IPV6_FLOWINFO, 1)
+            made.setsockopt(socket.IPPROTO_IPV6, _IPV6_FLOWINFO_SEND, 1)
+        made.bind((str(address), port))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _traits(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
+    """Traffic class and flow label."""
+    tclass = label = 0
+    for level, kind, data in ancillary:
+        if (level, kind) in (
+            (socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, socket.IPV6_TCLASS),
+        ):  # fmt: skip
+            tclass = data[0]
+        elif (level, kind) == (socket.IPPROTO_IPV6, _IPV6_FLOWINFO):
+            label = int.from_bytes(data[:4], "big") & 0xFFFFF
+    return tclass, label

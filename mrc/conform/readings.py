@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where sources on MRC disagree or say nothing: the alternatives, and our choice. Pure.
+
+A verdict names the readings that it assumed, such as C4-B. `tools/readings` writes this table into
+csrc/core/specification.md. C: sources disagree. G: sources say nothing. S: a later source adds to
+an earlier one.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+_PAPER, _API = "the paper", "the API headers"
+_ONE, _TWO, _MORE = "one reader", "two readers", "several readers"
+_UE, _ROCE, _OURS = "Ultra Ethernet", "RoCEv2", "ours"
+
+
+class Alternative(Struct, frozen=True):
+    """One way to read the specification."""
+
+    letter: str
+    text: str
+    sources: tuple[str, ...]
+    """Who says so: the paper, the API headers, readers of the specification, related standards."""
+
+
+class Reading(Struct, frozen=True):
+    """A subject with its alternatives, and what the engine does."""
+
+    id: str
+    title: str
+    alternatives: tuple[Alternative, ...]
+    ours: str
+    """The letter of the engine's choice."""
+    reason: str
+    section: str = ""
+    """Of MRC 1.0, as its readers cite it; empty: not known."""
+    switch: str = ""
+    """What makes the engine follow another alternative; empty: nothing."""
+
+    @property
+    def choice(self) -> str:
+        return f"{self.id}-{self.ours}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its alternatives, such as C4-A."""
+        return tuple(f"{self.id}-{each.letter}" for each in self.alternatives)
+
+
+def _of(*alternatives: tuple[str, ...]) -> tuple[Alternative, ...]:
+    """A text and its sources for each letter."""
+    return tuple(
+        Alternative(letter, text, tuple(sources))
+        for letter, (text, *sources) in zip("ABCD", alternatives, strict=False)
+    )
+
+
+READINGS = (
+    Reading(
+        "C1", "UDP destination port",
+        _of(("4971", _TWO), ("4791", _ONE, _ROCE)), "B",
+        "4791 is registered for RoCEv2; 4971 looks like two digits in the wrong order",
+        "7.5.5.2", "`ContextConfig.udp_port`",
+    ),
+    Reading(
+        "C2", "how a host reports ports that are down",
+        _of(("a bitmap in SACKs", _PAPER, _ONE),
+            ("an endpoint request of its own", _API, _MORE)), "B",
+        "only the wire form of the request is published", "7.4.8",
+    ),
+    Reading(
+        "C3", "halves of the EV",
+        _of(("high 16 bits in the source port, low 16 bits in the flow label", _ONE),
+            ("low 16 bits in the source port, high 16 bits in the flow label", _TWO)), "A",
+        "both ends must agree, and only the reflected EV shows the difference", "",
+        "`ContextConfig.readings`",
+    ),
+    Reading(
+        "C4", "a PSN beyond the window",
+        _of(("dropped silently", _MORE), ("NACK PSN_OOR_WINDOW", _ONE)), "B",
+        "limited to one in 1 ms. A correct requester never causes it", "6.3.1",
+        "`ContextConfig.readings`",
+    ),
+    Reading(
+        "C5", "a probe that is answered with SKIP_ONCE",
+        _of(("the EV becomes GOOD", _ONE), ("the EV becomes SKIP", _ONE)), "B",
+        "the path is alive, but congested", "7.4.7",
+    ),
+    Reading(
+        "C6", "operation in the endpoint response",
+        _of(("bits 3:2", _TWO), ("bits 5:4", _ONE)), "A", "two readers agree",
+    ),
+    Reading(
+        "C7", "SE and M in byte 1 of the BTH",
+        _of(("SE is bit 7, M is bit 6, as in InfiniBand", _MORE),
+            ("M is bit 7, SE is bit 6", _ONE)), "A", "the engine sends 0 in both",
+    ),
+    Reading(
+        "C8", "EV of a packet with SRv6",
+        _of(("low 8 bits of the source port", "older API headers"),
+            ("source port and flow label, as without SRv6", _PAPER)), "B",
+        "the outer address is consumed on the way and cannot be reflected",
+    ),
+    Reading(
+        "C9", "EVs in rotation",
+        _of(("128 to 256 for each QP", _PAPER), ("about 100, and backups", _PAPER),
+            ("all paths that the profile selects", _OURS)), "C",
+        "a software host has far fewer paths", "", "`Spraying.evs_active_per_plane`",
+    ),
+    Reading(
+        "G2", "received bytes that make a SACK due",
+        _of(("16 KiB", _UE), ("4 KiB", _ONE),
+             ("256 KiB, at least 1 KiB for each packet, besides the sender's requests", _OURS)),
+        "C", "in software a SACK costs as much as a burst", "7.5.2", "`sack_threshold_bytes`",
+    ),
+    Reading(
+        "G3", "base of the SACK bitmap",
+        _of(("cumulative PSN + 1, at most 64 below the highest PSN", _ONE),
+            ("the lowest PSN that no SACK has reported", _UE),
+            ("the first 64 PSNs with news of the plane, at least cumulative PSN + 1", _OURS)), "C",
+        "a plane's news is reported on that plane, and the newest PSNs more than once", "7.5.2.2",
+    ),
+    Reading(
+        "G4", "when a hole in the bitmap is a loss",
+        _of(("after a bandwidth-delay product of later packets", _ONE),
+            ("a later packet on the same EV arrived", _OURS)), "B", "paths are FIFO", "7.4",
+    ),
+    Reading(
+        "G5", "duration of SKIP",
+        _of(("one packet passes the EV when the rotation reaches it", _ONE),
+            ("one rotation; more after repeated marks", _OURS)), "B",
+        "one rotation leaves half of its share on a path that is always full", "7.5.5.5",
+    ),
+    Reading(
+        "G6", "return of an EV that lost a packet",
+        _of(("left to the implementation", _MORE), ("three answered probes in a row", _OURS)),
+        "B", "a flapping link must not regain trust faster each time", "9.3.1",
+    ),
+    Reading(
+        "G7", "least number of EVs in rotation",
+        _of(("a quarter of them", "example code of the API"),
+            ("a quarter of each plane's rotation", _OURS)), "B",
+        "a plane that is dead as a whole is suspended instead",
+    ),
+    Reading(
+        "G9", "code points of the traffic classes",
+        _of(("roles without values", _MORE), ("0 for all packets", _OURS)), "B",
+        "code points are configuration of the network",
+    ),
+    Reading(
+        "G10", "what a trimming switch must keep",
+        _of(("headers through METH and TSETH", _ONE),
+            ("all headers, RETH included", "longer trim sizes of switches")), "A",
+        "with SRv6, switches that keep 128 bytes of the frame cut the RETH off",
+    ),
+    Reading(
+        "G11", "timeouts",
+        _of(("`linear` times T, then T doubles", _API, _PAPER),), "A",
+        "the exact formula is not known", "7.4.1",
+    ),
+    Reading(
+        "G12", "spdcid and dpdcid",
+        _of(("low 16 bits of the QPNs", _TWO),), "A", "as other implementations",
+    ),
+    Reading(
+        "G13", "syndromes of the transport ACK",
+        _of(("InfiniBand's codes; ACK is 0x1f", _TWO),), "A", "none are published",
+    ),
+    Reading(
+        "G15", "service time of a responder",
+        _of(("shifts the reflected timestamp", _OURS), ("not corrected", _ONE)), "A",
+        "the field exists, and a requester that does not know of it loses nothing",
+    ),
+    Reading(
+        "G16", "padding",
+        _of(("to a multiple of 4 bytes, count in the BTH", "InfiniBand"),), "A",
+        "the header has the field",
+    ),
+    Reading(
+        "G24", "bit of port 1 in the mask of ports",
+        _of(("bit 0", _OURS), ("bit 1", "a literal reading of \"1-based\"")), "A",
+        "the API only says that ports count from 1", "7.4.8",
+    ),
+    Reading(
+        "S1", "window where nothing is agreed",
+        _of(("128 PSNs", _MORE), ("from link rates and round trips", _OURS)), "B",
+        "128 PSNs are less than a software host has in flight", "", "`Queues.mpr`",
+    ),
+    Reading(
+        "S2", "trimmed packets and the highest PSN received",
+        _of(("a trimmed packet does not count as received", _ONE),), "A",
+        "its payload has not arrived",
+    ),
+    Reading(
+        "S3", "codes of NACKs",
+        _of(("seven: two for trims, five others", _MORE),
+            ("eight: one more mandatory code", _TWO)), "A",
+        "the eighth is not named anywhere. A NACK with an unknown code is dropped", "Table 7-3",
+    ),
+    Reading(
+        "S4", "ALWAYS_SKIP",
+        _of(("never sent", _OURS), ("sent by a criterion of the implementation", _ONE)), "A",
+        "the receiver knows less of a path than the sender",
+    ),
+    Reading(
+        "S5", "transport ACK while an earlier packet is missing",
+        _of(("sent with the last completed message", _ONE), ("not sent", _ONE)), "A",
+        "an ACK also answers duplicates and probes", "", "`ContextConfig.readings`",
+    ),
+    Reading(
+        "S6", "IPv4 fields below the ICRC",
+        _of(("identification, flags and offset count as ones", _OURS),
+            ("they count as they are", _ROCE)), "A",
+        "a socket does not see them, and offloads change them",
+    ),
+    Reading(
+        "S7", "unit of timestamps with tsr 1",
+        _of(("1.024 us", _OURS), ("1 us", _ONE)), "A",
+        "the requester measures against its own record of the send time",
+    ),
+    Reading(
+        "S8", "mark in the answer to an EV probe",
+        _of(("at the position that it has in a SACK", _OURS), ("none", _TWO)), "A",
+        "readers report answers with SKIP_ONCE, and a response without a field for it", "",
+        "`ContextConfig.readings`",
+    ),
+    Reading(
+        "S9", "an immediate without a posted receive",
+        _of(("the QP fails", _ONE), ("the window closes until the program polls", _OURS)), "B",
+        "completions of this engine need no posted receive",
+    ),
+    Reading(
+        "S10", "code points of trimmed packets",
+        _of(("7, and 11 at the last hop", _OURS), ("configuration of the network", _MORE)), "A",
+        "RFC 2474 reserves both for local use (`dscp.h`)",
+    ),
+)  # fmt: skip
+BY_ID = {reading.id: reading for reading in READINGS}
+
+
+def check(name: str) -> None:
+    """Raises ValueError unless the name is that of an alternative, such as C4-A."""
+    found = re.fullmatch(r"([CGS]\d+)-([A-D])", name)
+    if found is None or found[1] not in BY_ID or name not in BY_ID[found[1]].names:
+        raise ValueError(f"{name} is no reading; mrc conform readings lists them")
+
+
+def table() -> str:
+    """The table of specification.md."""
+    lines = [
+        "| Id | Subject | Readings | Ours | Reason | Section |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in READINGS:
+        texts = (
+            f"{one.letter}: {one.text} ({', '.join(one.sources)})" for one in each.alternatives
+        )
+        ours = f"{each.ours}, {each.switch}" if each.switch else each.ours
+        lines.append(
+            f"| {each.id} | {each.title} | {'; '.join(texts)} | {ours} | {each.reason}"
+            f" | {each.section or '-'} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a capture shows, as results for programs and as lines for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mrc.conform.passive import Direction, Judge, typical
+from mrc.results.conform import Broken, Captured, DirectionText
+from mrc.results.plain import like
+
+
+def result(judge: Judge, packets: int) -> Captured:
+    """For programs."""
+    return Captured(
+        packets=packets,
+        wrong_icrc=judge.wrong_icrc,
+        readings=tuple(sorted(judge.readings)),
+        directions=tuple(map(_direction, judge.directions.values())),
+    )
+
+
+def _direction(way: Direction) -> DirectionText:
+    firsts = {each.invariant: each for each in reversed(way.findings)}
+    return like(
+        DirectionText, way,
+        window_psns=way.window, evs=len(way.evs), nacks=dict(way.nacks),
+        sack_seconds=typical(way.rtts), retransmission_seconds=typical(way.waits),
+        turn_packets=typical(way.turns), turn_after_mark_packets=typical(way.turns_after_mark),
+        readings=tuple(sorted(name for name, count in way.readings.items() if count)),
+        broken=tuple(
+            Broken(
+                invariant=name, count=count, first=firsts[name].text,
+                first_seconds=firsts[name].seconds,
+            )
+            for name, count in way.broken.items()
+        ),
+    )  # fmt: skip
+
+
+def lines(found: Captured) -> Iterator[str]:
+    """For people."""
+    for way in found.directions:
+        yield f"{way.source} > {way.destination}, QPN 0x{way.qpn:06x}"
+        yield (f"  data     {way.packets} packets, {way.payload_bytes} bytes; at most"
+               f" {way.window_psns} PSNs in flight")  # fmt: skip
+        yield f"  EVs      {way.evs}, fairness {way.fairness:.3f}{_turns(way)}"
+        lost = f"{way.lost} PSNs sent again, {way.retransmissions} packets with rtx"
+        yield f"  loss     {lost}{_time(', median wait', way.retransmission_seconds)}"
+        yield f"  network  {way.marked} marked, {way.trimmed} trimmed"
+        nacks = "".join(f", {count} NACK {name}" for name, count in way.nacks.items())
+        yield (f"  answers  {way.sacks} SACKs{_time(' after', way.sack_seconds)},"
+               f" {way.acks} ACKs{nacks}")  # fmt: skip
+        yield f"  readings {', '.join(way.readings) or 'none shown'}"
+        if way.uncaptured:
+            yield f"  capture  lacks {way.uncaptured} PSNs; was it too slow?"
+        for each in way.broken:
+            yield (f"  BROKEN   {each.invariant}: {each.count} times; first at"
+                   f" {each.first_seconds:.6f} s: {each.first}")  # fmt: skip
+    if found.readings:
+        yield f"endpoints: readings {', '.join(found.readings)}"
+    if found.wrong_icrc:
+        yield f"{found.wrong_icrc} packets with a wrong ICRC were not judged"
+
+
+def _turns(way: DirectionText) -> str:
+    if way.turn_packets is None:
+        return ""
+    marked = way.turn_after_mark_packets
+    after_mark = "" if marked is None else f", {marked:g} after a mark"
+    return f"; {way.turn_packets:g} packets between two uses{after_mark}"
+
+
+def _time(before: str, seconds: float | None) -> str:
+    return "" if seconds is None else f"{before} {seconds * 1e6:.0f} us"

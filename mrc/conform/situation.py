@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case that is being played: both ends of the QP, and how packets follow from its steps. Pure."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from mrc.conform.adapter import End
+from mrc.conform.build import OPCODE, fields_of, headers
+from mrc.conform.case import SENT, Step
+from mrc.conform.numbers import after, members, psn_at, span, value
+from mrc.conform.seen import Seen
+from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
+from mrc.dissect.packet import Packet
+
+PSNS = ("psn", "cum_psn", "nack_psn")
+_ENDPOINT_QPN = 2
+_TIMESTAMP = 1  # ftype
+_ANSWERS = ("SACK", "NACK", "ACK")
+_WORDS = {
+    "mark": MARKS, "reason": REASONS, "syndrome": SYNDROMES, "operation": NAMES["operation"],
+}  # fmt: skip
+
+
+class Situation(Struct):
+    """What the numbers of a case refer to."""
+
+    own: End
+    device: End
+    evs: list[int]
+    """The EV of each path of the judge."""
+    names: dict[str, int] = field(default_factory=dict)
+    """Numbers with a name: those of the device, and what its last packets said."""
+    reflected: int = 0
+    """The EV of the device's last packet."""
+    timestamp: int = 0
+    """Of the device's last packet with one."""
+    marked: set[int] = field(default_factory=set)
+    """EVs that the judge's SACKs and NACKs have complained about."""
+    former: set[int] = field(default_factory=set)
+    """QPNs of the judge in earlier cases, whose packets may come late."""
+    swaps: bool = False
+    """The judge's answers have the source port in the low half of an EV."""
+    halves: str = ""
+    """The reading of the EV in the device's answers; empty: not seen."""
+    carried: dict[int, set[int]] = field(default_factory=dict)
+    """The EVs on which each PSN of the device came."""
+
+    def __post_init__(self) -> None:
+        self.names |= {
+            "mpr": self.device.mpr, "wimm": self.device.max_wimm, "mtu": self.device.path_mtu,
+            "size": self.device.memory_bytes, "half": 1 << 23, "va": self.device.va,
+            "rkey": self.device.rkey, "window": self.own.mpr, "probe": 0, "id": 0,
+            "their_id": self.device.qpn & 0xFFFF, "our_id": self.own.qpn & 0xFFFF,
+            "our_rkey": self.own.rkey, "our_qpn": self.own.qpn,
+        }  # fmt: skip
+
+    def number(self, name: str, text: str) -> int:
+        """The value of a field, such as mark=SKIP_ONCE or psn=mpr-1."""
+        if codes := [code for code, word in _WORDS.get(name, {}).items() if word == text]:
+            return codes[0]
+        return value(text, self.names)
+
+    def note(self, seen: Seen) -> None:
+        """Remembers what later steps may refer to."""
+        headers_, ev = seen.packet.headers, seen.flow.ev
+        bth = headers_.get("BTH", {"opcode": 0})
+        if bth["opcode"] in DATA:
+            self.reflected = ev
+            before = self.carried.setdefault(bth["psn"], set())
+            seen.same_ev = ev in before
+            before.add(ev)
+        if "PETH" in headers_:
+            self.names["probe"] = headers_["PETH"]["probe_id"]
+            self.reflected = ev
+        if "ERTH" in headers_:
+            self.names["id"] = bth["psn"]
+        for name in ("TSETH", "PETH", "ERTH"):
+            if name in headers_:
+                self.timestamp = headers_[name]["tx_timestamp"]
+
+    # ---- To the device --------------------------------------------------------------------
+
+    def repeats(self, step: Step) -> range:
+        """The PSNs of a step that sends several packets: psn=3..7."""
+        return span(step.fields.get("psn", "0"), self.names)
+
+    def sent(self, step: Step, psn: int) -> bytes:
+        """The packet of a step, without its ICRC."""
+        kind, texts = step.what, step.fields
+        own = {name for name in texts if name in SENT} - fields_of(kind, ts=False)
+        fields = {name: self.number(name, text) for name, text in texts.items()
+                  if name not in own and name != "psn"}  # fmt: skip
+        payload = b""
+        if OPCODE[kind] in DATA:
+            payload = self._data(step, fields, psn)
+        else:
+            self._control(kind, step, fields, psn)
+        fields.setdefault("dest_qpn", self.device.qpn)
+        if "tx_timestamp" in texts and OPCODE[kind] in DATA:
+            fields["ts"] = 1
+        return headers(kind, fields) + payload
+
+    def _data(self, step: Step, fields: dict[str, int], psn: int) -> bytes:
+        count = self.number("bytes", step.fields.get("bytes", "64"))
+        filling = self.number("fill", step.fields.get("fill", "0x11"))
+        at = self.number("at", step.fields.get("at", "0"))
+        fields.setdefault("va", self.device.va + at)
+        fields.setdefault("rkey", self.device.rkey if count else 0)
+        fields.setdefault("dma_bytes", count)
+        fields.setdefault("pad", -count % 4)
+        fields.setdefault("msn", psn & 0xFFFF)
+        fields["psn"] = psn_at(psn, self.own.first_psn)
+        return bytes([filling]) * count + bytes(-count % 4)
+
+    def _control(self, kind: str, step: Step, fields: dict[str, int], psn: int) -> None:
+        """What follows from other fields; the numbers of an answer are those of the device."""
+        first = self.device.first_psn
+        if kind.startswith("ENDPOINT"):
+            fields.setdefault("dest_qpn", _ENDPOINT_QPN)
+            fields["psn"] = psn & 0xFFFFFF
+            return
+        if kind == "SACK":
+            self._sack(step, fields)
+        if kind in ("SACK", "NACK"):
+            ev = self.reflected
+            fields.setdefault("ev", (ev & 0xFFFF) << 16 | ev >> 16 if self.swaps else ev)
+            if fields.get("mark") or kind == "NACK":
+                self.marked.add(ev)
+            fields.setdefault("tx_timestamp", self.timestamp)
+        if kind != "ACK":
+            fields.setdefault("spdcid", self.own.qpn & 0xFFFF)
+            fields.setdefault("dpdcid", self.device.qpn & 0xFFFF)
+        number = next((name for name in ("cum_psn", "nack_psn") if name in fields), "")
+        if "psn" not in step.fields and number:
+            psn = fields[number]
+        for name in ("cum_psn", "nack_psn"):
+            if name in fields:
+                fields[name] = psn_at(fields[name], first)
+        fields["psn"] = psn_at(psn, first) if kind in _ANSWERS else psn & 0xFFFFFF
+
+    def _sack(self, step: Step, fields: dict[str, int]) -> None:
+        cum = fields.setdefault("cum_psn", 0)
+        offset = fields.setdefault("sack_offset", 1)
+        if "probe_id" in step.fields:
+            identity = self.number("probe_id", step.fields["probe_id"]) & 0xFFFF
+            fields |= {"pr": 1, "ack_psn_offset": identity - (identity >> 15 << 16)}
+        if "for" in step.fields:
+            fields["ack_psn_offset"] = self.number("for", step.fields["for"]) - cum
+        if "has" in step.fields:
+            bits = (psn - cum - offset for psn in members(step.fields["has"], self.names))
+            fields["bitmap"] = sum(1 << bit for bit in bits)
+
+    def ending(self, step: Step, packet: bytes) -> bytes:
+        """What `cut` leaves of a packet, with the bytes of `extra` behind it."""
+        if "cut" in step.fields:
+            packet = packet[: self.number("cut", step.fields["cut"])]
+        return packet + bytes.fromhex(step.fields.get("extra", ""))
+
+    # ---- From the device ------------------------------------------------------------------
+
+    def differs(self, step: Step, seen: Seen) -> str:
+        """What keeps a datagram from being the expected packet; empty: nothing."""
+        packet = seen.packet
+        if "BTH" not in packet.headers or not packet.complete:
+            return "it is too short"
+        kind = OPCODES.get(packet.opcode, "")
+        if packet.headers["BTH"]["dest_qpn"] in self.former:
+            return "it is of an earlier case"
+        # The device's own probes of its paths are an answer to nothing.
+        if step.what != kind and (step.what != "any" or kind == "ENDPOINT_REQUEST"):
+            return f"it is {kind or 'no MRC packet'}"
+        found = self.read(seen)
+        for name, text in step.fields.items():
+            if name == "within":
+                continue
+            if (wrong := self._field_differs(name, text, found)) is not None:
+                return wrong
+        return ""
+
+    def unsound(self, packet: Packet) -> str:
+        """What no packet of a device may have, whatever the case; empty: nothing."""
+        if "BTH" not in packet.headers or packet.opcode not in OPCODES or not packet.complete:
+            return "is no whole packet of MRC"
+        if packet.icrc_is_right is False:
+            return "has a wrong ICRC"
+        bth = packet.headers["BTH"]
+        endpoint = OPCODES[packet.opcode].startswith("ENDPOINT")
+        qpn = _ENDPOINT_QPN if endpoint else self.own.qpn
+        if bth["dest_qpn"] != qpn and bth["dest_qpn"] not in self.former:
+            return f"goes to QPN {bth['dest_qpn']:#x}, not {qpn:#x}"
+        if bth["tver"] or bth["pkey"] != 0xFFFF or bth["var_res"]:
+            return "has another version or partition key, or reserved bits"
+        if packet.opcode not in DATA and (bth["pad"] or bth["ts"] or bth["rtx"]):
+            return "has flags of data"
+        stamps = (packet.headers[name] for name in ("TSETH", "PETH", "ERTH")
+                  if name in packet.headers)  # fmt: skip
+        if any(stamp["ftype"] != _TIMESTAMP for stamp in stamps):
+            return "has a timestamp of another type"
+        return ""
+
+    def _field_differs(self, name: str, text: str, found: dict[str, object]) -> str | None:
+        actual = found.get(name)
+        if name in ("has", "lacks"):
+            reported = found.get("has")
+            assert isinstance(reported, Reported)
+            wanted = list(members(text, self.names))
+            wrong = [psn for psn in wanted if (psn in reported) != (name == "has")]
+            return f"it {'lacks' if name == 'has' else 'has'} PSN {wrong[0]}" if wrong else None
+        if name == "path":
+            return self._path_differs(self.evs[value(text, self.names)], found.get("ev"))
+        if actual is None:
+            return f"it has no {name}"
+        assert isinstance(actual, int)
+        for part in text.split("|"):
+            first, dots, last = part.partition("..")
+            least = self.number(name, first)
+            if least <= actual <= (self.number(name, last) if dots else least):
+                return None
+        return f"{name} is {_shown(name, actual)}, not {text}"
+
+    def _path_differs(self, wanted: int, ev: object) -> str | None:
+        """Both orders of the halves of an EV are right; remembers which one the device uses."""
+        if ev not in (wanted, (wanted & 0xFFFF) << 16 | wanted >> 16):
+            return f"its EV is not {wanted:08x}"
+        self.halves = "C3-A" if ev == wanted else "C3-B"
+        return None
+
+    def read(self, seen: Seen) -> dict[str, object]:
+        """The fields of a packet and what follows from them, in the numbers of cases."""
+        packet, payload = seen.packet, seen.payload
+        addresses = [port.address for port in self.own.ports]
+        found: dict[str, object] = {}
+        if str(seen.flow.destination) in addresses:
+            found["plane"] = addresses.index(str(seen.flow.destination)) + 1
+        for each in packet.headers.values():
+            found |= each
+        kind = OPCODES[packet.opcode]
+        first = self.device.first_psn if packet.opcode in DATA else self.own.first_psn
+        if kind != "PROBE" and not kind.startswith("ENDPOINT"):
+            for name in PSNS:
+                if name in found:
+                    number = found[name]
+                    assert isinstance(number, int)
+                    found[name] = after(number, first)
+        if "SETH" in packet.headers:
+            self._read_sack(packet, found)
+        if "RETH" in packet.headers:
+            found["same_ev"] = int(seen.same_ev)
+            found["marked_ev"] = int(seen.flow.ev in self.marked)
+            found["at"] = packet.headers["RETH"]["va"] - self.own.va
+            found["bytes"] = packet.payload_bytes
+            size = packet.payload_bytes
+            behind = 4 + packet.headers["BTH"]["pad"]
+            data = payload[len(payload) - behind - size : len(payload) - behind]
+            found["fill"] = data[0] if size and data == data[:1] * size else -1
+        return found
+
+    def _read_sack(self, packet: Packet, found: dict[str, object]) -> None:
+        seth = packet.headers["SETH"]
+        cum = after(seth["cum_psn"], self.own.first_psn)
+        found["has"] = Reported(cum, cum + seth["sack_offset"], seth["bitmap"])
+        if not seth["pr"]:
+            found["for"] = cum + seth["ack_psn_offset"]
+        else:
+            found["probe_id"] = seth["ack_psn_offset"] & 0xFFFF
+
+
+class Reported(Struct, frozen=True):
+    """The PSNs that a SACK reports as received."""
+
+    cum: int
+    base: int
+    bitmap: int
+
+    def __contains__(self, psn: int) -> bool:
+        bit = psn - self.base
+        return psn <= self.cum or (0 <= bit < 64 and bool(self.bitmap >> bit & 1))
+
+
+def _shown(name: str, number: int) -> str:
+    return _WORDS.get(name, {}).get(number, str(number))

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Golden packets: every kind of packet in bytes, with each header explained.
+
+They were written by hand from the tables of the format. The tests compare them with the engine's
+codec and with `mrc/dissect`, which share no code.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+
+from msgspec import Struct
+
+from mrc.conform.readings import check
+from mrc.dissect.packet import Flow, Packet, decode
+
+VERSION = 1
+"""Grows when the bytes of a packet change; packets may be added."""
+FILE = Path(__file__).parent / "packets.txt"
+
+_V6 = Flow(ip_address("fd00:a::1"), ip_address("fd00:a:1::1:0"), 0xC001, 4791, 0x7ABCD)
+_V4 = Flow(ip_address("192.0.2.1"), ip_address("198.51.100.2"), 0xC002, 4791)
+FLOWS = {
+    "v6": _V6,
+    "v4": _V4,
+    "srv6": Flow(
+        _V6.source, _V6.destination, _V6.sport, _V6.dport, _V6.flow_label,
+        carrier=ip_address("fcbb:1:100:201:e000::"),
+    ),
+    "port-4971": Flow(_V6.source, _V6.destination, _V6.sport, 4971, _V6.flow_label),
+    "trimmed": Flow(
+        _V6.source, _V6.destination, _V6.sport, _V6.dport, _V6.flow_label, trimmed=True
+    ),
+}  # fmt: skip
+
+
+class Part(Struct, frozen=True):
+    """Some bytes of a packet, mostly a header."""
+
+    data: bytes
+    text: str
+
+
+class Vector(Struct, frozen=True):
+    """One golden packet."""
+
+    name: str
+    flow: Flow
+    parts: tuple[Part, ...]
+    reading: str = ""
+    """The reading that it follows where the engine follows another one."""
+
+    @property
+    def payload(self) -> bytes:
+        """The UDP payload."""
+        return b"".join(part.data for part in self.parts)
+
+    @property
+    def packet(self) -> Packet:
+        """As `mrc/dissect` decodes it, by the readings of the engine."""
+        return decode(self.payload, self.flow)
+
+
+def load(text: str | None = None) -> dict[str, Vector]:
+    """The golden packets by name. Raises ValueError."""
+    found: dict[str, Vector] = {}
+    for block in ("\n" + (FILE.read_text() if text is None else text)).split("\npacket ")[1:]:
+        head, *lines = block.strip().splitlines()
+        name, *marks = head.split()
+        settings = dict(mark.split("=", 1) for mark in marks)
+        if reading := settings.get("reading", ""):
+            check(reading)
+        parts = []
+        for line in lines:
+            digits, _, caption = line.partition("|")
+            parts.append(Part(bytes.fromhex(digits), caption.strip()))
+        assert name not in found, name
+        found[name] = Vector(name, FLOWS[settings.get("flow", "v6")], tuple(parts), reading)
+    return found

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc conform run` as typed: mrc's engine passes all cases, and devices that differ do not."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from printed import printed
+from slowness import PATIENCE
+
+from mrc.conform.library import load
+from mrc.conform.readings import BY_ID
+from mrc.enums import Reading
+
+
+def conform(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mrc", "conform", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[str, Any]:
+    """Of mrc's engine on all cases."""
+    done = conform("run", "--json")
+    return printed("conform run", done.stdout)
+
+
+def test_engine__passes_all_cases(verdicts: dict[str, Any]) -> None:
+    wrong = [(each["name"], each["reason"]) for each in verdicts["cases"]
+             if each["verdict"] != "passed" or each["unchecked"]]  # fmt: skip
+    assert wrong == []
+    assert verdicts["passed"] == len(load())
+
+
+def test_engine__has_the_readings_of_the_table(verdicts: dict[str, Any]) -> None:
+    for name in verdicts["readings"]:
+        assert BY_ID[name.partition("-")[0]].choice == name
+
+
+@pytest.mark.parametrize("reading", list(Reading), ids=lambda reading: reading.name)
+def test_engine__with_another_reading(reading: Reading) -> None:
+    """The judge finds out that the engine follows it, and passes it."""
+    assert reading.name is not None
+    name = reading.name.replace("_", "-")
+    done = conform("run", "--reading", name, "--json")
+    found = printed("conform run", done.stdout)
+    assert done.returncode == 0, [each for each in found["cases"] if each["verdict"] != "passed"]
+    subject = name.partition("-")[0]
+    assert [each for each in found["readings"] if each.startswith(f"{subject}-")] == [name]
+    assert BY_ID[subject].choice != name and "readings" in BY_ID[subject].switch
+
+
+WRONG = """\
+case wrong-{n}
+    A device does what it should not.
+    why To see a failure.
+    > WRITE_ONLY psn=0 ack_req=1
+    {step}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        ("< SACK cum_psn=1 within=100ms", "cum_psn is 0, not 1"),
+        ("< NACK within=100ms", "no such packet came, but"),
+        ("! SACK cum_psn=0", "the device sent one"),
+        ("= memory at=0 bytes=4 fill=0", "byte 0 is 0x11"),
+        ("= immediates 5", "the device has none"),
+        ("> WRITE_ONLY_IMM psn=1 imm=3 ack_req=1\n    = immediates 3/63", "the device has 3/64"),
+        ("= state ERROR", "the device has RTS"),
+    ],
+)
+def test_failed__says_what_came_instead(tmp_path: Path, step: str, reason: str) -> None:
+    file = tmp_path / "wrong.case"
+    file.write_text(WRONG.replace("{n}", "1").replace("{step}", step))
+    junit = tmp_path / "out.xml"
+    page = tmp_path / "out.html"
+    words = ("--cases", file, "--wait", "0.2", "--captures", tmp_path / "out", "--junit", junit)
+    done = conform("run", *words, "--html", page, "--json")
+    assert done.returncode == 1
+    (judged,) = printed("conform run", done.stdout)["cases"]
+    assert judged["verdict"] == "failed"
+    assert step.splitlines()[-1].strip() in judged["reason"] and reason in judged["reason"]
+    dissected = subprocess.run(
+        [sys.executable, "-m", "mrc", "dissect", "-p", "1", judged["capture"]],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "among" in dissected.stderr  # it is a capture; its UDP ports are others
+    told = page.read_text()
+    assert '<tr class="failed">' in told and "&lt;- ev" in told
+    (failure,) = ElementTree.parse(junit).getroot().iter("failure")
+    assert failure.get("message") == judged["reason"]
+    assert "why To see a failure." in (failure.text or "")
+
+
+def test_run__until_the_first_failure(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.case"
+    one = WRONG.replace("{step}", "< NACK within=1ms")
+    file.write_text(one.replace("{n}", "1") + one.replace("{n}", "2"))
+    done = conform("run", "--cases", file, "--first", "--json")
+    assert len(printed("conform run", done.stdout)["cases"]) == 1
+
+
+def test_run__without_an_adapter() -> None:
+    done = conform("run", "127.0.0.1:1")
+    assert done.returncode == 3 and "no adapter listens there" in done.stderr
+
+
+def test_run__an_adapter_that_ends() -> None:
+    done = conform("run", "--adapter", "true", "--address", "127.0.0.1")
+    assert done.returncode == 1 and "the adapter ended" in done.stdout
+    assert "cases were not played" in done.stderr
+
+
+def test_run__an_adapter_that_can_do_nothing(tmp_path: Path) -> None:
+    program = tmp_path / "adapter.py"
+    program.write_text(
+        'import sys\nfor _ in sys.stdin:\n    print(\'{"cannot": "no"}\', flush=True)'
+    )
+    done = conform("run", "--adapter", f"{sys.executable} {program}", "--address", "127.0.0.1",
+                   "--json", "--case", "beyond-window")  # fmt: skip
+    (judged,) = printed("conform run", done.stdout)["cases"]
+    assert (judged["verdict"], judged["reason"]) == ("skipped", "no")
+
+
+def test_run__attributes_by_hand() -> None:
+    """The engine is the device; this test is who types the attributes."""
+    words = [sys.executable, "-m", "mrc", "conform"]
+    adapter = subprocess.Popen([*words, "device", "-B", "127.0.0.1"], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    judge = subprocess.Popen(
+        [*words, "run", "--attributes", "-", "--address", "127.0.0.1", "--case", "write-is-placed"],
+        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with adapter, judge:
+        assert adapter.stdin and adapter.stdout and judge.stdin and judge.stdout and judge.stderr
+        own = json.loads(judge.stderr.readline().partition(": ")[2])
+        asked = {"do": "attach", "peer": own, "first_psn": None, "memory_bytes": 4096}
+        print(json.dumps(asked), file=adapter.stdin, flush=True)
+        print(
+            json.dumps(json.loads(adapter.stdout.readline())["end"]), file=judge.stdin, flush=True
+        )
+        told, notes = judge.communicate(timeout=PATIENCE)
+        adapter.communicate(timeout=PATIENCE)
+    assert judge.returncode == 0, told + notes
+    assert "1 passed" in told and "3 steps were not checked" in notes
+
+
+def test_run__an_adapter_that_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [sys.executable, "-m", "mrc", "conform", "device", "-B", "127.0.0.1", "-B", "127.0.0.2",
+             "--listen", "--port", str(port)]  # fmt: skip
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as device:
+        assert device.stderr is not None
+        try:
+            assert "waiting for judges" in device.stderr.readline()
+            for _ in range(2):
+                done = conform("run", f"127.0.0.1:{port}", "--case", "window", "--json")
+                assert printed("conform run", done.stdout)["failed"] == 0
+                assert done.returncode == 0
+        finally:
+            device.terminate()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_run__one_plane(address: str) -> None:
+    """All but the cases of several planes, in both IP versions."""
+    found = printed("conform run", conform("run", "--address", address, "--json").stdout)
+    assert [each["name"] for each in found["cases"] if each["verdict"] == "failed"] == []
+    assert {each["topic"] for each in found["cases"] if each["verdict"] == "skipped"} == {"planes"}
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("h1", "--adapter", "x"), "use only one of them"),
+        (("--adapter", "x"), "--address"),
+        (("--wait", "0"), "above 0"),
+    ],
+)
+def test_run__wrong_usage(words: tuple[str, ...], part: str) -> None:
+    done = conform("run", *words)
+    assert done.returncode == 2 and part in done.stderr
+
+
+def test_list_and_show__every_case() -> None:
+    names = [
+        each["name"] for each in printed("conform list", conform("list", "--json").stdout)["cases"]
+    ]
+    assert names == [case.name for case in load()]
+    assert "? C4-B < NACK" in conform("show", "beyond-window").stdout
+    (shown,) = printed("conform show", conform("show", "beyond-window", "--json").stdout)["cases"]
+    assert shown["section"] == "6.3.1"
+
+
+def test_readings__mark_the_choice() -> None:
+    lines = conform("readings").stdout
+    assert "B: NACK PSN_OOR_WINDOW (one reader) <- mrc" in lines
+    assert len(printed("conform readings", conform("readings", "--json").stdout)["readings"]) > 20

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a capture shows: invariants, each with a packet that breaks it, and readings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from printed import printed
+
+from mrc.conform import frames
+from mrc.conform.build import finished, headers
+from mrc.conform.passive import Judge
+from mrc.dissect.frame import ETHERNET, udp_of
+from mrc.dissect.packet import Flow, decode
+
+A, B = ip_address("192.0.2.1"), ip_address("192.0.2.2")
+A_QPN, B_QPN = 0xAAAAAA, 0xBBBBBB
+FIRST = 0xFFFFFE  # PSNs wrap after the second packet
+MTU = 1024
+Datagram = tuple[float, Flow, bytes]
+
+
+def data(at: float, psn: int, sport: int = 50000, kind: str = "WRITE_ONLY", **fields: int) -> Any:
+    """A packet of A to B's QP; `psn` counts from the first."""
+    size = fields.pop("bytes", 64)
+    flow = Flow(A, B, sport, 4791, ce=bool(fields.pop("ce", 0)))
+    settings = {
+        "dest_qpn": B_QPN, "psn": (FIRST + psn) % (1 << 24), "msn": psn, "va": 4096,
+        "rkey": 1, "dma_bytes": size, **fields,
+    }  # fmt: skip
+    return at, flow, finished(headers(kind, settings) + bytes(size), flow)
+
+
+def answer(at: float, kind: str, cum: int, bits: tuple[int, ...] = (), **fields: int) -> Any:
+    """An answer of B."""
+    flow = Flow(B, A, 60000, 4791)
+    settings = {"dest_qpn": A_QPN, "psn": (FIRST + cum) % (1 << 24), **fields}
+    if kind == "SACK":
+        settings |= {
+            "cum_psn": settings["psn"], "spdcid": B_QPN & 0xFFFF, "dpdcid": A_QPN & 0xFFFF,
+            "sack_offset": 1, "bitmap": sum(1 << psn - cum - 1 for psn in bits),
+        }  # fmt: skip
+        settings.setdefault("ev", 50000 << 16)
+    if kind == "NACK":
+        settings |= {"nack_psn": settings["psn"], "spdcid": B_QPN & 0xFFFF}
+    return at, flow, finished(headers(kind, settings), flow)
+
+
+def judged(*datagrams: Datagram) -> Judge:
+    judge = Judge()
+    for seconds, flow, payload in datagrams:
+        judge.take(seconds, flow, decode(payload, flow))
+    judge.finish()
+    return judge
+
+
+GOOD = (
+    data(0.0, 0),
+    data(0.1, 1, kind="WRITE_FIRST", bytes=MTU, dma_bytes=MTU + 64, sport=50001),
+    data(0.2, 2, kind="WRITE_LAST", msn=1, va=4096 + MTU, dma_bytes=MTU + 64),
+    answer(0.3, "SACK", 0, (2,), ack_psn_offset=2),
+    data(0.4, 1, kind="WRITE_FIRST", bytes=MTU, dma_bytes=MTU + 64, rtx=1),
+    answer(0.5, "SACK", 2),
+    answer(0.5, "ACK", 2, syndrome=0x1F, msn=2),
+)
+
+
+def test_take__a_loss_and_its_retransmission() -> None:
+    (way,) = judged(*GOOD).directions.values()
+    assert way.broken == {}
+    assert (way.packets, way.retransmissions, way.lost, way.sacks, way.acks) == (4, 1, 1, 2, 1)
+    assert way.window == 3
+    assert way.waits == [pytest.approx(0.3)]
+    assert way.rtts[0] == pytest.approx(0.1)
+    assert way.uncaptured == 0
+    assert way.fairness == pytest.approx(16 / (2 * (9 + 1)))
+
+
+@pytest.mark.parametrize(
+    ("invariant", "changed", "at"),
+    [
+        ("rtx is set",
+         data(0.4, 1, kind="WRITE_FIRST", bytes=MTU, dma_bytes=MTU + 64), 4),
+        ("one packet for a PSN",
+         data(0.4, 1, kind="WRITE_FIRST", bytes=MTU, dma_bytes=MTU + 64, rtx=1, va=0), 4),
+        ("another EV for a retransmission",
+         data(0.4, 1, kind="WRITE_FIRST", bytes=MTU, dma_bytes=MTU + 64, rtx=1, sport=50001), 4),
+        ("no retransmission of what arrived", answer(0.3, "SACK", 1), 3),
+        ("a SACK reports what was sent", answer(0.3, "SACK", 0, (3,)), 3),
+        ("a SACK reports what was sent, no retransmission of what arrived",
+         answer(0.3, "SACK", 5), 3),
+        ("messages are whole", data(0.2, 2, msn=2), 2),
+        ("addresses advance by the payload",
+         data(0.2, 2, kind="WRITE_LAST", msn=1, va=4096, dma_bytes=MTU + 64), 2),
+        ("addresses advance by the payload",
+         data(0.2, 2, kind="WRITE_LAST", msn=2, va=4096 + MTU, dma_bytes=MTU + 64), 2),
+        ("MSN counts messages", data(0.0, 0, msn=5), 0),
+    ],
+)  # fmt: skip
+def test_take__breaks(invariant: str, changed: Datagram, at: int) -> None:
+    (way,) = judged(*GOOD[:at], changed, *GOOD[at + 1 :]).directions.values()
+    assert set(way.broken) == set(invariant.split(", "))
+
+
+def test_take__a_capture_that_lacks_packets() -> None:
+    """A SACK for a packet that the capture lacks is no lie of the receiver."""
+    (way,) = judged(data(0, 0), answer(1, "SACK", 1), data(2, 2)).directions.values()
+    assert way.broken == {} and way.uncaptured == 1
+
+
+def test_take__readings() -> None:
+    swapped = answer(1, "SACK", 0, ev=50000)
+    (way,) = judged(data(0, 0), swapped).directions.values()
+    assert way.readings["C3-B"] == 1 and way.readings["C3-A"] == 0
+    (way,) = judged(data(0, 0), answer(1, "NACK", 0, reason=0x0B)).directions.values()
+    assert way.readings["C4-B"] == 1 and way.nacks == {"PSN_OOR_WINDOW": 1}
+    hole = (data(0, 0), data(0, 1), data(0, 2), answer(1, "SACK", 0, (2,)))
+    (way,) = judged(*hole, answer(1, "ACK", 0, syndrome=0x1F, msn=1)).directions.values()
+    assert way.readings["S5-A"] == 1
+
+
+@pytest.mark.parametrize(("bits", "reading"), [(4, "C6-A"), (16, "C6-B")])
+def test_take__operation_of_an_endpoint_response(bits: int, reading: str) -> None:
+    flow = Flow(A, B, 50000, 4791)
+    request = finished(headers("ENDPOINT_REQUEST", {"operation": 1, "psn": 7, "dest_qpn": 2}), flow)
+    made = bytearray(headers("ENDPOINT_RESPONSE", {"psn": 7, "dest_qpn": 2}))
+    made[13] = bits
+    judge = judged((0, flow, request), (1, flow, finished(bytes(made), flow)))
+    assert set(judge.readings) == {reading}
+
+
+def test_take__marks_and_turns_of_an_ev() -> None:
+    sports = [50000, 50001, 50000, 50001, 50001, 50001, 50000]
+    packets = [data(n, n, sport) for n, sport in enumerate(sports)]
+    packets.insert(3, answer(2.5, "SACK", 2, mark=1))
+    (way,) = judged(*packets).directions.values()
+    assert way.turns == [2, 2, 1, 1] and way.turns_after_mark == [4]
+
+
+def test_take__a_wrong_icrc_is_not_judged() -> None:
+    seconds, flow, payload = data(0, 0)
+    judge = judged((seconds, flow, payload[:-1] + bytes([payload[-1] ^ 1])))
+    assert judge.wrong_icrc == 1 and judge.directions == {}
+
+
+def test_judge__as_typed(tmp_path: Path) -> None:
+    file = tmp_path / "a.pcap"
+    with file.open("wb") as made:
+        frames.write(made, ((int(at * 1e9), flow, payload) for at, flow, payload in GOOD))
+    command = [sys.executable, "-m", "mrc", "conform", "judge", str(file)]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    (way,) = printed("conform judge", done.stdout)["directions"]
+    assert (way["qpn"], way["lost"], way["broken"]) == (B_QPN, 1, [])
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "1 PSNs sent again, 1 packets with rtx, median wait 300000 us" in told
+    broken = subprocess.run([*command, "--port", "1"], capture_output=True, text=True, check=False)
+    assert "no data of MRC was found" in broken.stderr
+
+
+def test_frame__inside_vxlan() -> None:
+    _, flow, payload = data(0, 0)
+    inner = frames.frame(flow, payload)
+    tunnel = Flow(A, B, 1234, 4789)
+    outer = frames.frame(tunnel, b"\x08" + bytes(7) + inner)
+    assert udp_of(outer, ETHERNET) == (flow, payload)
+    nested = inner
+    for _ in range(20):
+        nested = frames.frame(tunnel, b"\x08" + bytes(7) + nested)
+    assert udp_of(nested, ETHERNET) is None

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The golden packets, as published: their ICRCs, their frames, and what others decode."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import wireshark
+from printed import printed
+from wire.capture import CARRIER, FLOW_LABEL
+from wire.capture import frame as by_scapy
+from wire.codec import Codec
+from wire.codec import Flow as Covered
+from wire.golden import GOLDEN
+
+from mrc.conform.frames import frame, write
+from mrc.conform.vectors import FLOWS, Vector, load
+from mrc.dissect import plugin
+from mrc.dissect.formats import OPCODES
+from mrc.dissect.frame import ETHERNET, udp_of
+from mrc.dissect.packet import icrc
+
+VECTORS = list(load().values())
+WITH_ICRC = [each for each in VECTORS if not each.flow.trimmed and each.reading != "S6-B"]
+
+
+@pytest.mark.parametrize("vector", WITH_ICRC, ids=lambda vector: vector.name)
+def test_icrc__of_the_engine(vector: Vector) -> None:
+    flow = vector.flow
+    covered = Covered(str(flow.source), str(flow.destination), flow.sport, flow.dport)
+    assert Codec().icrc(covered, vector.payload[:-4]) == vector.payload[-4:]
+
+
+def test_icrc__of_rocev2() -> None:
+    (vector,) = (each for each in VECTORS if each.reading == "S6-B")
+    head = frame(vector.flow, vector.payload)[14 + 4 : 14 + 8]
+    assert icrc(vector.payload[:-4], vector.flow, fragment=head) == vector.payload[-4:]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_frame__leads_back_to_the_packet(vector: Vector) -> None:
+    assert udp_of(frame(vector.flow, vector.payload), ETHERNET) == (vector.flow, vector.payload)
+
+
+@pytest.mark.parametrize("name", ["v6", "v4", "srv6"])
+def test_frame__is_that_of_scapy(name: str) -> None:
+    flow, payload = FLOWS[name], VECTORS[0].payload
+    covered = Covered(str(flow.source), str(flow.destination), flow.sport, flow.dport)
+    via = None if flow.carrier is None else CARRIER
+    assert flow.flow_label in (0, FLOW_LABEL)
+    made = by_scapy(payload, covered, via=via, tclass=0)
+    if name == "v4":
+        made["IP"].id, made["IP"].flags = 0, "DF"
+    assert frame(flow, payload)[14:].hex() == bytes(made)[14:].hex()
+
+
+def test_load__covers_every_opcode_and_the_codec_s_packets() -> None:
+    assert {each.packet.kind for each in VECTORS} == set(OPCODES.values())
+    assert {golden.name for golden in GOLDEN} == {
+        each.name
+        for each in VECTORS
+        if not each.reading and each.flow in (FLOWS["v6"], FLOWS["v4"])
+    }
+
+
+def test_vectors__as_typed(tmp_path: Path) -> None:
+    pcap = tmp_path / "vectors.pcap"
+    command = [sys.executable, "-m", "mrc"]
+    words = [*command, "conform", "vectors", "--json", "--pcap", str(pcap)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    found = printed("conform vectors", done.stdout)
+    assert [each["name"] for each in found["packets"]] == [each.name for each in VECTORS]
+    for each in found["packets"]:
+        assert "".join(part["bytes"] for part in each["parts"]) == each["bytes"]
+    dissected = subprocess.run(
+        [*command, "dissect", str(pcap)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    to_usual_port = [each for each in VECTORS if each.flow.dport == 4791]
+    wrong = [vector.name for vector, line in zip(to_usual_port, dissected, strict=True)
+             if "WRONG" in line or "too short" in line]  # fmt: skip
+    assert wrong == ["write-only-ipv4-as-rocev2"]
+
+
+@wireshark.required
+def test_wireshark__finds_nothing_malformed(tmp_path: Path) -> None:
+    pcap = tmp_path / "vectors.pcap"
+    with pcap.open("wb") as file:
+        write(file, ((0, each.flow, each.payload) for each in VECTORS))
+    done = wireshark.tshark(
+        "-X", f"lua_script:{plugin.LUA}", "-r", str(pcap), "-d", "udp.port==4971,mrc",
+        "-T", "fields", "-e", "_ws.malformed", "-e", "mrc.opcode",
+    )  # fmt: skip
+    opcodes = [f"{each.payload[0]:#04x}" for each in VECTORS]
+    assert done.stdout.splitlines() == [f"\t{opcode}" for opcode in opcodes]
