@@ -6,7 +6,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
@@ -41,7 +41,9 @@ async def regions(ctx: Context, size: int) -> AsyncIterator[Regions]:
 
 
 def _present(size: int, tile: bytes) -> mmap.mmap:
-    memory = mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
     for offset in range(0, size, len(tile)):
         memory[offset : offset + len(tile)] = tile[: size - offset]
     return memory
