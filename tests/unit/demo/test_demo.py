@@ -154,7 +154,7 @@ def test_scratch__is_removed(
 ) -> None:
     with pytest.raises(DemoError), scratch(tmp_path) as (source, inbox):
         source.write_bytes(b"1")
-        (inbox / source.name).write_bytes(b"1")
+        (inbox / ".demo.bin.part").write_bytes(b"1")
         if not descriptors:
             monkeypatch.setattr(shutil, "rmtree", no_descriptors)
         raise DemoError
