@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from ipaddress import ip_address, ip_interface
 from typing import Any
@@ -23,7 +24,7 @@ from endpoints import (
 )
 from msgspec.structs import replace
 
-from mrc import Access, CcKind, Context, EvState, Integrity, Reading
+from mrc import Access, CcKind, Context, ContextConfig, EvState, Integrity, Reading
 from mrc.agent.device import check_host
 from mrc.aio import establish
 from mrc.aio.local import Terms
@@ -35,22 +36,27 @@ from mrc.exchange.oob import Hello, hello_to_dict
 FOREIGN = "127.0.0.77"  # no host answers here
 
 
-@pytest.mark.parametrize("near", Integrity)
-@pytest.mark.parametrize("far", Integrity)
-async def test_integrity__the_stronger_of_both_sides(near: Integrity, far: Integrity) -> None:
-    data = pattern(100_000)
+@asynccontextmanager
+async def connected(near: ContextConfig, far: ContextConfig) -> AsyncIterator[Pair]:
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(integrity=near)) as near_context,
-        Context(loopback_config(integrity=far)) as far_context,
+        Context(near) as near_context,
+        Context(far) as far_context,
         await far_context.listen(LOOPBACK[4], 0) as listener,
         await near_context.connect(LOOPBACK[4], listener.port) as one,
         await listener.accept() as other,
     ):
-        pair = Pair(near_context, far_context, listener, one, other)
+        yield Pair(near_context, far_context, listener, one, other)
+
+
+@pytest.mark.parametrize("near", Integrity)
+@pytest.mark.parametrize("far", Integrity)
+async def test_integrity__the_stronger_of_both_sides(near: Integrity, far: Integrity) -> None:
+    data = pattern(100_000)
+    async with connected(loopback_config(integrity=near), loopback_config(integrity=far)) as pair:
         assert await transfer(pair, data) == data
-        assert one._end.peer.attributes.integrity == far.name.lower()
-        assert other._end.peer.attributes.integrity == near.name.lower()
+        assert pair.near._end.peer.attributes.integrity == far.name.lower()
+        assert pair.far._end.peer.attributes.integrity == near.name.lower()
 
 
 @pytest.mark.parametrize(
@@ -62,16 +68,10 @@ async def test_integrity__the_stronger_of_both_sides(near: Integrity, far: Integ
 )
 async def test_readings__that_fit(near: Reading, far: Reading) -> None:
     data = pattern(1_000_000)
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(readings=near)) as near_context,
-        Context(loopback_config(readings=far)) as far_context,
-        await far_context.listen(LOOPBACK[4], 0) as listener,
-        await near_context.connect(LOOPBACK[4], listener.port) as one,
-        await listener.accept() as other,
-    ):
-        assert await transfer(Pair(near_context, far_context, listener, one, other), data) == data
-        assert await transfer(Pair(far_context, near_context, listener, other, one), data) == data
+    async with connected(loopback_config(readings=near), loopback_config(readings=far)) as pair:
+        assert await transfer(pair, data) == data
+        back = Pair(pair.far_context, pair.near_context, pair.listener, pair.far, pair.near)
+        assert await transfer(back, data) == data
 
 
 async def test_readings__that_do_not_fit() -> None:
