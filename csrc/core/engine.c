@@ -2,7 +2,9 @@
 /* The calls of the driver: create, receive, transmit, commit, ports, time. */
 #include "engine.h"
 
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "commit.h"
 #include "core/loss/health.h"
@@ -42,9 +44,13 @@ static bool fill_config(struct mrc_engine_config *config) {
 struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *given) {
   struct mrc_engine_config config = *given;
   if (!fill_config(&config)) return NULL;
-  struct mrc_engine *engine = calloc(1, sizeof *engine);
+  struct mrc_engine *engine = malloc(sizeof *engine);
   if (engine == NULL) return NULL;
+  memset(engine, 0, offsetof(struct mrc_engine, probe_room));
   engine->prng.state = config.seed;
+  engine->services.events.ring = engine->events;
+  engine->endpoint.answers.ring = engine->answers;
+  mrc_probes_init(&engine->services.probes, &engine->probe_room, config.seed);
   engine->qps = calloc(config.max_qps, sizeof *engine->qps);
   const bool ok = engine->qps != NULL && mrc_services_init(&engine->services, &config) == 0 &&
                   mrc_endpoint_init(&engine->endpoint, &config) == 0 &&

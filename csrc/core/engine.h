@@ -17,6 +17,10 @@ struct mrc_engine {
   struct mrc_prng prng;
   bool committing;                    /* between a transmit and its commit */
   struct mrc_icrc_prefix icrc_prefix; /* of the last packet received */
+  /* Large rings, last. Nobody sets them: memory of theirs that was never used is never touched. */
+  struct mrc_probe_room probe_room;
+  struct mrc_event events[MRC_EVENT_RING];
+  struct mrc_answer answers[MRC_ANSWER_PLACES];
 };
 
 /* The QP of this number, or 0. */

@@ -9,7 +9,7 @@
 #include "sim/host_address.h"
 #include "sim/topology.h"
 
-enum { MAX_WIMM = 1024, MILLION = 1000000 };
+enum { MILLION = 1000000 };
 
 #define PATIENCE_NS UINT64_C(2000000000) /* timeout of a probe */
 #define TRIES 3
@@ -144,10 +144,11 @@ bool mrc_qps_can_control(const struct mrc_sim_config *config) {
 
 static struct mrc_qp_attr attr_of(const struct mrc_engines *engines, uint32_t index, uint32_t end) {
   const struct mrc_sim_config *config = &engines->hosts->world->config;
+  const uint32_t depth = engines->hosts->flows->at[index].config.depth;
   return (struct mrc_qp_attr){.create = {.qpn = mrc_flow_qpn(index, end),
-                                         .sq_depth = engines->hosts->flows->at[index].config.depth,
+                                         .sq_depth = depth,
                                          .mpr = config->mpr,
-                                         .max_wimm = MAX_WIMM},
+                                         .max_wimm = depth},
                               .rtr = {.dest_qpn = mrc_flow_qpn(index, 1 - end),
                                       .integrity = MRC_INTEGRITY_UDP,
                                       .sack_times = config->cc == MRC_CC_DELAY,
@@ -156,7 +157,7 @@ static struct mrc_qp_attr attr_of(const struct mrc_engines *engines, uint32_t in
                                       .path_mtu = config->path_mtu,
                                       .ev_active_per_plane = config->ev_active_per_plane,
                                       .peer_mpr = config->mpr,
-                                      .peer_max_wimm = MAX_WIMM,
+                                      .peer_max_wimm = depth,
                                       .spray = config->spray,
                                       .timeout = (uint8_t)config->timeout,
                                       .retry_linear = (uint8_t)config->retry_linear,

@@ -4,6 +4,7 @@
 #include "sim/sim.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,6 +113,9 @@ void mrc_sim_destroy(mrc_sim *sim) {
   mrc_sim_memory_free(&sim->memory);
   free(sim->faults);
   free(sim);
+#ifdef __GLIBC__
+  malloc_trim(0); /* otherwise the next fabric of this process takes memory of its own */
+#endif
 }
 
 uint8_t *mrc_sim_memory(mrc_sim *sim) { return sim->memory.at; }

@@ -29,7 +29,8 @@ T = TypeVar("T")
 
 _KILLED = "its process ended: is there enough memory?"
 _PROCESS_BYTES = 80 << 20  # Python with its modules
-_HOST_BYTES, _QP_BYTES, _EV_BYTES, _PSN_BYTES = 32 << 10, 12 << 10, 110, 24
+_HOST_BYTES, _QP_BYTES, _EV_BYTES, _PSN_BYTES = 32 << 10, 13 << 10, 110, 16
+_HOP_BYTES, _PACKET_BYTES = 128, 208
 _SAMPLE_BYTES, _SAMPLE_PLANE_BYTES = 110, 25  # of a flow, and of each plane that checks look at
 
 
@@ -53,14 +54,18 @@ class Ran(Struct, Generic[T], frozen=True):
 
 
 def needed_bytes(scenario: Scenario) -> int:
-    """About the memory that one run takes."""
+    """About the memory that one run takes. The next run of the same process uses it again."""
     topology, transport = scenario.topology, scenario.transport
+    hops = 2 * topology.planes * (topology.hosts + topology.t0 * topology.t1)
+    line = topology.planes * topology.host_rate_bps // 8  # bytes a second
+    in_flight = line * scenario.base_rtt_ns // 1_000_000_000 // transport.path_mtu
     qp = _QP_BYTES + evs_of_qp(topology, transport) * _EV_BYTES + transport.mpr * _PSN_BYTES
     flows = sum(n_flows(len(topology.host_numbers()), traffic) for traffic in scenario.traffic)
     planes = topology.planes if scenario.tells_planes_apart else 0
     sample = _SAMPLE_BYTES + planes * _SAMPLE_PLANE_BYTES
     samples = flows * (least_ns(scenario) // scenario.sample_ns) if scenario.sample_ns else 0
-    return _PROCESS_BYTES + topology.hosts * _HOST_BYTES + 2 * flows * qp + samples * sample
+    hosts = topology.hosts * (_HOST_BYTES + in_flight * _PACKET_BYTES)
+    return _PROCESS_BYTES + hosts + hops * _HOP_BYTES + 2 * flows * qp + samples * sample
 
 
 def available_bytes() -> int:

@@ -6,7 +6,8 @@
 
 static struct mrc_probes *open_probes(void) {
   static struct mrc_probes probes;
-  CHECK_EQ(mrc_probes_init(&probes, 1), 0);
+  static struct mrc_probe_room room;
+  mrc_probes_init(&probes, &room, 1);
   return &probes;
 }
 
@@ -30,7 +31,6 @@ static void test_start__keeps_slots_for_port_status(void) {
     CHECK(start(probes, &status, MRC_EV_PROBE_PORT_STATUS) != NULL);
   CHECK(start(probes, &status, MRC_EV_PROBE_PORT_STATUS) == NULL);
   CHECK_EQ(probes->n, MRC_MAX_EV_PROBES);
-  mrc_probes_free(probes);
 }
 
 /* Requests leave in the order in which they came; requests that could not leave go to the end. */
@@ -49,7 +49,6 @@ static void test_queue__first_come_first_served(void) {
   mrc_probes_end(probes, mrc_probes_find(probes, first->id));
   CHECK(mrc_probes_find(probes, first->id) == NULL);
   CHECK_EQ(probes->n, 1);
-  mrc_probes_free(probes);
 }
 
 /* When a QP ends, its queued and sent requests are dropped, and no others. */
@@ -69,7 +68,6 @@ static void test_drop__forgets_those_of_one_user(void) {
   CHECK_EQ(probes->n_unsent, 3);
   for (int i = 0; i < 3; i++)
     CHECK_PTR_EQ(mrc_probes_dequeue(probes)->user, &stays);
-  mrc_probes_free(probes);
 }
 
 CHECK_MAIN(RUN(test_start__keeps_slots_for_port_status), RUN(test_queue__first_come_first_served),

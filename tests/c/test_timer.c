@@ -6,7 +6,8 @@
 
 static void test_pop__earliest_first_and_only_when_due(void) {
   struct mrc_timers timers;
-  CHECK_EQ(mrc_timers_init(&timers, 4), 0);
+  struct mrc_timer_cell cells[4];
+  mrc_timers_init(&timers, cells, 4);
   CHECK_EQ(mrc_timers_next(&timers), MRC_NEVER);
   CHECK_EQ(mrc_timers_pop(&timers, MRC_NEVER - 1), UINT32_MAX);
   mrc_timers_set(&timers, 2, 30);
@@ -21,7 +22,6 @@ static void test_pop__earliest_first_and_only_when_due(void) {
   mrc_timers_set(&timers, 3, MRC_NEVER); /* and again */
   CHECK_EQ(mrc_timers_pop(&timers, 100), 2);
   CHECK_EQ(mrc_timers_next(&timers), MRC_NEVER);
-  mrc_timers_free(&timers);
 }
 
 static uint64_t earliest(const uint64_t *deadlines, uint32_t n) {
@@ -37,7 +37,8 @@ static void test_set__keeps_the_order_of_an_array(void) {
   struct mrc_timers timers;
   uint64_t model[IDS];
   struct mrc_prng prng = {.state = 2};
-  CHECK_EQ(mrc_timers_init(&timers, IDS), 0);
+  struct mrc_timer_cell cells[IDS];
+  mrc_timers_init(&timers, cells, IDS);
   for (uint32_t id = 0; id < IDS; id++)
     model[id] = MRC_NEVER;
   for (int step = 0; step < STEPS; step++) {
@@ -54,7 +55,6 @@ static void test_set__keeps_the_order_of_an_array(void) {
     }
     CHECK_EQ(mrc_timers_next(&timers), earliest(model, IDS));
   }
-  mrc_timers_free(&timers);
 }
 
 CHECK_MAIN(RUN(test_pop__earliest_first_and_only_when_due),

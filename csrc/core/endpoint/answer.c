@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "answer.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/recv/reverse.h"
@@ -11,13 +9,6 @@
 
 #define MAX_CLAIMS 4 /* unproven claims to its source that are checked for one request */
 #define MAX_TRIES 8  /* EVs tried per QP, to find one that leads back to the requesting address */
-
-int mrc_answers_init(struct mrc_answers *answers) {
-  *answers = (struct mrc_answers){.ring = malloc(MRC_ANSWER_PLACES * sizeof *answers->ring)};
-  return answers->ring == NULL ? -ENOMEM : 0;
-}
-
-void mrc_answers_free(struct mrc_answers *answers) { free(answers->ring); }
 
 void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_qp *qp, bool last) {
   uint32_t kept = 0;

@@ -30,8 +30,6 @@ struct mrc_answers {
 };
 
 /* 0 or -ENOMEM. */
-int mrc_answers_init(struct mrc_answers *answers) MRC_MUST_CHECK;
-void mrc_answers_free(struct mrc_answers *answers);
 /* Takes an endpoint request that `sealer` has opened, or, if that is NULL, a plain one with a good
    ICRC, from a source that at least one plain peer claims. Returns 0 or a drop reason. */
 int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers,

@@ -12,13 +12,12 @@
 int mrc_endpoint_init(struct mrc_endpoint *endpoint, const struct mrc_engine_config *config) {
   const uint32_t sources = mrc_min_u32(MAX_SOURCES, config->max_qps * MRC_MAX_PEER_SOURCES);
   const int error = mrc_peers_init(&endpoint->peers, config->max_qps, sources, config->seed);
-  if (error != 0 || mrc_answers_init(&endpoint->answers) != 0) return -ENOMEM;
+  if (error != 0) return error;
   return mrc_port_statuses_init(&endpoint->statuses, endpoint->peers.max_peers);
 }
 
 void mrc_endpoint_free(struct mrc_endpoint *endpoint) {
   mrc_peers_free(&endpoint->peers);
-  mrc_answers_free(&endpoint->answers);
   mrc_port_statuses_free(&endpoint->statuses);
 }
 

@@ -15,12 +15,14 @@ enum { ANSWERS_IN_ORDER = 1, ANSWERS_IN_DOUBT = 2 };
 
 int mrc_port_statuses_init(struct mrc_port_statuses *statuses, uint32_t max_peers) {
   statuses->of = calloc(max_peers, sizeof *statuses->of);
-  return statuses->of == NULL ? -ENOMEM : mrc_timers_init(&statuses->timers, max_peers);
+  struct mrc_timer_cell *cells = malloc(max_peers * sizeof *cells);
+  mrc_timers_init(&statuses->timers, cells, max_peers);
+  return statuses->of == NULL || cells == NULL ? -ENOMEM : 0;
 }
 
 void mrc_port_statuses_free(struct mrc_port_statuses *statuses) {
   free(statuses->of);
-  mrc_timers_free(&statuses->timers);
+  free(statuses->timers.cells);
 }
 
 void mrc_port_status_init(const struct mrc_services *services, struct mrc_port_statuses *statuses,

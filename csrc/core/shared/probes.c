@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "probes.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 /* Shares of the slots. Commands take at most half of them. A QP's own probes take at most an eighth
    of the free ones, so that a QP with many bad EVs leaves room for other QPs. The last 64 are kept
    for port status messages. */
@@ -13,15 +10,9 @@
 
 _Static_assert(65536 % MRC_MAX_EV_PROBES == 0, "every rest has as many ids");
 
-int mrc_probes_init(struct mrc_probes *probes, uint64_t seed) {
-  *probes = (struct mrc_probes){.slots = malloc(MRC_MAX_EV_PROBES * sizeof *probes->slots),
-                                .ids.key[0] = seed};
-  return probes->slots == NULL ? -ENOMEM : mrc_timers_init(&probes->timers, MRC_MAX_EV_PROBES);
-}
-
-void mrc_probes_free(struct mrc_probes *probes) {
-  free(probes->slots);
-  mrc_timers_free(&probes->timers);
+void mrc_probes_init(struct mrc_probes *probes, struct mrc_probe_room *room, uint64_t seed) {
+  *probes = (struct mrc_probes){.slots = room->slots, .ids.key[0] = seed};
+  mrc_timers_init(&probes->timers, room->timers, MRC_MAX_EV_PROBES);
 }
 
 struct mrc_ev_probe *mrc_probes_find(const struct mrc_probes *probes, uint16_t id) {

@@ -47,6 +47,12 @@ struct mrc_ev_probe {
   bool sent; /* taken by the kernel */
 };
 
+/* Memory for all requests. What was never used is never touched. */
+struct mrc_probe_room {
+  struct mrc_ev_probe slots[MRC_MAX_EV_PROBES];
+  struct mrc_timer_cell timers[MRC_MAX_EV_PROBES];
+};
+
 struct mrc_probes {
   struct mrc_ev_probe *slots; /* MRC_MAX_EV_PROBES */
   struct mrc_timers timers;   /* by slot */
@@ -62,9 +68,7 @@ struct mrc_probes {
   uint16_t slot_of[MRC_MAX_EV_PROBES]; /* slot + 1, by id modulo MRC_MAX_EV_PROBES; 0: none */
 };
 
-/* 0 or -ENOMEM. */
-int mrc_probes_init(struct mrc_probes *probes, uint64_t seed) MRC_MUST_CHECK;
-void mrc_probes_free(struct mrc_probes *probes);
+void mrc_probes_init(struct mrc_probes *probes, struct mrc_probe_room *room, uint64_t seed);
 
 static inline uint16_t mrc_probes_slot(const struct mrc_probes *probes,
                                        const struct mrc_ev_probe *probe) {

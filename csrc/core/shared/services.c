@@ -10,7 +10,9 @@ static int ready_init(struct mrc_ready *ready, uint32_t max_qps) {
   mrc_list_init(&ready->port_waiting);
   mrc_list_init(&ready->cq_waiting);
   mrc_list_init(&ready->slot_waiting);
-  return mrc_timers_init(&ready->timers, max_qps);
+  struct mrc_timer_cell *cells = malloc(max_qps * sizeof *cells);
+  mrc_timers_init(&ready->timers, cells, max_qps);
+  return cells == NULL ? -ENOMEM : 0;
 }
 
 int mrc_services_init(struct mrc_services *services, const struct mrc_engine_config *config) {
@@ -19,24 +21,20 @@ int mrc_services_init(struct mrc_services *services, const struct mrc_engine_con
   services->trace = (struct mrc_trace_ring){
       .entries = malloc(config->trace_entries * sizeof *services->trace.entries),
       .mask = config->trace_entries - 1u}; /* a power of two */
-  services->events.ring = malloc(MRC_EVENT_RING * sizeof *services->events.ring);
   const bool ok = ready_init(&services->ready, config->max_qps) == 0 &&
                   mrc_arena_init(&services->arena, config) == 0 &&
                   mrc_cq_init(&services->cq, config->cq_depth) == 0 &&
                   mrc_mr_table_init(&services->mrs, config->max_mrs) == 0 &&
-                  services->trace.entries != NULL && services->events.ring != NULL &&
-                  mrc_probes_init(&services->probes, config->seed) == 0;
+                  services->trace.entries != NULL;
   return ok ? 0 : -ENOMEM;
 }
 
 void mrc_services_free(struct mrc_services *services) {
-  mrc_timers_free(&services->ready.timers);
+  free(services->ready.timers.cells);
   mrc_arena_free(&services->arena);
   mrc_cq_free(&services->cq);
   mrc_mr_table_free(&services->mrs);
   free(services->trace.entries);
-  free(services->events.ring);
-  mrc_probes_free(&services->probes);
 }
 
 void mrc_trace(struct mrc_services *services, enum mrc_trace_point point, uint32_t qpn, uint64_t a,
