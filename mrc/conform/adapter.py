@@ -83,32 +83,23 @@ class Memory(Struct, frozen=True, tag_field="do", tag="memory"):
     bytes: int
 
 
-class Immediates(Struct, frozen=True, tag_field="do", tag="immediates"):
-    """Asks for all immediates so far: as soon as there are `count`, at the latest in `seconds`."""
+class Wait(Struct, frozen=True, tag_field="do", tag="wait"):
+    """Asks what the device has seen of this QP so far. It answers as soon as there are so many
+    immediates and ended writes and the QP is in this state, and at the latest after `seconds`.
+    """
 
-    count: int
     seconds: float
-
-
-class Completions(Struct, frozen=True, tag_field="do", tag="completions"):
-    """Asks for the statuses of all ended writes so far; waits as `Immediates`."""
-
-    count: int
-    seconds: float
-
-
-class State(Struct, frozen=True, tag_field="do", tag="state"):
-    """Asks for the state of the QP; waits until it is `wanted`, at most `seconds`."""
-
-    wanted: str
-    seconds: float
+    immediates: int = 0
+    completions: int = 0
+    state: str = ""
+    """Empty: any."""
 
 
 class Detach(Struct, frozen=True, tag_field="do", tag="detach"):
     """Ends the QP."""
 
 
-Ask = Attach | Write | Memory | Immediates | Completions | State | Detach
+Ask = Attach | Write | Memory | Wait | Detach
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
@@ -119,12 +110,12 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     """To attach."""
     data: str = ""
     """To memory: hexadecimal digits."""
-    immediates: tuple[int, ...] = ()
-    immediate_bytes: tuple[int, ...] = ()
-    """Of the message of each immediate."""
-    completions: tuple[str, ...] = ()
-    """Names of OCP's statuses, such as SUCCESS."""
-    state: str = ""
+    immediates: tuple[tuple[int, int], ...] | None = None
+    """To wait: the value of each, and the bytes of its message. Null, also below: not known."""
+    completions: tuple[str, ...] | None = None
+    """To wait: of each ended write the name of OCP's status, such as SUCCESS."""
+    state: str | None = None
+    """To wait."""
 
 
 class Device(Protocol):

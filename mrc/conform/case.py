@@ -15,23 +15,13 @@ from msgspec import Struct
 from mrc.conform import readings
 from mrc.conform.build import OPCODE, fields_of
 from mrc.errors import MrcError
+from mrc.results.conform import CaseText
 
-SENT = {"at", "bytes", "fill", "path", "icrc", "cut", "extra", "tclass", "has", "for", "probe_id"}
+SENT = set("at bytes fill path icrc short longer cut extra tclass has for probe_id".split())
 """Of a sent packet, beside the fields of its headers: how it is made."""
-SEEN = {
-    "at",
-    "bytes",
-    "fill",
-    "has",
-    "lacks",
-    "for",
-    "path",
-    "probe_id",
-    "same_ev",
-    "marked_ev",
-    "plane",
-    "within",
-}
+SEEN = set(
+    "at bytes fill has lacks for path probe_id same_ev marked_ev plane within".split()
+)  # fmt: skip
 """Of an expected packet: what follows from its fields, and the time limit."""
 CHECKS = {"memory": {"at", "bytes", "fill"}, "immediates": set[str](), "completions": set[str](),
           "state": set[str](), "evs": set[str]()}  # fmt: skip
@@ -62,17 +52,10 @@ class Choice(Struct, frozen=True):
     line: str
 
 
-class Case(Struct, frozen=True):
+class Case(CaseText, frozen=True, kw_only=True):
     """What a device is asked, and what it must answer."""
 
-    name: str
-    topic: str
-    title: str
-    why: str
-    section: str
-    readings: tuple[str, ...]
     steps: tuple[Step | Choice, ...]
-    text: str
     psn: str = ""
     """The first PSN of the peer; empty: a random one."""
     device_psn: str = ""
@@ -157,9 +140,10 @@ def _case(lines: list[str], topic: str) -> Case:
     if not marks["why"] or not steps:
         raise ValueError(f"{name}: needs a line 'why' and steps")
     return Case(
-        name, topic, lines[1].strip(), " ".join(marks["why"]), " ".join(marks["section"]),
-        tuple(readings_), tuple(steps), "\n".join(lines), "".join(marks["psn"]),
-        "".join(marks["device-psn"]), needs,
+        name=name, topic=topic, title=lines[1].strip(), why=" ".join(marks["why"]),
+        section=" ".join(marks["section"]), readings=tuple(readings_), steps=tuple(steps),
+        text="\n".join(lines), psn="".join(marks["psn"]), device_psn="".join(marks["device-psn"]),
+        needs=needs,
     )  # fmt: skip
 
 

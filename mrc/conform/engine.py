@@ -23,13 +23,11 @@ from mrc.conform.adapter import (
     Answer,
     Ask,
     Attach,
-    Completions,
     Detach,
     End,
-    Immediates,
     Memory,
     Port,
-    State,
+    Wait,
     Write,
 )
 from mrc.datapath.dispatch import Work
@@ -73,29 +71,28 @@ class EngineDevice:
                 self._post(ask)
             case Memory(at, count):
                 return Answer(data=self._memory[at : at + count].hex())
-            case Immediates(count, seconds):
-                self._local.dispatcher.drain()
-                await self._until(lambda: len(self._immediates) >= count, seconds)
-                return Answer(
-                    immediates=tuple(each.imm for each in self._immediates),
-                    immediate_bytes=tuple(each.bytes for each in self._immediates),
-                )
-            case Completions(count, seconds):
-                await self._until(lambda: len(self._completions) >= count, seconds)
-                return Answer(completions=tuple(self._completions))
-            case State(wanted, seconds):
-                await self._until(lambda: self._state() == wanted, seconds)
-                return Answer(state=self._state())
+            case Wait():
+                return await self._seen(ask)
             case Detach():
                 await self.detach()
         return Answer()
 
-    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(condition)
-        except TimeoutError:
-            pass  # the answer shows what there is
+    async def _seen(self, ask: Wait) -> Answer:
+        def is_all() -> bool:
+            return (
+                len(self._immediates) >= ask.immediates
+                and len(self._completions) >= ask.completions
+                and ask.state in ("", self._state())
+            )
+
+        self._local.dispatcher.drain()
+        with suppress(TimeoutError):  # the answer shows what there is
+            async with asyncio.timeout(ask.seconds), self._changed:
+                await self._changed.wait_for(is_all)
+        immediates = tuple((each.imm, each.bytes) for each in self._immediates)
+        return Answer(
+            immediates=immediates, completions=tuple(self._completions), state=self._state()
+        )
 
     def _state(self) -> str:
         assert self._queue is not None

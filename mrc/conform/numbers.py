@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-PSN_BITS = 24
+PSNS = 1 << 24
 _TERM = re.compile(r"([+-]?)(\w+)")
 
 
@@ -45,10 +45,9 @@ def members(text: str, names: Mapping[str, int]) -> Iterator[int]:
 
 def after(psn: int, first: int) -> int:
     """How many PSNs `psn` is after `first`; negative: before."""
-    distance = (psn - first) % (1 << PSN_BITS)
-    return distance - (1 << PSN_BITS) * (distance >> PSN_BITS - 1)
+    return (psn - first + PSNS // 2) % PSNS - PSNS // 2
 
 
 def psn_at(distance: int, first: int) -> int:
     """The PSN that many after `first`."""
-    return (first + distance) % (1 << PSN_BITS)
+    return (first + distance) % PSNS

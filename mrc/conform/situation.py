@@ -6,14 +6,14 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from mrc.conform.adapter import End
-from mrc.conform.build import OPCODE, fields_of, headers
+from mrc.conform.build import OPCODE, fields_of, finished, headers
 from mrc.conform.case import SENT, Step
 from mrc.conform.numbers import after, members, psn_at, span, value
 from mrc.conform.seen import Seen
 from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
-from mrc.dissect.packet import Packet
+from mrc.dissect.packet import ICRC_BYTES, Flow, Packet
 
-PSNS = ("psn", "cum_psn", "nack_psn")
+PSN_FIELDS = ("psn", "cum_psn", "nack_psn")
 _ENDPOINT_QPN = 2
 _TIMESTAMP = 1  # ftype
 _ANSWERS = ("SACK", "NACK", "ACK")
@@ -151,35 +151,52 @@ class Situation(Struct):
             bits = (psn - cum - offset for psn in members(step.fields["has"], self.names))
             fields["bitmap"] = sum(1 << bit for bit in bits)
 
-    def ending(self, step: Step, packet: bytes) -> bytes:
-        """What `cut` leaves of a packet, with the bytes of `extra` behind it."""
+    def finished(self, step: Step, body: bytes, flow: Flow) -> bytes:
+        """The UDP payload. `short` and `longer` change the packet before its ICRC, which then is
+        right; `icrc`, `cut` and `extra` damage the whole.
+        """
+        if "short" in step.fields:
+            body = body[: self.number("short", step.fields["short"])]
+        packet = finished(body + bytes.fromhex(step.fields.get("longer", "")), flow)
+        if step.fields.get("icrc") == "wrong":
+            packet = packet[:-1] + bytes([packet[-1] ^ 1])
         if "cut" in step.fields:
             packet = packet[: self.number("cut", step.fields["cut"])]
         return packet + bytes.fromhex(step.fields.get("extra", ""))
 
     # ---- From the device ------------------------------------------------------------------
 
-    def differs(self, step: Step, seen: Seen) -> str:
-        """What keeps a datagram from being the expected packet; empty: nothing."""
+    def is_of_kind(self, step: Step, seen: Seen) -> bool:
+        """Whether a datagram is a packet of the kind that a step expects."""
         packet = seen.packet
         if "BTH" not in packet.headers or not packet.complete:
-            return "it is too short"
-        kind = OPCODES.get(packet.opcode, "")
+            return False
         if packet.headers["BTH"]["dest_qpn"] in self.former:
-            return "it is of an earlier case"
+            return False
+        kind = OPCODES.get(packet.opcode, "")
         # The device's own probes of its paths are an answer to nothing.
-        if step.what != kind and (step.what != "any" or kind == "ENDPOINT_REQUEST"):
-            return f"it is {kind or 'no MRC packet'}"
+        return step.what == kind or (step.what == "any" and kind not in ("", "ENDPOINT_REQUEST"))
+
+    def differs(self, step: Step, seen: Seen) -> str:
+        """What keeps a packet of its kind from being the expected one; empty: nothing."""
         found = self.read(seen)
+        reported = self._reported(seen.packet)
         for name, text in step.fields.items():
-            if name == "within":
+            if name in ("has", "lacks"):
+                wrong = self._bitmap_differs(name, text, reported)
+            elif name == "path":
+                wrong = self._path_differs(self.evs[value(text, self.names)], found.get("ev"))
+            elif name != "within":
+                wrong = self._field_differs(name, text, found)
+            else:
                 continue
-            if (wrong := self._field_differs(name, text, found)) is not None:
+            if wrong:
                 return wrong
         return ""
 
-    def unsound(self, packet: Packet) -> str:
+    def unsound(self, seen: Seen) -> str:
         """What no packet of a device may have, whatever the case; empty: nothing."""
+        packet = seen.packet
         if "BTH" not in packet.headers or packet.opcode not in OPCODES or not packet.complete:
             return "is no whole packet of MRC"
         if packet.icrc_is_right is False:
@@ -189,7 +206,7 @@ class Situation(Struct):
         qpn = _ENDPOINT_QPN if endpoint else self.own.qpn
         if bth["dest_qpn"] != qpn and bth["dest_qpn"] not in self.former:
             return f"goes to QPN {bth['dest_qpn']:#x}, not {qpn:#x}"
-        if bth["tver"] or bth["pkey"] != 0xFFFF or bth["var_res"]:
+        if bth["tver"] or bth["pkey"] != 0xFFFF or bth["var_res"] or has_reserved_bits(seen):
             return "has another version or partition key, or reserved bits"
         if packet.opcode not in DATA and (bth["pad"] or bth["ts"] or bth["rtx"]):
             return "has flags of data"
@@ -199,38 +216,36 @@ class Situation(Struct):
             return "has a timestamp of another type"
         return ""
 
-    def _field_differs(self, name: str, text: str, found: dict[str, object]) -> str | None:
-        actual = found.get(name)
-        if name in ("has", "lacks"):
-            reported = found.get("has")
-            assert isinstance(reported, Reported)
-            wanted = list(members(text, self.names))
-            wrong = [psn for psn in wanted if (psn in reported) != (name == "has")]
-            return f"it {'lacks' if name == 'has' else 'has'} PSN {wrong[0]}" if wrong else None
-        if name == "path":
-            return self._path_differs(self.evs[value(text, self.names)], found.get("ev"))
-        if actual is None:
+    def _field_differs(self, name: str, text: str, found: dict[str, int]) -> str:
+        if name not in found:
             return f"it has no {name}"
-        assert isinstance(actual, int)
         for part in text.split("|"):
             first, dots, last = part.partition("..")
             least = self.number(name, first)
-            if least <= actual <= (self.number(name, last) if dots else least):
-                return None
-        return f"{name} is {_shown(name, actual)}, not {text}"
+            if least <= found[name] <= (self.number(name, last) if dots else least):
+                return ""
+        return f"{name} is {_shown(name, found[name])}, not {text}"
 
-    def _path_differs(self, wanted: int, ev: object) -> str | None:
+    def _bitmap_differs(self, name: str, text: str, reported: Reported | None) -> str:
+        if reported is None:
+            return "it has no bitmap"
+        wrong = [
+            psn for psn in members(text, self.names) if (psn in reported) != (name == "has")
+        ]  # fmt: skip
+        return f"it {'lacks' if name == 'has' else 'has'} PSN {wrong[0]}" if wrong else ""
+
+    def _path_differs(self, wanted: int, ev: int | None) -> str:
         """Both orders of the halves of an EV are right; remembers which one the device uses."""
         if ev not in (wanted, (wanted & 0xFFFF) << 16 | wanted >> 16):
             return f"its EV is not {wanted:08x}"
         self.halves = "C3-A" if ev == wanted else "C3-B"
-        return None
+        return ""
 
-    def read(self, seen: Seen) -> dict[str, object]:
+    def read(self, seen: Seen) -> dict[str, int]:
         """The fields of a packet and what follows from them, in the numbers of cases."""
-        packet, payload = seen.packet, seen.payload
+        packet = seen.packet
         addresses = [port.address for port in self.own.ports]
-        found: dict[str, object] = {}
+        found: dict[str, int] = {}
         if str(seen.flow.destination) in addresses:
             found["plane"] = addresses.index(str(seen.flow.destination)) + 1
         for each in packet.headers.values():
@@ -238,32 +253,33 @@ class Situation(Struct):
         kind = OPCODES[packet.opcode]
         first = self.device.first_psn if packet.opcode in DATA else self.own.first_psn
         if kind != "PROBE" and not kind.startswith("ENDPOINT"):
-            for name in PSNS:
-                if name in found:
-                    number = found[name]
-                    assert isinstance(number, int)
-                    found[name] = after(number, first)
+            found |= {name: after(found[name], first) for name in PSN_FIELDS if name in found}
         if "SETH" in packet.headers:
-            self._read_sack(packet, found)
+            answers = "probe_id" if found["pr"] else "for"
+            offset = found["ack_psn_offset"]
+            found[answers] = offset & 0xFFFF if found["pr"] else found["cum_psn"] + offset
         if "RETH" in packet.headers:
-            found["same_ev"] = int(seen.same_ev)
-            found["marked_ev"] = int(seen.flow.ev in self.marked)
-            found["at"] = packet.headers["RETH"]["va"] - self.own.va
-            found["bytes"] = packet.payload_bytes
-            size = packet.payload_bytes
-            behind = 4 + packet.headers["BTH"]["pad"]
-            data = payload[len(payload) - behind - size : len(payload) - behind]
-            found["fill"] = data[0] if size and data == data[:1] * size else -1
+            found |= self._read_data(seen)
         return found
 
-    def _read_sack(self, packet: Packet, found: dict[str, object]) -> None:
-        seth = packet.headers["SETH"]
+    def _read_data(self, seen: Seen) -> dict[str, int]:
+        size = seen.packet.payload_bytes
+        end = len(seen.payload) - ICRC_BYTES - seen.packet.headers["BTH"]["pad"]
+        data = seen.payload[end - size : end]
+        return {
+            "same_ev": int(seen.same_ev),
+            "marked_ev": int(seen.flow.ev in self.marked),
+            "at": seen.packet.headers["RETH"]["va"] - self.own.va,
+            "bytes": size,
+            "fill": data[0] if size and data == data[:1] * size else -1,
+        }
+
+    def _reported(self, packet: Packet) -> Reported | None:
+        seth = packet.headers.get("SETH")
+        if seth is None:
+            return None
         cum = after(seth["cum_psn"], self.own.first_psn)
-        found["has"] = Reported(cum, cum + seth["sack_offset"], seth["bitmap"])
-        if not seth["pr"]:
-            found["for"] = cum + seth["ack_psn_offset"]
-        else:
-            found["probe_id"] = seth["ack_psn_offset"] & 0xFFFF
+        return Reported(cum, cum + seth["sack_offset"], seth["bitmap"])
 
 
 class Reported(Struct, frozen=True):
@@ -276,6 +292,13 @@ class Reported(Struct, frozen=True):
     def __contains__(self, psn: int) -> bool:
         bit = psn - self.base
         return psn <= self.cum or (0 <= bit < 64 and bool(self.bitmap >> bit & 1))
+
+
+def has_reserved_bits(seen: Seen) -> bool:
+    """Whether a bit is set that belongs to no field: the fields alone make other headers."""
+    found = {name: text for each in seen.packet.headers.values() for name, text in each.items()}
+    again = headers(seen.packet.kind, found)
+    return again != seen.payload[: len(again)]
 
 
 def _shown(name: str, number: int) -> str:

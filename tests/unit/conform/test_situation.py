@@ -86,7 +86,6 @@ def sack(situation: Situation) -> Seen:
         ("< any", ""),
         ("< SACK cum_psn=0..2", ""),
         ("< SACK mark=NONE|SKIP_ONCE", ""),
-        ("< NACK", "it is SACK"),
         ("< SACK cum_psn=2", "cum_psn is 1, not 2"),
         ("< SACK has=2", "it lacks PSN 2"),
         ("< SACK lacks=65", "it has PSN 65"),
@@ -99,10 +98,24 @@ def test_differs(situation: Situation, sack: Seen, line: str, why: str) -> None:
     assert situation.differs(step(line), sack) == why
 
 
-def test_differs__too_short(situation: Situation, sack: Seen) -> None:
+@pytest.mark.parametrize(("line", "is_it"), [("< SACK", True), ("< any", True), ("< NACK", False)])
+def test_is_of_kind(situation: Situation, sack: Seen, line: str, is_it: bool) -> None:
+    assert situation.is_of_kind(step(line), sack) is is_it
     payload = sack.payload[:30]
     short = Seen(0, FLOW, payload, decode(payload, FLOW), sent=False)
-    assert situation.differs(step("< SACK"), short) == "it is too short"
+    assert not situation.is_of_kind(step(line), short)
+
+
+def test_unsound__reserved_bits(situation: Situation) -> None:
+    other = Situation(situation.device, situation.own, situation.evs)
+    body = bytearray(other.sent(step("> WRITE_ONLY psn=0"), 0))
+    assert situation.unsound(seen_of(finished(bytes(body), FLOW))) == ""
+    body[8] |= 1  # below the flags of the BTH
+    assert "reserved" in situation.unsound(seen_of(finished(bytes(body), FLOW)))
+
+
+def seen_of(payload: bytes) -> Seen:
+    return Seen(0, FLOW, payload, decode(payload, FLOW), sent=False)
 
 
 def test_differs__data_of_the_device(situation: Situation) -> None:
