@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mrc.errors import ConnectError, MrcError
 
@@ -54,6 +54,8 @@ class End(Struct, frozen=True, kw_only=True):
     rkey: int = 0
     memory_bytes: int = 0
     """0: the other side may write nowhere."""
+    dynamic_mpr: bool = False
+    """This side changes its window in SACKs if both sides can."""
 
 
 class Attach(Struct, frozen=True, tag_field="do", tag="attach"):
@@ -64,6 +66,10 @@ class Attach(Struct, frozen=True, tag_field="do", tag="attach"):
     """The first PSN that the device is asked to use; null: any."""
     memory_bytes: int
     """Memory that it is asked to register, filled with zeros."""
+    timeout: int
+    """The local ACK timeout that it is asked to use: 1.024 us times 2 to the power of this."""
+    nscc: dict[str, int] = field(default_factory=dict)
+    """Parameters of NSCC that it is asked to use, by OCP's names; empty: its own CC."""
 
 
 class Write(Struct, frozen=True, tag_field="do", tag="write"):

@@ -7,16 +7,20 @@ import re
 from collections.abc import Iterator, Mapping
 
 PSNS = 1 << 24
-_TERM = re.compile(r"([+-]?)(\w+)")
+_TERM = re.compile(r"([+-]?)(\w+)(?:([*/])(\w+))?")
 
 
 def value(text: str, names: Mapping[str, int]) -> int:
-    """A sum such as mpr-1, 0xffff or -8388608. Raises ValueError."""
-    if not re.fullmatch(r"[+-]?\w+([+-]\w+)*", text):
+    """A sum such as mpr-1, 4*1024 or -8388608. Raises ValueError."""
+    if not re.fullmatch(r"[+-]?\w+([-+*/]\w+)*", text):
         raise ValueError(f"{text!r} is no number")
     total = 0
-    for sign, word in _TERM.findall(text):
-        total += (-1 if sign == "-" else 1) * _number(word, names)
+    for sign, word, operation, factor in _TERM.findall(text):
+        term = _number(word, names)
+        if operation:
+            other = _number(factor, names)
+            term = term * other if operation == "*" else term // max(1, other)
+        total += -term if sign == "-" else term
     return total
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import random
 import time
+from itertools import pairwise
 
 from mrc.conform.adapter import Answer, Ask, Device, Memory, Wait, Write
 from mrc.conform.build import finished, headers
 from mrc.conform.case import Choice, Step
-from mrc.conform.numbers import value
+from mrc.conform.numbers import span, value
 from mrc.conform.peer import Peer
+from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
 from mrc.dissect.formats import OPERATIONS
 from mrc.units import parse_short_time
 
+_LATER_SECONDS = 0.003  # a device that may send does so without such a pause
+_LATE_NS = 15_000_000  # from then on a device may believe that packets are lost
 _DEAD_SECONDS = 0.05  # a QP that has failed answers no probe; its endpoint answers
 
 
@@ -24,6 +28,10 @@ class Failed(Exception):
 
 class Skipped(Exception):
     """The device lacks what the case needs."""
+
+
+class Late(Exception):
+    """The judge was too late for the case to mean anything."""
 
 
 def asked(device: Device, what: Ask) -> Answer:
@@ -68,6 +76,8 @@ class Play:
                 self._expect(step)
             case "!":
                 self._forbid(step)
+            case "." if step.what == "wait":
+                time.sleep(parse_short_time(step.fields["time"]))
             case ".":
                 self._write(step)
             case _:
@@ -81,8 +91,13 @@ class Play:
         tclass = situation.number("tclass", step.fields.get("tclass", "0"))
         flow = self._peer.flow(self._peer.paths[self._path])
         self._fresh, self._taken, self._is_settled = len(self._peer.seen), set(), False
+        ready_ns = situation.data_ns + situation.delay_ns(step)
+        if situation.is_prompt and (early_ns := ready_ns - time.time_ns()) > 0:
+            time.sleep(early_ns / 1e9)
+        if situation.data_ns and situation.is_prompt and time.time_ns() - ready_ns > _LATE_NS:
+            raise Late
         for psn in situation.repeats(step):
-            packet = situation.finished(step, situation.sent(step, psn), flow)
+            packet = situation.finished(step, situation.sent(step, psn, time.time_ns()), flow)
             self._peer.send(self._peer.paths[self._path], packet, tclass)
 
     def _expect(self, step: Step) -> None:
@@ -175,18 +190,28 @@ class Play:
         if why := self._situation.unsound(seen):
             raise Failed(f"a packet of the device {why}: {seen.packet.kind}")
         self._situation.note(seen)
-        erth = seen.packet.headers.get("ERTH")
+        self._answer(seen)
+        return True
+
+    def _answer(self, seen: Seen) -> None:
+        """What each peer answers, unless the case is about that."""
+        headers_ = seen.packet.headers
+        path = next((each for each in self._peer.paths if each.source == seen.flow.destination),
+                    self._peer.paths[0])  # fmt: skip
+        erth = headers_.get("ERTH")
         if erth is not None and erth["operation"] in OPERATIONS:
-            bth = seen.packet.headers["BTH"]
             fields = {
                 "operation": erth["operation"], "tx_timestamp": erth["tx_timestamp"],
-                "psn": bth["psn"], "dest_qpn": 2,
+                "psn": headers_["BTH"]["psn"], "dest_qpn": 2,
             }  # fmt: skip
-            path = next((each for each in self._peer.paths
-                         if each.source == seen.flow.destination), self._peer.paths[0])  # fmt: skip
-            packet = finished(headers("ENDPOINT_RESPONSE", fields), self._peer.flow(path))
-            self._peer.send(path, packet)
-        return True
+            self._peer.send(
+                path, finished(headers("ENDPOINT_RESPONSE", fields), self._peer.flow(path))
+            )
+
+    def _receive_rest(self) -> None:
+        """Takes what comes without a pause."""
+        while self._receive(time.monotonic() + _LATER_SECONDS):
+            pass
 
     # ---- The device -----------------------------------------------------------------------
 
@@ -209,6 +234,10 @@ class Play:
                     self._check_memory(step)
                 case "evs":
                     self._check_evs(step)
+                case "flight":
+                    self._check_flight(step)
+                case "waits":
+                    self._check_waits(step)
                 case "immediates":
                     self._check_immediates(step)
                 case "completions":
@@ -251,9 +280,31 @@ class Play:
     def _check_evs(self, step: Step) -> None:
         """At least so many EVs carried the data of the device so far."""
         least = value(step.words[0], self._situation.names)
-        evs = set().union(*self._situation.carried.values())
+        evs = {each.ev for came in self._situation.carried.values() for each in came}
         if len(evs) < least:
             raise Failed(f"{step.line}: the device has used {len(evs)}")
+
+    def _check_flight(self, step: Step) -> None:
+        """So many packets of the device are without an answer, within the time for a packet."""
+        wanted = span(step.words[0], self._situation.names)
+        until = time.monotonic() + self._seconds
+        while len(self._situation.flight) not in wanted and self._receive(until):
+            pass
+        self._receive_rest()
+        if (found := len(self._situation.flight)) not in wanted:
+            raise Failed(f"{step.line}: the device has {found} packets in flight")
+
+    def _check_waits(self, step: Step) -> None:
+        """The device has waited longer and longer before it sent a packet again: the last time at
+        least `growth` percent of the first time.
+        """
+        self._receive_rest()
+        number = self._situation.number
+        came = self._situation.carried.get(number("psn", step.fields["psn"]), [])
+        waits = [(later.at_ns - earlier.at_ns) / 1e6 for earlier, later in pairwise(came)]
+        told = ", ".join(f"{wait:.1f} ms" for wait in waits) or "never"
+        if len(waits) < 2 or waits[-1] * 100 < waits[0] * number("growth", step.fields["growth"]):
+            raise Failed(f"{step.line}: the device has waited {told}")
 
     def _same(self, step: Step, found: tuple[str, ...] | None) -> None:
         if found is None:

@@ -13,7 +13,7 @@ from mrc.conform.adapter import AdapterError, Attach, Device, End
 from mrc.conform.case import Case
 from mrc.conform.numbers import PSNS, value
 from mrc.conform.peer import Peer
-from mrc.conform.play import Failed, Play, Skipped, asked
+from mrc.conform.play import Failed, Late, Play, Skipped, asked
 from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
 from mrc.enums import Reading
@@ -21,6 +21,9 @@ from mrc.enums import Reading
 OWN_MEMORY = 0x10_0000_0000  # addresses of memory that the judge does not really have
 OWN_RKEY = 0x5EED
 MEMORY_BYTES = 1 << 20  # of either side
+TIMEOUT = 14  # 17 ms, so that cases need not wait long for a timeout
+SENDER_TIMEOUT = 18  # 268 ms: longer than the delays of cases with congestion control
+_PLAYS = 100  # of a case in which the judge was late
 
 
 class Verdict(StrEnum):
@@ -67,9 +70,7 @@ class Player:
         outcome = Outcome(case)
         start = time.monotonic()
         try:
-            play = Play(self._peer, self._device, self._attach(case), self._rng, self._seconds)
-            for step in case.steps:
-                play.take(step)
+            play = self._played(case)
             outcome.readings = (*case.readings, *play.readings)
             outcome.unchecked = tuple(play.unchecked)
         except Failed as error:
@@ -83,16 +84,32 @@ class Player:
         outcome.seen = self._peer.seen
         return outcome
 
+    def _played(self, case: Case) -> Play:
+        """Again on a new QP if the judge itself was late: that says nothing of the device."""
+        for _ in range(_PLAYS):
+            play = Play(self._peer, self._device, self._attach(case), self._rng, self._seconds)
+            try:
+                for step in case.steps:
+                    play.take(step)
+            except Late:
+                continue
+            return play
+        raise Skipped("this host is too busy: the judge's answers were late each time")
+
     def _attach(self, case: Case) -> Situation:
         """Connects the QP of a case."""
+        peer = {name: value(text, {}) for name, text in case.peer.items()}
         own = End(
             qpn=self._rng.randrange(3, 1 << 24),
             first_psn=value(case.psn, {}) % PSNS if case.psn else self._rng.randrange(PSNS),
-            path_mtu=1024, mpr=1024, max_wimm=32, udp_port=self._peer.udp_port,
+            path_mtu=1024, mpr=peer.get("mpr", 1024), max_wimm=peer.get("max_wimm", 32),
+            dynamic_mpr=bool(peer.get("dynamic_mpr")), udp_port=self._peer.udp_port,
             ports=self._peer.ports, va=OWN_MEMORY, rkey=OWN_RKEY, memory_bytes=MEMORY_BYTES,
         )  # fmt: skip
         wanted = value(case.device_psn, {}) % PSNS if case.device_psn else None
-        device = asked(self._device, Attach(own, wanted, MEMORY_BYTES)).end
+        nscc = {name: value(text, {}) for name, text in case.nscc.items()}
+        timeout = case.timeout or (SENDER_TIMEOUT if nscc else TIMEOUT)
+        device = asked(self._device, Attach(own, wanted, MEMORY_BYTES, timeout, nscc)).end
         if device is None:
             raise AdapterError("the adapter's answer to attach has no attributes")
         former, self._former = self._former or device, device
@@ -100,6 +117,8 @@ class Player:
             raise Skipped("the device chooses its first PSN itself")
         if "memory" in case.needs and not device.memory_bytes:
             raise Skipped("the device has no memory to write to")
+        if own.dynamic_mpr and not device.dynamic_mpr:
+            raise Skipped("the device cannot change its window")
         if "planes" in case.needs and min(len(own.ports), len(device.ports)) < 2:
             raise Skipped("judge and device have one plane; give --address twice")
         self._peer.aim([port.address for port in device.ports], device.udp_port)
@@ -107,6 +126,7 @@ class Player:
             own, device, [self._peer.flow(path).ev for path in self._peer.paths],
             {"old_va": former.va, "old_rkey": former.rkey},
             former=self._qpns - {own.qpn}, swaps=Reading.C3_B in self._readings,
+            is_prompt=bool(case.nscc) or case.timeout > 0,
         )  # fmt: skip
         self._qpns.add(own.qpn)
         return situation

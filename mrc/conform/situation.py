@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct, field
 
 from mrc.conform.adapter import End
@@ -12,14 +14,26 @@ from mrc.conform.numbers import after, members, psn_at, span, value
 from mrc.conform.seen import Seen
 from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
 from mrc.dissect.packet import ICRC_BYTES, Flow, Packet
+from mrc.units import parse_short_time
 
 PSN_FIELDS = ("psn", "cum_psn", "nack_psn")
 _ENDPOINT_QPN = 2
 _TIMESTAMP = 1  # ftype
+_MPR_UNIT = 128  # PSNs
+_TICK_NS = 1024  # of timestamps
 _ANSWERS = ("SACK", "NACK", "ACK")
 _WORDS = {
     "mark": MARKS, "reason": REASONS, "syndrome": SYNDROMES, "operation": NAMES["operation"],
 }  # fmt: skip
+
+
+class Came(Struct, frozen=True):
+    """A packet of the device: what its answer reflects."""
+
+    at_ns: int = 0
+    """Since the epoch."""
+    ev: int = 0
+    timestamp: int = 0
 
 
 class Situation(Struct):
@@ -31,20 +45,26 @@ class Situation(Struct):
     """The EV of each path of the judge."""
     names: dict[str, int] = field(default_factory=dict)
     """Numbers with a name: those of the device, and what its last packets said."""
-    reflected: int = 0
-    """The EV of the device's last packet."""
-    timestamp: int = 0
-    """Of the device's last packet with one."""
+    last: Came = field(default_factory=lambda: Came())
+    """The device's last packet that can be answered."""
     marked: set[int] = field(default_factory=set)
-    """EVs that the judge's SACKs and NACKs have complained about."""
+    """EVs that the judge's SACKs and NACKs have complained about: by a mark, or by a hole."""
     former: set[int] = field(default_factory=set)
     """QPNs of the judge in earlier cases, whose packets may come late."""
     swaps: bool = False
     """The judge's answers have the source port in the low half of an EV."""
     halves: str = ""
     """The reading of the EV in the device's answers; empty: not seen."""
-    carried: dict[int, set[int]] = field(default_factory=dict)
-    """The EVs on which each PSN of the device came."""
+    carried: dict[int, list[Came]] = field(default_factory=dict)
+    """Each transmission of each PSN of the device."""
+    flight: set[int] = field(default_factory=set)
+    """PSNs of the device that came, and that the judge has not answered since."""
+    reported: set[int] = field(default_factory=set)
+    """PSNs of the device that the judge's SACKs have reported."""
+    is_prompt: bool = False
+    """The device must not time out, so the judge has to answer soon."""
+    data_ns: int = 0
+    """When the device's last data came, since the epoch."""
 
     def __post_init__(self) -> None:
         self.names |= {
@@ -53,6 +73,7 @@ class Situation(Struct):
             "rkey": self.device.rkey, "window": self.own.mpr, "probe": 0, "id": 0,
             "their_id": self.device.qpn & 0xFFFF, "our_id": self.own.qpn & 0xFFFF,
             "our_rkey": self.own.rkey, "our_qpn": self.own.qpn,
+            "mpr_units": self.device.mpr // _MPR_UNIT,
         }  # fmt: skip
 
     def number(self, name: str, text: str) -> int:
@@ -65,37 +86,42 @@ class Situation(Struct):
         """Remembers what later steps may refer to."""
         headers_, ev = seen.packet.headers, seen.flow.ev
         bth = headers_.get("BTH", {"opcode": 0})
+        stamp = next((headers_[name] for name in ("TSETH", "PETH", "ERTH") if name in headers_), {})
+        came = Came(seen.at_ns, ev, stamp.get("tx_timestamp", self.last.timestamp))
+        if bth["opcode"] in DATA or "PETH" in headers_:
+            self.last = came
         if bth["opcode"] in DATA:
-            self.reflected = ev
-            before = self.carried.setdefault(bth["psn"], set())
-            seen.same_ev = ev in before
-            before.add(ev)
+            psn = after(bth["psn"], self.device.first_psn)
+            before = self.carried.setdefault(psn, [])
+            seen.same_ev = any(ev == each.ev for each in before)
+            before.append(came)
+            self.flight |= {psn} - self.reported
+            self.data_ns = seen.at_ns
         if "PETH" in headers_:
             self.names["probe"] = headers_["PETH"]["probe_id"]
-            self.reflected = ev
         if "ERTH" in headers_:
             self.names["id"] = bth["psn"]
-        for name in ("TSETH", "PETH", "ERTH"):
-            if name in headers_:
-                self.timestamp = headers_[name]["tx_timestamp"]
 
     # ---- To the device --------------------------------------------------------------------
 
     def repeats(self, step: Step) -> range:
-        """The PSNs of a step that sends several packets: psn=3..7."""
-        return span(step.fields.get("psn", "0"), self.names)
+        """The PSNs of a step that sends several packets: psn=3..7, or nack_psn=3..7."""
+        name = "nack_psn" if "nack_psn" in step.fields else "psn"
+        return span(step.fields.get(name, "0"), self.names)
 
-    def sent(self, step: Step, psn: int) -> bytes:
-        """The packet of a step, without its ICRC."""
+    def sent(self, step: Step, psn: int, now_ns: int = 0) -> bytes:
+        """The packet of a step, without its ICRC. `now_ns`: since the epoch."""
         kind, texts = step.what, step.fields
         own = {name for name in texts if name in SENT} - fields_of(kind, ts=False)
         fields = {name: self.number(name, text) for name, text in texts.items()
-                  if name not in own and name != "psn"}  # fmt: skip
+                  if name not in own and name not in ("psn", "nack_psn")}  # fmt: skip
+        if "nack_psn" in texts:
+            fields["nack_psn"] = psn
         payload = b""
         if OPCODE[kind] in DATA:
             payload = self._data(step, fields, psn)
         else:
-            self._control(kind, step, fields, psn)
+            self._control(kind, step, fields, psn, now_ns)
         fields.setdefault("dest_qpn", self.device.qpn)
         if "tx_timestamp" in texts and OPCODE[kind] in DATA:
             fields["ts"] = 1
@@ -113,7 +139,9 @@ class Situation(Struct):
         fields["psn"] = psn_at(psn, self.own.first_psn)
         return bytes([filling]) * count + bytes(-count % 4)
 
-    def _control(self, kind: str, step: Step, fields: dict[str, int], psn: int) -> None:
+    def _control(
+        self, kind: str, step: Step, fields: dict[str, int], psn: int, now_ns: int
+    ) -> None:
         """What follows from other fields; the numbers of an answer are those of the device."""
         first = self.device.first_psn
         if kind.startswith("ENDPOINT"):
@@ -123,23 +151,43 @@ class Situation(Struct):
         if kind == "SACK":
             self._sack(step, fields)
         if kind in ("SACK", "NACK"):
-            ev = self.reflected
+            came = self._answered(fields)
+            ev = came.ev
             fields.setdefault("ev", (ev & 0xFFFF) << 16 | ev >> 16 if self.swaps else ev)
             if fields.get("mark") or kind == "NACK":
                 self.marked.add(ev)
-            fields.setdefault("tx_timestamp", self.timestamp)
+            fields.setdefault("tx_timestamp", self._reflected_timestamp(step, came, now_ns))
         if kind != "ACK":
             fields.setdefault("spdcid", self.own.qpn & 0xFFFF)
             fields.setdefault("dpdcid", self.device.qpn & 0xFFFF)
         number = next((name for name in ("cum_psn", "nack_psn") if name in fields), "")
         if "psn" not in step.fields and number:
             psn = fields[number]
+        if kind == "NACK":
+            self.flight.discard(fields.get("nack_psn", 0))
         for name in ("cum_psn", "nack_psn"):
             if name in fields:
                 fields[name] = psn_at(fields[name], first)
         fields["psn"] = psn_at(psn, first) if kind in _ANSWERS else psn & 0xFFFFFF
 
+    def _answered(self, fields: Mapping[str, int]) -> Came:
+        """The packet that an answer names, as it came last; otherwise the last packet."""
+        psn = fields.get("nack_psn", fields.get("cum_psn", 0) + fields.get("ack_psn_offset", 0))
+        return self.carried.get(psn, [self.last])[-1] if not fields.get("pr") else self.last
+
+    def _reflected_timestamp(self, step: Step, came: Came, now_ns: int) -> int:
+        """With `delay`: shifted by the time that the packet spent here beyond it (G15-A)."""
+        if "delay" not in step.fields:
+            return came.timestamp
+        spent_ns = now_ns - came.at_ns - self.delay_ns(step)
+        return (came.timestamp + max(0, spent_ns) // _TICK_NS) % (1 << 16)
+
+    def delay_ns(self, step: Step) -> int:
+        """The queueing delay that an answer pretends."""
+        return int(parse_short_time(step.fields.get("delay", "0s")) * 1e9)
+
     def _sack(self, step: Step, fields: dict[str, int]) -> None:
+        has: set[int] = set()
         cum = fields.setdefault("cum_psn", 0)
         offset = fields.setdefault("sack_offset", 1)
         if "probe_id" in step.fields:
@@ -148,8 +196,14 @@ class Situation(Struct):
         if "for" in step.fields:
             fields["ack_psn_offset"] = self.number("for", step.fields["for"]) - cum
         if "has" in step.fields:
-            bits = (psn - cum - offset for psn in members(step.fields["has"], self.names))
-            fields["bitmap"] = sum(1 << bit for bit in bits)
+            has = set(members(step.fields["has"], self.names))
+        if has:
+            fields["bitmap"] = sum(1 << psn - cum - offset for psn in has)
+        for psn in range(cum + 1, max(has, default=cum)):
+            if psn in self.carried and psn not in has:
+                self.marked.add(self.carried[psn][-1].ev)
+        self.reported |= has | {psn for psn in self.carried if psn <= cum}
+        self.flight -= self.reported
 
     def finished(self, step: Step, body: bytes, flow: Flow) -> bytes:
         """The UDP payload. `short` and `longer` change the packet before its ICRC, which then is
@@ -250,6 +304,7 @@ class Situation(Struct):
             found["plane"] = addresses.index(str(seen.flow.destination)) + 1
         for each in packet.headers.values():
             found |= each
+        found["marked_ev"] = int(seen.flow.ev in self.marked)
         kind = OPCODES[packet.opcode]
         first = self.device.first_psn if packet.opcode in DATA else self.own.first_psn
         if kind != "PROBE" and not kind.startswith("ENDPOINT"):
@@ -268,7 +323,6 @@ class Situation(Struct):
         data = seen.payload[end - size : end]
         return {
             "same_ev": int(seen.same_ev),
-            "marked_ev": int(seen.flow.ev in self.marked),
             "at": seen.packet.headers["RETH"]["va"] - self.own.va,
             "bytes": size,
             "fill": data[0] if size and data == data[:1] * size else -1,

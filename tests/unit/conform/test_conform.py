@@ -143,7 +143,8 @@ def test_run__attributes_by_hand() -> None:
     with adapter, judge:
         assert adapter.stdin and adapter.stdout and judge.stdin and judge.stdout and judge.stderr
         own = json.loads(judge.stderr.readline().partition(": ")[2])
-        asked = {"do": "attach", "peer": own, "first_psn": None, "memory_bytes": 4096}
+        asked = {"do": "attach", "peer": own, "first_psn": None, "memory_bytes": 4096,
+                 "timeout": 14}  # fmt: skip
         print(json.dumps(asked), file=adapter.stdin, flush=True)
         print(
             json.dumps(json.loads(adapter.stdout.readline())["end"]), file=judge.stdin, flush=True

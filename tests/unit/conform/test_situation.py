@@ -11,7 +11,7 @@ from mrc.conform.adapter import End, Port
 from mrc.conform.build import finished
 from mrc.conform.case import step
 from mrc.conform.seen import Seen
-from mrc.conform.situation import Situation
+from mrc.conform.situation import Came, Situation
 from mrc.dissect.packet import Flow, decode
 
 FLOW = Flow(ip_address("192.0.2.1"), ip_address("192.0.2.2"), 50000, 4791)
@@ -74,7 +74,7 @@ def test_note__a_psn_that_comes_again_on_an_ev(situation: Situation) -> None:
 @pytest.fixture
 def sack(situation: Situation) -> Seen:
     """Of the device: the cumulative PSN is 1, 3 and 65 have come too, the last one on path 1."""
-    other = Situation(situation.device, situation.own, situation.evs, reflected=0xC3510000)
+    other = Situation(situation.device, situation.own, situation.evs, last=Came(ev=0xC3510000))
     return made(other, "> SACK cum_psn=1 has=3,65 for=3 mark=SKIP_ONCE")
 
 
