@@ -12,7 +12,7 @@ _TERM = re.compile(r"([+-]?)(\w+)(?:([*/])(\w+))?")
 
 def value(text: str, names: Mapping[str, int]) -> int:
     """A sum such as mpr-1, 4*1024 or -8388608. Raises ValueError."""
-    if not re.fullmatch(r"[+-]?\w+([-+*/]\w+)*", text):
+    if not re.fullmatch(r"[+-]?\w+([*/]\w+)?([+-]\w+([*/]\w+)?)*", text):
         raise ValueError(f"{text!r} is no number")
     total = 0
     for sign, word, operation, factor in _TERM.findall(text):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ PORTS = (Port("192.0.2.1", (50000,)),)
 
 
 def end(**changed: int) -> End:
-    attributes = {
+    attributes: dict[str, Any] = {
         "qpn": 0x123456, "first_psn": 0xFFFFFE, "path_mtu": 1024, "mpr": 128, "max_wimm": 32,
         "udp_port": 4791, "va": 0x1000, "rkey": 7, "memory_bytes": 4096, **changed,
     }  # fmt: skip

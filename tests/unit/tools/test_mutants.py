@@ -174,12 +174,14 @@ def test_accepted__each_is_a_change_of_a_line_that_is_there(name: str) -> None:
 
 
 def test_conform__each_rule_excludes_a_change() -> None:
-    mutate = tool("mutate").LANGUAGES["conform"]
-    files = [file for name in mutate.folders for file in
-             ([ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).iterdir()))
-             if file.suffix in mutate.suffixes]  # fmt: skip
-    every = [mutant for file in files
-             for mutant in c_source.mutants(str(file.relative_to(ROOT)), file.read_text())]  # fmt: skip
+    language = tool("mutate").LANGUAGES["conform"]
+    paths = [path for name in language.folders for path in (ROOT / name, *(ROOT / name).rglob("*"))]
+    every = [
+        mutant
+        for path in paths
+        if path.suffix in language.suffixes
+        for mutant in c_source.mutants(str(path.relative_to(ROOT)), path.read_text())
+    ]
     for rule in conform_trial.rules():
         assert any(conform_trial.is_excluded(mutant, rule) for mutant in every), rule
 
