@@ -162,13 +162,49 @@ class VectorText(Struct, frozen=True, kw_only=True):
     """Payload behind the headers, without padding."""
 
 
+class SentText(Struct, frozen=True, kw_only=True):
+    """One packet of an exchange."""
+
+    sender: str
+    """a or b."""
+    line: str
+    """The packet as in a case."""
+    text: str
+    """What it means."""
+    fate: str
+    """lost or trimmed by the network; empty: it arrives."""
+    seconds: float
+    """Since the first packet."""
+    flow: FlowText
+    """Below it."""
+    bytes: str
+    """The UDP payload, in hexadecimal digits."""
+
+
+class ExchangeText(Struct, frozen=True, kw_only=True):
+    """A golden exchange of two hosts."""
+
+    name: str
+    """Its name."""
+    title: str
+    """What happens."""
+    reading: str
+    """The reading that it shows; empty: none in particular."""
+    packets: tuple[SentText, ...]
+    """In the order in which they are sent."""
+
+
 class Vectors(Result, frozen=True, kw_only=True):
-    """Golden packets."""
+    """Golden packets and exchanges."""
 
     version: int
     """Grows when the bytes of a packet change; packets may be added."""
+    exchanges_version: int
+    """The same for exchanges."""
     packets: tuple[VectorText, ...]
-    """Every kind of packet."""
+    """Every kind of packet, and sealed ones."""
+    exchanges: tuple[ExchangeText, ...]
+    """Every kind of conversation."""
 
 
 class Broken(Struct, frozen=True, kw_only=True):
