@@ -91,14 +91,20 @@ class Play:
         tclass = situation.number("tclass", step.fields.get("tclass", "0"))
         flow = self._peer.flow(self._peer.paths[self._path])
         self._fresh, self._taken, self._is_settled = len(self._peer.seen), set(), False
-        ready_ns = situation.data_ns + situation.delay_ns(step)
-        if situation.is_prompt and (early_ns := ready_ns - time.time_ns()) > 0:
-            time.sleep(early_ns / 1e9)
-        if situation.data_ns and situation.is_prompt and time.time_ns() - ready_ns > _LATE_NS:
-            raise Late
+        if situation.is_prompt and ("delay" in step.fields or step.what == "NACK"):
+            self._be_prompt(situation.data_ns + situation.delay_ns(step))
         for psn in situation.repeats(step):
             packet = situation.finished(step, situation.sent(step, psn, time.time_ns()), flow)
             self._peer.send(self._peer.paths[self._path], packet, tclass)
+
+    @staticmethod
+    def _be_prompt(at_ns: int) -> None:
+        """Waits until this time. Raises Late if it was long ago."""
+        early_ns = at_ns - time.time_ns()
+        if early_ns > 0:
+            time.sleep(early_ns / 1e9)
+        if at_ns > 0 and early_ns < -_LATE_NS:
+            raise Late
 
     def _expect(self, step: Step) -> None:
         limit = step.fields.get("within")
