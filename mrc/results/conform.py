@@ -259,6 +259,19 @@ class DirectionText(Struct, frozen=True, kw_only=True):
     """Median time from a packet to the SACK that it triggered; null: none."""
     retransmission_seconds: float | None
     """Median time from a packet to its retransmission; null: none."""
+    reported_loss_seconds: float | None
+    """The same, after a SACK or NACK that showed the loss; null: none."""
+    timer_seconds: float | None
+    """The same, without such an answer: a timer; null: none."""
+    timer_retransmissions: int
+    """Number of these."""
+    flight_after_loss: float | None
+    """Least PSNs in flight within 4 round trips after a loss, relative to the flight at the loss;
+    the median; null: no loss with a flight of at least 4 PSNs."""
+    flight_after_mark: float | None
+    """The same after a SACK with SKIP_ONCE."""
+    flight_after_trim: float | None
+    """The same after a NACK."""
     turn_packets: float | None
     """Median number of packets between two uses of an EV; null: no EV was used twice."""
     turn_after_mark_packets: float | None

@@ -162,6 +162,18 @@ def test_judge__as_typed(tmp_path: Path) -> None:
     assert "no data of MRC was found" in broken.stderr
 
 
+def test_judge__page_with_plots(tmp_path: Path) -> None:
+    file, page = tmp_path / "a.pcap", tmp_path / "a.html"
+    with file.open("wb") as made:
+        frames.write(made, ((int(at * 1e9), flow, payload) for at, flow, payload in GOOD))
+    command = [sys.executable, "-m", "mrc", "conform", "judge", str(file), "--html", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    told = page.read_text()
+    assert told.count("<svg") == 4 and "Times until a retransmission" in told
+    assert "1 PSNs sent again" in told
+
+
 def test_frame__inside_vxlan() -> None:
     _, flow, payload = data(0, 0)
     inner = frames.frame(flow, payload)
