@@ -12,14 +12,14 @@ from itertools import product
 
 from msgspec import Struct, field
 
-from mrc.conform import readings
+from mrc.conform import raw, readings
 from mrc.conform.build import OPCODE, fields_of
 from mrc.errors import MrcError
 from mrc.results.conform import CaseText
 
 SENT = {
     "at", "bytes", "fill", "path", "icrc", "short", "longer", "cut", "extra", "tclass", "has",
-    "for", "probe_id", "delay",
+    "for", "probe_id", "delay", *raw.FIELDS,
 }  # fmt: skip
 """Of a sent packet, beside the fields of its headers: how it is made."""
 SEEN = {
@@ -35,7 +35,7 @@ ASKS = {"write": {"at", "bytes", "imm", "fill", "count"}, "wait": {"time"}}
 _MARKS = (
     "why", "section", "reading", "psn", "device-psn", "needs", "peer", "nscc", "timeout",
 )  # fmt: skip
-NEEDS = ("memory", "planes")
+NEEDS = ("memory", "planes", "ipv4")
 PEER = ("mpr", "max_wimm", "dynamic_mpr")
 NSCC = (
     "link_bps", "base_rtt_ns", "target_delay_ns", "max_cwnd", "fi", "eta",

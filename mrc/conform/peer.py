@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from ipaddress import ip_address
 from itertools import chain
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Self
 
 from msgspec import Struct
 
+from mrc.conform import raw
 from mrc.conform.adapter import Port
 from mrc.conform.seen import Seen
 from mrc.dissect.packet import Flow, IpAddress, decode
@@ -123,6 +125,19 @@ class Peer:
             address = (str(path.target), self.target_port, path.flow_label, 0)
         path.socket.sendmsg([payload], [ancillary], 0, address)
         flow = self.flow(path)
+        self._record(flow, payload, tclass)
+
+    def send_raw(
+        self, path: Path, payload: bytes, tclass: int, fields: Mapping[str, int]
+    ) -> None:  # fmt: skip
+        """Likewise, with IP and UDP headers that a UDP socket does not make. Raises PermissionError
+        without CAP_NET_RAW.
+        """
+        flow = self.flow(path)
+        family = socket.AF_INET if path.source.version == 4 else socket.AF_INET6
+        with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as sender:
+            for packet in raw.packets(flow, payload, tclass, fields):
+                sender.sendto(packet, (str(path.target), 0))
         self._record(flow, payload, tclass)
 
     def receive(self, until: float) -> Seen | None:

@@ -7,6 +7,7 @@ import random
 import time
 from itertools import pairwise
 
+from mrc.conform import raw
 from mrc.conform.adapter import Answer, Ask, Device, Memory, Wait, Write
 from mrc.conform.build import finished, headers
 from mrc.conform.case import Choice, Step
@@ -95,7 +96,19 @@ class Play:
             self._be_prompt(situation.data_ns + situation.delay_ns(step))
         for psn in situation.repeats(step):
             packet = situation.finished(step, situation.sent(step, psn, time.time_ns()), flow)
-            self._peer.send(self._peer.paths[self._path], packet, tclass)
+            self._send_packet(step, packet, tclass)
+
+    def _send_packet(self, step: Step, packet: bytes, tclass: int) -> None:
+        path = self._peer.paths[self._path]
+        wrong = {name: self._situation.number(name, step.fields[name])
+                 for name in raw.FIELDS if name in step.fields}  # fmt: skip
+        if not wrong:
+            self._peer.send(path, packet, tclass)
+            return
+        try:
+            self._peer.send_raw(path, packet, tclass, wrong)
+        except PermissionError:
+            raise Skipped("headers of IP and UDP require CAP_NET_RAW: run as root") from None
 
     @staticmethod
     def _be_prompt(at_ns: int) -> None:

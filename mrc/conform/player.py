@@ -121,6 +121,8 @@ class Player:
             raise Skipped("the device cannot change its window")
         if "planes" in case.needs and min(len(own.ports), len(device.ports)) < 2:
             raise Skipped("judge and device have one plane; give --address twice")
+        if "ipv4" in case.needs and self._peer.addresses[0].version != 4:
+            raise Skipped("the judge has no IPv4 address")
         self._peer.aim([port.address for port in device.ports], device.udp_port)
         situation = Situation(
             own, device, [self._peer.flow(path).ev for path in self._peer.paths],

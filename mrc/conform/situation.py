@@ -13,7 +13,7 @@ from mrc.conform.case import SENT, Step
 from mrc.conform.numbers import after, members, psn_at, span, value
 from mrc.conform.seen import Seen
 from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
-from mrc.dissect.packet import ICRC_BYTES, Flow, Packet
+from mrc.dissect.packet import ICRC_BYTES, Flow, Packet, icrc
 from mrc.units import parse_short_time
 
 PSN_FIELDS = ("psn", "cum_psn", "nack_psn")
@@ -211,7 +211,11 @@ class Situation(Struct):
         """
         if "short" in step.fields:
             body = body[: self.number("short", step.fields["short"])]
-        packet = finished(body + bytes.fromhex(step.fields.get("longer", "")), flow)
+        body += bytes.fromhex(step.fields.get("longer", ""))
+        packet = finished(body, flow)
+        if step.fields.get("icrc") == "rocev2":
+            identity = self.number("ip_id", step.fields["ip_id"])
+            packet = body + icrc(body, flow, fragment=identity.to_bytes(2, "big") + b"\0\0")
         if step.fields.get("icrc") == "wrong":
             packet = packet[:-1] + bytes([packet[-1] ^ 1])
         if "cut" in step.fields:
