@@ -320,7 +320,8 @@ class Play:
         self._receive_rest()
         number = self._situation.number
         came = self._situation.carried.get(number("psn", step.fields["psn"]), [])
-        waits = [(later.at_ns - earlier.at_ns) / 1e6 for earlier, later in pairwise(came)]
+        times = sorted(each.at_ns for each in came)
+        waits = [(later - earlier) / 1e6 for earlier, later in pairwise(times)]
         told = ", ".join(f"{wait:.1f} ms" for wait in waits) or "never"
         if len(waits) < 2 or waits[-1] * 100 < waits[0] * number("growth", step.fields["growth"]):
             raise Failed(f"{step.line}: the device has waited {told}")
