@@ -315,7 +315,7 @@ class Play:
 
     def _check_waits(self, step: Step) -> None:
         """The device has waited longer and longer before it sent a packet again: the last time at
-        least `growth` percent of the first time.
+        least `growth` percent of the shortest time.
         """
         self._receive_rest()
         number = self._situation.number
@@ -323,7 +323,7 @@ class Play:
         times = sorted(each.at_ns for each in came)
         waits = [(later - earlier) / 1e6 for earlier, later in pairwise(times)]
         told = ", ".join(f"{wait:.1f} ms" for wait in waits) or "never"
-        if len(waits) < 2 or waits[-1] * 100 < waits[0] * number("growth", step.fields["growth"]):
+        if len(waits) < 2 or waits[-1] * 100 < min(waits) * number("growth", step.fields["growth"]):
             raise Failed(f"{step.line}: the device has waited {told}")
 
     def _same(self, step: Step, found: tuple[str, ...] | None) -> None:
