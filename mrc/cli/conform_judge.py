@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from mrc.cli.arguments import add, count_argument
-from mrc.cli.exits import Exit
+from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
 from mrc.conform import plots, shown
 from mrc.conform.passive import Judge
@@ -15,7 +15,6 @@ from mrc.dissect.capture import CaptureError, read
 from mrc.dissect.formats import OPCODES
 from mrc.dissect.frame import udp_of
 from mrc.dissect.packet import MIN_BYTES, Flow, decode, split
-from mrc.errors import MrcError
 from mrc.sim import drawing
 from mrc.whole import write_whole
 
@@ -35,7 +34,7 @@ def add_judge(parser: argparse.ArgumentParser) -> None:
 def run_judge(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.html is not None and not drawing.available():
-        raise MrcError(f"--html: {drawing.HINT}")
+        raise UsageError(args.prog, drawing.HINT)
     judge, packets, start = Judge(), 0, None
     try:
         with open(args.file, "rb") as file:

@@ -226,7 +226,7 @@ class ByHand:
     def ask(self, what: Ask) -> Answer:
         if isinstance(what, Detach):
             return Answer()
-        if not isinstance(what, Attach):
+        if not isinstance(what, Attach) or what.nscc:
             return Answer(cannot="a device without an adapter cannot be asked")
         self._tell(msgspec.json.encode(what.peer).decode())
         line = next(self._lines, "")
