@@ -47,7 +47,7 @@ examples:
   mrc conform show beyond-window          the steps of a case
   mrc conform readings                    where sources disagree, and what mrc does
   mrc conform vectors --json > v.json     golden packets, explained byte by byte
-  mrc conform judge a.pcap                what a capture shows of two implementations
+  mrc conform judge a.pcap --html a.html  what a capture shows of two implementations, with plots
   mrc conform device                      the adapter of mrc's engine: for the other host
 """
 RUN = """
