@@ -17,7 +17,7 @@ from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.parser import Parser
 from mrc.cli.runner import run_async
-from mrc.conform import engine, frames, library, report, vectors
+from mrc.conform import engine, exchanges, golden, library, report, vectors
 from mrc.conform.adapter import ByHand, Device, OverTcp, Program
 from mrc.conform.case import Case
 from mrc.conform.peer import Peer
@@ -47,7 +47,7 @@ examples:
   mrc conform show beyond-window          the steps of a case
   mrc conform readings                    where sources disagree, and what mrc does
   mrc conform vectors --json > v.json     golden packets, explained byte by byte
-  mrc conform judge a.pcap                what a capture shows of two implementations
+  mrc conform judge a.pcap --html a.html  what a capture shows of two implementations, with plots
   mrc conform device                      the adapter of mrc's engine: for the other host
 """
 RUN = """
@@ -87,7 +87,12 @@ def add_arguments(parser: Parser) -> None:
         ("list", _list, _add_list, "list the cases"),
         ("show", _show, _add_show, "print the steps of a case"),
         ("readings", _readings, add_options, "print where sources disagree"),
-        ("vectors", _vectors, _add_vectors, "print golden packets, with their bytes explained"),
+        (
+            "vectors",
+            _vectors,
+            _add_vectors,
+            "print golden packets and exchanges, with their bytes explained",
+        ),
         ("judge", run_judge, add_judge, JUDGE),
         ("device", _device, _add_device, "be the adapter of mrc's engine"),
     ):
@@ -176,13 +181,12 @@ def _readings(args: argparse.Namespace) -> int:
 
 def _vectors(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    found = list(vectors.load().values())
-    out.text("\n\n".join(map(report.vector_lines, found)))
-    out.result(report.vectors_result(found))
+    packets, found = [*vectors.load().values(), *vectors.sealed()], exchanges.load()
+    out.text("\n".join(golden.lines(packets, found)).rstrip())
+    out.result(golden.result(packets, found))
     if args.pcap is not None:
         made = io.BytesIO()
-        second = 10**9
-        frames.write(made, ((n * second, each.flow, each.payload) for n, each in enumerate(found)))
+        golden.write(made, packets, found)
         write_whole(args.pcap, made.getvalue())
     return Exit.OK
 

@@ -4,31 +4,37 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from mrc.cli.arguments import add, count_argument
-from mrc.cli.exits import Exit
+from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
-from mrc.conform import shown
+from mrc.conform import plots, shown
 from mrc.conform.passive import Judge
 from mrc.dissect.capture import CaptureError, read
 from mrc.dissect.formats import OPCODES
 from mrc.dissect.frame import udp_of
 from mrc.dissect.packet import MIN_BYTES, Flow, decode, split
+from mrc.sim import drawing
+from mrc.whole import write_whole
 
 OPTIONS = """
 file FILE        pcap or pcapng file with both directions
+--html PAGE      write a page with plots, too
 -p, --port PORT  UDP port that packets are sent to; may be repeated [all that carry MRC]
 """
 
 
 def add_judge(parser: argparse.ArgumentParser) -> None:
     port = {"type": count_argument(65535, "a port number"), "action": "append"}
-    add(parser, OPTIONS, file={"nargs": None}, port=port)
+    add(parser, OPTIONS, file={"nargs": None}, port=port, html={"type": Path})
     add_options(parser)
 
 
 def run_judge(args: argparse.Namespace) -> int:
     out = Output.of(args)
+    if args.html is not None and not drawing.available():
+        raise UsageError(args.prog, drawing.HINT)
     judge, packets, start = Judge(), 0, None
     try:
         with open(args.file, "rb") as file:
@@ -49,6 +55,8 @@ def run_judge(args: argparse.Namespace) -> int:
     result = shown.result(judge, packets)
     out.text("\n".join(shown.lines(result)))
     out.result(result)
+    if args.html is not None:
+        write_whole(args.html, plots.page(args.file, judge, result).encode())
     if not result.directions:
         out.note("no data of MRC was found")
     return Exit.FAILED if any(way.broken for way in result.directions) else Exit.OK

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mrc.errors import ConnectError, MrcError
 
@@ -54,6 +54,8 @@ class End(Struct, frozen=True, kw_only=True):
     rkey: int = 0
     memory_bytes: int = 0
     """0: the other side may write nowhere."""
+    dynamic_mpr: bool = False
+    """This side changes its window in SACKs if both sides can."""
 
 
 class Attach(Struct, frozen=True, tag_field="do", tag="attach"):
@@ -64,6 +66,10 @@ class Attach(Struct, frozen=True, tag_field="do", tag="attach"):
     """The first PSN that the device is asked to use; null: any."""
     memory_bytes: int
     """Memory that it is asked to register, filled with zeros."""
+    timeout: int
+    """The local ACK timeout that it is asked to use: 1.024 us times 2 to the power of this."""
+    nscc: dict[str, int] = field(default_factory=dict)
+    """Parameters of NSCC that it is asked to use, by OCP's names; empty: its own CC."""
 
 
 class Write(Struct, frozen=True, tag_field="do", tag="write"):
@@ -83,32 +89,23 @@ class Memory(Struct, frozen=True, tag_field="do", tag="memory"):
     bytes: int
 
 
-class Immediates(Struct, frozen=True, tag_field="do", tag="immediates"):
-    """Asks for all immediates so far: as soon as there are `count`, at the latest in `seconds`."""
+class Wait(Struct, frozen=True, tag_field="do", tag="wait"):
+    """Asks what the device has seen of this QP so far. It answers as soon as there are so many
+    immediates and ended writes and the QP is in this state, and at the latest after `seconds`.
+    """
 
-    count: int
     seconds: float
-
-
-class Completions(Struct, frozen=True, tag_field="do", tag="completions"):
-    """Asks for the statuses of all ended writes so far; waits as `Immediates`."""
-
-    count: int
-    seconds: float
-
-
-class State(Struct, frozen=True, tag_field="do", tag="state"):
-    """Asks for the state of the QP; waits until it is `wanted`, at most `seconds`."""
-
-    wanted: str
-    seconds: float
+    immediates: int = 0
+    completions: int = 0
+    state: str = ""
+    """Empty: any."""
 
 
 class Detach(Struct, frozen=True, tag_field="do", tag="detach"):
     """Ends the QP."""
 
 
-Ask = Attach | Write | Memory | Immediates | Completions | State | Detach
+Ask = Attach | Write | Memory | Wait | Detach
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
@@ -119,12 +116,12 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     """To attach."""
     data: str = ""
     """To memory: hexadecimal digits."""
-    immediates: tuple[int, ...] = ()
-    immediate_bytes: tuple[int, ...] = ()
-    """Of the message of each immediate."""
-    completions: tuple[str, ...] = ()
-    """Names of OCP's statuses, such as SUCCESS."""
-    state: str = ""
+    immediates: tuple[tuple[int, int], ...] | None = None
+    """To wait: the value of each, and the bytes of its message. Null, also below: not known."""
+    completions: tuple[str, ...] | None = None
+    """To wait: of each ended write the name of OCP's status, such as SUCCESS."""
+    state: str | None = None
+    """To wait."""
 
 
 class Device(Protocol):
@@ -229,7 +226,7 @@ class ByHand:
     def ask(self, what: Ask) -> Answer:
         if isinstance(what, Detach):
             return Answer()
-        if not isinstance(what, Attach):
+        if not isinstance(what, Attach) or what.nscc:
             return Answer(cannot="a device without an adapter cannot be asked")
         self._tell(msgspec.json.encode(what.peer).decode())
         line = next(self._lines, "")

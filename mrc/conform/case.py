@@ -7,37 +7,42 @@ README.md describes the form. Numbers stay text here, because some depend on the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from mrc.conform import readings
+from mrc.conform import raw, readings
 from mrc.conform.build import OPCODE, fields_of
 from mrc.errors import MrcError
+from mrc.results.conform import CaseText
 
-SENT = {"at", "bytes", "fill", "path", "icrc", "cut", "extra", "tclass", "has", "for", "probe_id"}
+SENT = {
+    "at", "bytes", "fill", "path", "icrc", "short", "longer", "cut", "extra", "tclass", "has",
+    "for", "probe_id", "delay", *raw.FIELDS,
+}  # fmt: skip
 """Of a sent packet, beside the fields of its headers: how it is made."""
 SEEN = {
-    "at",
-    "bytes",
-    "fill",
-    "has",
-    "lacks",
-    "for",
-    "path",
-    "probe_id",
-    "same_ev",
-    "marked_ev",
-    "plane",
-    "within",
-}
+    "at", "bytes", "fill", "has", "lacks", "for", "path", "probe_id", "same_ev", "marked_ev",
+    "plane", "within",
+}  # fmt: skip
 """Of an expected packet: what follows from its fields, and the time limit."""
-CHECKS = {"memory": {"at", "bytes", "fill"}, "immediates": set[str](), "completions": set[str](),
-          "state": set[str](), "evs": set[str]()}  # fmt: skip
-ASKS = {"write": {"at", "bytes", "imm", "fill", "count"}}
-_MARKS = ("why", "section", "reading", "psn", "device-psn", "needs")
-NEEDS = ("memory", "planes")
+CHECKS: dict[str, set[str]] = {
+    "memory": {"at", "bytes", "fill"}, "immediates": set(), "completions": set(), "state": set(),
+    "evs": set(), "flight": set(), "waits": {"psn", "growth"},
+}  # fmt: skip
+ASKS = {"write": {"at", "bytes", "imm", "fill", "count"}, "wait": {"time"}}
+_MARKS = (
+    "why", "section", "reading", "psn", "device-psn", "needs", "peer", "nscc", "timeout",
+)  # fmt: skip
+NEEDS = ("memory", "planes", "ipv4")
+PEER = ("mpr", "max_wimm", "dynamic_mpr")
+NSCC = (
+    "link_bps", "base_rtt_ns", "target_delay_ns", "max_cwnd", "fi", "eta",
+    "adjust_period_threshold_ns", "adjust_bytes_threshold", "qa_threshold_ns", "md_threshold_ns",
+    "qa_gate", "fi_scale", "gamma", "max_md_jump", "disable_qa",
+)  # fmt: skip
+"""OCP's names, and two of ours: `link_bps` and `md_threshold_ns`."""
 
 
 class CaseError(MrcError):
@@ -62,22 +67,21 @@ class Choice(Struct, frozen=True):
     line: str
 
 
-class Case(Struct, frozen=True):
+class Case(CaseText, frozen=True, kw_only=True):
     """What a device is asked, and what it must answer."""
 
-    name: str
-    topic: str
-    title: str
-    why: str
-    section: str
-    readings: tuple[str, ...]
     steps: tuple[Step | Choice, ...]
-    text: str
     psn: str = ""
     """The first PSN of the peer; empty: a random one."""
     device_psn: str = ""
     """The first PSN that the device is asked to use; empty: its own."""
     needs: tuple[str, ...] = ()
+    peer: dict[str, str] = field(default_factory=dict)
+    """Attributes of the judge in place of its usual ones."""
+    nscc: dict[str, str] = field(default_factory=dict)
+    """Parameters of NSCC that the device is asked to use; empty: its own congestion control."""
+    timeout: int = 0
+    """The exponent of the local ACK timeout that the device is asked to use; 0: any."""
 
 
 def parse(text: str, topic: str) -> list[Case]:
@@ -157,10 +161,20 @@ def _case(lines: list[str], topic: str) -> Case:
     if not marks["why"] or not steps:
         raise ValueError(f"{name}: needs a line 'why' and steps")
     return Case(
-        name, topic, lines[1].strip(), " ".join(marks["why"]), " ".join(marks["section"]),
-        tuple(readings_), tuple(steps), "\n".join(lines), "".join(marks["psn"]),
-        "".join(marks["device-psn"]), needs,
+        name=name, topic=topic, title=lines[1].strip(), why=" ".join(marks["why"]),
+        section=" ".join(marks["section"]), readings=tuple(readings_), steps=tuple(steps),
+        text="\n".join(lines), psn="".join(marks["psn"]), device_psn="".join(marks["device-psn"]),
+        needs=needs, peer=_settings(marks["peer"], PEER), nscc=_settings(marks["nscc"], NSCC),
+        timeout=int("".join(marks["timeout"]) or "0"),
     )  # fmt: skip
+
+
+def _settings(lines: list[str], known: Collection[str]) -> dict[str, str]:
+    """NAME=NUMBER words of a mark."""
+    found = dict(word.partition("=")[::2] for word in " ".join(lines).split())
+    if wrong := sorted(set(found) - set(known)):
+        raise ValueError(f"{wrong[0]!r} is none of {', '.join(known)}")
+    return found
 
 
 def _add_choice(steps: list[Step | Choice], text: str) -> None:

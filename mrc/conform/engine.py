@@ -23,18 +23,16 @@ from mrc.conform.adapter import (
     Answer,
     Ask,
     Attach,
-    Completions,
     Detach,
     End,
-    Immediates,
     Memory,
     Port,
-    State,
+    Wait,
     Write,
 )
 from mrc.datapath.dispatch import Work
 from mrc.datapath.stream import Places
-from mrc.enums import Access, EventType, Integrity, QpState, Reading, WcStatus
+from mrc.enums import Access, CcKind, EventType, Integrity, PlaneShares, QpState, Reading, WcStatus
 from mrc.errors import CompletionError, MrcError
 from mrc.events import Completion, Immediate
 from mrc.fabric import paths
@@ -43,7 +41,9 @@ from mrc.fabric.ports import LocalPort, RemotePort
 PATH_MTU = 1024
 MPR = 1024
 MAX_WIMM = 32
-TIMEOUT, LINEAR, EXPONENTIAL = 14, 3, 1  # 17 ms, so that cases need not wait long for a timeout
+SQ_DEPTH = 1024
+LINEAR, EXPONENTIAL = 3, 2  # timeouts of one length, and timeouts that double
+NSCC_EVS = 64  # per plane: a new EV carries one packet until it is answered
 
 
 class EngineDevice:
@@ -73,29 +73,28 @@ class EngineDevice:
                 self._post(ask)
             case Memory(at, count):
                 return Answer(data=self._memory[at : at + count].hex())
-            case Immediates(count, seconds):
-                self._local.dispatcher.drain()
-                await self._until(lambda: len(self._immediates) >= count, seconds)
-                return Answer(
-                    immediates=tuple(each.imm for each in self._immediates),
-                    immediate_bytes=tuple(each.bytes for each in self._immediates),
-                )
-            case Completions(count, seconds):
-                await self._until(lambda: len(self._completions) >= count, seconds)
-                return Answer(completions=tuple(self._completions))
-            case State(wanted, seconds):
-                await self._until(lambda: self._state() == wanted, seconds)
-                return Answer(state=self._state())
+            case Wait():
+                return await self._seen(ask)
             case Detach():
                 await self.detach()
         return Answer()
 
-    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(condition)
-        except TimeoutError:
-            pass  # the answer shows what there is
+    async def _seen(self, ask: Wait) -> Answer:
+        def is_all() -> bool:
+            return (
+                len(self._immediates) >= ask.immediates
+                and len(self._completions) >= ask.completions
+                and ask.state in ("", self._state())
+            )
+
+        self._local.dispatcher.drain()
+        with suppress(TimeoutError):  # the answer shows what there is
+            async with asyncio.timeout(ask.seconds), self._changed:
+                await self._changed.wait_for(is_all)
+        immediates = tuple((each.imm, each.bytes) for each in self._immediates)
+        return Answer(
+            immediates=immediates, completions=tuple(self._completions), state=self._state()
+        )
 
     def _state(self) -> str:
         assert self._queue is not None
@@ -111,7 +110,7 @@ class EngineDevice:
         self._memory = bytearray(ask.memory_bytes)
         self._target = await self._context.register(self._memory, access=Access.REMOTE_WRITE)
         self._sources: dict[int, MR] = {}
-        sizes = Queues(mpr=MPR, max_wimm=MAX_WIMM)
+        sizes = Queues(sq_depth=SQ_DEPTH, mpr=MPR, max_wimm=MAX_WIMM, dynamic_mpr=True)
         queue = self._queue = queue_pair(sizes)
         self._places = Places(queue.sq_depth)
         call = self._local.dispatcher.call
@@ -119,16 +118,16 @@ class EngineDevice:
         self._local.dispatcher.attach(queue.qpn, self)
         await call(queue.to_init(), "QP to INIT")
         ports = self._ports(peer)
-        evs = self._evs(ports, peer)
+        evs = self._evs(ports, peer, NSCC_EVS if ask.nscc else None)
         await call(queue.set_evs([ev.attr for ev in evs]), "set EVs")
         sources = paths.peer_sources(
             (ip_address(port.address), port.source_ports) for port in peer.ports
         )
         await call(queue.set_peer(sources), "set the peer's addresses")
-        receive = RtrAttributes(peer.qpn, peer.first_psn, Integrity.ICRC)
+        receive = RtrAttributes(peer.qpn, peer.first_psn, Integrity.ICRC, peer.dynamic_mpr)
         await call(queue.to_rtr(receive), "QP to RTR")
         first_psn = random_psn() if ask.first_psn is None else ask.first_psn
-        await call(queue.to_rts(self._rts(peer, first_psn)), "QP to RTS")
+        await call(queue.to_rts(self._rts(ask, first_psn)), "QP to RTS")
         return self._end(ports, queue, first_psn)
 
     def _ports(self, peer: End) -> list[LocalPort]:
@@ -140,24 +139,26 @@ class EngineDevice:
             if port.loopback is loopback and port.address.version == addresses[0].version
         ]  # fmt: skip
 
-    def _evs(self, ports: list[LocalPort], peer: End) -> list[paths.PathEv]:
+    def _evs(self, ports: list[LocalPort], peer: End, each: int | None) -> list[paths.PathEv]:
         """The n-th port sends to the n-th address of the judge."""
         theirs = [
             RemotePort(f"judge{n}", ip_interface(port.address), port.source_ports, 0)
             for n, port in enumerate(peer.ports)
         ]
         pairs = list(zip(ports, theirs, strict=False))
-        each = self._context.config.spraying.evs_per_pair
         return paths.pair_evs(
-            pairs, self._local.links.sports, peer.udp_port, each, self._local.rng
+            pairs, self._local.links.sports, peer.udp_port,
+            each or self._context.config.spraying.evs_per_pair, self._local.rng,
         )  # fmt: skip
 
-    def _rts(self, peer: End, first_psn: int) -> RtsAttributes:
-        cc = self._local.cc_profiles.find(None).settings
+    def _rts(self, ask: Attach, first_psn: int) -> RtsAttributes:
+        cc, peer = self._local.cc_profiles.find(None).settings, ask.peer
         return RtsAttributes(
             sq_psn=first_psn, path_mtu=PATH_MTU, peer_mpr=peer.mpr, peer_max_wimm=peer.max_wimm,
-            timeout=TIMEOUT, retry_linear=LINEAR, retry_exp=EXPONENTIAL, cc=cc.kind, spray=1,
-            plane_shares=cc.plane_shares,
+            timeout=ask.timeout,
+            retry_linear=LINEAR, retry_exp=EXPONENTIAL,
+            cc=CcKind.NSCC if ask.nscc else cc.kind, cc_profile=ask.nscc, spray=1,
+            plane_shares=PlaneShares.EQUAL if ask.nscc else cc.plane_shares,
         )  # fmt: skip
 
     def _end(self, ports: list[LocalPort], queue: QueuePair, first_psn: int) -> End:
@@ -167,6 +168,7 @@ class EngineDevice:
             max_wimm=queue.max_wimm, udp_port=self._local.dispatcher.device.udp_port,
             ports=tuple(Port(str(port.address.ip), sports[port.plane]) for port in ports),
             va=self._target.address, rkey=self._target.rkey, memory_bytes=len(self._memory),
+            dynamic_mpr=True,
         )  # fmt: skip
 
     async def detach(self) -> None:

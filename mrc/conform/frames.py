@@ -22,20 +22,21 @@ _TRIMMED = 0x07 << 2
 def frame(flow: Flow, payload: bytes) -> bytes:
     """An Ethernet frame with the IP and UDP headers of this flow, and the carrier around them."""
     tclass = (_TRIMMED if flow.trimmed else 0) | (_CE if flow.ce else 0)
-    inner = _ip(flow.source, flow.destination, _udp(flow, payload), _UDP, tclass, flow.flow_label)
+    inner = _ip(flow.source, flow.destination, udp(flow, payload), _UDP, tclass, flow.flow_label)
     if flow.carrier is not None:
         kind = _IPV6_IN_IP if flow.source.version == 6 else _IPIP
         inner = _ip(_OUTER_SOURCE, flow.carrier, inner, kind, tclass, flow.flow_label)
     return bytes(12) + (b"\x86\xdd" if inner[0] >> 4 == 6 else b"\x08\x00") + inner
 
 
-def _udp(flow: Flow, payload: bytes) -> bytes:
+def udp(flow: Flow, payload: bytes) -> bytes:
+    """The UDP header of a flow, and the payload."""
     length = 8 + len(payload)
     ends = flow.source.packed + flow.destination.packed
     pseudo = ends + length.to_bytes(4, "big") + _UDP.to_bytes(4, "big")
     head = b"".join(number.to_bytes(2, "big") for number in (flow.sport, flow.dport, length))
-    checksum = _checksum(pseudo + head + payload) or 0xFFFF
-    return head + checksum.to_bytes(2, "big") + payload
+    found = checksum(pseudo + head + payload) or 0xFFFF
+    return head + found.to_bytes(2, "big") + payload
 
 
 def _ip(
@@ -48,8 +49,8 @@ def _ip(
         return head + bytes([kind, _HOPS]) + ends + payload
     head = bytes([0x45, tclass]) + (20 + len(payload)).to_bytes(2, "big") + _NO_FRAGMENT
     head += bytes([_HOPS, kind])
-    checksum = _checksum(head + b"\0\0" + ends)
-    return head + checksum.to_bytes(2, "big") + ends + payload
+    found = checksum(head + b"\0\0" + ends)
+    return head + found.to_bytes(2, "big") + ends + payload
 
 
 def write(file: BinaryIO, datagrams: Iterable[tuple[int, Flow, bytes]]) -> None:
@@ -59,6 +60,6 @@ def write(file: BinaryIO, datagrams: Iterable[tuple[int, Flow, bytes]]) -> None:
         pcap.write_packet(file, at_ns, frame(flow, payload), _SNAP_BYTES)
 
 
-def _checksum(data: bytes) -> int:
+def checksum(data: bytes) -> int:
     """The ones' complement of the sum of all 16-bit words."""
     return 0xFFFF - (int.from_bytes(data) << 8 * (len(data) % 2)) % 0xFFFF

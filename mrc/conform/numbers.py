@@ -6,17 +6,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-PSN_BITS = 24
-_TERM = re.compile(r"([+-]?)(\w+)")
+PSNS = 1 << 24
+_TERM = re.compile(r"([+-]?)(\w+)(?:([*/])(\w+))?")
 
 
 def value(text: str, names: Mapping[str, int]) -> int:
-    """A sum such as mpr-1, 0xffff or -8388608. Raises ValueError."""
-    if not re.fullmatch(r"[+-]?\w+([+-]\w+)*", text):
+    """A sum such as mpr-1, 4*1024 or -8388608. Raises ValueError."""
+    if not re.fullmatch(r"[+-]?\w+([*/]\w+)?([+-]\w+([*/]\w+)?)*", text):
         raise ValueError(f"{text!r} is no number")
     total = 0
-    for sign, word in _TERM.findall(text):
-        total += (-1 if sign == "-" else 1) * _number(word, names)
+    for sign, word, operation, factor in _TERM.findall(text):
+        term = _number(word, names)
+        if operation:
+            other = _number(factor, names)
+            term = term * other if operation == "*" else term // max(1, other)
+        total += -term if sign == "-" else term
     return total
 
 
@@ -45,10 +49,9 @@ def members(text: str, names: Mapping[str, int]) -> Iterator[int]:
 
 def after(psn: int, first: int) -> int:
     """How many PSNs `psn` is after `first`; negative: before."""
-    distance = (psn - first) % (1 << PSN_BITS)
-    return distance - (1 << PSN_BITS) * (distance >> PSN_BITS - 1)
+    return (psn - first + PSNS // 2) % PSNS - PSNS // 2
 
 
 def psn_at(distance: int, first: int) -> int:
     """The PSN that many after `first`."""
-    return (first + distance) % (1 << PSN_BITS)
+    return (first + distance) % PSNS

@@ -12,6 +12,7 @@ from statistics import median
 
 from msgspec import Struct, field
 
+from mrc.conform.course import Course
 from mrc.conform.numbers import after
 from mrc.dissect.formats import DATA, REASONS
 from mrc.dissect.packet import Flow, Packet
@@ -75,6 +76,7 @@ class Direction(Struct):
     """Packets between two uses of an EV without a mark."""
     turns_after_mark: list[int] = field(default_factory=list)
     """The same, after a SACK with SKIP_ONCE for that EV."""
+    course: Course = field(default_factory=Course)
     findings: list[Finding] = field(default_factory=list)
     broken: Counter[str] = field(default_factory=Counter)
     """How often each invariant was broken."""
@@ -82,6 +84,7 @@ class Direction(Struct):
     """How often each reading was seen."""
     _used: dict[int, int] = field(default_factory=dict)
     _skips: set[int] = field(default_factory=set)
+    _reported: int = -1  # highest PSN in a SACK
     _early: list[tuple[int, float]] = field(default_factory=list)
     """PSNs that a SACK reported before the capture had them."""
 
@@ -135,7 +138,7 @@ class Judge:
         elif "SETH" in packet.headers:
             self._sack(seconds, packet)
         elif "NETH" in packet.headers:
-            self._nack(packet)
+            self._nack(seconds, packet)
         elif "AETH" in packet.headers:
             self._ack(seconds, packet)
         elif "ERTH" in packet.headers:
@@ -161,6 +164,7 @@ class Judge:
         self._spread(way, flow.ev)
         if bth["rtx"]:
             way.retransmissions += 1
+            way.course.on_news("loss", seconds, way.highest - way.cum)
         before = way.sent.get(psn)
         if before is None:
             self._first_time(seconds, way, psn, packet, flow.ev)
@@ -185,6 +189,7 @@ class Judge:
         )  # fmt: skip
         way.highest = max(way.highest, psn)
         way.window = max(way.window, way.highest - way.cum)
+        way.course.on_flight(seconds, way.highest - way.cum)
 
     @staticmethod
     def _again(
@@ -204,6 +209,7 @@ class Judge:
             way.breaks("another EV for a retransmission",
                        f"PSN {psn} comes again on EV {ev:08x}", seconds)  # fmt: skip
         way.waits.append(seconds - before.seconds[-1])
+        way.course.on_again(way.waits[-1], reported=before.nacked or psn < way._reported)
         before.evs.append(ev)
         before.seconds.append(seconds)
 
@@ -227,13 +233,18 @@ class Judge:
         for psn in (*range(way.cum + 1, min(cum, way.highest) + 1), *bits):
             if psn in way.sent:
                 way.sent[psn].reported = True
+        flight = way.highest - way.cum
         way.cum = max(way.cum, cum)
+        way._reported = max(way._reported, cum, *bits)
         self._echo(way, seth["ev"])
         if seth["mark"] == _SKIP_ONCE:
             way._skips.add(seth["ev"])
+            way.course.on_news("mark", seconds, flight)
+        way.course.on_flight(seconds, way.highest - way.cum)
         trigger = None if seth["pr"] else way.sent.get(cum + seth["ack_psn_offset"])
         if trigger is not None and len(trigger.evs) == 1:
             way.rtts.append(seconds - trigger.seconds[0])
+            way.course.on_round_trip(seconds, way.rtts[-1])
 
     @staticmethod
     def _echo(way: Direction, ev: int) -> None:
@@ -244,7 +255,7 @@ class Judge:
         elif swapped in way.evs:
             way.readings["C3-B"] += 1
 
-    def _nack(self, packet: Packet) -> None:
+    def _nack(self, seconds: float, packet: Packet) -> None:
         neth = packet.headers["NETH"]
         way = self._answered(neth["spdcid"])
         if way is None:
@@ -254,6 +265,7 @@ class Judge:
             way.readings["C4-B"] += 1
         if (sent := way.sent.get(after(neth["nack_psn"], way.first_psn))) is not None:
             sent.nacked = True
+            way.course.on_news("trim", seconds, way.highest - way.cum)
 
     def _ack(self, seconds: float, packet: Packet) -> None:
         """An ACK names no QPN of its sender: it belongs to the direction whose PSN it has."""

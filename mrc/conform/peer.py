@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from ipaddress import ip_address
 from itertools import chain
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Self
 
 from msgspec import Struct
 
+from mrc.conform import raw
 from mrc.conform.adapter import Port
 from mrc.conform.seen import Seen
 from mrc.dissect.packet import Flow, IpAddress, decode
@@ -21,6 +23,7 @@ from mrc.dissect.packet import Flow, IpAddress, decode
 _MOST_BYTES = 1 << 16
 _BUFFER_BYTES = 8 << 20
 _IPV6_FLOWINFO, _IPV6_FLOWINFO_SEND = 11, 33
+_TIMESTAMPNS = 35  # SO_TIMESTAMPNS and SCM_TIMESTAMPNS
 _TRIMMED = (0x07, 0x0B)  # code points of trimmed packets
 _CE = 3
 
@@ -122,7 +125,20 @@ class Peer:
             address = (str(path.target), self.target_port, path.flow_label, 0)
         path.socket.sendmsg([payload], [ancillary], 0, address)
         flow = self.flow(path)
-        self._record(flow, payload, tclass, sent=True)
+        self._record(flow, payload, tclass)
+
+    def send_raw(
+        self, path: Path, payload: bytes, tclass: int, fields: Mapping[str, int]
+    ) -> None:  # fmt: skip
+        """Likewise, with IP and UDP headers that a UDP socket does not make. Raises PermissionError
+        without CAP_NET_RAW.
+        """
+        flow = self.flow(path)
+        family = socket.AF_INET if path.source.version == 4 else socket.AF_INET6
+        with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as sender:
+            for packet in raw.packets(flow, payload, tclass, fields):
+                sender.sendto(packet, (str(path.target), 0))
+        self._record(flow, payload, tclass)
 
     def receive(self, until: float) -> Seen | None:
         """The next datagram that comes before this time of `time.monotonic`; None: none."""
@@ -134,19 +150,21 @@ class Peer:
             return None
         receiver = ready[0]
         payload, ancillary, _, source = receiver.recvmsg(_MOST_BYTES, 256)
-        tclass, label = _traits(ancillary)
+        at_ns, tclass, label = _traits(ancillary)
         index = self._receivers.index(receiver)
         flow = Flow(
             ip_address(source[0]), self.addresses[index], source[1], self.udp_port, label
         )  # fmt: skip
-        return self._record(flow, payload, tclass, sent=False)
+        return self._record(flow, payload, tclass, at_ns=at_ns)
 
-    def _record(self, flow: Flow, payload: bytes, tclass: int, *, sent: bool) -> Seen:
+    def _record(self, flow: Flow, payload: bytes, tclass: int, *, at_ns: int | None = None) -> Seen:
+        """Without a time it was sent now."""
         marked = Flow(
             flow.source, flow.destination, flow.sport, flow.dport, flow.flow_label,
             tclass & 3 == _CE, tclass >> 2 in _TRIMMED,
         )  # fmt: skip
-        seen = Seen(time.time_ns(), marked, payload, decode(payload, marked), sent)
+        at = time.time_ns() if at_ns is None else at_ns
+        seen = Seen(at, marked, payload, decode(payload, marked), sent=at_ns is None)
         self.seen.append(seen)
         return seen
 
@@ -161,11 +179,12 @@ def _path(
 
 
 def _bound(address: IpAddress, port: int) -> socket.socket:
-    """A UDP socket that sees traffic class and flow label of what it receives."""
+    """A UDP socket that sees time of arrival, traffic class and flow label of what it receives."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     made = socket.socket(family, socket.SOCK_DGRAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        made.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
         if address.version == 4:
             made.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         else:
@@ -179,9 +198,9 @@ def _bound(address: IpAddress, port: int) -> socket.socket:
     return made
 
 
-def _traits(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
-    """Traffic class and flow label."""
-    tclass = label = 0
+def _traits(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int, int]:
+    """Time of arrival in ns since the epoch, traffic class and flow label."""
+    at_ns, tclass, label = time.time_ns(), 0, 0
     for level, kind, data in ancillary:
         if (level, kind) in (
             (socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, socket.IPV6_TCLASS),
@@ -189,4 +208,7 @@ def _traits(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
             tclass = data[0]
         elif (level, kind) == (socket.IPPROTO_IPV6, _IPV6_FLOWINFO):
             label = int.from_bytes(data[:4], "big") & 0xFFFFF
-    return tclass, label
+        elif (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPNS):
+            seconds, rest = struct.unpack("@qq", data)
+            at_ns = seconds * 10**9 + rest
+    return at_ns, tclass, label

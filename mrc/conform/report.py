@@ -8,17 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from mrc.conform import frames, vectors
+from mrc.conform import frames
 from mrc.conform.player import Outcome, Verdict
 from mrc.dissect.text import what
-from mrc.results.conform import (
-    Conformance,
-    FlowText,
-    Judged,
-    PartText,
-    Vectors,
-    VectorText,
-)
+from mrc.results.conform import Conformance, Judged
 from mrc.results.plain import like
 from mrc.whole import write_whole
 
@@ -153,37 +146,3 @@ def agreement(names: Sequence[str]) -> str:
     if not names:
         return ""
     return f"agrees with reading{'s' * (len(names) > 1)} {', '.join(names)}"
-
-
-def vectors_result(found: Iterable[vectors.Vector]) -> Vectors:
-    """Golden packets for programs."""
-    return Vectors(
-        version=vectors.VERSION,
-        packets=tuple(
-            VectorText(
-                name=each.name, type=each.packet.kind, reading=each.reading,
-                flow=like(
-                    FlowText, each.flow,
-                    source=str(each.flow.source), destination=str(each.flow.destination),
-                    carrier=None if each.flow.carrier is None else str(each.flow.carrier),
-                ),
-                bytes=each.payload.hex(),
-                parts=tuple(PartText(bytes=one.data.hex(), text=one.text) for one in each.parts),
-                headers=each.packet.headers, payload_bytes=each.packet.payload_bytes,
-            )
-            for each in found
-        ),
-    )  # fmt: skip
-
-
-def vector_lines(vector: vectors.Vector) -> str:
-    """A golden packet for people."""
-    reading = f", reading {vector.reading}" if vector.reading else ""
-    via = f" via {vector.flow.carrier}" if vector.flow.carrier is not None else ""
-    lines = [
-        f"{vector.name}: {vector.packet.kind}{reading}",
-        f"    {vector.flow.source} port {vector.flow.sport} > {vector.flow.destination} port"
-        f" {vector.flow.dport}, flow label {vector.flow.flow_label:#x}{via}",
-    ]
-    lines += [f"    {part.data.hex(' ', 4):40} {part.text}" for part in vector.parts]
-    return "\n".join(lines)

@@ -26,6 +26,12 @@ def _direction(way: Direction) -> DirectionText:
         DirectionText, way,
         window_psns=way.window, evs=len(way.evs), nacks=dict(way.nacks),
         sack_seconds=typical(way.rtts), retransmission_seconds=typical(way.waits),
+        reported_loss_seconds=typical(way.course.waits_reported),
+        timer_seconds=typical(way.course.waits_silent),
+        timer_retransmissions=len(way.course.waits_silent),
+        flight_after_loss=way.course.reaction("loss"),
+        flight_after_mark=way.course.reaction("mark"),
+        flight_after_trim=way.course.reaction("trim"),
         turn_packets=typical(way.turns), turn_after_mark_packets=typical(way.turns_after_mark),
         readings=tuple(sorted(name for name, count in way.readings.items() if count)),
         broken=tuple(
@@ -47,6 +53,11 @@ def lines(found: Captured) -> Iterator[str]:
         yield f"  EVs      {way.evs}, fairness {way.fairness:.3f}{_turns(way)}"
         lost = f"{way.lost} PSNs sent again, {way.retransmissions} packets with rtx"
         yield f"  loss     {lost}{_time(', median wait', way.retransmission_seconds)}"
+        yield (f"  timers   {way.timer_retransmissions} retransmissions without news"
+               f"{_time(', median wait', way.timer_seconds)}"
+               f"{_time('; with news', way.reported_loss_seconds)}")  # fmt: skip
+        if reactions := _reactions(way):
+            yield f"  reaction {reactions}"
         yield f"  network  {way.marked} marked, {way.trimmed} trimmed"
         nacks = "".join(f", {count} NACK {name}" for name, count in way.nacks.items())
         yield (f"  answers  {way.sacks} SACKs{_time(' after', way.sack_seconds)},"
@@ -69,6 +80,16 @@ def _turns(way: DirectionText) -> str:
     marked = way.turn_after_mark_packets
     after_mark = "" if marked is None else f", {marked:g} after a mark"
     return f"; {way.turn_packets:g} packets between two uses{after_mark}"
+
+
+def _reactions(way: DirectionText) -> str:
+    """The flight after losses, marks and trims, relative to that before."""
+    found = {
+        "a loss": way.flight_after_loss, "a mark": way.flight_after_mark,
+        "a trim": way.flight_after_trim,
+    }  # fmt: skip
+    told = [f"{share:.2f} after {name}" for name, share in found.items() if share is not None]
+    return f"flight falls to {', '.join(told)}" if told else ""
 
 
 def _time(before: str, seconds: float | None) -> str:

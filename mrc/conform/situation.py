@@ -3,23 +3,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct, field
 
 from mrc.conform.adapter import End
-from mrc.conform.build import OPCODE, fields_of, headers
+from mrc.conform.build import OPCODE, fields_of, finished, headers
 from mrc.conform.case import SENT, Step
 from mrc.conform.numbers import after, members, psn_at, span, value
 from mrc.conform.seen import Seen
 from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
-from mrc.dissect.packet import Packet
+from mrc.dissect.packet import ICRC_BYTES, Flow, Packet, icrc
+from mrc.units import parse_short_time
 
-PSNS = ("psn", "cum_psn", "nack_psn")
+PSN_FIELDS = ("psn", "cum_psn", "nack_psn")
 _ENDPOINT_QPN = 2
 _TIMESTAMP = 1  # ftype
+_MPR_UNIT = 128  # PSNs
+_TICK_NS = 1024  # of timestamps
 _ANSWERS = ("SACK", "NACK", "ACK")
 _WORDS = {
     "mark": MARKS, "reason": REASONS, "syndrome": SYNDROMES, "operation": NAMES["operation"],
 }  # fmt: skip
+
+
+class Came(Struct, frozen=True):
+    """A packet of the device: what its answer reflects."""
+
+    at_ns: int = 0
+    """Since the epoch."""
+    ev: int = 0
+    timestamp: int = 0
 
 
 class Situation(Struct):
@@ -31,20 +45,26 @@ class Situation(Struct):
     """The EV of each path of the judge."""
     names: dict[str, int] = field(default_factory=dict)
     """Numbers with a name: those of the device, and what its last packets said."""
-    reflected: int = 0
-    """The EV of the device's last packet."""
-    timestamp: int = 0
-    """Of the device's last packet with one."""
+    last: Came = field(default_factory=lambda: Came())
+    """The device's last packet that can be answered."""
     marked: set[int] = field(default_factory=set)
-    """EVs that the judge's SACKs and NACKs have complained about."""
+    """EVs that the judge's SACKs and NACKs have complained about: by a mark, or by a hole."""
     former: set[int] = field(default_factory=set)
     """QPNs of the judge in earlier cases, whose packets may come late."""
     swaps: bool = False
     """The judge's answers have the source port in the low half of an EV."""
     halves: str = ""
     """The reading of the EV in the device's answers; empty: not seen."""
-    carried: dict[int, set[int]] = field(default_factory=dict)
-    """The EVs on which each PSN of the device came."""
+    carried: dict[int, list[Came]] = field(default_factory=dict)
+    """Each transmission of each PSN of the device."""
+    flight: set[int] = field(default_factory=set)
+    """PSNs of the device that came, and that the judge has not answered since."""
+    reported: set[int] = field(default_factory=set)
+    """PSNs of the device that the judge's SACKs have reported."""
+    is_prompt: bool = False
+    """The device must not time out, so the judge has to answer soon."""
+    data_ns: int = 0
+    """When the device's last data came, since the epoch."""
 
     def __post_init__(self) -> None:
         self.names |= {
@@ -53,6 +73,7 @@ class Situation(Struct):
             "rkey": self.device.rkey, "window": self.own.mpr, "probe": 0, "id": 0,
             "their_id": self.device.qpn & 0xFFFF, "our_id": self.own.qpn & 0xFFFF,
             "our_rkey": self.own.rkey, "our_qpn": self.own.qpn,
+            "mpr_units": self.device.mpr // _MPR_UNIT,
         }  # fmt: skip
 
     def number(self, name: str, text: str) -> int:
@@ -65,37 +86,42 @@ class Situation(Struct):
         """Remembers what later steps may refer to."""
         headers_, ev = seen.packet.headers, seen.flow.ev
         bth = headers_.get("BTH", {"opcode": 0})
+        stamp = next((headers_[name] for name in ("TSETH", "PETH", "ERTH") if name in headers_), {})
+        came = Came(seen.at_ns, ev, stamp.get("tx_timestamp", self.last.timestamp))
+        if bth["opcode"] in DATA or "PETH" in headers_:
+            self.last = came
         if bth["opcode"] in DATA:
-            self.reflected = ev
-            before = self.carried.setdefault(bth["psn"], set())
-            seen.same_ev = ev in before
-            before.add(ev)
+            psn = after(bth["psn"], self.device.first_psn)
+            before = self.carried.setdefault(psn, [])
+            seen.same_ev = any(ev == each.ev for each in before)
+            before.append(came)
+            self.flight |= {psn} - self.reported
+            self.data_ns = seen.at_ns
         if "PETH" in headers_:
             self.names["probe"] = headers_["PETH"]["probe_id"]
-            self.reflected = ev
         if "ERTH" in headers_:
             self.names["id"] = bth["psn"]
-        for name in ("TSETH", "PETH", "ERTH"):
-            if name in headers_:
-                self.timestamp = headers_[name]["tx_timestamp"]
 
     # ---- To the device --------------------------------------------------------------------
 
     def repeats(self, step: Step) -> range:
-        """The PSNs of a step that sends several packets: psn=3..7."""
-        return span(step.fields.get("psn", "0"), self.names)
+        """The PSNs of a step that sends several packets: psn=3..7, or nack_psn=3..7."""
+        name = "nack_psn" if "nack_psn" in step.fields else "psn"
+        return span(step.fields.get(name, "0"), self.names)
 
-    def sent(self, step: Step, psn: int) -> bytes:
-        """The packet of a step, without its ICRC."""
+    def sent(self, step: Step, psn: int, now_ns: int = 0) -> bytes:
+        """The packet of a step, without its ICRC. `now_ns`: since the epoch."""
         kind, texts = step.what, step.fields
         own = {name for name in texts if name in SENT} - fields_of(kind, ts=False)
         fields = {name: self.number(name, text) for name, text in texts.items()
-                  if name not in own and name != "psn"}  # fmt: skip
+                  if name not in own and name not in ("psn", "nack_psn")}  # fmt: skip
+        if "nack_psn" in texts:
+            fields["nack_psn"] = psn
         payload = b""
         if OPCODE[kind] in DATA:
             payload = self._data(step, fields, psn)
         else:
-            self._control(kind, step, fields, psn)
+            self._control(kind, step, fields, psn, now_ns)
         fields.setdefault("dest_qpn", self.device.qpn)
         if "tx_timestamp" in texts and OPCODE[kind] in DATA:
             fields["ts"] = 1
@@ -113,7 +139,9 @@ class Situation(Struct):
         fields["psn"] = psn_at(psn, self.own.first_psn)
         return bytes([filling]) * count + bytes(-count % 4)
 
-    def _control(self, kind: str, step: Step, fields: dict[str, int], psn: int) -> None:
+    def _control(
+        self, kind: str, step: Step, fields: dict[str, int], psn: int, now_ns: int
+    ) -> None:
         """What follows from other fields; the numbers of an answer are those of the device."""
         first = self.device.first_psn
         if kind.startswith("ENDPOINT"):
@@ -123,23 +151,43 @@ class Situation(Struct):
         if kind == "SACK":
             self._sack(step, fields)
         if kind in ("SACK", "NACK"):
-            ev = self.reflected
+            came = self._answered(fields)
+            ev = came.ev
             fields.setdefault("ev", (ev & 0xFFFF) << 16 | ev >> 16 if self.swaps else ev)
             if fields.get("mark") or kind == "NACK":
                 self.marked.add(ev)
-            fields.setdefault("tx_timestamp", self.timestamp)
+            fields.setdefault("tx_timestamp", self._reflected_timestamp(step, came, now_ns))
         if kind != "ACK":
             fields.setdefault("spdcid", self.own.qpn & 0xFFFF)
             fields.setdefault("dpdcid", self.device.qpn & 0xFFFF)
         number = next((name for name in ("cum_psn", "nack_psn") if name in fields), "")
         if "psn" not in step.fields and number:
             psn = fields[number]
+        if kind == "NACK":
+            self.flight.discard(fields.get("nack_psn", 0))
         for name in ("cum_psn", "nack_psn"):
             if name in fields:
                 fields[name] = psn_at(fields[name], first)
         fields["psn"] = psn_at(psn, first) if kind in _ANSWERS else psn & 0xFFFFFF
 
+    def _answered(self, fields: Mapping[str, int]) -> Came:
+        """The packet that an answer names, as it came last; otherwise the last packet."""
+        psn = fields.get("nack_psn", fields.get("cum_psn", 0) + fields.get("ack_psn_offset", 0))
+        return self.carried.get(psn, [self.last])[-1] if not fields.get("pr") else self.last
+
+    def _reflected_timestamp(self, step: Step, came: Came, now_ns: int) -> int:
+        """With `delay`: shifted by the time that the packet spent here beyond it (G15-A)."""
+        if "delay" not in step.fields:
+            return came.timestamp
+        spent_ns = now_ns - came.at_ns - self.delay_ns(step)
+        return (came.timestamp + max(0, spent_ns) // _TICK_NS) % (1 << 16)
+
+    def delay_ns(self, step: Step) -> int:
+        """The queueing delay that an answer pretends."""
+        return int(parse_short_time(step.fields.get("delay", "0s")) * 1e9)
+
     def _sack(self, step: Step, fields: dict[str, int]) -> None:
+        has: set[int] = set()
         cum = fields.setdefault("cum_psn", 0)
         offset = fields.setdefault("sack_offset", 1)
         if "probe_id" in step.fields:
@@ -148,38 +196,65 @@ class Situation(Struct):
         if "for" in step.fields:
             fields["ack_psn_offset"] = self.number("for", step.fields["for"]) - cum
         if "has" in step.fields:
-            bits = (psn - cum - offset for psn in members(step.fields["has"], self.names))
-            fields["bitmap"] = sum(1 << bit for bit in bits)
+            has = set(members(step.fields["has"], self.names))
+        if has:
+            fields["bitmap"] = sum(1 << psn - cum - offset for psn in has)
+        for psn in range(cum + 1, max(has, default=cum)):
+            if psn in self.carried and psn not in has:
+                self.marked.add(self.carried[psn][-1].ev)
+        self.reported |= has | {psn for psn in self.carried if psn <= cum}
+        self.flight -= self.reported
 
-    def ending(self, step: Step, packet: bytes) -> bytes:
-        """What `cut` leaves of a packet, with the bytes of `extra` behind it."""
+    def finished(self, step: Step, body: bytes, flow: Flow) -> bytes:
+        """The UDP payload. `short` and `longer` change the packet before its ICRC, which then is
+        right; `icrc`, `cut` and `extra` damage the whole.
+        """
+        if "short" in step.fields:
+            body = body[: self.number("short", step.fields["short"])]
+        body += bytes.fromhex(step.fields.get("longer", ""))
+        packet = finished(body, flow)
+        if step.fields.get("icrc") == "rocev2":
+            identity = self.number("ip_id", step.fields["ip_id"])
+            packet = body + icrc(body, flow, fragment=identity.to_bytes(2, "big") + b"\0\0")
+        if step.fields.get("icrc") == "wrong":
+            packet = packet[:-1] + bytes([packet[-1] ^ 1])
         if "cut" in step.fields:
             packet = packet[: self.number("cut", step.fields["cut"])]
         return packet + bytes.fromhex(step.fields.get("extra", ""))
 
     # ---- From the device ------------------------------------------------------------------
 
-    def differs(self, step: Step, seen: Seen) -> str:
-        """What keeps a datagram from being the expected packet; empty: nothing."""
+    def is_of_kind(self, step: Step, seen: Seen) -> bool:
+        """Whether a datagram is a packet of the kind that a step expects."""
         packet = seen.packet
         if "BTH" not in packet.headers or not packet.complete:
-            return "it is too short"
-        kind = OPCODES.get(packet.opcode, "")
+            return False
         if packet.headers["BTH"]["dest_qpn"] in self.former:
-            return "it is of an earlier case"
+            return False
+        kind = OPCODES.get(packet.opcode, "")
         # The device's own probes of its paths are an answer to nothing.
-        if step.what != kind and (step.what != "any" or kind == "ENDPOINT_REQUEST"):
-            return f"it is {kind or 'no MRC packet'}"
+        return step.what == kind or (step.what == "any" and kind not in ("", "ENDPOINT_REQUEST"))
+
+    def differs(self, step: Step, seen: Seen) -> str:
+        """What keeps a packet of its kind from being the expected one; empty: nothing."""
         found = self.read(seen)
+        reported = self._reported(seen.packet)
         for name, text in step.fields.items():
-            if name == "within":
+            if name in ("has", "lacks"):
+                wrong = self._bitmap_differs(name, text, reported)
+            elif name == "path":
+                wrong = self._path_differs(self.evs[value(text, self.names)], found.get("ev"))
+            elif name != "within":
+                wrong = self._field_differs(name, text, found)
+            else:
                 continue
-            if (wrong := self._field_differs(name, text, found)) is not None:
+            if wrong:
                 return wrong
         return ""
 
-    def unsound(self, packet: Packet) -> str:
+    def unsound(self, seen: Seen) -> str:
         """What no packet of a device may have, whatever the case; empty: nothing."""
+        packet = seen.packet
         if "BTH" not in packet.headers or packet.opcode not in OPCODES or not packet.complete:
             return "is no whole packet of MRC"
         if packet.icrc_is_right is False:
@@ -189,7 +264,7 @@ class Situation(Struct):
         qpn = _ENDPOINT_QPN if endpoint else self.own.qpn
         if bth["dest_qpn"] != qpn and bth["dest_qpn"] not in self.former:
             return f"goes to QPN {bth['dest_qpn']:#x}, not {qpn:#x}"
-        if bth["tver"] or bth["pkey"] != 0xFFFF or bth["var_res"]:
+        if bth["tver"] or bth["pkey"] != 0xFFFF or bth["var_res"] or has_reserved_bits(seen):
             return "has another version or partition key, or reserved bits"
         if packet.opcode not in DATA and (bth["pad"] or bth["ts"] or bth["rtx"]):
             return "has flags of data"
@@ -199,71 +274,70 @@ class Situation(Struct):
             return "has a timestamp of another type"
         return ""
 
-    def _field_differs(self, name: str, text: str, found: dict[str, object]) -> str | None:
-        actual = found.get(name)
-        if name in ("has", "lacks"):
-            reported = found.get("has")
-            assert isinstance(reported, Reported)
-            wanted = list(members(text, self.names))
-            wrong = [psn for psn in wanted if (psn in reported) != (name == "has")]
-            return f"it {'lacks' if name == 'has' else 'has'} PSN {wrong[0]}" if wrong else None
-        if name == "path":
-            return self._path_differs(self.evs[value(text, self.names)], found.get("ev"))
-        if actual is None:
+    def _field_differs(self, name: str, text: str, found: dict[str, int]) -> str:
+        if name not in found:
             return f"it has no {name}"
-        assert isinstance(actual, int)
         for part in text.split("|"):
             first, dots, last = part.partition("..")
             least = self.number(name, first)
-            if least <= actual <= (self.number(name, last) if dots else least):
-                return None
-        return f"{name} is {_shown(name, actual)}, not {text}"
+            if least <= found[name] <= (self.number(name, last) if dots else least):
+                return ""
+        return f"{name} is {_shown(name, found[name])}, not {text}"
 
-    def _path_differs(self, wanted: int, ev: object) -> str | None:
+    def _bitmap_differs(self, name: str, text: str, reported: Reported | None) -> str:
+        if reported is None:
+            return "it has no bitmap"
+        wrong = [
+            psn for psn in members(text, self.names) if (psn in reported) != (name == "has")
+        ]  # fmt: skip
+        return f"it {'lacks' if name == 'has' else 'has'} PSN {wrong[0]}" if wrong else ""
+
+    def _path_differs(self, wanted: int, ev: int | None) -> str:
         """Both orders of the halves of an EV are right; remembers which one the device uses."""
         if ev not in (wanted, (wanted & 0xFFFF) << 16 | wanted >> 16):
             return f"its EV is not {wanted:08x}"
         self.halves = "C3-A" if ev == wanted else "C3-B"
-        return None
+        return ""
 
-    def read(self, seen: Seen) -> dict[str, object]:
+    def read(self, seen: Seen) -> dict[str, int]:
         """The fields of a packet and what follows from them, in the numbers of cases."""
-        packet, payload = seen.packet, seen.payload
+        packet = seen.packet
         addresses = [port.address for port in self.own.ports]
-        found: dict[str, object] = {}
+        found: dict[str, int] = {}
         if str(seen.flow.destination) in addresses:
             found["plane"] = addresses.index(str(seen.flow.destination)) + 1
         for each in packet.headers.values():
             found |= each
+        found["marked_ev"] = int(seen.flow.ev in self.marked)
         kind = OPCODES[packet.opcode]
         first = self.device.first_psn if packet.opcode in DATA else self.own.first_psn
         if kind != "PROBE" and not kind.startswith("ENDPOINT"):
-            for name in PSNS:
-                if name in found:
-                    number = found[name]
-                    assert isinstance(number, int)
-                    found[name] = after(number, first)
+            found |= {name: after(found[name], first) for name in PSN_FIELDS if name in found}
         if "SETH" in packet.headers:
-            self._read_sack(packet, found)
+            answers = "probe_id" if found["pr"] else "for"
+            offset = found["ack_psn_offset"]
+            found[answers] = offset & 0xFFFF if found["pr"] else found["cum_psn"] + offset
         if "RETH" in packet.headers:
-            found["same_ev"] = int(seen.same_ev)
-            found["marked_ev"] = int(seen.flow.ev in self.marked)
-            found["at"] = packet.headers["RETH"]["va"] - self.own.va
-            found["bytes"] = packet.payload_bytes
-            size = packet.payload_bytes
-            behind = 4 + packet.headers["BTH"]["pad"]
-            data = payload[len(payload) - behind - size : len(payload) - behind]
-            found["fill"] = data[0] if size and data == data[:1] * size else -1
+            found |= self._read_data(seen)
         return found
 
-    def _read_sack(self, packet: Packet, found: dict[str, object]) -> None:
-        seth = packet.headers["SETH"]
+    def _read_data(self, seen: Seen) -> dict[str, int]:
+        size = seen.packet.payload_bytes
+        end = len(seen.payload) - ICRC_BYTES - seen.packet.headers["BTH"]["pad"]
+        data = seen.payload[end - size : end]
+        return {
+            "same_ev": int(seen.same_ev),
+            "at": seen.packet.headers["RETH"]["va"] - self.own.va,
+            "bytes": size,
+            "fill": data[0] if size and data == data[:1] * size else -1,
+        }
+
+    def _reported(self, packet: Packet) -> Reported | None:
+        seth = packet.headers.get("SETH")
+        if seth is None:
+            return None
         cum = after(seth["cum_psn"], self.own.first_psn)
-        found["has"] = Reported(cum, cum + seth["sack_offset"], seth["bitmap"])
-        if not seth["pr"]:
-            found["for"] = cum + seth["ack_psn_offset"]
-        else:
-            found["probe_id"] = seth["ack_psn_offset"] & 0xFFFF
+        return Reported(cum, cum + seth["sack_offset"], seth["bitmap"])
 
 
 class Reported(Struct, frozen=True):
@@ -276,6 +350,13 @@ class Reported(Struct, frozen=True):
     def __contains__(self, psn: int) -> bool:
         bit = psn - self.base
         return psn <= self.cum or (0 <= bit < 64 and bool(self.bitmap >> bit & 1))
+
+
+def has_reserved_bits(seen: Seen) -> bool:
+    """Whether a bit is set that belongs to no field: the fields alone make other headers."""
+    found = {name: text for each in seen.packet.headers.values() for name, text in each.items()}
+    again = headers(seen.packet.kind, found)
+    return again != seen.payload[: len(again)]
 
 
 def _shown(name: str, number: int) -> str:

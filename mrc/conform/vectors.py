@@ -7,17 +7,21 @@ codec and with `mrc/dissect`, which share no code.
 
 from __future__ import annotations
 
+import json
+import re
 from ipaddress import ip_address
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from mrc.conform.readings import check
-from mrc.dissect.packet import Flow, Packet, decode
+from mrc.dissect.packet import SEAL_BYTES, TAG_BYTES, Flow, Packet, decode
 
 VERSION = 1
 """Grows when the bytes of a packet change; packets may be added."""
 FILE = Path(__file__).parent / "packets.txt"
+SEALED = Path(__file__).parents[1] / "trust" / "vectors.json"
 
 _V6 = Flow(ip_address("fd00:a::1"), ip_address("fd00:a:1::1:0"), 0xC001, 4791, 0x7ABCD)
 _V4 = Flow(ip_address("192.0.2.1"), ip_address("198.51.100.2"), 0xC002, 4791)
@@ -60,6 +64,28 @@ class Vector(Struct, frozen=True):
     def packet(self) -> Packet:
         """As `mrc/dissect` decodes it, by the readings of the engine."""
         return decode(self.payload, self.flow)
+
+
+_SEALED_TEXTS = {"auth": "payload and pad", "aead": "immediate, payload and pad, encrypted"}
+
+
+def sealed() -> list[Vector]:
+    """The sealed packets of `mrc/trust/vectors.json`, which has their keys."""
+    found = []
+    for each in json.loads(SEALED.read_text())["packets"]:
+        ev, payload = int(each["ev"], 16), bytes.fromhex(each["sealed"])
+        flow = msgspec.structs.replace(_V6, sport=ev >> 16, flow_label=ev & 0xFFFF)
+        headers, end = len(each["headers"]) // 2, len(payload) - SEAL_BYTES - TAG_BYTES
+        parts = [
+            Part(payload[:headers], "headers, TVER 1"),
+            Part(payload[headers:end], _SEALED_TEXTS[each["mode"]]),
+            Part(payload[end:-TAG_BYTES], f"seal: {each['mode']}, {each['sender']}"),
+            Part(payload[-TAG_BYTES:], "tag"),
+        ]
+        name = "-".join(re.findall(r"\w+", f"sealed {each['mode']} {each['name']}"))
+        shown = tuple(part for part in parts if part.data)
+        found.append(Vector(f"{name}-{each['counter']}", flow, shown))
+    return found
 
 
 def load(text: str | None = None) -> dict[str, Vector]:

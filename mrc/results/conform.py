@@ -162,13 +162,49 @@ class VectorText(Struct, frozen=True, kw_only=True):
     """Payload behind the headers, without padding."""
 
 
+class SentText(Struct, frozen=True, kw_only=True):
+    """One packet of an exchange."""
+
+    sender: str
+    """a or b."""
+    line: str
+    """The packet as in a case."""
+    text: str
+    """What it means."""
+    fate: str
+    """lost or trimmed by the network; empty: it arrives."""
+    seconds: float
+    """Since the first packet."""
+    flow: FlowText
+    """Below it."""
+    bytes: str
+    """The UDP payload, in hexadecimal digits."""
+
+
+class ExchangeText(Struct, frozen=True, kw_only=True):
+    """A golden exchange of two hosts."""
+
+    name: str
+    """Its name."""
+    title: str
+    """What happens."""
+    reading: str
+    """The reading that it shows; empty: none in particular."""
+    packets: tuple[SentText, ...]
+    """In the order in which they are sent."""
+
+
 class Vectors(Result, frozen=True, kw_only=True):
-    """Golden packets."""
+    """Golden packets and exchanges."""
 
     version: int
     """Grows when the bytes of a packet change; packets may be added."""
+    exchanges_version: int
+    """The same for exchanges."""
     packets: tuple[VectorText, ...]
-    """Every kind of packet."""
+    """Every kind of packet, and sealed ones."""
+    exchanges: tuple[ExchangeText, ...]
+    """Every kind of conversation."""
 
 
 class Broken(Struct, frozen=True, kw_only=True):
@@ -223,6 +259,19 @@ class DirectionText(Struct, frozen=True, kw_only=True):
     """Median time from a packet to the SACK that it triggered; null: none."""
     retransmission_seconds: float | None
     """Median time from a packet to its retransmission; null: none."""
+    reported_loss_seconds: float | None
+    """The same, after a SACK or NACK that showed the loss; null: none."""
+    timer_seconds: float | None
+    """The same, without such an answer: a timer; null: none."""
+    timer_retransmissions: int
+    """Number of these."""
+    flight_after_loss: float | None
+    """Least PSNs in flight within 4 round trips after a loss, relative to the flight at the loss;
+    the median; null: no loss with a flight of at least 4 PSNs."""
+    flight_after_mark: float | None
+    """The same after a SACK with SKIP_ONCE."""
+    flight_after_trim: float | None
+    """The same after a NACK."""
     turn_packets: float | None
     """Median number of packets between two uses of an EV; null: no EV was used twice."""
     turn_after_mark_packets: float | None

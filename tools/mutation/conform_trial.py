@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries one changed line of the engine: builds mrc._core with it and runs `mrc conform` alone."""
+"""Tries one changed line of the engine: builds mrc._core with it and runs `mrc conform` alone.
+
+A change is noticed, too, if the judge finds that the engine follows other readings with it.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from . import c_source
 from .build import Build, DoesNotCompile, run
 from .mutants import Mutant
 from .trees import MutateError
@@ -23,7 +28,39 @@ sources = _ffi_build.sources(pathlib.Path("."), _ffi_build.CORE)
 print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources}))
 """
 RUN = ("-m", "mrc", "conform", "run", "--first", "--wait", "0.5", "--seed", "1")
+RUNS: tuple[tuple[str, ...], ...] = (
+    RUN,
+    (*RUN, "--address", "::1"),
+    (*RUN, "--reading", "C3-B", "--reading", "C4-A", "--reading", "S5-B", "--reading", "S8-B"),
+)
+"""Of two planes, of IPv6, and of the other readings."""
+READINGS = re.compile(r"^agrees with readings? .*", re.MULTILINE)
 MODULE = Path("mrc", "_core.abi3.so")
+
+
+def rules() -> list[dict[str, str]]:
+    """What no peer can see, or is no part of the protocol."""
+    document = tomllib.loads((Path(__file__).parent / "conform.toml").read_text())
+    return list(document["rule"])
+
+
+def mutants(file: str, text: str) -> list[Mutant]:
+    """The changes of a file that a peer may see."""
+    every = rules()
+    return [
+        mutant
+        for mutant in c_source.mutants(file, text)
+        if not any(is_excluded(mutant, rule) for rule in every)
+    ]
+
+
+def is_excluded(mutant: Mutant, rule: dict[str, str]) -> bool:
+    """Whether all regular expressions of a rule match."""
+    return all(
+        re.search(pattern, getattr(mutant, name).strip())
+        for name, pattern in rule.items()
+        if name != "why"
+    )
 
 
 class ConformBench(Bench):
@@ -33,6 +70,7 @@ class ConformBench(Bench):
         super().__init__(base, work, jobs, python)
         self.build = Build(base, python)
         self.sources: list[Path] = []
+        self.readings: dict[tuple[str, ...], str] = {}
 
     def measure(self, say: Callable[[str], None]) -> None:
         say(f"compiling the unchanged tree in {self.base}")
@@ -45,10 +83,12 @@ class ConformBench(Bench):
         with ThreadPoolExecutor(self.jobs) as pool:
             self.build.includes = dict(pool.map(self.build.included, self.sources))
         self.link({}, self.base)
-        done = self.run([str(self.python), *RUN], self.base, self.build.folder, 600)
-        if done.code != 0:
-            raise MutateError(f"a case fails without a change, repair it first:\n{done.output}")
-        self.usual_s["conform"] = done.seconds
+        for words in RUNS:
+            done = self.run([str(self.python), *words], self.base, self.build.folder, 600)
+            if done.code != 0:
+                raise MutateError(f"a case fails without a change, repair it first:\n{done.output}")
+            self.usual_s[" ".join(words)] = done.seconds
+            self.readings[words] = READINGS.findall(done.output)[-1]
 
     def link(self, changed: dict[str, Path], tree: Path) -> None:
         """Puts mrc._core with the changed objects into a tree."""
@@ -71,9 +111,14 @@ class ConformBench(Bench):
         except DoesNotCompile:
             return Outcome("invalid")
         self.link(objects, tree)
-        limit = self.limit(self.usual_s["conform"])
-        done = self.run([str(self.python), *RUN], tree, scratch, limit)
-        if done.code == 0:
+        for words in RUNS:
+            limit = self.limit(self.usual_s[" ".join(words)])
+            done = self.run([str(self.python), *words], tree, scratch, limit)
+            if done.code != 0:
+                break
+            if READINGS.findall(done.output)[-1] != self.readings[words]:
+                return Outcome("noticed", "mrc/conform/cases/readings", "other readings")
+        else:
             return Outcome("survived")
         found = re.search(r"^failed +(\S+) +(\S+?):? ", done.output, re.MULTILINE)
         by = f"mrc/conform/cases/{found[1]}.case {found[2]}" if found else "mrc/conform"

@@ -55,9 +55,9 @@ def key(record: dict[str, Any]) -> Key:
     return record["file"], record["function"], record["before"].strip(), record["after"].strip()
 
 
-def accepted(root: Path) -> dict[Key, str]:
+def accepted(root: Path, name: str = "accepted.toml") -> dict[Key, str]:
     """The survivors that do not matter, with the reason."""
-    document = tomllib.loads((root / "tools" / "mutation" / "accepted.toml").read_text())
+    document = tomllib.loads((root / "tools" / "mutation" / name).read_text())
     return {key(entry): entry["why"] for entry in document.get("accepted", [])}
 
 

@@ -13,13 +13,13 @@ NAMES = {"mpr": 1024, "half": 1 << 23}
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("7", 7), ("-1", -1), ("0xff", 255), ("mpr-1", 1023), ("-half", -(1 << 23)),
-     ("mpr+half+2", 1024 + (1 << 23) + 2)],
+     ("mpr+half+2", 1024 + (1 << 23) + 2), ("2*mpr-9/4", 2046)],
 )  # fmt: skip
 def test_value__sums(text: str, expected: int) -> None:
     assert value(text, NAMES) == expected
 
 
-@pytest.mark.parametrize("text", ["", "mpr-", "wimm", "1 2", "3..4", "mpr*2"])
+@pytest.mark.parametrize("text", ["", "mpr-", "wimm", "1 2", "3..4", "mpr*", "mpr*2*3"])
 def test_value__refused(text: str) -> None:
     with pytest.raises(ValueError):
         value(text, NAMES)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from ipaddress import ip_address
@@ -160,6 +161,43 @@ def test_judge__as_typed(tmp_path: Path) -> None:
     assert "1 PSNs sent again, 1 packets with rtx, median wait 300000 us" in told
     broken = subprocess.run([*command, "--port", "1"], capture_output=True, text=True, check=False)
     assert "no data of MRC was found" in broken.stderr
+
+
+def test_judge__page_with_plots(tmp_path: Path) -> None:
+    file, page = tmp_path / "a.pcap", tmp_path / "a.html"
+    with file.open("wb") as made:
+        frames.write(made, ((int(at * 1e9), flow, payload) for at, flow, payload in GOOD))
+    command = [sys.executable, "-m", "mrc", "conform", "judge", str(file), "--html", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    told = page.read_text()
+    assert told.count("<svg") == 4 and "Times until a retransmission" in told
+    assert "1 PSNs sent again" in told
+
+
+UD_SEND_ONLY = 0x64  # of RoCEv2
+
+
+@pytest.mark.parametrize(
+    ("port", "payload"),
+    [
+        pytest.param(9999, struct.pack("!QBB", 7, 2, 0) + b"X" * 32, id="spray"),
+        pytest.param(4791, struct.pack("!BBHII", UD_SEND_ONLY, 0, 0xFFFF, 0x0201, 7)
+                     + struct.pack("!QBB", 7, 2, 0) + b"X" * 34, id="rocev2"),
+    ],
+)  # fmt: skip
+def test_judge__packets_of_srv6_mrc_emulator(tmp_path: Path, port: int, payload: bytes) -> None:
+    """As its documents describe them: they have uSID carriers, but no packets of MRC."""
+    carrier = ip_address("fc00:2:f000:e00f:d000::")
+    inner = Flow(ip_address("2001:db8:bbbb::2"), ip_address("2001:db8:bbbb:f::2"), port, port,
+                 carrier=carrier)  # fmt: skip
+    file = tmp_path / "a.pcap"
+    with file.open("wb") as made:
+        frames.write(made, [(0, inner, payload)])
+    command = [sys.executable, "-m", "mrc", "conform", "judge", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "" and "no data of MRC was found" in done.stderr
+    assert udp_of(frames.frame(inner, payload), ETHERNET) == (inner, payload)
 
 
 def test_frame__inside_vxlan() -> None:

@@ -16,14 +16,16 @@ from wire.codec import Codec
 from wire.codec import Flow as Covered
 from wire.golden import GOLDEN
 
-from mrc.conform.frames import frame, write
-from mrc.conform.vectors import FLOWS, Vector, load
+from mrc.conform import exchanges, golden
+from mrc.conform.frames import frame
+from mrc.conform.vectors import FLOWS, Vector, load, sealed
 from mrc.dissect import plugin
 from mrc.dissect.formats import OPCODES
 from mrc.dissect.frame import ETHERNET, udp_of
 from mrc.dissect.packet import icrc
 
 VECTORS = list(load().values())
+EVERY = [*VECTORS, *sealed()]
 WITH_ICRC = [each for each in VECTORS if not each.flow.trimmed and each.reading != "S6-B"]
 
 
@@ -72,14 +74,15 @@ def test_vectors__as_typed(tmp_path: Path) -> None:
     words = [*command, "conform", "vectors", "--json", "--pcap", str(pcap)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     found = printed("conform vectors", done.stdout)
-    assert [each["name"] for each in found["packets"]] == [each.name for each in VECTORS]
+    assert [each["name"] for each in found["packets"]] == [each.name for each in EVERY]
     for each in found["packets"]:
         assert "".join(part["bytes"] for part in each["parts"]) == each["bytes"]
     dissected = subprocess.run(
         [*command, "dissect", str(pcap)], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    to_usual_port = [each for each in VECTORS if each.flow.dport == 4791]
-    wrong = [vector.name for vector, line in zip(to_usual_port, dissected, strict=True)
+    names = [each.name for each in EVERY if each.flow.dport == 4791]
+    names += [each.name for each in exchanges.load() for _ in each.packets]
+    wrong = [name for name, line in zip(names, dissected, strict=True)
              if "WRONG" in line or "too short" in line]  # fmt: skip
     assert wrong == ["write-only-ipv4-as-rocev2"]
 
@@ -88,10 +91,18 @@ def test_vectors__as_typed(tmp_path: Path) -> None:
 def test_wireshark__finds_nothing_malformed(tmp_path: Path) -> None:
     pcap = tmp_path / "vectors.pcap"
     with pcap.open("wb") as file:
-        write(file, ((0, each.flow, each.payload) for each in VECTORS))
+        golden.write(file, EVERY, exchanges.load())
     done = wireshark.tshark(
         "-X", f"lua_script:{plugin.LUA}", "-r", str(pcap), "-d", "udp.port==4971,mrc",
         "-T", "fields", "-e", "_ws.malformed", "-e", "mrc.opcode",
     )  # fmt: skip
-    opcodes = [f"{each.payload[0]:#04x}" for each in VECTORS]
-    assert done.stdout.splitlines() == [f"\t{opcode}" for opcode in opcodes]
+    payloads = [each.payload for each in EVERY]
+    payloads += [sent.payload for each in exchanges.load() for sent in each.packets]
+    assert done.stdout.splitlines() == [f"\t{payload[0]:#04x}" for payload in payloads]
+
+
+def test_sealed__are_read_as_such() -> None:
+    kinds = {each.packet.kind for each in sealed()}
+    assert {each.packet.headers["SEAL"]["mode"] for each in sealed()} == {1, 2}
+    assert {"WRITE_ONLY_IMM", "SACK"} <= kinds
+    assert all(each.packet.icrc_is_right is None for each in sealed())

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from mutation import build, c_source, mutants, python_source, python_trial, trial
+from mutation import build, c_source, conform_trial, mutants, python_source, python_trial, trial
 from project_text import ROOT, tool
 from slowness import PATIENCE
 
@@ -160,8 +160,9 @@ def test_rank__is_of_the_seed() -> None:
     assert mutant.rank(1) == mutant.rank(1) != mutant.rank(2)
 
 
-def test_accepted__each_is_a_change_of_a_line_that_is_there() -> None:
-    accepted = trial.accepted(ROOT)
+@pytest.mark.parametrize("name", ["accepted.toml", "conform.toml"])
+def test_accepted__each_is_a_change_of_a_line_that_is_there(name: str) -> None:
+    accepted = trial.accepted(ROOT, name)
     found = {".c": c_source.mutants, ".h": c_source.mutants, ".py": python_source.mutants}
     possible = {
         (mutant.file, mutant.function, mutant.before.strip(), mutant.after.strip())
@@ -170,6 +171,19 @@ def test_accepted__each_is_a_change_of_a_line_that_is_there() -> None:
     }
     assert set(accepted) - possible == set()
     assert all(len(why) > 20 for why in accepted.values())
+
+
+def test_conform__each_rule_excludes_a_change() -> None:
+    language = tool("mutate").LANGUAGES["conform"]
+    paths = [path for name in language.folders for path in (ROOT / name, *(ROOT / name).rglob("*"))]
+    every = [
+        mutant
+        for path in paths
+        if path.suffix in language.suffixes
+        for mutant in c_source.mutants(str(path.relative_to(ROOT)), path.read_text())
+    ]
+    for rule in conform_trial.rules():
+        assert any(conform_trial.is_excluded(mutant, rule) for mutant in every), rule
 
 
 def test_same_code__in_every_tree(tmp_path: Path) -> None:

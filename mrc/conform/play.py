@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes the steps of one case: sends packets, waits for others, and asks the device."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import pairwise
+
+from mrc.conform import raw
+from mrc.conform.adapter import Answer, Ask, Device, Memory, Wait, Write
+from mrc.conform.build import finished, headers
+from mrc.conform.case import Choice, Step
+from mrc.conform.numbers import span, value
+from mrc.conform.peer import Peer
+from mrc.conform.seen import Seen
+from mrc.conform.situation import Situation
+from mrc.dissect.formats import OPERATIONS
+from mrc.units import parse_short_time
+
+_LATER_SECONDS = 0.003  # a device that may send does so without such a pause
+_LATE_NS = 15_000_000  # from then on a device may believe that packets are lost
+_DEAD_SECONDS = 0.05  # a QP that has failed answers no probe; its endpoint answers
+
+
+class Failed(Exception):
+    """The device did not do what a step says."""
+
+
+class Skipped(Exception):
+    """The device lacks what the case needs."""
+
+
+class Late(Exception):
+    """The judge was too late for the case to mean anything."""
+
+
+def asked(device: Device, what: Ask) -> Answer:
+    """The answer of a device. Raises Skipped if it cannot give one."""
+    answer = device.ask(what)
+    if answer.cannot:
+        raise Skipped(answer.cannot)
+    return answer
+
+
+class Play:
+    """One case while it is played. Steps raise Failed, Skipped or AdapterError."""
+
+    def __init__(
+        self, peer: Peer, device: Device, situation: Situation, rng: random.Random, seconds: float
+    ) -> None:  # fmt: skip
+        self._peer, self._device, self._situation = peer, device, situation
+        self._rng, self._seconds = rng, seconds
+        self.unchecked: list[str] = []
+        """Steps that the device cannot be asked about."""
+        self._chosen: list[str] = []
+        self._fresh = 0  # index of the first datagram since the last packet of the judge
+        self._taken: set[int] = set()  # datagrams that a step has matched
+        self._path = 0
+        self._is_settled = True  # the device has handled what the judge sent
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """Those that the device was seen to follow."""
+        halves = self._situation.halves
+        return (*self._chosen, halves) if halves else tuple(self._chosen)
+
+    def take(self, step: Step | Choice) -> None:
+        """The next step."""
+        if isinstance(step, Choice):
+            self._choose(step)
+            return
+        match step.sign:
+            case ">":
+                self._send(step)
+            case "<":
+                self._expect(step)
+            case "!":
+                self._forbid(step)
+            case "." if step.what == "wait":
+                time.sleep(parse_short_time(step.fields["time"]))
+            case ".":
+                self._write(step)
+            case _:
+                self._check(step)
+
+    # ---- Packets --------------------------------------------------------------------------
+
+    def _send(self, step: Step) -> None:
+        situation = self._situation
+        self._path = situation.number("path", step.fields.get("path", "0")) % len(self._peer.paths)
+        tclass = situation.number("tclass", step.fields.get("tclass", "0"))
+        flow = self._peer.flow(self._peer.paths[self._path])
+        self._fresh, self._taken, self._is_settled = len(self._peer.seen), set(), False
+        if situation.is_prompt and ("delay" in step.fields or step.what == "NACK"):
+            self._be_prompt(situation.data_ns + situation.delay_ns(step))
+        for psn in situation.repeats(step):
+            packet = situation.finished(step, situation.sent(step, psn, time.time_ns()), flow)
+            self._send_packet(step, packet, tclass)
+
+    def _send_packet(self, step: Step, packet: bytes, tclass: int) -> None:
+        path = self._peer.paths[self._path]
+        wrong = {name: self._situation.number(name, step.fields[name])
+                 for name in raw.FIELDS if name in step.fields}  # fmt: skip
+        if not wrong:
+            self._peer.send(path, packet, tclass)
+            return
+        try:
+            self._peer.send_raw(path, packet, tclass, wrong)
+        except PermissionError:
+            raise Skipped("headers of IP and UDP require CAP_NET_RAW: run as root") from None
+
+    @staticmethod
+    def _be_prompt(at_ns: int) -> None:
+        """Waits until this time. Raises Late if it was long ago."""
+        early_ns = at_ns - time.time_ns()
+        if early_ns > 0:
+            time.sleep(early_ns / 1e9)
+        if at_ns > 0 and early_ns < -_LATE_NS:
+            raise Late
+
+    def _expect(self, step: Step) -> None:
+        limit = step.fields.get("within")
+        seconds = parse_short_time(limit) if limit else self._seconds
+        until = time.monotonic() + seconds
+        near = ""  # how the last packet of this kind differs
+        at = self._fresh
+        while True:
+            while at < len(self._peer.seen):
+                why = self._differs(step, at)
+                if why == "":
+                    self._taken.add(at)
+                    self._is_settled = True
+                    return
+                near = why or near
+                at += 1
+            if not self._receive(until):
+                break
+        raise Failed(f"{step.line}: {_nearest(near, self._received())} within {seconds:g} s")
+
+    def _differs(self, step: Step, at: int) -> str | None:
+        """How this packet differs from the expected one; None if the step cannot mean it: it is one
+        of the judge, of another kind, or another step has it.
+        """
+        seen = self._peer.seen[at]
+        if seen.sent or at in self._taken or not self._situation.is_of_kind(step, seen):
+            return None
+        return self._situation.differs(step, seen)
+
+    def _received(self) -> list[str]:
+        """The kinds of what came since the judge sent something."""
+        return [seen.packet.kind for seen in self._peer.seen[self._fresh :]
+                if not seen.sent and "BTH" in seen.packet.headers]  # fmt: skip
+
+    def _forbid(self, step: Step) -> None:
+        for at in range(self._fresh, self._fence()):
+            if self._differs(step, at) == "":
+                raise Failed(f"{step.line}: the device sent one")
+
+    def _choose(self, choice: Choice) -> None:
+        """Finds out which alternative the device follows."""
+        end = self._fence()
+        self._taken = set()
+        for letter, step in choice.alternatives:
+            found = any(self._differs(step, at) == "" for at in range(self._fresh, end))
+            if found == (step.sign == "<"):
+                self._chosen.append(f"{choice.reading}-{letter}")
+                return
+        came = ", ".join(self._received()) or "nothing"
+        raise Failed(f"{choice.line}: the device follows none of the alternatives: {came} came")
+
+    def _fence(self) -> int:
+        """Waits until the device must have handled all that the judge sent: until it has answered
+        a reliability probe. Returns the index of the first datagram behind the answer.
+        """
+        self._is_settled = True
+        identity = self._rng.randrange(1, 1 << 16)
+        fields = {"probe_id": identity, "dest_qpn": self._situation.device.qpn}
+        self._control("PROBE", fields)
+        at, until, asked = self._fresh, time.monotonic() + _DEAD_SECONDS, False
+        while True:
+            while at < len(self._peer.seen):
+                packet = self._peer.seen[at].packet
+                seth = packet.headers.get("SETH", {})
+                if seth.get("pr") and seth["ack_psn_offset"] & 0xFFFF == identity:
+                    return at
+                if asked and packet.headers.get("BTH", {}).get("opcode") == 0xD9:
+                    until = min(until, time.monotonic() + _DEAD_SECONDS)
+                at += 1
+            if self._receive(until):
+                continue
+            if asked:
+                return len(self._peer.seen)
+            self._control("ENDPOINT_REQUEST", {"operation": 1, "dest_qpn": 2, "psn": identity})
+            asked, until = True, time.monotonic() + self._seconds
+
+    def _control(self, kind: str, fields: dict[str, int]) -> None:
+        """Sends what belongs to no step, where the last step sent."""
+        path = self._peer.paths[self._path]
+        if not path.known:
+            path = self._peer.paths[0]
+        self._peer.send(path, finished(headers(kind, fields), self._peer.flow(path)))
+
+    def _receive(self, until: float) -> bool:
+        """Takes one datagram before that time. Answers endpoint requests, as each peer must."""
+        seen = self._peer.receive(until)
+        if seen is None:
+            return False
+        if why := self._situation.unsound(seen):
+            raise Failed(f"a packet of the device {why}: {seen.packet.kind}")
+        self._situation.note(seen)
+        self._answer(seen)
+        return True
+
+    def _answer(self, seen: Seen) -> None:
+        """What each peer answers, unless the case is about that."""
+        headers_ = seen.packet.headers
+        path = next((each for each in self._peer.paths if each.source == seen.flow.destination),
+                    self._peer.paths[0])  # fmt: skip
+        erth = headers_.get("ERTH")
+        if erth is not None and erth["operation"] in OPERATIONS:
+            fields = {
+                "operation": erth["operation"], "tx_timestamp": erth["tx_timestamp"],
+                "psn": headers_["BTH"]["psn"], "dest_qpn": 2,
+            }  # fmt: skip
+            self._peer.send(
+                path, finished(headers("ENDPOINT_RESPONSE", fields), self._peer.flow(path))
+            )
+
+    def _receive_rest(self) -> None:
+        """Takes what comes without a pause."""
+        while self._receive(time.monotonic() + _LATER_SECONDS):
+            pass
+
+    # ---- The device -----------------------------------------------------------------------
+
+    def _write(self, step: Step) -> None:
+        number = self._situation.number
+        fields = {name: number(name, text) for name, text in step.fields.items()}
+        self._fresh, self._taken = len(self._peer.seen), set()
+        self._ask(Write(
+            fields.get("at", 0), fields.get("bytes", 64), fields.get("fill", 0x22),
+            fields.get("imm"), fields.get("count", 1),
+        ))  # fmt: skip
+
+    def _check(self, step: Step) -> None:
+        """Compares what only the device can see; a device that cannot show it is not judged."""
+        if not self._is_settled:
+            self._fence()
+        try:
+            match step.what:
+                case "memory":
+                    self._check_memory(step)
+                case "evs":
+                    self._check_evs(step)
+                case "flight":
+                    self._check_flight(step)
+                case "waits":
+                    self._check_waits(step)
+                case "immediates":
+                    self._check_immediates(step)
+                case "completions":
+                    ended = self._ask(Wait(self._seconds, completions=len(step.words)))
+                    self._same(step, ended.completions)
+                case _:
+                    state = self._ask(Wait(self._seconds, state=step.words[0])).state
+                    self._same(step, None if state is None else (state,))
+        except Skipped as skipped:
+            self.unchecked.append(f"{step.line}: {skipped}")
+
+    def _ask(self, what: Ask) -> Answer:
+        return asked(self._device, what)
+
+    def _check_memory(self, step: Step) -> None:
+        number = self._situation.number
+        at, count, filling = (number(name, step.fields[name]) for name in ("at", "bytes", "fill"))
+        data = bytes.fromhex(self._ask(Memory(at, count)).data)
+        if data != bytes([filling]) * count:
+            wrong = next((i for i, byte in enumerate(data) if byte != filling), None)
+            place = f"{len(data)} bytes came"
+            if wrong is not None:
+                place = f"byte {at + wrong} is {data[wrong]:#04x}"
+            raise Failed(f"{step.line}: {place}")
+
+    def _check_immediates(self, step: Step) -> None:
+        """Values, or VALUE/BYTES."""
+        names = self._situation.names
+        wanted = tuple(
+            tuple(value(each, names) for each in word.split("/")) for word in step.words
+        )  # fmt: skip
+        found = self._ask(Wait(self._seconds, immediates=len(wanted))).immediates
+        if found is None:
+            raise Skipped(f"the device cannot tell its {step.what}")
+        cut = tuple(one[: len(other)] for one, other in zip(found, wanted, strict=False))
+        if cut != wanted or len(found) != len(wanted):
+            told = " ".join(f"{imm}/{count}" for imm, count in found)
+            raise Failed(f"{step.line}: the device has {told or 'none'}")
+
+    def _check_evs(self, step: Step) -> None:
+        """At least so many EVs carried the data of the device so far."""
+        least = value(step.words[0], self._situation.names)
+        evs = {each.ev for came in self._situation.carried.values() for each in came}
+        if len(evs) < least:
+            raise Failed(f"{step.line}: the device has used {len(evs)}")
+
+    def _check_flight(self, step: Step) -> None:
+        """So many packets of the device are without an answer, within the time for a packet."""
+        wanted = span(step.words[0], self._situation.names)
+        until = time.monotonic() + self._seconds
+        while len(self._situation.flight) not in wanted and self._receive(until):
+            pass
+        self._receive_rest()
+        if (found := len(self._situation.flight)) not in wanted:
+            raise Failed(f"{step.line}: the device has {found} packets in flight")
+
+    def _check_waits(self, step: Step) -> None:
+        """The device has waited longer and longer before it sent a packet again: the last time at
+        least `growth` percent of the shortest time.
+        """
+        self._receive_rest()
+        number = self._situation.number
+        came = self._situation.carried.get(number("psn", step.fields["psn"]), [])
+        times = sorted(each.at_ns for each in came)
+        waits = [(later - earlier) / 1e6 for earlier, later in pairwise(times)]
+        told = ", ".join(f"{wait:.1f} ms" for wait in waits) or "never"
+        if len(waits) < 2 or waits[-1] * 100 < min(waits) * number("growth", step.fields["growth"]):
+            raise Failed(f"{step.line}: the device has waited {told}")
+
+    def _same(self, step: Step, found: tuple[str, ...] | None) -> None:
+        if found is None:
+            raise Skipped(f"the device cannot tell its {step.what}")
+        if step.words != found:
+            raise Failed(f"{step.line}: the device has {' '.join(found) or 'none'}")
+
+
+def _nearest(near: str, kinds: list[str]) -> str:
+    """Why no packet was the expected one."""
+    if near:
+        return f"the last such packet differs: {near}; no other came"
+    if kinds:
+        counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        return f"no such packet came, but {counted}"
+    return "no packet came"
