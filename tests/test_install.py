@@ -25,6 +25,8 @@ import mrc, mrc.binding.verbs, pathlib, sys
 folder = pathlib.Path(mrc.__file__).parent
 assert folder.is_relative_to(sys.prefix), folder
 assert (folder / "sim" / "report.html").is_file()
+assert (folder / "view" / "page" / "main.js").is_file()
+assert (folder / "testbed" / "lessons" / "1-spraying.md").is_file()
 """
 
 

@@ -22,7 +22,7 @@ from mrc.limits import UDP_PORT
 
 SUBCOMMANDS = (
     "send", "recv", "perf", "paths", "top", "key", "dissect", "conform", "run", "agent", "testbed",
-    "demo", "sim", "doctor", "schema", "completion",
+    "demo", "lab", "sim", "doctor", "schema", "completion",
 )  # fmt: skip
 
 EXAMPLES = """\
@@ -36,6 +36,7 @@ examples:
   mrc run --insecure -- ibv_devinfo    run a program written for RDMA
   mrc testbed up                       build two hosts and four planes here
   mrc demo                             send a file while one plane fails
+  mrc lab                              lessons: what MRC does, and why
   mrc conform run                      judge mrc's own engine by its packets
   mrc doctor                           check whether mrc can run here
   mrc sim list                         list the simulated experiments

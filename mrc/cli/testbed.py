@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from contextlib import nullcontext
 
 from mrc.cli import (
     testbed_capture,
@@ -16,6 +17,7 @@ from mrc.cli import (
     testbed_run,
     testbed_shell,
     testbed_status,
+    testbed_view,
 )
 from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
@@ -51,6 +53,7 @@ examples:
   mrc testbed capture link:h0.2 a.pcap capture packets, until ^C
   mrc testbed capture h0 - | tshark -r -
   mrc testbed status --watch           refresh rates and queues once a second
+  mrc testbed view                     watch it in a browser, and break it by clicks
   mrc testbed plan clos --svg clos.svg show a topology without building it
   mrc testbed export clos --netns-script clos.sh    also --containerlab FOLDER
   mrc testbed up clos --rate 100mbit   a built-in topology, with a lower rate
@@ -77,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("down", _down, None, "remove the test bed, and end the programs of exec and shell in it"),
         ("status", testbed_status.run, testbed_status.add_arguments,
          "show the test bed, its faults and its traffic"),
+        ("view", testbed_view.run, testbed_view.add_arguments,
+         "show the test bed in a browser, where a click breaks and heals its parts"),
         ("exec", _exec, _add_exec_arguments,
          "run a command in a host, with MRC_CONFIG set, or in a switch"),
         ("shell", testbed_shell.run, testbed_shell.add_arguments,
@@ -112,9 +117,10 @@ def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        if args.act not in (testbed_plan.run, testbed_export.run):
-            _enter(args)
-        code: int = args.act(args)
+        with testbed_view.prepared(args) if args.act is testbed_view.run else nullcontext():
+            if args.act not in (testbed_plan.run, testbed_export.run):
+                _enter(args)
+            code: int = args.act(args)
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
     finally:

@@ -7,12 +7,13 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
+from socket import socket
 
 from mrc.aio.connecting import about, timed_out
-from mrc.cli import trust
+from mrc.cli import trust, web
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.keys import keys
@@ -32,6 +33,7 @@ from mrc.results.snapshot import Snapshot
 from mrc.results.top import Endpoint, Top
 from mrc.testbed import rootless
 from mrc.trust.security import Security
+from mrc.view.feed import Look
 
 HELP = "watch the QPs, planes and paths of running endpoints"
 EXAMPLES = """\
@@ -39,6 +41,7 @@ examples:
   mrc top --local                      your endpoints, in all network namespaces; keys:
                                        arrows scroll, p shows QPs, e shows EVs, q quits
   mrc top h1                           the mrc recv --top that runs on h1
+  mrc top --web --local                in a browser, with goodput and EVs over the last minute
   mrc top --local --json | jq '.endpoints[].qps[] | {peer, rtt_ns}'
 """
 OPTIONS = """
@@ -46,6 +49,7 @@ host HOST[:PORT]        host that runs mrc recv --top or mrc perf --server --top
 --local                 show your endpoints on this machine
 --all-users             with --local, as root: show the endpoints of all users
 -i, --interval SECONDS  time between two updates, over which rates are averaged [%(default)s]
+--web                   show them on a page in a browser, at a local address that it prints
 --once                  exit after one interval; --json implies it
 --timeout SECONDS       time limit for connecting and for each answer [%(default)s]
 """
@@ -54,11 +58,10 @@ KEYS = "arrows: scroll  p: QPs  e: EVs  q: quit"
 MAX_LIVE_ROWS = 1024  # of QPs and of paths on a terminal, which scrolls
 _LOOKS = 8  # concurrent requests: each answer may have a megabyte
 
-Look = Callable[[], Awaitable[dict[str, Snapshot]]]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, OPTIONS, host={"nargs": "?"}, interval={"default": 1.0}, timeout={"default": 5.0})
+    web.add_port(parser.add_argument_group("with --web"))
     trust.add_options(parser, listens=False)
     add_options(parser)
 
@@ -69,18 +72,26 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, f"{wrong}; see {args.prog} --help")
     if args.all_users and not (args.local and os.geteuid() == 0):
         raise UsageError(args.prog, "--all-users requires --local and root")
+    if args.web and args.once:
+        raise UsageError(args.prog, "--once: not with --web, whose page is live")
     out, security = Output.of(args), None
     if args.host is not None:
         security = trust.connecting(args, *args.host, peer_runs="mrc recv --top")["security"]
-    return run_async(_top(args, out, security))
+    listener = web.listener(args.prog, args.port) if args.web else None
+    return run_async(_top(args, out, security, listener))
 
 
-async def _top(args: argparse.Namespace, out: Output, security: Security | None) -> int:
+async def _top(
+    args: argparse.Namespace, out: Output, security: Security | None, listener: socket | None
+) -> int:
     source = (
-        _local(all_users=args.all_users)
+        endpoints_here(all_users=args.all_users)
         if args.local
         else _remote(args.host[0], args.host[1], security, timeout=args.timeout)
     )
+    if listener is not None:
+        with listener:
+            return await web.serve(out, listener, source, None)
     async with source as look:
         before = await look()
         if args.once or args.json:
@@ -165,7 +176,8 @@ def _all(endpoints: list[Endpoint]) -> list[Block]:
 
 
 @asynccontextmanager
-async def _local(all_users: bool) -> AsyncIterator[Look]:
+async def endpoints_here(*, all_users: bool) -> AsyncIterator[Look]:
+    """Looks at the endpoints of this machine."""
     turns = asyncio.Semaphore(_LOOKS)
 
     async def look_at(path: Path) -> Snapshot | None:

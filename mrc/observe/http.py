@@ -36,7 +36,7 @@ class MetricsServer:
 
     async def open(self, address: str, port: int) -> None:
         """Listens on a TCP port; 0 chooses a free port. Raises InUseError or ResolveError."""
-        self._of_this_machine = _is_of_this_machine(address)
+        self._of_this_machine = is_of_this_machine(address)
         try:
             self._server = await asyncio.start_server(
                 self._on_client, address, port, limit=MAX_REQUEST_BYTES
@@ -88,13 +88,13 @@ class MetricsServer:
         headers = {name.strip().lower(): value.strip() for name, _, value in fields}
         # DNS rebinding: a web page's own name may resolve to this machine, and the page could then
         # read the metrics. So on loopback the Host header must name this machine.
-        if self._of_this_machine and not _is_of_this_machine(headers.get("host", "localhost")):
+        if self._of_this_machine and not is_of_this_machine(headers.get("host", "localhost")):
             return _response(HTTPStatus.MISDIRECTED_REQUEST)
         body, content_type = await self._page(headers.get("accept", ""))
         return _response(HTTPStatus.OK, f"Content-Type: {content_type}\r\n", body)
 
 
-def _is_of_this_machine(host: str) -> bool:
+def is_of_this_machine(host: str) -> bool:
     """Whether `host`, with or without a port, is localhost or a loopback address: names that no
     name server can redirect.
     """

@@ -238,7 +238,7 @@ class Testbed:
         before = self.links()
         time.sleep(seconds)
         elapsed = time.monotonic() - began
-        limits = self._rates()
+        limits = self.rates()
         return {
             name: like(
                 Link,
@@ -250,7 +250,8 @@ class Testbed:
             for name, now in self.links().items()
         }
 
-    def _rates(self) -> dict[str, int | None]:
+    def rates(self) -> dict[str, int | None]:
+        """The rate that each direction of each link can carry now; None: no limit."""
         placed = hops.place(self._by_target(self._state()), self.shape)
         return {
             str(hop): next(

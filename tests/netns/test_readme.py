@@ -12,15 +12,13 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from netns.apart import LISTENS, run_apart
 from netns.processes import Hosts
 from project_text import ROOT
-from slowness import PATIENCE
 
 from mrc.testbed.bed import Testbed
 
@@ -39,19 +37,6 @@ COPY = block_of("mrc/transfer/README.md", "host-a$")
 MEASURE = block_of("mrc/perf/README.md", "host-a$")
 # A person waits until the receiver listens, and until packets are captured.
 CAPTURES = "until [ -s h0.pcap ]; do sleep 0.1; done"
-LISTENS = "until mrc testbed exec h1 -- ss -Hltn 'sport = :4791' | grep -q .; do sleep 0.1; done"
-OWN_RUN = "mount -t tmpfs tmpfs /run && mkdir /run/netns && exec bash -mex"
-
-
-def run_apart(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a script with a /run of its own, because the default test bed may be in use."""
-    environment = {**os.environ, "SHELL": "/bin/true"}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    return subprocess.run(
-        ["unshare", "--mount", "bash", "-c", OWN_RUN],
-        input=script, capture_output=True, text=True, cwd=folder, env=environment, check=False,
-        timeout=PATIENCE,
-    )  # fmt: skip
 
 
 def test_readme__the_test_bed(tmp_path: Path) -> None:

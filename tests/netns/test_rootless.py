@@ -7,6 +7,7 @@ which every user can read Python and this checkout, wherever they are.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from printed import printed
@@ -189,6 +191,26 @@ def test_top__sees_from_outside_who_is_inside(user: User) -> None:
         receiving.communicate()
     (endpoint,) = printed("top", shown.stdout)["endpoints"]
     assert (endpoint["host"], endpoint["program"]) == ("h1", "mrc recv"), shown.stderr
+
+
+def test_view__is_reached_from_outside(user: User) -> None:
+    """The test bed is in a network namespace of the user; the page is where the browser is."""
+    assert user.run("testbed", "up", "--planes", "1").returncode == 0
+    with user.start("testbed", "view", "--json") as viewer:
+        assert viewer.stdout is not None
+        url = printed("testbed view", viewer.stdout.readline())["url"]
+        body = json.dumps({"do": "fail", "target": "plane:1"}).encode()
+        with urlopen(Request(f"{url}change", body, {"Content-Type": "application/json"})) as done:
+            assert done.status == 204
+        with urlopen(f"{url}feed") as feed:
+            while not feed.readline().startswith(b"event: links"):
+                pass
+            assert [*json.loads(feed.readline().removeprefix(b"data: "))["faults"]] == ["plane:1"]
+        viewer.send_signal(signal.SIGINT)
+        _, errors = viewer.communicate()
+    assert (viewer.returncode, errors) == (130, "mrc testbed view: interrupted\n")
+    assert user.run("testbed", "down").returncode == 0
+    assert user.left() == []
 
 
 def test_testbed__trusts_no_folder_of_others(user: User) -> None:

@@ -221,17 +221,10 @@ class Netlink:
 
     def counters(self) -> dict[str, Counters]:
         """Counters of the packets that each interface has sent so far."""
-        queues = {
-            each["index"]: each.get_attr("TCA_STATS")
-            for each in self._rtnetlink.dump(_RTM_GETQDISC, qdiscs.QdiscCounters())
-            if each["parent"] == qdiscs.ROOT and each.get_attr("TCA_KIND") == "tbf"
-        }
-        return {
-            each.get_attr("IFLA_IFNAME"): qdiscs.counters(
-                each.get_attr("IFLA_STATS64"), queues.get(each["index"])
-            )
-            for each in self._rtnetlink.dump(_RTM_GETLINK, qdiscs.LinkCounters())
-        }
+        return qdiscs.counters(
+            self._rtnetlink.dump_bytes(_RTM_GETLINK, bytes(16)),
+            self._rtnetlink.dump_bytes(_RTM_GETQDISC, bytes(20)),
+        )
 
     def add_routes(self, routes: Sequence[Route]) -> None:
         """Add routes and read them back. Raises NetlinkError if the kernel's differ from ours."""

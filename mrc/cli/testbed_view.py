@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed view`: a page in a browser that shows a test bed, and breaks and heals its parts."""
+
+from __future__ import annotations
+
+import argparse
+from socket import socket
+
+from mrc.cli import web
+from mrc.cli.output import Output
+from mrc.cli.runner import run_async
+from mrc.cli.testbed_status import summary
+from mrc.cli.top import endpoints_here
+from mrc.testbed.bed import Testbed
+from mrc.view.fabric import View
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    web.add_port(parser)
+
+
+def prepared(args: argparse.Namespace) -> socket:
+    """Listens before the command joins the namespaces of an ordinary user's test beds: the browser
+    is outside. The caller closes the socket.
+    """
+    args.listener = listener = web.listener(args.prog, args.port)
+    return listener
+
+
+def run(args: argparse.Namespace) -> int:
+    bed = Testbed.existing(args.name)
+    view, source = View(bed.name, summary), endpoints_here(all_users=False)
+    return run_async(web.serve(Output.of(args), args.listener, source, view))

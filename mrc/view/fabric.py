@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the links of a test bed, and fails and heals its parts. Every call blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from mrc.errors import StateError
+from mrc.fabric.targets import t0_of
+from mrc.testbed import hops, queues
+from mrc.testbed import state as stored
+from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Fault
+from mrc.testbed.shape import Fabric, Shape
+from mrc.view.frames import Drawn, Failing, Links, Part
+
+_Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Change(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the page asks for."""
+
+    do: Literal["fail", "heal"]
+    target: Annotated[str, Meta(max_length=64)]
+    mode: Literal["silent", "down"] = "silent"
+    loss: _Share | None = None
+    """None: all packets, or with a rate or a delay none"""
+    rate_share: _Share | None = None
+    delay_ns: Annotated[int, Meta(ge=0, le=10**10)] | None = None
+
+
+class View:
+    """A test bed, by its name: another one may be up under this name later."""
+
+    def __init__(self, name: str, title_of: Callable[[Shape], str]) -> None:
+        self._name = name
+        self._title_of = title_of
+        self._drawn: Drawn | None = None
+        self._shape: Shape | None = None
+        self._at_ns = 0
+        self._counts: dict[str, dict[str, int]] = {}
+
+    def begin(self) -> None:
+        """The next interval begins with the next `read`."""
+        self._counts = {}
+
+    def read(self) -> tuple[Drawn, Links]:
+        """Raises an MrcError if there is no test bed."""
+        found = stored.load(self._name)
+        if found is None or not found.up:
+            raise StateError(f"test bed {self._name} is not up: mrc testbed up --name {self._name}")
+        bed = Testbed.of(self._name, found.shape)
+        if self._drawn is None or found.shape != self._shape:
+            self._shape, self._counts = found.shape, {}
+            self._drawn = _drawn(bed, self._title_of(found.shape))
+        return self._drawn, self._links(bed, self._drawn, found.faults)
+
+    def change(self, change: Change) -> None:
+        """Raises an MrcError."""
+        bed = Testbed.existing(self._name)
+        if change.do == "heal":
+            bed.heal(change.target)
+            return
+        impairment: dict[str, Any] = {}
+        if change.rate_share is not None:
+            impairment["rate_share"] = change.rate_share
+        if change.delay_ns:
+            impairment["delay_ns"] = change.delay_ns
+        bed.fail(change.target, change.mode, change.loss, **impairment)
+
+    def _links(self, bed: Testbed, drawn: Drawn, faults: dict[str, Fault]) -> Links:
+        before, counts, at_ns = self._counts, bed.links(), time.monotonic_ns()
+        seconds = (at_ns - self._at_ns) / 1e9 if before else 0.0
+        self._counts, self._at_ns = counts, at_ns
+        names = [name for part in drawn.links for name in (part.up, part.down)]
+        usual = [rate for part in drawn.links for rate in part.rates_bps]
+        limits = bed.rates() if any(each.cuts_rate for each in faults.values()) else {}
+
+        def grown(counter: str) -> dict[int, int]:
+            """Counters of a fault begin anew with the fault."""
+            if not before:
+                return {}
+            found = (
+                (place, counts[name][counter] - before[name][counter])
+                for place, name in enumerate(names)
+            )
+            return {place: count for place, count in found if count > 0}
+
+        moved = grown("bytes")
+        return Links(
+            monotonic_ns=at_ns,
+            seconds=seconds,
+            rates_bps=tuple(
+                round(moved[place] * 8 / seconds) if place in moved else 0
+                for place in range(len(names))
+            ),
+            queue_bytes={
+                place: count
+                for place, name in enumerate(names)
+                if (count := counts[name]["queue_bytes"])
+            },
+            limits_bps={
+                place: limit
+                for place, name in enumerate(names)
+                if (limit := limits.get(name)) is not None and limit != usual[place]
+            },
+            lost=grown("lost"),
+            dropped=grown("dropped"),
+            trimmed=grown("trimmed"),
+            marked=grown("marked"),
+            faults={target: _failing(fault) for target, fault in faults.items()},
+        )
+
+
+def _drawn(bed: Testbed, title: str) -> Drawn:
+    shape = bed.shape
+    links = []
+    for link, (up, down) in shape.link_properties().items():
+        first, second = hops.hops_of_link(link, shape)
+        part = Part(
+            target=str(link),
+            plane=link.plane,
+            t0=t0_of(link, shape),
+            host=link.host,
+            t1=link.t1,
+            up=str(first),
+            down=str(second),
+            rates_bps=(up.rate_bps, down.rate_bps),
+        )
+        links.append(part)
+    can_delay = shape.fabric is Fabric.EMULATED or queues.has_netem(bed.plan)
+    return Drawn(bed.name, title, shape.planes, tuple(links), can_delay)
+
+
+def _failing(fault: Fault) -> Failing:
+    short = str(fault).replace(".00%", "%").removesuffix(" of its own")
+    return Failing(fault.mode.value, short, fault.loss, fault.rate_share or None, fault.delay_ns)

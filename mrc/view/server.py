@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page's server, on loopback: its files, its feed (server-sent events), and changes of the
+test bed.
+
+Tornado is an optional extra of the package, so this module is imported only where the page is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+from tornado.httpserver import HTTPServer
+from tornado.iostream import StreamClosedError
+from tornado.web import Application, HTTPError, RequestHandler
+
+from mrc.errors import MrcError
+from mrc.typed import take
+from mrc.view.fabric import Change
+from mrc.view.feed import Feed
+from mrc.view.guard import HEADERS, new_token, refusal
+
+_PAGE = Path(__file__).with_name("page")
+_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+_MAX_BODY_BYTES, _MAX_HEADER_BYTES = 4096, 16384
+_IDLE_SECONDS, _QUIET_SECONDS = 60.0, 1.0
+
+
+class _Guarded(RequestHandler):
+    """Refuses requests that do not come from the page."""
+
+    def initialize(self, feed: Feed, token: str) -> None:
+        self.feed, self.token = feed, token
+
+    def set_default_headers(self) -> None:
+        for name, value in HEADERS.items():
+            self.set_header(name, value)
+        self.clear_header("Server")
+
+    def prepare(self) -> None:
+        request = self.request
+        refused = refusal(
+            request.method or "", request.headers, self.path_args[0] or "", self.token
+        )
+        if refused is not None:
+            raise HTTPError(refused.value)
+
+    def write_error(self, status_code: int, **_: object) -> None:
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(f"{HTTPStatus(status_code).phrase}\n")
+
+    def check_xsrf_cookie(self) -> None:
+        """There are no cookies: the token is in the path."""
+
+
+class _File(_Guarded):
+    """A file of the page. All are read before: no request chooses a path."""
+
+    files: ClassVar = {
+        path.name: path.read_bytes() for path in _PAGE.iterdir() if path.suffix in _TYPES
+    }
+
+    def get(self, _: str, name: str) -> None:
+        name = name or "index.html"
+        if name not in self.files:
+            raise HTTPError(HTTPStatus.NOT_FOUND.value)
+        self.set_header("Content-Type", f"{_TYPES[Path(name).suffix]}; charset=utf-8")
+        self.finish(self.files[name])
+
+
+class _Nothing(_Guarded):
+    """Any other path."""
+
+    def prepare(self) -> None:
+        raise HTTPError(HTTPStatus.NOT_FOUND.value)
+
+
+class _FeedHandler(_Guarded):
+    """Messages until the page closes."""
+
+    async def get(self, _: str) -> None:
+        if self.feed.is_full:
+            raise HTTPError(HTTPStatus.SERVICE_UNAVAILABLE.value)
+        self.set_header("Content-Type", "text/event-stream")
+        try:
+            async with self.feed.open() as messages:
+                while True:
+                    try:
+                        async with asyncio.timeout(_QUIET_SECONDS):
+                            self.write(await messages.get())
+                    except TimeoutError:
+                        self.write(":\n\n")  # finds out whether the page is still open
+                    await self.flush()
+        except (StreamClosedError, asyncio.CancelledError):
+            pass  # the page, or the command, ends; tornado would report the latter as an error
+
+
+class _ChangeHandler(_Guarded):
+    """Fails or heals a part."""
+
+    async def post(self, _: str) -> None:
+        try:
+            change = take(msgspec.json.decode(self.request.body), Change)
+            await self.feed.change(change)
+        except (MrcError, ValueError, OSError) as error:
+            self.set_status(HTTPStatus.CONFLICT.value)
+            self.finish({"error": str(error)})
+        else:
+            self.set_status(HTTPStatus.NO_CONTENT.value)
+            self.finish()
+
+
+@asynccontextmanager
+async def served(feed: Feed, listener: socket.socket) -> AsyncIterator[str]:
+    """Serves the page; yields its address."""
+    token = new_token()
+    given = {"feed": feed, "token": token}
+    application = Application(
+        [
+            (r"/([^/]+)/feed", _FeedHandler, given),
+            (r"/([^/]+)/change", _ChangeHandler, given),
+            (r"/([^/]+)/([^/]*)", _File, given),
+        ],
+        default_handler_class=_Nothing,
+        default_handler_args=given,
+        log_function=lambda _: None,  # addresses have the token
+    )
+    server = HTTPServer(
+        application,
+        max_body_size=_MAX_BODY_BYTES,
+        max_buffer_size=_MAX_BODY_BYTES,
+        max_header_size=_MAX_HEADER_BYTES,
+        idle_connection_timeout=_IDLE_SECONDS,
+        body_timeout=_IDLE_SECONDS,
+    )
+    listener.setblocking(False)
+    server.add_sockets([listener])
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/{token}/"
+    finally:
+        server.stop()
+        await server.close_all_connections()

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page's server over real connections: its files, its feed, its changes, and attacks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+from project_text import ROOT
+from slowness import PATIENCE
+from snapshot_data import SNAPSHOT
+
+from mrc.errors import MrcError, StateError
+from mrc.observe.rates import checked
+from mrc.results.snapshot import Snapshot
+from mrc.view.fabric import Change, View
+from mrc.view.feed import MAX_PAGES, Feed
+from mrc.view.frames import Drawn, Failing, Links, Part
+from mrc.view.guard import HEADERS
+from mrc.view.server import served
+
+PAGE = ROOT / "mrc" / "view" / "page"
+DRAWN = Drawn("lab", "two hosts", 1, (Part("link:h0.1", 1, 0, 0, None, "u", "d", (9, 9)),), False)
+
+
+class Bed(View):
+    """A test bed that is not there."""
+
+    def __init__(self) -> None:
+        super().__init__("lab", lambda _: "two hosts")
+        self.changes: list[Change] = []
+        self.faults: dict[str, Failing] = {}
+        self.reads = 0
+        self.problem: MrcError | None = None
+
+    def read(self) -> tuple[Drawn, Links]:
+        self.reads += 1
+        if self.problem:
+            raise self.problem
+        return DRAWN, Links(self.reads, 0.1, (8, 0), {}, {}, {}, {}, {}, {}, self.faults)
+
+    def change(self, change: Change) -> None:
+        if change.target == "plane:9":
+            raise StateError("no plane 9")
+        self.changes.append(change)
+        self.faults = {change.target: Failing("silent", "silent", 1.0, None, 0)}
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Site(NamedTuple):
+    """A running server."""
+
+    url: str
+    bed: Bed
+    looks: list[int]
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    @property
+    def token(self) -> str:
+        return urlsplit(self.url).path
+
+    async def ask(self, path: str = "", method: str = "GET", body: object = None,
+                  **headers: str) -> Answer:  # fmt: skip
+        """One request; a path that begins with / has no token."""
+        target = path if path.startswith("/") else self.token + path
+        sent = b"" if body is None else json.dumps(body).encode()
+        fields = {"Host": f"127.0.0.1:{self.port}", "Connection": "close"}
+        if body is not None:
+            fields |= {"Content-Type": "application/json", "Content-Length": str(len(sent))}
+        fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode() + sent)
+        async with asyncio.timeout(PATIENCE):
+            answer = await reader.read()
+        writer.close()
+        return answered(answer)
+
+    async def change(self, change: object, **headers: str) -> Answer:
+        return await self.ask("change", "POST", change, **headers)
+
+
+def answered(answer: bytes) -> Answer:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    return Answer(int(first.split()[1]), dict(line.split(": ", 1) for line in lines), body)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    bed, looks = Bed(), list[int]()
+
+    async def look() -> dict[str, Snapshot]:
+        looks.append(1)
+        return {"s": checked(SNAPSHOT)}
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with served(Feed(look, bed), listener) as url:
+            yield Site(url, bed, looks)
+
+
+async def events(site: Site, *wanted: str) -> dict[str, str]:
+    """Opens the feed until each of these events has come; the last data of each."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(f"GET {site.token}feed HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    found: dict[str, str] = {}
+    text = ""
+    async with asyncio.timeout(PATIENCE):
+        while not found.keys() >= set(wanted):
+            text += (await reader.read(1 << 16)).decode()
+            found |= dict(re.findall(r"event: (\w+)\ndata: (.*)\n\n", text))
+    writer.close()
+    await writer.wait_closed()
+    return found
+
+
+async def others_end() -> None:
+    """Waits until all tasks but this one have ended: those that read, and those that answer."""
+    current = asyncio.current_task()
+    others = [task for task in asyncio.all_tasks() if task is not current]
+    _, left = await asyncio.wait(others, timeout=PATIENCE) if others else ((), ())
+    assert not left
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+async def test_page__has_its_files_with_all_headers(site: Site) -> None:
+    types = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg"}
+    for path in [*sorted(PAGE.iterdir()), None]:
+        found = await site.ask("" if path is None else path.name)
+        assert found.status == 200
+        assert found.body == (path or PAGE / "index.html").read_bytes()
+        assert types[(path or PAGE / "index.html").suffix[1:]] in found.headers["Content-Type"]
+        assert found.headers.items() >= HEADERS.items()
+        assert "Server" not in found.headers
+
+
+def test_page__names_only_its_own_files() -> None:
+    """The page loads nothing from elsewhere; its browser test sees that nothing is asked for."""
+    for path in PAGE.iterdir():
+        text = path.read_text()
+        assert set(re.findall(r"https?://[\w.]+", text)) <= {"http://www.w3.org"}, path
+        for name in re.findall(r"(?:src|href|from)=?\s?\"(?:\./)?([\w.-]+)\"", text):
+            assert (PAGE / name).exists(), (path, name)
+
+
+async def test_feed__tells_of_bed_links_and_endpoints(site: Site) -> None:
+    found = await events(site, "bed", "links", "endpoints")
+    assert json.loads(found["bed"])["links"][0]["target"] == "link:h0.1"
+    assert json.loads(found["links"])["rates_bps"] == [8, 0]
+    (transfer,) = json.loads(found["endpoints"])["transfers"]
+    assert (transfer["source"], transfer["destination"]) == ("h0", "h1")
+
+
+async def test_feed__nothing_is_read_without_a_page(site: Site) -> None:
+    """Nothing before a page opens, and nothing after the last one has closed."""
+    assert (site.bed.reads, site.looks) == (0, [])
+    await events(site, "links", "endpoints")
+    await others_end()
+    assert site.bed.reads > 0 and site.looks
+
+
+async def test_feed__tells_of_a_problem_and_of_its_end(site: Site) -> None:
+    site.bed.problem = StateError("test bed lab is not up")
+    found = await events(site, "problem")
+    assert json.loads(found["problem"]) == {"source": "links", "text": "test bed lab is not up"}
+    site.bed.problem = None
+    over = await events(site, "bed", "links")
+    assert "problem" not in over or json.loads(over["problem"])["text"] == ""
+
+
+async def test_feed__pages_are_limited(site: Site) -> None:
+    connections = []
+    for _ in range(MAX_PAGES):
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(f"GET {site.token}feed HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert b"200" in await reader.readline()
+        connections.append(writer)
+    assert (await site.ask("feed")).status == 503
+    for writer in connections:
+        writer.close()
+
+
+async def test_change__fails_and_heals(site: Site) -> None:
+    assert (await site.change({"do": "fail", "target": "plane:1", "loss": 0.2})).status == 204
+    assert (await site.change({"do": "heal", "target": "all"})).status == 204
+    assert site.bed.changes == [Change("fail", "plane:1", loss=0.2), Change("heal", "all")]
+    assert "plane:1" in (await events(site, "links"))["links"] or site.bed.faults
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"do": "fail", "target": "plane:9"}, "no plane 9"),
+        ({"do": "explode", "target": "plane:1"}, 'must be "fail" or "heal"'),
+        ({"do": "fail"}, "target: is missing"),
+        ({"do": "fail", "target": "plane:1", "loss": 2}, "from 0 to 1"),
+        ({"do": "fail", "target": "x" * 65}, "target"),
+        ({"do": "fail", "target": "plane:1", "shell": "rm"}, "shell"),
+        ([], "a table"),
+    ],
+)
+async def test_change__says_why_it_was_refused(site: Site, change: object, reason: str) -> None:
+    answer = await site.change(change)
+    assert answer.status == 409
+    assert reason in json.loads(answer.body)["error"]
+    assert site.bed.changes == []
+
+
+# ---- attacks -------------------------------------------------------------------------------------
+
+BREAK = {"do": "fail", "target": "plane:1"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),  # DNS rebinding
+        ({"Origin": "http://evil.example", "Sec_Fetch_Site": "cross-site"}, 403),  # its script
+        ({"Origin": "null"}, 403),  # its sandboxed frame
+        ({"Sec_Fetch_Site": "same-site"}, 403),  # another port of this machine
+        ({"Content_Type": "text/plain"}, 415),  # its form
+    ],
+)
+async def test_attack__another_site_changes_nothing(
+    site: Site, headers: dict[str, str], status: int
+) -> None:
+    """Even if it has the token."""
+    answer = await site.change(BREAK, **headers)
+    assert (answer.status, site.bed.changes) == (status, [])
+    assert answer.headers.items() >= HEADERS.items()
+
+
+@pytest.mark.parametrize("path", ["", "feed", "main.js", "index.html"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Dest": "script"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Dest": "iframe"}, 403),
+    ],
+)
+async def test_attack__another_site_reads_nothing(
+    site: Site, path: str, headers: dict[str, str], status: int
+) -> None:
+    answer = await site.ask(path, **headers)
+    assert answer.status == status and b"mrc" not in answer.body
+    assert (site.bed.reads, site.looks) == (0, [])
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("name", ["", "feed", "change", "main.js"])
+async def test_attack__without_the_token(site: Site, name: str, method: str) -> None:
+    """Another user of this machine, or a site that found the port."""
+    for prefix in ("/", "/wrong/", f"{site.token[:-2]}/", site.token.swapcase()):
+        answer = await site.ask(prefix + name, method, BREAK if method == "POST" else None)
+        assert answer.status in (404, 405), (prefix, name)
+    assert (site.bed.changes, site.bed.reads) == ([], 0)
+
+
+async def test_attack__a_preflight_gets_no_permission(site: Site) -> None:
+    answer = await site.ask(
+        "change", "OPTIONS", Origin="http://evil.example", Access_Control_Request_Method="POST"
+    )
+    assert answer.status in (403, 405)
+    assert not any(name.startswith("Access-Control-") for name in answer.headers)
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD", "PATCH"])
+async def test_attack__other_methods_change_nothing(site: Site, method: str) -> None:
+    answer = await site.ask("change", method, BREAK)
+    assert answer.status in (404, 405) and site.bed.changes == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../server.py", "..%2fserver.py", "%2e%2e/server.py", "x/../../guard.py", "/etc/passwd"],
+)
+async def test_attack__no_path_leads_to_other_files(site: Site, path: str) -> None:
+    answer = await site.ask(path)
+    assert answer.status == 404 and b"import" not in answer.body and b"root" not in answer.body
+
+
+async def test_attack__large_requests_are_refused(site: Site) -> None:
+    with suppress(ConnectionResetError):  # the server does not read it to its end
+        answer = await site.ask("change", "POST", {"do": "fail", "target": "x" * 100_000})
+        assert answer.status in (400, 413)
+    assert site.bed.changes == []
+
+
+async def test_attack__no_answer_names_the_token(site: Site) -> None:
+    """A site that gets to see an error page, a redirect or a log learns nothing."""
+    token = site.token.strip("/")
+    for path, headers in (("", {"Host": "evil.example"}), ("nothing", {}), ("/", {})):
+        answer = await site.ask(path, **headers)
+        assert token not in str(answer)
+
+
+async def test_served__ends_while_a_page_is_open(caplog: pytest.LogCaptureFixture) -> None:
+    async def look() -> dict[str, Snapshot]:
+        return {}
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with served(Feed(look, Bed()), listener) as url:
+            where = urlsplit(url)
+            reader, writer = await asyncio.open_connection("127.0.0.1", where.port)
+            writer.write(f"GET {where.path}feed HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            await reader.readuntil(b"event: links")
+    await reader.read()
+    await others_end()
+    writer.close()
+    assert not caplog.records
