@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,6 +20,8 @@ from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan, mtu_key
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
 _THREADS = 8
+
+_log = logging.getLogger("mrc.testbed")
 
 # One end of a link: node and interface.
 LinkEnd = tuple[str, str]
@@ -45,9 +48,8 @@ def build(plan: Plan) -> None:
                 netlink.add_addresses(plan.nodes[name].addresses)
                 netlink.add_ipv4(plan.nodes[name].ipv4)
                 netlink.add_neighbours(plan.nodes[name].neighbours)
-            rules = {node.namespace: node.rules for node in plan.nodes.values() if node.rules}
             _at_once(
-                partial(nft.apply, rules),
+                partial(_apply_rules, plan),
                 *(partial(_add_routes, plan.nodes[name], each) for name, each in nodes.items()),
             )
             wait_until_up(
@@ -64,6 +66,15 @@ def _add_routes(node: Node, netlink: Netlink) -> None:
     netlink.add_routes(node.routes)
     if node.tunnel_source is not None:
         set_tunnel_source(node.namespace, node.tunnel_source)
+
+
+def _apply_rules(plan: Plan) -> None:
+    nodes = plan.nodes.values()
+    nft.apply({node.namespace: node.rules for node in nodes if node.rules})
+    try:
+        nft.apply({node.namespace: node.reassembly for node in nodes if node.reassembly})
+    except NetlinkError as exc:
+        _log.warning("datagrams larger than the MTU will be lost, see mrc doctor: %s", exc)
 
 
 def _at_once(*tasks: Callable[[], object]) -> None:
