@@ -8,7 +8,14 @@ import sys
 from enum import IntEnum
 
 from mrc.enums import WcStatus
-from mrc.errors import CompletionError, ConnectError, PathError, PeerGoneError, ResolveError
+from mrc.errors import (
+    BadFileError,
+    CompletionError,
+    ConnectError,
+    PathError,
+    PeerGoneError,
+    ResolveError,
+)
 
 
 class Exit(IntEnum):
@@ -49,7 +56,7 @@ def exit_code(error: BaseException) -> int:
     match error:
         case Interrupted():
             return error.exit_code
-        case UsageError():
+        case UsageError() | BadFileError():
             return Exit.USAGE
         case PathError():
             return Exit.PATHS_LOST

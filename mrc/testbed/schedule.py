@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mrc.errors import ConfigError
+from mrc.errors import BadFileError
 from mrc.fabric import document
 from mrc.fabric import faults as timed
 from mrc.fabric.faults import NEVER, occurrences, read_fault
@@ -48,7 +48,7 @@ class Event(Struct, frozen=True):
 def load(path: str, plan: Plan) -> list[Scheduled]:
     """The `[[faults]]` of a TOML file. Ignores the rest of the file.
 
-    Raises ConfigError, also for faults that this test bed or this kernel cannot inject.
+    Raises BadFileError, also for faults that this test bed or this kernel cannot inject.
     """
     fabric = plan.shape
     found = []
@@ -62,7 +62,7 @@ def load(path: str, plan: Plan) -> list[Scheduled]:
             raise table.error("kind", str(error)) from error
         found.append(Scheduled(target, fault, times))
     if not found:
-        raise ConfigError(f"{path}: has no [[faults]]")
+        raise BadFileError(f"{path}: has no [[faults]]")
     return found
 
 
