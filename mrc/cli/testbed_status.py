@@ -25,6 +25,7 @@ from mrc.testbed import picture
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
+from mrc.testbed.names import DEFAULT_NAME
 from mrc.testbed.shape import Fabric, Shape
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
@@ -142,6 +143,10 @@ def _troubles(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
     gone = bed.missing()
     if gone:
         lines.append(f"namespaces missing: {', '.join(gone)}; rebuild with mrc testbed up")
+        return lines
+    named = "" if bed.name == DEFAULT_NAME else f" --name {bed.name}"
+    for end, target in bed.lost().items():
+        lines.append(f"{end} was taken down by hand: mrc testbed heal {target}{named}")
     return lines
 
 
@@ -183,7 +188,8 @@ def bed_result(bed: Testbed, faults: Mapping[str, Fault]) -> Bed:
         name=bed.name,
         hosts=tuple(_host(bed, f"h{number}", number) for number in shape.host_numbers()),
         faults=tuple(fault_result(target, fault) for target, fault in faults.items()),
-        missing=tuple(bed.missing()),
+        missing=(missing := tuple(bed.missing())),
+        taken_down=() if missing else tuple(bed.lost()),
     )
 
 

@@ -83,6 +83,9 @@ class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     """What fails now."""
     missing: tuple[str, ...]
     """Network namespaces that somebody removed."""
+    taken_down: tuple[str, ...]
+    """Ends of links that somebody took down by hand, as NODE:INTERFACE; they may be up again, but
+    without routes."""
 
 
 class Built(Bed, frozen=True, kw_only=True):

@@ -324,7 +324,7 @@ def _need_t1(table: Table, key: str, pairs: tuple[tuple[int, int], ...], topolog
 
 def _links(table: Table, topology: Tiers) -> list[Fault]:
     """What `[[links]]` sets for a target, as faults that last for ever."""
-    change = read_link(table, partial(parse_target, fabric=topology, whole=True), topology)
+    change = read_link(table, partial(parse_target, fabric=topology), topology)
     loss_ppm = None if change.loss is None else round(change.loss * 1e6)
     values = {"rate": change.rate_bps, "delay": change.delay_ns, "loss": loss_ppm}
     values["mtu"] = change.mtu
@@ -343,7 +343,7 @@ def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> t
         if ANY in target:
             found.append(_drawn_fault(table, target, topology, rtt_ns))
             continue
-        fault = read_fault(table, partial(parse_target, fabric=topology, whole=True), rtt_ns)
+        fault = read_fault(table, partial(parse_target, fabric=topology), rtt_ns)
         found += [
             replace_fields(fault, at_ns=begin, until_ns=end, every_ns=0, for_ns=0)
             for begin, end in occurrences(fault, end_ns)

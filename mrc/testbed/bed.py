@@ -31,11 +31,20 @@ from mrc.testbed import (
     mptcp,
     programs,
     queues,
+    repair,
     rootless,
     state,
 )
 from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.names import DEFAULT_NAME, FABRIC, MANAGEMENT, check_name, t0_name, t1_name
+from mrc.testbed.names import (
+    DEFAULT_NAME,
+    FABRIC,
+    MANAGEMENT,
+    check_name,
+    part_name,
+    t0_name,
+    t1_name,
+)
 from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
@@ -43,6 +52,8 @@ from mrc.testbed.state import State
 
 PROGRAMS = ("ip", "nft", "sh", "mount")
 """programs without which there is no test bed"""
+
+_NAMED = 6  # parts that an error names
 
 # `ip netns exec` gives each command its own mounts. A user namespace cannot write to /etc/netns.
 _WITH_NAMES = """\
@@ -108,7 +119,10 @@ class Testbed:
     @classmethod
     def existing(cls, name: str = DEFAULT_NAME) -> Self:
         """The test bed of this name. It must be up."""
-        return cls.of(name, cls(name)._state().shape)
+        bed = cls(name)
+        bed.shape = _stored(name).shape
+        bed._state()
+        return bed
 
     def __enter__(self) -> Self:
         self.up()
@@ -195,19 +209,33 @@ class Testbed:
             faults.change(self.plan, self._by_target(now), self._by_target(after), ready)
 
     def heal(self, target: str = "all", ready: Ready | None = None) -> list[str]:
-        """End the fault of a target, or all faults; returns the targets that were healed."""
-        wanted = None if target == "all" else str(self._target(target))
+        """End the fault of a target, or all faults; returns the targets that were healed.
+
+        Without `ready`, this also restores links of the target that somebody took down by hand.
+        """
+        wanted = self._target(target)
         with state.lock():
             now = self._state()
-            healed = [each for each in now.faults if wanted in (None, each)]
-            after = now.without(*healed)
-            faults.change(self.plan, self._by_target(now), self._by_target(after), ready)
+            healed = [each for each in now.faults if target == "all" or each == str(wanted)]
+            after, failing = now.without(*healed), self._by_target(now)
+            if ready is None:
+                held_down = faults.ends_down(self.plan, failing)
+                healed += repair.repair(self.plan, wanted, held_down)
+            faults.change(self.plan, failing, self._by_target(after), ready)
             state.save(self.name, after)
-            return healed
+            return list(dict.fromkeys(healed))
 
     def faults(self) -> dict[str, Fault]:
         """The current faults by target."""
         return self._state().faults
+
+    def lost(self) -> dict[str, str]:
+        """Ends of links, such as `h0:p2`, that somebody took down by hand, and the targets that
+        heal them.
+        """
+        held_down = faults.ends_down(self.plan, self._by_target(self._state()))
+        found = repair.lost(self.plan, Target("all"), held_down)
+        return {repair.end_name(end): target for end, target in found.items()}
 
     def missing(self) -> list[str]:
         """Nodes that no longer exist although the test bed was not taken down."""
@@ -345,9 +373,14 @@ class Testbed:
         return self.plan.nodes[t1_name(target.plane, target.t1)]
 
     def _state(self) -> State:
-        found = state.load(self.name)
-        if found is None or not found.up:
-            raise StateError(f"test bed {self.name} is not up: mrc testbed up --name {self.name}")
+        """Raises StateError if the test bed is not up, or parts of it are gone."""
+        found = _stored(self.name)
+        if gone := [part_name(node) for node in self.missing()]:
+            named = ", ".join(gone[:_NAMED]) + (", ..." if len(gone) > _NAMED else "")
+            raise StateError(
+                f"test bed {self.name} lacks {named}, which somebody removed: rebuild it with the "
+                f"same mrc testbed up --name {self.name}"
+            )
         return found
 
     def _target(self, text: str) -> Target:
@@ -365,6 +398,13 @@ class Testbed:
         removed = build.remove(self.name)
         state.forget(self.name)
         return Removal(there or bool(removed), ending.ended, ending.left)
+
+
+def _stored(name: str) -> State:
+    found = state.load(name)
+    if found is None or not found.up:
+        raise StateError(f"test bed {name} is not up: mrc testbed up --name {name}")
+    return found
 
 
 def _difference(stored: Shape, wanted: Shape) -> str:

@@ -122,17 +122,17 @@ def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd])
     """Set link ends up again, and wait until both ends are up, except at links still held down.
 
     When the ends went down, the kernel removed their addresses, neighbours and routes. This adds
-    them again, except on interfaces that stay down.
+    them again, and touches no other interface: its user may have changed it.
     """
     ends = list(ends)
     for name, interfaces in _by_node(ends).items():
         node = plan.nodes[name]
         with Netlink(node.namespace) as netlink:
             netlink.set_links(interfaces, up=True)
-            up = [each for each in _interfaces(plan, name) if (name, each) not in still_down]
-            netlink.add_addresses([each for each in node.addresses if each[0] in up])
-            netlink.add_neighbours([each for each in node.neighbours if each[0] in up])
-            netlink.add_routes([route for route in node.routes if route.dev in up])
+            netlink.add_addresses([each for each in node.addresses if each[0] in interfaces])
+            netlink.add_ipv4([each for each in node.ipv4 if each[0] in interfaces])
+            netlink.add_neighbours([each for each in node.neighbours if each[0] in interfaces])
+            netlink.add_routes([route for route in node.routes if route.dev in interfaces])
     far = _far_ends(plan)
     whole = [end for end in ends if far[end] not in still_down]
     with ExitStack() as stack:
@@ -143,16 +143,17 @@ def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd])
             ],
             _UP_SECONDS,
         )
-    _set_mtus(plan)
+    _set_mtus(plan, ends)
 
 
-def _set_mtus(plan: Plan) -> None:
-    """Limits what IPv6 sends at ends with an MTU of their own; an interface that comes up loses the
-    limit. The MTU of the interface itself would also limit what it receives.
+def _set_mtus(plan: Plan, ends: Collection[LinkEnd] | None = None) -> None:
+    """Limits what IPv6 sends at these ends, None: at all, that have an MTU of their own; an
+    interface that comes up loses the limit. The MTU of the interface itself would also limit what
+    it receives.
     """
     wanted: dict[str, dict[str, str]] = {}
     for name, interface, end in (end for link in plan.links for end in link.ends):
-        if end.mtu is not None:
+        if end.mtu is not None and (ends is None or (name, interface) in ends):
             wanted.setdefault(name, {})[mtu_key(interface)] = str(end.mtu)
     for name, sysctls in wanted.items():
         _set_sysctls(plan.nodes[name].namespace, sysctls)

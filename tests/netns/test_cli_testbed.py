@@ -241,7 +241,7 @@ def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
     [
         ((), "ACTION"),
         (("fail", "plane:7"), "no plane 7, use 1..1"),
-        (("fail", "everything"), "target 'everything' is not plane:P, t0:P.N"),
+        (("fail", "everything"), "target 'everything' is not all, plane:P, t0:P.N"),
         (("fail", "plane:1", "--loss", "0%"), "not a percentage"),
         (("fail", "plane:1", "--loss", "5%", "--mode", "down"), "use mode silent"),
         (("fail", "plane:1", "--mode", "half"), "invalid choice"),

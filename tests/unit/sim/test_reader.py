@@ -309,7 +309,7 @@ def test_load__no_such_scenario_or_file(tmp_path: Path) -> None:
     ],
 )
 def test_parse_target__numbers(tmp_path: Path, text: str, numbers: tuple[int, int, int]) -> None:
-    where = native_target(parse_target(text, load(tmp_path).topology, whole=True))
+    where = native_target(parse_target(text, load(tmp_path).topology))
     assert (where["plane"], where["index"], where["t1"]) == numbers
 
 
