@@ -201,6 +201,10 @@ def _take_options(args: argparse.Namespace) -> None:
         words = words[count:]
     if words and words[0] == "--":
         words = words[1:]
+    elif words and words[0].startswith("-"):
+        raise UsageError(
+            args.prog, f"unrecognized option {words[0]}; a command comes after --, see --help"
+        )
     if not words:
         raise UsageError(args.prog, f"no command: {args.prog} {args.host} -- COMMAND")
     args.words = words

@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
             return ending.wait(end if over else until) or over
 
         schedule.run(bed, scheduled, wait, late.counted(partial(_tell, out)))
-        late.tell()
         ending.check()
+        late.tell()
     return 0
 
 

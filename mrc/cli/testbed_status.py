@@ -49,6 +49,7 @@ class _Look(Struct, frozen=True):
     faults: dict[str, Fault]
     links: dict[str, Link]
     counters: Counters | None
+    lost: dict[str, str]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             else:
                 out.text("\n".join(_lines(look, with_addresses=True)))
             out.rows([{"link": name} | plain(link) for name, link in look.links.items()])
-            found = bed_result(look.bed, look.faults)
+            found = bed_result(look.bed, look.faults, look.lost)
             out.result(like(Status, found, counters=look.counters, links=look.links))
             if not args.watch:
                 return 0
@@ -87,14 +88,15 @@ def _look(name: str, seconds: float, out: Output) -> _Look | None:
     bed = Testbed.of(name, found.shape)
     counters: Counters | None = None
     links: dict[str, Link] = {}
+    lost: dict[str, str] = {}
     if not bed.missing():
         try:
-            links = bed.measure(seconds)
+            links, lost = bed.measure(seconds), bed.lost()
             if bed.shape.fabric is Fabric.EMULATED:
                 counters = like(Counters, bed.counters())
         except MrcError as exc:  # show the status without counters
             out.warn(str(exc))
-    return _Look(bed, found.faults, links, counters)
+    return _Look(bed, found.faults, links, counters, lost)
 
 
 def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
@@ -104,7 +106,7 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
     yield from picture.draw(shape, look.faults)
     addresses = _addresses(shape) if with_addresses else []
     counted = _counted(look.counters)
-    for part in (addresses, counted, _busy(look.links), _troubles(look.bed, look.faults)):
+    for part in (addresses, counted, _busy(look.links), _troubles(look)):
         yield from ["", *part] if part else []
 
 
@@ -138,14 +140,14 @@ def _addresses(shape: Shape) -> list[str]:
     return format_table(head, rows).splitlines()
 
 
-def _troubles(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
-    lines = [f"{target} fails: {fault}" for target, fault in faults.items()]
+def _troubles(look: _Look) -> list[str]:
+    bed = look.bed
+    lines = [f"{target} fails: {fault}" for target, fault in look.faults.items()]
     gone = bed.missing()
     if gone:
         lines.append(f"namespaces missing: {', '.join(gone)}; rebuild with mrc testbed up")
-        return lines
     named = "" if bed.name == DEFAULT_NAME else f" --name {bed.name}"
-    for end, target in bed.lost().items():
+    for end, target in look.lost.items():
         lines.append(f"{end} was taken down by hand: mrc testbed heal {target}{named}")
     return lines
 
@@ -180,7 +182,11 @@ def _busy(links: Mapping[str, Link]) -> list[str]:
     return format_table(head, rows).splitlines() if rows else []
 
 
-def bed_result(bed: Testbed, faults: Mapping[str, Fault]) -> Bed:
+def bed_result(
+    bed: Testbed, faults: Mapping[str, Fault], lost: Mapping[str, str] | None = None
+) -> Bed:
+    """`lost`: the ends of links that were taken down by hand; None: looks for them."""
+    lost = bed.lost() if lost is None else lost
     shape = bed.shape
     return like(
         Bed,
@@ -188,8 +194,8 @@ def bed_result(bed: Testbed, faults: Mapping[str, Fault]) -> Bed:
         name=bed.name,
         hosts=tuple(_host(bed, f"h{number}", number) for number in shape.host_numbers()),
         faults=tuple(fault_result(target, fault) for target, fault in faults.items()),
-        missing=(missing := tuple(bed.missing())),
-        taken_down=() if missing else tuple(bed.lost()),
+        missing=tuple(bed.missing()),
+        taken_down=tuple(lost),
     )
 
 

@@ -416,7 +416,7 @@ def _fraction(table: Table, key: str) -> float | None:
         above, _, below = value.partition("/")
         return int(above) / int(below) if below else units.parse_share(value) / 1e6
     except (ValueError, ZeroDivisionError) as error:
-        wrong = f'{value!r} is not a number or a share such as "97%" or "7/8"'
+        wrong = f'{value!r} is not a share such as "97%" or "7/8"; write a number without quotes'
         raise table.error(key, wrong) from error
 
 

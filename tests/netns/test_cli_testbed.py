@@ -251,6 +251,7 @@ def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
         (("down", "--name", "a/b"), "name 'a/b'"),
         (("exec", "h0"), "no command: "),
         (("exec", "h0", "--"), "no command: "),
+        (("exec", "h0", "-b3"), "unrecognized option -b3; a command comes after --"),
         (("exec", "h0", "--user"), "--user: expected one argument"),
         (("exec", "h9", "--", "true"), "no host h9"),
         (("exec", "h0", "--schedule"), "--schedule: expected one argument"),
