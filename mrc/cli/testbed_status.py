@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Literal
 
 from msgspec import Struct
@@ -14,10 +15,13 @@ from msgspec import Struct
 from mrc.cli import csv_text
 from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
-from mrc.cli.live import Block, screen
+from mrc.cli.keys import keys
+from mrc.cli.live import Block
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
+from mrc.cli.runner import run_async
 from mrc.cli.testbed_fault import fault_result
 from mrc.cli.testbed_shape import change_text
+from mrc.cli.window import Screen
 from mrc.errors import MrcError
 from mrc.results.plain import like, plain
 from mrc.results.testbed import Bed, Counters, Host, Link, NotUp, Status
@@ -31,8 +35,9 @@ from mrc.testbed.shape import Fabric, Shape
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
 _SECONDS, _WATCH_SECONDS = 0.2, 1.0
+KEYS = "arrows, page up, page down: scroll  q: quit"
 OPTIONS = f"""
---watch             refresh it, until ^C
+--watch             refresh it, until ^C or the key q; arrows scroll
 --interval SECONDS  measure rates over this time [{_SECONDS}, with --watch {_WATCH_SECONDS:g}]
 """
 
@@ -57,13 +62,12 @@ def run(args: argparse.Namespace) -> int:
     if args.watch and out.as_csv:
         raise UsageError(args.prog, "--csv: not with --watch; --json prints a line each interval")
     seconds = args.interval or (_WATCH_SECONDS if args.watch else _SECONDS)
-    with screen() if args.watch and not out.as_json else nullcontext() as show:
+    if args.watch and not out.as_json and sys.stdout.isatty():
+        if run_async(_watch(args.name, seconds, out)):
+            return 0
+    else:
         while (look := _look(args.name, seconds, out)) is not None:
-            if show is not None:
-                lines = "\n".join(_lines(look, with_addresses=False)).split("\n")
-                show([Block(lines[0]), Block("\n".join(lines[1:]), style="")])
-            else:
-                out.text("\n".join(_lines(look, with_addresses=True)))
+            out.text("\n".join(_lines(look, with_addresses=not args.watch)))
             out.rows([{"link": name} | plain(link) for name, link in look.links.items()])
             found = bed_result(look.bed, look.faults, look.lost)
             out.result(like(Status, found, counters=look.counters, links=look.links))
@@ -78,6 +82,30 @@ def run(args: argparse.Namespace) -> int:
     out.text(f"{args.name} is {state}; other test beds: {others}")
     out.result(NotUp(name=args.name, state=state))
     return 1
+
+
+async def _watch(name: str, seconds: float, out: Output) -> bool:
+    """Shows a test bed on the terminal, which scrolls. True: the key q ended it; False: the test
+    bed is down.
+    """
+    ended = asyncio.Event()
+    blocks = [Block(f"measuring {name}")]
+
+    def on_key(key: str) -> None:
+        ended.set() if key == "q" else screen.window.move(key)
+        screen.show(blocks, help_text)
+
+    with Screen() as screen, keys(on_key) as has_keys:
+        help_text = KEYS if has_keys else "^C ends; no keys: stdin is no terminal"
+        while not ended.is_set():
+            screen.show(blocks, help_text)
+            if (look := await asyncio.to_thread(_look, name, seconds, out)) is None:
+                return False
+            first, *rest = _lines(look, with_addresses=False)
+            blocks[:] = [Block(first), Block("\n".join(rest), style="")]
+            if not look.links:
+                await asyncio.sleep(seconds)
+    return True
 
 
 def _look(name: str, seconds: float, out: Output) -> _Look | None:

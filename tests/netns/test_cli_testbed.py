@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from printed import printed
 from slowness import PATIENCE
+from terminals import terminal
 
 from mrc.cli.main import main
 from mrc.errors import StateError
@@ -191,6 +192,19 @@ def test_status__watch_as_text_names_other_rates(bed_name: str) -> None:
             assert watching.wait(PATIENCE) == 130
     assert lines.count("link:h0.1 has 10 Mbit/s\n") > 1
     assert not any("fd00:" in line for line in lines)
+
+
+def test_status__watch_scrolls_on_a_terminal_of_24_rows(bed_name: str) -> None:
+    with Testbed(bed_name, hosts=4, planes=4, t1=2), terminal() as seat:
+        for plane in range(1, 5):
+            Testbed.existing(bed_name).fail(f"t1:{plane}.0")
+        watch = ("testbed", "status", "--watch", "--interval", "20ms", "--name", bed_name)
+        with seat.running(sys.executable, "-m", "mrc", *watch, TERM="xterm") as watching:
+            assert "t1:4.0 fails" not in seat.until("lines 1-23 of ")
+            seat.press("\x1b[F")
+            seat.until("t1:4.0 fails: silent")
+            seat.press("q")
+            assert watching.wait(PATIENCE) == 0
 
 
 def test_status__of_none_names_the_others(
