@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import resource
 import signal
 import sys
 from enum import IntEnum
@@ -76,6 +78,8 @@ def cause(error: BaseException) -> str:
         text = error.strerror
         if not text[1:2].isupper():  # QP to RTS: ...
             text = text[0].lower() + text[1:]
+        if error.errno == errno.EMFILE:
+            text += f" (limit {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}: ulimit -n 4096)"
         return f"{error.filename}: {text}" if error.filename else text
     if isinstance(error, MemoryError):
         return "out of memory"

@@ -56,6 +56,18 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
         yield bed
 
 
+@pytest.mark.parametrize("fabric", Fabric)
+def test_up__of_more_parts_than_open_files(bed_name: str, fabric: Fabric) -> None:
+    """65 namespaces, and a process that may have 60 files open."""
+    up = ("up", "--name", bed_name, "--hosts", "8", "--planes", "4", "--t1", "6", "--t0", "8")
+    words = f"ulimit -n 60; exec {sys.executable} -m mrc testbed"
+    command = ["bash", "-c", f'{words} "$@"', "bash", *up, "--fabric", fabric]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    built = Testbed.existing(bed_name)
+    assert set(probe(built, 0, 7)) == {path.name for path in built.shape.paths(0, 7)}
+    built.down()
+
+
 def test_paths__below_one_t0_and_over_every_t1(bed: Testbed) -> None:
     for src, dst, expected in ((0, 1, NEAR), (1, 0, NEAR), (0, 3, FAR), (3, 1, FAR)):
         assert probe(bed, src, dst) == Counter(expected)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,17 @@ from mrc.errors import MrcError
         (MemoryError(), "out of memory"),
         (OSError(2, "No such file", "a"), "a: no such file"),
         (OSError(12, "QP to RTS: Cannot allocate memory"), "QP to RTS: Cannot allocate memory"),
+        (
+            OSError(24, "Too many open files", "a"),
+            "a: too many open files (limit LIMIT: ulimit -n 4096)",
+        ),
         (MrcError("h1: is busy"), "h1: is busy"),
         (MrcError(), "MrcError"),
     ],
 )
 def test_cause__is_text_for_a_user(error: BaseException, text: str) -> None:
-    assert cause(error) == text
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert cause(error) == text.replace("LIMIT", str(limit))
 
 
 @pytest.mark.parametrize(
