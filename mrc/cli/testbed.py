@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 from mrc.cli import (
     testbed_capture,
+    testbed_drain,
     testbed_export,
     testbed_fault,
     testbed_plan,
@@ -46,6 +47,7 @@ examples:
   mrc testbed fail t1:3.0 --loss 20%   T1 0 of plane 3 drops 20% of its packets
   mrc testbed fail plane:2 --delay 1ms --reorder 1%
   mrc testbed heal all                 end all faults
+  mrc testbed drain t1:2.0             move traffic off this T1 without loss; undrain
   mrc testbed run faults.toml          inject the faults scheduled in this file
   mrc testbed shell h0                 open a shell in host h0
   mrc testbed rsh h0 'uname -n'        as ssh: by a shell, with the name of the host
@@ -92,6 +94,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "write the packets of a host, a switch or a link to a pcap file"),
         ("fail", testbed_fault.fail, testbed_fault.add_fail_arguments,
          "inject a fault into a plane, a switch or a link"),
+        ("drain", testbed_drain.drain, testbed_drain.add_drain_arguments,
+         "move the hosts' traffic off a plane, a switch or a link without loss"),
+        ("undrain", testbed_drain.undrain, testbed_drain.add_undrain_arguments,
+         "let traffic return to what was drained"),
         ("run", testbed_run.run, testbed_run.add_arguments,
          "inject the faults that a file schedules"),
         ("heal", testbed_fault.heal, testbed_fault.add_heal_arguments,

@@ -55,6 +55,7 @@ class _Look(Struct, frozen=True):
     links: dict[str, Link]
     counters: Counters | None
     lost: dict[str, str]
+    drained: tuple[str, ...]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         while (look := _look(args.name, seconds, out)) is not None:
             out.text("\n".join(_lines(look, with_addresses=not args.watch)))
             out.rows([{"link": name} | plain(link) for name, link in look.links.items()])
-            found = bed_result(look.bed, look.faults, look.lost)
+            found = bed_result(look.bed, look.faults, look.lost, look.drained)
             out.result(like(Status, found, counters=look.counters, links=look.links))
             if not args.watch:
                 return 0
@@ -124,7 +125,7 @@ def _look(name: str, seconds: float, out: Output) -> _Look | None:
                 counters = like(Counters, bed.counters())
         except MrcError as exc:  # show the status without counters
             out.warn(str(exc))
-    return _Look(bed, found.faults, links, counters, lost)
+    return _Look(bed, found.faults, links, counters, lost, found.drained)
 
 
 def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
@@ -171,6 +172,7 @@ def _addresses(shape: Shape) -> list[str]:
 def _troubles(look: _Look) -> list[str]:
     bed = look.bed
     lines = [f"{target} fails: {fault}" for target, fault in look.faults.items()]
+    lines += [f"{target} is drained" for target in look.drained]
     gone = bed.missing()
     if gone:
         lines.append(f"namespaces missing: {', '.join(gone)}; rebuild with mrc testbed up")
@@ -211,9 +213,14 @@ def _busy(links: Mapping[str, Link]) -> list[str]:
 
 
 def bed_result(
-    bed: Testbed, faults: Mapping[str, Fault], lost: Mapping[str, str] | None = None
+    bed: Testbed,
+    faults: Mapping[str, Fault],
+    lost: Mapping[str, str] | None = None,
+    drained: tuple[str, ...] | None = None,
 ) -> Bed:
-    """`lost`: the ends of links that were taken down by hand; None: looks for them."""
+    """`lost`: the ends of links that were taken down by hand; None: looks for them, and for what is
+    drained.
+    """
     lost = bed.lost() if lost is None else lost
     shape = bed.shape
     return like(
@@ -223,6 +230,7 @@ def bed_result(
         hosts=tuple(_host(bed, f"h{number}", number) for number in shape.host_numbers()),
         faults=tuple(fault_result(target, fault) for target, fault in faults.items()),
         missing=tuple(bed.missing()),
+        drained=bed.drained() if drained is None else drained,
         taken_down=tuple(lost),
     )
 

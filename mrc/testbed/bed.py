@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
+from mrc.fabric.draining import cut_off, without
 from mrc.fabric.targets import Target, parse_target
 from mrc.linux import installed
 from mrc.results.plain import like
@@ -26,6 +27,7 @@ from mrc.results.testbed import Link, Program
 from mrc.testbed import (
     build,
     control,
+    drain,
     faults,
     hops,
     mptcp,
@@ -222,8 +224,59 @@ class Testbed:
                 held_down = faults.ends_down(self.plan, failing)
                 healed += repair.repair(self.plan, wanted, held_down)
             faults.change(self.plan, failing, self._by_target(after), ready)
+            drained = list(map(self._target, now.drained))
+            if drained and healed:  # a link that came up has all its routes again
+                drain.change(self.plan, [], drained)
             state.save(self.name, after)
             return list(dict.fromkeys(healed))
+
+    def drain(self, target: str) -> bool:
+        """Move the hosts' traffic off a plane, switch or link, without loss. False: it was drained
+        before.
+
+        Raises ArgumentError if two hosts would lose their last path.
+        """
+        found = self._target(target)
+        if found.direction:
+            raise ArgumentError(f"{target}: a link is drained in both directions: {found.both}")
+        with state.lock():
+            now = self._state()
+            if str(found) in now.drained:
+                return False
+            drained = list(map(self._target, now.drained))
+            dead = [each for each, fault in self._by_target(now).items() if fault.is_dead]
+            self._keep_a_path(found, drained, dead)
+            state.save(self.name, replace(now, drained=(*now.drained, str(found))))
+            drain.change(self.plan, drained, [*drained, found])
+            return True
+
+    def _keep_a_path(self, target: Target, drained: list[Target], dead: list[Target]) -> None:
+        before = without(self.shape, [*drained, *dead])
+        pair = cut_off(self.shape, without(before, [target]))
+        if pair is not None:
+            lost = ", ".join(f"{each} is drained" for each in drained)
+            lost += ", " * bool(lost and dead) + ", ".join(f"{each} fails" for each in dead)
+            why = f", since {lost}" if lost else ""
+            raise ArgumentError(
+                f"{target}: h{pair[0]} and h{pair[1]} would lose their last path{why}"
+            )
+
+    def undrain(self, target: str = "all") -> list[str]:
+        """Let traffic return to a drained target, or to all; returns those."""
+        wanted = str(self._target(target))
+        with state.lock():
+            now = self._state()
+            back = [each for each in now.drained if wanted in ("all", each)]
+            left = tuple(each for each in now.drained if each not in back)
+            drain.change(
+                self.plan, *(list(map(self._target, each)) for each in (now.drained, left))
+            )
+            state.save(self.name, replace(now, drained=left))
+            return back
+
+    def drained(self) -> tuple[str, ...]:
+        """The drained targets."""
+        return self._state().drained
 
     def faults(self) -> dict[str, Fault]:
         """The current faults by target."""
