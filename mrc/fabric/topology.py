@@ -40,7 +40,7 @@ MAX_T1 = 256
 
 HOST_USID = 0xE000
 _T1_USID = 0x0100
-_T0_USID = 0x0200
+T0_USID = 0x0200
 
 _BLOCK = IPv6Network("fcbb::/16")
 _HOSTS = IPv6Network("fd00:a::/32")
@@ -265,7 +265,7 @@ def t1_usid(number: int) -> int:
 
 
 def t0_usid(number: int) -> int:
-    return _T0_USID + number
+    return T0_USID + number
 
 
 def _inside(network: IPv6Network, offset: int, length: int) -> IPv6Network:
