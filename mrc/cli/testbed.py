@@ -57,7 +57,7 @@ examples:
   mrc testbed status --watch           refresh rates and queues once a second
   mrc testbed view                     watch it in a browser, and break it by clicks
   mrc testbed plan clos --svg clos.svg show a topology without building it
-  mrc testbed export clos --netns-script clos.sh    also --containerlab FOLDER
+  mrc testbed export clos --netns-script clos.sh    also --containerlab, --switches
   mrc testbed up clos --rate 100mbit   a built-in topology, with a lower rate
   mrc testbed up my.toml               a topology from a file
   mrc testbed up --fabric emulated     switches that queue, mark and trim
