@@ -49,6 +49,10 @@ class ConfigError(MrcError):
     """The host configuration or a ContextConfig is wrong; the message names file and key."""
 
 
+class BadFileError(ConfigError):
+    """A file that says what to do is missing, or wrong; the message names the file."""
+
+
 class StateError(MrcError):
     """The object does not allow this call in its current state; it may be closed."""
 

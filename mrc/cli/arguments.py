@@ -56,7 +56,21 @@ def argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
 
 time_argument = argument(parse_time)  # ns
 size_argument = argument(parse_short_size)
-bit_rate = argument(parse_short_rate)
+
+_LEAST_LIMIT_BPS = 1000
+
+
+def _limit(text: str) -> int:
+    """A rate that limits; 0: no limit."""
+    rate_bps = parse_short_rate(text)
+    if rate_bps < _LEAST_LIMIT_BPS and text != "0":
+        raise ValueError(
+            f"rate {text!r} is below 1 kbit/s: give a unit, such as 500mbit, 10gbit or 2.5G"
+        )
+    return rate_bps
+
+
+bit_rate = argument(_limit)
 
 
 def seconds_argument(text: str) -> float:

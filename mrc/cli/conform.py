@@ -24,7 +24,7 @@ from mrc.conform.peer import Peer
 from mrc.conform.player import Outcome, Player, Verdict
 from mrc.conform.readings import READINGS
 from mrc.enums import Reading
-from mrc.errors import MrcError
+from mrc.errors import BadFileError
 from mrc.results.conform import (
     AlternativeText,
     Cases,
@@ -241,7 +241,7 @@ def _lines(name: str) -> Iterator[str]:
     try:
         return iter(Path(name).read_text().splitlines())
     except (OSError, UnicodeDecodeError) as error:
-        raise MrcError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+        raise BadFileError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _played(out: Output, player: Player, cases: list[Case], *, only_first: bool) -> list[Outcome]:

@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+import errno
+import resource
 import signal
 import sys
 from enum import IntEnum
 
 from mrc.enums import WcStatus
-from mrc.errors import CompletionError, ConnectError, PathError, PeerGoneError, ResolveError
+from mrc.errors import (
+    BadFileError,
+    CompletionError,
+    ConnectError,
+    PathError,
+    PeerGoneError,
+    ResolveError,
+)
 
 
 class Exit(IntEnum):
@@ -49,7 +58,7 @@ def exit_code(error: BaseException) -> int:
     match error:
         case Interrupted():
             return error.exit_code
-        case UsageError():
+        case UsageError() | BadFileError():
             return Exit.USAGE
         case PathError():
             return Exit.PATHS_LOST
@@ -69,6 +78,8 @@ def cause(error: BaseException) -> str:
         text = error.strerror
         if not text[1:2].isupper():  # QP to RTS: ...
             text = text[0].lower() + text[1:]
+        if error.errno == errno.EMFILE:
+            text += f" (limit {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}: ulimit -n 4096)"
         return f"{error.filename}: {text}" if error.filename else text
     if isinstance(error, MemoryError):
         return "out of memory"

@@ -44,7 +44,8 @@ examples:
 
 EXIT_CODES = """\
 exit codes:
-  0 done   1 failed   2 wrong usage   3 peer unreachable   4 all paths lost
+  0 done   1 failed   3 peer unreachable   4 all paths lost
+  2 wrong usage, or a file that is missing or wrong: a topology, a schedule, a capture, ...
   5 the received data differ from the sent data
   6 some files were not copied, each with a line that says why
   127 testbed exec: command not found

@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import errno
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,15 +15,18 @@ from msgspec.structs import replace
 
 import mrc
 from mrc.aio.qp import QP
-from mrc.cli import endpoint, trust
+from mrc.cli import endpoint, paths_quality, trust
 from mrc.cli.address import DEFAULT_PORT
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
+from mrc.cli.paths_quality import measure
 from mrc.cli.runner import run_async
+from mrc.control.quality import Quality
 from mrc.enums import EvState
 from mrc.events import EvInfo, ProbeResult, known
+from mrc.results import paths as results
 from mrc.results.paths import Paths, Probe, ProbedEv
 from mrc.results.plain import like
 
@@ -34,6 +37,8 @@ examples:
   mrc paths --probe h1                 also send a full-size probe on each path
   mrc paths --watch -i 0.5 h1          probe every 0.5 s, until ^C
   mrc paths --check h1 || alarm        exit code 1 if some path does not answer
+  mrc paths --measure 5s h1            loss, delay, jitter and reordering of each path
+  mrc paths --locate h1                name the links that failing paths share
   mrc paths -B eth1 h1                 only the paths from one interface
   mrc paths --json h1 | jq '.evs[] | select(.state != "GOOD")'
 """
@@ -44,9 +49,13 @@ host HOST[:PORT]        host that runs mrc recv [TCP port {DEFAULT_PORT}]
 --watch                 repeat --probe until interrupted
 --check                 probe, and exit with 1 if some path does not answer, or a configured port is
                         down; with --watch as soon as one does not. DENIED paths do not count
+--measure SECONDS       probe each path for this long; show loss, extra delay beside the best path
+                        of the plane, jitter and reordering; with --watch again and again
+--locate                name the links that failing paths share; implies --measure [2s]
 -i, --interval SECONDS  pause between the probes of --watch [%(default)s]
 """
 
+_LOCATE_SECONDS = 2.0
 MAX_NAMES = 8  # paths that an error names
 LEAST_PROBE_SECONDS = 0.25  # time limit for an answer; twice the longest round trip if that is more
 
@@ -73,6 +82,8 @@ async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
             block, result = await _look(args, ctx, qp)
         out.text(format_table(block.head, block.rows))
         out.text(_summary(result))
+        if args.locate:
+            out.text("\n".join(paths_quality.lines(result.suspects)))
         out.result(result)
         return _checked(out, result) if args.check else Exit.OK
 
@@ -122,6 +133,9 @@ async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Blo
     """The paths as a table, and as a result."""
     # An idle QP sends no data, so only probes can find changes for --watch.
     probes = await _probed(qp) if args.probe or args.watch or args.check else ()
+    evs = await qp.evs()
+    found = await _measured(args, qp, evs)
+    quality = paths_quality.told(evs, found)
     info, evs = await qp.query(), await qp.evs()
     result = Paths(
         peer=qp.peer_host,
@@ -130,12 +144,31 @@ async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Blo
         path_mtu_bytes=qp.path_mtu,
         planes=info.planes,
         evs=tuple(
-            like(ProbedEv, ev, state=_state(ev, probes), probe=_probe(ev, probes)) for ev in evs
+            like(
+                ProbedEv,
+                ev,
+                state=_state(ev, probes),
+                probe=_probe(ev, probes),
+                quality=quality.get(ev.index),
+            )
+            for ev in evs
         ),
         missing=ctx.missing,
+        suspects=tuple(paths_quality.located(evs, found, qp.peer_host)) if args.locate else (),
     )
     title = f"paths to {qp.peer_host} at {time.strftime('%H:%M:%S')}"
-    return replace(_block(evs, probes), title=title), result
+    return replace(_block(evs, probes, quality), title=title), result
+
+
+async def _measured(args: argparse.Namespace, qp: QP, evs: Sequence[EvInfo]) -> dict[int, Quality]:
+    """EV -> its quality; empty if it is not wanted."""
+    seconds = args.measure or (_LOCATE_SECONDS if args.locate else 0.0)
+    if not seconds:
+        return {}
+    used = [ev.index for ev in evs if ev.state is not EvState.DENIED]
+    longest_ns = max(known(ev.rtt_ns for ev in evs), default=0)
+    timeout = max(LEAST_PROBE_SECONDS, 2 * longest_ns / 1e9)
+    return await measure(qp, used, seconds, payload=qp.path_mtu, timeout=timeout)
 
 
 async def _probed(qp: QP) -> list[ProbeResult]:
@@ -173,7 +206,9 @@ def _summary(result: Paths) -> str:
     )
 
 
-def _block(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> Block:
+def _block(
+    evs: Sequence[EvInfo], probes: Sequence[ProbeResult], quality: Mapping[int, results.Quality]
+) -> Block:
     head = [
         "plane",
         "path",
@@ -197,6 +232,10 @@ def _block(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> Block:
         head.insert(5, "probe")
         for row, probe in zip(rows, probes, strict=True):
             row.insert(5, _outcome(probe))
+    if quality:
+        head[-1:-1] = paths_quality.HEAD
+        for row, ev in zip(rows, evs, strict=True):
+            row[-1:-1] = paths_quality.cells(quality.get(ev.index))
     return Block("", head, rows)
 
 

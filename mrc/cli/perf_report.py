@@ -128,10 +128,12 @@ def _cost(plan: Plan, total: Interval) -> str:
     per_gib = ""
     if moved and plan.pattern is Pattern.STREAM:
         per_gib = f", {total.cpu_seconds / moved * 2**30:.3g} CPU seconds per GiB"
+    cost = f"{share:.0%} of a CPU{per_gib}"
+    if not total.sent_packets:  # an end that only receives sends no data
+        return cost
     return (
-        f"{share:.0%} of a CPU{per_gib}; {total.sent_packets} packets sent,"
-        f" of which {total.retransmitted_packets} retransmissions"
-        f" ({format_bytes(total.retransmitted_bytes)})"
+        f"{cost}; {total.sent_packets} data packets sent, of which {total.retransmitted_packets}"
+        f" retransmissions ({format_bytes(total.retransmitted_bytes)})"
     )
 
 

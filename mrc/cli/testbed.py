@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 from mrc.cli import (
     testbed_capture,
+    testbed_drain,
     testbed_export,
     testbed_fault,
     testbed_plan,
@@ -46,6 +47,7 @@ examples:
   mrc testbed fail t1:3.0 --loss 20%   T1 0 of plane 3 drops 20% of its packets
   mrc testbed fail plane:2 --delay 1ms --reorder 1%
   mrc testbed heal all                 end all faults
+  mrc testbed drain t1:2.0             move traffic off this T1 without loss; undrain
   mrc testbed run faults.toml          inject the faults scheduled in this file
   mrc testbed shell h0                 open a shell in host h0
   mrc testbed rsh h0 'uname -n'        as ssh: by a shell, with the name of the host
@@ -55,7 +57,7 @@ examples:
   mrc testbed status --watch           refresh rates and queues once a second
   mrc testbed view                     watch it in a browser, and break it by clicks
   mrc testbed plan clos --svg clos.svg show a topology without building it
-  mrc testbed export clos --netns-script clos.sh    also --containerlab FOLDER
+  mrc testbed export clos --netns-script clos.sh    also --containerlab, --switches
   mrc testbed up clos --rate 100mbit   a built-in topology, with a lower rate
   mrc testbed up my.toml               a topology from a file
   mrc testbed up --fabric emulated     switches that queue, mark and trim
@@ -92,6 +94,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "write the packets of a host, a switch or a link to a pcap file"),
         ("fail", testbed_fault.fail, testbed_fault.add_fail_arguments,
          "inject a fault into a plane, a switch or a link"),
+        ("drain", testbed_drain.drain, testbed_drain.add_drain_arguments,
+         "move the hosts' traffic off a plane, a switch or a link without loss"),
+        ("undrain", testbed_drain.undrain, testbed_drain.add_undrain_arguments,
+         "let traffic return to what was drained"),
         ("run", testbed_run.run, testbed_run.add_arguments,
          "inject the faults that a file schedules"),
         ("heal", testbed_fault.heal, testbed_fault.add_heal_arguments,
@@ -201,6 +207,10 @@ def _take_options(args: argparse.Namespace) -> None:
         words = words[count:]
     if words and words[0] == "--":
         words = words[1:]
+    elif words and words[0].startswith("-"):
+        raise UsageError(
+            args.prog, f"unrecognized option {words[0]}; a command comes after --, see --help"
+        )
     if not words:
         raise UsageError(args.prog, f"no command: {args.prog} {args.host} -- COMMAND")
     args.words = words

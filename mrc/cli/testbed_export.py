@@ -19,33 +19,43 @@ from mrc.testbed.bed import as_argument_error
 from mrc.testbed.containerlab import containerlab
 from mrc.testbed.netns_script import netns_script
 from mrc.testbed.plan import make_plan
+from mrc.testbed.switches import lab
 from mrc.whole import write_whole
 
 DESCRIPTION = """\
 Write a topology, as plan shows it, for other tools. A namespace script builds
 the same namespaces with ip(8) and runs commands in them. containerlab builds
-containers, also over several machines. Faults and status require mrc testbed up.
+containers, also over several machines, with Linux or SONiC as switches. Faults
+and status require mrc testbed up.
 """
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
 FORMS = """
 --netns-script SCRIPT  write a bash script with the actions up, down and exec; -: on stdout
 --containerlab FOLDER  write FOLDER/NAME.clab.yml and the files of its nodes
+--switches FOLDER      the same with SONiC as switches: for each T0 and T1 its config_db.json for
+                       SONiC and its frr.conf
 """
-IMAGE = "--image IMAGE  container image of all nodes, for --containerlab [%(default)s]"
+IMAGE = """
+--image IMAGE         container image of the hosts, with --containerlab also of the switches
+                      [%(default)s]
+--switch-image IMAGE  container image of the switches, for --switches [%(default)s]
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     group = parser.add_mutually_exclusive_group(required=True)
     add(group, FORMS)
-    add(parser, IMAGE, image={"default": "mrc"})
+    images = {"image": {"default": "mrc"}, "switch_image": {"default": "docker-sonic-vs:latest"}}
+    add(parser, IMAGE, **images)
     add_shape(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    if not _IMAGE.fullmatch(args.image):
-        raise UsageError(args.prog, f"--image {args.image!r} is not the name of a container image")
+    for option, image in (("--image", args.image), ("--switch-image", args.switch_image)):
+        if not _IMAGE.fullmatch(image):
+            raise UsageError(args.prog, f"{option} {image!r} is not the name of a container image")
     if args.netns_script == "-" and args.json:
         raise UsageError(args.prog, "--netns-script -: excludes --json")
     shape = shape_of(args)
@@ -60,9 +70,11 @@ def run(args: argparse.Namespace) -> int:
             written = _write(path.parent, files)
             path.chmod(0o755)
         else:
-            folder = Path(args.containerlab)
-            files = containerlab(plan, args.image)
-            written = _write(folder, files)
+            if args.switches:
+                files = lab(plan, args.image, args.switch_image)
+            else:
+                files = containerlab(plan, args.image)
+            written = _write(Path(args.switches or args.containerlab), files)
             then = f"containerlab deploy -t {written[0]}"
     count = f"{len(written)} files" if len(written) > 1 else written[0]
     out.text(f"wrote {count}; build it with: {then}")

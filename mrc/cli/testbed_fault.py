@@ -43,7 +43,7 @@ def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
-    add(parser, f"target TARGET  what to heal: all, {FORMS}")
+    add(parser, f"target TARGET  what to heal: {FORMS}; all: all faults")
 
 
 def _rate(text: str) -> dict[str, Any]:

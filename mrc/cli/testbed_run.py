@@ -8,17 +8,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from mrc.cli.arguments import add
 from mrc.cli.ending import Ending
-from mrc.cli.output import Output
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output, format_seconds
 from mrc.cli.testbed_fault import fault_result
-from mrc.results.testbed import Scheduled
+from mrc.results import testbed as results
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
-from mrc.testbed.schedule import Event
+from mrc.testbed.schedule import Event, Scheduled
+
+_LATE_SECONDS = 0.05  # a change takes less, on a machine that is not too busy
 
 DESCRIPTION = """\
 Inject the faults that a TOML file schedules. Each [[faults]] table has target,
@@ -41,6 +44,9 @@ def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = Testbed.existing(args.name)
     scheduled = schedule.load(args.file, bed.plan)
+    if args.until is not None:
+        _check_until(args, out, scheduled)
+    late = _Lateness(out)
     with Ending() as ending:
         end = None if args.until is None else time.monotonic() + args.until / 1e9
 
@@ -48,9 +54,51 @@ def run(args: argparse.Namespace) -> int:
             over = end is not None and (until is None or until >= end)
             return ending.wait(end if over else until) or over
 
-        schedule.run(bed, scheduled, wait, partial(_tell, out))
+        schedule.run(bed, scheduled, wait, late.counted(partial(_tell, out)))
         ending.check()
+        late.tell()
     return 0
+
+
+def _check_until(args: argparse.Namespace, out: Output, scheduled: Sequence[Scheduled]) -> None:
+    """Names the faults that begin only after the end."""
+    after = [each for each in scheduled if each.times.at_ns >= args.until]
+    named = ", ".join(
+        f"{each.target} at {format_seconds(each.times.at_ns / 1e9)}" for each in after
+    )
+    end = f"--until {format_seconds(args.until / 1e9)}"
+    if after and len(after) == len(scheduled):
+        raise UsageError(args.prog, f"{end}: every fault of {args.file} begins later: {named}")
+    if after:
+        out.warn(f"left out, since {end} ends the run before: {named}")
+
+
+class _Lateness:
+    """Counts the changes that came late, and names them as a whole."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._changes = 0
+        self._late: list[float] = []
+
+    def counted(self, told: Callable[[Event, float], None]) -> Callable[[Event, float], None]:
+        """As `told`, but also counts."""
+
+        def tell(event: Event, seconds: float) -> None:
+            told(event, seconds)
+            self._changes += 1
+            late = seconds - event.at_ns / 1e9
+            if late > _LATE_SECONDS:
+                self._late.append(late)
+
+        return tell
+
+    def tell(self) -> None:
+        if self._late:
+            self._out.warn(
+                f"{len(self._late)} of {self._changes} changes were late, the worst by "
+                f"{format_seconds(max(self._late))}: this machine is too busy for this schedule"
+            )
 
 
 def run_beside(
@@ -58,7 +106,7 @@ def run_beside(
 ) -> int:
     """Runs a command, and the scheduled faults until it ends; returns its exit code."""
     out = Output(prog, as_json=False, quiet=False)
-    scheduled = schedule.load(path, bed.plan)
+    scheduled, late = schedule.load(path, bed.plan), _Lateness(out)
     with Ending() as ending, subprocess.Popen(argv, env=environment) as process:
         child = os.pidfd_open(process.pid)
         try:
@@ -66,8 +114,9 @@ def run_beside(
                 bed,
                 scheduled,
                 lambda until: ending.wait(until, child),
-                lambda event, seconds: out.note(_line(event, seconds)),
+                late.counted(lambda event, seconds: out.note(_line(event, seconds))),
             )
+            late.tell()
             ending.wait(None, child)
         finally:
             os.close(child)
@@ -82,7 +131,7 @@ def _tell(out: Output, event: Event, seconds: float) -> None:
     out.text(_line(event, seconds))
     target, fault = str(event.target), event.fault
     out.result(
-        Scheduled(
+        results.Scheduled(
             event="heal" if fault is None else "fail",
             target=target,
             due_seconds=event.at_ns / 1e9,

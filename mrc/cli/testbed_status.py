@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Literal
 
 from msgspec import Struct
@@ -14,10 +15,13 @@ from msgspec import Struct
 from mrc.cli import csv_text
 from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
-from mrc.cli.live import Block, screen
+from mrc.cli.keys import keys
+from mrc.cli.live import Block
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
+from mrc.cli.runner import run_async
 from mrc.cli.testbed_fault import fault_result
 from mrc.cli.testbed_shape import change_text
+from mrc.cli.window import Screen
 from mrc.errors import MrcError
 from mrc.results.plain import like, plain
 from mrc.results.testbed import Bed, Counters, Host, Link, NotUp, Status
@@ -25,13 +29,15 @@ from mrc.testbed import picture
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
+from mrc.testbed.names import DEFAULT_NAME
 from mrc.testbed.shape import Fabric, Shape
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
 _SECONDS, _WATCH_SECONDS = 0.2, 1.0
+KEYS = "arrows, page up, page down: scroll  q: quit"
 OPTIONS = f"""
---watch             refresh it, until ^C
+--watch             refresh it, until ^C or the key q; arrows scroll
 --interval SECONDS  measure rates over this time [{_SECONDS}, with --watch {_WATCH_SECONDS:g}]
 """
 
@@ -48,6 +54,8 @@ class _Look(Struct, frozen=True):
     faults: dict[str, Fault]
     links: dict[str, Link]
     counters: Counters | None
+    lost: dict[str, str]
+    drained: tuple[str, ...]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,15 +63,14 @@ def run(args: argparse.Namespace) -> int:
     if args.watch and out.as_csv:
         raise UsageError(args.prog, "--csv: not with --watch; --json prints a line each interval")
     seconds = args.interval or (_WATCH_SECONDS if args.watch else _SECONDS)
-    with screen() if args.watch and not out.as_json else nullcontext() as show:
+    if args.watch and not out.as_json and sys.stdout.isatty():
+        if run_async(_watch(args.name, seconds, out)):
+            return 0
+    else:
         while (look := _look(args.name, seconds, out)) is not None:
-            if show is not None:
-                lines = "\n".join(_lines(look, with_addresses=False)).split("\n")
-                show([Block(lines[0]), Block("\n".join(lines[1:]), style="")])
-            else:
-                out.text("\n".join(_lines(look, with_addresses=True)))
+            out.text("\n".join(_lines(look, with_addresses=not args.watch)))
             out.rows([{"link": name} | plain(link) for name, link in look.links.items()])
-            found = bed_result(look.bed, look.faults)
+            found = bed_result(look.bed, look.faults, look.lost, look.drained)
             out.result(like(Status, found, counters=look.counters, links=look.links))
             if not args.watch:
                 return 0
@@ -78,6 +85,30 @@ def run(args: argparse.Namespace) -> int:
     return 1
 
 
+async def _watch(name: str, seconds: float, out: Output) -> bool:
+    """Shows a test bed on the terminal, which scrolls. True: the key q ended it; False: the test
+    bed is down.
+    """
+    ended = asyncio.Event()
+    blocks = [Block(f"measuring {name}")]
+
+    def on_key(key: str) -> None:
+        ended.set() if key == "q" else screen.window.move(key)
+        screen.show(blocks, help_text)
+
+    with Screen() as screen, keys(on_key) as has_keys:
+        help_text = KEYS if has_keys else "^C ends; no keys: stdin is no terminal"
+        while not ended.is_set():
+            screen.show(blocks, help_text)
+            if (look := await asyncio.to_thread(_look, name, seconds, out)) is None:
+                return False
+            first, *rest = _lines(look, with_addresses=False)
+            blocks[:] = [Block(first), Block("\n".join(rest), style="")]
+            if not look.links:
+                await asyncio.sleep(seconds)
+    return True
+
+
 def _look(name: str, seconds: float, out: Output) -> _Look | None:
     """Measures a test bed for some seconds; None if it is not up."""
     found = stored.load(name)
@@ -86,14 +117,15 @@ def _look(name: str, seconds: float, out: Output) -> _Look | None:
     bed = Testbed.of(name, found.shape)
     counters: Counters | None = None
     links: dict[str, Link] = {}
+    lost: dict[str, str] = {}
     if not bed.missing():
         try:
-            links = bed.measure(seconds)
+            links, lost = bed.measure(seconds), bed.lost()
             if bed.shape.fabric is Fabric.EMULATED:
                 counters = like(Counters, bed.counters())
         except MrcError as exc:  # show the status without counters
             out.warn(str(exc))
-    return _Look(bed, found.faults, links, counters)
+    return _Look(bed, found.faults, links, counters, lost, found.drained)
 
 
 def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
@@ -103,7 +135,7 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
     yield from picture.draw(shape, look.faults)
     addresses = _addresses(shape) if with_addresses else []
     counted = _counted(look.counters)
-    for part in (addresses, counted, _busy(look.links), _troubles(look.bed, look.faults)):
+    for part in (addresses, counted, _busy(look.links), _troubles(look)):
         yield from ["", *part] if part else []
 
 
@@ -137,11 +169,16 @@ def _addresses(shape: Shape) -> list[str]:
     return format_table(head, rows).splitlines()
 
 
-def _troubles(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
-    lines = [f"{target} fails: {fault}" for target, fault in faults.items()]
+def _troubles(look: _Look) -> list[str]:
+    bed = look.bed
+    lines = [f"{target} fails: {fault}" for target, fault in look.faults.items()]
+    lines += [f"{target} is drained" for target in look.drained]
     gone = bed.missing()
     if gone:
         lines.append(f"namespaces missing: {', '.join(gone)}; rebuild with mrc testbed up")
+    named = "" if bed.name == DEFAULT_NAME else f" --name {bed.name}"
+    for end, target in look.lost.items():
+        lines.append(f"{end} was taken down by hand: mrc testbed heal {target}{named}")
     return lines
 
 
@@ -175,7 +212,16 @@ def _busy(links: Mapping[str, Link]) -> list[str]:
     return format_table(head, rows).splitlines() if rows else []
 
 
-def bed_result(bed: Testbed, faults: Mapping[str, Fault]) -> Bed:
+def bed_result(
+    bed: Testbed,
+    faults: Mapping[str, Fault],
+    lost: Mapping[str, str] | None = None,
+    drained: tuple[str, ...] | None = None,
+) -> Bed:
+    """`lost`: the ends of links that were taken down by hand; None: looks for them, and for what is
+    drained.
+    """
+    lost = bed.lost() if lost is None else lost
     shape = bed.shape
     return like(
         Bed,
@@ -184,6 +230,8 @@ def bed_result(bed: Testbed, faults: Mapping[str, Fault]) -> Bed:
         hosts=tuple(_host(bed, f"h{number}", number) for number in shape.host_numbers()),
         faults=tuple(fault_result(target, fault) for target, fault in faults.items()),
         missing=tuple(bed.missing()),
+        drained=bed.drained() if drained is None else drained,
+        taken_down=tuple(lost),
     )
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from mrc.conform import raw, readings
 from mrc.conform.build import OPCODE, fields_of
-from mrc.errors import MrcError
+from mrc.errors import BadFileError
 from mrc.results.conform import CaseText
 
 SENT = {
@@ -45,7 +45,7 @@ NSCC = (
 """OCP's names, and two of ours: `link_bps` and `md_threshold_ns`."""
 
 
-class CaseError(MrcError):
+class CaseError(BadFileError):
     """A case is written wrongly; the message names file and line."""
 
 
@@ -91,7 +91,7 @@ def parse(text: str, topic: str) -> list[Case]:
         try:
             cases += _expanded(block, topic)
         except ValueError as error:
-            raise CaseError(f"{topic}.case:{number}: {error}") from None
+            raise CaseError(f"line {number}: {error}") from None
     return cases
 
 

@@ -21,6 +21,8 @@ def load(files: Sequence[Path] = ()) -> list[Case]:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise CaseError(f"{file}: {why.lower()}") from error
+        except CaseError as error:
+            raise CaseError(f"{file}: {error}") from None
     names = [case.name for case in cases]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise CaseError(f"two cases have the name {twice[0]}")

@@ -13,7 +13,7 @@ from typing import BinaryIO, Self
 from msgspec import Struct
 
 from mrc.dissect.frame import ETHERNET
-from mrc.errors import MrcError
+from mrc.errors import BadFileError, StateError
 
 _MOST_BYTES = 16 << 20  # of a frame or block: a larger one is no capture
 _EVERYTHING = 0x0003  # ETH_P_ALL
@@ -25,8 +25,8 @@ _MOST_LIVE_BYTES = 1 << 18
 _BUFFER_BYTES = 8 << 20
 
 
-class CaptureError(MrcError):
-    """A file is no capture, or an interface cannot be read."""
+class CaptureError(BadFileError):
+    """A file is no capture, or cannot be read."""
 
 
 class Frame(Struct, frozen=True):
@@ -117,19 +117,19 @@ def _resolution(options: bytes, order: str) -> float:
 
 
 class Live:
-    """The frames of an interface from now on. A context manager. Raises CaptureError."""
+    """The frames of an interface from now on. A context manager. Raises StateError."""
 
     def __init__(self, interface: str) -> None:
         try:
             # Without a protocol: before it is bound it would take the frames of all interfaces.
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         except PermissionError:
-            raise CaptureError(f"cannot capture on {interface}: run it as root") from None
+            raise StateError(f"cannot capture on {interface}: run it as root") from None
         try:
             self._socket.bind((interface, _EVERYTHING))
             kind = self._socket.getsockname()[3]
             if kind not in (_ARPHRD_ETHER, _ARPHRD_LOOPBACK):
-                raise CaptureError(f"cannot capture on {interface}: it is no Ethernet interface")
+                raise StateError(f"cannot capture on {interface}: it is no Ethernet interface")
             # On a loopback every frame goes out and comes in: one of both is enough.
             self._shows_sent = kind != _ARPHRD_LOOPBACK
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
@@ -137,8 +137,8 @@ class Live:
         except OSError as error:
             self._socket.close()
             why = os.strerror(error.errno or 0).lower()
-            raise CaptureError(f"cannot capture on {interface}: {why}") from error
-        except CaptureError:
+            raise StateError(f"cannot capture on {interface}: {why}") from error
+        except StateError:
             self._socket.close()
             raise
 

@@ -67,6 +67,9 @@ _NEEDS: dict[str, tuple[State, str, str]] = {
     "nftables": (
         State.MISSING, "no test beds", "apt-get install nftables; a kernel with CONFIG_NF_TABLES"
     ),
+    "reassembly": (
+        State.LIMITED, "test beds lose datagrams larger than the MTU", "CONFIG_NFT_TPROXY"
+    ),
 }  # fmt: skip
 
 

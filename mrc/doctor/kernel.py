@@ -19,6 +19,7 @@ from mrc.linux import installed, netns
 from mrc.linux.netlink import Netlink, Veth
 from mrc.testbed import nft, rootless
 from mrc.testbed.capture import Ring
+from mrc.testbed.hostrules import REASSEMBLY
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC
 
 NEAR, FAR = "mrc-near", "mrc-far"
@@ -103,6 +104,7 @@ def main() -> dict[str, str | None]:
             found[kind] = _try(partial(_has_qdisc, link, kind))
     found["ESP"] = _try(partial(_add_esp, NEAR))
     found["nftables"] = _try(lambda: nft.apply({NEAR: _RULES}))
+    found["reassembly"] = _try(lambda: nft.apply({NEAR: REASSEMBLY}))
     return found
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes every path once a second, and denies those that lose probes.
+"""Probes every path once a second, and denies those that lose probes. Drains planes and switches.
 
-python -m mrc.examples.controller [HOST], where HOST runs `mrc recv`; alone, over loopback
+python -m mrc.examples.controller [HOST [PATTERN...]], where HOST runs `mrc recv`; alone, over
+loopback. A PATTERN such as 't1:2.*' or 't1:1.0' names paths that get no traffic.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from fnmatch import fnmatch
 
 import mrc
 
@@ -17,6 +19,7 @@ TWO_PLANES = mrc.ContextConfig(
 )
 PROBES = 8  # of each path in a round
 RECENT = 5 * PROBES  # probes of a path that count
+WORKING = (mrc.EvState.GOOD, mrc.EvState.SKIP)
 TOO_MANY = 8  # more of these are lost than of the plane's best path: the path is denied
 
 
@@ -28,6 +31,18 @@ class Controller:
         self.profile.to_offline()
         self.profile.to_online()
         self.lost: dict[str, deque[bool]] = {}  # by path, the newest probes
+
+    async def drain(self, qp: mrc.QP, *patterns: str) -> list[str]:
+        """Takes the traffic off these paths, for maintenance; packets in flight still arrive.
+
+        Raises ValueError rather than take the last path that works.
+        """
+        evs = await qp.evs()
+        drained = {ev.path for ev in evs if any(fnmatch(ev.path, each) for each in patterns)}
+        if not any(ev.path not in drained for ev in evs if ev.state in WORKING):
+            raise ValueError(f"{', '.join(patterns)}: no other path works")
+        await self.profile.deny(*sorted(drained))
+        return sorted(drained)
 
     async def run(self, qp: mrc.QP, *, rounds: int | None = None) -> None:
         """Until the peer closes the QP, or for some rounds."""
@@ -57,13 +72,15 @@ class Controller:
         print(f"{len(used) - len(losing)} paths in use", flush=True)
 
 
-async def control(host: str) -> None:
-    """Controls the paths to a host."""
+async def control(host: str, *drained: str) -> None:
+    """Controls the paths to a host, and drains some."""
     async with mrc.Context() as here:
         controller = Controller(here)
         private = {"service": "paths"}  # such a QP of mrc recv only probes; it ends after a while
         while True:
             async with here.connect(host, private=private, ev_profile=controller.profile) as qp:
+                if drained:
+                    print("drained", *await controller.drain(qp, *drained), flush=True)
                 await controller.run(qp)
 
 
@@ -81,4 +98,4 @@ async def demonstrate() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(control(sys.argv[1]) if len(sys.argv) > 1 else demonstrate())
+    asyncio.run(control(*sys.argv[1:]) if len(sys.argv) > 1 else demonstrate())

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mrc.errors import ConfigError
+from mrc.errors import BadFileError
 
 
 class Document(Struct, frozen=True):
@@ -33,19 +33,20 @@ def builtin(folder: str) -> dict[str, Any]:
 def read(name: str, known: Mapping[str, Any], what: str) -> Document:
     """Opens one of the known files, or another file if `name` looks like a path.
 
-    Raises ConfigError; its message calls the file a `what`.
+    Raises BadFileError; its message calls the file a `what`.
     """
     is_path = name not in known
     if is_path and not ("/" in name or name.endswith(".toml")):
         there = ", ".join(sorted(known))
-        raise ConfigError(f"no {what} {name!r}; use {there}, or the path of a file")
+        raise BadFileError(f"no {what} {name!r}; use {there}, or the path of a file")
     values = load(Path(name) if is_path else known[name], name)
     return Document(Path(name).stem if is_path else name, name, values)
 
 
 def load(file: Any, name: str) -> dict[str, Any]:
-    """The contents of a TOML file; raises ConfigError."""
+    """The contents of a TOML file; raises BadFileError."""
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{name}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadFileError(f"{name}: {why}") from error

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from mrc.errors import ConfigError
+from mrc.errors import BadFileError
 from mrc.fabric.addresses import IpAddress, IpInterface, read_address
 from mrc.limits import MAX_PORTS
 from mrc.typed import Text, take
@@ -103,7 +103,7 @@ def parse(text: str, origin: str) -> HostConfig:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{origin}: not TOML: {error}") from error
+        raise BadFileError(f"{origin}: not TOML: {error}") from error
     try:
         if (schema := document.get("schema")) != SCHEMA:
             raise ValueError(f"schema: is {schema}, this mrc requires schema {SCHEMA}")
@@ -112,7 +112,7 @@ def parse(text: str, origin: str) -> HostConfig:
         config = take({**document, "peers": peers}, HostConfig, read=read_address)
         _check(config)
     except ValueError as error:
-        raise ConfigError(f"{origin}: {error}") from error
+        raise BadFileError(f"{origin}: {error}") from error
     return config
 
 
@@ -147,9 +147,9 @@ def read(path: str | os.PathLike[str]) -> HostConfig:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        raise BadFileError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text") from error
+        raise BadFileError(f"{path}: is not UTF-8 text") from error
     return parse(text, str(path))
 
 

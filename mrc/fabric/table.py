@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from mrc.errors import ConfigError
+from mrc.errors import BadFileError
 from mrc.typed import take
 
 _T = TypeVar("_T")
@@ -22,7 +22,7 @@ _Text = TypeVar("_Text", bound=str)
 class Table:
     """One table of a file. The caller reads its keys and then calls `close`.
 
-    `close` raises ConfigError for keys that were not read.
+    `close` raises BadFileError for keys that were not read.
     """
 
     def __init__(self, values: Mapping[str, Any], place: str) -> None:
@@ -31,8 +31,8 @@ class Table:
         self._place = place
         self._asked: set[str] = set()
 
-    def error(self, key: str, cause: str) -> ConfigError:
-        return ConfigError(f"{self._inner(key)}: {cause}")
+    def error(self, key: str, cause: str) -> BadFileError:
+        return BadFileError(f"{self._inner(key)}: {cause}")
 
     def has(self, key: str) -> bool:
         self._asked.add(key)
@@ -49,7 +49,7 @@ class Table:
         try:
             return take(self._get(key, default), kind, place=self._inner(key))
         except ValueError as error:
-            raise ConfigError(str(error)) from None
+            raise BadFileError(str(error)) from None
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         return int(self._taken(key, Annotated[int, Meta(ge=low, le=high)], default))

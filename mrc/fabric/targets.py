@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from mrc.fabric.topology import Topology
 
-FORMS = "plane:P, t0:P.N, t1:P.S, link:hH.P, uplink:P.N.S or one direction of a link, hH>t0:P.N"
+FORMS = (
+    "all, plane:P, t0:P.N, t1:P.S, link:hH.P, uplink:P.N.S or one direction of a link, hH>t0:P.N"
+)
 
 ANY = "*"
 """Stands for every number in the name of a part."""
@@ -75,9 +77,9 @@ class Target(Struct, frozen=True):
         return replace(self, t0=None if self.kind == "link" else self.t0, direction="")
 
 
-def parse_target(text: str, fabric: Topology, *, whole: bool = False) -> Target:
-    """Parses a target. `whole` allows "all". Raises ValueError if the fabric lacks the target."""
-    target = _check(text, fabric, whole=whole)
+def parse_target(text: str, fabric: Topology) -> Target:
+    """Parses a target. Raises ValueError if the fabric lacks the target."""
+    target = _check(text, fabric)
     if not has_target(text, fabric):
         raise ValueError(f"target {text} is absent from this fabric")
     return target
@@ -87,15 +89,15 @@ def has_target(text: str, fabric: Topology) -> bool:
     """Whether a target of the fabric has links that are not absent."""
     if not fabric.absent:
         return True
-    target = _check(text, fabric, whole=True)
+    target = _check(text, fabric)
     return any(_exists(link, fabric) for link in _named_links(target, fabric))
 
 
-def _check(text: str, fabric: Topology, *, whole: bool = False) -> Target:
+def _check(text: str, fabric: Topology) -> Target:
     """As `parse_target`, as if no link were absent."""
     target = _target(text)
-    if target is None or (target.kind == "all" and not whole):
-        raise ValueError(f"target {text!r} is not {'all, ' if whole else ''}{FORMS}")
+    if target is None:
+        raise ValueError(f"target {text!r} is not {FORMS}")
     if target.kind == "all":
         return target
     if target.plane not in fabric.plane_numbers():

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Network
+from itertools import combinations
 from typing import ClassVar
 
 from msgspec import Struct, field, structs
@@ -39,7 +40,7 @@ MAX_T1 = 256
 
 HOST_USID = 0xE000
 _T1_USID = 0x0100
-_T0_USID = 0x0200
+T0_USID = 0x0200
 
 _BLOCK = IPv6Network("fcbb::/16")
 _HOSTS = IPv6Network("fd00:a::/32")
@@ -59,6 +60,15 @@ class Path(Struct, frozen=True):
     usids: tuple[int, ...]
 
 
+class AddressesError(ValueError):
+    """Networks that do not fit."""
+
+    def __init__(self, keys: tuple[str, ...], text: str) -> None:
+        super().__init__(f"{keys[0]}: {text}" if len(keys) == 1 else text)
+        self.keys = keys
+        self.text = text
+
+
 class Addresses(Struct, frozen=True):
     """The networks from which a fabric takes its addresses."""
 
@@ -72,12 +82,12 @@ class Addresses(Struct, frozen=True):
         for name, length in (("block", 16), ("hosts", 32), ("management", 64)):
             network: IPv6Network = getattr(self, name)
             if network.prefixlen != length:
-                raise ValueError(f"{name} is {network}, not a /{length}")
-        networks = (self.block, self.hosts, self.management)
-        for i, network in enumerate(networks):
-            for other in networks[i + 1 :]:
-                if network.overlaps(other):
-                    raise ValueError(f"{network} and {other} overlap")
+                raise AddressesError((name,), f"{network} is not a /{length}")
+        networks = {"block": self.block, "hosts": self.hosts, "management": self.management}
+        for (one, network), (two, other) in combinations(networks.items(), 2):
+            if network.overlaps(other):
+                overlap = f"{one} {network} and {two} {other} overlap"
+                raise AddressesError((one, two), overlap)
 
     def locator_block(self, plane: int) -> IPv6Network:
         return _inside(self.block, plane << 96, srv6.BLOCK_BITS)
@@ -255,7 +265,7 @@ def t1_usid(number: int) -> int:
 
 
 def t0_usid(number: int) -> int:
-    return _T0_USID + number
+    return T0_USID + number
 
 
 def _inside(network: IPv6Network, offset: int, length: int) -> IPv6Network:

@@ -35,6 +35,8 @@ class Interface(Struct, frozen=True):
     """able to carry packets: administratively up, and with carrier if it reports one"""
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
     """its addresses to which a socket can bind"""
+    enabled: bool = True
+    """administratively up"""
 
 
 def interfaces(namespace: str | None = None) -> list[Interface]:
@@ -75,6 +77,7 @@ def _interface(data: bytes, addresses: dict[int, list[IPv4Interface | IPv6Interf
         mtu=struct.unpack("=I", found[_IFLA_MTU])[0],
         up=_is_up(flags, found),
         addresses=tuple(addresses.get(index, ())),
+        enabled=bool(flags & _IFF_UP),
     )
 
 

@@ -41,6 +41,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "testbed fail": ("testbed.Failed",),
     "testbed run": ("testbed.Scheduled",),
     "testbed heal": ("testbed.Healed",),
+    "testbed drain": ("testbed.Drained",),
+    "testbed undrain": ("testbed.Drained",),
     "demo": ("demo.Demo",),
     "lab": ("lab.Lessons", "lab.Lesson"),
     "sim list": ("sim.Scenarios",),

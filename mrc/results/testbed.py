@@ -83,6 +83,11 @@ class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     """What fails now."""
     missing: tuple[str, ...]
     """Network namespaces that somebody removed."""
+    drained: tuple[str, ...]
+    """Targets that hosts send no traffic over, see `mrc testbed drain`."""
+    taken_down: tuple[str, ...]
+    """Ends of links that somebody took down by hand, as NODE:INTERFACE; they may be up again, but
+    without routes."""
 
 
 class Built(Bed, frozen=True, kw_only=True):
@@ -206,6 +211,17 @@ class Healed(Result, frozen=True, kw_only=True):
     """Targets that no longer fail."""
     failing: tuple[str, ...]
     """Targets that still fail."""
+
+
+class Drained(Result, frozen=True, kw_only=True):
+    """`mrc testbed drain` and `undrain`."""
+
+    name: str
+    """Name of the test bed."""
+    changed: tuple[str, ...]
+    """Targets that this command drained, or returned traffic to."""
+    drained: tuple[str, ...]
+    """Targets that hosts send no traffic over."""
 
 
 class Scheduled(Result, frozen=True, kw_only=True):

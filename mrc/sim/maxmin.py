@@ -116,7 +116,7 @@ def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[Fault]) -> R
 
 def _hit(scenario: Scenario, change: Fault, plane: int) -> Iterator[Link]:
     """The links of a plane that a change applies to."""
-    target = parse_target(change.target, scenario.topology, whole=True)
+    target = parse_target(change.target, scenario.topology)
     if target.plane in (0, plane):
         yield from _links(scenario, replace(target, plane=plane))
 

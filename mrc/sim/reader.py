@@ -324,7 +324,7 @@ def _need_t1(table: Table, key: str, pairs: tuple[tuple[int, int], ...], topolog
 
 def _links(table: Table, topology: Tiers) -> list[Fault]:
     """What `[[links]]` sets for a target, as faults that last for ever."""
-    change = read_link(table, partial(parse_target, fabric=topology, whole=True), topology)
+    change = read_link(table, partial(parse_target, fabric=topology), topology)
     loss_ppm = None if change.loss is None else round(change.loss * 1e6)
     values = {"rate": change.rate_bps, "delay": change.delay_ns, "loss": loss_ppm}
     values["mtu"] = change.mtu
@@ -343,7 +343,7 @@ def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> t
         if ANY in target:
             found.append(_drawn_fault(table, target, topology, rtt_ns))
             continue
-        fault = read_fault(table, partial(parse_target, fabric=topology, whole=True), rtt_ns)
+        fault = read_fault(table, partial(parse_target, fabric=topology), rtt_ns)
         found += [
             replace_fields(fault, at_ns=begin, until_ns=end, every_ns=0, for_ns=0)
             for begin, end in occurrences(fault, end_ns)
@@ -416,7 +416,7 @@ def _fraction(table: Table, key: str) -> float | None:
         above, _, below = value.partition("/")
         return int(above) / int(below) if below else units.parse_share(value) / 1e6
     except (ValueError, ZeroDivisionError) as error:
-        wrong = f'{value!r} is not a number or a share such as "97%" or "7/8"'
+        wrong = f'{value!r} is not a share such as "97%" or "7/8"; write a number without quotes'
         raise table.error(key, wrong) from error
 
 

@@ -126,7 +126,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
 
 def _native_fault(fault: Fault, scenario: Scenario) -> dict[str, int]:
     return {
-        **native_target(parse_target(fault.target, scenario.topology, whole=True)),
+        **native_target(parse_target(fault.target, scenario.topology)),
         "at_ns": fault.at_ns,
         "until_ns": fault.end_ns,
         "kind": native.KINDS[fault.kind],

@@ -131,7 +131,7 @@ def dead_paths(scenario: Scenario, sender: int, receiver: int) -> int:
     for fault in scenario.faults:
         if fault.kind not in ("silent", "down") or fault.at_ns > 0 or fault.until_ns is not None:
             continue
-        target = parse_target(fault.target, topology, whole=True)
+        target = parse_target(fault.target, topology)
         ways = target.t0, target.direction
         if target.kind == "t1" or (target.kind == "uplink" and ways in crossed):
             dead.add((target.plane, target.t1 or 0))

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
+from mrc.fabric.draining import cut_off, without
 from mrc.fabric.targets import Target, parse_target
 from mrc.linux import installed
 from mrc.results.plain import like
@@ -26,16 +27,26 @@ from mrc.results.testbed import Link, Program
 from mrc.testbed import (
     build,
     control,
+    drain,
     faults,
     hops,
     mptcp,
     programs,
     queues,
+    repair,
     rootless,
     state,
 )
 from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.names import DEFAULT_NAME, FABRIC, MANAGEMENT, check_name, t0_name, t1_name
+from mrc.testbed.names import (
+    DEFAULT_NAME,
+    FABRIC,
+    MANAGEMENT,
+    check_name,
+    part_name,
+    t0_name,
+    t1_name,
+)
 from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
@@ -43,6 +54,8 @@ from mrc.testbed.state import State
 
 PROGRAMS = ("ip", "nft", "sh", "mount")
 """programs without which there is no test bed"""
+
+_NAMED = 6  # parts that an error names
 
 # `ip netns exec` gives each command its own mounts. A user namespace cannot write to /etc/netns.
 _WITH_NAMES = """\
@@ -108,7 +121,10 @@ class Testbed:
     @classmethod
     def existing(cls, name: str = DEFAULT_NAME) -> Self:
         """The test bed of this name. It must be up."""
-        return cls.of(name, cls(name)._state().shape)
+        bed = cls(name)
+        bed.shape = _stored(name).shape
+        bed._state()
+        return bed
 
     def __enter__(self) -> Self:
         self.up()
@@ -195,19 +211,84 @@ class Testbed:
             faults.change(self.plan, self._by_target(now), self._by_target(after), ready)
 
     def heal(self, target: str = "all", ready: Ready | None = None) -> list[str]:
-        """End the fault of a target, or all faults; returns the targets that were healed."""
-        wanted = None if target == "all" else str(self._target(target))
+        """End the fault of a target, or all faults; returns the targets that were healed.
+
+        Without `ready`, this also restores links of the target that somebody took down by hand.
+        """
+        wanted = self._target(target)
         with state.lock():
             now = self._state()
-            healed = [each for each in now.faults if wanted in (None, each)]
-            after = now.without(*healed)
-            faults.change(self.plan, self._by_target(now), self._by_target(after), ready)
+            healed = [each for each in now.faults if target == "all" or each == str(wanted)]
+            after, failing = now.without(*healed), self._by_target(now)
+            if ready is None:
+                held_down = faults.ends_down(self.plan, failing)
+                healed += repair.repair(self.plan, wanted, held_down)
+            faults.change(self.plan, failing, self._by_target(after), ready)
+            drained = list(map(self._target, now.drained))
+            if drained and healed:  # a link that came up has all its routes again
+                drain.change(self.plan, [], drained)
             state.save(self.name, after)
-            return healed
+            return list(dict.fromkeys(healed))
+
+    def drain(self, target: str) -> bool:
+        """Move the hosts' traffic off a plane, switch or link, without loss. False: it was drained
+        before.
+
+        Raises ArgumentError if two hosts would lose their last path.
+        """
+        found = self._target(target)
+        if found.direction:
+            raise ArgumentError(f"{target}: a link is drained in both directions: {found.both}")
+        with state.lock():
+            now = self._state()
+            if str(found) in now.drained:
+                return False
+            drained = list(map(self._target, now.drained))
+            dead = [each for each, fault in self._by_target(now).items() if fault.is_dead]
+            self._keep_a_path(found, drained, dead)
+            state.save(self.name, replace(now, drained=(*now.drained, str(found))))
+            drain.change(self.plan, drained, [*drained, found])
+            return True
+
+    def _keep_a_path(self, target: Target, drained: list[Target], dead: list[Target]) -> None:
+        before = without(self.shape, [*drained, *dead])
+        pair = cut_off(self.shape, without(before, [target]))
+        if pair is not None:
+            lost = ", ".join(f"{each} is drained" for each in drained)
+            lost += ", " * bool(lost and dead) + ", ".join(f"{each} fails" for each in dead)
+            why = f", since {lost}" if lost else ""
+            raise ArgumentError(
+                f"{target}: h{pair[0]} and h{pair[1]} would lose their last path{why}"
+            )
+
+    def undrain(self, target: str = "all") -> list[str]:
+        """Let traffic return to a drained target, or to all; returns those."""
+        wanted = str(self._target(target))
+        with state.lock():
+            now = self._state()
+            back = [each for each in now.drained if wanted in ("all", each)]
+            left = tuple(each for each in now.drained if each not in back)
+            drain.change(
+                self.plan, *(list(map(self._target, each)) for each in (now.drained, left))
+            )
+            state.save(self.name, replace(now, drained=left))
+            return back
+
+    def drained(self) -> tuple[str, ...]:
+        """The drained targets."""
+        return self._state().drained
 
     def faults(self) -> dict[str, Fault]:
         """The current faults by target."""
         return self._state().faults
+
+    def lost(self) -> dict[str, str]:
+        """Ends of links, such as `h0:p2`, that somebody took down by hand, and the targets that
+        heal them.
+        """
+        held_down = faults.ends_down(self.plan, self._by_target(self._state()))
+        found = repair.lost(self.plan, Target("all"), held_down)
+        return {repair.end_name(end): target for end, target in found.items()}
 
     def missing(self) -> list[str]:
         """Nodes that no longer exist although the test bed was not taken down."""
@@ -345,9 +426,14 @@ class Testbed:
         return self.plan.nodes[t1_name(target.plane, target.t1)]
 
     def _state(self) -> State:
-        found = state.load(self.name)
-        if found is None or not found.up:
-            raise StateError(f"test bed {self.name} is not up: mrc testbed up --name {self.name}")
+        """Raises StateError if the test bed is not up, or parts of it are gone."""
+        found = _stored(self.name)
+        if gone := [part_name(node) for node in self.missing()]:
+            named = ", ".join(gone[:_NAMED]) + (", ..." if len(gone) > _NAMED else "")
+            raise StateError(
+                f"test bed {self.name} lacks {named}, which somebody removed: rebuild it with the "
+                f"same mrc testbed up --name {self.name}"
+            )
         return found
 
     def _target(self, text: str) -> Target:
@@ -365,6 +451,13 @@ class Testbed:
         removed = build.remove(self.name)
         state.forget(self.name)
         return Removal(there or bool(removed), ending.ended, ending.left)
+
+
+def _stored(name: str) -> State:
+    found = state.load(name)
+    if found is None or not found.up:
+        raise StateError(f"test bed {name} is not up: mrc testbed up --name {name}")
+    return found
 
 
 def _difference(stored: Shape, wanted: Shape) -> str:

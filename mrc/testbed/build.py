@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +14,13 @@ from mrc.linux import netns
 from mrc.linux.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
 from mrc.testbed import nft, queues
 from mrc.testbed.names import is_namespace_of, namespace, part_name
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan, mtu_key
+from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, mtu_key
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
 _THREADS = 8
+
+_log = logging.getLogger("mrc.testbed")
 
 # One end of a link: node and interface.
 LinkEnd = tuple[str, str]
@@ -29,41 +31,59 @@ def build(plan: Plan) -> None:
 
     Raises NetlinkError.
     """
+    links = _by_node_of(plan)
     try:
         for node in plan.nodes.values():
             netns.create(node.namespace)
             _set_sysctls(node.namespace, node.sysctls)
-        with ExitStack() as stack:
-            nodes = {
-                node.name: stack.enter_context(Netlink(node.namespace))
-                for node in plan.nodes.values()
-            }
-            add_links(plan, nodes)
-            for name, netlink in nodes.items():
-                netlink.set_links(["lo", *_interfaces(plan, name)], up=True)
-            for name, netlink in nodes.items():
-                netlink.add_addresses(plan.nodes[name].addresses)
-                netlink.add_ipv4(plan.nodes[name].ipv4)
-                netlink.add_neighbours(plan.nodes[name].neighbours)
-            rules = {node.namespace: node.rules for node in plan.nodes.values() if node.rules}
-            _at_once(
-                partial(nft.apply, rules),
-                *(partial(_add_routes, plan.nodes[name], each) for name, each in nodes.items()),
-            )
-            wait_until_up(
-                ((netlink, _interfaces(plan, name)) for name, netlink in nodes.items()),
-                _UP_SECONDS,
-            )
+        for name in plan.nodes:
+            with _opened(plan, name) as netlink:
+                _add_veths(plan, name, links[name], netlink)
+        for name in plan.nodes:
+            with _opened(plan, name) as netlink:
+                _configure(plan.nodes[name], links[name], netlink)
+        _at_once(
+            partial(_apply_rules, plan),
+            *(partial(_add_routes, plan, name) for name in plan.nodes),
+        )
+        _wait_until_up(plan, {name: _interfaces(name, links[name]) for name in plan.nodes})
         _set_mtus(plan)
     except BaseException:
         remove(plan.name)
         raise
 
 
-def _add_routes(node: Node, netlink: Netlink) -> None:
-    netlink.add_routes(node.routes)
+def _opened(plan: Plan, node: str) -> Netlink:
+    """One at a time: a large test bed has more nodes than a process may open files."""
+    return Netlink(plan.nodes[node].namespace)
+
+
+def _wait_until_up(plan: Plan, interfaces: Mapping[str, Iterable[str]]) -> None:
+    """`interfaces`: node -> its interfaces."""
+
+    def opened() -> Iterator[tuple[Netlink, Iterable[str]]]:
+        for name, wanted in interfaces.items():
+            with _opened(plan, name) as netlink:
+                yield netlink, wanted
+
+    wait_until_up(opened(), _UP_SECONDS)
+
+
+def _add_routes(plan: Plan, name: str) -> None:
+    node = plan.nodes[name]
+    with _opened(plan, name) as netlink:
+        netlink.add_routes(node.routes)
     if node.tunnel_source is not None:
         set_tunnel_source(node.namespace, node.tunnel_source)
+
+
+def _apply_rules(plan: Plan) -> None:
+    nodes = plan.nodes.values()
+    nft.apply({node.namespace: node.rules for node in nodes if node.rules})
+    try:
+        nft.apply({node.namespace: node.reassembly for node in nodes if node.reassembly})
+    except NetlinkError as exc:
+        _log.warning("datagrams larger than the MTU will be lost, see mrc doctor: %s", exc)
 
 
 def _at_once(*tasks: Callable[[], object]) -> None:
@@ -107,41 +127,44 @@ def set_down(plan: Plan, ends: Iterable[LinkEnd]) -> None:
             netlink.set_links(interfaces, up=False)
 
 
+def add_link(plan: Plan, link: Link) -> None:
+    """Makes a link that was deleted again, with its queues. Both ends start down."""
+    with _opened(plan, link.lower) as netlink:
+        _add_veths(plan, link.lower, [link], netlink)
+    for node in (link.lower, link.upper):
+        with _opened(plan, node) as netlink:
+            _add_queues(node, [link], netlink)
+
+
 def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd]) -> None:
     """Set link ends up again, and wait until both ends are up, except at links still held down.
 
     When the ends went down, the kernel removed their addresses, neighbours and routes. This adds
-    them again, except on interfaces that stay down.
+    them again, and touches no other interface: its user may have changed it.
     """
     ends = list(ends)
     for name, interfaces in _by_node(ends).items():
         node = plan.nodes[name]
         with Netlink(node.namespace) as netlink:
             netlink.set_links(interfaces, up=True)
-            up = [each for each in _interfaces(plan, name) if (name, each) not in still_down]
-            netlink.add_addresses([each for each in node.addresses if each[0] in up])
-            netlink.add_neighbours([each for each in node.neighbours if each[0] in up])
-            netlink.add_routes([route for route in node.routes if route.dev in up])
+            netlink.add_addresses([each for each in node.addresses if each[0] in interfaces])
+            netlink.add_ipv4([each for each in node.ipv4 if each[0] in interfaces])
+            netlink.add_neighbours([each for each in node.neighbours if each[0] in interfaces])
+            netlink.add_routes([route for route in node.routes if route.dev in interfaces])
     far = _far_ends(plan)
     whole = [end for end in ends if far[end] not in still_down]
-    with ExitStack() as stack:
-        wait_until_up(
-            [
-                (stack.enter_context(Netlink(plan.nodes[name].namespace)), interfaces)
-                for name, interfaces in _by_node(whole + [far[end] for end in whole]).items()
-            ],
-            _UP_SECONDS,
-        )
-    _set_mtus(plan)
+    _wait_until_up(plan, _by_node(whole + [far[end] for end in whole]))
+    _set_mtus(plan, ends)
 
 
-def _set_mtus(plan: Plan) -> None:
-    """Limits what IPv6 sends at ends with an MTU of their own; an interface that comes up loses the
-    limit. The MTU of the interface itself would also limit what it receives.
+def _set_mtus(plan: Plan, ends: Collection[LinkEnd] | None = None) -> None:
+    """Limits what IPv6 sends at these ends, None: at all, that have an MTU of their own; an
+    interface that comes up loses the limit. The MTU of the interface itself would also limit what
+    it receives.
     """
     wanted: dict[str, dict[str, str]] = {}
     for name, interface, end in (end for link in plan.links for end in link.ends):
-        if end.mtu is not None:
+        if end.mtu is not None and (ends is None or (name, interface) in ends):
             wanted.setdefault(name, {})[mtu_key(interface)] = str(end.mtu)
     for name, sysctls in wanted.items():
         _set_sysctls(plan.nodes[name].namespace, sysctls)
@@ -160,30 +183,50 @@ def _set_sysctls(namespace: str, sysctls: Mapping[str, str]) -> None:
                 ) from exc
 
 
-def add_links(plan: Plan, nodes: dict[str, Netlink]) -> None:
-    """Make the links of a plan with their queues. They start down. `nodes`: name -> Netlink."""
-    for name, netlink in nodes.items():
-        netlink.add_veths(
-            Veth(
-                name=link.lower_name,
-                peer_name=link.upper_name,
-                peer_namespace=plan.nodes[link.upper].namespace,
-                mtu=link.mtu,
-                mac=LOWER_MAC,
-                gso_max_segs=1 if link.is_emulated else None,
-                peer_mac=UPPER_MAC,
-            )
-            for link in plan.links
-            if link.lower == name
+def _add_veths(plan: Plan, node: str, links: Sequence[Link], netlink: Netlink) -> None:
+    """Makes those of a node's links whose lower end it is. They start down."""
+    netlink.add_veths(
+        Veth(
+            name=link.lower_name,
+            peer_name=link.upper_name,
+            peer_namespace=plan.nodes[link.upper].namespace,
+            mtu=link.mtu,
+            mac=LOWER_MAC,
+            gso_max_segs=1 if link.is_emulated else None,
+            peer_mac=UPPER_MAC,
         )
-    for link in plan.links:
+        for link in links
+        if link.lower == node
+    )
+
+
+def _configure(node: Node, links: Sequence[Link], netlink: Netlink) -> None:
+    """Sets up the ends of a node's links, with their queues, addresses and neighbours."""
+    _add_queues(node.name, links, netlink)
+    netlink.set_links(["lo", *_interfaces(node.name, links)], up=True)
+    netlink.add_addresses(node.addresses)
+    netlink.add_ipv4(node.ipv4)
+    netlink.add_neighbours(node.neighbours)
+
+
+def _add_queues(node: str, links: Iterable[Link], netlink: Netlink) -> None:
+    for link in links:
         for name, interface, end in link.ends[: 1 if link.is_emulated else 2]:
-            queues.add(nodes[name], interface, queues.of(end))
+            if name == node:
+                queues.add(netlink, interface, queues.of(end))
 
 
-def _interfaces(plan: Plan, node: str) -> list[str]:
-    below = [link.lower_name for link in plan.links if link.lower == node]
-    return below + [link.upper_name for link in plan.links if link.upper == node]
+def _by_node_of(plan: Plan) -> dict[str, list[Link]]:
+    """Node -> its links."""
+    found: dict[str, list[Link]] = {name: [] for name in plan.nodes}
+    for link in plan.links:
+        found[link.lower].append(link)
+        found[link.upper].append(link)
+    return found
+
+
+def _interfaces(node: str, links: Iterable[Link]) -> list[str]:
+    return [interface for link in links for name, interface, _ in link.ends if name == node]
 
 
 def _far_ends(plan: Plan) -> dict[LinkEnd, LinkEnd]:

@@ -46,6 +46,7 @@ _NONE = Offload(0, 0, 0, 0, 0, 0)
 
 # Kind of a target -> the hops whose sending end is captured.
 _CAPTURED = {
+    "all": (HOST_UP,),
     "link": (HOST_UP,),
     "plane": (HOST_UP,),
     "uplink": (T0_UP,),

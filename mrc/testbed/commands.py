@@ -13,6 +13,7 @@ from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, Sending, mt
 from mrc.testbed.shape import Fabric
 
 _NETEM_PACKETS = 100_000  # netem's own limit of 1000 would drop packets on a long link
+_LARGE_LOST = "echo 'datagrams larger than the MTU will be lost: CONFIG_NFT_TPROXY' >&2"
 _PER_INTERFACE = "net/ipv6/conf/default/"
 
 # The kernel prepares memory for only some SRv6 routes at a time, and refuses others meanwhile.
@@ -50,6 +51,7 @@ def script(plan: Plan, node: Node) -> str:
         _ADD_ROUTES + _here("add_routes", [route_words(route) for route in node.routes]),
         _here("tc -batch -", [line for name, _, _, end in ends for line in _queues(name, end)]),
         _here("nft -f -", node.rules.splitlines()),
+        _here(f"{{ nft -f - || {_LARGE_LOST}; }}", node.reassembly.splitlines()),
         f"ip sr tunsrc set {node.tunnel_source}" if node.tunnel_source else "",
         *mtus(plan, node),
     ]

@@ -30,8 +30,9 @@ def containerlab(plan: Plan, image: str) -> dict[str, str]:
     return files
 
 
-def _topology(plan: Plan, image: str) -> Iterator[str]:
-    yield "# Made by mrc testbed export --containerlab. Each node requires iproute2 6.1, nftables"
+def topology_head(plan: Plan, image: str) -> Iterator[str]:
+    """The lines before the nodes."""
+    yield "# Made by mrc testbed export. Each node of kind linux requires iproute2 6.1, nftables"
     yield "# and Linux 6.1; the hosts also mrc."
     yield f"name: {plan.name}"
     yield "topology:"
@@ -40,8 +41,12 @@ def _topology(plan: Plan, image: str) -> Iterator[str]:
     yield f'    image: "{image}"'
     yield "    network-mode: none"
     yield "  nodes:"
+
+
+def _topology(plan: Plan, image: str) -> Iterator[str]:
+    yield from topology_head(plan, image)
     for node in plan.nodes.values():
-        yield from _node(plan, node)
+        yield from topology_node(plan, node)
     yield "  links:"
     for link in plan.links:
         ends = f'["{link.lower}:{link.lower_name}", "{link.upper}:{link.upper_name}"]'
@@ -49,7 +54,8 @@ def _topology(plan: Plan, image: str) -> Iterator[str]:
         yield f"      mtu: {link.mtu}"
 
 
-def _node(plan: Plan, node: Node) -> Iterator[str]:
+def topology_node(plan: Plan, node: Node) -> Iterator[str]:
+    """The lines of a node of kind linux."""
     yield f"    {node.name}:"
     yield f'      binds: ["{node.name}:{_INSIDE}"]'
     if node.name in plan.configs:

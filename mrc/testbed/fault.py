@@ -63,6 +63,11 @@ class Fault(Struct, frozen=True):
                 raise ValueError(f"share is {share}, not in 0..1")
 
     @property
+    def is_dead(self) -> bool:
+        """Whether no packet passes."""
+        return self.loss == 1
+
+    @property
     def is_impairment(self) -> bool:
         """Whether the fault has an effect besides loss."""
         return self.touches_packets or self.cuts_rate

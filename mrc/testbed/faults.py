@@ -34,7 +34,7 @@ def change(plan: Plan, before: Faults, after: Faults, ready: nft.Ready | None) -
     """Apply the difference. Calls `ready` when everything is prepared; the change takes effect when
     it returns. None: at once. A link goes up once no fault holds it down.
     """
-    down, stay_down = _ends_down(plan, before), _ends_down(plan, after)
+    down, stay_down = ends_down(plan, before), ends_down(plan, after)
     is_kernel = plan.shape.fabric is Fabric.KERNEL
     nft.apply(_scripts(plan, before, after) if is_kernel else {}, ready)
     build.set_down(plan, [end for end in stay_down if end not in down])
@@ -66,7 +66,8 @@ def _loses(fault: Fault | None) -> bool:
     return fault is not None and fault.mode is Mode.SILENT and fault.loss > 0
 
 
-def _ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
+def ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
+    """The ends of links that faults hold down."""
     find = hops.emulated_ends if plan.shape.fabric is Fabric.EMULATED else hops.kernel_ends
     return {
         end: None

@@ -66,7 +66,7 @@ def all_hops(shape: Shape) -> dict[Hop, LinkProperties]:
 
 def hops_of(target: Target, fabric: Topology) -> list[Hop]:
     """The lossy hops of a target. Each packet through the target passes exactly one of them."""
-    kinds = {"plane": (HOST_UP,), "t0": (HOST_UP, T1_DOWN), "t1": (T1_DOWN,)}
+    kinds = {"all": (HOST_UP,), "plane": (HOST_UP,), "t0": (HOST_UP, T1_DOWN), "t1": (T1_DOWN,)}
     return [
         hop for hop in all_hops_of(target, fabric) if hop.kind in kinds.get(target.kind, HOP_KINDS)
     ]

@@ -5,21 +5,28 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 
 from mrc.errors import NetlinkError
 from mrc.linux import installed, netns
 
 Ready = Callable[[], None]
 
+_AT_ONCE = 32
+
 
 def apply(scripts: Mapping[str, str], ready: Ready | None = None) -> None:
-    """Run one script per namespace, each as one transaction.
+    """Run one script per namespace, each as one transaction; without `ready` only some at once.
 
     Calls `ready` when every nft runs and waits for its script, and sends the scripts when it
     returns. Raises NetlinkError for the first script that nft refuses, after all have ended.
     """
-    _run(["-f", "-"], scripts, ready)
+    if ready is not None:
+        _run(["-f", "-"], scripts, ready)
+        return
+    for some in _some(scripts):
+        _run(["-f", "-"], some)
 
 
 def dropped(namespaces: Iterable[str]) -> dict[str, dict[str, list[int]]]:
@@ -27,8 +34,18 @@ def dropped(namespaces: Iterable[str]) -> dict[str, dict[str, list[int]]]:
 
     Raises NetlinkError.
     """
-    printed = _run(["-j", "list", "ruleset", "ip6"], dict.fromkeys(namespaces, ""))
-    return {namespace: _counted(json.loads(text)) for namespace, text in printed.items()}
+    return {
+        namespace: _counted(json.loads(text))
+        for some in _some(dict.fromkeys(namespaces, ""))
+        for namespace, text in _run(["-j", "list", "ruleset", "ip6"], some).items()
+    }
+
+
+def _some(scripts: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Parts of the scripts: each process takes three descriptors."""
+    each = iter(scripts.items())
+    while some := dict(islice(each, _AT_ONCE)):
+        yield some
 
 
 def _counted(listed: Mapping[str, list[dict[str, dict[str, object]]]]) -> dict[str, list[int]]:

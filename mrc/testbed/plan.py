@@ -27,7 +27,7 @@ from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, 
 from mrc.fabric.targets import parse_target
 from mrc.fabric.topology import Topology
 from mrc.results.testbed import Census, LinkProperties
-from mrc.testbed import hostfiles
+from mrc.testbed import hostfiles, hostrules
 from mrc.testbed.fault import LOSSY, rules
 from mrc.testbed.hops import all_hops, all_hops_of, hops_of_link, lossy, port
 from mrc.testbed.names import (
@@ -72,18 +72,6 @@ _MAX_SHARED = 256  # routes between two hosts; the kernel lists them in one mess
 _FORWARDING_IPV4 = {"net/ipv4/ip_forward": "1"}
 _ROUTER_IPV4 = IPv4Interface("100.127.255.254/32")
 _FORWARDING = {f"net/ipv6/conf/{scope}/forwarding": "1" for scope in ("all", "default")}
-
-# End.DT6 discards the ECN mark of the outer header, so this rule first copies CE to the inner one.
-_ECN_RULES = """\
-table ip6 mrc
-delete table ip6 mrc
-table ip6 mrc {
-  chain repair {
-    type filter hook prerouting priority raw
-    ip6 nexthdr 41 ip6 ecn ce @nh,330,2 set 3
-  }
-}
-"""
 
 
 class Shaper(Struct, frozen=True):
@@ -139,6 +127,8 @@ class Node(Struct, frozen=True):
     """interface, address, MAC address"""
     rules: str = ""
     """nftables rules"""
+    reassembly: str = ""
+    """nftables rules without which the kernel loses only datagrams larger than the MTU"""
     tunnel_source: IPv6Address | None = None
     """outer source address of its SRv6 encapsulations"""
 
@@ -363,7 +353,8 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
             if peer != host
         ),
         routes=tuple(routes),
-        rules=_ECN_RULES,
+        rules=hostrules.ECN,
+        reassembly=hostrules.REASSEMBLY,
         tunnel_source=own,
     )
 

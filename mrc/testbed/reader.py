@@ -18,7 +18,7 @@ from mrc.fabric import document
 from mrc.fabric.table import Table
 from mrc.fabric.targets import parse_target
 from mrc.fabric.tiers import LinkChange, Tiers, read_link, read_topology
-from mrc.fabric.topology import Addresses
+from mrc.fabric.topology import Addresses, AddressesError
 from mrc.testbed.shape import Fabric, Shape
 
 # Keys about the use of a fabric. The simulator reads them, and mrc.testbed.schedule the faults.
@@ -94,11 +94,19 @@ def shape_of(
 def _addresses(table: Table) -> Addresses:
     usual = Addresses()
     read = {
-        key: table.parsed(key, IPv6Network, str(getattr(usual, key)))
+        key: table.parsed(key, partial(_network, getattr(usual, key)), str(getattr(usual, key)))
         for key in ("block", "hosts", "management")
     }
     table.close()
     try:
         return Addresses(**read)
-    except ValueError as error:
-        raise table.error("block", str(error)) from error
+    except AddressesError as error:
+        given = next((key for key in error.keys if table.has(key)), error.keys[0])
+        raise table.error(given, error.text) from error
+
+
+def _network(usual: IPv6Network, text: str) -> IPv6Network:
+    try:
+        return IPv6Network(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an IPv6 network such as {usual}") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mrc.errors import ConfigError
+from mrc.errors import BadFileError
 from mrc.fabric import document
 from mrc.fabric import faults as timed
 from mrc.fabric.faults import NEVER, occurrences, read_fault
@@ -22,11 +22,15 @@ from mrc.testbed import faults
 from mrc.testbed.bed import Testbed, as_argument_error
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import Plan
+from mrc.testbed.shape import Fabric
 
 _ALL_PPM = 1_000_000
 
 # The preparation of a fault starts this much earlier, because nft takes some ms to start.
 _PREPARE_SECONDS = 0.05
+
+# A change takes up to this long. Faults that repeat faster would fall behind for ever.
+_CHANGE_NS = {Fabric.KERNEL: 50_000_000, Fabric.EMULATED: 5_000_000}
 
 
 class Scheduled(Struct, frozen=True):
@@ -48,7 +52,7 @@ class Event(Struct, frozen=True):
 def load(path: str, plan: Plan) -> list[Scheduled]:
     """The `[[faults]]` of a TOML file. Ignores the rest of the file.
 
-    Raises ConfigError, also for faults that this test bed or this kernel cannot inject.
+    Raises BadFileError, also for faults that this test bed or this kernel cannot inject.
     """
     fabric = plan.shape
     found = []
@@ -60,10 +64,23 @@ def load(path: str, plan: Plan) -> list[Scheduled]:
             faults.check(plan, {target: fault})
         except ValueError as error:
             raise table.error("kind", str(error)) from error
+        if wrong := _too_fast(times, fabric.fabric):
+            raise table.error("every", wrong)
         found.append(Scheduled(target, fault, times))
     if not found:
-        raise ConfigError(f"{path}: has no [[faults]]")
+        raise BadFileError(f"{path}: has no [[faults]]")
     return found
+
+
+def _too_fast(times: timed.Fault, fabric: Fabric) -> str | None:
+    least_ns = _CHANGE_NS[fabric]
+    if not times.every_ns or min(times.for_ns, times.every_ns - times.for_ns) >= least_ns:
+        return None
+    other = ", or --fabric emulated" if fabric is Fabric.KERNEL else ""
+    return (
+        f"a change takes up to {least_ns // 10**6} ms in this test bed: set for and the pause "
+        f"after it to at least that{other}; mrc sim has no such limit"
+    )
 
 
 def _fault(times: timed.Fault) -> Fault:

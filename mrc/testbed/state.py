@@ -2,7 +2,7 @@
 """The stored state of a test bed: its folder under /run/mrc, its faults, and the lock.
 
 $MRC_RUN_DIR (default /run/mrc)                       locked while any test bed is changed
-$MRC_RUN_DIR/NAME/testbed.json                        parameters, phase, faults
+$MRC_RUN_DIR/NAME/testbed.json                        parameters, phase, faults, drained parts
 $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
 $MRC_RUN_DIR/NAME/hosts                               /etc/hosts for the commands in its hosts
 """
@@ -39,6 +39,8 @@ class State(Struct, frozen=True):
     up: bool = False
     faults: dict[str, Fault] = field(default_factory=dict)
     """target -> its fault"""
+    drained: tuple[str, ...] = ()
+    """targets that hosts send no traffic over"""
 
     def with_faults(self, faults: Mapping[str, Fault]) -> Self:
         return replace(self, faults={**self.faults, **faults})
@@ -153,6 +155,7 @@ def _decode(stored: dict[str, Any]) -> State:
     return State(
         shape=shapes.decode(stored["shape"]),
         up=stored["up"],
+        drained=tuple(stored.get("drained", ())),
         faults={
             target: Fault(**fault | {"mode": Mode(fault["mode"])})
             for target, fault in stored["faults"].items()

@@ -64,3 +64,32 @@ def test_check__exit_code(hosts: Hosts, bed: Testbed, healed: None) -> None:
     bed.fail("t1:2.0")
     shown = states(printed("paths", hosts.start("h0", "paths", "h1", "--check", "--json").ends(1)))
     assert shown.pop("t1:2.0") == "ASSUMED_BAD" and set(shown.values()) == {"GOOD"}
+
+
+def test_locate__names_the_links_of_failing_paths(hosts: Hosts, bed: Testbed, healed: None) -> None:
+    hosts.start("h1", "perf", "--server").until_listening()
+    for target, links in {
+        "t0:2.0>t1:2.1": ["uplink to t1:2.1", "t1:2.1>t0:2.1"],
+        "h0>t0:1.0": ["this host's link of plane 1", "h1's link of plane 1"],
+    }.items():
+        bed.fail(target)
+        shown = hosts.start("h0", "paths", "h1", "--locate", "--json").ends(0)
+        told = printed("paths", shown)
+        assert told["suspects"][0]["links"] == links
+        assert told["suspects"][0]["working"] == 0
+        bed.heal("all")
+        lost = {ev["path"] for ev in told["evs"] if ev["quality"]["loss_share"] == 1}
+        assert lost == ({"t1:2.1"} if "t1:2.1" in target else {"t1:1.0", "t1:1.1"})
+
+
+def test_measure__shows_each_path(hosts: Hosts, bed: Testbed, healed: None) -> None:
+    hosts.start("h1", "perf", "--server").until_listening()
+    shown = hosts.start("h0", "paths", "h1", "--measure", "0.2").ends(0)
+    head, *rows = shown.splitlines()
+    assert head.split("  ") and "loss" in head and "extra delay" in head and "reordered" in head
+    assert sum(" 0.0% " in row for row in rows) == 4
+    told = printed("paths", hosts.start("h0", "paths", "h1", "--measure", "0.2", "--json").ends(0))
+    for plane in (1, 2):
+        found = [ev["quality"] for ev in told["evs"] if ev["plane"] == plane]
+        assert min(each["extra_delay_ns"] for each in found) == 0
+        assert all(each["jitter_ns"] > 0 and each["sent_probes"] % 3 == 0 for each in found)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from printed import printed
 from slowness import PATIENCE
+from terminals import terminal
 
 from mrc.cli.main import main
 from mrc.errors import StateError
@@ -193,6 +194,19 @@ def test_status__watch_as_text_names_other_rates(bed_name: str) -> None:
     assert not any("fd00:" in line for line in lines)
 
 
+def test_status__watch_scrolls_on_a_terminal_of_24_rows(bed_name: str) -> None:
+    with Testbed(bed_name, hosts=4, planes=4, t1=2), terminal() as seat:
+        for plane in range(1, 5):
+            Testbed.existing(bed_name).fail(f"t1:{plane}.0")
+        watch = ("testbed", "status", "--watch", "--interval", "20ms", "--name", bed_name)
+        with seat.running(sys.executable, "-m", "mrc", *watch, TERM="xterm") as watching:
+            assert "t1:4.0 fails" not in seat.until("lines 1-23 of ")
+            seat.press("\x1b[F")
+            seat.until("t1:4.0 fails: silent")
+            seat.press("q")
+            assert watching.wait(PATIENCE) == 0
+
+
 def test_status__of_none_names_the_others(
     name: str, bed_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,7 +255,7 @@ def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
     [
         ((), "ACTION"),
         (("fail", "plane:7"), "no plane 7, use 1..1"),
-        (("fail", "everything"), "target 'everything' is not plane:P, t0:P.N"),
+        (("fail", "everything"), "target 'everything' is not all, plane:P, t0:P.N"),
         (("fail", "plane:1", "--loss", "0%"), "not a percentage"),
         (("fail", "plane:1", "--loss", "5%", "--mode", "down"), "use mode silent"),
         (("fail", "plane:1", "--mode", "half"), "invalid choice"),
@@ -251,6 +265,7 @@ def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
         (("down", "--name", "a/b"), "name 'a/b'"),
         (("exec", "h0"), "no command: "),
         (("exec", "h0", "--"), "no command: "),
+        (("exec", "h0", "-b3"), "unrecognized option -b3; a command comes after --"),
         (("exec", "h0", "--user"), "--user: expected one argument"),
         (("exec", "h9", "--", "true"), "no host h9"),
         (("exec", "h0", "--schedule"), "--schedule: expected one argument"),

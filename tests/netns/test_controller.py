@@ -55,3 +55,19 @@ def test_controller__denies_the_paths_over_a_lossy_t1(
             process.kill()
     assert rounds_after > 5
     assert denied == [LOSSY]
+
+
+def test_controller__drains_and_keeps_the_last_path(
+    bed: Testbed, hosts: Hosts, healed: None, tmp_path: Path
+) -> None:
+    hosts.recv(tmp_path)
+    command = [sys.executable, "-m", "mrc.examples.controller", "h1"]
+    argv, environment = bed.host_command("h0", [*command, "t1:2.*", "t1:1.0"])
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "drained t1:1.0 t1:2.0 t1:2.1\n"
+        assert process.stdout.readline() == "1 paths in use\n"
+        process.kill()
+    argv, environment = bed.host_command("h0", [*command, "*"])
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert "ValueError: *: no other path works" in done.stderr

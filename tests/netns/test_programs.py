@@ -25,7 +25,7 @@ from mrc.testbed import build, programs, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
-from .conftest import fresh_name, has_ended
+from .conftest import PORT, fresh_name, has_ended, udp_socket
 
 RATE_BPS = 200_000_000
 MIB = 1 << 20
@@ -96,6 +96,25 @@ def test_ping__by_each_name(bed: Testbed) -> None:
         argv, environment = bed.host_command("h0", ["ping", "-c1", "-W3", name])
         shown = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
         assert (shown.returncode, name in shown.stdout) == (0, True), shown
+
+
+@pytest.mark.parametrize("name", ["h1", "h1.p2", "h1.mgmt"])
+def test_ping__larger_than_the_mtu(bed: Testbed, name: str) -> None:
+    """The kernel fragments it on the way out; the management network is IPv4, too."""
+    for version in ("-6", "-4") if name == "h1.mgmt" else ("-6",):
+        ping = ["ping", version, "-c1", "-W3", "-s", "20000", name]
+        argv, environment = bed.host_command("h0", ping)
+        subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+
+
+def test_udp__larger_than_the_mtu(bed: Testbed) -> None:
+    data = bytes(range(200)) * 100
+    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+        rx.bind(("::", PORT))
+        rx.settimeout(PATIENCE)
+        for plane in bed.shape.plane_numbers():
+            tx.sendto(data, (str(bed.shape.addresses.in_plane(1, plane)), PORT))
+            assert rx.recv(1 << 16) == data
 
 
 def test_name__of_a_host_is_on_the_planes_first_and_by_ipv4_on_the_management(bed: Testbed) -> None:

@@ -28,6 +28,7 @@ from mrc.testbed import state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Mode
 from mrc.testbed.shape import Fabric
+from mrc.testbed.switches import with_link_addresses
 
 from .conftest import PORT, arrivals, fresh_name, probe, probing, udp_socket
 
@@ -54,6 +55,18 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
         fresh_name(), hosts=4, planes=2, t0=2, t1=2, rate="1gbit", fabric=request.param
     ) as bed:
         yield bed
+
+
+@pytest.mark.parametrize("fabric", Fabric)
+def test_up__of_more_parts_than_open_files(bed_name: str, fabric: Fabric) -> None:
+    """65 namespaces, and a process that may have 60 files open."""
+    up = ("up", "--name", bed_name, "--hosts", "8", "--planes", "4", "--t1", "6", "--t0", "8")
+    words = f"ulimit -n 60; exec {sys.executable} -m mrc testbed"
+    command = ["bash", "-c", f'{words} "$@"', "bash", *up, "--fabric", fabric]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    built = Testbed.existing(bed_name)
+    assert set(probe(built, 0, 7)) == {path.name for path in built.shape.paths(0, 7)}
+    built.down()
 
 
 def test_paths__below_one_t0_and_over_every_t1(bed: Testbed) -> None:
@@ -266,3 +279,14 @@ def test_down__leaves_nothing_of_an_up_that_was_killed(fabric: Fabric, bed_name:
     assert main(["testbed", "down", "--name", bed_name]) == 0
     assert not [name for name in netns.names() if bed_name in name]
     assert not state.folder(bed_name).exists()
+
+
+def test_link_addresses__carry_the_same_paths(
+    bed_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The addresses and routes that real switches get, in the kernel: every path arrives."""
+    bed = Testbed(bed_name, hosts=4, planes=2, t0=2, t1=2, rate="1gbit")
+    monkeypatch.setitem(vars(bed), "plan", with_link_addresses(bed.plan))
+    with bed:
+        for src, dst, expected in ((0, 1, NEAR), (0, 3, FAR), (3, 1, FAR)):
+            assert set(probe(bed, src, dst, each=2)) == expected

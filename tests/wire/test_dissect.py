@@ -198,16 +198,16 @@ def test_options__port_count_verbose_and_standard_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "message"),
     [
-        (["/nonexistent.pcap"], "mrc dissect: /nonexistent.pcap: no such file"),
-        ([__file__], "is no capture of tcpdump, tshark or dumpcap"),
-        (["--interface", "no-such-if"], "mrc dissect: cannot capture on no-such-if"),
+        (["/nonexistent.pcap"], 2, "mrc dissect: /nonexistent.pcap: no such file"),
+        ([__file__], 2, "is no capture of tcpdump, tshark or dumpcap"),
+        (["--interface", "no-such-if"], 1, "mrc dissect: cannot capture on no-such-if"),
     ],
 )
-def test_errors__one_line(arguments: list[str], message: str) -> None:
+def test_errors__one_line(arguments: list[str], code: int, message: str) -> None:
     done = run(*arguments)
-    assert done.returncode == 1
+    assert done.returncode == code
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -218,7 +218,7 @@ def test_errors__a_damaged_length(tmp_path: Path) -> None:
     data[24 + 8 + 3] = 0x7F
     path.write_bytes(data)
     done = run(path)
-    assert done.returncode == 1 and "is damaged: a packet of 21" in done.stderr
+    assert done.returncode == 2 and "is damaged: a packet of 21" in done.stderr
 
 
 def may_capture() -> bool:

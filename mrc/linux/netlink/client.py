@@ -33,7 +33,7 @@ from mrc.linux.rtnetlink import (
 
 _RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
 _RTM_NEWADDR, _RTM_GETADDR = 20, 22
-_RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
+_RTM_NEWROUTE, _RTM_DELROUTE, _RTM_GETROUTE = 24, 25, 26
 _RTM_NEWNEIGH = 28
 _RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC = 36, 37, 38
 
@@ -243,6 +243,20 @@ class Netlink:
         found = {_identity(route, shared): route for route in self.routes()}
         for route in routes:
             compare(route, found.get(_identity(route, shared)))
+
+    def remove_routes(self, routes: Sequence[Route]) -> None:
+        """Remove routes that are not shared. No error if one is gone."""
+        self._rtnetlink.request(
+            [
+                Request(
+                    f"remove route {route.dst} dev {route.dev}",
+                    _RTM_DELROUTE,
+                    encode(route, self._index(route.dev)),
+                    done=errno.ESRCH,
+                )
+                for route in routes
+            ]
+        )
 
     def routes(self) -> list[Route]:
         """The IPv6 unicast routes of tables main and local."""

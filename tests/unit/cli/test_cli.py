@@ -219,7 +219,7 @@ def test_format_table__numbers_to_the_right() -> None:
         (["perf"], "name a HOST or use --server"),
         (["perf", "--server", "h1"], "--server takes no HOST"),
         (["perf", "h1", "-t", "0"], "'0' is not a time"),
-        (["perf", "h1", "-b", "fast"], "rate 'fast' is not like 500mbit"),
+        (["perf", "h1", "-b3"], "rate '3' is below 1 kbit/s: give a unit, such as 500mbit"),
         (["perf", "h1", "--size", "x"], "'x' is not a size"),
         (["perf", "h1", "-R", "--bidir"], "-R and --bidir: use only one of them"),
         (["perf", "h1", "-a", "-n", "1G"], "neither --size nor -n"),

@@ -116,6 +116,14 @@ def test_summary_lines__an_end_that_only_answers_has_no_latency() -> None:
     assert "returned   1000 messages of 2 B, 500 a second" in lines
 
 
+def test_summary_lines__an_end_that_only_receives_tells_no_packets_sent() -> None:
+    client, server = end(100 * MB, 0, 100, latency(100, 3000)), end(0, 100 * MB, 0, NONE)
+    silent = replace(server.total, sent_packets=0, retransmitted_packets=0)
+    lines = summary_lines(result(Plan(), client, Outcome(silent, 0, NONE)))
+    assert "; 10 data packets sent, of which 1 retransmissions (0 B)" in lines[-2]
+    assert lines[-1].startswith("server ") and "sent" not in lines[-1]
+
+
 def test_csv__a_line_for_each_interval(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = csv_of([both_ways(1024)], capsys)
     assert (first["start_seconds"], second["start_seconds"]) == ("0.0", "1.0")

@@ -92,7 +92,7 @@ def test_plan__lists_the_built_in_ones(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        (("nowhere",), 1, "no topology 'nowhere'"),
+        (("nowhere",), 2, "no topology 'nowhere'"),
         (("--hosts", "5", "--t0", "2"), 2, "hosts is 5, not a multiple of t0"),
         (("--jitter", "1us"), 2, "jitter would reorder in a kernel fabric: use --fabric emulated"),
         (("--no-trim",), 2, "a kernel fabric cannot mark or trim: use --fabric emulated"),

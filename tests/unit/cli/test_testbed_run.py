@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mrc.cli import testbed_run
-from mrc.cli.main import build_parser
+from mrc.cli.main import build_parser, main
+from mrc.testbed import schedule
+from mrc.testbed.plan import make_plan
+from mrc.testbed.shape import Fabric, Shape
 
 
 def test_until__what_is_due_before_it_happens_however_late(
@@ -33,4 +37,57 @@ def test_until__what_is_due_before_it_happens_however_late(
 
 
 class FakeBed:
-    plan = None
+    plan = make_plan("x", Shape(planes=2, fabric=Fabric.EMULATED))
+
+
+FAULTS = """
+[[faults]]
+target = "plane:1"
+kind = "silent"
+at = "1s"
+[[faults]]
+target = "plane:2"
+kind = "silent"
+at = "2s"
+"""
+
+
+@pytest.mark.parametrize(
+    ("until", "code", "complaint"),
+    [
+        ("2s", 0, "left out, since --until 2 s ends the run before: plane:2 at 2 s"),
+        ("1s", 2, "--until 1 s: every fault of {} begins later: plane:1 at 1 s, plane:2 at 2 s"),
+    ],
+)
+def test_until__before_faults_begin(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    until: str,
+    code: int,
+    complaint: str,
+) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text(FAULTS)
+    monkeypatch.setattr("mrc.cli.testbed_run.Testbed.existing", lambda name: FakeBed())
+    monkeypatch.setattr("mrc.testbed.schedule.run", lambda *_: None)
+    assert main(["testbed", "run", str(path), "--until", until]) == code
+    assert capsys.readouterr().err == f"mrc testbed run: {complaint.format(path)}\n"
+
+
+def test_run__tells_that_changes_were_late(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def run(_: Any, scheduled: Any, __: Any, told: Callable[[Any, float], object]) -> None:
+        for event, late in zip(schedule.events(scheduled), (0.01, 0.87), strict=True):
+            told(event, event.at_ns / 1e9 + late)
+
+    path = tmp_path / "faults.toml"
+    path.write_text(FAULTS)
+    monkeypatch.setattr("mrc.cli.testbed_run.Testbed.existing", lambda name: FakeBed())
+    monkeypatch.setattr("mrc.testbed.schedule.run", run)
+    assert main(["testbed", "run", str(path)]) == 0
+    assert capsys.readouterr().err == (
+        "mrc testbed run: 1 of 2 changes were late, the worst by 870 ms: this machine is too busy"
+        " for this schedule\n"
+    )

@@ -33,11 +33,11 @@ def test_parse_target__every_form_and_back(text: str, target: Target) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "is not plane:P"),
-        ("plane:x", "is not plane:P"),
-        ("plane:1 ", "is not plane:P"),
-        ("t1:1", "is not plane:P"),
-        ("link:0.1", "is not plane:P"),
+        ("", "is not all, plane:P"),
+        ("plane:x", "is not all, plane:P"),
+        ("plane:1 ", "is not all, plane:P"),
+        ("t1:1", "is not all, plane:P"),
+        ("link:0.1", "is not all, plane:P"),
         ("plane:0", "no plane 0, use 1..4"),
         ("plane:5", "no plane 5"),
         ("t1:1.3", "no T1 3, use 0..2"),
@@ -45,8 +45,8 @@ def test_parse_target__every_form_and_back(text: str, target: Target) -> None:
         ("link:h2.1", "no host h2"),
         ("uplink:1.0.3", "no T1 3"),
         ("h1>t0:1.0", "h1 is below another T0"),
-        ("t0:1.0>t1:2.0", "is not plane:P"),
-        ("h0>h1", "is not plane:P"),
+        ("t0:1.0>t1:2.0", "is not all, plane:P"),
+        ("h0>h1", "is not all, plane:P"),
     ],
 )
 def test_parse_target__refuses(text: str, complaint: str) -> None:
@@ -54,10 +54,8 @@ def test_parse_target__refuses(text: str, complaint: str) -> None:
         parse_target(text, FABRIC)
 
 
-def test_parse_target__all_where_it_is_wanted() -> None:
-    with pytest.raises(ValueError, match="'all' is not plane:P"):
-        parse_target("all", FABRIC)
-    everything = parse_target("all", FABRIC, whole=True)
+def test_parse_target__all() -> None:
+    everything = parse_target("all", FABRIC)
     assert str(everything) == "all"
     assert len(links_of(everything, FABRIC)) == 4 * (2 + 2 * 3)
 

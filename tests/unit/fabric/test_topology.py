@@ -104,8 +104,8 @@ def test_addresses__of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("networks", "complaint"),
     [
-        ({"block": IPv6Network("fcbb:1::/32")}, "block is fcbb:1::/32, not a /16"),
-        ({"hosts": IPv6Network("fcbb:a::/32")}, "fcbb::/16 and fcbb:a::/32 overlap"),
+        ({"block": IPv6Network("fcbb:1::/32")}, "block: fcbb:1::/32 is not a /16"),
+        ({"hosts": IPv6Network("fcbb:a::/32")}, "block fcbb::/16 and hosts fcbb:a::/32 overlap"),
     ],
 )
 def test_addresses__refuses(networks: dict[str, IPv6Network], complaint: str) -> None:

@@ -97,7 +97,7 @@ def test_command__of_no_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_plain__names_arrays_and_null() -> None:
-    probed = like(ProbedEv, EV, probe=Probe(answered=False, rtt_ns=None, ce=None))
+    probed = like(ProbedEv, EV, probe=Probe(answered=False, rtt_ns=None, ce=None), quality=None)
     found: dict[str, Any] = plain(probed)
     assert json.loads(json.dumps(found)) == found
     assert (found["state"], found["usids"], found["rtt_ns"]) == ("ASSUMED_BAD", ["0101"], None)

@@ -263,8 +263,9 @@ def test_load__a_check_with_the_usual_target(
         ({"faults.0.share": "200%"}, "faults[0].share: '200%' is more than 100%"),
         ({"faults.0.by": "1us"}, "faults[0].by: is unknown"),
         ({"checks.0.at_most": 1}, "checks[0].at_least: a check requires exactly one"),
+        ({"checks.0.at_most": "100000"}, 'a share such as "97%" or "7/8"; write a number without'),
         ({"checks": [{"measure": "fairness"}]}, "checks[0].at_least: a check requires exactly one"),
-        ({"checks.0.share": "x"}, "checks[0].share: 'x' is not a number"),
+        ({"checks.0.share": "x"}, "checks[0].share: 'x' is not a share such as"),
         ({"checks.0.group": "y"}, "checks: no traffic has the group 'y'"),
         ({"baselines": ["tcp"]}, "baselines: 'tcp' is none of ecmp, ecmp-planes, go-back-n"),
         ({"transport.kind": "tcp"}, "transport.kind: 'tcp' is none of mrc, ecmp"),
@@ -309,7 +310,7 @@ def test_load__no_such_scenario_or_file(tmp_path: Path) -> None:
     ],
 )
 def test_parse_target__numbers(tmp_path: Path, text: str, numbers: tuple[int, int, int]) -> None:
-    where = native_target(parse_target(text, load(tmp_path).topology, whole=True))
+    where = native_target(parse_target(text, load(tmp_path).topology))
     assert (where["plane"], where["index"], where["t1"]) == numbers
 
 

@@ -148,7 +148,7 @@ def test_export__writes_what_it_names(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        ((), 2, "one of the arguments --netns-script --containerlab is required"),
+        ((), 2, "one of the arguments --netns-script --containerlab --switches is required"),
         (("--netns-script", "-", "--fabric", "emulated"), 2, "only mrc can run an emulated fabric"),
         (("--netns-script", "-", "--json"), 2, "excludes --json"),
         (("--netns-script", "/proc/no/lab.sh"), 1, "/proc/no/lab.sh: "),

@@ -65,6 +65,7 @@ def concerns(name: str, fabric: Topology, way: Way) -> bool:
     ends = (fabric.t0_of(source), fabric.t0_of(target))
     far = ends[0] != ends[1]
     return {
+        "all": True,
         "plane:2": plane == 2,
         "t1:1.1": far and (plane, t1) == (1, 1),
         "t0:1.0": plane == 1 and 0 in ends,
@@ -78,7 +79,9 @@ def target(text: str) -> Target:
 
 
 @SHAPES
-@pytest.mark.parametrize("name", ["plane:2", "t1:1.1", "t0:1.0", "link:h2.2", "uplink:1.1.0"])
+@pytest.mark.parametrize(
+    "name", ["all", "plane:2", "t1:1.1", "t0:1.0", "link:h2.2", "uplink:1.1.0"]
+)
 def test_hops_of__each_packet_passes_one(name: str, shape: Shape) -> None:
     hit = hops_of(parse_target(name, shape), shape)
     for way in ways(shape):

@@ -132,8 +132,24 @@ def test_link_properties__of_one_direction() -> None:
             r"links\[0\].mtu: must be a whole number from 1400 to 4000, not 5000",
         ),
         ({"links": [{"target": "plane:1"}]}, r"links\[0\].target: requires rate, delay, loss or "),
-        ({"addresses__block": "fcbb:1::/32"}, "addresses.block: block is fcbb:1::/32, not a /16"),
-        ({"addresses__hosts": "fd00::x"}, "addresses.hosts: "),
+        ({"addresses__block": "fcbb:1::/32"}, "addresses.block: fcbb:1::/32 is not a /16"),
+        *(
+            ({"addresses__hosts": wrong}, f"addresses.hosts: '{wrong}' is not an IPv6 network such")
+            for wrong in ("fd00::x", "10.0.0.0/8", "fd00:a::/16")
+        ),
+        ({"addresses__management": "fd00::/48"}, "addresses.management: fd00::/48 is not a /64"),
+        (
+            {"addresses__hosts": "5f00::/32"},
+            "addresses.block: block 5f00::/16 and hosts 5f00::/32 ",
+        ),
+        (
+            {"addresses": {"hosts": "fd00:c::/32"}},
+            "addresses.hosts: hosts fd00:c::/32 and management fd00:c::/64 overlap",
+        ),
+        (
+            {"addresses": {"management": "fd00:a::/64"}},
+            "addresses.management: hosts fd00:a::/32 and management fd00:a::/64 overlap",
+        ),
     ],
 )
 def test_parse__refuses(changes: dict[str, Any], complaint: str) -> None:

@@ -43,6 +43,19 @@ def test_events__one_after_the_other(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_events__of_the_whole_fabric(tmp_path: Path) -> None:
+    everything = table("all", "silent", at="1ms", until="2ms")
+    assert happenings(tmp_path, everything) == [(1, "all", "silent"), (2, "all", "healed")]
+
+
+def test_load__a_kernel_fabric_changes_more_slowly(tmp_path: Path) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text(table("all", "silent", every="100ms", **{"for": "40ms"}))
+    assert schedule.load(str(path), EMULATED)
+    with pytest.raises(ConfigError, match=r"up to 50 ms .* at least that, or --fabric emulated"):
+        schedule.load(str(path), KERNEL)
+
+
 def test_events__of_a_flap_have_no_end(tmp_path: Path) -> None:
     flap = {"every": "300ms", "for": "100ms"}
     assert happenings(tmp_path, table("plane:2", "loss", share="1%", **flap), count=4) == [
@@ -77,9 +90,17 @@ def test_combined__chances_are_independent_and_down_is_down() -> None:
         ("", "no [[faults]]"),
         ("faults = 1", "write [[faults]]"),
         (table("plane:9", "silent"), "faults[0].target: target plane:9: no plane 9"),
-        (table("all", "silent"), "target 'all' is not plane:P"),
+        (table("everything", "silent"), "target 'everything' is not all, plane:P"),
         (table("plane:1", "mask"), "faults[0].mask: is missing"),
         (table("plane:1", "silent", every="1s"), "faults[0].every: requires for, and"),
+        (
+            table("all", "silent", every="1ms", **{"for": "0.5ms"}),
+            "faults[0].every: a change takes",
+        ),
+        (
+            table("all", "silent", every="1s", **{"for": "996ms"}),
+            "up to 5 ms in this test bed: set",
+        ),
         (table("plane:1", "silent", packets="data"), "packets = 'data' is only for mrc sim"),
         (
             '[[faults]]\ntarget = "plane:1"\nkind = "lose"\nn = 1\nof = 2',

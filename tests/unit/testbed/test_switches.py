@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations of real switches: by the grammar that FRR documents, and SONiC's YANG models."""
+
+from __future__ import annotations
+
+import json
+import re
+from ipaddress import IPv6Interface, IPv6Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from printed import printed
+
+from mrc.cli.main import main
+from mrc.testbed import switches
+from mrc.testbed.plan import Plan, make_plan
+from mrc.testbed.shape import Fabric, Shape
+
+SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2)
+PLAN = switches.with_link_addresses(make_plan("lab", SHAPE))
+NAMES = sorted(switches.switches(PLAN))
+
+ADDRESS, PREFIX = r"[0-9a-f:]+", r"[0-9a-f:]+/\d+"
+# FRR's user guide: zebra (interfaces, SRv6 locators) and static (routes, static SIDs).
+GRAMMAR = "|".join(
+    (
+        "!", "end", r"hostname \S+", "service integrated-vtysh-config", "ipv6 forwarding",
+        r"interface \S+", rf" ipv6 address {PREFIX}", " *exit", "segment-routing", " srv6",
+        "  locators", r"   locator \w+", rf"    prefix {PREFIX} block-len 32 node-len 16",
+        "    behavior usid", "  static-sids",
+        rf"   sid {PREFIX} locator \w+ behavior uN", rf"ipv6 route {PREFIX} {ADDRESS} \S+",
+    )
+)  # fmt: skip
+
+
+def sonic(name: str, plan: Plan = PLAN) -> dict[str, dict[str, dict[str, str]]]:
+    found: dict[str, dict[str, dict[str, str]]] = json.loads(switches.sonic(plan.nodes[name]))
+    return found
+
+
+def test_switches__are_the_t0s_and_t1s() -> None:
+    assert [f"{tier}-{plane}-{n}" for tier in ("t0", "t1") for plane in (1, 2)
+                     for n in (0, 1)] == NAMES  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_frr__follows_the_documented_grammar(name: str) -> None:
+    lines = switches.frr(PLAN.nodes[name]).splitlines()
+    assert [line for line in lines if not re.fullmatch(GRAMMAR, line)] == []
+    depth = 0  # each block ends by exit
+    for line in lines:
+        opens = re.match(
+            r"interface|segment-routing| srv6|  locators|   locator|  static-sids", line
+        )
+        depth += 1 if opens else -1 if line.strip() == "exit" else 0
+        assert line.startswith(" " * (depth - bool(opens)))
+    assert depth == 0
+
+
+def test_frr__of_a_t0() -> None:
+    lines = switches.frr(PLAN.nodes["t0-2-1"]).splitlines()
+    assert "   sid fcbb:2:201::/48 locator mrc behavior uN" in lines
+    assert "ipv6 route fcbb:2:e001::/48 fcbb:2:0:1:3::2 h3" in lines
+    assert "ipv6 route fcbb:2:101::/48 fcbb:2:0:2:1:1:0:1 t1-1" in lines
+    assert "interface h3" in lines and " ipv6 address fcbb:2:0:1:3::1/126" in lines
+
+
+def test_frr_and_sonic__have_the_same_routes() -> None:
+    for name in NAMES:
+        told = re.findall(r"ipv6 route (\S+) (\S+)", switches.frr(PLAN.nodes[name]))
+        routes = sonic(name)["STATIC_ROUTE"]
+        assert {f"default|{dst}": via for dst, via in told} == {
+            key: route["nexthop"] for key, route in routes.items()
+        }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sonic__fits_its_yang_models(name: str) -> None:
+    """The rules of sonic-srv6, sonic-trimming and sonic-qos that are about these tables."""
+    found = sonic(name)
+    for text in (value for table in found.values() for row in table.values()
+                 for value in row.values()):  # fmt: skip
+        assert isinstance(text, str)  # ConfigDB holds only strings
+    locators = found["SRV6_MY_LOCATORS"]
+    for locator in locators.values():
+        assert set(locator) <= {"prefix", "block_len", "node_len", "func_len", "arg_len", "vrf"}
+        assert int(locator["block_len"]) + int(locator["node_len"]) + 16 <= 128
+    for key, sid in found["SRV6_MY_SIDS"].items():
+        its, _, prefix = key.partition("|")
+        assert prefix.partition("::")[0].startswith(locators[its]["prefix"].partition("::")[0])
+        assert sid == {"action": "uN", "decap_dscp_mode": "pipe"}
+    trimming = found["SWITCH_TRIMMING"]["GLOBAL"]
+    assert set(trimming) == {"size", "dscp_value", "queue_index"}
+    queues = found["TC_TO_QUEUE_MAP"]["MRC"]
+    classes = found["DSCP_TO_TC_MAP"]["MRC"]
+    assert queues[classes[trimming["dscp_value"]]] == trimming["queue_index"]
+    ports = {key for key in found["INTERFACE"] if "|" not in key}
+    assert set(found["PORT_QOS_MAP"]) == ports
+    addressed = [key.split("|") for key in found["INTERFACE"] if "|" in key]
+    networks = {port: IPv6Interface(address).network for port, address in addressed}
+    for key, route in found["STATIC_ROUTE"].items():
+        assert IPv6Network(key.removeprefix("default|")).prefixlen == 48
+        assert any(IPv6Network(route["nexthop"]).subnet_of(networks[port])
+                   for port in [route["ifname"]])  # fmt: skip
+
+
+def test_with_link_addresses__both_ends_are_in_one_network() -> None:
+    seen = set()
+    for link in PLAN.links:
+        if "mgmt" in (link.lower, link.upper):
+            continue
+        ends = [
+            next(
+                address
+                for at, address in PLAN.nodes[node].addresses
+                if at == name and address.network.prefixlen == 126
+            )
+            for node, name, _ in link.ends
+        ]
+        assert ends[0].network == ends[1].network and ends[0] != ends[1]
+        assert ends[0].network not in seen
+        seen.add(ends[0].network)
+
+
+def test_lab__sonic_beside_linux_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--hosts", "4", "--planes", "2", "--t0", "2", "--switches", str(tmp_path))
+    assert main(["testbed", "export", *words, "--switch-image", "sonic:1", "--json"]) == 0
+    told: dict[str, Any] = printed("testbed export", capsys.readouterr().out)
+    files = {str(Path(name).relative_to(tmp_path)) for name in told["files"]}
+    assert {"t1-1-0/frr.conf", "t1-1-0/config_db.json", "h0/set-up.sh", "h0/host.toml"} <= files
+    assert "t1-1-0/set-up.sh" not in files
+    topology = (tmp_path / "lab.clab.yml").read_text()
+    assert topology.count("kind: sonic-vs") == 8 and topology.count('image: "sonic:1"') == 8
+    assert '- endpoints: ["h3:p2", "t0-2-1:Ethernet4"]' in topology
+    assert '- endpoints: ["t0-1-0:Ethernet12", "t1-1-1:Ethernet0"]' in topology
+    script = (tmp_path / "h3/set-up.sh").read_text()
+    assert "address replace fcbb:2:0:1:3::2/126 dev p2 nodad" in script
+    assert "via fcbb:2:0:1:3::1 dev p2" in script and "neighbour replace fe80::1 lladdr" in script
+
+
+def test_lab__refuses_an_emulated_fabric() -> None:
+    emulated = make_plan("lab", replace(SHAPE, fabric=Fabric.EMULATED))
+    with pytest.raises(ValueError, match="export a kernel fabric"):
+        switches.lab(emulated, "mrc", "sonic")
