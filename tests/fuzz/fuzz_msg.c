@@ -39,7 +39,8 @@ static void post(int at, uint32_t peer) {
   const uint64_t cookie = n_posts[at]++;
   const uint32_t bits = take(1);
   uint32_t kind = bits & 1 ? MRC_MSG_RECV : MRC_MSG_SEND;
-  if (at == 0 && peer == hostile->number && bits >> 6 == 2) kind = bits & 1 ? MRC_MSG_READ : MRC_MSG_WRITE;
+  if (at == 0 && peer == hostile->number && bits >> 6 == 2)
+    kind = bits & 1 ? MRC_MSG_READ : MRC_MSG_WRITE;
   struct mrc_msg_post each = {.cookie = cookie,
                               .bytes = any_size(),
                               .tag = bits >> 2 & 3,
