@@ -173,10 +173,13 @@ MESSAGES = [
     "any-source", "unknown-source", "selective", "flags", "searches", "cancels", "waits",
     "unfinished",
 ]  # fmt: skip
+MEMORY = ["writes", "reads", "rights", "counts", "several", "delivered"]
 
 
 @pytest.mark.usefixtures("agents")
-@pytest.mark.parametrize(("program", "cases"), [("contract", OFFERS), ("messages", MESSAGES)])
+@pytest.mark.parametrize(
+    ("program", "cases"), [("contract", OFFERS), ("messages", MESSAGES), ("memory", MEMORY)]
+)
 def test_manual_pages__what_they_promise(
     bed: Testbed, programs: Path, program: str, cases: list[str]
 ) -> None:
