@@ -61,7 +61,7 @@ static bool fits_transfer(const struct fi_info *hints, uint64_t caps) {
   const struct fi_tx_attr *tx = hints->tx_attr;
   const struct fi_rx_attr *rx = hints->rx_attr;
   if (tx && (tx->caps & ~caps || tx->op_flags & ~OP_FLAGS || tx->inject_size > OF_INJECT_BYTES ||
-             tx->iov_limit > 1 || tx->rma_iov_limit > 1 || tx->size > OF_OPERATIONS ||
+             tx->iov_limit > OF_PIECES || tx->rma_iov_limit > 1 || tx->size > OF_OPERATIONS ||
              tx->msg_order & ~FI_ORDER_SAS || tx->comp_order != 0))
     return false;
   return !rx ||
@@ -125,7 +125,7 @@ static void *copy_of(const void *from, size_t bytes) {
 static const struct fi_tx_attr tx = {.msg_order = FI_ORDER_SAS,
                                      .inject_size = OF_INJECT_BYTES,
                                      .size = OF_OPERATIONS,
-                                     .iov_limit = 1,
+                                     .iov_limit = OF_PIECES,
                                      .rma_iov_limit = 1};
 static const struct fi_rx_attr rx = {
     .msg_order = FI_ORDER_SAS, .size = OF_OPERATIONS, .iov_limit = 1};

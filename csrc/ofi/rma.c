@@ -23,7 +23,10 @@ static ssize_t run(struct fid_ep *ep, enum mrc_msg_kind kind, const struct iovec
 static ssize_t run_msg(struct fid_ep *ep, enum mrc_msg_kind kind, const struct fi_msg_rma *msg,
                        uint64_t flags) {
   if (msg->rma_iov_count != 1) return -FI_EINVAL;
-  if (msg->iov_count == 1 && msg->msg_iov->iov_len != msg->rma_iov->len) return -FI_EINVAL;
+  size_t bytes = 0;
+  for (size_t i = 0; i < msg->iov_count; i++)
+    bytes += msg->msg_iov[i].iov_len;
+  if (bytes != msg->rma_iov->len) return -FI_EINVAL;
   return of_transfer_run_pieces(ep,
                                 (struct of_call){.peer = msg->addr,
                                                  .tag = msg->rma_iov->addr,

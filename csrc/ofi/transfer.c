@@ -42,7 +42,21 @@ static bool is_silent(const struct of_ep *ep, const struct of_call *call) {
   return selective && !(call->flags & FI_COMPLETION);
 }
 
-static bool copies(const struct of_call *call) { return call->flags & FI_INJECT; }
+/* csrc/msg sends one piece of memory, so several are copied. */
+static bool copies(const struct of_call *call) {
+  return call->flags & FI_INJECT || call->n_pieces > 0;
+}
+
+static int copy(const struct of_call *call, struct of_operation *operation) {
+  char *at = operation->copy = malloc(call->bytes);
+  if (!at) return -FI_ENOMEM;
+  if (call->n_pieces == 0) memcpy(at, call->buffer, call->bytes);
+  for (size_t i = 0; i < call->n_pieces; i++) {
+    if (call->pieces[i].iov_len > 0) memcpy(at, call->pieces[i].iov_base, call->pieces[i].iov_len);
+    at += call->pieces[i].iov_len;
+  }
+  return 0;
+}
 
 static uint64_t cq_flags(const struct of_call *call) {
   if (reaches(call)) return FI_RMA | (call->kind == MRC_MSG_READ ? FI_READ : FI_WRITE);
@@ -61,11 +75,7 @@ static int prepare(struct of_ep *ep, const struct of_call *call, struct of_opera
   operation->least = ep->least_multi;
   operation->claims = call->flags & FI_PEEK && call->flags & FI_CLAIM;
   operation->discards = call->flags & FI_DISCARD;
-  if (!copies(call) || call->bytes == 0) return 0;
-  operation->copy = malloc(call->bytes);
-  if (!operation->copy) return -FI_ENOMEM;
-  memcpy(operation->copy, call->buffer, call->bytes);
-  return 0;
+  return copies(call) && call->bytes > 0 ? copy(call, operation) : 0;
 }
 
 static struct mrc_msg_post post_of(const struct of_call *call, const struct of_operation *operation,
@@ -140,7 +150,7 @@ ssize_t of_transfer_run(struct fid_ep *fid, struct of_call call) {
   if (!ep->enabled) return -FI_EOPBADSTATE;
   if (!(ep->caps & cap_of(&call))) return -FI_EOPNOTSUPP;
   if (!known_flags(&call)) return -FI_EBADFLAGS;
-  if (copies(&call) && call.bytes > OF_INJECT_BYTES) return -FI_EINVAL;
+  if (call.flags & FI_INJECT && call.bytes > OF_INJECT_BYTES) return -FI_EINVAL;
   if (call.flags & FI_CLAIM && !call.context) return -FI_EINVAL;
   pr_lock();
   const ssize_t result = pr_process.forked ? -FI_EIO : start(ep, &call);
@@ -150,9 +160,13 @@ ssize_t of_transfer_run(struct fid_ep *fid, struct of_call call) {
 
 ssize_t of_transfer_run_pieces(struct fid_ep *ep, struct of_call call, const struct iovec *pieces,
                                size_t count) {
-  if (count > 1) return -FI_EINVAL;
+  const bool gathers = call.kind == MRC_MSG_SEND || call.kind == MRC_MSG_WRITE;
+  if (count > (gathers ? OF_PIECES : 1)) return -FI_EINVAL;
   call.buffer = count > 0 ? pieces->iov_base : NULL;
-  call.bytes = count > 0 ? pieces->iov_len : 0;
+  for (size_t i = 0; i < count; i++)
+    call.bytes += pieces[i].iov_len;
+  call.pieces = pieces;
+  call.n_pieces = count > 1 ? count : 0;
   return of_transfer_run(ep, call);
 }
 
@@ -225,8 +239,14 @@ static ssize_t tagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, 
 static ssize_t tagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                             size_t count, fi_addr_t peer, uint64_t tag, void *context) {
   (void)desc;
-  if (count != 1) return -FI_EINVAL;
-  return tagged_send(ep, pieces->iov_base, pieces->iov_len, NULL, peer, tag, context);
+  return of_transfer_run_pieces(ep,
+                                (struct of_call){.peer = peer,
+                                                 .tag = tag,
+                                                 .context = context,
+                                                 .flags = send_flags(ep),
+                                                 .tagged = true,
+                                                 .kind = MRC_MSG_SEND},
+                                pieces, count);
 }
 
 static ssize_t tagged_sendmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg, uint64_t flags) {
@@ -319,8 +339,11 @@ static ssize_t untagged_send(struct fid_ep *ep, const void *buffer, size_t bytes
 static ssize_t untagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                               size_t count, fi_addr_t peer, void *context) {
   (void)desc;
-  if (count != 1) return -FI_EINVAL;
-  return untagged_send(ep, pieces->iov_base, pieces->iov_len, NULL, peer, context);
+  return of_transfer_run_pieces(
+      ep,
+      (struct of_call){
+          .peer = peer, .context = context, .flags = send_flags(ep), .kind = MRC_MSG_SEND},
+      pieces, count);
 }
 
 static ssize_t untagged_sendmsg(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags) {

@@ -9,12 +9,14 @@
 #include "ofi/cq.h"
 #include "ofi/object.h"
 
-enum { OF_INJECT_BYTES = 4096 };
+enum { OF_INJECT_BYTES = 4096, OF_PIECES = 4 };
 
 /* One call of a program. */
 struct of_call {
   void *buffer;
   size_t bytes;
+  const struct iovec *pieces; /* that are sent as one, in place of a buffer; or NULL */
+  size_t n_pieces;
   fi_addr_t peer;
   uint64_t tag;    /* READ, WRITE: address at the peer */
   uint64_t ignore; /* and its key */
@@ -47,7 +49,7 @@ extern struct fi_ops_tagged of_tagged_ops;
 extern struct fi_ops_msg of_untagged_ops;
 
 ssize_t of_transfer_run(struct fid_ep *ep, struct of_call call);
-/* The same with one piece of memory; -FI_EINVAL: there are more. */
+/* The same with pieces of memory: one, or OF_PIECES of what is sent or written. -FI_EINVAL. */
 ssize_t of_transfer_run_pieces(struct fid_ep *ep, struct of_call call, const struct iovec *pieces,
                                size_t count);
 ssize_t of_transfer_cancel(struct fid *fid, void *context);
