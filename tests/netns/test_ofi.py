@@ -246,6 +246,17 @@ def test_all_planes_silent__one_gives_up(talker: Start, bed: Testbed) -> None:
     assert errors in ([lost[0], lost[1]], [lost[0], told[1]], [told[0], lost[1]])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("agents")
+def test_stopped__the_one_that_waits_learns_of_it(talker: Start) -> None:
+    """It has nothing in flight, and the agents notice nothing: csrc/msg asks after 10 s of silence,
+    and gets no answer for 9 s."""
+    sender, receiver = pair(talker)
+    sender.process.send_signal(signal.SIGSTOP)
+    number, reason = receiver.error(within=22)
+    assert (number, reason) == (errno.ETIMEDOUT, f"all paths are lost to {gid(sender)}")
+
+
 @pytest.mark.usefixtures("agents")
 @pytest.mark.parametrize(
     "byte", [16, pytest.param(31, marks=pytest.mark.slow)], ids=["first", "last"]
