@@ -398,9 +398,6 @@ int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32
                     uint32_t access, uint32_t domain);
 /* -ENOENT, or -EBUSY while an unfinished work request reads from it; peers may use it no longer. */
 int mrc_mr_deregister(mrc_engine *engine, uint32_t key);
-/* Whether the peer of a QP may read this memory: MRC_ACCESS_REMOTE_READ. */
-bool mrc_qp_may_read(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
-                     uint64_t bytes);
 
 /* -EINVAL, -EEXIST (qpn in use), -ENOSPC, -ENOMEM. The QP starts in RESET. */
 int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_create_attr *attr);
@@ -586,6 +583,10 @@ struct mrc_qp_attr {
 /* Seals all packets of the QP (in INIT, before the peer is set). -EINVAL, -ENOENT, -ENOMEM;
    -ENOTSUP: the engine has no aead. */
 int mrc_qp_set_seal(mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr);
+
+/* Whether the peer of a QP may read this memory: MRC_ACCESS_REMOTE_READ. */
+bool mrc_qp_may_read(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
+                     uint64_t bytes);
 
 /* Whether and where a switch trimmed a packet, by its code point or as the emulated fabric says. */
 enum mrc_trimmed {

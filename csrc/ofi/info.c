@@ -64,9 +64,9 @@ static bool fits_transfer(const struct fi_info *hints, uint64_t caps) {
              tx->iov_limit > OF_PIECES || tx->rma_iov_limit > 1 || tx->size > OF_OPERATIONS ||
              tx->msg_order & ~FI_ORDER_SAS || tx->comp_order != 0))
     return false;
-  return !rx ||
-         (!(rx->caps & ~caps) && !(rx->op_flags & ~FI_COMPLETION) && rx->iov_limit <= 1 &&
-          rx->size <= OF_OPERATIONS && !(rx->msg_order & ~FI_ORDER_SAS) && rx->comp_order == 0);
+  return !rx || (!(rx->caps & ~caps) && !(rx->op_flags & ~(FI_COMPLETION | FI_MULTI_RECV)) &&
+                 rx->iov_limit <= 1 && rx->size <= OF_OPERATIONS &&
+                 !(rx->msg_order & ~FI_ORDER_SAS) && rx->comp_order == 0);
 }
 
 static const struct mrc_agent_point anywhere;

@@ -191,7 +191,7 @@ static ssize_t tagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *
                                               .tag = tag,
                                               .ignore = ignore,
                                               .context = context,
-                                              .flags = receive_flags(ep),
+                                              .flags = receive_flags(ep) & ~FI_MULTI_RECV,
                                               .kind = MRC_MSG_RECV,
                                               .tagged = true});
 }
