@@ -165,7 +165,10 @@ def test_hydra__halo_exchange_through_a_planes_death(
     start_hydra: StartHydra, hydra: Hydra, bed: Testbed, tmp_path: Path
 ) -> None:
     exchange_through_a_planes_death(
-        bed, tmp_path, lambda gate: start_hydra(hydra, PROGRAMS / "halo.py", str(STEPS), gate)
+        bed,
+        tmp_path,
+        lambda gate: start_hydra(hydra, PROGRAMS / "halo.py", str(STEPS), gate),
+        hydra.home / "bin/python",
     )
 
 
@@ -203,11 +206,11 @@ def sent_bytes(bed: Testbed) -> dict[str, int]:
 
 
 def exchange_through_a_planes_death(
-    bed: Testbed, tmp_path: Path, start: Callable[[Path], Mrc]
+    bed: Testbed, tmp_path: Path, start: Callable[[Path], Mrc], python: str | Path
 ) -> None:
     """The result is that of one process, bit for bit, and all planes have carried it."""
     alone = subprocess.run(
-        [sys.executable, str(PROGRAMS / "halo.py"), str(STEPS), os.devnull],
+        [python, str(PROGRAMS / "halo.py"), str(STEPS), os.devnull],
         capture_output=True, text=True, check=True, timeout=PATIENCE,
     )  # fmt: skip
     before, gate = sent_bytes(bed), tmp_path / "gate"
@@ -227,7 +230,10 @@ def exchange_through_a_planes_death(
 @needs_open_mpi
 def test_halo_exchange__through_a_planes_death(agents: Hosts, bed: Testbed, tmp_path: Path) -> None:
     exchange_through_a_planes_death(
-        bed, tmp_path, lambda gate: start(agents, PROGRAMS / "halo.py", str(STEPS), gate)
+        bed,
+        tmp_path,
+        lambda gate: start(agents, PROGRAMS / "halo.py", str(STEPS), gate),
+        sys.executable,
     )
 
 
