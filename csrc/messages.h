@@ -12,23 +12,26 @@
 enum mrc_msg_kind {
   MRC_MSG_SEND,
   MRC_MSG_RECV,
-  MRC_MSG_PEEK /* finds the message that such a RECV would take now, and leaves it there */
+  MRC_MSG_PEEK,  /* finds the message that such a RECV would take now, and leaves it there */
+  MRC_MSG_WRITE, /* to memory of a peer, which does not notice */
+  MRC_MSG_READ   /* from memory of a peer that knows of READ: all from version 0.4 */
 };
 
 /* One operation. */
 struct mrc_msg_post {
   uint64_t cookie;  /* copied to its completion */
   uint64_t address; /* of memory that stays valid until the completion; ignored for 0 bytes */
-  uint64_t bytes;   /* SEND: length. RECV: room */
-  uint64_t tag;     /* RECV with `claim`: the cookie of its PEEK */
-  uint64_t ignore;  /* RECV, PEEK: bits of the tag that do not count; 0: all count */
-  uint32_t space;   /* operations of different spaces never match */
-  uint32_t peer;    /* number of a peer; RECV, PEEK: or MRC_MSG_ANY */
-  uint8_t kind;     /* enum mrc_msg_kind */
-  uint8_t exact;    /* RECV, one peer and tag: the sender sends exactly `bytes` */
-  uint8_t claim;    /* PEEK: no other receive takes the message. RECV: takes it, and no other */
-  uint8_t reserved; /* 0 */
-  uint32_t data;    /* SEND: the receiver gets it beside the message */
+  uint64_t bytes;   /* SEND, WRITE, READ: length. RECV: room */
+  uint64_t tag;    /* RECV with `claim`: the cookie of its PEEK. WRITE, READ: address at the peer */
+  uint64_t ignore; /* RECV, PEEK: bits of the tag that do not count; 0: all count. WRITE, READ: key
+                      of the region at the peer */
+  uint32_t space;  /* operations of different spaces never match */
+  uint32_t peer;   /* number of a peer; RECV, PEEK: or MRC_MSG_ANY */
+  uint8_t kind;    /* enum mrc_msg_kind */
+  uint8_t exact;   /* RECV, one peer and tag: the sender sends exactly `bytes` */
+  uint8_t claim;   /* PEEK: no other receive takes the message. RECV: takes it, and no other */
+  uint8_t delivered; /* SEND: ends when the message is at the peer, not when it was copied */
+  uint32_t data;     /* SEND: the receiver gets it beside the message */
 };
 
 /* One operation that ended. */
@@ -42,7 +45,8 @@ struct mrc_msg_done {
   int32_t result; /* 0; -ECANCELED; -EMSGSIZE: no room for the message, or not the length that
                      `exact` promised; -EPROTO: the peer broke the protocol; -ECONNRESET,
                      -ETIMEDOUT: its QP failed; -ENOSPC: no memory region is left for now, here or
-                     at the peer; -ENOMSG: PEEK has found none, or what was claimed has gone */
+                     at the peer; -ENOMSG: PEEK has found none, or what was claimed has gone;
+                     -EACCES: READ may not read there */
   uint8_t kind;   /* enum mrc_msg_kind */
   uint8_t reserved[3];
   uint32_t data; /* of the message */

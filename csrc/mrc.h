@@ -57,7 +57,11 @@ enum mrc_ev_state {
 
 enum mrc_wr_opcode { MRC_WR_WRITE, MRC_WR_WRITE_IMM };
 
-enum mrc_access { MRC_ACCESS_LOCAL_READ = 1, MRC_ACCESS_REMOTE_WRITE = 2 };
+enum mrc_access {
+  MRC_ACCESS_LOCAL_READ = 1,
+  MRC_ACCESS_REMOTE_WRITE = 2,
+  MRC_ACCESS_REMOTE_READ = 4 /* by a READ of messages.h, with LOCAL_READ: MRC itself has none */
+};
 
 enum mrc_wc_status {
   MRC_WC_SUCCESS,
@@ -392,7 +396,7 @@ int mrc_engine_events(mrc_engine *engine, struct mrc_event *events, int capacity
    -EEXIST (key in use), -ENOSPC. */
 int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
                     uint32_t access, uint32_t domain);
-/* -ENOENT, or -EBUSY while an unfinished work request reads from it. */
+/* -ENOENT, or -EBUSY while an unfinished work request reads from it; peers may use it no longer. */
 int mrc_mr_deregister(mrc_engine *engine, uint32_t key);
 
 /* -EINVAL, -EEXIST (qpn in use), -ENOSPC, -ENOMEM. The QP starts in RESET. */
@@ -579,6 +583,10 @@ struct mrc_qp_attr {
 /* Seals all packets of the QP (in INIT, before the peer is set). -EINVAL, -ENOENT, -ENOMEM;
    -ENOTSUP: the engine has no aead. */
 int mrc_qp_set_seal(mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr);
+
+/* Whether the peer of a QP may read this memory: MRC_ACCESS_REMOTE_READ. */
+bool mrc_qp_may_read(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
+                     uint64_t bytes);
 
 /* Whether and where a switch trimmed a packet, by its code point or as the emulated fabric says. */
 enum mrc_trimmed {

@@ -11,6 +11,7 @@ class Access(IntFlag):
 
     LOCAL_READ = 1
     REMOTE_WRITE = 2
+    REMOTE_READ = 4
 
 
 class Reading(IntFlag):

@@ -68,7 +68,7 @@ INDEX: dict[str, dict[str, str]] = {
         "match": "msg msg_steps",
         "msg": "msg_cost",
         "operations": "msg_errors msg_steps",
-        "outgoing": "msg_steps msg_limits",
+        "outgoing": "msg_steps msg_limits msg_memory",
         "slots": "msg_slots",
     },
     "io": {

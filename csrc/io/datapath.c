@@ -110,7 +110,9 @@ static void on_ready(struct mrc_datapath *datapath, const struct epoll_event *ev
 /* When there is work without further input; 0: now. */
 static uint64_t deadline_ns_of(const struct mrc_datapath *datapath) {
   if (datapath->more) return 0;
-  return mrc_min_u64(mrc_engine_deadline(datapath->engine), mrc_udp_deadline(&datapath->udp));
+  const uint64_t own_ns =
+      mrc_min_u64(mrc_udp_deadline(&datapath->udp), mrc_messages_deadline(&datapath->messages));
+  return mrc_min_u64(mrc_engine_deadline(datapath->engine), own_ns);
 }
 
 /* The longest time to sleep; 0 while there is work or the thread spins. */

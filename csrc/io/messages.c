@@ -161,6 +161,7 @@ static void run_job(struct mrc_messages *messages, const struct mrc_message_job 
 
 /* Takes the jobs away from the lock: a sink that one of them calls may add others. */
 void mrc_messages_run(struct mrc_messages *messages, mrc_engine *engine, uint64_t now_ns) {
+  if (messages->msg != NULL) mrc_msg_expire(messages->msg, now_ns);
   if (!mrc_messages_wait(messages)) return;
   pthread_mutex_lock(&messages->jobs_lock);
   struct mrc_message_list jobs = messages->jobs;

@@ -58,7 +58,10 @@ static inline bool mrc_messages_wait(const struct mrc_messages *messages) {
 
 int mrc_messages_open(struct mrc_messages *messages, mrc_engine *engine, uint32_t qpn,
                       struct mrc_msg_opening *opening);
-/* Starts the operations that were posted. */
+static inline uint64_t mrc_messages_deadline(const struct mrc_messages *messages) {
+  return messages->msg == NULL ? UINT64_MAX : mrc_msg_deadline(messages->msg);
+}
+/* Starts the operations that were posted, and does what it is time for. */
 void mrc_messages_run(struct mrc_messages *messages, mrc_engine *engine, uint64_t now_ns);
 /* Takes completions of its QPs out of an array, and returns how many are left. */
 int mrc_messages_take(struct mrc_messages *messages, struct mrc_wc *wcs, int n, uint64_t now_ns);

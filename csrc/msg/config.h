@@ -9,6 +9,9 @@
 /* A peer waits for at most one answer about each of its operations: so many have a place. */
 enum { MRC_MSG_MAX_OPERATIONS = 1 << 14 };
 
+/* A peer that has said nothing for so long is asked, so that its loss is noticed. */
+#define MRC_MSG_SILENCE_NS 10000000000ull
+
 /* 0 in a field takes the default in brackets. */
 struct mrc_msg_config {
   mrc_engine *engine;

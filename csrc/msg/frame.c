@@ -30,7 +30,7 @@ static uint64_t get64(const uint8_t *in) {
 
 static size_t bare_bytes(uint8_t kind) {
   if (kind == MRC_MSG_EAGER) return HEAD;
-  return kind == MRC_MSG_CTS ? MRC_MSG_RECORD_BYTES : WITH_IDS;
+  return kind == MRC_MSG_CTS || kind == MRC_MSG_FETCH ? MRC_MSG_RECORD_BYTES : WITH_IDS;
 }
 
 size_t mrc_msg_record_bytes(const struct mrc_msg_record *record) {
@@ -74,7 +74,7 @@ size_t mrc_msg_decode(const uint8_t *in, size_t n, struct mrc_msg_record *record
     record->id = get32(in + HEAD);
     *(kind == MRC_MSG_RTS ? &record->data : &record->other) = get32(in + HEAD + 4);
   }
-  if (kind == MRC_MSG_CTS) {
+  if (bytes > WITH_IDS && kind != MRC_MSG_EAGER) {
     record->address = get64(in + WITH_IDS);
     record->rkey = get32(in + WITH_IDS + 8);
   }

@@ -8,7 +8,7 @@
 
    Immediates, whose upper two bits tell them apart:
 
-     00  i   the data of receive i are in place
+     00  i   the data of receive or READ i are in place
      01  n   frame n is in its slot
      10  n   credit: frames read */
 #ifndef MRC_MSG_FRAME_H
@@ -23,6 +23,7 @@ enum {
   MRC_MSG_SLOT_BYTES = 8192,
   MRC_MSG_INBOX_BYTES = MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES,
   MRC_MSG_FRAME_HEADER = 8,
+  MRC_MSG_READS = 64,        /* of a peer, unanswered */
   MRC_MSG_RECORD_BYTES = 48, /* the longest, without a message */
   MRC_MSG_MOST_EAGER = 8064  /* of a record in a frame of its own */
 };
@@ -48,18 +49,22 @@ enum mrc_msg_record_kind {
                      sender has no memory region left for now; 0: they do not fit */
   MRC_MSG_TRUNCATED, /* `id` of a send: no CTS comes. `bytes` of room: if the message fits, the
                         receiver has no memory region left for now */
-  MRC_MSG_LAST_KIND = MRC_MSG_TRUNCATED
+  /* From version 0.4: */
+  MRC_MSG_FETCH, /* `id` of a READ: write here what is at `tag`, in the region `other`, and send the
+                    immediate of a receive. At most MRC_MSG_READS are not answered */
+  MRC_MSG_UNREADABLE, /* `id` of a READ: it may not read there */
+  MRC_MSG_LAST_KIND = MRC_MSG_UNREADABLE
 };
 
 struct mrc_msg_record {
   uint8_t kind;
   uint32_t space;
   uint64_t tag;
-  uint64_t bytes; /* of the message; CTS, TRUNCATED: room */
+  uint64_t bytes; /* of the message, of a READ; CTS, TRUNCATED: room */
   uint32_t id, other;
   uint32_t data;    /* EAGER, RTS: beside the message */
-  uint64_t address; /* CTS */
-  uint32_t rkey;    /* CTS */
+  uint64_t address; /* CTS, FETCH */
+  uint32_t rkey;    /* CTS, FETCH */
 };
 
 /* Bytes of a record in a frame, with its eager message. */

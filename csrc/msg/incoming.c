@@ -213,6 +213,14 @@ static enum verdict on_cts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   return taken_if(take_cts(msg, peer, op, record));
 }
 
+/* The data of a READ are in place, or never come. Nobody knows its id before its FETCH has left. */
+static bool end_read(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
+                     int32_t result) {
+  if (op == NULL || op->record != MRC_MSG_FETCH || mrc_node_joined(&op->out)) return false;
+  mrc_msg_end_read(msg, peer, op, result);
+  return true;
+}
+
 static enum verdict on_forget(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t id,
                               enum mrc_msg_record_kind what, enum mrc_msg_record_kind answer) {
   struct mrc_msg_entry *entry = mrc_msg_kept(msg, peer, what, id);
@@ -248,6 +256,7 @@ static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   const uint32_t id = record->id;
   struct mrc_msg_op *send = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_SEND);
   struct mrc_msg_op *receive = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_RECV);
+  struct mrc_msg_op *read = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_READ);
   switch ((enum mrc_msg_record_kind)record->kind) {
     case MRC_MSG_EAGER:
       return on_eager(msg, peer, record, mrc_msg_eager(at));
@@ -267,6 +276,10 @@ static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
       return on_refuse(msg, receive, record->bytes);
     case MRC_MSG_TRUNCATED:
       return on_truncated(msg, send, record->bytes);
+    case MRC_MSG_FETCH:
+      return taken_if(mrc_msg_fetch(msg, peer, record));
+    case MRC_MSG_UNREADABLE:
+      return taken_if(end_read(msg, peer, read, -EACCES));
   }
   return WRONG;
 }
@@ -324,7 +337,9 @@ static bool on_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t nu
 }
 
 static bool on_data(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t id) {
-  struct mrc_msg_op *op = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_RECV);
+  struct mrc_msg_op *op = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_READ);
+  if (op != NULL) return end_read(msg, peer, op, 0);
+  op = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_RECV);
   if (op == NULL || op->key == 0 || op->arrived) return false;
   if (op->record == MRC_MSG_CTS && mrc_node_joined(&op->out)) return false; /* nobody knows where */
   if (op->state == MRC_MSG_MATCHED) {

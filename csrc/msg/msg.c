@@ -37,6 +37,7 @@ struct mrc_msg *mrc_msg_new(const struct mrc_msg_config *config) {
   msg->config = *config;
   bool good = set_defaults(&msg->config);
   msg->secret = (struct mrc_secret){.key = {config->seed[0], config->seed[1]}};
+  msg->expire_ns = UINT64_MAX;
   msg->factor = mrc_secret_next(&msg->secret) | 1;
   mrc_list_init(&msg->posted);
   mrc_list_init(&msg->unexpected);
@@ -104,6 +105,8 @@ static int make_peer(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_lim
   if (limits->heap_bytes == 0) peer->limits.heap_bytes = msg->config.heap_bytes;
   mrc_list_init(&peer->out);
   mrc_list_init(&peer->writing);
+  mrc_list_init(&peer->sent);
+  mrc_list_init(&peer->reading);
   mrc_list_init(&peer->operations);
   mrc_list_init(&peer->posted);
   mrc_list_init(&peer->unexpected);
@@ -142,6 +145,7 @@ int mrc_msg_connect(struct mrc_msg *msg, uint32_t number, const struct mrc_msg_i
   if (peer == NULL || peer->connected || inbox->max_wimm < 1) return -EINVAL;
   peer->theirs = *inbox;
   peer->connected = true;
+  msg->expire_ns = 0; /* it enters the watch */
   mrc_msg_mark(msg, peer);
   return 0;
 }
@@ -220,8 +224,11 @@ void mrc_msg_free(struct mrc_msg *msg) {
 /* ---- operations ---- */
 
 static bool is_valid(const struct mrc_msg *msg, const struct mrc_msg_post *post) {
-  const bool any = post->kind != MRC_MSG_SEND && post->peer == MRC_MSG_ANY;
-  if (post->kind > MRC_MSG_PEEK || (!any && peer_at(msg, post->peer) == NULL)) return false;
+  const bool matched = post->kind == MRC_MSG_RECV || post->kind == MRC_MSG_PEEK;
+  const bool any = matched && post->peer == MRC_MSG_ANY;
+  if (post->kind > MRC_MSG_READ || (!any && peer_at(msg, post->peer) == NULL)) return false;
+  const bool remote = post->kind == MRC_MSG_WRITE || post->kind == MRC_MSG_READ;
+  if (remote && (post->tag + post->bytes < post->tag || post->ignore > UINT32_MAX)) return false;
   return post->bytes == 0 || post->kind == MRC_MSG_PEEK ||
          (post->address != 0 && post->address + post->bytes > post->address);
 }
@@ -231,7 +238,7 @@ static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
   struct mrc_msg_peer *wrong = NULL;
   op->state = op->post.kind == MRC_MSG_SEND ? MRC_MSG_WAITING : MRC_MSG_POSTED;
   if (peer != NULL) mrc_msg_op_join(op, peer);
-  if (op->post.kind != MRC_MSG_SEND) mrc_msg_prepare(msg, op);
+  if (op->post.kind == MRC_MSG_RECV || op->post.kind == MRC_MSG_PEEK) mrc_msg_prepare(msg, op);
   if (op->post.kind == MRC_MSG_PEEK) {
     mrc_msg_peek(msg, op);
     return;
@@ -243,6 +250,10 @@ static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
     mrc_msg_finish(msg, op, peer->error);
   else if (op->post.kind == MRC_MSG_RECV)
     wrong = mrc_msg_start_receive(msg, op);
+  else if (op->post.kind == MRC_MSG_WRITE)
+    mrc_msg_start_write(msg, peer, op);
+  else if (op->post.kind == MRC_MSG_READ)
+    mrc_msg_start_read(msg, peer, op);
   else if (!mrc_msg_start_send(msg, peer, op))
     wrong = peer;
   if (wrong != NULL) violate(msg, wrong, now_ns);
@@ -305,6 +316,7 @@ static int error_of(uint8_t status) {
 void mrc_msg_take(struct mrc_msg *msg, const struct mrc_wc *wc, uint64_t now_ns) {
   struct mrc_msg_peer *peer = peer_at(msg, mrc_keymap_get(&msg->by_qpn, wc->qpn));
   mrc_assert(peer != NULL);
+  peer->heard_ns = now_ns;
   if (wc->opcode == MRC_WC_RECV_IMM) {
     const bool good = peer->error != 0 || mrc_msg_on_imm(msg, peer, wc->imm, wc->bytes);
     if (!good) violate(msg, peer, now_ns);
@@ -318,6 +330,29 @@ void mrc_msg_take(struct mrc_msg *msg, const struct mrc_wc *wc, uint64_t now_ns)
   if (op == NULL) return;
   const bool whole = op->begun == op->bytes && wc->status == MRC_WC_SUCCESS;
   if (whole || peer->error != 0) mrc_msg_finish(msg, op, whole ? 0 : peer->error);
+}
+
+uint64_t mrc_msg_deadline(const struct mrc_msg *msg) { return msg->expire_ns; }
+
+/* When a peer will have been silent for too long; it is asked if that is now. */
+static uint64_t listen(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
+  if (peer->heard_ns == 0) peer->heard_ns = now_ns;
+  if (now_ns - peer->heard_ns >= MRC_MSG_SILENCE_NS) {
+    peer->heard_ns = now_ns; /* from now on the QP watches it */
+    mrc_msg_ask(msg, peer);
+  }
+  return peer->heard_ns + MRC_MSG_SILENCE_NS;
+}
+
+void mrc_msg_expire(struct mrc_msg *msg, uint64_t now_ns) {
+  if (now_ns < msg->expire_ns) return;
+  msg->expire_ns = UINT64_MAX;
+  for (uint32_t i = 0; i < msg->config.max_peers; i++) {
+    struct mrc_msg_peer *peer = msg->peers[i];
+    if (peer == NULL || !peer->connected || peer->error != 0) continue;
+    msg->expire_ns = mrc_min_u64(msg->expire_ns, listen(msg, peer, now_ns));
+  }
+  mrc_msg_pump(msg, now_ns);
 }
 
 void mrc_msg_pump(struct mrc_msg *msg, uint64_t now_ns) {

@@ -9,6 +9,9 @@
    receive that matches and says where it is (CTS); then the sender writes from memory to memory. A
    receive that is `exact` says so before the announcement, so that the write can begin at once.
 
+   WRITE goes to memory of the peer at once. For READ the peer is asked (FETCH), and writes the
+   data.
+
    Messages of one peer, space and tag are matched in the order in which they were sent, with
    receives in the order in which they were posted. */
 #ifndef MRC_MSG_MSG_H
@@ -50,6 +53,11 @@ int mrc_msg_cancel(struct mrc_msg *msg, uint32_t space, uint64_t cookie);
 bool mrc_msg_owns(const struct mrc_msg *msg, uint32_t qpn);
 /* A completion of a QP that it owns. */
 void mrc_msg_take(struct mrc_msg *msg, const struct mrc_wc *wc, uint64_t now_ns);
+/* When mrc_msg_expire has work; UINT64_MAX: never. */
+uint64_t mrc_msg_deadline(const struct mrc_msg *msg);
+/* Writes to peers that have been silent for MRC_MSG_SILENCE_NS: if no path leads there, the QP
+   fails. */
+void mrc_msg_expire(struct mrc_msg *msg, uint64_t now_ns);
 /* Posts what waits, as far as the QPs allow: once for all calls before. */
 void mrc_msg_pump(struct mrc_msg *msg, uint64_t now_ns);
 

@@ -94,7 +94,7 @@ uint32_t mrc_msg_register(struct mrc_msg *msg, uint64_t address, uint64_t bytes,
 bool mrc_msg_op_register(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t bytes) {
   mrc_assert(op->key == 0);
   if (bytes == 0) return true;
-  const bool sends = op->post.kind == MRC_MSG_SEND;
+  const bool sends = op->post.kind == MRC_MSG_SEND || op->post.kind == MRC_MSG_WRITE;
   op->key = mrc_msg_register(msg, op->post.address, bytes,
                              sends ? MRC_ACCESS_LOCAL_READ : MRC_ACCESS_REMOTE_WRITE);
   return op->key != 0;

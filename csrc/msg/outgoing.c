@@ -8,8 +8,9 @@
 
 enum { RESERVED_WRS = 4 }; /* places that messages leave to frames and credits */
 
-/* What a work request was: the upper half of its wr_id. The lower is the id of an operation. */
-enum what { FRAME, CREDIT, CHUNK };
+/* What a work request was: the upper half of its wr_id. The lower is the id of an operation, or
+   the place of a FETCH. */
+enum what { FRAME, CREDIT, CHUNK, FETCHED };
 
 void mrc_msg_say(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
                  enum mrc_msg_record_kind record) {
@@ -54,22 +55,41 @@ static int post(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum what what, 
 /* ---- frames ---- */
 
 static struct mrc_msg_record record_of(const struct mrc_msg_op *op) {
+  uint32_t other = 0;
+  if (op->record == MRC_MSG_CTS) other = op->theirs;
+  if (op->record == MRC_MSG_FETCH) other = (uint32_t)op->post.ignore;
   return (struct mrc_msg_record){.kind = op->record,
                                  .space = op->post.space,
                                  .tag = op->post.tag,
                                  .bytes = op->post.bytes,
                                  .id = op->id,
                                  .data = op->post.data,
-                                 .other = op->record == MRC_MSG_CTS ? op->theirs : 0,
+                                 .other = other,
                                  .address = op->post.address,
                                  .rkey = op->key};
 }
 
 /* The record has been written to a frame. */
-static void left(struct mrc_msg *msg, struct mrc_msg_op *op) {
+static void left(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op) {
   mrc_node_leave(&op->out);
   if (op->record == MRC_MSG_RTS) op->announced = true;
-  if (op->record == MRC_MSG_EAGER) mrc_msg_finish(msg, op, 0);
+  if (op->record != MRC_MSG_EAGER) return;
+  if (!op->post.delivered) {
+    mrc_msg_finish(msg, op, 0);
+    return;
+  }
+  op->state = MRC_MSG_SENT;
+  op->theirs = peer->slots.sent;
+  mrc_list_append(&peer->sent, &op->node);
+}
+
+/* Ends what was in frames that the peer has acknowledged. */
+static void end_sent(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+  while (!mrc_list_is_empty(&peer->sent)) {
+    struct mrc_msg_op *op = MRC_MSG_OP(node, peer->sent.next);
+    if ((int32_t)(peer->frames_done - op->theirs) <= 0) return;
+    mrc_msg_finish(msg, op, 0);
+  }
 }
 
 /* Fills a frame with answers, then with records. Returns its bytes. */
@@ -94,7 +114,7 @@ static uint32_t fill(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t *fr
     if (bytes > head + record.bytes && record.kind == MRC_MSG_EAGER)
       memset(frame + n + head + record.bytes, 0, bytes - head - record.bytes);
     n += bytes;
-    left(msg, op);
+    left(msg, peer, op);
   }
   return (uint32_t)n;
 }
@@ -138,24 +158,60 @@ static int send_credit(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t 
 
 /* ---- messages ---- */
 
-/* Posts the next chunk of a message; the last one has the immediate. */
+void mrc_msg_start_write(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op) {
+  if (op->bytes == 0) {
+    mrc_msg_finish(msg, op, 0);
+    return;
+  }
+  op->state = MRC_MSG_WRITING;
+  op->address = op->post.tag;
+  op->rkey = (uint32_t)op->post.ignore;
+  op->announced = true;
+  mrc_list_append(&peer->writing, &op->node);
+  mrc_msg_mark(msg, peer);
+}
+
+/* Posts the next chunk of a message; the last one has the immediate, if the peer waits for one. */
 static int send_chunk(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
                       uint32_t bytes, uint64_t now_ns) {
   const bool last = op->begun + bytes == op->bytes;
+  const bool imm = last && op->post.kind != MRC_MSG_WRITE;
   const struct mrc_wr write = {.local = op->post.address + op->begun,
                                .va = op->address + op->begun,
                                .lkey = op->key,
                                .rkey = op->rkey,
                                .bytes = bytes,
                                .imm = mrc_msg_imm(MRC_MSG_IMM_DATA, op->theirs),
-                               .opcode = last ? MRC_WR_WRITE_IMM : MRC_WR_WRITE};
-  const int error = post(msg, peer, CHUNK, op->id, &write, now_ns);
+                               .opcode = imm ? MRC_WR_WRITE_IMM : MRC_WR_WRITE};
+  const int error = post(msg, peer, op->fetched ? FETCHED : CHUNK, op->id, &write, now_ns);
   if (error != 0) return error;
   op->begun += bytes;
   op->writes++;
   peer->chunks++;
   if (last) mrc_node_leave(&op->node);
   return 0;
+}
+
+/* Whether its memory may be read now. The region of a WRITE is made when its turn comes, because
+   thousands may wait; that of a FETCH belongs to the program, which may end it. */
+static bool may_read(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
+                     uint32_t bytes) {
+  if (op->fetched)
+    return bytes == 0 || mrc_qp_may_read(msg->config.engine, peer->qpn, op->key,
+                                         op->post.address + op->begun, bytes);
+  return op->key != 0 || mrc_msg_op_register(msg, op, op->bytes);
+}
+
+/* Ends what may not read its memory. 0 or an error of the peer. */
+static int refuse(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op) {
+  if (!op->fetched) {
+    mrc_msg_finish(msg, op, -ENOSPC);
+    return 0;
+  }
+  mrc_node_leave(&op->node);
+  op->begun = op->bytes; /* the rest is never sent */
+  if (op->writes == 0) op->state = MRC_MSG_FREE;
+  return mrc_msg_answer(msg, peer, MRC_MSG_UNREADABLE, op->theirs, 0) ? 0 : -EPROTO;
 }
 
 static int send_chunks(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
@@ -166,9 +222,72 @@ static int send_chunks(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t 
     const uint32_t bytes = (uint32_t)mrc_min_u64(op->bytes - op->begun, MRC_MSG_CHUNK);
     const bool last = op->begun + bytes == op->bytes;
     if (!op->announced || !has_room(peer, last, RESERVED_WRS)) break;
-    error = send_chunk(msg, peer, op, bytes, now_ns);
+    if (may_read(msg, peer, op, bytes))
+      error = send_chunk(msg, peer, op, bytes, now_ns);
+    else
+      error = refuse(msg, peer, op);
   }
   return error;
+}
+
+/* ---- READs ---- */
+
+static void say_reads(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+  while (peer->reads < MRC_MSG_READS && !mrc_list_is_empty(&peer->reading)) {
+    struct mrc_msg_op *op = MRC_MSG_OP(node, peer->reading.next);
+    mrc_node_leave(&op->node);
+    if (!mrc_msg_op_register(msg, op, op->bytes)) {
+      mrc_msg_finish(msg, op, -ENOSPC);
+      continue;
+    }
+    peer->reads++;
+    mrc_msg_say(msg, peer, op, MRC_MSG_FETCH);
+  }
+}
+
+void mrc_msg_start_read(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op) {
+  op->state = MRC_MSG_READING;
+  mrc_list_append(&peer->reading, &op->node);
+  say_reads(msg, peer);
+}
+
+void mrc_msg_end_read(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
+                      int32_t result) {
+  mrc_assert(peer->reads > 0);
+  peer->reads--;
+  mrc_msg_finish(msg, op, result);
+  say_reads(msg, peer);
+}
+
+bool mrc_msg_fetch(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                   const struct mrc_msg_record *fetch) {
+  uint32_t place = 0;
+  while (place < MRC_MSG_FETCHES && peer->fetches[place].state != MRC_MSG_FREE)
+    place++;
+  if (place == MRC_MSG_FETCHES) return false;
+  struct mrc_msg_op *op = &peer->fetches[place];
+  *op = (struct mrc_msg_op){.post = {.address = fetch->tag},
+                            .bytes = fetch->bytes,
+                            .address = fetch->address,
+                            .rkey = fetch->rkey,
+                            .key = fetch->other,
+                            .id = place,
+                            .peer = peer->number,
+                            .theirs = fetch->id,
+                            .state = MRC_MSG_WRITING,
+                            .announced = true,
+                            .fetched = true};
+  mrc_list_append(&peer->writing, &op->node);
+  mrc_msg_mark(msg, peer);
+  return true;
+}
+
+/* ---- the peer ---- */
+
+/* An immediate that says nothing new. It has a completion, or the QP fails. */
+void mrc_msg_ask(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+  peer->asked = true;
+  mrc_msg_mark(msg, peer);
 }
 
 static bool has_records(const struct mrc_msg_peer *peer) {
@@ -179,9 +298,19 @@ int mrc_msg_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns
   int error = 0;
   while (error == 0 && has_records(peer) && may_send_frame(peer))
     error = send_frame(msg, peer, now_ns);
-  if (error == 0 && mrc_msg_slots_owe(&peer->slots) && has_room(peer, true, 0))
-    error = send_credit(msg, peer, now_ns);
+  const bool owes = mrc_msg_slots_owe(&peer->slots) || (peer->asked && peer->wrs == 0);
+  if (error == 0 && owes && has_room(peer, true, 0)) error = send_credit(msg, peer, now_ns);
+  if (error == 0) peer->asked = false;
   return error == 0 ? send_chunks(msg, peer, now_ns) : error;
+}
+
+/* What has posted a chunk. */
+static struct mrc_msg_op *writer_of(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                                    uint64_t wr_id) {
+  const uint32_t id = (uint32_t)wr_id;
+  if (wr_id >> 32 == FETCHED) return &peer->fetches[id];
+  struct mrc_msg_op *send = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_SEND);
+  return send != NULL ? send : mrc_msg_op_at(msg, id, peer->number, MRC_MSG_WRITE);
 }
 
 struct mrc_msg_op *mrc_msg_sent(struct mrc_msg *msg, struct mrc_msg_peer *peer,
@@ -196,14 +325,19 @@ struct mrc_msg_op *mrc_msg_sent(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   switch ((enum what)(wc->wr_id >> 32)) {
     case FRAME:
       peer->frames_done++;
+      if (wc->status == MRC_WC_SUCCESS) end_sent(msg, peer);
       return NULL;
     case CREDIT:
       return NULL;
     case CHUNK:
+    case FETCHED:
       break;
   }
-  struct mrc_msg_op *op = mrc_msg_op_at(msg, (uint32_t)wc->wr_id, peer->number, MRC_MSG_SEND);
+  struct mrc_msg_op *op = writer_of(msg, peer, wc->wr_id);
   mrc_assert(op != NULL && op->writes > 0 && peer->chunks > 0);
   peer->chunks--;
-  return --op->writes == 0 ? op : NULL;
+  if (--op->writes > 0) return NULL;
+  if (!op->fetched) return op;
+  if (op->begun == op->bytes || peer->error != 0) op->state = MRC_MSG_FREE;
+  return NULL;
 }

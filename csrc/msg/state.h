@@ -15,7 +15,9 @@
 enum {
   MRC_MSG_CHUNK = 1 << 20,     /* a longer message is several writes, between which frames go */
   MRC_MSG_CHUNKS_AT_ONCE = 16, /* writes of messages that a QP has at once */
-  MRC_MSG_HEAP_OVERHEAD = 64   /* what an entry costs beside its bytes, at least */
+  /* A peer sends another FETCH when an answer has come, before the answer is acknowledged. */
+  MRC_MSG_FETCHES = MRC_MSG_READS + MRC_MSG_CHUNKS_AT_ONCE,
+  MRC_MSG_HEAP_OVERHEAD = 64 /* what an entry costs beside its bytes, at least */
 };
 
 enum mrc_msg_state {
@@ -24,16 +26,19 @@ enum mrc_msg_state {
   MRC_MSG_QUEUED,          /* eager: waits for a frame */
   MRC_MSG_WAITING,         /* announced, or about to be: waits for a CTS */
   MRC_MSG_WITHDRAWN_ASKED, /* as before, but cancelled: waits for the answer, or a CTS */
-  MRC_MSG_WRITING,         /* has a CTS */
+  MRC_MSG_WRITING,         /* has a CTS, or is a WRITE */
+  MRC_MSG_SENT,            /* eager, in a frame that the peer has not acknowledged */
   /* receives */
   MRC_MSG_POSTED,     /* matches nothing yet */
   MRC_MSG_ASKED,      /* the same, and a CTS says where to write */
   MRC_MSG_CANCELLING, /* the same, but cancelled: waits for the answer, or a message */
-  MRC_MSG_MATCHED     /* announced: waits for the data */
+  MRC_MSG_MATCHED,    /* announced: waits for the data */
+  /* READs */
+  MRC_MSG_READING /* its FETCH has left, or is about to */
 };
 
 struct mrc_msg_op {
-  struct mrc_node node;  /* in `by_tag` or `posted`, or in `writing` of the peer */
+  struct mrc_node node;  /* in `by_tag` or `posted`, or in a list of the peer */
   struct mrc_node out;   /* in `out` of the peer: a record of it is to be sent */
   struct mrc_node owner; /* in `operations` of the peer, or of none */
   struct mrc_node named; /* in `by_cookie` of the module */
@@ -42,17 +47,18 @@ struct mrc_msg_op {
   uint64_t hash;    /* of peer, space and tag; not of an eager send, which waits for nothing */
   uint64_t bytes;   /* of the message */
   uint64_t begun;   /* bytes for which writes were posted */
-  uint64_t address; /* SEND: at the peer */
+  uint64_t address; /* SEND, WRITE: at the peer */
   uint32_t rkey;
   uint32_t key;    /* of its memory region; 0: none */
   uint32_t id;     /* index and, above, how often the entry was used; never 0 */
   uint32_t peer;   /* or MRC_MSG_ANY */
-  uint32_t theirs; /* id of the peer's operation */
+  uint32_t theirs; /* id of the peer's operation; SENT: number of the frame */
   uint32_t writes; /* posted and not completed */
   int32_t result;
   uint8_t state;  /* enum mrc_msg_state */
   uint8_t record; /* enum mrc_msg_record_kind: what is in `out` */
-  bool announced; /* SEND: its RTS has left */
+  bool announced; /* SEND: its RTS has left, or there is none */
+  bool fetched;   /* in `fetches` */
   bool arrived;   /* RECV: the data are in place, but the RTS has not been read */
 };
 
@@ -82,6 +88,7 @@ struct mrc_msg_peer {
   uint32_t qpn;
   int32_t error; /* of the QP, negative; 0: none */
   bool connected;
+  bool asked; /* a credit is to be sent, due or not */
   struct mrc_msg_limits limits;
   struct mrc_msg_inbox theirs;
   uint8_t *inbox, *outbox; /* MRC_MSG_INBOX_BYTES each */
@@ -94,11 +101,16 @@ struct mrc_msg_peer {
   uint32_t filled;    /* bytes of the next frame, which the engine had no room for; 0: none */
   uint32_t wrs, imms; /* work requests, immediates posted and not completed */
   uint32_t chunks;    /* writes of messages among them */
+  uint32_t reads;     /* READs whose FETCH is not answered */
+  uint64_t heard_ns;  /* when a completion came; 0: none yet */
   size_t heap;        /* bytes of `requests`, `unexpected` and `claimed` */
 
-  struct mrc_node out;            /* operations with a record to send */
-  struct mrc_node writing;        /* sends with a CTS, and bytes not yet posted */
-  struct mrc_node operations;     /* all with this peer */
+  struct mrc_node out;     /* operations with a record to send */
+  struct mrc_node writing; /* what is WRITING, with bytes not yet posted */
+  struct mrc_node sent;    /* what is SENT, in the order of frames */
+  struct mrc_node reading; /* READs whose FETCH waits until others are answered */
+  struct mrc_msg_op fetches[MRC_MSG_FETCHES]; /* answers to FETCHes of the peer, in no table */
+  struct mrc_node operations;                 /* all with this peer */
   struct mrc_node posted;         /* receives by mask, without a message, oldest first */
   struct mrc_node unexpected;     /* messages without a receive, oldest first */
   struct mrc_node claimed;        /* messages that a receive is going to take */
@@ -128,6 +140,7 @@ struct mrc_msg {
   struct mrc_node claimed;    /* messages of all peers that were claimed */
   struct mrc_node busy;       /* peers for the next pump */
   struct mrc_node stalled;    /* peers whose frames wait for room in the heap */
+  uint64_t expire_ns;         /* when a peer may have been silent for too long */
 };
 
 #define MRC_MSG_OP(member, pointer) MRC_NODE_OWNER(pointer, struct mrc_msg_op, member)

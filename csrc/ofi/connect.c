@@ -109,8 +109,9 @@ static int use_own(struct of_peer *peer) {
   return 0;
 }
 
+/* No two endpoints have the same token. */
 static bool is_own(const struct mrc_agent_point *point) {
-  return memcmp(point, &own, sizeof own) == 0;
+  return memcmp(point->token, own.token, sizeof own.token) == 0;
 }
 
 int of_connect_use(struct of_peer *peer) {
@@ -131,7 +132,7 @@ const struct mrc_agent_point *of_connect_point(void) { return &own; }
 
 int of_connect_open(void) {
   if (is_open) return -EBUSY;
-  struct mrc_agent_point made = {.number = pr_await_number()};
+  struct mrc_agent_point made = {.number = pr_await_number(), .answers_reads = 1};
   if (made.number == 0) return -EAGAIN;
   if (getrandom(made.token, sizeof made.token, 0) != (ssize_t)sizeof made.token) return -EIO;
   memcpy(made.gid, pr_process.gids[0], sizeof made.gid);

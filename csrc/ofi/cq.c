@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "ofi/av.h"
+#include "ofi/counter.h"
+#include "ofi/multi.h"
 #include "ofi/object.h"
 #include "ofi/peer.h"
 #include "program/drive.h"
@@ -59,6 +61,8 @@ static void end(struct of_operation *operation) {
   struct of_cq *cq = operation->cq;
   if (goes_on(operation)) return;
   operation->done.result = result_of(operation);
+  if (operation->room > 0) of_multi_go_on(operation);
+  if (operation->counter) of_counter_add(operation->counter, operation->done.result == 0);
   if (!cq || (operation->silent && operation->done.result == 0)) {
     of_operation_free(operation);
     return;

@@ -6,9 +6,11 @@
 #include <rdma/fi_errno.h>
 
 #include "ofi/av.h"
+#include "ofi/counter.h"
 #include "ofi/cq.h"
 #include "ofi/ep.h"
 #include "ofi/eq.h"
+#include "ofi/mr.h"
 #include "ofi/object.h"
 
 /* ---- What a domain refuses ---- */
@@ -16,12 +18,6 @@
 static int no_scalable_ep(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
                           void *context) {
   (void)domain, (void)info, (void)ep, (void)context;
-  return -FI_ENOSYS;
-}
-
-static int no_counter(struct fid_domain *domain, struct fi_cntr_attr *attr,
-                      struct fid_cntr **counter, void *context) {
-  (void)domain, (void)attr, (void)counter, (void)context;
   return -FI_ENOSYS;
 }
 
@@ -47,34 +43,10 @@ static struct fi_ops_domain domain_ops = {.size = sizeof domain_ops,
                                           .cq_open = of_cq_open,
                                           .endpoint = of_ep_open,
                                           .scalable_ep = no_scalable_ep,
-                                          .cntr_open = no_counter,
+                                          .cntr_open = of_counter_open,
                                           .poll_open = no_poll,
                                           .stx_ctx = no_shared_tx,
                                           .srx_ctx = no_shared_rx};
-
-/* Memory needs no registration: csrc/msg registers the range of each long message. */
-static int no_mr(struct fid *fid, const void *buffer, size_t bytes, uint64_t access,
-                 uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **mr, void *context) {
-  (void)fid, (void)buffer, (void)bytes, (void)access, (void)offset, (void)key, (void)flags;
-  (void)mr, (void)context;
-  return -FI_ENOSYS;
-}
-
-static int no_mr_v(struct fid *fid, const struct iovec *pieces, size_t count, uint64_t access,
-                   uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **mr,
-                   void *context) {
-  (void)pieces, (void)count;
-  return no_mr(fid, NULL, 0, access, offset, key, flags, mr, context);
-}
-
-static int no_mr_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags,
-                      struct fid_mr **mr) {
-  (void)attr;
-  return no_mr(fid, NULL, 0, 0, 0, 0, flags, mr, NULL);
-}
-
-static struct fi_ops_mr mr_ops = {
-    .size = sizeof mr_ops, .reg = no_mr, .regv = no_mr_v, .regattr = no_mr_attr};
 
 static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain,
                        void *context) {
@@ -84,7 +56,7 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
   made->domain = (struct fid_domain){
       .fid = {.fclass = FI_CLASS_DOMAIN, .context = context, .ops = &of_plain_ops},
       .ops = &domain_ops,
-      .mr = &mr_ops};
+      .mr = &of_mr_ops};
   *domain = &made->domain;
   return 0;
 }

@@ -8,10 +8,14 @@
 #include <string.h>
 
 #include "ofi/connect.h"
+#include "ofi/counter.h"
+#include "ofi/rma.h"
 #include "ofi/transfer.h"
 #include "program/enter.h"
 #include "program/process.h"
 #include "program/say.h"
+
+enum { DEFAULT_LEAST_MULTI = 64 };
 
 /* ---- Set-up ---- */
 
@@ -38,6 +42,21 @@ static int bind_cq(struct of_ep *ep, struct fid *fid, uint64_t flags) {
   return 0;
 }
 
+static int bind_counter(struct of_ep *ep, struct fid *fid, uint64_t flags) {
+  static const uint64_t bits[] = {[MRC_MSG_SEND] = FI_SEND,
+                                  [MRC_MSG_RECV] = FI_RECV,
+                                  [MRC_MSG_WRITE] = FI_WRITE,
+                                  [MRC_MSG_READ] = FI_READ};
+  const uint64_t known = FI_SEND | FI_RECV | FI_WRITE | FI_READ;
+  if (flags & (FI_REMOTE_READ | FI_REMOTE_WRITE)) return -FI_ENOSYS;
+  if (flags == 0 || flags & ~known) return -FI_EBADFLAGS;
+  for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++)
+    if (flags & bits[i] && ep->counters[i]) return -FI_EINVAL;
+  for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++)
+    if (flags & bits[i]) use(ep->counters[i] = (struct of_counter *)fid);
+  return 0;
+}
+
 static int bind_one(struct fid **bound, struct fid *fid, uint64_t flags) {
   if (flags != 0) return -FI_EBADFLAGS;
   if (*bound) return -FI_EINVAL;
@@ -52,6 +71,7 @@ static int bind_ep(struct fid *fid, struct fid *other, uint64_t flags) {
   int error = -FI_ENOSYS;
   if (other->fclass == FI_CLASS_CQ) error = bind_cq(ep, other, flags);
   if (other->fclass == FI_CLASS_AV) error = bind_one(&ep->av, other, flags);
+  if (other->fclass == FI_CLASS_CNTR) error = bind_counter(ep, other, flags);
   if (other->fclass == FI_CLASS_EQ) error = bind_one(&ep->eq, other, flags);
   pr_unlock();
   return error;
@@ -59,7 +79,8 @@ static int bind_ep(struct fid *fid, struct fid *other, uint64_t flags) {
 
 static int enable(struct of_ep *ep) {
   if (ep->enabled) return 0;
-  if ((ep->caps & FI_SEND && !ep->send_cq) || (ep->caps & FI_RECV && !ep->receive_cq))
+  const uint64_t sends = FI_SEND | FI_READ | FI_WRITE;
+  if ((ep->caps & sends && !ep->send_cq) || (ep->caps & FI_RECV && !ep->receive_cq))
     return -FI_ENOCQ;
   if (!ep->av) return -FI_ENOAV;
   pr_lock();
@@ -98,6 +119,8 @@ static int close_ep(struct fid *fid) {
   leave(ep->eq);
   leave(ep->send_cq);
   leave(ep->receive_cq);
+  for (size_t i = 0; i < sizeof ep->counters / sizeof ep->counters[0]; i++)
+    leave(ep->counters[i]);
   of_object_leave(&ep->object);
   pr_unlock();
   free(ep);
@@ -158,21 +181,20 @@ static struct fi_ops_cm cm_ops = {.size = sizeof cm_ops,
 /* ---- Options ---- */
 
 static int get_option(struct fid *fid, int level, int name, void *value, size_t *bytes) {
-  (void)fid;
-  (void)level;
-  (void)name;
-  (void)value;
-  (void)bytes;
-  return -FI_ENOPROTOOPT;
+  const struct of_ep *ep = (struct of_ep *)fid;
+  if (level != FI_OPT_ENDPOINT || name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
+  if (*bytes < sizeof ep->least_multi) return -FI_ETOOSMALL;
+  *bytes = sizeof ep->least_multi;
+  memcpy(value, &ep->least_multi, *bytes);
+  return 0;
 }
 
 static int set_option(struct fid *fid, int level, int name, const void *value, size_t bytes) {
-  (void)fid;
-  (void)level;
-  (void)name;
-  (void)value;
-  (void)bytes;
-  return -FI_ENOPROTOOPT;
+  struct of_ep *ep = (struct of_ep *)fid;
+  if (level != FI_OPT_ENDPOINT || name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
+  if (bytes != sizeof ep->least_multi) return -FI_EINVAL;
+  memcpy(&ep->least_multi, value, bytes);
+  return 0;
 }
 
 static int tx_context(struct fid_ep *ep, int index, struct fi_tx_attr *attr, struct fid_ep **found,
@@ -208,7 +230,8 @@ static struct fi_ops_ep ep_ops = {.size = sizeof ep_ops,
 static uint64_t caps_of(const struct fi_info *info) {
   const uint64_t sends = info->tx_attr && info->tx_attr->caps ? info->tx_attr->caps : info->caps;
   const uint64_t receives = info->rx_attr && info->rx_attr->caps ? info->rx_attr->caps : info->caps;
-  return info->caps & ((sends & FI_SEND) | (receives & (FI_RECV | FI_DIRECTED_RECV)));
+  return info->caps &
+         ((sends & (FI_SEND | FI_READ | FI_WRITE)) | (receives & (FI_RECV | FI_DIRECTED_RECV)));
 }
 
 int of_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context) {
@@ -221,8 +244,10 @@ int of_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **
                       .ops = &ep_ops,
                       .cm = &cm_ops,
                       .msg = &of_untagged_ops,
+                      .rma = &of_rma_ops,
                       .tagged = &of_tagged_ops};
   made->caps = caps_of(info);
+  made->least_multi = DEFAULT_LEAST_MULTI;
   if (info->tx_attr) made->send_flags = info->tx_attr->op_flags;
   if (info->rx_attr) made->receive_flags = info->rx_attr->op_flags;
   *ep = &made->object.ep;

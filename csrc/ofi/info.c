@@ -12,11 +12,18 @@
 
 #define FABRIC "mrc"
 #define DOMAIN "mrc0"
-#define TX_CAPS (FI_MSG | FI_TAGGED | FI_SEND)
-#define RX_CAPS (FI_MSG | FI_TAGGED | FI_RECV | FI_SOURCE | FI_DIRECTED_RECV)
+#define TX_MEMORY (FI_RMA | FI_READ | FI_WRITE)
+#define RX_MEMORY (FI_RMA | FI_REMOTE_READ | FI_REMOTE_WRITE)
+#define MEMORY (TX_MEMORY | RX_MEMORY)
+#define TX_CAPS (FI_MSG | FI_TAGGED | FI_SEND | TX_MEMORY)
+#define RX_CAPS \
+  (FI_MSG | FI_TAGGED | FI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_MULTI_RECV | RX_MEMORY)
 #define DOMAIN_CAPS (FI_LOCAL_COMM | FI_REMOTE_COMM)
 #define CAPS (TX_CAPS | RX_CAPS | DOMAIN_CAPS | FI_REMOTE_CQ_DATA)
-#define OP_FLAGS (FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE)
+#define OP_FLAGS \
+  (FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE)
+/* Peers name memory by its address and a key that was drawn at random. */
+#define MR_MODE (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
 
 /* Marks a value that only one provider defines. libfabric 2 has no name for this bit. */
 #define OF_SPECIFIC (1u << 31)
@@ -25,7 +32,7 @@
 
 #define MAX_BYTES (1ull << 40)
 
-enum { PROTOCOL_VERSION = 1, CQ_DATA_BYTES = 4 };
+enum { PROTOCOL_VERSION = 1, CQ_DATA_BYTES = 4, COUNTERS = 1024, REGIONS = 8192 };
 
 /* A later libfabric has longer structs and frees them as its own: zeros follow ours. */
 enum { LATER_BYTES = 256 };
@@ -36,7 +43,8 @@ static bool fits_domain(const struct fi_domain_attr *hints) {
   if (!hints) return true;
   if (hints->name && strcmp(hints->name, DOMAIN) != 0) return false;
   if (hints->ep_cnt > 1 || hints->max_ep_tx_ctx > 1 || hints->max_ep_rx_ctx > 1) return false;
-  if (hints->max_ep_stx_ctx || hints->max_ep_srx_ctx || hints->cntr_cnt || hints->auth_key_size)
+  if (hints->max_ep_stx_ctx || hints->max_ep_srx_ctx || hints->auth_key_size) return false;
+  if (hints->cntr_cnt > COUNTERS || hints->mr_cnt > REGIONS || hints->mr_iov_limit > 1)
     return false;
   return (hints->caps & ~DOMAIN_CAPS) == 0 && hints->cq_data_size <= CQ_DATA_BYTES;
 }
@@ -53,12 +61,12 @@ static bool fits_transfer(const struct fi_info *hints, uint64_t caps) {
   const struct fi_tx_attr *tx = hints->tx_attr;
   const struct fi_rx_attr *rx = hints->rx_attr;
   if (tx && (tx->caps & ~caps || tx->op_flags & ~OP_FLAGS || tx->inject_size > OF_INJECT_BYTES ||
-             tx->iov_limit > 1 || tx->rma_iov_limit > 0 || tx->size > OF_OPERATIONS ||
+             tx->iov_limit > OF_PIECES || tx->rma_iov_limit > 1 || tx->size > OF_OPERATIONS ||
              tx->msg_order & ~FI_ORDER_SAS || tx->comp_order != 0))
     return false;
-  return !rx ||
-         (!(rx->caps & ~caps) && !(rx->op_flags & ~FI_COMPLETION) && rx->iov_limit <= 1 &&
-          rx->size <= OF_OPERATIONS && !(rx->msg_order & ~FI_ORDER_SAS) && rx->comp_order == 0);
+  return !rx || (!(rx->caps & ~caps) && !(rx->op_flags & ~(FI_COMPLETION | FI_MULTI_RECV)) &&
+                 rx->iov_limit <= 1 && rx->size <= OF_OPERATIONS &&
+                 !(rx->msg_order & ~FI_ORDER_SAS) && rx->comp_order == 0);
 }
 
 static const struct mrc_agent_point anywhere;
@@ -74,23 +82,36 @@ static bool fits_address(const struct fi_info *hints, uint64_t flags) {
          memcmp(hints->src_addr, &anywhere, sizeof anywhere) == 0;
 }
 
+/* The mode of memory regions; 0: the program does not know ours. Before version 1.5 none means any,
+   and one bit stands for all. */
+static int mr_mode(uint32_t version, const struct fi_info *hints) {
+  const bool old = FI_VERSION_LT(version, FI_VERSION(1, 5));
+  if (!hints || !hints->domain_attr) return old ? FI_MR_BASIC : MR_MODE;
+  const int known = hints->domain_attr->mr_mode;
+  if (known == FI_MR_BASIC || (old && known == FI_MR_UNSPEC)) return FI_MR_BASIC;
+  return (known & MR_MODE) == MR_MODE ? MR_MODE : 0;
+}
+
 /* What an endpoint gets: what the program asks for, with what that implies and what costs nothing.
    Nothing asked for: all. */
-static uint64_t caps_for(uint64_t wanted) {
-  if (wanted == 0) return CAPS;
+static uint64_t caps_for(uint32_t version, const struct fi_info *hints) {
+  const uint64_t wanted = hints ? hints->caps : 0;
+  if (wanted == 0) return mr_mode(version, hints) ? CAPS : CAPS & ~MEMORY;
   uint64_t caps = wanted;
+  if (wanted & FI_RMA && !(wanted & MEMORY & ~FI_RMA)) caps |= MEMORY;
   if (wanted & (FI_MSG | FI_TAGGED) && !(wanted & (FI_SEND | FI_RECV))) caps |= FI_SEND | FI_RECV;
   if (!(wanted & DOMAIN_CAPS)) caps |= DOMAIN_CAPS;
   return caps;
 }
 
-static bool fits(const struct fi_info *hints, uint64_t flags) {
+static bool fits(uint32_t version, const struct fi_info *hints, uint64_t flags) {
   if (!hints) return true;
   if (hints->caps & ~CAPS || !fits_address(hints, flags)) return false;
+  if (hints->caps & FI_RMA && !mr_mode(version, hints)) return false;
   const struct fi_fabric_attr *fabric = hints->fabric_attr;
   if (fabric && fabric->name && strcmp(fabric->name, FABRIC) != 0) return false;
   return fits_domain(hints->domain_attr) && fits_endpoint(hints->ep_attr) &&
-         fits_transfer(hints, caps_for(hints->caps));
+         fits_transfer(hints, caps_for(version, hints));
 }
 
 /* ---- The offer ---- */
@@ -104,7 +125,8 @@ static void *copy_of(const void *from, size_t bytes) {
 static const struct fi_tx_attr tx = {.msg_order = FI_ORDER_SAS,
                                      .inject_size = OF_INJECT_BYTES,
                                      .size = OF_OPERATIONS,
-                                     .iov_limit = 1};
+                                     .iov_limit = OF_PIECES,
+                                     .rma_iov_limit = 1};
 static const struct fi_rx_attr rx = {
     .msg_order = FI_ORDER_SAS, .size = OF_OPERATIONS, .iov_limit = 1};
 static const struct fi_ep_attr ep = {
@@ -127,6 +149,10 @@ static const struct fi_domain_attr domain = {.threading = FI_THREAD_SAFE,
                                              .rx_ctx_cnt = 1,
                                              .max_ep_tx_ctx = 1,
                                              .max_ep_rx_ctx = 1,
+                                             .cntr_cnt = COUNTERS,
+                                             .mr_key_size = sizeof(uint64_t),
+                                             .mr_cnt = REGIONS,
+                                             .mr_iov_limit = 1,
                                              .caps = DOMAIN_CAPS};
 
 static bool is_complete(const struct fi_info *info) {
@@ -163,10 +189,11 @@ static void narrow_domain(struct fi_domain_attr *offer, const struct fi_domain_a
 }
 
 /* An unset field of the hints takes all there is. False without memory. */
-static bool narrow(struct fi_info *info, const struct fi_info *hints) {
+static bool narrow(struct fi_info *info, uint32_t version, const struct fi_info *hints) {
   const struct fi_tx_attr *tx_hint = hints ? hints->tx_attr : NULL;
   const struct fi_rx_attr *rx_hint = hints ? hints->rx_attr : NULL;
-  info->caps = caps_for(hints ? hints->caps : 0);
+  info->caps = caps_for(version, hints);
+  info->domain_attr->mr_mode = info->caps & FI_RMA ? mr_mode(version, hints) : 0;
   info->tx_attr->caps = narrowed(info->caps, FI_RECV, TX_CAPS, tx_hint ? tx_hint->caps : 0);
   info->rx_attr->caps = narrowed(info->caps, FI_SEND, RX_CAPS, rx_hint ? rx_hint->caps : 0);
   if (tx_hint) info->tx_attr->op_flags = tx_hint->op_flags;
@@ -191,7 +218,7 @@ static struct fi_info *offer(uint32_t version, const struct fi_info *hints) {
   info->fabric_attr = copy_of(&fabric, sizeof fabric);
   if (info->domain_attr) info->domain_attr->name = strdup(DOMAIN);
   if (info->fabric_attr) info->fabric_attr->name = strdup(FABRIC);
-  if (is_complete(info) && narrow(info, hints)) return info;
+  if (is_complete(info) && narrow(info, version, hints)) return info;
   free_offer(info);
   return NULL;
 }
@@ -200,7 +227,7 @@ int of_info(uint32_t version, const char *node, const char *service, uint64_t fl
             const struct fi_info *hints, struct fi_info **info) {
   const bool names_own_service = flags & FI_SOURCE && !node; /* the agent chooses it */
   if ((node || service) && !names_own_service) return -FI_ENODATA;
-  if (!fits(hints, flags)) return -FI_ENODATA;
+  if (!fits(version, hints, flags)) return -FI_ENODATA;
   if (!pr_process.ctx && !pr_link_is_there()) return -FI_ENODATA;
   *info = offer(version, hints);
   return *info ? 0 : -FI_ENOMEM;

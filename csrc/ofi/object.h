@@ -17,6 +17,8 @@ struct of_object {
     struct fid_cq cq;
     struct fid_eq eq;
     struct fid_ep ep;
+    struct fid_mr mr;
+    struct fid_cntr counter;
   };
   struct of_object *parent; /* which it was opened in; NULL: of a fabric */
   uint32_t users;           /* objects that need this one: it cannot be closed */

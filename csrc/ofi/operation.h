@@ -9,24 +9,30 @@
 
 #include "messages.h"
 
+struct of_counter;
 struct of_cq;
 
 /* As many as csrc/msg takes at one time. */
 enum { OF_OPERATIONS = 1 << 14 };
 
 struct of_operation {
-  struct of_operation *next; /* in a CQ, or in the list of free ones */
-  struct of_cq *cq;          /* for its completion; NULL: it has none */
-  bool silent;               /* it has one only if it fails */
-  void *context;             /* of the program; NULL if silent */
-  void *buffer;              /* of the program; NULL of a PEEK, which puts nothing there */
-  void *copy;                /* of an injected message; or NULL */
-  uint64_t cookie;           /* never used twice; its low bits are the place of the operation */
-  uint64_t flags;            /* FI_SEND or FI_RECV, FI_TAGGED or FI_MSG */
-  bool claims;               /* PEEK: it takes the message aside */
-  bool discards;             /* RECV: nobody wants the content. PEEK: such a RECV follows */
-  bool ended;                /* it waits in its CQ */
-  struct mrc_msg_done done;  /* once it has ended */
+  struct of_operation *next;  /* in a CQ, or in the list of free ones */
+  struct of_cq *cq;           /* for its completion; NULL: it has none */
+  struct of_counter *counter; /* or NULL */
+  bool silent;                /* it has one only if it fails */
+  void *context;              /* of the program; NULL if silent */
+  void *buffer;               /* of the program; NULL of a PEEK, which puts nothing there */
+  void *copy;                 /* of an injected message; or NULL */
+  uint64_t cookie;            /* never used twice; its low bits are the place of the operation */
+  uint64_t flags;             /* FI_SEND or FI_RECV and FI_TAGGED or FI_MSG; or FI_RMA and FI_READ
+                                 or FI_WRITE */
+  uint64_t room;              /* of a receive with FI_MULTI_RECV, for further messages; or 0 */
+  uint64_t least;             /* of this room */
+  uint32_t from;              /* a peer, or MRC_MSG_ANY */
+  bool claims;                /* PEEK: it takes the message aside */
+  bool discards;              /* RECV: nobody wants the content. PEEK: such a RECV follows */
+  bool ended;                 /* it waits in its CQ */
+  struct mrc_msg_done done;   /* once it has ended */
 };
 
 /* NULL: too many are in use. */

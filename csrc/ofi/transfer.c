@@ -10,61 +10,75 @@
 #include "ofi/connect.h"
 #include "program/drive.h"
 
-/* One call of a program. */
-struct call {
-  void *buffer;
-  size_t bytes;
-  fi_addr_t peer;
-  uint64_t tag;
-  uint64_t ignore;
-  void *context;
-  uint64_t data;
-  uint64_t flags;
-  bool tagged;
-  bool send;
-  bool injects; /* no completion, not even of a failure */
-};
-
 /* ---- Posts ---- */
 
 /* The default completion of a receive is the strictest. */
 #define SEND_FLAGS                                                                             \
   (FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_REMOTE_CQ_DATA | \
-   FI_MORE)
+   FI_DELIVERY_COMPLETE | FI_MORE)
+#define MEMORY_FLAGS (SEND_FLAGS & ~FI_REMOTE_CQ_DATA)
 #define RECEIVE_FLAGS \
   (FI_COMPLETION | FI_MORE | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE)
 #define SEARCH_FLAGS (FI_PEEK | FI_CLAIM | FI_DISCARD)
 
-static bool known_flags(const struct call *call) {
-  if (call->send) return !(call->flags & ~SEND_FLAGS);
-  if (call->flags & FI_DISCARD && !(call->flags & (FI_PEEK | FI_CLAIM))) return false;
-  return !(call->flags & ~(RECEIVE_FLAGS | (call->tagged ? SEARCH_FLAGS : 0)));
+static bool reaches(const struct of_call *call) {
+  return call->kind == MRC_MSG_WRITE || call->kind == MRC_MSG_READ;
 }
 
-static bool is_silent(const struct of_ep *ep, const struct call *call) {
-  const bool selective = call->send ? ep->selective_sends : ep->selective_receives;
+/* Whether its completion is one of a transmission. */
+static bool sends(const struct of_call *call) {
+  return call->kind == MRC_MSG_SEND || reaches(call);
+}
+
+static bool known_flags(const struct of_call *call) {
+  if (reaches(call)) return !(call->flags & ~MEMORY_FLAGS);
+  if (sends(call)) return !(call->flags & ~SEND_FLAGS);
+  if (call->flags & FI_DISCARD && !(call->flags & (FI_PEEK | FI_CLAIM))) return false;
+  return !(call->flags & ~(RECEIVE_FLAGS | (call->tagged ? SEARCH_FLAGS : FI_MULTI_RECV)));
+}
+
+static bool is_silent(const struct of_ep *ep, const struct of_call *call) {
+  const bool selective = sends(call) ? ep->selective_sends : ep->selective_receives;
   return selective && !(call->flags & FI_COMPLETION);
 }
 
-static bool copies(const struct call *call) { return call->flags & FI_INJECT; }
+/* csrc/msg sends one piece of memory, so several are copied. */
+static bool copies(const struct of_call *call) {
+  return call->flags & FI_INJECT || call->n_pieces > 0;
+}
 
-static int prepare(struct of_ep *ep, const struct call *call, struct of_operation *operation) {
-  const bool silent = is_silent(ep, call);
-  if (!call->injects) operation->cq = call->send ? ep->send_cq : ep->receive_cq;
-  operation->silent = silent;
-  operation->context = silent ? NULL : call->context;
-  operation->buffer = call->flags & FI_PEEK ? NULL : call->buffer;
-  operation->flags = (call->send ? FI_SEND : FI_RECV) | (call->tagged ? FI_TAGGED : FI_MSG);
-  operation->claims = call->flags & FI_PEEK && call->flags & FI_CLAIM;
-  operation->discards = call->flags & FI_DISCARD;
-  if (!copies(call) || call->bytes == 0) return 0;
-  operation->copy = malloc(call->bytes);
-  if (!operation->copy) return -FI_ENOMEM;
-  memcpy(operation->copy, call->buffer, call->bytes);
+static int copy(const struct of_call *call, struct of_operation *operation) {
+  char *at = operation->copy = malloc(call->bytes);
+  if (!at) return -FI_ENOMEM;
+  if (call->n_pieces == 0) memcpy(at, call->buffer, call->bytes);
+  for (size_t i = 0; i < call->n_pieces; i++) {
+    if (call->pieces[i].iov_len > 0) memcpy(at, call->pieces[i].iov_base, call->pieces[i].iov_len);
+    at += call->pieces[i].iov_len;
+  }
   return 0;
 }
 
-static struct mrc_msg_post post_of(const struct call *call, const struct of_operation *operation,
+static uint64_t cq_flags(const struct of_call *call) {
+  if (reaches(call)) return FI_RMA | (call->kind == MRC_MSG_READ ? FI_READ : FI_WRITE);
+  return (sends(call) ? FI_SEND : FI_RECV) | (call->tagged ? FI_TAGGED : FI_MSG);
+}
+
+static int prepare(struct of_ep *ep, const struct of_call *call, struct of_operation *operation) {
+  const bool silent = is_silent(ep, call);
+  if (!call->injects) operation->cq = sends(call) ? ep->send_cq : ep->receive_cq;
+  operation->counter = ep->counters[call->kind];
+  operation->silent = silent;
+  operation->context = silent ? NULL : call->context;
+  operation->buffer = call->flags & FI_PEEK ? NULL : call->buffer;
+  operation->flags = cq_flags(call);
+  if (call->flags & FI_MULTI_RECV) operation->room = call->bytes;
+  operation->least = ep->least_multi;
+  operation->claims = call->flags & FI_PEEK && call->flags & FI_CLAIM;
+  operation->discards = call->flags & FI_DISCARD;
+  return copies(call) && call->bytes > 0 ? copy(call, operation) : 0;
+}
+
+static struct mrc_msg_post post_of(const struct of_call *call, const struct of_operation *operation,
                                    const struct of_peer *peer) {
   const bool peek = call->flags & FI_PEEK;
   const bool discard = call->flags & FI_DISCARD;
@@ -77,21 +91,22 @@ static struct mrc_msg_post post_of(const struct call *call, const struct of_oper
                               .ignore = call->ignore,
                               .space = call->tagged ? OF_TAGGED_SPACE : OF_UNTAGGED_SPACE,
                               .peer = MRC_MSG_ANY,
-                              .kind = MRC_MSG_SEND,
+                              .kind = (uint8_t)(peek ? MRC_MSG_PEEK : call->kind),
+                              .delivered = call->flags & FI_DELIVERY_COMPLETE ? 1 : 0,
                               .claim = claim,
                               .data = (uint32_t)call->data};
-  if (peer) post.peer = call->send ? of_connect_to(peer) : of_connect_from(peer);
-  if (!call->send) post.kind = peek ? MRC_MSG_PEEK : MRC_MSG_RECV;
+  if (peer) post.peer = sends(call) ? of_connect_to(peer) : of_connect_from(peer);
   if (claim && !peek) post.tag = (uintptr_t)((struct fi_context *)call->context)->internal[1];
   return post;
 }
 
 /* Under the lock. */
-static ssize_t start(struct of_ep *ep, const struct call *call) {
+static ssize_t start(struct of_ep *ep, const struct of_call *call) {
   struct of_peer *peer = NULL;
-  if (call->send || (ep->caps & FI_DIRECTED_RECV && call->peer != FI_ADDR_UNSPEC)) {
+  if (sends(call) || (ep->caps & FI_DIRECTED_RECV && call->peer != FI_ADDR_UNSPEC)) {
     peer = of_av_peer(ep->av, call->peer);
     if (!peer) return -FI_EINVAL;
+    if (call->kind == MRC_MSG_READ && !peer->point.answers_reads) return -FI_EOPNOTSUPP;
     const int error = of_connect_use(peer);
     if (error != 0 && peer->error == 0) return error;
   }
@@ -107,6 +122,7 @@ static ssize_t start(struct of_ep *ep, const struct call *call) {
     return error;
   }
   const struct mrc_msg_post post = post_of(call, operation, peer);
+  operation->from = post.peer;
   const int refused = mrc_ctx_msg_post(pr_process.ctx, &post, 1);
   if (refused != 0) {
     of_operation_free(operation);
@@ -116,12 +132,25 @@ static ssize_t start(struct of_ep *ep, const struct call *call) {
   return 0;
 }
 
-static ssize_t run(struct fid_ep *fid, struct call call) {
+static uint64_t cap_of(const struct of_call *call) {
+  switch (call->kind) {
+    case MRC_MSG_SEND:
+      return FI_SEND;
+    case MRC_MSG_WRITE:
+      return FI_WRITE;
+    case MRC_MSG_READ:
+      return FI_READ;
+    default:
+      return FI_RECV;
+  }
+}
+
+ssize_t of_transfer_run(struct fid_ep *fid, struct of_call call) {
   struct of_ep *ep = (struct of_ep *)fid;
   if (!ep->enabled) return -FI_EOPBADSTATE;
-  if (!(ep->caps & (call.send ? FI_SEND : FI_RECV))) return -FI_EOPNOTSUPP;
+  if (!(ep->caps & cap_of(&call))) return -FI_EOPNOTSUPP;
   if (!known_flags(&call)) return -FI_EBADFLAGS;
-  if (copies(&call) && call.bytes > OF_INJECT_BYTES) return -FI_EINVAL;
+  if (call.flags & FI_INJECT && call.bytes > OF_INJECT_BYTES) return -FI_EINVAL;
   if (call.flags & FI_CLAIM && !call.context) return -FI_EINVAL;
   pr_lock();
   const ssize_t result = pr_process.forked ? -FI_EIO : start(ep, &call);
@@ -129,12 +158,16 @@ static ssize_t run(struct fid_ep *fid, struct call call) {
   return result;
 }
 
-/* The only piece of memory; false: there are several. */
-static bool single(struct call *call, const struct iovec *pieces, size_t count) {
-  if (count > 1) return false;
-  call->buffer = count > 0 ? pieces->iov_base : NULL;
-  call->bytes = count > 0 ? pieces->iov_len : 0;
-  return true;
+ssize_t of_transfer_run_pieces(struct fid_ep *ep, struct of_call call, const struct iovec *pieces,
+                               size_t count) {
+  const bool gathers = call.kind == MRC_MSG_SEND || call.kind == MRC_MSG_WRITE;
+  if (count > (gathers ? OF_PIECES : 1)) return -FI_EINVAL;
+  call.buffer = count > 0 ? pieces->iov_base : NULL;
+  for (size_t i = 0; i < count; i++)
+    call.bytes += pieces[i].iov_len;
+  call.pieces = pieces;
+  call.n_pieces = count > 1 ? count : 0;
+  return of_transfer_run(ep, call);
 }
 
 static void *plain(const void *buffer) { return (void *)(uintptr_t)buffer; }
@@ -152,14 +185,15 @@ static uint64_t receive_flags(const struct fid_ep *ep) {
 static ssize_t tagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
                            fi_addr_t peer, uint64_t tag, uint64_t ignore, void *context) {
   (void)desc;
-  return run(ep, (struct call){.buffer = buffer,
-                               .bytes = bytes,
-                               .peer = peer,
-                               .tag = tag,
-                               .ignore = ignore,
-                               .context = context,
-                               .flags = receive_flags(ep),
-                               .tagged = true});
+  return of_transfer_run(ep, (struct of_call){.buffer = buffer,
+                                              .bytes = bytes,
+                                              .peer = peer,
+                                              .tag = tag,
+                                              .ignore = ignore,
+                                              .context = context,
+                                              .flags = receive_flags(ep) & ~FI_MULTI_RECV,
+                                              .kind = MRC_MSG_RECV,
+                                              .tagged = true});
 }
 
 static ssize_t tagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
@@ -171,30 +205,30 @@ static ssize_t tagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void 
 }
 
 static ssize_t tagged_recvmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg, uint64_t flags) {
-  struct call call = {.peer = msg->addr,
-                      .tag = msg->tag,
-                      .ignore = msg->ignore,
-                      .context = msg->context,
-                      .flags = flags,
-                      .tagged = true};
-  if (!single(&call, msg->msg_iov, msg->iov_count)) return -FI_EINVAL;
+  struct of_call call = {.peer = msg->addr,
+                         .tag = msg->tag,
+                         .ignore = msg->ignore,
+                         .context = msg->context,
+                         .flags = flags,
+                         .kind = MRC_MSG_RECV,
+                         .tagged = true};
   if (flags & FI_CLAIM && !msg->context) return -FI_EINVAL;
   if (flags & FI_CLAIM && !(flags & FI_PEEK)) call.peer = FI_ADDR_UNSPEC; /* it is known which */
-  return run(ep, call);
+  return of_transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
 }
 
 static ssize_t tagged_senddata(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
                                uint64_t data, fi_addr_t peer, uint64_t tag, void *context) {
   (void)desc;
-  return run(ep, (struct call){.buffer = plain(buffer),
-                               .bytes = bytes,
-                               .peer = peer,
-                               .tag = tag,
-                               .context = context,
-                               .data = data,
-                               .flags = send_flags(ep),
-                               .tagged = true,
-                               .send = true});
+  return of_transfer_run(ep, (struct of_call){.buffer = plain(buffer),
+                                              .bytes = bytes,
+                                              .peer = peer,
+                                              .tag = tag,
+                                              .context = context,
+                                              .data = data,
+                                              .flags = send_flags(ep),
+                                              .tagged = true,
+                                              .kind = MRC_MSG_SEND});
 }
 
 static ssize_t tagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
@@ -205,35 +239,42 @@ static ssize_t tagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, 
 static ssize_t tagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                             size_t count, fi_addr_t peer, uint64_t tag, void *context) {
   (void)desc;
-  if (count != 1) return -FI_EINVAL;
-  return tagged_send(ep, pieces->iov_base, pieces->iov_len, NULL, peer, tag, context);
+  return of_transfer_run_pieces(ep,
+                                (struct of_call){.peer = peer,
+                                                 .tag = tag,
+                                                 .context = context,
+                                                 .flags = send_flags(ep),
+                                                 .tagged = true,
+                                                 .kind = MRC_MSG_SEND},
+                                pieces, count);
 }
 
 static ssize_t tagged_sendmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg, uint64_t flags) {
-  struct call call = {.peer = msg->addr,
-                      .tag = msg->tag,
-                      .context = msg->context,
-                      .data = flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
-                      .flags = flags,
-                      .tagged = true,
-                      .send = true};
-  return single(&call, msg->msg_iov, msg->iov_count) ? run(ep, call) : -FI_EINVAL;
+  struct of_call call = {.peer = msg->addr,
+                         .tag = msg->tag,
+                         .context = msg->context,
+                         .data = flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
+                         .flags = flags,
+                         .tagged = true,
+                         .kind = MRC_MSG_SEND};
+  return of_transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
 }
 
-static ssize_t inject(struct fid_ep *ep, struct call call) {
+static ssize_t inject(struct fid_ep *ep, struct of_call call) {
   call.flags = FI_INJECT;
-  call.send = call.injects = true;
-  return run(ep, call);
+  call.kind = MRC_MSG_SEND;
+  call.injects = true;
+  return of_transfer_run(ep, call);
 }
 
 static ssize_t tagged_injectdata(struct fid_ep *ep, const void *buffer, size_t bytes, uint64_t data,
                                  fi_addr_t peer, uint64_t tag) {
-  return inject(ep, (struct call){.buffer = plain(buffer),
-                                  .bytes = bytes,
-                                  .peer = peer,
-                                  .tag = tag,
-                                  .data = data,
-                                  .tagged = true});
+  return inject(ep, (struct of_call){.buffer = plain(buffer),
+                                     .bytes = bytes,
+                                     .peer = peer,
+                                     .tag = tag,
+                                     .data = data,
+                                     .tagged = true});
 }
 
 static ssize_t tagged_inject(struct fid_ep *ep, const void *buffer, size_t bytes, fi_addr_t peer,
@@ -257,11 +298,12 @@ struct fi_ops_tagged of_tagged_ops = {.size = sizeof of_tagged_ops,
 static ssize_t untagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
                              fi_addr_t peer, void *context) {
   (void)desc;
-  return run(ep, (struct call){.buffer = buffer,
-                               .bytes = bytes,
-                               .peer = peer,
-                               .context = context,
-                               .flags = receive_flags(ep)});
+  return of_transfer_run(ep, (struct of_call){.buffer = buffer,
+                                              .bytes = bytes,
+                                              .peer = peer,
+                                              .context = context,
+                                              .flags = receive_flags(ep),
+                                              .kind = MRC_MSG_RECV});
 }
 
 static ssize_t untagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
@@ -272,20 +314,21 @@ static ssize_t untagged_recvv(struct fid_ep *ep, const struct iovec *pieces, voi
 }
 
 static ssize_t untagged_recvmsg(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags) {
-  struct call call = {.peer = msg->addr, .context = msg->context, .flags = flags};
-  return single(&call, msg->msg_iov, msg->iov_count) ? run(ep, call) : -FI_EINVAL;
+  struct of_call call = {
+      .peer = msg->addr, .context = msg->context, .flags = flags, .kind = MRC_MSG_RECV};
+  return of_transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
 }
 
 static ssize_t untagged_senddata(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
                                  uint64_t data, fi_addr_t peer, void *context) {
   (void)desc;
-  return run(ep, (struct call){.buffer = plain(buffer),
-                               .bytes = bytes,
-                               .peer = peer,
-                               .context = context,
-                               .data = data,
-                               .flags = send_flags(ep),
-                               .send = true});
+  return of_transfer_run(ep, (struct of_call){.buffer = plain(buffer),
+                                              .bytes = bytes,
+                                              .peer = peer,
+                                              .context = context,
+                                              .data = data,
+                                              .flags = send_flags(ep),
+                                              .kind = MRC_MSG_SEND});
 }
 
 static ssize_t untagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
@@ -296,23 +339,26 @@ static ssize_t untagged_send(struct fid_ep *ep, const void *buffer, size_t bytes
 static ssize_t untagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                               size_t count, fi_addr_t peer, void *context) {
   (void)desc;
-  if (count != 1) return -FI_EINVAL;
-  return untagged_send(ep, pieces->iov_base, pieces->iov_len, NULL, peer, context);
+  return of_transfer_run_pieces(
+      ep,
+      (struct of_call){
+          .peer = peer, .context = context, .flags = send_flags(ep), .kind = MRC_MSG_SEND},
+      pieces, count);
 }
 
 static ssize_t untagged_sendmsg(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags) {
-  struct call call = {.peer = msg->addr,
-                      .context = msg->context,
-                      .data = flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
-                      .flags = flags,
-                      .send = true};
-  return single(&call, msg->msg_iov, msg->iov_count) ? run(ep, call) : -FI_EINVAL;
+  struct of_call call = {.peer = msg->addr,
+                         .context = msg->context,
+                         .data = flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
+                         .flags = flags,
+                         .kind = MRC_MSG_SEND};
+  return of_transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
 }
 
 static ssize_t untagged_injectdata(struct fid_ep *ep, const void *buffer, size_t bytes,
                                    uint64_t data, fi_addr_t peer) {
-  return inject(ep,
-                (struct call){.buffer = plain(buffer), .bytes = bytes, .peer = peer, .data = data});
+  return inject(
+      ep, (struct of_call){.buffer = plain(buffer), .bytes = bytes, .peer = peer, .data = data});
 }
 
 static ssize_t untagged_inject(struct fid_ep *ep, const void *buffer, size_t bytes,

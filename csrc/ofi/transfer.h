@@ -9,7 +9,24 @@
 #include "ofi/cq.h"
 #include "ofi/object.h"
 
-enum { OF_INJECT_BYTES = 4096 };
+enum { OF_INJECT_BYTES = 4096, OF_PIECES = 4 };
+
+/* One call of a program. */
+struct of_call {
+  void *buffer;
+  size_t bytes;
+  const struct iovec *pieces; /* that are sent as one, in place of a buffer; or NULL */
+  size_t n_pieces;
+  fi_addr_t peer;
+  uint64_t tag;    /* READ, WRITE: address at the peer */
+  uint64_t ignore; /* and its key */
+  void *context;
+  uint64_t data;
+  uint64_t flags;
+  enum mrc_msg_kind kind;
+  bool tagged;
+  bool injects; /* no completion, not even of a failure */
+};
 
 /* The endpoint. */
 struct of_ep {
@@ -18,7 +35,9 @@ struct of_ep {
   struct fid *eq; /* or NULL */
   struct of_cq *send_cq;
   struct of_cq *receive_cq;
-  uint64_t caps;        /* FI_SEND, FI_RECV, FI_DIRECTED_RECV, as the program asked for */
+  struct of_counter *counters[MRC_MSG_READ + 1]; /* of each enum mrc_msg_kind, or NULL */
+  uint64_t caps; /* FI_SEND, FI_RECV, FI_READ, FI_WRITE, FI_DIRECTED_RECV, as the program asked */
+  size_t least_multi;   /* room that a receive with FI_MULTI_RECV keeps for a message */
   bool selective_sends; /* without FI_COMPLETION there is no completion */
   bool selective_receives;
   uint64_t send_flags; /* default op_flags */
@@ -29,6 +48,10 @@ struct of_ep {
 extern struct fi_ops_tagged of_tagged_ops;
 extern struct fi_ops_msg of_untagged_ops;
 
+ssize_t of_transfer_run(struct fid_ep *ep, struct of_call call);
+/* The same with pieces of memory: one, or OF_PIECES of what is sent or written. -FI_EINVAL. */
+ssize_t of_transfer_run_pieces(struct fid_ep *ep, struct of_call call, const struct iovec *pieces,
+                               size_t count);
 ssize_t of_transfer_cancel(struct fid *fid, void *context);
 
 #endif

@@ -4,16 +4,15 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "program/drive.h"
+#include "program/memory.h"
 #include "verbs/process.h"
 #include "verbs/status.h"
 
 enum {
-  KEY_TRIES = 8,
   /* On Arm the kernel ignores the upper byte of an address: the end of a longer region would seem
      readable. */
   ADDRESS_BITS = 55
@@ -29,20 +28,8 @@ static bool is_readable(const uint8_t *address) {
 
 static int register_memory(const void *address, size_t bytes, uint32_t access, uint32_t domain,
                            uint32_t *key) {
-  for (int i = 0; i < KEY_TRIES; i++) {
-    do {
-      if (getrandom(key, sizeof *key, 0) != sizeof *key) return EAGAIN;
-    } while (*key == 0);
-    struct mrc_command command = {.op = MRC_COMMAND_MR_REGISTER,
-                                  .address = (uint64_t)(uintptr_t)address,
-                                  .bytes = bytes,
-                                  .value = domain,
-                                  .key = *key,
-                                  .access = access};
-    const int error = pr_drive_call(&command);
-    if (error != -EEXIST) return error == -ENOSPC ? ENOMEM : vb_errno_of(error);
-  }
-  return EAGAIN;
+  const int error = pr_memory_register(address, bytes, access, domain, key);
+  return error == -ENOSPC ? ENOMEM : vb_errno_of(error);
 }
 
 struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int access) {

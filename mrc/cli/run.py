@@ -30,12 +30,14 @@ examples:
   mrc run --secret FILE -- ib_write_bw -d mrc0 h1    and its client
   eval "$(mrc run --env)"              for every program of this shell; start mrc agent first
   mpirun $(mrc run --mpi) -n 2 --host h0,h1 python job.py     Open MPI; start mrc agent on each host
+  mpiexec $(mrc run --hydra) -n 2 -hosts h0,h1 python job.py   MPICH, Intel MPI; also an agent each
   cc prog.c -L "$(mrc run --libdir)" -lmrc
 """
 OPTIONS = """
 --env     print the environment that programs need, for a shell, and exit
 --libdir  print the folder of libmrc, and exit
 --mpi     print the options with which Open MPI's mpirun uses mrc, and exit
+--hydra   print the options with which mpiexec of MPICH and Intel MPI uses mrc, and exit
 """
 _NOT_FOUND = 127
 _START_SECONDS = 15.0
@@ -70,6 +72,17 @@ def mpi_options() -> list[str]:
     return ["-x", f"FI_PROVIDER_PATH={folder}", *options]
 
 
+def hydra_options() -> list[str]:
+    """The options of Hydra's mpiexec, of both MPICH and Intel MPI; raises ConfigError as above."""
+    chosen = {
+        "FI_PROVIDER_PATH": str(_folder_of(libraries.PROVIDER)),
+        "FI_PROVIDER": "mrc",
+        "MPIR_CVAR_CH4_NETMOD": "ofi",
+        "I_MPI_OFI_PROVIDER": "mrc",
+    }
+    return [word for name, value in chosen.items() for word in ("-genv", name, value)]
+
+
 def environment() -> dict[str, str]:
     """The variables by which programs find libmrc: preloaded, or by the name of libibverbs."""
     folder = library_folder()
@@ -86,6 +99,9 @@ def run(args: argparse.Namespace) -> int:
         return Exit.OK
     if args.mpi:
         print(*mpi_options())
+        return Exit.OK
+    if args.hydra:
+        print(*hydra_options())
         return Exit.OK
     variables = environment()
     if args.env:

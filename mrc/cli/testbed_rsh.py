@@ -17,7 +17,15 @@ from mrc.testbed.names import DEFAULT_NAME
 _AS_HOST = 'echo "$0" >/proc/sys/kernel/hostname; exec sh -c "$1"'
 
 
+# Options of ssh(1) that launchers pass, by those that have a value. None means anything here.
+_FLAGS, _VALUES = "46AaCfgKkNnqTtVvXxYy", "bceEFiIJlLmoOpQRSwW"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    for letter in _FLAGS:
+        parser.add_argument(f"-{letter}", action="store_true", help=argparse.SUPPRESS)
+    for letter in _VALUES:
+        parser.add_argument(f"-{letter}", action="append", help=argparse.SUPPRESS)
     parser.add_argument("host", metavar="HOST", help="h0, h1, ...")
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="COMMAND",

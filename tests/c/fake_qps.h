@@ -64,6 +64,12 @@ int mrc_mr_deregister(mrc_engine *engine, uint32_t key) {
   return -ENOENT;
 }
 
+bool mrc_qp_may_read(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
+                     uint64_t bytes) {
+  (void)engine, (void)qpn, (void)key, (void)address, (void)bytes;
+  return false;
+}
+
 int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wrs, uint32_t n,
                 uint64_t now_ns) {
   struct fake_side *side = (struct fake_side *)engine;

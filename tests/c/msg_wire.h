@@ -80,7 +80,7 @@ static struct wire_mr *wire_find(struct wire_host *host, uint32_t key) {
 static bool wire_may(struct wire_host *host, uint32_t key, uint64_t address, uint64_t bytes,
                      uint32_t access) {
   const struct wire_mr *mr = wire_find(host, key);
-  if (mr == NULL || mr->access != access) return false;
+  if (mr == NULL || (mr->access & access) != access) return false;
   return address >= mr->address && bytes <= mr->bytes && address - mr->address <= mr->bytes - bytes;
 }
 
@@ -111,6 +111,13 @@ int mrc_mr_deregister(mrc_engine *engine, uint32_t key) {
   *mr = (struct wire_mr){0};
   host->n_mrs--;
   return 0;
+}
+
+bool mrc_qp_may_read(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
+                     uint64_t bytes) {
+  (void)qpn;
+  const uint32_t access = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ;
+  return wire_may(wire_of(engine), key, address, bytes, access);
 }
 
 int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint32_t n,

@@ -15,7 +15,7 @@ static void test_add__refuses(void) {
       {0, 16, 1, MRC_ACCESS_LOCAL_READ, -EINVAL},
       {UINT64_MAX - 15, 17, 1, MRC_ACCESS_LOCAL_READ, -EINVAL}, /* wraps around */
       {0x1000, 16, 1, 0, -EINVAL},
-      {0x1000, 16, 1, 4, -EINVAL}, /* no such right */
+      {0x1000, 16, 1, 8, -EINVAL}, /* no such right */
       {0x1000, 16, 1, MRC_ACCESS_LOCAL_READ, 0},
       {0x2000, 16, 1, MRC_ACCESS_LOCAL_READ, -EEXIST},
       {0x1000, 16, 0, MRC_ACCESS_REMOTE_WRITE, 0}, /* the same memory twice, and key 0, are fine */
@@ -87,11 +87,14 @@ static void test_find__domain(void) {
 static void test_remove__refuses_while_in_use_and_frees_the_entry(void) {
   struct mrc_mr_table table;
   CHECK_EQ(mrc_mr_table_init(&table, 1), 0);
-  CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ, 0), 0);
+  const uint32_t all = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE | MRC_ACCESS_REMOTE_READ;
+  CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, all, 0), 0);
   struct mrc_mr *mr = mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ, 0);
   CHECK(mr != NULL);
   mr->refs = 1;
   CHECK_EQ(mrc_mr_table_remove(&table, 7), -EBUSY);
+  CHECK(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_REMOTE_WRITE, 0) == NULL);
+  CHECK(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_REMOTE_READ, 0) == NULL);
   mr->refs = 0;
   CHECK_EQ(mrc_mr_table_remove(&table, 8), -ENOENT);
   CHECK_EQ(mrc_mr_table_remove(&table, 7), 0);

@@ -37,7 +37,10 @@ static void test_post__that_is_wrong(void) {
   const struct mrc_msg_post rows[] = {
       {.address = (uintptr_t)source, .bytes = 1, .peer = 7, .kind = MRC_MSG_SEND},
       {.address = (uintptr_t)source, .bytes = 1, .peer = MRC_MSG_ANY, .kind = MRC_MSG_SEND},
-      {.address = (uintptr_t)source, .bytes = 1, .kind = MRC_MSG_PEEK + 1},
+      {.address = (uintptr_t)source, .bytes = 1, .kind = MRC_MSG_READ + 1},
+      {.address = (uintptr_t)source, .bytes = 1, .peer = MRC_MSG_ANY, .kind = MRC_MSG_READ},
+      {.address = (uintptr_t)source, .bytes = 1, .tag = UINT64_MAX, .kind = MRC_MSG_WRITE},
+      {.address = (uintptr_t)source, .bytes = 1, .ignore = 1ull << 32, .kind = MRC_MSG_READ},
       {.address = (uintptr_t)source, .bytes = UINT64_MAX, .kind = MRC_MSG_SEND},
       {.bytes = 1, .kind = MRC_MSG_SEND},
       {.bytes = 1, .kind = MRC_MSG_RECV},

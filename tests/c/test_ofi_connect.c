@@ -43,6 +43,7 @@ int pr_drive_call(struct mrc_command *command) {
 
 void pr_drive_turn(void) {}
 void pr_drive_poll(void) {}
+void pr_drive_posted(bool idle) { (void)idle; }
 void pr_drive_wake(void) {}
 void pr_attach_linger(void) {}
 void pr_say(const char *format, ...) { (void)format; }

@@ -18,6 +18,7 @@ enum { EAGER = 256, MOST_OPERATIONS = 32, MOST_POSTS = 96, OWN_SPACE = 99 };
 static const uint32_t sizes[] = {0, 1, 100, EAGER, EAGER + 1, 3000, 2 << 20};
 
 static struct fuzz_input input;
+static uint8_t shown[4096]; /* region 1 shows it to peers, region 2 does not */
 static struct wire_qp *hostile, *good;
 static uint8_t *buffers[2][MOST_POSTS];
 static uint64_t rooms[2][MOST_POSTS];
@@ -37,13 +38,17 @@ static void post(int at, uint32_t peer) {
   if (n_posts[at] == MOST_POSTS) return;
   const uint64_t cookie = n_posts[at]++;
   const uint32_t bits = take(1);
+  uint32_t kind = bits & 1 ? MRC_MSG_RECV : MRC_MSG_SEND;
+  if (at == 0 && peer == hostile->number && bits >> 6 == 2)
+    kind = bits & 1 ? MRC_MSG_READ : MRC_MSG_WRITE;
   struct mrc_msg_post each = {.cookie = cookie,
                               .bytes = any_size(),
                               .tag = bits >> 2 & 3,
                               .space = bits >> 4 & 1,
                               .peer = peer,
-                              .kind = bits & 1 ? MRC_MSG_RECV : MRC_MSG_SEND,
-                              .exact = bits >> 1 & 1};
+                              .kind = (uint8_t)kind,
+                              .exact = bits >> 1 & 1,
+                              .delivered = bits >> 5 & 1};
   if (each.kind == MRC_MSG_RECV && bits >> 5 & 1) each.ignore = 1;
   if (each.kind == MRC_MSG_RECV && bits >> 6 == 3) each.peer = MRC_MSG_ANY;
   uint8_t *memory = calloc(1, each.bytes + 1);
@@ -76,7 +81,8 @@ static const struct mrc_msg_op *any_operation(enum mrc_msg_kind kind) {
 }
 
 static uint32_t any_id(void) {
-  const struct mrc_msg_op *op = any_operation(take(1) & 1);
+  const uint32_t kind = take(1) & 3;
+  const struct mrc_msg_op *op = any_operation(kind == 3 ? MRC_MSG_READ : kind & 1);
   return op != NULL && !lies() ? op->id : take(4);
 }
 
@@ -85,18 +91,24 @@ static struct mrc_msg_record answer(const struct mrc_msg_op *op) {
   struct mrc_msg_record record = {.kind = MRC_MSG_CANCELLED, .bytes = any_size(), .id = op->id};
   if (op->state == MRC_MSG_ASKED || op->state == MRC_MSG_MATCHED) record.kind = MRC_MSG_REFUSE;
   if (op->state == MRC_MSG_WAITING) record.kind = MRC_MSG_TRUNCATED;
+  if (op->state == MRC_MSG_READING) record.kind = MRC_MSG_UNREADABLE;
   if (op->state == MRC_MSG_WITHDRAWN_ASKED) record.kind = MRC_MSG_WITHDRAWN;
   if (op->state == MRC_MSG_POSTED || op->state == MRC_MSG_WRITING) record.kind = MRC_MSG_EAGER;
   if (record.kind == MRC_MSG_EAGER) record.bytes %= EAGER + 1;
   return record;
 }
 
+/* A FETCH of memory that may be read, or next to it, or with no right. */
+static void aim(struct mrc_msg_record *fetch) {
+  fetch->tag = (uintptr_t)shown + take(1) % 4 * sizeof shown / 2 - take(1) % 2;
+  fetch->other = 1 + take(1) % 8 / 6;
+}
+
 static struct mrc_msg_record any_record(void) {
-  static const uint8_t harmless[] = {MRC_MSG_EAGER,  MRC_MSG_EAGER,   MRC_MSG_RTS,
-                                     MRC_MSG_CTS,    MRC_MSG_RTS,     MRC_MSG_CTS,
-                                     MRC_MSG_CANCEL, MRC_MSG_WITHDRAW};
+  static const uint8_t harmless[] = {MRC_MSG_EAGER, MRC_MSG_EAGER, MRC_MSG_RTS,    MRC_MSG_CTS,
+                                     MRC_MSG_RTS,   MRC_MSG_CTS,   MRC_MSG_CANCEL, MRC_MSG_FETCH};
   const uint32_t bits = take(1);
-  const struct mrc_msg_op *op = any_operation(bits >> 4 & 1);
+  const struct mrc_msg_op *op = any_operation(bits >> 6 == 3 ? MRC_MSG_READ : bits >> 4 & 1);
   struct mrc_msg_record record = {.kind = harmless[bits % 8],
                                   .space = bits >> 4 & 1,
                                   .tag = bits >> 5 & 3,
@@ -109,6 +121,7 @@ static struct mrc_msg_record any_record(void) {
   const bool promises = record.kind == MRC_MSG_RTS || record.kind == MRC_MSG_CTS;
   record.id = promises && record.id < 0xFC ? ++n_ids : record.id % (n_ids + 1);
   if (record.kind == MRC_MSG_EAGER) record.bytes %= EAGER + 1;
+  if (record.kind == MRC_MSG_FETCH) aim(&record);
   const bool waits = op != NULL && op->state == MRC_MSG_WAITING;
   if (record.kind == MRC_MSG_CTS && (waits || lies())) record.other = waits ? op->id : any_id();
   return record;
@@ -147,7 +160,7 @@ static void send_rubbish(void) {
 }
 
 static void send_data(void) {
-  const struct mrc_msg_op *op = any_operation(MRC_MSG_RECV);
+  const struct mrc_msg_op *op = any_operation(take(1) & 3 ? MRC_MSG_RECV : MRC_MSG_READ);
   const bool asked = op != NULL && op->key != 0 && !mrc_node_joined(&op->out);
   if (asked || lies())
     wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_DATA, asked ? op->id : take(4)), take(2));
@@ -195,7 +208,7 @@ static void check_bounds(void) {
     const struct wire_host *host = &wire[at];
     check_done(at);
     mrc_assert(host->msg->n_ops <= MOST_OPERATIONS);
-    mrc_assert(host->n_mrs <= 2 * host->n_qps + (int)host->msg->n_ops);
+    mrc_assert(host->n_mrs <= 2 * host->n_qps + (int)host->msg->n_ops + 2);
     for (int i = 0; i < host->n_qps; i++)
       mrc_assert(host->msg->peers[host->qps[i].number]->heap <= host->msg->config.heap_bytes);
   }
@@ -247,6 +260,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   memset(n_checked, 0, sizeof n_checked);
   wire_start(0, &config);
   wire_start(1, &config);
+  const uint32_t hidden = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE;
+  mrc_engine *engine = (mrc_engine *)&wire[0];
+  int error = mrc_mr_register(engine, (uintptr_t)shown, sizeof shown, 1,
+                              MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ, 0);
+  error |= mrc_mr_register(engine, (uintptr_t)shown, sizeof shown, 2, hidden, 0);
+  mrc_assert(error == 0);
   hostile = wire_open(0, &limits, &inbox);
   good = wire_join(0, 1, &limits);
   mrc_assert(mrc_msg_connect(wire[0].msg, hostile->number, &inbox) == 0);
@@ -275,6 +294,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   cancel_all();
   check_bounds();
   mrc_assert(wire[0].msg->n_ops == 0 && wire[1].msg->n_ops == 0);
+  for (uint32_t key = 1; key <= 2; key++)
+    error |= mrc_mr_deregister(engine, key);
+  mrc_assert(error == 0);
   wire_stop();
   for (int at = 0; at < 2; at++)
     for (uint64_t i = 0; i < n_posts[at]; i++)

@@ -3,7 +3,10 @@
 
 #include "msg_wire.h"
 
+enum { SHOWN_KEY = 1 };
+
 static int hosts;
+static uint8_t shown[4096];
 
 static struct wire_qp *qp_to(int from, int to) {
   return &wire[from].qps[to < from ? to : to - 1]; /* joined in this order */
@@ -15,12 +18,22 @@ static int host_of(int at, uint32_t number) {
   return -1;
 }
 
+static void show(int host, const struct mrc_msg_config *config) {
+  for (size_t i = 0; i < sizeof shown; i++)
+    shown[i] = (uint8_t)(i % 251);
+  wire_start(host, config);
+  const uint32_t access = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ;
+  const int error = mrc_mr_register((mrc_engine *)&wire[host], (uintptr_t)shown, sizeof shown,
+                                    SHOWN_KEY, access, 0);
+  mrc_assert(error == 0);
+}
+
 void shim_msg_start(int n, uint32_t eager_bytes, uint32_t heap_bytes, uint32_t depth) {
   const struct mrc_msg_config config = {.eager_bytes = eager_bytes, .heap_bytes = heap_bytes};
   const struct mrc_msg_limits limits = {.sq_depth = depth, .max_wimm = depth / 4};
   hosts = n;
   for (int i = 0; i < hosts; i++)
-    wire_start(i, &config);
+    show(i, &config);
   for (int one = 0; one < hosts; one++)
     for (int other = one + 1; other < hosts; other++) {
       wire_join(one, other, &limits);
@@ -28,10 +41,16 @@ void shim_msg_start(int n, uint32_t eager_bytes, uint32_t heap_bytes, uint32_t d
     }
 }
 
-void shim_msg_stop(void) { wire_stop(); }
+void shim_msg_stop(void) {
+  for (int i = 0; i < hosts; i++) {
+    const int error = mrc_mr_deregister((mrc_engine *)&wire[i], SHOWN_KEY);
+    mrc_assert(error == 0);
+  }
+  wire_stop();
+}
 
 int shim_msg_post(int host, const struct shim_operation *operation) {
-  const struct mrc_msg_post post = {
+  struct mrc_msg_post post = {
       .cookie = operation->cookie,
       .address = operation->address,
       .bytes = operation->bytes,
@@ -41,6 +60,11 @@ int shim_msg_post(int host, const struct shim_operation *operation) {
       .peer = operation->peer < 0 ? MRC_MSG_ANY : qp_to(host, operation->peer)->number,
       .kind = operation->receives ? MRC_MSG_RECV : MRC_MSG_SEND,
       .exact = operation->exact};
+  if (operation->reads) {
+    post.kind = MRC_MSG_READ;
+    post.tag = (uintptr_t)shown + operation->tag;
+    post.ignore = SHOWN_KEY;
+  }
   return mrc_msg_post(wire[host].msg, &post, 1, 1);
 }
 
@@ -85,7 +109,7 @@ bool shim_msg_is_stalled(int host) { return !mrc_list_is_empty(&wire[host].msg->
 struct shim_left shim_msg_left(int at) {
   const struct wire_host *host = &wire[at];
   struct shim_left left = {.operations = host->msg->n_ops,
-                           .regions = host->n_mrs - 2 * host->n_qps};
+                           .regions = host->n_mrs - 2 * host->n_qps - 1};
   for (int i = 0; i < host->n_qps; i++)
     left.heap_bytes += host->msg->peers[host->qps[i].number]->heap;
   return left;

@@ -15,6 +15,7 @@ struct shim_operation {
   uint32_t space;
   int peer; /* a host; RECV: -1 for any */
   bool receives, exact;
+  bool reads; /* at `tag` of what the peer shows: bytes that are their number modulo 251 */
 };
 struct shim_ended {
   uint64_t cookie, bytes, tag;
@@ -22,7 +23,7 @@ struct shim_ended {
 };
 struct shim_left {
   uint32_t operations;
-  int regions; /* beside the inboxes and outboxes */
+  int regions; /* beside the inboxes, the outboxes and what is shown */
   uint64_t heap_bytes;
 };
 /* Every two hosts are joined. */

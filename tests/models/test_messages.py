@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between three hosts beside a model of a few rules: every message once, whole, to a
-receive that takes it; the messages of a peer in their order; nothing to a receive that ended."""
+receive that takes it; the messages of a peer in their order; nothing to a receive that ended. And
+READs, which wait for nothing but the network, as long as the peer reads its frames."""
 
 from __future__ import annotations
 
@@ -65,6 +66,23 @@ class Receive:
         )
 
 
+@dataclass(slots=True, eq=False)
+class Read:
+    """A READ of what a peer shows, at `tag`."""
+
+    number: int
+    host: int
+    source: int
+    tag: int
+    size: int
+    memory: Any
+    space: int = FREE
+    result: int | None = None
+
+
+Operation = Send | Receive | Read
+
+
 class MessagesMachine(RuleBasedStateMachine):
     """Operations are numbered in the order of their posts."""
 
@@ -73,7 +91,7 @@ class MessagesMachine(RuleBasedStateMachine):
         self.c = msg_library()
         self.c.shim_msg_start(3, EAGER, heap, depth)
         self.numbers = itertools.count()
-        self.operations: dict[int, Send | Receive] = {}
+        self.operations: dict[int, Operation] = {}
         self.failed: set[frozenset[int]] = set()
 
     @property
@@ -84,23 +102,28 @@ class MessagesMachine(RuleBasedStateMachine):
     def receives(self) -> list[Receive]:
         return [each for each in self.operations.values() if isinstance(each, Receive)]
 
+    @property
+    def reads(self) -> list[Read]:
+        return [each for each in self.operations.values() if isinstance(each, Read)]
+
     def is_lost(self, send: Send) -> bool:
         return frozenset((send.source, send.target)) in self.failed
 
     # ---- what the callers do ----
 
-    def post(self, each: Send | Receive, peer: int | None, exact: bool = False) -> None:
+    def post(self, each: Operation, peer: int | None, exact: bool = False) -> None:
         operation = msg_ffi().new("struct shim_operation *")
         operation.cookie = each.number
         operation.address = int(msg_ffi().cast("uintptr_t", each.memory))
         operation.tag, operation.space = each.tag, each.space
         operation.peer = -1 if peer is None else peer
         operation.exact, operation.receives = exact, isinstance(each, Receive)
+        operation.reads = isinstance(each, Read)
         if isinstance(each, Receive):
             operation.bytes, operation.ignore = each.room, each.ignore
         else:
             operation.bytes = each.size
-        host = each.host if isinstance(each, Receive) else each.source
+        host = each.source if isinstance(each, Send) else each.host
         self.operations[each.number] = each
         assert self.c.shim_msg_post(host, operation) == 1
         self.take_ended()
@@ -145,9 +168,20 @@ class MessagesMachine(RuleBasedStateMachine):
         number = next(self.numbers)
         self.post(Receive(number, host, source, space, tag, ignore, room, memory), source, exact)
 
+    @rule(host=HOSTS, other=OTHERS, size=st.sampled_from([0, 1, 300, 2000]), n=st.integers(1, 80))
+    def read(self, host: int, other: int, size: int, n: int) -> None:
+        for _ in range(n):
+            number, source = next(self.numbers), (host + other) % 3
+            memory = msg_ffi().new("uint8_t[]", size + 1)
+            self.post(Read(number, host, source, number % 500, size, memory), source)
+
     @rule(back=st.integers(0, 20))
     def cancel(self, back: int) -> None:
-        waiting = [each for each in self.operations.values() if each.result is None]
+        waiting = [
+            each
+            for each in self.operations.values()
+            if each.result is None and not isinstance(each, Read)
+        ]
         if waiting:
             self.cancel_one(waiting[-1 - back % len(waiting)])
 
@@ -191,6 +225,9 @@ class MessagesMachine(RuleBasedStateMachine):
         for _ in range(10):  # refused posts are posted again in the next turn
             self.c.shim_msg_run()
         self.take_ended()
+        for read in self.reads:
+            if read.result is None:
+                assert self.c.shim_msg_is_stalled(read.source)
         for receive in self.receives:
             if receive.result is not None or self.c.shim_msg_is_stalled(receive.host):
                 continue
@@ -215,8 +252,17 @@ class MessagesMachine(RuleBasedStateMachine):
                 each.result = ended[i].result
                 if isinstance(each, Receive):
                     self.check_received(each, ended[i])
+                elif isinstance(each, Read):
+                    self.check_read(each)
                 elif each.result == 0:
                     assert ended[i].bytes == each.size
+
+    def check_read(self, read: Read) -> None:
+        content = bytes(msg_ffi().buffer(read.memory))
+        if read.result == 0:
+            assert list(content) == [*(n % 251 for n in range(read.tag, read.tag + read.size)), 0]
+        else:
+            assert frozenset((read.host, read.source)) in self.failed
 
     def check_received(self, receive: Receive, ended: Any) -> None:
         assert ended.result in (0, -errno.EMSGSIZE, -errno.ECANCELED, -errno.ECONNRESET) or (

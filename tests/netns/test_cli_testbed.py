@@ -491,3 +491,11 @@ def user_namespaces() -> set[str]:
         except OSError:  # it ended in the meantime
             continue
     return found
+
+
+def test_rsh__takes_options_of_ssh_that_launchers_pass(name: str) -> None:
+    options = ("-x", "-q", "-n", "-o", "StrictHostKeyChecking=no", "-p", "22")
+    done = execute("rsh", "--name", name, *options, "h1", "uname -n;", "getent hosts h0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == "h1"
+    assert done.stdout.split()[2] == "h0"

@@ -173,10 +173,13 @@ MESSAGES = [
     "any-source", "unknown-source", "selective", "flags", "searches", "cancels", "waits",
     "unfinished",
 ]  # fmt: skip
+MEMORY = ["writes", "reads", "rights", "counts", "several", "delivered"]
 
 
 @pytest.mark.usefixtures("agents")
-@pytest.mark.parametrize(("program", "cases"), [("contract", OFFERS), ("messages", MESSAGES)])
+@pytest.mark.parametrize(
+    ("program", "cases"), [("contract", OFFERS), ("messages", MESSAGES), ("memory", MEMORY)]
+)
 def test_manual_pages__what_they_promise(
     bed: Testbed, programs: Path, program: str, cases: list[str]
 ) -> None:
@@ -241,6 +244,17 @@ def test_all_planes_silent__one_gives_up(talker: Start, bed: Testbed) -> None:
     why = "ended the connection: its QP failed: no path to the peer answers"
     told = [(errno.ECONNRESET, f"the process at {host} {why}") for host in reversed(hosts)]
     assert errors in ([lost[0], lost[1]], [lost[0], told[1]], [told[0], lost[1]])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("agents")
+def test_stopped__the_one_that_waits_learns_of_it(talker: Start) -> None:
+    """It has nothing in flight, and the agents notice nothing: csrc/msg asks after 10 s of silence,
+    and gets no answer for 9 s."""
+    sender, receiver = pair(talker)
+    sender.process.send_signal(signal.SIGSTOP)
+    number, reason = receiver.error(within=22)
+    assert (number, reason) == (errno.ETIMEDOUT, f"all paths are lost to {gid(sender)}")
 
 
 @pytest.mark.usefixtures("agents")

@@ -58,10 +58,16 @@ static void requests(void) {
   REFUSED(hints->ep_attr->max_msg_size, SIZE_MAX);
   REFUSED(hints->domain_attr->ep_cnt, 2);
   REFUSED(hints->tx_attr->caps, FI_TAGGED);
-  REFUSED(hints->tx_attr->rma_iov_limit, 1);
+  REFUSED(hints->tx_attr->rma_iov_limit, 2);
   REFUSED(hints->rx_attr->caps, FI_DIRECTED_RECV);
   REFUSED(hints->rx_attr->comp_order, FI_ORDER_SAS);
+  REFUSED(hints->caps, FI_ATOMIC);
+  REFUSED(hints->caps, FI_RMA); /* the program must know the mode of its regions */
 #undef REFUSED
+  hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL;
+  hints->caps = FI_RMA;
+  getinfo_is(hints, NULL, NULL, 0, 0);
+  hints->caps = FI_MSG;
   hints->domain_attr->data_progress = hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->src_addr = calloc(1, ADDRESS_BYTES);

@@ -23,7 +23,7 @@ void mrc_mr_table_free(struct mrc_mr_table *table) {
 
 int mrc_mr_table_add(struct mrc_mr_table *table, uint64_t address, uint64_t bytes, uint32_t key,
                      uint32_t access, uint32_t domain) {
-  const uint32_t known = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE;
+  const uint32_t known = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE | MRC_ACCESS_REMOTE_READ;
   if (bytes == 0 || address == 0 || address + bytes < address) return -EINVAL;
   if (access == 0 || (access & ~known) != 0) return -EINVAL;
   const uint32_t index = table->free_head;
@@ -41,7 +41,10 @@ int mrc_mr_table_remove(struct mrc_mr_table *table, uint32_t key) {
   const uint32_t index = mrc_keymap_get(&table->by_key, key);
   if (index == MRC_KEYMAP_NONE) return -ENOENT;
   struct mrc_mr *mr = &table->mrs[index];
-  if (mr->refs != 0) return -EBUSY;
+  if (mr->refs != 0) {
+    mr->access = MRC_ACCESS_LOCAL_READ; /* for those that read from it */
+    return -EBUSY;
+  }
   mrc_keymap_remove(&table->by_key, key);
   *mr = (struct mrc_mr){.next_free = table->free_head};
   table->free_head = index;

@@ -31,6 +31,7 @@ int mrc_mr_table_init(struct mrc_mr_table *table, uint32_t capacity) MRC_MUST_CH
 void mrc_mr_table_free(struct mrc_mr_table *table);
 int mrc_mr_table_add(struct mrc_mr_table *table, uint64_t address, uint64_t bytes, uint32_t key,
                      uint32_t access, uint32_t domain) MRC_MUST_CHECK;
+/* -EBUSY while there are refs: it is open to no peer then. */
 int mrc_mr_table_remove(struct mrc_mr_table *table, uint32_t key) MRC_MUST_CHECK;
 /* The MR with this key if it covers [address, address + bytes), grants `access` and is open to
    `domain`, otherwise 0. */

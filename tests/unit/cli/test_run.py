@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from mrc.cli.run import hydra_options
 from mrc.doctor import libraries
 
 pytestmark = pytest.mark.skipif(
@@ -32,3 +33,15 @@ def test_run__the_port_is_in_use() -> None:
     assert done.stderr == (
         f"mrc run: the agent did not start: TCP port {port} is in use: choose another\n"
     )
+
+
+@pytest.mark.skipif(
+    libraries.why_missing(libraries.PROVIDER) is not None,
+    reason="libmrc-fi is not built: apt-get install libfabric-dev",
+)
+def test_hydra__options_name_the_provider() -> None:
+    words = hydra_options()
+    assert words[::3] == ["-genv"] * (len(words) // 3)
+    environment = dict(zip(words[1::3], words[2::3], strict=True))
+    assert environment["FI_PROVIDER"] == environment["I_MPI_OFI_PROVIDER"] == "mrc"
+    assert environment["FI_PROVIDER_PATH"] == str(libraries.FOLDER)

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that peers may read or write. Only such memory needs a region: csrc/msg registers what
+   operations of this process use. */
+#ifndef MRC_OFI_MR_H
+#define MRC_OFI_MR_H
+
+#include <rdma/fi_domain.h>
+
+extern struct fi_ops_mr of_mr_ops;
+
+#endif

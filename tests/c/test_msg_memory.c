@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* WRITE and READ of a peer's memory, sends that end at the peer, and peers that are silent. */
+#include "check.h"
+#include "msg/msg.h"
+#include "msg_steps.h"
+
+enum { KEY = 77, SHOWN = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ };
+
+static void access_memory(int kind, uint64_t cookie, uint64_t at, uint64_t bytes, uint32_t key) {
+  const bool reads = kind == MRC_MSG_READ;
+  const struct mrc_msg_post post = {.cookie = cookie,
+                                    .address = (uintptr_t)(reads ? target : source) + at,
+                                    .bytes = bytes,
+                                    .tag = (uintptr_t)(reads ? source : target) + at,
+                                    .ignore = key,
+                                    .space = SPACE,
+                                    .kind = (uint8_t)kind};
+  CHECK_EQ(wire_post(&wire[0], &post), 1);
+}
+
+static void show(const uint8_t *memory, uint64_t bytes, uint32_t access) {
+  CHECK_EQ(mrc_mr_register((mrc_engine *)&wire[1], (uintptr_t)memory, bytes, KEY, access, 0), 0);
+}
+
+static void hide(void) { CHECK_EQ(mrc_mr_deregister((mrc_engine *)&wire[1], KEY), 0); }
+
+static void test_memory__of_every_size(void) {
+  const uint64_t rows[] = {0, 1, 4096, 1 << 20, (1 << 20) + 1, BIG};
+  for (int kind = MRC_MSG_WRITE; kind <= MRC_MSG_READ; kind++)
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+      CHECK_ROW(i);
+      start_pair();
+      if (kind == MRC_MSG_READ)
+        show(source, MOST, SHOWN);
+      else
+        show(target, MOST, MRC_ACCESS_REMOTE_WRITE);
+      access_memory(kind, 1, 8, rows[i], KEY);
+      check_pending(0, 2);
+      wire_run();
+      check_ended(0, 1, 0, rows[i]);
+      CHECK_MEM_EQ(target + 8, source + 8, rows[i]);
+      CHECK_EQ(target[8 + rows[i]], 0);
+      hide();
+      check_clean(2);
+    }
+}
+
+/* A READ is refused, and the peer goes on. */
+static void test_read__of_memory_that_is_not_shown(void) {
+  const struct {
+    uint32_t key, access;
+    uint64_t at, bytes;
+    int result;
+  } rows[] = {
+      {KEY, SHOWN, 0, 100, 0},
+      {KEY + 1, SHOWN, 0, 100, -EACCES},
+      {KEY, MRC_ACCESS_REMOTE_READ, 0, 100, -EACCES},
+      {KEY, MRC_ACCESS_LOCAL_READ, 0, 100, -EACCES},
+      {KEY, MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE, 0, 100, -EACCES},
+      {KEY, SHOWN, 1, 100, -EACCES},
+      {KEY, SHOWN, 0, 101, -EACCES},
+      {KEY, SHOWN, 100, 1, -EACCES},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    start_pair();
+    show(source, 100, rows[i].access);
+    access_memory(MRC_MSG_READ, 1, rows[i].at, rows[i].bytes, rows[i].key);
+    wire_run();
+    check_ended(0, 1, rows[i].result, rows[i].result == 0 ? rows[i].bytes : 0);
+    CHECK_EQ(target[0], rows[i].result == 0 ? source[0] : 0);
+    receive(1, 3, 5, 10, false);
+    send(0, 2, 5, 10);
+    wire_run();
+    check_ended(1, 3, 0, 10);
+    hide();
+    check_clean(2);
+  }
+}
+
+/* The region ends between two chunks of the answer. */
+static void test_read__of_memory_that_goes(void) {
+  enum { LONG = MRC_MSG_CHUNKS_AT_ONCE + 4 };
+  static uint8_t from[LONG << 20], to[LONG << 20];
+  start_pair();
+  struct wire_qp *far = wire[0].qps[0].peer;
+  show(from, sizeof from, SHOWN);
+  const struct mrc_msg_post post = {.cookie = 1,
+                                    .address = (uintptr_t)to,
+                                    .bytes = sizeof to,
+                                    .tag = (uintptr_t)from,
+                                    .ignore = KEY,
+                                    .kind = MRC_MSG_READ};
+  CHECK_EQ(wire_post(&wire[0], &post), 1);
+  CHECK(wire_deliver(&wire[0].qps[0]));
+  wire_turn(&wire[1]);
+  CHECK_EQ(far->posted, MRC_MSG_CHUNKS_AT_ONCE);
+  CHECK_EQ(mrc_mr_deregister((mrc_engine *)&wire[1], KEY), -EBUSY);
+  wire_find(&wire[1], KEY)->access = MRC_ACCESS_LOCAL_READ; /* as the engine does */
+  wire_run();
+  check_ended(0, 1, -EACCES, 0);
+  hide();
+  check_clean(2);
+}
+
+/* The peer never has more READs to answer than it has places. */
+static void test_read__hundreds_at_a_time(void) {
+  enum { N = 3 * MRC_MSG_READS + 1 };
+  start_pair();
+  show(source, MOST, SHOWN);
+  for (uint64_t i = 0; i < N; i++)
+    access_memory(MRC_MSG_READ, i, 100 * i, 100, KEY);
+  CHECK_EQ(wire[0].msg->peers[0]->reads, MRC_MSG_READS);
+  wire_run();
+  for (uint64_t i = 0; i < N; i++)
+    check_ended(0, i, 0, 100);
+  CHECK_MEM_EQ(target, source, 100 * N);
+  hide();
+  check_clean(2);
+}
+
+/* READs need no credit: they go on while the peer's frames wait for room. */
+static void test_read__while_all_else_waits(void) {
+  start(2, &(struct mrc_msg_config){.eager_bytes = EAGER, .heap_bytes = 2 * MRC_MSG_SLOT_BYTES});
+  wire_join(0, 1, &limits);
+  show(source, MOST, SHOWN);
+  for (uint64_t i = 0; i < 2000;
+       i++) { /* host 1 fills the heap, the slots and the queue of host 0 */
+    const struct mrc_msg_post post = {.cookie = i,
+                                      .address = (uintptr_t)source,
+                                      .bytes = EAGER,
+                                      .space = SPACE,
+                                      .kind = MRC_MSG_SEND};
+    CHECK_EQ(wire_post(&wire[1], &post), 1);
+  }
+  access_memory(MRC_MSG_READ, 1, 0, BIG, KEY);
+  wire_run();
+  check_ended(0, 1, 0, BIG);
+  CHECK(wire[0].msg->counters.stalls > 0);
+  hide();
+  wire_stop();
+}
+
+static void test_memory__of_a_peer_that_fails(void) {
+  for (int kind = MRC_MSG_WRITE; kind <= MRC_MSG_READ; kind++)
+    for (int steps = 0; steps < 4; steps++) {
+      CHECK_ROW(steps);
+      struct wire_qp *qp = start_pair();
+      for (uint64_t i = 0; i < 100; i++)
+        access_memory(kind, i, 0, BIG, KEY);
+      for (int i = 0; i < steps; i++)
+        wire_deliver(qp);
+      wire_turn(&wire[1]);
+      wire_fail(qp, MRC_WC_RETRY_EXC_ERR);
+      mrc_msg_fail_qp(wire[0].msg, qp->qpn, -ETIMEDOUT, 1);
+      wire_turn(&wire[0]);
+      for (uint64_t i = 0; i < 100; i++)
+        check_ended(0, i, -ETIMEDOUT, 0);
+      access_memory(kind, 1000, 0, 1, KEY);
+      check_ended(0, 1000, -ETIMEDOUT, 0);
+      wire_stop();
+    }
+}
+
+/* ---- a peer that lies ---- */
+
+static struct wire_qp *start_alone(void) {
+  struct mrc_msg_inbox inbox;
+  start(1, &(struct mrc_msg_config){.eager_bytes = EAGER});
+  struct wire_qp *qp = wire_open(0, &limits, &inbox);
+  CHECK_EQ(mrc_msg_connect(wire[0].msg, qp->number, &inbox), 0);
+  return qp;
+}
+
+/* The peer's next frame has `n` records like this one. */
+static void say(struct wire_qp *qp, const struct mrc_msg_record *record, int n) {
+  const struct mrc_msg_peer *peer = wire[0].msg->peers[qp->number];
+  uint8_t *frame = peer->inbox + mrc_msg_slots_place(&peer->slots, peer->slots.arrived);
+  size_t bytes = MRC_MSG_FRAME_HEADER;
+  memset(frame, 0, bytes);
+  for (int i = 0; i < n; i++)
+    bytes += mrc_msg_encode(record, frame + bytes);
+  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), (uint32_t)bytes);
+  wire_turn(&wire[0]);
+}
+
+static uint64_t violations(void) { return mrc_msg_counters(wire[0].msg)->violations; }
+
+static void test_liar__fetches_more_than_its_share(void) {
+  for (int more = 0; more < 2; more++) {
+    struct wire_qp *qp = start_alone();
+    const struct mrc_msg_record fetch = {
+        .kind = MRC_MSG_FETCH, .bytes = 0, .id = 1 << 16, .address = 1, .rkey = 1};
+    say(qp, &fetch, MRC_MSG_FETCHES + more);
+    CHECK_EQ(violations(), more);
+    wire_stop();
+  }
+}
+
+/* Memory that nobody shows, again and again: an answer each, and nothing else. */
+static void test_liar__fetches_what_it_may_not(void) {
+  struct wire_qp *qp = start_alone();
+  const struct mrc_msg_record fetch = {.kind = MRC_MSG_FETCH,
+                                       .tag = (uintptr_t)source,
+                                       .bytes = 100,
+                                       .id = 1 << 16,
+                                       .other = KEY,
+                                       .address = (uintptr_t)target,
+                                       .rkey = 1};
+  for (int i = 0; i < 10; i++) {
+    say(qp, &fetch, MRC_MSG_READS);
+    while (wire_deliver(qp) || wire_complete(qp))
+      wire_turn(&wire[0]);
+  }
+  CHECK_EQ(violations(), 0);
+  CHECK_EQ(target[0], 0);
+  for (uint32_t i = 0; i < qp->posted && i < WIRE_WRS; i++)
+    CHECK(qp->wrs[i].imm >> 30 != MRC_MSG_IMM_DATA);
+  wire_stop();
+}
+
+static void test_liar__answers_what_was_not_asked(void) {
+  for (int row = 0; row < 4; row++) {
+    CHECK_ROW(row);
+    struct wire_qp *qp = start_alone();
+    const bool full = row >= 2; /* the FETCH waits for a credit, so no peer can know of it */
+    for (uint64_t i = 0; full && i < 4000; i++)
+      send(0, 100 + i, 5, EAGER);
+    access_memory(MRC_MSG_READ, 1, 0, 100, KEY);
+    uint32_t id = 1 << 16;
+    for (uint32_t i = 0; full && i < wire[0].msg->config.max_operations; i++)
+      if (wire[0].msg->ops[i].state == MRC_MSG_READING) id = wire[0].msg->ops[i].id;
+    if (!full) id += 5;
+    const struct mrc_msg_record unreadable = {.kind = MRC_MSG_UNREADABLE, .id = id};
+    if (row % 2)
+      wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_DATA, id), 100);
+    else
+      say(qp, &unreadable, 1);
+    wire_turn(&wire[0]);
+    CHECK_EQ(violations(), 1);
+    check_ended(0, 1, -EPROTO, 0);
+    wire_stop();
+  }
+}
+
+/* ---- sends that end at the peer ---- */
+
+static void test_delivered__ends_with_the_acknowledgement(void) {
+  for (int fails = 0; fails < 2; fails++) {
+    CHECK_ROW(fails);
+    struct wire_qp *qp = start_pair();
+    for (uint64_t i = 0; i < 200; i++) { /* several frames */
+      const struct mrc_msg_post post = {.cookie = i,
+                                        .address = (uintptr_t)source,
+                                        .bytes = EAGER,
+                                        .space = SPACE,
+                                        .kind = MRC_MSG_SEND,
+                                        .delivered = true};
+      CHECK_EQ(wire_post(&wire[0], &post), 1);
+    }
+    while (wire_deliver(qp))
+      continue;
+    check_pending(0, 0);
+    CHECK(wire_complete(qp));
+    wire_turn(&wire[0]);
+    check_ended(0, 0, 0, EAGER);
+    check_pending(0, 199);
+    if (fails) wire_fail(qp, MRC_WC_RETRY_EXC_ERR);
+    wire_run();
+    check_ended(0, 199, fails ? -ETIMEDOUT : 0, fails ? 0 : EAGER);
+    wire_stop();
+  }
+}
+
+/* ---- silence ---- */
+
+#define SILENCE_NS MRC_MSG_SILENCE_NS
+
+static void expire(uint64_t now_ns, uint32_t credits) {
+  mrc_msg_expire(wire[0].msg, now_ns);
+  CHECK_EQ(mrc_msg_counters(wire[0].msg)->credits_sent, credits);
+}
+
+static void test_silence__is_broken(void) {
+  struct wire_qp *qp = start_pair();
+  expire(5, 0);
+  CHECK_EQ(mrc_msg_deadline(wire[0].msg), 5 + SILENCE_NS);
+  expire(4 + SILENCE_NS, 0);
+  expire(5 + SILENCE_NS, 1);
+  expire(5 + 2 * SILENCE_NS, 1); /* in flight: the QP watches it */
+  wire_run();
+  CHECK_EQ(qp->completed, 1);
+  mrc_msg_expire(wire[0].msg, 5 + 4 * SILENCE_NS);
+  CHECK_EQ(mrc_msg_counters(wire[0].msg)->credits_sent, 2);
+  wire_fail(qp, MRC_WC_RETRY_EXC_ERR);
+  receive(0, 1, 5, 10, false);
+  wire_turn(&wire[0]);
+  check_ended(0, 1, -ETIMEDOUT, 0);
+  expire(5 + 8 * SILENCE_NS, 2);
+  CHECK_EQ(mrc_msg_deadline(wire[0].msg), UINT64_MAX);
+  wire_stop();
+}
+
+CHECK_MAIN(RUN(test_memory__of_every_size), RUN(test_read__of_memory_that_is_not_shown),
+           RUN(test_read__of_memory_that_goes), RUN(test_read__hundreds_at_a_time),
+           RUN(test_read__while_all_else_waits), RUN(test_memory__of_a_peer_that_fails),
+           RUN(test_liar__fetches_more_than_its_share), RUN(test_liar__fetches_what_it_may_not),
+           RUN(test_liar__answers_what_was_not_asked),
+           RUN(test_delivered__ends_with_the_acknowledgement), RUN(test_silence__is_broken))
