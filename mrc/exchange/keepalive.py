@@ -44,7 +44,7 @@ class Keepalive:
             (socket.TCP_KEEPIDLE, _IDLE_SECONDS if rtt is None else 1),
             (socket.TCP_USER_TIMEOUT, most_ms),
         ):
-            with suppress(OSError):  # the connection is closed
+            with suppress(OSError, ValueError):  # it is closed; uvloop raises a ValueError then
                 self._tcp.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def explain(self, error: OSError) -> ConnectError | None:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
+from collections.abc import Callable
 
 import pytest
+import uvloop
 from channels import channels
 
 from mrc.errors import PeerGoneError
@@ -31,10 +34,22 @@ def test_limit__the_kernel_is_told_and_later_told_otherwise() -> None:
         assert options(tcp) == usual
 
 
-def test_limit__of_a_closed_connection_is_nobody_s_error() -> None:
-    with socket.socket() as tcp:
-        keepalive = Keepalive(tcp)
-    keepalive.limit(0.5)
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_limit__of_a_closed_connection_is_nobody_s_error(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def run() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            keepalive = Keepalive(writer.get_extra_info("socket"))
+            writer.close()
+            await writer.wait_closed()
+            await asyncio.sleep(0)  # only then it has no descriptor any more
+            keepalive.limit(0.5)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
 
 
 @pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
