@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What goes to the peer: WRITEs, frames of records, credits. */
+#ifndef MRC_RC_OUTGOING_H
+#define MRC_RC_OUTGOING_H
+
+#include "rc/state.h"
+
+/* Sends what can be sent. */
+void mrc_rc_send(struct mrc_rc *rc);
+/* A work request has completed. */
+void mrc_rc_sent(struct mrc_rc *rc, uint64_t wr_id);
+/* Ends requests in their order, as far as they are done. */
+void mrc_rc_settle(struct mrc_rc *rc);
+
+#endif
