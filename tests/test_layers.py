@@ -288,7 +288,8 @@ def test_atomics__only_where_two_contexts_meet() -> None:
     """
     meet = {"messages", "rc", "say", "spsc", "ring", "sigbus", "wake"}
     elsewhere = (path for path in filter(is_c, under("csrc")) if path.stem not in meet)
-    report(grep(r"\b_Atomic\b|__atomic_|__sync_|\batomic_(?!cap)|stdatomic|\bvolatile\b", elsewhere))
+    used = r"\b_Atomic\b|__atomic_|__sync_|\batomic_(?!cap)|stdatomic|\bvolatile\b"
+    report(grep(used, elsewhere))
 
 
 def test_cdef__stays_narrow() -> None:
