@@ -131,6 +131,7 @@ def _await_agent(args: argparse.Namespace) -> None:
 def _start_agent(args: argparse.Namespace, said: IO[bytes]) -> subprocess.Popen[bytes]:
     ours = args.command_line[1:]
     ours = ours[: ours.index("--")] if "--" in ours else ours[: len(ours) - len(args.words)]
+    ours = [word for word in ours if word != "--rc"]  # an agent serves programs with and without it
     serve = ["agent", "--idle", _IDLE_SECONDS, "--quiet", *ours]
     command = [sys.executable, "-P", "-m", "mrc", *serve]
     return subprocess.Popen(
