@@ -91,13 +91,16 @@ static void flush_receives(struct vb_qp *qp) {
 void vb_complete_failed(struct vb_qp *qp, enum ibv_wc_status status) {
   qp->ibv.qp.state = IBV_QPS_ERR;
   if (qp->gone) pr_process.n_timed--;
+  const bool first = !qp->failed;
   qp->gone = false;
   qp->failed = true;
   for (; qp->sq_ended != qp->sq_tail; status = IBV_WC_WR_FLUSH_ERR)
     push_sent(qp, qp->sq_ended++, status);
   qp->sq_sent = qp->sq_tail;
   flush_receives(qp);
-  if (qp->srq) vb_srq_leave(qp);
+  if (!qp->srq || !first) return;
+  vb_srq_leave(qp);
+  vb_async_raise_qp(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
 void vb_complete_error(uint32_t qpn, uint32_t status) {

@@ -25,8 +25,8 @@ struct rc_end {
 
 static inline struct rc_end make_rc_end(struct ibv_context *context, struct ibv_srq *srq) {
   struct rc_end end = {.pd = srq ? srq->pd : ibv_alloc_pd(context),
-                    .other_pd = ibv_alloc_pd(context),
-                    .memory = calloc(1, PAIR_BYTES)};
+                       .other_pd = ibv_alloc_pd(context),
+                       .memory = calloc(1, PAIR_BYTES)};
   CHECK(end.pd && end.other_pd && end.memory);
   end.mr = ibv_reg_mr(end.pd, end.memory, PAIR_BYTES, ALL_RIGHTS);
   end.plain =
@@ -57,14 +57,14 @@ static inline void destroy_end(struct rc_end *end) {
   free(end->memory);
 }
 
-static inline void move(struct rc_end *end, const struct rc_end *to, uint8_t rnr_retry) {
+static inline void move(struct rc_end *end, uint32_t dest_qpn, uint8_t rnr_retry) {
   struct ibv_qp_attr attr = {
       .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL_RIGHTS};
   CHECK(ibv_modify_qp(end->qp, &attr,
                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
   attr.qp_state = IBV_QPS_RTR;
   attr.path_mtu = IBV_MTU_4096;
-  attr.dest_qp_num = to->qp->qp_num;
+  attr.dest_qp_num = dest_qpn;
   attr.max_dest_rd_atomic = 4;
   attr.ah_attr.is_global = 1;
   attr.ah_attr.port_num = 1;
@@ -81,8 +81,8 @@ static inline void move(struct rc_end *end, const struct rc_end *to, uint8_t rnr
 }
 
 static inline void join_rc(struct rc_end *one, struct rc_end *other, uint8_t rnr_retry) {
-  move(one, other, rnr_retry);
-  move(other, one, rnr_retry);
+  move(one, other->qp->qp_num, rnr_retry);
+  move(other, one->qp->qp_num, rnr_retry);
 }
 
 /* ---- Work requests ---- */

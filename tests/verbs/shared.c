@@ -110,7 +110,11 @@ static void failed_end(void) {
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
   send_from(0, 1);
   none_within(&servers[0], 0.1);
+  struct ibv_async_event event;
   CHECK(ibv_modify_qp(servers[0].qp, &attr, IBV_QP_STATE) == 0);
+  CHECK(ibv_get_async_event(context, &event) == 0);
+  CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == servers[0].qp);
+  ibv_ack_async_event(&event);
   post_shared(1);
   send_from(1, 2);
   ends_well(&servers[1], 1, IBV_WC_RECV);

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import struct
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from slowness import PATIENCE, limit, until
 from verbs.building import sanitized
+
+import mrc
+from mrc.config import ContextConfig
 
 from .conftest import Agent
 
@@ -48,6 +54,52 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
             assert done.stdout.splitlines()[: len(parts) - 1] == parts[:-1]
         else:
             assert (done.returncode, done.stderr) == (0, said), name
+
+
+# ---- A hostile peer -------------------------------------------------------------------------
+
+INBOX_BYTES = 32 << 16
+HEADER = struct.pack("<IIII", 0, 1, 0, 0)  # frames read, receives granted and wanted
+FRAMES = {
+    "a kind that does not exist": HEADER + struct.pack("<BBBBI", 77, 0, 0, 0, 0),
+    "bytes beyond the frame": HEADER + struct.pack("<BBBBIII", 1, 0, 0, 0, 5000, 5000, 0),
+    "more than it announces": HEADER + struct.pack("<BBBBIII", 1, 0, 0, 0, 8, 4, 0) + bytes(8),
+    "an answer to nothing": HEADER + struct.pack("<BBBBI", 6, 0, 0, 0, 0),
+    "a message without a receive": HEADER + 2 * struct.pack("<BBBBIII", 3, 0, 0, 0, 0, 0, 0),
+    "a credit for no frame": struct.pack("<IIII", 1 << 20, 0, 0, 0),
+    "too many questions": HEADER + 17 * struct.pack("<BBBBIQII", 4, 0, 0, 0, 0, 4096, 1, 0),
+    "too short": b"",
+}
+
+
+async def attack(agent: Agent, qpn: int, frame: bytes) -> None:
+    """Connects as an end that has an inbox, and writes one frame."""
+    claim = {"from": 3, "to": qpn, "rc": {"address": 4096, "rkey": 1, "shared": False}}
+    async with (
+        mrc.Context(ContextConfig(interfaces=("lo",))) as context,
+        await context.connect("127.0.0.1", port=agent.port, private=claim) as qp,
+        context.register(bytearray(frame or b"0")) as mr,
+    ):
+        inbox = qp.private["rc"]
+        target = mrc.RemoteMemory(inbox["address"], inbox["rkey"], INBOX_BYTES)
+        with suppress(mrc.MrcError):  # the QP fails before it answers, or not
+            if frame:
+                await qp.write_imm(mr, target, imm=0, length=len(frame), timeout=PATIENCE)
+            else:
+                await qp.write_imm(imm=0, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES.keys())
+def test_hostile_peer__fails_its_own_qp_only(agent: Agent, programs: Path, frame: bytes) -> None:
+    with agent.started(programs / "victim", rc=True) as victim:
+        try:
+            assert victim.stdout is not None
+            asyncio.run(attack(agent, int(victim.stdout.readline()), frame))
+            out, err = victim.communicate(timeout=PATIENCE)
+        finally:
+            victim.kill()
+    assert (victim.returncode, out) == (0, "failed\n"), err
+    assert "its peer has broken the protocol of --rc: the QP fails" in err
 
 
 # ---- Programs of others, unmodified ---------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from mrc.cli import run
 from mrc.doctor import libraries
 
 pytestmark = pytest.mark.skipif(
@@ -32,3 +33,8 @@ def test_run__the_port_is_in_use() -> None:
     assert done.stderr == (
         f"mrc run: the agent did not start: TCP port {port} is in use: choose another\n"
     )
+
+
+def test_environment__has_rc_only_by_choice() -> None:
+    assert "MRC_RC" not in run.environment()
+    assert run.environment(rc=True)["MRC_RC"] == "1"
