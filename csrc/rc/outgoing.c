@@ -284,6 +284,12 @@ static void send_credits(struct mrc_rc *rc) {
   }
 }
 
+void mrc_rc_prod(struct mrc_rc *rc) {
+  if (!rc->connected || rc->ended || rc->credits > 0) return;
+  rc->grants_told = rc->grants;
+  send_credit(rc, MRC_RC_IMM_GRANTED, rc->grants);
+}
+
 void mrc_rc_send(struct mrc_rc *rc) {
   if (!rc->connected || (rc->ended && rc->refusal == 0)) return;
   send_frames(rc);

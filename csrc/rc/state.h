@@ -158,4 +158,10 @@ static inline bool mrc_rc_is_starved(const struct mrc_rc *rc) {
          mrc_rc_takes_receive(mrc_rc_request_at(rc, rc->next));
 }
 
+/* Whether a request waits for something that only the peer can do. */
+static inline bool mrc_rc_waits(const struct mrc_rc *rc) {
+  return rc->connected && !rc->ended &&
+         (rc->asking_head != rc->asking_tail || mrc_rc_is_starved(rc));
+}
+
 #endif

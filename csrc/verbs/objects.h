@@ -118,7 +118,9 @@ struct vb_rc {
   struct mrc_rc_request *requests;
   uint32_t qpn;
   uint32_t inbox_key;
+  bool timed;          /* counted in `n_timed`: a request waits for the peer */
   uint64_t starved_ns; /* since when the next message waits for a receive; 0: it does not */
+  uint64_t prodded_ns; /* when the peer was last asked whether it is there */
   struct ibv_sge sges[VB_MAX_SGE]; /* of the receive that a message is being copied to */
 };
 

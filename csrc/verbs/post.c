@@ -127,7 +127,7 @@ static int keep_sges(struct vb_qp *qp, const struct ibv_send_wr *wr, uint32_t *b
   if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge) return EINVAL;
   for (int i = 0; i < wr->num_sge; i++)
     sum += wr->sg_list[i].length;
-  if (sum > INT32_MAX) return EINVAL;
+  if (sum > UINT32_MAX) return EINVAL;
   const size_t first = (size_t)(qp->sq_tail % qp->sq_size) * qp->cap.max_send_sge;
   if (wr->num_sge > 0)
     memcpy(qp->sq_sges + first, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
@@ -236,7 +236,7 @@ int vb_post_send(struct vb_qp *qp, struct ibv_send_wr *list, struct vb_copies *c
   if (qp->failed)
     vb_complete_failed(qp, IBV_WC_WR_FLUSH_ERR);
   else if (qp->emulated)
-    mrc_rc_send(&qp->rc->rc);
+    vb_rc_send(qp);
   else
     vb_complete_done(qp);
   return error;

@@ -19,6 +19,7 @@
 #include "verbs/status.h"
 
 #define STARVED_NS 1000000000ull /* for a host in software to post a receive */
+#define PROD_NS 3000000000ull    /* after which a peer that is waited for gets a packet */
 
 enum { WAITS_FOR_EVER = 7 /* rnr_retry */ };
 
@@ -79,23 +80,22 @@ static bool scatter(void *user, uint32_t place, uint32_t at, const uint8_t *from
 static void post(void *user, const struct mrc_wr *wr) {
   const struct vb_qp *qp = user;
   const uint32_t qpn = qp->ibv.qp.qp_num;
-  const bool of_program = wr->opcode == MRC_WR_WRITE;
-  pr_submit(&(struct mrc_command){
-      .op = MRC_COMMAND_QP_POST,
-      .cookie = of_program ? vb_post_cookie(qpn, (uint32_t)wr->wr_id) : PR_COOKIE_CALL,
-      .qpn = qpn,
-      .wr = *wr});
+  pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_POST,
+                                  .cookie = vb_post_cookie(qpn, (uint32_t)wr->wr_id),
+                                  .qpn = qpn,
+                                  .wr = *wr});
 }
 
 static void done(void *user) { vb_complete_next(user); }
 
-static void failed(void *user, enum mrc_wc_status status) {
-  struct vb_qp *qp = user;
+static void fail(struct vb_qp *qp, enum ibv_wc_status status) {
   if (qp->failed) return;
   vb_complete_fail_engine(qp);
-  vb_complete_failed(qp, vb_status_of(status));
+  vb_complete_failed(qp, status);
   vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
 }
+
+static void failed(void *user, enum mrc_wc_status status) { fail(user, vb_status_of(status)); }
 
 /* ---- Messages of the peer ---- */
 
@@ -252,16 +252,23 @@ void vb_rc_ready(struct vb_qp *qp, const struct mrc_agent_ready *ready) {
   vb_process_touch(qp);
 }
 
-static void set_starved(struct vb_rc *rc, uint64_t ns) {
-  if ((rc->starved_ns != 0) != (ns != 0)) pr_process.n_timed += ns != 0 ? 1 : -1;
-  rc->starved_ns = ns;
+/* `waits`: a request waits for the peer. */
+static void set_timed(struct vb_rc *rc, bool waits, bool starved) {
+  const uint64_t now_ns = waits && !rc->timed ? pr_now_ns() : rc->prodded_ns;
+  if (rc->timed != waits) pr_process.n_timed += waits ? 1 : -1;
+  rc->timed = waits;
+  rc->prodded_ns = now_ns;
+  if (!starved)
+    rc->starved_ns = 0;
+  else if (rc->starved_ns == 0)
+    rc->starved_ns = pr_now_ns();
 }
 
 void vb_rc_leave(struct vb_qp *qp, bool exists) {
   struct vb_rc *rc = qp->rc;
   if (qp->srq) vb_srq_leave(qp);
   if (!rc) return;
-  set_starved(rc, 0);
+  set_timed(rc, false, false);
   qp->rc = NULL;
   qp->receiving = false;
   if (!exists) {
@@ -312,6 +319,13 @@ void vb_rc_complete(struct vb_qp *qp, const struct mrc_wc *wc) {
 
 void vb_rc_refused(struct vb_qp *qp, uint32_t place, int error) {
   if (error == -EPERM) return; /* the QP is in ERROR: its event follows */
+  if (error == -ENOBUFS) {
+    PR_SAY_ONCE("QP 0x%06x: too many work requests of this program are outstanding: the QP fails",
+                qp->ibv.qp.qp_num);
+    qp->rc->rc.ended = true;
+    fail(qp, IBV_WC_GENERAL_ERR);
+    return;
+  }
   mrc_rc_fail(&qp->rc->rc, place, MRC_WC_LOC_PROT_ERR);
 }
 
@@ -321,34 +335,42 @@ void vb_rc_receives(struct vb_qp *qp, uint32_t n) {
   vb_process_touch(qp);
 }
 
+void vb_rc_send(struct vb_qp *qp) {
+  struct mrc_rc *rc = &qp->rc->rc;
+  rc->ended = rc->ended || qp->failed;
+  mrc_rc_send(rc);
+  const bool counts = qp->attr_set & IBV_QP_RNR_RETRY && qp->attr.rnr_retry != WAITS_FOR_EVER;
+  const bool waits = mrc_rc_waits(rc);
+  set_timed(qp->rc, waits, waits && counts && mrc_rc_is_starved(rc));
+}
+
 void vb_rc_turned(void) {
   struct vb_qp *qp;
-  while ((qp = vb_process_touched())) {
-    if (!qp->rc) continue;
-    qp->rc->rc.ended = qp->rc->rc.ended || qp->failed;
-    mrc_rc_send(&qp->rc->rc);
-    const bool counts = qp->attr_set & IBV_QP_RNR_RETRY && qp->attr.rnr_retry != WAITS_FOR_EVER;
-    if (!qp->failed && counts && qp->rc->rc.connected && mrc_rc_is_starved(&qp->rc->rc))
-      set_starved(qp->rc, qp->rc->starved_ns ? qp->rc->starved_ns : pr_now_ns());
-    else
-      set_starved(qp->rc, 0);
+  while ((qp = vb_process_touched()))
+    if (qp->rc) vb_rc_send(qp);
+}
+
+static uint64_t tick_ns;
+
+static bool is_past(uint64_t since_ns, uint64_t ns) {
+  return since_ns != 0 && tick_ns - since_ns > ns;
+}
+
+static void tick(struct vb_qp *qp) {
+  struct vb_rc *rc = qp->rc;
+  if (!rc || !rc->timed || qp->failed) return;
+  if (is_past(rc->starved_ns, STARVED_NS)) {
+    rc->rc.ended = true;
+    fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
+    vb_process_touch(qp);
+  } else if (is_past(rc->prodded_ns, PROD_NS)) {
+    rc->prodded_ns = tick_ns;
+    mrc_rc_prod(&rc->rc);
   }
 }
 
-static uint64_t starved_before_ns;
-
-static void end_starved(struct vb_qp *qp) {
-  if (!qp->rc || qp->rc->starved_ns == 0 || qp->rc->starved_ns > starved_before_ns) return;
-  set_starved(qp->rc, 0);
-  qp->rc->rc.ended = true;
-  if (qp->failed) return;
-  vb_complete_fail_engine(qp);
-  vb_complete_failed(qp, IBV_WC_RNR_RETRY_EXC_ERR);
-  vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
-}
-
-void vb_rc_end_starved(uint64_t now_ns) {
-  if (pr_process.n_timed == 0 || now_ns < STARVED_NS) return;
-  starved_before_ns = now_ns - STARVED_NS;
-  vb_process_each_qp(end_starved);
+void vb_rc_tick(uint64_t now_ns) {
+  if (pr_process.n_timed == 0) return;
+  tick_ns = now_ns;
+  vb_process_each_qp(tick);
 }

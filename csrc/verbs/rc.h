@@ -19,13 +19,17 @@ void vb_rc_gone(uint32_t qpn);
 
 /* A completion of the engine. */
 void vb_rc_complete(struct vb_qp *qp, const struct mrc_wc *wc);
-/* The engine has refused the WRITE of a request: its memory is not registered. */
+/* The engine has refused a work request: the WRITE at this place, unless it was for want of room.
+ */
 void vb_rc_refused(struct vb_qp *qp, uint32_t place, int error);
 /* The program has posted n receives. */
 void vb_rc_receives(struct vb_qp *qp, uint32_t n);
-/* After a turn of the engine: sends what can be sent. */
+/* Sends what can be sent. */
+void vb_rc_send(struct vb_qp *qp);
+/* After a turn of the engine: the same for all QPs that were touched. */
 void vb_rc_turned(void);
-/* Fails QPs that have waited for a receive of the peer for longer than the program allows. */
-void vb_rc_end_starved(uint64_t now_ns);
+/* Fails QPs that have waited for a receive of the peer for longer than the program allows. Others
+   that wait for their peer send it something from time to time. */
+void vb_rc_tick(uint64_t now_ns);
 
 #endif

@@ -153,6 +153,23 @@ static void test_frame__stays_until_the_engine_is_done_with_it(void) {
   stop();
 }
 
+static void test_prod__changes_nothing_at_the_peer(void) {
+  start();
+  pair_request(&ends[0], send_of(10));
+  pair_run(ends);
+  CHECK(mrc_rc_waits(&ends[0].rc));
+  mrc_rc_prod(&ends[0].rc);
+  mrc_rc_prod(&ends[0].rc); /* one is on its way */
+  CHECK_EQ(ends[0].n_queue, 1);
+  pair_run(ends);
+  CHECK_EQ(ends[0].done, 0);
+  pair_grant(&ends[1], 1);
+  pair_run(ends);
+  CHECK(!mrc_rc_waits(&ends[0].rc));
+  CHECK_EQ(ends[0].done, 1);
+  stop();
+}
+
 /* ---- WRITEs ---- */
 
 static void test_write__is_in_place_before_the_message_after_it(void) {
@@ -294,6 +311,7 @@ CHECK_MAIN(RUN(test_send__of_any_size_with_and_without_an_immediate),
            RUN(test_send__without_registered_memory_fails_when_it_is_the_oldest),
            RUN(test_send__that_does_not_fit_fails_the_sender_too),
            RUN(test_frame__stays_until_the_engine_is_done_with_it),
+           RUN(test_prod__changes_nothing_at_the_peer),
            RUN(test_write__is_in_place_before_the_message_after_it),
            RUN(test_write__that_the_engine_refuses_fails_after_those_before_it),
            RUN(test_read__of_any_size), RUN(test_read__at_most_so_many_at_a_time),

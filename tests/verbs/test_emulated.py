@@ -42,6 +42,13 @@ def test_program(agent: Agent, programs: Path, name: str) -> None:
 
 
 @pytest.mark.slow
+def test_stopped_peer__is_noticed_while_a_message_waits_for_its_receive(
+    agent: Agent, programs: Path
+) -> None:
+    assert agent.output(programs / "stopped", "quiet", rc=True)[:2] == (0, "quiet\n")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
 def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: str) -> None:
     folder = sanitized(tmp_path, sanitizer)
@@ -169,7 +176,7 @@ def test_others__with_rc_on_one_side_are_refused_in_words(agent: Agent, first: b
     """The end that dials hears it; the other one waits for a peer that may still come."""
     if shutil.which("ib_write_bw") is None:
         pytest.skip("needs perftest: apt-get install perftest")
-    command = ["ib_write_bw", *PERFTEST, "-p", str(agent.port + 1)]
+    command = ["ib_write_bw", *PERFTEST, "-b", "-p", str(agent.port + 1)]
     words = "start both with mrc run --rc, or neither"
     with agent.started(*command, rc=first) as server:
         until(lambda: server.poll() is not None or listens(agent.port + 1))
