@@ -20,8 +20,8 @@
 #include <stdint.h>
 
 enum {
-  MRC_RC_SLOTS = 32, /* of an inbox, a power of two */
-  MRC_RC_SLOT_BYTES = 65536,
+  MRC_RC_SLOTS = 32,                /* of an inbox, a power of two */
+  MRC_RC_SLOT_BYTES = 65536 + 4096, /* a message of 64 KiB fits */
   MRC_RC_INBOX_BYTES = MRC_RC_SLOTS * MRC_RC_SLOT_BYTES,
   MRC_RC_FRAME_HEADER = 16,
   MRC_RC_RECORD_BYTES = 40 /* the longest, without bytes that follow */

@@ -65,7 +65,7 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
 
 # ---- A hostile peer -------------------------------------------------------------------------
 
-INBOX_BYTES = 32 << 16
+INBOX_BYTES = 32 * (65536 + 4096)
 HEADER = struct.pack("<IIII", 0, 1, 0, 0)  # frames read, receives granted and wanted
 FRAMES = {
     "a kind that does not exist": HEADER + struct.pack("<BBBBI", 77, 0, 0, 0, 0),
