@@ -33,7 +33,7 @@ DECLARED = [
 ]
 # Source folders of each module, in csrc.
 CORE, SIM, EMU = ("core", "msg", "io"), ("core", "sim"), ("core", "sim", "emu")
-VERBS = ("core", "msg", "io", "program", "verbs")
+VERBS = ("core", "msg", "rc", "io", "program", "verbs")
 OFI = ("core", "msg", "io", "program", "ofi")
 # Every build of C in this project has these flags. gcc for aarch64 would contract a * b + c to one
 # operation that rounds once, so the simulated TCP would differ from that on x86-64.

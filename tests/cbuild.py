@@ -137,13 +137,14 @@ def parts(sources: Sequence[Path]) -> list[str]:
     """The parts to link, users before the parts they use: folders of csrc, and the tests' pair."""
     named = {part for path in sources for part in _named_parts(path)}
     used = [part for part in _SIGNS if part in named]
-    if "io" in used and "msg" not in used:
-        used.append("msg")  # the datapath runs it
+    if not named.isdisjoint({"io", "rc"}) and "msg" not in used:
+        used.append("msg")  # the datapath runs it; csrc/rc has its slots
     return [*used, "core"]
 
 
 _SIGNS = {
     "ofi": r'^#include "ofi/',
+    "rc": r'^#include "rc/',
     "msg": r'^#include "msg/',
     "io": r'^#include "io/|\bmrc_ctx_create\(',
     "pair": r'^#include "pair/',

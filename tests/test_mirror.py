@@ -71,6 +71,11 @@ INDEX: dict[str, dict[str, str]] = {
         "outgoing": "msg_steps msg_limits msg_memory",
         "slots": "msg_slots",
     },
+    "rc": {
+        "incoming": "rc rc_sweep",
+        "outgoing": "rc rc_sweep",
+        "record": "rc rc_sweep",
+    },
     "io": {
         "aead_ipsec_mb": "aead aead_ipsec_mb",
         "aead_libcrypto": "aead",

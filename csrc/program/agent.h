@@ -16,7 +16,7 @@
 
 /* cdef begin */
 
-#define MRC_AGENT_VERSION 5
+#define MRC_AGENT_VERSION 6
 #define MRC_AGENT_MAX_FRAME 196608 /* bytes of a packet */
 #define MRC_AGENT_MAX_NOTE 131072  /* bytes of a note */
 #define MRC_AGENT_MAX_NUMBERS 64   /* QPNs in one block */
@@ -201,6 +201,8 @@ struct mrc_agent_connect {
   uint32_t peer;     /* its number */
   uint32_t rkey;     /* of the inbox for the other side */
   uint64_t address;
+  uint32_t emulated; /* 1: the QP has an inbox of csrc/rc at `address`, and `shared` is set */
+  uint32_t shared;   /* 1: its receives are those of an SRQ */
 };
 
 /* The address of an endpoint for messages with any number of others, each by a QP of its own. */
@@ -224,6 +226,9 @@ struct mrc_agent_ready {
   uint32_t path_mtu;
   uint32_t mpr;      /* PSNs that this end may have in flight */
   uint32_t max_wimm; /* immediates that it may */
+  uint64_t address; /* of the other side's inbox, if the QP is `emulated`, and what belongs to it */
+  uint32_t rkey;
+  uint32_t shared;
 };
 
 /* cdef end */

@@ -99,6 +99,10 @@ void pr_drive_posted(bool idle) {
   keep_armed();
 }
 
+void pr_drive_owed(void) {
+  if (asleep) pr_drive_wake();
+}
+
 int pr_drive_call(struct mrc_command *command) {
   command->cookie = pr_process.call = PR_COOKIE_CALL | pr_process.next_cookie++;
   pr_submit(command);
@@ -135,7 +139,7 @@ static void rest(bool engine, uint64_t ns) {
 
 static uint64_t pause_ns(void) {
   if (pr_process.link.fd < 0) return AGENT_LOOK_NS;
-  return pr_process.n_gone > 0 ? GONE_LOOK_NS : UINT64_MAX;
+  return pr_process.n_timed > 0 ? GONE_LOOK_NS : UINT64_MAX;
 }
 
 static void help(void) {

@@ -11,6 +11,8 @@ void pr_drive_turn(void);
 void pr_drive_poll(void);
 /* Under the lock. After a post; `idle`: the QP had nothing outstanding. */
 void pr_drive_posted(bool idle);
+/* Under the lock. The owner has work for its `turned`, which may wait for the next turn. */
+void pr_drive_owed(void);
 /* Under the lock. Runs a command and returns its result. */
 int pr_drive_call(struct mrc_command *command);
 /* Under the lock. Returns once the engine has run all commands before: it reads no memory of QPs

@@ -24,7 +24,7 @@ struct pr_process {
   int n_ports;
 
   uint32_t n_exist; /* QPs in the engine, also those whose handles are destroyed */
-  uint32_t n_gone;  /* QPs whose peers have ended and that are not in ERROR yet */
+  uint32_t n_timed; /* QPs that the owner ends at some time, unless something happens before */
   uint32_t numbers[PR_MAX_NUMBERS];
   uint32_t n_numbers;
   bool asked; /* for numbers */

@@ -56,6 +56,10 @@ static bool is_of_qp(enum ibv_event_type type) {
   }
 }
 
+static bool is_of_srq(enum ibv_event_type type) {
+  return type == IBV_EVENT_SRQ_LIMIT_REACHED || type == IBV_EVENT_SRQ_ERR;
+}
+
 int vb_async_take(struct ibv_context *context, struct ibv_async_event *event) {
   struct vb_context *own = vb_context_of(context);
   for (;;) {
@@ -71,6 +75,7 @@ int vb_async_take(struct ibv_context *context, struct ibv_async_event *event) {
       if (!own->first) own->last = NULL;
       *event = first->event;
       if (is_of_qp(event->event_type)) vb_qp_of(event->element.qp)->taken_events++;
+      if (is_of_srq(event->event_type)) ((struct vb_srq *)event->element.srq)->taken_events++;
       if (event->event_type == IBV_EVENT_CQ_ERR) vb_cq_of(event->element.cq)->taken_async++;
     }
     pr_unlock();
@@ -82,6 +87,7 @@ int vb_async_take(struct ibv_context *context, struct ibv_async_event *event) {
 bool vb_async_is_ours(const struct ibv_async_event *event) {
   const struct ibv_context *context = NULL; /* nobody waits for the others */
   if (is_of_qp(event->event_type)) context = event->element.qp->context;
+  if (is_of_srq(event->event_type)) context = event->element.srq->context;
   if (event->event_type == IBV_EVENT_CQ_ERR) context = event->element.cq->context;
   return context && context->device == vb_objects.device;
 }
@@ -93,6 +99,12 @@ void vb_async_acknowledge(const struct ibv_async_event *event) {
     qp->events_completed++;
     pthread_cond_signal(&qp->cond);
     pthread_mutex_unlock(&qp->mutex);
+  } else if (is_of_srq(event->event_type)) {
+    struct ibv_srq *srq = event->element.srq;
+    pthread_mutex_lock(&srq->mutex);
+    srq->events_completed++;
+    pthread_cond_signal(&srq->cond);
+    pthread_mutex_unlock(&srq->mutex);
   } else {
     struct ibv_cq *cq = event->element.cq;
     pthread_mutex_lock(&cq->mutex);
@@ -110,7 +122,7 @@ void vb_async_forget(struct ibv_context *context, const void *element) {
   while (*place) {
     struct vb_async *each = *place;
     const enum ibv_event_type type = each->event.event_type;
-    const bool of_object = is_of_qp(type) || type == IBV_EVENT_CQ_ERR;
+    const bool of_object = is_of_qp(type) || is_of_srq(type) || type == IBV_EVENT_CQ_ERR;
     if (of_object && (const void *)each->event.element.qp == element) {
       *place = each->next;
       free(each);

@@ -9,6 +9,8 @@
 #include "verbs/async.h"
 #include "verbs/cq.h"
 #include "verbs/process.h"
+#include "verbs/receives.h"
+#include "verbs/srq.h"
 #include "verbs/status.h"
 
 enum { FIRST_HELD = 64 };
@@ -32,7 +34,7 @@ static void push_sent(struct vb_qp *qp, uint32_t place, enum ibv_wc_status statu
   vb_cq_push(send_cq(qp), &wc, qp, place + 1);
 }
 
-static void fail_engine(struct vb_qp *qp) {
+void vb_complete_fail_engine(struct vb_qp *qp) {
   if (!qp->exists || qp->leaving) return;
   pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
                                   .cookie = PR_COOKIE_CALL,
@@ -40,7 +42,7 @@ static void fail_engine(struct vb_qp *qp) {
                                   .value = MRC_QP_ERROR});
 }
 
-static void end_next(struct vb_qp *qp) {
+void vb_complete_next(struct vb_qp *qp) {
   const uint32_t place = qp->sq_ended++;
   struct vb_sent *sent = sent_at(qp, place);
   free(sent->gathered);
@@ -52,12 +54,12 @@ void vb_complete_done(struct vb_qp *qp) {
   while (qp->sq_ended != qp->sq_sent && sent_at(qp, qp->sq_ended)->done) {
     const struct vb_sent *next = sent_at(qp, qp->sq_ended);
     if (next->refused) {
-      fail_engine(qp);
+      vb_complete_fail_engine(qp);
       vb_complete_failed(qp, IBV_WC_LOC_PROT_ERR);
       vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
       return;
     }
-    end_next(qp);
+    vb_complete_next(qp);
   }
 }
 
@@ -70,25 +72,35 @@ void vb_complete_refused(uint32_t qpn, uint32_t place, int error) {
   vb_complete_done(qp);
 }
 
+static void flush(struct vb_qp *qp, struct vb_receive receive) {
+  const struct ibv_wc wc = {.wr_id = receive.wr_id,
+                            .status = IBV_WC_WR_FLUSH_ERR,
+                            .opcode = IBV_WC_RECV,
+                            .qp_num = qp->ibv.qp.qp_num};
+  vb_cq_push(recv_cq(qp), &wc, NULL, 0);
+}
+
+/* Receives of an SRQ stay there, but for one that a message has begun to fill. */
 static void flush_receives(struct vb_qp *qp) {
-  for (; qp->rq_head != qp->rq_tail; qp->rq_head++) {
-    const struct ibv_wc wc = {.wr_id = qp->rq[qp->rq_head % qp->rq_size],
-                              .status = IBV_WC_WR_FLUSH_ERR,
-                              .opcode = IBV_WC_RECV,
-                              .qp_num = qp->ibv.qp.qp_num};
-    vb_cq_push(recv_cq(qp), &wc, NULL, 0);
-  }
+  if (qp->receiving) flush(qp, qp->receive);
+  qp->receiving = false;
+  while (!qp->srq && vb_receives_n(&qp->rq) > 0)
+    flush(qp, vb_receives_take(&qp->rq, NULL));
 }
 
 void vb_complete_failed(struct vb_qp *qp, enum ibv_wc_status status) {
   qp->ibv.qp.state = IBV_QPS_ERR;
-  if (qp->gone) pr_process.n_gone--;
+  if (qp->gone) pr_process.n_timed--;
+  const bool first = !qp->failed;
   qp->gone = false;
   qp->failed = true;
   for (; qp->sq_ended != qp->sq_tail; status = IBV_WC_WR_FLUSH_ERR)
     push_sent(qp, qp->sq_ended++, status);
   qp->sq_sent = qp->sq_tail;
   flush_receives(qp);
+  if (!qp->srq || !first) return;
+  vb_srq_leave(qp);
+  vb_async_raise_qp(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
 void vb_complete_error(uint32_t qpn, uint32_t status) {
@@ -101,7 +113,7 @@ void vb_complete_error(uint32_t qpn, uint32_t status) {
 /* ---- Received ---- */
 
 static void push_received(struct vb_qp *qp, struct vb_immediate immediate) {
-  const struct ibv_wc wc = {.wr_id = qp->rq[qp->rq_head++ % qp->rq_size],
+  const struct ibv_wc wc = {.wr_id = vb_receives_take(&qp->rq, NULL).wr_id,
                             .status = IBV_WC_SUCCESS,
                             .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
                             .byte_len = immediate.bytes,
@@ -131,7 +143,7 @@ static bool make_room(struct vb_qp *qp) {
 
 static void receive(struct vb_qp *qp, const struct mrc_wc *wc) {
   const struct vb_immediate immediate = {.imm = wc->imm, .bytes = wc->bytes};
-  if (qp->rq_head != qp->rq_tail && qp->held_head == qp->held_tail) {
+  if (vb_receives_n(&qp->rq) > 0 && qp->held_head == qp->held_tail) {
     push_received(qp, immediate);
     return;
   }
@@ -141,13 +153,13 @@ static void receive(struct vb_qp *qp, const struct mrc_wc *wc) {
   }
   pr_say("QP 0x%06x: %d immediates came without a posted receive: the QP fails", wc->qpn,
          VB_MAX_HELD_IMMEDIATES);
-  fail_engine(qp);
+  vb_complete_fail_engine(qp);
   vb_complete_failed(qp, IBV_WC_WR_FLUSH_ERR);
   vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
 }
 
 void vb_complete_held(struct vb_qp *qp) {
-  while (qp->held_head != qp->held_tail && qp->rq_head != qp->rq_tail)
+  while (qp->held_head != qp->held_tail && vb_receives_n(&qp->rq) > 0)
     push_received(qp, qp->held[qp->held_head++ % qp->held_size]);
   if (qp->failed) flush_receives(qp);
 }
@@ -165,6 +177,6 @@ void vb_complete(const struct mrc_wc *wc) {
     return;
   }
   if ((uint32_t)wc->wr_id != qp->sq_ended) return; /* of a former life of the QP */
-  end_next(qp);
+  vb_complete_next(qp);
   vb_complete_done(qp);
 }

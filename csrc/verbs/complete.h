@@ -11,6 +11,10 @@ void vb_complete(const struct mrc_wc *wc);
 void vb_complete_refused(uint32_t qpn, uint32_t place, int error);
 /* Completes work requests that the engine never sees, if it is their turn. */
 void vb_complete_done(struct vb_qp *qp);
+/* The oldest outstanding work request is done. */
+void vb_complete_next(struct vb_qp *qp);
+/* Moves the QP to ERROR in the engine, too. */
+void vb_complete_fail_engine(struct vb_qp *qp);
 /* The QP is in ERROR: the oldest outstanding work request completes with `status`, the others are
    flushed. */
 void vb_complete_failed(struct vb_qp *qp, enum ibv_wc_status status);

@@ -15,20 +15,13 @@ struct vb_completion {
   uint32_t place;
 };
 
-static uint32_t places_for(int cqe) {
-  uint32_t size = 1;
-  while (size < (uint32_t)cqe)
-    size *= 2;
-  return size;
-}
-
 int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
                struct ibv_comp_channel *channel) {
   if (cqe < 1 || cqe > VB_MAX_CQE) {
     errno = EINVAL;
     return -1;
   }
-  cq->size = places_for(cqe);
+  cq->size = vb_places_for((uint32_t)cqe);
   cq->ring = calloc(cq->size, sizeof *cq->ring);
   if (!cq->ring) return -1;
   cq->ibv.cq = (struct ibv_cq){
@@ -89,7 +82,7 @@ int vb_cq_destroy(struct vb_cq *cq) {
 int vb_cq_resize(struct vb_cq *cq, int cqe) {
   const uint32_t used = cq->tail - cq->head;
   if (cqe < 1 || cqe > VB_MAX_CQE || (uint32_t)cqe < used) return EINVAL;
-  const uint32_t size = places_for(cqe);
+  const uint32_t size = vb_places_for((uint32_t)cqe);
   struct vb_completion *ring = calloc(size, sizeof *ring);
   if (!ring) return ENOMEM;
   for (uint32_t i = 0; i < used; i++)
@@ -105,9 +98,9 @@ int vb_cq_resize(struct vb_cq *cq, int cqe) {
 
 /* Puts the CQ into its channel's queue: one event for each time that it was armed. */
 void vb_cq_tell(struct vb_cq *cq) {
-  if (!cq->armed) return;
+  if (cq->armed == VB_NOT_ARMED) return;
   struct vb_channel *channel = (struct vb_channel *)cq->ibv.cq.channel;
-  cq->armed = false;
+  cq->armed = VB_NOT_ARMED;
   if (!channel) return;
   cq->events++;
   if (!cq->told) {
@@ -131,8 +124,10 @@ void vb_cq_push(struct vb_cq *cq, const struct ibv_wc *wc, struct vb_qp *qp, uin
     return;
   }
   cq->ring[cq->tail++ % cq->size] = (struct vb_completion){.wc = *wc, .qp = qp, .place = place};
-  vb_cq_tell(cq);
+  if (cq->armed == VB_ARMED || wc->status != IBV_WC_SUCCESS) vb_cq_tell(cq);
 }
+
+void vb_cq_solicit(struct vb_cq *cq) { vb_cq_tell(cq); }
 
 int vb_cq_take(struct vb_cq *cq, int n, struct ibv_wc *wcs) {
   int taken = 0;
@@ -149,7 +144,10 @@ void vb_cq_forget_qp(struct vb_cq *cq, const struct vb_qp *qp) {
     if (cq->ring[i % cq->size].qp == qp) cq->ring[i % cq->size].qp = NULL;
 }
 
-void vb_cq_arm(struct vb_cq *cq) { cq->armed = true; }
+/* Armed for all completions, it stays so. */
+void vb_cq_arm(struct vb_cq *cq, bool solicited_only) {
+  if (cq->armed != VB_ARMED) cq->armed = solicited_only ? VB_ARMED_SOLICITED : VB_ARMED;
+}
 
 struct vb_channel *vb_channel_create(struct ibv_context *context) {
   struct vb_channel *channel = calloc(1, sizeof *channel);

@@ -24,7 +24,9 @@ void vb_cq_push(struct vb_cq *cq, const struct ibv_wc *wc, struct vb_qp *qp, uin
 /* Up to `n` completions, the oldest first. -1: completions were lost. */
 int vb_cq_take(struct vb_cq *cq, int n, struct ibv_wc *wcs);
 void vb_cq_forget_qp(struct vb_cq *cq, const struct vb_qp *qp);
-void vb_cq_arm(struct vb_cq *cq);
+void vb_cq_arm(struct vb_cq *cq, bool solicited_only);
+/* The completion pushed last is of a message whose sender asks for an event. */
+void vb_cq_solicit(struct vb_cq *cq);
 
 struct vb_channel *vb_channel_create(struct ibv_context *context);
 int vb_channel_destroy(struct vb_channel *channel);

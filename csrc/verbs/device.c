@@ -14,6 +14,7 @@
 #include "verbs/ibv_ex.h"
 #include "verbs/ibv_ops.h"
 #include "verbs/process.h"
+#include "verbs/rc.h"
 
 enum { MAX_QPS = 4096, MAX_MRS = 16384, MAX_HANDLES = 65536, LINK_UP = 5, COMP_VECTORS = 1 };
 
@@ -50,7 +51,8 @@ static struct vb_context *create_context(void) {
                                         .ops = {.poll_cq = vb_poll_cq,
                                                 .req_notify_cq = vb_req_notify_cq,
                                                 .post_send = vb_ops_post_send,
-                                                .post_recv = vb_ops_post_recv},
+                                                .post_recv = vb_ops_post_recv,
+                                                .post_srq_recv = vb_ops_post_srq_recv},
                                         .async_fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC),
                                         .num_comp_vectors = COMP_VECTORS,
                                         .abi_compat = __VERBS_ABI_IS_EXTENDED};
@@ -125,6 +127,15 @@ int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr) {
                                    .max_pd = MAX_HANDLES,
                                    .max_pkeys = 1,
                                    .phys_port_cnt = 1};
+  if (vb_rc_is_on()) {
+    attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = MRC_RC_ANSWERS;
+    attr->max_res_rd_atom = MRC_RC_ANSWERS * MAX_QPS;
+    attr->max_sge_rd = VB_MAX_SGE;
+    attr->atomic_cap = IBV_ATOMIC_HCA;
+    attr->max_srq = MAX_HANDLES;
+    attr->max_srq_wr = VB_MAX_SRQ_WR;
+    attr->max_srq_sge = VB_MAX_SGE;
+  }
   strcpy(attr->fw_ver, "1.0.1");
   return 0;
 }

@@ -7,24 +7,17 @@
 
 #include "verbs/process.h"
 
-static bool covers(const struct vb_mr *mr, const struct ibv_pd *pd, const struct ibv_sge *sge) {
-  if (!mr || mr->mr.pd != pd) return false;
-  const uint64_t first = (uint64_t)(uintptr_t)mr->mr.addr;
-  /* In this order nothing wraps. */
-  return sge->addr >= first && sge->length <= mr->mr.length &&
-         sge->addr - first <= mr->mr.length - sge->length;
-}
-
 bool vb_gather_is_needed(const struct vb_qp *qp, const struct ibv_send_wr *wr) {
-  return wr->num_sge > 1 && (uint32_t)wr->num_sge <= qp->cap.max_send_sge &&
-         !(wr->send_flags & IBV_SEND_INLINE);
+  const bool writes = wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  return (writes || !qp->emulated) && wr->num_sge > 1 &&
+         (uint32_t)wr->num_sge <= qp->cap.max_send_sge && !(wr->send_flags & IBV_SEND_INLINE);
 }
 
 static void check(struct vb_copy *copy, const struct ibv_pd *pd, const struct ibv_send_wr *wr) {
   uint64_t sum = 0;
   for (int i = 0; i < wr->num_sge && copy->error == 0; i++) {
     const struct ibv_sge *sge = &wr->sg_list[i];
-    if (sge->length > 0 && !covers(vb_process_mr(sge->lkey), pd, sge)) copy->error = EACCES;
+    if (sge->length > 0 && !vb_process_covers(pd, sge, 0)) copy->error = EACCES;
     sum += sge->length;
   }
   if (copy->error == 0 && sum > UINT32_MAX) copy->error = EINVAL;

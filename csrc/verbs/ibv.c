@@ -17,6 +17,8 @@
 #include "verbs/pass.h"
 #include "verbs/process.h"
 #include "verbs/qp.h"
+#include "verbs/rc.h"
+#include "verbs/srq.h"
 
 /* ---- Devices ---- */
 
@@ -349,6 +351,51 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *qp) {
   wait_for_events(ours);
   vb_qp_free(ours);
   return 0;
+}
+
+/* ---- Shared receive queues ---- */
+
+EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr) {
+  if (!vb_owns(pd->context))
+    PASS(struct ibv_srq *, NULL, "ibv_create_srq", "IBVERBS_1.1",
+         (struct ibv_pd *, struct ibv_srq_init_attr *), (pd, attr));
+  if (!vb_rc_is_on() || pr_process.forked) {
+    PR_SAY_ONCE("a shared receive queue is refused: MRC has none; mrc run --rc emulates them");
+    errno = pr_process.forked ? EIO : EOPNOTSUPP;
+    return NULL;
+  }
+  pr_lock();
+  struct vb_srq *srq = vb_srq_create(pd, attr);
+  pr_unlock();
+  return srq ? &srq->srq : NULL;
+}
+
+EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask) {
+  if (!vb_owns(srq->context))
+    PASS(int, ENOSYS, "ibv_modify_srq", "IBVERBS_1.1",
+         (struct ibv_srq *, struct ibv_srq_attr *, int), (srq, attr, mask));
+  pr_lock();
+  const int error = vb_srq_modify((struct vb_srq *)srq, attr, mask);
+  pr_unlock();
+  return error;
+}
+
+EXPORT int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr) {
+  if (!vb_owns(srq->context))
+    PASS(int, ENOSYS, "ibv_query_srq", "IBVERBS_1.1", (struct ibv_srq *, struct ibv_srq_attr *),
+         (srq, attr));
+  const struct vb_srq *own = (struct vb_srq *)srq;
+  pr_lock();
+  *attr = (struct ibv_srq_attr){
+      .max_wr = own->rq.most, .max_sge = own->rq.max_sge, .srq_limit = own->limit};
+  pr_unlock();
+  return 0;
+}
+
+EXPORT int ibv_destroy_srq(struct ibv_srq *srq) {
+  if (!vb_owns(srq->context))
+    PASS(int, ENOSYS, "ibv_destroy_srq", "IBVERBS_1.1", (struct ibv_srq *), (srq));
+  return pr_process.forked ? EIO : vb_srq_destroy((struct vb_srq *)srq);
 }
 
 /* ---- Asynchronous events ---- */

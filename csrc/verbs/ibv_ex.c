@@ -9,6 +9,7 @@
 #include "program/say.h"
 #include "verbs/cq.h"
 #include "verbs/ibv_ops.h"
+#include "verbs/rc.h"
 
 /* ---- CQs: the completion that start_poll and next_poll have taken ---- */
 
@@ -111,6 +112,37 @@ static void wr_rdma_write_imm(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remo
   if (wr) wr->imm_data = imm_data;
 }
 
+static void wr_send(struct ibv_qp_ex *qp) { add(qp, IBV_WR_SEND, 0, 0); }
+
+static void wr_send_imm(struct ibv_qp_ex *qp, __be32 imm_data) {
+  struct ibv_send_wr *wr = add(qp, IBV_WR_SEND_WITH_IMM, 0, 0);
+  if (wr) wr->imm_data = imm_data;
+}
+
+static void wr_rdma_read(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr) {
+  add(qp, IBV_WR_RDMA_READ, rkey, remote_addr);
+}
+
+static void add_atomic(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t rkey,
+                       uint64_t remote_addr, uint64_t compare_add, uint64_t swap) {
+  struct ibv_send_wr *wr = add(qp, opcode, 0, 0);
+  if (!wr) return;
+  wr->wr.atomic.remote_addr = remote_addr;
+  wr->wr.atomic.rkey = rkey;
+  wr->wr.atomic.compare_add = compare_add;
+  wr->wr.atomic.swap = swap;
+}
+
+static void wr_atomic_cmp_swp(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr,
+                              uint64_t compare, uint64_t swap) {
+  add_atomic(qp, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, remote_addr, compare, swap);
+}
+
+static void wr_atomic_fetch_add(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr,
+                                uint64_t value) {
+  add_atomic(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, remote_addr, value, 0);
+}
+
 static struct ibv_send_wr *newest(struct ibv_qp_ex *qp) {
   struct vb_qp *ours = of_qp_ex(qp);
   return ours->list_n > 0 ? &ours->list[ours->list_n - 1] : NULL;
@@ -182,13 +214,18 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
   (void)context;
   const uint32_t known =
       IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
-  const uint64_t served = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+  const uint64_t emulated = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
+                            IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                            IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+  const uint64_t served = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                          (vb_rc_is_on() ? emulated : 0);
   const bool ex = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   const bool flags = attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags != 0;
   const bool sends_others = ex && attr->send_ops_flags & ~served;
   if (sends_others)
     PR_SAY_ONCE(
-        "a QP for other work requests than WRITE and WRITE_IMM is refused: MRC has no others");
+        "a QP for other work requests than WRITE and WRITE_IMM is refused: MRC has no others;"
+        " mrc run --rc emulates some");
   if (attr->comp_mask & ~known || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || flags ||
       sends_others) {
     errno = EOPNOTSUPP;
@@ -214,6 +251,11 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
   ours->ibv.ex.wr_abort = wr_abort;
   ours->ibv.ex.wr_rdma_write = wr_rdma_write;
   ours->ibv.ex.wr_rdma_write_imm = wr_rdma_write_imm;
+  ours->ibv.ex.wr_send = wr_send;
+  ours->ibv.ex.wr_send_imm = wr_send_imm;
+  ours->ibv.ex.wr_rdma_read = wr_rdma_read;
+  ours->ibv.ex.wr_atomic_cmp_swp = wr_atomic_cmp_swp;
+  ours->ibv.ex.wr_atomic_fetch_add = wr_atomic_fetch_add;
   ours->ibv.ex.wr_set_sge = wr_set_sge;
   ours->ibv.ex.wr_set_sge_list = wr_set_sge_list;
   ours->ibv.ex.wr_set_inline_data = wr_set_inline_data;

@@ -9,6 +9,7 @@
 #include "verbs/post.h"
 #include "verbs/process.h"
 #include "verbs/qp.h"
+#include "verbs/srq.h"
 
 int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wcs) {
   struct vb_cq *ours = vb_cq_of(cq);
@@ -26,10 +27,9 @@ int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wcs) {
 }
 
 int vb_req_notify_cq(struct ibv_cq *cq, int solicited_only) {
-  (void)solicited_only; /* no peer can ask for an event */
   if (pr_process.forked) return EIO;
   pr_lock();
-  vb_cq_arm(vb_cq_of(cq));
+  vb_cq_arm(vb_cq_of(cq), solicited_only);
   /* The program will sleep: from now on the helper runs the engine. */
   pr_process.polled_ns = 0;
   pr_drive_wake();
@@ -65,6 +65,19 @@ int vb_ops_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *list, struct ibv_rec
   }
   pr_lock();
   const int error = vb_post_recv(vb_qp_of(qp), list, bad);
+  if (vb_qp_of(qp)->touched) pr_drive_owed();
+  pr_unlock();
+  return error;
+}
+
+int vb_ops_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *list, struct ibv_recv_wr **bad) {
+  if (pr_process.forked) {
+    if (bad) *bad = list;
+    return EIO;
+  }
+  pr_lock();
+  const int error = vb_srq_post((struct vb_srq *)srq, list, bad);
+  if (vb_objects.touched) pr_drive_owed();
   pr_unlock();
   return error;
 }

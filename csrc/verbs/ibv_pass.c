@@ -38,23 +38,6 @@ REFUSE(ibv_resolve_eth_l2_from_gid, "IBVERBS_1.1", context,
        (struct ibv_context * context, struct ibv_ah_attr *attr, uint8_t mac[6], uint16_t *vid),
        (struct ibv_context *, struct ibv_ah_attr *, uint8_t *, uint16_t *),
        (context, attr, mac, vid))
-EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr) {
-  if (!vb_owns(pd->context))
-    PASS(struct ibv_srq *, NULL, "ibv_create_srq", "IBVERBS_1.1",
-         (struct ibv_pd *, struct ibv_srq_init_attr *), (pd, attr));
-  PR_SAY_ONCE("a shared receive queue is refused: nothing that MRC receives needs one");
-  errno = EOPNOTSUPP;
-  return NULL;
-}
-
-REFUSE(ibv_modify_srq, "IBVERBS_1.1", srq->context,
-       (struct ibv_srq * srq, struct ibv_srq_attr *attr, int mask),
-       (struct ibv_srq *, struct ibv_srq_attr *, int), (srq, attr, mask))
-REFUSE(ibv_query_srq, "IBVERBS_1.1", srq->context,
-       (struct ibv_srq * srq, struct ibv_srq_attr *attr), (struct ibv_srq *, struct ibv_srq_attr *),
-       (srq, attr))
-REFUSE(ibv_destroy_srq, "IBVERBS_1.1", srq->context, (struct ibv_srq * srq), (struct ibv_srq *),
-       (srq))
 REFUSE(ibv_query_ece, "IBVERBS_1.10", qp->context, (struct ibv_qp * qp, struct ibv_ece *ece),
        (struct ibv_qp *, struct ibv_ece *), (qp, ece))
 REFUSE(ibv_set_ece, "IBVERBS_1.10", qp->context, (struct ibv_qp * qp, struct ibv_ece *ece),

@@ -68,6 +68,7 @@ struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int
                            .handle = key,
                            .lkey = key,
                            .rkey = key};
+  mr->access = access;
   ((struct vb_pd *)pd)->users++;
   vb_process_add_mr(mr);
   return mr;
@@ -91,4 +92,17 @@ int vb_mr_register_own(void) {
       register_memory((const void *)1, UINTPTR_MAX - 1, MRC_ACCESS_LOCAL_READ, 0, &key);
   if (error == 0) vb_objects.own_key = key;
   return error;
+}
+
+int vb_mr_add_inbox(void *address, size_t bytes, const struct ibv_pd *pd, uint32_t *key) {
+  uint32_t made = 0;
+  const int error =
+      register_memory(address, bytes, MRC_ACCESS_REMOTE_WRITE, vb_domain_of(pd), &made);
+  if (error == 0) *key = made;
+  return error;
+}
+
+void vb_mr_remove_inbox(uint32_t key) {
+  pr_submit(
+      &(struct mrc_command){.op = MRC_COMMAND_MR_DEREGISTER, .cookie = PR_COOKIE_CALL, .key = key});
 }

@@ -13,4 +13,9 @@ int vb_mr_deregister(struct vb_mr *mr);
    positive errno. */
 int vb_mr_register_own(void);
 
+/* Lets the peers of this PD's QPs write to memory of the library. A positive errno. */
+int vb_mr_add_inbox(void *address, size_t bytes, const struct ibv_pd *pd, uint32_t *key);
+/* Ends that before the engine receives anything more. */
+void vb_mr_remove_inbox(uint32_t key);
+
 #endif

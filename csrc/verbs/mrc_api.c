@@ -221,6 +221,7 @@ EXPORT struct mrc_api_qp *mrc_create_qp(struct mrc_api_context *context,
                                   .qp_type = IBV_QPT_RC,
                                   .sq_sig_all = init->signal_all};
   struct ibv_qp *qp = vb_create_qp(init->pd, &attr);
+  if (qp) vb_qp_of(qp)->emulated = false; /* it is MRC's, also with --rc */
   if (qp) init->cap = attr.cap;
   return (struct mrc_api_qp *)qp;
 }

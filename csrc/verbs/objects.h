@@ -11,12 +11,14 @@
 
 #include "mrc.h"
 #include "program/agent.h"
+#include "rc/rc.h"
 #include "verbs/api.h"
 
 enum {
   VB_INLINE_BYTES = 256,         /* most inline data of a work request */
   VB_MAX_SGE = 16,               /* pieces of memory of a work request */
   VB_MAX_SEND_WR = 16384,        /* work requests of a QP */
+  VB_MAX_SRQ_WR = 65536,         /* receives of an SRQ */
   VB_MAX_CQE = 1 << 22,          /* completions of a CQ */
   VB_MAX_HELD_IMMEDIATES = 65536 /* of a QP whose program posts no receives */
 };
@@ -43,6 +45,7 @@ struct vb_pd {
 
 struct vb_mr {
   struct ibv_mr mr;
+  int access;         /* IBV_ACCESS_* */
   struct vb_mr *next; /* in its place of the process's table */
 };
 
@@ -52,6 +55,8 @@ struct vb_channel {
   struct vb_cq *last;
   uint32_t void_reads; /* of its descriptor: the CQs were destroyed meanwhile */
 };
+
+enum vb_armed { VB_NOT_ARMED, VB_ARMED, VB_ARMED_SOLICITED };
 
 struct vb_cq {
   union {
@@ -66,13 +71,57 @@ struct vb_cq {
   uint32_t taken_events;   /* by the program, which acknowledges them */
   uint32_t taken_async;    /* asynchronous ones, likewise */
   struct vb_cq *next_told; /* in the channel */
-  bool armed;
-  bool told; /* in the channel's queue */
+  uint8_t armed;           /* enum vb_armed */
+  bool told;               /* in the channel's queue */
   bool overflow;
   bool of_evs;           /* a struct vb_ev_cq */
   bool short_events;     /* of a program that knows no states in them */
   int users;             /* QPs */
   struct ibv_wc current; /* of start_poll */
+};
+
+/* A posted receive. */
+struct vb_receive {
+  uint64_t wr_id;
+  uint32_t n_sges;
+};
+
+/* A receive queue: of a QP, or shared. */
+struct vb_receives {
+  struct vb_receive *ring;
+  struct ibv_sge *sges; /* `max_sge` for each place; NULL: messages only have immediates */
+  uint32_t max_sge;
+  uint32_t size; /* a power of two */
+  uint32_t most; /* that the program may post */
+  uint32_t head; /* free-running */
+  uint32_t tail;
+};
+
+/* A shared receive queue. Each QP reserves receives for messages that its peer has posted. */
+struct vb_srq {
+  struct ibv_srq srq;
+  struct vb_receives rq;
+  uint32_t reserved;
+  uint32_t limit;        /* an event is due when fewer are left; 0: none */
+  uint32_t taken_events; /* that the program acknowledges */
+  struct vb_qp *waiting; /* QPs that want receives, in the order of their turns */
+  struct vb_qp *waiting_last;
+  int users; /* QPs */
+};
+
+/* Emulated RC of a QP. It outlives the QP's handle until the engine's QP is destroyed. */
+struct vb_rc {
+  struct mrc_rc rc;
+  struct vb_qp *qp;   /* NULL: the handle is gone, or has a newer one */
+  struct vb_rc *next; /* of those without a handle */
+  uint8_t *memory;    /* of the inbox, then of the outbox */
+  struct mrc_rc_request *requests;
+  uint32_t qpn;
+  uint32_t inbox_key;
+  bool timed;          /* counted in `n_timed`: a request waits for the peer */
+  uint64_t starved_ns; /* since when the next message waits for a receive; 0: it does not */
+  uint64_t prodded_ns; /* when the peer was last asked whether it is there */
+  struct ibv_sge sges[VB_MAX_SGE]; /* of the receive that a message is being copied to */
 };
 
 /* A posted work request, until the program polls its completion or a later one's. */
@@ -81,8 +130,10 @@ struct vb_sent {
   uint32_t bytes;
   uint8_t opcode; /* enum ibv_wc_opcode */
   bool signaled;
-  bool done;         /* the engine does not have it: it ends when it is the oldest */
-  bool refused;      /* its memory is not registered */
+  bool done;    /* the engine does not have it: it ends when it is the oldest */
+  bool refused; /* its memory is not registered */
+  bool inlined;
+  uint8_t n_sges;    /* with emulated RC */
   uint8_t *gathered; /* copy of its pieces of memory, until the engine has sent it; or NULL */
 };
 
@@ -113,15 +164,26 @@ struct vb_qp {
   uint32_t sq_sent;
   uint32_t sq_tail;
 
-  /* Receive queue, free-running; and immediates that wait for a receive. */
-  uint64_t *rq;
-  uint32_t rq_size;
-  uint32_t rq_head;
-  uint32_t rq_tail;
+  /* Receive queue; and immediates that wait for a receive. */
+  struct vb_receives rq;
   struct vb_immediate *held;
   uint32_t held_size;
   uint32_t held_head;
   uint32_t held_tail;
+
+  /* Emulated RC (rc.h). */
+  bool emulated;
+  struct vb_rc *rc; /* from RTR on */
+  struct vb_qp *next_touched;
+  bool touched;   /* something may be sent */
+  bool receiving; /* a message is being copied to `receive` */
+  struct vb_receive receive;
+  struct vb_srq *srq;
+  struct vb_qp *next_waiting;
+  bool waits;         /* in the SRQ's list */
+  uint32_t srq_wants; /* receives */
+  uint32_t srq_reserved;
+  struct ibv_sge *sq_sges; /* cap.max_send_sge for each place of the send queue */
 
   /* The connection, by the agent. */
   struct mrc_agent_connect connect;
@@ -138,7 +200,6 @@ struct vb_qp {
   uint64_t gone_ns;
   char gone_reason[MRC_AGENT_TEXT]; /* "": the peer has named none */
   uint32_t taken_events;            /* asynchronous ones that the program acknowledges */
-  bool last_wqe;
 
   struct mrc_api_qp_attr api; /* as the program has set them through MRC's C interface */
   unsigned int api_set;       /* mask */
@@ -159,6 +220,15 @@ static inline struct vb_context *vb_context_of(struct ibv_context *context) {
 
 static inline uint32_t vb_domain_of(const struct ibv_pd *pd) {
   return ((const struct vb_pd *)pd)->number;
+}
+
+/* The smallest power of two that is at least n, and at least 1: places are numbers modulo 2^32, so
+   their ring must divide that. */
+static inline uint32_t vb_places_for(uint32_t n) {
+  uint32_t size = 1;
+  while (size < n)
+    size *= 2;
+  return size;
 }
 
 static inline struct vb_cq *vb_cq_of(struct ibv_cq *cq) { return (struct vb_cq *)cq; }

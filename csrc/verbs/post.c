@@ -10,6 +10,8 @@
 #include "verbs/complete.h"
 #include "verbs/gather.h"
 #include "verbs/process.h"
+#include "verbs/rc.h"
+#include "verbs/receives.h"
 
 static const char *name_of(const struct ibv_send_wr *wr) {
   switch (wr->opcode) {
@@ -36,7 +38,9 @@ static int opcode_of(const struct ibv_send_wr *wr, enum mrc_wr_opcode *opcode) {
       *opcode = MRC_WR_WRITE_IMM;
       return 0;
     default:
-      PR_SAY_ONCE("work request %s is refused: MRC has only WRITE and WRITE_IMM", name_of(wr));
+      PR_SAY_ONCE(
+          "work request %s is refused: MRC has only WRITE and WRITE_IMM; mrc run --rc emulates it",
+          name_of(wr));
       return EOPNOTSUPP;
   }
 }
@@ -86,9 +90,108 @@ static void give(struct vb_qp *qp, const struct mrc_wr *wr) {
                                   .wr = *wr});
 }
 
+/* ---- Emulated RC ---- */
+
+/* What a work request is there; -1: refused. */
+static int kind_of(const struct ibv_send_wr *wr, struct mrc_rc_request *to, uint8_t *opcode) {
+  switch (wr->opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      *opcode = IBV_WC_RDMA_WRITE;
+      return MRC_RC_DO_WRITE;
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+      *opcode = IBV_WC_SEND;
+      return MRC_RC_DO_SEND;
+    case IBV_WR_RDMA_READ:
+      *opcode = IBV_WC_RDMA_READ;
+      return MRC_RC_DO_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+      *opcode = IBV_WC_COMP_SWAP;
+      to->value = wr->wr.atomic.compare_add;
+      to->swap = wr->wr.atomic.swap;
+      return MRC_RC_DO_COMPARE_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      *opcode = IBV_WC_FETCH_ADD;
+      to->value = wr->wr.atomic.compare_add;
+      return MRC_RC_DO_FETCH_ADD;
+    default:
+      PR_SAY_ONCE("a work request of kind %d is refused: --rc does not emulate it", wr->opcode);
+      return -1;
+  }
+}
+
+/* Keeps where the memory is: it is copied when its turn comes. Positive errno. */
+static int keep_sges(struct vb_qp *qp, const struct ibv_send_wr *wr, uint32_t *bytes) {
+  uint64_t sum = 0;
+  if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge) return EINVAL;
+  for (int i = 0; i < wr->num_sge; i++)
+    sum += wr->sg_list[i].length;
+  if (sum > UINT32_MAX) return EINVAL;
+  const size_t first = (size_t)(qp->sq_tail % qp->sq_size) * qp->cap.max_send_sge;
+  if (wr->num_sge > 0)
+    memcpy(qp->sq_sges + first, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
+  *bytes = (uint32_t)sum;
+  return 0;
+}
+
+static void set_target(const struct ibv_send_wr *wr, struct mrc_rc_request *to) {
+  const bool atomic = to->kind >= MRC_RC_DO_COMPARE_SWAP;
+  to->va = atomic ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
+  to->rkey = atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
+}
+
+static int set_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct mrc_rc_request *to,
+                        struct vb_copies *copies, uint8_t **gathered) {
+  const bool answered = to->kind >= MRC_RC_DO_READ;
+  const bool is_inline = wr->send_flags & IBV_SEND_INLINE;
+  if (is_inline && answered) return EINVAL;
+  if (is_inline || to->kind == MRC_RC_DO_WRITE) {
+    struct mrc_wr memory = {0};
+    const int error = set_memory(qp, qp->sq_tail, wr, &memory, copies, gathered);
+    to->local = memory.local;
+    to->lkey = error == EACCES ? 0 : memory.lkey; /* of nobody: the engine refuses it */
+    to->bytes = memory.bytes;
+    return error == EACCES ? 0 : error;
+  }
+  const int error = keep_sges(qp, wr, &to->bytes);
+  if (error == 0 && to->kind >= MRC_RC_DO_COMPARE_SWAP && to->bytes != sizeof(uint64_t))
+    return EINVAL;
+  return error;
+}
+
+static int post_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct vb_copies *copies) {
+  struct mrc_rc_request to = {.fenced = wr->send_flags & IBV_SEND_FENCE,
+                              .solicited = wr->send_flags & IBV_SEND_SOLICITED};
+  uint8_t opcode;
+  const int kind = kind_of(wr, &to, &opcode);
+  if (kind < 0) return EOPNOTSUPP;
+  to.kind = (uint8_t)kind;
+  to.with_imm = wr->opcode == IBV_WR_SEND_WITH_IMM || wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (to.with_imm) to.imm = ntohl(wr->imm_data);
+  if (to.kind != MRC_RC_DO_SEND) set_target(wr, &to);
+  uint8_t *gathered = NULL;
+  const int error = set_emulated(qp, wr, &to, copies, &gathered);
+  if (error != 0) return error;
+  struct vb_sent *sent = &qp->sq[qp->sq_tail % qp->sq_size];
+  free(sent->gathered); /* if its QP had failed */
+  *sent = (struct vb_sent){.wr_id = wr->wr_id,
+                           .bytes = to.bytes,
+                           .opcode = opcode,
+                           .signaled = qp->signal_all || (wr->send_flags & IBV_SEND_SIGNALED),
+                           .inlined = wr->send_flags & IBV_SEND_INLINE,
+                           .n_sges = (uint8_t)wr->num_sge,
+                           .gathered = gathered};
+  qp->sq_sent = ++qp->sq_tail;
+  if (qp->failed) return 0;
+  mrc_rc_post(&qp->rc->rc, &to);
+  return 0;
+}
+
 static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr, struct vb_copies *copies) {
   if (qp->sq_tail - qp->sq_head >= qp->cap.max_send_wr) return ENOMEM;
   const uint32_t place = qp->sq_tail;
+  if (qp->emulated) return post_emulated(qp, wr, copies);
   enum mrc_wr_opcode opcode;
   int error = opcode_of(wr, &opcode);
   if (error != 0) return error;
@@ -132,12 +235,15 @@ int vb_post_send(struct vb_qp *qp, struct ibv_send_wr *list, struct vb_copies *c
   if (error != 0 && bad) *bad = wr;
   if (qp->failed)
     vb_complete_failed(qp, IBV_WC_WR_FLUSH_ERR);
+  else if (qp->emulated)
+    vb_rc_send(qp);
   else
     vb_complete_done(qp);
   return error;
 }
 
 void vb_post_waiting(struct vb_qp *qp) {
+  if (qp->emulated) return; /* its requests wait in csrc/rc */
   while (qp->sq_sent != qp->sq_tail) {
     const uint32_t place = qp->sq_sent++;
     if (!qp->sq[place % qp->sq_size].done) give(qp, &qp->waiting[place % qp->sq_size]);
@@ -146,15 +252,13 @@ void vb_post_waiting(struct vb_qp *qp) {
 }
 
 int vb_post_recv(struct vb_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr **bad) {
-  int error = qp->ibv.qp.state == IBV_QPS_RESET ? EINVAL : 0;
-  struct ibv_recv_wr *wr = list;
-  for (; wr && error == 0; wr = wr->next) {
-    if (wr->num_sge > (int)qp->cap.max_recv_sge) error = EINVAL;
-    if (qp->rq_tail - qp->rq_head >= qp->cap.max_recv_wr) error = ENOMEM;
-    if (error != 0) break;
-    qp->rq[qp->rq_tail++ % qp->rq_size] = wr->wr_id;
+  if (qp->ibv.qp.state == IBV_QPS_RESET || qp->srq) {
+    if (bad) *bad = list;
+    return EINVAL;
   }
-  if (error != 0 && bad) *bad = wr;
+  const uint32_t before = qp->rq.tail;
+  const int error = vb_receives_post(&qp->rq, list, bad);
+  vb_rc_receives(qp, qp->rq.tail - before);
   vb_complete_held(qp);
   return error;
 }

@@ -22,7 +22,30 @@ void vb_process_add_qp(struct vb_qp *qp) {
   vb_objects.n_qps++;
 }
 
+void vb_process_touch(struct vb_qp *qp) {
+  if (qp->touched) return;
+  qp->touched = true;
+  qp->next_touched = vb_objects.touched;
+  vb_objects.touched = qp;
+}
+
+struct vb_qp *vb_process_touched(void) {
+  struct vb_qp *qp = vb_objects.touched;
+  if (!qp) return NULL;
+  vb_objects.touched = qp->next_touched;
+  qp->touched = false;
+  return qp;
+}
+
+static void untouch(struct vb_qp *qp) {
+  struct vb_qp **place = &vb_objects.touched;
+  while (*place && *place != qp)
+    place = &(*place)->next_touched;
+  if (*place) *place = qp->next_touched;
+}
+
 void vb_process_remove_qp(struct vb_qp *qp) {
+  untouch(qp);
   struct vb_qp **place = place_of(qp->ibv.qp.qp_num);
   while (*place != qp)
     place = &(*place)->next;
@@ -56,6 +79,15 @@ void vb_process_remove_mr(struct vb_mr *mr) {
   while (*place != mr)
     place = &(*place)->next;
   *place = mr->next;
+}
+
+bool vb_process_covers(const struct ibv_pd *pd, const struct ibv_sge *sge, int access) {
+  const struct vb_mr *mr = vb_process_mr(sge->lkey);
+  if (!mr || mr->mr.pd != pd || (mr->access & access) != access) return false;
+  const uint64_t first = (uint64_t)(uintptr_t)mr->mr.addr;
+  /* In this order nothing wraps. */
+  return sge->addr >= first && sge->length <= mr->mr.length &&
+         sge->addr - first <= mr->mr.length - sge->length;
 }
 
 bool vb_take_back(int fd) {

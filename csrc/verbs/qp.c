@@ -12,6 +12,8 @@
 #include "verbs/cq.h"
 #include "verbs/post.h"
 #include "verbs/process.h"
+#include "verbs/rc.h"
+#include "verbs/receives.h"
 
 #define GONE_NS 200000000ull /* for what is on its way from a peer that has ended */
 
@@ -24,7 +26,7 @@ static int check_cap(const struct ibv_qp_init_attr *attr) {
                 IBV_QPT_RC);
     return EOPNOTSUPP;
   }
-  if (attr->srq) return EOPNOTSUPP; /* not ours */
+  if (attr->srq && !vb_rc_is_on()) return EOPNOTSUPP; /* not ours */
   if (!attr->send_cq || !attr->recv_cq) return EINVAL;
   if (vb_cq_of(attr->send_cq)->of_evs || vb_cq_of(attr->recv_cq)->of_evs) return EINVAL;
   if (cap->max_send_wr > VB_MAX_SEND_WR || cap->max_recv_wr > VB_MAX_SEND_WR) return EINVAL;
@@ -33,19 +35,16 @@ static int check_cap(const struct ibv_qp_init_attr *attr) {
 }
 
 static int allocate(struct vb_qp *qp) {
-  qp->sq_size = qp->cap.max_send_wr ? qp->cap.max_send_wr : 1;
-  qp->rq_size = qp->cap.max_recv_wr ? qp->cap.max_recv_wr : 1;
-  /* Places are numbers modulo 2^32, so their ring must divide that. */
-  while (qp->sq_size & (qp->sq_size - 1))
-    qp->sq_size++;
-  while (qp->rq_size & (qp->rq_size - 1))
-    qp->rq_size++;
+  qp->sq_size = vb_places_for(qp->cap.max_send_wr);
   qp->sq = calloc(qp->sq_size, sizeof *qp->sq);
   qp->waiting = calloc(qp->sq_size, sizeof *qp->waiting);
-  qp->rq = calloc(qp->rq_size, sizeof *qp->rq);
+  if (qp->emulated)
+    qp->sq_sges = calloc((size_t)qp->sq_size * qp->cap.max_send_sge, sizeof *qp->sq_sges);
   if (qp->cap.max_inline_data > 0) qp->inlined = calloc(qp->sq_size, VB_INLINE_BYTES);
-  const bool complete = qp->sq && qp->waiting && qp->rq;
-  return complete && (qp->inlined || qp->cap.max_inline_data == 0) ? 0 : ENOMEM;
+  const bool complete = qp->sq && qp->waiting && (qp->sq_sges || !qp->emulated) &&
+                        (qp->inlined || qp->cap.max_inline_data == 0);
+  if (!complete) return ENOMEM;
+  return vb_receives_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge, qp->emulated);
 }
 
 struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
@@ -55,6 +54,8 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
   if (error == 0) {
     qp->cap = attr->cap;
     if (qp->cap.max_send_sge == 0) qp->cap.max_send_sge = 1;
+    qp->emulated = vb_rc_is_on();
+    qp->srq = (struct vb_srq *)attr->srq;
     error = allocate(qp);
   }
   const uint32_t number = error == 0 ? pr_await_number() : 0;
@@ -70,6 +71,7 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
                                .pd = pd,
                                .send_cq = attr->send_cq,
                                .recv_cq = attr->recv_cq,
+                               .srq = attr->srq,
                                .handle = number,
                                .qp_num = number,
                                .state = IBV_QPS_RESET,
@@ -79,6 +81,7 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
   vb_cq_of(attr->send_cq)->users++;
   vb_cq_of(attr->recv_cq)->users++;
   ((struct vb_pd *)pd)->users++;
+  if (qp->srq) qp->srq->users++;
   vb_process_add_qp(qp);
   return qp;
 }
@@ -89,7 +92,8 @@ void vb_qp_free(struct vb_qp *qp) {
   free(qp->sq);
   free(qp->waiting);
   free(qp->inlined);
-  free(qp->rq);
+  free(qp->sq_sges);
+  vb_receives_free(&qp->rq);
   free(qp->held);
   free(qp->note);
   free(qp->list);
@@ -144,6 +148,7 @@ void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *note, uint3
   qp->note_bytes = qp->note ? note_bytes : 0;
   if (qp->note) memcpy(qp->note, note, note_bytes);
   vb_qp_set_retries(qp);
+  if (qp->rc) vb_rc_ready(qp, ready);
   vb_post_waiting(qp);
 }
 
@@ -204,7 +209,7 @@ void vb_qp_gone(uint32_t qpn, const char *reason) {
   qp->gone = true;
   qp->gone_ns = pr_now_ns();
   snprintf(qp->gone_reason, sizeof qp->gone_reason, "%s", reason);
-  pr_process.n_gone++;
+  pr_process.n_timed++;
 }
 
 static uint64_t end_before_ns;
@@ -221,7 +226,7 @@ static void end_gone(struct vb_qp *qp) {
 }
 
 void vb_qp_end_gone(uint64_t now_ns) {
-  if (pr_process.n_gone == 0 || now_ns < GONE_NS) return;
+  if (pr_process.n_timed == 0 || now_ns < GONE_NS) return;
   end_before_ns = now_ns - GONE_NS;
   vb_process_each_qp(end_gone);
 }
@@ -229,6 +234,7 @@ void vb_qp_end_gone(uint64_t now_ns) {
 void vb_qp_exists(uint32_t qpn, bool exists) {
   pr_process.n_exist += exists ? 1 : -1;
   struct vb_qp *qp = vb_process_qp(qpn);
+  if (!exists) vb_rc_gone(qpn);
   if (!qp) return;
   qp->exists = exists;
   if (exists || !qp->leaving) return;
@@ -242,14 +248,15 @@ void vb_qp_exists(uint32_t qpn, bool exists) {
 static void reset(struct vb_qp *qp) {
   vb_cq_forget_qp(vb_cq_of(qp->ibv.qp.send_cq), qp);
   qp->sq_head = qp->sq_ended = qp->sq_sent = qp->sq_tail = 0;
-  qp->rq_head = qp->rq_tail = 0;
+  vb_rc_leave(qp, qp->exists);
+  qp->rq.head = qp->rq.tail = 0;
   qp->held_head = qp->held_tail = 0;
   qp->attr_set = 0;
   qp->attr = (struct ibv_qp_attr){0};
   qp->connect = (struct mrc_agent_connect){0};
   qp->api = (struct mrc_api_qp_attr){.hint = qp->api.hint};
   qp->api_set = 0;
-  if (qp->gone) pr_process.n_gone--;
+  if (qp->gone) pr_process.n_timed--;
   qp->wanted = qp->connecting = qp->connected = qp->failed = qp->gone = false;
 }
 
@@ -273,6 +280,7 @@ void vb_qp_leave(struct vb_qp *qp) {
   vb_async_forget(qp->ibv.qp.context, qp);
   vb_cq_of(qp->ibv.qp.send_cq)->users--;
   vb_cq_of(qp->ibv.qp.recv_cq)->users--;
+  if (qp->srq) qp->srq->users--;
   ((struct vb_pd *)qp->ibv.qp.pd)->users--;
   vb_process_remove_qp(qp);
 }
@@ -285,6 +293,11 @@ static bool is_own(const union ibv_gid *gid) {
   for (int i = 0; i < pr_process.n_gids; i++)
     if (memcmp(gid->raw, pr_process.gids[i], sizeof gid->raw) == 0) return true;
   return false;
+}
+
+static int open_emulated(struct vb_qp *qp) {
+  qp->connect.sq_depth += MRC_RC_WRS;
+  return vb_rc_open(qp);
 }
 
 static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
@@ -307,6 +320,8 @@ static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
                                         .mpr = connect->mpr,
                                         .ev_profile = qp->connect.ev_profile,
                                         .cc_profile = qp->connect.cc_profile};
+  const int error = qp->emulated ? open_emulated(qp) : 0;
+  if (error != 0) return error;
   memcpy(connect->sgid, gid_at(attr->ah_attr.grh.sgid_index), sizeof connect->sgid);
   memcpy(connect->dgid, attr->ah_attr.grh.dgid.raw, sizeof connect->dgid);
   /* A program that wants all that verbs can say gets all that the paths carry. */
@@ -388,6 +403,7 @@ void vb_qp_query(const struct vb_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp
   *init = (struct ibv_qp_init_attr){.qp_context = qp->ibv.qp.qp_context,
                                     .send_cq = qp->ibv.qp.send_cq,
                                     .recv_cq = qp->ibv.qp.recv_cq,
+                                    .srq = qp->ibv.qp.srq,
                                     .cap = qp->cap,
                                     .qp_type = IBV_QPT_RC,
                                     .sq_sig_all = qp->signal_all};

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from msgspec import to_builtins
+
 from mrc.agent.note import note_of
-from mrc.agent.wanted import Wanted
+from mrc.agent.wanted import Wanted, emulated_in
 from mrc.aio.end import End
 from mrc.binding.steering import struct_bytes
 from mrc.enums import QpState
@@ -66,6 +68,8 @@ class ProgramEnd(End):
             "mpr": self.window,
             "max_wimm": min(self.queue.max_wimm, self.peer.attributes.max_wimm),
         }
+        if (emulated := emulated_in(self.peer.private)) is not None:
+            fields |= to_builtins(emulated)
         channel = self.channel
         note = note_of(
             channel.called, channel.remote, self.path_mtu, self.window, self.evs, self.peer

@@ -25,6 +25,7 @@ from mrc.agent.end import LostChannel, ProgramEnd, ProgramEndedError
 from mrc.agent.host import Host
 from mrc.agent.knock import knock_of
 from mrc.agent.note import read_note
+from mrc.agent.opening import MOST_QPS, engine_config
 from mrc.agent.reach import QpGoneError, patiently, resume
 from mrc.agent.wanted import Wanted, wanted_of
 from mrc.aio.connecting import connect
@@ -33,7 +34,6 @@ from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
 from mrc.binding import steering
-from mrc.binding.device import configuration
 from mrc.binding.native import CData
 from mrc.binding.steering import Frame, SteeredEngine, read_struct, struct_bytes, text_of
 from mrc.datapath.dispatch import Dispatcher
@@ -53,8 +53,6 @@ logger = logging.getLogger("mrc.agent")
 ATTACH_SECONDS = 5.0
 _OPEN_TRIES = 5  # an interface may disappear between its listing and the opening of its sockets
 _GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
-_MOST_QPS = 4096
-_MOST_MRS = 16384
 _MOST_CALLS = 1024  # of peers for QPs that the program has not moved to RTR
 _FIRST_PAUSE_SECONDS = 0.1  # between attempts to find a peer's agent again
 _LONGEST_PAUSE_SECONDS = 15.0
@@ -79,6 +77,7 @@ class Program(Context):
         self._engine: SteeredEngine
         self._wanted: dict[int, Wanted] = {}  # QPs in RTR or beyond
         self._ends: dict[int, ProgramEnd] = {}
+        self._refused: dict[int, str] = {}  # why a peer's agent was refused last, by QPN
         self._callers: dict[int, list[asyncio.Future[Wanted]]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}  # connects, by QPN
         self._others: set[asyncio.Task[None]] = set()
@@ -182,7 +181,7 @@ class Program(Context):
                 "n_numbers": len(numbers),
                 "ports": self._port_fields(there),
                 "numbers": numbers,
-                "config": self._engine_config(ports),
+                "config": engine_config(self.config, ports),
             }
             await self._send(AgentKind.OPEN, struct_bytes("mrc_agent_open", fields))
             frame = await self._receive(AgentKind.OPENED)
@@ -199,7 +198,7 @@ class Program(Context):
         frame = await self._receive(AgentKind.OPENED)
         answer, _ = read_struct("mrc_agent_opened", frame.body)
         qps = []
-        for _ in range(min(count, _MOST_QPS)):
+        for _ in range(min(count, MOST_QPS)):
             frame = await self._receive(AgentKind.CONNECT)
             fields, note = read_struct("mrc_agent_connect", frame.body)
             qps.append((wanted_of(fields), note if fields.ready else b""))
@@ -209,20 +208,6 @@ class Program(Context):
         ]
         self._gids = device.gids_of([port for port in ports if port is not None])
         return _Opened(answer, ports, qps)
-
-    def _engine_config(self, ports: Sequence[LocalPort | None]) -> dict[str, object]:
-        config = self.config
-        fields = configuration(
-            ports,
-            polled=True,
-            unguarded=True,
-            max_qps=_MOST_QPS,
-            spin_us=config.sockets.spin_us,
-            rcvbuf_bytes=config.sockets.rcvbuf_bytes,
-            sndbuf_bytes=config.sockets.sndbuf_bytes,
-        )
-        fields["engine"]["max_mrs"] = _MOST_MRS
-        return fields
 
     def _port_fields(self, ports: Sequence[LocalPort]) -> list[dict[str, object]]:
         mtus = {each.name: each.mtu for each in interfaces() if each.up}
@@ -350,7 +335,8 @@ class Program(Context):
         seconds = self.config.timeouts.exchange
         await running.sleep(seconds)
         late = f"its agent has not connected QP {wanted.dest_qpn:#x} in {seconds:g} s"
-        self.fail(wanted.qpn, f"{wanted.dest_gid}: {late}: does mrc agent run there?")
+        why = self._refused.get(wanted.qpn, "does mrc agent run there?")
+        self.fail(wanted.qpn, f"{wanted.dest_gid}: {late}: {why}")
 
     async def until_wanted(self, qpn: int) -> Wanted:
         """Waits until the program moves the QP to RTR: either side may do that first."""
@@ -371,7 +357,11 @@ class Program(Context):
     async def accept(self, channel: Channel, wanted: Wanted) -> End:
         """The listening side of an exchange that the peer's agent has begun."""
         local, _, terms = self._terms_of(wanted)
-        return await establish(local, channel, terms, first=False)
+        try:
+            return await establish(local, channel, terms, first=False)
+        except ConnectError as error:  # not yet the end: a stranger may have asked
+            self._refused[wanted.qpn] = str(error)
+            raise
 
     def _terms_of(self, wanted: Wanted) -> tuple[Local, str, Terms]:
         local, host, _ = self.address_of(wanted.dest_gid)
@@ -467,6 +457,7 @@ class Program(Context):
     def _release(self, qpn: int, *, forever: bool) -> None:
         self._host.numbers.take(self, qpn)
         self._wanted.pop(qpn, None)
+        self._refused.pop(qpn, None)
         task, end = self._tasks.pop(qpn, None), self._ends.get(qpn)
         self._spawn(self._end_qp(qpn, task, end, forever=forever))
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent.device import dials
 from mrc.aio.local import queue_pair
@@ -20,9 +20,33 @@ from mrc.exchange import mpr
 from mrc.exchange.oob import Inbox
 from mrc.fabric.addresses import IpAddress, unpack_address
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
+from mrc.typed import take
 
 _TIMEOUTS = range(14, 25)  # below 16 ms, software on a busy host is late rather than dead
 _RETRIES = range(1, 26)
+_EMULATED = "rc"  # in the private data of a hello
+
+
+class Emulated(Struct, frozen=True):
+    """One end of a QP with emulated RC (csrc/rc)."""
+
+    address: Annotated[int, Meta(ge=1, le=0x7FFFFFFFFFFFFFFF)]
+    rkey: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]
+    shared: bool
+    """its receives are those of an SRQ"""
+
+
+def emulated_in(private: dict[str, Any]) -> Emulated | None:
+    """What the other end says of its emulated RC; None: it has none. Raises ProtocolError."""
+    found = private.get(_EMULATED)
+    return None if found is None else _emulated(found)
+
+
+def _emulated(found: object) -> Emulated:
+    try:
+        return take(found, Emulated)
+    except ValueError as error:
+        raise ProtocolError(f"emulated RC: {error}") from None
 
 
 class Wanted(Struct, frozen=True):
@@ -42,6 +66,7 @@ class Wanted(Struct, frozen=True):
     retry_exp: int
     messages: tuple[int, Inbox] | None = None
     """number and inbox of the peer, if the QP carries messages"""
+    emulated: Emulated | None = None
 
     @property
     def dials(self) -> bool:
@@ -51,12 +76,18 @@ class Wanted(Struct, frozen=True):
     @property
     def private(self) -> dict[str, Any]:
         """What the hello carries besides, so that the peer's agent finds its program."""
-        return {"from": self.qpn, "to": self.dest_qpn}
+        ends = {"from": self.qpn, "to": self.dest_qpn}
+        return ends | ({} if self.emulated is None else {_EMULATED: to_builtins(self.emulated)})
 
     def admit(self, private: dict[str, Any]) -> None:
         """Raises ConnectError for the hello of another QP."""
         if private.get("from") != self.dest_qpn or private.get("to") != self.qpn:
             raise ConnectError(f"QP {self.qpn:#x} belongs to QP {self.dest_qpn:#x}")
+        if (emulated_in(private) is None) != (self.emulated is None):
+            raise ConnectError(
+                f"QP {self.qpn:#x} and QP {self.dest_qpn:#x}: one program has emulated RC and the"
+                " other has not: start both with mrc run --rc, or neither"
+            )
 
     def queue(self, config: ContextConfig) -> QueuePair:
         """The QP with its number."""
@@ -108,6 +139,7 @@ def wanted_of(connect: CData) -> Wanted:
         timeout=_within(connect.timeout, _TIMEOUTS),
         retry_exp=_within(connect.retry_exp, _RETRIES),
         messages=_messages_of(connect) if connect.messages else None,
+        emulated=_emulated_of(connect) if connect.emulated else None,
     )
 
 
@@ -115,6 +147,11 @@ def _messages_of(connect: CData) -> tuple[int, Inbox]:
     if not connect.address or not connect.rkey:
         raise ProtocolError(f"QP {connect.qpn:#x} carries messages and has no inbox")
     return connect.peer, Inbox(connect.address, connect.rkey)
+
+
+def _emulated_of(connect: CData) -> Emulated:
+    fields = {"address": connect.address, "rkey": connect.rkey, "shared": bool(connect.shared)}
+    return _emulated(fields)
 
 
 def _within(value: int, allowed: range) -> int:

@@ -28,18 +28,21 @@ examples:
   mrc run --insecure -- ibv_devinfo    the device that programs see
   mrc run --secret FILE -- ib_write_bw -d mrc0       RDMA's usual test (its server)
   mrc run --secret FILE -- ib_write_bw -d mrc0 h1    and its client
+  mrc run --rc --secret FILE -- ibv_rc_pingpong -g 0 h1      a program that needs more than WRITE
   eval "$(mrc run --env)"              for every program of this shell; start mrc agent first
   mpirun $(mrc run --mpi) -n 2 --host h0,h1 python job.py     Open MPI; start mrc agent on each host
   mpiexec $(mrc run --hydra) -n 2 -hosts h0,h1 python job.py   MPICH, Intel MPI; also an agent each
   cc prog.c -L "$(mrc run --libdir)" -lmrc
 """
 OPTIONS = """
+--rc      emulate SEND, READ, ATOMIC and shared receive queues, which MRC has not; on both hosts
 --env     print the environment that programs need, for a shell, and exit
 --libdir  print the folder of libmrc, and exit
 --mpi     print the options with which Open MPI's mpirun uses mrc, and exit
 --hydra   print the options with which mpiexec of MPICH and Intel MPI uses mrc, and exit
 """
 _NOT_FOUND = 127
+_RC = "MRC_RC"  # libmrc looks at it
 _START_SECONDS = 15.0
 _LOOK_SECONDS = 0.01
 _IDLE_SECONDS = "30"  # the agent that this command starts ends after this time without programs
@@ -83,14 +86,15 @@ def hydra_options() -> list[str]:
     return [word for name, value in chosen.items() for word in ("-genv", name, value)]
 
 
-def environment() -> dict[str, str]:
+def environment(*, rc: bool = False) -> dict[str, str]:
     """The variables by which programs find libmrc: preloaded, or by the name of libibverbs."""
     folder = library_folder()
     preload, path = os.environ.get("LD_PRELOAD", ""), os.environ.get("LD_LIBRARY_PATH", "")
     library = str(folder / libraries.LIBMRC)
     preloaded = [library, *(each for each in preload.split() if each != library)]
     paths = [str(folder), *(each for each in path.split(":") if each and each != str(folder))]
-    return {"LD_PRELOAD": " ".join(preloaded), "LD_LIBRARY_PATH": ":".join(paths)}
+    found = {"LD_PRELOAD": " ".join(preloaded), "LD_LIBRARY_PATH": ":".join(paths)}
+    return found | ({_RC: "1"} if rc else {})
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     if args.hydra:
         print(*hydra_options())
         return Exit.OK
-    variables = environment()
+    variables = environment(rc=args.rc)
     if args.env:
         for name, value in variables.items():
             print(f"export {name}='{value}'")
@@ -143,6 +147,7 @@ def _await_agent(args: argparse.Namespace) -> None:
 def _start_agent(args: argparse.Namespace, said: IO[bytes]) -> subprocess.Popen[bytes]:
     ours = args.command_line[1:]
     ours = ours[: ours.index("--")] if "--" in ours else ours[: len(ours) - len(args.words)]
+    ours = [word for word in ours if word != "--rc"]  # an agent serves programs with and without it
     serve = ["agent", "--idle", _IDLE_SECONDS, "--quiet", *ours]
     command = [sys.executable, "-P", "-m", "mrc", *serve]
     return subprocess.Popen(

@@ -46,6 +46,7 @@ pytestmark = [
 PLANES, RATE_BPS = 4, 500_000_000
 PORT = 18515  # where perftest listens
 LISTENING = "0A"
+EMULATES = "libmrc: --rc: "
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +87,12 @@ def until_listening(server: Mrc, port: int) -> None:
     until(ready, server.lines)
 
 
-def start(hosts: Hosts, *command: str) -> tuple[Mrc, Mrc]:
+def start(hosts: Hosts, *command: str, rc: bool = False) -> tuple[Mrc, Mrc]:
     """Server and client of a test of perftest."""
-    server = hosts.start("h0", "run", "--", *command)
+    words = ("run", "--rc", "--", *command) if rc else ("run", "--", *command)
+    server = hosts.start("h0", *words)
     until_listening(server, PORT)
-    return server, hosts.start("h1", "run", "--", *command, "h0")
+    return server, hosts.start("h1", *words, "h0")
 
 
 def sent_bytes(process: int | str) -> list[int]:
@@ -99,8 +101,8 @@ def sent_bytes(process: int | str) -> list[int]:
     return [int(line.split()[9]) for line in lines if re.match(r" *p\d:", line)]
 
 
-def until_it_writes(client: Mrc) -> None:
-    """Waits until a tenth of a second's traffic has left its host."""
+def until_it_writes(client: Mrc, amount: int = PLANES * RATE_BPS // 80) -> None:
+    """Waits until so many bytes, or a tenth of a second's traffic, have left its host."""
 
     def sent() -> int:
         assert client.process.poll() is None, client.lines
@@ -108,7 +110,7 @@ def until_it_writes(client: Mrc) -> None:
 
     until(sent, client.lines)  # before, it is not in its host yet
     start = sent()
-    until(lambda: sent() >= start + PLANES * RATE_BPS // 80, client.lines)
+    until(lambda: sent() >= start + amount, client.lines)
 
 
 def table(output: str) -> list[list[float]]:
@@ -127,7 +129,8 @@ def result(ends: tuple[Mrc, Mrc], *, within: float = 40) -> list[list[float]]:
         served = pool.submit(server.ends, 0, within=within)
         output = client.ends(0, within=within)
         served.result()
-    assert not [line for line in server.lines + client.lines if line.startswith("libmrc")]
+    lines = [line for line in server.lines + client.lines if line.startswith("libmrc")]
+    assert not [line for line in lines if not line.startswith(EMULATES)]
     return table(output)
 
 
@@ -228,6 +231,40 @@ def test_write_bw__a_fault_in_the_middle(hosts: Hosts, bed: Testbed, fault: dict
     bed.fail("plane:2", **fault)
     (row,) = result(ends)
     assert bits_per_second(row) > RATE_BPS, "more than one plane carries"
+
+
+# ---- Emulated RC ----------------------------------------------------------------------------
+
+LIVELY = 1 << 20
+"""bytes that a program has sent when it runs"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ib_send_bw", "-d", "mrc0", "-D", "3"),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in [
+                ("ib_send_bw", "-d", "mrc0", "-D", "4", "-b", "-q", "8"),
+                ("ib_send_bw", "-d", "mrc0", "-n", "10000", "-e"),
+                ("ib_read_bw", "-d", "mrc0", "-D", "4"),
+                ("ib_atomic_bw", "-d", "mrc0", "-D", "4", "-q", "4"),
+                ("ibv_rc_pingpong", "-d", "mrc0", "-g", "0", "-s", "65536", "-n", "4000"),
+                ("ibv_srq_pingpong", "-d", "mrc0", "-g", "0", "-s", "65536", "-n", "4000"),
+            ]
+        ),
+    ],
+    ids=" ".join,
+)
+def test_rc__goes_on_when_a_plane_dies(
+    hosts: Hosts, bed: Testbed, command: tuple[str, ...]
+) -> None:
+    ends = start(hosts, *command, rc=True)
+    until_it_writes(ends[0 if "read" in command[0] else 1], LIVELY)
+    bed.fail("plane:2")
+    rows = result(ends)
+    assert "pingpong" in command[0] or (len(rows) == 1 and rows[0][1] > 0)
 
 
 # ---- MRC's C interface for control -----------------------------------------------------------

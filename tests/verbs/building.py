@@ -41,6 +41,6 @@ def compiled(
 def sanitized(folder: Path, name: str) -> Path:
     """The programs and libmrc, compiled with a sanitizer: they must be run without preloading."""
     flavour = SANITIZERS[name]
-    parts = ("core", "io", "msg", "program", "verbs")
+    parts = ("core", "io", "msg", "program", "rc", "verbs")
     sources = [path for part in parts for path in sorted((CSRC / part).rglob("*.c"))]
     return compiled(folder, shared_library(sources, "mrc", flavour), flavour.flags)

@@ -49,18 +49,23 @@ class Agent:
         self.process.kill()
         self.process.wait()
 
-    def started(self, *command: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
+    def started(
+        self, *command: str | Path, cwd: Path | None = None, rc: bool = False
+    ) -> subprocess.Popen[str]:
         """A program, started with `mrc run`."""
-        words = [sys.executable, "-m", "mrc", "run", "--", *map(str, command)]
+        options = ["--rc"] if rc else []
+        words = [sys.executable, "-m", "mrc", "run", *options, "--", *map(str, command)]
         environment = self.environment | {"PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
             words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             cwd=cwd,
         )  # fmt: skip
 
-    def output(self, *command: str | Path, cwd: Path | None = None) -> tuple[int, str, str]:
+    def output(
+        self, *command: str | Path, cwd: Path | None = None, rc: bool = False
+    ) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of a program."""
-        with self.started(*command, cwd=cwd) as process:
+        with self.started(*command, cwd=cwd, rc=rc) as process:
             try:
                 out, err = process.communicate(timeout=PATIENCE)
             finally:

@@ -3,6 +3,7 @@
  *
  *   stopped short   as MRC's C interface says it: 16.8 ms, twice
  *   stopped long    one QP as verbs do it by default, one that asks for more than mrc's 9 s
+ *   stopped quiet   with `mrc run --rc`: nothing is on its way, but a SEND waits for a receive
  */
 #include "pair.h"
 
@@ -87,6 +88,21 @@ static void wait_long(pid_t peer) {
   puts("long");
 }
 
+static void wait_quiet(pid_t peer) {
+  const struct timespec acknowledged = {.tv_nsec = 200000000};
+  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .rnr_retry = 7};
+  struct ibv_sge sge = {.addr = (uintptr_t)ends[0].memory, .length = 8, .lkey = ends[0].mr->lkey};
+  struct ibv_send_wr *bad,
+      wr = {.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge, .num_sge = 1};
+  CHECK(ibv_modify_qp(ends[0].qp, &attr, IBV_QP_STATE | IBV_QP_RNR_RETRY) == 0);
+  set_short(&ends[0]);
+  CHECK(ibv_post_send(ends[0].qp, &wr, &bad) == 0);
+  nanosleep(&acknowledged, NULL);
+  stop(peer);
+  CHECK(poll_one(ends[0].cq).status == IBV_WC_RETRY_EXC_ERR);
+  puts("quiet");
+}
+
 int main(int argc, char **argv) {
   int pair[2];
   CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
@@ -98,6 +114,8 @@ int main(int argc, char **argv) {
     write_text(&ends[i], &theirs[i], "alive");
   if (strcmp(argv[1], "long") == 0)
     wait_long(peer);
+  else if (strcmp(argv[1], "quiet") == 0)
+    wait_quiet(peer);
   else
     wait_short(peer);
   kill(peer, SIGKILL);

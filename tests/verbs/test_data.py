@@ -66,10 +66,11 @@ SAID = {
     "wrong": """\
 libmrc: a QP to a LID is refused: only a GID names a peer here; set is_global and grh.dgid
 libmrc: a QP cannot be connected to itself
-libmrc: work request READ is refused: MRC has only WRITE and WRITE_IMM
+libmrc: work request READ is refused: MRC has only WRITE and WRITE_IMM; mrc run --rc emulates it
 libmrc: a QP of type 3 is refused: QPs of MRC are of type RC (2)
-libmrc: a QP for other work requests than WRITE and WRITE_IMM is refused: MRC has no others
-libmrc: a shared receive queue is refused: nothing that MRC receives needs one
+libmrc: a QP for other work requests than WRITE and WRITE_IMM is refused: MRC has no others;\
+ mrc run --rc emulates some
+libmrc: a shared receive queue is refused: MRC has none; mrc run --rc emulates them
 """
 }
 

@@ -27,6 +27,7 @@ SYSFS = "/sys/class/infiniband/mrc0"
 # rdma-core 56 reads the kernel's devices, and `rdma` fails on a kernel without RDMA.
 NO_DEVICES = "#!/bin/sh\necho '[]'\n"
 PASSED = 31  # of rdma-core 44
+PASSED_EMULATED = 47
 
 
 @pytest.mark.skipif(
@@ -41,28 +42,39 @@ def test_programs__show_the_device(agent: Agent) -> None:
     assert "RoCE v2" in out and "max_sge:\t\t\t16" in out
 
 
-@pytest.mark.skipif(not TESTS.exists(), reason="needs its tests: apt-get install rdma-core")
-@pytest.mark.skipif(
+NEEDS_TESTS = pytest.mark.skipif(
+    not TESTS.exists(), reason="needs its tests: apt-get install rdma-core"
+)
+NEEDS_PYVERBS = pytest.mark.skipif(
     not Path("/usr/lib/python3/dist-packages/pyverbs").exists(),
     reason="needs pyverbs: apt-get install python3-pyverbs",
 )
-def test_rdma_core__passes_what_a_device_with_writes_can(agent: Agent, tmp_path: Path) -> None:
-    folder = tmp_path / "tests"
-    shutil.copytree(TESTS, folder)
-    for packed in folder.glob("*.gz"):
+
+
+def run_rdma_core(agent: Agent, folder: Path, *, rc: bool) -> tuple[str, dict[str, str]]:
+    """What the tests print, and their failures by name."""
+    shutil.copytree(TESTS, folder / "tests")
+    for packed in (folder / "tests").glob("*.gz"):
         packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
-    programs = tmp_path / "bin"
+    programs = folder / "bin"
     programs.mkdir()
     (programs / "rdma").write_text(NO_DEVICES)
     (programs / "rdma").chmod(0o755)
     _, _, log = agent.output(
-        "env", f"PATH={programs}:{os.environ['PATH']}", "/usr/bin/python3", folder / "run_tests.py",
-        "-v", "--dev", "mrc0", cwd=tmp_path,
+        "env", f"PATH={programs}:{os.environ['PATH']}", "/usr/bin/python3",
+        folder / "tests" / "run_tests.py", "-v", "--dev", "mrc0", cwd=folder, rc=rc,
     )  # fmt: skip
     assert re.search(r"^Ran \d\d\d tests", log, re.MULTILINE), log
     failures = dict(
         re.findall(r"^={70}\n\w+: (\w+) (.*?)(?=^={70}$|^Ran )", log, re.MULTILINE | re.DOTALL)
     )
+    return log, failures
+
+
+@NEEDS_TESTS
+@NEEDS_PYVERBS
+def test_rdma_core__passes_what_a_device_with_writes_can(agent: Agent, tmp_path: Path) -> None:
+    log, failures = run_rdma_core(agent, tmp_path, rc=False)
     in_sysfs = {test for test in failures if test in READING_SYSFS}
     assert set(failures) - in_sysfs == set(SENDING), log
     assert [test for test in SENDING if REFUSED not in failures[test]] == []
@@ -80,3 +92,17 @@ def test_rdma_core__passes_what_a_device_with_writes_can(agent: Agent, tmp_path:
         "Queries an RC QP after creation",
     ):
         assert re.search(rf"^{title}.*\.\.\. ok$", log, re.MULTILINE), title
+
+
+@NEEDS_TESTS
+@NEEDS_PYVERBS
+def test_rdma_core__passes_its_rc_tests_where_rc_is_emulated(agent: Agent, tmp_path: Path) -> None:
+    log, failures = run_rdma_core(agent, tmp_path, rc=True)
+    assert set(failures) - READING_SYSFS - {"test_mr_rereg_pd"} == set(), log
+    assert len(re.findall(r"ok$", log, re.MULTILINE)) >= PASSED_EMULATED
+    for test in (
+        "cq_events_rc", "rc_traffic_cq_ex", "ro_rc_traffic", "atomic_cmp_and_swap",
+        "atomic_fetch_and_add", "atomic_invalid_mr_access", "atomic_invalid_qp_access",
+        "qp_ex_rc_send", "qp_ex_rc_send_imm", "qp_ex_rc_rdma_read", "qp_ex_rc_atomic_cmp_swp",
+    ):  # fmt: skip
+        assert re.search(rf"^test_{test} .*(\n.*)?\.\.\. ok$", log, re.MULTILINE), test

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from attached import connect_body, gid_of
 
-from mrc.agent.wanted import Wanted, wanted_of
+from mrc.agent.wanted import Wanted, emulated_in, wanted_of
 from mrc.binding.steering import read_struct
-from mrc.errors import ProtocolError
+from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange import mpr
 from mrc.exchange.oob import Inbox
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
@@ -68,3 +68,37 @@ def test_wanted_of__messages() -> None:
     inbox = {"peer": 5, "address": 4096, "rkey": 9}
     assert wanted(messages=1, **inbox).messages == (5, Inbox(4096, 9))
     assert wanted(**inbox).messages is None
+
+
+# ---- Emulated RC ------------------------------------------------------------------------------
+
+RC = {"emulated": 1, "address": 4096, "rkey": 9}
+
+
+def test_private__has_the_inbox_of_emulated_rc() -> None:
+    found = wanted(**RC, shared=1)
+    assert found.private["rc"] == {"address": 4096, "rkey": 9, "shared": True}
+    assert emulated_in(found.private) == found.emulated
+    assert "rc" not in wanted().private
+
+
+@pytest.mark.parametrize("field", ["address", "rkey"])
+def test_wanted_of__emulated_rc_without_an_inbox(field: str) -> None:
+    with pytest.raises(ProtocolError, match=field):
+        wanted(**RC | {field: 0})
+
+
+def test_admit__emulated_rc_at_both_ends_or_none() -> None:
+    ends = {"from": 0xFFFFFF, "to": 3}
+    inbox = {"rc": {"address": 1, "rkey": 1, "shared": False}}
+    wanted().admit(ends)
+    wanted(**RC).admit(ends | inbox)
+    for mine, theirs in ((wanted(), ends | inbox), (wanted(**RC), ends)):
+        with pytest.raises(ConnectError, match="start both with mrc run --rc, or neither"):
+            mine.admit(theirs)
+
+
+@pytest.mark.parametrize("inbox", [1, {}, {"address": 0, "rkey": 1, "shared": False}, [[]]])
+def test_admit__refuses_a_wrong_inbox(inbox: object) -> None:
+    with pytest.raises(ProtocolError, match="emulated RC: "):
+        wanted(**RC).admit({"from": 0xFFFFFF, "to": 3, "rc": inbox})

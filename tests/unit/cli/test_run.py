@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from mrc.cli.run import hydra_options
+from mrc.cli import run
 from mrc.doctor import libraries
 
 pytestmark = pytest.mark.skipif(
@@ -40,8 +40,13 @@ def test_run__the_port_is_in_use() -> None:
     reason="libmrc-fi is not built: apt-get install libfabric-dev",
 )
 def test_hydra__options_name_the_provider() -> None:
-    words = hydra_options()
+    words = run.hydra_options()
     assert words[::3] == ["-genv"] * (len(words) // 3)
     environment = dict(zip(words[1::3], words[2::3], strict=True))
     assert environment["FI_PROVIDER"] == environment["I_MPI_OFI_PROVIDER"] == "mrc"
     assert environment["FI_PROVIDER_PATH"] == str(libraries.FOLDER)
+
+
+def test_environment__has_rc_only_by_choice() -> None:
+    assert "MRC_RC" not in run.environment()
+    assert run.environment(rc=True)["MRC_RC"] == "1"
