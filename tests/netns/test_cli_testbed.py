@@ -22,7 +22,6 @@ from slowness import PATIENCE
 from terminals import terminal
 
 from mrc.cli.main import main
-from mrc.errors import StateError
 from mrc.fabric.tiers import LinkChange
 from mrc.fabric.topology import Addresses
 from mrc.linux import installed, netns
@@ -384,32 +383,6 @@ def test_exec__finds_mrc_itself(name: str) -> None:
     argv, env = Testbed.existing(name).host_command("h0", ["python3", "-c", "import mrc"])
     assert env["PATH"].split(":")[-1] == str(Path(sys.executable).parent)
     assert argv[:3] == [*installed.require("ip"), "netns", "exec"]
-
-
-def test_become_root__starts_the_same_command_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(os, "execvp", lambda _, argv: started.append(argv))
-    monkeypatch.setattr(sys, "argv", ["mrc", "demo", "--size", "1MiB"])
-    rootless.become_root()
-    (argv,) = started
-    assert argv[:2] == [*installed.require("unshare"), "-Urnm"]
-    assert argv[-6:] == [sys.executable, "-m", "mrc", "demo", "--size", "1MiB"]
-
-
-def test_become_root__says_when_the_system_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(rootless, "is_allowed", lambda: False)
-    with pytest.raises(StateError, match="forbids user namespaces"):
-        rootless.become_root()
-
-
-def test_become_root__names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(installed, "SYSTEM_FOLDERS", "/nowhere")
-    with pytest.raises(StateError, match=r"^unshare and sh and mount are missing: apt-get"):
-        rootless.become_root()
 
 
 @pytest.mark.slow
