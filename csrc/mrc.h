@@ -14,7 +14,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "classes.h"
 #include "info.h"
+#include "readings.h"
 
 /* cdef begin */
 
@@ -71,15 +73,6 @@ enum mrc_wc_status {
   MRC_WC_REM_INV_REQ_ERR, /* the responder refused the request, e.g. too many immediates */
   MRC_WC_REM_OP_ERR,      /* the responder failed (NACK UNEXP_EVENT) */
   MRC_WC_RETRY_EXC_ERR    /* retries exhausted: the peer answers on no path */
-};
-
-/* Readings of the specification that an engine follows in place of its own, see
-   csrc/core/specification.md. Flags. */
-enum mrc_reading {
-  MRC_READING_C3_B = 1, /* EVs in answers have the source port in the low half */
-  MRC_READING_C4_A = 2, /* drops a PSN beyond the window silently */
-  MRC_READING_S5_B = 4, /* sends no transport ACK while an earlier packet is missing */
-  MRC_READING_S8_B = 8  /* answers to EV probes have no mark */
 };
 
 enum mrc_integrity { MRC_INTEGRITY_ICRC, MRC_INTEGRITY_UDP };
@@ -177,6 +170,7 @@ struct mrc_meta {
   uint8_t port;        /* port of this host that received it, 1-based */
   uint8_t ecn;         /* the two ECN bits: 3 is CE */
   uint8_t trimmed;     /* enum mrc_trimmed */
+  bool overflowed;     /* the host was late: packets before this one found no room at its port */
 };
 
 /* One packet of a burst: header bytes, a part of an MR, trailer bytes (pad, ICRC or seal). */
@@ -231,6 +225,7 @@ struct mrc_engine_config {
   uint32_t noise_ns; /* how late this host and its peers may run, without a cause in the network:
                         1 us to 1 s. All minimum timeouts scale with it [500000] */
   uint32_t readings; /* a set of enum mrc_reading [0] */
+  struct mrc_dscps dscps;
   const struct mrc_aead *aead; /* seals packets; 0: no QP can be sealed. A context has its own */
   struct mrc_scratch *scratch; /* shared with other engines; 0: it has its own */
 };
@@ -296,11 +291,13 @@ struct mrc_qp_create_attr {
 
 /* Attributes of the move to RTR. */
 struct mrc_qp_rtr_attr {
-  uint32_t dest_qpn;    /* 24 bits */
-  uint32_t rq_psn;      /* first PSN of the peer, 24 bits */
-  uint32_t integrity;   /* enum mrc_integrity, as agreed with the peer */
-  uint32_t sack_times;  /* 1: SACKs carry their send time, as the peer requests at connect */
-  uint32_t dynamic_mpr; /* 1: both sides agreed that grants may change, see mrc_qp_set_mpr */
+  uint32_t dest_qpn;      /* 24 bits */
+  uint32_t rq_psn;        /* first PSN of the peer, 24 bits */
+  uint32_t integrity;     /* enum mrc_integrity, as agreed with the peer */
+  uint32_t sack_times;    /* 1: SACKs carry their send time, as the peer requests at connect */
+  uint32_t dynamic_mpr;   /* 1: both sides agreed that grants may change, see mrc_qp_set_mpr */
+  uint32_t service_times; /* 1: both sides agreed that answers to EV probes add the wait at the host
+                             that answers to the timestamp, as SACKs do */
 };
 
 /* Attributes of the move to RTS. */
@@ -351,7 +348,7 @@ struct mrc_probe_attr {
   uint32_t qpn;
   uint32_t ev_index;
   uint32_t bytes;      /* the probe is padded to this UDP payload; 0: no padding */
-  uint8_t dscp;        /* of the probe, 0..63; the peer chooses that of the answer */
+  uint8_t dscp;        /* of the probe, 0..63 [that of data]; the peer chooses the answer's */
   uint8_t reserved[3]; /* 0 */
 };
 

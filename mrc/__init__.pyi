@@ -10,6 +10,7 @@ from mrc.config import Spraying as Spraying
 from mrc.config import Sockets as Sockets
 from mrc.config import Limits as Limits
 from mrc.config import Timeouts as Timeouts
+from mrc.config import TrafficClasses as TrafficClasses
 from mrc.trust.security import Security as Security
 from mrc.trust.security import Authority as Authority
 from mrc.trust.identity import Identity as Identity

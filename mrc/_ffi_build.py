@@ -24,7 +24,9 @@ BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
 # Headers of csrc whose declarations mrc._core has.
 DECLARED = [
+    "classes.h",
     "info.h",
+    "readings.h",
     "mrc.h",
     "messages.h",
     "msg/slots.h",

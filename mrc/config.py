@@ -106,6 +106,13 @@ def check_plane_shares(value: object) -> None:
         raise ConfigError(f"plane_shares: {value!r:.40} is not a PlaneShares")
 
 
+def _check_readings(readings: Reading) -> None:
+    """Raises ConfigError for two alternatives of one subject."""
+    subjects = [str(each.name).partition("_")[0] for each in readings]
+    if twice := sorted({each for each in subjects if subjects.count(each) > 1}):
+        raise ConfigError(f"readings: names two alternatives of {', '.join(twice)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Retries:
     """When a QP without acknowledgements sends again, and when it gives up."""
@@ -167,6 +174,33 @@ class Spraying:
         if not limits.MIN_MTU <= self.mtu_limit <= limits.MAX_MTU or self.mtu_limit % 4:
             span = f"{limits.MIN_MTU}..{limits.MAX_MTU}"
             raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficClasses:
+    """Code points (DSCP) of packets, by which switches put them into queues.
+
+    The code points of trimmed packets are those that the switches set.
+    """
+
+    control: int = 0
+    """SACKs, NACKs, ACKs and probes."""
+    data: int = 0
+    """Data that leaves for the first time."""
+    retransmission: int = 0
+    """Data that leaves again."""
+    trimmed: int = limits.DSCP_TRIMMED
+    """Data that a switch has trimmed."""
+    trimmed_last: int = limits.DSCP_TRIMMED_LAST
+    """Data that the last switch before this host has trimmed."""
+
+    def __post_init__(self) -> None:
+        sent = {"control": (0, 63), "data": (0, 63), "retransmission": (0, 63)}
+        _check_ranges(self, {**sent, "trimmed": (1, 63), "trimmed_last": (1, 63)})
+        trimmed = (self.trimmed, self.trimmed_last)
+        both = {self.control, self.data, self.retransmission}.intersection(trimmed)
+        if self.trimmed == self.trimmed_last or both:
+            raise ConfigError("trimmed, trimmed_last: must differ from each other and the rest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +299,7 @@ class ContextConfig:
     """Who the peers must be, and how this host proves itself; None: everything is plain."""
     readings: Reading = Reading.OURS
     """Readings of the MRC specification to follow in place of mrc's own. Two hosts with different
-    readings of C3 refuse each other at the connect."""
+    readings of C3 or C6 refuse each other at the connect."""
     program: str = ""
     """Name of this program in `mrc top`."""
     local_view: bool = False
@@ -281,6 +315,8 @@ class ContextConfig:
     """Sizes of each QP."""
     spraying: Spraying = Spraying()
     """How packets are spread over EVs."""
+    traffic_classes: TrafficClasses = TrafficClasses()
+    """Code points of its packets."""
     sockets: Sockets = Sockets()
     """How the datapath uses its sockets and a processor."""
     limits: Limits = Limits()
@@ -291,6 +327,9 @@ class ContextConfig:
     def __post_init__(self) -> None:
         _check_ranges(self, {"udp_port": (0, 65535)})
         check_plane_shares(self.plane_shares)
+        _check_readings(self.readings)
+        if Reading.S1_A in self.readings and self.queues.mpr == 0:
+            object.__setattr__(self, "queues", replace(self.queues, mpr=limits.MPR_UNIT))
 
     if not TYPE_CHECKING:
 

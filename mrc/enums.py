@@ -21,10 +21,35 @@ class Reading(IntFlag):
     """
 
     OURS = 0
+    # tools/readings: python
     C3_B = 1
+    """It puts the source port into the low half of EVs in answers."""
     C4_A = 2
+    """It drops a PSN beyond the window silently."""
     S5_B = 4
+    """It sends no transport ACK while an earlier packet is missing."""
     S8_B = 8
+    """It sends no mark in answers to EV probes."""
+    C6_B = 16
+    """It puts the operation of endpoint responses into bits 5:4, and no mark."""
+    G2_A = 32
+    """It sends a SACK after 16 KiB."""
+    G2_B = 64
+    """It sends a SACK after 4 KiB."""
+    G5_A = 128
+    """It lets a marked EV sit out one turn; a packet ends one skip."""
+    G10_B = 256
+    """It sends no NACK for a packet trimmed within its RETH."""
+    G15_B = 512
+    """It reflects timestamps as they came."""
+    S1_A = 1024
+    """It grants 128 PSNs unless Queues.mpr is set."""
+    S4_B = 2048
+    """It calls EVs bad whose packets all come marked."""
+
+
+SHARED_READINGS = Reading.C3_B | Reading.C6_B
+# end
 
 
 class QpState(IntEnum):

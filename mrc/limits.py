@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 UDP_PORT = 4791  # default UDP destination port
+DSCP_TRIMMED = 7  # default code points of packets trimmed by a switch, and by the last one
+DSCP_TRIMMED_LAST = 11
 MAX_PORTS = 32  # per Context; one port per plane
 MAX_EVS = 1024  # per QP
 MAX_PEER_SOURCES = 256  # source addresses and UDP ports (pairs) of one peer

@@ -33,7 +33,7 @@ LAYERS: dict[str, list[str]] = {
         "wire/ aead crc32 dscp hkdf icrc seal wire",
         "path/ probation rtt delivery reverse_queue ev cc cc_algorithm cc_delay cc_nscc plane",
         "shared/ arena cq mr probes services",
-        "qp/ txwin rxwin requester responder qp peer share",
+        "qp/ marked txwin rxwin requester responder qp peer share",
         "send/ burst quick spray windows requester_tx",
         "recv/ reverse responder_rx responder_tx sack_send",
         "loss/ health detect acks timeout requester_rx sack_take",

@@ -12,12 +12,18 @@
 #include "core/loss/sack_take.h"
 #include "core/qp/requester.h"
 #include "core/recv/responder_rx.h"
+#include "core/wire/dscp.h"
 #include "schedule.h"
 
 /* ---- create and destroy ---- */
 
 static uint32_t or_default(uint32_t value, uint32_t otherwise) {
   return value != 0 ? value : otherwise;
+}
+
+static uint32_t sack_threshold_bytes(uint32_t readings) {
+  if ((readings & MRC_READING_G2_A) != 0) return 16384;
+  return (readings & MRC_READING_G2_B) != 0 ? 4096 : 262144;
 }
 
 static bool fill_config(struct mrc_engine_config *config) {
@@ -27,14 +33,14 @@ static bool fill_config(struct mrc_engine_config *config) {
   config->cq_depth = or_default(config->cq_depth, 65536);
   config->trace_entries = or_default(config->trace_entries, 4096);
   config->max_burst_bytes = or_default(config->max_burst_bytes, MRC_BURST_BYTES);
-  config->sack_threshold_bytes = or_default(config->sack_threshold_bytes, 262144);
+  config->sack_threshold_bytes =
+      or_default(config->sack_threshold_bytes, sack_threshold_bytes(config->readings));
   config->sack_delay_ns = or_default(config->sack_delay_ns, 500000);
   config->noise_ns = or_default(config->noise_ns, MRC_NOISE_NS);
   config->seal_epoch_bits = or_default(config->seal_epoch_bits, MRC_SEAL_EPOCH_BITS);
-  const uint32_t readings =
-      MRC_READING_C3_B | MRC_READING_C4_A | MRC_READING_S5_B | MRC_READING_S8_B;
-  return (config->readings & ~readings) == 0 && config->ports <= MRC_MAX_PORTS &&
-         config->max_qps <= 1u << 20 && config->max_mrs <= 1u << 20 && config->noise_ns >= 1000 &&
+  return mrc_dscps_fill(&config->dscps) && (config->readings & ~(uint32_t)MRC_ALL_READINGS) == 0 &&
+         config->ports <= MRC_MAX_PORTS && config->max_qps <= 1u << 20 &&
+         config->max_mrs <= 1u << 20 && config->noise_ns >= 1000 &&
          config->noise_ns <= 1000000000u && config->cq_depth <= 1u << 24 &&
          config->seal_epoch_bits >= 6 && config->seal_epoch_bits <= MRC_SEAL_EPOCH_BITS &&
          (config->trace_entries & (config->trace_entries - 1)) == 0 &&
@@ -146,10 +152,6 @@ static int enter_qp(struct mrc_engine *engine, struct arrival *arrival, uint32_t
   return MRC_DROP_NONE;
 }
 
-static uint32_t ev_of(const struct mrc_meta *meta) {
-  return (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF);
-}
-
 /* The QP whose key seals this endpoint packet, or NULL. */
 static struct mrc_qp *sealing_qp(struct mrc_engine *engine, const struct mrc_meta *meta,
                                  const uint8_t *packet, size_t bytes) {
@@ -167,7 +169,8 @@ static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *w
   const bool whole = !meta->trimmed; /* a trimmed one may lack its seal */
   struct mrc_qp *qp = whole ? sealing_qp(engine, meta, packet, bytes) : NULL;
   if (qp == NULL) return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
-  const int reason = mrc_seal_open(qp->seal, packet, bytes, ev_of(meta), wire, &counter, now_ns);
+  const int reason =
+      mrc_seal_open(qp->seal, packet, bytes, mrc_meta_ev(meta), wire, &counter, now_ns);
   if (reason != MRC_DROP_NONE) return mrc_drop(services, (enum mrc_drop)reason, qp->qpn, bytes);
   if (wire->opcode == MRC_OP_ENDPOINT_REQUEST && wire->endpoint.op == MRC_ENDPOINT_PORT_STATUS) {
     if (counter < qp->seal->status) return mrc_drop(services, MRC_DROP_REPLAY, qp->qpn, bytes);
@@ -181,6 +184,8 @@ static int receive_endpoint(struct mrc_engine *engine, struct arrival *arrival,
   struct mrc_services *services = &engine->services;
   const struct mrc_meta *meta = arrival->meta;
   leave_qp(services, arrival);
+  if (wire->opcode == MRC_OP_ENDPOINT_RESPONSE && mrc_services_reads(services, MRC_READING_C6_B))
+    mrc_wire_lift_response(packet, wire);
   if (wire->sealed) return receive_sealed_endpoint(engine, wire, meta, packet, bytes, now_ns);
   if (mrc_peers_find_plain(&engine->endpoint.peers, meta->src, meta->sport, 0) == 0)
     return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
@@ -198,12 +203,12 @@ static int check_packet(struct mrc_engine *engine, struct arrival *arrival, stru
   if (arrival->meta->trimmed && mrc_opcode_is_data(wire->opcode))
     return MRC_DROP_NONE; /* cut off: has neither; only a hint to send again */
   if (seal != NULL)
-    return mrc_seal_open(seal, packet, bytes, ev_of(arrival->meta), wire, &counter, now_ns);
+    return mrc_seal_open(seal, packet, bytes, mrc_meta_ev(arrival->meta), wire, &counter, now_ns);
   const bool good = !mrc_qp_has_icrc(arrival->qp) || icrc_is_good(engine, packet, bytes, arrival);
   return good ? MRC_DROP_NONE : MRC_DROP_ICRC;
 }
 
-/* The peer reflects EVs by the reading of this engine. */
+/* The peer answers by the readings of this engine. */
 static void translate(const struct mrc_services *services, struct mrc_wire *wire) {
   if (wire->opcode == MRC_OP_SACK) wire->sack.ev = mrc_services_ev(services, wire->sack.ev);
   if (wire->opcode == MRC_OP_NACK) wire->nack.ev = mrc_services_ev(services, wire->nack.ev);
@@ -245,6 +250,7 @@ int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes
   struct mrc_services *services = &engine->services;
   mrc_assert(!engine->committing && (packet_bytes > 0 || bytes == 0));
   services->now_ns = now_ns;
+  if (meta->overflowed) services->overflow_ns = now_ns;
   const bool known_port = meta->port >= 1 && meta->port <= services->config.ports;
   struct mrc_meta dated;
   if (meta->arrived_ns == 0 || meta->arrived_ns > now_ns) { /* unknown, or in the future */

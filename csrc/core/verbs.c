@@ -83,6 +83,7 @@ int mrc_qp_set_evs(struct mrc_engine *engine, uint32_t qpn, const struct mrc_ev_
   if (error != 0) return error;
   mrc_evset_free(&qp->evset);
   qp->evset = set;
+  qp->evset.skips_once = mrc_services_reads(&engine->services, MRC_READING_G5_A);
   return 0;
 }
 

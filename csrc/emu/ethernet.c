@@ -161,7 +161,7 @@ static void set_checksum(uint8_t *ipv6, uint8_t *udp, uint32_t n) {
 
 static void trim(const struct mrc_frame *packet, struct mrc_ethernet *bytes) {
   const uint32_t dscp =
-      packet->trimmed == MRC_TRIMMED_LASTHOP ? MRC_DSCP_TRIMMED_LASTHOP : MRC_DSCP_TRIMMED;
+      packet->trimmed == MRC_TRIMMED_LASTHOP ? MRC_DSCP_TRIMMED_LAST : MRC_DSCP_TRIMMED;
   uint8_t *udp = bytes->at + bytes->udp_at;
   uint8_t *inner = udp - IPV6_BYTES;
   bytes->n = bytes->udp_at + UDP_BYTES + packet->header_bytes;

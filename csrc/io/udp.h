@@ -56,6 +56,7 @@ struct mrc_udp {
   uint16_t udp_wanted;        /* as configured; 0: 4791 when free, another otherwise */
   uint32_t rcvbuf_wanted;     /* bytes, as configured or by default */
   uint32_t sndbuf_wanted;
+  struct mrc_dscps dscps; /* with every default filled in */
   struct mrc_udp_inbox *inbox;
   struct mrc_udp_outbox *outbox;
   uint64_t counters[MRC_IO_COUNTERS];

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/wire/dscp.h"
 #include "io/socket.h"
 #include "io/udp_receive.h"
 #include "io/udp_send.h"
@@ -165,9 +166,13 @@ static int open_memory(struct mrc_udp *udp, const struct mrc_ctx_config *config)
 
 int mrc_udp_open(struct mrc_udp *udp, const struct mrc_ctx_config *config,
                  struct mrc_cause *cause) {
+  struct mrc_dscps dscps = config->engine.dscps;
   int error = check_config(config, cause);
+  if (error == 0 && !mrc_dscps_fill(&dscps))
+    error = mrc_cause_line(cause, EINVAL, "code points are above 63, or name two classes");
   if (error != 0) return error;
   error = open_memory(udp, config);
+  udp->dscps = dscps;
   if (error != 0) mrc_cause_errno(cause, -error, "cannot allocate %u ports", config->n_ports);
   if (error == 0) error = choose_udp_port(udp, cause);
   for (int i = 0; error == 0 && i < udp->n_slots; i++) {

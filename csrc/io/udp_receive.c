@@ -97,27 +97,29 @@ static void set_mapped(uint8_t address[16], const struct in_addr *v4) {
   memcpy(address + 12, v4, 4);
 }
 
-static void read_control_v6(const struct cmsghdr *control, struct mrc_meta *meta) {
+static void read_control_v6(const struct mrc_dscps *dscps, const struct cmsghdr *control,
+                            struct mrc_meta *meta) {
   if (control->cmsg_type == IPV6_PKTINFO) {
     struct in6_pktinfo info;
     memcpy(&info, CMSG_DATA(control), sizeof info);
     memcpy(meta->dst, &info.ipi6_addr, sizeof meta->dst);
   } else if (control->cmsg_type == IPV6_TCLASS) {
     meta->ecn = int_of(control) & 3;
-    meta->trimmed = mrc_dscp_trimmed((uint32_t)int_of(control));
+    meta->trimmed = mrc_dscp_trimmed(dscps, (uint32_t)int_of(control));
   } else if (control->cmsg_type == IPV6_FLOWINFO) {
     meta->flow_label = ntohl((uint32_t)int_of(control)) & 0xfffff;
   }
 }
 
-static void read_control_v4(const struct cmsghdr *control, struct mrc_meta *meta) {
+static void read_control_v4(const struct mrc_dscps *dscps, const struct cmsghdr *control,
+                            struct mrc_meta *meta) {
   if (control->cmsg_type == IP_PKTINFO) {
     struct in_pktinfo info;
     memcpy(&info, CMSG_DATA(control), sizeof info);
     set_mapped(meta->dst, &info.ipi_addr);
   } else if (control->cmsg_type == IP_TOS) {
     meta->ecn = *CMSG_DATA(control) & 3;
-    meta->trimmed = mrc_dscp_trimmed(*CMSG_DATA(control));
+    meta->trimmed = mrc_dscp_trimmed(dscps, *CMSG_DATA(control));
   }
 }
 
@@ -131,14 +133,15 @@ static void read_source(const union mrc_sockaddr *source, struct mrc_meta *meta)
   }
 }
 
-static void read_message(struct msghdr *message, struct delivery *delivery) {
+static void read_message(const struct mrc_dscps *dscps, struct msghdr *message,
+                         struct delivery *delivery) {
   read_source(message->msg_name, &delivery->meta);
   for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control;
        control = CMSG_NXTHDR(message, control)) {
     if (control->cmsg_level == IPPROTO_IPV6)
-      read_control_v6(control, &delivery->meta);
+      read_control_v6(dscps, control, &delivery->meta);
     else if (control->cmsg_level == IPPROTO_IP)
-      read_control_v4(control, &delivery->meta);
+      read_control_v4(dscps, control, &delivery->meta);
     else if (control->cmsg_level == IPPROTO_UDP && control->cmsg_type == UDP_GRO)
       delivery->segment_bytes = (uint32_t)int_of(control);
     else if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SO_RXQ_OVFL)
@@ -160,8 +163,9 @@ struct mrc_udp_delivered mrc_udp_deliver(struct mrc_udp *udp, int port_number, m
                                          .family = port->config.family,
                                          .port = (uint8_t)port_number},
                                 .overflow = port->overflow_seen};
-    read_message(&inbox->messages[i].msg_hdr, &delivery);
+    read_message(&udp->dscps, &inbox->messages[i].msg_hdr, &delivery);
     udp->counters[MRC_IO_RX_OVERFLOW] += delivery.overflow - port->overflow_seen;
+    delivery.meta.overflowed = delivery.overflow != port->overflow_seen;
     port->overflow_seen = delivery.overflow;
 
     uint32_t total = inbox->messages[i].msg_len;

@@ -60,7 +60,7 @@ static void send_packet(struct mrc_engines *engines, uint32_t from, const struct
   packet->path = mrc_sim_path_of(burst->dst);
   packet->plane = (uint8_t)(burst->port - 1);
   packet->ecn = burst->tclass & 3;
-  packet->control = burst->tclass == MRC_TCLASS_CONTROL;
+  packet->control = (burst->tclass & 3) == MRC_ECN_NONE;
   packet->transport = MRC_HOST_MRC;
   packet->usids = mrc_fabric_usids(fabric, from, packet->to, packet->path);
   mrc_assert(piece->header_bytes + piece->trailer_bytes <= sizeof packet->header);

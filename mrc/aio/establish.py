@@ -37,7 +37,7 @@ from mrc.errors import (
     StateError,
 )
 from mrc.events import ProbeResult
-from mrc.exchange import findings, halves, mpr
+from mrc.exchange import findings, mpr, readings
 from mrc.exchange.neighbour import is_loopback
 from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_dict
 from mrc.exchange.proof import Proof, prove
@@ -239,7 +239,8 @@ def _hello(
         ports=tuple(ports),
         dynamic_mpr=local.config.queues.dynamic_mpr,
         sack_times=terms.cc_profile.settings.kind is CcKind.DELAY,
-        ev_halves=halves.of(local.config.readings),
+        service_time=True,
+        readings=readings.shared(local.config.readings),
         seal=sealing.NAMES[seal],
         inbox=None if messages is None else messages.inbox,
         seal_random=own.mark if own else "",
@@ -252,7 +253,7 @@ async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: st
     peer = hello_from_dict(await channel.expect("hello", HELLO_BYTES))
     if expected and peer.host != expected:
         raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
-    halves.check(peer.host, peer.attributes.ev_halves, local.config.readings)
+    readings.check(peer.host, peer.attributes.readings, local.config.readings)
     loopback = is_loopback(channel)
     for port in peer.attributes.ports:
         if port.address.ip.is_loopback is not loopback:
@@ -447,7 +448,7 @@ async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hell
     """INIT to RTR."""
     attributes = RtrAttributes(
         peer.attributes.qpn, peer.attributes.first_psn, plan.integrity, plan.dynamic_mpr,
-        peer.attributes.sack_times,
+        peer.attributes.sack_times, peer.attributes.service_time,
     )  # fmt: skip
     call = local.dispatcher.call
     try:

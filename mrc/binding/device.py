@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -138,11 +138,12 @@ class Steered(native.Handled, Protocol):
 class Device(native.NativeContext):
     """One open context: a set of ports, an engine and, unless polled, its datapath thread."""
 
-    def __init__(self, ports: Sequence[LocalPort | None], *, polled: bool, **sizes: int) -> None:
+    def __init__(self, ports: Sequence[LocalPort | None], *, polled: bool, **sizes: Any) -> None:
         """Opens the sockets; raises OSError with one line that names the cause.
 
         `ports` has one item for each possible port; None: the port may open later. `sizes` are
-        fields of `struct mrc_ctx_config`, `max_qps` and `readings`; 0 selects the default in mrc.h.
+        fields of `struct mrc_ctx_config`, `max_qps`, `readings` and `dscps`; 0 selects the default
+        in mrc.h.
         """
         super().__init__(configuration(ports, polled=polled, **sizes))
         self.polled = polled
@@ -167,6 +168,7 @@ def configuration(
     polled: bool,
     max_qps: int = 0,
     readings: int = 0,
+    dscps: Mapping[str, int] | None = None,
     **sizes: int,
 ) -> dict[str, Any]:
     """The fields of a `struct mrc_ctx_config`, for arguments as of `Device`."""
@@ -177,6 +179,7 @@ def configuration(
             "ports": count,
             "max_qps": max_qps,
             "readings": readings,
+            "dscps": dscps or {},
         },
         "ports": [_port_fields(port) for port in ports],
         "n_ports": count,

@@ -60,6 +60,7 @@ class RtrAttributes(Struct, frozen=True):
     integrity: Integrity
     dynamic_mpr: bool = False
     sack_times: bool = False
+    service_times: bool = False
 
 
 class RtsAttributes(Struct, frozen=True):

@@ -17,6 +17,7 @@ from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.parser import Parser
 from mrc.cli.runner import run_async
+from mrc.config import ContextConfig
 from mrc.conform import engine, exchanges, golden, library, report, vectors
 from mrc.conform.adapter import ByHand, Device, OverTcp, Program
 from mrc.conform.case import Case
@@ -24,7 +25,7 @@ from mrc.conform.peer import Peer
 from mrc.conform.player import Outcome, Player, Verdict
 from mrc.conform.readings import READINGS
 from mrc.enums import Reading
-from mrc.errors import BadFileError
+from mrc.errors import BadFileError, ConfigError
 from mrc.results.conform import (
     AlternativeText,
     Cases,
@@ -172,7 +173,7 @@ def _readings(args: argparse.Namespace) -> int:
             ours = " <- mrc" if one.letter == each.ours else ""
             out.text(f"    {one.letter}: {one.text} ({', '.join(one.sources)}){ours}")
     out.result(Readings(readings=tuple(
-        like(ReadingText, each, alternatives=tuple(
+        like(ReadingText, each, switch=each.switched, alternatives=tuple(
             like(AlternativeText, one) for one in each.alternatives))
         for each in READINGS
     )))  # fmt: skip
@@ -307,6 +308,10 @@ def _readings_of(args: argparse.Namespace) -> Reading:
         if name not in known:
             raise UsageError(args.prog, f"--reading: {name!r} is none of {', '.join(known)}")
         found |= known[name]
+    try:
+        ContextConfig(readings=found)
+    except ConfigError as error:
+        raise UsageError(args.prog, f"--reading: {error}") from None
     return found
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from mrc.cli.arguments import add, count_argument
@@ -11,7 +12,7 @@ from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
 from mrc.conform import plots, shown
 from mrc.conform.passive import Judge
-from mrc.dissect.capture import CaptureError, read
+from mrc.dissect.capture import CaptureError, Frame, read
 from mrc.dissect.formats import OPCODES
 from mrc.dissect.frame import udp_of
 from mrc.dissect.packet import MIN_BYTES, Flow, decode, split
@@ -35,23 +36,11 @@ def run_judge(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.html is not None and not drawing.available():
         raise UsageError(args.prog, drawing.HINT)
-    judge, packets, start = Judge(), 0, None
     try:
         with open(args.file, "rb") as file:
-            for frame in read(file, args.file):
-                start = frame.seconds if start is None else start
-                found = udp_of(frame.data, frame.link)
-                if found is None or not _is_mrc(*found, args.port):
-                    continue
-                flow, payload = found
-                parts = split(payload)
-                for part, piece in enumerate(parts, 1):
-                    missing = frame.missing if part == len(parts) else 0
-                    judge.take(frame.seconds - start, flow, decode(piece, flow, missing=missing))
-                    packets += 1
+            judge, packets = judged(read(file, args.file), args.port)
     except OSError as error:
         raise CaptureError(f"{args.file}: {(error.strerror or str(error)).lower()}") from error
-    judge.finish()
     result = shown.result(judge, packets)
     out.text("\n".join(shown.lines(result)))
     out.result(result)
@@ -62,7 +51,25 @@ def run_judge(args: argparse.Namespace) -> int:
     return Exit.FAILED if any(way.broken for way in result.directions) else Exit.OK
 
 
-def _is_mrc(flow: Flow, payload: bytes, ports: list[int] | None) -> bool:
+def judged(frames: Iterable[Frame], ports: Collection[int] | None) -> tuple[Judge, int]:
+    """What these frames show, and how many packets to these UDP ports there are."""
+    judge, packets, start = Judge(), 0, None
+    for frame in frames:
+        start = frame.seconds if start is None else start
+        found = udp_of(frame.data, frame.link)
+        if found is None or not _is_mrc(*found, ports):
+            continue
+        flow, payload = found
+        parts = split(payload)
+        for part, piece in enumerate(parts, 1):
+            missing = frame.missing if part == len(parts) else 0
+            judge.take(frame.seconds - start, flow, decode(piece, flow, missing=missing))
+            packets += 1
+    judge.finish()
+    return judge, packets
+
+
+def _is_mrc(flow: Flow, payload: bytes, ports: Collection[int] | None) -> bool:
     """Whether a datagram is to be judged: by its port, or because it begins as MRC does."""
     if ports is not None:
         return flow.dport in ports

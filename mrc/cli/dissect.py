@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from mrc.cli.arguments import add, count_argument
+from mrc.cli.conform_judge import judged
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
+from mrc.conform import shown
 from mrc.dissect import capture, plugin, text
 from mrc.dissect.capture import CaptureError, Frame
 from mrc.dissect.frame import udp_of
@@ -29,6 +31,7 @@ examples:
   sudo mrc dissect --interface eth0           live, until ^C
   sudo mrc testbed exec h0 -- mrc dissect -i p1
   tcpdump -U -w - udp | mrc dissect -         the packets that tcpdump selects
+  mrc dissect --readings a.pcap               how both sides read the specification
   mrc dissect --install                       Wireshark and tshark then know MRC
   tshark -X lua_script:$(mrc dissect --lua) -r a.pcap -Y mrc.expert.rtx
 """
@@ -50,6 +53,7 @@ OPTIONS = """
 -p, --port PORT    UDP port that packets are sent to [%(default)s]
 -c, --count COUNT  stop after COUNT packets [all]
 -v, --verbose      print all fields of each packet
+--readings         print the readings of MRC that the packets show, in place of the packets
 """
 
 
@@ -67,8 +71,14 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             raise UsageError(args.prog, "--json: only for packets; see mrc dissect --help")
         return _plugin(args, out)
+    if args.readings and args.interface is not None:
+        raise UsageError(args.prog, "--readings: needs a capture in a FILE")
     with ExitStack() as held:
-        _print(args, out, _frames(args, out, held))
+        frames = _frames(args, out, held)
+        if args.readings:
+            _print_readings(args, out, frames)
+        else:
+            _print(args, out, frames)
     return Exit.OK
 
 
@@ -123,6 +133,15 @@ def _print(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> No
                 return
     if not printed:
         out.note(f"no packets to UDP port {args.port} among {seen}; --port selects another port")
+
+
+def _print_readings(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> None:
+    judge, packets = judged(frames, [args.port])
+    found = shown.readings(judge, packets)
+    out.text("\n".join(shown.reading_lines(found)))
+    out.result(found)
+    if not packets:
+        out.note(f"no packets to UDP port {args.port}; --port selects another port")
 
 
 def _line(

@@ -19,12 +19,12 @@ from mrc.results.conform import CaseText
 
 SENT = {
     "at", "bytes", "fill", "path", "icrc", "short", "longer", "cut", "extra", "tclass", "has",
-    "for", "probe_id", "delay", *raw.FIELDS,
+    "for", "probe_id", "delay", "count", *raw.FIELDS,
 }  # fmt: skip
 """Of a sent packet, beside the fields of its headers: how it is made."""
 SEEN = {
     "at", "bytes", "fill", "has", "lacks", "for", "path", "probe_id", "same_ev", "marked_ev",
-    "plane", "within",
+    "plane", "within", "after_mark", "late_us",
 }  # fmt: skip
 """Of an expected packet: what follows from its fields, and the time limit."""
 CHECKS: dict[str, set[str]] = {
@@ -35,7 +35,7 @@ ASKS = {"write": {"at", "bytes", "imm", "fill", "count"}, "wait": {"time"}}
 _MARKS = (
     "why", "section", "reading", "psn", "device-psn", "needs", "peer", "nscc", "timeout",
 )  # fmt: skip
-NEEDS = ("memory", "planes", "ipv4")
+NEEDS = ("memory", "planes", "ipv4", "psns")
 PEER = ("mpr", "max_wimm", "dynamic_mpr")
 NSCC = (
     "link_bps", "base_rtt_ns", "target_delay_ns", "max_cwnd", "fi", "eta",
@@ -180,8 +180,9 @@ def _settings(lines: list[str], known: Collection[str]) -> dict[str, str]:
 def _add_choice(steps: list[Step | Choice], text: str) -> None:
     """`C4-A ! NACK`: joins the choice before it if that is of the same reading."""
     name, _, line = text.partition(" ")
-    readings.check(name)
     reading, _, letter = name.partition("-")
+    if letter or reading not in readings.BY_ID:  # without a letter: shows none of them
+        readings.check(name)
     alternative = (letter, step(line))
     if alternative[1].sign not in "<!":
         raise ValueError(f"{text!r}: an alternative expects or forbids a packet")

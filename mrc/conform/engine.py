@@ -37,6 +37,7 @@ from mrc.errors import CompletionError, MrcError
 from mrc.events import Completion, Immediate
 from mrc.fabric import paths
 from mrc.fabric.ports import LocalPort, RemotePort
+from mrc.limits import MPR_UNIT
 
 PATH_MTU = 1024
 MPR = 1024
@@ -110,7 +111,10 @@ class EngineDevice:
         self._memory = bytearray(ask.memory_bytes)
         self._target = await self._context.register(self._memory, access=Access.REMOTE_WRITE)
         self._sources: dict[int, MR] = {}
-        sizes = Queues(sq_depth=SQ_DEPTH, mpr=MPR, max_wimm=MAX_WIMM, dynamic_mpr=True)
+        narrow = Reading.S1_A in self._context.config.readings
+        sizes = Queues(
+            sq_depth=SQ_DEPTH, mpr=MPR_UNIT if narrow else MPR, max_wimm=MAX_WIMM, dynamic_mpr=True
+        )
         queue = self._queue = queue_pair(sizes)
         self._places = Places(queue.sq_depth)
         call = self._local.dispatcher.call

@@ -21,6 +21,7 @@ from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
 from mrc.conform.vectors import FLOWS
 from mrc.dissect.packet import Flow, decode
+from mrc.enums import Reading
 
 VERSION = 1
 """Grows when the bytes of an exchange change; exchanges may be added."""
@@ -67,21 +68,21 @@ def _exchange(lines: list[str]) -> Exchange:
     reading = settings.get("reading", "")
     if reading:
         check(reading)
-    hosts = _Hosts(settings.get("flow", "v6"), swaps=reading == "C3-B")
+    hosts = _Hosts(settings.get("flow", "v6"), Reading.C3_B if reading == "C3-B" else Reading.OURS)
     return Exchange(name, lines[1].strip(), reading, tuple(hosts.packets(lines[2:])))
 
 
 class _Hosts:
     """Both ends of the QP; each sees what arrives from the other."""
 
-    def __init__(self, flow: str, *, swaps: bool) -> None:
+    def __init__(self, flow: str, readings: Reading) -> None:
         forth = FLOWS[flow]
         back = msgspec.structs.replace(forth, source=forth.destination, destination=forth.source)
         self._flows = {"a": _paths(forth, 0xC001), "b": _paths(back, 0xC101)}
         a, b = _end("a", forth, 0xFFFFFE), _end("b", back, 0x10)
         self._sides = {
-            "a": Situation(a, b, [each.ev for each in self._flows["a"]], swaps=swaps),
-            "b": Situation(b, a, [each.ev for each in self._flows["b"]], swaps=swaps),
+            "a": Situation(a, b, [each.ev for each in self._flows["a"]], readings=readings),
+            "b": Situation(b, a, [each.ev for each in self._flows["b"]], readings=readings),
         }
 
     def packets(self, lines: list[str]) -> Iterator[Sent]:

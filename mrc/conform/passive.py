@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from mrc.conform.course import Course
 from mrc.conform.numbers import after
+from mrc.conform.traits import Traits
 from mrc.dissect.formats import DATA, REASONS
 from mrc.dissect.packet import Flow, Packet
 
@@ -36,6 +37,7 @@ class Sent(Struct):
     reported: bool = False
     """In a SACK."""
     nacked: bool = False
+    timestamp: int | None = None
 
 
 class Finding(Struct, frozen=True):
@@ -123,7 +125,7 @@ class Judge:
         self.wrong_icrc = 0
         self.readings: Counter[str] = Counter()
         """Of packets that belong to no QP."""
-        self._asked: dict[int, int] = {}  # operation of each endpoint request, by id
+        self._traits = Traits()
 
     def take(self, seconds: float, flow: Flow, packet: Packet) -> None:
         """The next packet."""
@@ -132,8 +134,8 @@ class Judge:
         if packet.icrc_is_right is False:
             self.wrong_icrc += 1
             return
-        opcode = packet.opcode
-        if opcode in DATA:
+        self.readings.update(self._traits.shown(flow, packet))
+        if packet.opcode in DATA:
             self._data(seconds, flow, packet)
         elif "SETH" in packet.headers:
             self._sack(seconds, packet)
@@ -141,10 +143,6 @@ class Judge:
             self._nack(seconds, packet)
         elif "AETH" in packet.headers:
             self._ack(seconds, packet)
-        elif "ERTH" in packet.headers:
-            self._asked[packet.headers["BTH"]["psn"]] = packet.headers["ERTH"]["operation"]
-        elif "EETH" in packet.headers:
-            self._response(packet)
 
     # ---- Data -----------------------------------------------------------------------------
 
@@ -185,7 +183,7 @@ class Judge:
         meth, reth = packet.headers["METH"], packet.headers["RETH"]
         way.sent[psn] = Sent(
             packet.opcode, meth["msn"], reth["va"], reth["dma_bytes"], packet.payload_bytes,
-            [ev], [seconds],
+            [ev], [seconds], timestamp=packet.headers.get("TSETH", {}).get("tx_timestamp"),
         )  # fmt: skip
         way.highest = max(way.highest, psn)
         way.window = max(way.window, way.highest - way.cum)
@@ -245,6 +243,15 @@ class Judge:
         if trigger is not None and len(trigger.evs) == 1:
             way.rtts.append(seconds - trigger.seconds[0])
             way.course.on_round_trip(seconds, way.rtts[-1])
+            self._service(way, trigger, packet)
+
+    @staticmethod
+    def _service(way: Direction, trigger: Sent, packet: Packet) -> None:
+        """Whether the receiver has added its own delay to the timestamp."""
+        state = packet.headers.get("CC_STATE") or packet.headers.get("CC_TIMES", {})
+        if trigger.timestamp is not None and "tx_timestamp" in state:
+            added = (state["tx_timestamp"] - trigger.timestamp) % (1 << 16)
+            way.readings["G15-A"] += 0 < added < 1 << 15
 
     @staticmethod
     def _echo(way: Direction, ev: int) -> None:
@@ -280,17 +287,6 @@ class Judge:
                 beyond = any(each.reported for psn_, each in way.sent.items() if psn_ > way.cum)
                 way.readings["S5-A"] += beyond
             return
-
-    def _response(self, packet: Packet) -> None:
-        """Where the operation stands: what was asked is known."""
-        eeth = packet.headers["EETH"]
-        operation = self._asked.get(packet.headers["BTH"]["psn"])
-        if operation is None or operation == 0:
-            return
-        if eeth["operation"] == operation:
-            self.readings["C6-A"] += 1
-        elif eeth["operation"] == 0:
-            self.readings["C6-B"] += 1
 
     # ---- At the end -----------------------------------------------------------------------
 

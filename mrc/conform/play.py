@@ -62,8 +62,7 @@ class Play:
     @property
     def readings(self) -> tuple[str, ...]:
         """Those that the device was seen to follow."""
-        halves = self._situation.halves
-        return (*self._chosen, halves) if halves else tuple(self._chosen)
+        return (*self._chosen, *sorted(self._situation.shown))
 
     def take(self, step: Step | Choice) -> None:
         """The next step."""
@@ -97,6 +96,7 @@ class Play:
         for psn in situation.repeats(step):
             packet = situation.finished(step, situation.sent(step, psn, time.time_ns()), flow)
             self._send_packet(step, packet, tclass)
+        situation.said_ns = self._peer.seen[-1].at_ns
 
     def _send_packet(self, step: Step, packet: bytes, tclass: int) -> None:
         path = self._peer.paths[self._path]
@@ -164,7 +164,8 @@ class Play:
         for letter, step in choice.alternatives:
             found = any(self._differs(step, at) == "" for at in range(self._fresh, end))
             if found == (step.sign == "<"):
-                self._chosen.append(f"{choice.reading}-{letter}")
+                if letter:
+                    self._chosen.append(f"{choice.reading}-{letter}")
                 return
         came = ", ".join(self._received()) or "nothing"
         raise Failed(f"{choice.line}: the device follows none of the alternatives: {came} came")
@@ -223,9 +224,8 @@ class Play:
                 "operation": erth["operation"], "tx_timestamp": erth["tx_timestamp"],
                 "psn": headers_["BTH"]["psn"], "dest_qpn": 2,
             }  # fmt: skip
-            self._peer.send(
-                path, finished(headers("ENDPOINT_RESPONSE", fields), self._peer.flow(path))
-            )
+            body = self._situation.response(fields)
+            self._peer.send(path, finished(body, self._peer.flow(path)))
 
     def _receive_rest(self) -> None:
         """Takes what comes without a pause."""

@@ -23,6 +23,7 @@ OWN_RKEY = 0x5EED
 MEMORY_BYTES = 1 << 20  # of either side
 TIMEOUT = 14  # 17 ms, so that cases need not wait long for a timeout
 SENDER_TIMEOUT = 18  # 268 ms: longer than the delays of cases with congestion control
+_MANY_PSNS = 1000
 _PLAYS = 100  # of a case in which the judge was late
 
 
@@ -121,13 +122,15 @@ class Player:
             raise Skipped("the device cannot change its window")
         if "planes" in case.needs and min(len(own.ports), len(device.ports)) < 2:
             raise Skipped("judge and device have one plane; give --address twice")
+        if "psns" in case.needs and device.mpr <= _MANY_PSNS:
+            raise Skipped(f"the device grants {device.mpr} PSNs, not more than {_MANY_PSNS}")
         if "ipv4" in case.needs and self._peer.addresses[0].version != 4:
             raise Skipped("the judge has no IPv4 address")
         self._peer.aim([port.address for port in device.ports], device.udp_port)
         situation = Situation(
             own, device, [self._peer.flow(path).ev for path in self._peer.paths],
             {"old_va": former.va, "old_rkey": former.rkey},
-            former=self._qpns - {own.qpn}, swaps=Reading.C3_B in self._readings,
+            former=self._qpns - {own.qpn}, readings=self._readings,
             is_prompt=bool(case.nscc) or case.timeout > 0,
         )  # fmt: skip
         self._qpns.add(own.qpn)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where sources on MRC disagree or say nothing: the alternatives, and our choice. Pure.
 
-A verdict names the readings that it assumed, such as C4-B. `tools/readings` writes this table into
-csrc/core/specification.md. C: sources disagree. G: sources say nothing. S: a later source adds to
-an earlier one.
+A verdict names the readings that it assumed, such as C4-B. C: sources disagree. G: sources say
+nothing. S: a later source adds to an earlier one. `tools/readings` writes this table into
+csrc/core/specification.md, and its switches into csrc/readings.h and mrc/enums.py: so a switch is
+declared here only.
 """
 
 from __future__ import annotations
@@ -26,6 +27,17 @@ class Alternative(Struct, frozen=True):
     """Who says so: the paper, the API headers, readers of the specification, related standards."""
 
 
+class Switch(Struct, frozen=True):
+    """Makes the engine follow another alternative: a member of mrc.enums.Reading."""
+
+    letter: str
+    bit: int
+    effect: str
+    """What an engine with it does."""
+    shared: bool = False
+    """Both ends of a QP must follow it, or neither."""
+
+
 class Reading(Struct, frozen=True):
     """A subject with its alternatives, and what the engine does."""
 
@@ -37,8 +49,14 @@ class Reading(Struct, frozen=True):
     reason: str
     section: str = ""
     """Of MRC 1.0, as its readers cite it; empty: not known."""
-    switch: str = ""
-    """What makes the engine follow another alternative; empty: nothing."""
+    setting: str = ""
+    """What makes the engine follow another alternative, if not `switches`; empty: nothing."""
+    switches: tuple[Switch, ...] = ()
+
+    @property
+    def switched(self) -> str:
+        """Where a user of the engine chooses; empty: nowhere."""
+        return "`ContextConfig.readings`" if self.switches else self.setting
 
     @property
     def choice(self) -> str:
@@ -75,14 +93,16 @@ READINGS = (
         "C3", "halves of the EV",
         _of(("high 16 bits in the source port, low 16 bits in the flow label", _ONE),
             ("low 16 bits in the source port, high 16 bits in the flow label", _TWO)), "A",
-        "both ends must agree, and only the reflected EV shows the difference", "",
-        "`ContextConfig.readings`",
+        "both ends must agree, and only the reflected EV shows the difference",
+        switches=(
+            Switch("B", 1, "puts the source port into the low half of EVs in answers", shared=True),
+        ),
     ),
     Reading(
         "C4", "a PSN beyond the window",
         _of(("dropped silently", _MORE), ("NACK PSN_OOR_WINDOW", _ONE)), "B",
         "limited to one in 1 ms. A correct requester never causes it", "6.3.1",
-        "`ContextConfig.readings`",
+        switches=(Switch("A", 2, "drops a PSN beyond the window silently"),),
     ),
     Reading(
         "C5", "a probe that is answered with SKIP_ONCE",
@@ -92,11 +112,16 @@ READINGS = (
     Reading(
         "C6", "operation in the endpoint response",
         _of(("bits 3:2", _TWO), ("bits 5:4", _ONE)), "A", "two readers agree",
+        switches=(
+            Switch("B", 16, "puts the operation of endpoint responses into bits 5:4, and no mark",
+                   shared=True),
+        ),
     ),
     Reading(
         "C7", "SE and M in byte 1 of the BTH",
         _of(("SE is bit 7, M is bit 6, as in InfiniBand", _MORE),
-            ("M is bit 7, SE is bit 6", _ONE)), "A", "the engine sends 0 in both",
+            ("M is bit 7, SE is bit 6", _ONE)), "A",
+        "the engine sends 0 in both and reads neither, so it needs no choice",
     ),
     Reading(
         "C8", "EV of a packet with SRv6",
@@ -114,7 +139,10 @@ READINGS = (
         "G2", "received bytes that make a SACK due",
         _of(("16 KiB", _UE), ("4 KiB", _ONE),
              ("256 KiB, at least 1 KiB for each packet, besides the sender's requests", _OURS)),
-        "C", "in software a SACK costs as much as a burst", "7.5.2", "`sack_threshold_bytes`",
+        "C", "in software a SACK costs as much as a burst. Only the time until a SACK shows it",
+        "7.5.2",
+        switches=(Switch("A", 32, "sends a SACK after 16 KiB"),
+                  Switch("B", 64, "sends a SACK after 4 KiB")),
     ),
     Reading(
         "G3", "base of the SACK bitmap",
@@ -133,6 +161,7 @@ READINGS = (
         _of(("one packet passes the EV when the rotation reaches it", _ONE),
             ("one rotation; more after repeated marks", _OURS)), "B",
         "one rotation leaves half of its share on a path that is always full", "7.5.5.5",
+        switches=(Switch("A", 128, "lets a marked EV sit out one turn; a packet ends one skip"),),
     ),
     Reading(
         "G6", "return of an EV that lost a packet",
@@ -148,13 +177,14 @@ READINGS = (
     Reading(
         "G9", "code points of the traffic classes",
         _of(("roles without values", _MORE), ("0 for all packets", _OURS)), "B",
-        "code points are configuration of the network",
+        "code points are configuration of the network", "", "`ContextConfig.traffic_classes`",
     ),
     Reading(
         "G10", "what a trimming switch must keep",
         _of(("headers through METH and TSETH", _ONE),
             ("all headers, RETH included", "longer trim sizes of switches")), "A",
         "with SRv6, switches that keep 128 bytes of the frame cut the RETH off",
+        switches=(Switch("B", 256, "sends no NACK for a packet trimmed within its RETH"),),
     ),
     Reading(
         "G11", "timeouts",
@@ -171,8 +201,10 @@ READINGS = (
     ),
     Reading(
         "G15", "service time of a responder",
-        _of(("shifts the reflected timestamp", _OURS), ("not corrected", _ONE)), "A",
+        _of(("shifts the timestamp that SACKs reflect, and, if agreed, answers to EV probes",
+             _OURS), ("not corrected", _ONE)), "A",
         "the field exists, and a requester that does not know of it loses nothing",
+        switches=(Switch("B", 512, "reflects timestamps as they came"),),
     ),
     Reading(
         "G16", "padding",
@@ -187,7 +219,8 @@ READINGS = (
     Reading(
         "S1", "window where nothing is agreed",
         _of(("128 PSNs", _MORE), ("from link rates and round trips", _OURS)), "B",
-        "128 PSNs are less than a software host has in flight", "", "`Queues.mpr`",
+        "128 PSNs are less than a software host has in flight",
+        switches=(Switch("A", 1024, "grants 128 PSNs unless Queues.mpr is set"),),
     ),
     Reading(
         "S2", "trimmed packets and the highest PSN received",
@@ -204,17 +237,19 @@ READINGS = (
         "S4", "ALWAYS_SKIP",
         _of(("never sent", _OURS), ("sent by a criterion of the implementation", _ONE)), "A",
         "the receiver knows less of a path than the sender",
+        switches=(Switch("B", 2048, "calls EVs bad whose packets all come marked"),),
     ),
     Reading(
         "S5", "transport ACK while an earlier packet is missing",
         _of(("sent with the last completed message", _ONE), ("not sent", _ONE)), "A",
-        "an ACK also answers duplicates and probes", "", "`ContextConfig.readings`",
+        "an ACK also answers duplicates and probes",
+        switches=(Switch("B", 4, "sends no transport ACK while an earlier packet is missing"),),
     ),
     Reading(
         "S6", "IPv4 fields below the ICRC",
         _of(("identification, flags and offset count as ones", _OURS),
             ("they count as they are", _ROCE)), "A",
-        "a socket does not see them, and offloads change them",
+        "a socket neither sets nor sees them, and offloads change them: no choice here",
     ),
     Reading(
         "S7", "unit of timestamps with tsr 1",
@@ -224,8 +259,8 @@ READINGS = (
     Reading(
         "S8", "mark in the answer to an EV probe",
         _of(("at the position that it has in a SACK", _OURS), ("none", _TWO)), "A",
-        "readers report answers with SKIP_ONCE, and a response without a field for it", "",
-        "`ContextConfig.readings`",
+        "readers report answers with SKIP_ONCE, and a response without a field for it",
+        switches=(Switch("B", 8, "sends no mark in answers to EV probes"),),
     ),
     Reading(
         "S9", "an immediate without a posted receive",
@@ -235,7 +270,7 @@ READINGS = (
     Reading(
         "S10", "code points of trimmed packets",
         _of(("7, and 11 at the last hop", _OURS), ("configuration of the network", _MORE)), "A",
-        "RFC 2474 reserves both for local use (`dscp.h`)",
+        "RFC 2474 reserves both for local use", "", "`ContextConfig.traffic_classes`",
     ),
 )  # fmt: skip
 BY_ID = {reading.id: reading for reading in READINGS}
@@ -258,9 +293,35 @@ def table() -> str:
         texts = (
             f"{one.letter}: {one.text} ({', '.join(one.sources)})" for one in each.alternatives
         )
-        ours = f"{each.ours}, {each.switch}" if each.switch else each.ours
+        ours = f"{each.ours}, {each.switched}" if each.switched else each.ours
         lines.append(
             f"| {each.id} | {each.title} | {'; '.join(texts)} | {ours} | {each.reason}"
             f" | {each.section or '-'} |"
         )
     return "\n".join(lines)
+
+
+def switches() -> list[tuple[str, Switch]]:
+    """Every switch with its name, such as C3_B, in the order of the bits."""
+    found = [(f"{each.id}_{one.letter}", one) for each in READINGS for one in each.switches]
+    return sorted(found, key=lambda named: named[1].bit)
+
+
+def in_c() -> list[str]:
+    """The enums of csrc/readings.h, flags."""
+    found = switches()
+    values = [f"  MRC_READING_{name} = {one.bit}," for name, one in found]
+    values[-1] = values[-1].removesuffix(",")
+    width = max(map(len, values))
+    members = [f"{text:{width}} /* {one.effect} */"
+               for text, (_, one) in zip(values, found, strict=True)]  # fmt: skip
+    known = sum(one.bit for _, one in found)
+    return ["enum mrc_reading {", *members, "};", f"enum {{ MRC_ALL_READINGS = {known} }};"]
+
+
+def in_python() -> list[str]:
+    """The members of mrc.enums.Reading, and those that both ends of a QP must share."""
+    found = switches()
+    lines = [f'    {name} = {one.bit}\n    """It {one.effect}."""' for name, one in found]
+    shared = " | ".join(f"Reading.{name}" for name, one in found if one.shared)
+    return [*lines, "", "", f"SHARED_READINGS = {shared}"]

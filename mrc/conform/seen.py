@@ -20,3 +20,5 @@ class Seen(Struct):
     """By the judge."""
     same_ev: bool = False
     """Whether its PSN came on the same EV before."""
+    after_mark: int = 0
+    """It is the n-th packet on its EV since a mark of the judge for that EV; 0: there was none."""

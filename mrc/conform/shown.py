@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from mrc.conform.passive import Direction, Judge, typical
+from mrc.conform.readings import READINGS
 from mrc.results.conform import Broken, Captured, DirectionText
+from mrc.results.dissect import ShownReading, ShownReadings
 from mrc.results.plain import like
 
 
@@ -94,3 +97,30 @@ def _reactions(way: DirectionText) -> str:
 
 def _time(before: str, seconds: float | None) -> str:
     return "" if seconds is None else f"{before} {seconds * 1e6:.0f} us"
+
+
+def readings(judge: Judge, packets: int) -> ShownReadings:
+    """What all packets of a capture show about readings."""
+    seen = Counter(judge.readings)
+    for way in judge.directions.values():
+        seen.update(way.readings)
+    found = tuple(
+        ShownReading(
+            reading=name, subject=each.title, text=one.text, ours=name == each.choice,
+            packets=seen[name],
+        )
+        for each in READINGS
+        for name, one in zip(each.names, each.alternatives, strict=True) if seen[name]
+    )  # fmt: skip
+    subjects = {one.reading.partition("-")[0] for one in found}
+    hidden = tuple(each.id for each in READINGS if each.id not in subjects)
+    return ShownReadings(packets=packets, readings=found, hidden=hidden)
+
+
+def reading_lines(found: ShownReadings) -> Iterator[str]:
+    """For people."""
+    for one in found.readings:
+        ours = " <- mrc" if one.ours else ""
+        yield f"{one.reading:6} {one.packets:7} packets  {one.subject}: {one.text}{ours}"
+    if found.hidden:
+        yield f"the capture shows nothing of {', '.join(found.hidden)}"

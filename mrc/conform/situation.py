@@ -14,9 +14,11 @@ from mrc.conform.numbers import after, members, psn_at, span, value
 from mrc.conform.seen import Seen
 from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
 from mrc.dissect.packet import ICRC_BYTES, Flow, Packet, icrc
+from mrc.enums import Reading
 from mrc.units import parse_short_time
 
 PSN_FIELDS = ("psn", "cum_psn", "nack_psn")
+OPERATION_BYTE = 13  # of an endpoint response
 _ENDPOINT_QPN = 2
 _TIMESTAMP = 1  # ftype
 _MPR_UNIT = 128  # PSNs
@@ -47,14 +49,17 @@ class Situation(Struct):
     """Numbers with a name: those of the device, and what its last packets said."""
     last: Came = field(default_factory=lambda: Came())
     """The device's last packet that can be answered."""
-    marked: set[int] = field(default_factory=set)
-    """EVs that the judge's SACKs and NACKs have complained about: by a mark, or by a hole."""
+    marked: dict[int, int] = field(default_factory=dict)
+    """EVs that the judge's SACKs and NACKs have complained about, by a mark or by a hole: how many
+    packets came on each since then."""
+    said_ns: int = 0
+    """When the judge sent its last packet, since the epoch."""
     former: set[int] = field(default_factory=set)
     """QPNs of the judge in earlier cases, whose packets may come late."""
-    swaps: bool = False
-    """The judge's answers have the source port in the low half of an EV."""
-    halves: str = ""
-    """The reading of the EV in the device's answers; empty: not seen."""
+    readings: Reading = Reading.OURS
+    """Those that the judge's answers follow."""
+    shown: set[str] = field(default_factory=set)
+    """Readings that the form of the device's packets has shown."""
     carried: dict[int, list[Came]] = field(default_factory=dict)
     """Each transmission of each PSN of the device."""
     flight: set[int] = field(default_factory=set)
@@ -73,7 +78,7 @@ class Situation(Struct):
             "rkey": self.device.rkey, "window": self.own.mpr, "probe": 0, "id": 0,
             "their_id": self.device.qpn & 0xFFFF, "our_id": self.own.qpn & 0xFFFF,
             "our_rkey": self.own.rkey, "our_qpn": self.own.qpn,
-            "mpr_units": self.device.mpr // _MPR_UNIT,
+            "mpr_units": self.device.mpr // _MPR_UNIT, "evs": 0, "no_time": 0,
         }  # fmt: skip
 
     def number(self, name: str, text: str) -> int:
@@ -88,6 +93,7 @@ class Situation(Struct):
         bth = headers_.get("BTH", {"opcode": 0})
         stamp = next((headers_[name] for name in ("TSETH", "PETH", "ERTH") if name in headers_), {})
         came = Came(seen.at_ns, ev, stamp.get("tx_timestamp", self.last.timestamp))
+        self.names["no_time"] = (came.timestamp + (1 << 15)) % (1 << 16)
         if bth["opcode"] in DATA or "PETH" in headers_:
             self.last = came
         if bth["opcode"] in DATA:
@@ -95,6 +101,10 @@ class Situation(Struct):
             before = self.carried.setdefault(psn, [])
             seen.same_ev = any(ev == each.ev for each in before)
             before.append(came)
+            if ev in self.marked:
+                self.marked[ev] += 1
+                seen.after_mark = self.marked[ev]
+            self.names["evs"] = len({each.ev for came in self.carried.values() for each in came})
             self.flight |= {psn} - self.reported
             self.data_ns = seen.at_ns
         if "PETH" in headers_:
@@ -104,10 +114,11 @@ class Situation(Struct):
 
     # ---- To the device --------------------------------------------------------------------
 
-    def repeats(self, step: Step) -> range:
-        """The PSNs of a step that sends several packets: psn=3..7, or nack_psn=3..7."""
+    def repeats(self, step: Step) -> list[int]:
+        """The PSNs of a step that sends several packets: psn=3..7, nack_psn=3..7, or count=3."""
         name = "nack_psn" if "nack_psn" in step.fields else "psn"
-        return span(step.fields.get(name, "0"), self.names)
+        psns = span(step.fields.get(name, "0"), self.names)
+        return [*psns] * self.number("count", step.fields.get("count", "1"))
 
     def sent(self, step: Step, psn: int, now_ns: int = 0) -> bytes:
         """The packet of a step, without its ICRC. `now_ns`: since the epoch."""
@@ -153,9 +164,10 @@ class Situation(Struct):
         if kind in ("SACK", "NACK"):
             came = self._answered(fields)
             ev = came.ev
-            fields.setdefault("ev", (ev & 0xFFFF) << 16 | ev >> 16 if self.swaps else ev)
+            swaps = Reading.C3_B in self.readings
+            fields.setdefault("ev", (ev & 0xFFFF) << 16 | ev >> 16 if swaps else ev)
             if fields.get("mark") or kind == "NACK":
-                self.marked.add(ev)
+                self.marked[ev] = 0
             fields.setdefault("tx_timestamp", self._reflected_timestamp(step, came, now_ns))
         if kind != "ACK":
             fields.setdefault("spdcid", self.own.qpn & 0xFFFF)
@@ -201,9 +213,17 @@ class Situation(Struct):
             fields["bitmap"] = sum(1 << psn - cum - offset for psn in has)
         for psn in range(cum + 1, max(has, default=cum)):
             if psn in self.carried and psn not in has:
-                self.marked.add(self.carried[psn][-1].ev)
+                self.marked[self.carried[psn][-1].ev] = 0
         self.reported |= has | {psn for psn in self.carried if psn <= cum}
         self.flight -= self.reported
+
+    def response(self, fields: Mapping[str, int]) -> bytes:
+        """The answer to an endpoint request, without its ICRC."""
+        if Reading.C6_B not in self.readings:
+            return headers("ENDPOINT_RESPONSE", fields)
+        body = bytearray(headers("ENDPOINT_RESPONSE", {**fields, "operation": 0}))
+        body[OPERATION_BYTE] |= fields["operation"] << 4
+        return bytes(body)
 
     def finished(self, step: Step, body: bytes, flow: Flow) -> bytes:
         """The UDP payload. `short` and `longer` change the packet before its ICRC, which then is
@@ -296,14 +316,14 @@ class Situation(Struct):
         """Both orders of the halves of an EV are right; remembers which one the device uses."""
         if ev not in (wanted, (wanted & 0xFFFF) << 16 | wanted >> 16):
             return f"its EV is not {wanted:08x}"
-        self.halves = "C3-A" if ev == wanted else "C3-B"
+        self.shown.add("C3-A" if ev == wanted else "C3-B")
         return ""
 
     def read(self, seen: Seen) -> dict[str, int]:
         """The fields of a packet and what follows from them, in the numbers of cases."""
         packet = seen.packet
         addresses = [port.address for port in self.own.ports]
-        found: dict[str, int] = {}
+        found = {"late_us": (seen.at_ns - self.said_ns) // 1000}
         if str(seen.flow.destination) in addresses:
             found["plane"] = addresses.index(str(seen.flow.destination)) + 1
         for each in packet.headers.values():
@@ -319,7 +339,18 @@ class Situation(Struct):
             found[answers] = offset & 0xFFFF if found["pr"] else found["cum_psn"] + offset
         if "RETH" in packet.headers:
             found |= self._read_data(seen)
+        if "EETH" in packet.headers:
+            found["operation"] = self._operation(seen, found["operation"])
         return found
+
+    def _operation(self, seen: Seen, usual: int) -> int:
+        """That of an endpoint response; both places are right."""
+        if is_lifted(seen):
+            self.shown.add("C6-B")
+            return 1
+        if usual == 1:
+            self.shown.add("C6-A")
+        return usual
 
     def _read_data(self, seen: Seen) -> dict[str, int]:
         size = seen.packet.payload_bytes
@@ -327,6 +358,7 @@ class Situation(Struct):
         data = seen.payload[end - size : end]
         return {
             "same_ev": int(seen.same_ev),
+            "after_mark": seen.after_mark,
             "at": seen.packet.headers["RETH"]["va"] - self.own.va,
             "bytes": size,
             "fill": data[0] if size and data == data[:1] * size else -1,
@@ -355,8 +387,17 @@ class Reported(Struct, frozen=True):
 def has_reserved_bits(seen: Seen) -> bool:
     """Whether a bit is set that belongs to no field: the fields alone make other headers."""
     found = {name: text for each in seen.packet.headers.values() for name, text in each.items()}
-    again = headers(seen.packet.kind, found)
+    again = bytearray(headers(seen.packet.kind, found))
+    if is_lifted(seen):
+        again[OPERATION_BYTE] |= 1 << 4
     return again != seen.payload[: len(again)]
+
+
+def is_lifted(seen: Seen) -> bool:
+    """Whether it is the answer to an EV probe with the operation in bits 5:4 (C6-B)."""
+    eeth = seen.packet.headers.get("EETH")
+    lifted = eeth is not None and seen.payload[OPERATION_BYTE] >> 4 & 3 == 1
+    return lifted and eeth is not None and eeth["operation"] == 0
 
 
 def _shown(name: str, number: int) -> str:

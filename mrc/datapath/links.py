@@ -11,6 +11,7 @@ import errno
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import asdict
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -286,6 +287,7 @@ def _open_device(config: ContextConfig, ports: Sequence[LocalPort | None]) -> De
         polled=config.sockets.polled,
         max_qps=config.limits.max_qps,
         readings=int(config.readings),
+        dscps=asdict(config.traffic_classes),
         udp_port=config.udp_port,
         spin_us=config.sockets.spin_us,
         coalesce_us=config.sockets.coalesce_us,

@@ -55,6 +55,7 @@ class _Ip(NamedTuple):
     end: int  # where its payload begins
     tclass: int
     flow_label: int = 0
+    fragment: bytes = b""
 
 
 def _network(frame: bytes, link: int) -> tuple[int, int]:
@@ -79,7 +80,7 @@ def _ipv4(frame: bytes, at: int) -> _Ip | None:
         return None
     end = at + 4 * (header[0] & 0x0F)
     source, destination = IPv4Address(header[12:16]), IPv4Address(header[16:20])
-    return _Ip(source, destination, header[9], end, header[1])
+    return _Ip(source, destination, header[9], end, header[1], fragment=header[4:8])
 
 
 def _ipv6(frame: bytes, at: int) -> _Ip | None:
@@ -110,6 +111,6 @@ def _udp(
         payload = payload[: length - 8]
     flow = Flow(
         ip.source, ip.destination, sport, dport, ip.flow_label, ce, ip.tclass >> 2 in _TRIMMED,
-        carrier,
+        carrier, ip.fragment,
     )  # fmt: skip
     return flow, payload

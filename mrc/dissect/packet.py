@@ -34,6 +34,7 @@ class Flow(Struct, frozen=True):
     ce: bool = False  # a switch has marked it, in any of its IP headers
     trimmed: bool = False  # a switch has cut it off behind its headers
     carrier: IpAddress | None = None  # outer destination: the uSIDs of the path
+    fragment: bytes = b""  # identification, flags and offset of the IPv4 header; empty: not known
 
     @property
     def ev(self) -> int:
@@ -51,6 +52,7 @@ class Packet(Struct):
     missing_bytes: int = 0  # at its end, because the capture was limited to the start of frames
     trimmed: bool = False
     icrc_is_right: bool | None = None  # None: it has none
+    icrc_covers_fragment: bool = False  # it is right as RoCEv2 in hardware computes it over IPv4
 
     @property
     def opcode(self) -> int:
@@ -83,13 +85,21 @@ def decode(payload: bytes, flow: Flow, *, missing: int = 0) -> Packet:
         if is_sealed and len(payload) >= at + SEAL_BYTES + TAG_BYTES:
             packet.headers["SEAL"] = _fields("SEAL", payload[-SEAL_BYTES - TAG_BYTES :])
         if bth["tver"] == 0:
-            packet.icrc_is_right = icrc(payload[:-ICRC_BYTES], flow) == payload[-ICRC_BYTES:]
+            _check_icrc(packet, payload, flow)
     if is_sealed and packet.headers.get("SEAL", {}).get("mode") != AUTH:
         packet.headers.pop("ImmDt", None)  # it is encrypted, or may be
     if not packet.trimmed:
         end = SEAL_BYTES + TAG_BYTES if is_sealed else ICRC_BYTES
         packet.payload_bytes = max(0, packet.size - at - end - bth["pad"])
     return packet
+
+
+def _check_icrc(packet: Packet, payload: bytes, flow: Flow) -> None:
+    body, found = payload[:-ICRC_BYTES], payload[-ICRC_BYTES:]
+    packet.icrc_is_right = icrc(body, flow) == found
+    if not packet.icrc_is_right and flow.fragment:
+        packet.icrc_covers_fragment = icrc(body, flow, fragment=flow.fragment) == found
+        packet.icrc_is_right = packet.icrc_covers_fragment
 
 
 def headers_behind(bth: dict[str, int]) -> list[str]:

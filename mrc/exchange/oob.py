@@ -40,7 +40,6 @@ from mrc import versions
 from mrc.errors import ConnectError, Kind, PeerGoneError, ProtocolError
 from mrc.exchange import sealing
 from mrc.exchange.foreign import parse, shown
-from mrc.exchange.halves import OURS, Halves
 from mrc.exchange.keepalive import Keepalive
 from mrc.exchange.refusal import REFUSE, accepted, fields
 from mrc.exchange.tlsstream import TlsStream
@@ -110,13 +109,16 @@ class Inbox(Struct, frozen=True):
     rkey: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]
 
 
+ReadingName = Annotated[str, Meta(pattern="^[CGS][0-9]{1,2}-[A-D]$")]
+
+
 @dataclass(frozen=True, slots=True)
 class Attributes:
     """The attributes of one side's QP, from the attribute table of the specification.
 
     Of the optional capabilities in this table, this version supports dynamic MPR. `sack_times` is
-    ours: it requests SACKs that carry their send time. `ev_halves` is the reading of the EV in
-    answers, which both sides must share.
+    ours: it requests SACKs that carry their send time. `readings` are those that this side follows
+    in place of mrc's own, and both sides must share.
     """
 
     qpn: Annotated[int, Meta(ge=3, le=0xFFFFFF)]
@@ -135,7 +137,9 @@ class Attributes:
     service_time: bool = field(default=False, kw_only=True)
     sack_times: bool = field(default=False, kw_only=True)
     inbox: Inbox | None = field(default=None, kw_only=True)
-    ev_halves: Halves = field(default=OURS, kw_only=True)
+    readings: Annotated[tuple[ReadingName, ...], Meta(max_length=32)] = field(
+        default=(), kw_only=True
+    )
     ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=MAX_PORTS)]
 
 
@@ -151,8 +155,8 @@ class Hello(Struct, frozen=True, kw_only=True):
 def hello_to_dict(hello: Hello) -> dict[str, Any]:
     """The hello as a message, with keys in the order of the fields."""
     found: dict[str, Any] = to_builtins(hello, enc_hook=str)
-    if hello.attributes.ev_halves == OURS:  # as earlier versions say it
-        del found["attributes"]["ev_halves"]
+    if not hello.attributes.readings:  # as earlier versions say it
+        del found["attributes"]["readings"]
     return {"type": "hello", **found, "private": hello.private}
 
 

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "top": ("top.Top", "view.Viewed"),
     "key": ("key.Key",),
     "dissect": ("dissect.Dissected",),
+    "dissect --readings": ("dissect.ShownReadings",),
     "testbed plan": ("testbed.Planned", "testbed.Topologies"),
     "testbed export": ("testbed.Exported",),
     "testbed up": ("testbed.Built",),

@@ -359,6 +359,84 @@ static void test_answer__is_to_this_probe(void) {
   mrc_pair_destroy(p);
 }
 
+/* If both sides agreed, an answer adds the wait of the probe to its timestamp. */
+static void test_answer__tells_how_long_the_probe_waited(void) {
+  static const uint8_t four[4] = {0};
+  static const struct {
+    uint32_t agreed, readings;
+    uint64_t waited_ns;
+    uint16_t added;
+  } rows[] = {{1, 0, 300 * US, 292}, /* units of 1.024 us */
+              {1, 0, 1000, 0},
+              {1, 0, 40 * MS, 0}, /* beyond the range of the timestamp */
+              {1, MRC_READING_G15_B, 300 * US, 0},
+              {0, 0, 300 * US, 0}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_pair *p = open_pair(.engine.readings = rows[i].readings);
+    const int end = open_qp(p, .service_times = rows[i].agreed);
+    run_for(p, 50 * MS);
+    struct forge forge = make_forge(p, end, four);
+    forge.wire = (struct mrc_wire){
+        .opcode = MRC_OP_ENDPOINT_REQUEST,
+        .dest_qpn = MRC_ENDPOINT_QPN,
+        .psn = 9,
+        .endpoint = {.op = MRC_ENDPOINT_EV_PROBE, .tx_timestamp = 0xFFF0, .tsr = true}};
+    forge.meta.arrived_ns = p->now_ns - rows[i].waited_ns;
+    CHECK_EQ(send_forge(p, &forge), 0);
+    struct mrc_burst burst;
+    CHECK_EQ(mrc_engine_transmit(p->hosts[1].engine, &burst, 1, p->now_ns), 1);
+    CHECK_EQ(
+        mrc_wire_decode(burst.packets[0].header, burst.packets[0].header_bytes, true, &forge.wire),
+        0);
+    mrc_engine_commit(p->hosts[1].engine, &burst, &(int){1}, 1, p->now_ns);
+    CHECK_EQ(forge.wire.opcode, MRC_OP_ENDPOINT_RESPONSE);
+    CHECK_EQ(forge.wire.endpoint.tx_timestamp, (uint16_t)(0xFFF0 + rows[i].added));
+    mrc_pair_destroy(p);
+  }
+}
+
+/* The round trip of a probe is without its wait, which cannot be longer than the whole time. */
+static void test_answer__its_wait_is_not_the_network_s(void) {
+  static const struct {
+    uint32_t agreed;
+    uint16_t added;
+    int drop;
+    int64_t rtt_ns;
+  } rows[] = {{1, 600, MRC_DROP_NONE, (int64_t)(MS - 600 * 1024)},
+              {1, 0, MRC_DROP_NONE, (int64_t)MS},
+              {1, 1000, MRC_DROP_UNKNOWN_ID, 0},
+              {1, UINT16_MAX, MRC_DROP_UNKNOWN_ID, 0},
+              {0, 600, MRC_DROP_UNKNOWN_ID, 0}};
+  static const uint8_t four[4] = {0};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_pair *p = open_pair();
+    const int end = open_qp(p, .service_times = rows[i].agreed), prober = p->ends[end]->peer;
+    struct forge forge = make_forge(p, end, four);
+    mrc_pair_silence(p, 1, true);
+    CHECK_EQ(probe_ev(p->hosts[1].engine, p->ends[prober]->qpn, 0, 0, SECOND, 7, p->now_ns), 0);
+    mrc_pair_kick(p, 1);
+    run_for(p, MS);
+    const struct mrc_ev_probe *probe = p->hosts[1].engine->services.probes.slots;
+    while (probe->purpose != MRC_EV_PROBE_COMMAND)
+      probe++; /* ends, because there is one */
+    forge.wire = (struct mrc_wire){
+        .opcode = MRC_OP_ENDPOINT_RESPONSE,
+        .dest_qpn = MRC_ENDPOINT_QPN,
+        .psn = probe->id,
+        .endpoint = {.op = MRC_ENDPOINT_EV_PROBE,
+                     .tx_timestamp = (uint16_t)(probe->tx_timestamp + rows[i].added)}};
+    const int64_t late_ns = (int64_t)(p->now_ns - probe->sent_ns - MS);
+    CHECK_EQ(send_forge(p, &forge), rows[i].drop);
+    run_for(p, US);
+    CHECK_EQ(n_probe_events(p, 1), rows[i].drop == MRC_DROP_NONE);
+    if (rows[i].drop == MRC_DROP_NONE)
+      CHECK_EQ(probe_event(p, 1, 0)->rtt_ns, rows[i].rtt_ns + late_ns);
+    mrc_pair_destroy(p);
+  }
+}
+
 /* The ids of the probes of one batch, in their order. */
 static void ids_of(uint64_t seed, uint16_t ids[16]) {
   struct mrc_pair *p = open_pair(.seed = seed, .paths = 16);
@@ -458,7 +536,8 @@ CHECK_MAIN(RUN(test_own__a_plane_behind_a_long_queue_returns),
            RUN(test_unsent__leaves_when_there_is_room), RUN(test_unsent__beside_one_that_waits),
            RUN(test_unsent__a_refused_one_is_due_at_once), RUN(test_slots__are_shared_by_qps),
            RUN(test_slots__leave_room_for_port_status), RUN(test_slots__pass_to_those_that_wait),
-           RUN(test_answer__is_to_this_probe), RUN(test_ids__follow_from_the_seed),
+           RUN(test_answer__is_to_this_probe), RUN(test_answer__tells_how_long_the_probe_waited),
+           RUN(test_answer__its_wait_is_not_the_network_s), RUN(test_ids__follow_from_the_seed),
            RUN(test_batch__one_event_for_each), RUN(test_batch__takes_what_there_is_room_for),
            RUN(test_batch__is_refused_as_a_whole), RUN(test_batch__finds_room_for_its_events),
            RUN(test_batch__tells_of_congestion))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends that fail in the kernel: the error is blamed on a probe, an EV or the plane. */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "core/engine.h"
 #include "core/recv/reverse.h"
@@ -169,7 +170,35 @@ static void test_probe__of_a_reverse_ev_that_cannot_be_sent_fails(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_data__without_a_route_distrusts_its_ev),
+/* Each class has its code point. Switches may mark data and probes, but not answers. */
+static void test_transmit__code_points_of_the_classes(void) {
+  static struct mrc_datagram *tap[4096];
+  struct mrc_pair *p = open_pair(.engine.dscps = {.control = 46, .data = 10, .retransmission = 18});
+  const int end = open_qp(p, .memory_bytes = 1u << 20);
+  p->tap = tap;
+  p->tap_room = 4096;
+  mrc_pair_lose(
+      p, (struct mrc_pair_rule){.opcode = MRC_OP_WRITE_LAST, .plane = MRC_PAIR_ANY, .times = 1});
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, SECOND));
+  int seen[256] = {0}, again = 0;
+  for (int i = 0; i < p->n_tapped; i++) {
+    struct mrc_wire wire;
+    CHECK_EQ(mrc_wire_decode(tap[i]->bytes, tap[i]->n, false, &wire), 0);
+    const bool data = mrc_opcode_is_data(wire.opcode), rtx = data && wire.rtx;
+    const bool asks = wire.opcode == MRC_OP_PROBE || wire.opcode == MRC_OP_ENDPOINT_REQUEST;
+    CHECK_EQ(tap[i]->tclass, rtx ? 18 << 2 | 2 : data ? 10 << 2 | 2 : 46 << 2 | (asks ? 2 : 0));
+    seen[wire.opcode]++;
+    again += rtx;
+    free(tap[i]);
+  }
+  CHECK(again > 0 && seen[MRC_OP_SACK] > 0 && seen[MRC_OP_ACK] > 0);
+  CHECK(seen[MRC_OP_PROBE] + seen[MRC_OP_ENDPOINT_REQUEST] > 0);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_transmit__code_points_of_the_classes),
+           RUN(test_data__without_a_route_distrusts_its_ev),
            RUN(test_data__an_ev_returns_with_its_route),
            RUN(test_data__without_any_route_suspends_the_plane),
            RUN(test_data__of_a_dead_interface_suspends_the_plane),

@@ -226,6 +226,28 @@ static void test_on_skip__lasts_longer_when_marks_repeat(void) {
   mrc_evset_free(&set);
 }
 
+/* Reading G5-A: marks never lengthen a skip, and one turn ends one skip. */
+static void test_on_skip__once(void) {
+  struct mrc_evset set = make_set(0);
+  set.skips_once = true;
+  mark(&set, 1, 40);
+  CHECK(!mrc_evset_on_skip(&set, 1, 5, 10));
+  CHECK_EQ(set.evs[1].skip_level, 0);
+  CHECK_EQ(set.evs[1].skip_turns, 1);
+  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
+    mrc_evset_on_skip(&set, ev, 0, 10);
+  const uint16_t first = mrc_evset_next(&set, 0); /* skipped in the first rotation */
+  CHECK_EQ(set.evs[first].state, MRC_EV_GOOD);
+  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
+    CHECK_EQ(set.evs[ev].state == MRC_EV_SKIP, ev != first);
+  CHECK(mrc_evset_next(&set, 0) == first); /* it has ended the skip of one more */
+  int skipped = 0;
+  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
+    skipped += set.evs[ev].state == MRC_EV_SKIP;
+  CHECK_EQ(skipped, PER_PLANE - 2);
+  mrc_evset_free(&set);
+}
+
 /* A path is not avoided for occasional marks, nor when every packet of every path is marked. */
 static void test_on_skip__lasts_one_turn_where_others_are_as_full(void) {
   struct mrc_evset set = make_set(0);
@@ -472,7 +494,7 @@ CHECK_MAIN(RUN(test_init__refuses), RUN(test_addresses__are_those_given),
            RUN(test_on_late__not_while_others_take_as_long),
            RUN(test_next__turns_evenly_in_its_plane), RUN(test_next__leaves_backups_alone),
            RUN(test_next__keeps_its_order), RUN(test_on_skip__sits_out_one_turn),
-           RUN(test_on_skip__lasts_longer_when_marks_repeat),
+           RUN(test_on_skip__once), RUN(test_on_skip__lasts_longer_when_marks_repeat),
            RUN(test_on_skip__lasts_one_turn_where_others_are_as_full),
            RUN(test_on_skip__avoids_no_more_than_half_of_a_plane),
            RUN(test_next__when_all_are_skipped_one_comes_back),

@@ -107,5 +107,52 @@ static void test_sack__of_one_port_in_one_burst(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_sack__a_mark_is_told_once), RUN(test_sack__its_send_time_on_request),
+/* After an overflow of this host's socket, SACKs penalize the peer's window for a round trip. */
+static void test_sack__penalty_after_an_overflow(void) {
+  static const struct {
+    bool overflowed;
+    uint64_t later_ns;
+    uint8_t penalty;
+  } rows[] = {{false, 0, 0}, {true, 0, 64}, {true, MRC_NOISE_NS, 0}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_pair *p = open_pair();
+    const int end = open_qp(p, .memory_bytes = 64);
+    run_for(p, MS);
+    struct forge forge = make_forge(p, end, four);
+    forge.meta.overflowed = rows[i].overflowed;
+    forge.meta.ecn = 3; /* its SACK is due at once */
+    CHECK_EQ(send_forge(p, &forge), 0);
+    p->now_ns += rows[i].later_ns;
+    CHECK_EQ(next_sack(p).sack.rcv_cwnd_pen, rows[i].penalty);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* How many bytes make a SACK due at once, without a request. */
+static void test_sack__threshold_of_the_reading(void) {
+  static const struct {
+    uint32_t readings, packets;
+  } rows[] = {{MRC_READING_G2_B, 4}, {MRC_READING_G2_A, 16}, {0, 256}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_pair *p = open_pair(.engine.readings = rows[i].readings);
+    const int end = open_qp(p, .memory_bytes = 64, .mpr = 1024);
+    run_for(p, MS);
+    struct mrc_engine *engine = p->hosts[1].engine;
+    const uint32_t threshold_bytes = engine->services.config.sack_threshold_bytes;
+    const struct mrc_qp *qp = mrc_engine_qp(engine, p->ends[p->ends[end]->peer]->qpn);
+    for (uint32_t sent = 0; sent < rows[i].packets; sent++) { /* each counts as 1 KiB */
+      CHECK_EQ(mrc_responder_due_port(&qp->resp, threshold_bytes), 0);
+      struct forge forge = make_forge(p, end, four);
+      forge.wire.psn = mrc_psn_add(forge.wire.psn, sent);
+      CHECK_EQ(send_forge(p, &forge), 0);
+    }
+    CHECK(mrc_responder_due_port(&qp->resp, threshold_bytes) != 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+CHECK_MAIN(RUN(test_sack__penalty_after_an_overflow), RUN(test_sack__threshold_of_the_reading),
+           RUN(test_sack__a_mark_is_told_once), RUN(test_sack__its_send_time_on_request),
            RUN(test_sack__its_wait_is_known), RUN(test_sack__of_one_port_in_one_burst))

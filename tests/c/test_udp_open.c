@@ -96,6 +96,7 @@ static void test_open__refusals_name_their_cause(void) {
   snprintf(taken_line, sizeof taken_line,
            "cannot bind a socket to ::1 UDP port %u: Address already in use", taken.udp_port);
 
+  static const char *const classes = "code points are above 63, or name two classes";
   struct {
     struct mrc_ctx_config config;
     int error;
@@ -110,10 +111,16 @@ static void test_open__refusals_name_their_cause(void) {
       {config_of(1, loopback, 65), -EINVAL, "port 1: tx_sockets must be 1 to 64, not 65"},
       {config_of(1, loopback, 1), -EINVAL, "port 1: family must be 4 or 6, not 5"},
       {config_of(0, loopback, 1), -EINVAL, "n_ports must be 1 to 32, not 0"},
+      {config_of(1, loopback, 1), -EINVAL, classes},
+      {config_of(1, loopback, 1), -EINVAL, classes},
+      {config_of(1, loopback, 1), -EINVAL, classes},
   };
   rows[0].config.udp_port = taken.udp_port;
   strcpy(rows[1].config.ports[0].ifname, "nosuch0");
   rows[6].config.ports[0].family = 5;
+  rows[8].config.engine.dscps.data = 64;
+  rows[9].config.engine.dscps.control = MRC_DSCP_TRIMMED;
+  rows[10].config.engine.dscps.trimmed = MRC_DSCP_TRIMMED_LAST;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     struct mrc_udp udp;
     struct mrc_cause cause = {0};

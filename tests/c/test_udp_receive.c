@@ -81,7 +81,7 @@ static void test_receive__knows_trimmed_packets_by_their_dscp(void) {
     uint8_t dscp, trimmed;
   } rows[] = {{0, MRC_UNTRIMMED},
               {MRC_DSCP_TRIMMED, MRC_TRIMMED},
-              {MRC_DSCP_TRIMMED_LASTHOP, MRC_TRIMMED_LASTHOP},
+              {MRC_DSCP_TRIMMED_LAST, MRC_TRIMMED_LASTHOP},
               {MRC_DSCP_TRIMMED + 1, MRC_UNTRIMMED}};
   static const char *const addresses[] = {"::1", "127.0.0.1"};
   static struct traffic traffic;
@@ -101,6 +101,27 @@ static void test_receive__knows_trimmed_packets_by_their_dscp(void) {
   }
 }
 
+/* The code points are those of the network. */
+static void test_receive__other_code_points_of_trimmed_packets(void) {
+  static const char *const addresses[] = {"::1"};
+  static struct traffic traffic;
+  struct mrc_ctx_config config = config_of(1, addresses, 1);
+  config.engine.dscps = (struct mrc_dscps){.trimmed = 20, .trimmed_last = 21};
+  struct mrc_udp udp;
+  if (!open_udp(&udp, &config)) return;
+  for (uint8_t dscp = 19; dscp <= 22; dscp++) {
+    CHECK_ROW(dscp);
+    traffic.n = 0;
+    add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0)->tclass = (uint8_t)(dscp << 2);
+    CHECK_EQ(send_traffic(&traffic, &udp), 0);
+    receive_packets(&udp, 1, 1);
+    CHECK_EQ(records[0].meta.trimmed, dscp == 20   ? MRC_TRIMMED
+                                      : dscp == 21 ? MRC_TRIMMED_LASTHOP
+                                                   : MRC_UNTRIMMED);
+  }
+  mrc_udp_close(&udp);
+}
+
 /* The kernel reports its drops with the next packet that it queues. */
 static void test_receive__counts_what_the_kernel_dropped(void) {
   static const char *const addresses[] = {"::1"};
@@ -118,14 +139,17 @@ static void test_receive__counts_what_the_kernel_dropped(void) {
     n_records = 0;
     n = mrc_udp_receive(&udp, 1);
     mrc_udp_deliver(&udp, 1, NULL, 77);
+    CHECK(n_records == 0 || !records[0].meta.overflowed);
   }
   CHECK(received > 0 && received < BURSTS);
   CHECK_EQ(send_traffic(&traffic, &udp), 0);
   receive_packets(&udp, 1, 1);
+  CHECK(records[0].meta.overflowed);
   CHECK_EQ(udp.counters[MRC_IO_RX_OVERFLOW], BURSTS - received);
   mrc_udp_close(&udp);
 }
 
 CHECK_MAIN(RUN(test_send_receive__one_burst), RUN(test_receive__an_empty_datagram_is_a_packet),
            RUN(test_receive__knows_trimmed_packets_by_their_dscp),
+           RUN(test_receive__other_code_points_of_trimmed_packets),
            RUN(test_receive__counts_what_the_kernel_dropped))

@@ -23,6 +23,7 @@ struct mrc_pair_qp_config {
   uint32_t integrity;           /* enum mrc_integrity */
   uint32_t dynamic_mpr;         /* 1: the window may change */
   uint32_t sack_times;          /* 1: SACKs carry their send time */
+  uint32_t service_times;       /* 1: answers to EV probes add their wait */
   uint32_t domain;
   uint8_t timeout;      /* [10: 1.05 ms] */
   uint8_t retry_linear; /* no default */

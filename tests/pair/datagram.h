@@ -13,9 +13,10 @@ struct mrc_datagram {
   int from;                  /* host */
   int to;
   int path;
-  int hop;     /* links passed */
-  int flipped; /* the bit that a fault flipped; -1: none */
-  uint32_t n;  /* bytes of UDP payload */
+  int hop;        /* links passed */
+  uint8_t tclass; /* as the sender gave it */
+  int flipped;    /* the bit that a fault flipped; -1: none */
+  uint32_t n;     /* bytes of UDP payload */
   uint8_t bytes[];
 };
 

@@ -16,9 +16,10 @@ from mrc.config import (
     Sockets,
     Spraying,
     Timeouts,
+    TrafficClasses,
 )
 from mrc.control.profiles import CcSettings
-from mrc.enums import CcKind, PlaneShares
+from mrc.enums import CcKind, PlaneShares, Reading
 from mrc.errors import ConfigError
 from mrc.renamed import ENDS
 
@@ -51,12 +52,30 @@ def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -
         (Limits, "max_qps", [0, 65537]),
         (Timeouts, "exchange", [0.0, -1.0]),
         (Timeouts, "linger", [-1.0]),
+        (TrafficClasses, "control", [-1, 64]),
+        (TrafficClasses, "data", [64]),
+        (TrafficClasses, "retransmission", [64]),
+        (TrafficClasses, "trimmed", [0, 11, 64]),
+        (TrafficClasses, "trimmed_last", [0, 7, 64]),
     ],
 )
 def test_config__each_value_out_of_range_is_named(made: type, name: str, values: list[int]) -> None:
     for value in values:
         with pytest.raises(ConfigError, match=name):
             made(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["control", "data", "retransmission"])
+def test_traffic_classes__trimmed_packets_differ_from_others(name: str) -> None:
+    with pytest.raises(ConfigError, match="must differ"):
+        TrafficClasses(**{name: 7})
+
+
+def test_readings__one_alternative_of_each_subject() -> None:
+    with pytest.raises(ConfigError, match="names two alternatives of G2"):
+        ContextConfig(readings=Reading.G2_A | Reading.G2_B)
+    assert ContextConfig(readings=Reading.S1_A).queues.mpr == 128
+    assert ContextConfig(readings=Reading.S1_A, queues=Queues(mpr=256)).queues.mpr == 256
 
 
 @pytest.mark.parametrize("name", FORMER)

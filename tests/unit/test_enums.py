@@ -14,7 +14,7 @@ from mrc._ffi_build import cut_cdef
 from mrc.binding.native import lib
 
 CSRC = Path(__file__).resolve().parent.parent.parent / "csrc"
-HEADERS = ("mrc.h", "program/agent.h")
+HEADERS = ("mrc.h", "readings.h", "program/agent.h")
 PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_qp_state": (enums.QpState, "MRC_QP_"),
     "mrc_ev_state": (enums.EvState, "MRC_EV_"),

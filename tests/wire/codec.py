@@ -21,6 +21,7 @@ CORE = cbuild.CSRC / "core"
 WIRE = CORE / "wire"
 BTH = ("opcode", "pad", "se", "m", "ack_req", "rtx", "ts", "dest_qpn", "psn")
 DATA = ("rqmsn", "msn", "tx_timestamp", "tsr", "rkey", "va", "dma_bytes", "imm")
+ENCODED_ONLY = ("lifted",)
 UNION = {
     0xD1: "aeth",
     0xD8: "endpoint",
@@ -102,8 +103,18 @@ class Codec:
             fields[member] = self._members(getattr(wire, member))
         else:
             fields |= {name: getattr(wire, name) for name in DATA}
-        fields["payload"] = bytes(self.ffi.buffer(wire.payload, wire.payload_bytes))
+        fields["payload"] = b""
+        if wire.payload_bytes:
+            fields["payload"] = bytes(self.ffi.buffer(wire.payload, wire.payload_bytes))
         return fields
+
+    def lifted_operation(self, data: bytes) -> tuple[int, int]:
+        """Operation and mark of an endpoint response by reading C6-B."""
+        buffer = self.ffi.from_buffer(data)
+        wire = self.ffi.new("struct mrc_wire *")
+        assert self.lib.mrc_wire_decode(buffer, len(data), False, wire) == 0
+        self.lib.mrc_wire_lift_response(buffer, wire)
+        return wire.endpoint.op, wire.endpoint.m
 
     def encode(self, fields: Fields) -> bytes:
         """The headers alone."""
@@ -131,4 +142,5 @@ class Codec:
         return body + self.icrc(flow, body)
 
     def _members(self, struct: Any) -> Fields:
-        return {name: getattr(struct, name) for name, _ in self.ffi.typeof(struct).fields}
+        names = [name for name, _ in self.ffi.typeof(struct).fields if name not in ENCODED_ONLY]
+        return {name: getattr(struct, name) for name in names}

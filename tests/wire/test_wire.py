@@ -10,6 +10,8 @@ from wire.codec import BTH, DATA, UNION, Codec, Dropped, Fields
 from wire.golden import GOLDEN, Golden
 from wire.strategies import packets
 
+from mrc.conform import vectors
+
 each = pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
 
 
@@ -46,6 +48,18 @@ def test_decode__golden_trimmed(codec: Codec, golden: Golden) -> None:
         assert codec.decode(headers[:-1], trimmed=True) == expected
     with pytest.raises(Dropped, match="SHORT"):
         codec.decode(headers[: least - 1], trimmed=True)
+
+
+@pytest.mark.parametrize("op", [0, 1])
+def test_response__of_reading_c6_b(codec: Codec, op: int) -> None:
+    """The operation stands in bits 5:4 of byte 1 of the EETH."""
+    endpoint = {"op": op, "lifted": True, "tx_timestamp": 0x0300}
+    fields = {"opcode": 0xD9, "dest_qpn": 2, "psn": 1, "endpoint": endpoint, "payload": b""}
+    packet = codec.packet(fields, GOLDEN[0].flow)
+    assert packet[13] == op << 4
+    assert codec.lifted_operation(packet) == (op, 0)
+    if op:
+        assert packet[:-4] == vectors.load()["ev-probe-answer-op-in-bits-5-4"].payload[:-4]
 
 
 def test_golden__covers_every_opcode() -> None:

@@ -92,8 +92,10 @@ int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers
   if (status && sealer == NULL)
     for (uint32_t i = entry; i != 0; i = mrc_peers_find_plain(peers, meta->src, meta->sport, i))
       mrc_port_status_on_news(services, mrc_peers_at(peers, i), wire, now_ns);
-  const bool marks = meta->ecn == 3 && !mrc_services_reads(services, MRC_READING_S8_B);
-  struct mrc_answer answer = {.qp = sealer,
+  const bool marks =
+      meta->ecn == 3 && (services->config.readings & (MRC_READING_S8_B | MRC_READING_C6_B)) == 0;
+  struct mrc_answer answer = {.arrived_ns = meta->arrived_ns,
+                              .qp = sealer,
                               .id = (uint16_t)wire->psn,
                               .tx_timestamp = wire->endpoint.tx_timestamp,
                               .op = wire->endpoint.op,
@@ -105,19 +107,33 @@ int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers
   return MRC_DROP_NONE;
 }
 
+/* How long a request waited here, in units of its timestamp, if its sender takes that: 0 without.
+ */
+static uint16_t waited_units(const struct mrc_services *services, const struct mrc_qp *qp,
+                             const struct mrc_answer *answer) {
+  if (qp->attr.rtr.service_times == 0 || answer->op != MRC_ENDPOINT_EV_PROBE) return 0;
+  if (mrc_services_reads(services, MRC_READING_G15_B)) return 0;
+  const uint64_t units = (services->now_ns - answer->arrived_ns) >> 10;
+  return units <= INT16_MAX ? (uint16_t)units : 0;
+}
+
 static bool send(struct mrc_services *services, const struct mrc_peers *peers,
                  const struct mrc_answer *answer, uint32_t place) {
   struct mrc_qp *qp;
   bool astray; /* ignored: an answer that may get lost is better than none */
   const uint16_t ev = answer_ev(peers, answer, answer->peer, &qp, &astray);
   if (ev == MRC_EV_NONE) return true;
-  struct mrc_burst *burst = mrc_burst_open(services, qp, ev, MRC_TCLASS_CONTROL);
+  struct mrc_burst *burst = mrc_burst_open(services, qp, ev, mrc_tclass_control(services));
   if (burst == NULL) return false;
   struct mrc_wire wire = {
       .opcode = MRC_OP_ENDPOINT_RESPONSE,
       .dest_qpn = MRC_ENDPOINT_QPN,
       .psn = answer->id,
-      .endpoint = {.op = answer->op, .m = answer->m, .tx_timestamp = answer->tx_timestamp}};
+      .endpoint = {
+          .op = answer->op,
+          .m = answer->m,
+          .lifted = mrc_services_reads(services, MRC_READING_C6_B),
+          .tx_timestamp = (uint16_t)(answer->tx_timestamp + waited_units(services, qp, answer))}};
   mrc_burst_add(services, burst, &wire, MRC_KIND_ANSWER, place, true);
   return true;
 }

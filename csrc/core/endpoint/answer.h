@@ -12,6 +12,7 @@
 
 /* An endpoint request that waits for its response. */
 struct mrc_answer {
+  uint64_t arrived_ns;         /* when the request reached this host */
   uint8_t asker[16];           /* address that sent the request */
   const struct mrc_peer *peer; /* peer that sent the request */
   struct mrc_qp *qp;           /* whose key sealed it, and seals the answer; NULL: plain */

@@ -118,13 +118,23 @@ static bool is_from_destination(const struct mrc_peers *peers, const struct mrc_
   return memcmp(dst, meta->src, 16) == 0 || !mrc_peer_sends_from(peers, peer, dst);
 }
 
+/* Whether an answer reflects the timestamp of the probe. The peer may have added how long the probe
+   waited there, if both sides agreed to that; sets it. */
+static bool takes_time(struct mrc_ev_probe *probe, uint16_t reflected, uint64_t now_ns) {
+  const uint16_t waited_units = (uint16_t)(reflected - probe->tx_timestamp);
+  if (waited_units == 0) return true;
+  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS || waited_units > INT16_MAX) return false;
+  probe->waited_ns = (uint64_t)waited_units << 10;
+  return probe->qp->attr.rtr.service_times != 0 && probe->waited_ns < now_ns - probe->sent_ns;
+}
+
 static int on_response(struct mrc_services *services, struct mrc_endpoint *endpoint,
                        const struct mrc_wire *wire, const struct mrc_meta *meta,
                        const struct mrc_qp *sealer, uint64_t now_ns) {
   struct mrc_peers *peers = &endpoint->peers;
   struct mrc_ev_probe *probe = mrc_probes_find(&services->probes, (uint16_t)wire->psn);
   if (probe == NULL || !probe->sent || wire->endpoint.op != op_of(probe) ||
-      wire->endpoint.tx_timestamp != probe->tx_timestamp)
+      !takes_time(probe, wire->endpoint.tx_timestamp, now_ns))
     return mrc_drop(services, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
   struct mrc_peer *peer =
       probe->purpose == MRC_EV_PROBE_PORT_STATUS ? probe->peer : probe->qp->peer;
@@ -151,8 +161,10 @@ int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *end
 
 static bool send_probe(struct mrc_services *services, struct mrc_ev_probe *probe, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
-  struct mrc_burst *burst =
-      mrc_burst_open(services, qp, probe->ev, (uint8_t)(probe->dscp << 2 | MRC_TCLASS_DATA));
+  uint8_t tclass = mrc_tclass_probe(services);
+  if (probe->purpose == MRC_EV_PROBE_COMMAND) tclass = mrc_tclass_data(services, false);
+  if (probe->dscp != 0) tclass = (uint8_t)(probe->dscp << 2 | MRC_ECN_CAPABLE);
+  struct mrc_burst *burst = mrc_burst_open(services, qp, probe->ev, tclass);
   if (burst == NULL) return false;
   const bool port_status = probe->purpose == MRC_EV_PROBE_PORT_STATUS;
   probe->ports_up = services->ports.up;

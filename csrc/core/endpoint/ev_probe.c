@@ -116,17 +116,23 @@ void mrc_ev_probe_on_deadline(struct mrc_services *services, struct mrc_qp *qp, 
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, now_ns + longest_ns);
 }
 
+/* Without the time that the probe waited at the peer. */
+static uint64_t round_trip_ns(const struct mrc_ev_probe *probe, uint64_t now_ns) {
+  return now_ns - probe->sent_ns - probe->waited_ns;
+}
+
 static void end_command(struct mrc_services *services, const struct mrc_ev_probe *probe, int result,
                         bool ce, uint64_t now_ns) {
   const struct mrc_qp *qp = probe->qp;
-  const struct mrc_event event = {.type = MRC_EVENT_PROBE,
-                                  .cookie = probe->cookie,
-                                  .qpn = qp->qpn,
-                                  .ev_index = probe->ev,
-                                  .port = qp->evset.evs[probe->ev].port,
-                                  .result = result,
-                                  .status = ce,
-                                  .rtt_ns = result == 0 ? (int64_t)(now_ns - probe->sent_ns) : 0};
+  const struct mrc_event event = {
+      .type = MRC_EVENT_PROBE,
+      .cookie = probe->cookie,
+      .qpn = qp->qpn,
+      .ev_index = probe->ev,
+      .port = qp->evset.evs[probe->ev].port,
+      .result = result,
+      .status = ce,
+      .rtt_ns = result == 0 ? (int64_t)round_trip_ns(probe, now_ns) : 0};
   mrc_event_push(services, &event);
 }
 
@@ -188,7 +194,7 @@ void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_p
                             bool ce, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
   const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
-  const uint64_t rtt_ns = now_ns - probe->sent_ns;
+  const uint64_t rtt_ns = round_trip_ns(probe, now_ns);
   mrc_trace(services, MRC_TRACE_EV_PROBE_IN, qp->qpn, probe->id, rtt_ns);
   if (probe->purpose == MRC_EV_PROBE_PATIENT) /* what was before counts no more */
     qp->planes[plane].rtt = (struct mrc_rtt){.base_ns = qp->planes[plane].rtt.base_ns};

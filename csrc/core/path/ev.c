@@ -162,11 +162,14 @@ static void set_skip_level(struct mrc_evset *set, struct mrc_ev *ev, uint8_t lev
   ev->skip_level = level;
 }
 
-/* The rotation reaches this EV. Returns true if the EV takes the turn. */
-static bool take_turn(struct mrc_ev *ev) {
+/* The rotation reaches this EV. Returns true if the EV takes the turn. `skips`: how many skips the
+   search for this turn may still end. */
+static bool take_turn(struct mrc_ev *ev, uint32_t *skips) {
   if (ev->on_trial) return false;
   if (ev->state == MRC_EV_SKIP) {
-    if (--ev->skip_turns == 0) ev->state = MRC_EV_GOOD;
+    if (*skips == 0 || --ev->skip_turns > 0) return false;
+    ev->state = MRC_EV_GOOD;
+    --*skips;
     return false;
   }
   mrc_assert(ev->state == MRC_EV_GOOD);
@@ -178,10 +181,11 @@ uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index) {
   struct mrc_ev_plane *plane = &set->planes[plane_index];
   if (!mrc_evset_has_next(set, plane_index)) return MRC_EV_NONE;
   /* At most two rotations: the first one ends every skip of one turn. */
+  uint32_t skips = set->skips_once ? 1 : UINT32_MAX;
   for (uint32_t turn = 0; turn < 2u * plane->n_active; turn++) {
     if (plane->next >= plane->n_active) plane->next = 0;
     const uint16_t index = plane->order[plane->next++];
-    if (take_turn(&set->evs[index])) return index;
+    if (take_turn(&set->evs[index], &skips)) return index;
   }
   /* All EVs that can send are marked, so none is busier than the others: ends all skips. */
   uint16_t first = MRC_EV_NONE;
@@ -270,8 +274,8 @@ bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, 
   set_marked(set, ev, ev->marked + (MRC_EV_ALWAYS_MARKED - ev->marked + 15u) / 16u);
   /* A packet sent before the last change of the level shows nothing about the new level. If half of
      the paths are avoided, this one is not busier than the others. */
-  const bool counts =
-      sent_ns > ev->steered_ns && ev->skip_level < MRC_EV_MAX_SKIP_LEVEL && is_fuller(plane, ev);
+  const bool counts = !set->skips_once && sent_ns > ev->steered_ns &&
+                      ev->skip_level < MRC_EV_MAX_SKIP_LEVEL && is_fuller(plane, ev);
   if (counts && (ev->skip_level > 0 || plane->n_skip < plane->n_active / 2)) {
     set_skip_level(set, ev, (uint8_t)(ev->skip_level + 1));
     set_skip(ev);

@@ -82,6 +82,7 @@ struct mrc_evset {
   uint32_t noise_ns;           /* of the engine's configuration */
   uint16_t n;
   uint16_t n_ends;
+  bool skips_once; /* reading G5-A: marks make an EV sit out one turn, and a turn ends one skip */
 };
 
 /* 0, -EINVAL (no EV or too many, a port or family out of range, a value twice), -ENOMEM. */

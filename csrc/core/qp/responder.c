@@ -36,11 +36,6 @@ void mrc_responder_clear(struct mrc_responder *resp) {
   resp->sack_deadline_ns = MRC_NEVER;
 }
 
-/* The EV as it was seen on the wire. */
-static uint32_t ev_of(const struct mrc_meta *meta) {
-  return (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF);
-}
-
 /* One SACK covers all packets of a plane, because the requester has recorded the EV of each packet.
    Only a congestion mark needs a SACK that names its EV. */
 static bool shares_a_sack(const struct mrc_sack_trigger *t, uint8_t port, uint8_t m, uint32_t ev) {
@@ -64,7 +59,7 @@ struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp, uint3
                                                uint16_t tx_timestamp, const struct mrc_meta *meta,
                                                bool pr, uint64_t now_ns) {
   const uint8_t m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE;
-  const uint32_t ev = ev_of(meta);
+  const uint32_t ev = mrc_meta_ev(meta);
   struct mrc_sack_trigger *found = NULL;
   for (int i = resp->n_triggers - 1; i >= 0 && found == NULL && !pr; i--)
     if (shares_a_sack(&resp->triggers[i], meta->port, m, ev)) found = &resp->triggers[i];
@@ -85,7 +80,7 @@ void mrc_responder_queue_nack(struct mrc_responder *resp, const struct mrc_wire 
                               const struct mrc_meta *meta, uint8_t reason) {
   if (resp->n_nacks == MRC_MAX_NACKS) return;
   resp->nacks[resp->n_nacks++] = (struct mrc_nack_out){.psn = wire->psn,
-                                                       .ev = ev_of(meta),
+                                                       .ev = mrc_meta_ev(meta),
                                                        .tx_timestamp = wire->tx_timestamp,
                                                        .reason = reason,
                                                        .port = meta->port};

@@ -8,6 +8,7 @@
 #include "core/base/bitmap.h"
 #include "core/shared/services.h"
 #include "core/wire/wire.h"
+#include "marked.h"
 #include "rxwin.h"
 
 /* Why a SACK is due: the newest packet of one plane since its last SACK, or of one EV if the SACK
@@ -83,6 +84,7 @@ struct mrc_responder {
   uint64_t sack_deadline_ns;            /* when the oldest news is due */
   uint64_t nack_ns;                     /* when the last rate-limited NACK or NAK was queued */
   uint64_t received_bytes;
+  struct mrc_marked marked; /* reading S4-B only */
 };
 
 /* 0 or -ENOMEM. */
@@ -92,6 +94,10 @@ void mrc_responder_start(struct mrc_responder *resp, uint32_t first_psn);
 /* The QP failed: only the NAK is still due. */
 void mrc_responder_clear(struct mrc_responder *resp);
 
+/* The EV as it was seen on the wire. */
+static inline uint32_t mrc_meta_ev(const struct mrc_meta *meta) {
+  return (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF);
+}
 /* Records that this packet requires a SACK. Packets that share a SACK share a trigger, which keeps
    the newest packet. `pr`: the packet is a reliability probe. */
 struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp, uint32_t psn,

@@ -158,7 +158,8 @@ void mrc_responder_account(struct mrc_services *services, struct mrc_qp *qp,
 
 int mrc_responder_on_trimmed(struct mrc_services *services, struct mrc_qp *qp,
                              const struct mrc_wire *wire, const struct mrc_meta *meta) {
-  if (mrc_rxwin_judge(&qp->resp.win, wire->psn) == MRC_RX_NEW) {
+  const bool answers = wire->payload != NULL || !mrc_services_reads(services, MRC_READING_G10_B);
+  if (answers && mrc_rxwin_judge(&qp->resp.win, wire->psn) == MRC_RX_NEW) {
     const bool last_hop = meta->trimmed == MRC_TRIMMED_LASTHOP;
     mrc_responder_queue_nack(&qp->resp, wire, meta,
                              last_hop ? MRC_NACK_TRIMMED_LASTHOP : MRC_NACK_TRIMMED);

@@ -11,7 +11,7 @@ static struct mrc_burst *burst_for_nack(struct mrc_services *services, struct mr
   if (burst != NULL && burst->port == port && mrc_arena_has_room(&services->arena, burst))
     return burst;
   const uint16_t ev = mrc_reverse_choose(services, qp, port);
-  return ev == MRC_EV_NONE ? NULL : mrc_burst_open(services, qp, ev, MRC_TCLASS_CONTROL);
+  return ev == MRC_EV_NONE ? NULL : mrc_burst_open(services, qp, ev, mrc_tclass_control(services));
 }
 
 static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
@@ -59,7 +59,7 @@ static bool flush_ack(struct mrc_services *services, struct mrc_qp *qp, int firs
   }
   if (burst == NULL) {
     const uint16_t ev = mrc_reverse_choose(services, qp, resp->last_port);
-    if (ev != MRC_EV_NONE) burst = mrc_burst_open(services, qp, ev, MRC_TCLASS_CONTROL);
+    if (ev != MRC_EV_NONE) burst = mrc_burst_open(services, qp, ev, mrc_tclass_control(services));
   }
   if (burst == NULL) return false;
   mrc_burst_add(services, burst, &wire, MRC_KIND_ACK, 0, mrc_qp_has_icrc(qp));

@@ -17,6 +17,9 @@ void mrc_sack_want(struct mrc_services *services, struct mrc_qp *qp,
   struct mrc_sack_trigger *news = mrc_responder_trigger(resp, arrivals->psn, arrivals->tx_timestamp,
                                                         meta, false, services->now_ns);
   news->news_words |= arrivals->words;
+  if (mrc_services_reads(services, MRC_READING_S4_B) &&
+      mrc_marked_take(&resp->marked, news->ev, arrivals->packets, news->m != MRC_M_NONE))
+    news->m = MRC_M_ALWAYS_SKIP;
   news->now |= news->m != MRC_M_NONE || arrivals->now;
   resp->unsacked_bytes += arrivals->sack_bytes;
   if (resp->sack_deadline_ns == MRC_NEVER)
@@ -27,6 +30,17 @@ void mrc_sack_want(struct mrc_services *services, struct mrc_qp *qp,
     mrc_qp_touch(services, qp);
 }
 
+#define PENALTY 64 /* of 128: a window's worth of SACKs halves the peer's window */
+
+/* Packets were dropped here because this host is too slow. The peer does not see that as a delay:
+   round trips are without the wait in our sockets. So SACKs reduce its window for a round trip. */
+static uint8_t penalty_of(const struct mrc_services *services, const struct mrc_qp *qp) {
+  if (services->overflow_ns == 0) return 0;
+  const struct mrc_rtt *rtt = mrc_rtt_known(&qp->reverse.rtt) ? &qp->reverse.rtt : &qp->req.rtt;
+  const uint64_t span_ns = mrc_rtt_known(rtt) ? rtt->base_ns : services->config.noise_ns;
+  return services->now_ns - services->overflow_ns < span_ns ? PENALTY : 0;
+}
+
 static void add_sack(struct mrc_services *services, struct mrc_burst *burst, struct mrc_qp *qp,
                      const struct mrc_sack_trigger *t, uint32_t base, uint64_t bitmap) {
   const struct mrc_rxwin *win = &qp->resp.win;
@@ -34,7 +48,9 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
   /* Adds the time that the packet waited here to the reflected timestamp. After a wait of more than
      15 bits the SACK gives the peer no round trip. */
   const uint64_t waited_units = (services->now_ns - t->arrived_ns) >> 10;
-  const uint16_t service_time = (uint16_t)mrc_min_u64(waited_units, INT16_MAX + 1);
+  const uint16_t service_time = mrc_services_reads(services, MRC_READING_G15_B)
+                                    ? 0
+                                    : (uint16_t)mrc_min_u64(waited_units, INT16_MAX + 1);
   const int32_t out_of_order = mrc_psn_diff(win->end_psn, win->next_psn);
   struct mrc_wire wire = {
       .opcode = MRC_OP_SACK,
@@ -55,6 +71,7 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
           .tx_timestamp = (uint16_t)(t->tx_timestamp + service_time),
           .ooo_count = (uint16_t)(out_of_order > 0 ? out_of_order : 0),
           .sent_timestamp = mrc_timestamp(services->now_ns),
+          .rcv_cwnd_pen = penalty_of(services, qp),
           .rcvd_bytes = (uint32_t)((qp->resp.received_bytes + 255) / 256) & 0xFFFFFF}};
   mrc_burst_add(services, burst, &wire, MRC_KIND_SACK, base, mrc_qp_has_icrc(qp));
   mrc_trace(services, MRC_TRACE_SACK_OUT, qp->qpn, cum_psn, bitmap);
@@ -90,7 +107,7 @@ static bool flush_port(struct mrc_services *services, struct mrc_qp *qp, uint8_t
   struct mrc_responder *resp = &qp->resp;
   const uint16_t ev = mrc_reverse_choose(services, qp, port);
   struct mrc_burst *burst =
-      ev == MRC_EV_NONE ? NULL : mrc_burst_open(services, qp, ev, MRC_TCLASS_CONTROL);
+      ev == MRC_EV_NONE ? NULL : mrc_burst_open(services, qp, ev, mrc_tclass_control(services));
   if (burst == NULL) return false;
   uint8_t kept = 0;
   for (uint8_t i = 0; i < resp->n_triggers; i++) {

@@ -7,8 +7,21 @@
 #include "core/qp/qp.h"
 #include "core/wire/wire.h"
 
-#define MRC_TCLASS_DATA 2    /* ECT(0), default class */
-#define MRC_TCLASS_CONTROL 0 /* not ECN-capable */
+enum { MRC_ECN_NONE = 0, MRC_ECN_CAPABLE = 2 /* ECT(0) */ };
+
+/* The traffic class of answers, which switches do not mark. */
+static inline uint8_t mrc_tclass_control(const struct mrc_services *services) {
+  return (uint8_t)(services->config.dscps.control << 2 | MRC_ECN_NONE);
+}
+/* That of probes, which switches may mark. */
+static inline uint8_t mrc_tclass_probe(const struct mrc_services *services) {
+  return (uint8_t)(services->config.dscps.control << 2 | MRC_ECN_CAPABLE);
+}
+/* That of data; `again`: it is a retransmission. */
+static inline uint8_t mrc_tclass_data(const struct mrc_services *services, bool again) {
+  const struct mrc_dscps *dscps = &services->config.dscps;
+  return (uint8_t)((again ? dscps->retransmission : dscps->data) << 2 | MRC_ECN_CAPABLE);
+}
 
 /* Opens a burst on an EV of the QP. Returns 0 if the transmit is full. */
 struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,

@@ -168,6 +168,7 @@ static bool fits(const struct mrc_services *services, const struct mrc_burst *bu
   if (burst->n_packets == 0) return true;
   if (burst->n_packets >= limit || !mrc_arena_has_room(&services->arena, burst)) return false;
   if (next->avoid == burst->_ev) return false;
+  if (mrc_tclass_data(services, next->wire.rtx) != burst->tclass) return false;
   return bytes <= burst->packet_bytes;
 }
 
@@ -264,7 +265,8 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
   if (!mrc_arena_may_open(&services->arena)) return FILL_FULL;
   const uint16_t ev = choose_ev(services, qp, next.avoid, next.by_timeout, next.wire.payload_bytes);
   if (ev == MRC_EV_NONE) return FILL_DRY;
-  struct mrc_burst *burst = mrc_burst_open(services, qp, ev, MRC_TCLASS_DATA);
+  struct mrc_burst *burst =
+      mrc_burst_open(services, qp, ev, mrc_tclass_data(services, next.wire.rtx));
   if (burst == NULL) return FILL_FULL;
   mrc_evset_on_burst(&qp->evset, ev);
   const uint32_t plane = mrc_plane_of(burst->port);

@@ -33,6 +33,7 @@ struct mrc_ev_probe {
   uint64_t cookie;
   uint64_t sent_ns;
   uint64_t timeout_ns;
+  uint64_t waited_ns; /* at the host that answered it */
   struct mrc_probe_user *user;
   struct mrc_qp *qp;     /* of a port status: the QP that carries it, set on sending */
   struct mrc_peer *peer; /* of a port status */

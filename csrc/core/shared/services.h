@@ -54,6 +54,7 @@ struct mrc_trace_ring {
 struct mrc_services {
   struct mrc_engine_config config; /* with every default filled in */
   uint64_t now_ns;                 /* of the current call */
+  uint64_t overflow_ns;            /* when packets last found no room at a port; 0: never */
   struct mrc_ready ready;          /* QPs that may send, QPs that are due */
   struct mrc_ports ports;
   struct mrc_arena arena; /* the current transmit */

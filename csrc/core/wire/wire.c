@@ -194,7 +194,7 @@ static int decode_cut(const uint8_t *bytes, size_t n, struct mrc_wire *wire) {
   if (n < MRC_BTH_BYTES + MRC_METH_BYTES + (wire->ts ? MRC_TSETH_BYTES : 0u)) return MRC_DROP_SHORT;
   wire->va = 0;
   wire->rkey = wire->dma_bytes = wire->imm = wire->payload_bytes = 0;
-  wire->payload = bytes + n;
+  wire->payload = NULL;
   return decode_numbers(bytes + MRC_BTH_BYTES, wire);
 }
 
@@ -349,8 +349,9 @@ static int decode_request(const uint8_t *p, struct mrc_wire *wire) {
 static void encode_response(const struct mrc_wire *wire, uint8_t *p) {
   mrc_assert(wire->dest_qpn == MRC_ENDPOINT_QPN && wire->psn <= PRIVATE_ID_MASK);
   mrc_assert(wire->endpoint.op <= MRC_ENDPOINT_EV_PROBE);
-  mrc_assert(wire->endpoint.m <= MRC_M_ALWAYS_SKIP);
-  p[EETH_BITS] = (uint8_t)(wire->endpoint.m << 5 | wire->endpoint.op << 2);
+  mrc_assert(wire->endpoint.m <= (wire->endpoint.lifted ? MRC_M_NONE : MRC_M_ALWAYS_SKIP));
+  p[EETH_BITS] =
+      (uint8_t)(wire->endpoint.m << 5 | wire->endpoint.op << (wire->endpoint.lifted ? 4 : 2));
   put_u16(p + EETH_TX_TIMESTAMP, wire->endpoint.tx_timestamp);
 }
 
@@ -359,6 +360,12 @@ static int decode_response(const uint8_t *p, struct mrc_wire *wire) {
   wire->endpoint.m = p[EETH_BITS] >> 5 & 3;
   wire->endpoint.tx_timestamp = get_u16(p + EETH_TX_TIMESTAMP);
   return wire->endpoint.m <= MRC_M_ALWAYS_SKIP ? check_endpoint(wire) : MRC_DROP_FIELD;
+}
+
+/* In this reading the place of m is not known. An unknown operation fits no request. */
+void mrc_wire_lift_response(const uint8_t *packet, struct mrc_wire *wire) {
+  wire->endpoint.op = packet[MRC_BTH_BYTES + EETH_BITS] >> 4 & 3;
+  wire->endpoint.m = MRC_M_NONE;
 }
 
 /* ---- Transport ACK and NAK: AETH ---- */

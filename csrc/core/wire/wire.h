@@ -125,6 +125,7 @@ struct mrc_endpoint_fields {
   uint8_t op;                /* enum mrc_endpoint_op */
   uint32_t port_status_mask; /* request only: bit n - 1 is port n, 1 = reachable */
   uint8_t m;                 /* response: enum mrc_sack_m, of the request */
+  bool lifted;               /* response to encode: op stands in bits 5:4, and m is 0 (C6-B) */
   uint16_t tx_timestamp;     /* response: reflected */
   bool tsr;
 };
@@ -199,13 +200,16 @@ void mrc_wire_encode_next(const uint8_t *before, uint8_t *out, uint32_t psn, boo
 void mrc_wire_encode_seal(const struct mrc_wire_seal *seal, uint8_t out[MRC_SEAL_BYTES]);
 struct mrc_wire_seal mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES]);
 
+/* Reads a decoded response again by reading C6-B. */
+void mrc_wire_lift_response(const uint8_t *packet, struct mrc_wire *wire);
+
 /* The immediate, which stands right before the payload. */
 uint32_t mrc_wire_imm(const uint8_t *payload);
 
 /* Decodes a whole UDP payload that ends in an ICRC or a seal (not checked here). Any bytes give a
    packet (0) or a drop reason (enum mrc_drop, positive). `payload` points into `bytes`. With
    `trimmed` the payload, pad and what follows may be missing and payload_bytes is 0. Trimmed data
-   may also lack what follows METH and TSETH; then va, rkey, dma_bytes and imm are 0. */
+   may also lack what follows METH and TSETH; then va, rkey, dma_bytes, imm and payload are 0. */
 int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire);
 
 #endif

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import asynccontextmanager, suppress
+from functools import partial, reduce
 from ipaddress import ip_address, ip_interface
+from operator import or_
 from typing import Any
 
 import pytest
@@ -24,11 +26,21 @@ from endpoints import (
 )
 from msgspec.structs import replace
 
-from mrc import Access, CcKind, Context, ContextConfig, EvState, Integrity, Reading
+from mrc import (
+    Access,
+    CcKind,
+    Context,
+    ContextConfig,
+    EvState,
+    Integrity,
+    Reading,
+    TrafficClasses,
+)
 from mrc.agent.device import check_host
 from mrc.aio import establish
 from mrc.aio.local import Terms
 from mrc.binding.verbs import RtrAttributes
+from mrc.enums import SHARED_READINGS
 from mrc.errors import ConnectError
 from mrc.exchange import prover
 from mrc.exchange.oob import Hello, hello_to_dict
@@ -59,14 +71,18 @@ async def test_integrity__the_stronger_of_both_sides(near: Integrity, far: Integ
         assert pair.far._end.peer.attributes.integrity == near.name.lower()
 
 
-@pytest.mark.parametrize(
-    ("near", "far"),
-    [
-        (Reading.OURS, Reading.C4_A | Reading.S5_B | Reading.S8_B),
-        (Reading.C3_B, Reading.C3_B | Reading.C4_A | Reading.S5_B | Reading.S8_B),
-    ],
-)
-async def test_readings__that_fit(near: Reading, far: Reading) -> None:
+@pytest.mark.parametrize("far", set(Reading) - set(SHARED_READINGS), ids=lambda far: far.name)
+async def test_readings__one_that_fits(far: Reading) -> None:
+    await check_readings(Reading.OURS, far)
+
+
+async def test_readings__all_together() -> None:
+    both = set(Reading) - {Reading.G2_B}
+    await check_readings(SHARED_READINGS, reduce(or_, both))
+
+
+async def check_readings(near: Reading, far: Reading) -> None:
+    """Data goes both ways."""
     data = pattern(1_000_000)
     async with connected(loopback_config(readings=near), loopback_config(readings=far)) as pair:
         assert await transfer(pair, data) == data
@@ -74,15 +90,51 @@ async def test_readings__that_fit(near: Reading, far: Reading) -> None:
         assert await transfer(back, data) == data
 
 
-async def test_readings__that_do_not_fit() -> None:
+@pytest.mark.parametrize("reading", SHARED_READINGS, ids=lambda reading: reading.name)
+@pytest.mark.parametrize("near_has_it", [True, False])
+async def test_readings__that_do_not_fit(reading: Reading, near_has_it: bool) -> None:
+    near, far = (reading, Reading.OURS) if near_has_it else (Reading.OURS, reading)
+    name = str(reading.name).replace("_", "-")
+    told = {
+        True: rf"mrc's own readings, this host reading {name}: set ContextConfig.readings",
+        False: rf"follows reading {name}, this host mrc's own",
+    }
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(readings=Reading.C3_B)) as near_context,
-        Context(loopback_config()) as far_context,
+        Context(loopback_config(readings=near)) as near_context,
+        Context(loopback_config(readings=far)) as far_context,
         await far_context.listen(LOOPBACK[4], 0) as listener,
     ):
-        with pytest.raises(ConnectError, match=r"follows reading C3-B .* this host C3-A"):
+        with pytest.raises(ConnectError, match=told[True] + "|" + told[False]):
             await near_context.connect(LOOPBACK[4], listener.port)
+
+
+async def test_traffic_classes__are_on_the_wire() -> None:
+    """Each packet of a transfer has one of the code points, and those of control are there."""
+    classes = TrafficClasses(control=46, data=10, retransmission=18)
+    config = loopback_config(traffic_classes=classes)
+    try:
+        tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+    except PermissionError:
+        pytest.skip("needs CAP_NET_RAW: run as root")
+    with tap:
+        tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
+        tap.bind(("lo", 0))
+        tap.setblocking(False)
+        async with connected(config, config) as pair:
+            ports = {
+                context._opened().dispatcher.device.udp_port
+                for context in (pair.near_context, pair.far_context)
+            }
+            await transfer(pair, pattern(30_000))
+        seen = set()
+        with suppress(BlockingIOError):
+            while True:
+                packet = tap.recv(64)
+                if packet[9] == 17 and int.from_bytes(packet[22:24], "big") in ports:
+                    seen.add(packet[1])
+    data, control = 10 << 2 | 2, 46 << 2
+    assert {data, control} <= seen <= {data, control, control | 2, 18 << 2 | 2}
 
 
 def lying(honest: Callable[..., Hello]) -> Callable[..., Hello]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from printed import printed
 
 from mrc.conform import frames
@@ -132,7 +133,7 @@ def test_take__operation_of_an_endpoint_response(bits: int, reading: str) -> Non
     made = bytearray(headers("ENDPOINT_RESPONSE", {"psn": 7, "dest_qpn": 2}))
     made[13] = bits
     judge = judged((0, flow, request), (1, flow, finished(bytes(made), flow)))
-    assert set(judge.readings) == {reading}
+    assert {name for name in judge.readings if name.startswith("C6")} == {reading}
 
 
 def test_take__marks_and_turns_of_an_ev() -> None:
@@ -205,7 +206,7 @@ def test_frame__inside_vxlan() -> None:
     inner = frames.frame(flow, payload)
     tunnel = Flow(A, B, 1234, 4789)
     outer = frames.frame(tunnel, b"\x08" + bytes(7) + inner)
-    assert udp_of(outer, ETHERNET) == (flow, payload)
+    assert udp_of(outer, ETHERNET) == (replace(flow, fragment=b"\0\0@\0"), payload)
     nested = inner
     for _ in range(20):
         nested = frames.frame(tunnel, b"\x08" + bytes(7) + nested)

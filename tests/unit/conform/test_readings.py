@@ -9,7 +9,7 @@ import sys
 import pytest
 from project_text import ROOT
 
-from mrc.conform.readings import READINGS, check
+from mrc.conform.readings import BY_ID, READINGS, check, switches
 
 
 def test_page__is_true() -> None:
@@ -27,6 +27,14 @@ def test_readings__are_complete() -> None:
         assert each.ours in letters, each.id
         assert all(one.sources for one in each.alternatives), each.id
         assert each.reason, each.id
+
+
+def test_switches__are_other_alternatives_and_one_bit_each() -> None:
+    assert [one.bit for _, one in switches()] == [1 << bit for bit in range(len(switches()))]
+    for name, one in switches():
+        reading = BY_ID[name.partition("_")[0]]
+        assert one.letter != reading.ours
+        assert name.replace("_", "-") in reading.names
 
 
 def test_check__names_of_alternatives() -> None:

@@ -125,12 +125,12 @@ def test_hello__round_trip_through_json() -> None:
     assert hello_from_dict(json.loads(json.dumps(hello_to_dict(HELLO)))) == HELLO
 
 
-def test_hello__another_reading_of_the_ev() -> None:
-    other = replace(HELLO, attributes=dataclasses.replace(HELLO.attributes, ev_halves="C3-B"))
+def test_hello__other_readings() -> None:
+    other = replace(HELLO, attributes=dataclasses.replace(HELLO.attributes, readings=("C3-B",)))
     message = hello_to_dict(other)
-    assert message["attributes"]["ev_halves"] == "C3-B"
+    assert message["attributes"]["readings"] == ("C3-B",)
     assert hello_from_dict(message) == other
-    assert "ev_halves" not in hello_to_dict(HELLO)["attributes"]
+    assert "readings" not in hello_to_dict(HELLO)["attributes"]
 
 
 def test_hello__its_bytes() -> None:
