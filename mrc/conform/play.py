@@ -235,6 +235,8 @@ class Play:
     # ---- The device -----------------------------------------------------------------------
 
     def _write(self, step: Step) -> None:
+        if not self._is_settled:  # an adapter can be quicker than the last packets
+            self._fence()
         number = self._situation.number
         fields = {name: number(name, text) for name, text in step.fields.items()}
         self._fresh, self._taken = len(self._peer.seen), set()

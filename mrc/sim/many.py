@@ -57,15 +57,16 @@ def needed_bytes(scenario: Scenario) -> int:
     """About the memory that one run takes. The next run of the same process uses it again."""
     topology, transport = scenario.topology, scenario.transport
     hops = 2 * topology.planes * (topology.hosts + topology.t0 * topology.t1)
-    line = topology.planes * topology.host_rate_bps // 8  # bytes a second
-    in_flight = line * scenario.base_rtt_ns // 1_000_000_000 // transport.path_mtu
+    line = topology.hosts * topology.planes * topology.host_rate_bps // 8  # bytes a second
+    of_lines = line * scenario.base_rtt_ns // 1_000_000_000 // transport.path_mtu
     qp = _QP_BYTES + evs_of_qp(topology, transport) * _EV_BYTES + transport.mpr * _PSN_BYTES
     flows = sum(n_flows(len(topology.host_numbers()), traffic) for traffic in scenario.traffic)
     planes = topology.planes if scenario.tells_planes_apart else 0
     sample = _SAMPLE_BYTES + planes * _SAMPLE_PLANE_BYTES
     samples = flows * (least_ns(scenario) // scenario.sample_ns) if scenario.sample_ns else 0
-    hosts = topology.hosts * (_HOST_BYTES + in_flight * _PACKET_BYTES)
-    return _PROCESS_BYTES + hosts + hops * _HOP_BYTES + 2 * flows * qp + samples * sample
+    packets = min(of_lines, flows * transport.mpr) * _PACKET_BYTES  # in flight
+    fabric = topology.hosts * _HOST_BYTES + hops * _HOP_BYTES + packets
+    return _PROCESS_BYTES + fabric + 2 * flows * qp + samples * sample
 
 
 def available_bytes() -> int:

@@ -431,8 +431,8 @@ class Testbed:
         if gone := [part_name(node) for node in self.missing()]:
             named = ", ".join(gone[:_NAMED]) + (", ..." if len(gone) > _NAMED else "")
             raise StateError(
-                f"test bed {self.name} lacks {named}, which somebody removed: rebuild it with the "
-                f"same mrc testbed up --name {self.name}"
+                f"test bed {self.name} lacks {named}: rebuild it with the same mrc testbed up "
+                f"--name {self.name}"
             )
         return found
 

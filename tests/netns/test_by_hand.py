@@ -141,7 +141,7 @@ def test_part__removed_is_named_with_its_remedy(
         netns.remove(bed.plan.nodes["h1"].namespace)
         assert main(["testbed", words[0], "--name", bed_name, *words[1:]]) == 1
         assert capsys.readouterr().err == (
-            f"mrc testbed {words[0]}: test bed {bed_name} lacks h1, t1:1.0, which somebody removed:"
+            f"mrc testbed {words[0]}: test bed {bed_name} lacks h1, t1:1.0:"
             f" rebuild it with the same mrc testbed up --name {bed_name}\n"
         )
         assert bed.up() and probe(bed) == Counter({"t1:1.0"})
@@ -150,7 +150,7 @@ def test_part__removed_is_named_with_its_remedy(
 def test_emulator__that_ended_is_named(bed_name: str) -> None:
     with Testbed(bed_name, planes=1, t1=1, fabric="emulated") as bed:
         (state.folder(bed_name) / "fabric.sock").unlink()
-        with pytest.raises(StateError, match="lacks fabric, which somebody removed"):
+        with pytest.raises(StateError, match="lacks fabric: rebuild"):
             bed.fail("plane:1")
         build.remove(bed_name)  # its namespace: the emulator cannot be asked to end
 

@@ -152,7 +152,7 @@ struct mrc_wire {
   uint64_t va;
   uint32_t dma_bytes; /* length of the whole message */
   uint32_t imm;
-  const uint8_t *payload;
+  const uint8_t *payload; /* NULL: a switch has cut the headers */
   uint32_t payload_bytes; /* without pad */
   /* one of these, by opcode */
   union {
