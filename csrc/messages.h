@@ -32,6 +32,8 @@ struct mrc_msg_post {
   uint8_t claim;   /* PEEK: no other receive takes the message. RECV: takes it, and no other */
   uint8_t delivered; /* SEND: ends when the message is at the peer, not when it was copied */
   uint32_t data;     /* SEND: the receiver gets it beside the message */
+  uint64_t least;    /* RECV: takes one message after the other, each with a completion, while so
+                        many bytes of room are left; 0: takes one message. No `exact`, `claim` */
 };
 
 /* One operation that ended. */
@@ -42,15 +44,17 @@ struct mrc_msg_done {
   uint64_t tag;   /* of the message */
   uint32_t space;
   uint32_t peer;
-  int32_t result; /* 0; -ECANCELED; -EMSGSIZE: no room for the message, or not the length that
-                     `exact` promised; -EPROTO: the peer broke the protocol; -ECONNRESET,
-                     -ETIMEDOUT: its QP failed; -ENOSPC: no memory region is left for now, here or
-                     at the peer; -ENOMSG: PEEK has found none, or what was claimed has gone;
-                     -EACCES: READ may not read there */
-  uint8_t kind;   /* enum mrc_msg_kind */
-  uint8_t reserved[3];
+  int32_t result;  /* 0; -ECANCELED; -EMSGSIZE: no room for the message, or not the length that
+                      `exact` promised; -EPROTO: the peer broke the protocol; -ECONNRESET,
+                      -ETIMEDOUT: its QP failed; -ENOSPC: no memory region is left for now, here or
+                      at the peer; -ENOMSG: PEEK has found none, or what was claimed has gone;
+                      -EACCES: READ may not read there */
+  uint8_t kind;    /* enum mrc_msg_kind */
+  uint8_t goes_on; /* RECV with `least`: another completion follows */
+  uint8_t reserved[2];
   uint32_t data; /* of the message */
   uint32_t reserved2;
+  uint64_t address; /* of the operation's memory; RECV with `least`: where this message is */
 };
 
 /* Where a peer may write its frames. */

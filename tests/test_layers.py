@@ -91,7 +91,7 @@ LAYERS: dict[str, list[str]] = {
     ],
     "ofi": [
         "object operation peer",
-        "av counter eq mr multi",
+        "av counter eq mr",
         "cq",
         "connect",
         "transfer",

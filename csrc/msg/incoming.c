@@ -86,34 +86,55 @@ void mrc_msg_peek(struct mrc_msg *msg, struct mrc_msg_op *op) {
   mrc_msg_finish(msg, op, entry != NULL ? 0 : -ENOMSG);
 }
 
-struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op) {
-  struct mrc_msg_entry *entry =
-      op->post.claim ? mrc_msg_claimed(msg, &op->post) : mrc_msg_match_message(msg, op);
-  bool good = true;
-  op->state = MRC_MSG_POSTED;
-  if (entry == NULL && op->post.claim) {
-    mrc_msg_finish(msg, op, -ENOMSG);
+/* Nothing matches yet. A peer that broke the protocol, or NULL. */
+static struct mrc_msg_peer *await(struct mrc_msg *msg, struct mrc_msg_op *op) {
+  const struct mrc_msg_post *post = &op->post;
+  const bool one_peer = post->peer != MRC_MSG_ANY;
+  if (one_peer && msg->peers[post->peer]->error != 0) {
+    mrc_msg_finish(msg, op, msg->peers[post->peer]->error);
     return NULL;
   }
-  if (entry == NULL) {
-    const struct mrc_msg_post *post = &op->post;
-    const bool exact = post->exact && post->peer != MRC_MSG_ANY && post->ignore == 0 &&
-                       post->bytes > msg->config.eager_bytes;
-    mrc_msg_await(msg, op);
-    struct mrc_msg_peer *wrong = read_stalled(msg, post->peer);
-    const bool waits = wrong == NULL && op->state == MRC_MSG_POSTED;
-    if (waits && exact && !mrc_msg_is_ambiguous(msg, op)) ask(msg, msg->peers[post->peer], op);
-    return wrong;
-  }
-  struct mrc_msg_peer *peer = msg->peers[entry->peer];
+  const bool exact = post->exact && post->least == 0 && one_peer && post->ignore == 0 &&
+                     post->bytes > msg->config.eager_bytes;
+  mrc_msg_await(msg, op);
+  struct mrc_msg_peer *wrong = read_stalled(msg, post->peer);
+  const bool waits = wrong == NULL && op->state == MRC_MSG_POSTED;
+  if (waits && exact && !mrc_msg_is_ambiguous(msg, op)) ask(msg, msg->peers[post->peer], op);
+  return wrong;
+}
+
+/* An operation takes a message that was kept. False: the peer broke the protocol. */
+static bool take(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
+                 struct mrc_msg_entry *entry) {
+  bool good = true;
   op->peer = entry->peer;
   if (entry->record.kind == MRC_MSG_EAGER)
     deliver(msg, op, &entry->record, entry->bytes);
   else
     good = grant(msg, peer, op, &entry->record);
   mrc_msg_drop(peer, entry);
-  if (peer->error != 0) return NULL;
-  return good && mrc_msg_read(msg, peer) ? NULL : peer; /* a frame may have waited for the room */
+  if (peer->error != 0) return true;
+  return good && mrc_msg_read(msg, peer); /* a frame may have waited for the room */
+}
+
+struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op) {
+  const bool claims = op->post.claim;
+  const struct mrc_msg_op *taker = NULL;
+  op->state = MRC_MSG_POSTED;
+  while (taker != op) { /* which has ended then, or waits for the data */
+    struct mrc_msg_entry *entry =
+        claims ? mrc_msg_claimed(msg, &op->post) : mrc_msg_match_message(msg, op);
+    if (entry == NULL && !claims) return await(msg, op);
+    if (entry == NULL) {
+      mrc_msg_finish(msg, op, -ENOMSG);
+      return NULL;
+    }
+    struct mrc_msg_peer *peer = msg->peers[entry->peer];
+    struct mrc_msg_op *part = claims ? op : mrc_msg_op_part(msg, op, entry->record.bytes);
+    taker = part;
+    if (!take(msg, peer, part, entry)) return peer;
+  }
+  return NULL;
 }
 
 /* ---- sends ---- */
@@ -161,11 +182,13 @@ static enum verdict on_eager(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                              const struct mrc_msg_record *record, const uint8_t *bytes) {
   struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer, record);
   if (op == NULL) return mrc_msg_keep(msg, peer, record, bytes) ? TAKEN : WAIT;
-  op->peer = peer->number;
   if (op->state == MRC_MSG_POSTED) {
-    deliver(msg, op, record, bytes);
+    struct mrc_msg_op *part = mrc_msg_op_part(msg, op, record->bytes);
+    part->peer = peer->number;
+    deliver(msg, part, record, bytes);
     return TAKEN;
   }
+  op->peer = peer->number;
   /* Its message was to be a long one, and the peer may know where to write that. */
   const bool left = !mrc_node_joined(&op->out);
   op->bytes = record->bytes;
@@ -190,7 +213,8 @@ static enum verdict on_rts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                            const struct mrc_msg_record *record) {
   struct mrc_msg_op *op = mrc_msg_match_receive(msg, peer, record);
   if (op == NULL) return keep_promise(msg, peer, record);
-  if (op->state == MRC_MSG_POSTED) return taken_if(grant(msg, peer, op, record));
+  if (op->state == MRC_MSG_POSTED)
+    return taken_if(grant(msg, peer, mrc_msg_op_part(msg, op, record->bytes), record));
   if (op->arrived && record->bytes > op->post.bytes) return WRONG; /* it should have refused */
   announce(msg, op, record);
   return TAKEN;

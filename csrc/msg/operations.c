@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { INDEX_BITS = 16, ID_BITS = 30 };
+enum { INDEX_BITS = 16, ID_BITS = 30, ALIGNMENT = 8 };
 
 #define INDEX(id) ((id) & ((1u << INDEX_BITS) - 1))
 #define NO_OP UINT32_MAX
@@ -81,6 +81,23 @@ void mrc_msg_op_join(struct mrc_msg_op *op, struct mrc_msg_peer *peer) {
   mrc_list_append(&peer->operations, &op->owner);
 }
 
+struct mrc_msg_op *mrc_msg_op_part(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t bytes) {
+  struct mrc_msg_post *rest = &op->post;
+  /* A message takes some room even if it is empty, so there is an end of them. */
+  const uint64_t used = (mrc_max_u64(bytes, 1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  if (rest->least == 0 || bytes > rest->bytes || used > rest->bytes) return op;
+  if (rest->bytes - used < rest->least) return op;
+  struct mrc_msg_op *part = mrc_msg_op_new(msg, rest);
+  if (part == NULL) return op; /* it is the last message */
+  part->post.bytes = bytes;
+  part->state = MRC_MSG_POSTED;
+  part->whole = op;
+  op->parts++;
+  rest->address += used;
+  rest->bytes -= used;
+  return part;
+}
+
 uint32_t mrc_msg_register(struct mrc_msg *msg, uint64_t address, uint64_t bytes, uint32_t access) {
   int error = -EEXIST;
   uint32_t key = 0;
@@ -100,6 +117,29 @@ bool mrc_msg_op_register(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t by
   return op->key != 0;
 }
 
+static void give_back(struct mrc_msg *msg, struct mrc_msg_op *op) {
+  op->state = MRC_MSG_FREE;
+  op->theirs = msg->free_op;
+  msg->free_op = INDEX(op->id);
+  msg->n_ops--;
+}
+
+/* Frees an operation that has ended. Whether others with the same cookie have not: the receive of
+   which this was a part, or parts of this one. */
+static bool leave(struct mrc_msg *msg, struct mrc_msg_op *op) {
+  struct mrc_msg_op *whole = op->whole != NULL ? op->whole : op;
+  if (whole != op) {
+    give_back(msg, op);
+    whole->parts--;
+  } else if (op->parts > 0) {
+    op->state = MRC_MSG_SPENT;
+  } else {
+    give_back(msg, op);
+  }
+  if (whole->state == MRC_MSG_SPENT && whole->parts == 0) give_back(msg, whole);
+  return whole->state != MRC_MSG_FREE;
+}
+
 void mrc_msg_finish(struct mrc_msg *msg, struct mrc_msg_op *op, int32_t result) {
   mrc_assert(op->state != MRC_MSG_FREE && op->writes == 0);
   if (op->key != 0) {
@@ -110,6 +150,7 @@ void mrc_msg_finish(struct mrc_msg *msg, struct mrc_msg_op *op, int32_t result) 
   mrc_node_leave(&op->out);
   mrc_node_leave(&op->owner);
   mrc_node_leave(&op->named);
+  op->id = next_id(op->id);
   const struct mrc_msg_done done = {.cookie = op->post.cookie,
                                     .bytes = result == 0 || result == -EMSGSIZE ? op->bytes : 0,
                                     .tag = op->post.tag,
@@ -117,11 +158,8 @@ void mrc_msg_finish(struct mrc_msg *msg, struct mrc_msg_op *op, int32_t result) 
                                     .peer = op->peer,
                                     .result = result,
                                     .kind = op->post.kind,
-                                    .data = op->post.data};
-  op->state = MRC_MSG_FREE;
-  op->id = next_id(op->id);
-  op->theirs = msg->free_op;
-  msg->free_op = INDEX(op->id);
-  msg->n_ops--;
+                                    .goes_on = leave(msg, op),
+                                    .data = op->post.data,
+                                    .address = op->post.address};
   msg->config.done(msg->config.user, &done);
 }

@@ -17,6 +17,9 @@ struct mrc_msg_op *mrc_msg_op_at(struct mrc_msg *msg, uint32_t id, uint32_t peer
 struct mrc_msg_op *mrc_msg_op_named(struct mrc_msg *msg, uint32_t space, uint64_t cookie);
 /* Takes a receive from any peer, or a new operation, for this one. */
 void mrc_msg_op_join(struct mrc_msg_op *op, struct mrc_msg_peer *peer);
+/* The operation for a message of so many bytes that a receive takes: the receive itself, or a new
+   one with a part of its memory, if the receive takes further messages. */
+struct mrc_msg_op *mrc_msg_op_part(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t bytes);
 /* Makes its memory a region; false if the engine has no room for one. */
 bool mrc_msg_op_register(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t bytes);
 /* Ends it and frees its entry. None of its writes may be outstanding. */

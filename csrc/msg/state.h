@@ -33,17 +33,19 @@ enum mrc_msg_state {
   MRC_MSG_ASKED,      /* the same, and a CTS says where to write */
   MRC_MSG_CANCELLING, /* the same, but cancelled: waits for the answer, or a message */
   MRC_MSG_MATCHED,    /* announced: waits for the data */
+  MRC_MSG_SPENT,      /* has ended, but messages are on their way to parts of its memory */
   /* READs */
   MRC_MSG_READING /* its FETCH has left, or is about to */
 };
 
 struct mrc_msg_op {
-  struct mrc_node node;  /* in `by_tag` or `posted`, or in a list of the peer */
-  struct mrc_node out;   /* in `out` of the peer: a record of it is to be sent */
-  struct mrc_node owner; /* in `operations` of the peer, or of none */
-  struct mrc_node named; /* in `by_cookie` of the module */
-  struct mrc_msg_post post;
-  uint64_t turn;    /* counts the posts of the module */
+  struct mrc_node node;     /* in `by_tag` or `posted`, or in a list of the peer */
+  struct mrc_node out;      /* in `out` of the peer: a record of it is to be sent */
+  struct mrc_node owner;    /* in `operations` of the peer, or of none */
+  struct mrc_node named;    /* in `by_cookie` of the module */
+  struct mrc_msg_post post; /* RECV with `least`: what is left of its memory */
+  struct mrc_msg_op *whole; /* of this part of a RECV with `least`; or NULL */
+  uint64_t turn;            /* counts the posts of the module */
   uint64_t hash;    /* of peer, space and tag; not of an eager send, which waits for nothing */
   uint64_t bytes;   /* of the message */
   uint64_t begun;   /* bytes for which writes were posted */
@@ -54,6 +56,7 @@ struct mrc_msg_op {
   uint32_t peer;   /* or MRC_MSG_ANY */
   uint32_t theirs; /* id of the peer's operation; SENT: number of the frame */
   uint32_t writes; /* posted and not completed */
+  uint32_t parts;  /* RECV with `least`: messages on their way to parts of its memory */
   int32_t result;
   uint8_t state;  /* enum mrc_msg_state */
   uint8_t record; /* enum mrc_msg_record_kind: what is in `out` */

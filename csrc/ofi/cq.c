@@ -10,7 +10,6 @@
 
 #include "ofi/av.h"
 #include "ofi/counter.h"
-#include "ofi/multi.h"
 #include "ofi/object.h"
 #include "ofi/peer.h"
 #include "program/drive.h"
@@ -57,11 +56,19 @@ static int result_of(const struct of_operation *operation) {
   return done->result == -EMSGSIZE && !wants_all ? 0 : done->result;
 }
 
+/* One message of a receive with FI_MULTI_RECV. The last one gives its memory back. */
+static struct of_operation *of_message(struct of_operation *operation) {
+  const struct mrc_msg_done *done = &operation->done;
+  if (!done->goes_on) operation->flags |= FI_MULTI_RECV;
+  if (done->result == 0) operation->buffer = (void *)(uintptr_t)done->address;
+  return done->goes_on ? of_operation_note(operation) : operation;
+}
+
 static void end(struct of_operation *operation) {
   struct of_cq *cq = operation->cq;
   if (goes_on(operation)) return;
   operation->done.result = result_of(operation);
-  if (operation->room > 0) of_multi_go_on(operation);
+  if (operation->multi) operation = of_message(operation);
   if (operation->counter) of_counter_add(operation->counter, operation->done.result == 0);
   if (!cq || (operation->silent && operation->done.result == 0)) {
     of_operation_free(operation);

@@ -192,8 +192,10 @@ static int get_option(struct fid *fid, int level, int name, void *value, size_t 
 static int set_option(struct fid *fid, int level, int name, const void *value, size_t bytes) {
   struct of_ep *ep = (struct of_ep *)fid;
   if (level != FI_OPT_ENDPOINT || name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
-  if (bytes != sizeof ep->least_multi) return -FI_EINVAL;
-  memcpy(&ep->least_multi, value, bytes);
+  size_t least;
+  if (bytes != sizeof least) return -FI_EINVAL;
+  memcpy(&least, value, bytes);
+  ep->least_multi = least > 0 ? least : 1; /* full memory takes nothing */
   return 0;
 }
 

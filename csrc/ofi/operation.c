@@ -28,7 +28,19 @@ void of_operation_renew(struct of_operation *operation) {
   operation->cookie = ++turn << PLACE_BITS | (uint64_t)(operation - operations);
 }
 
+struct of_operation *of_operation_note(const struct of_operation *operation) {
+  struct of_operation *note = malloc(sizeof *note);
+  if (!note) abort(); /* without its completion the program would wait for ever */
+  *note = *operation;
+  note->cookie = 0;
+  return note;
+}
+
 void of_operation_free(struct of_operation *operation) {
+  if (operation->cookie == 0) { /* a note */
+    free(operation);
+    return;
+  }
   free(operation->copy);
   *operation = (struct of_operation){.next = free_ones};
   free_ones = operation;

@@ -26,9 +26,7 @@ struct of_operation {
   uint64_t cookie;            /* never used twice; its low bits are the place of the operation */
   uint64_t flags;             /* FI_SEND or FI_RECV and FI_TAGGED or FI_MSG; or FI_RMA and FI_READ
                                  or FI_WRITE */
-  uint64_t room;              /* of a receive with FI_MULTI_RECV, for further messages; or 0 */
-  uint64_t least;             /* of this room */
-  uint32_t from;              /* a peer, or MRC_MSG_ANY */
+  bool multi;                 /* a receive with FI_MULTI_RECV */
   bool claims;                /* PEEK: it takes the message aside */
   bool discards;              /* RECV: nobody wants the content. PEEK: such a RECV follows */
   bool ended;                 /* it waits in its CQ */
@@ -38,6 +36,8 @@ struct of_operation {
 /* NULL: too many are in use. */
 struct of_operation *of_operation_new(void);
 void of_operation_free(struct of_operation *operation);
+/* A copy with the completion of one message of several, for the CQ only. */
+struct of_operation *of_operation_note(const struct of_operation *operation);
 /* Gives it another cookie: it goes on as another operation of csrc/msg. */
 void of_operation_renew(struct of_operation *operation);
 /* The operation with this cookie, or NULL. */

@@ -71,14 +71,14 @@ static int prepare(struct of_ep *ep, const struct of_call *call, struct of_opera
   operation->context = silent ? NULL : call->context;
   operation->buffer = call->flags & FI_PEEK ? NULL : call->buffer;
   operation->flags = cq_flags(call);
-  if (call->flags & FI_MULTI_RECV) operation->room = call->bytes;
-  operation->least = ep->least_multi;
+  operation->multi = call->flags & FI_MULTI_RECV;
   operation->claims = call->flags & FI_PEEK && call->flags & FI_CLAIM;
   operation->discards = call->flags & FI_DISCARD;
   return copies(call) && call->bytes > 0 ? copy(call, operation) : 0;
 }
 
-static struct mrc_msg_post post_of(const struct of_call *call, const struct of_operation *operation,
+static struct mrc_msg_post post_of(const struct of_ep *ep, const struct of_call *call,
+                                   const struct of_operation *operation,
                                    const struct of_peer *peer) {
   const bool peek = call->flags & FI_PEEK;
   const bool discard = call->flags & FI_DISCARD;
@@ -94,7 +94,8 @@ static struct mrc_msg_post post_of(const struct of_call *call, const struct of_o
                               .kind = (uint8_t)(peek ? MRC_MSG_PEEK : call->kind),
                               .delivered = call->flags & FI_DELIVERY_COMPLETE ? 1 : 0,
                               .claim = claim,
-                              .data = (uint32_t)call->data};
+                              .data = (uint32_t)call->data,
+                              .least = call->flags & FI_MULTI_RECV ? ep->least_multi : 0};
   if (peer) post.peer = sends(call) ? of_connect_to(peer) : of_connect_from(peer);
   if (claim && !peek) post.tag = (uintptr_t)((struct fi_context *)call->context)->internal[1];
   return post;
@@ -121,8 +122,7 @@ static ssize_t start(struct of_ep *ep, const struct of_call *call) {
     of_operation_free(operation);
     return error;
   }
-  const struct mrc_msg_post post = post_of(call, operation, peer);
-  operation->from = post.peer;
+  const struct mrc_msg_post post = post_of(ep, call, operation, peer);
   const int refused = mrc_ctx_msg_post(pr_process.ctx, &post, 1);
   if (refused != 0) {
     of_operation_free(operation);

@@ -363,8 +363,132 @@ static void test_violation__ends_the_peer(void) {
   }
 }
 
+static int several(uint64_t cookie, uint8_t *at, size_t n, uint32_t peer) {
+  const struct mrc_msg_post each = {.cookie = cookie,
+                                    .address = (uintptr_t)at,
+                                    .bytes = n,
+                                    .tag = 3,
+                                    .space = 5,
+                                    .peer = peer,
+                                    .kind = MRC_MSG_RECV,
+                                    .least = 6000};
+  return mrc_msg_post(sides[1].msg, &each, 1, 0);
+}
+
+static void check_part(uint32_t i, uint64_t cookie, int result, const void *at, bool goes_on) {
+  check_done(1, i, cookie, result, sides[1].done[i].bytes);
+  if (at != NULL) CHECK_EQ(sides[1].done[i].address, (uintptr_t)at);
+  CHECK_EQ(sides[1].done[i].goes_on, goes_on);
+}
+
+/* Messages take parts of the oldest receive, until too little is left of it. */
+static void test_several__oldest_first(void) {
+  static const struct {
+    size_t bytes, at;
+  } rows[] = {{100, 0}, {9000, 104}, {0, 9104}, {5000, 9112}, {300, 20000}, {LONG, 20304}};
+  enum { N = sizeof rows / sizeof rows[0] };
+  for (int how = 0; how < 4; how++) {
+    CHECK_ROW(how);
+    fake_open(sides, &plain);
+    uint8_t *from = pattern(LONG, 1), *to = calloc(1, 20000 + 300000);
+    const uint32_t peer = how & 1 ? MRC_MSG_ANY : 0;
+    for (int turn = 0; turn < 2; turn++) {
+      if (turn == how / 2) {
+        several(1, to, 20000, peer);
+        several(2, to + 20000, 300000, peer);
+      } else {
+        for (size_t i = 0; i < N; i++)
+          post(0, MRC_MSG_SEND, from, rows[i].bytes, 3, i, false);
+      }
+      fake_run(sides);
+    }
+    CHECK_EQ(sides[1].n_done, N);
+    int of_first = 0;
+    for (uint32_t i = 0; i < N; i++) {
+      const struct mrc_msg_done *done = &sides[1].done[i];
+      const bool first = done->cookie == 1;
+      size_t row = 0; /* short messages overtake long ones */
+      while (row < N && done->address != (uintptr_t)(to + rows[row].at))
+        row++;
+      CHECK(row < N && done->bytes == rows[row].bytes && first == (row < 4));
+      CHECK_MEM_EQ(to + rows[row].at, from, rows[row].bytes);
+      of_first += first;
+      CHECK_EQ(done->goes_on, !first || of_first < 4);
+    }
+    CHECK_EQ(mrc_msg_cancel(sides[1].msg, 5, 1), -ENOENT);
+    CHECK_EQ(mrc_msg_cancel(sides[1].msg, 5, 2), 0);
+    check_part(N, 2, -ECANCELED, NULL, false);
+    check_idle();
+    free(from);
+    free(to);
+    fake_close(sides);
+  }
+}
+
+/* A receive of several with a long message on its way. */
+static void start_several(uint8_t *to, uint8_t *from, uint32_t peer, uint32_t most) {
+  fake_open(sides, &(struct mrc_msg_config){.max_operations = most});
+  several(1, to, 200000, peer);
+  post(0, MRC_MSG_SEND, from, LONG, 3, 7, false);
+  mrc_msg_pump(sides[0].msg, 0);
+  CHECK(fake_step(&sides[0])); /* the RTS */
+  CHECK_EQ(sides[1].n_done, 0);
+}
+
+/* The memory belongs to the receive until the last message has come or failed. */
+static void test_several__ends_with_its_last_message(void) {
+  uint8_t *from = pattern(LONG, 1), *to = calloc(1, 200000);
+  start_several(to, from, MRC_MSG_ANY, 0);
+  CHECK_EQ(mrc_msg_cancel(sides[1].msg, 5, 1), 0);
+  check_part(0, 1, -ECANCELED, NULL, true);
+  fake_run(sides);
+  check_part(1, 1, 0, to, false);
+  check_idle();
+  fake_close(sides);
+
+  for (int any = 0; any < 2; any++) { /* a receive from any peer goes on after its error */
+    start_several(to, from, any ? MRC_MSG_ANY : 0, 0);
+    mrc_msg_fail(sides[1].msg, 0, -ETIMEDOUT, 0);
+    check_part(0, 1, -ETIMEDOUT, NULL, true);
+    if (!any) check_part(1, 1, -ETIMEDOUT, NULL, false);
+    CHECK_EQ(mrc_msg_cancel(sides[1].msg, 5, 1), any ? 0 : -ENOENT);
+    if (any) check_part(1, 1, -ECANCELED, NULL, false);
+    CHECK_EQ(sides[1].n_done, 2);
+    fake_close(sides);
+  }
+
+  start_several(to, from, 0, 2); /* no operation is left for another part */
+  post(0, MRC_MSG_SEND, from, 8, 3, 8, false);
+  mrc_msg_pump(sides[0].msg, 0);
+  CHECK(fake_step(&sides[0]));
+  check_part(0, 1, 0, to + LONG, true);
+  fake_run(sides);
+  check_part(1, 1, 0, to, false);
+  CHECK_EQ(several(2, to, 200000, 0), 1);
+  CHECK_EQ(several(3, to, 200000, 0), 1);
+  fake_close(sides);
+  free(from);
+  free(to);
+}
+
+/* Eager messages of a peer that has failed are taken; then the receive ends. */
+static void test_several__of_a_failed_peer(void) {
+  uint8_t to[20000];
+  fake_open(sides, &plain);
+  for (uint64_t i = 0; i < 2; i++)
+    post(0, MRC_MSG_SEND, to, 80, 3, i, false);
+  fake_run(sides);
+  mrc_msg_fail(sides[1].msg, 0, -ETIMEDOUT, 0);
+  several(1, to, sizeof to, 0);
+  check_part(0, 1, 0, to, true);
+  check_part(1, 1, 0, to + 80, true);
+  check_part(2, 1, -ETIMEDOUT, NULL, false);
+  fake_close(sides);
+}
+
 CHECK_MAIN(RUN(test_transfer__every_size_and_order), RUN(test_order__of_a_tag),
            RUN(test_match__by_mask_and_from_any_peer), RUN(test_room__too_little),
            RUN(test_cancel__at_every_step), RUN(test_heap__is_bounded_and_goes_on),
            RUN(test_peek__and_claim), RUN(test_failure__ends_everything), RUN(test_post__too_many),
-           RUN(test_violation__ends_the_peer))
+           RUN(test_several__oldest_first), RUN(test_several__ends_with_its_last_message),
+           RUN(test_several__of_a_failed_peer), RUN(test_violation__ends_the_peer))

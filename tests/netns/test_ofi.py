@@ -173,7 +173,7 @@ MESSAGES = [
     "any-source", "unknown-source", "selective", "flags", "searches", "cancels", "waits",
     "unfinished",
 ]  # fmt: skip
-MEMORY = ["writes", "reads", "rights", "counts", "several", "delivered"]
+MEMORY = ["writes", "reads", "rights", "counts", "several", "several-buffers", "delivered"]
 
 
 @pytest.mark.usefixtures("agents")
