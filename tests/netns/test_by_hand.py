@@ -54,7 +54,7 @@ def ends(bed: Testbed) -> list[tuple[str, str]]:
 # ---- Ports taken down -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("again", ["", "ip link set {} up"])
+@pytest.mark.parametrize("again", ["", pytest.param("ip link set {} up", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("end", [0, 1])
 def test_port__taken_down_is_shown_and_heals(
     bed: Testbed, end: int, again: str, capsys: pytest.CaptureFixture[str]

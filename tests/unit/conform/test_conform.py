@@ -193,7 +193,7 @@ def test_run__an_adapter_that_listens() -> None:
             device.terminate()
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("address", ["::1", pytest.param("127.0.0.1", marks=pytest.mark.slow)])
 def test_run__one_plane(address: str) -> None:
     """All but the cases of several planes, in both IP versions."""
     found = printed("conform run", conform("run", "--address", address, "--json").stdout)
