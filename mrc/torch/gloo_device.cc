@@ -45,16 +45,18 @@ extern "C" {
 struct mrc_msg_post {
   uint64_t cookie, address, bytes, tag, ignore;
   uint32_t space, peer;
-  uint8_t kind, exact, claim, reserved;
+  uint8_t kind, exact, claim, delivered;
   uint32_t data;
+  uint64_t least;
 };
 
 struct mrc_msg_done {
   uint64_t cookie, bytes, tag;
   uint32_t space, peer;
   int32_t result;
-  uint8_t kind, reserved[3];
+  uint8_t kind, goes_on, reserved[2];
   uint32_t data, reserved2;
+  uint64_t address;
 };
 
 // The engine's functions, for any thread; none of them waits for Python.
