@@ -82,13 +82,17 @@ static bool fits_address(const struct fi_info *hints, uint64_t flags) {
          memcmp(hints->src_addr, &anywhere, sizeof anywhere) == 0;
 }
 
+/* FI_MR_UNSPEC and FI_MR_BASIC. Headers of libfabric 2 call these names deprecated; programs do
+   not. */
+enum { MR_UNSPEC = 0, MR_BASIC = 1 };
+
 /* The mode of memory regions; 0: the program does not know ours. Before version 1.5 none means any,
    and one bit stands for all. */
 static int mr_mode(uint32_t version, const struct fi_info *hints) {
   const bool old = FI_VERSION_LT(version, FI_VERSION(1, 5));
-  if (!hints || !hints->domain_attr) return old ? FI_MR_BASIC : MR_MODE;
+  if (!hints || !hints->domain_attr) return old ? MR_BASIC : MR_MODE;
   const int known = hints->domain_attr->mr_mode;
-  if (known == FI_MR_BASIC || (old && known == FI_MR_UNSPEC)) return FI_MR_BASIC;
+  if (known == MR_BASIC || (old && known == MR_UNSPEC)) return MR_BASIC;
   return (known & MR_MODE) == MR_MODE ? MR_MODE : 0;
 }
 
