@@ -100,10 +100,3 @@ def test_rdma_core__passes_its_rc_tests_where_rc_is_emulated(agent: Agent, tmp_p
     log, failures = run_rdma_core(agent, tmp_path, rc=True)
     assert set(failures) - READING_SYSFS - {"test_mr_rereg_pd"} == set(), log
     assert len(re.findall(r"ok$", log, re.MULTILINE)) >= PASSED_EMULATED
-    for test in (  # some versions of rdma-core lack or skip one: then the number above counts
-        "cq_events_rc", "rc_traffic_cq_ex", "ro_rc_traffic", "atomic_cmp_and_swap",
-        "atomic_fetch_and_add", "atomic_invalid_mr_access", "atomic_invalid_qp_access",
-        "qp_ex_rc_send", "qp_ex_rc_send_imm", "qp_ex_rc_rdma_read", "qp_ex_rc_atomic_cmp_swp",
-    ):  # fmt: skip
-        found = re.search(rf"^test_{test} .*(\n.*)?\.\.\. (.*)$", log, re.MULTILINE)
-        assert found is None or found[2].startswith(("ok", "skipped")), found[0]
