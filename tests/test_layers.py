@@ -43,7 +43,7 @@ LAYERS: dict[str, list[str]] = {
         "turn",
     ],
     "msg": [
-        "chains config frame slots",
+        "chains config frame little slots",
         "state",
         "match operations",
         "outgoing",

@@ -1,32 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "msg/frame.h"
 
-#include <endian.h>
-#include <string.h>
+#include "msg/little.h"
 
 enum { HEAD = 24, WITH_IDS = 32 };
-
-static void put32(uint8_t *out, uint32_t value) {
-  value = htole32(value);
-  memcpy(out, &value, sizeof value);
-}
-
-static void put64(uint8_t *out, uint64_t value) {
-  value = htole64(value);
-  memcpy(out, &value, sizeof value);
-}
-
-static uint32_t get32(const uint8_t *in) {
-  uint32_t value;
-  memcpy(&value, in, sizeof value);
-  return le32toh(value);
-}
-
-static uint64_t get64(const uint8_t *in) {
-  uint64_t value;
-  memcpy(&value, in, sizeof value);
-  return le64toh(value);
-}
 
 static size_t bare_bytes(uint8_t kind) {
   if (kind == MRC_MSG_EAGER) return HEAD;
@@ -39,20 +16,20 @@ size_t mrc_msg_record_bytes(const struct mrc_msg_record *record) {
 }
 
 size_t mrc_msg_encode(const struct mrc_msg_record *record, uint8_t *out) {
-  put32(out, record->kind);
-  put32(out + 4, record->space);
-  put64(out + 8, record->tag);
-  put64(out + 16, record->bytes);
-  if (record->kind == MRC_MSG_EAGER) put32(out + 20, record->data);
+  mrc_put32(out, record->kind);
+  mrc_put32(out + 4, record->space);
+  mrc_put64(out + 8, record->tag);
+  mrc_put64(out + 16, record->bytes);
+  if (record->kind == MRC_MSG_EAGER) mrc_put32(out + 20, record->data);
   const size_t bytes = bare_bytes(record->kind);
   if (bytes >= WITH_IDS) {
-    put32(out + HEAD, record->id);
-    put32(out + HEAD + 4, record->kind == MRC_MSG_RTS ? record->data : record->other);
+    mrc_put32(out + HEAD, record->id);
+    mrc_put32(out + HEAD + 4, record->kind == MRC_MSG_RTS ? record->data : record->other);
   }
   if (bytes > WITH_IDS) {
-    put64(out + WITH_IDS, record->address);
-    put32(out + WITH_IDS + 8, record->rkey);
-    put32(out + WITH_IDS + 12, 0);
+    mrc_put64(out + WITH_IDS, record->address);
+    mrc_put32(out + WITH_IDS + 8, record->rkey);
+    mrc_put32(out + WITH_IDS + 12, 0);
   }
   return bytes;
 }
@@ -60,23 +37,23 @@ size_t mrc_msg_encode(const struct mrc_msg_record *record, uint8_t *out) {
 size_t mrc_msg_decode(const uint8_t *in, size_t n, struct mrc_msg_record *record) {
   *record = (struct mrc_msg_record){0};
   if (n < HEAD) return 0;
-  const uint32_t kind = get32(in);
+  const uint32_t kind = mrc_get32(in);
   if (kind < MRC_MSG_EAGER || kind > MRC_MSG_LAST_KIND) return 0;
   record->kind = (uint8_t)kind;
-  record->space = get32(in + 4);
-  record->tag = get64(in + 8);
-  record->bytes = kind == MRC_MSG_EAGER ? get32(in + 16) : get64(in + 16);
-  if (kind == MRC_MSG_EAGER) record->data = get32(in + 20);
+  record->space = mrc_get32(in + 4);
+  record->tag = mrc_get64(in + 8);
+  record->bytes = kind == MRC_MSG_EAGER ? mrc_get32(in + 16) : mrc_get64(in + 16);
+  if (kind == MRC_MSG_EAGER) record->data = mrc_get32(in + 20);
   if (kind == MRC_MSG_EAGER && record->bytes > n - HEAD) return 0;
   const size_t bytes = mrc_msg_record_bytes(record);
   if (bytes > n) return 0;
   if (kind != MRC_MSG_EAGER) {
-    record->id = get32(in + HEAD);
-    *(kind == MRC_MSG_RTS ? &record->data : &record->other) = get32(in + HEAD + 4);
+    record->id = mrc_get32(in + HEAD);
+    *(kind == MRC_MSG_RTS ? &record->data : &record->other) = mrc_get32(in + HEAD + 4);
   }
   if (bytes > WITH_IDS && kind != MRC_MSG_EAGER) {
-    record->address = get64(in + WITH_IDS);
-    record->rkey = get32(in + WITH_IDS + 8);
+    record->address = mrc_get64(in + WITH_IDS);
+    record->rkey = mrc_get32(in + WITH_IDS + 8);
   }
   return bytes;
 }

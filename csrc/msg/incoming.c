@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "msg/incoming.h"
 
-#include <endian.h>
 #include <errno.h>
 
+#include "msg/little.h"
 #include "msg/match.h"
 #include "msg/operations.h"
 #include "msg/outgoing.h"
@@ -352,9 +352,8 @@ static bool on_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t nu
   if (bytes < MRC_MSG_FRAME_HEADER || bytes > MRC_MSG_SLOT_BYTES) return false;
   const uint32_t place = mrc_msg_slots_place(&peer->slots, peer->slots.arrived);
   /* The credit counts even while the records have to wait. */
-  uint32_t read;
-  memcpy(&read, peer->inbox + place, sizeof read);
-  if (!mrc_msg_credited(msg, peer, le32toh(read), UINT32_MAX)) return false;
+  const uint32_t read = mrc_get32(peer->inbox + place);
+  if (!mrc_msg_credited(msg, peer, read, UINT32_MAX)) return false;
   peer->sizes[place / MRC_MSG_SLOT_BYTES] = (uint16_t)bytes;
   peer->slots.arrived++;
   return mrc_msg_read(msg, peer);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "msg/outgoing.h"
 
-#include <endian.h>
 #include <errno.h>
 
+#include "msg/little.h"
 #include "msg/operations.h"
 
 enum { RESERVED_WRS = 4 }; /* places that messages leave to frames and credits */
@@ -128,8 +128,8 @@ static int send_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t n
   const uint32_t place = mrc_msg_slots_place(&peer->slots, peer->slots.sent);
   uint8_t *frame = peer->outbox + place;
   if (peer->filled == 0) peer->filled = fill(msg, peer, frame);
-  const uint32_t header[2] = {htole32(peer->slots.freed), 0};
-  memcpy(frame, header, sizeof header);
+  mrc_put32(frame, peer->slots.freed);
+  mrc_put32(frame + 4, 0);
   const struct mrc_wr write = {.local = (uintptr_t)frame,
                                .va = peer->theirs.address + place,
                                .lkey = peer->outbox_key,

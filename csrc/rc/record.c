@@ -1,43 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rc/record.h"
 
-#include <endian.h>
-#include <string.h>
+#include "msg/little.h"
 
 enum { HEAD = 8 };
 
-static void put32(uint8_t *out, uint32_t value) {
-  value = htole32(value);
-  memcpy(out, &value, sizeof value);
-}
-
-static void put64(uint8_t *out, uint64_t value) {
-  value = htole64(value);
-  memcpy(out, &value, sizeof value);
-}
-
-static uint32_t get32(const uint8_t *in) {
-  uint32_t value;
-  memcpy(&value, in, sizeof value);
-  return le32toh(value);
-}
-
-static uint64_t get64(const uint8_t *in) {
-  uint64_t value;
-  memcpy(&value, in, sizeof value);
-  return le64toh(value);
-}
-
 void mrc_rc_put_header(const struct mrc_rc_header *header, uint8_t *out) {
-  put32(out, header->read);
-  put32(out + 4, header->granted);
-  put32(out + 8, header->wanted);
-  put32(out + 12, 0);
+  mrc_put32(out, header->read);
+  mrc_put32(out + 4, header->granted);
+  mrc_put32(out + 8, header->wanted);
+  mrc_put32(out + 12, 0);
 }
 
 struct mrc_rc_header mrc_rc_get_header(const uint8_t *in) {
   return (struct mrc_rc_header){
-      .read = get32(in), .granted = get32(in + 4), .wanted = get32(in + 8)};
+      .read = mrc_get32(in), .granted = mrc_get32(in + 4), .wanted = mrc_get32(in + 8)};
 }
 
 size_t mrc_rc_fields(uint8_t kind) {
@@ -65,20 +42,20 @@ size_t mrc_rc_encode(const struct mrc_rc_record *record, uint8_t *out) {
   out[1] = record->flags;
   out[2] = record->status;
   out[3] = 0;
-  put32(out + 4, record->bytes);
+  mrc_put32(out + 4, record->bytes);
   if (kind == MRC_RC_SEND || kind == MRC_RC_WROTE) {
-    put32(out + HEAD, record->total);
-    put32(out + HEAD + 4, record->imm);
+    mrc_put32(out + HEAD, record->total);
+    mrc_put32(out + HEAD + 4, record->imm);
   } else if (kind == MRC_RC_VALUE) {
-    put64(out + HEAD, record->value);
+    mrc_put64(out + HEAD, record->value);
   } else if (kind == MRC_RC_READ || kind == MRC_RC_ATOMIC) {
-    put64(out + HEAD, record->va);
-    put32(out + HEAD + 8, record->rkey);
-    put32(out + HEAD + 12, kind == MRC_RC_READ ? record->total : record->operation);
+    mrc_put64(out + HEAD, record->va);
+    mrc_put32(out + HEAD + 8, record->rkey);
+    mrc_put32(out + HEAD + 12, kind == MRC_RC_READ ? record->total : record->operation);
   }
   if (kind == MRC_RC_ATOMIC) {
-    put64(out + HEAD + 16, record->value);
-    put64(out + HEAD + 24, record->swap);
+    mrc_put64(out + HEAD + 16, record->value);
+    mrc_put64(out + HEAD + 24, record->swap);
   }
   return mrc_rc_fields(kind);
 }
@@ -93,22 +70,22 @@ size_t mrc_rc_decode(const uint8_t *in, size_t n, struct mrc_rc_record *record) 
   const uint8_t kind = record->kind = in[0];
   record->flags = in[1];
   record->status = in[2];
-  record->bytes = get32(in + 4);
+  record->bytes = mrc_get32(in + 4);
   const size_t bytes = mrc_rc_record_bytes(kind, record->bytes);
   if (bytes > n || (record->bytes > 0 && !has_bytes(kind))) return 0;
   if (kind == MRC_RC_SEND || kind == MRC_RC_WROTE) {
-    record->total = get32(in + HEAD);
-    record->imm = get32(in + HEAD + 4);
+    record->total = mrc_get32(in + HEAD);
+    record->imm = mrc_get32(in + HEAD + 4);
   } else if (kind == MRC_RC_VALUE) {
-    record->value = get64(in + HEAD);
+    record->value = mrc_get64(in + HEAD);
   } else if (kind == MRC_RC_READ || kind == MRC_RC_ATOMIC) {
-    record->va = get64(in + HEAD);
-    record->rkey = get32(in + HEAD + 8);
-    *(kind == MRC_RC_READ ? &record->total : &record->operation) = get32(in + HEAD + 12);
+    record->va = mrc_get64(in + HEAD);
+    record->rkey = mrc_get32(in + HEAD + 8);
+    *(kind == MRC_RC_READ ? &record->total : &record->operation) = mrc_get32(in + HEAD + 12);
   }
   if (kind == MRC_RC_ATOMIC) {
-    record->value = get64(in + HEAD + 16);
-    record->swap = get64(in + HEAD + 24);
+    record->value = mrc_get64(in + HEAD + 16);
+    record->swap = mrc_get64(in + HEAD + 24);
     if (record->operation > MRC_RC_FETCH_ADD) return 0;
   }
   return bytes;
