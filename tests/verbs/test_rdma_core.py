@@ -71,6 +71,15 @@ def run_rdma_core(agent: Agent, folder: Path, *, rc: bool) -> tuple[str, dict[st
     return log, failures
 
 
+def verdict(log: str, test: str) -> str:
+    """Of one test. Before it stand a title in some versions of rdma-core, and what destructors of
+    pyverbs print: they close a completion channel that still has a CQ.
+    """
+    ends = r"(?:\.\.\. |^)(?P<verdict>ok|FAIL|ERROR|skipped .*?)$"
+    found = re.search(rf"^test_{test} .*?{ends}", log, re.MULTILINE | re.DOTALL)
+    return found["verdict"] if found else "none"
+
+
 @NEEDS_TESTS
 @NEEDS_PYVERBS
 def test_rdma_core__passes_what_a_device_with_writes_can(agent: Agent, tmp_path: Path) -> None:
@@ -85,8 +94,7 @@ def test_rdma_core__passes_what_a_device_with_writes_can(agent: Agent, tmp_path:
         "qp_ex_rc_rdma_write_imm",
         "qp_ex_rc_rdma_write_zero_(length|size)",  # with "size" in rdma-core 65
     ):
-        # rdma-core 65 has a title for one of them, in a line of its own.
-        assert re.search(rf"^test_{test} .*(\n.*)?\.\.\. ok$", log, re.MULTILINE), test
+        assert verdict(log, test) == "ok", test
     for title in (
         "Test RC QP creation via ibv_create_qp_ex with",
         "Queries an RC QP after creation",
@@ -100,3 +108,9 @@ def test_rdma_core__passes_its_rc_tests_where_rc_is_emulated(agent: Agent, tmp_p
     log, failures = run_rdma_core(agent, tmp_path, rc=True)
     assert set(failures) - READING_SYSFS - {"test_mr_rereg_pd"} == set(), log
     assert len(re.findall(r"ok$", log, re.MULTILINE)) >= PASSED_EMULATED
+    for test in (
+        "cq_events_rc", "rc_traffic_cq_ex", "ro_rc_traffic", "atomic_cmp_and_swap",
+        "atomic_fetch_and_add", "atomic_invalid_mr_access", "atomic_invalid_qp_access",
+        "qp_ex_rc_send", "qp_ex_rc_send_imm", "qp_ex_rc_rdma_read", "qp_ex_rc_atomic_cmp_swp",
+    ):  # fmt: skip
+        assert verdict(log, test) == "ok", test
