@@ -27,7 +27,6 @@ from mrc.conform.readings import READINGS
 from mrc.enums import Reading
 from mrc.errors import BadFileError, ConfigError
 from mrc.results.conform import (
-    AlternativeText,
     Cases,
     CaseText,
     Readings,
@@ -173,9 +172,7 @@ def _readings(args: argparse.Namespace) -> int:
             ours = " <- mrc" if one.letter == each.ours else ""
             out.text(f"    {one.letter}: {one.text} ({', '.join(one.sources)}){ours}")
     out.result(Readings(readings=tuple(
-        like(ReadingText, each, switch=each.switched, alternatives=tuple(
-            like(AlternativeText, one) for one in each.alternatives))
-        for each in READINGS
+        like(ReadingText, each, switch=each.switched) for each in READINGS
     )))  # fmt: skip
     return Exit.OK
 

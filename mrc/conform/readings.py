@@ -13,18 +13,11 @@ import re
 
 from msgspec import Struct
 
+from mrc.results.conform import AlternativeText
+
 _PAPER, _API = "the paper", "the API headers"
 _ONE, _TWO, _MORE = "one reader", "two readers", "several readers"
 _UE, _ROCE, _OURS = "Ultra Ethernet", "RoCEv2", "ours"
-
-
-class Alternative(Struct, frozen=True):
-    """One way to read the specification."""
-
-    letter: str
-    text: str
-    sources: tuple[str, ...]
-    """Who says so: the paper, the API headers, readers of the specification, related standards."""
 
 
 class Switch(Struct, frozen=True):
@@ -43,7 +36,7 @@ class Reading(Struct, frozen=True):
 
     id: str
     title: str
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[AlternativeText, ...]
     ours: str
     """The letter of the engine's choice."""
     reason: str
@@ -68,10 +61,10 @@ class Reading(Struct, frozen=True):
         return tuple(f"{self.id}-{each.letter}" for each in self.alternatives)
 
 
-def _of(*alternatives: tuple[str, ...]) -> tuple[Alternative, ...]:
+def _of(*alternatives: tuple[str, ...]) -> tuple[AlternativeText, ...]:
     """A text and its sources for each letter."""
     return tuple(
-        Alternative(letter, text, tuple(sources))
+        AlternativeText(letter=letter, text=text, sources=tuple(sources))
         for letter, (text, *sources) in zip("ABCD", alternatives, strict=False)
     )
 

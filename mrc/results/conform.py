@@ -84,7 +84,7 @@ class AlternativeText(Struct, frozen=True, kw_only=True):
     text: str
     """What it says."""
     sources: tuple[str, ...]
-    """Who says so."""
+    """Who says so: the paper, the API headers, readers of the specification, related standards."""
 
 
 class ReadingText(Struct, frozen=True, kw_only=True):
