@@ -62,7 +62,7 @@ class Play:
     @property
     def readings(self) -> tuple[str, ...]:
         """Those that the device was seen to follow."""
-        return (*self._chosen, *sorted(self._situation.shown))
+        return tuple(dict.fromkeys((*self._chosen, *sorted(self._situation.shown))))
 
     def take(self, step: Step | Choice) -> None:
         """The next step."""

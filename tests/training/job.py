@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
 from slowness import PATIENCE, limit
 
 from mrc.testbed.bed import Testbed
@@ -161,8 +161,7 @@ class Job:
 def local_job(script: str, *options: str, size: int = 2, transport: str = "TCP") -> Job:
     """All ranks on the loopback interface; without a `transport`, torch's default."""
     job = Job()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     for rank in range(size):
         argv = [sys.executable, str(SCRIPTS / script), *options]
         job._start(

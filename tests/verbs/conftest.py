@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from socket import create_server
 
 import pytest
+from ports import free_port
 from skips import mark
 from slowness import PATIENCE, until
 from verbs.building import LIBRARY, ROOT, compiled
@@ -75,10 +75,8 @@ class Agent:
 
 @pytest.fixture
 def agent() -> Iterator[Agent]:
-    with create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     environment = os.environ | {door.ENVIRONMENT: f"@mrc-test-{os.getpid()}"}
-    started = Agent.start(environment, port)
+    started = Agent.start(environment, free_port())
     yield started
     started.kill()
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from slowness import PATIENCE, limit, until
 from verbs.building import sanitized
 
@@ -155,9 +156,11 @@ def run_both(agent: Agent, program: Sequence[str], port: int) -> None:
         try:
             until(lambda: server.poll() is not None or listens(port))
             code, out, err = agent.output(*command, "127.0.0.1", rc=True)
-            assert (code, SAID in err) == (0, True), out + err
-            out, err = server.communicate(timeout=PATIENCE)
-            assert (server.returncode, SAID in err) == (0, True), out + err
+            if code:
+                server.kill()
+            served, errors = server.communicate(timeout=PATIENCE)
+            assert (code, SAID in err) == (0, True), out + err + served + errors
+            assert (server.returncode, SAID in errors) == (0, True), served + errors
         finally:
             server.kill()
 
@@ -168,7 +171,7 @@ def run_both(agent: Agent, program: Sequence[str], port: int) -> None:
 def test_others(agent: Agent, program: Sequence[str]) -> None:
     if shutil.which(program[0]) is None:
         pytest.skip("needs perftest and ibverbs-utils: apt-get install perftest ibverbs-utils")
-    run_both(agent, program, agent.port + 1)
+    run_both(agent, program, free_port())
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -176,10 +179,11 @@ def test_others__with_rc_on_one_side_are_refused_in_words(agent: Agent, first: b
     """The end that dials hears it; the other one waits for a peer that may still come."""
     if shutil.which("ib_write_bw") is None:
         pytest.skip("needs perftest: apt-get install perftest")
-    command = ["ib_write_bw", *PERFTEST, "-b", "-p", str(agent.port + 1)]
+    port = free_port()
+    command = ["ib_write_bw", *PERFTEST, "-b", "-p", str(port)]
     words = "start both with mrc run --rc, or neither"
     with agent.started(*command, rc=first) as server:
-        until(lambda: server.poll() is not None or listens(agent.port + 1))
+        until(lambda: server.poll() is not None or listens(port))
         with agent.started(*command, "127.0.0.1", rc=not first) as client:
             assert client.stderr is not None and server.stderr is not None
             until(lambda: client.poll() is not None or server.poll() is not None)

@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from random import randbytes
-from socket import AF_UNIX, SOCK_SEQPACKET, create_server, socket
+from socket import AF_UNIX, SOCK_SEQPACKET, socket
 
 import pytest
 from attached import AttachedProgram, attach_body, connect_body, connected, gid_of
+from ports import free_port
 from slowness import PATIENCE
 
 from mrc.agent import agent as agent_module
@@ -92,11 +93,6 @@ async def write(a: AttachedProgram, qpn: int, b: AttachedProgram) -> None:
         done = await a.completion()
     assert (done.status, done.bytes) == (WcStatus.SUCCESS, 100_000)
     assert target == source
-
-
-def free_port() -> int:
-    with create_server(("127.0.0.1", 0)) as trial:
-        return int(trial.getsockname()[1])
 
 
 async def test_qps_of_two_programs__are_connected_and_carry_a_write() -> None:

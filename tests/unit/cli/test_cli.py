@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from file_commands import MRC
+from ports import free_port
 from printed import printed
 from slowness import PATIENCE
 
@@ -329,8 +330,7 @@ def test_send__no_such_host(mrc: Mrc, tmp_path: Path) -> None:
 
 def test_send__nobody_listens(mrc: Mrc, tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     line = complaint(mrc("send", tmp_path / "a", f"127.0.0.1:{port}"), 3)
     assert f"no program listens on TCP port {port}" in line
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from printed import printed
 from slowness import PATIENCE
 
@@ -45,9 +46,7 @@ def receiving(*options: object) -> Iterator[tuple[str, int]]:
 
 @pytest.fixture
 def free_udp_port() -> int:
-    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
-        sock.bind(("::", 0))
-        return int(sock.getsockname()[1])
+    return free_port(socket.SOCK_DGRAM)
 
 
 def test_send__over_the_interface_and_udp_port_that_were_given(

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import tarfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from file_commands import MRC, receiving
+from ports import free_port
 from slowness import PATIENCE
 
 SMALL = 4096
@@ -130,9 +130,3 @@ def by_tar(source: Path, target: Path) -> float:
         subprocess.run(["bash", "-o", "pipefail", "-c", send], check=True)
         assert receiver.wait(PATIENCE) == 0
         return time.monotonic() - begin
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 from file_commands import MRC, receiving
+from ports import free_port
 
 
 def shell(words: str, closed: str) -> subprocess.CompletedProcess[str]:
@@ -20,9 +20,7 @@ def shell(words: str, closed: str) -> subprocess.CompletedProcess[str]:
 def test_send__with_closed_descriptors(tmp_path: Path, closed: str) -> None:
     """Sockets must not get these numbers: uvloop cannot close them, and messages go into them."""
     (tmp_path / "a").touch()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    done = shell(f"send {tmp_path / 'a'} 127.0.0.1:{port}", closed)
+    done = shell(f"send {tmp_path / 'a'} 127.0.0.1:{free_port()}", closed)
     assert done.returncode == 3
     assert "2>" in closed or "no program listens" in done.stderr
     assert len(done.stderr.splitlines()) == ("2>" not in closed)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from ports import free_port
 from printed import printed
 from slowness import PATIENCE
 
@@ -177,8 +177,7 @@ def test_run__attributes_by_hand() -> None:
 
 
 def test_run__an_adapter_that_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     words = [sys.executable, "-m", "mrc", "conform", "device", "-B", "127.0.0.1", "-B", "127.0.0.2",
              "--listen", "--port", str(port)]  # fmt: skip
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as device:

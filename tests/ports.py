@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TCP and UDP ports for programs that must be told one."""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import suppress
+
+# Below those that the kernel gives out: nobody's connection or listener takes one by chance
+# between the look and its use.
+_PORTS = range(20_000, 32_000)
+
+
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    """A port that no socket of this host has, at any address."""
+    while True:
+        port = random.choice(_PORTS)
+        with suppress(OSError), socket.socket(socket.AF_INET6, kind) as probe:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(("::", port))
+            return port
