@@ -17,6 +17,7 @@ from mrc.renamed import renamed
 from mrc.trust.security import Security
 
 MAX_PEER_BYTES = 1 << 30
+MAX_ENGINES = 64
 
 _TIME = (0, limits.CC_MAX_NS)
 _BYTES = (0, limits.CC_MAX_BYTES)
@@ -211,6 +212,9 @@ class Sockets:
     """No datapath thread: the event loop runs the datapath, so other tasks must not block it."""
     spin_us: int = 0
     """Microseconds of busy polling before the datapath (with `polled`: the event loop) sleeps."""
+    engines: int = 1
+    """Datapath threads, each with sockets of its own; QPs are spread over them. Several use several
+    cores, and receive on UDP ports from `udp_port` on."""
     coalesce_us: int = 250
     """While bursts arrive, microseconds between two reads of the sockets; 0: reads each at once."""
     rcvbuf_bytes: int = 0
@@ -219,7 +223,10 @@ class Sockets:
     """Send buffer of each socket in bytes; 0: the engine's default."""
 
     def __post_init__(self) -> None:
-        _check_ranges(self, {"spin_us": (0, 65535), "coalesce_us": (0, 1000)})
+        ranges = {"spin_us": (0, 65535), "engines": (1, MAX_ENGINES), "coalesce_us": (0, 1000)}
+        _check_ranges(self, ranges)
+        if self.polled and self.engines > 1:
+            raise ConfigError("engines: an event loop that polls runs one engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +332,8 @@ class ContextConfig:
     """How long it waits for peers."""
 
     def __post_init__(self) -> None:
-        _check_ranges(self, {"udp_port": (0, 65535)})
+        most = 65536 - self.sockets.engines if self.udp_port else 0
+        _check_ranges(self, {"udp_port": (0, most)})
         check_plane_shares(self.plane_shares)
         _check_readings(self.readings)
         if Reading.S1_A in self.readings and self.queues.mpr == 0:

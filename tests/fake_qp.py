@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mrc.binding.verbs import RemoteMemory
+from mrc.config import ContextConfig
 from mrc.enums import Access, QpState, WcStatus
 from mrc.errors import CompletionError
 from mrc.events import Immediate, QpInfo
@@ -32,6 +33,7 @@ class FakeContext:
     """Holds the registered memory."""
 
     def __init__(self) -> None:
+        self.config = ContextConfig()
         self.regions: dict[int, FakeMr] = {}
         self._peer_memory = Budget(1 << 31)
         self._next_key = 1

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
@@ -17,15 +17,14 @@ from msgspec.structs import replace
 
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
+from mrc.aio.engines import Engines
 from mrc.aio.listener import Listener
 from mrc.aio.local import Local, Terms, opened
 from mrc.aio.messages import Messages
 from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
-from mrc.binding import device
 from mrc.binding.messages import MessageFunctions, functions
-from mrc.binding.native import names_of
 from mrc.binding.verbs import MR
 from mrc.config import CcParameters, ContextConfig
 from mrc.control.profiles import (
@@ -35,7 +34,6 @@ from mrc.control.profiles import (
     EvSelection,
     Operation,
 )
-from mrc.datapath.dispatch import Dispatcher
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
     ArgumentError,
@@ -50,7 +48,6 @@ from mrc.fabric.ports import LocalPort
 from mrc.observe.observatory import Observatory, Observer
 from mrc.observe.snapshot import snapshot
 from mrc.results.plain import plain
-from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.context")
 
@@ -69,11 +66,10 @@ class Context:
     ) -> None:
         """`observer` looks at this Context; None: the views that the configuration enables."""
         self.config = config or ContextConfig()
-        self._local: Local | None = None
+        self._engines: Engines | None = None
         # The dispatcher keeps every open QP alive, so weak references are enough here.
         self._qps: WeakSet[QP] = WeakSet()
         self._listeners: WeakSet[Listener] = WeakSet()
-        self._monitor: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
         self._observer = observer or Observatory()
         self._peer_memory = Budget(self.config.limits.max_peer_bytes)
@@ -98,11 +94,11 @@ class Context:
         return guard.failure
 
     async def __aenter__(self) -> Self:
-        if self._local is not None:
+        if self._engines is not None:
             raise StateError("the Context was already opened: create a new one")
-        self._local = await self._make_local()
-        self._monitor = asyncio.get_running_loop().create_task(self._follow_links())
+        self._engines = Engines(await self._make_local())
         try:
+            self._engines.open()
             await self._observer.open(self)
         except BaseException:
             await self.close()
@@ -110,7 +106,7 @@ class Context:
         return self
 
     async def _make_local(self) -> Local:
-        """Opens the datapath; a subclass overrides it."""
+        """Opens the first datapath; a subclass overrides it."""
         return opened(self.config)
 
     async def __aexit__(
@@ -129,19 +125,22 @@ class Context:
         """
         await self._close(orderly=True)
 
-    def _opened(self) -> Local:
-        if self._local is None:
+    def _all(self) -> Engines:
+        if self._engines is None:
             raise StateError("the Context is not open: use 'async with'")
-        self._local.dispatcher.check_open()
+        self._engines.first.dispatcher.check_open()
         if self._closer is not None:
             raise StateError("the Context is closed")
-        return self._local
+        return self._engines
+
+    def _opened(self) -> Local:
+        return self._all().first
 
     # ---- State ----------------------------------------------------------------------------
 
     @property
     def udp_port(self) -> int:
-        """The UDP port that peers send to."""
+        """The UDP port that peers send to; the first one, if there are several engines."""
         return self._opened().dispatcher.device.udp_port
 
     @property
@@ -172,8 +171,8 @@ class Context:
 
     @property
     def warnings(self) -> tuple[ContextWarning, ...]:
-        """The last 64 warnings of the datapath, newest last."""
-        return tuple(self._opened().dispatcher.warnings)
+        """The last 64 warnings of each engine, newest last."""
+        return tuple(each for engine in self._all() for each in engine.warnings)
 
     @property
     def metrics_port(self) -> int:
@@ -190,17 +189,11 @@ class Context:
 
     async def counters(self) -> dict[str, int]:
         """Every counter by name."""
-        return await self._values(CommandOp.COUNTERS, "counter")
+        return await self._all().values(CommandOp.COUNTERS, "counter")
 
     async def drops(self) -> dict[str, int]:
         """How many packets were dropped, by reason."""
-        return await self._values(CommandOp.DROPS, "drop")
-
-    async def _values(self, op: CommandOp, kind: str) -> dict[str, int]:
-        names = names_of(kind)
-        command, array = device.values(op, len(names))
-        count = await self._opened().dispatcher.call(command, f"read {kind}s")
-        return {name: array[i] for i, name in enumerate(names[:count])}
+        return await self._all().values(CommandOp.DROPS, "drop")
 
     @property
     def qps(self) -> tuple[QP, ...]:
@@ -209,12 +202,8 @@ class Context:
         return tuple(qp for qp in self._qps if not qp.closed)
 
     async def trace(self, count: int = 4096) -> list[TraceEntry]:
-        """The newest entries of the engine's trace, oldest first."""
-        names = names_of("trace")
-        command, array = device.trace(count)
-        found = await self._opened().dispatcher.call(command, "read trace")
-        entries = (array[i] for i in range(found))
-        return [TraceEntry(e.now_ns, names[e.point], e.qpn, e.a, e.b) for e in entries]
+        """The newest entries of the engines' traces, oldest first."""
+        return await self._all().trace(count)
 
     def record(self, qps: Sequence[QP] | None = None, *, width_ns: int = 1_000_000) -> Recorder:
         """Records the payload that arrives for these QPs inside `async with context.record(...)`.
@@ -223,8 +212,7 @@ class Context:
         ports now. Bins are `width_ns` wide; each time MAX_BINS is exceeded, the width doubles.
         Entering raises InUseError while another recording runs, StateError when a QP is closed.
         """
-        local = self._opened()
-        return Recorder(local.dispatcher, local.links.highest, qps, width_ns)
+        return Recorder(list(self._all()), self._opened().links.highest, qps, width_ns)
 
     # ---- Memory ---------------------------------------------------------------------------
 
@@ -242,29 +230,13 @@ class Context:
         return Opening(work, lambda mr, *_: self.deregister(mr))
 
     async def _register(self, mr: MR) -> MR:
-        dispatcher = self._opened().dispatcher
-        dispatcher.hold(mr)
-        reply = dispatcher.call(device.mr_register(mr), f"register {mr.length} bytes")
-        try:
-            await asyncio.shield(reply)
-        except asyncio.CancelledError:
-            undone = dispatcher.call(device.mr_deregister(mr), "deregister")
-            undone.add_done_callback(functools.partial(_release, dispatcher, mr))
-            raise
-        except BaseException:
-            dispatcher.release(mr)
-            raise
+        await self._all().register(mr)
         return mr
 
     async def deregister(self, mr: MR) -> None:
         """Waits until no work request uses the region, then ends it and unpins the buffer."""
-        dispatcher = self._local.dispatcher if self._local is not None else None
-        if dispatcher is None or dispatcher.gone or not dispatcher.holds(mr):
-            return  # the Context is closed, or belongs to the parent of a fork
-        await dispatcher.until_idle(mr)
-        ended = dispatcher.call(device.mr_deregister(mr), "deregister")
-        ended.add_done_callback(functools.partial(_release, dispatcher, mr))
-        await asyncio.shield(ended)
+        if self._engines is not None:
+            await self._engines.deregister(mr)
 
     # ---- Profiles -------------------------------------------------------------------------
 
@@ -364,8 +336,10 @@ class Context:
         return Opening(self._listen(host, port, terms), Listener.__aexit__)
 
     async def _listen(self, host: str | None, port: int, terms: Terms) -> Listener:
-        local = self._opened()
-        listener = Listener(local, terms, self._adopt, self._observer.viewers(), self._admission)
+        choose = partial(self._all().choose, messages=terms.messages)
+        listener = Listener(
+            self._opened(), terms, self._adopt, self._observer.viewers(), self._admission, choose
+        )
         await listener.open(host, port)
         self._listeners.add(listener)
         self._opened().links.tell()
@@ -398,7 +372,7 @@ class Context:
         return Opening(self._connect(host, port, terms, timeout), QP.__aexit__)
 
     async def _connect(self, host: str, port: int, terms: Terms, timeout: float) -> QP:
-        local = self._opened()
+        local = self._all().choose(messages=terms.messages)
         local.links.check(self.config.interfaces)
         return self._adopt(await connect(local, terms, host, port, timeout=timeout))
 
@@ -425,45 +399,33 @@ class Context:
         """
         return functions(self._opened().dispatcher.device)
 
-    # ---- Background and end ---------------------------------------------------------------
-
-    async def _follow_links(self) -> None:
-        local = self._opened()
-        try:
-            await local.links.follow(local.dispatcher.call, local.dispatcher.device)
-        except (MrcError, OSError) as error:
-            logger.warning("this Context stopped following changes of its interfaces: %s", error)
+    # ---- End ------------------------------------------------------------------------------
 
     async def _close(self, *, orderly: bool, reason: str = "") -> None:
-        if self._local is None or self._local.dispatcher.forked:
+        engines = self._engines
+        if engines is None or (dispatcher := engines.first.dispatcher).forked:
             return  # in a child of fork: the parent closes the Context
-        if self._local.dispatcher.gone:
+        if dispatcher.gone:
             self._observer.forget()
-            self._local.dispatcher.end()
+            engines.end()
             return
-        if asyncio.get_running_loop() is not self._local.dispatcher.loop:
+        if asyncio.get_running_loop() is not dispatcher.loop:
             raise StateError("the Context belongs to another event loop: close it there")
         if self._closer is None:
-            work = self._end(self._local, orderly=orderly, reason=reason)
+            work = self._end(engines, orderly=orderly, reason=reason)
             self._closer = asyncio.get_running_loop().create_task(work)
         await asyncio.shield(self._closer)
 
-    async def _end(self, local: Local, *, orderly: bool, reason: str) -> None:
-        if self._monitor is not None:
-            await cancelled(self._monitor)
+    async def _end(self, engines: Engines, *, orderly: bool, reason: str) -> None:
+        await engines.stop_following()
         await self._observer.close()
         await asyncio.gather(*(listener.close() for listener in list(self._listeners)))
         qps = list(self._qps)
         await asyncio.gather(*(qp.close() if orderly else qp.abort(reason) for qp in qps))
-        await local.dispatcher.close()
+        await engines.close()
 
 
 # ---- Helpers --------------------------------------------------------------------------------
-
-
-def _release(dispatcher: Dispatcher, mr: MR, ended: asyncio.Future[int]) -> None:
-    if not ended.cancelled() and ended.exception() is None:
-        dispatcher.release(mr)
 
 
 def _check_not_text(**lists: Sequence[str]) -> None:

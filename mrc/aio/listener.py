@@ -63,8 +63,11 @@ class Listener:
         adopt: Callable[[End], QP],
         viewers: RemoteView,
         admission: Admission,
+        choose: Callable[[], Local] | None = None,
     ) -> None:
+        """`choose`: the engine of the next QP; None: all are of `local`."""
         self._local = local
+        self._choose = choose or (lambda: local)
         self._viewers = viewers
         self._admission = admission
         self._large_hello = asyncio.Lock()
@@ -230,7 +233,7 @@ class Listener:
         """
         private = channel.peeked.get("private")
         try:
-            return await establish(self._local, channel, self._terms, first=False)
+            return await establish(self._choose(), channel, self._terms, first=False)
         except (PeerGoneError, BusyError, CutOffError):
             raise  # the peer may try again
         except MrcError as error:

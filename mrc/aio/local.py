@@ -10,9 +10,10 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from mrc.aio.end import End
 from mrc.aio.messagepeer import MessagePeer
@@ -92,6 +93,15 @@ def opened(config: ContextConfig) -> Local:
         ev_profiles=Profiles(EvProfile(DEFAULT, selection)),
         cc_profiles=Profiles(CcProfile(DEFAULT, settings)),
     )
+
+
+def further(first: Local, number: int) -> Local:
+    """Another datapath of the same Context, its n-th; its UDP port is n above a configured one."""
+    config = first.config
+    if config.udp_port:
+        config = replace(config, udp_port=config.udp_port + number)
+    links = Links(finder(config, first.host))
+    return structs.replace(first, links=links, dispatcher=Dispatcher(links.open(config)))
 
 
 def queue_pair(sizes: Queues, **more: Any) -> QueuePair:

@@ -13,6 +13,7 @@ from mrc.aio.queries import ev_info
 from mrc.binding.verbs import MR, RemoteMemory
 from mrc.binding.writes import Write, Writes, pieces, size_of
 from mrc.control.profiles import CcProfile, EvProfile
+from mrc.datapath.dispatch import Dispatcher
 from mrc.datapath.stream import timed
 from mrc.enums import EvState, Seal
 from mrc.errors import StateError, reason_of
@@ -61,6 +62,9 @@ class QP:
         if self._end.messages is None:
             raise StateError(f"{self._end} carries no messages: connect it with messages=True")
         return self._end.messages.number
+
+    def _is_of(self, engine: Dispatcher) -> bool:
+        return self._end.dispatcher is engine
 
     def _carries_messages_of(self, number: int) -> bool:
         messages = self._end.messages

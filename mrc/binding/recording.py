@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc.binding import native
 from mrc.binding.native import Command
@@ -45,6 +47,49 @@ class Recording(Struct, frozen=True):
     def bytes(self) -> tuple[int, ...]:
         """Payload bytes of all planes together, by bins."""
         return tuple(sum(column) for column in zip(*self.planes.values(), strict=True))
+
+
+def joined(parts: Sequence[Recording]) -> Recording:
+    """The recordings of several engines as one, with the widest bins of them.
+
+    Only empty bins show its gaps: it has none if no bin between two deliveries is empty.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    start_ns = min(part.start_monotonic_ns for part in parts)
+    duration_ns = max(part.start_monotonic_ns + part.duration_ns for part in parts) - start_ns
+    width_ns = max(part.width_ns for part in parts)
+    sums = {plane: [0] * (duration_ns // width_ns + 1) for plane in parts[0].planes}
+    first: list[int] = []
+    last: list[int] = []
+    for part in parts:
+        late_ns = part.start_monotonic_ns - start_ns
+        for plane, row in part.planes.items():
+            for i, count in enumerate(row):
+                sums[plane][(late_ns + i * part.width_ns) // width_ns] += count
+        if part.first_ns is not None and part.last_ns is not None:
+            first.append(late_ns + part.first_ns)
+            last.append(late_ns + part.last_ns)
+    whole = Recording(
+        start_monotonic_ns=start_ns,
+        duration_ns=duration_ns,
+        width_ns=width_ns,
+        planes={plane: tuple(row) for plane, row in sums.items()},
+        first_ns=min(first, default=None),
+        last_ns=max(last, default=None),
+        longest_gap_ns=0,
+        longest_gap_at_ns=None,
+    )
+    begin, bins = _longest_gap(whole.bytes)
+    gap_at_ns = begin * width_ns if bins else None
+    return replace(whole, longest_gap_ns=bins * width_ns, longest_gap_at_ns=gap_at_ns)
+
+
+def _longest_gap(row: Sequence[int]) -> tuple[int, int]:
+    """The longest run of empty bins between two others: its first bin, and how many they are."""
+    full = [i for i, count in enumerate(row) if count]
+    runs = ((before + 1, after - before - 1) for before, after in pairwise(full))
+    return max(runs, key=lambda run: run[1], default=(0, 0))
 
 
 class RecordingMemory:

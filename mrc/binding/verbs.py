@@ -8,6 +8,7 @@ the commands and returns their results.
 from __future__ import annotations
 
 import secrets
+from asyncio import Future
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -137,6 +138,10 @@ class MR(Struct):
     """Random local and remote key."""
     outstanding: int = 0
     """Number of work requests that use the memory now."""
+    waiting: list[Future[None]] = field(default_factory=list)
+    """They end when `outstanding` becomes 0."""
+    engines: int = 0
+    """Number of engines that know the region."""
 
     @classmethod
     def over(cls, buffer: Any, access: Access) -> MR:

@@ -10,6 +10,7 @@ from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import add, count_argument
+from mrc.config import MAX_ENGINES, Sockets
 from mrc.limits import UDP_PORT
 
 _OPTIONS = f"""
@@ -31,6 +32,15 @@ def add_options(parser: Any, *names: str) -> None:
     )
 
 
+def add_engines(parser: Any) -> None:
+    """Adds `--engines`, for commands with several QPs."""
+    line = (
+        "--engines N  run N datapath threads, each with a UDP port of its own (from --udp-port on),"
+        " and spread the QPs over them [1]"
+    )
+    add(parser, line, engines={"type": count_argument(MAX_ENGINES, "a number"), "default": 1})
+
+
 def add_listening(parser: Any, port_help: str) -> None:
     """Adds `--port` and `--bind`."""
     lines = (
@@ -42,7 +52,8 @@ def add_listening(parser: Any, port_help: str) -> None:
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of ContextConfig."""
-    return {"interfaces": tuple(dict.fromkeys(args.interfaces)), "udp_port": args.udp_port}
+    found = {"interfaces": tuple(dict.fromkeys(args.interfaces)), "udp_port": args.udp_port}
+    return {**found, "sockets": Sockets(engines=getattr(args, "engines", 1))}
 
 
 def parameters(ctx: Context, qp: QP) -> str:

@@ -103,6 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ends = parser.add_argument_group("client or server")
     add(ends, ENDS, client={"type": host_and_port}, port={"type": port_number})
     endpoint.add_options(ends, "--bind")
+    endpoint.add_engines(ends)
     trust.add_options(parser, listens=True)
     views.add_options(ends, listens=True)
     add(ends, MORE_ENDS, max_memory={"default": MAX_PEER_BYTES}, timeout={"default": 5.0})

@@ -96,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, WHERE)
     endpoint.add_listening(parser, "TCP port to listen on; 0: the system chooses one")
     endpoint.add_options(parser)
+    endpoint.add_engines(parser)
     trust.add_options(parser, listens=True, connects=False)
     add(parser, HOW)
     add(

@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     retry = {"type": pause_argument, "default": 60.0}
     add(parser, OPTIONS, timeout={"default": 5.0}, retry=retry)
     endpoint.add_options(parser)
+    endpoint.add_engines(parser)
     trust.add_options(parser, listens=False)
     add(parser, CHOICE, name={"type": _name}, rate={"type": bit_rate, "default": 0.0})
     views.add_options(parser, listens=False)

@@ -105,7 +105,6 @@ class Dispatcher:
         self._calls: dict[int, _Call] = {}
         self._works: dict[int, Work] = {}
         self._sinks: dict[int, Sink] = {}
-        self._idle: dict[int, list[asyncio.Future[None]]] = {}
         self._mrs: dict[int, MR] = {}
         self.recording: RecordingMemory | None = None  # the datapath writes there
         self.spaces: dict[int, MessageSink] = {}
@@ -217,6 +216,11 @@ class Dispatcher:
                 return  # the descriptor becomes readable when there is room again
 
     # ---- Events ---------------------------------------------------------------------------
+
+    @property
+    def qps(self) -> int:
+        """How many QPs there are."""
+        return len(self._sinks)
 
     def attach(self, qpn: int, sink: Sink) -> None:
         """Sends the events of a QP to `sink` from now on."""
@@ -368,9 +372,10 @@ class Dispatcher:
         for mr in work.writes.mrs:
             mr.outstanding -= 1
             if mr.outstanding == 0:
-                for future in self._idle.pop(mr.key, ()):
+                for future in mr.waiting:
                     if not future.done():
                         future.set_result(None)
+                mr.waiting.clear()
 
     # ---- Memory ---------------------------------------------------------------------------
 
@@ -379,21 +384,24 @@ class Dispatcher:
         to close the Context: the event loop holds this object.
         """
         self._mrs[mr.key] = mr
+        mr.engines += 1
 
     def holds(self, mr: MR) -> bool:
         """True until the MR is released."""
         return mr.key in self._mrs
 
     def release(self, mr: MR) -> None:
-        """Unpins the memory; the engine must have deregistered it."""
+        """The engine has deregistered it; the last one unpins the memory."""
         if self._mrs.pop(mr.key, None) is not None:
-            mr._held.release()
+            mr.engines -= 1
+            if mr.engines == 0:
+                mr._held.release()
 
     async def until_idle(self, mr: MR) -> None:
         """Returns when no work request uses the memory region."""
         while mr.outstanding:
             future = self.loop.create_future()
-            self._idle.setdefault(mr.key, []).append(future)
+            mr.waiting.append(future)
             await future
 
     # ---- End ------------------------------------------------------------------------------

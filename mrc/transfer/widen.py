@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds QPs when the round trip is so long that the window of one QP cannot fill the links.
+"""Adds QPs: for each engine of the sender, and on long paths.
+
+On a long path the window of one QP cannot fill the links.
 
 Link rates are often unknown or wrong, so the sender adds QPs on evidence: when the windows of its
 QPs are full for several round trips. It then doubles the number of QPs, if enough data is left to
@@ -24,6 +26,7 @@ LONG_NS = 5_000_000  # shortest base RTT at which further QPs can help
 SAMPLE_SECONDS = 0.05  # time between samples; at least one round trip
 SAMPLES = 3  # samples in a row with full windows before QPs are added
 SETTLING = 8  # ignored samples after that, while new QPs find their rates
+ENGINE_BYTES = 64 << 20  # left to send for which another engine gets a QP
 WORTH = 16  # windows left to send: a new QP needs about as many round trips to be of use
 _FULL = 0.75  # of the window; the rest are packets that arrived and wait for an earlier packet
 
@@ -44,7 +47,12 @@ def held_up(info: QpInfo, left_bytes: int) -> bool:
 
 
 async def widen(session: Session, token: str, left_bytes: Callable[[], int]) -> NoReturn:
-    """Adds QPs to the session with this token whenever the windows limit its rate."""
+    """Adds QPs to the session with this token: at once one for each further engine if much is left
+    to send, later whenever the windows limit its rate.
+    """
+    if left_bytes() >= ENGINE_BYTES:
+        engines = min(session.ctx.config.sockets.engines, MAX_QPS)
+        await _add(session, token, engines - len(session.qps))
     most, held, pause = MAX_QPS, 0, SAMPLE_SECONDS
     while True:
         await asyncio.sleep(pause)
@@ -55,12 +63,16 @@ async def widen(session: Session, token: str, left_bytes: Callable[[], int]) -> 
         pause = max(base_rtt_ns(info) / 1e9, SAMPLE_SECONDS)
         held = held + 1 if held < 0 or held_up(info, left_bytes()) else 0
         if held == SAMPLES:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(count, most - count)):
-                    group.create_task(_join(session, token))
+            await _add(session, token, min(count, most - count))
             held = -SETTLING
             if len(session.qps) == count:
                 most = count
+
+
+async def _add(session: Session, token: str, count: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(_join(session, token))
 
 
 async def _join(session: Session, token: str) -> None:

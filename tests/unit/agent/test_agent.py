@@ -308,7 +308,7 @@ async def test_agent__is_shown_by_mrc_top(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as agent, attached() as a:
         (program,) = agent.programs
-        await until(lambda: program._local is not None)
+        await until(lambda: program._engines is not None)
         links = program._opened().links
         monkeypatch.setattr("mrc.agent.program.interfaces", list)  # none is up
         links.on_change()

@@ -16,7 +16,7 @@ from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
 from msgspec.structs import replace
 from transfer_ends import both, make, names, receiving, sending
 
-from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo
+from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo, Sockets
 from mrc.enums import QpState, WcStatus
 from mrc.events import QpInfo, sum_of
 from mrc.transfer import joined, widen
@@ -75,7 +75,7 @@ class Ends:
 
 
 @asynccontextmanager
-async def sessions() -> AsyncIterator[Ends]:
+async def sessions(engines: int = 1) -> AsyncIterator[Ends]:
     joins = Joins()
 
     async def take(listener: Listener) -> None:
@@ -84,8 +84,8 @@ async def sessions() -> AsyncIterator[Ends]:
 
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as near,
-        Context(loopback_config()) as far,
+        Context(loopback_config(sockets=Sockets(engines=engines))) as near,
+        Context(loopback_config(sockets=Sockets(engines=engines))) as far,
         await far.listen(
             LOOPBACK[4], 0, private={"service": "files"}, admit=joins.admit
         ) as listener,
@@ -103,6 +103,34 @@ async def sessions() -> AsyncIterator[Ends]:
             finally:
                 taking.cancel()
                 await connecting.__aexit__(None, None, None)
+
+
+async def test_send_files__a_large_one_over_a_qp_of_each_engine(
+    tmp_path: Path, inbox: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(widen, "ENGINE_BYTES", 3 * CHUNK_BYTES)
+    small, large = os.urandom(2 * CHUNK_BYTES), os.urandom(9 * CHUNK_BYTES)
+    async with sessions(engines=QPS) as ends:
+        small_one = [make(tmp_path, "small", small)]
+        disk.set()
+        await both(sending(ends.sender, small_one), receiving(ends.receiver, inbox))
+        assert len(ends.sender.qps) == 1
+        disk.clear()
+        large_one = [make(tmp_path, "large", large)]
+        work = asyncio.create_task(
+            both(
+                sending(ends.sender, large_one),
+                receiving(ends.receiver, inbox, window_bytes=4 * CHUNK_BYTES),
+            )
+        )
+        await ends.until_joined()  # the window is full, and the disk does not empty it
+        disk.set()
+        await work
+        for context, session in ((ends.near, ends.sender), (ends.far, ends.receiver)):
+            qps = [sum(qp._is_of(each) for qp in session.qps) for each in context._all()]
+            assert qps == [1] * QPS
+    assert (inbox / "small").read_bytes() == small
+    assert (inbox / "large").read_bytes() == large
 
 
 @pytest.mark.usefixtures("held_up")

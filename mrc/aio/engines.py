@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines of a Context: each has a datapath thread, sockets and QPs of its own.
+
+They share the memory regions, the profiles and the limits, so a QP may belong to any of them. A
+peer sees one host whose QPs receive on several UDP ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+import logging
+from collections.abc import Iterator
+
+from mrc.aio.local import Local, further
+from mrc.binding import device
+from mrc.binding.native import names_of
+from mrc.binding.verbs import MR
+from mrc.datapath.dispatch import Dispatcher
+from mrc.enums import CommandOp
+from mrc.errors import MrcError
+from mrc.events import TraceEntry
+from mrc.tasks import cancelled
+
+logger = logging.getLogger("mrc.context")
+
+
+class Engines:
+    """All engines of a Context, from its first one on."""
+
+    def __init__(self, first: Local) -> None:
+        self.first = first
+        self._all = [first]
+        self._chosen = [0]  # how often each was chosen
+        self._followers: list[asyncio.Task[None]] = []
+
+    def open(self) -> None:
+        """Opens the other engines of the configuration; each follows the interfaces."""
+        for number in range(1, self.first.config.sockets.engines):
+            self._all.append(further(self.first, number))
+            self._chosen.append(0)
+        loop = asyncio.get_running_loop()
+        self._followers = [loop.create_task(_follow(local)) for local in self._all]
+
+    def __iter__(self) -> Iterator[Dispatcher]:
+        """Their dispatchers."""
+        return (local.dispatcher for local in self._all)
+
+    def choose(self, *, messages: bool) -> Local:
+        """The engine of a new QP: the one with the fewest. Messages of all peers are matched by one
+        engine, the first.
+        """
+        if messages:
+            return self.first
+        qps = [dispatcher.qps for dispatcher in self]
+        best = min(range(len(qps)), key=lambda i: (qps[i], self._chosen[i]))
+        self._chosen[best] += 1
+        return self._all[best]
+
+    # ---- Memory ---------------------------------------------------------------------------
+
+    async def register(self, mr: MR) -> None:
+        """Registers the region with each engine, under the same key."""
+        done: list[Dispatcher] = []
+        try:
+            for dispatcher in self:
+                await _register(dispatcher, mr)
+                done.append(dispatcher)
+        except BaseException:
+            for dispatcher in done:
+                _deregister(dispatcher, mr)
+            raise
+
+    async def deregister(self, mr: MR) -> None:
+        """Waits until no work request uses the region, then ends it. Nothing happens when the
+        Context is closed or belongs to the parent of a fork.
+        """
+        holders = [each for each in self if not each.gone and each.holds(mr)]
+        if holders:
+            await holders[0].until_idle(mr)
+            ended = [_deregister(each, mr) for each in holders]
+            await asyncio.shield(asyncio.gather(*ended))
+
+    # ---- Queries --------------------------------------------------------------------------
+
+    async def values(self, op: CommandOp, kind: str) -> dict[str, int]:
+        """The sums of counters of all engines, by name."""
+        names = names_of(kind)
+        sums = dict.fromkeys(names, 0)
+        for dispatcher in self:
+            command, array = device.values(op, len(names))
+            count = await dispatcher.call(command, f"read {kind}s")
+            for i, name in enumerate(names[:count]):
+                sums[name] += array[i]
+        return sums
+
+    async def trace(self, count: int) -> list[TraceEntry]:
+        """The newest entries of all traces, oldest first."""
+        names = names_of("trace")
+        traces: list[list[TraceEntry]] = []
+        for dispatcher in self:
+            command, array = device.trace(count)
+            found = await dispatcher.call(command, "read trace")
+            entries = (array[i] for i in range(found))
+            traces.append([TraceEntry(e.now_ns, names[e.point], e.qpn, e.a, e.b) for e in entries])
+        return list(heapq.merge(*traces, key=lambda entry: entry.now_ns))[-count:]
+
+    # ---- End ------------------------------------------------------------------------------
+
+    async def stop_following(self) -> None:
+        """The interfaces may change from now on: the QPs close."""
+        await cancelled(*self._followers)
+
+    async def close(self) -> None:
+        """Stops the datapaths; their QPs are closed."""
+        for dispatcher in self:
+            await dispatcher.close()
+
+    def end(self) -> None:
+        """The same after the end of the event loop."""
+        for dispatcher in self:
+            dispatcher.end()
+
+
+async def _follow(local: Local) -> None:
+    try:
+        await local.links.follow(local.dispatcher.call, local.dispatcher.device)
+    except (MrcError, OSError) as error:
+        logger.warning("this Context stopped following changes of its interfaces: %s", error)
+
+
+async def _register(dispatcher: Dispatcher, mr: MR) -> None:
+    dispatcher.hold(mr)
+    reply = dispatcher.call(device.mr_register(mr), f"register {mr.length} bytes")
+    try:
+        await asyncio.shield(reply)
+    except asyncio.CancelledError:
+        _deregister(dispatcher, mr)
+        raise
+    except BaseException:
+        dispatcher.release(mr)
+        raise
+
+
+def _deregister(dispatcher: Dispatcher, mr: MR) -> asyncio.Future[int]:
+    ended = dispatcher.call(device.mr_deregister(mr), "deregister")
+    ended.add_done_callback(functools.partial(_release, dispatcher, mr))
+    return ended
+
+
+def _release(dispatcher: Dispatcher, mr: MR, ended: asyncio.Future[int]) -> None:
+    if not ended.cancelled() and ended.exception() is None:
+        dispatcher.release(mr)
