@@ -198,6 +198,44 @@ static void test_sack__always_skip_puts_on_probation(void) {
   mrc_pair_destroy(p);
 }
 
+/* A SACK reports everything that its plane delivered, and of other planes what its bitmap happens
+   to show. So it shows only late packets of its own plane as lost. */
+static void test_sack__tells_of_its_own_plane_only(void) {
+  enum { BEFORE = 20, AFTER = 120 };
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p, .memory_bytes = 200 * MTU, .sq_depth = 200, .spray = 1);
+  const int peer = p->ends[end]->peer;
+  CHECK_EQ(mrc_pair_write(p, peer, BEFORE * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  struct forge forge = make_forge(p, end, four);
+  for (int plane = 1; plane <= 2; plane++)
+    mrc_pair_silence(p, plane, true);
+  for (int i = 0; i < AFTER; i++) {
+    CHECK_EQ(mrc_pair_write(p, peer, MTU), 0);
+    run_for(p, 10 * US);
+  }
+  struct mrc_qp *qp = inside(p, peer);
+  const uint32_t cum_psn = mrc_psn_sub(qp->req.win.una_psn, 1);
+  for (int plane = 0; plane < 2; plane++) {
+    CHECK_EQ(qp->planes[plane].lost, 0);
+    uint32_t newest = AFTER - 10; /* of the plane, as the SACK says */
+    while (mrc_txwin_slot(&qp->req.win, mrc_psn_add(cum_psn, newest))->plane != plane)
+      newest++;
+    forge.wire = (struct mrc_wire){.opcode = MRC_OP_SACK,
+                                   .dest_qpn = forge.wire.dest_qpn,
+                                   .psn = cum_psn,
+                                   .sack = {.cum_psn = cum_psn,
+                                            .sack_offset = AFTER - 20,
+                                            .bitmap = 0xFFFF,
+                                            .ack_psn_offset = (int16_t)newest,
+                                            .ev = qp->evset.evs[plane].value}};
+    CHECK_EQ(send_forge(p, &forge), 0);
+    run_for(p, 50 * US);
+    CHECK(qp->planes[plane].lost > 0);
+  }
+  mrc_pair_destroy(p);
+}
+
 /* A packet without payload that is marked as trimmed still has its ICRC checked. */
 static void test_receive__checks_control_marked_as_trimmed(void) {
   struct mrc_pair *p = open_pair();
@@ -442,6 +480,7 @@ CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
            RUN(test_ack__of_a_message_half_the_psn_space_ago),
            RUN(test_loss__before_the_first_round_trip_is_no_congestion),
            RUN(test_sack__always_skip_puts_on_probation),
+           RUN(test_sack__tells_of_its_own_plane_only),
            RUN(test_receive__checks_control_marked_as_trimmed), RUN(test_receive__trimmed_where),
            RUN(test_answer__over_a_suspended_plane_at_last),
            RUN(test_endpoint__requests_do_not_starve_data),

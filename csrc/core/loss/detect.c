@@ -68,10 +68,12 @@ static uint64_t spread_ns(const struct mrc_qp *qp, const struct mrc_plane *plane
          mrc_guard_ns(&plane->reorder, now_ns);
 }
 
-/* Whether a packet arrived that was sent on the same plane later than this one by the spread. */
+/* Whether the peer reported a packet that was sent on the same plane later than this one by the
+   spread. What another plane's SACK shows of this plane does not count: the report on the packets
+   before it may still be on its way. */
 static bool is_late(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[slot->plane];
-  return plane->rack_ns > slot->sent_ns + spread_ns(qp, plane, now_ns);
+  return plane->reported_ns > slot->sent_ns + spread_ns(qp, plane, now_ns);
 }
 
 /* Whether a late packet is lost. Switches that trim may hold it in a queue for any time. It is lost
@@ -86,7 +88,7 @@ static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late,
   if (rack->newest_ns > late->sent_ns + spread) return true;
   const uint64_t heard_ns = mrc_max_u64(late->sent_ns, rack->heard_ns);
   const uint64_t answers_ns = plane->rtt.smooth_ns + qp->evset.evs[late->ev].rtt_ns;
-  return plane->rack_ns > heard_ns + spread + answers_ns;
+  return plane->reported_ns > heard_ns + spread + answers_ns;
 }
 
 /* The oldest packet in flight on the plane that is lost by time, or late on an EV that can still be
@@ -94,12 +96,12 @@ static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late,
 static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t plane,
                                              uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
-  const uint64_t rack_ns = qp->planes[plane].rack_ns;
+  const uint64_t reported_ns = qp->planes[plane].reported_ns;
   for (uint16_t at = win->lists[plane].oldest; at != MRC_TX_NONE; at = win->slots[at].newer) {
     const struct mrc_txslot *slot = &win->slots[at];
     if (!is_late(qp, slot, now_ns)) return NULL;
     if (lost_by_time(qp, slot, now_ns)) return slot;
-    const uint64_t late_ns = rack_ns - slot->sent_ns;
+    const uint64_t late_ns = reported_ns - slot->sent_ns;
     if (mrc_evset_can_avoid(&qp->evset, slot->ev, slot->sent_ns, late_ns)) return slot;
   }
   return NULL;

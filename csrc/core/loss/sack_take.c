@@ -42,6 +42,14 @@ static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const str
                       rtt_ns - mrc_min_u64(ack->reverse_ns, rtt_ns));
 }
 
+/* The SACK reports all that the plane of its trigger delivered until then, and of other planes what
+   its bitmap happens to show. So packets that left before the trigger on its plane are late. */
+static void on_report(struct mrc_qp *qp, const struct mrc_sack *sack) {
+  const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&qp->req.win, sack);
+  if (slot == NULL || slot->state != MRC_TX_ACKED || slot->of_original) return;
+  mrc_plane_on_reported(&qp->planes[slot->plane], slot->sent_ns);
+}
+
 /* When the packet that triggered the SACK left on this EV; 0: unknown. */
 static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *sack, uint16_t ev) {
   const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&qp->req.win, sack);
@@ -111,6 +119,7 @@ int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct
     on_trigger(qp, sack, meta, &ack);
   on_ev_feedback(services, qp, sack, &ack, now_ns);
   const uint64_t bytes = mrc_acks_take(services, qp, sack->cum_psn, base, sack->bitmap, now_ns);
+  on_report(qp, sack);
   mrc_requester_on_cumulative(req, mrc_psn_add(sack->cum_psn, 1));
   on_peer_mpr(services, qp, sack);
   if (bytes > 0) {

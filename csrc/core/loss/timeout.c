@@ -178,6 +178,7 @@ void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,
   if (!probe->outstanding || probe->id != id) return;
   probe->outstanding = false;
   mrc_plane_on_delivered(&qp->planes[probe->plane], probe->sent_ns, now_ns);
+  mrc_plane_on_reported(&qp->planes[probe->plane], probe->sent_ns);
   mrc_evset_on_delivered(&qp->evset, probe->ev, probe->sent_ns, qp->planes[probe->plane].rack_ns);
   const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
   if (rtt_ns != 0) {

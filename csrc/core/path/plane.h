@@ -38,6 +38,7 @@ struct mrc_plane {
   uint64_t share_acked_bytes; /* in the period in progress; see share.h */
   uint64_t unasked_bytes;     /* sent since the last packet that requested a SACK */
   uint64_t rack_ns;           /* newest send time of a packet acknowledged on this plane */
+  uint64_t reported_ns;       /* send time up to which all its arrivals are acknowledged */
   uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */
   uint64_t doubted_ns; /* since when answers are missing for packets resent elsewhere; 0: none */
   struct mrc_guard reorder; /* grows when a packet declared lost by order had arrived */
@@ -120,6 +121,11 @@ static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent
   plane->heard_ns = now_ns;
   plane->doubted_ns = 0;
   plane->strikes = 0;
+}
+
+/* Everything that arrived on this plane before a packet of `sent_ns` is acknowledged. */
+static inline void mrc_plane_on_reported(struct mrc_plane *plane, uint64_t sent_ns) {
+  plane->reported_ns = mrc_max_u64(plane->reported_ns, sent_ns);
 }
 
 /* The planes of a QP with EVs in use and both ports up, as a mask: either the suspended ones or the
