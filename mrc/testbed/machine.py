@@ -115,7 +115,8 @@ def give_back(name: str) -> None:
     """
     machine = namespace(name, MACHINE)
     for each in load(name).lent:
-        _return(each, machine if machine in netns.names() else None)
+        netns.keep(machine)  # somebody may have removed the name
+        _return(each, machine)
     netns.remove(machine)
 
 
@@ -157,7 +158,7 @@ def _join_real_hosts(plan: Plan) -> None:
                 netlink.set_links([_port(port)], up=True)
 
 
-def _return(lent: Lent, machine: str | None) -> None:
+def _return(lent: Lent, machine: str) -> None:
     """Moves an interface back, from wherever it is. The kernel itself returns a network card whose
     namespace was removed, under the name that it had there.
     """
@@ -174,9 +175,7 @@ def _return(lent: Lent, machine: str | None) -> None:
         _log.warning("%s does not exist any more", lent.interface)
 
 
-def _move_back(lent: Lent, place: str | None, machine: str | None) -> None:
-    if machine is None:
-        raise StateError(f"namespace mrc-*-machine was removed: {lent.interface} cannot return")
+def _move_back(lent: Lent, place: str, machine: str) -> None:
     try:
         with Netlink(place) as netlink:
             netlink.move(lent.inside, machine, lent.interface)
@@ -189,7 +188,7 @@ def _move_back(lent: Lent, place: str | None, machine: str | None) -> None:
         ) from exc
 
 
-def _enable(place: str | None, lent: Lent) -> None:
+def _enable(place: str, lent: Lent) -> None:
     """Sets the interface up, if it was, with its addresses."""
     every = [ip_interface(each) for each in lent.addresses]
     ipv6 = [(lent.interface, each) for each in every if isinstance(each, IPv6Interface)]

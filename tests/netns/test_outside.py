@@ -248,6 +248,18 @@ def test_interface__of_a_switch(
     assert shown(around) == before
 
 
+def test_interface__returns_also_without_the_name_of_the_machine(
+    around: Around, names: list[str]
+) -> None:
+    """Also when somebody removed the name of the namespace that it came from."""
+    before = shown(around)
+    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--interface", "eth1=h0")
+    assert around.run(*argv) == 0
+    netns.remove(f"mrc-{names[0]}-machine")
+    assert around.run("down", "--name", names[0]) == 0
+    assert shown(around) == before
+
+
 def test_interface__returns_after_up_was_killed(around: Around, names: list[str]) -> None:
     """Method: kills `up` as soon as the interface is gone."""
     before = shown(around)

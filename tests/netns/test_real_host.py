@@ -153,8 +153,9 @@ def test_real_host__as_any_other(site: Site, capsys: pytest.CaptureFixture[str])
         capsys.readouterr()
         assert site.run(words[0], "--name", site.name, *words[1:]) == 2
         assert said in capsys.readouterr().err
-    assert site.run("status", "--name", site.name) == 0
-    assert "h1 is a real host at tap1, tap2" in capsys.readouterr().out
+    assert site.run("status", "--name", site.name, "--json") == 0
+    (real,) = printed("testbed status", capsys.readouterr().out)["outside"]["hosts"]
+    assert (real["host"], real["interfaces"]) == ("h1", ["tap1", "tap2"])
     assert site.run("down", "--name", site.name) == 0
     found = {each.name: each.mtu for each in interfaces(site.machine) if each.up}
     assert found == {"lo": 65536, "tap0": 9000, "tap1": 9000, "tap2": 9000}
