@@ -30,7 +30,7 @@ from mrc.testbed import (
     drain,
     faults,
     hops,
-    machine,
+    lending,
     mptcp,
     programs,
     queues,
@@ -167,7 +167,7 @@ class Testbed:
                 if self.shape.fabric is Fabric.EMULATED:
                     namespace = self.plan.nodes[FABRIC].namespace
                     control.start(state.folder(self.name), namespace, emulator_config(self.shape))
-                machine.lend(self.plan)
+                lending.lend(self.plan)
                 uplink.join(self.plan)
                 state.save(self.name, State(self.shape, up=True))
             except BaseException:
@@ -448,7 +448,7 @@ class Testbed:
         control.stop(folder)
         ending = programs.end_all(build.namespaces(self.name), folder)
         uplink.leave(self.name)
-        machine.give_back(self.name)
+        lending.give_back(self.name)
         removed = build.remove(self.name)
         state.forget(self.name)
         return Removal(there or bool(removed), ending.ended, ending.left)

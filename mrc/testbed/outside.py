@@ -16,7 +16,7 @@ from mrc.testbed.names import node_of
 NOTHING = Outside(uplink=None, interfaces=(), hosts=())
 
 _MANAGEMENT_PREFIX = "mgmt:"
-_INTERFACE = re.compile(r"[^\s/:]{1,15}")
+_INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
 
 
 def read(table: Table) -> Outside:
@@ -92,8 +92,13 @@ def check(outside: Outside, shape: Topology, *, has_switches: bool) -> None:
         node_of(lent.node, shape, has_switches=has_switches)
     _no_twins("interface", list(_interfaces(outside)))
     for interface in _interfaces(outside):
-        if not _INTERFACE.fullmatch(interface):
-            raise ValueError(f"{interface!r} is not the name of an interface")
+        check_interface(interface)
+
+
+def check_interface(name: str) -> None:
+    """Raises ValueError for a name that would need quotes in scripts."""
+    if not _INTERFACE.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of an interface")
 
 
 def real_host(outside: Outside, host: str) -> RealHost | None:

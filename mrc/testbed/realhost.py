@@ -18,7 +18,7 @@ from mrc.testbed import commands, hostfiles
 from mrc.testbed import plan as plans
 from mrc.testbed.joined import links_of
 from mrc.testbed.names import MANAGEMENT
-from mrc.testbed.outside import real_host
+from mrc.testbed.outside import check_interface, real_host
 from mrc.testbed.plan import Link, Node, Plan
 from mrc.testbed.shape import Shape
 
@@ -66,6 +66,8 @@ def joined(
         raise ValueError(f"{host} has {len(planes)} planes, not {len(own)}: name one for each")
     if management and real.management is None:
         raise ValueError(f"{host} has no interface of the management network")
+    for each in (*own, management or MANAGEMENT):
+        check_interface(each)
     names = {"lo": "lo"} | dict(zip(planes, own, strict=True))
     if real.management is not None:
         names[MANAGEMENT] = management or MANAGEMENT

@@ -6,7 +6,7 @@ $MRC_RUN_DIR/NAME/testbed.json                        parameters, phase, faults,
 $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
 $MRC_RUN_DIR/NAME/hosts                               /etc/hosts for the commands in its hosts
 $MRC_RUN_DIR/NAME/resolv.conf                         the same of /etc/resolv.conf, with an uplink
-$MRC_RUN_DIR/NAME/outside.json                        what `mrc.testbed.machine` has to return
+$MRC_RUN_DIR/NAME/outside.json                        what `mrc.testbed.lending` has to return
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ else, and `down` of its last test bed with an uplink switches the forwarding off
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Interface, IPv6Interface, IPv6Network
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from mrc.fabric.srv6 import Route
 from mrc.linux import netns
 from mrc.linux.interfaces import Interface, interfaces
 from mrc.linux.netlink import Netlink, Veth, wait_until_up
-from mrc.testbed import machine, nft, resolver, state
+from mrc.testbed import lending, nft, resolver, state
 from mrc.testbed.joined import UPLINK, Transit, transit
 from mrc.testbed.names import MACHINE, MANAGEMENT, namespace
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Plan
@@ -40,14 +40,16 @@ def join(plan: Plan) -> None:
         return
     place, its = namespace(plan.name, MACHINE), transit(plan.name)
     netns.keep(place)
-    found = machine.existing(uplink, {each.name: each for each in interfaces(place)})
+    found = lending.existing(uplink, {each.name: each for each in interfaces(place)})
     if not (found.up and _families(found)):
         raise StateError(f"uplink {uplink} is down or has no address, so it leads nowhere")
     forwarding = _forwarding(place, uplink)
-    record = replace(machine.load(plan.name), sysctls=_values(place, forwarding))
-    machine.save(plan.name, record)
+    before = _values(place, forwarding)
+    lending.save(plan.name, replace(lending.load(plan.name), sysctls=before))
     _make_link(plan, place, its, found)
-    guards = _guards(uplink, record.sysctls)
+    for other in _others_with_uplink(plan.name):
+        before |= lending.load(other).sysctls
+    guards = _guards(before)
     scripts = {place: _machine_rules(its, uplink), plan.nodes[MANAGEMENT].namespace: _MGMT_RULES}
     if guards:  # before the machine forwards
         nft.apply({place: _rules(_GUARD, {"forward": (_FILTER, guards)})})
@@ -65,15 +67,16 @@ def leave(name: str) -> None:
     if its.machine_end in {each.name for each in interfaces(place)}:
         with Netlink(place) as netlink:
             netlink.remove_link(its.machine_end)  # or it would outlive `mgmt` for a moment
-    record = machine.load(name)
-    if record.sysctls and (heir := _other_with_uplink(name)) is not None:
-        theirs = machine.load(heir)
-        machine.save(heir, replace(theirs, sysctls=theirs.sysctls | record.sysctls))
+    record = lending.load(name)
+    heir = next(_others_with_uplink(name), None)
+    if record.sysctls and heir is not None:
+        theirs = lending.load(heir)
+        lending.save(heir, replace(theirs, sysctls=theirs.sysctls | record.sysctls))
     elif record.sysctls:
         _set(place, dict(reversed(record.sysctls.items())))
         nft.apply({place: _no_table(_GUARD)})
     if record.sysctls:
-        machine.save(name, replace(record, sysctls={}))
+        lending.save(name, replace(record, sysctls={}))
 
 
 def _families(found: Interface) -> list[type]:
@@ -135,15 +138,14 @@ def _set(place: str, values: Mapping[str, str]) -> None:
                 _log.warning("%s does not exist any more", key)
 
 
-def _other_with_uplink(name: str) -> str | None:
-    """Another test bed that needs this machine to forward."""
+def _others_with_uplink(name: str) -> Iterator[str]:
+    """The other test beds that need this machine to forward."""
     ours = (netns.FOLDER / namespace(name, MACHINE)).stat().st_ino
     for other in state.names():
         path = netns.FOLDER / namespace(other, MACHINE)
         found = state.load(other) if other != name and path.exists() else None
         if found is not None and found.shape.outside.uplink and path.stat().st_ino == ours:
-            return other
-    return None
+            yield other
 
 
 # ---- Rules ---------------------------------------------------------------------------------------
@@ -151,13 +153,15 @@ def _other_with_uplink(name: str) -> str | None:
 _NAT, _FILTER = "nat hook postrouting priority srcnat", "filter hook forward priority filter"
 
 
-def _guards(uplink: str, before: Mapping[str, str]) -> list[str]:
+def _guards(before: Mapping[str, str]) -> list[str]:
     """Rules for a machine that did not forward: nothing passes that is not of a test bed."""
     found = []
-    if f"net/ipv4/conf/{uplink}/forwarding" in before:
-        found.append(f'meta nfproto ipv4 iifname "{uplink}" oifname != "mrc-*" drop')
-    if _FORWARDING in before:
-        found.append('meta nfproto ipv6 iifname != "mrc-*" oifname != "mrc-*" drop')
+    for key in before:
+        if key == _FORWARDING:
+            found.append('meta nfproto ipv6 iifname != "mrc-*" oifname != "mrc-*" drop')
+        elif key.endswith("/forwarding"):
+            interface = key.split("/")[3]
+            found.append(f'meta nfproto ipv4 iifname "{interface}" oifname != "mrc-*" drop')
     return found
 
 

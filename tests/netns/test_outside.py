@@ -26,7 +26,7 @@ from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.linux import netns
 from mrc.linux.interfaces import Interface, interfaces
-from mrc.testbed import machine, resolver
+from mrc.testbed import lending, resolver
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
@@ -138,6 +138,20 @@ def test_uplink__of_two_test_beds(around: Around, names: list[str]) -> None:
     around.run("down", "--name", names[0])
     assert reaches(beds[1], FAR6) and not reached_from(around.lan, FAR6)
     around.run("down", "--name", names[1])
+    assert (around.sysctls(), around.tables()) == before
+
+
+def test_uplink__another_one_leaves_the_guards_of_the_first(
+    around: Around, names: list[str]
+) -> None:
+    before = around.sysctls(), around.tables()
+    for name, uplink in zip(names, ("eth0", "eth1"), strict=True):
+        argv = ("up", "--planes", "1", "--t1", "1", "--name", name, "--uplink", uplink)
+        assert around.run(*argv) == 0
+    assert reaches(Testbed.existing(names[1]), "198.51.100.1")
+    assert not reached_from(around.lan, FAR6)
+    for name in names:
+        around.run("down", "--name", name)
     assert (around.sysctls(), around.tables()) == before
 
 
@@ -295,7 +309,7 @@ def test_interface__with_the_default_route_stays(
     assert around.run("up", "--name", names[0], "--interface", "eth0=h0") == 1
     assert "eth0 has the default route" in capsys.readouterr().err
     assert shown(around, "eth0") == before
-    assert machine.load(names[0]) == machine.Record()
+    assert lending.load(names[0]) == lending.Record()
 
 
 def test_give_back__of_an_interface_that_is_gone(around: Around, names: list[str]) -> None:

@@ -84,6 +84,7 @@ def test_joined__without_management_exchanges_over_the_planes() -> None:
         (REAL, "h0", (), "", "h0 is no real host of this test bed: h1"),
         (None, "h0", (), "", "there is none"),
         (REAL, "h1", ("a",), "", "h1 has 2 planes, not 1"),
+        (REAL, "h1", ("a", "$(b)"), "", "'.*' is not the name of an interface"),
         (WITHOUT, "h1", (), "ens0", "h1 has no interface of the management network"),
     ],
 )
