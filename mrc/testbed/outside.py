@@ -111,7 +111,10 @@ def lines(outside: Outside) -> list[str]:
     found += [f"{each.node} has the interface {each.interface}" for each in outside.interfaces]
     for each in outside.hosts:
         management = f", management {each.management}" if each.management else ""
-        found.append(f"{each.host} is a real host at {', '.join(each.interfaces)}{management}")
+        found.append(
+            f"{each.host} is a real host at {', '.join(each.interfaces)}{management}; what it "
+            f"configures: mrc testbed join {each.host}"
+        )
     return found
 
 

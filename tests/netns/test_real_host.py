@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from netns.conftest import HAS_USERS, fresh_name
+from netns.conftest import fresh_name
 from netns.plain import ip, join
 from netns.processes import Mrc
 from printed import printed
@@ -29,11 +29,6 @@ from mrc.linux.interfaces import interfaces
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
-pytestmark = pytest.mark.skipif(
-    not HAS_USERS, reason="needs real root: a user namespace cannot set the SRv6 source address"
-)
-
-PLANES = 2
 MRC = [sys.executable, "-m", "mrc"]
 
 

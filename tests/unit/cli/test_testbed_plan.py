@@ -76,7 +76,10 @@ def test_plan__what_joins_it_to_the_world(capsys: pytest.CaptureFixture[str]) ->
     words += ["--interface", "eth3=mgmt", "--real-host", "h1=tap1,tap2"]
     assert typed(*words) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert "h1 is a real host at tap1, tap2" in shown and "mgmt has the interface eth3" in shown
+    assert (
+        "h1 is a real host at tap1, tap2; what it configures: mrc testbed join h1" in shown
+        and "mgmt has the interface eth3" in shown
+    )
     assert typed(*words, "--json") == 0
     assert printed("testbed plan", capsys.readouterr().out)["outside"] == {
         "uplink": "eth0",

@@ -128,6 +128,6 @@ def test_lines__say_all_of_it() -> None:
     assert outside.lines(WHOLE) == [
         "uplink eth0: hosts reach the world by NAT",
         "t1:2.0 has the interface eth2",
-        "h1 is a real host at tap1, tap2, management tap0",
+        "h1 is a real host at tap1, tap2, management tap0; what it configures: mrc testbed join h1",
     ]
     assert outside.lines(NOTHING) == []
