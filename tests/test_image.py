@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes_pods import Pod, pods
 from netns.conftest import fresh_name
 from netns.plain import address, ip, join, until_running
 from netns.processes import Mrc
-from pods import Pod, pods
 from printed import printed
 from project_text import ROOT
 

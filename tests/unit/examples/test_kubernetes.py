@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifests of mrc/examples/kubernetes against Kubernetes' schemas, its "restricted" pod
-security standard, and the options of mrc. `netns/test_pods.py` runs their commands.
+security standard, and the options of mrc. `netns/test_kubernetes.py` runs their commands.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from pods import FILES, FOLDER, Pod, documents, pods
+from kubernetes_pods import FILES, FOLDER, Pod, documents, pods
 
 from mrc.cli.main import build_parser
 

@@ -14,11 +14,11 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 import pytest
+from kubernetes_pods import Pod, pods
 from netns.conftest import HAS_USERS, fresh_name
 from netns.plain import address, ip, join, until_running
 from netns.processes import Mrc
 from netns.shown import ROOT, shown_to_all
-from pods import Pod, pods
 from printed import printed
 
 from mrc.linux import netns
