@@ -75,16 +75,13 @@ def node_of(part: str, fabric: Topology, *, has_switches: bool) -> str:
     if part.partition(":")[0] not in ("t0", "t1"):
         used = f"{hosts[0]}..{hosts[-1]}, t0:P.N, t1:P.S or mgmt"
         raise ValueError(f"{part} is no host or switch: use {used}")
-    target = parse_target(part, fabric)
+    parse_target(part, fabric)
     if not has_switches:
         raise ValueError(
             f"{part} is no namespace: one process stands for all switches of an emulated "
             "fabric; a kernel fabric has switches to enter"
         )
-    if target.t0 is not None:
-        return t0_name(target.plane, target.t0)
-    assert target.t1 is not None
-    return t1_name(target.plane, target.t1)
+    return re.sub("[:.]", "-", part)
 
 
 def interface_name(host: int, plane: int) -> str:
