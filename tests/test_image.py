@@ -55,7 +55,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     layout = folder / "layout"
     layout.mkdir()
     run("tar", "--extract", f"--file={archive}", f"--directory={layout}")
-    run("umoci", "unpack", f"--image={layout}:0.4", folder / "bundle")
+    run("umoci", "unpack", f"--image={layout}:mrc:0.4", folder / "bundle")
     return folder / "bundle"
 
 
