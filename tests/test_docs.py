@@ -32,7 +32,7 @@ def commands() -> list[str]:
     """Every line of a code block of these pages that runs mrc, without its prompt and comment."""
     found = []
     for line in chain.from_iterable(code_blocks((ROOT / page).read_text()) for page in PAGES):
-        for part in re.split("[;&]", line.partition("#")[0]):
+        for part in re.split("[;&|]", line.partition("#")[0]):
             words = part.rpartition("$")[2].strip()
             if words.startswith("mrc "):
                 found.append(words)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package installs into a clean environment, from a checkout, a source archive and a wheel."""
+"""The package installs into a clean environment, from a checkout, a source archive and a wheel. The
+wheel also becomes a container image.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,7 @@ assert folder.is_relative_to(sys.prefix), folder
 assert (folder / "sim" / "report.html").is_file()
 assert (folder / "view" / "page" / "main.js").is_file()
 assert (folder / "testbed" / "lessons" / "1-spraying.md").is_file()
+assert (folder / "examples" / "kubernetes" / "recv.yaml").is_file()
 """
 
 

@@ -13,6 +13,7 @@ from mrc.cli import (
     testbed_drain,
     testbed_export,
     testbed_fault,
+    testbed_join,
     testbed_plan,
     testbed_rsh,
     testbed_run,
@@ -61,6 +62,9 @@ examples:
   mrc testbed up clos --rate 100mbit   a built-in topology, with a lower rate
   mrc testbed up my.toml               a topology from a file
   mrc testbed up --fabric emulated     switches that queue, mark and trim
+  mrc testbed up --uplink eth0         hosts reach the world: mrc testbed exec h0 -- ping 1.1.1.1
+  mrc testbed up --planes 2 --real-host h1=tap1,tap2    h1 is a machine at the other end of these
+  mrc testbed join h1                  a script for this machine
   mrc testbed down                     remove the test bed
 """
 EXEC = """
@@ -84,6 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "show the test bed, its faults and its traffic"),
         ("view", testbed_view.run, testbed_view.add_arguments,
          "show the test bed in a browser, where a click breaks and heals its parts"),
+        ("join", testbed_join.run, testbed_join.add_arguments,
+         "print what a real machine has to configure to be a host of the test bed"),
         ("exec", _exec, _add_exec_arguments,
          "run a command in a host, with MRC_CONFIG set, or in a switch"),
         ("shell", testbed_shell.run, testbed_shell.add_arguments,

@@ -15,6 +15,7 @@ from mrc.cli.output import Output
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ConfigError
 from mrc.results.testbed import Exported
+from mrc.testbed import outside
 from mrc.testbed.bed import as_argument_error
 from mrc.testbed.containerlab import containerlab
 from mrc.testbed.netns_script import netns_script
@@ -59,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     if args.netns_script == "-" and args.json:
         raise UsageError(args.prog, "--netns-script -: excludes --json")
     shape = shape_of(args)
+    if shape.outside != outside.NOTHING:
+        raise UsageError(args.prog, "other tools join no test bed to the world: only up does")
     with as_argument_error():
         plan = make_plan(args.name, shape)
         if args.netns_script == "-":

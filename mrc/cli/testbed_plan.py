@@ -13,6 +13,7 @@ from mrc.errors import ConfigError
 from mrc.results.plain import like
 from mrc.results.testbed import HostAddresses, LinkProperties, Planned, Topologies
 from mrc.testbed import hops, picture, reader, svg
+from mrc.testbed import outside as world
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 from mrc.whole import write_whole
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     shape = shape_of(args)
     title = reader.load(args.file, shape.fabric).title if args.file else "the default test bed"
     lines = [*_describe(shape), *_absent(shape), *map(change_text, shape.links)]
+    lines += world.lines(shape.outside)
     if args.svg:
         named = f"{Path(args.file).stem}: {title}" if args.file else title
         _write(args.svg, svg.draw(shape, named, lines))

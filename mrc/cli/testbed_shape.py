@@ -12,7 +12,7 @@ from mrc.cli.arguments import add, argument
 from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError
 from mrc.fabric.tiers import LinkChange
-from mrc.testbed import reader
+from mrc.testbed import outside, reader
 from mrc.testbed.bed import as_argument_error
 from mrc.testbed.shape import (
     DEFAULT_RATE,
@@ -41,6 +41,14 @@ file FILE      topology file, or name of a built-in topology or scenario; option
 --fabric       kernel: each switch is a namespace, which cannot mark or trim; emulated: the switches
                of the simulator in real time, which queue, mark and trim [%(default)s]
 """
+OUTSIDE = """
+--uplink IFNAME               hosts reach what this machine reaches over this interface, by NAT
+--interface IFNAME=NODE...    move an interface of this machine into a host or a switch, such as
+                              eth2=h0 or eth3=t1:2.0; down returns it
+--real-host HOST=IFNAMES...   this host is what is at the other end of these interfaces, one for
+                              each plane: h1=tap1,tap2; at the end mgmt:tap0 for the management
+                              network. mrc testbed join prints what it has to configure
+"""
 EMULATED = """
 --ecn-low SIZE   mark some packets when the queue exceeds this [a tenth of the buffer]
 --ecn-high SIZE  mark all packets when the queue exceeds this [four tenths of the buffer]
@@ -58,6 +66,10 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
         buffer={"dest": "buffer_bytes"},
         fabric={"choices": [*Fabric], "default": Fabric.KERNEL},
     )
+    real = {"type": argument(outside.parse_real_host)}
+    lent = {"type": argument(outside.parse_lent)}
+    group = parser.add_argument_group("joined to the world")
+    add(group, OUTSIDE, interface=lent, real_host=real)
     dests = {name: {"dest": f"{name}_bytes"} for name in ("ecn_low", "ecn_high")}
     add(parser.add_argument_group("only with --fabric emulated"), EMULATED, **dests)
 
@@ -75,6 +87,8 @@ def shape_of(args: argparse.Namespace) -> Shape:
         raise ArgumentError("a kernel fabric cannot mark or trim: use --fabric emulated")
     with as_argument_error():
         shape = Shape(**wanted) if shape is None else replace(shape, **wanted)
+        joined = outside.changed(shape.outside, args.uplink, args.interface, args.real_host)
+        shape = replace(shape, outside=joined)
         if "rate" in args:
             shape = scale_rates(shape, args.rate)
         return shape if args.delay is None else with_delay(shape, args.delay)

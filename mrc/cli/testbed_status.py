@@ -25,7 +25,7 @@ from mrc.cli.window import Screen
 from mrc.errors import MrcError
 from mrc.results.plain import like, plain
 from mrc.results.testbed import Bed, Counters, Host, Link, NotUp, Status
-from mrc.testbed import picture
+from mrc.testbed import outside, picture
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
@@ -132,6 +132,7 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
     shape = look.bed.shape
     yield f"{look.bed.name} is up: {summary(shape)}"
     yield from map(change_text, shape.links)
+    yield from outside.lines(shape.outside)
     yield from picture.draw(shape, look.faults)
     addresses = _addresses(shape) if with_addresses else []
     counted = _counted(look.counters)

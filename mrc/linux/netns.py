@@ -48,6 +48,20 @@ def create(name: str) -> None:
         raise NetlinkError(f"cannot create namespace {name}: {_reason(exc)}") from exc
 
 
+def keep(name: str) -> None:
+    """Name the calling thread's own namespace, unless the name exists."""
+    _prepare_folder()
+    path = FOLDER / name
+    if path.exists() and os.path.ismount(path):
+        return
+    path.touch(mode=0o444)
+    try:
+        _call("mount", b"/proc/thread-self/ns/net", bytes(path), b"none", _MS_BIND, None)
+    except OSError as exc:
+        path.unlink()
+        raise NetlinkError(f"cannot name namespace {name}: {_reason(exc)}") from exc
+
+
 def remove(name: str) -> None:
     """Remove the name. The kernel removes the namespace when its last process ends."""
     path = FOLDER / name

@@ -56,6 +56,37 @@ class Fault(Struct, frozen=True, kw_only=True, rename=KEYS | _SHARES):
     """Rate of each link as a share of its own; null: all of it."""
 
 
+class LentInterface(Struct, frozen=True):
+    """An interface of the machine inside a host or switch of a test bed."""
+
+    interface: str
+    """Its name, here and there."""
+    node: str
+    """The host or switch: h0, t1:2.0, mgmt."""
+
+
+class RealHost(Struct, frozen=True):
+    """A host that is no namespace, but the machine at the other end of these interfaces."""
+
+    host: str
+    """Its name: h1."""
+    interfaces: tuple[str, ...]
+    """The interface of each plane."""
+    management: str | None
+    """The interface of the management network; null: mrc exchanges attributes over the planes."""
+
+
+class Outside(Struct, frozen=True):
+    """What joins a test bed to the world."""
+
+    uplink: str | None
+    """The interface over which hosts reach the world by NAT; null: there is none."""
+    interfaces: tuple[LentInterface, ...]
+    """Interfaces of the machine in hosts and switches."""
+    hosts: tuple[RealHost, ...]
+    """Hosts that are no namespaces."""
+
+
 class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     """A test bed that is up."""
 
@@ -79,6 +110,8 @@ class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     """MTU of all links."""
     fabric: Literal["kernel", "emulated"]
     """What forwards packets: the Linux kernel, or the emulator."""
+    outside: Outside
+    """What joins it to the world."""
     faults: tuple[Fault, ...]
     """What fails now."""
     missing: tuple[str, ...]
@@ -309,6 +342,8 @@ class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
     """Addresses of the hosts."""
     links: dict[str, LinkProperties]
     """Every link, by the name that faults use; each direction, if the two differ."""
+    outside: Outside
+    """What joins it to the world."""
     built: Census
     """What the test bed takes."""
 
@@ -329,6 +364,23 @@ class Exported(Result, frozen=True, kw_only=True):
     """Hosts and switches, each a namespace or a container."""
     files: tuple[str, ...]
     """Paths of the files that it wrote; the first builds the test bed."""
+
+
+class Joined(Result, frozen=True, kw_only=True):
+    """`mrc testbed join`: what the machine at the other end of the interfaces has to configure."""
+
+    host: str
+    """Name of the host."""
+    interfaces: tuple[str, ...]
+    """Interfaces of that machine, one in each plane."""
+    management: str | None
+    """Its interface on the management network; null: none."""
+    config: str
+    """Its host configuration file."""
+    hosts_file: str
+    """Names and addresses of all hosts, for its /etc/hosts."""
+    script: str
+    """A script for sh(1) that sets all of it."""
 
 
 class Captured(Result, frozen=True, kw_only=True, rename=KEYS):

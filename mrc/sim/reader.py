@@ -108,7 +108,8 @@ def replace(values: Any, key: str, value: Any) -> None:
 def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -> Scenario:
     """Makes a scenario from a document; raises ConfigError."""
     table = Table(values, place)
-    table.has("addresses")  # allowed for test beds, and ignored: simulated hosts have no addresses
+    for key in ("addresses", "outside"):  # for test beds: simulated hosts have neither
+        table.has(key)
     variants = _variants(table.tables("variants"), values, name, place)
     topology = read_topology(table.table("topology"))
     transport = _transport(table.table("transport"), topology)

@@ -30,25 +30,27 @@ from mrc.testbed import (
     drain,
     faults,
     hops,
+    lending,
     mptcp,
     programs,
     queues,
     repair,
     rootless,
     state,
+    uplink,
 )
 from mrc.testbed.fault import Fault, Mode
+from mrc.testbed.joined import make_plan
 from mrc.testbed.names import (
     DEFAULT_NAME,
     FABRIC,
-    MANAGEMENT,
     check_name,
+    node_of,
     part_name,
-    t0_name,
-    t1_name,
 )
 from mrc.testbed.nft import Ready
-from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
+from mrc.testbed.outside import real_host
+from mrc.testbed.plan import Node, Plan, emulator_config
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
 
@@ -61,6 +63,8 @@ _NAMED = 6  # parts that an error names
 _WITH_NAMES = """\
 if [ -e /etc/hosts ]; then mount --bind "$0" /etc/hosts
 else echo "mrc: names of hosts are unknown without the file /etc/hosts: touch /etc/hosts" >&2; fi
+resolver="${0%/*}/resolv.conf"
+if [ -e "$resolver" ] && [ -e /etc/resolv.conf ]; then mount --bind "$resolver" /etc/resolv.conf; fi
 exec "$@"
 """
 
@@ -163,6 +167,8 @@ class Testbed:
                 if self.shape.fabric is Fabric.EMULATED:
                     namespace = self.plan.nodes[FABRIC].namespace
                     control.start(state.folder(self.name), namespace, emulator_config(self.shape))
+                lending.lend(self.plan)
+                uplink.join(self.plan)
                 state.save(self.name, State(self.shape, up=True))
             except BaseException:
                 self._remove()
@@ -237,6 +243,9 @@ class Testbed:
         Raises ArgumentError if two hosts would lose their last path.
         """
         found = self._target(target)
+        if self.shape.outside.hosts:
+            real = self.shape.outside.hosts[0].host
+            raise ArgumentError(f"{real} is a real host: its routes cannot be withdrawn from here")
         if found.direction:
             raise ArgumentError(f"{target}: a link is drained in both directions: {found.both}")
         with state.lock():
@@ -368,6 +377,11 @@ class Testbed:
         and signals reach the command itself.
         """
         node = self._node(host)
+        if real_host(self.shape.outside, node.name) is not None:
+            raise ArgumentError(
+                f"{host} is a real host, so run its programs there: mrc testbed join {host} "
+                "prints what it has to configure"
+            )
         self._state()
         environment = dict(os.environ)
         environment[programs.ENVIRONMENT] = str(state.folder(self.name))
@@ -406,24 +420,9 @@ class Testbed:
         """The node of a host or a switch."""
         if re.fullmatch(r"h\d+", where):
             self._host_number(where)
-        if where in self.plan.configs or where == MANAGEMENT:
-            return self.plan.nodes[where]
-        kind = where.partition(":")[0]
-        if kind not in ("t0", "t1"):
-            hosts = f"h0..h{self.shape.hosts - 1}"
-            raise ArgumentError(
-                f"{where} is no host or switch: use {hosts}, t0:P.N, t1:P.S or mgmt"
-            )
-        target = self._target(where)
-        if self.shape.fabric is Fabric.EMULATED:
-            raise ArgumentError(
-                f"{where} is no namespace: one process stands for all switches of an emulated "
-                "fabric; a kernel fabric has switches to enter"
-            )
-        if target.t0 is not None:
-            return self.plan.nodes[t0_name(target.plane, target.t0)]
-        assert target.t1 is not None
-        return self.plan.nodes[t1_name(target.plane, target.t1)]
+        with as_argument_error():
+            has_switches = self.shape.fabric is Fabric.KERNEL
+            return self.plan.nodes[node_of(where, self.shape, has_switches=has_switches)]
 
     def _state(self) -> State:
         """Raises StateError if the test bed is not up, or parts of it are gone."""
@@ -448,6 +447,8 @@ class Testbed:
         there = folder.exists()
         control.stop(folder)
         ending = programs.end_all(build.namespaces(self.name), folder)
+        uplink.leave(self.name)
+        lending.give_back(self.name)
         removed = build.remove(self.name)
         state.forget(self.name)
         return Removal(there or bool(removed), ending.ended, ending.left)

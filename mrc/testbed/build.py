@@ -14,7 +14,7 @@ from mrc.linux import netns
 from mrc.linux.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
 from mrc.testbed import nft, queues
 from mrc.testbed.names import is_namespace_of, namespace, part_name
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, mtu_key
+from mrc.testbed.plan import UPPER_MAC, Link, Node, Plan, mtu_key
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
@@ -73,6 +73,8 @@ def _add_routes(plan: Plan, name: str) -> None:
     node = plan.nodes[name]
     with _opened(plan, name) as netlink:
         netlink.add_routes(node.routes)
+        if node.gateway is not None:
+            netlink.add_gateway(*node.gateway)
     if node.tunnel_source is not None:
         set_tunnel_source(node.namespace, node.tunnel_source)
 
@@ -151,6 +153,8 @@ def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd])
             netlink.add_ipv4([each for each in node.ipv4 if each[0] in interfaces])
             netlink.add_neighbours([each for each in node.neighbours if each[0] in interfaces])
             netlink.add_routes([route for route in node.routes if route.dev in interfaces])
+            if node.gateway is not None and node.gateway[0] in interfaces:
+                netlink.add_gateway(*node.gateway)
     far = _far_ends(plan)
     whole = [end for end in ends if far[end] not in still_down]
     _wait_until_up(plan, _by_node(whole + [far[end] for end in whole]))
@@ -191,7 +195,7 @@ def _add_veths(plan: Plan, node: str, links: Sequence[Link], netlink: Netlink) -
             peer_name=link.upper_name,
             peer_namespace=plan.nodes[link.upper].namespace,
             mtu=link.mtu,
-            mac=LOWER_MAC,
+            mac=link.lower_mac,
             gso_max_segs=1 if link.is_emulated else None,
             peer_mac=UPPER_MAC,
         )

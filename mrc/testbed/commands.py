@@ -14,6 +14,7 @@ from mrc.testbed.shape import Fabric
 
 _NETEM_PACKETS = 100_000  # netem's own limit of 1000 would drop packets on a long link
 _LARGE_LOST = "echo 'datagrams larger than the MTU will be lost: CONFIG_NFT_TPROXY' >&2"
+_SLOWER = "echo 'sends take a tenth longer: ip sr tunsrc requires real root' >&2"
 _PER_INTERFACE = "net/ipv6/conf/default/"
 
 # The kernel prepares memory for only some SRv6 routes at a time, and refuses others meanwhile.
@@ -52,7 +53,7 @@ def script(plan: Plan, node: Node) -> str:
         _here("tc -batch -", [line for name, _, _, end in ends for line in _queues(name, end)]),
         _here("nft -f -", node.rules.splitlines()),
         _here(f"{{ nft -f - || {_LARGE_LOST}; }}", node.reassembly.splitlines()),
-        f"ip sr tunsrc set {node.tunnel_source}" if node.tunnel_source else "",
+        f"ip sr tunsrc set {node.tunnel_source} || {_SLOWER}" if node.tunnel_source else "",
         *mtus(plan, node),
     ]
     return "\n".join(part for part in parts if part) + "\n"

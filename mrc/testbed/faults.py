@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mrc.fabric.targets import Target
-from mrc.testbed import build, control, hops, nft, queues, state
+from mrc.testbed import build, control, hops, lending, nft, queues, state
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.fault import Fault, Mode, no_rules, rules, table
 from mrc.testbed.plan import Plan
@@ -43,6 +43,7 @@ def change(plan: Plan, before: Faults, after: Faults, ready: nft.Ready | None) -
     else:
         _tell_emulator(plan, after)
     build.set_up(plan, [end for end in down if end not in stay_down], stay_down)
+    lending.follow(plan, stay_down)
 
 
 def _scripts(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:

@@ -48,7 +48,8 @@ def config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
     for peer in shape.host_numbers():
         present = shape.present(host, peer) if peer != host else ()
         if present:
-            head, paths = _peer(shape, peer, shape.are_near(host, peer))
+            by_planes = bool({host, peer} & _without_management(shape))
+            head, paths = _peer(shape, peer, shape.are_near(host, peer), by_planes)
             lines += head
             for number in present:
                 lines += paths[number]
@@ -56,15 +57,27 @@ def config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _peer(shape: Shape, peer: int, near: bool) -> tuple[list[str], list[list[str]]]:
-    """The lines of a peer, and of each path to it."""
+def _peer(
+    shape: Shape, peer: int, near: bool, by_planes: bool
+) -> tuple[list[str], list[list[str]]]:
+    """The lines of a peer, and of each path to it. `by_planes`: one of the two has no management
+    network.
+    """
+    addresses = shape.addresses
+    oob = addresses.host(peer) if by_planes else addresses.oob(peer)
     head = [
         "",
         f"[peers.h{peer}]",
-        f'oob = "{shape.addresses.oob(peer)}"',
-        f'sources = ["{shape.addresses.host(peer)}"]',
+        f'oob = "{oob}"',
+        f'sources = ["{addresses.host(peer)}"]',
     ]
     return head, [_path(peer, path) for path in shape.paths_to(peer, near=near)]
+
+
+def _without_management(shape: Shape) -> set[int]:
+    """Real hosts without an interface there."""
+    real = shape.outside.hosts
+    return {int(each.host.removeprefix("h")) for each in real if each.management is None}
 
 
 def _path(peer: int, path: Path) -> list[str]:

@@ -11,14 +11,22 @@ Plane P, T0 N, T1 S, host H:
 In an emulated fabric one namespace stands for all T0s and T1s:
 
     mrc-NAME-fabric     hH-P to each host in each plane
+
+A test bed that is joined to the world names the namespace from which it has interfaces:
+
+    mrc-NAME-machine    mrc-NAME to `mgmt`
 """
 
 from __future__ import annotations
 
 import re
 
+from mrc.fabric.targets import parse_target
+from mrc.fabric.topology import Topology
+
 DEFAULT_NAME = "lab"
 FABRIC = "fabric"
+MACHINE = "machine"
 MANAGEMENT = "mgmt"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
@@ -55,6 +63,25 @@ def t1_name(plane: int, number: int) -> str:
 def part_name(node: str) -> str:
     """The name of a node on the command line. Faults use the same names: `t1-2-0` is `t1:2.0`."""
     return re.sub(r"^(t[01])-(\d+)-(\d+)$", r"\1:\2.\3", node)
+
+
+def node_of(part: str, fabric: Topology, *, has_switches: bool) -> str:
+    """The node with this name on the command line. Raises ValueError, also for a switch that is no
+    namespace.
+    """
+    hosts = [host_name(number) for number in fabric.host_numbers()]
+    if part == MANAGEMENT or part in hosts:
+        return part
+    if part.partition(":")[0] not in ("t0", "t1"):
+        used = f"{hosts[0]}..{hosts[-1]}, t0:P.N, t1:P.S or mgmt"
+        raise ValueError(f"{part} is no host or switch: use {used}")
+    parse_target(part, fabric)
+    if not has_switches:
+        raise ValueError(
+            f"{part} is no namespace: one process stands for all switches of an emulated "
+            "fabric; a kernel fabric has switches to enter"
+        )
+    return re.sub("[:.]", "-", part)
 
 
 def interface_name(host: int, plane: int) -> str:

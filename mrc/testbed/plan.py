@@ -51,7 +51,7 @@ _QUEUE_SECONDS = 0.010
 _MIN_QUEUE_BYTES = 256 * 1024
 _NO_LIMIT_BYTES = 1 << 30
 
-_UPPER, UPPER_MAC = IPv6Address("fe80::1"), "02:00:00:00:00:01"
+UPPER, UPPER_MAC = IPv6Address("fe80::1"), "02:00:00:00:00:01"
 _LOWER, LOWER_MAC = IPv6Address("fe80::2"), "02:00:00:00:00:02"
 
 # Every interface: SRv6 on, no duplicate detection, no automatic addresses. New veths copy the
@@ -70,7 +70,7 @@ _SYSCTLS = {
 _ECMP = {"net/ipv6/fib_multipath_hash_policy": "1"}  # by addresses and ports
 _MAX_SHARED = 256  # routes between two hosts; the kernel lists them in one message of 64 KiB
 _FORWARDING_IPV4 = {"net/ipv4/ip_forward": "1"}
-_ROUTER_IPV4 = IPv4Interface("100.127.255.254/32")
+ROUTER_IPV4 = IPv4Interface("100.127.255.254/32")
 _FORWARDING = {f"net/ipv6/conf/{scope}/forwarding": "1" for scope in ("all", "default")}
 
 
@@ -104,6 +104,7 @@ class Link(Struct, frozen=True):
     down: Sending = Sending()
     is_emulated: bool = False
     """the emulator reads the upper end: it has no shaper and receives packets one by one"""
+    lower_mac: str = LOWER_MAC
 
     @property
     def ends(self) -> tuple[tuple[str, str, Sending], ...]:
@@ -129,6 +130,8 @@ class Node(Struct, frozen=True):
     """nftables rules"""
     reassembly: str = ""
     """nftables rules without which the kernel loses only datagrams larger than the MTU"""
+    gateway: tuple[str, IPv4Address] | None = None
+    """interface and next hop of its IPv4 default route"""
     tunnel_source: IPv6Address | None = None
     """outer source address of its SRv6 encapsulations"""
 
@@ -300,11 +303,11 @@ def _on_links(node: Node, links: tuple[Link, ...]) -> Node:
         addresses=(
             *node.addresses,
             *((name, IPv6Interface((_LOWER, 64))) for name in lower),
-            *((name, IPv6Interface((_UPPER, 64))) for name in upper),
+            *((name, IPv6Interface((UPPER, 64))) for name in upper),
         ),
         neighbours=(
             *node.neighbours,
-            *((name, _UPPER, UPPER_MAC) for name in lower),
+            *((name, UPPER, UPPER_MAC) for name in lower),
             *((name, _LOWER, LOWER_MAC) for name in upper),
         ),
     )
@@ -319,11 +322,11 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
     addresses = fabric.addresses
     routes = [
         Route(addresses.host_prefix(host), "lo", local=True),
-        Route(addresses.management, "mgmt", via=_UPPER),
+        Route(addresses.management, "mgmt", via=UPPER),
     ]
     for plane in fabric.planes_of(host):
         block = addresses.locator_block(plane)
-        routes.append(Route(block, f"p{plane}", via=_UPPER))
+        routes.append(Route(block, f"p{plane}", via=UPPER))
         ours = locator(block, fabric.host_usid(host))
         routes.append(Route(ours, f"p{plane}", action=EndDT6(LOCAL_TABLE)))
     own = addresses.host(host)
@@ -332,9 +335,9 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         if peer != host:
             every = _ways(fabric, peer, fabric.are_near(host, peer))
             ways = [every[number] for number in fabric.present(host, peer)]
-            routes += [Route(way.dst, way.dev, _UPPER, planes[way.dev], way.action) for way in ways]
+            routes += [Route(way.dst, way.dev, UPPER, planes[way.dev], way.action) for way in ways]
             routes += [
-                Route(way.shared_dst, way.dev, _UPPER, own, way.action, shared=True)
+                Route(way.shared_dst, way.dev, UPPER, own, way.action, shared=True)
                 for way in _shared(ways, _shared_in_plane(fabric, len(ways)))
             ]
     return Node(
@@ -436,7 +439,7 @@ def _switches(name: str, fabric: Topology, plane: int) -> Iterator[Node]:
             here = locator(block, fabric.host_usid(host))
             routes.append(Route(here, host_name(host), via=_LOWER))
         routes += [
-            Route(locator(block, topology.t1_usid(number)), f"t1-{number}", via=_UPPER)
+            Route(locator(block, topology.t1_usid(number)), f"t1-{number}", via=UPPER)
             for number in fabric.t1_numbers()
             if fabric.has_uplink(plane, t0, number)
         ]
@@ -459,7 +462,7 @@ def _management(name: str, shape: Shape) -> Node:
         for host in shape.host_numbers()
     )
     ipv4 = (
-        (host_name(host), _ROUTER_IPV4, shape.addresses.oob_ipv4(host).ip)
+        (host_name(host), ROUTER_IPV4, shape.addresses.oob_ipv4(host).ip)
         for host in shape.host_numbers()
     )
     node = _switch(name, MANAGEMENT, tuple(routes))

@@ -12,13 +12,14 @@ from ipaddress import IPv6Network
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from mrc.fabric import document
 from mrc.fabric.table import Table
 from mrc.fabric.targets import parse_target
 from mrc.fabric.tiers import LinkChange, Tiers, read_link, read_topology
 from mrc.fabric.topology import Addresses, AddressesError
+from mrc.testbed import outside
 from mrc.testbed.shape import Fabric, Shape
 
 # Keys about the use of a fabric. The simulator reads them, and mrc.testbed.schedule the faults.
@@ -74,7 +75,12 @@ def parse(
         shape = shape_of(tiers, addresses, links, fabric)
     except ValueError as error:
         raise table.error("topology", str(error)) from error
+    world = outside.read(table.table("outside"))
     table.close()
+    try:
+        shape = replace(shape, outside=world)
+    except ValueError as error:
+        raise table.error("outside", str(error)) from error
     return TopologyFile(name, title, shape)
 
 

@@ -7,12 +7,14 @@ from enum import StrEnum
 from ipaddress import IPv6Network
 from typing import Any
 
+from msgspec import convert
 from msgspec.structs import force_setattr, replace
 
 from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
 from mrc.fabric.tiers import MAX_MTU, MIN_MTU, LinkChange
 from mrc.fabric.topology import Addresses, Topology
-from mrc.results.testbed import LinkProperties
+from mrc.results.testbed import LinkProperties, Outside
+from mrc.testbed import outside
 from mrc.units import parse_short_rate
 
 DEFAULT_RATE = "500mbit"
@@ -65,6 +67,8 @@ class Shape(Topology, frozen=True):
     trim: bool = True
     """a full buffer trims data packets; False: it drops them"""
     fabric: Fabric = Fabric.KERNEL
+    outside: Outside = outside.NOTHING
+    """what joins it to the world"""
 
     def __post_init__(self) -> None:
         force_setattr(self, "fabric", Fabric(self.fabric))
@@ -80,6 +84,7 @@ class Shape(Topology, frozen=True):
             raise ValueError("jitter would reorder in a kernel fabric: use --fabric emulated")
         for link in self.links:
             parse_target(link.target, self)
+        outside.check(self.outside, self, has_switches=self.fabric is Fabric.KERNEL)
 
     def link_properties(self) -> dict[Target, BothWays]:
         """The properties of every link in this fabric, up and down, plane by plane: first the
@@ -154,4 +159,5 @@ def decode(stored: dict[str, Any]) -> Shape:
     networks = {key: IPv6Network(text) for key, text in stored["addresses"].items()}
     links = tuple(LinkChange(**link) for link in stored["links"])
     own = {"addresses": Addresses(**networks), "links": links, "absent": tuple(stored["absent"])}
+    own["outside"] = convert(stored.get("outside", outside.NOTHING), Outside, from_attributes=True)
     return Shape(**stored | own)

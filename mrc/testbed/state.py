@@ -5,6 +5,8 @@ $MRC_RUN_DIR (default /run/mrc)                       locked while any test bed 
 $MRC_RUN_DIR/NAME/testbed.json                        parameters, phase, faults, drained parts
 $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
 $MRC_RUN_DIR/NAME/hosts                               /etc/hosts for the commands in its hosts
+$MRC_RUN_DIR/NAME/resolv.conf                         the same of /etc/resolv.conf, with an uplink
+$MRC_RUN_DIR/NAME/outside.json                        what `mrc.testbed.lending` has to return
 """
 
 from __future__ import annotations
@@ -94,6 +96,12 @@ def write_files(plan: Plan) -> None:
         for host, text in plan.configs.items():
             _write(config_path(plan.name, host), text)
         _write(hosts_path(plan.name), plan.hosts_file)
+
+
+def write_resolver(name: str, text: str) -> None:
+    """The /etc/resolv.conf of all hosts."""
+    with _ours(folder(name)):
+        _write(hosts_path(name).with_name("resolv.conf"), text)
 
 
 def forget(name: str) -> None:

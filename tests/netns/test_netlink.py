@@ -7,11 +7,12 @@ namespace a                 namespace b
 
 from __future__ import annotations
 
+import errno
 import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,38 @@ def test_interfaces__without_addresses_that_are_not_usable_yet(pair: Pair) -> No
     run(here, "ip", "addr", "add", "fd00:8::8/64", "dev", "p1")
     (p1,) = [each for each in here.interfaces() if each.name == "p1"]
     assert IPv6Interface("fd00:8::8/64") not in p1.addresses
+
+
+def test_move__with_a_new_name_and_without_addresses(pair: Pair) -> None:
+    here, there = pair
+    assert here.namespace and there.namespace
+    here.move("p1", there.namespace, "far")
+    assert "p1" not in {each.name for each in here.interfaces()}
+    (found,) = (each for each in there.interfaces() if each.name == "far")
+    assert (found.enabled, found.addresses) == (False, ())
+    with pytest.raises(NetlinkError, match=r"cannot move far .* as h0: ") as refused:
+        there.move("far", there.namespace, "h0")
+    assert refused.value.code == errno.EEXIST
+
+
+def test_add_bridge__joins_interfaces(pair: Pair) -> None:
+    here, _ = pair
+    here.set_mtu("p1", 1400)
+    here.add_bridge("br", ["p1"])
+    shown = run(here, "ip", "-d", "link", "show", "master", "br")
+    assert "p1" in shown and "mtu 1400" in shown
+    assert " UP" in run(here, "ip", "-br", "link", "show", "br")
+    here.remove_link("br")
+    assert "br" not in {each.name for each in here.interfaces()}
+
+
+def test_add_gateway__is_the_ipv4_default_route(pair: Pair) -> None:
+    here, _ = pair
+    here.add_ipv4([("p1", IPv4Interface("192.0.2.2/24"), None)])
+    here.add_gateway("p1", IPv4Address("192.0.2.1"))
+    assert run(here, "ip", "route", "show", "default").split() == [
+        "default", "via", "192.0.2.1", "dev", "p1", "proto", "static",
+    ]  # fmt: skip
 
 
 def test_add_addresses__are_usable_at_once(pair: Pair) -> None:

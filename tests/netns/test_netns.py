@@ -39,6 +39,20 @@ def test_create__refuses_a_taken_name(namespace_pair: tuple[str, str]) -> None:
     assert namespace_pair[0] in netns.names()
 
 
+def test_keep__names_the_namespace_of_the_caller(namespace_pair: tuple[str, str]) -> None:
+    """Once: from another namespace, the name stays what it is."""
+    try:
+        for each in namespace_pair:
+            with netns.inside(each):
+                netns.keep("mrc-test-kept")
+        with netns.inside(namespace_pair[0]):
+            expected = identity()
+        with netns.inside("mrc-test-kept"):
+            assert identity() == expected
+    finally:
+        netns.remove("mrc-test-kept")
+
+
 def test_remove__takes_the_name_away_and_may_be_repeated() -> None:
     netns.create("mrc-test-gone")
     netns.remove("mrc-test-gone")

@@ -102,6 +102,15 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     assert user.left() == []
 
 
+def test_up__has_no_interface_of_the_machine(user: User) -> None:
+    done = user.run("testbed", "up", "--planes", "1", "--t1", "1", "--uplink", "eth0")
+    assert done.stderr == (
+        "mrc testbed up: this machine has no interface eth0; a test bed of an ordinary user has "
+        "none of its interfaces: run this command as root\n"
+    )
+    assert done.returncode == 1 and user.left() == []
+
+
 @pytest.mark.slow
 def test_down__of_several_at_once_leaves_nothing(user: User) -> None:
     names = ("one", "two", "three")

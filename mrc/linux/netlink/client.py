@@ -21,7 +21,14 @@ from mrc.linux.interfaces import Interface, is_up, read_interfaces
 from mrc.linux.netlink import qdiscs
 from mrc.linux.netlink.messages import ifaddrmsg, ifinfmsg, ndmsg
 from mrc.linux.netlink.qdiscs import Counters, Netem
-from mrc.linux.netlink.routes import DUMP, SEG6_NEEDS, compare, decode, encode
+from mrc.linux.netlink.routes import (
+    DUMP,
+    SEG6_NEEDS,
+    compare,
+    decode,
+    encode,
+    encode_gateway,
+)
 from mrc.linux.rtnetlink import (
     NLM_F_APPEND,
     NLM_F_CREATE,
@@ -31,7 +38,7 @@ from mrc.linux.rtnetlink import (
     Rtnetlink,
 )
 
-_RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
+_RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 17, 18, 19
 _RTM_NEWADDR, _RTM_GETADDR = 20, 22
 _RTM_NEWROUTE, _RTM_DELROUTE, _RTM_GETROUTE = 24, 25, 26
 _RTM_NEWNEIGH = 28
@@ -129,6 +136,51 @@ class Netlink:
             requests.append(Request(what, _RTM_SETLINK, message))
         self._rtnetlink.request(requests)
 
+    def set_mtu(self, name: str, mtu: int) -> None:
+        self._set(f"set the MTU of {name} to {mtu}", name, ("IFLA_MTU", mtu))
+
+    def move(self, name: str, namespace: str, new_name: str) -> None:
+        """Move an interface into another namespace, with a new name. It loses its addresses and
+        routes and goes down.
+        """
+        self.set_links([name], up=False)  # older kernels rename only an interface that is down
+        try:
+            target = os.open(netns.FOLDER / namespace, os.O_RDONLY)
+        except OSError as exc:
+            raise NetlinkError(f"cannot open namespace: {exc}") from exc
+        try:
+            attributes = ("IFLA_NET_NS_FD", target), ("IFLA_IFNAME", new_name)
+            self._set(f"move {name} to {namespace} as {new_name}", name, *attributes)
+        finally:
+            os.close(target)
+        self._indices = {}
+
+    def remove_link(self, name: str) -> None:
+        """Remove an interface, and the other end of a veth."""
+        message = ifinfmsg()
+        message |= {"index": self._index(name)}
+        self._rtnetlink.request([Request(f"remove {name}", _RTM_DELLINK, message)])
+
+    def add_bridge(self, name: str, ports: Iterable[str]) -> None:
+        """Join interfaces by a bridge that is up. It floods multicast."""
+        data = {"attrs": [("IFLA_BR_MCAST_SNOOPING", 0)]}
+        message = ifinfmsg()
+        message["attrs"] = [
+            ("IFLA_IFNAME", name),
+            ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "bridge"), ("IFLA_INFO_DATA", data)]}),
+        ]
+        flags = NLM_F_CREATE | NLM_F_EXCL
+        request = Request(f"make bridge {name}", _RTM_NEWLINK, message, flags, "CONFIG_BRIDGE")
+        self._rtnetlink.request([request])
+        for port in ports:
+            self._set(f"join {port} to {name}", port, ("IFLA_MASTER", self._index(name)))
+        self.set_links([name], up=True)
+
+    def _set(self, what: str, name: str, *attributes: tuple[str, object]) -> None:
+        message = ifinfmsg()
+        message |= {"index": self._index(name), "attrs": list(attributes)}
+        self._rtnetlink.request([Request(what, _RTM_SETLINK, message)])
+
     def add_addresses(self, addresses: Iterable[tuple[str, IPv6Interface]]) -> None:
         """Add addresses to interfaces. They are usable at once (no duplicate detection)."""
         requests = []
@@ -161,6 +213,12 @@ class Netlink:
             what = f"add address {address} to {name}"
             requests.append(Request(what, _RTM_NEWADDR, message, _WRITE))
         self._rtnetlink.request(requests)
+
+    def add_gateway(self, name: str, via: IPv4Address) -> None:
+        """Add the IPv4 default route, over a next hop on this link."""
+        message = encode_gateway(via, self._index(name))
+        what = f"add IPv4 route default via {via} dev {name}"
+        self._rtnetlink.request([Request(what, _RTM_NEWROUTE, message, _WRITE)])
 
     def add_neighbours(
         self, neighbours: Iterable[tuple[str, IPv6Address | IPv4Address, str]]

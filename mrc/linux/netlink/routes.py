@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 
 from mrc.errors import NetlinkError
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
@@ -62,6 +62,12 @@ def encode(route: Route, index: int) -> bytes:
         body += attribute(_RTA_ENCAP_TYPE, _u16(_LWTUNNEL_SEG6_LOCAL))
         body += attribute(_RTA_ENCAP | _NESTED, _local(route.action))
     return body
+
+
+def encode_gateway(via: IPv4Address, index: int) -> bytes:
+    """The request to add the IPv4 default route over a next hop."""
+    body = _HEADER.pack(socket.AF_INET, 0, 0, 0, _MAIN_TABLE, _PROTOCOL_STATIC, 0, _RTN_UNICAST, 0)
+    return body + attribute(_RTA_OIF, _u32(index)) + attribute(_RTA_GATEWAY, via.packed)
 
 
 def _srh(action: EncapRed) -> bytes:

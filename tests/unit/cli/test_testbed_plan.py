@@ -71,6 +71,27 @@ def test_plan__links_with_properties_of_their_own(
     assert links["uplink:1.1.0"]["loss_share"] == 0.005
 
 
+def test_plan__what_joins_it_to_the_world(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--planes", "2", "--uplink", "eth0", "--interface", "eth2=t1:2.0"]
+    words += ["--interface", "eth3=mgmt", "--real-host", "h1=tap1,tap2"]
+    assert typed(*words) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert (
+        "h1 is a real host at tap1, tap2; what it configures: mrc testbed join h1" in shown
+        and "mgmt has the interface eth3" in shown
+    )
+    assert typed(*words, "--json") == 0
+    assert printed("testbed plan", capsys.readouterr().out)["outside"] == {
+        "uplink": "eth0",
+        "interfaces": [
+            {"interface": "eth2", "node": "t1:2.0"}, {"interface": "eth3", "node": "mgmt"},
+        ],
+        "hosts": [{"host": "h1", "interfaces": ["tap1", "tap2"], "management": None}],
+    }  # fmt: skip
+    assert main(["testbed", "export", "--netns-script", "-", *words]) == 2
+    assert "other tools join no test bed to the world" in capsys.readouterr().err
+
+
 def test_plan__as_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bed.svg"
     assert typed("unequal-planes", "--svg", str(path)) == 0

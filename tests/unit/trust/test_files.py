@@ -66,3 +66,36 @@ def test_read__secrets_are_for_their_owner(tmp_path: Path, mode: int) -> None:
     assert files.read(path) == b"x"
     with pytest.raises(ConfigError, match=f"others may read it .*: chmod 600 {path}"):
         files.read_secret(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "is_read"),
+    [
+        (0, 23456, 0o440, True),
+        (0, 23456, 0o460, False),
+        (0, 23456, 0o444, False),
+        (0, 1, 0o440, False),
+        (23456, 23456, 0o440, False),
+    ],
+)
+def test_read__a_secret_that_root_shares_with_a_group(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: int,
+    group: int,
+    mode: int,
+    is_read: bool,
+) -> None:
+    """User 23456 is in the group 23456 only."""
+    path = tmp_path / "file"
+    path.write_text("x")
+    os.chown(path, owner, group)
+    path.chmod(mode)
+    for name, found in (("geteuid", 23456), ("getegid", 23456), ("getgroups", [23456])):
+        monkeypatch.setattr(os, name, lambda found=found: found)
+    if is_read:
+        assert bytes(files.read_secret(path).bytes) == b"x"
+    else:
+        with pytest.raises(ConfigError, match="others may"):
+            files.read_secret(path)

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test beds joined to the world. Namespaces stand for the machine, the world behind its uplink, and
+another network:
+
+ hosts --- mgmt --- machine eth0 192.0.2.2 --- 192.0.2.1 world   203.0.113.1 on its lo
+                    eth1 198.51.100.2 --- 198.51.100.1 lan
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from netns.conftest import fresh_name
+from netns.plain import address, ip, join, until_running
+from slowness import PATIENCE, until
+
+from mrc.cli.main import main
+from mrc.errors import StateError
+from mrc.linux import netns
+from mrc.linux.interfaces import Interface, interfaces
+from mrc.testbed import lending, resolver
+from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
+
+FAR, FAR6 = "203.0.113.1", "2001:db8:3::1"
+PAGE = "203.0.113.80"
+SYSCTLS = (
+    "net/ipv4/conf/eth0/forwarding", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/eth0/accept_ra",
+)  # fmt: skip
+
+
+class Around(NamedTuple):
+    """The namespaces around a test bed."""
+
+    machine: str
+    world: str
+    lan: str
+
+    def run(self, *words: str) -> int:
+        """`mrc testbed`, as typed on the machine."""
+        with netns.inside(self.machine):
+            return main(["testbed", *words])
+
+    def sysctls(self) -> list[str]:
+        with netns.inside(self.machine):
+            return [Path("/proc/sys", key).read_text().strip() for key in SYSCTLS]
+
+    def interfaces(self) -> dict[str, Interface]:
+        return {each.name: each for each in interfaces(self.machine)}
+
+    def tables(self) -> str:
+        with netns.inside(self.machine):
+            return subprocess.check_output(["nft", "list", "tables"], text=True)
+
+
+@pytest.fixture
+def around() -> Iterator[Around]:
+    name = fresh_name()
+    made = Around(*(f"mrc-{name}.{each}" for each in ("machine", "world", "lan")))
+    try:
+        for each in made:
+            netns.create(each)
+            ip(f"-n {each} link set lo up")
+        join(made.machine, "eth0", made.world, "w0")
+        join(made.machine, "eth1", made.lan, "l0", mtu=1400)
+        address(made.machine, "eth0", "192.0.2.2/24", "2001:db8:1::2/64")
+        address(made.world, "w0", "192.0.2.1/24", "2001:db8:1::1/64")
+        address(made.world, "lo", f"{FAR}/32", f"{FAR6}/128", f"{PAGE}/32")
+        address(made.machine, "eth1", "198.51.100.2/24", "2001:db8:2::2/64")
+        address(made.lan, "l0", "198.51.100.1/24", "2001:db8:2::1/64")
+        for where, gateway in ((made.machine, "192.0.2.1"), (made.machine, "2001:db8:1::1")):
+            ip(f"-n {where} route add default via {gateway}")
+        ip(f"-n {made.lan} route add default via 2001:db8:2::2")
+        until_running(made.machine, "eth0", "eth1")
+        yield made
+    finally:
+        for each in made:
+            if each in netns.names():
+                netns.remove(each)
+
+
+@pytest.fixture
+def names(around: Around) -> Iterator[list[str]]:
+    """Names of two test beds, which are removed before the machine is."""
+    found = [fresh_name(), fresh_name()]
+    yield found
+    for each in found:
+        around.run("down", "--name", each)
+
+
+def reaches(bed: Testbed, where: str, host: str = "h0") -> bool:
+    argv, env = bed.host_command(host, ["ping", "-c1", f"-W{PATIENCE:g}", where])
+    return subprocess.run(argv, env=env, stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def reached_from(namespace: str, where: str) -> bool:
+    """Whether a ping is answered, or refused by silence for a second."""
+    with netns.inside(namespace):
+        argv = ["ping", "-c1", "-W1", where]
+        return subprocess.run(argv, stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+# ---- An uplink -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fabric", [*Fabric])
+def test_uplink__hosts_reach_the_world(around: Around, names: list[str], fabric: Fabric) -> None:
+    """By both IP versions. The machine then forwards nothing else, and `down` leaves no trace."""
+    before = around.sysctls(), around.tables()
+    assert not reached_from(around.lan, FAR6)
+    small = ("--planes", "1", "--t1", "1")
+    assert around.run("up", *small, "--name", names[0], "--fabric", fabric, "--uplink", "eth0") == 0
+    bed = Testbed.existing(names[0])
+    assert reaches(bed, FAR) and reaches(bed, FAR6) and reaches(bed, "h1.p1")
+    assert not reached_from(around.lan, FAR6)
+    assert around.run("down", "--name", names[0]) == 0
+    assert (around.sysctls(), around.tables()) == before
+    assert set(around.interfaces()) == {"lo", "eth0", "eth1"}
+    assert not [each for each in netns.names() if names[0] in each]
+
+
+def test_uplink__of_two_test_beds(around: Around, names: list[str]) -> None:
+    """The machine forwards until the last one is gone. Both have the same addresses inside."""
+    before = around.sysctls(), around.tables()
+    for name in names:
+        argv = ("up", "--planes", "1", "--t1", "1", "--name", name, "--uplink", "eth0")
+        assert around.run(*argv) == 0
+    beds = [Testbed.existing(name) for name in names]
+    assert all(reaches(bed, FAR) for bed in beds)
+    around.run("down", "--name", names[0])
+    assert reaches(beds[1], FAR6) and not reached_from(around.lan, FAR6)
+    around.run("down", "--name", names[1])
+    assert (around.sysctls(), around.tables()) == before
+
+
+def test_uplink__another_one_leaves_the_guards_of_the_first(
+    around: Around, names: list[str]
+) -> None:
+    before = around.sysctls(), around.tables()
+    for name, uplink in zip(names, ("eth0", "eth1"), strict=True):
+        argv = ("up", "--planes", "1", "--t1", "1", "--name", name, "--uplink", uplink)
+        assert around.run(*argv) == 0
+    assert reaches(Testbed.existing(names[1]), "198.51.100.1")
+    assert not reached_from(around.lan, FAR6)
+    for name in names:
+        around.run("down", "--name", name)
+    assert (around.sysctls(), around.tables()) == before
+
+
+def test_uplink__returns_after_a_link_was_down(around: Around, names: list[str]) -> None:
+    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--uplink", "eth0")
+    assert around.run(*argv) == 0
+    bed = Testbed.existing(names[0])
+    for state in ("down", "up"):
+        ip(f"-n {bed.plan.nodes['h0'].namespace} link set mgmt {state}")
+    bed.heal("all")
+    assert reaches(bed, FAR) and reaches(bed, FAR6)
+
+
+def answer_names(namespace: str) -> Callable[[], None]:
+    """A name server in the world that has one address for all names. Returns what ends it."""
+    with netns.inside(namespace):
+        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((FAR, 53))
+
+    def serve() -> None:
+        while (asked := server.recvfrom(512))[0]:
+            data, client = asked
+            question = data[12 : data.index(b"\0", 12) + 5]
+            is_ipv4 = question[-4:-2] == b"\0\1"
+            head = data[:2] + b"\x81\x80\0\1" + (b"\0\1" if is_ipv4 else b"\0\0") + bytes(4)
+            found = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(PAGE)
+            server.sendto(head + question + (found if is_ipv4 else b""), client)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+
+    def end() -> None:
+        with netns.inside(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
+            last.sendto(b"", (FAR, 53))
+        thread.join(PATIENCE)
+        server.close()
+
+    return end
+
+
+def test_uplink__names_resolve(
+    around: Around, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the servers behind the machine's own resolver, which hosts cannot reach."""
+    near, far = tmp_path / "near", tmp_path / "far"
+    near.write_text("nameserver 127.0.0.53\n")
+    far.write_text(f"nameserver 127.0.0.1\nnameserver {FAR}\n")
+    monkeypatch.setattr(resolver, "FILES", (str(near), str(far)))
+    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--uplink", "eth0")
+    assert around.run(*argv) == 0
+    end = answer_names(around.world)
+    try:
+        command = ["getent", "ahostsv4", "page.example"]
+        inside, env = Testbed.existing(names[0]).host_command("h0", command)
+        found = subprocess.run(inside, env=env, capture_output=True, text=True, check=True).stdout
+        assert found.startswith(PAGE)
+    finally:
+        end()
+
+
+def test_uplink__refusals(
+    around: Around, names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ip(f"-n {around.machine} addr flush dev eth1 scope global")
+    for interface, said in (
+        ("eth7", "this machine has no interface eth7; it has eth0, eth1"),
+        ("eth1", "uplink eth1 is down or has no address"),
+    ):
+        assert around.run("up", "--name", names[0], "--uplink", interface) == 1
+        assert said in capsys.readouterr().err
+    assert not [each for each in netns.names() if names[0] in each]
+
+
+# ---- A real interface ------------------------------------------------------------------------
+
+
+def shown(around: Around, interface: str = "eth1") -> tuple[object, ...]:
+    found = around.interfaces()[interface]
+    return found.enabled, found.mtu, {each for each in found.addresses if not each.is_link_local}
+
+
+@pytest.mark.parametrize("fabric", [*Fabric])
+def test_interface__of_a_host(around: Around, names: list[str], fabric: Fabric) -> None:
+    before = shown(around)
+    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--fabric", fabric)
+    assert around.run(*argv, "--interface", "eth1=h0") == 0
+    assert "eth1" not in around.interfaces()
+    bed = Testbed.existing(names[0])
+    assert reaches(bed, "198.51.100.1") and reaches(bed, "2001:db8:2::1")
+    assert around.run("down", "--name", names[0]) == 0
+    assert shown(around) == before
+    assert reached_from(around.machine, "198.51.100.1")
+
+
+def test_interface__of_a_switch(
+    around: Around, names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That is down, with another MTU: so it returns."""
+    ip(f"-n {around.machine} link set eth1 down")
+    before = shown(around)
+    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--interface", "eth1=t1:1.0")
+    assert around.run(*argv, "--fabric", "emulated") == 2
+    assert "t1:1.0 is no namespace" in capsys.readouterr().err
+    assert around.run(*argv) == 0
+    there = {each.name for each in interfaces(f"mrc-{names[0]}-t1-1-0")}
+    assert "eth1" in there
+    assert around.run("down", "--name", names[0]) == 0
+    assert shown(around) == before
+
+
+def test_interface__returns_also_without_the_name_of_the_machine(
+    around: Around, names: list[str]
+) -> None:
+    """Also when somebody removed the name of the namespace that it came from."""
+    before = shown(around)
+    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--interface", "eth1=h0")
+    assert around.run(*argv) == 0
+    netns.remove(f"mrc-{names[0]}-machine")
+    assert around.run("down", "--name", names[0]) == 0
+    assert shown(around) == before
+
+
+def test_interface__returns_after_up_was_killed(around: Around, names: list[str]) -> None:
+    """Method: kills `up` as soon as the interface is gone."""
+    before = shown(around)
+    words = ["up", "--name", names[0], "--interface", "eth1=h0"]
+    with netns.inside(around.machine):
+        process = subprocess.Popen([sys.executable, "-m", "mrc", "testbed", *words])
+    with process:
+        while "eth1" in around.interfaces():
+            assert process.poll() is None
+            os.sched_yield()
+        process.kill()
+    assert around.run("down", "--name", names[0]) == 0
+    assert shown(around) == before
+    assert not [each for each in netns.names() if names[0] in each]
+
+
+def test_interface__cannot_return_to_a_name_that_is_taken(around: Around, names: list[str]) -> None:
+    before = shown(around)
+    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--interface", "eth1=h0")
+    assert around.run(*argv) == 0
+    ip(f"-n {around.machine} link add eth1 type bridge")
+    with pytest.raises(StateError, match="eth1 cannot return, because"):
+        Testbed.existing(names[0]).down()
+    ip(f"-n {around.machine} link del eth1")
+    assert around.run("down", "--name", names[0]) == 0
+    assert shown(around) == before
+
+
+def test_interface__with_the_default_route_stays(
+    around: Around, names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = shown(around, "eth0")
+    assert around.run("up", "--name", names[0], "--interface", "eth0=h0") == 1
+    assert "eth0 has the default route" in capsys.readouterr().err
+    assert shown(around, "eth0") == before
+    assert lending.load(names[0]) == lending.Record()
+
+
+def test_give_back__of_an_interface_that_is_gone(around: Around, names: list[str]) -> None:
+    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--interface", "eth1=h0")
+    assert around.run(*argv) == 0
+    ip(f"-n {around.lan} link del l0")  # both ends go
+    until(lambda: "eth1" not in around.interfaces())
+    assert around.run("down", "--name", names[0]) == 0
+    assert not [each for each in netns.names() if names[0] in each]
