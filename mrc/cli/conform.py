@@ -172,7 +172,7 @@ def _readings(args: argparse.Namespace) -> int:
             ours = " <- mrc" if one.letter == each.ours else ""
             out.text(f"    {one.letter}: {one.text} ({', '.join(one.sources)}){ours}")
     out.result(Readings(readings=tuple(
-        like(ReadingText, each, switch=each.switched) for each in READINGS
+        like(ReadingText, each) for each in READINGS
     )))  # fmt: skip
     return Exit.OK
 
