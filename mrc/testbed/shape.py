@@ -156,7 +156,7 @@ def with_delay(shape: Shape, delay_ns: int) -> Shape:
 
 def decode(stored: dict[str, Any]) -> Shape:
     """A Shape from its fields after JSON."""
-    networks = {
+    networks: dict[str, Any] = {
         key: IPv6Network(value) if isinstance(value, str) else value
         for key, value in stored["addresses"].items()
     }
