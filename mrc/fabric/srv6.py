@@ -48,9 +48,7 @@ def segments(
     """The segment list for any number of uSIDs, `each` to a carrier. One carrier needs no SRH."""
     if not usids:
         raise ValueError("a segment list requires at least one uSID")
-    return tuple(
-        pack(block, usids[start : start + each]) for start in range(0, len(usids), each)
-    )
+    return tuple(pack(block, usids[start : start + each]) for start in range(0, len(usids), each))
 
 
 def locator(block: IPv6Network, usid: int) -> IPv6Network:
