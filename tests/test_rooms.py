@@ -37,8 +37,8 @@ FLOORS = (
     {"aio"},
     {"messaging"},
     {"group", "transfer"},
-    {"agent", "conform", "demo", "perf", "torch", "view"},
-    {"__init__", "doctor"},
+    {"agent", "demo", "perf", "torch", "view"},
+    {"__init__", "conform", "doctor"},
     {"blocking", "cli"},
     {"__main__", "examples"},
 )

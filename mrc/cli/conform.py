@@ -21,6 +21,7 @@ from mrc.config import ContextConfig
 from mrc.conform import engine, exchanges, golden, library, report, vectors
 from mrc.conform.adapter import ByHand, Device, OverTcp, Program
 from mrc.conform.case import Case
+from mrc.conform.exchanged import ByExchange
 from mrc.conform.peer import Peer
 from mrc.conform.player import Outcome, Player, Verdict
 from mrc.conform.readings import READINGS
@@ -41,6 +42,7 @@ examples:
   mrc conform run                         mrc's own engine, over loopback
   mrc conform run h1                      the device at h1, where its adapter listens
   mrc conform run --adapter './nic.py'    a device behind a program of yours
+  mrc conform run --exchange h1           mrc perf --server --insecure at h1, without an adapter
   mrc conform run h1 --case 'sack*' --captures out --junit out/junit.xml
   mrc conform run --attributes - --address 192.0.2.7 --case beyond-window
   mrc conform list                        the cases
@@ -53,6 +55,7 @@ examples:
 RUN = """
 device HOST[:PORT]     where the adapter of the device listens [mrc's engine, on this host]
 --adapter COMMAND      run this program as the adapter, on its standard input and output
+--exchange HOST[:PORT]  no adapter: connect as mrc's programs do, best to mrc perf --server
 --attributes FILE      no adapter: QPs with these attributes, a line of JSON for each case; - for
                        standard input, where each line may follow the judge's own attributes
 --address ADDRESS...   address of the judge, one for each plane [that towards the device]
@@ -104,8 +107,9 @@ def add_arguments(parser: Parser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     add(parser, RUN, device={"nargs": "?", "type": host_and_port, "metavar": "HOST[:PORT]"},
-        wait={"default": 2.0}, case={"metavar": "PATTERN"}, cases={"type": Path},
-        captures={"type": Path}, junit={"type": Path}, html={"type": Path})  # fmt: skip
+        exchange={"type": host_and_port}, wait={"default": 2.0}, case={"metavar": "PATTERN"},
+        cases={"type": Path}, captures={"type": Path}, junit={"type": Path}, html={"type": Path},
+    )  # fmt: skip
     add_options(parser)
 
 
@@ -172,7 +176,7 @@ def _readings(args: argparse.Namespace) -> int:
             ours = " <- mrc" if one.letter == each.ours else ""
             out.text(f"    {one.letter}: {one.text} ({', '.join(one.sources)}){ours}")
     out.result(Readings(readings=tuple(
-        like(ReadingText, each, switch=each.switched) for each in READINGS
+        like(ReadingText, each) for each in READINGS
     )))  # fmt: skip
     return Exit.OK
 
@@ -194,14 +198,17 @@ def _vectors(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    ways = (args.device is not None, args.adapter is not None, args.attributes is not None)
+    ways = [each for each in (args.device, args.adapter, args.exchange, args.attributes) if each]
     readings = _readings_of(args)
-    if sum(ways) > 1:
-        raise UsageError(args.prog, "HOST, --adapter, --attributes: use only one of them")
+    if len(ways) > 1:
+        what = "HOST, --adapter, --exchange, --attributes"
+        raise UsageError(args.prog, f"{what}: use only one of them")
     cases = library.selected(library.load(args.cases), args.case)
     device, name, addresses = _opened(out, args)
     try:
         with Peer(args.address or addresses) as peer:
+            if isinstance(device, ByExchange):
+                device.play_with(peer)
             player = Player(peer, device, readings, seconds=args.wait, seed=args.seed)
             outcomes = _played(out, player, cases, only_first=args.first)
     finally:
@@ -217,6 +224,10 @@ def _opened(out: Output, args: argparse.Namespace) -> tuple[Device, str, list[st
         host, port = args.device
         tcp = OverTcp(host, port)
         return tcp, where(host, port), [tcp.local_address]
+    if args.exchange is not None:
+        host, port = args.exchange
+        exchange = ByExchange(host, port, _readings_of(args))
+        return exchange, where(host, port), [exchange.local_address]
     if (args.attributes is not None or args.adapter is not None) and not args.address:
         raise UsageError(args.prog, "--address is missing: the judge's own address")
     if args.attributes is not None:

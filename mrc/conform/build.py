@@ -10,7 +10,10 @@ from collections.abc import Mapping
 
 from mrc.dissect.formats import BYTES, OPCODES, TABLES
 from mrc.dissect.packet import CC_TIMES, Flow, headers_behind, icrc
+from mrc.enums import Reading
 
+OPERATION_BYTE = 13  # of an endpoint response
+ENDPOINT_QPN = 2
 OPCODE = {name: code for code, name in OPCODES.items()}
 _USUAL = {
     "BTH": {"pkey": 0xFFFF},
@@ -53,6 +56,19 @@ def _header(header: str, values: Mapping[str, int]) -> bytes:
             raise ValueError(f"{name}: {value} is not within {least}..{most}")
         number = number << bits | value & (1 << bits) - 1
     return number.to_bytes(BYTES[header], "big")
+
+
+def endpoint_response(number: int, request: Mapping[str, int], readings: Reading) -> bytes:
+    """The answer to an endpoint request with this ERTH, without its ICRC."""
+    lifted = Reading.C6_B in readings
+    fields = {
+        "operation": 0 if lifted else request["operation"], "psn": number,
+        "tx_timestamp": request["tx_timestamp"], "dest_qpn": ENDPOINT_QPN,
+    }  # fmt: skip
+    body = bytearray(headers("ENDPOINT_RESPONSE", fields))
+    if lifted:
+        body[OPERATION_BYTE] |= request["operation"] << 4
+    return bytes(body)
 
 
 def finished(body: bytes, flow: Flow) -> bytes:

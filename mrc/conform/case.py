@@ -35,7 +35,7 @@ ASKS = {"write": {"at", "bytes", "imm", "fill", "count"}, "wait": {"time"}}
 _MARKS = (
     "why", "section", "reading", "psn", "device-psn", "needs", "peer", "nscc", "timeout",
 )  # fmt: skip
-NEEDS = ("memory", "planes", "ipv4", "psns")
+NEEDS = ("planes", "ipv4", "psns")
 PEER = ("mpr", "max_wimm", "dynamic_mpr")
 NSCC = (
     "link_bps", "base_rtt_ns", "target_delay_ns", "max_cwnd", "fi", "eta",
@@ -82,6 +82,14 @@ class Case(CaseText, frozen=True, kw_only=True):
     """Parameters of NSCC that the device is asked to use; empty: its own congestion control."""
     timeout: int = 0
     """The exponent of the local ACK timeout that the device is asked to use; 0: any."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether the judge sends data to the memory of the device."""
+        sent = (each for each in self.steps if isinstance(each, Step) and each.sign == ">")
+        return any(
+            each.what.startswith("WRITE") and each.fields.get("bytes") != "0" for each in sent
+        )
 
 
 def parse(text: str, topic: str) -> list[Case]:

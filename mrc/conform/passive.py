@@ -13,12 +13,14 @@ from statistics import median
 from msgspec import Struct, field
 
 from mrc.conform.course import Course
+from mrc.conform.habits import Habits
 from mrc.conform.numbers import after
 from mrc.conform.traits import Traits
 from mrc.dissect.formats import DATA, REASONS
 from mrc.dissect.packet import Flow, Packet
 
 _FIRST, _MIDDLE, _LAST, _LAST_IMM = 0xC6, 0xC7, 0xC8, 0xC9
+_UNFINISHED = (_FIRST, _MIDDLE)
 _SKIP_ONCE = 1
 _PSN_OOR_WINDOW = 0x0B
 _MOST_FINDINGS = 1000  # kept of one direction; the counts go on
@@ -79,6 +81,7 @@ class Direction(Struct):
     turns_after_mark: list[int] = field(default_factory=list)
     """The same, after a SACK with SKIP_ONCE for that EV."""
     course: Course = field(default_factory=Course)
+    habits: Habits = field(default_factory=Habits)
     findings: list[Finding] = field(default_factory=list)
     broken: Counter[str] = field(default_factory=Counter)
     """How often each invariant was broken."""
@@ -87,6 +90,8 @@ class Direction(Struct):
     _used: dict[int, int] = field(default_factory=dict)
     _skips: set[int] = field(default_factory=set)
     _reported: int = -1  # highest PSN in a SACK
+    _ended: int = -1  # last PSN of a message that a SACK has covered
+    _is_behind: bool = False  # the capture is not at the sender: it shows what the network did
     _early: list[tuple[int, float]] = field(default_factory=list)
     """PSNs that a SACK reported before the capture had them."""
 
@@ -153,27 +158,33 @@ class Judge:
             Direction(bth["dest_qpn"], str(flow.source), str(flow.destination), bth["psn"]),
         )
         way.marked += flow.ce
+        psn = after(bth["psn"], way.first_psn)
+        before = way.sent.get(psn)
+        way._is_behind |= flow.ce or packet.trimmed or (before is None and bool(bth["rtx"]))
         if packet.trimmed or not packet.complete:
             way.trimmed += 1
+            if packet.trimmed and not packet.complete and before is None:
+                way.habits.on_cut(psn)
             return
         way.packets += 1
         way.payload_bytes += packet.payload_bytes
-        psn = after(bth["psn"], way.first_psn)
         self._spread(way, flow.ev)
         if bth["rtx"]:
             way.retransmissions += 1
             way.course.on_news("loss", seconds, way.highest - way.cum)
-        before = way.sent.get(psn)
         if before is None:
             self._first_time(seconds, way, psn, packet, flow.ev)
         else:
             self._again(seconds, way, psn, before, packet, flow.ev)
+        way.habits.on_whole(psn, way.highest - way.cum)
 
     @staticmethod
     def _spread(way: Direction, ev: int) -> None:
         if ev in way._used:
             turns = way.turns_after_mark if ev in way._skips else way.turns
             turns.append(way.packets - way._used[ev])
+            if ev in way._skips:
+                way.habits.on_turn(ev, turns[-1])
         way._skips.discard(ev)
         way._used[ev] = way.packets
         way.evs[ev] += 1
@@ -234,33 +245,46 @@ class Judge:
         flight = way.highest - way.cum
         way.cum = max(way.cum, cum)
         way._reported = max(way._reported, cum, *bits)
-        self._echo(way, seth["ev"])
+        self._ends(way, hole=max(bits, default=cum) > cum)
+        ev = self._echoed(way, seth["ev"])
+        way.habits.on_feedback(ev, marked=seth["mark"] == _SKIP_ONCE)
         if seth["mark"] == _SKIP_ONCE:
-            way._skips.add(seth["ev"])
+            way._skips.add(ev)
             way.course.on_news("mark", seconds, flight)
         way.course.on_flight(seconds, way.highest - way.cum)
         trigger = None if seth["pr"] else way.sent.get(cum + seth["ack_psn_offset"])
         if trigger is not None and len(trigger.evs) == 1:
             way.rtts.append(seconds - trigger.seconds[0])
             way.course.on_round_trip(seconds, way.rtts[-1])
-            self._service(way, trigger, packet)
+            self._service(seconds, way, trigger, packet)
 
     @staticmethod
-    def _service(way: Direction, trigger: Sent, packet: Packet) -> None:
+    def _ends(way: Direction, *, hole: bool) -> None:
+        """Which messages a SACK covers, and whether packets behind them are missing."""
+        ends = (psn for psn in range(way.cum, way._ended, -1)
+                if psn in way.sent and way.sent[psn].opcode not in _UNFINISHED)  # fmt: skip
+        way._ended = next(ends, way._ended)
+        way.habits.on_sack(way._ended, hole=hole)
+
+    @staticmethod
+    def _service(seconds: float, way: Direction, trigger: Sent, packet: Packet) -> None:
         """Whether the receiver has added its own delay to the timestamp."""
         state = packet.headers.get("CC_STATE") or packet.headers.get("CC_TIMES", {})
         if trigger.timestamp is not None and "tx_timestamp" in state:
-            added = (state["tx_timestamp"] - trigger.timestamp) % (1 << 16)
-            way.readings["G15-A"] += 0 < added < 1 << 15
+            way.habits.on_timestamp(
+                trigger.timestamp, state["tx_timestamp"], seconds - trigger.seconds[0],
+                at_receiver=way._is_behind,
+            )  # fmt: skip
 
     @staticmethod
-    def _echo(way: Direction, ev: int) -> None:
-        """Which halves of the EV a SACK reflects."""
+    def _echoed(way: Direction, ev: int) -> int:
+        """The EV that a SACK means, by the halves that it reflects."""
         swapped = (ev & 0xFFFF) << 16 | ev >> 16
-        if ev in way.evs:
-            way.readings["C3-A"] += 1
-        elif swapped in way.evs:
-            way.readings["C3-B"] += 1
+        if ev in way.evs or swapped not in way.evs:
+            way.readings["C3-A"] += ev in way.evs
+            return ev
+        way.readings["C3-B"] += 1
+        return swapped
 
     def _nack(self, seconds: float, packet: Packet) -> None:
         neth = packet.headers["NETH"]
@@ -270,7 +294,9 @@ class Judge:
         way.nacks[REASONS.get(neth["reason"], str(neth["reason"]))] += 1
         if neth["reason"] == _PSN_OOR_WINDOW:
             way.readings["C4-B"] += 1
-        if (sent := way.sent.get(after(neth["nack_psn"], way.first_psn))) is not None:
+        psn = after(neth["nack_psn"], way.first_psn)
+        way.habits.on_nack(psn)
+        if (sent := way.sent.get(psn)) is not None:
             sent.nacked = True
             way.course.on_news("trim", seconds, way.highest - way.cum)
 
@@ -282,6 +308,7 @@ class Judge:
             if way.qpn == packet.headers["BTH"]["dest_qpn"] or not -1 <= distance <= way.highest:
                 continue
             way.acks += 1
+            way.habits.on_ack(distance)
             last = way.sent.get(distance)
             if last is not None and distance == way.cum < way.highest:
                 beyond = any(each.reported for psn_, each in way.sent.items() if psn_ > way.cum)
@@ -291,8 +318,11 @@ class Judge:
     # ---- At the end -----------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Checks what only the whole capture shows: the shape of messages."""
+        """Checks what only the whole capture shows: the shape of messages, and habits."""
         for way in self.directions.values():
+            way.readings.update(way.habits.readings(
+                way.turns, acks_beside_holes=way.readings["S5-A"] > 0
+            ))  # fmt: skip
             for psn, seconds in way._early:
                 # What the capture lacks may have been sent all the same.
                 if psn > way.highest or psn in way.sent:
@@ -305,7 +335,7 @@ class Judge:
     def _follows(way: Direction, psn: int, before: Sent, now: Sent) -> None:
         """A packet and the one before it belong to one message, or to two in a row."""
         seconds = now.seconds[0]
-        inside = before.opcode in (_FIRST, _MIDDLE)
+        inside = before.opcode in _UNFINISHED
         if inside != (now.opcode in (_MIDDLE, _LAST, _LAST_IMM)):
             way.breaks(
                 "messages are whole", f"PSN {psn} does not go on with PSN {psn - 1}", seconds

@@ -17,8 +17,11 @@ from msgspec import Struct
 
 from mrc.conform import raw
 from mrc.conform.adapter import Port
+from mrc.conform.build import endpoint_response, finished
 from mrc.conform.seen import Seen
+from mrc.dissect.formats import OPERATIONS
 from mrc.dissect.packet import Flow, IpAddress, decode
+from mrc.enums import Reading
 
 _MOST_BYTES = 1 << 16
 _BUFFER_BYTES = 8 << 20
@@ -44,7 +47,7 @@ class Peer:
     """Receives at each of its addresses at one UDP port, and sends on several paths."""
 
     def __init__(self, addresses: list[str], sockets_each: int = 4) -> None:
-        self._receivers: list[socket.socket] = []
+        self.receivers: list[socket.socket] = []
         self._senders: list[list[socket.socket]] = []
         self._strangers: list[socket.socket] = []
         self.addresses = [ip_address(text) for text in addresses]
@@ -62,7 +65,7 @@ class Peer:
         for address in self.addresses:
             receiver = _bound(address, self.udp_port)
             self.udp_port = receiver.getsockname()[1]
-            self._receivers.append(receiver)
+            self.receivers.append(receiver)
             self._senders.append([_bound(address, 0) for _ in range(sockets_each)])
             self._strangers.append(_bound(address, 0))
 
@@ -78,7 +81,7 @@ class Peer:
         self.close()
 
     def close(self) -> None:
-        for each in chain(self._receivers, *self._senders, self._strangers):
+        for each in chain(self.receivers, *self._senders, self._strangers):
             each.close()
 
     @property
@@ -106,7 +109,7 @@ class Peer:
 
     def _drain(self) -> None:
         """Throws away what is left of an earlier QP."""
-        while select.select(self._receivers, [], [], 0)[0]:
+        while select.select(self.receivers, [], [], 0)[0]:
             self._take(0)
         self.seen = []
 
@@ -140,18 +143,28 @@ class Peer:
                 sender.sendto(packet, (str(path.target), 0))
         self._record(flow, payload, tclass)
 
+    def answer(self, seen: Seen, readings: Reading) -> None:
+        """Answers an endpoint request, as each peer must."""
+        erth = seen.packet.headers.get("ERTH")
+        if erth is None or erth["operation"] not in OPERATIONS:
+            return
+        path = next((each for each in self.paths if each.source == seen.flow.destination),
+                    self.paths[0])  # fmt: skip
+        body = endpoint_response(seen.packet.headers["BTH"]["psn"], erth, readings)
+        self.send(path, finished(body, self.flow(path)))
+
     def receive(self, until: float) -> Seen | None:
         """The next datagram that comes before this time of `time.monotonic`; None: none."""
         return self._take(max(0.0, until - time.monotonic()))
 
     def _take(self, seconds: float) -> Seen | None:
-        ready, _, _ = select.select(self._receivers, [], [], seconds)
+        ready, _, _ = select.select(self.receivers, [], [], seconds)
         if not ready:
             return None
         receiver = ready[0]
         payload, ancillary, _, source = receiver.recvmsg(_MOST_BYTES, 256)
         at_ns, tclass, label = _traits(ancillary)
-        index = self._receivers.index(receiver)
+        index = self.receivers.index(receiver)
         flow = Flow(
             ip_address(source[0]), self.addresses[index], source[1], self.udp_port, label
         )  # fmt: skip

@@ -13,9 +13,7 @@ from mrc.conform.build import finished, headers
 from mrc.conform.case import Choice, Step
 from mrc.conform.numbers import span, value
 from mrc.conform.peer import Peer
-from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
-from mrc.dissect.formats import OPERATIONS
 from mrc.units import parse_short_time
 
 _LATER_SECONDS = 0.003  # a device that may send does so without such a pause
@@ -203,29 +201,15 @@ class Play:
         self._peer.send(path, finished(headers(kind, fields), self._peer.flow(path)))
 
     def _receive(self, until: float) -> bool:
-        """Takes one datagram before that time. Answers endpoint requests, as each peer must."""
+        """Takes one datagram before that time. Answers endpoint requests."""
         seen = self._peer.receive(until)
         if seen is None:
             return False
         if why := self._situation.unsound(seen):
             raise Failed(f"a packet of the device {why}: {seen.packet.kind}")
         self._situation.note(seen)
-        self._answer(seen)
+        self._peer.answer(seen, self._situation.readings)
         return True
-
-    def _answer(self, seen: Seen) -> None:
-        """What each peer answers, unless the case is about that."""
-        headers_ = seen.packet.headers
-        path = next((each for each in self._peer.paths if each.source == seen.flow.destination),
-                    self._peer.paths[0])  # fmt: skip
-        erth = headers_.get("ERTH")
-        if erth is not None and erth["operation"] in OPERATIONS:
-            fields = {
-                "operation": erth["operation"], "tx_timestamp": erth["tx_timestamp"],
-                "psn": headers_["BTH"]["psn"], "dest_qpn": 2,
-            }  # fmt: skip
-            body = self._situation.response(fields)
-            self._peer.send(path, finished(body, self._peer.flow(path)))
 
     def _receive_rest(self) -> None:
         """Takes what comes without a pause."""

@@ -116,7 +116,7 @@ class Player:
         former, self._former = self._former or device, device
         if wanted not in (None, device.first_psn):
             raise Skipped("the device chooses its first PSN itself")
-        if "memory" in case.needs and not device.memory_bytes:
+        if case.writes and not device.memory_bytes:
             raise Skipped("the device has no memory to write to")
         if own.dynamic_mpr and not device.dynamic_mpr:
             raise Skipped("the device cannot change its window")

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
-from mrc.results.conform import AlternativeText
+from mrc.results.conform import AlternativeText, ReadingText
 
 _PAPER, _API = "the paper", "the API headers"
 _ONE, _TWO, _MORE = "one reader", "two readers", "several readers"
@@ -31,25 +32,17 @@ class Switch(Struct, frozen=True):
     """Both ends of a QP must follow it, or neither."""
 
 
-class Reading(Struct, frozen=True):
+class Reading(ReadingText, frozen=True):
     """A subject with its alternatives, and what the engine does."""
 
-    id: str
-    title: str
-    alternatives: tuple[AlternativeText, ...]
-    ours: str
-    """The letter of the engine's choice."""
-    reason: str
     section: str = ""
-    """Of MRC 1.0, as its readers cite it; empty: not known."""
-    setting: str = ""
-    """What makes the engine follow another alternative, if not `switches`; empty: nothing."""
+    switch: str = ""
+    """As in ReadingText; with `switches` it follows from them."""
     switches: tuple[Switch, ...] = ()
 
-    @property
-    def switched(self) -> str:
-        """Where a user of the engine chooses; empty: nowhere."""
-        return "`ContextConfig.readings`" if self.switches else self.setting
+    def __post_init__(self) -> None:
+        if self.switches:
+            force_setattr(self, "switch", "`ContextConfig.readings`")
 
     @property
     def choice(self) -> str:
@@ -286,7 +279,7 @@ def table() -> str:
         texts = (
             f"{one.letter}: {one.text} ({', '.join(one.sources)})" for one in each.alternatives
         )
-        ours = f"{each.ours}, {each.switched}" if each.switched else each.ours
+        ours = f"{each.ours}, {each.switch}" if each.switch else each.ours
         lines.append(
             f"| {each.id} | {each.title} | {'; '.join(texts)} | {ours} | {each.reason}"
             f" | {each.section or '-'} |"

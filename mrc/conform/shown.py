@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from mrc.conform.passive import Direction, Judge, typical
 from mrc.conform.readings import READINGS
@@ -19,8 +19,23 @@ def result(judge: Judge, packets: int) -> Captured:
         packets=packets,
         wrong_icrc=judge.wrong_icrc,
         readings=tuple(sorted(judge.readings)),
+        hidden=_hidden(_seen(judge)),
         directions=tuple(map(_direction, judge.directions.values())),
     )
+
+
+def _seen(judge: Judge) -> Counter[str]:
+    """How often each reading was seen."""
+    seen = Counter(judge.readings)
+    for way in judge.directions.values():
+        seen.update(way.readings)
+    return +seen
+
+
+def _hidden(seen: Collection[str]) -> tuple[str, ...]:
+    """The subjects of which nothing was seen."""
+    subjects = {name.partition("-")[0] for name in seen}
+    return tuple(each.id for each in READINGS if each.id not in subjects)
 
 
 def _direction(way: Direction) -> DirectionText:
@@ -73,6 +88,8 @@ def lines(found: Captured) -> Iterator[str]:
                    f" {each.first_seconds:.6f} s: {each.first}")  # fmt: skip
     if found.readings:
         yield f"endpoints: readings {', '.join(found.readings)}"
+    if found.hidden and found.directions:
+        yield f"the capture shows nothing of readings {', '.join(found.hidden)}"
     if found.wrong_icrc:
         yield f"{found.wrong_icrc} packets with a wrong ICRC were not judged"
 
@@ -101,9 +118,7 @@ def _time(before: str, seconds: float | None) -> str:
 
 def readings(judge: Judge, packets: int) -> ShownReadings:
     """What all packets of a capture show about readings."""
-    seen = Counter(judge.readings)
-    for way in judge.directions.values():
-        seen.update(way.readings)
+    seen = _seen(judge)
     found = tuple(
         ShownReading(
             reading=name, subject=each.title, text=one.text, ours=name == each.choice,
@@ -112,9 +127,7 @@ def readings(judge: Judge, packets: int) -> ShownReadings:
         for each in READINGS
         for name, one in zip(each.names, each.alternatives, strict=True) if seen[name]
     )  # fmt: skip
-    subjects = {one.reading.partition("-")[0] for one in found}
-    hidden = tuple(each.id for each in READINGS if each.id not in subjects)
-    return ShownReadings(packets=packets, readings=found, hidden=hidden)
+    return ShownReadings(packets=packets, readings=found, hidden=_hidden(seen))
 
 
 def reading_lines(found: ShownReadings) -> Iterator[str]:

@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from mrc.conform.adapter import End
-from mrc.conform.build import OPCODE, fields_of, finished, headers
+from mrc.conform.build import (
+    ENDPOINT_QPN,
+    OPCODE,
+    OPERATION_BYTE,
+    fields_of,
+    finished,
+    headers,
+)
 from mrc.conform.case import SENT, Step
 from mrc.conform.numbers import after, members, psn_at, span, value
 from mrc.conform.seen import Seen
@@ -18,8 +25,6 @@ from mrc.enums import Reading
 from mrc.units import parse_short_time
 
 PSN_FIELDS = ("psn", "cum_psn", "nack_psn")
-OPERATION_BYTE = 13  # of an endpoint response
-_ENDPOINT_QPN = 2
 _TIMESTAMP = 1  # ftype
 _MPR_UNIT = 128  # PSNs
 _TICK_NS = 1024  # of timestamps
@@ -156,7 +161,7 @@ class Situation(Struct):
         """What follows from other fields; the numbers of an answer are those of the device."""
         first = self.device.first_psn
         if kind.startswith("ENDPOINT"):
-            fields.setdefault("dest_qpn", _ENDPOINT_QPN)
+            fields.setdefault("dest_qpn", ENDPOINT_QPN)
             fields["psn"] = psn & 0xFFFFFF
             return
         if kind == "SACK":
@@ -217,14 +222,6 @@ class Situation(Struct):
         self.reported |= has | {psn for psn in self.carried if psn <= cum}
         self.flight -= self.reported
 
-    def response(self, fields: Mapping[str, int]) -> bytes:
-        """The answer to an endpoint request, without its ICRC."""
-        if Reading.C6_B not in self.readings:
-            return headers("ENDPOINT_RESPONSE", fields)
-        body = bytearray(headers("ENDPOINT_RESPONSE", {**fields, "operation": 0}))
-        body[OPERATION_BYTE] |= fields["operation"] << 4
-        return bytes(body)
-
     def finished(self, step: Step, body: bytes, flow: Flow) -> bytes:
         """The UDP payload. `short` and `longer` change the packet before its ICRC, which then is
         right; `icrc`, `cut` and `extra` damage the whole.
@@ -281,7 +278,7 @@ class Situation(Struct):
             return "has a wrong ICRC"
         bth = packet.headers["BTH"]
         endpoint = OPCODES[packet.opcode].startswith("ENDPOINT")
-        qpn = _ENDPOINT_QPN if endpoint else self.own.qpn
+        qpn = ENDPOINT_QPN if endpoint else self.own.qpn
         if bth["dest_qpn"] != qpn and bth["dest_qpn"] not in self.former:
             return f"goes to QPN {bth['dest_qpn']:#x}, not {qpn:#x}"
         if bth["tver"] or bth["pkey"] != 0xFFFF or bth["var_res"] or has_reserved_bits(seen):

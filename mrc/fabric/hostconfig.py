@@ -95,6 +95,12 @@ class HostConfig(Struct, frozen=True):
         """The ports by plane."""
         return {port.plane or place: port for place, port in enumerate(self.ports, start=1)}
 
+    @property
+    def most_segments(self) -> int:
+        """The SRv6 segments of the longest path, at least 1."""
+        paths = (path for peer in self.peers.values() for path in peer.paths)
+        return max((len(path.segments) for path in paths), default=0) or 1
+
 
 def parse(text: str, origin: str) -> HostConfig:
     """Parses the text of a host configuration; `origin` names it in errors."""

@@ -18,6 +18,7 @@ from mrc.limits import MAX_MTU, MAX_PORTS
 _IP_HEADER = {4: 20, 6: 40}
 _UDP_HEADER = 8
 ENCAPSULATION = 64  # encap.red in the kernel's accounting: an IPv6 header and one segment
+_SEGMENT = 16  # each further one
 TRANSPORT = 44  # BTH, METH, TSETH, RETH, ImmDt and ICRC
 SEAL_OVERHEAD = 24  # of a sealed packet: seal and tag instead of the ICRC
 UdpPort = Annotated[int, Meta(ge=1, le=65535)]
@@ -110,6 +111,7 @@ def srv6_ports(
         for name in wanted
         if name not in names
     ]
+    encapsulation = ENCAPSULATION + _SEGMENT * (host.most_segments - 1)
     for plane, port in host.planes.items():
         if wanted and not {port.ifname, str(port.address.ip)} & set(wanted):
             continue
@@ -120,7 +122,7 @@ def srv6_ports(
         if port.address.ip not in own:
             missing.append(f"{port.address.ip} is not an address of this host")
             continue
-        mtu = payload_mtu(port.mtu, port.address.version, encapsulation=ENCAPSULATION)
+        mtu = payload_mtu(port.mtu, port.address.version, encapsulation=encapsulation)
         made = _tied_port(interface, port.address)
         ports.append(replace(made, plane=plane, mtu=mtu, any_address=True))
     # Bound to lo, they can share the UDP port with sockets that receive on any address.

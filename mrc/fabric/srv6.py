@@ -42,14 +42,13 @@ def pack(block: IPv6Network, usids: Sequence[int]) -> IPv6Address:
     return IPv6Address(carrier.ljust(16, b"\0"))
 
 
-def segments(block: IPv6Network, usids: Sequence[int]) -> tuple[IPv6Address, ...]:
-    """The segment list for any number of uSIDs. Up to six require one carrier and no SRH."""
+def segments(
+    block: IPv6Network, usids: Sequence[int], each: int = USIDS_PER_CARRIER
+) -> tuple[IPv6Address, ...]:
+    """The segment list for any number of uSIDs, `each` to a carrier. One carrier needs no SRH."""
     if not usids:
         raise ValueError("a segment list requires at least one uSID")
-    return tuple(
-        pack(block, usids[start : start + USIDS_PER_CARRIER])
-        for start in range(0, len(usids), USIDS_PER_CARRIER)
-    )
+    return tuple(pack(block, usids[start : start + each]) for start in range(0, len(usids), each))
 
 
 def locator(block: IPv6Network, usid: int) -> IPv6Network:

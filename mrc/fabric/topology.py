@@ -38,6 +38,7 @@ MAX_HOSTS = 4096
 MAX_PLANES = 64
 MAX_T1 = 256
 
+PATH_USIDS = 3  # of the longest path: T1, T0, host
 HOST_USID = 0xE000
 _T1_USID = 0x0100
 T0_USID = 0x0200
@@ -77,6 +78,8 @@ class Addresses(Struct, frozen=True):
     hosts: IPv6Network = _HOSTS
     """contains the prefix of each host"""
     management: IPv6Network = _MANAGEMENT
+    carrier_usids: int = srv6.USIDS_PER_CARRIER
+    """uSIDs that a carrier holds; the others of a path go into an SRH"""
 
     def __post_init__(self) -> None:
         for name, length in (("block", 16), ("hosts", 32), ("management", 64)):
@@ -227,7 +230,9 @@ class Topology(Struct, frozen=True):
             plane=plane,
             name=f"t0:{plane}.{t0}" if near else f"t1:{plane}.{number}",
             dst=self.addresses.on_path(dst, plane, number),
-            segments=srv6.segments(self.addresses.locator_block(plane), usids),
+            segments=srv6.segments(
+                self.addresses.locator_block(plane), usids, self.addresses.carrier_usids
+            ),
             usids=usids,
         )
 

@@ -87,7 +87,7 @@ class AlternativeText(Struct, frozen=True, kw_only=True):
     """Who says so: the paper, the API headers, readers of the specification, related standards."""
 
 
-class ReadingText(Struct, frozen=True, kw_only=True):
+class ReadingText(Struct, frozen=True):
     """A subject on which sources disagree or are silent."""
 
     id: str
@@ -291,5 +291,7 @@ class Captured(Result, frozen=True, kw_only=True):
     """Of which the ICRC was wrong; they are not judged."""
     readings: tuple[str, ...]
     """Readings that packets of no QP show."""
+    hidden: tuple[str, ...]
+    """Subjects of readings of which no packet shows anything."""
     directions: tuple[DirectionText, ...]
     """Each direction of each QP that carried data."""

@@ -103,9 +103,11 @@ def _addresses(table: Table) -> Addresses:
         key: table.parsed(key, partial(_network, getattr(usual, key)), str(getattr(usual, key)))
         for key in ("block", "hosts", "management")
     }
+    most = usual.carrier_usids
+    carrier_usids = table.integer("carrier_usids", 1, most, most)
     table.close()
     try:
-        return Addresses(**read)
+        return Addresses(**read, carrier_usids=carrier_usids)
     except AddressesError as error:
         given = next((key for key in error.keys if table.has(key)), error.keys[0])
         raise table.error(given, error.text) from error

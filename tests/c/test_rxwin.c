@@ -140,6 +140,27 @@ static void test_report__repeats_what_is_wanted(void) {
   mrc_rxwin_free(&win);
 }
 
+/* In the widest window one word can hold PSNs of both its ends: two reports show them. */
+static void test_report__shows_both_ends_of_the_widest_window(void) {
+  enum { FIRST = 100, LAST = FIRST + MRC_RXWIN_MAX_PSNS - 1 };
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, MRC_RXWIN_MAX_PSNS), 0);
+  mrc_rxwin_start(&win, FIRST);
+  arrive(&win, LAST);
+  arrive(&win, FIRST + 1);
+  uint64_t words = mrc_rxwin_word(&win, LAST);
+  CHECK_EQ(words, mrc_rxwin_word(&win, FIRST));
+  uint32_t base;
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), 1ull << 63);
+  CHECK_EQ(base, LAST - 63);
+  CHECK(words != 0);
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), 2);
+  CHECK_EQ(base, FIRST);
+  CHECK_EQ(words, 0);
+  CHECK(!mrc_rxwin_has_news(&win));
+  mrc_rxwin_free(&win);
+}
+
 /* A word whose PSNs all arrived in order is not repeated: its bits in the ring hold later PSNs. */
 static void test_report__forgets_what_the_cumulative_psn_covers(void) {
   struct mrc_rxwin win;
@@ -228,6 +249,7 @@ CHECK_MAIN(RUN(test_judge__truth_table), RUN(test_advance__tells_the_ends_of_mes
            RUN(test_report__tells_every_psn_twice),
            RUN(test_report__shows_the_newest_with_those_before),
            RUN(test_report__repeats_what_is_wanted),
+           RUN(test_report__shows_both_ends_of_the_widest_window),
            RUN(test_report__forgets_what_the_cumulative_psn_covers),
            RUN(test_report__without_news_shows_the_start),
            RUN(test_on_refused__takes_back_both_words), RUN(test_add__agrees_with_a_set))

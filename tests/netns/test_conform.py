@@ -3,13 +3,27 @@
 
 judge -- v1 ---- w1 -- device        10.1.0.1, 10.1.0.2
       -- v2 ---- w2 --               10.2.0.1, 10.2.0.2
+
+Captures of test beds whose paths need segment routing headers.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 from netns.plain import address, join, until_running
-from netns.processes import Start
+from netns.processes import Hosts, Mrc, Start
 from printed import printed
+
+from mrc.dissect.capture import read
+from mrc.fabric.topology import Addresses
+from mrc.testbed.bed import Testbed
+
+IPV6_NEXT_AT, ROUTING = 14 + 6, 43  # in the outer header of an Ethernet frame
+PACKETS = 600  # fewer than 8 MiB need
 
 
 def test_run__over_two_planes(namespace_pair: tuple[str, str], start: Start) -> None:
@@ -28,3 +42,35 @@ def test_run__over_two_planes(namespace_pair: tuple[str, str], start: Start) -> 
         for each in printed("conform run", told)["cases"]
         if each["verdict"] != "passed"
     ] == []
+
+
+@pytest.mark.parametrize("carrier_usids", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_judge__paths_with_segment_routing_headers(
+    bed_name: str, tmp_path: Path, carrier_usids: int
+) -> None:
+    """Each path has three uSIDs: switches and hosts take the next carrier from the SRH."""
+    file, pipe = tmp_path / "a.pcap", subprocess.PIPE
+    addresses = Addresses(carrier_usids=carrier_usids)
+    with Testbed(bed_name, planes=2, t1=2, addresses=addresses) as bed:
+        hosts = Hosts(bed)
+        words = ("testbed", "--name", bed.name, "capture", "h1", file, "--count", str(PACKETS))
+        command = [sys.executable, "-m", "mrc", *map(str, words)]
+        capturing = Mrc(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True))
+        try:
+            capturing.until_says("h1")
+            hosts.start("h1", "perf", "--server").until_listening()
+            told = hosts.start("h0", "perf", "h1", "-n", "8MiB", "--json").ends(0)
+            capturing.ends(0)
+        finally:
+            capturing.end()
+            hosts.end()
+    assert printed("perf", told)["results"][0]["server"]["received_bytes"] == 8 << 20
+    with file.open("rb") as captured:
+        frames = list(read(captured, str(file)))
+    assert sum(frame.data[IPV6_NEXT_AT] == ROUTING for frame in frames) > PACKETS / 2
+    command = [sys.executable, "-m", "mrc", "conform", "judge", "--json", str(file)]
+    judged = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ways = printed("conform judge", judged)["directions"]
+    most = max(ways, key=lambda way: way["packets"])
+    assert most["packets"] > PACKETS / 2 and most["evs"] == 4
+    assert [way["broken"] for way in ways if way["broken"]] == []

@@ -21,6 +21,7 @@ static void send_burst(struct mrc_pair *pair, int host, const struct mrc_burst *
     struct mrc_datagram *packet = mrc_datagram_make(host, burst, &burst->packets[i]);
     struct mrc_wire wire = {0};
     mrc_watch_sent(pair, packet, &wire);
+    if (pair->pass != NULL) pair->pass(pair, host, packet, true);
     if (pair->n_tapped < pair->tap_room) pair->tap[pair->n_tapped++] = mrc_datagram_copy(packet);
     mrc_pair_send(pair, packet, &wire);
   }
@@ -91,6 +92,7 @@ static void receive(struct mrc_pair *pair, int index) {
   host->inbox_end = &host->inbox;
   while (packet) {
     struct mrc_datagram *next = packet->next;
+    if (pair->pass != NULL) pair->pass(pair, index, packet, false);
     int drop = mrc_engine_receive(host->engine, packet->bytes, packet->n, packet->n, &packet->meta,
                                   pair->now_ns);
     mrc_assert(drop >= 0 && drop < MRC_PAIR_MAX_DROPS);

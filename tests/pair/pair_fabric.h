@@ -102,6 +102,8 @@ struct mrc_pair {
      completions of a turn, posts. */
   bool (*take)(struct mrc_pair *pair, int host, const struct mrc_wc *wc);
   void (*post)(struct mrc_pair *pair, int host);
+  /* Sees each packet that a host sends, or is about to receive, and may change it; NULL: none. */
+  void (*pass)(struct mrc_pair *pair, int host, struct mrc_datagram *packet, bool sent);
   struct mrc_datagram **tap; /* copies of the packets sent, until it is full; the caller frees */
   int tap_room;
   int n_tapped;

@@ -8,7 +8,7 @@
 int mrc_rxwin_init(struct mrc_rxwin *win, uint32_t psns) {
   mrc_assert(psns >= 64 && psns % 64 == 0 && psns <= MRC_RXWIN_MAX_PSNS);
   /* A spare word keeps the window's end out of its first word, so that each word stands for one
-     range. The widest window has no spare word, and may report its last PSNs only to a probe. */
+     range. The widest window has no spare word: see is_shared. */
   const uint32_t size = mrc_min_u32(mrc_ceil_pow2(psns + 64), MRC_RXWIN_MAX_PSNS);
   uint64_t *words = calloc(3u * size / 64, sizeof *words);
   if (words == NULL) return -ENOMEM;
@@ -30,6 +30,7 @@ void mrc_rxwin_start(struct mrc_rxwin *win, uint32_t first_psn) {
   win->end_psn = first_psn;
   win->unreported = 0;
   win->reported_once = 0;
+  win->start_is_due = false;
 }
 
 enum mrc_rx_verdict mrc_rxwin_judge(const struct mrc_rxwin *win, uint32_t psn) {
@@ -108,6 +109,13 @@ static uint64_t words_in_use(const struct mrc_rxwin *win) {
   return (run << first | (first == 0 ? 0 : run >> (words - first))) & all;
 }
 
+/* Whether this word holds PSNs of the window's start, and of its end, too. */
+static bool is_shared(const struct mrc_rxwin *win, uint32_t word) {
+  const int32_t psns = (int32_t)win->received.mask + 1;
+  return mrc_psn_before(word_psn(win, word), win->next_psn) &&
+         mrc_psn_diff(win->end_psn, word_psn(win, word)) > psns;
+}
+
 uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *base) {
   if (mrc_rxwin_fits_one(win)) {
     *wanted = 0;
@@ -124,6 +132,11 @@ uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *bas
     return mrc_rxwin_view(win, *base);
   }
   const uint32_t word = nearest_word(win, choice);
+  win->start_is_due = is_shared(win, word) && !win->start_is_due;
+  if (win->start_is_due) { /* the end first; the word's news is due once more */
+    *base = mrc_psn_sub(win->end_psn, 64);
+    return mrc_rxwin_view(win, *base);
+  }
   const uint64_t bit = 1ull << word;
   win->reported_once =
       (win->unreported & bit) != 0 ? win->reported_once | bit : win->reported_once & ~bit;

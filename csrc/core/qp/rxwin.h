@@ -18,6 +18,7 @@ struct mrc_rxwin {
   uint32_t psns;           /* width of the window: it accepts [next_psn, next_psn + psns) */
   uint64_t unreported;     /* bit w: word w of `received` has news not yet in any SACK */
   uint64_t reported_once;  /* bit w: its news was in only one SACK, which may be lost */
+  bool start_is_due;       /* of a word with the window's start and end, the end was reported */
 };
 
 enum mrc_rx_verdict { MRC_RX_NEW, MRC_RX_DUPLICATE, MRC_RX_BEYOND };

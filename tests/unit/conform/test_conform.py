@@ -6,7 +6,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from xml.etree import ElementTree
 
@@ -174,6 +177,70 @@ def test_run__attributes_by_hand() -> None:
         adapter.communicate(timeout=PATIENCE)
     assert judge.returncode == 0, told + notes
     assert "1 passed" in told and "3 steps were not checked" in notes
+
+
+@contextmanager
+def listening(*words: str) -> Iterator[str]:
+    """A program of mrc on loopback that listens; yields its address and port."""
+    port = str(free_port())
+    command = [sys.executable, "-m", "mrc", *words, "--insecure", "-B", "127.0.0.1", "--port", port]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        reading = Thread(target=program.stderr.read)  # its lines about judges that leave
+        try:
+            assert "listening" in program.stderr.readline()
+            reading.start()
+            yield f"127.0.0.1:{port}"
+        finally:
+            program.terminate()
+    reading.join()
+
+
+NO_WRITE = "the program decides what it writes: only an adapter can ask a device to write"
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        ("access", "endpoint", "trim", "requester", "last-in-window"),
+        pytest.param(("*",), marks=pytest.mark.slow),
+    ],
+)
+def test_run__by_the_exchange_with_a_perf_server(patterns: tuple[str, ...]) -> None:
+    """Its memory is judged; the cases in which a device writes are not."""
+    with listening("perf", "--server") as device:
+        words = [word for pattern in patterns for word in ("--case", pattern)]
+        done = conform("run", "--exchange", device, *words, "--json")
+    found = printed("conform run", done.stdout)
+    assert [each for each in found["cases"] if each["verdict"] == "failed"] == []
+    assert done.returncode == 0
+    passed = {each["topic"] for each in found["cases"] if each["verdict"] == "passed"}
+    assert passed >= {"access", "endpoint", "trim", "window"}
+    why_not = {each["reason"] for each in found["cases"] if each["topic"] == "requester"}
+    assert why_not == {NO_WRITE, "the device chooses its first PSN itself"}
+
+
+def test_run__by_the_exchange_with_another_program(tmp_path: Path) -> None:
+    """It gives no memory: only its endpoint is judged."""
+    with listening("recv", "--output", str(tmp_path)) as device:
+        words = ("--case", "ev-probe*", "--case", "write-is-placed", "--json")
+        found = printed("conform run", conform("run", "--exchange", device, *words).stdout)
+    reasons = {each["name"]: each["reason"] for each in found["cases"]}
+    assert found["failed"] == 0 and found["passed"] > 3
+    assert reasons["write-is-placed"] == "the device has no memory to write to"
+
+
+def test_run__by_the_exchange_without_a_program() -> None:
+    done = conform("run", "--exchange", f"127.0.0.1:{free_port()}")
+    assert done.returncode == 3 and "no program listens" in done.stderr
+
+
+def test_run__by_the_exchange_with_other_readings() -> None:
+    """A device with another reading of C3 refuses the judge, and says what to do."""
+    with listening("perf", "--server") as device:
+        done = conform("run", "--exchange", device, "--reading", "C3-B")
+    assert done.returncode == 3 and "C3-B" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_run__an_adapter_that_listens() -> None:

@@ -168,6 +168,22 @@ def test_srv6_ports__take_any_address_and_count_the_encapsulation() -> None:
     assert [port.mtu for port in ports] == [8844, 8844, 16384, 16384]
 
 
+def test_srv6_ports__a_path_with_two_segments_has_a_longer_encapsulation() -> None:
+    peer = """
+[peers.h1]
+oob = "fd00:c::2"
+sources = ["fd00:a:1::1"]
+[[peers.h1.paths]]
+plane = 1
+name = "t1:1.0"
+dst = "fd00:a:1::1:0"
+segments = ["fcbb:1:100:201::", "fcbb:1:e000::"]
+usids = ["0100", "0201", "e000"]
+"""
+    ports = srv6_ports(hostconfig.parse(HOST + peer, "h0.toml"), [SRV6_LO, P1, P2]).ports
+    assert ports[0].mtu == 8844 - 16
+
+
 def test_srv6_ports__loopback_is_tied_to_share_the_udp_port() -> None:
     ports = srv6_ports(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
     assert [(port.ifname, port.loopback) for port in ports[2:]] == [("lo", True), ("lo", True)]

@@ -49,6 +49,11 @@ def test_segments__needs_a_second_carrier_for_the_seventh_usid() -> None:
     ]
 
 
+def test_segments__with_few_usids_in_each_carrier() -> None:
+    found = srv6.segments(BLOCK, (0x100, 0x201, 0xE000), 2)
+    assert [str(each) for each in found] == ["fcbb:1:100:201::", "fcbb:1:e000::"]
+
+
 def test_segments__refuses_none() -> None:
     with pytest.raises(ValueError, match="requires at least one uSID"):
         srv6.segments(BLOCK, ())

@@ -49,6 +49,7 @@ rate = "10Mbit/s"
 [addresses]
 block = "5f00::/16"
 hosts = "fd01:1::/32"
+carrier_usids = 3
 
 [[faults]]
 target = "t1:1.0"
@@ -79,6 +80,7 @@ def test_parse__every_key() -> None:
     assert (shape.trim, shape.mtu, shape.fabric) == (False, 4000, Fabric.EMULATED)
     assert str(shape.addresses.host(1)) == "fd01:1:1::1"
     assert str(shape.addresses.oob(0)) == "fd00:c::1"
+    assert shape.addresses.carrier_usids == 3
 
 
 def test_link_properties__the_last_change_counts() -> None:
@@ -132,6 +134,14 @@ def test_link_properties__of_one_direction() -> None:
             r"links\[0\].mtu: must be a whole number from 1400 to 4000, not 5000",
         ),
         ({"links": [{"target": "plane:1"}]}, r"links\[0\].target: requires rate, delay, loss or "),
+        (
+            {"addresses__carrier_usids": 2},
+            "topology: addresses.carrier_usids below 3 makes SRHs, which the emulated",
+        ),
+        (
+            {"addresses__carrier_usids": 7},
+            "addresses.carrier_usids: must be a whole number from 1 to 6, not 7",
+        ),
         ({"addresses__block": "fcbb:1::/32"}, "addresses.block: fcbb:1::/32 is not a /16"),
         *(
             ({"addresses__hosts": wrong}, f"addresses.hosts: '{wrong}' is not an IPv6 network such")

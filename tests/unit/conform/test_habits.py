@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc conform judge` on captures of two engines: it finds out which readings they follow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+
+import cbuild
+import pytest
+from printed import printed
+
+from mrc.conform import frames
+from mrc.conform.habits import Habits
+from mrc.conform.readings import BY_ID
+from mrc.dissect.packet import Flow
+from mrc.enums import Reading
+
+ENGINES = Path(__file__).with_name("engines.c")
+SENDER, RECEIVER = 0, 1
+OTHERS = [str(each.name).replace("_", "-") for each in Reading]
+HIDDEN = {
+    "C4",  # a correct requester sends nothing beyond the window
+    "G2",  # only the time until a SACK shows it
+}
+SHOWN = [name for name in OTHERS if name.partition("-")[0] not in HIDDEN]
+AT_RECEIVER = {"G10", "G15", "S8"}  # shown only where marks, trims and arrivals are seen
+
+
+def captured(line: str) -> tuple[int, Flow, bytes]:
+    """A packet of engines.c."""
+    words = line.split()
+    at_ns, sport, dport, label, ce, trimmed = map(int, (words[0], *words[4:9]))
+    source, destination = (ip_address(bytes.fromhex(word)) for word in words[2:4])
+    flow = Flow(source, destination, sport, dport, label, ce=bool(ce), trimmed=bool(trimmed))
+    return at_ns, flow, bytes.fromhex(words[9])
+
+
+def judged(folder: Path, names: list[str]) -> list[set[str]]:
+    """What captures at the sender and at the receiver show, with these readings."""
+    readings = Reading.OURS
+    for name in names:
+        readings |= Reading[name.replace("-", "_")]
+    engines = cbuild.program(ENGINES, cbuild.FAST)
+    done = subprocess.run([engines, str(int(readings))], capture_output=True, text=True, check=True)
+    found = []
+    for host in (SENDER, RECEIVER):
+        lines = [line for line in done.stdout.splitlines() if line.split()[1] == str(host)]
+        file = folder / f"{host}.pcap"
+        with file.open("wb") as made:
+            frames.write(made, sorted(map(captured, lines), key=lambda packet: packet[0]))
+        command = [sys.executable, "-m", "mrc", "conform", "judge", "--json", str(file)]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        result = printed("conform judge", told)
+        (way,) = result["directions"]
+        assert (result["wrong_icrc"], way["broken"]) == (0, [])
+        found.append({*result["readings"], *way["readings"]})
+        assert not {name.partition("-")[0] for name in found[-1]} & set(result["hidden"])
+        assert set(result["hidden"]) >= HIDDEN
+    return found
+
+
+def finds_out(folder: Path, names: list[str]) -> None:
+    at_sender, at_receiver = judged(folder, names)
+    for name in names:
+        subject = name.partition("-")[0]
+        shown = {each for each in at_receiver if each.startswith(f"{subject}-")}
+        assert shown == {name}, "at the receiver"
+        shown = {each for each in at_sender if each.startswith(f"{subject}-")}
+        assert shown == {name} or (not shown and subject in AT_RECEIVER), "at the sender"
+
+
+def test_judge__engines_with_all_other_readings(tmp_path: Path) -> None:
+    finds_out(tmp_path, SHOWN)
+
+
+def test_judge__engines_with_their_own_readings(tmp_path: Path) -> None:
+    shown = set().union(*judged(tmp_path, []))
+    assert [name for name in shown if BY_ID[name.partition("-")[0]].choice != name] == []
+    expected = {name.partition("-")[0] for name in SHOWN} - {"S4"}  # S4-A: nothing is sent
+    assert {name.partition("-")[0] for name in shown} >= expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHOWN)
+def test_judge__engines_with_another_reading(tmp_path: Path, name: str) -> None:
+    finds_out(tmp_path, [name])
+
+
+# ---- Single habits ---------------------------------------------------------------------------
+
+
+def shown(habits: Habits, turns: list[int] | None = None, *, acks: bool = False) -> set[str]:
+    return set(habits.readings(turns or [], acks_beside_holes=acks))
+
+
+def test_on_timestamp__only_late_sacks_show_that_nothing_is_added() -> None:
+    for seconds, at_receiver, names in (
+        (1e-6, True, set()), (1e-3, False, set()), (1e-3, True, {"G15-B"}),
+    ):  # fmt: skip
+        habits = Habits()
+        for _ in range(8):
+            habits.on_timestamp(65535, 65535, seconds, at_receiver=at_receiver)
+        assert shown(habits) == names
+    habits.on_timestamp(65535, 3, 1e-3, at_receiver=True)
+    assert shown(habits) == {"G15-A"}
+
+
+def test_on_cut__a_nack_takes_it_back() -> None:
+    habits = Habits()
+    habits.on_cut(5)
+    habits.on_nack(5)
+    habits.on_whole(5, 1)
+    assert shown(habits) == set()
+    habits.on_cut(6)
+    assert shown(habits) == set()  # it is not yet known what the receiver does
+    habits.on_whole(6, 1)
+    assert shown(habits) == {"G10-B"}
+
+
+def test_on_sack__an_ack_beside_a_hole() -> None:
+    habits = Habits()
+    habits.on_sack(3, hole=True)
+    habits.on_ack(3)
+    habits.on_sack(3, hole=True)
+    assert shown(habits) == set()
+    habits.on_sack(4, hole=True)
+    habits.on_sack(5, hole=True)
+    assert shown(habits) == {"S5-B"}
+    assert shown(habits, acks=True) == set()
+
+
+def test_on_whole__the_flight() -> None:
+    habits = Habits()
+    for _ in range(8):
+        habits.on_whole(1, 128)
+    assert shown(habits) == {"S1-A"}
+    habits.on_whole(1, 129)
+    assert shown(habits) == {"S1-B"}
+
+
+@pytest.mark.parametrize(
+    ("packets", "times", "name"), [(8, 32, "G5-A"), (8, 31, ""), (16, 8, "G5-B"), (16, 7, "")]
+)
+def test_on_turn__marks_in_a_row(packets: int, times: int, name: str) -> None:
+    habits = Habits()
+    habits.on_feedback(7, marked=True)
+    habits.on_turn(7, 100)  # one mark shows nothing
+    habits.on_feedback(7, marked=True)
+    for _ in range(times):
+        habits.on_turn(7, packets)
+    habits.on_feedback(7, marked=False)
+    habits.on_turn(7, 100)
+    assert shown(habits, [4, 4, 4]) == ({name} if name else set())
