@@ -62,6 +62,7 @@ static void take_response(struct cm_event *event) {
   copy_params(event);
   cm_lock();
   id->peer = event->said.peer;
+  memcpy(id->own.token, event->said.own.token, sizeof id->own.token);
   id->rnr_retry_count = event->said.rnr_retry_count; /* each side says it for the other */
   cm_unlock();
   if (id->responder_resources > event->said.responder_resources)

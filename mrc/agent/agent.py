@@ -136,6 +136,7 @@ class Agent(Context):
                 )
                 for each in ccs
             ),
+            rdma_cm=self._switchboard.rows(_MOST_ROWS),
         )  # fmt: skip
 
     # ---- Serving --------------------------------------------------------------------------

@@ -47,10 +47,12 @@ class CmEnd:
 
     def tell(
         self, event: CmEvent, status: int = 0, *, child: int = 0, params: Params = NOTHING,
-        peer: CmAddress | None = None, to: IpAddress | None = None,
+        peer: CmAddress | None = None, to: IpAddress | None = None, token: str = "",
     ) -> None:  # fmt: skip
         """Sends the program an event."""
         own = {} if to is None else {"gid": pack_address(to)}
+        if token:
+            own["token"] = bytes.fromhex(token)
         fields = event_fields(
             self.number, event, status=status, child=child, params=params, peer=peer, own=own
         )

@@ -63,6 +63,11 @@ class CmSession:
         self._next_child = AGENT_CM_CHILD
         self._waiting: deque[bytes] = deque()
 
+    @property
+    def pid(self) -> int:
+        """The process of the program."""
+        return self._visitor.pid
+
     async def serve(self) -> None:
         """Returns when the program has ended, or broken the protocol."""
         loop = asyncio.get_running_loop()
@@ -120,7 +125,7 @@ class CmSession:
         child.own = structs.replace(request.by, gid=request.to, port=request.port)
         listener.tell(
             CmEvent.CONNECT_REQUEST, child=number, peer=request.by, params=request.params,
-            to=request.to,
+            to=request.to, token=child.token,
         )  # fmt: skip
         return child
 

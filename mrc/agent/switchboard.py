@@ -9,6 +9,7 @@ import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct, structs
@@ -25,11 +26,14 @@ from mrc.enums import CmEvent
 from mrc.errors import MrcError
 from mrc.exchange.oob import Channel
 from mrc.fabric.addresses import IpAddress
+from mrc.results.agent import CmPortRow
 from mrc.running import Limit
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.agent")
 
+# Programs such as perftest connect again when the other side is about to listen again.
+_LISTEN_SECONDS = 2.0
 _END_SECONDS = 5.0  # to tell the other side that a connection has ended
 
 
@@ -49,6 +53,7 @@ class Switchboard:
         self._host = host
         self.ports = CmPorts(host.local.rng)
         self._listening: dict[Bound, _Listening] = {}
+        self._listened = asyncio.Event()  # somebody has begun to listen
         self._connected: dict[str, CmEnd] = {}  # by token
         self._calls: dict[CmEnd, asyncio.Task[None]] = {}
         self._others: set[asyncio.Task[None]] = set()
@@ -77,6 +82,8 @@ class Switchboard:
         """Peers reach the id from now on."""
         assert end.bound is not None
         self._listening[end.bound] = _Listening(end, session, end.bound.backlog)
+        self._listened.set()
+        self._listened = asyncio.Event()
 
     def call(self, end: CmEnd, request: Request) -> None:
         """Asks for a connection."""
@@ -106,7 +113,9 @@ class Switchboard:
             end.fail(CmEvent.REJECTED, answer.reason, answer.params)
             return
         end.peer, end.phase = answer.by, Phase.ANSWERED
-        end.tell(CmEvent.CONNECT_RESPONSE, peer=answer.by, params=answer.params)
+        end.tell(
+            CmEvent.CONNECT_RESPONSE, peer=answer.by, params=answer.params, token=end.token
+        )
         self.keep(end)
         await channel.send(CM, **message_of(await channel.during(end.answered())))
         await channel.close()
@@ -147,41 +156,57 @@ class Switchboard:
             self.ports.free(end.bound)
         self._connected.pop(end.token, None)
 
+    def rows(self, most: int) -> tuple[CmPortRow, ...]:
+        """Who listens, for `mrc agent profiles`."""
+        return tuple(
+            CmPortRow(port=bound.port, address=str(bound.gid or ""), pid=each.session.pid)
+            for bound, each in islice(self._listening.items(), most)
+        )
+
     # ---- Of other hosts ---------------------------------------------------------------------
 
     async def answer(self, channel: Channel) -> None:
-        """Serves the request of a peer's agent."""
+        """Serves the request of a peer's agent, until the program and the peer have decided."""
         request = read(await channel.receive(), Request)
-        bound = self.ports.listener(request.to, request.port)
-        found = None if bound is None else self._listening.get(bound)
-        if found is None:
-            await _reject(channel, Reason.NO_LISTENER)
-            return
-        if found.waiting >= found.backlog:
-            await _reject(channel, Reason.NO_RESOURCES)
-            return
-        found.waiting += 1
+        children: list[CmEnd] = []
         try:
-            await self._admit(channel, found, request)
-        finally:
-            found.waiting -= 1
-
-    async def _admit(self, channel: Channel, found: _Listening, request: Request) -> None:
-        """Returns when the program and the peer have decided."""
-        child = found.session.ring(found.end, request)
-        if child is None:
-            await _reject(channel, Reason.NO_RESOURCES)
-            return
-        try:
-            answer = await channel.during(child.answered())
+            answer = await channel.during(self._ask_program(request, children))
             await channel.send(CM, **message_of(answer))
             if answer.by is not None:
+                (child,) = children
                 self.keep(child)
                 self._settle(child, read(await channel.expect(CM), Answer))
             await channel.close()
         finally:  # if the peer has gone, or took too long
-            if child.phase in (Phase.CALLED, Phase.ACCEPTED):
-                child.fail(CmEvent.UNREACHABLE, -errno.ETIMEDOUT)
+            for child in children:
+                if child.phase in (Phase.CALLED, Phase.ACCEPTED):
+                    child.fail(CmEvent.UNREACHABLE, -errno.ETIMEDOUT)
+
+    async def _ask_program(self, request: Request, children: list[CmEnd]) -> Answer:
+        """What the program that listens says; appends the id that it gets."""
+        found = await self._until_listening(request)
+        if found is None:
+            return Answer(reason=Reason.NO_LISTENER)
+        full = found.waiting >= found.backlog
+        child = None if full else found.session.ring(found.end, request)
+        if child is None:
+            return Answer(reason=Reason.NO_RESOURCES)
+        children.append(child)
+        found.waiting += 1
+        try:
+            return await child.answered()
+        finally:
+            found.waiting -= 1
+
+    async def _until_listening(self, request: Request) -> _Listening | None:
+        """Who listens there, or begins to soon."""
+        try:
+            async with Limit(_LISTEN_SECONDS):
+                while (bound := self.ports.listener(request.to, request.port)) is None:
+                    await self._listened.wait()
+        except TimeoutError:
+            return None
+        return self._listening[bound]
 
     def _settle(self, child: CmEnd, final: Answer) -> None:
         if child.phase is not Phase.ACCEPTED:
@@ -200,8 +225,3 @@ class Switchboard:
             end.disconnected()
         await channel.send(CM_END)
         await channel.close()
-
-
-async def _reject(channel: Channel, reason: Reason) -> None:
-    await channel.send(CM, **message_of(Answer(reason=reason)))
-    await channel.close()

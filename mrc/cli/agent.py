@@ -25,7 +25,7 @@ examples:
   mrc agent --secret FILE               serve your programs, with hosts that have the same secret
   mrc agent --secret FILE --group rdma  and those of the group rdma
   mrc run -- ib_write_bw -d mrc0        start a program under the agent that runs
-  mrc agent profiles                    the EV and CC profiles of the agent that runs
+  mrc agent profiles                    its EV and CC profiles, and who listens by rdma_cm
 """
 WHAT = """
 what    profiles: show those of the agent that runs [be the agent]
@@ -106,5 +106,9 @@ def _show(found: Profiles, out: Output) -> int:
     out.text("\nCC profile      state     QPs  congestion control")
     for cc in found.cc_profiles:
         out.text(f"{cc.name:15} {cc.state:8} {cc.qps:4}  {cc.kind}")
+    if found.rdma_cm:
+        out.text("\nrdma_cm port  address          process")
+    for row in found.rdma_cm:
+        out.text(f"{row.port:12}  {row.address or 'any':15}  {row.pid}")
     out.result(found)
     return 0
