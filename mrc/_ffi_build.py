@@ -58,8 +58,8 @@ def cut_cdef(header: str) -> str:
 
 
 def sources(root: Path, folders: Sequence[str]) -> list[str]:
-    """Returns the C files of folders of csrc, relative to `root`, in a fixed order. A name that ends
-    in .c stands for itself.
+    """Returns the C files of folders of csrc, relative to `root`, in a fixed order. A name that
+    ends in .c stands for itself.
     """
     found = []
     for each in folders:

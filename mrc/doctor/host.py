@@ -83,8 +83,8 @@ def examine(run: Run = asyncio.run) -> list[Finding]:
     """
     return [
         _point_to_point(run), _kernel(), _segments(), *_buffers(), _processors(), _crc(),
-        _sealing(), _verbs(), _rdma_cm(), _mpi(), *_packages(), _real_time(), _mptcp(), *_namespaces(),
-        *_programs(),
+        _sealing(), _verbs(), _rdma_cm(), _mpi(), *_packages(), _real_time(), _mptcp(),
+        *_namespaces(), *_programs(),
     ]  # fmt: skip
 
 

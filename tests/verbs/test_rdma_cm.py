@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rdma_cm of `mrc run --rc`: our programs, and unmodified ones of rdma-core, perftest, qperf, fio."""
+"""rdma_cm of `mrc run --rc`: our programs, and unmodified ones of others."""
 
 from __future__ import annotations
 
@@ -200,9 +200,10 @@ FIO = "[job]\nioengine=rdma\nbs=64k\nsize=4m\niodepth=4\nport={port}\n{rest}"
 
 def has_fio() -> bool:
     found = shutil.which("fio")
-    return found is not None and b"rdma" in subprocess.run(
-        [found, "--enghelp"], capture_output=True, check=True
-    ).stdout
+    return (
+        found is not None
+        and b"rdma" in subprocess.run([found, "--enghelp"], capture_output=True, check=True).stdout
+    )
 
 
 @pytest.mark.skipif(not has_fio(), reason="needs fio with its rdma engine: apt-get install fio")

@@ -17,6 +17,7 @@ from slowness import limit
 
 from mrc.agent import door
 
+UNSHARE = ("unshare", "-m", "-p", "-f", "--kill-child", "--mount-proc")
 SCRIPT = """\
 set -e
 mount --make-rprivate /
@@ -60,7 +61,7 @@ def test_ucx_perftest(tmp_path: object, test: str) -> None:
         "PORT_HEX": f"{ucx:04X}",
     }
     done = subprocess.run(
-        ["unshare", "-m", "-p", "-f", "--kill-child", "--mount-proc", "sh", "-c", SCRIPT, "sh", f"{tmp_path}/dev"], env=environment,
+        [*UNSHARE, "sh", "-c", SCRIPT, "sh", f"{tmp_path}/dev"], env=environment,
         capture_output=True, text=True, timeout=limit(60),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
