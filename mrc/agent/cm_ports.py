@@ -69,7 +69,7 @@ class CmPorts:
 
     def _free(self) -> int:
         first = self._rng.choice(_EPHEMERAL)
-        ports = [*range(first, _EPHEMERAL.stop), *range(_EPHEMERAL.start, first)]
+        ports: list[int] = [*range(first, _EPHEMERAL.stop), *range(_EPHEMERAL.start, first)]
         for port in ports:
             if port not in self._bound:
                 return port

@@ -113,9 +113,7 @@ class Switchboard:
             end.fail(CmEvent.REJECTED, answer.reason, answer.params)
             return
         end.peer, end.phase = answer.by, Phase.ANSWERED
-        end.tell(
-            CmEvent.CONNECT_RESPONSE, peer=answer.by, params=answer.params, token=end.token
-        )
+        end.tell(CmEvent.CONNECT_RESPONSE, peer=answer.by, params=answer.params, token=end.token)
         self.keep(end)
         await channel.send(CM, **message_of(await channel.during(end.answered())))
         await channel.close()

@@ -73,7 +73,7 @@ async def _serve(
     args: argparse.Namespace, out: Output, config: ContextConfig, group: int | None
 ) -> int:
     name = door.name_of(os.environ)
-    with (node() if args.node else nullcontext()), door.listen(name) as opened:
+    with node() if args.node else nullcontext(), door.listen(name) as opened:
         async with Agent(config, port=args.port, group=group) as agent:
             serving = asyncio.ensure_future(agent.serve(opened, args.bind))
             out.note(f"agent of {agent.name}: socket {name}, TCP port {args.port}")

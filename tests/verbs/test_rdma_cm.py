@@ -150,7 +150,8 @@ def test_rdmacm_utils__several_clients_of_one_server(agent: Agent) -> None:
             until(lambda: server.poll() is not None or is_listening(agent, 7174))
             with ExitStack() as stack:
                 clients = [stack.enter_context(agent.started(*client, rc=True)) for _ in range(3)]
-                stack.callback(lambda: [each.kill() for each in clients])
+                for each in clients:
+                    stack.callback(each.kill)
                 for each in clients:
                     said = each.communicate(timeout=PATIENCE)
                     assert each.returncode == 0, said

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mrc import ContextConfig, Timeouts
 from mrc.agent import cm_end, switchboard
@@ -99,7 +100,7 @@ class Host:
     def events(self) -> list[CmEvent]:
         """Of the program, since the last call."""
         self.program.setblocking(False)
-        found = []
+        found: list[CmEvent] = []
         while True:
             try:
                 frame = unpack(self.program.recv(MAX_FRAME))
@@ -130,7 +131,7 @@ class SwitchLocal(SimpleNamespace):
 
 @pytest.fixture
 async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
-    monkeypatch.setattr(switchboard.structs, "replace", lambda local, **fields: local)
+    monkeypatch.setattr(structs, "replace", lambda local, **fields: local)
     made = Host()
     yield made
     await made.board.close()
@@ -208,9 +209,8 @@ async def test_call__unreachable(
     host: Host, monkeypatch: pytest.MonkeyPatch, found: Channel | Exception
 ) -> None:
     reaches(monkeypatch, found)
-    end = await call(host)
-    while end.phase is not Phase.ENDED:
-        await asyncio.sleep(0.01)
+    await call(host)
+    await asyncio.gather(*host.board._others)
     assert host.events() == [CmEvent.UNREACHABLE]
     assert host.told[0].status == -errno.ETIMEDOUT
 
@@ -312,8 +312,7 @@ async def test_hang_up__the_program_learns_it_in_any_case(
     end = host.bound()
     end.peer, end.phase = CALLED, Phase.CONNECTED
     host.board.hang_up(end)
-    while end.phase is not Phase.ENDED:
-        await asyncio.sleep(0.01)
+    await asyncio.gather(*host.board._others)
     assert host.events()[0] is CmEvent.DISCONNECTED
     if isinstance(found, Channel):
         assert found.told == [(CM_END, {"token": CALLED.token})]

@@ -32,9 +32,8 @@ static inline void passed(const char *what) {
 }
 
 static inline struct sockaddr_in address(uint16_t port) {
-  return (struct sockaddr_in){.sin_family = AF_INET,
-                              .sin_port = htons(port),
-                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  return (struct sockaddr_in){
+      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
 static inline struct rdma_event_channel *new_channel(void) {
