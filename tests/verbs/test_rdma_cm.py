@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from slowness import PATIENCE, limit, until
 from verbs.building import CM_LIBRARY, cm_compiled, cm_sanitized
 
 from mrc.agent import door
+from mrc.exchange.oob import encode_frame
 
 from .conftest import Agent
 
@@ -37,6 +39,18 @@ PARTS = {
     ),
     "endpoints": (["connected", "rejected", "shared"], SAID),
 }  # fmt: skip
+
+
+def needs(program: str, package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(
+        not shutil.which(program), reason=f"needs {program}: apt-get install {package}"
+    )
+
+
+def is_listening(agent: Agent, port: int) -> bool:
+    """Whether a program listens at a port of rdma_cm."""
+    found = door.profiles(door.name_of(agent.environment))
+    return port in {row.port for row in found.rdma_cm}
 
 
 @pytest.fixture(scope="module")
@@ -84,19 +98,40 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
         assert done.stdout.splitlines() == parts
 
 
+# ---- A hostile peer -------------------------------------------------------------------------
+
+CLAIM = {"gid": "127.0.0.1", "port": 1, "qpn": 3, "token": "00" * 16}
+REQUEST = {"type": "cm", "to": "127.0.0.1", "port": 7174, "by": CLAIM, "params": {}}
+WORDS = {
+    "no request": [{"type": "cm"}],
+    "an answer first": [{"type": "cm", "reason": 28}],
+    "too much private data": [REQUEST | {"params": {"private": "00" * 197}}],
+    "an address of nobody": [REQUEST | {"to": "everywhere"}],
+    "a guessed token": [{"type": "cm_end", "token": "00" * 16}],
+    "a long one": [{"type": "cm_end", "token": "0" * 4000}],
+    "a request, and nonsense": [REQUEST, {"type": "cm", "reason": -1}],
+    "a request, and many words": [REQUEST, *([{"type": "cm"}] * 50)],
+    "a request, and nothing": [REQUEST],
+}
+HERE = ("-a", "127.0.0.1")
+
+
+@needs("rping", "rdmacm-utils")
+def test_hostile_peer__costs_others_nothing(agent: Agent) -> None:
+    """A program listens, its agent hears all that, and then a client comes."""
+    with agent.started("rping", "-s", "-P", *HERE, rc=True) as server, ExitStack() as stack:
+        stack.callback(server.kill)
+        until(lambda: server.poll() is not None or is_listening(agent, 7174))
+        for words in WORDS.values():
+            for _ in range(3):
+                peer = stack.enter_context(socket.create_connection(("127.0.0.1", agent.port)))
+                peer.sendall(b"".join(encode_frame(each) for each in words))
+        code, _, err = agent.output("rping", "-c", *HERE, "-C", "2", rc=True)
+        assert code == 0, err
+        assert agent.process.poll() is None and server.poll() is None
+
+
 # ---- Unmodified programs --------------------------------------------------------------------
-
-
-def needs(program: str, package: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(
-        not shutil.which(program), reason=f"needs {program}: apt-get install {package}"
-    )
-
-
-def is_listening(agent: Agent, port: int) -> bool:
-    """Whether a program listens at a port of rdma_cm."""
-    found = door.profiles(door.name_of(agent.environment))
-    return port in {row.port for row in found.rdma_cm}
 
 
 def run_pair(
@@ -117,7 +152,6 @@ def run_pair(
     return there, out
 
 
-HERE = ("-a", "127.0.0.1")
 RDMA_CORE = {
     "rping": (["rping", "-s", *HERE, "-v", "-C", "9"], ["rping", "-c", *HERE, "-v", "-C", "9"]),
     "ucmatose": (
