@@ -18,6 +18,7 @@ from setuptools.errors import CCompilerError, CompileError
 DATA = Path("wheel-data")
 FOLDER = "mrc.lib."
 LIBMRC = FOLDER + "libmrc"
+LIBMRC_CM = FOLDER + "libmrc-cm"  # linked with libmrc
 LINKER_NAMES = ("libmrc.so", "lib_mrc.so")  # lib_mrc.so: of the makefiles that OCP published
 LOADED_NAME = "libibverbs.so"  # of programs that open RDMA's library at run time
 
@@ -50,6 +51,7 @@ class Build(build_ext):
     def build_extensions(self) -> None:
         shutil.rmtree(Path(self.build_lib, "mrc", "lib"), ignore_errors=True)
         self.objects: dict[str, Future[str]] = {}
+        self.libmrc: Future[str] = Future()
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for ext in self.extensions:
                 for source in [each for each in ext.sources if each not in self.objects]:
@@ -78,13 +80,19 @@ class Build(build_ext):
         try:
             ext.extra_objects = [self.objects[source].result() for source in sorted(ext.sources)]
             ext.sources = []
+            if ext.name == LIBMRC_CM:
+                ext.extra_objects.append(self.libmrc.result())
+                ext.extra_link_args.append("-Wl,-rpath,$ORIGIN")
             super().build_extension(ext)
         except CCompilerError as error:
+            if ext.name == LIBMRC:
+                self.libmrc.set_exception(error)
             if ext.optional:
                 library.parent.mkdir(parents=True, exist_ok=True)
                 library.with_name(f"{library.name}.error").write_text(f"{error}\n")
             raise
         if ext.name == LIBMRC:
+            self.libmrc.set_result(str(library))
             self.add_names(library)
 
     def copy_extensions_to_source(self) -> None:

@@ -37,6 +37,7 @@ DECLARED = [
 CORE, SIM, EMU = ("core", "msg", "io"), ("core", "sim"), ("core", "sim", "emu")
 VERBS = ("core", "msg", "rc", "io", "program", "verbs")
 OFI = ("core", "msg", "io", "program", "ofi")
+CM = ("cm", "program/link.c", "program/say.c")
 # Every build of C in this project has these flags. gcc for aarch64 would contract a * b + c to one
 # operation that rounds once, so the simulated TCP would differ from that on x86-64.
 LANGUAGE = ("-std=gnu11", "-ffp-contract=off")
@@ -57,8 +58,13 @@ def cut_cdef(header: str) -> str:
 
 
 def sources(root: Path, folders: Sequence[str]) -> list[str]:
-    """Returns the C files of folders of csrc, relative to `root`, in a fixed order."""
-    found = [path for folder in folders for path in sorted((root / "csrc" / folder).rglob("*.c"))]
+    """Returns the C files of folders of csrc, relative to `root`, in a fixed order. A name that
+    ends in .c stands for itself.
+    """
+    found = []
+    for each in folders:
+        path = root / "csrc" / each
+        found += [path] if path.suffix == ".c" else sorted(path.rglob("*.c"))
     return [str(path.relative_to(root)) for path in found]
 
 
@@ -154,11 +160,14 @@ def emu_builder() -> FFI:
 def libraries() -> dict[str, dict[str, Any]]:
     """The libraries for C programs: file name, and arguments of a setuptools.Extension.
 
-    One without its headers is left out: rdma-core's for libmrc, libfabric's for its provider.
+    One without its headers is left out: rdma-core's for libmrc and libmrc-cm, libfabric's for its
+    provider. setup.py links libmrc-cm with libmrc.
     """
     found = {}
     if has_header("infiniband/verbs.h"):
         found["libmrc.so.1"] = library("libmrc.so.1", VERBS, "csrc/verbs/libmrc.map")
+        if has_header("rdma/rdma_cma.h"):
+            found["libmrc-cm.so.1"] = library("libmrc-cm.so.1", CM, "csrc/cm/libmrc-cm.map")
     if has_header("rdma/providers/fi_prov.h"):
         found["libmrc-fi.so"] = library("libmrc-fi.so", OFI, "csrc/ofi/libmrc-fi.map")
     return found

@@ -278,6 +278,8 @@ class AgentKind(IntEnum):
     KNOCK = 8
     ADMIT = 9
     KEEP = 10
+    CM_ATTACH = 11
+    CM_CALL = 12
     REFUSED = 64
     OPEN = 65
     GRANTED = 66
@@ -290,6 +292,33 @@ class AgentKind(IntEnum):
     EV_EVENT = 73
     VISIT = 74
     ADMITTED = 75
+    CM_EVENT = 76
+
+
+class CmCall(IntEnum):
+    """What an id of rdma_cm asks its agent (csrc/program/agent.h)."""
+
+    BIND = 1
+    LISTEN = 2
+    CONNECT = 3
+    ACCEPT = 4
+    REJECT = 5
+    ESTABLISH = 6
+    DISCONNECT = 7
+    DESTROY = 8
+    RESUME = 9
+
+
+class CmEvent(IntEnum):
+    """What an agent tells an id of rdma_cm, by rdma_cm's numbers (csrc/program/agent.h)."""
+
+    CONNECT_REQUEST = 4
+    CONNECT_RESPONSE = 5
+    UNREACHABLE = 7
+    REJECTED = 8
+    ESTABLISHED = 9
+    DISCONNECTED = 10
+    TIMEWAIT_EXIT = 15
 
 
 class AgentFunction(IntEnum):

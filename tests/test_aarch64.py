@@ -204,7 +204,10 @@ def test_wheel__simulates_the_same(site: Path, tmp_path: Path) -> None:
 def test_wheel__moves_data_on_a_kernel_with_larger_pages(site: Path) -> None:
     at = in_guest(site)
     python = ("/bin/busybox", "env", f"PYTHONPATH={at}", "/usr/bin/python3.11")
-    libraries = ("libmrc.so.1", "mrc_query_version"), ("libmrc-fi.so", "fi_prov_ini")
+    libraries = (
+        ("libmrc.so.1", "mrc_query_version"), ("libmrc-cm.so.1", "rdma_connect"),
+        ("libmrc-fi.so", "fi_prov_ini"),
+    )  # fmt: skip
     hello, doctor, *loaded = run_in_guest(
         [
             [*python, "-c", HELLO],
@@ -220,9 +223,10 @@ def test_wheel__moves_data_on_a_kernel_with_larger_pages(site: Path) -> None:
     for name, text in (
         ("CRC", "ISA-L, with carry-less multiplication"), ("sealed packets", "libcrypto"),
         ("libmrc", "device mrc0; no agent runs"), ("libmrc-fi", "provider mrc"),
+        ("libmrc-cm", "rdma_cm for mrc run --rc"),
     ):  # fmt: skip
         assert (found[name]["state"], found[name]["found"]) == ("ok", text)
-    assert [each.output for each in loaded] == ["True\n"] * 2, loaded
+    assert [each.output for each in loaded] == ["True\n"] * 3, loaded
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ assert all(pathlib.Path(each).is_relative_to(sys.prefix) for each in libraries) 
 """
 # Programs link libmrc, or open it by the name of libibverbs; both need its ISA-L.
 PROVIDER = "libmrc-fi.so"
-LIBRARIES = ("libmrc.so.1", "libmrc.so", "lib_mrc.so", "libibverbs.so", PROVIDER)
+LIBRARIES = ("libmrc.so.1", "libmrc.so", "lib_mrc.so", "libibverbs.so", "libmrc-cm.so.1", PROVIDER)
 LOADED = "import ctypes, sys; ctypes.CDLL(sys.argv[1])[sys.argv[2]]"
 DATA = (
     "share/man/man1/mrc.1", "share/man/man1/mrc-recv.1", "lib/systemd/system/mrc-recv.service",

@@ -89,6 +89,15 @@ LAYERS: dict[str, list[str]] = {
         "device",
         "ibv ibv_new ibv_pass mrc_api mrc_ctl",
     ],
+    "cm": [
+        "address process",
+        "channel",
+        "session",
+        "device",
+        "qp",
+        "events",
+        "connect endpoint id info",
+    ],
     "ofi": [
         "object operation peer",
         "av counter eq mr",
@@ -125,6 +134,7 @@ BELOW: dict[str, set[str]] = {
     "program": set(),
     "rc": {"core", "msg"},
     "verbs": {"core", "program", "rc"},
+    "cm": {"program"},
     "ofi": {"program"},
     "sim": {"core"},
     "emu": {"core", "sim"},

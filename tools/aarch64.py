@@ -31,7 +31,7 @@ TO_BUILD = {COMPILER: "gcc-aarch64-linux-gnu"}
 TO_RUN = {EMULATOR: "qemu-user", MACHINE: "qemu-system-arm", "depmod": "kmod"}
 PACKAGES = (
     "busybox-static", "libc6-dev", "libfabric-dev", "libibverbs-dev", "libisal-dev",
-    "libpython3.11-dev", "libssl3", "python3.11", "zlib1g",
+    "libpython3.11-dev", "librdmacm-dev", "libssl3", "python3.11", "zlib1g",
 )  # fmt: skip
 CONTENTS = " ".join((SUITE, *PACKAGES, KERNEL_SUITE, KERNEL))
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -40,6 +40,10 @@ enum mrc_agent_kind {
                            FAILED answers */
   MRC_AGENT_ADMIT,      /* the answer to VISIT: value = the QP for it, or -errno; its cookie */
   MRC_AGENT_KEEP,       /* value = the number of an endpoint that a former agent knew */
+  MRC_AGENT_CM_ATTACH,  /* value = MRC_AGENT_VERSION. The first packet of libmrc-cm, in place of
+                           ATTACH */
+  MRC_AGENT_CM_CALL,    /* value = enum mrc_agent_cm_call; body: struct mrc_agent_cm. ANSWER has
+                           the same body */
   /* of the agent */
   MRC_AGENT_REFUSED = 64, /* body: a line of text, why; the agent closes the connection */
   MRC_AGENT_OPEN,         /* body: struct mrc_agent_open */
@@ -55,8 +59,9 @@ enum mrc_agent_kind {
                              line of text, why it failed */
   MRC_AGENT_EV_EVENT,     /* body: struct mrc_agent_ev_event, for programs that have asked */
   MRC_AGENT_VISIT,        /* body: struct mrc_agent_knock: an endpoint asks one of this program */
-  MRC_AGENT_ADMITTED      /* value = qpn, which the program asked with; body: uint32_t, the other
+  MRC_AGENT_ADMITTED,     /* value = qpn, which the program asked with; body: uint32_t, the other
                              endpoint's QP for it */
+  MRC_AGENT_CM_EVENT      /* body: struct mrc_agent_cm */
 };
 
 /* What a program asks its agent: the control functions of MRC's C interface. */
@@ -230,6 +235,62 @@ struct mrc_agent_ready {
   uint32_t rkey;
   uint32_t shared;
 };
+
+/* What an id of rdma_cm asks (csrc/cm). */
+enum mrc_agent_cm_call {
+  MRC_AGENT_CM_BIND = 1,  /* `own`; port 0: any. The answer has the port. `option` 1: REUSEADDR */
+  MRC_AGENT_CM_LISTEN,    /* `option`: the backlog */
+  MRC_AGENT_CM_CONNECT,   /* `own.qpn`, `peer` without its QP, what both ends tell each other */
+  MRC_AGENT_CM_ACCEPT,    /* of an id that an event has made: `own.qpn`, and the same */
+  MRC_AGENT_CM_REJECT,    /* `status`: the reason; private data */
+  MRC_AGENT_CM_ESTABLISH, /* the QP that connects is in RTS */
+  MRC_AGENT_CM_DISCONNECT,
+  MRC_AGENT_CM_DESTROY,
+  MRC_AGENT_CM_RESUME /* of a connected id that a former agent knew: `own`, `peer`, tokens */
+};
+
+/* How the agents tell ids of rdma_cm what has happened: values of enum rdma_cm_event_type. */
+enum mrc_agent_cm_event {
+  MRC_AGENT_CM_CONNECT_REQUEST = 4, /* `child`: a new id */
+  MRC_AGENT_CM_CONNECT_RESPONSE = 5,
+  MRC_AGENT_CM_UNREACHABLE = 7,
+  MRC_AGENT_CM_REJECTED = 8,
+  MRC_AGENT_CM_ESTABLISHED = 9,
+  MRC_AGENT_CM_DISCONNECTED = 10,
+  MRC_AGENT_CM_TIMEWAIT_EXIT = 15
+};
+
+struct mrc_agent_cm_end {
+  uint8_t gid[16]; /* 0: any */
+  uint32_t qpn;
+  uint16_t port;
+  uint16_t reserved;
+  uint8_t token[16]; /* random: only the peer knows it, and may end the connection */
+};
+
+/* A call or event of an id of rdma_cm. */
+struct mrc_agent_cm {
+  uint32_t id;    /* the program numbers its ids from 1, the agent those that peers make from
+                     MRC_AGENT_CM_CHILD */
+  uint32_t event; /* enum mrc_agent_cm_event */
+  int32_t status; /* of the event */
+  uint32_t child;
+  uint32_t option;
+  struct mrc_agent_cm_end own;
+  struct mrc_agent_cm_end peer;
+  uint8_t responder_resources;
+  uint8_t initiator_depth;
+  uint8_t flow_control;
+  uint8_t retry_count;
+  uint8_t rnr_retry_count;
+  uint8_t srq;
+  uint8_t reserved;
+  uint8_t private_bytes;
+  uint8_t private_data[196]; /* MRC_AGENT_CM_PRIVATE */
+};
+
+#define MRC_AGENT_CM_PRIVATE 196
+#define MRC_AGENT_CM_CHILD 0x80000000
 
 /* cdef end */
 

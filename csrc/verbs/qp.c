@@ -34,6 +34,14 @@ static int check_cap(const struct ibv_qp_init_attr *attr) {
   return cap->max_inline_data > VB_INLINE_BYTES ? EINVAL : 0;
 }
 
+/* NICs have room for inline data where SGEs would be, and programs for RC rely on it. */
+static void leave_room_inline(struct ibv_qp_cap *cap) {
+  const uint32_t bytes = cap->max_send_sge * (uint32_t)sizeof(struct ibv_sge);
+  if (cap->max_inline_data < bytes) cap->max_inline_data = bytes;
+}
+
+_Static_assert(VB_MAX_SGE * sizeof(struct ibv_sge) <= VB_INLINE_BYTES, "there is that room");
+
 static int allocate(struct vb_qp *qp) {
   qp->sq_size = vb_places_for(qp->cap.max_send_wr);
   qp->sq = calloc(qp->sq_size, sizeof *qp->sq);
@@ -55,6 +63,7 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
     qp->cap = attr->cap;
     if (qp->cap.max_send_sge == 0) qp->cap.max_send_sge = 1;
     qp->emulated = vb_rc_is_on();
+    if (qp->emulated) leave_room_inline(&qp->cap);
     qp->srq = (struct vb_srq *)attr->srq;
     error = allocate(qp);
   }

@@ -15,22 +15,25 @@ from typing import Self
 import msgspec
 
 from mrc.agent import door
+from mrc.agent.cm_session import CmSession
 from mrc.agent.control import Control
 from mrc.agent.door import Visitor
 from mrc.agent.formats import RefusedError
 from mrc.agent.listener import AgentListener
 from mrc.agent.numbers import Numbers
 from mrc.agent.program import ATTACH_SECONDS, Program
+from mrc.agent.switchboard import Switchboard
 from mrc.agent.wanted import Wanted
 from mrc.aio.context import OOB_PORT, Context
 from mrc.aio.local import Local
 from mrc.aio.qp import QP
 from mrc.binding import steering
+from mrc.binding.steering import Frame
 from mrc.binding.verbs import random_qpn
 from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.enums import AgentFunction, AgentKind
-from mrc.errors import MrcError, StateError
+from mrc.errors import MrcError, ProtocolError, StateError
 from mrc.results.agent import CcProfileRow, EvProfileRow
 from mrc.results.agent import Profiles as ProfileRows
 from mrc.tasks import cancelled, took_cancellation
@@ -105,6 +108,7 @@ class Agent(Context):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         local = self._opened()
+        self._switchboard = Switchboard(self)
         self.control = Control(local.ev_profiles, local.cc_profiles, local.host, self._connected)
         return self
 
@@ -132,6 +136,7 @@ class Agent(Context):
                 )
                 for each in ccs
             ),
+            rdma_cm=self._switchboard.rows(_MOST_ROWS),
         )  # fmt: skip
 
     # ---- Serving --------------------------------------------------------------------------
@@ -148,6 +153,7 @@ class Agent(Context):
         listener.program_of = self.numbers.owner
         listener.has_ended = self.numbers.has_ended
         listener.keep = self._keep
+        listener.switchboard = self._switchboard
         listener.since = asyncio.get_running_loop().time()
         await listener.open(host, self.port)
         self.port = listener.port
@@ -157,6 +163,7 @@ class Agent(Context):
                     self._admit(await door.accept(opened))
         finally:
             await cancelled(*self._attached.values(), *self._probed)
+            await self._switchboard.close()
 
     def _keep(self, qp: QP) -> None:
         """Keeps a QP over which another host probes, until that closes it."""
@@ -198,6 +205,9 @@ class Agent(Context):
                 connection.send(steering.pack(AgentKind.ANSWER, 0, first.cookie, body))
                 connection.close()
                 return
+            if first.kind is AgentKind.CM_ATTACH:
+                await self._serve_cm(first, connection, visitor)
+                return
             program.first = first
             await program.__aenter__()
         except (MrcError, OSError) as error:
@@ -224,6 +234,15 @@ class Agent(Context):
             await program.detach(told=False)
         finally:
             connection.close()
+
+    async def _serve_cm(self, first: Frame, connection: socket.socket, visitor: Visitor) -> None:
+        """Serves the rdma_cm of a program until it ends; raises ProtocolError."""
+        if first.value != steering.VERSION:
+            raise ProtocolError("libmrc-cm and the agent are of different versions of mrc")
+        session = CmSession(self._switchboard, connection, visitor)
+        with connection:
+            await session.serve()
+            session.end_all()
 
     def _forget(self, program: Program, task: asyncio.Task[None]) -> None:
         self._attached.pop(program, None)

@@ -7,10 +7,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from mrc.agent.cm import CM, CM_END
 from mrc.agent.end import ProgramEnd
 from mrc.agent.knock import KNOCK, knock_in
 from mrc.agent.program import Program
 from mrc.agent.reach import RESUME
+from mrc.agent.switchboard import Switchboard
 from mrc.aio.end import End
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
@@ -33,6 +35,8 @@ class AgentListener(Listener):
     """when the agent began to serve"""
     keep: Callable[[QP], None]
     """keeps a QP of the agent itself, over which another agent probes"""
+    switchboard: Switchboard
+    """the rdma_cm of this host"""
 
     async def _answer(self, channel: Channel) -> End | None:
         message = channel.peeked
@@ -41,6 +45,12 @@ class AgentListener(Listener):
             return None
         if message["type"] == RESUME:
             return await self._resume(channel, message)
+        if message["type"] == CM:
+            await self.switchboard.answer(channel)
+            return None
+        if message["type"] == CM_END:
+            await self.switchboard.end(channel)
+            return None
         private = message.get("private")
         if not isinstance(private, dict) or "to" not in private:
             return await super()._answer(channel)  # an agent's own, or mrc paths: for probes

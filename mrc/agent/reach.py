@@ -47,7 +47,7 @@ async def patiently(
 
 
 @asynccontextmanager
-async def _reached(local: Local, host: str, port: int) -> AsyncIterator[Channel]:
+async def reached(local: Local, host: str, port: int) -> AsyncIterator[Channel]:
     """A connection to the peer's agent; an error ends it. Raises MrcError, OSError."""
     channel = await dial(local.host, host, port, local.source)
     channel.limit_silence(on=True)
@@ -67,7 +67,7 @@ class QpGoneError(ConnectError):
 
 async def resume(local: Local, host: str, port: int, wanted: Wanted) -> Channel:
     """The connection of a QP whose agents have lost each other; raises MrcError, OSError."""
-    async with _reached(local, host, port) as channel:
+    async with reached(local, host, port) as channel:
         await channel.send(RESUME, **wanted.private)
         answer = await channel.expect(RESUME)
         if answer.get("gone") is True:
@@ -80,7 +80,7 @@ async def resume(local: Local, host: str, port: int, wanted: Wanted) -> Channel:
 
 async def knock(local: Local, host: str, port: int, asked: Knock) -> int:
     """The QPN at the endpoint that was asked; raises MrcError, OSError."""
-    async with _reached(local, host, port) as channel:
+    async with reached(local, host, port) as channel:
         await channel.send(KNOCK, **asked.message)
         qpn = admitted_in(await channel.expect(KNOCK))
         await channel.close()

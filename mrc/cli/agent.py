@@ -6,10 +6,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from contextlib import nullcontext
 from typing import Any
 
 from mrc.agent import door
 from mrc.agent.agent import Agent
+from mrc.agent.node import node
 from mrc.cli import endpoint, trust, views
 from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
@@ -25,7 +27,7 @@ examples:
   mrc agent --secret FILE               serve your programs, with hosts that have the same secret
   mrc agent --secret FILE --group rdma  and those of the group rdma
   mrc run -- ib_write_bw -d mrc0        start a program under the agent that runs
-  mrc agent profiles                    the EV and CC profiles of the agent that runs
+  mrc agent profiles                    its EV and CC profiles, and who listens by rdma_cm
 """
 WHAT = """
 what    profiles: show those of the agent that runs [be the agent]
@@ -33,6 +35,7 @@ what    profiles: show those of the agent that runs [be the agent]
 """
 OPTIONS = """
 --group NAME    members of this group may use the agent too [only your own programs, and root's]
+--node          as root: make /dev/infiniband/mrc0, a file that UCX looks for
 --idle SECONDS  end when no program was attached for this time [run until stopped]
 """
 
@@ -70,7 +73,7 @@ async def _serve(
     args: argparse.Namespace, out: Output, config: ContextConfig, group: int | None
 ) -> int:
     name = door.name_of(os.environ)
-    with door.listen(name) as opened:
+    with node() if args.node else nullcontext(), door.listen(name) as opened:
         async with Agent(config, port=args.port, group=group) as agent:
             serving = asyncio.ensure_future(agent.serve(opened, args.bind))
             out.note(f"agent of {agent.name}: socket {name}, TCP port {args.port}")
@@ -106,5 +109,9 @@ def _show(found: Profiles, out: Output) -> int:
     out.text("\nCC profile      state     QPs  congestion control")
     for cc in found.cc_profiles:
         out.text(f"{cc.name:15} {cc.state:8} {cc.qps:4}  {cc.kind}")
+    if found.rdma_cm:
+        out.text("\nrdma_cm port  address          process")
+    for row in found.rdma_cm:
+        out.text(f"{row.port:12}  {row.address or 'any':15}  {row.pid}")
     out.result(found)
     return 0

@@ -35,7 +35,8 @@ examples:
   cc prog.c -L "$(mrc run --libdir)" -lmrc
 """
 OPTIONS = """
---rc      emulate SEND, READ, ATOMIC and shared receive queues, which MRC has not; on both hosts
+--rc      emulate SEND, READ, ATOMIC and shared receive queues, which MRC has not, and rdma_cm; on
+          both hosts
 --env     print the environment that programs need, for a shell, and exit
 --libdir  print the folder of libmrc, and exit
 --mpi     print the options with which Open MPI's mpirun uses mrc, and exit
@@ -90,8 +91,10 @@ def environment(*, rc: bool = False) -> dict[str, str]:
     """The variables by which programs find libmrc: preloaded, or by the name of libibverbs."""
     folder = library_folder()
     preload, path = os.environ.get("LD_PRELOAD", ""), os.environ.get("LD_LIBRARY_PATH", "")
-    library = str(folder / libraries.LIBMRC)
-    preloaded = [library, *(each for each in preload.split() if each != library)]
+    ours = [str(folder / libraries.LIBMRC)]
+    if rc and libraries.why_missing(libraries.LIBMRC_CM) is None:
+        ours.append(str(folder / libraries.LIBMRC_CM))  # programs without rdma_cm do without
+    preloaded = [*ours, *(each for each in preload.split() if each not in ours)]
     paths = [str(folder), *(each for each in path.split(":") if each and each != str(folder))]
     found = {"LD_PRELOAD": " ".join(preloaded), "LD_LIBRARY_PATH": ":".join(paths)}
     return found | ({_RC: "1"} if rc else {})

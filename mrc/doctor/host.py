@@ -83,8 +83,8 @@ def examine(run: Run = asyncio.run) -> list[Finding]:
     """
     return [
         _point_to_point(run), _kernel(), _segments(), *_buffers(), _processors(), _crc(),
-        _sealing(), _verbs(), _mpi(), *_packages(), _real_time(), _mptcp(), *_namespaces(),
-        *_programs(),
+        _sealing(), _verbs(), _rdma_cm(), _mpi(), *_packages(), _real_time(), _mptcp(),
+        *_namespaces(), *_programs(),
     ]  # fmt: skip
 
 
@@ -212,6 +212,12 @@ def _verbs() -> Finding:
         return Finding("libmrc", State.LIMITED, error.found, lacks, error.remedy)
     found = f"device mrc0; {'an agent runs' if runs else 'no agent runs'}"
     return _library("libmrc", found, lacks, libraries.LIBMRC, libraries.LOADED_NAME)
+
+
+def _rdma_cm() -> Finding:
+    """The library for programs that use rdma_cm."""
+    lacks = "mrc run --rc has no rdma_cm: programs such as rping cannot connect"
+    return _library("libmrc-cm", "rdma_cm for mrc run --rc", lacks, libraries.LIBMRC_CM)
 
 
 def _mpi() -> Finding:

@@ -7,15 +7,15 @@ import ctypes
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent.parent / "lib"
-LIBMRC, PROVIDER = "libmrc.so.1", "libmrc-fi.so"
+LIBMRC, LIBMRC_CM, PROVIDER = "libmrc.so.1", "libmrc-cm.so.1", "libmrc-fi.so"
 LOADED_NAME = "libibverbs.so"
 """libmrc under the name by which programs open RDMA's library at run time"""
 
-_HEADERS = {LIBMRC: "libibverbs-dev", PROVIDER: "libfabric-dev"}
+_HEADERS = {LIBMRC: "libibverbs-dev", LIBMRC_CM: "librdmacm-dev", PROVIDER: "libfabric-dev"}
 
 
 def why_missing(name: str) -> tuple[str, str] | None:
-    """If LIBMRC or PROVIDER is not there: what happened, and the remedy."""
+    """If a library is not there: what happened, and the remedy."""
     if (FOLDER / name).exists():
         return None
     failure = FOLDER / f"{name}.error"  # by setup.py

@@ -36,6 +36,17 @@ class CcProfileRow(Struct, frozen=True, kw_only=True):
     """The congestion control."""
 
 
+class CmPortRow(Struct, frozen=True, kw_only=True):
+    """A port of rdma_cm at which a program listens."""
+
+    port: int
+    """Its number. It is not a port of TCP."""
+    address: str
+    """The address to which it is bound; empty: any."""
+    pid: int
+    """The process of the program."""
+
+
 class Profiles(Result, frozen=True, kw_only=True):
     """The profiles of a host's agent: of each kind the first 256."""
 
@@ -43,3 +54,5 @@ class Profiles(Result, frozen=True, kw_only=True):
     """Profiles of EVs."""
     cc_profiles: tuple[CcProfileRow, ...]
     """Profiles of congestion control."""
+    rdma_cm: tuple[CmPortRow, ...] = ()
+    """Ports at which programs started with `mrc run --rc` listen."""

@@ -33,6 +33,8 @@ PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_command_op": (enums.CommandOp, "MRC_COMMAND_"),
     "mrc_agent_kind": (enums.AgentKind, "MRC_AGENT_"),
     "mrc_agent_function": (enums.AgentFunction, "MRC_AGENT_"),
+    "mrc_agent_cm_call": (enums.CmCall, "MRC_AGENT_CM_"),
+    "mrc_agent_cm_event": (enums.CmEvent, "MRC_AGENT_CM_"),
 }
 
 

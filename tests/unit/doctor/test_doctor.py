@@ -144,14 +144,16 @@ def test_verbs__names_another_user_at_the_socket(monkeypatch: pytest.MonkeyPatch
     assert found.remedy == "end that, or name another with MRC_AGENT"
 
 
-@pytest.mark.parametrize("name", ["libmrc", "libmrc-fi"])
+@pytest.mark.parametrize("name", ["libmrc", "libmrc-cm", "libmrc-fi"])
 def test_library__that_does_not_load(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(libraries, "FOLDER", tmp_path)
-    for each in (libraries.LIBMRC, libraries.LOADED_NAME, libraries.PROVIDER):
+    names = libraries.LIBMRC, libraries.LOADED_NAME, libraries.LIBMRC_CM, libraries.PROVIDER
+    for each in names:
         (tmp_path / each).write_bytes(b"no library")
-    (found,) = (each for each in (host._verbs(), host._mpi()) if each.name == name)
+    findings = host._verbs(), host._rdma_cm(), host._mpi()
+    (found,) = (each for each in findings if each.name == name)
     assert found.state is State.LIMITED and found.consequence
     assert found.found.startswith("does not load: ") and str(tmp_path) in found.found
 

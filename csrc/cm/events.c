@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cm/events.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cm/address.h"
+#include "cm/channel.h"
+#include "cm/device.h"
+#include "cm/qp.h"
+#include "cm/session.h"
+#include "program/export.h"
+
+/* ---- What an event changes ---- */
+
+/* The pointer is never NULL, as on RoCE: behind what the peer has sent are zeros. */
+static void copy_params(struct cm_event *event) {
+  const struct mrc_agent_cm *said = &event->said;
+  event->event.param.conn =
+      (struct rdma_conn_param){.private_data = said->private_data,
+                               .private_data_len = said->private_bytes,
+                               .responder_resources = said->responder_resources,
+                               .initiator_depth = said->initiator_depth,
+                               .flow_control = said->flow_control,
+                               .retry_count = said->retry_count,
+                               .rnr_retry_count = said->rnr_retry_count,
+                               .srq = said->srq,
+                               .qp_num = said->peer.qpn};
+}
+
+static void set_state(struct cm_id *id, enum cm_state state) {
+  cm_lock();
+  id->state = state;
+  cm_unlock();
+}
+
+/* Gives the program the id that the peer's request has made. False: it cannot have one. */
+static bool take_request(struct cm_event *event) {
+  struct cm_id *child = event->child;
+  const struct mrc_agent_cm *said = &event->said;
+  struct rdma_addr *address = &child->id.route.addr;
+  cm_address_of_gid(said->own.gid, child->own.port, &address->src_storage);
+  cm_address_of_gid(said->peer.gid, said->peer.port, &address->dst_storage);
+  int error = cm_device_take(child, address->src_addr.sa_family);
+  if (error == 0) error = cm_device_gid(child, address->addr.ibaddr.sgid.raw);
+  if (error == 0 && event->id->sync) error = cm_events_own_channel(child);
+  memcpy(address->addr.ibaddr.dgid.raw, said->peer.gid, sizeof said->peer.gid);
+  event->child = NULL; /* from now on the program's */
+  if (error != 0) {
+    rdma_destroy_id(&child->id);
+    return false;
+  }
+  event->event.id = &child->id;
+  event->event.listen_id = &event->id->id;
+  copy_params(event);
+  return true;
+}
+
+/* The peer has accepted: the QP is ready before the peer hears of it. */
+static void take_response(struct cm_event *event) {
+  struct cm_id *id = event->id;
+  copy_params(event);
+  cm_lock();
+  id->peer = event->said.peer;
+  memcpy(id->own.token, event->said.own.token, sizeof id->own.token);
+  id->rnr_retry_count = event->said.rnr_retry_count; /* each side says it for the other */
+  cm_unlock();
+  if (id->responder_resources > event->said.responder_resources)
+    id->responder_resources = event->said.responder_resources;
+  if (id->initiator_depth > event->said.initiator_depth)
+    id->initiator_depth = event->said.initiator_depth;
+  if (!id->id.qp) return; /* the program connects its own, then calls rdma_establish */
+  int error = cm_qp_connect(id);
+  struct mrc_agent_cm said = {.id = id->number};
+  if (error == 0) error = cm_session_call(MRC_AGENT_CM_ESTABLISH, &said);
+  event->event.event = error == 0 ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_ERROR;
+  event->event.status = -error;
+  set_state(id, error == 0 ? CM_CONNECTED : CM_ENDED);
+  if (error == 0) return;
+  said = (struct mrc_agent_cm){.id = id->number};
+  cm_session_call(MRC_AGENT_CM_REJECT, &said);
+}
+
+/* False: the program does not get the event. */
+static bool take(struct cm_event *event) {
+  switch (event->event.event) {
+    case RDMA_CM_EVENT_CONNECT_REQUEST:
+      return take_request(event);
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+      take_response(event);
+      break;
+    case RDMA_CM_EVENT_ESTABLISHED:
+      set_state(event->id, CM_CONNECTED);
+      break;
+    case RDMA_CM_EVENT_REJECTED:
+    case RDMA_CM_EVENT_UNREACHABLE:
+      copy_params(event);
+      cm_qp_fail(event->id);
+      set_state(event->id, CM_ENDED);
+      break;
+    case RDMA_CM_EVENT_DISCONNECTED:
+      set_state(event->id, CM_ENDED);
+      break;
+    default:
+      break;
+  }
+  return true;
+}
+
+/* ---- For programs ---- */
+
+static void acknowledge(struct cm_event *event) {
+  cm_lock();
+  event->id->acknowledged++;
+  pthread_cond_broadcast(&cm_process.changed);
+  cm_unlock();
+  free(event);
+}
+
+EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event) {
+  if (!channel || !event) return cm_result(EINVAL);
+  for (;;) {
+    struct cm_event *found = cm_channel_take((struct cm_channel *)channel);
+    if (!found) return -1;
+    if (take(found)) {
+      *event = &found->event;
+      return 0;
+    }
+    acknowledge(found);
+  }
+}
+
+EXPORT int rdma_ack_cm_event(struct rdma_cm_event *event) {
+  if (!event) return cm_result(EINVAL);
+  acknowledge((struct cm_event *)event);
+  return 0;
+}
+
+EXPORT struct rdma_event_channel *rdma_create_event_channel(void) {
+  const int error = cm_device_open();
+  if (error != 0) {
+    errno = error;
+    return NULL;
+  }
+  return (struct rdma_event_channel *)cm_channel_create();
+}
+
+EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *channel) {
+  cm_channel_destroy((struct cm_channel *)channel);
+}
+
+/* ---- For the other functions ---- */
+
+static void drop_former(struct cm_id *id) {
+  if (id->id.event) rdma_ack_cm_event(id->id.event);
+  id->id.event = NULL;
+}
+
+int cm_events_await(struct cm_id *id) {
+  if (!id->sync) return 0;
+  drop_former(id);
+  if (rdma_get_cm_event(id->id.channel, &id->id.event) != 0) return -1;
+  const int status = id->id.event->status;
+  if (status == 0) return 0;
+  if (id->id.event->event == RDMA_CM_EVENT_REJECTED) return cm_result(ECONNREFUSED);
+  return cm_result(status < 0 ? -status : status);
+}
+
+static void drop_events(struct cm_event *event) {
+  while (event) {
+    struct cm_event *next = event->next;
+    if (event->child) rdma_destroy_id(&event->child->id);
+    free(event);
+    event = next;
+  }
+}
+
+void cm_events_forget(struct cm_id *id) {
+  drop_former(id);
+  cm_lock();
+  cm_remove(id);
+  struct cm_event *left = cm_channel_forget(id);
+  while (id->acknowledged != id->taken)
+    pthread_cond_wait(&cm_process.changed, &cm_process.lock);
+  cm_unlock();
+  drop_events(left);
+  if (id->sync) rdma_destroy_event_channel(id->id.channel);
+}
+
+int cm_events_own_channel(struct cm_id *id) {
+  struct cm_channel *channel = cm_channel_create();
+  if (!channel) return errno;
+  cm_lock();
+  cm_channel_move(id, channel);
+  id->sync = true;
+  cm_unlock();
+  return 0;
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include "cm/session.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cm/channel.h"
+#include "program/say.h"
+
+enum { ANSWER_SECONDS = 10, AGAIN_MS = 200, FLUSH_MS = 10 };
+
+/* A call without its answer. */
+struct asked {
+  struct asked *next;
+  uint64_t cookie;
+  bool done;
+  bool lost; /* the agent has gone */
+  int32_t value;
+  struct mrc_agent_cm said;
+};
+
+static struct asked *all_asked;
+static uint64_t last_cookie;
+
+/* ---- Calls ---- */
+
+static void send_call(enum mrc_agent_cm_call call, uint64_t cookie,
+                      const struct mrc_agent_cm *said) {
+  const struct mrc_agent_frame head = {
+      .kind = MRC_AGENT_CM_CALL, .value = (int32_t)call, .cookie = cookie};
+  pr_link_send(&cm_process.link, &head, said, sizeof *said, NULL, 0, false);
+}
+
+void cm_session_tell(enum mrc_agent_cm_call call, uint32_t number) {
+  if (!cm_process.up) return;
+  send_call(call, 0, &(struct mrc_agent_cm){.id = number});
+}
+
+static void forget_call(struct asked *asked) {
+  struct asked **place = &all_asked;
+  while (*place != asked)
+    place = &(*place)->next;
+  *place = asked->next;
+}
+
+/* Waits for a change; false: not before `until`. */
+static bool wait_for_change(const struct timespec *until) {
+  return pthread_cond_clockwait(&cm_process.changed, &cm_process.lock, CLOCK_MONOTONIC, until) == 0;
+}
+
+/* One attempt; ECONNRESET: the agent has gone meanwhile. */
+static int ask(enum mrc_agent_cm_call call, struct mrc_agent_cm *said,
+               const struct timespec *until) {
+  while (!cm_process.up)
+    if (!wait_for_change(until)) return ENODEV;
+  struct asked asked = {.next = all_asked, .cookie = ++last_cookie};
+  all_asked = &asked;
+  send_call(call, asked.cookie, said);
+  bool late = false;
+  while (!asked.done && !asked.lost && !late)
+    late = !wait_for_change(until);
+  forget_call(&asked);
+  if (asked.lost) return ECONNRESET;
+  if (!asked.done) return ETIMEDOUT;
+  *said = asked.said;
+  return -asked.value;
+}
+
+int cm_session_call(enum mrc_agent_cm_call call, struct mrc_agent_cm *said) {
+  if (cm_process.forked) return EIO;
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_sec += ANSWER_SECONDS;
+  cm_lock();
+  int error = ECONNRESET;
+  while (error == ECONNRESET)
+    error = ask(call, said, &until);
+  cm_unlock();
+  return error;
+}
+
+struct cm_id *cm_session_new_id(void) {
+  struct cm_id *id = calloc(1, sizeof *id);
+  if (!id) return NULL;
+  cm_lock();
+  do
+    cm_process.last_number = (cm_process.last_number + 1) % MRC_AGENT_CM_CHILD;
+  while (cm_process.last_number == 0 || cm_find(cm_process.last_number));
+  id->number = cm_process.last_number;
+  cm_add(id);
+  cm_unlock();
+  return id;
+}
+
+/* ---- Frames of the agent ---- */
+
+static void take_answer(const struct pr_frame *frame) {
+  for (struct asked *each = all_asked; each; each = each->next) {
+    if (each->cookie != frame->head.cookie) continue;
+    each->value = frame->head.value;
+    memcpy(&each->said, frame->body, sizeof each->said);
+    each->done = true;
+  }
+  pthread_cond_broadcast(&cm_process.changed);
+}
+
+/* The id that a peer's request makes. The program sees it when it takes the event. */
+static struct cm_id *new_child(const struct cm_id *listener, const struct mrc_agent_cm *said) {
+  struct cm_id *child = calloc(1, sizeof *child);
+  if (!child) return NULL;
+  child->id.channel = listener->id.channel;
+  child->id.context = listener->id.context;
+  child->id.ps = listener->id.ps;
+  child->id.qp_type = listener->id.qp_type;
+  child->number = said->child;
+  child->state = CM_CONNECTING;
+  child->own = said->own;
+  child->own.port = listener->own.port;
+  child->peer = said->peer;
+  child->ack_timeout = listener->ack_timeout;
+  child->responder_resources = said->responder_resources;
+  child->initiator_depth = said->initiator_depth;
+  child->retry_count = said->retry_count;
+  child->rnr_retry_count = said->rnr_retry_count;
+  cm_add(child);
+  return child;
+}
+
+static void take_event(const struct pr_frame *frame) {
+  struct cm_event *event = calloc(1, sizeof *event);
+  if (!event) return;
+  memcpy(&event->said, frame->body, sizeof event->said);
+  event->event.event = event->said.event;
+  event->event.status = event->said.status;
+  struct cm_id *id = cm_find(event->said.id);
+  const bool request = event->said.event == MRC_AGENT_CM_CONNECT_REQUEST;
+  if (id && request) event->child = new_child(id, &event->said);
+  if (!id || (request && !event->child)) {
+    if (request) cm_session_tell(MRC_AGENT_CM_DESTROY, event->said.child);
+    free(event);
+    return;
+  }
+  event->event.id = &id->id;
+  cm_channel_put(id, event);
+}
+
+static void take_frame(const struct pr_frame *frame) {
+  if (frame->head.kind == MRC_AGENT_REFUSED) {
+    PR_SAY_ONCE("the agent of this host refuses: %.*s", (int)frame->bytes,
+                (const char *)frame->body);
+  } else if (frame->bytes >= sizeof(struct mrc_agent_cm)) {
+    if (frame->head.kind == MRC_AGENT_ANSWER) take_answer(frame);
+    if (frame->head.kind == MRC_AGENT_CM_EVENT) take_event(frame);
+  }
+}
+
+/* ---- The agent ends, and the next one ---- */
+
+/* Tells an agent of an id that it does not know. What was under way between two agents is lost. */
+static void resume(struct cm_id *id) {
+  struct mrc_agent_cm said = {
+      .id = id->number, .own = id->own, .peer = id->peer, .option = id->reuse};
+  if (id->state == CM_BOUND || id->state == CM_LISTENING) {
+    send_call(MRC_AGENT_CM_BIND, 0, &said);
+    said.option = (uint32_t)id->backlog;
+    if (id->state == CM_LISTENING) send_call(MRC_AGENT_CM_LISTEN, 0, &said);
+  } else if (id->state == CM_CONNECTED) {
+    send_call(MRC_AGENT_CM_RESUME, 0, &said);
+  } else if (id->state == CM_CONNECTING) {
+    struct cm_event *event = calloc(1, sizeof *event);
+    id->state = CM_ENDED;
+    if (!event) return;
+    event->event.event = RDMA_CM_EVENT_UNREACHABLE;
+    event->event.status = -ECONNRESET;
+    event->event.id = &id->id;
+    cm_channel_put(id, event);
+  }
+}
+
+static int attach(void) {
+  const int error = pr_link_open(&cm_process.link);
+  if (error != 0) return -error;
+  const struct mrc_agent_frame head = {.kind = MRC_AGENT_CM_ATTACH, .value = MRC_AGENT_VERSION};
+  pr_link_send(&cm_process.link, &head, NULL, 0, NULL, 0, false);
+  for (int i = 0; i < CM_PLACES; i++)
+    for (struct cm_id *id = cm_process.ids[i]; id; id = id->next)
+      resume(id);
+  cm_process.up = true;
+  pthread_cond_broadcast(&cm_process.changed);
+  return 0;
+}
+
+static void detach(void) {
+  cm_process.up = false;
+  pr_link_close(&cm_process.link);
+  for (struct asked *each = all_asked; each; each = each->next)
+    each->lost = true;
+  pthread_cond_broadcast(&cm_process.changed);
+}
+
+static void take_all(void) {
+  struct pr_frame frame;
+  int found;
+  pr_link_flush(&cm_process.link);
+  while ((found = pr_link_receive(&cm_process.link, &frame)) == 1)
+    take_frame(&frame);
+  if (found < 0) detach();
+}
+
+static void *run(void *argument) {
+  (void)argument;
+  for (;;) {
+    cm_lock();
+    struct pollfd fd = {.fd = cm_process.link.fd, .events = POLLIN};
+    const int wait_ms = fd.fd < 0 ? AGAIN_MS : pr_link_waits(&cm_process.link) ? FLUSH_MS : -1;
+    cm_unlock();
+    poll(&fd, 1, wait_ms);
+    cm_lock();
+    if (cm_process.link.fd >= 0)
+      take_all();
+    else
+      attach();
+    cm_unlock();
+  }
+  return NULL;
+}
+
+static void in_child(void) {
+  cm_process.forked = true;
+  pthread_mutex_init(&cm_process.lock, NULL);
+  if (cm_process.link.fd >= 0) close(cm_process.link.fd);
+  cm_process.link.fd = -1;
+}
+
+static int start_thread(void) {
+  sigset_t all;
+  sigset_t before;
+  pthread_t thread;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&thread, NULL, run, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error != 0) return error;
+  pthread_setname_np(thread, "libmrc-cm");
+  pthread_detach(thread);
+  pthread_atfork(NULL, NULL, in_child);
+  return 0;
+}
+
+int cm_session_start(void) {
+  static bool started;
+  if (cm_process.forked) return EIO;
+  cm_lock();
+  int error = started ? 0 : attach();
+  if (!started && error == 0) error = start_thread();
+  if (error == 0) started = true;
+  cm_unlock();
+  return error;
+}
