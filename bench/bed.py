@@ -136,6 +136,15 @@ class Bed:
     def ipv4_address(self, host: int) -> str:
         return f"10.0.0.{host + 1}"
 
+    def remove_link_local(self) -> None:
+        """Leaves each interface of a host one address, for programs that would take the other one.
+        Neighbours are known without it.
+        """
+        for host in HOSTS:
+            for plane in range(1, self.planes + 1):
+                words = f"-6 addr flush scope link dev p{plane}".split()
+                subprocess.run(["ip", "-n", self.namespace(host), *words], check=True)
+
     def forget_connections(self) -> None:
         """Disables TCP's metrics cache, so that connections use no values of earlier ones."""
         for host in HOSTS:

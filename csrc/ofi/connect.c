@@ -10,6 +10,7 @@
 #include <sys/random.h>
 
 #include "ofi/cq.h"
+#include "ofi/mr.h"
 #include "program/attach.h"
 #include "program/drive.h"
 #include "program/owner.h"
@@ -343,6 +344,7 @@ const struct pr_owner pr_owner = {
     .visit = visit,
     .admitted = admitted,
     .turned = of_cq_take,
+    .watches = of_mr_is_written,
     .exists = exists,
     .domain = domain,
     .qp_error = qp_error,

@@ -74,7 +74,7 @@ static int wait_for(struct fid_cntr *fid, uint64_t threshold, int timeout_ms) {
   const uint64_t errors = counter->errors;
   if (pr_process.ctx) {
     pr_drive_turn();
-    pr_drive_wake(); /* the helper goes on */
+    pr_drive_leave();
   }
   while (counter->value < threshold && counter->errors == errors && pr_wait(until_ns))
     continue;

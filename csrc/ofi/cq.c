@@ -162,7 +162,10 @@ static ssize_t take(struct of_cq *cq, void *buffer, size_t count, fi_addr_t *sou
 static ssize_t read_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr_t *sources) {
   struct of_cq *cq = (struct of_cq *)fid;
   pr_lock();
-  if (!cq->first && pr_process.ctx) pr_drive_poll();
+  if (cq->first)
+    pr_drive_polled();
+  else if (pr_process.ctx)
+    pr_drive_poll();
   const ssize_t n = take(cq, buffer, count, sources);
   pr_unlock();
   return n;
@@ -181,7 +184,7 @@ static ssize_t wait_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr
   pr_lock();
   if (pr_process.ctx) { /* else no endpoint was ever enabled */
     if (!cq->first) pr_drive_turn();
-    pr_drive_wake(); /* the helper goes on */
+    pr_drive_leave();
   }
   while (!cq->first && !cq->signaled && pr_wait(until_ns))
     continue;

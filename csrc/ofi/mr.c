@@ -15,7 +15,12 @@
 struct of_mr {
   struct of_object object;
   uint32_t key; /* 0: no peer may use the memory */
+  bool written; /* peers may write it */
 };
+
+static uint32_t n_written;
+
+bool of_mr_is_written(void) { return n_written > 0; }
 
 /* A peer may still read from it: no further read begins, and this one ends soon. */
 static int end_region(uint32_t key) {
@@ -32,6 +37,7 @@ static int close_mr(struct fid *fid) {
   pr_lock();
   int error = of_object_leave(&mr->object);
   if (error == 0 && mr->key != 0 && !pr_process.forked) error = end_region(mr->key);
+  if (error == 0) n_written -= mr->written;
   pr_unlock();
   if (error == 0) free(mr);
   return error;
@@ -77,6 +83,10 @@ static int open_mr(struct fid *domain, const void *buffer, size_t bytes, uint64_
   struct of_mr *made = of_object_new(sizeof *made, domain);
   if (!made) return -FI_ENOMEM;
   made->key = own_key;
+  made->written = own_key != 0 && access & FI_REMOTE_WRITE;
+  pr_lock();
+  n_written += made->written;
+  pr_unlock();
   made->object.mr =
       (struct fid_mr){.fid = {.fclass = FI_CLASS_MR, .context = context, .ops = &fid_ops},
                       .mem_desc = made,

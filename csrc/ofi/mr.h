@@ -5,7 +5,11 @@
 #define MRC_OFI_MR_H
 
 #include <rdma/fi_domain.h>
+#include <stdbool.h>
 
 extern struct fi_ops_mr of_mr_ops;
+
+/* Under the lock. Whether there is memory that peers may write. */
+bool of_mr_is_written(void);
 
 #endif

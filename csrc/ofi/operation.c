@@ -10,17 +10,18 @@ _Static_assert(OF_OPERATIONS == 1 << PLACE_BITS, "low bits of a cookie");
 static struct of_operation operations[OF_OPERATIONS];
 static struct of_operation *free_ones;
 static uint32_t ever; /* places that were used */
-static uint32_t running;
+static uint32_t running, sending;
 static uint64_t turn; /* counts the operations */
 
-struct of_operation *of_operation_new(void) {
+struct of_operation *of_operation_new(bool sends) {
   struct of_operation *found = free_ones;
   if (!found && ever < OF_OPERATIONS) found = &operations[ever++];
   if (!found) return NULL;
   if (found == free_ones) free_ones = found->next;
-  *found = (struct of_operation){0};
+  *found = (struct of_operation){.sends = sends};
   of_operation_renew(found);
   running++;
+  sending += sends;
   return found;
 }
 
@@ -42,6 +43,7 @@ void of_operation_free(struct of_operation *operation) {
     return;
   }
   free(operation->copy);
+  sending -= operation->sends;
   *operation = (struct of_operation){.next = free_ones};
   free_ones = operation;
   running--;
@@ -66,3 +68,5 @@ void of_operation_each(void (*call)(struct of_operation *operation)) {
 }
 
 uint32_t of_operations_running(void) { return running; }
+
+uint32_t of_operations_sending(void) { return sending; }

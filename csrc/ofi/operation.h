@@ -26,6 +26,7 @@ struct of_operation {
   uint64_t cookie;            /* never used twice; its low bits are the place of the operation */
   uint64_t flags;             /* FI_SEND or FI_RECV and FI_TAGGED or FI_MSG; or FI_RMA and FI_READ
                                  or FI_WRITE */
+  bool sends;                 /* no receive or PEEK */
   bool multi;                 /* a receive with FI_MULTI_RECV */
   bool claims;                /* PEEK: it takes the message aside */
   bool discards;              /* RECV: nobody wants the content. PEEK: such a RECV follows */
@@ -34,7 +35,7 @@ struct of_operation {
 };
 
 /* NULL: too many are in use. */
-struct of_operation *of_operation_new(void);
+struct of_operation *of_operation_new(bool sends);
 void of_operation_free(struct of_operation *operation);
 /* A copy with the completion of one message of several, for the CQ only. */
 struct of_operation *of_operation_note(const struct of_operation *operation);
@@ -46,7 +47,8 @@ struct of_operation *of_operation_at(uint64_t cookie);
 struct of_operation *of_operation_with(const void *context);
 /* Calls a function for each operation that is in use; it may not begin others. */
 void of_operation_each(void (*call)(struct of_operation *operation));
-/* How many are in use. */
+/* How many are in use; of these, sends and accesses to memory. */
 uint32_t of_operations_running(void);
+uint32_t of_operations_sending(void);
 
 #endif

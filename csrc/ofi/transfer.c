@@ -111,12 +111,12 @@ static ssize_t start(struct of_ep *ep, const struct of_call *call) {
     const int error = of_connect_use(peer);
     if (error != 0 && peer->error == 0) return error;
   }
-  struct of_operation *operation = of_operation_new();
+  struct of_operation *operation = of_operation_new(sends(call));
   if (!operation) {
     pr_drive_turn(); /* what ends makes room, once the program reads its completions */
     return -FI_EAGAIN;
   }
-  const bool idle = of_operations_running() == 1;
+  const bool idle = (sends(call) ? of_operations_sending() : of_operations_running()) == 1;
   const int error = prepare(ep, call, operation);
   if (error != 0) {
     of_operation_free(operation);

@@ -18,10 +18,15 @@
 
 enum { EVENTS_AT_ONCE = 64 };
 
-#define POLLER_NS 20000ull /* a program that has polled within this time does so again */
+/* A program that has polled within this time does so again. On a busy machine it may lose its core
+   for some time between two polls. */
+#define POLLER_NS 500000ull
+/* The same, of a program that may wait for bytes in its memory between two polls. */
+#define WATCHER_NS 20000ull
 #define FIRST_LOOK_NS 20000ull
-#define LONGEST_LOOK_NS 500000ull /* pause of the helper while the program polls */
-#define TEND_NS 200000ull         /* between looks of a program that polls */
+#define LONGEST_LOOK_NS 500000ull  /* pause of the helper while such a program polls */
+#define LOCKED_LOOK_NS 10000000ull /* between turns of the helper with the lock */
+#define TEND_NS 200000ull          /* between looks of a program that polls */
 #define SLICE_NS 100000ull
 #define GONE_LOOK_NS 50000000ull
 #define AGENT_LOOK_NS 200000000ull /* between attempts to find the next agent */
@@ -87,10 +92,15 @@ static void keep_armed(void) {
 
 /* Also reads the agent's frames: on the same core, a program that polls all the time may keep the
    lock from the helper. */
+void pr_drive_polled(void) {
+  const uint64_t now_ns = pr_now_ns();
+  pr_polled_set(&pr_process.polled, now_ns);
+  if (now_ns - tended_ns > TEND_NS && pr_process.link.fd >= 0) tend(now_ns);
+}
+
 void pr_drive_poll(void) {
   pr_drive_turn();
-  const uint64_t now_ns = pr_process.polled_ns = pr_now_ns();
-  if (now_ns - tended_ns > TEND_NS && pr_process.link.fd >= 0) tend(now_ns);
+  pr_drive_polled();
   keep_armed();
 }
 
@@ -120,21 +130,78 @@ void pr_drive_settle(void) {
 
 void pr_drive_wake(void) { eventfd_write(pr_process.wake_fd, 1); }
 
-/* Sleeps until there is work for the helper. `engine`: also for packets and deadlines. */
-static void rest(bool engine, uint64_t ns) {
-  struct pollfd fds[] = {{.fd = pr_process.wake_fd, .events = POLLIN},
-                         {.fd = pr_process.link.fd,
-                          .events = POLLIN | (pr_link_waits(&pr_process.link) ? POLLOUT : 0)},
-                         {.fd = mrc_ctx_fd(pr_process.ctx), .events = POLLIN}};
+void pr_drive_leave(void) {
+  pr_polled_set(&pr_process.polled, 0);
+  pr_drive_wake();
+}
+
+/* What wakes the helper: a wake, frames of the agent, the engine. */
+enum { WAKE, LINK, ENGINE, FDS };
+
+static void set_fds(struct pollfd fds[FDS]) {
+  const short link = POLLIN | (pr_link_waits(&pr_process.link) ? POLLOUT : 0);
+  fds[WAKE] = (struct pollfd){.fd = pr_process.wake_fd, .events = POLLIN};
+  fds[LINK] = (struct pollfd){.fd = pr_process.link.fd, .events = link};
+  fds[ENGINE] = (struct pollfd){.fd = mrc_ctx_fd(pr_process.ctx), .events = POLLIN};
+}
+
+static int sleep_on(struct pollfd *fds, int n, uint64_t ns) {
   const struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
                                    .tv_nsec = (long)(ns % 1000000000u)};
-  asleep = engine;
+  return ppoll(fds, (nfds_t)n, ns == UINT64_MAX ? NULL : &timeout, NULL);
+}
+
+static void silence(const struct pollfd *fds) {
+  eventfd_t woken;
+  if (fds[WAKE].revents) eventfd_read(pr_process.wake_fd, &woken);
+}
+
+/* Sleeps until there is work for the helper, also of the engine. */
+static void rest(uint64_t ns) {
+  struct pollfd fds[FDS];
+  set_fds(fds);
+  asleep = true;
   pr_unlock();
-  ppoll(fds, engine ? 3 : 2, ns == UINT64_MAX ? NULL : &timeout, NULL);
+  sleep_on(fds, FDS, ns);
   pr_lock();
   asleep = false;
-  eventfd_t woken;
-  if (fds[0].revents) eventfd_read(pr_process.wake_fd, &woken);
+  silence(fds);
+}
+
+static uint64_t look_ns = FIRST_LOOK_NS; /* the next pause beside a program that watches memory */
+
+/* How long ago the program has polled. */
+static uint64_t age_of_poll_ns(void) {
+  const uint64_t polled_ns = pr_polled_ns(&pr_process.polled); /* first: it may poll meanwhile */
+  return pr_now_ns() - polled_ns;
+}
+
+/* How long after a poll the program is left the engine. */
+static uint64_t patience_ns(void) { return pr_owner.watches() ? WATCHER_NS : POLLER_NS; }
+
+/* The pause before the next look at a program that has polled `age_ns` ago. */
+static uint64_t next_look_ns(uint64_t age_ns, uint64_t left_ns) {
+  if (left_ns == POLLER_NS) return left_ns - age_ns;
+  const uint64_t found = look_ns;
+  if (look_ns < LONGEST_LOOK_NS) look_ns *= 2;
+  return found;
+}
+
+/* Sleeps as long as the program polls. It takes no lock for its looks: the program has it nearly
+   always, and would have to wake the helper once more. */
+static void stand_by(uint64_t left_ns) {
+  struct pollfd fds[FDS];
+  set_fds(fds);
+  const uint64_t until_ns = pr_now_ns() + LOCKED_LOOK_NS;
+  uint64_t age_ns = age_of_poll_ns();
+  pr_unlock();
+  int found = 0;
+  while (found == 0 && age_ns < left_ns && pr_now_ns() < until_ns) {
+    found = sleep_on(fds, ENGINE, next_look_ns(age_ns, left_ns));
+    age_ns = age_of_poll_ns();
+  }
+  pr_lock();
+  silence(fds);
 }
 
 static uint64_t pause_ns(void) {
@@ -143,21 +210,20 @@ static uint64_t pause_ns(void) {
 }
 
 static void help(void) {
-  static uint64_t look_ns = FIRST_LOOK_NS;
   const uint64_t now_ns = pr_now_ns();
+  const uint64_t left_ns = patience_ns();
   if (pr_process.link.fd >= 0)
     tend(now_ns);
   else
     pr_attach_again(now_ns);
   pr_owner.end_gone(now_ns);
-  if (now_ns - pr_process.polled_ns < POLLER_NS) {
-    rest(false, look_ns);
-    look_ns = look_ns < LONGEST_LOOK_NS ? 2 * look_ns : look_ns;
+  if (age_of_poll_ns() < left_ns) {
+    stand_by(left_ns);
     return;
   }
   look_ns = FIRST_LOOK_NS;
   pr_drive_turn();
-  if (mrc_ctx_arm(pr_process.ctx)) rest(true, pause_ns());
+  if (mrc_ctx_arm(pr_process.ctx)) rest(pause_ns());
 }
 
 /* A program that spins on its memory must not keep the helper from the core: with a short slice of

@@ -9,6 +9,8 @@
 void pr_drive_turn(void);
 /* Under the lock. The same, for a thread of the program: the helper then leaves it the engine. */
 void pr_drive_poll(void);
+/* Under the lock. The program has polled, and had a completion without a turn. */
+void pr_drive_polled(void);
 /* Under the lock. After a post; `idle`: the QP had nothing outstanding. */
 void pr_drive_posted(bool idle);
 /* Under the lock. The owner has work for its `turned`, which may wait for the next turn. */
@@ -22,5 +24,7 @@ void pr_drive_settle(void);
 int pr_drive_start(void);
 /* Under the lock. The helper looks at once: there is work that no poller will do. */
 void pr_drive_wake(void);
+/* Under the lock. The calling thread will sleep: the helper runs the engine from now on. */
+void pr_drive_leave(void);
 
 #endif

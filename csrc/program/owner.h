@@ -36,6 +36,9 @@ struct pr_owner {
 
   void (*turned)(void); /* after a turn; or NULL */
 
+  /* Whether peers may write memory of the program, which may wait for the bytes and not poll. */
+  bool (*watches)(void);
+
   /* The agent has created or destroyed a QP. */
   void (*exists)(uint32_t qpn, bool exists);
   /* The protection domain of a QP. */

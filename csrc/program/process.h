@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "program/link.h"
+#include "program/polled.h"
 
 enum { PR_MAX_NUMBERS = 4 * MRC_AGENT_MAX_NUMBERS };
 
@@ -35,8 +36,8 @@ struct pr_process {
   int call_result;
   struct pr_request *requests; /* of the program, until their answers */
 
-  uint64_t polled_ns; /* when the program last drove the engine */
-  int wake_fd;        /* of the helper */
+  struct pr_polled polled;
+  int wake_fd; /* of the helper */
   pthread_t helper;
   bool stopping;
   uint64_t attached_ns; /* of the last attempt to find another agent */

@@ -20,7 +20,7 @@ int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wcs) {
     pr_drive_poll();
     taken = vb_cq_take(ours, n, wcs);
   } else {
-    pr_process.polled_ns = pr_now_ns();
+    pr_drive_polled();
   }
   pr_unlock();
   return taken;
@@ -30,9 +30,7 @@ int vb_req_notify_cq(struct ibv_cq *cq, int solicited_only) {
   if (pr_process.forked) return EIO;
   pr_lock();
   vb_cq_arm(vb_cq_of(cq), solicited_only);
-  /* The program will sleep: from now on the helper runs the engine. */
-  pr_process.polled_ns = 0;
-  pr_drive_wake();
+  pr_drive_leave(); /* the program will sleep */
   pr_unlock();
   return 0;
 }

@@ -48,6 +48,7 @@ class ProgramEnd(End):
         self._tell = tell
         if self.peer_gone.is_set():
             tell(self._peer_reason)
+            self._fail_messages()
 
     @property
     def may_wait(self) -> bool:
@@ -99,6 +100,10 @@ class ProgramEnd(End):
             # Before its messages fail, so that their errors name the reason.
             self._tell(self._peer_reason)
         super()._on_gone(error)
+
+    def _fail_messages(self) -> None:
+        if self._tell is not None:  # else later: first the program hears why
+            super()._fail_messages()
 
     def _without_bye(self, reason: str = "") -> PeerGoneError:
         self._peer_reason = reason

@@ -39,7 +39,7 @@ from mrc.binding.steering import Frame, SteeredEngine, read_struct, struct_bytes
 from mrc.datapath.dispatch import Dispatcher
 from mrc.datapath.links import Links, finder
 from mrc.enums import AgentKind, QpState
-from mrc.errors import ConnectError, MrcError, PathError, ProtocolError, StateError
+from mrc.errors import ConnectError, Kind, MrcError, PathError, ProtocolError, StateError
 from mrc.exchange import mpr
 from mrc.exchange.foreign import shown
 from mrc.exchange.oob import Channel
@@ -357,10 +357,18 @@ class Program(Context):
     async def accept(self, channel: Channel, wanted: Wanted) -> End:
         """The listening side of an exchange that the peer's agent has begun."""
         local, _, terms = self._terms_of(wanted)
+        known = asyncio.Event()  # it is the peer that the program wants
+
+        def check(*peer: Any) -> None:
+            terms.check(*peer)
+            known.set()
+
         try:
-            return await establish(local, channel, terms, first=False)
+            return await establish(local, channel, structs.replace(terms, check=check), first=False)
         except ConnectError as error:  # not yet the end: a stranger may have asked
             self._refused[wanted.qpn] = str(error)
+            if known.is_set() and error.kind is Kind.ENDED:  # the engines may have talked already
+                self._engine.send(AgentKind.GONE, wanted.qpn)
             raise
 
     def _terms_of(self, wanted: Wanted) -> tuple[Local, str, Terms]:

@@ -332,10 +332,14 @@ class End:
         if self.peer_gone.is_set():
             return
         self.dispatcher.drain()  # immediates that the peer sent before it ended come first
-        if self.messages is not None:
-            self.messages.fail()
+        self._fail_messages()
         self.peer_gone.set()
         self.immediates.finish(error)
+
+    def _fail_messages(self) -> None:
+        """The peer is gone."""
+        if self.messages is not None:
+            self.messages.fail()
 
     async def _answer_bye(self) -> None:
         """Sends bye_ok, so the peer ends its QP, when our work requests need no more answers."""

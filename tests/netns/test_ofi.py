@@ -174,11 +174,13 @@ MESSAGES = [
     "unfinished",
 ]  # fmt: skip
 MEMORY = ["writes", "reads", "rights", "counts", "several", "several-buffers", "delivered"]
+PROGRESS = ["polls", "computes"]
 
 
 @pytest.mark.usefixtures("agents")
 @pytest.mark.parametrize(
-    ("program", "cases"), [("contract", OFFERS), ("messages", MESSAGES), ("memory", MEMORY)]
+    ("program", "cases"),
+    [("contract", OFFERS), ("messages", MESSAGES), ("memory", MEMORY), ("progress", PROGRESS)],
 )
 def test_manual_pages__what_they_promise(
     bed: Testbed, programs: Path, program: str, cases: list[str]

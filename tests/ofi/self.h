@@ -25,13 +25,13 @@ static struct fi_cq_tagged_entry entry;
 static fi_addr_t source;
 
 /* The next completion, which is none of an error. */
-static void await(void *context) {
+static inline void await(void *context) {
   IS(fi_cq_sreadfrom(cq, &entry, 1, &source, NULL, WAIT_MS), 1);
   CHECK(entry.op_context == context);
 }
 
 /* The next completion, which is one of an error. */
-static void await_error(int error, const void *context) {
+static inline void await_error(int error, const void *context) {
   struct fi_cq_err_entry failed = {.err_data = out};
   IS(fi_cq_sread(cq, &entry, 1, NULL, WAIT_MS), -FI_EAVAIL);
   IS(fi_cq_readerr(cq, &failed, 0), 1);

@@ -56,7 +56,8 @@ async def test_gone__before_the_program_was_told_that_the_qp_is_ready() -> None:
     end = made(said.messages)
     await end._on_message({"type": GONE})
     end.on_peer_gone(said.tell)
-    assert [name for name, _, _ in said.mock_calls].count("tell") == 1
+    calls = [name for name, _, _ in said.mock_calls if name != "messages.until_idle"]
+    assert calls == ["tell", "messages.fail"], "the program hears why before its messages fail"
 
 
 async def test_lost__a_peers_agent_that_breaks_the_protocol_is_not_looked_for() -> None:
