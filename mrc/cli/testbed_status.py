@@ -142,12 +142,15 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
 def summary(shape: Shape) -> str:
     below = "" if shape.t0 == shape.hosts else f"{shape.t0} T0s and "
     rate = _rate(shape.host_rate_bps)
-    if shape.fabric_rate_bps != shape.host_rate_bps:
-        rate += f" per host link, {_rate(shape.fabric_rate_bps)} per uplink"
+    rates = shape.fabric_rate_bps, shape.core_rate_bps if shape.t2 else shape.fabric_rate_bps
+    if rates != (shape.host_rate_bps, shape.host_rate_bps):
+        rate += f" per host link, {_rate(rates[0])} per uplink"
+        rate += f", {_rate(rates[1])} per link to a T2" if shape.t2 else ""
     elif shape.host_rate_bps is not None:
         rate += " per link"
     return (
-        f"{shape.hosts} hosts, {shape.planes} planes, {below}{shape.t1} T1s per plane, {rate}, "
+        f"{shape.hosts} hosts, {shape.planes} planes, {below}{shape.t1} T1s "
+        f"{f'and {shape.t2} T2s in {shape.pods} pods ' if shape.t2 else ''}per plane, {rate}, "
         f"MTU {shape.mtu}" + (", emulated" if shape.fabric is Fabric.EMULATED else "")
     )
 

@@ -41,7 +41,9 @@ TARGETS = {
     "plane": lib.MRC_SIM_PLANE,
     "t0": lib.MRC_SIM_T0,
     "t1": lib.MRC_SIM_T1,
+    "t2": lib.MRC_SIM_T2,
     "uplink": lib.MRC_SIM_UPLINK,
+    "core": lib.MRC_SIM_CORE,
     "link": lib.MRC_SIM_PORT,
 }
 DIRECTIONS = {

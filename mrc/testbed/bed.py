@@ -43,9 +43,8 @@ from mrc.testbed.names import (
     FABRIC,
     MANAGEMENT,
     check_name,
+    node_name,
     part_name,
-    t0_name,
-    t1_name,
 )
 from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
@@ -107,6 +106,7 @@ class Testbed:
             check_name(name)
             rate_bps = parse_rate(rate)
             every = {"host_rate_bps": rate_bps, "fabric_rate_bps": rate_bps}
+            every |= {"core_rate_bps": rate_bps, "core_delay_ns": delay_ns}
             every |= {"host_delay_ns": delay_ns, "fabric_delay_ns": delay_ns}
             self.shape = Shape(**every | shape)
         self.name = name
@@ -409,10 +409,10 @@ class Testbed:
         if where in self.plan.configs or where == MANAGEMENT:
             return self.plan.nodes[where]
         kind = where.partition(":")[0]
-        if kind not in ("t0", "t1"):
+        if kind not in ("t0", "t1", "t2"):
             hosts = f"h0..h{self.shape.hosts - 1}"
             raise ArgumentError(
-                f"{where} is no host or switch: use {hosts}, t0:P.N, t1:P.S or mgmt"
+                f"{where} is no host or switch: use {hosts}, t0:P.N, t1:P.S, t2:P.M or mgmt"
             )
         target = self._target(where)
         if self.shape.fabric is Fabric.EMULATED:
@@ -420,10 +420,7 @@ class Testbed:
                 f"{where} is no namespace: one process stands for all switches of an emulated "
                 "fabric; a kernel fabric has switches to enter"
             )
-        if target.t0 is not None:
-            return self.plan.nodes[t0_name(target.plane, target.t0)]
-        assert target.t1 is not None
-        return self.plan.nodes[t1_name(target.plane, target.t1)]
+        return self.plan.nodes[node_name(str(target))]
 
     def _state(self) -> State:
         """Raises StateError if the test bed is not up, or parts of it are gone."""

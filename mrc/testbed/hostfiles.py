@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from mrc.fabric.srv6 import format_usid
-from mrc.fabric.topology import Path
+from mrc.fabric.topology import Origin, Path
 from mrc.testbed.shape import Shape
 
 
@@ -48,7 +48,7 @@ def config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
     for peer in shape.host_numbers():
         present = shape.present(host, peer) if peer != host else ()
         if present:
-            head, paths = _peer(shape, peer, shape.are_near(host, peer))
+            head, paths = _peer(shape, peer, shape.origin(host, peer))
             lines += head
             for number in present:
                 lines += paths[number]
@@ -56,7 +56,7 @@ def config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _peer(shape: Shape, peer: int, near: bool) -> tuple[list[str], list[list[str]]]:
+def _peer(shape: Shape, peer: int, origin: Origin) -> tuple[list[str], list[list[str]]]:
     """The lines of a peer, and of each path to it."""
     head = [
         "",
@@ -64,7 +64,7 @@ def _peer(shape: Shape, peer: int, near: bool) -> tuple[list[str], list[list[str
         f'oob = "{shape.addresses.oob(peer)}"',
         f'sources = ["{shape.addresses.host(peer)}"]',
     ]
-    return head, [_path(peer, path) for path in shape.paths_to(peer, near=near)]
+    return head, [_path(peer, path) for path in shape.paths_to(peer, origin)]
 
 
 def _path(peer: int, path: Path) -> list[str]:
