@@ -99,8 +99,8 @@ void mrc_emu_destroy(mrc_emu *emu);
 void mrc_emu_run(mrc_emu *emu);
 void mrc_emu_stop(mrc_emu *emu);
 
-/* The number of the hop between a T0 and a host or a T1 (`end`), or between a T1 and a T2 (`end`); or
-   -EINVAL. */
+/* The number of the hop between a T0 and a host or a T1 (`end`), or between a T1 and a T2 (`end`);
+   or -EINVAL. */
 int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int near, int end);
 /* Before the run: sets the properties of a hop. It loses `loss_ppm` of the packets by chance, and
    IPv6 packets larger than `mtu`. 0 or -EINVAL. */

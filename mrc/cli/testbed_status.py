@@ -140,7 +140,11 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
 
 
 def summary(shape: Shape) -> str:
-    below = "" if shape.t0 == shape.hosts else f"{shape.t0} T0s and "
+    tiers = [f"{shape.t1} T1s"]
+    if shape.t0 != shape.hosts or shape.t2:
+        tiers.insert(0, f"{shape.t0} T0s")
+    if shape.t2:
+        tiers.append(f"{shape.t2} T2s in {shape.pods} pods")
     rate = _rate(shape.host_rate_bps)
     rates = shape.fabric_rate_bps, shape.core_rate_bps if shape.t2 else shape.fabric_rate_bps
     if rates != (shape.host_rate_bps, shape.host_rate_bps):
@@ -149,8 +153,7 @@ def summary(shape: Shape) -> str:
     elif shape.host_rate_bps is not None:
         rate += " per link"
     return (
-        f"{shape.hosts} hosts, {shape.planes} planes, {below}{shape.t1} T1s "
-        f"{f'and {shape.t2} T2s in {shape.pods} pods ' if shape.t2 else ''}per plane, {rate}, "
+        f"{shape.hosts} hosts, {shape.planes} planes, {' and '.join(tiers)} per plane, {rate}, "
         f"MTU {shape.mtu}" + (", emulated" if shape.fabric is Fabric.EMULATED else "")
     )
 

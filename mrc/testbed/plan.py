@@ -22,12 +22,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
+from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, Route, locator
 from mrc.fabric.targets import parse_target
 from mrc.fabric.topology import Origin, Topology
 from mrc.results.testbed import Census, LinkProperties
 from mrc.testbed import hostfiles, hostrules
 from mrc.testbed.fault import LOSSY, rules
+from mrc.testbed.forwarding import LOWER, UPPER, switches
 from mrc.testbed.hops import all_hops, all_hops_of, hops_of_link, lossy, port
 from mrc.testbed.names import (
     FABRIC,
@@ -36,9 +37,6 @@ from mrc.testbed.names import (
     host_name,
     interface_name,
     namespace,
-    t0_name,
-    t1_name,
-    t2_name,
 )
 from mrc.testbed.shape import Fabric, Shape
 
@@ -51,8 +49,7 @@ _QUEUE_SECONDS = 0.010
 _MIN_QUEUE_BYTES = 256 * 1024
 _NO_LIMIT_BYTES = 1 << 30
 
-_UPPER, UPPER_MAC = IPv6Address("fe80::1"), "02:00:00:00:00:01"
-_LOWER, LOWER_MAC = IPv6Address("fe80::2"), "02:00:00:00:00:02"
+UPPER_MAC, LOWER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 
 # Every interface: SRv6 on, no duplicate detection, no automatic addresses. New veths copy the
 # values of "default", so it is set before they are made.
@@ -307,13 +304,13 @@ def _on_links(node: Node, links: tuple[Link, ...]) -> Node:
         node,
         addresses=(
             *node.addresses,
-            *((name, IPv6Interface((_LOWER, 64))) for name in lower),
-            *((name, IPv6Interface((_UPPER, 64))) for name in upper),
+            *((name, IPv6Interface((LOWER, 64))) for name in lower),
+            *((name, IPv6Interface((UPPER, 64))) for name in upper),
         ),
         neighbours=(
             *node.neighbours,
-            *((name, _UPPER, UPPER_MAC) for name in lower),
-            *((name, _LOWER, LOWER_MAC) for name in upper),
+            *((name, UPPER, UPPER_MAC) for name in lower),
+            *((name, LOWER, LOWER_MAC) for name in upper),
         ),
     )
 
@@ -327,11 +324,11 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
     addresses = fabric.addresses
     routes = [
         Route(addresses.host_prefix(host), "lo", local=True),
-        Route(addresses.management, "mgmt", via=_UPPER),
+        Route(addresses.management, "mgmt", via=UPPER),
     ]
     for plane in fabric.planes_of(host):
         block = addresses.locator_block(plane)
-        routes.append(Route(block, f"p{plane}", via=_UPPER))
+        routes.append(Route(block, f"p{plane}", via=UPPER))
         ours = locator(block, fabric.host_usid(host))
         routes.append(Route(ours, f"p{plane}", action=EndDT6(LOCAL_TABLE)))
     own = addresses.host(host)
@@ -340,9 +337,9 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         if peer != host:
             every = _ways(fabric, peer, fabric.origin(host, peer))
             ways = [every[number] for number in fabric.present(host, peer)]
-            routes += [Route(way.dst, way.dev, _UPPER, planes[way.dev], way.action) for way in ways]
+            routes += [Route(way.dst, way.dev, UPPER, planes[way.dev], way.action) for way in ways]
             routes += [
-                Route(way.shared_dst, way.dev, _UPPER, own, way.action, shared=True)
+                Route(way.shared_dst, way.dev, UPPER, own, way.action, shared=True)
                 for way in _shared(ways, _shared_in_plane(fabric, len(ways)))
             ]
     return Node(
@@ -409,8 +406,8 @@ def _fabric(name: str, shape: Shape) -> Iterator[Node]:
     if shape.fabric is Fabric.KERNEL:
         losses = _losses(shape)
         for plane in shape.plane_numbers():
-            for node in _switches(name, shape, plane):
-                yield replace(node, rules=losses.get(node.name, ""))
+            for node, routes in switches(shape, plane):
+                yield replace(_switch(name, node, routes), rules=losses.get(node, ""))
     else:  # the kernel must leave all packets to the emulator
         sysctls = {f"net/ipv6/conf/{scope}/disable_ipv6": "1" for scope in ("all", "default")}
         yield Node(FABRIC, namespace(name, FABRIC), sysctls, routes=())
@@ -425,70 +422,9 @@ def _losses(shape: Shape) -> dict[str, str]:
     }
 
 
-def _switches(name: str, fabric: Topology, plane: int) -> Iterator[Node]:
-    """The switches of a plane: one static route per uSID.
-
-    A route that shifts must name an interface and disappears with it. A T0 has one for each host's
-    interface, as substitutes for each other. A T1 or T2 has one for its first interface, which goes
-    down only if the whole switch is down.
-    """
-    for t0 in fabric.t0_numbers():
-        if routes := _routes_of_t0(fabric, plane, t0):
-            yield _switch(name, t0_name(plane, t0), tuple(routes))
-    for t1 in fabric.t1_numbers():
-        links = [
-            (fabric.usid("t0", t0), f"t0-{t0}", _LOWER)
-            for t0 in fabric.t0s_below(t1)
-            if fabric.has_uplink(plane, t0, t1)
-        ] + [
-            (fabric.usid("t2", t2), f"t2-{t2}", _UPPER)
-            for t2 in fabric.t2s_above(t1)
-            if fabric.has_core_link(plane, t1, t2)
-        ]
-        if links:
-            own = fabric.usid("t1", t1)
-            yield _switch(name, t1_name(plane, t1), _routes(fabric, plane, own, links))
-    for t2 in fabric.t2_numbers():
-        links = [
-            (fabric.usid("t1", t1), f"t1-{t1}", _LOWER)
-            for t1 in fabric.t1s_below(t2)
-            if fabric.has_core_link(plane, t1, t2)
-        ]
-        if links:
-            own = fabric.usid("t2", t2)
-            yield _switch(name, t2_name(plane, t2), _routes(fabric, plane, own, links))
-
-
-def _routes_of_t0(fabric: Topology, plane: int, t0: int) -> list[Route]:
-    block = fabric.addresses.locator_block(plane)
-    own = locator(block, fabric.usid("t0", t0))
-    routes = []
-    for host in fabric.hosts_below(t0):
-        if not fabric.has_link(host, plane):
-            continue
-        metric = DEFAULT_METRIC + host - fabric.hosts_below(t0)[0]
-        routes.append(Route(own, host_name(host), action=End(), metric=metric))
-        here = locator(block, fabric.host_usid(host))
-        routes.append(Route(here, host_name(host), via=_LOWER))
-    return routes + [
-        Route(locator(block, fabric.usid("t1", t1)), f"t1-{t1}", via=_UPPER)
-        for t1 in fabric.t1s_above(t0)
-        if fabric.has_uplink(plane, t0, t1)
-    ]
-
-
-def _routes(
-    fabric: Topology, plane: int, own: int, links: Sequence[tuple[int, str, IPv6Address]]
-) -> tuple[Route, ...]:
-    """Those of a T1 or T2 from its uSID, and the uSID, interface and address of each neighbour."""
-    block = fabric.addresses.locator_block(plane)
-    shift = Route(locator(block, own), links[0][1], action=End())
-    return (shift, *(Route(locator(block, usid), dev, via=via) for usid, dev, via in links))
-
-
 def _management(name: str, shape: Shape) -> Node:
     routes = (
-        Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=_LOWER)
+        Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=LOWER)
         for host in shape.host_numbers()
     )
     ipv4 = (

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -91,7 +92,7 @@ def test_has_path__is_what_the_links_say() -> None:
     ],
 )
 def test_topology__refuses(key: str, value: int, complaint: str) -> None:
-    numbers = {"hosts": 12, "planes": 2, "t0": 6, "t1": 6, "pods": 3, "t2": 4}
+    numbers: dict[str, Any] = {"hosts": 12, "planes": 2, "t0": 6, "t1": 6, "pods": 3, "t2": 4}
     with pytest.raises(ValueError, match=complaint):
         Topology(**numbers | {key: value})
 

@@ -10,11 +10,10 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.sim import reader
-from mrc.sim.checks import dead_paths
 from mrc.sim.many import needed_bytes
 from mrc.sim.maxmin import goodputs_bps
 from mrc.sim.run import Result, run
-from mrc.sim.scenario import Scenario, packet_bytes
+from mrc.sim.scenario import Scenario, dead_paths, packet_bytes
 from mrc.sim.traffic import make_flows
 
 PODS = {"hosts": 16, "planes": 2, "t0": 8, "t1": 8, "pods": 4, "t2": 4}
