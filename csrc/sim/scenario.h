@@ -21,11 +21,11 @@
 
 #define MRC_SIM_MAX_HOSTS 131072
 #define MRC_SIM_MAX_PLANES 32
-#define MRC_SIM_MAX_T0 4096              /* of a plane */
-#define MRC_SIM_MAX_PER_T0 8192          /* hosts: the number of uSIDs for the ports of a T0 */
-#define MRC_SIM_MAX_T1 256               /* above one T0: a path number fills a byte of the EV */
-#define MRC_SIM_MAX_ALL_T1 4096          /* of a plane with T2s */
-#define MRC_SIM_MAX_T2 4096              /* of a plane */
+#define MRC_SIM_MAX_T0 4096     /* of a plane */
+#define MRC_SIM_MAX_PER_T0 8192 /* hosts: the number of uSIDs for the ports of a T0 */
+#define MRC_SIM_MAX_T1 256      /* above one T0: a path number fills a byte of the EV */
+#define MRC_SIM_MAX_ALL_T1 4096 /* of a plane with T2s */
+#define MRC_SIM_MAX_T2 4096     /* of a plane */
 
 enum mrc_sim_routing {
   MRC_SIM_SOURCE_ROUTES, /* each EV holds the uSIDs of its path */

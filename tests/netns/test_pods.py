@@ -134,7 +134,7 @@ def test_links__counts_each_direction(bed: Testbed) -> None:
 
 def test_heal__restores_a_link_to_a_t2_that_was_taken_down_by_hand(bed: Testbed) -> None:
     if bed.shape.fabric is Fabric.EMULATED:
-        with pytest.raises(ArgumentError, match="t2:1.3 is no namespace"):
+        with pytest.raises(ArgumentError, match=r"t2:1\.3 is no namespace"):
             bed.host_command("t2:1.3", ["true"])
         return
     argv, env = bed.host_command("t2:1.3", ["ip", "link", "set", "t1-3", "down"])
@@ -146,7 +146,7 @@ def test_heal__restores_a_link_to_a_t2_that_was_taken_down_by_hand(bed: Testbed)
 
 def test_capture__at_the_links_of_a_t2(bed: Testbed) -> None:
     if bed.shape.fabric is Fabric.EMULATED:
-        with pytest.raises(ValueError, match="t2:1.3 has no interface"):
+        with pytest.raises(ValueError, match=r"t2:1\.3 has no interface"):
             capture.interfaces(bed.plan, "t2:1.3")
         return
     assert capture.interfaces(bed.plan, "t2:1.3") == [("t2-1-3", "t1-1"), ("t2-1-3", "t1-3")]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_run__each_packet_passes_the_switches_of_its_path(tmp_path: Path) -> Non
         nodes = [f"t0:{plane}.{topology.t0_of(sender)}"]
         nodes += [f"{tier}:{plane}.{at}" for tier, at in way]
         nodes = [f"h{sender}", *nodes, f"h{receiver}"]
-        assert hops == [f"{one}>{other}" for one, other in zip(nodes, nodes[1:], strict=False)]
+        assert hops == [f"{one}>{other}" for one, other in pairwise(nodes)]
         used.add((sender, receiver, plane, number))
     assert len(used) == 16 * 2 * (1 * 1 + 2 * 2 + 12 * 4)  # every path carried a packet
 
