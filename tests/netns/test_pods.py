@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test beds with three tiers, in both fabrics.
 
-h0 -- t0:1.0 --+-- t1:1.0 --+-- t2:1.0 --+-- t1:1.2 --+-- t0:1.2 -- h2
-h1 -- t0:1.1 --+            +-- t2:1.1 --+            +-- t0:1.3 -- h3
-               +-- t1:1.1 ----- t2:... (T2s 1 and 3 above T1s 1 and 3, T2s 0 and 2 above 0 and 2)
+h0 -- t0:1.0 --+-- t1:1.0 -- t2:1.0, t2:1.2 -- t1:1.2 --+-- t0:1.2 -- h2
+h1 -- t0:1.1 --+-- t1:1.1 -- t2:1.1, t2:1.3 -- t1:1.3 --+-- t0:1.3 -- h3
 """
 
 from __future__ import annotations

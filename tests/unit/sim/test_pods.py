@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,17 @@ def test_run__faults_of_each_tier() -> None:
     assert lost({"target": "t2:2.1>t1:2.7", **at}).infos[1].lost_packets == 0
 
 
-def test_run__the_same_for_any_number_of_shards_and_threads() -> None:
-    """See test_shards.c; here the whole way from a file."""
-    found = scenario(faults=[{"target": "t2:1.*", "kind": "loss", "share": "2%", "draw": 2}])
-    assert run(found, 2).stats == run(found, 2, threads=2).stats
+def test_run__the_same_for_one_shard_and_for_two_with_threads() -> None:
+    """See test_shards.c; here the whole way from a file. A run with a trace has one shard."""
+    found = scenario(
+        {"kind": "permutation", "write": "16KiB"},
+        topology={"hosts": 2048, "planes": 1, "t0": 64, "t1": 32, "pods": 8, "t2": 16},
+        transport={"evs_per_plane": 4, "mpr": 128, "probed": "computed"},
+        faults=[{"target": "t2:1.*", "kind": "loss", "share": "20%", "draw": 2}],
+    )
+    one, two = run(found, 2, trace=os.devnull), run(found, 2, threads=2)
+    assert one.stats == two.stats and one.stats.lost > 0
+    assert list(one.infos) == list(two.infos)
 
 
 def test_base_rtt__is_that_of_the_longest_path() -> None:
