@@ -140,11 +140,6 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
 
 
 def summary(shape: Shape) -> str:
-    tiers = [f"{shape.t1} T1s"]
-    if shape.t0 != shape.hosts or shape.t2:
-        tiers.insert(0, f"{shape.t0} T0s")
-    if shape.t2:
-        tiers.append(f"{shape.t2} T2s in {shape.pods} pods")
     rate = _rate(shape.host_rate_bps)
     rates = shape.fabric_rate_bps, shape.core_rate_bps if shape.t2 else shape.fabric_rate_bps
     if rates != (shape.host_rate_bps, shape.host_rate_bps):
@@ -153,9 +148,16 @@ def summary(shape: Shape) -> str:
     elif shape.host_rate_bps is not None:
         rate += " per link"
     return (
-        f"{shape.hosts} hosts, {shape.planes} planes, {' and '.join(tiers)} per plane, {rate}, "
+        f"{shape.hosts} hosts, {shape.planes} planes, {_switches(shape)} per plane, {rate}, "
         f"MTU {shape.mtu}" + (", emulated" if shape.fabric is Fabric.EMULATED else "")
     )
+
+
+def _switches(shape: Shape) -> str:
+    if shape.t2:
+        return f"{shape.t0} T0s, {shape.t1} T1s and {shape.t2} T2s in {shape.pods} pods"
+    below = "" if shape.t0 == shape.hosts else f"{shape.t0} T0s and "
+    return f"{below}{shape.t1} T1s"
 
 
 def _rate(rate_bps: int | None) -> str:
