@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -190,7 +191,7 @@ def time_and_pictures(page: Page, folder: Path) -> None:
 
 
 def test_view__reads_links_of_three_tiers() -> None:
-    shape = {"hosts": 4, "planes": 1, "t0": 4, "t1": 2, "pods": 2, "t2": 2}
+    shape: dict[str, Any] = {"hosts": 4, "planes": 1, "t0": 4, "t1": 2, "pods": 2, "t2": 2}
     with Testbed(f"view3-{os.getpid()}", **shape) as bed:
         drawn, _ = view_of(bed).read()
     ends = {link.target: (link.host, link.t0, link.t1, link.t2) for link in drawn.links}
@@ -203,7 +204,7 @@ def test_view__reads_links_of_three_tiers() -> None:
 @pytest.mark.slow
 @needs_browser
 def test_page__of_three_tiers_fails_a_t2(tmp_path: Path) -> None:
-    shape = {"hosts": 8, "planes": 2, "t0": 4, "t1": 4, "pods": 2, "t2": 4}
+    shape: dict[str, Any] = {"hosts": 8, "planes": 2, "t0": 4, "t1": 4, "pods": 2, "t2": 4}
     with (
         Testbed(f"view4-{os.getpid()}", **shape) as bed,
         viewing("testbed", "view", "--name", bed.name) as url,
