@@ -7,7 +7,6 @@ import os
 import subprocess
 from pathlib import Path
 
-from mrc.fabric import topology
 from mrc.fabric.ports import ENCAPSULATION, TRANSPORT, payload_mtu
 from mrc.fabric.srv6 import locator, segments
 from mrc.linux import netns
@@ -117,10 +116,11 @@ class Bed:
 
         It has a uSID of its own, because the host's uSID ends only carriers of IPv6.
         """
-        block = self.testbed.shape.addresses.locator_block(1)
+        shape = self.testbed.shape
+        block = shape.addresses.locator_block(1)
         end = f"{locator(block, _IPV4_USID)}"
         for host in HOSTS:
-            usids = (topology.t1_usid(0), topology.t0_usid(1 - host), _IPV4_USID)
+            usids = (shape.usid("t1", 0), shape.usid("t0", 1 - host), _IPV4_USID)
             (carrier,) = segments(block, usids)
             here, there = self.ipv4_address(host), self.ipv4_address(1 - host)
             encap = f"encap seg6 mode encap.red segs {carrier}"

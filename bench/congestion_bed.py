@@ -135,10 +135,12 @@ def tasks(scenario: Scenario, flows: Sequence[Flow]) -> dict[int, dict[str, Any]
 
 def _denied(scenario: Scenario, flow: Flow) -> Iterator[str]:
     """Names of the paths that the flow may not use from the start."""
-    for plane in range(1, scenario.topology.planes + 1):
-        for t1 in range(scenario.topology.t1) if flow.traffic.paths else ():
-            if t1 not in flow.traffic.paths:
-                yield f"t1:{plane}.{t1}"
+    topology, receiver = scenario.topology, flow.receiver
+    origin = topology.origin(flow.sender, receiver)
+    for plane in topology.plane_numbers() if flow.traffic.paths else ():
+        for number in range(topology.n_paths(receiver, origin)):
+            if number not in flow.traffic.paths:
+                yield topology.path(plane, number, receiver, origin).name
 
 
 def run(scenario: Scenario, seed: int) -> Result:

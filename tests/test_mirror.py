@@ -90,7 +90,8 @@ INDEX: dict[str, dict[str, str]] = {
     "sim": {
         "crew": "shards",
         "engines": "fabric",
-        "fault": "sim fabric",
+        "fabric": "fabric_pods",
+        "fault": "sim fabric fabric_pods",
         "flow": "sim",
         "frame": "fabric",
         "hop": "fabric",

@@ -92,10 +92,14 @@ static struct mrc_sim_config fabric_of(const struct mrc_emu_config *config) {
                                  .planes = config->planes,
                                  .t0 = config->t0,
                                  .t1 = config->t1,
+                                 .pods = config->pods,
+                                 .t2 = config->t2,
                                  .host_rate_bps = config->host_rate_bps,
                                  .fabric_rate_bps = config->fabric_rate_bps,
+                                 .core_rate_bps = config->core_rate_bps,
                                  .host_delay_ns = config->host_delay_ns,
                                  .fabric_delay_ns = config->fabric_delay_ns,
+                                 .core_delay_ns = config->core_delay_ns,
                                  .jitter_ns = config->jitter_ns,
                                  .buffer_bytes = config->buffer_bytes,
                                  .ecn_low_bytes = config->ecn_low_bytes,
@@ -294,22 +298,39 @@ void mrc_emu_stop(mrc_emu *emu) {
 
 /* ---- query and change ---- */
 
-int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end) {
+/* Whether these nodes have a link, `near` below or beside the T0 or T1 and `end` at its other
+   end. */
+static bool is_link(const struct mrc_sim_config *config, int kind, uint32_t near, uint32_t end) {
+  switch (kind) {
+    case MRC_EMU_HOST_UP:
+    case MRC_EMU_HOST_DOWN:
+      return end < config->hosts && mrc_topology_t0_of(config, end) == near;
+    case MRC_EMU_T0_UP:
+    case MRC_EMU_T1_DOWN:
+      return near < config->t0 && end < config->t1 &&
+             mrc_topology_pod_of_t0(config, near) == mrc_topology_pod_of_t1(config, end);
+    default:
+      return near < config->t1 && end < config->t2 && mrc_topology_are_joined(config, near, end);
+  }
+}
+
+int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int near, int end) {
   const struct mrc_sim_config *config = &emu->world.config;
-  const uint32_t p = (uint32_t)plane - 1, t = (uint32_t)t0, e = (uint32_t)end;
-  const bool at_host = kind == MRC_EMU_HOST_UP || kind == MRC_EMU_HOST_DOWN;
-  if (p >= config->planes || t >= config->t0) return -EINVAL;
-  if (at_host && (e >= config->hosts || mrc_topology_t0_of(config, e) != t)) return -EINVAL;
-  if (!at_host && e >= config->t1) return -EINVAL;
+  const uint32_t p = (uint32_t)plane - 1, n = (uint32_t)near, e = (uint32_t)end;
+  if (p >= config->planes || !is_link(config, kind, n, e)) return -EINVAL;
   switch (kind) {
     case MRC_EMU_HOST_UP:
       return (int)mrc_topology_host_up(config, p, e);
     case MRC_EMU_HOST_DOWN:
       return (int)mrc_topology_host_down(config, p, e);
     case MRC_EMU_T0_UP:
-      return (int)mrc_topology_t0_up(config, p, t, e);
+      return (int)mrc_topology_t0_up(config, p, n, e);
     case MRC_EMU_T1_DOWN:
-      return (int)mrc_topology_t1_down(config, p, t, e);
+      return (int)mrc_topology_t1_down(config, p, n, e);
+    case MRC_EMU_T1_UP:
+      return (int)mrc_topology_t1_up(config, p, mrc_topology_pod_of_t1(config, n), e);
+    case MRC_EMU_T2_DOWN:
+      return (int)mrc_topology_t2_down(config, p, mrc_topology_pod_of_t1(config, n), e);
     default:
       return -EINVAL;
   }

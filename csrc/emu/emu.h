@@ -4,7 +4,7 @@
 
    It runs in a network namespace in which each host has an interface for each plane. One thread
    moves packets (mrc_emu_run); other threads may query and change the fabric at the same time.
-   Hosts, T0s and T1s are numbered from 0, planes from 1; every T0 serves the same number of
+   Hosts and switches are numbered from 0, planes from 1; every T0 serves the same number of
    hosts. */
 #ifndef MRC_EMU_EMU_H
 #define MRC_EMU_EMU_H
@@ -17,7 +17,9 @@ enum mrc_emu_hop_kind {
   MRC_EMU_HOST_UP,   /* host to its T0 */
   MRC_EMU_HOST_DOWN, /* the other direction */
   MRC_EMU_T0_UP,     /* T0 to T1 */
-  MRC_EMU_T1_DOWN    /* the other direction */
+  MRC_EMU_T1_DOWN,   /* the other direction */
+  MRC_EMU_T1_UP,     /* T1 to T2 */
+  MRC_EMU_T2_DOWN    /* the other direction */
 };
 
 enum mrc_emu_fault_kind {
@@ -37,12 +39,16 @@ struct mrc_emu_config {
   uint32_t planes;
   uint32_t t0;    /* of each plane */
   uint32_t t1;    /* of each plane */
+  uint32_t pods;  /* of each plane; with two tiers 1 */
+  uint32_t t2;    /* of each plane; 0: two tiers */
   uint32_t block; /* first 16 bits of every locator block; the plane is in the next 16 */
   uint32_t mtu;
   uint64_t host_rate_bps;   /* between host and T0, each direction */
   uint64_t fabric_rate_bps; /* between T0 and T1 */
+  uint64_t core_rate_bps;   /* between T1 and T2 */
   uint64_t host_delay_ns;
   uint64_t fabric_delay_ns;
+  uint64_t core_delay_ns;
   uint64_t jitter_ns;
   uint64_t buffer_bytes;   /* of each class of a switch port; 0: no limit */
   uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on all ports except those to hosts */
@@ -93,8 +99,9 @@ void mrc_emu_destroy(mrc_emu *emu);
 void mrc_emu_run(mrc_emu *emu);
 void mrc_emu_stop(mrc_emu *emu);
 
-/* The number of the hop between a T0 and a host or a T1 (`end`); or -EINVAL. */
-int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end);
+/* The number of the hop between a T0 and a host or a T1 (`end`), or between a T1 and a T2 (`end`);
+   or -EINVAL. */
+int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int near, int end);
 /* Before the run: sets the properties of a hop. It loses `loss_ppm` of the packets by chance, and
    IPv6 packets larger than `mtu`. 0 or -EINVAL. */
 int mrc_emu_set_link(mrc_emu *emu, int hop, uint64_t rate_bps, uint64_t delay_ns, uint32_t loss_ppm,

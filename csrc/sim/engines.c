@@ -62,7 +62,7 @@ static void send_packet(struct mrc_engines *engines, uint32_t from, const struct
   packet->ecn = burst->tclass & 3;
   packet->control = (burst->tclass & 3) == MRC_ECN_NONE;
   packet->transport = MRC_HOST_MRC;
-  packet->usids = mrc_fabric_usids(fabric, from, packet->to, packet->path);
+  mrc_fabric_set_usids(fabric, packet);
   mrc_assert(piece->header_bytes + piece->trailer_bytes <= sizeof packet->header);
   memcpy(packet->header, piece->header, piece->header_bytes);
   memcpy(packet->header + piece->header_bytes, piece->trailer, piece->trailer_bytes);

@@ -6,8 +6,15 @@
 #include "sim/topology.h"
 
 /* The uSIDs of the test bed (mrc/fabric/topology.py). The last one of a list is USID_PORT + n for
-   host n of its T0. */
-enum { USID_T1 = 0x0100, USID_T0 = 0x0200, USID_PORT = 0xE000, USID_BITS = 16 };
+   host n of its T0. T1s have more of them in a fabric with T2s. */
+enum {
+  USID_T1 = 0x0100,
+  USID_T0 = 0x0200,
+  USID_T2 = 0x2000,
+  USID_T1_OF_PODS = 0x3000,
+  USID_PORT = 0xE000,
+  USID_BITS = 16
+};
 
 #define NO_HOP UINT32_MAX
 
@@ -17,18 +24,32 @@ static const struct mrc_sim_config *config_of(const struct mrc_fabric *fabric) {
   return &fabric->world->config;
 }
 
-static uint64_t prepend(uint32_t usid, uint64_t usids) {
-  return (uint64_t)usid << (64 - USID_BITS) | usids >> USID_BITS;
+static uint32_t usid_t1(const struct mrc_sim_config *config) {
+  return config->t2 ? USID_T1_OF_PODS : USID_T1;
 }
 
-uint64_t mrc_fabric_usids(const struct mrc_fabric *fabric, uint32_t from, uint32_t to,
-                          uint32_t path) {
-  if (config_of(fabric)->routing == MRC_SIM_ECMP) return 0;
-  uint64_t usids = prepend(USID_PORT + to % mrc_topology_hosts_per_t0(config_of(fabric)), 0);
-  if (mrc_topology_t0_of(config_of(fabric), from) == mrc_topology_t0_of(config_of(fabric), to))
-    return usids;
-  usids = prepend(USID_T0 + mrc_topology_t0_of(config_of(fabric), to), usids);
-  return prepend(USID_T1 + path, usids);
+static void prepend(struct mrc_frame *packet, uint32_t usid) {
+  packet->usids_beyond =
+      (uint32_t)packet->usids << (32 - USID_BITS) | packet->usids_beyond >> USID_BITS;
+  packet->usids = (uint64_t)usid << (64 - USID_BITS) | packet->usids >> USID_BITS;
+}
+
+void mrc_fabric_set_usids(const struct mrc_fabric *fabric, struct mrc_frame *packet) {
+  const struct mrc_sim_config *config = config_of(fabric);
+  packet->usids = packet->usids_beyond = 0;
+  if (config->routing == MRC_SIM_ECMP) return;
+  const uint32_t from = mrc_topology_t0_of(config, packet->from);
+  const uint32_t to = mrc_topology_t0_of(config, packet->to);
+  prepend(packet, USID_PORT + packet->to % mrc_topology_hosts_per_t0(config));
+  if (from == to) return;
+  const uint32_t from_pod = mrc_topology_pod_of_t0(config, from);
+  const uint32_t to_pod = mrc_topology_pod_of_t0(config, to);
+  prepend(packet, USID_T0 + to);
+  if (from_pod != to_pod) {
+    prepend(packet, usid_t1(config) + mrc_topology_t1_on(config, to_pod, packet->path));
+    prepend(packet, USID_T2 + packet->path);
+  }
+  prepend(packet, usid_t1(config) + mrc_topology_t1_on(config, from_pod, packet->path));
 }
 
 static uint32_t first_usid(const struct mrc_frame *packet) {
@@ -45,60 +66,139 @@ static uint32_t usid_at(uint32_t own, struct mrc_frame *packet) {
   return first_usid(packet);
 }
 
+/* The number that a uSID of this kind names, if it is below `n`; otherwise UINT32_MAX. */
+static uint32_t number_of(uint32_t usid, uint32_t kind, uint32_t n) {
+  return usid >= kind && usid - kind < n ? usid - kind : UINT32_MAX;
+}
+
 static uint32_t hop_of_t0(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t0,
                           struct mrc_frame *packet) {
-  const uint32_t usid = usid_at(USID_T0 + t0, packet);
-  if (usid >= USID_T1 && usid - USID_T1 < config_of(fabric)->t1)
-    return mrc_topology_t0_up(config_of(fabric), plane, t0, usid - USID_T1);
-  if (usid >= USID_PORT && usid - USID_PORT < mrc_topology_hosts_per_t0(config_of(fabric)))
-    return mrc_topology_host_down(
-        config_of(fabric), plane,
-        t0 * mrc_topology_hosts_per_t0(config_of(fabric)) + usid - USID_PORT);
-  return NO_HOP;
+  const struct mrc_sim_config *config = config_of(fabric);
+  const uint32_t usid = usid_at(USID_T0 + t0, packet), each = mrc_topology_hosts_per_t0(config);
+  const uint32_t t1 = number_of(usid, usid_t1(config), config->t1);
+  if (t1 != UINT32_MAX && mrc_topology_pod_of_t1(config, t1) == mrc_topology_pod_of_t0(config, t0))
+    return mrc_topology_t0_up(config, plane, t0, t1);
+  const uint32_t port = number_of(usid, USID_PORT, each);
+  return port == UINT32_MAX ? NO_HOP : mrc_topology_host_down(config, plane, t0 * each + port);
 }
 
 static uint32_t hop_of_t1(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t1,
                           struct mrc_frame *packet) {
-  const uint32_t usid = usid_at(USID_T1 + t1, packet);
-  if (usid < USID_T0 || usid - USID_T0 >= config_of(fabric)->t0) return NO_HOP;
-  return mrc_topology_t1_down(config_of(fabric), plane, usid - USID_T0, t1);
+  const struct mrc_sim_config *config = config_of(fabric);
+  const uint32_t usid = usid_at(usid_t1(config) + t1, packet);
+  const uint32_t pod = mrc_topology_pod_of_t1(config, t1);
+  const uint32_t t0 = number_of(usid, USID_T0, config->t0);
+  if (t0 != UINT32_MAX && mrc_topology_pod_of_t0(config, t0) == pod)
+    return mrc_topology_t1_down(config, plane, t0, t1);
+  const uint32_t t2 = number_of(usid, USID_T2, config->t2);
+  const bool joined = t2 != UINT32_MAX && mrc_topology_are_joined(config, t1, t2);
+  return joined ? mrc_topology_t1_up(config, plane, pod, t2) : NO_HOP;
 }
 
-static uint32_t ecmp_hash(const struct mrc_frame *packet) {
+static uint32_t hop_of_t2(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t2,
+                          struct mrc_frame *packet) {
+  const struct mrc_sim_config *config = config_of(fabric);
+  const uint32_t usid = usid_at(USID_T2 + t2, packet);
+  const uint32_t t1 = number_of(usid, usid_t1(config), config->t1);
+  if (t1 == UINT32_MAX || !mrc_topology_are_joined(config, t1, t2)) return NO_HOP;
+  return mrc_topology_t2_down(config, plane, mrc_topology_pod_of_t1(config, t1), t2);
+}
+
+static uint32_t hop_by_usids(const struct mrc_fabric *fabric, const struct mrc_hop *in,
+                             struct mrc_frame *packet) {
+  if (in->to_kind == MRC_NODE_T0) return hop_of_t0(fabric, in->plane, in->to, packet);
+  if (in->to_kind == MRC_NODE_T1) return hop_of_t1(fabric, in->plane, in->to, packet);
+  return hop_of_t2(fabric, in->plane, in->to, packet);
+}
+
+/* ---- routing by hash ---- */
+
+/* T1s draw another number than the T0s below them, which would leave each of them only some T2s. */
+static uint32_t ecmp_hash(const struct mrc_frame *packet, enum mrc_node_kind at) {
   const uint64_t from = packet->from, to = packet->to, sport = packet->sport;
   struct mrc_prng hash = {.state = from << 48 | (to & 0xFFFF) << 32 | sport << 16 |
                                    (from >> 16) << 8 | to >> 16};
   hash.state ^= mrc_prng_next(&hash) ^ packet->flow_label;
+  if (at == MRC_NODE_T1) (void)mrc_prng_next(&hash);
   return (uint32_t)(mrc_prng_next(&hash) >> 32);
 }
 
+/* Whether the hops of a path between two T0s exist. */
 static bool has_way(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from_t0,
-                    uint32_t to_t0, uint32_t t1) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  return !fabric->hops[mrc_topology_t0_up(config, plane, from_t0, t1)].is_absent &&
-         !fabric->hops[mrc_topology_t1_down(config, plane, to_t0, t1)].is_absent;
+                    uint32_t to_t0, uint32_t path) {
+  uint32_t hops[MRC_TOPOLOGY_INNER_HOPS];
+  const uint32_t n = mrc_topology_inner_hops(config_of(fabric), plane, from_t0, to_t0, path, hops);
+  for (uint32_t i = 0; i < n; i++)
+    if (fabric->hops[hops[i]].is_absent) return false;
+  return true;
 }
 
-/* The T1 over which a T0 sends a packet: one of those that have both links. */
+/* Whether every hop behind T1 `t1` exists on a path to another pod. */
+static bool has_way_up(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t1, uint32_t to_t0,
+                       uint32_t path) {
+  const struct mrc_sim_config *config = config_of(fabric);
+  uint32_t hops[MRC_TOPOLOGY_INNER_HOPS];
+  const uint32_t pod = mrc_topology_pod_of_t1(config, t1);
+  const uint32_t n = mrc_topology_inner_hops(config, plane, pod * mrc_topology_t0s_of_pod(config),
+                                             to_t0, path, hops);
+  for (uint32_t i = 1; i < n; i++)
+    if (fabric->hops[hops[i]].is_absent) return false;
+  return true;
+}
+
+/* The T2 over which a T1 sends a packet: one of those that have both links. */
+static uint32_t t2_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop *in,
+                           uint32_t to_t0, const struct mrc_frame *packet) {
+  const struct mrc_sim_config *config = config_of(fabric);
+  const uint32_t t1s = mrc_topology_t1s_of_pod(config), first = in->to % t1s;
+  const uint32_t hash = ecmp_hash(packet, MRC_NODE_T1);
+  if (fabric->n_absent == 0) return first + t1s * (hash % (config->t2 / t1s));
+  uint32_t usable[MRC_SIM_MAX_T2], n = 0;
+  for (uint32_t t2 = first; t2 < config->t2; t2 += t1s)
+    if (has_way_up(fabric, in->plane, in->to, to_t0, t2)) usable[n++] = t2;
+  return n ? usable[hash % n] : first;
+}
+
+/* Whether a T0 can send a packet over the T1 at this place of its pod. */
+static bool can_go_over(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from_t0,
+                        uint32_t to_t0, uint32_t place) {
+  const struct mrc_sim_config *config = config_of(fabric);
+  if (mrc_topology_pod_of_t0(config, from_t0) == mrc_topology_pod_of_t0(config, to_t0))
+    return has_way(fabric, plane, from_t0, to_t0, place);
+  for (uint32_t t2 = place; t2 < config->t2; t2 += mrc_topology_t1s_of_pod(config))
+    if (has_way(fabric, plane, from_t0, to_t0, t2)) return true;
+  return false;
+}
+
+/* The place in its pod of the T1 over which a T0 sends a packet: one of those that have all
+   links. */
 static uint32_t t1_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop *in,
                            uint32_t to_t0, const struct mrc_frame *packet) {
-  const uint32_t t1s = config_of(fabric)->t1;
-  if (fabric->n_absent == 0) return ecmp_hash(packet) % t1s;
+  const uint32_t t1s = mrc_topology_t1s_of_pod(config_of(fabric));
+  const uint32_t hash = ecmp_hash(packet, MRC_NODE_T0);
+  if (fabric->n_absent == 0) return hash % t1s;
   uint32_t usable[MRC_SIM_MAX_T1], n = 0;
   for (uint32_t t1 = 0; t1 < t1s; t1++)
-    if (has_way(fabric, in->plane, in->to, to_t0, t1)) usable[n++] = t1;
-  return n ? usable[ecmp_hash(packet) % n] : 0;
+    if (can_go_over(fabric, in->plane, in->to, to_t0, t1)) usable[n++] = t1;
+  return n ? usable[hash % n] : 0;
 }
 
 static uint32_t hop_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop *in,
                             const struct mrc_frame *packet) {
-  const uint32_t t0 = mrc_topology_t0_of(config_of(fabric), packet->to);
-  if (in->to_kind == MRC_NODE_T1)
-    return mrc_topology_t1_down(config_of(fabric), in->plane, t0, in->to);
-  if (in->to == t0) return mrc_topology_host_down(config_of(fabric), in->plane, packet->to);
-  return mrc_topology_t0_up(config_of(fabric), in->plane, in->to,
-                            t1_by_ecmp(fabric, in, t0, packet));
+  const struct mrc_sim_config *config = config_of(fabric);
+  const uint32_t t0 = mrc_topology_t0_of(config, packet->to);
+  const uint32_t to_pod = mrc_topology_pod_of_t0(config, t0);
+  if (in->to_kind == MRC_NODE_T2) return mrc_topology_t2_down(config, in->plane, to_pod, in->to);
+  if (in->to_kind == MRC_NODE_T1) {
+    const uint32_t pod = mrc_topology_pod_of_t1(config, in->to);
+    if (pod == to_pod) return mrc_topology_t1_down(config, in->plane, t0, in->to);
+    return mrc_topology_t1_up(config, in->plane, pod, t2_by_ecmp(fabric, in, t0, packet));
+  }
+  if (in->to == t0) return mrc_topology_host_down(config, in->plane, packet->to);
+  return mrc_topology_t0_up(config, in->plane, in->to, t1_by_ecmp(fabric, in, t0, packet));
 }
+
+/* ---- at the end of a hop ---- */
 
 void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t index, struct mrc_frame *packet) {
   const struct mrc_hop *in = &fabric->hops[index];
@@ -107,13 +207,9 @@ void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t index, struct mrc_fra
     return;
   }
   packet->switches++;
-  uint32_t out;
-  if (config_of(fabric)->routing == MRC_SIM_ECMP)
-    out = hop_by_ecmp(fabric, in, packet);
-  else if (in->to_kind == MRC_NODE_T0)
-    out = hop_of_t0(fabric, in->plane, in->to, packet);
-  else
-    out = hop_of_t1(fabric, in->plane, in->to, packet);
+  const uint32_t out = config_of(fabric)->routing == MRC_SIM_ECMP
+                           ? hop_by_ecmp(fabric, in, packet)
+                           : hop_by_usids(fabric, in, packet);
   if (out == NO_HOP || fabric->hops[out].is_absent) {
     fabric->record->stats.unroutable++;
     mrc_frame_pool_put(&fabric->pool, packet);
@@ -124,15 +220,27 @@ void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t index, struct mrc_fra
 
 /* ---- hops ---- */
 
+uint32_t mrc_fabric_shard_of_end(const struct mrc_fabric *fabric, uint32_t shards,
+                                 const struct mrc_hop *hop) {
+  const struct mrc_sim_config *config = config_of(fabric);
+  switch ((enum mrc_node_kind)hop->to_kind) {
+    case MRC_NODE_HOST:
+      return mrc_topology_shard_of_host(config, shards, hop->to);
+    case MRC_NODE_T0:
+      return mrc_topology_shard_of_t0(config, shards, hop->to);
+    case MRC_NODE_T1:
+      return mrc_topology_shard_of_t1(config, shards, hop->to);
+    default:
+      return mrc_topology_shard_of_t2(config, shards, hop->to);
+  }
+}
+
 /* The other end of a hop between two switches may be in another shard. */
 static void schedule_arrival(struct mrc_fabric *fabric, uint64_t at_ns, uint32_t index,
                              struct mrc_frame *packet) {
-  const struct mrc_sim_config *config = config_of(fabric);
   const struct mrc_hop *hop = &fabric->hops[index];
   if (fabric->outboxes && !hop->from_host && hop->to_kind != MRC_NODE_HOST) {
-    const uint32_t shard = hop->to_kind == MRC_NODE_T0
-                               ? mrc_topology_shard_of_t0(config, fabric->shards, hop->to)
-                               : mrc_topology_shard_of_t1(config, fabric->shards, hop->to);
+    const uint32_t shard = mrc_fabric_shard_of_end(fabric, fabric->shards, hop);
     if (shard != fabric->shard) {
       mrc_mailbox_put(&fabric->outboxes[shard],
                       (struct mrc_mail){.at_ns = at_ns, .packet = packet, .hop = index});
@@ -200,8 +308,8 @@ bool mrc_fabric_has_path(const struct mrc_fabric *fabric, uint32_t plane, uint32
   if (fabric->hops[mrc_topology_host_up(config, plane, from)].is_absent ||
       fabric->hops[mrc_topology_host_down(config, plane, to)].is_absent)
     return false;
-  const uint32_t from_t0 = mrc_topology_t0_of(config, from), to_t0 = mrc_topology_t0_of(config, to);
-  return from_t0 == to_t0 || has_way(fabric, plane, from_t0, to_t0, path);
+  return has_way(fabric, plane, mrc_topology_t0_of(config, from), mrc_topology_t0_of(config, to),
+                 path);
 }
 
 bool mrc_fabric_joins(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from, uint32_t to) {
@@ -247,7 +355,9 @@ static void make_kinds(struct mrc_fabric *fabric) {
   const struct mrc_hop_config inner = {.rate_bps = config->fabric_rate_bps,
                                        .link.delay_ns = config->fabric_delay_ns,
                                        .jitter_ns = config->jitter_ns};
-  struct mrc_hop_config outer = inner;
+  struct mrc_hop_config outer = inner, core = inner;
+  core.rate_bps = config->core_rate_bps;
+  core.link.delay_ns = config->core_delay_ns;
   outer.rate_bps = config->host_rate_bps;
   outer.link.delay_ns = config->host_delay_ns;
   /* A host's port has no limit: it is blocked before its host can overrun it. */
@@ -255,6 +365,7 @@ static void make_kinds(struct mrc_fabric *fabric) {
       (struct mrc_hop_kind){.config = outer, .queue.one_class = config->one_class};
   fabric->kinds[MRC_FABRIC_TO_HOST] = (struct mrc_hop_kind){.config = outer, .queue = queue};
   fabric->kinds[MRC_FABRIC_BETWEEN] = (struct mrc_hop_kind){.config = inner, .queue = queue};
+  fabric->kinds[MRC_FABRIC_CORE] = (struct mrc_hop_kind){.config = core, .queue = queue};
   struct mrc_queue_config *last = &fabric->kinds[MRC_FABRIC_TO_HOST].queue;
   last->last_hop = true;
   if (!config->ecn_last_hop) last->ecn_low_bytes = last->ecn_high_bytes = 0;
@@ -264,14 +375,10 @@ static void make_kinds(struct mrc_fabric *fabric) {
    that a hop without faults needs to keep only one. */
 static struct mrc_prng seeds_of(const struct mrc_fabric *fabric, uint32_t index) {
   const struct mrc_sim_config *config = config_of(fabric);
-  uint32_t at = index % mrc_topology_hops_per_plane(config), links = config->hosts;
-  uint64_t place = index - at;
-  if (at >= 2 * links) {
-    place += 2 * links;
-    at -= 2 * links;
-    links = config->t0 * config->t1;
-  }
-  place += 2 * (uint64_t)(at % links) + at / links; /* both directions of a link in turn */
+  const struct mrc_topology_place in = mrc_topology_place_of(config, index);
+  const uint32_t each = mrc_topology_hops_per_plane(config);
+  /* both directions of a link in turn */
+  const uint64_t place = index / each * each + in.first + 2 * (uint64_t)in.link + in.down;
   return mrc_prng_skipped(fabric->seed, 2 * place);
 }
 
@@ -292,27 +399,46 @@ static void make_hop(struct mrc_fabric *fabric, uint32_t index, int kind,
   if (config_of(fabric)->jitter_ns > 0) mrc_fabric_own(fabric, index);
 }
 
-static void build_plane(struct mrc_fabric *fabric, uint32_t plane) {
+static void build_host_links(struct mrc_fabric *fabric, struct mrc_hop shape) {
   const struct mrc_sim_config *config = config_of(fabric);
-  struct mrc_hop shape = {.plane = (uint8_t)plane};
   for (uint32_t host = 0; host < config->hosts; host++) {
     shape.to_kind = MRC_NODE_T0;
     shape.to = mrc_topology_t0_of(config, host);
     shape.from_host = true;
-    make_hop(fabric, mrc_topology_host_up(config, plane, host), MRC_FABRIC_FROM_HOST, &shape);
+    make_hop(fabric, mrc_topology_host_up(config, shape.plane, host), MRC_FABRIC_FROM_HOST, &shape);
     shape.to_kind = MRC_NODE_HOST;
     shape.to = host;
     shape.from_host = false;
-    make_hop(fabric, mrc_topology_host_down(config, plane, host), MRC_FABRIC_TO_HOST, &shape);
+    make_hop(fabric, mrc_topology_host_down(config, shape.plane, host), MRC_FABRIC_TO_HOST, &shape);
   }
+}
+
+static void build_uplinks(struct mrc_fabric *fabric, struct mrc_hop shape) {
+  const struct mrc_sim_config *config = config_of(fabric);
   for (uint32_t t0 = 0; t0 < config->t0; t0++) {
-    for (uint32_t t1 = 0; t1 < config->t1; t1++) {
+    const uint32_t pod = mrc_topology_pod_of_t0(config, t0);
+    for (uint32_t i = 0; i < mrc_topology_t1s_of_pod(config); i++) {
       shape.to_kind = MRC_NODE_T1;
-      shape.to = t1;
-      make_hop(fabric, mrc_topology_t0_up(config, plane, t0, t1), MRC_FABRIC_BETWEEN, &shape);
+      shape.to = mrc_topology_t1_on(config, pod, i);
+      make_hop(fabric, mrc_topology_t0_up(config, shape.plane, t0, i), MRC_FABRIC_BETWEEN, &shape);
       shape.to_kind = MRC_NODE_T0;
       shape.to = t0;
-      make_hop(fabric, mrc_topology_t1_down(config, plane, t0, t1), MRC_FABRIC_BETWEEN, &shape);
+      make_hop(fabric, mrc_topology_t1_down(config, shape.plane, t0, i), MRC_FABRIC_BETWEEN,
+               &shape);
+    }
+  }
+}
+
+static void build_core(struct mrc_fabric *fabric, struct mrc_hop shape) {
+  const struct mrc_sim_config *config = config_of(fabric);
+  for (uint32_t pod = 0; pod < mrc_topology_pods(config); pod++) {
+    for (uint32_t t2 = 0; t2 < config->t2; t2++) {
+      shape.to_kind = MRC_NODE_T2;
+      shape.to = t2;
+      make_hop(fabric, mrc_topology_t1_up(config, shape.plane, pod, t2), MRC_FABRIC_CORE, &shape);
+      shape.to_kind = MRC_NODE_T1;
+      shape.to = mrc_topology_t1_on(config, pod, t2);
+      make_hop(fabric, mrc_topology_t2_down(config, shape.plane, pod, t2), MRC_FABRIC_CORE, &shape);
     }
   }
 }
@@ -325,8 +451,12 @@ void mrc_fabric_build(struct mrc_fabric *fabric) {
   fabric->seed = prng->state;
   *prng = mrc_prng_skipped(fabric->seed, 2 * (uint64_t)fabric->n_hops);
   make_kinds(fabric);
-  for (uint32_t plane = 0; plane < config_of(fabric)->planes; plane++)
-    build_plane(fabric, plane);
+  for (uint32_t plane = 0; plane < config_of(fabric)->planes; plane++) {
+    const struct mrc_hop shape = {.plane = (uint8_t)plane};
+    build_host_links(fabric, shape);
+    build_uplinks(fabric, shape);
+    build_core(fabric, shape);
+  }
 }
 
 void mrc_fabric_free(struct mrc_fabric *fabric) {

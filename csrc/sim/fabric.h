@@ -21,7 +21,13 @@ struct mrc_fabric_edge {
   void (*port_up)(void *edge, uint32_t host, uint32_t port, bool up);
 };
 
-enum { MRC_FABRIC_FROM_HOST, MRC_FABRIC_TO_HOST, MRC_FABRIC_BETWEEN, MRC_FABRIC_KINDS };
+enum {
+  MRC_FABRIC_FROM_HOST,
+  MRC_FABRIC_TO_HOST,
+  MRC_FABRIC_BETWEEN,
+  MRC_FABRIC_CORE,
+  MRC_FABRIC_KINDS
+};
 
 struct mrc_fabric {
   struct mrc_world *world;
@@ -39,9 +45,12 @@ struct mrc_fabric {
   uint32_t shard;               /* this one */
 };
 
-/* The uSIDs that a packet starts with, the first in the top 16 bits; 0 under ECMP. */
-uint64_t mrc_fabric_usids(const struct mrc_fabric *fabric, uint32_t from, uint32_t to,
-                          uint32_t path);
+/* Gives a packet the uSIDs of its path between its hosts, the first in the top 16 bits; none under
+   ECMP. */
+void mrc_fabric_set_usids(const struct mrc_fabric *fabric, struct mrc_frame *packet);
+/* The shard that has the node at the end of a hop. */
+uint32_t mrc_fabric_shard_of_end(const struct mrc_fabric *fabric, uint32_t shards,
+                                 const struct mrc_hop *hop);
 
 /* Creates the hops. The configuration must pass mrc_topology_is_sound. */
 void mrc_fabric_build(struct mrc_fabric *fabric);

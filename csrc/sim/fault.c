@@ -141,17 +141,52 @@ static struct range hosts_hit(const struct mrc_sim_config *config,
   }
 }
 
-/* The T0s, and the T1s, whose links between them the fault affects. */
+/* The T0s whose uplinks the fault affects, and the places of the T1s in the pods of these T0s. */
 static struct range t0s_hit(const struct mrc_sim_config *config,
                             const struct mrc_sim_fault *fault) {
-  if (fault->target == MRC_SIM_PORT) return none();
-  const bool one = fault->target == MRC_SIM_T0 || fault->target == MRC_SIM_UPLINK;
-  return one ? only(fault->index) : every(config->t0);
+  const uint32_t each = mrc_topology_t0s_of_pod(config);
+  switch (fault->target) {
+    case MRC_SIM_ALL:
+    case MRC_SIM_PLANE:
+      return every(config->t0);
+    case MRC_SIM_T0:
+    case MRC_SIM_UPLINK:
+      return only(fault->index);
+    case MRC_SIM_T1: {
+      const uint32_t pod = mrc_topology_pod_of_t1(config, fault->index);
+      return (struct range){pod * each, (pod + 1) * each};
+    }
+    default:
+      return none();
+  }
 }
-static struct range t1s_hit(const struct mrc_sim_config *config,
-                            const struct mrc_sim_fault *fault) {
-  if (fault->target == MRC_SIM_T1) return only(fault->index);
-  return fault->target == MRC_SIM_UPLINK ? only(fault->t1) : every(config->t1);
+static struct range places_hit(const struct mrc_sim_config *config,
+                               const struct mrc_sim_fault *fault) {
+  const uint32_t each = mrc_topology_t1s_of_pod(config);
+  if (fault->target == MRC_SIM_T1) return only(fault->index % each);
+  return fault->target == MRC_SIM_UPLINK ? only(fault->t1 % each) : every(each);
+}
+
+/* The pods, and the T2s, whose links between them the fault affects. */
+static struct range pods_hit(const struct mrc_sim_config *config,
+                             const struct mrc_sim_fault *fault) {
+  switch (fault->target) {
+    case MRC_SIM_ALL:
+    case MRC_SIM_PLANE:
+    case MRC_SIM_T2:
+      return every(mrc_topology_pods(config));
+    case MRC_SIM_T1:
+    case MRC_SIM_CORE:
+      return only(mrc_topology_pod_of_t1(config, fault->index));
+    default:
+      return none();
+  }
+}
+static bool hits_t2(const struct mrc_sim_config *config, const struct mrc_sim_fault *fault,
+                    uint32_t t2) {
+  if (fault->target == MRC_SIM_T1) return mrc_topology_are_joined(config, fault->index, t2);
+  if (fault->target == MRC_SIM_T2) return fault->index == t2;
+  return fault->target != MRC_SIM_CORE || fault->t2 == t2;
 }
 
 static void both(struct mrc_fabric *fabric, uint32_t up, uint32_t down,
@@ -160,24 +195,38 @@ static void both(struct mrc_fabric *fabric, uint32_t up, uint32_t down,
   if (fault->direction != MRC_SIM_UPWARD) act(fabric, down, fault);
 }
 
+static void each_inner_hop(struct mrc_fabric *fabric, uint32_t plane,
+                           const struct mrc_sim_fault *fault, action act) {
+  const struct mrc_sim_config *config = &fabric->world->config;
+  const struct range t0s = t0s_hit(config, fault), places = places_hit(config, fault);
+  const struct range pods = pods_hit(config, fault);
+  for (uint32_t t0 = t0s.from; t0 < t0s.to; t0++) {
+    for (uint32_t place = places.from; place < places.to; place++) {
+      both(fabric, mrc_topology_t0_up(config, plane, t0, place),
+           mrc_topology_t1_down(config, plane, t0, place), fault, act);
+    }
+  }
+  for (uint32_t pod = pods.from; pod < pods.to; pod++) {
+    for (uint32_t t2 = 0; t2 < config->t2; t2++) {
+      if (!hits_t2(config, fault, t2)) continue;
+      both(fabric, mrc_topology_t1_up(config, plane, pod, t2),
+           mrc_topology_t2_down(config, plane, pod, t2), fault, act);
+    }
+  }
+}
+
 /* Calls `act` for each direction of every link that the fault affects. */
 static void each_hop(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, action act) {
   const struct mrc_sim_config *config = &fabric->world->config;
   const bool all = fault->target == MRC_SIM_ALL;
   const struct range planes = all ? every(config->planes) : only(fault->plane - 1);
   const struct range hosts = hosts_hit(config, fault);
-  const struct range t0s = t0s_hit(config, fault), t1s = t1s_hit(config, fault);
   for (uint32_t plane = planes.from; plane < planes.to; plane++) {
     for (uint32_t host = hosts.from; host < hosts.to; host++) {
       both(fabric, mrc_topology_host_up(config, plane, host),
            mrc_topology_host_down(config, plane, host), fault, act);
     }
-    for (uint32_t t0 = t0s.from; t0 < t0s.to; t0++) {
-      for (uint32_t t1 = t1s.from; t1 < t1s.to; t1++) {
-        both(fabric, mrc_topology_t0_up(config, plane, t0, t1),
-             mrc_topology_t1_down(config, plane, t0, t1), fault, act);
-      }
-    }
+    each_inner_hop(fabric, plane, fault, act);
   }
 }
 

@@ -8,7 +8,7 @@
 #include "sim/link.h"
 #include "sim/queue.h"
 
-enum mrc_node_kind { MRC_NODE_HOST, MRC_NODE_T0, MRC_NODE_T1 };
+enum mrc_node_kind { MRC_NODE_HOST, MRC_NODE_T0, MRC_NODE_T1, MRC_NODE_T2 };
 
 /* The packets that the faults of a hop affect. */
 enum mrc_hop_class { MRC_HOP_ALL, MRC_HOP_CONTROL, MRC_HOP_DATA };

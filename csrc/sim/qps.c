@@ -48,7 +48,9 @@ static uint32_t choose_paths(const struct mrc_fabric *fabric, const struct mrc_s
 /* With source routes the label only distinguishes the EVs of a plane. With ECMP the switches hash
    it, so it must differ between QPs too. */
 static uint32_t label_of(const struct mrc_world *world, uint32_t salt, uint32_t path) {
-  return world->config.routing == MRC_SIM_ECMP ? (salt & 0xFF00) | path : path + 1;
+  const uint32_t of_paths = world->config.t2 > 256 ? 0x0FFF : 0x00FF;
+  if (world->config.routing != MRC_SIM_ECMP) return path + 1;
+  return (salt & 0xFFFF & ~of_paths) | path;
 }
 
 static void make_evs(const struct mrc_fabric *fabric, struct mrc_sim_flow *flow, uint32_t end,
@@ -61,7 +63,7 @@ static void make_evs(const struct mrc_fabric *fabric, struct mrc_sim_flow *flow,
     flow->plane = mrc_fabric_draw_plane(fabric, from, to);
   for (uint32_t plane = 0; plane < world->config.planes; plane++) {
     if (world->config.single_path && plane != flow->plane) continue;
-    uint32_t paths[MRC_SIM_MAX_T1];
+    uint32_t paths[MRC_SIM_MAX_T2];
     const uint32_t n = choose_paths(fabric, flow, plane, paths);
     const uint32_t salt = (uint32_t)mrc_prng_next(&world->prng);
     for (uint32_t i = 0; i < n; i++) {
@@ -282,15 +284,14 @@ static bool loses_all(const struct mrc_hop_config *hop, uint32_t bytes) {
 static uint64_t way_ns(const struct mrc_fabric *fabric, uint32_t from, uint32_t to,
                        const struct mrc_sim_ev *ev, uint32_t bytes) {
   const struct mrc_sim_config *config = &fabric->world->config;
-  const uint32_t from_t0 = mrc_topology_t0_of(config, from), plane = ev->plane;
-  const uint32_t to_t0 = mrc_topology_t0_of(config, to);
-  const uint32_t hops[] = {mrc_topology_host_up(config, plane, from),
-                           mrc_topology_host_down(config, plane, to),
-                           mrc_topology_t0_up(config, plane, from_t0, ev->path),
-                           mrc_topology_t1_down(config, plane, to_t0, ev->path)};
+  uint32_t hops[2 + MRC_TOPOLOGY_INNER_HOPS] = {mrc_topology_host_up(config, ev->plane, from),
+                                                mrc_topology_host_down(config, ev->plane, to)};
+  const uint32_t n =
+      2 + mrc_topology_inner_hops(config, ev->plane, mrc_topology_t0_of(config, from),
+                                  mrc_topology_t0_of(config, to), ev->path, hops + 2);
   const bool certain = config->routing != MRC_SIM_ECMP;
   uint64_t ns = 0;
-  for (int i = 0; i < (from_t0 == to_t0 ? 2 : 4); i++) {
+  for (uint32_t i = 0; i < n; i++) {
     const struct mrc_hop_config *hop = &fabric->hops[hops[i]].kind->config;
     if (loses_all(hop, bytes) && (i < 2 || certain)) return MRC_NEVER;
     ns += hop->link.delay_ns + (uint64_t)bytes * 8 * SECOND_NS / hop->rate_bps;

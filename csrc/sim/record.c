@@ -17,22 +17,22 @@ static uint64_t hash(uint64_t sum, uint64_t word) {
 
 static void print_hop(FILE *file, const struct mrc_sim_config *config, uint32_t hop) {
   const uint32_t plane = hop / mrc_topology_hops_per_plane(config) + 1;
-  uint32_t at = hop % mrc_topology_hops_per_plane(config);
-  if (at < config->hosts) {
-    fprintf(file, "h%u>t0:%u.%u", at, plane, mrc_topology_t0_of(config, at));
-    return;
+  const struct mrc_topology_place at = mrc_topology_place_of(config, hop);
+  const uint32_t t1s = mrc_topology_t1s_of_pod(config);
+  char below[32], above[32];
+  if (at.tier == MRC_TIER_HOST) {
+    snprintf(below, sizeof below, "h%u", at.link);
+    snprintf(above, sizeof above, "t0:%u.%u", plane, mrc_topology_t0_of(config, at.link));
+  } else if (at.tier == MRC_TIER_UPLINK) {
+    const uint32_t t0 = at.link / t1s, pod = mrc_topology_pod_of_t0(config, t0);
+    snprintf(below, sizeof below, "t0:%u.%u", plane, t0);
+    snprintf(above, sizeof above, "t1:%u.%u", plane, mrc_topology_t1_on(config, pod, at.link));
+  } else {
+    const uint32_t pod = at.link / config->t2, t2 = at.link % config->t2;
+    snprintf(below, sizeof below, "t1:%u.%u", plane, mrc_topology_t1_on(config, pod, t2));
+    snprintf(above, sizeof above, "t2:%u.%u", plane, t2);
   }
-  at -= config->hosts;
-  if (at < config->hosts) {
-    fprintf(file, "t0:%u.%u>h%u", plane, mrc_topology_t0_of(config, at), at);
-    return;
-  }
-  at -= config->hosts;
-  const uint32_t links = config->t0 * config->t1, t1 = at % config->t1;
-  if (at < links)
-    fprintf(file, "t0:%u.%u>t1:%u.%u", plane, at / config->t1, plane, t1);
-  else
-    fprintf(file, "t1:%u.%u>t0:%u.%u", plane, t1, plane, (at - links) / config->t1);
+  fprintf(file, "%s>%s", at.down ? above : below, at.down ? below : above);
 }
 
 void mrc_record_line(struct mrc_sim_record *record, const char *what, uint32_t hop,

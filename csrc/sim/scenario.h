@@ -6,7 +6,12 @@
    number of hosts. Hosts, T0s, T1s, paths and flows are numbered from 0, planes from 1. Path n
    of a plane goes over T1 n; two hosts at the same T0 have only path 0, over this T0. Times are
    in nanoseconds from the start of the simulation, rates in bits per second, probabilities in
-   parts per million. */
+   parts per million.
+
+   With T2s, a plane has three tiers. Its T0s and T1s are divided into pods, in order, and a T0 has
+   an uplink to every T1 of its pod. T2 n has one link to each pod: to the T1 with the place n
+   modulo the number of T1s in a pod. Path n between two pods goes over T2 n, and so over the T1 at
+   this place in both; path n within a pod goes over the T1 at place n. */
 #ifndef MRC_SIM_SCENARIO_H
 #define MRC_SIM_SCENARIO_H
 
@@ -18,7 +23,9 @@
 #define MRC_SIM_MAX_PLANES 32
 #define MRC_SIM_MAX_T0 4096     /* of a plane */
 #define MRC_SIM_MAX_PER_T0 8192 /* hosts: the number of uSIDs for the ports of a T0 */
-#define MRC_SIM_MAX_T1 256      /* of a plane: a path number fills a byte of the EV */
+#define MRC_SIM_MAX_T1 256      /* above one T0: a path number fills a byte of the EV */
+#define MRC_SIM_MAX_ALL_T1 4096 /* of a plane with T2s */
+#define MRC_SIM_MAX_T2 4096     /* of a plane */
 
 enum mrc_sim_routing {
   MRC_SIM_SOURCE_ROUTES, /* each EV holds the uSIDs of its path */
@@ -43,6 +50,8 @@ struct mrc_sim_config {
   uint32_t planes;
   uint32_t t0;            /* of each plane */
   uint32_t t1;            /* of each plane */
+  uint32_t pods;          /* of each plane; both t0 and t1 are multiples of it; 0: one */
+  uint32_t t2;            /* of each plane, a multiple of the T1s in a pod; 0: two tiers, one pod */
   uint32_t routing;       /* enum mrc_sim_routing */
   uint32_t transport;     /* enum mrc_sim_transport; go-back-N requires ECMP */
   uint32_t evs_per_plane; /* of each QP, chosen at random; 0: all paths */
@@ -54,8 +63,10 @@ struct mrc_sim_config {
   uint32_t single_path;     /* 1: each QP has one path, in a plane chosen at random */
   uint64_t host_rate_bps;   /* of a link between host and T0 */
   uint64_t fabric_rate_bps; /* of a link between T0 and T1 */
+  uint64_t core_rate_bps;   /* of a link between T1 and T2 */
   uint64_t host_delay_ns;
   uint64_t fabric_delay_ns;
+  uint64_t core_delay_ns;
   uint64_t jitter_ns;      /* random extra delay of every link up to this; order is kept */
   uint64_t buffer_bytes;   /* of each class of a switch port; 0: no limit */
   uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on the ports of switches */
@@ -124,7 +135,9 @@ enum mrc_sim_target {
   MRC_SIM_T0,     /* every link of T0 `index` */
   MRC_SIM_T1,     /* every link of T1 `index` */
   MRC_SIM_UPLINK, /* the link between T0 `index` and T1 `t1` */
-  MRC_SIM_PORT    /* the link between host `index` and its T0 */
+  MRC_SIM_PORT,   /* the link between host `index` and its T0 */
+  MRC_SIM_T2,     /* every link of T2 `index` */
+  MRC_SIM_CORE    /* the link between T1 `index` and T2 `t2` */
 };
 
 enum mrc_sim_direction { MRC_SIM_BOTH, MRC_SIM_UPWARD, MRC_SIM_DOWNWARD };
@@ -157,6 +170,7 @@ struct mrc_sim_fault {
   uint32_t plane;
   uint32_t index;
   uint32_t t1;
+  uint32_t t2;
   uint32_t kind;      /* enum mrc_sim_fault_kind */
   uint32_t class;     /* enum mrc_sim_class: packets to lose, damage, duplicate or reorder */
   uint32_t direction; /* enum mrc_sim_direction of the target's links */

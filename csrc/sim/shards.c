@@ -7,24 +7,17 @@
 
 /* ---- which shard ---- */
 
-static uint32_t shard_of_feeder(const struct mrc_sim *sim, uint32_t index) {
-  const struct mrc_sim_config *config = &sim->whole.world.config;
-  uint32_t at = index % mrc_topology_hops_per_plane(config);
-  if (at < 2 * config->hosts)
-    return mrc_topology_shard_of_host(config, sim->n_shards, at % config->hosts);
-  at -= 2 * config->hosts;
-  if (at < config->t0 * config->t1)
-    return mrc_topology_shard_of_t0(config, sim->n_shards, at / config->t1);
-  return mrc_topology_shard_of_t1(config, sim->n_shards, at % config->t1);
+static uint32_t shard_of_end(const struct mrc_sim *sim, uint32_t index) {
+  const struct mrc_fabric *fabric = &sim->whole.fabric;
+  return mrc_fabric_shard_of_end(fabric, sim->n_shards, &fabric->hops[index]);
 }
 
-static uint32_t shard_of_end(const struct mrc_sim *sim, uint32_t index) {
+/* The other direction of a link ends where this one begins. */
+static uint32_t shard_of_feeder(const struct mrc_sim *sim, uint32_t index) {
   const struct mrc_sim_config *config = &sim->whole.world.config;
-  const struct mrc_hop *hop = &sim->whole.fabric.hops[index];
-  if (hop->to_kind == MRC_NODE_HOST)
-    return mrc_topology_shard_of_host(config, sim->n_shards, hop->to);
-  if (hop->to_kind == MRC_NODE_T0) return mrc_topology_shard_of_t0(config, sim->n_shards, hop->to);
-  return mrc_topology_shard_of_t1(config, sim->n_shards, hop->to);
+  const struct mrc_topology_place at = mrc_topology_place_of(config, index);
+  const uint32_t links = mrc_topology_links(config, at.tier);
+  return shard_of_end(sim, at.down ? index - links : index + links);
 }
 
 static uint32_t shard_of_flow(const struct mrc_sim *sim, uint32_t flow) {

@@ -22,7 +22,7 @@ static bool is_within(uint64_t value, uint64_t low, uint64_t high) {
 
 const char *mrc_sim_refusal(const struct mrc_sim_config *config) {
   if (!mrc_topology_is_sound(config))
-    return "no fabric has these hosts, planes, T0s, T1s and rates";
+    return "no fabric has these hosts, planes, pods, T0s, T1s, T2s and rates";
   if (config->qps_per_host == 0 || config->memory_bytes == 0) return "there is no traffic";
   if (config->routing > MRC_SIM_ECMP || config->transport > MRC_SIM_GO_BACK_N ||
       config->probed > MRC_SIM_COMPUTED)
@@ -66,7 +66,7 @@ mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   whole->world.config = *config;
   whole->world.prng.state = config->seed;
   mrc_agenda_init(&whole->world.agenda);
-  sim->lookahead_ns = config->fabric_delay_ns;
+  sim->lookahead_ns = mrc_topology_inner_delay_ns(config);
   sim->proof.engines = &whole->engines;
   sim->watch = (struct mrc_fabric_watch){.config = &whole->world.config, .flows = &sim->flows};
   make_memory(sim);
@@ -136,7 +136,14 @@ static bool is_in_fabric(const struct mrc_sim_config *config, const struct mrc_s
     case MRC_SIM_T1:
       return fault->index < config->t1;
     case MRC_SIM_UPLINK:
-      return fault->index < config->t0 && fault->t1 < config->t1;
+      return fault->index < config->t0 && fault->t1 < config->t1 &&
+             mrc_topology_pod_of_t0(config, fault->index) ==
+                 mrc_topology_pod_of_t1(config, fault->t1);
+    case MRC_SIM_T2:
+      return fault->index < config->t2;
+    case MRC_SIM_CORE:
+      return fault->index < config->t1 && fault->t2 < config->t2 &&
+             mrc_topology_are_joined(config, fault->index, fault->t2);
     default:
       return fault->target == MRC_SIM_PORT && fault->index < config->hosts;
   }
@@ -402,7 +409,9 @@ int mrc_sim_inner_ports(const mrc_sim *sim, uint32_t plane, struct mrc_sim_port_
   if (!is_within(plane, 1, config->planes)) return 0;
   const struct mrc_hop *hops = &sim->whole.fabric.hops[mrc_topology_t0_up(config, plane - 1, 0, 0)];
   int n = 0;
-  for (uint32_t i = 0; i < 2 * config->t0 * config->t1; i++) {
+  const uint32_t links =
+      mrc_topology_links(config, MRC_TIER_UPLINK) + mrc_topology_links(config, MRC_TIER_CORE);
+  for (uint32_t i = 0; i < 2 * links; i++) {
     if (hops[i].is_absent) continue;
     if (n < capacity) ports[n] = port_info(&hops[i]);
     n++;

@@ -85,7 +85,7 @@ static void send_frame(struct mrc_tcp_hosts *tcp, uint32_t index, uint32_t end, 
   packet->path = (uint16_t)own->path;
   packet->plane = (uint8_t)flow->plane;
   packet->transport = MRC_HOST_TCP;
-  packet->usids = mrc_fabric_usids(fabric, packet->from, packet->to, own->path);
+  mrc_fabric_set_usids(fabric, packet);
   mrc_fabric_send(fabric, packet);
 }
 

@@ -33,7 +33,7 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
 FORMS = """
 --netns-script SCRIPT  write a bash script with the actions up, down and exec; -: on stdout
 --containerlab FOLDER  write FOLDER/NAME.clab.yml and the files of its nodes
---switches FOLDER      the same with SONiC as switches: for each T0 and T1 its config_db.json for
+--switches FOLDER      the same with SONiC as switches: for each of them its config_db.json for
                        SONiC and its frr.conf
 """
 IMAGE = """

@@ -63,9 +63,10 @@ def _describe(shape: Shape) -> list[str]:
     most = "at most " if shape.absent else ""
     return [
         f"{len(shape.host_numbers())} hosts, {most}{shape.hosts_per_t0} below each T0; "
-        f"{shape.planes} planes of {most}{shape.t0} T0s and {shape.t1} T1s",
+        f"{shape.planes} planes of {most}{_switches(shape)}",
         f"host links {_each(shape.host_rate_bps, shape.host_delay_ns)}; "
-        f"uplinks {_each(shape.fabric_rate_bps, shape.fabric_delay_ns)}; MTU {shape.mtu}",
+        f"uplinks {_each(shape.fabric_rate_bps, shape.fabric_delay_ns)}; {_core(shape)}"
+        f"MTU {shape.mtu}",
         *_queues(shape),
         f"{shape.fabric} fabric: {count.namespaces} namespaces, {count.links} links, "
         f"{count.routes} routes, {count.paths} paths",
@@ -73,6 +74,19 @@ def _describe(shape: Shape) -> list[str]:
         f"{addresses.management}",
         "names: h1 on all planes, h1.p1 in plane 1, h1.mgmt on the management network",
     ]
+
+
+def _switches(shape: Shape) -> str:
+    if not shape.t2:
+        return f"{shape.t0} T0s and {shape.t1} T1s"
+    each = f"{shape.t0 // shape.pods} T0s and {shape.t1s_per_pod} T1s each"
+    return f"{shape.pods} pods, {each}, and {shape.t2} T2s"
+
+
+def _core(shape: Shape) -> str:
+    if not shape.t2:
+        return ""
+    return f"links to T2s {_each(shape.core_rate_bps, shape.core_delay_ns)}; "
 
 
 def _absent(shape: Shape) -> list[str]:

@@ -18,7 +18,7 @@ _BASH = """\
 PS1="($MRC_HOST) $PS1"
 """
 OPTIONS = """
-host HOST|SWITCH  h0, h1, ...; in a kernel fabric also t0:P.N, t1:P.S or mgmt
+host HOST|SWITCH  h0, h1, ...; in a kernel fabric also t0:P.N, t1:P.S, t2:P.M or mgmt
 --user USER       run as this user instead of root
 """
 

@@ -141,16 +141,24 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
 
 
 def summary(shape: Shape) -> str:
-    below = "" if shape.t0 == shape.hosts else f"{shape.t0} T0s and "
     rate = _rate(shape.host_rate_bps)
-    if shape.fabric_rate_bps != shape.host_rate_bps:
-        rate += f" per host link, {_rate(shape.fabric_rate_bps)} per uplink"
+    rates = shape.fabric_rate_bps, shape.core_rate_bps if shape.t2 else shape.fabric_rate_bps
+    if rates != (shape.host_rate_bps, shape.host_rate_bps):
+        rate += f" per host link, {_rate(rates[0])} per uplink"
+        rate += f", {_rate(rates[1])} per link to a T2" if shape.t2 else ""
     elif shape.host_rate_bps is not None:
         rate += " per link"
     return (
-        f"{shape.hosts} hosts, {shape.planes} planes, {below}{shape.t1} T1s per plane, {rate}, "
+        f"{shape.hosts} hosts, {shape.planes} planes, {_switches(shape)} per plane, {rate}, "
         f"MTU {shape.mtu}" + (", emulated" if shape.fabric is Fabric.EMULATED else "")
     )
+
+
+def _switches(shape: Shape) -> str:
+    if shape.t2:
+        return f"{shape.t0} T0s, {shape.t1} T1s and {shape.t2} T2s in {shape.pods} pods"
+    below = "" if shape.t0 == shape.hosts else f"{shape.t0} T0s and "
+    return f"{below}{shape.t1} T1s"
 
 
 def _rate(rate_bps: int | None) -> str:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from msgspec import Struct
 
-from mrc.fabric.topology import T0_USID
+from mrc.fabric.topology import switch_of_usid
 
 
 class Observed(Struct, frozen=True):
@@ -30,7 +31,7 @@ class Suspect(Struct, frozen=True):
 def links_of(plane: int, path: str, usids: Sequence[str], peer: str) -> tuple[str, ...]:
     """The links of a path from this host to a peer, by names for people.
 
-    `path`: `t1:P.S` or `t0:P.N` of an SRv6 path; else `INTERFACE>ADDRESS#N`.
+    `path`: `t1:P.S`, `t0:P.N` or `t2:P.M` of an SRv6 path; else `INTERFACE>ADDRESS#N`.
     """
     if not usids:
         interface, _, address = path.partition("#")[0].partition(">")
@@ -38,8 +39,10 @@ def links_of(plane: int, path: str, usids: Sequence[str], peer: str) -> tuple[st
     ends = f"this host's link of plane {plane}", f"{peer}'s link of plane {plane}"
     if len(usids) < 3:  # both hosts are below one T0
         return ends
-    t0 = f"t0:{plane}.{int(usids[-2], 16) - T0_USID}"
-    return ends[0], f"uplink to {path}", f"{path}>{t0}", ends[1]
+    way = [switch_of_usid(plane, int(usid, 16)) for usid in usids[:-1]]
+    way[0] = path if len(way) == 2 else way[0]
+    between = [f"{one}>{other}" for one, other in pairwise(way)]
+    return ends[0], f"uplink to {way[0]}", *between, ends[1]
 
 
 def suspects(paths: Sequence[Observed]) -> list[Suspect]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import overload
 
@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from mrc.fabric.topology import Topology
 
 FORMS = (
-    "all, plane:P, t0:P.N, t1:P.S, link:hH.P, uplink:P.N.S or one direction of a link, hH>t0:P.N"
+    "all, plane:P, t0:P.N, t1:P.S, t2:P.M, link:hH.P, uplink:P.N.S, core:P.S.M"
+    " or one direction of a link, hH>t0:P.N"
 )
 
 ANY = "*"
@@ -25,17 +26,22 @@ UP, DOWN = "up", "down"
 
 _PLANE, _HOST = r"(?P<plane>\d+)", r"h(?P<host>\d+)"
 _T0, _T1 = rf"t0:{_PLANE}\.(?P<t0>\d+)", rf"t1:{_PLANE}\.(?P<t1>\d+)"
+_T2 = rf"t2:{_PLANE}\.(?P<t2>\d+)"
 _PATTERNS = (
     ("all", "", "all"),
     ("plane", "", f"plane:{_PLANE}"),
     ("t0", "", _T0),
     ("t1", "", _T1),
+    ("t2", "", _T2),
     ("link", "", rf"link:{_HOST}\.{_PLANE}"),
     ("link", UP, f"{_HOST}>{_T0}"),
     ("link", DOWN, f"{_T0}>{_HOST}"),
     ("uplink", "", rf"uplink:{_PLANE}\.(?P<t0>\d+)\.(?P<t1>\d+)"),
     ("uplink", UP, rf"{_T0}>t1:(?P=plane)\.(?P<t1>\d+)"),
     ("uplink", DOWN, rf"{_T1}>t0:(?P=plane)\.(?P<t0>\d+)"),
+    ("core", "", rf"core:{_PLANE}\.(?P<t1>\d+)\.(?P<t2>\d+)"),
+    ("core", UP, rf"{_T1}>t2:(?P=plane)\.(?P<t2>\d+)"),
+    ("core", DOWN, rf"{_T2}>t1:(?P=plane)\.(?P<t1>\d+)"),
 )
 """Kind, direction and form of each target."""
 
@@ -54,19 +60,26 @@ class Target(Struct, frozen=True):
     t1: int | None = None
     direction: str = ""
     """UP or DOWN; empty: both"""
+    t2: int | None = None
 
     def __str__(self) -> str:
         if self.direction:
-            ends = [f"t0:{self.plane}.{self.t0}", f"t1:{self.plane}.{self.t1}"]
-            ends = [f"h{self.host}", ends[0]] if self.kind == "link" else ends
+            t0, t1 = f"t0:{self.plane}.{self.t0}", f"t1:{self.plane}.{self.t1}"
+            ends = {
+                "link": (f"h{self.host}", t0),
+                "uplink": (t0, t1),
+                "core": (t1, f"t2:{self.plane}.{self.t2}"),
+            }[self.kind]
             return ">".join(ends if self.direction == UP else reversed(ends))
         return {
             "all": "all",
             "plane": f"plane:{self.plane}",
             "t1": f"t1:{self.plane}.{self.t1}",
             "t0": f"t0:{self.plane}.{self.t0}",
+            "t2": f"t2:{self.plane}.{self.t2}",
             "link": f"link:h{self.host}.{self.plane}",
             "uplink": f"uplink:{self.plane}.{self.t0}.{self.t1}",
+            "core": f"core:{self.plane}.{self.t1}.{self.t2}",
         }[self.kind]
 
     @property
@@ -108,9 +121,23 @@ def _check(text: str, fabric: Topology) -> Target:
         raise ValueError(f"target {text}: no T0 {target.t0}, use 0..{fabric.t0 - 1}")
     if target.t1 is not None and target.t1 not in fabric.t1_numbers():
         raise ValueError(f"target {text}: no T1 {target.t1}, use 0..{fabric.t1 - 1}")
+    if target.t2 is not None and target.t2 not in fabric.t2_numbers():
+        last = f"no T2 {target.t2}, use 0..{fabric.t2 - 1}" if fabric.t2 else "no T2s"
+        raise ValueError(f"target {text}: {last}")
+    if not _are_joined(target, fabric):
+        raise ValueError(f"target {text}: no link joins these switches")
     if target.kind == "link" and target.direction and t0_of(target.both, fabric) != target.t0:
         raise ValueError(f"target {text}: h{target.host} is below another T0")
     return target
+
+
+def _are_joined(target: Target, fabric: Topology) -> bool:
+    """Whether the ends of a link between switches have a link; other targets: True."""
+    if target.t1 is None:
+        return True
+    if target.t0 is not None:
+        return target.t1 in fabric.t1s_above(target.t0)
+    return target.t2 is None or target.t2 in fabric.t2s_above(target.t1)
 
 
 def _target(text: str) -> Target | None:
@@ -122,7 +149,7 @@ def _target(text: str) -> Target | None:
 
 
 def all_links(fabric: Topology) -> list[Target]:
-    """Every link: in each plane first the host links, then the uplinks."""
+    """Every link: in each plane first the host links, then those from T0s, then from T1s to T2s."""
     return links_of(Target("all"), fabric)
 
 
@@ -135,7 +162,10 @@ def links_of(target: Target, fabric: Topology) -> list[Target]:
 def _exists(link: Target, fabric: Topology) -> bool:
     if link.host is not None:
         return fabric.has_link(link.host, link.plane)
-    assert link.t0 is not None and link.t1 is not None
+    assert link.t1 is not None
+    if link.t2 is not None:
+        return fabric.has_core_link(link.plane, link.t1, link.t2)
+    assert link.t0 is not None
     return fabric.has_uplink(link.plane, link.t0, link.t1)
 
 
@@ -161,11 +191,14 @@ class Parts(Sequence[str]):
         """Raises ValueError."""
         self._kind, _, rest = text.partition(":")
         planes, t0s, t1s = fabric.plane_numbers(), fabric.t0_numbers(), fabric.t1_numbers()
-        every = {
+        t2s, per_pod = fabric.t2_numbers(), fabric.t1s_per_pod
+        every: tuple[Sequence[int], ...] = {
             "plane": (planes,),
             "t0": (planes, t0s),
             "t1": (planes, t1s),
-            "uplink": (planes, t0s, t1s),
+            "t2": (planes, t2s),
+            "uplink": (planes, t0s, range(per_pod)),  # the last one above each T0
+            "core": (planes, t1s, range(fabric.t2 // per_pod)),  # above each T1
             "link": (range(fabric.hosts), planes),
         }.get(self._kind, ())
         named = rest.removeprefix("h").split(".")
@@ -175,6 +208,26 @@ class Parts(Sequence[str]):
             numbers if name == ANY else range(int(name), int(name) + 1)
             for name, numbers in zip(named, every, strict=True)
         ]
+        self._above: Callable[[int], Sequence[int]] | None = None
+        if self._kind in ("uplink", "core"):
+            self._join(fabric, named[-1] == ANY, named[-2] == ANY)
+        if not all(self._ranges):
+            raise ValueError(f"target {text!r} names no part of this fabric")
+
+    def _join(self, fabric: Topology, any_upper: bool, any_lower: bool) -> None:
+        """Names only the switches above, or below, that a switch is joined with."""
+        lowers, uppers = fabric.t0_numbers(), fabric.t1_numbers()
+        above: Callable[[int], range] = fabric.t1s_above
+        below: Callable[[int], range] = fabric.t0s_below
+        if self._kind == "core":
+            lowers, uppers = uppers, fabric.t2_numbers()
+            above, below = fabric.t2s_above, fabric.t1s_below
+        if any_upper:
+            self._above = above
+            self._ranges[-2] = [lower for lower in self._ranges[-2] if lower in lowers]
+        elif any_lower:
+            (upper,) = self._ranges[-1]
+            self._ranges[-2] = below(upper) if upper in uppers else []
 
     def __len__(self) -> int:
         return prod(map(len, self._ranges))
@@ -186,33 +239,47 @@ class Parts(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
-        left, numbers = range(len(self))[index], list[str]()
+        left, numbers = range(len(self))[index], list[int]()
         for values in reversed(self._ranges):
             left, i = divmod(left, len(values))
-            numbers.insert(0, str(values[i]))
-        return f"{self._kind}:{'h' if self._kind == 'link' else ''}{'.'.join(numbers)}"
+            numbers.insert(0, values[i])
+        if self._above is not None:
+            numbers[-1] = self._above(numbers[-2])[numbers[-1]]
+        named = ".".join(map(str, numbers))
+        return f"{self._kind}:{'h' if self._kind == 'link' else ''}{named}"
 
 
 def _named_links(target: Target, fabric: Topology) -> Iterator[Target]:
-    hosts: Iterable[int] = range(fabric.hosts)
-    t0s: Iterable[int] = fabric.t0_numbers()
-    t1s: Iterable[int] = fabric.t1_numbers()
-    match target.kind:
-        case "t0":
-            assert target.t0 is not None
-            hosts, t0s = fabric.hosts_below(target.t0), [target.t0]
-        case "t1":
-            assert target.t1 is not None
-            hosts, t1s = [], [target.t1]
-        case "link":
-            assert target.host is not None
-            hosts, t0s = [target.host], []
-        case "uplink":
-            assert target.t0 is not None and target.t1 is not None
-            hosts, t0s, t1s = [], [target.t0], [target.t1]
+    hosts, t0s, cores = _numbers(target, fabric)
     for plane in [target.plane] if target.plane else fabric.plane_numbers():
         yield from (Target("link", plane, host) for host in hosts)
-        yield from (Target("uplink", plane, t0=t0, t1=t1) for t0 in t0s for t1 in t1s)
+        yield from (
+            Target("uplink", plane, t0=t0, t1=t1)
+            for t0 in t0s
+            for t1 in ([target.t1] if target.t1 is not None else fabric.t1s_above(t0))
+        )
+        yield from (Target("core", plane, t1=t1, t2=t2) for t1, t2 in cores)
+
+
+def _numbers(
+    target: Target, fabric: Topology
+) -> tuple[Iterable[int], Iterable[int], Sequence[tuple[int, int]]]:
+    """The hosts of a target's links, the T0s of its uplinks, and T1 and T2 of its core links."""
+    match target:
+        case Target(kind="t0", t0=int(t0)):
+            return fabric.hosts_below(t0), [t0], []
+        case Target(kind="t1", t1=int(t1)):
+            return [], fabric.t0s_below(t1), [(t1, t2) for t2 in fabric.t2s_above(t1)]
+        case Target(kind="t2", t2=int(t2)):
+            return [], [], [(t1, t2) for t1 in fabric.t1s_below(t2)]
+        case Target(kind="link", host=int(host)):
+            return [host], [], []
+        case Target(kind="uplink", t0=int(t0)):
+            return [], [t0], []
+        case Target(kind="core", t1=int(t1), t2=int(t2)):
+            return [], [], [(t1, t2)]
+    cores = [(t1, t2) for t1 in fabric.t1_numbers() for t2 in fabric.t2s_above(t1)]
+    return range(fabric.hosts), fabric.t0_numbers(), cores
 
 
 def t0_of(link: Target, fabric: Topology) -> int:

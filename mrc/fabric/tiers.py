@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from mrc import units
 from mrc.fabric.table import Table
 from mrc.fabric.targets import absent_links
-from mrc.fabric.topology import MAX_T1, Topology
+from mrc.fabric.topology import MAX_ALL_T1, MAX_T1, MAX_T2, Topology, wrong_pods
 
 MAX_HOSTS, MAX_PLANES, MAX_T0 = 131072, 32, 4096
 MIN_MTU, MAX_MTU = 1400, 65535
@@ -26,8 +26,10 @@ class Tiers(Topology, frozen=True, kw_only=True):
     routing: Routing
     host_rate_bps: int
     fabric_rate_bps: int
+    core_rate_bps: int  # of a link between T1 and T2
     host_delay_ns: int
     fabric_delay_ns: int
+    core_delay_ns: int
     jitter_ns: int
     buffer_bytes: int  # of a switch port, for data and for control; 0: no limit
     ecn_low_bytes: int
@@ -44,20 +46,21 @@ class Tiers(Topology, frozen=True, kw_only=True):
 
 def read_topology(table: Table) -> Tiers:
     """Raises ConfigError."""
-    hosts = table.integer("hosts", 2, MAX_HOSTS)
-    t0 = table.integer("t0", 1, MAX_T0, hosts)
-    if hosts % t0:
-        raise table.error("hosts", f"{hosts} is not a multiple of t0 ({t0})")
+    hosts, t0, t1, pods, t2 = _switches(table)
     topology = Tiers(
         hosts=hosts,
-        planes=table.integer("planes", 1, MAX_PLANES),
         t0=t0,
-        t1=table.integer("t1", 1, MAX_T1),
+        t1=t1,
+        pods=pods,
+        t2=t2,
+        planes=table.integer("planes", 1, MAX_PLANES),
         routing=table.choice("routing", ROUTING, "source-routes"),
         host_rate_bps=table.parsed("host_rate", units.parse_rate, "100Gbit/s"),
         fabric_rate_bps=table.parsed("fabric_rate", units.parse_rate, "100Gbit/s"),
+        core_rate_bps=0,
         host_delay_ns=table.parsed("host_delay", units.parse_time, "500ns"),
         fabric_delay_ns=table.parsed("fabric_delay", units.parse_time, "500ns"),
+        core_delay_ns=0,
         jitter_ns=table.parsed("jitter", units.parse_time, "0ns"),
         buffer_bytes=table.parsed("buffer", units.parse_size, "1MiB"),
         ecn_low_bytes=table.parsed("ecn_low", units.parse_size, "100KiB"),
@@ -73,12 +76,45 @@ def read_topology(table: Table) -> Tiers:
     topology = replace(topology, absent=_absent(table, topology))
     if table.has("oversubscription"):
         topology = _oversubscribed(table, topology)
+    topology = _with_core(table, topology)
     table.close()
     if not topology.host_rate_bps or not topology.fabric_rate_bps:
         raise table.error("host_rate", "host_rate and fabric_rate must not be 0")
     if 0 < topology.ecn_high_bytes <= topology.ecn_low_bytes:
         raise table.error("ecn_high", "must be above ecn_low")
     return topology
+
+
+def _switches(table: Table) -> tuple[int, int, int, int, int]:
+    """The numbers of hosts, T0s, T1s, pods and T2s."""
+    hosts, t2 = table.integer("hosts", 2, MAX_HOSTS), table.integer("t2", 0, MAX_T2, 0)
+    t0 = table.integer("t0", 1, MAX_T0, hosts)
+    t1 = table.integer("t1", 1, MAX_ALL_T1 if t2 else MAX_T1)
+    pods = table.integer("pods", 1, MAX_T0, 1)
+    if hosts % t0:
+        raise table.error("hosts", f"{hosts} is not a multiple of t0 ({t0})")
+    if (wrong := wrong_pods(t0, t1, pods, t2)) is not None:
+        raise table.error(*wrong)
+    return hosts, t0, t1, pods, t2
+
+
+def _with_core(table: Table, topology: Tiers) -> Tiers:
+    """With what the links between T1s and T2s have: without keys of their own, what those below
+    them have.
+    """
+    core = replace(
+        topology, core_rate_bps=topology.fabric_rate_bps, core_delay_ns=topology.fabric_delay_ns
+    )
+    if table.has("core_rate"):
+        core = replace(core, core_rate_bps=table.parsed("core_rate", units.parse_rate))
+    if table.has("core_delay"):
+        core = replace(core, core_delay_ns=table.parsed("core_delay", units.parse_time))
+    for key in ("core_rate", "core_delay"):
+        if table.has(key) and not topology.t2:
+            raise table.error(key, "requires T2s: set t2 and pods")
+    if not core.core_rate_bps and topology.fabric_rate_bps:
+        raise table.error("core_rate", "must not be 0")
+    return core
 
 
 class LinkChange(Struct, frozen=True):
@@ -125,4 +161,4 @@ def _oversubscribed(table: Table, topology: Tiers) -> Tiers:
         raise table.error("oversubscription", "sets fabric_rate, too: remove one of the two")
     ratio = table.number("oversubscription", 0.01, 1000.0)
     below = topology.host_rate_bps * (topology.hosts // topology.t0)
-    return replace(topology, fabric_rate_bps=round(below / topology.t1 / ratio))
+    return replace(topology, fabric_rate_bps=round(below / topology.t1s_per_pod / ratio))

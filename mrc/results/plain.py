@@ -14,7 +14,7 @@ T = TypeVar("T")
 SCHEMA: Final = 1
 """The version of the format."""
 KEYS = {
-    **{f"{of}rate_bps": f"{of}rate_bits_per_second" for of in ("", "host_", "fabric_")},
+    **{f"{of}rate_bps": f"{of}rate_bits_per_second" for of in ("", "host_", "fabric_", "core_")},
     **{
         each: f"{each}_packets"
         for each in (

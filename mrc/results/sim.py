@@ -29,16 +29,24 @@ class Topology(Struct, frozen=True, kw_only=True, rename=KEYS):
     """T0s of each plane."""
     t1: int
     """T1s of each plane."""
+    pods: int
+    """Pods of each plane; 1 without T2s."""
+    t2: int
+    """T2s of each plane; 0: two tiers."""
     routing: Routing
     """source-routes: the sender chooses the path; ecmp: switches do, by a hash."""
     host_rate_bps: int
     """Rate of a link between host and T0."""
     fabric_rate_bps: int
     """Rate of a link between T0 and T1."""
+    core_rate_bps: int
+    """Rate of a link between T1 and T2."""
     host_delay_ns: int
     """Delay of a link between host and T0."""
     fabric_delay_ns: int
     """Delay of a link between T0 and T1."""
+    core_delay_ns: int
+    """Delay of a link between T1 and T2."""
     jitter_ns: int
     """Random delay added at most."""
     buffer_bytes: int
@@ -121,7 +129,7 @@ class Traffic(Struct, frozen=True, kw_only=True):
     pairs: tuple[tuple[int, int], ...]
     """pairs, tcp: sender and receiver of each flow."""
     paths: tuple[int, ...]
-    """T1s that the flows may use; empty: all."""
+    """Paths of each plane that the flows may use: T1s, or T2s between pods; empty: all."""
     writes: int = 1
     """Writes of each flow; TCP never ends."""
     depth: int = 1

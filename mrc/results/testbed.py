@@ -102,10 +102,16 @@ class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     """T0s of each plane."""
     t1: int
     """T1s of each plane."""
+    pods: int
+    """Pods of each plane; 1 without T2s."""
+    t2: int
+    """T2s of each plane; 0: two tiers."""
     host_rate_bps: int | None
     """Rate of a link between host and T0, each way; null: no limit."""
     fabric_rate_bps: int | None
     """Rate of a link between T0 and T1, each way; null: no limit."""
+    core_rate_bps: int | None
+    """Rate of a link between T1 and T2, each way; null: no limit."""
     mtu: int
     """MTU of all links."""
     fabric: Literal["kernel", "emulated"]
@@ -326,14 +332,22 @@ class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
     """T0s of each plane."""
     t1: int
     """T1s of each plane."""
+    pods: int
+    """Pods of each plane; 1 without T2s."""
+    t2: int
+    """T2s of each plane; 0: two tiers."""
     host_rate_bps: int | None
     """Rate of a link between host and T0, each way; null: no limit."""
     fabric_rate_bps: int | None
     """Rate of a link between T0 and T1, each way; null: no limit."""
+    core_rate_bps: int | None
+    """Rate of a link between T1 and T2, each way; null: no limit."""
     host_delay_ns: int
     """Delay of a link between host and T0."""
     fabric_delay_ns: int
     """Delay of a link between T0 and T1."""
+    core_delay_ns: int
+    """Delay of a link between T1 and T2."""
     jitter_ns: int
     """Random delay added at most."""
     mtu: int

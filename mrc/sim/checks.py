@@ -305,7 +305,7 @@ def _inner_busy(check: Check, result: Result) -> float | None:
 
 
 def _inner_queue(check: Check, result: Result) -> float | None:
-    """The longest queue of a link, as base RTTs in which the link sends it."""
+    """The longest queue of a link, as base RTTs in which an uplink sends it."""
     longest = sorted(port.peak_bytes for port in result.inner_ports)
     if not longest:
         return None

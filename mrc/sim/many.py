@@ -56,7 +56,8 @@ class Ran(Struct, Generic[T], frozen=True):
 def needed_bytes(scenario: Scenario) -> int:
     """About the memory that one run takes. The next run of the same process uses it again."""
     topology, transport = scenario.topology, scenario.transport
-    hops = 2 * topology.planes * (topology.hosts + topology.t0 * topology.t1)
+    links = topology.hosts + topology.t0 * topology.t1s_per_pod + topology.pods * topology.t2
+    hops = 2 * topology.planes * links
     line = topology.hosts * topology.planes * topology.host_rate_bps // 8  # bytes a second
     of_lines = line * scenario.base_rtt_ns // 1_000_000_000 // transport.path_mtu
     qp = _QP_BYTES + evs_of_qp(topology, transport) * _EV_BYTES + transport.mpr * _PSN_BYTES

@@ -2,8 +2,9 @@
 """The max-min fair goodputs of a scenario's flows, by progressive filling. Pure.
 
 Each plane is filled separately. A flow uses the port of its sender, the port of its receiver and,
-between two T0s, the uplinks that its paths allow. The uplinks of one T0 count as one link with the
-sum of their rates, because spraying can fill all of them.
+between two T0s, the uplinks that its paths allow; between two pods also links to T2s. The uplinks
+of one T0 count as one link with the sum of their rates, because spraying can fill all of them; so
+do the links between one pod and the T2s.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from mrc.sim.traffic import Flow
 _RATE_FAULTS = ("rate", "silent", "down")
 
 Link = tuple[str, str, int, int]
-"""A direction of a link of a plane: (UP, "host", host, 0) or (DOWN, "uplink", t0, t1)."""
+"""A direction of a link of a plane: (UP, "host", host, 0), (DOWN, "uplink", t0, t1) or
+(UP, "core", t1, t2).
+"""
 
 Rates = dict[Link, float]
 """Bits per second."""
@@ -100,7 +103,11 @@ def fill(crossed: Sequence[Sequence[Hashable]], capacity: Mapping[Hashable, floa
 def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[Fault]) -> Rates:
     """The rates of a plane's links, after `[[links]]` and then the faults are applied."""
     topology = scenario.topology
-    tiers = {"host": topology.host_rate_bps, "uplink": topology.fabric_rate_bps}
+    tiers = {
+        "host": topology.host_rate_bps,
+        "uplink": topology.fabric_rate_bps,
+        "core": topology.core_rate_bps,
+    }
     every = Target("plane", plane)
     rates: Rates = {link: tiers[link[1]] for link in _links(scenario, every)}
     for change in scenario.links:
@@ -126,9 +133,10 @@ def _links(scenario: Scenario, target: Target) -> Iterator[Link]:
         for way in (target.direction,) if target.direction else (UP, DOWN):
             if link.host is not None:
                 yield way, "host", link.host, 0
+            elif link.t2 is not None:
+                yield way, "core", link.t1 or 0, link.t2
             else:
-                assert link.t0 is not None and link.t1 is not None
-                yield way, "uplink", link.t0, link.t1
+                yield way, "uplink", link.t0 or 0, link.t1 or 0
 
 
 _Shared = tuple[Link, ...]
@@ -137,18 +145,22 @@ _Shared = tuple[Link, ...]
 
 def _crossed(scenario: Scenario, flow: Flow) -> list[_Shared]:
     topology = scenario.topology
-    ends = topology.t0_of(flow.sender), topology.t0_of(flow.receiver)
     keys: list[_Shared] = [
         ((UP, "host", flow.sender, 0),),
         ((DOWN, "host", flow.receiver, 0),),
     ]
-    if ends[0] == ends[1]:
+    if topology.are_near(flow.sender, flow.receiver):
         return keys
-    every = tuple(range(topology.t1))
+    origin = topology.origin(flow.sender, flow.receiver)
+    every = tuple(range(topology.n_paths(flow.receiver, origin)))
     named = () if flow.traffic.paths_until_ns else tuple(sorted(set(flow.traffic.paths)))
+    ends = (UP, flow.sender), (DOWN, flow.receiver)
+    crosses_core = topology.pod_of(flow.sender) != topology.pod_of(flow.receiver)
     for paths in dict.fromkeys((every, named or every)):
-        keys += [
-            tuple((way, "uplink", t0, t1) for t1 in paths)
-            for way, t0 in zip((UP, DOWN), ends, strict=True)
-        ]
+        for way, host in ends:
+            t0, pod = topology.t0_of(host), topology.pod_of(host)
+            t1s = {path: topology.t1_on(pod, path) for path in paths}
+            keys.append(tuple((way, "uplink", t0, t1) for t1 in dict.fromkeys(t1s.values())))
+            if crosses_core:
+                keys.append(tuple((way, "core", t1, path) for path, t1 in t1s.items()))
     return keys

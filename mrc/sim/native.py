@@ -41,7 +41,9 @@ TARGETS = {
     "plane": lib.MRC_SIM_PLANE,
     "t0": lib.MRC_SIM_T0,
     "t1": lib.MRC_SIM_T1,
+    "t2": lib.MRC_SIM_T2,
     "uplink": lib.MRC_SIM_UPLINK,
+    "core": lib.MRC_SIM_CORE,
     "link": lib.MRC_SIM_PORT,
 }
 DIRECTIONS = {
@@ -256,7 +258,7 @@ class Simulation:
         return Rows(PortInfo, bytes(ffi.buffer(rows)))
 
     def inner_ports(self, planes: Sequence[int]) -> Rows[PortInfo]:
-        """The ports of all links between T0s and T1s of these planes."""
+        """The ports of all links between switches of these planes."""
         found = []
         for plane in planes:
             count = lib.mrc_sim_inner_ports(self._sim, plane, ffi.NULL, 0)

@@ -237,13 +237,13 @@ def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
         to=table.integer("to", 0, topology.hosts - 1, 0) if kind == "incast" else 0,
         senders=table.integers("from", 0, topology.hosts - 1) if kind in _TO_SOME else (),
         pairs=_pairs(table, topology) if kind == "pairs" else (),
-        paths=table.integers("paths", 0, min(topology.t1, 64) - 1),
+        paths=table.integers("paths", 0, min(topology.t2 or topology.t1, 64) - 1),
         paths_until_ns=read_time(table, "paths_until", rtt_ns, "0ns"),
     )
     if not 0 < traffic.bytes < 1 << 32:
         raise table.error("write", "is not from 1 byte to 4 GiB - 1")
     if traffic.paths:
-        _need_t1(table, "paths", traffic.pairs, topology)
+        _need_paths(table, "paths", traffic, topology)
     if traffic.paths and kind != "pairs":
         raise table.error("paths", "requires traffic of kind pairs")
     if traffic.paths_until_ns and not traffic.paths:
@@ -290,7 +290,7 @@ def _hosts(n: int) -> Callable[[str], tuple[int, ...]]:
 
 def _tcp(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
     pairs = _pairs(table, topology)
-    path = table.integer("path", 0, min(topology.t1, 64) - 1, 0)
+    path = table.integer("path", 0, min(topology.t2 or topology.t1, 64) - 1, 0)
     table.choice("algorithm", ("cubic",), "cubic")
     traffic = Traffic(
         kind="tcp",
@@ -302,7 +302,7 @@ def _tcp(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
         plane=table.integer("plane", 1, topology.planes, 1),
     )
     if path:
-        _need_t1(table, "path", pairs, topology)
+        _need_paths(table, "path", traffic, topology)
     table.close()
     return traffic
 
@@ -317,10 +317,13 @@ def _pairs(table: Table, topology: Tiers) -> tuple[tuple[int, int], ...]:
     return pairs
 
 
-def _need_t1(table: Table, key: str, pairs: tuple[tuple[int, int], ...], topology: Tiers) -> None:
-    for pair in pairs:
-        if len({host * topology.t0 // topology.hosts for host in pair}) == 1:
+def _need_paths(table: Table, key: str, traffic: Traffic, topology: Tiers) -> None:
+    for pair in traffic.pairs:
+        if topology.are_near(*pair):
             raise table.error(key, f"{list(pair)} are below the same T0: their path has no T1")
+        n = topology.n_paths(pair[1], topology.origin(*pair))
+        if max(traffic.paths) >= n:
+            raise table.error(key, f"{list(pair)} are in one pod: their paths are 0 to {n - 1}")
 
 
 def _links(table: Table, topology: Tiers) -> list[Fault]:

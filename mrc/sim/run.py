@@ -41,7 +41,7 @@ class Result(Struct, frozen=True):
     messages: Sequence[Message]
     last_hops: Mapping[tuple[int, int], PortInfo]  # by receiving host and plane
     stats: Stats
-    inner_ports: Sequence[PortInfo] = ()  # between T0s and T1s; empty unless a check uses them
+    inner_ports: Sequence[PortInfo] = ()  # between switches; empty unless a check uses them
 
     def of_group(self, group: str) -> list[int]:
         """Numbers of the flows of a group; of all flows if `group` is empty."""
@@ -138,12 +138,13 @@ def _native_fault(fault: Fault, scenario: Scenario) -> dict[str, int]:
 
 def native_target(target: Target) -> dict[str, int]:
     """The members of a `struct mrc_sim_fault` that describe its target."""
-    index, t1 = (target.t1, 0) if target.kind == "t1" else (target.t0, target.t1)
+    index = {"link": target.host, "t1": target.t1, "t2": target.t2, "core": target.t1}
     return {
         "target": native.TARGETS[target.kind],
         "plane": target.plane,
-        "index": (target.host if target.kind == "link" else index) or 0,
-        "t1": t1 or 0,
+        "index": index.get(target.kind, target.t0) or 0,
+        "t1": (target.t1 if target.kind == "uplink" else 0) or 0,
+        "t2": (target.t2 if target.kind == "core" else 0) or 0,
         "direction": native.DIRECTIONS[target.direction],
     }
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scenarios: topology, transport, traffic, faults and checks of an experiment. Pure.
 
-Planes are numbered from 1; hosts, T0s, T1s and flows from 0. Times are nanoseconds from the start.
+Planes are numbered from 1; hosts, switches and flows from 0. Times are nanoseconds from the start.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import get_args
 
 from msgspec import Struct
 
-from mrc.fabric.targets import DOWN, UP, parse_target
+from mrc.fabric.targets import DOWN, UP, Target, parse_target
 from mrc.fabric.tiers import Tiers
 from mrc.results.sim import (
     Parameters,
@@ -41,7 +41,7 @@ MEASURES = (
     "failure_convergence", "inner_busy", "inner_queue",
 )  # fmt: skip
 INNER = ("inner_busy", "inner_queue")
-"""The measures of links between T0s and T1s."""
+"""The measures of links between switches."""
 PERCENTILES = ("completion", "lost_per_qp", "step_time", *INNER)
 """The measures of which a check can take a percentile."""
 
@@ -83,7 +83,7 @@ class Scenario(Parameters, frozen=True, kw_only=True):
 
     @property
     def looks_inside(self) -> bool:
-        """Whether a check requires the links between T0s and T1s."""
+        """Whether a check requires the links between switches."""
         return any(check.measure in INNER for check in self.checks)
 
     @property
@@ -104,35 +104,56 @@ def payload_share(traffic: Traffic, transport: Transport) -> float:
 
 
 def evs_of_qp(topology: Tiers, transport: Transport) -> int:
-    """EVs of a QP between hosts below different T0s."""
-    paths = topology.t1 if topology.t0 > 1 else 1
+    """EVs of a QP between the hosts with the most paths."""
+    paths = topology.most_paths
     return topology.planes * min(paths, transport.evs_per_plane or paths)
 
 
 def base_rtt_ns(topology: Tiers, transport: Transport) -> int:
     """Time in ns from the sending of a full packet to its SACK, in an empty fabric.
 
-    The packet crosses a T1, unless all hosts are below a single T0.
+    The packet crosses a T1, unless all hosts are below a single T0, and with T2s one of them.
     """
     links = [(topology.host_delay_ns, topology.host_rate_bps)]
     if topology.t0 > 1:
         links.append((topology.fabric_delay_ns, topology.fabric_rate_bps))
+    if topology.t2:
+        links.append((topology.core_delay_ns, topology.core_rate_bps))
     sent = packet_bytes(transport) + SACK_BYTES + OVERHEAD_BYTES
     ways = 2 * sum(delay for delay, _ in links) + topology.wake_ns
     return round(2 * ways + sent * sum(2 * 8e9 / rate for _, rate in links))
 
 
 def dead_paths(scenario: Scenario, sender: int, receiver: int) -> int:
-    """Number of paths between two hosts, in all planes, that are dead during the whole run."""
+    """Number of paths between two hosts, in all planes, that are dead during the whole run, because
+    a switch above the T0s, or a link between switches, is.
+    """
     topology = scenario.topology
-    up, down = topology.t0_of(sender), topology.t0_of(receiver)
-    crossed = {(up, UP), (down, DOWN), (up, ""), (down, "")}
+    origin = topology.origin(sender, receiver)
     dead: set[tuple[int, int]] = set()
     for fault in scenario.faults:
         if fault.kind not in ("silent", "down") or fault.at_ns > 0 or fault.until_ns is not None:
             continue
         target = parse_target(fault.target, topology)
-        ways = target.t0, target.direction
-        if target.kind == "t1" or (target.kind == "uplink" and ways in crossed):
-            dead.add((target.plane, target.t1 or 0))
+        dead |= {
+            (target.plane, number)
+            for number in range(topology.n_paths(receiver, origin) if origin is not None else 0)
+            if _crosses(topology, target, (sender, receiver), number)
+        }
     return sum(topology.has_path(sender, receiver, *path) for path in dead)
+
+
+def _crosses(topology: Tiers, target: Target, ends: tuple[int, int], number: int) -> bool:
+    """Whether a path between two T0s goes over a switch above them, or a link of such a switch."""
+    if target.kind not in ("t1", "t2", "uplink", "core"):
+        return False
+    sender, receiver = ends
+    is_far = topology.pod_of(sender) != topology.pod_of(receiver)
+    if target.t2 is not None and not (is_far and target.t2 == number):
+        return False
+    return target.kind == "t2" or any(
+        target.t1 == topology.t1_on(topology.pod_of(host), number)
+        and target.t0 in (None, topology.t0_of(host))
+        and target.direction in ("", way)
+        for host, way in ((sender, UP), (receiver, DOWN))
+    )

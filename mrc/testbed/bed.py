@@ -111,6 +111,7 @@ class Testbed:
             check_name(name)
             rate_bps = parse_rate(rate)
             every = {"host_rate_bps": rate_bps, "fabric_rate_bps": rate_bps}
+            every |= {"core_rate_bps": rate_bps, "core_delay_ns": delay_ns}
             every |= {"host_delay_ns": delay_ns, "fabric_delay_ns": delay_ns}
             self.shape = Shape(**every | shape)
         self.name = name

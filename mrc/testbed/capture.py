@@ -21,7 +21,7 @@ from mrc.linux import netns
 from mrc.linux.release import release
 from mrc.testbed import hops, pcap
 from mrc.testbed.build import LinkEnd
-from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, port
+from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, T1_UP, T2_DOWN, port
 from mrc.testbed.names import MANAGEMENT
 from mrc.testbed.pcap import Offload
 from mrc.testbed.plan import Plan
@@ -51,7 +51,9 @@ _CAPTURED = {
     "plane": (HOST_UP,),
     "uplink": (T0_UP,),
     "t0": (HOST_DOWN, T0_UP),
-    "t1": (T1_DOWN,),
+    "core": (T1_UP,),
+    "t1": (T1_DOWN, T1_UP),
+    "t2": (T2_DOWN,),
 }
 
 

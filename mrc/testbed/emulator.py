@@ -107,7 +107,7 @@ class Emulator:
 
     def _number(self, hop: Hop) -> int:
         kind = HOP_KINDS.index(hop.kind)
-        number = int(lib.mrc_emu_hop_number(self._emu, kind, hop.plane, hop.t0, hop.end))
+        number = int(lib.mrc_emu_hop_number(self._emu, kind, hop.plane, hop.switch, hop.end))
         if number < 0:
             raise ValueError(f"no {hop} in this fabric")
         return number

@@ -15,31 +15,35 @@ from mrc.fabric.targets import DOWN, UP, Target, links_of
 from mrc.fabric.topology import Topology
 from mrc.results.testbed import LinkProperties
 from mrc.testbed.fault import Fault
-from mrc.testbed.names import FABRIC, host_name, interface_name, t0_name, t1_name
+from mrc.testbed.names import FABRIC, host_name, interface_name, t0_name, t1_name, t2_name
 from mrc.testbed.shape import Shape
 
 SOCKET = "fabric.sock"
 
 # The order is that of the enums in csrc/emu/emu.h.
-HOST_UP, HOST_DOWN, T0_UP, T1_DOWN = HOP_KINDS = ("host-up", "host-down", "t0-up", "t1-down")
+HOP_KINDS = ("host-up", "host-down", "t0-up", "t1-down", "t1-up", "t2-down")
+HOST_UP, HOST_DOWN, T0_UP, T1_DOWN, T1_UP, T2_DOWN = HOP_KINDS
 FAULT_KINDS = ("silent", "loss", "corrupt", "duplicate", "reorder", "delay", "jitter", "rate")
 
 _ALL_PPM = 1_000_000
 
 
 class Hop(NamedTuple):
-    """One of four: from a host to its T0, back, from a T0 to a T1, or back."""
+    """One of six: from a host to its T0, from a T0 to a T1, from a T1 to a T2, or back."""
 
     kind: str
     plane: int
-    t0: int
+    switch: int
+    """number of the T0, or of the T1 of a link to a T2"""
     end: int
-    """number of the host or of the T1 at the other end"""
+    """number of the host, T1 or T2 at the other end"""
 
     def __str__(self) -> str:
-        t0, host, t1 = f"t0:{self.plane}.{self.t0}", f"h{self.end}", f"t1:{self.plane}.{self.end}"
-        ends = {HOST_UP: (host, t0), HOST_DOWN: (t0, host), T0_UP: (t0, t1), T1_DOWN: (t1, t0)}
-        return ">".join(ends[self.kind])
+        near = "t1" if self.kind in (T1_UP, T2_DOWN) else "t0"
+        far = {HOST_UP: "h", HOST_DOWN: "h", T0_UP: "t1", T1_DOWN: "t1"}.get(self.kind, "t2")
+        switch = f"{near}:{self.plane}.{self.switch}"
+        end = f"h{self.end}" if far == "h" else f"{far}:{self.plane}.{self.end}"
+        return f"{switch}>{end}" if self.kind in (HOST_DOWN, T0_UP, T1_UP) else f"{end}>{switch}"
 
 
 FaultRow = tuple[str, int, int]
@@ -51,7 +55,10 @@ def hops_of_link(link: Target, fabric: Topology) -> tuple[Hop, Hop]:
     if link.host is not None:
         t0 = fabric.t0_of(link.host)
         return Hop(HOST_UP, link.plane, t0, link.host), Hop(HOST_DOWN, link.plane, t0, link.host)
-    assert link.t0 is not None and link.t1 is not None
+    assert link.t1 is not None
+    if link.t2 is not None:
+        return Hop(T1_UP, link.plane, link.t1, link.t2), Hop(T2_DOWN, link.plane, link.t1, link.t2)
+    assert link.t0 is not None
     return Hop(T0_UP, link.plane, link.t0, link.t1), Hop(T1_DOWN, link.plane, link.t0, link.t1)
 
 
@@ -66,7 +73,13 @@ def all_hops(shape: Shape) -> dict[Hop, LinkProperties]:
 
 def hops_of(target: Target, fabric: Topology) -> list[Hop]:
     """The lossy hops of a target. Each packet through the target passes exactly one of them."""
-    kinds = {"all": (HOST_UP,), "plane": (HOST_UP,), "t0": (HOST_UP, T1_DOWN), "t1": (T1_DOWN,)}
+    kinds = {
+        "all": (HOST_UP,),
+        "plane": (HOST_UP,),
+        "t0": (HOST_UP, T1_DOWN),
+        "t1": (T1_DOWN, T1_UP),
+        "t2": (T2_DOWN,),
+    }
     return [
         hop for hop in all_hops_of(target, fabric) if hop.kind in kinds.get(target.kind, HOP_KINDS)
     ]
@@ -81,13 +94,18 @@ def all_hops_of(target: Target, fabric: Topology) -> list[Hop]:
 
 def port(hop: Hop) -> tuple[str, str]:
     """Node and interface that send on a hop, in a kernel fabric."""
-    t0 = t0_name(hop.plane, hop.t0)
-    return {
-        HOST_UP: (host_name(hop.end), f"p{hop.plane}"),
-        HOST_DOWN: (t0, host_name(hop.end)),
-        T0_UP: (t0, f"t1-{hop.end}"),
-        T1_DOWN: (t1_name(hop.plane, hop.end), f"t0-{hop.t0}"),
-    }[hop.kind]
+    match hop.kind:
+        case "host-up":
+            return host_name(hop.end), f"p{hop.plane}"
+        case "host-down":
+            return t0_name(hop.plane, hop.switch), host_name(hop.end)
+        case "t0-up":
+            return t0_name(hop.plane, hop.switch), f"t1-{hop.end}"
+        case "t1-down":
+            return t1_name(hop.plane, hop.end), f"t0-{hop.switch}"
+        case "t1-up":
+            return t1_name(hop.plane, hop.switch), f"t2-{hop.end}"
+    return t2_name(hop.plane, hop.end), f"t1-{hop.switch}"
 
 
 def filters(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
@@ -109,7 +127,7 @@ def _filters(hops: Iterable[Hop]) -> dict[str, dict[str, Hop]]:
         node, interface = port(hop)
         match = f"oifname {interface}"
         if hop.kind == HOST_UP:
-            node, match = t0_name(hop.plane, hop.t0), f"iifname {host_name(hop.end)}"
+            node, match = t0_name(hop.plane, hop.switch), f"iifname {host_name(hop.end)}"
         found.setdefault(node, {})[match] = hop
     return found
 
@@ -129,10 +147,11 @@ def emulated_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
 def kernel_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
     """Node and interface of every link end that goes down with the target, in a kernel fabric.
 
-    The T0's end of an uplink goes down, because the T1's route that shifts needs its own end. Only
-    a whole T1 loses its ends.
+    The lower end of a link between switches goes down, because the upper switch's route that shifts
+    needs its own end. Only a whole T1 or T2 loses its ends.
     """
-    kinds = (T1_DOWN,) if target.kind == "t1" else (HOST_DOWN, T0_UP)
+    whole = {"t1": (T1_DOWN, T1_UP), "t2": (T2_DOWN,)}
+    kinds = whole.get(target.kind, (HOST_DOWN, T0_UP, T1_UP))
     return [port(hop) for hop in all_hops_of(target, fabric) if hop.kind in kinds]
 
 

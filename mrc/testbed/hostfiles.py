@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from mrc.fabric.srv6 import format_usid
-from mrc.fabric.topology import Path
+from mrc.fabric.topology import Origin, Path
 from mrc.testbed.shape import Shape
 
 
@@ -49,7 +49,7 @@ def config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
         present = shape.present(host, peer) if peer != host else ()
         if present:
             by_planes = bool({host, peer} & _without_management(shape))
-            head, paths = _peer(shape, peer, shape.are_near(host, peer), by_planes)
+            head, paths = _peer(shape, peer, shape.origin(host, peer), by_planes)
             lines += head
             for number in present:
                 lines += paths[number]
@@ -58,7 +58,7 @@ def config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
 
 @lru_cache(maxsize=1024)
 def _peer(
-    shape: Shape, peer: int, near: bool, by_planes: bool
+    shape: Shape, peer: int, origin: Origin, by_planes: bool
 ) -> tuple[list[str], list[list[str]]]:
     """The lines of a peer, and of each path to it. `by_planes`: one of the two has no management
     network.
@@ -71,7 +71,7 @@ def _peer(
         f'oob = "{oob}"',
         f'sources = ["{addresses.host(peer)}"]',
     ]
-    return head, [_path(peer, path) for path in shape.paths_to(peer, near=near)]
+    return head, [_path(peer, path) for path in shape.paths_to(peer, origin)]
 
 
 def _without_management(shape: Shape) -> set[int]:

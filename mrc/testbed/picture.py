@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import zip_longest
+from textwrap import wrap
 
 from msgspec.structs import replace
 
@@ -19,6 +21,8 @@ def draw(shape: Shape, failing: Collection[str]) -> list[str]:
 
     plane 1    h0 -- t0:1.0 --+-- t1:1.0
                h1 -x t0:1.1 --+-- t1:1.1 x
+
+    With T2s, pod by pod; then the T2s, each with a link to one T1 of each pod.
     """
     lines = []
     for plane in shape.plane_numbers():
@@ -64,23 +68,33 @@ def _draw_plane(
     shape: Shape, number: int, plane: str, label: str, failing: Collection[str]
 ) -> list[str]:
     """`number` of a plane; `plane` names it, or all that are equal to it."""
-    lines = []
-    _, t0s, t1s = nodes(shape, number)
-    left = [_left(shape, number, plane, t0, failing) for t0 in t0s]
-    width = max((len(each) for each in left), default=0)
-    for row in range(max(len(t0s), len(t1s))):
-        below = left[row].ljust(width) + " --" if row < len(t0s) else " " * (width + 3)
-        above = f"-- {_crossed(f't1:{plane}.{t1s[row]}', failing)}" if row < len(t1s) else ""
-        lines.append(f"{'' if row else label:12}{below}+{above}")
-    return lines
+    lines: list[str] = []
+    _, t0s, t1s, t2s = nodes(shape, number)
+    left = {t0: _left(shape, number, plane, t0, failing) for t0 in t0s}
+    width = max(map(len, left.values()), default=0)
+    for pod in range(shape.pods):
+        below = [left[t0].ljust(width) + " --" for t0 in t0s if shape.pod_of_t0(t0) == pod]
+        above = [
+            f"-- {_crossed(f't1:{plane}.{t1}', failing)}"
+            for t1 in t1s
+            if shape.pod_of_t1(t1) == pod
+        ]
+        for lower, upper in zip_longest(below, above, fillvalue=None):
+            row = f"{lower or ' ' * (width + 3)}+{upper or ''}"
+            lines.append(f"{'' if lines else label:12}{row}")
+        lines += [""] if t2s else []
+    names = [_crossed(f"t2:{plane}.{t2}", failing) for t2 in t2s]
+    return lines + [f"{'':12}{line}" for line in wrap(f"T2s: {', '.join(names)}", 80) if names]
 
 
-def nodes(shape: Shape, plane: int) -> tuple[list[int], list[int], list[int]]:
-    """The hosts, T0s and T1s that have links in a plane."""
+def nodes(shape: Shape, plane: int) -> tuple[list[int], list[int], list[int], list[int]]:
+    """The hosts, T0s, T1s and T2s that have links in a plane."""
     links = links_of(Target("plane", plane), shape)
     hosts = [link.host for link in links if link.host is not None]
-    t0s = {t0_of(link, shape) for link in links}
-    return hosts, sorted(t0s), sorted({link.t1 for link in links if link.t1 is not None})
+    t0s = {t0_of(link, shape) for link in links if link.kind != "core"}
+    t1s = {link.t1 for link in links if link.t1 is not None}
+    t2s = {link.t2 for link in links if link.t2 is not None}
+    return hosts, sorted(t0s), sorted(t1s), sorted(t2s)
 
 
 def _left(shape: Shape, number: int, plane: str, t0: int, failing: Collection[str]) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of a test bed, as data that can be printed and tested. Pure.
 
-Each host, T0 and T1 is a network namespace, joined by veths. `mgmt` routes between the hosts'
+Each host and switch is a network namespace, joined by veths. `mgmt` routes between the hosts'
 management interfaces, like the front-end network of a cluster. In an emulated fabric one namespace
-stands for all T0s and T1s, and the emulator moves packets between its interfaces.
+stands for all switches, and the emulator moves packets between its interfaces.
 `mrc.testbed.names` has the names of all nodes.
 
 A link's upper end is fe80::1 and its lower end fe80::2, so every next hop is one of the two. Both
@@ -22,13 +22,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.fabric import topology
-from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
+from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, Route, locator
 from mrc.fabric.targets import parse_target
-from mrc.fabric.topology import Topology
+from mrc.fabric.topology import Origin, Topology
 from mrc.results.testbed import Census, LinkProperties
 from mrc.testbed import hostfiles, hostrules
 from mrc.testbed.fault import LOSSY, rules
+from mrc.testbed.forwarding import LOWER, UPPER, switches
 from mrc.testbed.hops import all_hops, all_hops_of, hops_of_link, lossy, port
 from mrc.testbed.names import (
     FABRIC,
@@ -37,8 +37,6 @@ from mrc.testbed.names import (
     host_name,
     interface_name,
     namespace,
-    t0_name,
-    t1_name,
 )
 from mrc.testbed.shape import Fabric, Shape
 
@@ -51,8 +49,7 @@ _QUEUE_SECONDS = 0.010
 _MIN_QUEUE_BYTES = 256 * 1024
 _NO_LIMIT_BYTES = 1 << 30
 
-UPPER, UPPER_MAC = IPv6Address("fe80::1"), "02:00:00:00:00:01"
-_LOWER, LOWER_MAC = IPv6Address("fe80::2"), "02:00:00:00:00:02"
+UPPER_MAC, LOWER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 
 # Every interface: SRv6 on, no duplicate detection, no automatic addresses. New veths copy the
 # values of "default", so it is set before they are made.
@@ -151,21 +148,25 @@ def census(shape: Shape) -> Census:
     """Counts the parts of the plan; makes it only if links are absent."""
     if shape.absent:
         return _count(make_plan("plan", shape))
-    near = shape.hosts * (shape.hosts_per_t0 - 1)
-    far = shape.hosts * (shape.hosts - 1) - near
-    paths = shape.planes * (near + far * shape.t1)
-    shared = shape.planes * (
-        near * _shared_in_plane(shape, 1) + far * _shared_in_plane(shape, shape.t1)
+    below, in_pod = shape.hosts_per_t0, shape.hosts // shape.pods
+    peers = (  # paths of a plane, and how many peers of a host have so many
+        (1, below - 1),
+        (shape.t1s_per_pod, in_pod - below),
+        (shape.t2, shape.hosts - in_pod),
     )
+    paths = shape.hosts * shape.planes * sum(n * count for n, count in peers)
+    shared = sum(_shared_in_plane(shape, n) * count for n, count in peers)
+    shared *= shape.hosts * shape.planes
     routes = shape.hosts * (3 + 2 * shape.planes) + paths + shared  # at hosts and at mgmt
     links = shape.hosts * (1 + shape.planes)
     if shape.fabric is Fabric.EMULATED:
         return Census(shape.hosts + 2, links, routes, paths)
-    uplinks = shape.t0 * shape.t1
+    inner = shape.t0 * shape.t1s_per_pod + shape.pods * shape.t2
+    shifts = shape.t1 + shape.t2
     return Census(
-        namespaces=shape.hosts + 1 + shape.planes * (shape.t0 + shape.t1),
-        links=links + shape.planes * uplinks,
-        routes=routes + shape.planes * (2 * shape.hosts + 2 * uplinks + shape.t1),
+        namespaces=shape.hosts + 1 + shape.planes * (shape.t0 + shifts),
+        links=links + shape.planes * inner,
+        routes=routes + shape.planes * (2 * shape.hosts + 2 * inner + shifts),
         paths=paths,
     )
 
@@ -233,12 +234,16 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
         "planes": shape.planes,
         "t0": shape.t0,
         "t1": shape.t1,
+        "pods": shape.pods,
+        "t2": shape.t2,
         "block": int(shape.addresses.block.network_address) >> 112,
         "mtu": shape.mtu,
         "host_rate_bps": host_rate_bps,
         "fabric_rate_bps": shape.fabric_rate_bps or _NO_RATE_BPS,
+        "core_rate_bps": shape.core_rate_bps or _NO_RATE_BPS,
         "host_delay_ns": shape.host_delay_ns,
         "fabric_delay_ns": shape.fabric_delay_ns,
+        "core_delay_ns": shape.core_delay_ns,
         "jitter_ns": shape.jitter_ns,
         "buffer_bytes": buffer_bytes,
         "ecn_low_bytes": buffer_bytes // 10 if low is None else low,
@@ -302,13 +307,13 @@ def _on_links(node: Node, links: tuple[Link, ...]) -> Node:
         node,
         addresses=(
             *node.addresses,
-            *((name, IPv6Interface((_LOWER, 64))) for name in lower),
+            *((name, IPv6Interface((LOWER, 64))) for name in lower),
             *((name, IPv6Interface((UPPER, 64))) for name in upper),
         ),
         neighbours=(
             *node.neighbours,
             *((name, UPPER, UPPER_MAC) for name in lower),
-            *((name, _LOWER, LOWER_MAC) for name in upper),
+            *((name, LOWER, LOWER_MAC) for name in upper),
         ),
     )
 
@@ -333,7 +338,7 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
     planes = {f"p{plane}": addresses.in_plane(host, plane) for plane in fabric.planes_of(host)}
     for peer in fabric.host_numbers():
         if peer != host:
-            every = _ways(fabric, peer, fabric.are_near(host, peer))
+            every = _ways(fabric, peer, fabric.origin(host, peer))
             ways = [every[number] for number in fabric.present(host, peer)]
             routes += [Route(way.dst, way.dev, UPPER, planes[way.dev], way.action) for way in ways]
             routes += [
@@ -387,7 +392,7 @@ def _shared(ways: Sequence[_Way], in_plane: int) -> Iterator[_Way]:
 
 
 @lru_cache(maxsize=1024)
-def _ways(fabric: Topology, peer: int, near: bool) -> tuple[_Way, ...]:
+def _ways(fabric: Topology, peer: int, origin: Origin) -> tuple[_Way, ...]:
     every = IPv6Network(fabric.addresses.host(peer))
     return tuple(
         _Way(
@@ -396,7 +401,7 @@ def _ways(fabric: Topology, peer: int, near: bool) -> tuple[_Way, ...]:
             action=EncapRed(path.segments),
             shared_dst=every,
         )
-        for path in fabric.paths_to(peer, near=near)
+        for path in fabric.paths_to(peer, origin)
     )
 
 
@@ -404,8 +409,8 @@ def _fabric(name: str, shape: Shape) -> Iterator[Node]:
     if shape.fabric is Fabric.KERNEL:
         losses = _losses(shape)
         for plane in shape.plane_numbers():
-            for node in _switches(name, shape, plane):
-                yield replace(node, rules=losses.get(node.name, ""))
+            for node, routes in switches(shape, plane):
+                yield replace(_switch(name, node, routes), rules=losses.get(node, ""))
     else:  # the kernel must leave all packets to the emulator
         sysctls = {f"net/ipv6/conf/{scope}/disable_ipv6": "1" for scope in ("all", "default")}
         yield Node(FABRIC, namespace(name, FABRIC), sysctls, routes=())
@@ -420,45 +425,9 @@ def _losses(shape: Shape) -> dict[str, str]:
     }
 
 
-def _switches(name: str, fabric: Topology, plane: int) -> Iterator[Node]:
-    """The T0s and T1s of a plane: one static route per uSID.
-
-    A route that shifts must name an interface and disappears with it. A T0 has one for each host's
-    interface, as substitutes for each other. A T1 has one for its first interface, which goes down
-    only if the whole T1 is down.
-    """
-    block = fabric.addresses.locator_block(plane)
-    for t0 in fabric.t0_numbers():
-        own = locator(block, topology.t0_usid(t0))
-        routes = []
-        for host in fabric.hosts_below(t0):
-            if not fabric.has_link(host, plane):
-                continue
-            metric = DEFAULT_METRIC + host - fabric.hosts_below(t0)[0]
-            routes.append(Route(own, host_name(host), action=End(), metric=metric))
-            here = locator(block, fabric.host_usid(host))
-            routes.append(Route(here, host_name(host), via=_LOWER))
-        routes += [
-            Route(locator(block, topology.t1_usid(number)), f"t1-{number}", via=UPPER)
-            for number in fabric.t1_numbers()
-            if fabric.has_uplink(plane, t0, number)
-        ]
-        if routes:
-            yield _switch(name, t0_name(plane, t0), tuple(routes))
-    for number in fabric.t1_numbers():
-        below = [t0 for t0 in fabric.t0_numbers() if fabric.has_uplink(plane, t0, number)]
-        if below:
-            own = locator(block, topology.t1_usid(number))
-            shift = Route(own, f"t0-{below[0]}", action=End())
-            routes = [
-                Route(locator(block, topology.t0_usid(t0)), f"t0-{t0}", via=_LOWER) for t0 in below
-            ]
-            yield _switch(name, t1_name(plane, number), (shift, *routes))
-
-
 def _management(name: str, shape: Shape) -> Node:
     routes = (
-        Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=_LOWER)
+        Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=LOWER)
         for host in shape.host_numbers()
     )
     ipv4 = (

@@ -49,8 +49,11 @@ class Shape(Topology, frozen=True):
     """of a link between host and T0, each way; None: as fast as the machine can"""
     fabric_rate_bps: int | None = 500_000_000
     """of a link between T0 and T1"""
+    core_rate_bps: int | None = 500_000_000
+    """of a link between T1 and T2"""
     host_delay_ns: int = 0
     fabric_delay_ns: int = 0
+    core_delay_ns: int = 0
     jitter_ns: int = 0
     """largest random addition to every delay; it keeps the order"""
     links: tuple[LinkChange, ...] = ()
@@ -76,8 +79,8 @@ class Shape(Topology, frozen=True):
         force_setattr(self, "absent", absent_links(self.absent, self))
         if not MIN_MTU <= self.mtu <= MAX_MTU:
             raise ValueError(f"mtu is {self.mtu}, not in {MIN_MTU}..{MAX_MTU}")
-        rates = [self.host_rate_bps, self.fabric_rate_bps, *(link.rate_bps for link in self.links)]
-        for rate_bps in rates:
+        rates = [self.host_rate_bps, self.fabric_rate_bps, self.core_rate_bps]
+        for rate_bps in [*rates, *(link.rate_bps for link in self.links)]:
             if rate_bps is not None and not 1000 <= rate_bps <= MAX_RATE_BPS:
                 raise ValueError(f"rate is {rate_bps} bit/s, not in 1kbit..1tbit (or none)")
         if self.fabric is Fabric.KERNEL and self.jitter_ns:
@@ -93,11 +96,12 @@ class Shape(Topology, frozen=True):
 
     def link_properties(self) -> dict[Target, BothWays]:
         """The properties of every link in this fabric, up and down, plane by plane: first the
-        hosts' links, then the uplinks.
+        hosts' links, then those between switches.
         """
         tiers = {
             "link": self._link(self.host_rate_bps, self.host_delay_ns),
             "uplink": self._link(self.fabric_rate_bps, self.fabric_delay_ns),
+            "core": self._link(self.core_rate_bps, self.core_delay_ns),
         }
         found = {link: (tiers[link.kind], tiers[link.kind]) for link in all_links(self)}
         for change in self.links:
@@ -149,14 +153,20 @@ def scale_rates(shape: Shape, host_rate_bps: int | None) -> Shape:
         return max(1000, rate_bps * host_rate_bps // usual_bps)
 
     links = tuple(replace(link, rate_bps=scaled(link.rate_bps)) for link in shape.links)
-    fabric_rate_bps = scaled(shape.fabric_rate_bps)
-    return replace(shape, links=links, host_rate_bps=host_rate_bps, fabric_rate_bps=fabric_rate_bps)
+    return replace(
+        shape,
+        links=links,
+        host_rate_bps=host_rate_bps,
+        fabric_rate_bps=scaled(shape.fabric_rate_bps),
+        core_rate_bps=scaled(shape.core_rate_bps),
+    )
 
 
 def with_delay(shape: Shape, delay_ns: int) -> Shape:
     """Sets the delay of every link."""
     links = tuple(replace(link, delay_ns=None) for link in shape.links)
-    return replace(shape, host_delay_ns=delay_ns, fabric_delay_ns=delay_ns, links=links)
+    every = dict.fromkeys(("host_delay_ns", "fabric_delay_ns", "core_delay_ns"), delay_ns)
+    return replace(shape, links=links, **every)
 
 
 def decode(stored: dict[str, Any]) -> Shape:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test bed as SVG: one panel for equal planes, with T1s above T0s above hosts. Pure.
+"""A test bed as SVG: one panel for equal planes, with T2s above T1s above T0s above hosts. Pure.
 
 Links that differ from their tier are highlighted and labelled. Long lines are wrapped, so that no
 text is cut.
@@ -12,15 +12,18 @@ from textwrap import wrap
 
 from msgspec.structs import replace
 
+from mrc.fabric.targets import Target
 from mrc.results.testbed import LinkProperties
 from mrc.testbed.picture import alike, listed, nodes, plane_name
 from mrc.testbed.shape import BothWays, Shape
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #8b949e;
-  --unlike: #b35900; --host: #dbeafe; --t0: #dcfce7; --t1: #fde9c8 }
+  --unlike: #b35900; --host: #dbeafe; --t0: #dcfce7; --t1: #fde9c8;
+  --t2: #f3e0f7 }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --line: #6e7681;
-  --unlike: #ffa657; --host: #1f3a5f; --t0: #1d4428; --t1: #4f3a13 } }
+  --unlike: #ffa657; --host: #1f3a5f; --t0: #1d4428; --t1: #4f3a13;
+  --t2: #46284f } }
 svg { background: var(--paper) }
 text { fill: var(--ink); font: 12px sans-serif; text-anchor: middle }
 text.title { font-weight: bold; text-anchor: start }
@@ -32,6 +35,7 @@ rect { stroke: var(--line); rx: 4 }
 rect.host { fill: var(--host) }
 rect.t0 { fill: var(--t0) }
 rect.t1 { fill: var(--t1) }
+rect.t2 { fill: var(--t2) }
 """
 
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 52, 24, 12
@@ -47,7 +51,7 @@ Ends = tuple[float, float, float, float]
 
 def draw(shape: Shape, title: str, notes: Sequence[str]) -> str:
     """A whole SVG document. It highlights links whose properties differ from their tier's."""
-    columns = max(shape.hosts, shape.t0, shape.t1)
+    columns = max(shape.hosts, shape.t0, shape.t1, shape.t2)
     width = max(_MIN_WIDTH, 2 * _MARGIN + columns * (_BOX_WIDTH + _GAP) - _GAP)
     top = _MARGIN
     parts: list[str] = []
@@ -59,7 +63,7 @@ def draw(shape: Shape, title: str, notes: Sequence[str]) -> str:
         top += _LINE
     for planes in alike(shape):
         parts += _panel(shape, planes, top, width)
-        top += _TITLE + 2 * _ROW + _BOX_HEIGHT + _MARGIN
+        top += _TITLE + (3 if shape.t2 else 2) * _ROW + _BOX_HEIGHT + _MARGIN
     size = f'width="{width}" height="{top}" viewBox="0 0 {width} {top}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
     return "\n".join([head, f"<style>{_STYLE}</style>", *parts, "</svg>", ""])
@@ -69,40 +73,56 @@ def _panel(shape: Shape, planes: list[int], top: int, width: int) -> list[str]:
     name = plane_name(planes)
     word = "plane" if len(planes) == 1 else "planes"
     parts = [_text(_MARGIN, top + 26, f"{word} {listed(planes)}", "title")]
-    rows = [top + _TITLE + row * _ROW for row in range(3)]
     usual = replace(shape, links=()).link_properties()
-
-    def middle(index: int, count: int) -> float:
-        return _MARGIN + (width - 2 * _MARGIN) * (index + 0.5) / count
-
-    unlike: dict[str, list[tuple[Ends, str]]] = {"link": [], "uplink": []}
+    places = _Places(shape, top, width)
+    unlike: dict[str, list[tuple[Ends, str]]] = {"link": [], "uplink": [], "core": []}
     for link, found in shape.link_properties().items():
         if link.plane != planes[0]:
             continue
-        if link.host is not None:
-            t0 = shape.t0_of(link.host)
-            ends = (middle(link.host, shape.hosts), rows[2], middle(t0, shape.t0), rows[1])
-        else:
-            ends = (
-                middle(link.t0 or 0, shape.t0), rows[1], middle(link.t1 or 0, shape.t1), rows[0],
-            )  # fmt: skip
+        ends = places.ends(link)
         if found == usual[link]:
             parts.append(_line(ends, ""))
         else:
             parts.append(_line(ends, "unlike"))
             unlike[link.kind].append((ends, _difference(found, usual[link][0])))
-    hosts, t0s, t1s = nodes(shape, planes[0])
-    for kind, numbers, count, row, label in (
-        ("t1", t1s, shape.t1, rows[0], f"t1:{name}."),
-        ("t0", t0s, shape.t0, rows[1], f"t0:{name}."),
-        ("host", hosts, shape.hosts, rows[2], "h"),
-    ):
-        for index in numbers:
-            parts.append(_box(middle(index, count), row, f"{label}{index}", kind))
-    counts = {"link": shape.hosts, "uplink": shape.t0 * shape.t1}
+    for kind, numbers in zip(("host", "t0", "t1", "t2"), nodes(shape, planes[0]), strict=True):
+        label = "h" if kind == "host" else f"{kind}:{name}."
+        parts += [_box(*places.at(kind, index), f"{label}{index}", kind) for index in numbers]
+    counts = {
+        "link": shape.hosts,
+        "uplink": shape.t0 * shape.t1s_per_pod,
+        "core": shape.pods * shape.t2,
+    }
     for tier, links in unlike.items():
         parts += _labels(links, counts[tier], width)
     return parts
+
+
+class _Places:
+    """Where the nodes of a panel are."""
+
+    def __init__(self, shape: Shape, top: int, width: int) -> None:
+        self._shape, self._width = shape, width
+        counts = {"t2": shape.t2, "t1": shape.t1, "t0": shape.t0, "host": shape.hosts}
+        self._rows = {
+            kind: (top + _TITLE + row * _ROW, count)
+            for row, (kind, count) in enumerate(each for each in counts.items() if each[1])
+        }
+
+    def at(self, kind: str, index: int) -> tuple[float, int]:
+        """The middle and the top of a node."""
+        row, count = self._rows[kind]
+        return _MARGIN + (self._width - 2 * _MARGIN) * (index + 0.5) / count, row
+
+    def ends(self, link: Target) -> Ends:
+        match link:
+            case Target(host=int(host)):
+                lower, upper = ("host", host), ("t0", self._shape.t0_of(host))
+            case Target(t0=int(t0), t1=int(t1)):
+                lower, upper = ("t0", t0), ("t1", t1)
+            case _:
+                lower, upper = ("t1", link.t1 or 0), ("t2", link.t2 or 0)
+        return (*self.at(*lower), *self.at(*upper))
 
 
 def _difference(both: BothWays, usual: LinkProperties) -> str:

@@ -7,6 +7,7 @@ below uSID 0, which no path uses. As in the plan, the upper end of a link is 1 a
 
     fcbb:P:0:1:H::/126      link of host H in plane P
     fcbb:P:0:2:N:S::/126    uplink of T0 N to T1 S
+    fcbb:P:0:3:S:M::/126    link of T1 S to T2 M
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def with_link_addresses(plan: Plan) -> Plan:
 def _addresses(plan: Plan, link: Target) -> tuple[IPv6Interface, IPv6Interface]:
     """Of the upper and of the lower end."""
     block = plan.shape.addresses.locator_block(link.plane).network_address
-    kind, one, two = (1, link.host, 0) if link.host is not None else (2, link.t0, link.t1)
+    numbers = {"link": (1, link.host, 0), "uplink": (2, link.t0, link.t1)}
+    kind, one, two = numbers.get(link.kind, (3, link.t1, link.t2))
     assert one is not None and two is not None
     base = block + (kind << 64 | one << 48 | two << 32)
     return IPv6Interface((base + 1, 126)), IPv6Interface((base + 2, 126))
@@ -82,7 +84,7 @@ def _numbered(node: Node, ends: dict[_End, tuple[IPv6Interface, IPv6Interface]])
 
 
 def switches(plan: Plan) -> dict[str, Node]:
-    """The T0s and T1s of a plan."""
+    """The switches of a plan."""
     return {
         name: node
         for name, node in plan.nodes.items()

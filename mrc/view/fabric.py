@@ -124,9 +124,10 @@ def _drawn(bed: Testbed, title: str) -> Drawn:
         part = Part(
             target=str(link),
             plane=link.plane,
-            t0=t0_of(link, shape),
             host=link.host,
+            t0=link.t0 if link.host is None else t0_of(link, shape),
             t1=link.t1,
+            t2=link.t2,
             up=str(first),
             down=str(second),
             rates_bps=(up.rate_bps, down.rate_bps),

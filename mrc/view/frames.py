@@ -12,11 +12,11 @@ class Part(Struct, frozen=True):
     target: str
     """its name for faults"""
     plane: int
-    t0: int
     host: int | None
-    """the host at its lower end; None: an uplink"""
+    """two of these four are the numbers of its ends; the others are None"""
+    t0: int | None
     t1: int | None
-    """the T1 at its upper end; None: a host's link"""
+    t2: int | None
     up: str
     """the name of its direction from the lower end to the upper end"""
     down: str

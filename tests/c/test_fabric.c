@@ -18,7 +18,8 @@ static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, u
   packet->from = from;
   packet->to = to;
   packet->sport = 49152;
-  packet->usids = mrc_fabric_usids(&sim->whole.fabric, from, to, path);
+  packet->path = (uint16_t)path;
+  mrc_fabric_set_usids(&sim->whole.fabric, packet);
   return packet;
 }
 
@@ -37,13 +38,19 @@ static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops, int capa
   return n;
 }
 
+static uint64_t usids_of(mrc_sim *sim, uint32_t from, uint32_t to, uint32_t path) {
+  struct mrc_frame *packet = make_packet(sim, from, to, path);
+  const uint64_t usids = packet->usids;
+  CHECK_EQ(packet->usids_beyond, 0);
+  mrc_frame_pool_put(&sim->whole.fabric.pool, packet);
+  return usids;
+}
+
 static void test_usids__are_those_of_the_path(void) {
   mrc_sim *sim = open_sim();
-  CHECK(mrc_fabric_usids(&sim->whole.fabric, 0, 2, 1) ==
-        0x01010201E0000000ull); /* T1 1, T0 1, its port 0 */
-  CHECK(mrc_fabric_usids(&sim->whole.fabric, 0, 3, 0) == 0x01000201E0010000ull);
-  CHECK(mrc_fabric_usids(&sim->whole.fabric, 0, 1, 0) ==
-        0xE001000000000000ull); /* below the same T0 */
+  CHECK(usids_of(sim, 0, 2, 1) == 0x01010201E0000000ull); /* T1 1, T0 1, its port 0 */
+  CHECK(usids_of(sim, 0, 3, 0) == 0x01000201E0010000ull);
+  CHECK(usids_of(sim, 0, 1, 0) == 0xE001000000000000ull); /* below the same T0 */
   mrc_sim_destroy(sim);
 }
 
@@ -204,8 +211,8 @@ static void test_remove__no_packet_enters(void) {
   for (int i = 0; i < 20; i++)
     CHECK_EQ(mrc_fabric_draw_plane(fabric, 0, 2), 0);
   struct mrc_frame *packet = mrc_frame_pool_get(&fabric->pool);
-  packet->usids = mrc_fabric_usids(fabric, 0, 2, 0); /* over the uplink that is absent */
   packet->to = 2;
+  mrc_fabric_set_usids(fabric, packet); /* over the uplink that is absent */
   mrc_fabric_arrive(fabric, mrc_topology_t0_up(config, 0, 0, 0), packet);
   CHECK_EQ(sim->whole.record.stats.unroutable, 1);
   CHECK_EQ(fabric->pool.n_used, 0);

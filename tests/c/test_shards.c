@@ -12,7 +12,7 @@ enum { HOSTS = 64, T0S = 64, T1S = 4, PLANES = 2, CAPACITY = 4096 };
 #ifdef __SANITIZE_THREAD__
 enum { ROWS = 2 }; /* one thread runs them: the sanitizer finds nothing more in the others */
 #else
-enum { ROWS = 13 };
+enum { ROWS = 16 };
 #endif
 
 /* Everything that a run reports. */
@@ -75,6 +75,15 @@ static void vary(int row, struct mrc_sim_config *config) {
   if (row == 8) config->jitter_ns = 700;
   if (row == 9) config->host_rate_bps = config->fabric_rate_bps = 4000 * GBIT;
   if (row == 10) config->wake_ns = 0;
+  if (row >= 13) {
+    config->pods = 4;
+    config->t1 = 4 * T1S;
+    config->t2 = 2 * T1S;
+    config->core_rate_bps = 100 * GBIT;
+    config->core_delay_ns = row == 14 ? 300 : 900;
+    config->cc_base_rtt_ns = 12000;
+  }
+  if (row == 15) config->routing = MRC_SIM_ECMP;
   if (row == 11) {
     config->fabric_delay_ns = 3000;
     config->cc_base_rtt_ns = 20000;
@@ -132,6 +141,10 @@ static void add_faults(mrc_sim *sim, int row) {
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_UPLINK, .index = 3, .t1 = 2, .kind = MRC_SIM_DELAY,
                      .at_ns = 5000, .a = 90),
            0);
+  if (row == 14)
+    CHECK_EQ(add_fault(sim, .target = MRC_SIM_T2, .index = 6, .kind = MRC_SIM_SILENT, .at_ns = 5500,
+                       .until_ns = 30000),
+             0);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T0, .index = 7, .kind = MRC_SIM_DUPLICATE, .a = 300000),
            0);
 }

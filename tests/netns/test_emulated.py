@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ipaddress import IPv6Address
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from slowness import PATIENCE, least, limit
 
 from mrc.errors import ArgumentError, StateError
 from mrc.fabric import srv6, topology
+from mrc.fabric.topology import Topology
 from mrc.linux import netns
 from mrc.testbed import control, queues, schedule, state
 from mrc.testbed.bed import Testbed
@@ -67,7 +69,8 @@ def tclass_of(control_messages: Sequence[tuple[int, int, bytes]]) -> int:
 
 # ---- The kernel as oracle -------------------------------------------------------------------
 
-T1, T0, HERE = topology.t1_usid, topology.t0_usid, topology.HOST_USID
+T1, T0 = (partial(Topology(2, 1, 1).usid, tier) for tier in ("t1", "t0"))
+HERE = topology.HOST_USID
 
 NOBODY = IPv6Address("2001:db8::1").packed
 

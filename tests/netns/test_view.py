@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -187,6 +188,43 @@ def time_and_pictures(page: Page, folder: Path) -> None:
         data = saved[0].read_bytes()
         assert ElementTree.fromstring(data) if kind == "svg" else data.startswith(b"\x89PNG")
         assert len(data) > 5000
+
+
+def test_view__reads_links_of_three_tiers() -> None:
+    shape: dict[str, Any] = {"hosts": 4, "planes": 1, "t0": 4, "t1": 2, "pods": 2, "t2": 2}
+    with Testbed(f"view3-{os.getpid()}", **shape) as bed:
+        drawn, _ = view_of(bed).read()
+    ends = {link.target: (link.host, link.t0, link.t1, link.t2) for link in drawn.links}
+    assert len(ends) == 4 + 4 + 4
+    assert ends["link:h3.1"] == (3, 3, None, None)
+    assert ends["uplink:1.2.1"] == (None, 2, 1, None)
+    assert ends["core:1.1.0"] == (None, None, 1, 0)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_page__of_three_tiers_fails_a_t2(tmp_path: Path) -> None:
+    shape: dict[str, Any] = {"hosts": 8, "planes": 2, "t0": 4, "t1": 4, "pods": 2, "t2": 4}
+    with (
+        Testbed(f"view4-{os.getpid()}", **shape) as bed,
+        viewing("testbed", "view", "--name", bed.name) as url,
+        browser(tmp_path) as page,
+    ):
+        page.open(url)
+        page.until("document.querySelector('.node[data-target=\"t2:2.3\"]')")
+        tops = [
+            page.run(f"document.querySelector('.node.{kind} rect').getAttribute('y') * 1")
+            for kind in ("t2", "t1", "t0", "host")
+        ]
+        assert tops == sorted(set(tops))
+        assert page.run("document.querySelectorAll('.link').length") == 2 * (8 + 8 + 8)
+        page.click('.node[data-target="t2:2.3"] rect')
+        page.until("document.querySelector('.node.fails[data-target=\"t2:2.3\"]')")
+        assert [*bed.faults()] == ["t2:2.3"]
+        page.until("document.querySelectorAll('.lane.silent').length === 4")  # 2 links, 2 lanes
+        page.click("#heal")
+        page.until("!document.querySelector('.node.fails')")
+        assert page.complaints == []
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@
    A failure prints its seed. A seed that found a defect becomes a test with a name. */
 #include "mrc.h"
 #include "sim/sim.h"
+#include "sim/topology.h"
 #include "sweep.h"
 
 #define GBIT UINT64_C(1000000000)
@@ -76,13 +77,61 @@ static void draw_hosts(struct mrc_prng *prng, struct mrc_sim_config *config) {
   config->probed = one_in(prng, 2);
 }
 
-/* Draws links and switches that do not exist, from numbers of its own. One T1 of one plane keeps
-   all links: every two hosts have a path. */
+/* Gives every fifth seed three tiers, from numbers of its own: pods like the fabric so far. */
+static void draw_pods(struct mrc_sim_config *config) {
+  if (seed % 5 != 3) return;
+  struct mrc_prng prng = {.state = seed << 32};
+  config->pods = 2 + below(&prng, 2);
+  config->t2 = config->t1 * (1 + below(&prng, 3));
+  config->hosts *= config->pods;
+  config->t0 *= config->pods;
+  config->t1 *= config->pods;
+  config->core_rate_bps = PICK(&prng, 10, 100, 400) * GBIT;
+  if (config->cc == MRC_CC_NULL) config->core_rate_bps = config->fabric_rate_bps;
+  config->core_delay_ns = below(&prng, 5 * US);
+  config->cc_base_rtt_ns += 4 * config->core_delay_ns + 2000;
+}
+
+/* The T1 at the place of `t1` in the pod of a T0. */
+static uint32_t t1_above(const struct mrc_sim_config *config, uint32_t t0, uint32_t t1) {
+  return mrc_topology_t1_on(config, mrc_topology_pod_of_t0(config, t0), t1);
+}
+
+/* Makes a part of three tiers a T2, or the link between a T2 and a T1. */
+static void raise_part(struct mrc_prng *prng, const struct mrc_sim_config *config,
+                       struct mrc_sim_fault *part) {
+  if (config->t2 == 0 || !one_in(prng, 3)) return;
+  part->t2 = below(prng, config->t2);
+  part->target = one_in(prng, 2) ? MRC_SIM_T2 : MRC_SIM_CORE;
+  part->index = part->target == MRC_SIM_T2
+                    ? part->t2
+                    : mrc_topology_t1_on(config, below(prng, config->pods), part->t2);
+}
+
+/* Whether a part is above the T0s, and on other paths than those over the T1s at this place. */
+static bool is_beside(const struct mrc_sim_config *config, const struct mrc_sim_fault *part,
+                      uint32_t place) {
+  const uint32_t each = mrc_topology_t1s_of_pod(config);
+  switch (part->target) {
+    case MRC_SIM_T1:
+      return part->index % each != place;
+    case MRC_SIM_UPLINK:
+      return part->t1 % each != place;
+    case MRC_SIM_T2:
+    case MRC_SIM_CORE:
+      return part->t2 % each != place;
+    default:
+      return false;
+  }
+}
+
+/* Draws links and switches that do not exist, from numbers of its own. One plane keeps all links at
+   the T1s of one place in their pods: every two hosts have a path. */
 static void draw_absent(mrc_sim *sim, const struct mrc_sim_config *config) {
   struct mrc_prng prng = {.state = ~seed};
   if (!one_in(&prng, 3)) return;
   const uint32_t whole_plane = 1 + below(&prng, config->planes),
-                 whole_t1 = below(&prng, config->t1);
+                 whole_place = below(&prng, config->t1) % mrc_topology_t1s_of_pod(config);
   for (uint32_t n = 1 + below(&prng, 6); n > 0; n--) {
     struct mrc_sim_fault part = {
         .target = (uint32_t)PICK(&prng, MRC_SIM_T0, MRC_SIM_T1, MRC_SIM_UPLINK, MRC_SIM_UPLINK,
@@ -91,13 +140,13 @@ static void draw_absent(mrc_sim *sim, const struct mrc_sim_config *config) {
         .t1 = below(&prng, config->t1)};
     const uint32_t many[] = {1, 1, config->t0, config->t1, config->t0, config->hosts};
     part.index = below(&prng, many[part.target]);
-    const bool has_t1 = part.target == MRC_SIM_T1 || part.target == MRC_SIM_UPLINK;
-    const uint32_t t1 = part.target == MRC_SIM_T1 ? part.index : part.t1;
-    if (part.plane == whole_plane && (!has_t1 || t1 == whole_t1)) continue;
+    if (part.target == MRC_SIM_UPLINK) part.t1 = t1_above(config, part.index, part.t1);
+    raise_part(&prng, config, &part);
+    if (part.plane == whole_plane && !is_beside(config, &part, whole_place)) continue;
     mrc_assert(mrc_sim_remove_links(sim, &part) == 0);
     if (verbose)
-      printf("  absent: target %u plane %u index %u t1 %u\n", part.target, part.plane, part.index,
-             part.t1);
+      printf("  absent: target %u plane %u index %u t1 %u t2 %u\n", part.target, part.plane,
+             part.index, part.t1, part.t2);
   }
 }
 
@@ -160,25 +209,27 @@ static void add_fault(struct mrc_prng *prng, mrc_sim *sim, const struct mrc_sim_
                                 .at_ns = below(prng, MS)};
   const uint32_t many[] = {1, 1, config->t0, config->t1, config->t0, config->hosts};
   fault.index = below(prng, many[fault.target]);
+  if (fault.target == MRC_SIM_UPLINK) fault.t1 = t1_above(config, fault.index, fault.t1);
+  raise_part(prng, config, &fault);
   fault.until_ns = fault.at_ns + 1 + below(prng, one_in(prng, 4) ? 100 * MS : 2 * MS);
   draw_degree(prng, &fault);
   mrc_assert(mrc_sim_add_fault(sim, &fault) == 0);
   if (verbose)
-    printf("  fault %u of %u on target %u plane %u index %u t1 %u: %" PRIu64 " %" PRIu64
+    printf("  fault %u of %u on target %u plane %u index %u t1 %u t2 %u: %" PRIu64 " %" PRIu64
            ", %" PRIu64 " to %" PRIu64 " us\n",
-           fault.kind, fault.class, fault.target, fault.plane, fault.index, fault.t1, fault.a,
-           fault.b, fault.at_ns / US, fault.until_ns / US);
+           fault.kind, fault.class, fault.target, fault.plane, fault.index, fault.t1, fault.t2,
+           fault.a, fault.b, fault.at_ns / US, fault.until_ns / US);
 }
 
 static void tell(const struct mrc_sim_config *c) {
-  printf("%u hosts, %u planes, %u T0s, %u T1s, routing %u; %" PRIu64 " and %" PRIu64
-         " Gbit/s, %" PRIu64 " and %" PRIu64 " ns, jitter %" PRIu64 "; buffer %" PRIu64
-         "%s, ECN %" PRIu64 " to %" PRIu64 ", send buffer %" PRIu64 ", wake %" PRIu64 " + %" PRIu64
-         "\n",
-         c->hosts, c->planes, c->t0, c->t1, c->routing, c->host_rate_bps / GBIT,
-         c->fabric_rate_bps / GBIT, c->host_delay_ns, c->fabric_delay_ns, c->jitter_ns,
-         c->buffer_bytes, c->trims ? " trims" : "", c->ecn_low_bytes, c->ecn_high_bytes,
-         c->sndbuf_bytes, c->wake_ns, c->wake_noise_ns);
+  printf("%u hosts, %u planes, %u pods, %u T0s, %u T1s, %u T2s, routing %u; %" PRIu64
+         " and %" PRIu64 " Gbit/s, %" PRIu64 " and %" PRIu64 " ns, jitter %" PRIu64
+         "; buffer %" PRIu64 "%s, ECN %" PRIu64 " to %" PRIu64 ", send buffer %" PRIu64
+         ", wake %" PRIu64 " + %" PRIu64 "\n",
+         c->hosts, c->planes, mrc_topology_pods(c), c->t0, c->t1, c->t2, c->routing,
+         c->host_rate_bps / GBIT, c->fabric_rate_bps / GBIT, c->host_delay_ns, c->fabric_delay_ns,
+         c->jitter_ns, c->buffer_bytes, c->trims ? " trims" : "", c->ecn_low_bytes,
+         c->ecn_high_bytes, c->sndbuf_bytes, c->wake_ns, c->wake_noise_ns);
   printf(
       "  EVs %u, active %u%s, MTU %u, MPR %u, spray %u, timeout %u, cc %u, SACK %u B %u ns,"
       " noise %u%s\n",
@@ -212,6 +263,7 @@ static uint64_t run_once(void) {
   draw_topology(&prng, &config);
   draw_transport(&prng, &config, dies);
   draw_hosts(&prng, &config);
+  draw_pods(&config);
   if (verbose) tell(&config);
   mrc_sim *sim = mrc_sim_create(&config);
   mrc_assert(sim);

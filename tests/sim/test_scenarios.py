@@ -19,6 +19,9 @@ from mrc.sim.run import baseline_of, reference_of, run
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import run_trial, summarize
 
+QUICK = ("t2-silent", "three-tiers")
+"""Scenarios that the default tests run: all others have two tiers."""
+
 SMALL = {"title": "small", "topology": {"hosts": 8, "planes": 2, "t0": 2, "t1": 4}}
 
 
@@ -459,7 +462,13 @@ def test_command__wrong_usage(
     assert cause in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in reader.names() if not reader.load(name).slow])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in reader.names()
+        if not reader.load(name).slow
+    ],
+)
 def test_built_in__meets_its_targets_with_the_default_seed(name: str) -> None:
     assert main(["sim", name, "--quiet"]) == 0

@@ -13,9 +13,9 @@ const QUIET = 10000; // bit/s: the kernel's own traffic stays below
 
 /** Where a fault acts on a link: on itself, one direction, a switch, or the plane. */
 export function targetsOf(link) {
-  const t0 = `t0:${link.plane}.${link.t0}`;
-  const above = link.t1 === null ? [] : [`t1:${link.plane}.${link.t1}`];
-  return [link.target, link.up, link.down, t0, ...above, `plane:${link.plane}`];
+  const switches = ["t0", "t1", "t2"].filter((kind) => link[kind] !== null)
+    .map((kind) => `${kind}:${link.plane}.${link[kind]}`);
+  return [link.target, link.up, link.down, ...switches, `plane:${link.plane}`];
 }
 
 function classOf(fault) {
@@ -100,8 +100,8 @@ export class Fabric {
       trouble,
       svg("g", { "data-zoom": plane }, svg("title", {}, "one plane, or all (z)"), sign, zoom),
     );
-    if (panel.bus !== undefined) {
-      const ends = { x1: x + 12, x2: x + width - 12, y1: panel.bus, y2: panel.bus };
+    for (const bus of panel.buses) {
+      const ends = { x1: x + 12, x2: x + width - 12, y1: bus, y2: bus };
       group.append(svg("line", { class: "lane", ...ends }));
     }
     this.#rates.set(plane, { rate, trouble });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the parts of a fabric are: a panel for each plane, with T1s above T0s above hosts. Pure.
+// Where the parts of a fabric are: a panel for each plane, with T2s above T1s above T0s above hosts. Pure.
 
 const GAP = 12;
 const PAD = 12;
@@ -8,7 +8,10 @@ const BOX = 22;
 const MANY_UPLINKS = 800; // more are drawn as one line for each switch
 const MANY_LINKS = 30; // of a plane: more have one line for both directions
 
+const TIERS = ["host", "t0", "t1", "t2"];
+
 const sorted = (numbers) => [...new Set(numbers)].sort((a, b) => a - b);
+const pairs = (kinds) => kinds.slice(1).map((upper, index) => [kinds[index], upper]);
 
 /** Places everything in this width; `only` one plane, or all if it is null. */
 export function layout(bed, width, only) {
@@ -16,7 +19,7 @@ export function layout(bed, width, only) {
   const uplinks = bed.links.filter((link) => link.t1 !== null && planes.includes(link.plane));
   const joined = uplinks.length > MANY_UPLINKS;
   const widest = Math.max(
-    ...["host", "t0", "t1"].map((kind) => sorted(bed.links.map((link) => link[kind] ?? 0)).length),
+    ...TIERS.map((kind) => sorted(bed.links.map((link) => link[kind] ?? 0)).length),
   );
   const least = Math.min(Math.max(widest * 24 + 2 * PAD, 220), 440);
   const fit = Math.max(1, Math.min(planes.length, Math.floor((width + GAP) / (least + GAP))));
@@ -24,25 +27,26 @@ export function layout(bed, width, only) {
   const panelWidth = (width - GAP * (columns - 1)) / columns;
   const rows = Math.ceil(planes.length / columns);
   const row = only !== null ? 190 : joined ? 52 : { 1: 150, 2: 96 }[rows] ?? 64;
-  const panelHeight = HEAD + 2 * row + BOX + PAD;
+  const tiers = TIERS.filter((kind) => bed.links.some((link) => link[kind] !== null));
+  const panelHeight = HEAD + (tiers.length - 1) * row + BOX + PAD;
   const found = { width, panels: [], nodes: [], links: [], joined };
   planes.forEach((plane, index) => {
     const x = (index % columns) * (panelWidth + GAP);
     const y = Math.floor(index / columns) * (panelHeight + GAP);
-    const panel = { plane, x, y, width: panelWidth, height: panelHeight };
+    const panel = { plane, x, y, width: panelWidth, height: panelHeight, buses: [] };
     found.panels.push(panel);
-    place(bed, panel, row, joined, found);
+    place(bed, panel, tiers, row, joined, found);
   });
   found.height = rows * (panelHeight + GAP) - GAP;
   return found;
 }
 
-function place(bed, panel, row, joined, found) {
+function place(bed, panel, tiers, row, joined, found) {
   const own = bed.links.map((link, index) => ({ ...link, index }))
     .filter((link) => link.plane === panel.plane);
-  const tiers = [["t1", 0], ["t0", 1], ["host", 2]];
   const at = {};
-  for (const [kind, level] of tiers) {
+  const top = (kind) => panel.y + HEAD + (tiers.length - 1 - tiers.indexOf(kind)) * row;
+  for (const kind of tiers) {
     const every = sorted(bed.links.filter((link) => link[kind] !== null).map((link) => link[kind]));
     const step = (panel.width - 2 * PAD) / every.length;
     const width = Math.min(50, step * (step > 12 ? 0.8 : 0.9));
@@ -51,45 +55,44 @@ function place(bed, panel, row, joined, found) {
       found.nodes.push({
         kind, number, plane: panel.plane, width, height: BOX,
         x: at[kind](number) - width / 2,
-        y: panel.y + HEAD + level * row,
+        y: top(kind),
         target: nameOf(kind, panel.plane, number),
         label: shortName(kind, number, width, every.at(-1)),
       });
     }
   }
-  const top = panel.y + HEAD + BOX;
   const lanes = own.length <= MANY_LINKS;
   for (const link of own) {
-    const isHost = link.host !== null;
-    if (!isHost && joined) continue;
-    const y = top + (isHost ? row : 0);
+    const [lower, upper] = tiers.filter((kind) => link[kind] !== null);
+    if (lower !== "host" && joined) continue;
     found.links.push({
       ...link, lanes,
-      x1: isHost ? at.host(link.host) : at.t0(link.t0), y1: y + row - BOX,
-      x2: isHost ? at.t0(link.t0) : at.t1(link.t1), y2: y,
+      x1: at[lower](link[lower]), y1: top(lower),
+      x2: at[upper](link[upper]), y2: top(upper) + BOX,
     });
   }
-  if (joined) join(own, at, top, row, panel, found);
+  for (const [lower, upper] of joined ? pairs(tiers.slice(1)) : []) {
+    join(own, lower, upper, at, top, panel, found);
+  }
 }
 
-/** One line for all uplinks of a switch: to a bus between the tiers. */
-function join(own, at, top, row, panel, found) {
-  const bus = top + (row - BOX) / 2;
-  for (const [kind, y] of [["t1", top], ["t0", top + row - BOX]]) {
+/** One line for all links of a switch to another tier: to a bus between the tiers. */
+function join(own, lower, upper, at, top, panel, found) {
+  const bus = (top(upper) + BOX + top(lower)) / 2;
+  for (const [kind, y] of [[upper, top(upper) + BOX], [lower, top(lower)]]) {
     const members = new Map();
-    for (const link of own.filter((each) => each.t1 !== null)) {
+    for (const link of own.filter((each) => each[lower] !== null && each[upper] !== null)) {
       if (!members.has(link[kind])) members.set(link[kind], []);
       members.get(link[kind]).push(link);
     }
     for (const [number, links] of members) {
       found.links.push({
         target: nameOf(kind, panel.plane, number), plane: panel.plane, members: links, lanes: false,
-        x1: at[kind](number), y1: kind === "t0" ? y : bus, x2: at[kind](number),
-        y2: kind === "t0" ? bus : y,
+        x1: at[kind](number), y1: Math.max(y, bus), x2: at[kind](number), y2: Math.min(y, bus),
       });
     }
   }
-  panel.bus = bus;
+  panel.buses.push(bus);
 }
 
 /** A host in a plane is its port there, which fails with its link. */

@@ -31,15 +31,16 @@ export function partName(target) {
   const numbers = rest.match(/\d+/g);
   switch (kind) {
     case "plane": return `plane ${numbers[0]}`;
-    case "t0": return `T0 ${numbers[1]} of plane ${numbers[0]}`;
-    case "t1": return `T1 ${numbers[1]} of plane ${numbers[0]}`;
+    case "t0": case "t1": case "t2":
+      return `${kind.toUpperCase()} ${numbers[1]} of plane ${numbers[0]}`;
     case "link": return `link of h${numbers[0]} in plane ${numbers[1]}`;
+    case "core": return `link T1 ${numbers[1]} to T2 ${numbers[2]} of plane ${numbers[0]}`;
     default: return `uplink T0 ${numbers[1]} to T1 ${numbers[2]} of plane ${numbers[0]}`;
   }
 }
 
 /** The plane of a part. */
 export function planeOf(target) {
-  const [, plane] = /(?:plane:|t[01]:|uplink:|link:h\d+\.)(\d+)/.exec(target);
+  const [, plane] = /(?:plane:|t[012]:|uplink:|core:|link:h\d+\.)(\d+)/.exec(target);
   return Number(plane);
 }

@@ -37,9 +37,13 @@ def test_paths__one_in_full() -> None:
 def test_addresses__of_the_largest_fabric_are_distinct() -> None:
     """No uSID, no prefix and no path address is used twice."""
     host, t1 = topology.MAX_HOSTS - 1, topology.MAX_T1 - 1
-    usids = {topology.t1_usid(0), topology.t1_usid(t1), topology.t0_usid(0)}
-    usids |= {topology.t0_usid(host), topology.HOST_USID}
-    assert sorted(usids) == [0x0100, 0x01FF, 0x0200, 0x11FF, 0xE000]
+    two, three = Topology(2, 1, 1), Topology(2, 1, 2, pods=2, t2=1)
+    numbers = {"t0": host, "t1": topology.MAX_ALL_T1 - 1, "t2": topology.MAX_T2 - 1}
+    usids = {three.usid(tier, at) for tier, last in numbers.items() for at in (0, last)}
+    usids |= {two.usid("t1", 0), two.usid("t1", t1), topology.HOST_USID}
+    assert sorted(usids) == [
+        0x0100, 0x01FF, 0x0200, 0x11FF, 0x2000, 0x2FFF, 0x3000, 0x3FFF, 0xE000,
+    ]  # fmt: skip
     assert ADDRESSES.host_prefix(host) == IPv6Network("fd00:a:fff::/64")
     assert ADDRESSES.on_path(host, topology.MAX_PLANES, t1) == IPv6Address("fd00:a:fff::40:ff")
 

@@ -38,3 +38,17 @@ def test_draw__several_hosts_below_a_t0() -> None:
         "plane 1     h0..h7 -- t0:1.0  --+-- t1:1.0",
         "            h8..h15 -- t0:1.1 --+",
     ]
+
+
+def test_draw__pods_and_then_the_t2s_that_join_them() -> None:
+    pods = Shape(hosts=4, planes=1, t0=4, t1=2, pods=2, t2=2)
+    assert draw(pods, {"t2:1.1", "t1:1.0"}) == [
+        "",
+        "plane 1     h0 -- t0:1.0 --+-- t1:1.0 x",
+        "            h1 -- t0:1.1 --+",
+        "",
+        "            h2 -- t0:1.2 --+-- t1:1.1",
+        "            h3 -- t0:1.3 --+",
+        "",
+        "            T2s: t2:1.0, t2:1.1 x",
+    ]

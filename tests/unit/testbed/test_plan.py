@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
 from mrc.fabric.tiers import LinkChange
-from mrc.fabric.topology import Addresses
+from mrc.fabric.topology import Addresses, switch_of_usid
 from mrc.testbed import names, reader
 from mrc.testbed import plan as plans
 from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, Hop
@@ -75,6 +75,41 @@ def test_make_plan__every_path_leads_over_its_t1() -> None:
                     f"t0-{path.plane}-{dst}",
                     f"h{dst}",
                 ]
+
+
+PODS = Shape(hosts=12, planes=2, t0=6, t1=6, pods=3, t2=4)
+
+
+def test_make_plan__paths_of_three_tiers_lead_over_the_switches_of_their_usids() -> None:
+    plan = make_plan("x", PODS)
+    for src in range(12):
+        for dst in set(range(12)) - {src}:
+            for path in PODS.paths(src, dst):
+                switches = [switch_of_usid(path.plane, usid) for usid in path.usids[:-1]]
+                nodes = [f"t0:{path.plane}.{src // 2}", *switches]
+                assert list(walk(plan, f"h{src}", path.dst)) == [
+                    *map(names.node_name, nodes), f"h{dst}",
+                ]  # fmt: skip
+    assert {len(node.routes) for node in plan.nodes.values() if node.name[:2] == "t2"} == {4}
+
+
+@pytest.mark.parametrize("fabric", Fabric)
+def test_census__of_three_tiers_counts_the_plan(fabric: Fabric) -> None:
+    shape = replace(PODS, fabric=fabric)
+    made = plans._count(make_plan("x", shape))
+    assert census(shape) == made
+
+
+def test_make_plan__three_tiers_without_what_is_absent() -> None:
+    """The only links of T2 3 of plane 1, and those of T1 2 with T0s."""
+    absent = ("t2:1.3", "uplink:1.2.2", "uplink:1.3.2")
+    plan = make_plan("x", replace(PODS, absent=absent))
+    assert "t2-1-3" not in plan.nodes and "t2-2-3" in plan.nodes
+    shifts = [route for route in plan.nodes["t1-1-2"].routes if isinstance(route.action, End)]
+    assert [route.dev for route in shifts] == ["t2-0"]
+    for src, dst in ((0, 4), (4, 0), (4, 7)):
+        for path in plan.shape.paths(src, dst):
+            assert list(walk(plan, f"h{src}", path.dst))[-1] == f"h{dst}"
 
 
 def test_make_plan__management_reaches_every_host() -> None:

@@ -61,3 +61,19 @@ def test_draw__no_text_is_cut() -> None:
         assert left >= 0 and left + 2 * half <= width and 12 <= y <= height - 4, text.text
     whole = " ".join(str(text.text) for text in root.iter(f"{SVG}text"))
     assert whole.startswith(" ".join((3 * LONG).split()))
+
+
+def test_draw__t2s_stand_above_all_pods() -> None:
+    links = (LinkChange("core:1.1.1", 10**6),)
+    root = root_of(Shape(hosts=4, planes=1, t0=4, t1=2, pods=2, t2=2, links=links))
+    boxes = list(root.iter(f"{SVG}rect"))
+    tops = {box.get("class"): float(box.attrib["y"]) for box in boxes}
+    assert [len([box for box in boxes if box.get("class") == kind]) for kind in tops] == [
+        4,
+        4,
+        2,
+        2,
+    ]
+    assert tops["t2"] < tops["t1"] < tops["t0"] < tops["host"] < float(root.attrib["height"]) - 24
+    assert len(list(root.iter(f"{SVG}line"))) == 4 + 4 + 4
+    assert labels(root) == ["1 Mbit/s"]

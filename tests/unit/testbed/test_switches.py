@@ -18,7 +18,7 @@ from mrc.testbed import switches
 from mrc.testbed.plan import Plan, make_plan
 from mrc.testbed.shape import Fabric, Shape
 
-SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2)
+SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2, pods=2, t2=1)
 PLAN = switches.with_link_addresses(make_plan("lab", SHAPE))
 NAMES = sorted(switches.switches(PLAN))
 
@@ -40,9 +40,9 @@ def sonic(name: str, plan: Plan = PLAN) -> dict[str, dict[str, dict[str, str]]]:
     return found
 
 
-def test_switches__are_the_t0s_and_t1s() -> None:
-    assert [f"{tier}-{plane}-{n}" for tier in ("t0", "t1") for plane in (1, 2)
-                     for n in (0, 1)] == NAMES  # fmt: skip
+def test_switches__are_those_of_all_tiers() -> None:
+    both = [f"{tier}-{plane}-{n}" for tier in ("t0", "t1") for plane in (1, 2) for n in (0, 1)]
+    assert [*both, "t2-1-0", "t2-2-0"] == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,7 +63,7 @@ def test_frr__of_a_t0() -> None:
     lines = switches.frr(PLAN.nodes["t0-2-1"]).splitlines()
     assert "   sid fcbb:2:201::/48 locator mrc behavior uN" in lines
     assert "ipv6 route fcbb:2:e001::/48 fcbb:2:0:1:3::2 h3" in lines
-    assert "ipv6 route fcbb:2:101::/48 fcbb:2:0:2:1:1:0:1 t1-1" in lines
+    assert "ipv6 route fcbb:2:3001::/48 fcbb:2:0:2:1:1:0:1 t1-1" in lines
     assert "interface h3" in lines and " ipv6 address fcbb:2:0:1:3::1/126" in lines
 
 

@@ -27,7 +27,9 @@ from mrc.view.guard import HEADERS
 from mrc.view.server import served
 
 PAGE = ROOT / "mrc" / "view" / "page"
-DRAWN = Drawn("lab", "two hosts", 1, (Part("link:h0.1", 1, 0, 0, None, "u", "d", (9, 9)),), False)
+DRAWN = Drawn(
+    "lab", "two hosts", 1, (Part("link:h0.1", 1, 0, 0, None, None, "u", "d", (9, 9)),), False
+)
 
 
 class Bed(View):
