@@ -37,7 +37,7 @@ FLOORS = (
     {"aio"},
     {"messaging"},
     {"group", "transfer"},
-    {"agent", "conform", "demo", "perf", "torch", "view"},
+    {"agent", "conform", "demo", "perf", "torch", "view", "workload"},
     {"__init__", "doctor"},
     {"blocking", "cli"},
     {"__main__", "examples"},
