@@ -227,13 +227,15 @@ def test_run__a_host_that_dies_ends_all(
 ) -> None:
     """The error names the host; no process and no fault stays."""
     heard = hosts.Host.hear
+    seen: dict[str, hosts.Host] = {}
     ready: list[str] = []
 
     async def hear(self: hosts.Host) -> Any:
         told = await heard(self)
+        seen[self.name] = self
         ready.append(self.name)
-        if self.name == "h2" and ready.count("h2") == 2:  # it has connected
-            self._process.send_signal(signal.SIGKILL)
+        if len(ready) == 4:  # both listen, and both have connected
+            seen["h2"]._process.send_signal(signal.SIGKILL)
         return told
 
     monkeypatch.setattr(hosts.Host, "hear", hear)
