@@ -37,7 +37,7 @@ FLOORS = (
     {"aio"},
     {"messaging"},
     {"group", "transfer"},
-    {"agent", "demo", "perf", "torch", "view"},
+    {"agent", "demo", "perf", "torch", "view", "workload"},
     {"__init__", "conform", "doctor"},
     {"blocking", "cli"},
     {"__main__", "examples"},

@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -32,12 +32,12 @@ SETTINGS = """
 """
 
 
-def add_seeds(parser: argparse.ArgumentParser, n: int) -> None:
+def add_seeds(parser: Any, n: int) -> None:
     seeds = {"type": count_argument(10000), "default": n}
     add(parser, SEEDS, seed={"type": _seed, "default": 1}, seeds=seeds)
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: Any) -> None:
     add(parser, SETTINGS, set={"dest": "settings"})
 
 

@@ -50,6 +50,7 @@ examples:
   mrc testbed heal all                 end all faults
   mrc testbed drain t1:2.0             move traffic off this T1 without loss; undrain
   mrc testbed run faults.toml          inject the faults scheduled in this file
+  mrc testbed run ring --over mrc,tcp  run the traffic of a scenario, beside the simulator
   mrc testbed shell h0                 open a shell in host h0
   mrc testbed rsh h0 'uname -n'        as ssh: by a shell, with the name of the host
   mrc testbed exec t1:2.0 -- ip -6 route    in a switch, by the name that faults use
@@ -105,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("undrain", testbed_drain.undrain, testbed_drain.add_undrain_arguments,
          "let traffic return to what was drained"),
         ("run", testbed_run.run, testbed_run.add_arguments,
-         "inject the faults that a file schedules"),
+         "run the traffic and the faults of a scenario, or the faults that a file schedules"),
         ("heal", testbed_fault.heal, testbed_fault.add_heal_arguments,
          "end the fault of a target, or all faults"),
     ):  # fmt: skip

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed run`, and `exec --schedule`: inject the faults that a file schedules."""
+"""`mrc testbed run`, and `exec --schedule`: inject the faults that a file schedules.
+
+`mrc testbed run` of a file with traffic runs that too.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,19 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
+from mrc.cli import testbed_traffic
 from mrc.cli.arguments import add
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_seconds
+from mrc.cli.sim_runs import add_seeds, add_settings
 from mrc.cli.testbed_fault import fault_result
+from mrc.cli.testbed_traffic import overs_argument, scale_argument
+from mrc.fabric import document
 from mrc.results import testbed as results
+from mrc.sim import reader
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event, Scheduled
@@ -24,25 +33,51 @@ from mrc.testbed.schedule import Event, Scheduled
 _LATE_SECONDS = 0.05  # a change takes less, on a machine that is not too busy
 
 DESCRIPTION = """\
-Inject the faults that a TOML file schedules. Each [[faults]] table has target,
-kind, at, until, and every with for, as in a scenario of mrc sim; times count
-from the start of this command. It exits when the last fault has ended, at
---until or at SIGINT, and heals the faults that it has injected.
+Run a scenario of mrc sim on the test bed: its traffic between the hosts, with
+its faults at their times. The simulator runs it too, with the rates of the test
+bed, and the values of the checks stand side by side. Times of the file become
+longer as the links are slower. Exit code 1 if mrc, or the first transport of
+--over, misses a target.
+
+Of a file without [[traffic]], inject the [[faults]] only. Each has target, kind,
+at, until, and every with for; times count from the start of this command. It
+exits when the last fault has ended, at --until or at SIGINT, and heals the
+faults that it has injected.
 """
 OPTIONS = """
-file FILE     TOML file with [[faults]]
---until TIME  heal all faults of the file and exit at this time [when the last fault has ended]
+file FILE        built-in scenario, or TOML file with [[traffic]], or with [[faults]] only
+--until TIME     heal all faults of the file and exit at this time [when the last fault, or the
+                 traffic, has ended]
+--faults-only    inject the faults of a file with traffic, without its traffic
+"""
+TRAFFIC = """
+--over LIST      what carries the traffic: mrc, tcp, mptcp, iperf3 (only flows without steps), or
+                 several with commas, one run after the other [mrc]
+--scale FACTOR   multiply the sizes of writes, and the times, by this, such as 0.1 [1]
+--page FILE      write both sides, and where they differ, to this HTML file; requires matplotlib
+                 and Jinja2
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     add(parser, OPTIONS)
+    group = parser.add_argument_group("only with traffic")
+    add(
+        group,
+        TRAFFIC,
+        over={"type": overs_argument, "default": ("mrc",)},
+        scale={"type": scale_argument, "default": 1.0},
+    )
+    add_seeds(group, 1)
+    add_settings(group)
 
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = Testbed.existing(args.name)
+    if not args.faults_only and _has_traffic(args.file):
+        return testbed_traffic.run(args, out, bed)
     scheduled = schedule.load(args.file, bed.plan)
     if args.until is not None:
         _check_until(args, out, scheduled)
@@ -58,6 +93,14 @@ def run(args: argparse.Namespace) -> int:
         ending.check()
         late.tell()
     return 0
+
+
+def _has_traffic(name: str) -> bool:
+    """Raises BadFileError for a file that does not exist."""
+    known = reader.known()
+    if name not in known and Path(name).exists():
+        return "traffic" in document.load(Path(name), name)
+    return "traffic" in document.read(name, known, "scenario").values
 
 
 def _check_until(args: argparse.Namespace, out: Output, scheduled: Sequence[Scheduled]) -> None:

@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "testbed capture": ("testbed.Captured",),
     "testbed fail": ("testbed.Failed",),
     "testbed run": ("testbed.Scheduled",),
+    "testbed run --over": ("workload.Workload",),
     "testbed heal": ("testbed.Healed",),
     "testbed drain": ("testbed.Drained",),
     "testbed undrain": ("testbed.Drained",),

@@ -32,11 +32,19 @@ def _finished(chart: Chart, scenario: Scenario, seeds: Sequence[int]) -> str:
     chart.title = f"{scenario.name}, {several}: {scenario.title}"
     if len(seeds) > 1:
         chart.notes.append("Bands show the quartiles of the seeds.")
-    highest = max((point.high for line in chart.lines for point in line.points), default=0.0)
-    chart.y_end = min(max(_LEAST_TOP, 1.05 * highest), _MOST_TOP)
-    if highest > _MOST_TOP:
+    chart.y_end = y_end(chart)
+    if _highest(chart) > _MOST_TOP:
         chart.notes.append(f"Values above {_MOST_TOP:g}% are drawn at {_MOST_TOP:g}%.")
     return chart.svg()
+
+
+def y_end(chart: Chart) -> float:
+    """An end of the y axis above all points, up to a limit."""
+    return min(max(_LEAST_TOP, 1.05 * _highest(chart)), _MOST_TOP)
+
+
+def _highest(chart: Chart) -> float:
+    return max((point.high for line in chart.lines for point in line.points), default=0.0)
 
 
 def _exceeds(chart: Chart) -> bool:

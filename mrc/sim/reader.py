@@ -23,7 +23,7 @@ from mrc.fabric.faults import NEVER, Fault, occurrences, read_fault, read_time
 from mrc.fabric.table import Table
 from mrc.fabric.targets import ANY, parse_target
 from mrc.fabric.tiers import Tiers, read_link, read_topology
-from mrc.fabric.topology import MAX_T1
+from mrc.fabric.topology import MAX_T1, Topology
 from mrc.limits import MAX_EVS
 from mrc.results.sim import Reference, Traffic, Transport
 from mrc.sim import draw
@@ -78,15 +78,18 @@ def known() -> dict[str, Any]:
     return document.builtin("sim/scenarios")
 
 
-def load(name: str, settings: Mapping[str, Any] | None = None) -> Scenario:
+def load(
+    name: str, settings: Mapping[str, Any] | None = None, fabric: Topology | None = None
+) -> Scenario:
     """Reads a built-in scenario or, when `name` looks like a path, a file.
 
-    `settings` replaces values: {"topology.hosts": 8, "traffic.0.writes": 2}.
+    `settings` replaces values: {"topology.hosts": 8, "traffic.0.writes": 2}. `fabric`: as in
+    `parse`.
     """
     found = document.read(name, known(), "scenario")
     for key, value in (settings or {}).items():
         replace(found.values, key, value)
-    return parse(found.values, found.name, found.place)
+    return parse(found.values, found.name, found.place, fabric=fabric)
 
 
 def replace(values: Any, key: str, value: Any) -> None:
@@ -105,13 +108,25 @@ def replace(values: Any, key: str, value: Any) -> None:
     at[last] = value
 
 
-def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -> Scenario:
-    """Makes a scenario from a document; raises ConfigError."""
+def parse(
+    values: Mapping[str, Any],
+    name: str,
+    place: str,
+    variant: str = "",
+    fabric: Topology | None = None,
+) -> Scenario:
+    """Makes a scenario from a document; raises ConfigError.
+
+    The hosts, planes and switches of `fabric` take the place of those in the document, whose
+    `[[links]]` are left out then: hosts of a test bed run the traffic.
+    """
     table = Table(values, place)
     for key in ("addresses", "outside"):  # for test beds: simulated hosts have neither
         table.has(key)
-    variants = _variants(table.tables("variants"), values, name, place)
-    topology = read_topology(table.table("topology"))
+    variants = _variants(table.tables("variants"), values, name, place, fabric)
+    topology, links = read_topology(table.table("topology")), table.tables("links")
+    if fabric is not None:
+        topology, links = replace_fields(topology, **numbers(fabric)), []
     transport = _transport(table.table("transport"), topology)
     rtt_ns = base_rtt_ns(topology, transport)
     run = table.table("run")
@@ -125,7 +140,7 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
         topology=topology,
         transport=transport,
         traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
-        links=tuple(change for item in table.tables("links") for change in _links(item, topology)),
+        links=tuple(change for item in links for change in _links(item, topology)),
         faults=_faults(table.tables("faults"), topology, rtt_ns, until_ns),
         checks=tuple(_check(item, rtt_ns, topology) for item in table.tables("checks")),
         reference=_reference(table.table("reference")),
@@ -141,14 +156,21 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
         raise run.error("until", "must be above 0")
     run.close()
     table.close()
-    if not scenario.traffic:
-        raise table.error("traffic", "is missing: a scenario needs at least one [[traffic]]")
     _check_groups(table, scenario)
     return scenario
 
 
+def numbers(fabric: Topology) -> dict[str, Any]:
+    """How many hosts, planes and switches a fabric has, and what lacks."""
+    return {name: getattr(fabric, name) for name in Topology.__struct_fields__}
+
+
 def _variants(
-    tables: list[Table], values: Mapping[str, Any], name: str, place: str
+    tables: list[Table],
+    values: Mapping[str, Any],
+    name: str,
+    place: str,
+    fabric: Topology | None,
 ) -> tuple[Scenario, ...]:
     """A scenario for each variant: the document with the values that the variant sets."""
     found = []
@@ -158,11 +180,13 @@ def _variants(
         for key, value in table.mapping("set").items():
             replace(document, key, value)
         table.close()
-        found.append(parse(document, name, f"{place} ({title})", variant=title))
+        found.append(parse(document, name, f"{place} ({title})", variant=title, fabric=fabric))
     return tuple(found)
 
 
 def _check_groups(table: Table, scenario: Scenario) -> None:
+    if not scenario.traffic:
+        raise table.error("traffic", "is missing: a scenario needs at least one [[traffic]]")
     known = {traffic.group for traffic in scenario.traffic} | {""}
     named = [("checks", check.group) for check in scenario.checks]
     for key, group in [*named, *(("reference", group) for group in scenario.reference.groups)]:

@@ -85,7 +85,7 @@ def _flow(result: Result, number: int) -> results.Flow:
         samples=results.Samples(
             now_ns=tuple(curve.times_ns),
             received_bytes=tuple(curve.bytes),
-            retransmitted_packets=result.retransmitted[number],
+            retransmitted_packets=result.retransmitted[number] if result.retransmitted else (),
         ),
     )
 

@@ -102,12 +102,13 @@ def summarize(trial: Trial) -> Summary:
     """The values of all checks, and the series for plots."""
     return Summary(
         measured=measured(trial),
-        series=tuple(series for result in trial.results for series in _series(result)),
+        series=tuple(series for result in trial.results for series in series_of(result)),
         end_ns=trial.result.stats.now_ns,
     )
 
 
-def _series(result: Result) -> Iterator[Series]:
+def series_of(result: Result) -> Iterator[Series]:
+    """A series for each group of flows."""
     scenario = result.scenario
     for group in dict.fromkeys(flow.traffic.group for flow in result.flows):
         numbers = result.of_group(group)

@@ -224,10 +224,6 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
     are absent.
     """
     host_rate_bps = shape.host_rate_bps or _NO_RATE_BPS
-    buffer_bytes = shape.buffer_bytes
-    if buffer_bytes is None:
-        buffer_bytes = _queue_bytes(host_rate_bps)
-    low, high = shape.ecn_low_bytes, shape.ecn_high_bytes
     config = {
         "seed": 1,
         "hosts": shape.hosts,
@@ -245,12 +241,23 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
         "fabric_delay_ns": shape.fabric_delay_ns,
         "core_delay_ns": shape.core_delay_ns,
         "jitter_ns": shape.jitter_ns,
-        "buffer_bytes": buffer_bytes,
-        "ecn_low_bytes": buffer_bytes // 10 if low is None else low,
-        "ecn_high_bytes": buffer_bytes * 4 // 10 if high is None else high,
+        **port_queue(shape),
         "trims": int(shape.trim),
     }
     return {"config": config, "links": _changed_hops(shape), "absent": _absent_hops(shape)}
+
+
+def port_queue(shape: Shape) -> dict[str, int]:
+    """The buffer of a switch port, and the depths from which it marks; a kernel fabric does not."""
+    buffer_bytes = shape.buffer_bytes
+    if buffer_bytes is None:
+        buffer_bytes = _queue_bytes(shape.host_rate_bps or _NO_RATE_BPS)
+    low, high = shape.ecn_low_bytes, shape.ecn_high_bytes
+    return {
+        "buffer_bytes": buffer_bytes,
+        "ecn_low_bytes": buffer_bytes // 10 if low is None else low,
+        "ecn_high_bytes": buffer_bytes * 4 // 10 if high is None else high,
+    }
 
 
 def _absent_hops(shape: Shape) -> list[Any]:

@@ -58,27 +58,36 @@ def load(path: str, plan: Plan) -> list[Scheduled]:
     found = []
     for table in Table(document.load(Path(path), path), path).tables("faults"):
         times = read_fault(table, lambda target: parse_target(target, fabric))
-        target = parse_target(times.target, fabric)
         try:
-            fault = _fault(times)
-            faults.check(plan, {target: fault})
+            found.append(scheduled(times, plan))
         except ValueError as error:
             raise table.error("kind", str(error)) from error
         if wrong := _too_fast(times, fabric.fabric):
             raise table.error("every", wrong)
-        found.append(Scheduled(target, fault, times))
     if not found:
         raise BadFileError(f"{path}: has no [[faults]]")
     return found
 
 
+def scheduled(times: timed.Fault, plan: Plan) -> Scheduled:
+    """Raises ValueError for a fault that this test bed or this kernel cannot inject."""
+    target, fault = parse_target(times.target, plan.shape), _fault(times)
+    faults.check(plan, {target: fault})
+    return Scheduled(target, fault, times)
+
+
+def least_ns(fabric: Fabric) -> int:
+    """How long a fault lasts at least, and the pause after it."""
+    return _CHANGE_NS[fabric]
+
+
 def _too_fast(times: timed.Fault, fabric: Fabric) -> str | None:
-    least_ns = _CHANGE_NS[fabric]
-    if not times.every_ns or min(times.for_ns, times.every_ns - times.for_ns) >= least_ns:
+    least = least_ns(fabric)
+    if not times.every_ns or min(times.for_ns, times.every_ns - times.for_ns) >= least:
         return None
     other = ", or --fabric emulated" if fabric is Fabric.KERNEL else ""
     return (
-        f"a change takes up to {least_ns // 10**6} ms in this test bed: set for and the pause "
+        f"a change takes up to {least // 10**6} ms in this test bed: set for and the pause "
         f"after it to at least that{other}; mrc sim has no such limit"
     )
 

@@ -31,7 +31,7 @@ def test_until__what_is_due_before_it_happens_however_late(
     monkeypatch.setattr("mrc.cli.testbed_run.Testbed.existing", lambda name: FakeBed())
     monkeypatch.setattr("mrc.testbed.schedule.load", lambda path, plan: ())
     monkeypatch.setattr("mrc.testbed.schedule.run", run)
-    words = ["testbed", "run", "faults.toml", "--until", "50ms"]
+    words = ["testbed", "run", "faults.toml", "--until", "50ms", "--faults-only"]
     assert testbed_run.run(build_parser(["testbed"]).parse_args(words)) == 0
     assert ended == [False, True]
 

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows by iperf3: a client and a server for each flow, which sends all of its bytes at once.
+
+The server prints what arrived when it ends, so its samples count from the begin of the flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from mrc.workload.task import Counts, FlowTask, HostTask
+
+PROGRAM = "iperf3"
+_FIRST_PORT = 5400
+_LISTENS = "0A"
+_LEAST_SECONDS = 0.1  # between two samples of iperf3
+_END_SECONDS = 5.0  # after the signal
+
+
+class Link:
+    """The client of a flow."""
+
+    def __init__(self, flow: FlowTask) -> None:
+        self._flow = flow
+        self._process: Process | None = None
+        self._retransmits: int | None = None
+
+    async def write(self) -> None:
+        """All of the flow."""
+        source, address = self._flow.route
+        words = ["-c", address, "-n", self._flow.bytes, "-p", _FIRST_PORT + self._flow.number]
+        words += ["-B", source] if source else []
+        self._process = await _start(*words)
+        told = await _told(self._process)
+        if error := told.get("error"):
+            raise OSError(errno.EIO, f"iperf3: {error}")
+        self._retransmits = told["end"]["sum_sent"]["retransmits"]
+
+    async def counts(self) -> Counts:
+        return Counts(retransmitted_packets=self._retransmits)
+
+    def close(self) -> None:
+        _stop(self._process)
+
+
+class End:
+    """The clients and servers of a host."""
+
+    def __init__(self, task: HostTask, stack: AsyncExitStack, _: Callable[[int, int], None]):
+        self._sends = [flow for flow in task.sends if flow.over == "iperf3"]
+        self._receives = [flow.number for flow in task.receives if flow.over == "iperf3"]
+        self._stack = stack
+        self._seconds = max(_LEAST_SECONDS, task.sample_ns / 1e9)
+        self._servers: dict[int, Process] = {}
+
+    async def open(self) -> Self:
+        """Starts the servers, and waits until they listen."""
+        for number in self._receives:
+            port = _FIRST_PORT + number
+            server = await _start("-s", "-1", "-i", f"{self._seconds:g}", "-p", port)
+            self._servers[number] = server
+            self._stack.callback(_stop, server)
+            while not _listens(port):
+                if server.returncode is not None:
+                    raise OSError(errno.EIO, f"iperf3: {(await _told(server)).get('error')}")
+                await asyncio.sleep(0.01)
+        return self
+
+    async def connect(self) -> dict[int, Link]:
+        links = {flow.number: Link(flow) for flow in self._sends}
+        for link in links.values():
+            self._stack.callback(link.close)
+        return links
+
+    async def samples(self) -> dict[int, list[tuple[int, ...]]]:
+        """Time since the begin of the flow, and bytes received, of each flow that ends here."""
+        return {number: _samples(await _ended(each)) for number, each in self._servers.items()}
+
+
+async def _start(*words: object) -> Process:
+    return await asyncio.create_subprocess_exec(
+        PROGRAM, "-J", *map(str, words), stdout=PIPE, limit=1 << 28
+    )
+
+
+async def _told(process: Process) -> dict[str, Any]:
+    output, _ = await process.communicate()
+    try:
+        told: dict[str, Any] = json.loads(output)
+    except ValueError:
+        return {"error": f"exit code {process.returncode}"}
+    return told
+
+
+async def _ended(server: Process) -> dict[str, Any]:
+    with suppress(TimeoutError):
+        return await asyncio.wait_for(_told(server), _END_SECONDS)
+    _stop(server)
+    return {}
+
+
+def _samples(told: dict[str, Any]) -> list[tuple[int, ...]]:
+    found, total = [(0, 0)], 0
+    for interval in told.get("intervals", []):
+        total += interval["sum"]["bytes"]
+        found.append((round(interval["sum"]["end"] * 1e9), total))
+    whole = told.get("end", {}).get("sum_received", {})
+    if whole.get("bytes", 0) > total:  # what arrived after the last interval
+        found.append((max(round(whole["seconds"] * 1e9), found[-1][0] + 1), whole["bytes"]))
+    return [*found]
+
+
+def _listens(port: int) -> bool:
+    lines = Path("/proc/self/net/tcp6").read_text().splitlines()[1:]
+    ends = (line.split()[1:4:2] for line in lines)
+    return any(int(local[-4:], 16) == port and state == _LISTENS for local, state in ends)
+
+
+def _stop(process: Process | None) -> None:
+    if process is not None and process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.terminate()

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The traffic of scenarios between real hosts: four of them, in two planes.
+
+h0 -+- t0:P.0 --+-- t1:P.0 --+-- t0:P.1 -+- h2        P = 1, 2
+h1 -+           +-- t1:P.1 --+           +- h3
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from printed import printed
+from slowness import least
+
+from mrc.cli.main import main
+from mrc.enums import EvState
+from mrc.errors import StateError
+from mrc.linux import installed
+from mrc.sim import native
+from mrc.sim.scenario import Scenario
+from mrc.testbed import mptcp, reader
+from mrc.testbed.bed import Testbed
+from mrc.testbed.programs import find
+from mrc.testbed.state import folder
+from mrc.workload import fit, hosts
+from mrc.workload.run import run
+
+from .conftest import fresh_name
+
+RATE_BPS = 200_000_000
+HEAD = """
+title = "traffic of a test"
+topology = { hosts = 4, planes = 2, t0 = 2, t1 = 2, host_rate = "200Mbit/s" }
+run = { until = "60s", sample = "10ms" }
+"""
+EVERY_KIND = f"""{HEAD}
+[[traffic]]
+kind = "permutation"
+write = "256KiB"
+writes = 3
+[[traffic]]
+kind = "incast"
+to = 0
+write = "64KiB"
+writes = 2
+start = "100ms"
+[[traffic]]
+kind = "all-to-all"
+write = "64KiB"
+qps = 2
+start = "150ms"
+[[traffic]]
+kind = "checkpoint"
+to = [3]
+write = "64KiB"
+interval = "5ms"
+writes = 4
+[[traffic]]
+kind = "ring"
+group = "training"
+write = "32KiB"
+steps = 3
+compute = "20ms"
+start = "200ms"
+[[checks]]
+measure = "completed"
+[[checks]]
+measure = "qp_errors"
+[[checks]]
+name = "steps"
+measure = "step_time"
+group = "training"
+at_most = 1000.0
+"""
+COUNTS = {"permutation": 4, "incast": 3, "all-to-all": 24, "checkpoint": 3, "training": 4}
+SILENT = f"""{HEAD}
+[[traffic]]
+kind = "pairs"
+pairs = [[0, 2]]
+write = "1MiB"
+writes = 20
+[[faults]]
+target = "plane:1"
+kind = "silent"
+at = "120ms"
+until = "350ms"
+[[checks]]
+name = "of line rate"
+measure = "goodput"
+at_least = 0.0
+note = "the test is on a busy machine"
+[[checks]]
+measure = "completed"
+"""
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed(fresh_name(), hosts=4, planes=2, t0=2, t1=2, rate="200mbit") as bed:
+        yield bed
+
+
+@pytest.fixture
+def told(
+    bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., dict[str, Any]]:
+    """Runs a scenario by the command; returns its JSON."""
+
+    def run_it(text: str, *words: str, code: int = 0) -> dict[str, Any]:
+        file = tmp_path / "scene.toml"
+        file.write_text(text)
+        command = ["testbed", "run", "--name", bed.name, str(file), "--json", *words]
+        found, shown = main(command), capsys.readouterr()
+        assert found == code, shown.err
+        result: dict[str, Any] = printed("testbed run --over", shown.out)
+        assert not bed.faults() and not left_in(bed)
+        return result
+
+    return run_it
+
+
+def left_in(bed: Testbed) -> list[str]:
+    """Programs that still run in the hosts."""
+    nodes = {bed.plan.nodes[f"h{host}"].namespace: f"h{host}" for host in range(4)}
+    return [program.command for program in find(nodes, folder(bed.name))]
+
+
+def by_group(run: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for flow in run["flows"]:
+        found.setdefault(flow["group"], []).append(flow)
+    return found
+
+
+def test_run__every_kind_of_traffic_by_mrc_and_by_tcp(
+    told: Callable[..., dict[str, Any]],
+) -> None:
+    result = told(EVERY_KIND, "--over", "mrc,tcp")
+    completed, errors, steps = result["checks"]
+    assert completed["met"] and completed["baselines"] == {"tcp": 1.0, "simulator": 1.0}
+    assert errors["met"] and errors["value"] == 0
+    assert steps["value"] > 1 and steps["baselines"]["tcp"] > 1
+    assert [each["transport"] for each in result["runs"]] == ["mrc", "tcp"]
+    for each in result["runs"]:
+        groups = by_group(each)
+        assert {name: len(flows) for name, flows in groups.items()} == COUNTS
+        for flow in each["flows"]:
+            assert flow["received_bytes"] == flow["writes"] * flow["write_bytes"]
+            assert (flow["completed"], flow["failed"], flow["error"]) == (flow["writes"], 0, "")
+            assert flow["samples"]["received_bytes"][-1] == flow["received_bytes"]
+            assert flow["sent_packets"] > 0
+        # Three steps, each after 20 ms of computing.
+        first, last = (
+            f([flow[key] for flow in groups["training"]])
+            for f, key in ((min, "first_ns"), (max, "last_ns"))
+        )
+        assert first >= 220_000_000 and last - first >= 2 * 20_000_000
+        assert all(flow["first_ns"] >= 100_000_000 for flow in groups["incast"])
+    (simulated,) = result["simulated"]
+    assert [flow["receiver"] for flow in simulated["flows"]] == [
+        flow["receiver"] for flow in result["runs"][0]["flows"]
+    ]
+
+
+def test_run__a_plane_falls_silent(
+    bed: Testbed, told: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """mrc goes on over the other plane, and probes the silent one; the page shows both sides."""
+    page = tmp_path / "page.html"
+    result = told(SILENT, "--page", str(page))
+    assert result["checks"][1]["met"]
+    (run,) = result["runs"]
+    events = {(event["event"], event["plane"]) for event in run["ev_events"]}
+    assert ("ASSUMED_BAD", 1) in events and ("ASSUMED_BAD", 2) not in events
+    assert run["flows"][0]["lost_packets"] > 0
+    times = run["flows"][0]["samples"]["now_ns"]
+    assert all(a < b for a, b in pairwise(times))
+    text = page.read_text()
+    assert text.count("<svg") == 2
+    for words in ("in the simulator", "on the test bed", "plane:1 silent", "of line rate"):
+        assert words in text
+
+
+def test_run__a_missed_target_is_exit_code_1(told: Callable[..., dict[str, Any]]) -> None:
+    missed = SILENT.replace('measure = "completed"', 'measure = "qp_errors"\nat_least = 1')
+    result = told(missed, "--scale", "10%", "--until", "50ms", "--set", "faults=[]", code=1)
+    assert result["checks"][1]["met"] is False
+    assert result["scenario"]["until_ns"] == 50_000_000
+    assert result["runs"][0]["flows"][0]["write_bytes"] == round((1 << 20) * 0.1)
+
+
+@pytest.mark.skipif(not mptcp.is_supported(), reason="needs a kernel with CONFIG_MPTCP")
+def test_run__by_mptcp(told: Callable[..., dict[str, Any]]) -> None:
+    """One flow fills more than one plane could."""
+    result = told(SILENT.replace("[[faults]]", "[[faults]]\nevery = '10s'\nfor = '100ms'")
+                  .replace('at = "120ms"\nuntil = "350ms"', 'at = "50s"'),
+                  "--over", "mptcp")  # fmt: skip
+    assert result["checks"][1]["met"]
+    (flow,) = result["runs"][0]["flows"]
+    assert flow["received_bytes"] == 20 << 20 and flow["sent_packets"] is None
+
+
+@pytest.mark.skipif(installed.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
+def test_run__by_iperf3(told: Callable[..., dict[str, Any]]) -> None:
+    result = told(SILENT.replace("plane:1", "plane:2"), "--over", "iperf3")
+    (flow,) = result["runs"][0]["flows"]
+    assert (flow["completed"], flow["error"]) == (20, "")
+    # The server stops counting when the client has passed all to the kernel.
+    assert 10 << 20 < flow["received_bytes"] <= 20 << 20
+    assert flow["retransmitted_packets"] is not None and flow["sent_packets"] is None
+
+
+def scene(bed: Testbed, tmp_path: Path) -> Scenario:
+    file = tmp_path / "scene.toml"
+    file.write_text(SILENT)
+    return fit.load(str(file), {}, bed.shape)
+
+
+def test_run__a_host_that_dies_ends_all(
+    bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the host; no process and no fault stays."""
+    heard = hosts.Host.hear
+    seen: dict[str, hosts.Host] = {}
+    ready: list[str] = []
+
+    async def hear(self: hosts.Host) -> Any:
+        told = await heard(self)
+        seen[self.name] = self
+        ready.append(self.name)
+        if len(ready) == 4:  # both listen, and both have connected
+            seen["h2"]._process.send_signal(signal.SIGKILL)
+        return told
+
+    monkeypatch.setattr(hosts.Host, "hear", hear)
+    with pytest.raises(StateError, match="h2: its process ended with exit code -9"):
+        uvloop.run(run(bed, scene(bed, tmp_path), 1, "tcp", lambda *_: None))
+    assert not bed.faults() and not left_in(bed)
+
+
+SLOW_T1 = """
+title = "one T1 has a quarter of the rate of the others"
+topology = { hosts = 2, planes = 4, t1 = 2, host_rate = "400Mbit/s", fabric_rate = "400Mbit/s" }
+links = [{ target = "t1:1.0", rate = "100Mbit/s" }]
+transport = { mpr = 4096, path_mtu = 8844 }
+run = { until = "1s", sample = "20ms" }
+[[traffic]]
+kind = "pairs"
+pairs = [[0, 1]]
+write = "1MiB"
+writes = 1000
+depth = 8
+"""
+
+
+@pytest.mark.alone
+def test_run__a_slow_t1_is_not_dead(tmp_path: Path) -> None:
+    """Its EV left the rotation about ten times in the first second. Late hosts can only add to
+    that.
+    """
+    file = tmp_path / "slow.toml"
+    file.write_text(SLOW_T1)
+    with Testbed.of(fresh_name(), reader.load(str(file)).shape) as bed:
+        part = fit.load(str(file), {}, bed.shape)
+
+        def times_bad() -> float:
+            events = uvloop.run(run(bed, part, 1, "mrc", lambda *_: None)).result.events
+            return sum(
+                (event.plane, event.path, event.status) == (1, 0, EvState.ASSUMED_BAD)
+                for event in events
+                if event.type == native.EV_STATE
+            )
+
+        assert least(times_bad, 2) < 2
