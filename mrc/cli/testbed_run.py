@@ -17,7 +17,7 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_seconds
 from mrc.cli.testbed_fault import fault_result
 from mrc.results import testbed as results
-from mrc.testbed import schedule
+from mrc.testbed import schedule, spread
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event, Scheduled
 
@@ -42,11 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = Testbed.existing(args.name)
+    bed = spread.existing(args.name)
     scheduled = schedule.load(args.file, bed.plan)
     if args.until is not None:
         _check_until(args, out, scheduled)
     late = _Lateness(out)
+    bed.connect()
     with Ending() as ending:
         end = None if args.until is None else time.monotonic() + args.until / 1e9
 
@@ -107,6 +108,7 @@ def run_beside(
     """Runs a command, and the scheduled faults until it ends; returns its exit code."""
     out = Output(prog, as_json=False, quiet=False)
     scheduled, late = schedule.load(path, bed.plan), _Lateness(out)
+    bed.connect()
     with Ending() as ending, subprocess.Popen(argv, env=environment) as process:
         child = os.pidfd_open(process.pid)
         try:

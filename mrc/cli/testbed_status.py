@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from mrc.cli import csv_text
+from mrc.cli import csv_text, testbed_on
 from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.keys import keys
@@ -25,7 +25,7 @@ from mrc.cli.window import Screen
 from mrc.errors import MrcError
 from mrc.results.plain import like, plain
 from mrc.results.testbed import Bed, Counters, Host, Link, NotUp, Status
-from mrc.testbed import picture
+from mrc.testbed import picture, spread
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
@@ -114,7 +114,7 @@ def _look(name: str, seconds: float, out: Output) -> _Look | None:
     found = stored.load(name)
     if found is None or not found.up:
         return None
-    bed = Testbed.of(name, found.shape)
+    bed = spread.of(name, found.shape, found.machines)
     counters: Counters | None = None
     links: dict[str, Link] = {}
     lost: dict[str, str] = {}
@@ -131,6 +131,7 @@ def _look(name: str, seconds: float, out: Output) -> _Look | None:
 def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
     shape = look.bed.shape
     yield f"{look.bed.name} is up: {summary(shape)}"
+    yield from testbed_on.lines(look.bed)
     yield from map(change_text, shape.links)
     yield from picture.draw(shape, look.faults)
     addresses = _addresses(shape) if with_addresses else []
@@ -171,7 +172,8 @@ def _addresses(shape: Shape) -> list[str]:
 
 def _troubles(look: _Look) -> list[str]:
     bed = look.bed
-    lines = [f"{target} fails: {fault}" for target, fault in look.faults.items()]
+    lines = [testbed_on.lost_text(each) for each in testbed_on.found(bed) if each.lost]
+    lines += [f"{target} fails: {fault}" for target, fault in look.faults.items()]
     lines += [f"{target} is drained" for target in look.drained]
     gone = bed.missing()
     if gone:
@@ -232,6 +234,7 @@ def bed_result(
         missing=tuple(bed.missing()),
         drained=bed.drained() if drained is None else drained,
         taken_down=tuple(lost),
+        machines=testbed_on.found(bed),
     )
 
 

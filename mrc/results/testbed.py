@@ -56,6 +56,23 @@ class Fault(Struct, frozen=True, kw_only=True, rename=KEYS | _SHARES):
     """Rate of each link as a share of its own; null: all of it."""
 
 
+class MachineShare(Struct, frozen=True, kw_only=True):
+    """What a machine has of a test bed over several."""
+
+    name: str
+    """Its name in `--on`."""
+    address: str | None
+    """Where the other machines reach it; null: it was not looked up."""
+    hosts: tuple[str, ...]
+    """Its hosts."""
+    switches: tuple[str, ...]
+    """Its T0s and T1s."""
+    tunnels: int
+    """Its links to switches on other machines, over VXLAN."""
+    lost: str | None
+    """Why it does not answer; null: it does."""
+
+
 class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     """A test bed that is up."""
 
@@ -88,6 +105,8 @@ class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     taken_down: tuple[str, ...]
     """Ends of links that somebody took down by hand, as NODE:INTERFACE; they may be up again, but
     without routes."""
+    machines: tuple[MachineShare, ...]
+    """Its machines; empty: all of it is on this one."""
 
 
 class Built(Bed, frozen=True, kw_only=True):
@@ -191,6 +210,8 @@ class Removed(Result, frozen=True, kw_only=True):
     """Programs of `exec` and `shell` that this command ended."""
     left: tuple[Program, ...]
     """Programs that still run, in a network that is gone."""
+    unreachable: dict[str, str]
+    """Machines that keep their part of it, and why they do not answer."""
 
 
 class Failed(Result, frozen=True, kw_only=True):
@@ -311,6 +332,8 @@ class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
     """Every link, by the name that faults use; each direction, if the two differ."""
     built: Census
     """What the test bed takes."""
+    machines: tuple[MachineShare, ...]
+    """What each machine of `--on` takes; empty without `--on`."""
 
 
 class Topologies(Result, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
-from mrc.linux.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
+from mrc.linux.netlink import Netlink, Veth, Vxlan, set_tunnel_source, wait_until_up
 from mrc.testbed import nft, queues
 from mrc.testbed.names import is_namespace_of, namespace, part_name
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, mtu_key
@@ -39,6 +39,7 @@ def build(plan: Plan) -> None:
         for name in plan.nodes:
             with _opened(plan, name) as netlink:
                 _add_veths(plan, name, links[name], netlink)
+        _add_tunnels(plan)
         for name in plan.nodes:
             with _opened(plan, name) as netlink:
                 _configure(plan.nodes[name], links[name], netlink)
@@ -152,8 +153,8 @@ def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd])
             netlink.add_neighbours([each for each in node.neighbours if each[0] in interfaces])
             netlink.add_routes([route for route in node.routes if route.dev in interfaces])
     far = _far_ends(plan)
-    whole = [end for end in ends if far[end] not in still_down]
-    _wait_until_up(plan, _by_node(whole + [far[end] for end in whole]))
+    whole = [end for end in ends if far.get(end) not in still_down]
+    _wait_until_up(plan, _by_node(whole + [far[end] for end in whole if end in far]))
     _set_mtus(plan, ends)
 
 
@@ -196,8 +197,29 @@ def _add_veths(plan: Plan, node: str, links: Sequence[Link], netlink: Netlink) -
             peer_mac=UPPER_MAC,
         )
         for link in links
-        if link.lower == node
+        if link.lower == node and link.tunnel is None
     )
+
+
+def _add_tunnels(plan: Plan) -> None:
+    """Makes the links that lead to other machines. They start down."""
+    tunnels = [
+        Vxlan(
+            name=interface,
+            namespace=plan.nodes[node].namespace,
+            mtu=link.mtu,
+            mac=UPPER_MAC if link.tunnel.end else LOWER_MAC,
+            vni=link.tunnel.vni,
+            remote=link.tunnel.remote,
+            port=link.tunnel.port,
+        )
+        for link in plan.links
+        if link.tunnel is not None
+        for node, interface, _ in link.ends
+    ]
+    if tunnels:
+        with Netlink() as underlay:
+            underlay.add_vxlans(tunnels)
 
 
 def _configure(node: Node, links: Sequence[Link], netlink: Netlink) -> None:
@@ -220,8 +242,8 @@ def _by_node_of(plan: Plan) -> dict[str, list[Link]]:
     """Node -> its links."""
     found: dict[str, list[Link]] = {name: [] for name in plan.nodes}
     for link in plan.links:
-        found[link.lower].append(link)
-        found[link.upper].append(link)
+        for node, _, _ in link.ends:
+            found[node].append(link)
     return found
 
 
@@ -230,7 +252,12 @@ def _interfaces(node: str, links: Iterable[Link]) -> list[str]:
 
 
 def _far_ends(plan: Plan) -> dict[LinkEnd, LinkEnd]:
-    pairs = [((link.lower, link.lower_name), (link.upper, link.upper_name)) for link in plan.links]
+    """The other end of each end, if it is on this machine."""
+    pairs = [
+        ((link.lower, link.lower_name), (link.upper, link.upper_name))
+        for link in plan.links
+        if link.tunnel is None
+    ]
     return dict(pairs) | {upper: lower for lower, upper in pairs}
 
 

@@ -51,8 +51,8 @@ _QUEUE_SECONDS = 0.010
 _MIN_QUEUE_BYTES = 256 * 1024
 _NO_LIMIT_BYTES = 1 << 30
 
-_UPPER, UPPER_MAC = IPv6Address("fe80::1"), "02:00:00:00:00:01"
-_LOWER, LOWER_MAC = IPv6Address("fe80::2"), "02:00:00:00:00:02"
+UPPER, UPPER_MAC = IPv6Address("fe80::1"), "02:00:00:00:00:01"
+LOWER, LOWER_MAC = IPv6Address("fe80::2"), "02:00:00:00:00:02"
 
 # Every interface: SRv6 on, no duplicate detection, no automatic addresses. New veths copy the
 # values of "default", so it is set before they are made.
@@ -92,6 +92,18 @@ class Sending(Struct, frozen=True):
     """IPv6 drops larger packets here; None: the MTU of the link"""
 
 
+class Tunnel(Struct, frozen=True):
+    """How packets reach the end of a link that another machine has: by VXLAN."""
+
+    end: int
+    """which of the link's ends is here: 0, the lower one, or 1"""
+    vni: int
+    remote: IPv4Address | IPv6Address
+    """address of the other machine"""
+    port: int
+    """UDP port"""
+
+
 class Link(Struct, frozen=True):
     """A veth between a lower and an upper node. Both ends receive packets of its MTU."""
 
@@ -104,11 +116,18 @@ class Link(Struct, frozen=True):
     down: Sending = Sending()
     is_emulated: bool = False
     """the emulator reads the upper end: it has no shaper and receives packets one by one"""
+    tunnel: Tunnel | None = None
+    """to the end that another machine has; None: both are here"""
 
     @property
     def ends(self) -> tuple[tuple[str, str, Sending], ...]:
-        """Node, interface and what it does when it sends, of both ends."""
-        return (self.lower, self.lower_name, self.up), (self.upper, self.upper_name, self.down)
+        """Node, interface and what it does when it sends, of the ends on this machine."""
+        both = (self.lower, self.lower_name, self.up), (self.upper, self.upper_name, self.down)
+        return both if self.tunnel is None else (both[self.tunnel.end],)
+
+    def is_here(self, end: int) -> bool:
+        """Whether this machine has the end: 0, the lower one, or 1."""
+        return self.tunnel is None or self.tunnel.end == end
 
 
 class Node(Struct, frozen=True):
@@ -193,9 +212,7 @@ def make_plan(name: str, shape: Shape) -> Plan:
     return Plan(
         name=name,
         shape=shape,
-        nodes={
-            node.name: node if node.name == FABRIC else _on_links(node, links) for node in nodes
-        },
+        nodes={node.name: node if node.name == FABRIC else on_links(node, links) for node in nodes},
         links=links,
         hosts_file=hostfiles.hosts_file(shape),
         configs={host_name(host): hostfiles.config(shape, host, mtus[host]) for host in mtus},
@@ -291,21 +308,21 @@ def _own_mtu(properties: LinkProperties, shape: Shape) -> int | None:
     return None if properties.mtu == shape.mtu else properties.mtu
 
 
-def _on_links(node: Node, links: tuple[Link, ...]) -> Node:
+def on_links(node: Node, links: tuple[Link, ...]) -> Node:
     """The node with an address and a neighbour on each of its links."""
-    lower = [link.lower_name for link in links if link.lower == node.name]
-    upper = [link.upper_name for link in links if link.upper == node.name]
+    lower = [link.lower_name for link in links if link.lower == node.name and link.is_here(0)]
+    upper = [link.upper_name for link in links if link.upper == node.name and link.is_here(1)]
     return replace(
         node,
         addresses=(
             *node.addresses,
-            *((name, IPv6Interface((_LOWER, 64))) for name in lower),
-            *((name, IPv6Interface((_UPPER, 64))) for name in upper),
+            *((name, IPv6Interface((LOWER, 64))) for name in lower),
+            *((name, IPv6Interface((UPPER, 64))) for name in upper),
         ),
         neighbours=(
             *node.neighbours,
-            *((name, _UPPER, UPPER_MAC) for name in lower),
-            *((name, _LOWER, LOWER_MAC) for name in upper),
+            *((name, UPPER, UPPER_MAC) for name in lower),
+            *((name, LOWER, LOWER_MAC) for name in upper),
         ),
     )
 
@@ -319,11 +336,11 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
     addresses = fabric.addresses
     routes = [
         Route(addresses.host_prefix(host), "lo", local=True),
-        Route(addresses.management, "mgmt", via=_UPPER),
+        Route(addresses.management, "mgmt", via=UPPER),
     ]
     for plane in fabric.planes_of(host):
         block = addresses.locator_block(plane)
-        routes.append(Route(block, f"p{plane}", via=_UPPER))
+        routes.append(Route(block, f"p{plane}", via=UPPER))
         ours = locator(block, fabric.host_usid(host))
         routes.append(Route(ours, f"p{plane}", action=EndDT6(LOCAL_TABLE)))
     own = addresses.host(host)
@@ -332,9 +349,9 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         if peer != host:
             every = _ways(fabric, peer, fabric.are_near(host, peer))
             ways = [every[number] for number in fabric.present(host, peer)]
-            routes += [Route(way.dst, way.dev, _UPPER, planes[way.dev], way.action) for way in ways]
+            routes += [Route(way.dst, way.dev, UPPER, planes[way.dev], way.action) for way in ways]
             routes += [
-                Route(way.shared_dst, way.dev, _UPPER, own, way.action, shared=True)
+                Route(way.shared_dst, way.dev, UPPER, own, way.action, shared=True)
                 for way in _shared(ways, _shared_in_plane(fabric, len(ways)))
             ]
     return Node(
@@ -434,9 +451,9 @@ def _switches(name: str, fabric: Topology, plane: int) -> Iterator[Node]:
             metric = DEFAULT_METRIC + host - fabric.hosts_below(t0)[0]
             routes.append(Route(own, host_name(host), action=End(), metric=metric))
             here = locator(block, fabric.host_usid(host))
-            routes.append(Route(here, host_name(host), via=_LOWER))
+            routes.append(Route(here, host_name(host), via=LOWER))
         routes += [
-            Route(locator(block, topology.t1_usid(number)), f"t1-{number}", via=_UPPER)
+            Route(locator(block, topology.t1_usid(number)), f"t1-{number}", via=UPPER)
             for number in fabric.t1_numbers()
             if fabric.has_uplink(plane, t0, number)
         ]
@@ -448,14 +465,14 @@ def _switches(name: str, fabric: Topology, plane: int) -> Iterator[Node]:
             own = locator(block, topology.t1_usid(number))
             shift = Route(own, f"t0-{below[0]}", action=End())
             routes = [
-                Route(locator(block, topology.t0_usid(t0)), f"t0-{t0}", via=_LOWER) for t0 in below
+                Route(locator(block, topology.t0_usid(t0)), f"t0-{t0}", via=LOWER) for t0 in below
             ]
             yield _switch(name, t1_name(plane, number), (shift, *routes))
 
 
 def _management(name: str, shape: Shape) -> Node:
     routes = (
-        Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=_LOWER)
+        Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=LOWER)
         for host in shape.host_numbers()
     )
     ipv4 = (

@@ -119,12 +119,25 @@ def _wait(running: selectors.BaseSelector, deadline: float) -> None:
             os.close(key.fd)
 
 
-def _ancestors() -> set[int]:
-    """The processes that started this one, such as the shell in which it was typed."""
-    found, pid = set(), os.getppid()
+def network_outside() -> Path:
+    """The network namespace from which `exec` or `shell` led into a host."""
+    ours = _identity(Path("/proc/self/ns/net"))
+    for pid in _ancestors():
+        with suppress(OSError):
+            found = Path("/proc", str(pid), "ns/net")
+            if _identity(found) != ours:
+                return found
+    return Path("/proc/1/ns/net")
+
+
+def _ancestors() -> list[int]:
+    """The processes that started this one, such as the shell in which it was typed; the nearest
+    comes first.
+    """
+    found, pid = [], os.getppid()
     with suppress(OSError):  # a process that this user must not see
         while pid > 0:
-            found.add(pid)
+            found.append(pid)
             status = Path("/proc", str(pid), "status").read_text()
             pid = int(status.split("PPid:")[1].split()[0])
     return found

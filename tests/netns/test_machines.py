@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test bed over several machines, as typed on one of them.
+
+h0 -- t0:P.0 --+-- t1:P.0        host-a
+               |
+h1 -- t0:P.1 --+-- t1:P.1        host-b        P = 1, 2
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slowness import PATIENCE, until
+
+from .machines import MRC, Machine, hosts_file, machines, serving, status
+
+SMALL = ("--planes", "2")
+NODES = {
+    "host-a": {"h0", "mgmt", "t0-1-0", "t0-2-0", "t1-1-0", "t1-2-0"},
+    "host-b": {"h1", "mgmt", "t0-1-1", "t0-2-1", "t1-1-1", "t1-2-1"},
+}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
+    with machines(2, tmp_path) as (a, b):
+        yield a, b
+
+
+@pytest.fixture
+def on(tmp_path: Path) -> tuple[str, str]:
+    return "--on", str(tmp_path / "on.toml")
+
+
+def good_paths(machine: Machine, host: str = "h0", peer: str = "h1") -> set[str]:
+    """The paths from a host to another that answer."""
+    with serving(machine, peer):
+        answer = machine.run("exec", host, "--", MRC, "paths", peer, "--json")
+    found = json.loads(answer.splitlines()[0])["evs"]
+    return {ev["path"] for ev in found if ev["state"] == "GOOD"}
+
+
+def is_clean(*every: Machine) -> bool:
+    return not any(machine.namespaces() for machine in every)
+
+
+def block(machine: Machine, what: str) -> None:
+    """Drops VXLAN packets that arrive, as a firewall would."""
+    rule = f"table inet t {{\nchain c {{\ntype filter hook input priority 0\n{what} drop\n}}\n}}\n"
+    subprocess.run([*machine.enter, "nft", "-f", "-"], input=rule, text=True, check=True)
+
+
+def test_two_machines(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path) -> None:
+    """Goal: paths, faults, status, capture, exec and down work from either machine."""
+    a, b = pair
+    said = a.run("up", *SMALL, *on)
+    assert "host-b (192.0.2.2): h1, t0:*.1, t1:*.1, 4 links to other machines" in said
+    for machine in pair:
+        folder = {"lab"}
+        assert {*machine.namespaces()} - folder == {
+            f"mrc-lab-{node}" for node in NODES[machine.name]
+        }
+    every = {"t1:1.0", "t1:1.1", "t1:2.0", "t1:2.1"}
+    assert good_paths(a) == every
+    a.run("exec", "h1", "--", "ping", "-c1", "h0.mgmt")
+    a.run("exec", "h1", "--", "ping", "-4", "-c1", "h0.mgmt")
+    # A switch of each machine fails.
+    b.run("fail", "plane:2")
+    a.run("fail", "t1:1.1", "--mode", "down")
+    assert good_paths(b, "h1", "h0") == {"t1:1.0"}
+    assert [each["target"] for each in status(a)["faults"]] == ["plane:2", "t1:1.1"]
+    assert "healed: plane:2, t1:1.1" in a.run("heal", "all")
+    assert good_paths(b) == every
+    # Packets of the other machine.
+    with a.start("capture", "t0:1.1", tmp_path / "x.pcap") as capture:
+        assert capture.stderr is not None
+        assert "capturing" in capture.stderr.readline()
+        a.run("exec", "h0", "--", "ping", "-c", "3", "-i", "0.1", "h1.p1")
+        next(each for each in a.processes() if each == capture.pid)
+        capture.send_signal(signal.SIGINT)
+        assert capture.wait(PATIENCE) == 0
+        said = capture.stderr.read()
+    count = re.search(r"(\d+) packets", said)
+    assert count and int(count[1]) >= 6, said
+    assert (tmp_path / "x.pcap").stat().st_size > 6 * 100
+    # Words, exit codes and names.
+    assert a.run("exec", "h1", "--", "sh", "-c", 'echo "$0: a  b"; exit 7', "x y", code=7) == (
+        "x y: a  b\n"
+    )
+    assert a.run("exec", "h0", "--", MRC, "testbed", "rsh", "h1", "uname -n") == "h1\n"
+    sleeper = a.start("exec", "h1", "--", "sleep", "1000")
+    until(lambda: any(is_sleep(pid) for pid in b.processes()))
+    assert "ended in h1: sleep 1000" in b.run("down")
+    sleeper.communicate(timeout=PATIENCE)
+    assert is_clean(a, b)
+
+
+def is_sleep(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x001000\x00"
+    except OSError:
+        return False
+
+
+def test_machine_that_dies(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
+    """Goal: the other says what is lost, goes on, and cleans up."""
+    a, b = pair
+    a.run("up", *SMALL, *on)
+    b.kill()
+    found = status(a)
+    assert [bool(each["lost"]) for each in found["machines"]] == [False, True]
+    assert found["machines"][1]["switches"] == ["t0:1.1", "t1:1.1", "t0:2.1", "t1:2.1"]
+    assert {name.partition(">")[0] for name in found["links"]} == {
+        "h0", "t0:1.0", "t0:2.0", "t1:1.0", "t1:2.0",
+    }  # fmt: skip
+    assert "host-b is lost, and left out" in a.run("fail", "plane:1")
+    said = a.run("down", code=3)
+    assert re.search(r"host-b does not answer: .*; it keeps its part until mrc testbed down", said)
+    assert is_clean(a)
+
+
+def test_up__killed_in_the_middle_leaves_nothing(
+    pair: tuple[Machine, Machine], on: tuple[str, str]
+) -> None:
+    a, b = pair
+    with a.start("up", "clos", *on) as up:
+        until(lambda: b.namespaces() and a.namespaces())
+        up.kill()
+    until(lambda: is_clean(a, b))
+    assert "lab is down" in a.run("status", code=1)
+
+
+@pytest.mark.slow  # type: ignore[untyped-decorator, unused-ignore]  # each command takes a second or two
+def test_up__refuses_in_one_line_and_leaves_nothing(
+    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+) -> None:
+    a, b = pair
+    said = a.run("up", *on, "--mtu", "9001", code=1)
+    assert said.endswith(
+        "links of MTU 9001 over VXLAN require 9051: use --mtu 9000, or raise the MTU of the "
+        "machines' network\n"
+    )
+    block(b, "udp dport 47900 meta length > 9000")
+    assert "small ones pass: use a smaller --mtu" in a.run("up", *on, code=1)
+    block(b, "udp dport 47900")
+    assert "does a firewall block UDP port 47900?" in a.run("up", *on, code=1)
+    file = tmp_path / "on.toml"
+    listed = file.read_text()
+    other = tmp_path / "mrc"
+    other.write_text('#!/bin/sh\necho Welcome\necho \'{"mrc_testbed_part": "0.0"}\'\ncat\n')
+    other.chmod(0o755)
+    head, _, tail = listed.rpartition(MRC)
+    file.write_text(f"{head}{other}{tail}")
+    assert re.search(
+        "host-b has mrc 0.0, and this machine .*: install the same", a.run("up", *on, code=1)
+    )
+    file.write_text(f"{head}/nowhere{tail}")
+    assert re.search("host-b does not answer: .*/nowhere: not found", a.run("up", *on, code=3))
+    assert is_clean(a, b)
+
+
+@pytest.mark.slow  # type: ignore[untyped-decorator, unused-ignore]
+def test_up__a_part_that_dies_in_the_middle(
+    pair: tuple[Machine, Machine], on: tuple[str, str]
+) -> None:
+    """Goal: the others remove theirs, and so does a second process on the same machine."""
+    a, b = pair
+    with a.start("up", "clos", *on) as up:
+        until(b.namespaces)
+        for pid in list(b.processes()):
+            if b"part" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                subprocess.run(["kill", "-KILL", str(pid)], check=True)
+        _, said = up.communicate(timeout=PATIENCE)
+        assert up.returncode == 3, said
+    assert is_clean(a, b)
+
+
+@pytest.mark.slow  # type: ignore[untyped-decorator, unused-ignore]
+def test_names_in_the_place_of_a_file(pair: tuple[Machine, Machine]) -> None:
+    """Goal: the addresses come from /etc/hosts, where Debian has 127.0.1.1 for itself."""
+    a, _ = pair
+    hosts_file(a, "127.0.1.1 here", "192.0.2.2 there")
+    said = a.run("up", *SMALL, "--on", "here,there", code=3)
+    assert re.search("there does not answer: .*", said)
+    said = a.run("up", *SMALL, "--on", "there,192.0.2.9", code=1)
+    assert "none is this machine" in said
+
+
+@pytest.mark.slow  # type: ignore[untyped-decorator, unused-ignore]
+def test_the_rest(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path) -> None:
+    """Goal: drain, links taken down by hand, a schedule, and what `up` says again."""
+    a, b = pair
+    a.run("up", *SMALL, *on)
+    assert "was up already" in b.run("up", *SMALL, *on)
+    assert "first run mrc testbed down" in a.run("up", *on, code=1)
+    assert "another division between machines" in a.run("up", *SMALL, code=1)
+    a.run("drain", "t1:1.0")
+    b.run("drain", "plane:2")
+    assert "would lose their last path" in a.run("drain", "t1:1.1", code=2)
+    a.run("undrain", "all")
+    a.run("exec", "h1", "--", "ip", "link", "set", "p2", "down")
+    assert status(a)["taken_down"] == ["h1:p2"]
+    a.run("heal", "link:h1.2")
+    assert len(good_paths(a)) == 4
+    file = tmp_path / "faults.toml"
+    file.write_text(
+        '[[faults]]\ntarget = "plane:2"\nkind = "silent"\nat = "200ms"\nuntil = "500ms"\n'
+    )
+    lines = a.run("run", file, "--json").splitlines()
+    events = [json.loads(line)["event"] for line in lines if line.startswith("{")]
+    assert events == ["fail", "heal"]
+    assert "is on several machines" in a.run("capture", "plane:1", tmp_path / "x", code=2)
+    a.run("down")
+    assert is_clean(a, b)
