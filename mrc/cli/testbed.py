@@ -145,6 +145,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _enter(args: argparse.Namespace) -> None:
     """Makes an ordinary user root of the user namespace that holds the user's test beds."""
+    if args.act is _up and args.on is not None and os.geteuid() != 0:
+        raise StateError("a test bed over several machines requires root on each: run this as root")
     without = (testbed_status.run, _down)
     if rootless.enter(create=args.act is _up) or args.act in without:
         return

@@ -10,9 +10,9 @@ import json
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from typing import Any
 
-import mrc
 from mrc import errors
 from mrc.errors import ConnectError, MrcError, StateError
 from mrc.linux import installed
@@ -20,6 +20,7 @@ from mrc.testbed.machines import Machine
 
 HELLO = "mrc_testbed_part"
 """key of the first line, with the version of mrc"""
+VERSION = version("mrc-transport")
 
 _BANNERS = 100  # lines that a login may print before
 _END_SECONDS = 60.0
@@ -77,9 +78,9 @@ class Session:
                     break
         else:
             raise ConnectError(f"{self.machine.name} prints other lines than mrc testbed part")
-        if found[HELLO] != mrc.__version__:
+        if found[HELLO] != VERSION:
             raise StateError(
-                f"{self.machine.name} has mrc {found[HELLO]}, and this machine {mrc.__version__}: "
+                f"{self.machine.name} has mrc {found[HELLO]}, and this machine {VERSION}: "
                 "install the same version on all machines"
             )
         self._greeted = True
@@ -100,18 +101,17 @@ class Session:
 
     def end(self) -> None:
         """Has the process end, which then removes what it did not finish."""
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
+        self._process.stdout.close()
 
     def close(self) -> None:
         """Waits until the process has ended."""
         self.end()
-        assert self._process.stdout is not None
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
         self._errors.close()

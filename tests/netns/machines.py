@@ -45,11 +45,11 @@ class Machine:
         pid = str(self.keeper.pid)
         return ["env", f"{_MARK}={self.mark}", "nsenter", "-t", pid, "-m", "-n"]
 
-    def start(self, *words: str | Path, **options: object) -> subprocess.Popen[str]:
+    def start(self, *words: str | Path) -> subprocess.Popen[str]:
         """Starts `mrc testbed` there."""
         argv = [*self.enter, MRC, "testbed", *map(str, words)]
         pipe = subprocess.PIPE
-        return subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, **options)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True)
 
     def run(self, *words: str | Path, code: int = 0) -> str:
         """Runs `mrc testbed` there; what it prints, also on stderr."""

@@ -13,14 +13,18 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from slowness import PATIENCE, until
 
+from mrc.testbed.shape import Shape
+
 from .machines import MRC, Machine, hosts_file, machines, serving, status
 
-SMALL = ("--planes", "2")
+SMALL, SHAPE = ("--planes", "2"), Shape(planes=2)
+EVERY = {"1.0", "1.1", "2.0", "2.1"}
 NODES = {
     "host-a": {"h0", "mgmt", "t0-1-0", "t0-2-0", "t1-1-0", "t1-2-0"},
     "host-b": {"h1", "mgmt", "t0-1-1", "t0-2-1", "t1-1-1", "t1-2-1"},
@@ -38,12 +42,12 @@ def on(tmp_path: Path) -> tuple[str, str]:
     return "--on", str(tmp_path / "on.toml")
 
 
-def good_paths(machine: Machine, host: str = "h0", peer: str = "h1") -> set[str]:
-    """The paths from a host to another that answer."""
-    with serving(machine, peer):
-        answer = machine.run("exec", host, "--", MRC, "paths", peer, "--json")
-    found = json.loads(answer.splitlines()[0])["evs"]
-    return {ev["path"] for ev in found if ev["state"] == "GOOD"}
+def answering(machine: Machine, host: str = "h0", peer: int = 1) -> set[str]:
+    """The paths from a host to another, `plane.T1`, on which an echo returns."""
+    ways = {str(path.dst): path.name for path in SHAPE.paths(1 - peer, peer)}
+    script = "for each; do (ping -c1 -W1 $each >/dev/null && echo $each) & done; wait"
+    found = machine.run("exec", host, "--", "sh", "-c", script, "sh", *ways)
+    return {ways[line].removeprefix("t1:") for line in found.split()}
 
 
 def is_clean(*every: Machine) -> bool:
@@ -56,48 +60,55 @@ def block(machine: Machine, what: str) -> None:
     subprocess.run([*machine.enter, "nft", "-f", "-"], input=rule, text=True, check=True)
 
 
-def test_two_machines(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path) -> None:
-    """Goal: paths, faults, status, capture, exec and down work from either machine."""
+def test_two_machines(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
+    """Goal: paths, faults, exec, status and down work from either machine."""
     a, b = pair
     said = a.run("up", *SMALL, *on)
     assert "host-b (192.0.2.2): h1, t0:*.1, t1:*.1, 4 links to other machines" in said
     for machine in pair:
-        folder = {"lab"}
-        assert {*machine.namespaces()} - folder == {
-            f"mrc-lab-{node}" for node in NODES[machine.name]
-        }
-    every = {"t1:1.0", "t1:1.1", "t1:2.0", "t1:2.1"}
-    assert good_paths(a) == every
+        nodes = {f"mrc-lab-{node}" for node in NODES[machine.name]}
+        assert {*machine.namespaces()} == nodes | {"lab"}
+    assert answering(a) == EVERY
+    b.run("fail", "plane:2")
+    assert answering(b) == {"1.0", "1.1"}
+    found = status(a)
+    assert [each["target"] for each in found["faults"]] == ["plane:2"]
+    assert len(found["links"]) == 24
+    assert a.run("exec", "h1", "--", "sh", "-c", 'echo "$0: a  b"; exit 7', "x y", code=7) == (
+        "x y: a  b\n"
+    )
+    a.run("down")
+    assert is_clean(a, b)
+
+
+@pytest.mark.slow
+def test_what_leads_to_the_other_machine(
+    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+) -> None:
+    """Goal: management, rsh, capture and down; a T1 there that is down, and heals."""
+    a, b = pair
+    a.run("up", *SMALL, *on)
     a.run("exec", "h1", "--", "ping", "-c1", "h0.mgmt")
     a.run("exec", "h1", "--", "ping", "-4", "-c1", "h0.mgmt")
-    # A switch of each machine fails.
-    b.run("fail", "plane:2")
     a.run("fail", "t1:1.1", "--mode", "down")
-    assert good_paths(b, "h1", "h0") == {"t1:1.0"}
-    assert [each["target"] for each in status(a)["faults"]] == ["plane:2", "t1:1.1"]
-    assert "healed: plane:2, t1:1.1" in a.run("heal", "all")
-    assert good_paths(b) == every
-    # Packets of the other machine.
+    assert answering(a) == EVERY - {"1.1"}
+    assert "healed: t1:1.1" in b.run("heal", "all")
+    assert answering(a) == EVERY
     with a.start("capture", "t0:1.1", tmp_path / "x.pcap") as capture:
         assert capture.stderr is not None
         assert "capturing" in capture.stderr.readline()
         a.run("exec", "h0", "--", "ping", "-c", "3", "-i", "0.1", "h1.p1")
-        next(each for each in a.processes() if each == capture.pid)
         capture.send_signal(signal.SIGINT)
         assert capture.wait(PATIENCE) == 0
         said = capture.stderr.read()
     count = re.search(r"(\d+) packets", said)
     assert count and int(count[1]) >= 6, said
     assert (tmp_path / "x.pcap").stat().st_size > 6 * 100
-    # Words, exit codes and names.
-    assert a.run("exec", "h1", "--", "sh", "-c", 'echo "$0: a  b"; exit 7', "x y", code=7) == (
-        "x y: a  b\n"
-    )
     assert a.run("exec", "h0", "--", MRC, "testbed", "rsh", "h1", "uname -n") == "h1\n"
-    sleeper = a.start("exec", "h1", "--", "sleep", "1000")
-    until(lambda: any(is_sleep(pid) for pid in b.processes()))
-    assert "ended in h1: sleep 1000" in b.run("down")
-    sleeper.communicate(timeout=PATIENCE)
+    with a.start("exec", "h1", "--", "sleep", "1000") as sleeper:
+        until(lambda: any(is_sleep(pid) for pid in b.processes()))
+        assert "ended in h1: sleep 1000" in b.run("down")
+        sleeper.communicate(timeout=PATIENCE)
     assert is_clean(a, b)
 
 
@@ -136,7 +147,7 @@ def test_up__killed_in_the_middle_leaves_nothing(
     assert "lab is down" in a.run("status", code=1)
 
 
-@pytest.mark.slow  # type: ignore[untyped-decorator, unused-ignore]  # each command takes a second or two
+@pytest.mark.slow
 def test_up__refuses_in_one_line_and_leaves_nothing(
     pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -165,7 +176,7 @@ def test_up__refuses_in_one_line_and_leaves_nothing(
     assert is_clean(a, b)
 
 
-@pytest.mark.slow  # type: ignore[untyped-decorator, unused-ignore]
+@pytest.mark.slow
 def test_up__a_part_that_dies_in_the_middle(
     pair: tuple[Machine, Machine], on: tuple[str, str]
 ) -> None:
@@ -181,18 +192,18 @@ def test_up__a_part_that_dies_in_the_middle(
     assert is_clean(a, b)
 
 
-@pytest.mark.slow  # type: ignore[untyped-decorator, unused-ignore]
+@pytest.mark.slow
 def test_names_in_the_place_of_a_file(pair: tuple[Machine, Machine]) -> None:
     """Goal: the addresses come from /etc/hosts, where Debian has 127.0.1.1 for itself."""
     a, _ = pair
     hosts_file(a, "127.0.1.1 here", "192.0.2.2 there")
     said = a.run("up", *SMALL, "--on", "here,there", code=3)
     assert re.search("there does not answer: .*", said)
-    said = a.run("up", *SMALL, "--on", "there,192.0.2.9", code=1)
+    said = a.run("up", *SMALL, "--on", "there,192.0.2.9", code=2)
     assert "none is this machine" in said
 
 
-@pytest.mark.slow  # type: ignore[untyped-decorator, unused-ignore]
+@pytest.mark.slow
 def test_the_rest(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path) -> None:
     """Goal: drain, links taken down by hand, a schedule, and what `up` says again."""
     a, b = pair
@@ -207,7 +218,7 @@ def test_the_rest(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: 
     a.run("exec", "h1", "--", "ip", "link", "set", "p2", "down")
     assert status(a)["taken_down"] == ["h1:p2"]
     a.run("heal", "link:h1.2")
-    assert len(good_paths(a)) == 4
+    assert answering(a) == EVERY
     file = tmp_path / "faults.toml"
     file.write_text(
         '[[faults]]\ntarget = "plane:2"\nkind = "silent"\nat = "200ms"\nuntil = "500ms"\n'
@@ -218,3 +229,44 @@ def test_the_rest(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: 
     assert "is on several machines" in a.run("capture", "plane:1", tmp_path / "x", code=2)
     a.run("down")
     assert is_clean(a, b)
+
+
+@pytest.mark.slow
+def test_64_hosts_over_three_machines(tmp_path: Path, on: tuple[str, str]) -> None:
+    """Goal: hosts on different machines go on while a plane fails and a machine dies."""
+    with machines(3, tmp_path) as (a, b, c):
+        large = ("--hosts", "64", "--planes", "8", "--t0", "8", "--t1", "4", "--rate", "20mbit")
+        assert "host-c (192.0.2.3): h48..h63" in a.run("up", *large, *on)
+        with ExitStack() as stack:
+            for host in ("h24", "h1", "h63"):
+                stack.enter_context(serving(a, host))
+            pairs = [("h0", "h24"), ("h25", "h1"), ("h2", "h63")]
+            running = [stack.enter_context(perf(a, *pair)) for pair in pairs]
+            a.run("fail", "plane:3")
+            c.kill()
+            *others, lost = [each.communicate(timeout=PATIENCE) for each in running]
+            assert [each.returncode for each in running][:2] == [0, 0], others
+            assert running[2].returncode != 0, lost
+            for out, _ in others:
+                bits = [
+                    event["received_bits_per_second"]
+                    for event in map(json.loads, out.splitlines())
+                    if event["event"] == "interval"
+                ]
+                assert bits[-1] > 40e6, bits  # of 7 * 20 Mbit/s, some over a third of the T1s less
+            found = status(a)
+            assert [each["name"] for each in found["machines"] if each["lost"]] == ["host-c"]
+            assert len(found["machines"][2]["hosts"]) == 16
+            assert "host-c does not answer" in a.run("down", code=3)
+        assert is_clean(a, b)
+
+
+@contextmanager
+def perf(machine: Machine, host: str, peer: str) -> Iterator[subprocess.Popen[str]]:
+    """`mrc perf` that has begun."""
+    words = ("exec", host, "--", MRC, "perf", peer, "--time", "30", "--json-stream")
+    with machine.start(*words) as process:
+        assert process.stdout is not None
+        while '"interval"' not in (line := process.stdout.readline()):
+            assert line
+        yield process

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import mrc
 from mrc.errors import ArgumentError, ConnectError, NetlinkError, StateError
 from mrc.testbed.machines import Machine
-from mrc.testbed.session import Session
+from mrc.testbed.session import VERSION, Session
 
-HELLO = f'{{"mrc_testbed_part": "{mrc.__version__}"}}'
+HELLO = f'{{"mrc_testbed_part": "{VERSION}"}}'
 
 
 @contextmanager
