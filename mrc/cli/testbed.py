@@ -31,8 +31,9 @@ from mrc.results.plain import like
 from mrc.results.testbed import Built, Removed
 from mrc.testbed import machines, mptcp, rootless, spread
 from mrc.testbed import state as stored
-from mrc.testbed.bed import Removal, Testbed
+from mrc.testbed.bed import Testbed
 from mrc.testbed.names import DEFAULT_NAME
+from mrc.testbed.programs import Removal
 
 NOT_FOUND = 127
 

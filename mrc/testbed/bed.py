@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
@@ -23,7 +22,7 @@ from mrc.fabric.draining import cut_off, without
 from mrc.fabric.targets import Target, parse_target
 from mrc.linux import installed
 from mrc.results.plain import like
-from mrc.results.testbed import Link, Program
+from mrc.results.testbed import Link
 from mrc.testbed import (
     build,
     control,
@@ -51,6 +50,7 @@ from mrc.testbed.names import (
 )
 from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
+from mrc.testbed.programs import Removal
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
 
@@ -74,19 +74,6 @@ def as_argument_error() -> Iterator[None]:
         yield
     except ValueError as exc:
         raise ArgumentError(str(exc)) from exc
-
-
-class Removal(Struct, frozen=True):
-    """What `down` did."""
-
-    removed: bool
-    """False: there was nothing"""
-    ended: tuple[Program, ...] = ()
-    """programs that it ended"""
-    left: tuple[Program, ...] = ()
-    """programs that still run, in a network that is gone"""
-    unreachable: dict[str, str] = {}
-    """machines that keep their part, and why they do not answer"""
 
 
 class Testbed:

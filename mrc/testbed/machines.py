@@ -45,8 +45,9 @@ class Machine(Struct, frozen=True):
         argv = shlex.split(self.reach.replace("{name}", self.name))
         if terminal and os.path.basename(argv[0]) == "ssh":
             argv.insert(1, "-t")
-        if programs.ENVIRONMENT in os.environ:  # in a host, whose network is not the machine's
-            argv = ["nsenter", f"--net={programs.network_outside()}", *argv]
+        if programs.ENVIRONMENT in os.environ:  # in a host, with a network and names of its own
+            outside = programs.outside()
+            argv = ["nsenter", f"--net={outside}/net", f"--mount={outside}/mnt", *argv]
         return [*argv, f"exec {shlex.join([self.mrc, 'testbed', *words])}"]
 
 

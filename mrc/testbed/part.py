@@ -23,7 +23,7 @@ from mrc.linux import installed
 from mrc.testbed import faults, state, underlay
 from mrc.testbed.bed import PROGRAMS, Testbed
 from mrc.testbed.fault import Fault
-from mrc.testbed.session import HELLO, VERSION
+from mrc.testbed.session import HELLO, own_version
 
 _Request = dict[str, Any]
 
@@ -76,7 +76,7 @@ class _Server:
 
     def serve(self) -> None:
         try:
-            self._say({HELLO: VERSION})
+            self._say({HELLO: own_version()})
             for line in self._requests:
                 self._say(self._answer(json.loads(line)))
         finally:

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
+from functools import cache
 from typing import Any
 
 from mrc import errors
@@ -20,10 +20,17 @@ from mrc.testbed.machines import Machine
 
 HELLO = "mrc_testbed_part"
 """key of the first line, with the version of mrc"""
-VERSION = version("mrc-transport")
 
 _BANNERS = 100  # lines that a login may print before
 _END_SECONDS = 60.0
+
+
+@cache
+def own_version() -> str:
+    """The version of mrc on this machine."""
+    from importlib.metadata import version  # slow import
+
+    return version("mrc-transport")
 
 
 class Session:
@@ -78,9 +85,9 @@ class Session:
                     break
         else:
             raise ConnectError(f"{self.machine.name} prints other lines than mrc testbed part")
-        if found[HELLO] != VERSION:
+        if found[HELLO] != own_version():
             raise StateError(
-                f"{self.machine.name} has mrc {found[HELLO]}, and this machine {VERSION}: "
+                f"{self.machine.name} has mrc {found[HELLO]}, and this machine {own_version()}: "
                 "install the same version on all machines"
             )
         self._greeted = True

@@ -140,11 +140,13 @@ def _check_vxlan(machine: Machine) -> None:
 def serving(machine: Machine, host: str) -> Iterator[None]:
     """`mrc perf --server` in a host."""
     with machine.start("exec", host, "--", MRC, "perf", "--server") as server:
-        assert server.stderr is not None
-        assert "listening" in server.stderr.readline()
-        yield
-        server.terminate()
-        server.communicate(timeout=PATIENCE)
+        try:
+            assert server.stderr is not None
+            assert "listening" in server.stderr.readline()
+            yield
+        finally:
+            server.kill()
+            server.communicate(timeout=PATIENCE)
 
 
 def status(machine: Machine) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def test_located__refuses_two_ip_versions(monkeypatch: pytest.MonkeyPatch) -> No
 def test_command__leaves_a_host_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command inside a host cannot reach other machines over the network of the host."""
     monkeypatch.setenv(programs.ENVIRONMENT, "/run/mrc/lab")
-    assert Machine("b").command(["part"])[:2] == ["nsenter", f"--net={programs.network_outside()}"]
+    assert Machine("b").command(["part"])[:2] == ["nsenter", f"--net={programs.outside()}/net"]
 
 
 def test_command__a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from mrc.errors import ArgumentError, ConnectError, NetlinkError, StateError
 from mrc.testbed.machines import Machine
-from mrc.testbed.session import VERSION, Session
+from mrc.testbed.session import Session, own_version
 
-HELLO = f'{{"mrc_testbed_part": "{VERSION}"}}'
+HELLO = f'{{"mrc_testbed_part": "{own_version()}"}}'
 
 
 @contextmanager
