@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +21,8 @@ from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, mtu_key
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
 _THREADS = 8
+# The kernel removes the contents of a namespace some time after its name.
+_GONE_SECONDS, _POLL_SECONDS = 10.0, 0.01
 
 _log = logging.getLogger("mrc.testbed")
 
@@ -217,9 +221,23 @@ def _add_tunnels(plan: Plan) -> None:
         if link.tunnel is not None
         for node, interface, _ in link.ends
     ]
+    deadline = time.monotonic() + _GONE_SECONDS
     if tunnels:
         with Netlink() as underlay:
-            underlay.add_vxlans(tunnels)
+            for tunnel in tunnels:
+                while not _add_tunnel(underlay, tunnel, deadline):
+                    time.sleep(_POLL_SECONDS)
+
+
+def _add_tunnel(underlay: Netlink, tunnel: Vxlan, deadline: float) -> bool:
+    """False: the kernel still removes the one of an earlier test bed, with its namespace."""
+    try:
+        underlay.add_vxlans([tunnel])
+    except NetlinkError as exc:
+        if exc.code != errno.EEXIST or time.monotonic() > deadline:
+            raise
+        return False
+    return True
 
 
 def _configure(node: Node, links: Sequence[Link], netlink: Netlink) -> None:

@@ -46,7 +46,8 @@ class Part(Testbed):
                 self._build(up=False)
         except NetlinkError as exc:
             remedy = {
-                errno.EEXIST: "; another test bed uses this VNI: take another --name",
+                errno.EEXIST: "; another test bed uses this VNI, or a program still runs in an "
+                "earlier one: end it, or take another --name",
                 errno.EADDRINUSE: f"; is UDP port {self.machines.port} in use? give another one "
                 "in the file of machines",
             }
