@@ -37,7 +37,7 @@ class Session:
     """The process on one machine, from now on until `close`. `own`: this machine is that one."""
 
     def __init__(self, machine: Machine, name: str, *, own: bool) -> None:
-        """Does not wait. Raises StateError if the program that reaches the machine is missing."""
+        """Does not wait. Raises ConnectError if the program that reaches the machine is missing."""
         words = ["part", "--name", name]
         argv = machine.command(words)
         if own:
@@ -55,7 +55,7 @@ class Session:
             )
         except FileNotFoundError as exc:
             self._errors.close()
-            raise StateError(f"{machine.name}: {installed.not_found(argv[0])}") from exc
+            raise ConnectError(installed.not_found(argv[0])) from exc
         self._greeted = False
 
     def send(self, request: dict[str, Any]) -> None:
@@ -84,10 +84,10 @@ class Session:
                 if isinstance(found, dict) and HELLO in found:
                     break
         else:
-            raise ConnectError(f"{self.machine.name} prints other lines than mrc testbed part")
+            raise ConnectError("prints other lines than those of mrc testbed part")
         if found[HELLO] != own_version():
             raise StateError(
-                f"{self.machine.name} has mrc {found[HELLO]}, and this machine {own_version()}: "
+                f"has mrc {found[HELLO]}, and this machine {own_version()}: "
                 "install the same version on all machines"
             )
         self._greeted = True

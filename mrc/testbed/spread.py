@@ -74,23 +74,27 @@ class SpreadTestbed(Testbed):
         """Machine -> its answer, of those that answer. `ready`: every machine prepares, and goes
         on when this returns.
 
-        Raises the first error that a machine answers with, after all have answered.
+        Raises an error that a machine answers with, after all have answered: that of this machine,
+        if it has one.
         """
-        begun = [each for each in self.machines.every if each.name not in self.unreachable]
+        begun = []
         for place, machine in enumerate(self.machines.every):
-            if machine in begun:
-                stored = state.encode(State(self.shape, machines=self.machines.seen_by(place)))
-                told = {"do": do, "state": stored, "waits": ready is not None, **request}
-                self._session(place).send(told)
-        wrong: list[MrcError] = []
+            if machine.name in self.unreachable or (session := self._session(place)) is None:
+                continue
+            stored = state.encode(State(self.shape, machines=self.machines.seen_by(place)))
+            session.send({"do": do, "state": stored, "waits": ready is not None, **request})
+            begun.append(machine)
+        wrong: dict[str, MrcError] = {}
         if ready is not None:
             begun = [each for each in begun if self._receive(each, wrong) is not None]
             ready()
             for machine in begun:
                 self._sessions[machine.name].send({})
         answers = {each.name: self._receive(each, wrong) for each in begun}
-        if wrong:
-            raise wrong[0]
+        if own := wrong.get(self.machines.every[self.machines.here].name):
+            raise own
+        for name, error in wrong.items():
+            raise type(error)(f"{name}: {error}")
         return {name: answer[0] for name, answer in answers.items() if answer is not None}
 
     def _change(self, do: str, *, ready: Ready | None = None, **request: Any) -> list[Any]:
@@ -102,22 +106,26 @@ class SpreadTestbed(Testbed):
                 _log.warning("%s is lost, and left out: %s", name, why)
         return list(answers.values())
 
-    def _session(self, place: int) -> Session:
+    def _session(self, place: int) -> Session | None:
+        """None: the machine cannot be reached."""
         machine = self.machines.every[place]
-        if machine.name not in self._sessions:
-            own = place == self.machines.here
-            self._sessions[machine.name] = Session(machine, self.name, own=own)
-        return self._sessions[machine.name]
+        try:
+            if machine.name not in self._sessions:
+                own = place == self.machines.here
+                self._sessions[machine.name] = Session(machine, self.name, own=own)
+            return self._sessions[machine.name]
+        except ConnectError as exc:
+            self.unreachable[machine.name] = str(exc)
+            return None
 
-    def _receive(self, machine: Machine, wrong: list[MrcError]) -> tuple[Any] | None:
+    def _receive(self, machine: Machine, wrong: dict[str, MrcError]) -> tuple[Any] | None:
         """None: it does not answer, or with an error, which `wrong` takes."""
         try:
             return (self._sessions[machine.name].receive(),)
         except ConnectError as exc:
             self.unreachable[machine.name] = str(exc)
         except MrcError as exc:
-            here = self.machines.every[self.machines.here]
-            wrong.append(exc if machine == here else type(exc)(f"{machine.name}: {exc}"))
+            wrong[machine.name] = exc
         return None
 
     def close(self) -> None:
@@ -131,16 +139,18 @@ class SpreadTestbed(Testbed):
     # ---- What a Testbed does --------------------------------------------------------------------
 
     def up(self) -> bool:
-        is_committing = False
+        if all(self._ask_every("look").values()):
+            return False
         try:
-            if all(self._ask_every("look").values()):
-                return False
             self._ask_every("build")
             self._ask_every("try")
-            is_committing = True
+        except BaseException:
+            self._clean(self.unreachable)
+            raise
+        try:
             self._ask_every("commit")
         except BaseException:
-            self._clean(list(self.unreachable) if not is_committing else self.machines.names)
+            self._clean(self.machines.names)
             raise
         return True
 
@@ -151,12 +161,13 @@ class SpreadTestbed(Testbed):
             raise ConnectError(f"{name} does not answer: {why}")
         return answers
 
-    def _clean(self, names: Sequence[str]) -> None:
+    def _clean(self, names: Iterable[str]) -> None:
         """Ends an `up` that failed: each machine removes its part, those of `names` by a process of
         their own, as the one before ended.
         """
+        broken = {*names}
         self.close()
-        self.unreachable = {each: "" for each in self.machines.names if each not in names}
+        self.unreachable = {each: "" for each in self.machines.names if each not in broken}
         with suppress(MrcError):
             self._ask("down")
         self.close()

@@ -170,7 +170,7 @@ def test_up__refuses_in_one_line_and_leaves_nothing(
     head, _, tail = listed.rpartition(MRC)
     file.write_text(f"{head}{other}{tail}")
     assert re.search(
-        "host-b has mrc 0.0, and this machine .*: install the same", a.run("up", *on, code=1)
+        "host-b: has mrc 0.0, and this machine .*: install the same", a.run("up", *on, code=1)
     )
     file.write_text(f"{head}/nowhere{tail}")
     assert re.search("host-b does not answer: .*/nowhere: not found", a.run("up", *on, code=3))
