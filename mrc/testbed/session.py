@@ -42,7 +42,6 @@ class Session:
         argv = machine.command(words)
         if own:
             argv = [sys.executable, "-m", "mrc", "testbed", *words]
-        self.machine = machine
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
         try:
             # In a process group of its own: ^C at the terminal must not end it half-way.
