@@ -14,6 +14,7 @@ from mrc.cli import (
     testbed_export,
     testbed_fault,
     testbed_join,
+    testbed_on,
     testbed_plan,
     testbed_rsh,
     testbed_run,
@@ -22,17 +23,18 @@ from mrc.cli import (
     testbed_view,
 )
 from mrc.cli.arguments import add
-from mrc.cli.exits import UsageError
+from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, print_error
 from mrc.cli.testbed_shape import add_shape, shape_of
-from mrc.errors import ArgumentError, StateError
+from mrc.errors import ArgumentError, ConfigError, StateError
 from mrc.linux import installed
 from mrc.results.plain import like
 from mrc.results.testbed import Built, Removed
-from mrc.testbed import mptcp, rootless
+from mrc.testbed import machines, mptcp, rootless, spread
 from mrc.testbed import state as stored
-from mrc.testbed.bed import Removal, Testbed
+from mrc.testbed.bed import Testbed
 from mrc.testbed.names import DEFAULT_NAME
+from mrc.testbed.programs import Removal
 
 NOT_FOUND = 127
 
@@ -66,6 +68,7 @@ examples:
   mrc testbed up --uplink eth0         hosts reach the world: mrc testbed exec h0 -- ping 1.1.1.1
   mrc testbed up --planes 2 --real-host h1=tap1,tap2    h1 is a machine at the other end of these
   mrc testbed join h1                  a script for this machine
+  mrc testbed up clos --on host-a,host-b --mtu 1450    over two machines, by ssh
   mrc testbed down                     remove the test bed
 """
 EXEC = """
@@ -83,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "show what up would build, without building it"),
         ("export", testbed_export.run, testbed_export.add_arguments,
          "write a topology for containerlab, or as a script of ip(8)"),
-        ("up", _up, add_shape, "build the test bed; a test bed that is up stays as it is"),
+        ("up", _up, _add_up_arguments, "build the test bed; a test bed that is up stays as it is"),
         ("down", _down, None, "remove the test bed, and end the programs of exec and shell in it"),
         ("status", testbed_status.run, testbed_status.add_arguments,
          "show the test bed, its faults and its traffic"),
@@ -109,6 +112,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "run the traffic and the faults of a scenario, or the faults that a file schedules"),
         ("heal", testbed_fault.heal, testbed_fault.add_heal_arguments,
          "end the fault of a target, or all faults"),
+        ("part", testbed_on.run_part, testbed_on.add_part_arguments,
+         "serve this machine's part of a test bed over several: up --on starts it"),
     ):  # fmt: skip
         action = actions.add_parser(word, help=text, description=text)
         # --name may come before or after the action; the last one counts.
@@ -116,8 +121,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.set_defaults(act=act)
         if add_its_arguments is not None:
             add_its_arguments(action)
-        if act not in (_exec, testbed_shell.run, testbed_rsh.run):
+        if act not in (_exec, testbed_shell.run, testbed_rsh.run, testbed_on.run_part):
             add_options(action)
+
+
+def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shape(parser)
+    testbed_on.add_option(parser)
 
 
 def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +141,7 @@ def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     try:
         with testbed_view.prepared(args) if args.act is testbed_view.run else nullcontext():
-            if args.act not in (testbed_plan.run, testbed_export.run):
+            if args.act not in (testbed_plan.run, testbed_export.run, testbed_on.run_part):
                 _enter(args)
             code: int = args.act(args)
     except ArgumentError as exc:
@@ -143,6 +153,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _enter(args: argparse.Namespace) -> None:
     """Makes an ordinary user root of the user namespace that holds the user's test beds."""
+    if args.act is _up and args.on is not None and os.geteuid() != 0:
+        raise StateError("a test bed over several machines requires root on each: run this as root")
     without = (testbed_status.run, _down)
     if rootless.enter(create=args.act is _up) or args.act in without:
         return
@@ -153,10 +165,12 @@ def _enter(args: argparse.Namespace) -> None:
 
 def _up(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = Testbed.of(args.name, shape_of(args))
+    wanted = testbed_on.machines_of(args)
+    bed = spread.of(args.name, shape_of(args), None if wanted is None else machines.located(wanted))
     built = bed.up()
     summary = testbed_status.summary(bed.shape)
-    out.text(f"{args.name} {'is up' if built else 'was up already'}: {summary}")
+    first = f"{args.name} {'is up' if built else 'was up already'}: {summary}"
+    out.text("\n".join([first, *testbed_on.lines(bed)]))
     if out.as_json:  # else nothing that may fail: the test bed is up
         out.result(like(Built, testbed_status.bed_result(bed, {}), built=built))
     return 0
@@ -164,17 +178,29 @@ def _up(args: argparse.Namespace) -> int:
 
 def _down(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = Testbed(args.name)
     found = Removal(removed=False)
     if os.geteuid() == 0 or stored.load(args.name) is not None:
-        found = bed.down()
+        found = _named(args.name).down()
     for each in found.ended:
         out.text(f"ended in {each.node}: {each.command} (process {each.pid})")
     for each in found.left:
         out.warn(f"still runs, in {each.node} that is gone: {each.command} (process {each.pid})")
     out.text(f"{args.name} {'is down' if found.removed else 'was not up'}")
+    for machine, why in found.unreachable.items():
+        out.warn(
+            f"{machine} does not answer: {why}; it keeps its part until mrc testbed down "
+            f"--name {args.name} there"
+        )
     out.result(like(Removed, found, name=args.name))
-    return 0
+    return Exit.UNREACHABLE if found.unreachable else Exit.OK
+
+
+def _named(name: str) -> Testbed:
+    """A test bed to take down: also one whose file is damaged."""
+    try:
+        return spread.named(name)
+    except ConfigError:
+        return Testbed(name)
 
 
 def _exec(args: argparse.Namespace) -> int:
@@ -182,12 +208,13 @@ def _exec(args: argparse.Namespace) -> int:
     --schedule when the command ends.
     """
     _take_options(args)
-    bed = Testbed.existing(args.name)
+    bed = spread.existing(args.name)
     program = args.words[0]
     if args.mptcp:
         args.words = [*installed.require(mptcp.WRAPPER), "run", *args.words]
     argv, environment = bed.host_command(args.host, args.words, user=args.user)
-    if shutil.which(program, path=environment["PATH"]) is None:
+    here = bed.elsewhere(args.host) is None
+    if here and shutil.which(program, path=environment["PATH"]) is None:
         print_error(args.prog, installed.not_found(program), NOT_FOUND, as_json=False)
         return NOT_FOUND
     if args.mptcp:

@@ -5,22 +5,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
+import select
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from typing import BinaryIO
+
+from msgspec import convert
 
 from mrc.cli.arguments import add, count_argument, seconds_argument
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes
 from mrc.fabric.targets import FORMS
-from mrc.results.plain import like
+from mrc.results.plain import like, plain
 from mrc.results.testbed import Captured
-from mrc.testbed import capture
-from mrc.testbed.bed import Testbed, as_argument_error
+from mrc.testbed import capture, spread
+from mrc.testbed.bed import as_argument_error
+from mrc.testbed.machines import Machine
+from mrc.testbed.names import part_name
 
 _MAX_SNAP_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 20
@@ -49,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         seconds={"type": seconds_argument},
         snaplen={"type": count_argument(1 << 31), "default": _MAX_SNAP_BYTES},
     )
+    parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,9 +64,16 @@ def run(args: argparse.Namespace) -> int:
     if args.file == "-" and (args.json or sys.stdout.isatty()):
         wrong = "FILE -: requires a pipe on stdout, and excludes --json"
         raise UsageError(args.prog, wrong)
-    bed = Testbed.existing(args.name)
+    bed = spread.existing(args.name)
     with as_argument_error():
         where = capture.interfaces(bed.plan, args.where)
+    places = {bed.elsewhere(part_name(node)) for node, _ in where}
+    if len(places) > 1:
+        raise UsageError(
+            args.prog, f"{args.where} is on several machines: capture one of its links or switches"
+        )
+    if (machine := places.pop()) is not None:
+        return _elsewhere(args, out, machine)
     names = " ".join(f"{node}:{interface}" for node, interface in where)
     deadline = None if args.seconds is None else time.monotonic() + args.seconds
 
@@ -74,14 +89,62 @@ def run(args: argparse.Namespace) -> int:
                 bed.plan,
                 where,
                 begun,
-                lambda: ending.signum is not None or (deadline or math.inf) <= time.monotonic(),
+                lambda: (
+                    ending.signum is not None
+                    or (deadline or math.inf) <= time.monotonic()
+                    or (args.until_eof and bool(select.select([0], [], [], 0)[0]))
+                ),
             )
         except BrokenPipeError:
             out.note("stopped: the reader of the packets closed the pipe")
             return 0
+    result = like(Captured, taken, interfaces=tuple(names.split()))
+    if args.until_eof:  # stdout has the packets
+        out.warn(json.dumps(plain(result)))
+    else:
+        tell(out, result)
+    return 0
+
+
+def tell(out: Output, taken: Captured) -> None:
     size = format_bytes(taken.bytes)
     out.note(f"{taken.packets} packets, {size}, {taken.dropped} dropped by the kernel")
-    out.result(like(Captured, taken, interfaces=tuple(names.split())))
+    out.result(taken)
+
+
+def _elsewhere(args: argparse.Namespace, out: Output, machine: Machine) -> int:
+    """Captures on another machine of the test bed. The end of its stdin ends it."""
+    words = ["capture", "--name", args.name, args.where, "-", "--until-eof"]
+    words += ["--snaplen", str(args.snaplen)]
+    words += ["--count", str(args.count)] if args.count is not None else []
+    words += ["--seconds", str(args.seconds)] if args.seconds is not None else []
+    pipe, result = subprocess.PIPE, None
+    with (
+        Ending() as ending,
+        _file(args.file) as file,
+        subprocess.Popen(
+            machine.command(words), bufsize=0, stdin=pipe, stdout=file, stderr=pipe, process_group=0
+        ) as process,
+    ):
+        assert process.stdin is not None and process.stderr is not None
+        while True:
+            if not process.stdin.closed:
+                ending.wait(None, process.stderr.fileno())
+            if ending.signum is not None:
+                process.stdin.close()
+            line = process.stderr.readline().decode(errors="replace").strip()
+            if not line:
+                break
+            said = line.removeprefix(f"{args.prog}: ")
+            if said.startswith("{"):
+                result = convert(json.loads(said), Captured)
+            else:
+                out.note(f"{machine.name}: {said}")
+        process.stdin.close()
+        code = process.wait()
+    if result is None:
+        return code
+    tell(out, result)
     return 0
 
 

@@ -9,6 +9,7 @@ from mrc.cli.arguments import add
 from mrc.cli.output import Output, listed
 from mrc.fabric.targets import FORMS
 from mrc.results.testbed import Drained
+from mrc.testbed import spread
 from mrc.testbed.bed import Testbed
 
 DESCRIPTION = """\
@@ -28,14 +29,14 @@ def add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def drain(args: argparse.Namespace) -> int:
-    bed = Testbed.existing(args.name)
+    bed = spread.existing(args.name)
     changed = (args.target,) if bed.drain(args.target) else ()
     Output.of(args).text(f"{args.target} {'is' if changed else 'was already'} drained")
     return _told(args, bed, changed)
 
 
 def undrain(args: argparse.Namespace) -> int:
-    bed = Testbed.existing(args.name)
+    bed = spread.existing(args.name)
     changed = tuple(bed.undrain(args.target))
     Output.of(args).text(f"in use again: {listed(changed)}; still drained: {listed(bed.drained())}")
     return _told(args, bed, changed)

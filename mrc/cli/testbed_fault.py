@@ -12,7 +12,7 @@ from mrc.cli.testbed_shape import rate_argument
 from mrc.fabric.targets import FORMS
 from mrc.results import testbed as results
 from mrc.results.plain import like
-from mrc.testbed.bed import Testbed
+from mrc.testbed import spread
 from mrc.testbed.fault import Fault, Mode, parse_loss
 
 _share = argument(parse_loss)
@@ -54,7 +54,7 @@ def _rate(text: str) -> dict[str, Any]:
 
 def fail(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = Testbed.existing(args.name)
+    bed = spread.existing(args.name)
     words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns")
     impairment = {word: value for word in words if (value := getattr(args, word))}
     bed.fail(args.target, args.mode, args.loss, **impairment, **args.rate)
@@ -66,7 +66,7 @@ def fail(args: argparse.Namespace) -> int:
 
 def heal(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = Testbed.existing(args.name)
+    bed = spread.existing(args.name)
     healed = bed.heal(args.target)
     left = bed.faults()
     out.text(f"healed: {listed(healed)}; still failing: {listed(left)}")

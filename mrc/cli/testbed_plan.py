@@ -6,12 +6,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mrc.cli import testbed_on
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.cli.testbed_shape import add_shape, change_text, shape_of
 from mrc.errors import ConfigError
 from mrc.results.plain import like
-from mrc.results.testbed import HostAddresses, LinkProperties, Planned, Topologies
+from mrc.results.testbed import (
+    HostAddresses,
+    LinkProperties,
+    MachineShare,
+    Planned,
+    Topologies,
+)
 from mrc.testbed import hops, picture, reader, svg
 from mrc.testbed import outside as world
 from mrc.testbed.plan import census, emulator_config
@@ -29,6 +36,7 @@ _SAID = 6  # absent links that are named
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(parser)
+    testbed_on.add_option(parser)
     add(parser, OPTIONS)
 
 
@@ -41,13 +49,16 @@ def run(args: argparse.Namespace) -> int:
         return 0
     shape = shape_of(args)
     title = reader.load(args.file, shape.fabric).title if args.file else "the default test bed"
+    wanted = testbed_on.machines_of(args)
+    shares = () if wanted is None else testbed_on.planned(shape, wanted)
     lines = [*_describe(shape), *_absent(shape), *map(change_text, shape.links)]
     lines += world.lines(shape.outside)
     if args.svg:
         named = f"{Path(args.file).stem}: {title}" if args.file else title
         _write(args.svg, svg.draw(shape, named, lines))
+    lines += [testbed_on.text(each, shape.planes) for each in shares]
     out.text("\n".join([title, *lines, *picture.draw_plan(shape)]))
-    out.result(_result(shape, title))
+    out.result(_result(shape, title, shares))
     return 0
 
 
@@ -121,7 +132,7 @@ def _links(shape: Shape) -> dict[str, LinkProperties]:
     return found
 
 
-def _result(shape: Shape, title: str) -> Planned:
+def _result(shape: Shape, title: str, shares: tuple[MachineShare, ...]) -> Planned:
     addresses = shape.addresses
     return like(
         Planned,
@@ -138,4 +149,5 @@ def _result(shape: Shape, title: str) -> Planned:
         ),
         links=_links(shape),
         built=census(shape),
+        machines=shares,
     )

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from mrc.cli.exits import UsageError
 from mrc.linux import installed
-from mrc.testbed import programs
-from mrc.testbed.bed import Testbed
+from mrc.testbed import programs, spread
 from mrc.testbed.names import DEFAULT_NAME
 
 # Launchers tell hosts apart by their names, which network namespaces do not have.
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, f"no command: {args.prog} {args.host} COMMAND")
     around = os.environ.get(programs.ENVIRONMENT)  # of a launcher that runs in a host
     name = Path(around).name if around and args.name == DEFAULT_NAME else args.name
-    bed = Testbed.existing(name)
+    bed = spread.existing(name)
     unshare, sh = installed.require("unshare", "sh")
     command = [unshare, "--uts", sh, "-c", _AS_HOST, args.host, " ".join(words)]
     argv, environment = bed.host_command(args.host, command)

@@ -23,10 +23,11 @@ from mrc.cli.output import Output, format_seconds
 from mrc.cli.sim_runs import add_seeds, add_settings
 from mrc.cli.testbed_fault import fault_result
 from mrc.cli.testbed_traffic import overs_argument, scale_argument
+from mrc.errors import ArgumentError
 from mrc.fabric import document
 from mrc.results import testbed as results
 from mrc.sim import reader
-from mrc.testbed import schedule
+from mrc.testbed import schedule, spread
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event, Scheduled
 
@@ -73,15 +74,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(group)
 
 
+def _on_one_machine(name: str) -> Testbed:
+    bed = Testbed.existing(name)
+    if bed.machines is not None:
+        raise ArgumentError(
+            f"{name} is over several machines: its hosts carry traffic only by mrc testbed exec"
+        )
+    return bed
+
+
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = Testbed.existing(args.name)
     if not args.faults_only and _has_traffic(args.file):
-        return testbed_traffic.run(args, out, bed)
+        return testbed_traffic.run(args, out, _on_one_machine(args.name))
+    bed = spread.existing(args.name)
     scheduled = schedule.load(args.file, bed.plan)
     if args.until is not None:
         _check_until(args, out, scheduled)
     late = _Lateness(out)
+    bed.connect()
     with Ending() as ending:
         end = None if args.until is None else time.monotonic() + args.until / 1e9
 
@@ -150,6 +161,7 @@ def run_beside(
     """Runs a command, and the scheduled faults until it ends; returns its exit code."""
     out = Output(prog, as_json=False, quiet=False)
     scheduled, late = schedule.load(path, bed.plan), _Lateness(out)
+    bed.connect()
     with Ending() as ending, subprocess.Popen(argv, env=environment) as process:
         child = os.pidfd_open(process.pid)
         try:

@@ -7,10 +7,11 @@ import argparse
 import os
 import shutil
 
+from mrc.cli import testbed_on
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit
 from mrc.cli.output import print_error
-from mrc.testbed.bed import Testbed
+from mrc.testbed import spread
 
 # PS1 comes after the user's own file, because that file may set PS1.
 _BASH = """\
@@ -29,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replaces this process by the shell; returns only if the shell is not found."""
-    bed = Testbed.existing(args.name)
+    bed = spread.existing(args.name)
+    if (machine := bed.elsewhere(args.host)) is not None:
+        user = ["--user", args.user] if args.user else []
+        return testbed_on.forward(machine, ["shell", "--name", args.name, args.host, *user])
     shell = os.environ.get("SHELL") or "/bin/sh"
     if shutil.which(shell) is None:
         wrong = f"{shell}: shell not found: set SHELL"

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from mrc.cli import csv_text
+from mrc.cli import csv_text, testbed_on
 from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.keys import keys
@@ -25,7 +25,7 @@ from mrc.cli.window import Screen
 from mrc.errors import MrcError
 from mrc.results.plain import like, plain
 from mrc.results.testbed import Bed, Counters, Host, Link, NotUp, Status
-from mrc.testbed import outside, picture
+from mrc.testbed import outside, picture, spread
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
         if run_async(_watch(args.name, seconds, out)):
             return 0
     else:
-        while (look := _look(args.name, seconds, out)) is not None:
+        look = None
+        while (look := _look(args.name, seconds, out, look)) is not None:
             out.text("\n".join(_lines(look, with_addresses=not args.watch)))
             out.rows([{"link": name} | plain(link) for name, link in look.links.items()])
             found = bed_result(look.bed, look.faults, look.lost, look.drained)
@@ -90,6 +91,7 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
     bed is down.
     """
     ended = asyncio.Event()
+    look: _Look | None = None
     blocks = [Block(f"measuring {name}")]
 
     def on_key(key: str) -> None:
@@ -100,7 +102,7 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
         help_text = KEYS if has_keys else "^C ends; no keys: stdin is no terminal"
         while not ended.is_set():
             screen.show(blocks, help_text)
-            if (look := await asyncio.to_thread(_look, name, seconds, out)) is None:
+            if (look := await asyncio.to_thread(_look, name, seconds, out, look)) is None:
                 return False
             first, *rest = _lines(look, with_addresses=False)
             blocks[:] = [Block(first), Block("\n".join(rest), style="")]
@@ -109,12 +111,16 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
     return True
 
 
-def _look(name: str, seconds: float, out: Output) -> _Look | None:
-    """Measures a test bed for some seconds; None if it is not up."""
+def _look(name: str, seconds: float, out: Output, before: _Look | None) -> _Look | None:
+    """Measures a test bed for some seconds; None if it is not up. `before`: the last look, whose
+    connections to other machines it uses.
+    """
     found = stored.load(name)
     if found is None or not found.up:
         return None
-    bed = Testbed.of(name, found.shape)
+    bed = spread.of(name, found.shape, found.machines)
+    if before is not None and (before.bed.shape, before.bed.machines) == (bed.shape, bed.machines):
+        bed = before.bed
     counters: Counters | None = None
     links: dict[str, Link] = {}
     lost: dict[str, str] = {}
@@ -131,6 +137,7 @@ def _look(name: str, seconds: float, out: Output) -> _Look | None:
 def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
     shape = look.bed.shape
     yield f"{look.bed.name} is up: {summary(shape)}"
+    yield from testbed_on.lines(look.bed)
     yield from map(change_text, shape.links)
     yield from outside.lines(shape.outside)
     yield from picture.draw(shape, look.faults)
@@ -180,7 +187,8 @@ def _addresses(shape: Shape) -> list[str]:
 
 def _troubles(look: _Look) -> list[str]:
     bed = look.bed
-    lines = [f"{target} fails: {fault}" for target, fault in look.faults.items()]
+    lines = [testbed_on.lost_text(each) for each in testbed_on.found(bed) if each.lost]
+    lines += [f"{target} fails: {fault}" for target, fault in look.faults.items()]
     lines += [f"{target} is drained" for target in look.drained]
     gone = bed.missing()
     if gone:
@@ -241,6 +249,7 @@ def bed_result(
         missing=tuple(bed.missing()),
         drained=bed.drained() if drained is None else drained,
         taken_down=tuple(lost),
+        machines=testbed_on.found(bed),
     )
 
 

@@ -55,6 +55,9 @@ _NEEDS: dict[str, tuple[State, str, str]] = {
     "packet ring": (
         State.LIMITED, "no emulated fabric, no mrc testbed capture", "CONFIG_PACKET"
     ),
+    "VXLAN": (
+        State.LIMITED, "no test beds over several machines (mrc testbed up --on)", "CONFIG_VXLAN"
+    ),
     "tbf": (State.LIMITED, "test beds only with --rate none", "CONFIG_NET_SCH_TBF"),
     "netem": (
         State.LIMITED, "kernel fabrics cannot delay, corrupt, duplicate or reorder packets",

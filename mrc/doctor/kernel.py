@@ -11,12 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from ipaddress import IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
 
 from mrc.errors import MrcError, StateError
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
 from mrc.linux import installed, netns
-from mrc.linux.netlink import Netlink, Veth
+from mrc.linux.netlink import Netlink, Veth, Vxlan
 from mrc.testbed import nft, rootless
 from mrc.testbed.capture import Ring
 from mrc.testbed.hostrules import REASSEMBLY
@@ -36,6 +36,7 @@ _ESP = (
     "xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 1 mode transport "
     f"aead rfc4106(gcm(aes)) 0x{'17' * 20} 128"
 )
+_VXLAN = Vxlan("v1", FAR, 1500, LOWER_MAC, 1, IPv4Address("192.0.2.1"), 47900)
 _SECONDS = 30.0
 
 
@@ -99,6 +100,7 @@ def main() -> dict[str, str | None]:
             }
             for name, route in routes.items():
                 found[name] = _try(partial(link.add_routes, [route]))
+            found["VXLAN"] = _try(lambda: link.add_vxlans([_VXLAN]))
             found["packet ring"] = _try(lambda: Ring(NEAR, "p1").__exit__())
         for kind in ("tbf", "netem"):
             found[kind] = _try(partial(_has_qdisc, link, kind))

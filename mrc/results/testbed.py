@@ -85,6 +85,21 @@ class Outside(Struct, frozen=True):
     """Interfaces of the machine in hosts and switches."""
     hosts: tuple[RealHost, ...]
     """Hosts that are no namespaces."""
+class MachineShare(Struct, frozen=True, kw_only=True):
+    """What a machine has of a test bed over several."""
+
+    name: str
+    """Its name in `--on`."""
+    address: str | None
+    """Where the other machines reach it; null: it was not looked up."""
+    hosts: tuple[str, ...]
+    """Its hosts."""
+    switches: tuple[str, ...]
+    """Its T0s and T1s."""
+    tunnels: int
+    """Its links to switches on other machines, over VXLAN."""
+    lost: str | None
+    """Why it does not answer; null: it does."""
 
 
 class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
@@ -127,6 +142,8 @@ class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     taken_down: tuple[str, ...]
     """Ends of links that somebody took down by hand, as NODE:INTERFACE; they may be up again, but
     without routes."""
+    machines: tuple[MachineShare, ...]
+    """Its machines; empty: all of it is on this one."""
 
 
 class Built(Bed, frozen=True, kw_only=True):
@@ -230,6 +247,8 @@ class Removed(Result, frozen=True, kw_only=True):
     """Programs of `exec` and `shell` that this command ended."""
     left: tuple[Program, ...]
     """Programs that still run, in a network that is gone."""
+    unreachable: dict[str, str]
+    """Machines that keep their part of it, and why they do not answer."""
 
 
 class Failed(Result, frozen=True, kw_only=True):
@@ -360,6 +379,8 @@ class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
     """What joins it to the world."""
     built: Census
     """What the test bed takes."""
+    machines: tuple[MachineShare, ...]
+    """What each machine of `--on` takes; empty without `--on`."""
 
 
 class Topologies(Result, frozen=True, kw_only=True):

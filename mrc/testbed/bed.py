@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
@@ -23,10 +22,11 @@ from mrc.fabric.draining import cut_off, without
 from mrc.fabric.targets import Target, parse_target
 from mrc.linux import installed
 from mrc.results.plain import like
-from mrc.results.testbed import Link, Program
+from mrc.results.testbed import Link
 from mrc.testbed import (
     build,
     control,
+    cut,
     drain,
     faults,
     hops,
@@ -41,6 +41,7 @@ from mrc.testbed import (
 )
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.joined import make_plan
+from mrc.testbed.machines import Machine, Machines
 from mrc.testbed.names import (
     DEFAULT_NAME,
     FABRIC,
@@ -51,6 +52,7 @@ from mrc.testbed.names import (
 from mrc.testbed.nft import Ready
 from mrc.testbed.outside import real_host
 from mrc.testbed.plan import Node, Plan, emulator_config
+from mrc.testbed.programs import Removal
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
 
@@ -76,17 +78,6 @@ def as_argument_error() -> Iterator[None]:
         yield
     except ValueError as exc:
         raise ArgumentError(str(exc)) from exc
-
-
-class Removal(Struct, frozen=True):
-    """What `down` did."""
-
-    removed: bool
-    """False: there was nothing"""
-    ended: tuple[Program, ...] = ()
-    """programs that it ended"""
-    left: tuple[Program, ...] = ()
-    """programs that still run, in a network that is gone"""
 
 
 class Testbed:
@@ -115,19 +106,21 @@ class Testbed:
             every |= {"host_delay_ns": delay_ns, "fabric_delay_ns": delay_ns}
             self.shape = Shape(**every | shape)
         self.name = name
+        self.machines: Machines | None = None
+        """of which this one has a part; None: it has all of the test bed"""
 
     @classmethod
-    def of(cls, name: str, shape: Shape) -> Self:
-        """A test bed of this shape."""
+    def of(cls, name: str, shape: Shape, machines: Machines | None = None) -> Self:
+        """A test bed of this shape, or the part of it that is on this machine."""
         bed = cls(name)
-        bed.shape = shape
+        bed.shape, bed.machines = shape, machines
         return bed
 
     @classmethod
     def existing(cls, name: str = DEFAULT_NAME) -> Self:
         """The test bed of this name. It must be up."""
-        bed = cls(name)
-        bed.shape = _stored(name).shape
+        found = _stored(name)
+        bed = cls.of(name, found.shape, found.machines)
         bed._state()
         return bed
 
@@ -143,7 +136,8 @@ class Testbed:
 
     @cached_property
     def plan(self) -> Plan:
-        return make_plan(self.name, self.shape)
+        whole = make_plan(self.name, self.shape)
+        return whole if self.machines is None else cut.part(whole, self.machines)
 
     def up(self) -> bool:
         """Build it and wait until every link is up. Returns False if it was up already.
@@ -152,29 +146,43 @@ class Testbed:
         """
         installed.require(*PROGRAMS)
         with state.lock():
-            before = state.load(self.name)
-            if before is not None and before.up and not self.of(self.name, before.shape).missing():
-                if before.shape == self.shape:
-                    return False
-                raise StateError(
-                    f"test bed {self.name} is up with {_difference(before.shape, self.shape)}: "
-                    f"first run mrc testbed down --name {self.name}"
-                )
-            self._remove()
-            try:
-                state.save(self.name, State(self.shape))
-                state.write_files(self.plan)
-                build.build(self.plan)
-                if self.shape.fabric is Fabric.EMULATED:
-                    namespace = self.plan.nodes[FABRIC].namespace
-                    control.start(state.folder(self.name), namespace, emulator_config(self.shape))
-                lending.lend(self.plan)
-                uplink.join(self.plan)
-                state.save(self.name, State(self.shape, up=True))
-            except BaseException:
-                self._remove()
-                raise
+            if self._is_up():
+                return False
+            self._build()
             return True
+
+    def _is_up(self) -> bool:
+        """Whether it is up and whole. Raises StateError if another one of its name is."""
+        found = state.load(self.name)
+        if found is None or not found.up:
+            return False
+        if self.of(self.name, found.shape, found.machines).missing():
+            return False
+        if (found.shape, found.machines) == (self.shape, self.machines):
+            return True
+        other = _difference(found.shape, self.shape) or "another division between machines"
+        raise StateError(
+            f"test bed {self.name} is up with {other}: first run mrc testbed down "
+            f"--name {self.name}"
+        )
+
+    def _build(self, *, up: bool = True) -> None:
+        """Build it in place of whatever there is. A failure leaves nothing behind."""
+        begun = State(self.shape, machines=self.machines)
+        self._remove()
+        try:
+            state.save(self.name, begun)
+            state.write_files(self.plan)
+            build.build(self.plan)
+            if self.shape.fabric is Fabric.EMULATED:
+                namespace = self.plan.nodes[FABRIC].namespace
+                control.start(state.folder(self.name), namespace, emulator_config(self.shape))
+            lending.lend(self.plan)
+            uplink.join(self.plan)
+            state.save(self.name, replace(begun, up=up))
+        except BaseException:
+            self._remove()
+            raise
 
     def down(self) -> Removal:
         """Remove it with all its files, and end what commands of `host_command` left running in
@@ -410,6 +418,14 @@ class Testbed:
             ids = (f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups")
             argv += ["setpriv", *ids, "--"]
         return [*argv, *command], environment
+
+    def connect(self) -> None:
+        """Reach its other machines, if it has any, so that the next calls are fast."""
+
+    def elsewhere(self, where: str) -> Machine | None:
+        """The other machine that has this host or switch; None: this one has it."""
+        self._node(where)
+        return None
 
     def _host_number(self, host: str) -> int:
         if host not in self.plan.configs:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,14 +13,16 @@ from pathlib import Path
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
-from mrc.linux.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
+from mrc.linux.netlink import Netlink, Veth, Vxlan, set_tunnel_source, wait_until_up
 from mrc.testbed import nft, queues
 from mrc.testbed.names import is_namespace_of, namespace, part_name
-from mrc.testbed.plan import UPPER_MAC, Link, Node, Plan, mtu_key
+from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, mtu_key
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
 _THREADS = 8
+# The kernel removes the contents of a namespace some time after its name.
+_GONE_SECONDS, _POLL_SECONDS = 10.0, 0.01
 
 _log = logging.getLogger("mrc.testbed")
 
@@ -39,6 +43,7 @@ def build(plan: Plan) -> None:
         for name in plan.nodes:
             with _opened(plan, name) as netlink:
                 _add_veths(plan, name, links[name], netlink)
+        _add_tunnels(plan)
         for name in plan.nodes:
             with _opened(plan, name) as netlink:
                 _configure(plan.nodes[name], links[name], netlink)
@@ -156,8 +161,8 @@ def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd])
             if node.gateway is not None and node.gateway[0] in interfaces:
                 netlink.add_gateway(*node.gateway)
     far = _far_ends(plan)
-    whole = [end for end in ends if far[end] not in still_down]
-    _wait_until_up(plan, _by_node(whole + [far[end] for end in whole]))
+    whole = [end for end in ends if far.get(end) not in still_down]
+    _wait_until_up(plan, _by_node(whole + [far[end] for end in whole if end in far]))
     _set_mtus(plan, ends)
 
 
@@ -200,8 +205,43 @@ def _add_veths(plan: Plan, node: str, links: Sequence[Link], netlink: Netlink) -
             peer_mac=UPPER_MAC,
         )
         for link in links
-        if link.lower == node
+        if link.lower == node and link.tunnel is None
     )
+
+
+def _add_tunnels(plan: Plan) -> None:
+    """Makes the links that lead to other machines. They start down."""
+    tunnels = [
+        Vxlan(
+            name=interface,
+            namespace=plan.nodes[node].namespace,
+            mtu=link.mtu,
+            mac=UPPER_MAC if link.tunnel.end else LOWER_MAC,
+            vni=link.tunnel.vni,
+            remote=link.tunnel.remote,
+            port=link.tunnel.port,
+        )
+        for link in plan.links
+        if link.tunnel is not None
+        for node, interface, _ in link.ends
+    ]
+    deadline = time.monotonic() + _GONE_SECONDS
+    if tunnels:
+        with Netlink() as underlay:
+            for tunnel in tunnels:
+                while not _add_tunnel(underlay, tunnel, deadline):
+                    time.sleep(_POLL_SECONDS)
+
+
+def _add_tunnel(underlay: Netlink, tunnel: Vxlan, deadline: float) -> bool:
+    """False: the kernel still removes the one of an earlier test bed, with its namespace."""
+    try:
+        underlay.add_vxlans([tunnel])
+    except NetlinkError as exc:
+        if exc.code != errno.EEXIST or time.monotonic() > deadline:
+            raise
+        return False
+    return True
 
 
 def _configure(node: Node, links: Sequence[Link], netlink: Netlink) -> None:
@@ -224,8 +264,8 @@ def _by_node_of(plan: Plan) -> dict[str, list[Link]]:
     """Node -> its links."""
     found: dict[str, list[Link]] = {name: [] for name in plan.nodes}
     for link in plan.links:
-        found[link.lower].append(link)
-        found[link.upper].append(link)
+        for node, _, _ in link.ends:
+            found[node].append(link)
     return found
 
 
@@ -234,7 +274,12 @@ def _interfaces(node: str, links: Iterable[Link]) -> list[str]:
 
 
 def _far_ends(plan: Plan) -> dict[LinkEnd, LinkEnd]:
-    pairs = [((link.lower, link.lower_name), (link.upper, link.upper_name)) for link in plan.links]
+    """The other end of each end, if it is on this machine."""
+    pairs = [
+        ((link.lower, link.lower_name), (link.upper, link.upper_name))
+        for link in plan.links
+        if link.tunnel is None
+    ]
     return dict(pairs) | {upper: lower for lower, upper in pairs}
 
 

@@ -30,8 +30,13 @@ def change(plan: Plan, before: Sequence[Target], after: Sequence[Target]) -> Non
         changed = [routes for dst, routes in shared_now.items() if routes != shared.get(dst)]
         with Netlink(plan.nodes[host].namespace) as netlink:
             # First what ECMP uses: it must not choose a path whose own route is gone.
-            for first, *others in changed:
-                netlink.add_routes([dataclasses.replace(first, shared=False), *others])
+            netlink.add_routes(
+                [
+                    route
+                    for first, *others in changed
+                    for route in (dataclasses.replace(first, shared=False), *others)
+                ]
+            )
             netlink.remove_routes([route for dst, route in own.items() if dst not in own_now])
             netlink.add_routes([route for dst, route in own_now.items() if dst not in own])
 

@@ -54,6 +54,8 @@ def _scripts(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:
         if was == shall or not (_loses(was) or _loses(shall)):
             continue
         for node, matches in hops.filters(target, plan.shape).items():
+            if node not in plan.nodes:  # another machine has it
+                continue
             if shall is not None and _loses(shall):
                 script = rules(table(target), dict.fromkeys(matches, shall.loss))
             else:
@@ -75,6 +77,7 @@ def ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
         for target, fault in faults.items()
         if fault.mode is Mode.DOWN
         for end in find(target, plan.shape)
+        if end[0] in plan.nodes
     }
 
 

@@ -89,6 +89,18 @@ class Sending(Struct, frozen=True):
     """IPv6 drops larger packets here; None: the MTU of the link"""
 
 
+class Tunnel(Struct, frozen=True):
+    """How packets reach the end of a link that another machine has: by VXLAN."""
+
+    end: int
+    """which of the link's ends is here: 0, the lower one, or 1"""
+    vni: int
+    remote: IPv4Address | IPv6Address
+    """address of the other machine"""
+    port: int
+    """UDP port"""
+
+
 class Link(Struct, frozen=True):
     """A veth between a lower and an upper node. Both ends receive packets of its MTU."""
 
@@ -102,11 +114,18 @@ class Link(Struct, frozen=True):
     is_emulated: bool = False
     """the emulator reads the upper end: it has no shaper and receives packets one by one"""
     lower_mac: str = LOWER_MAC
+    tunnel: Tunnel | None = None
+    """to the end that another machine has; None: both are here"""
 
     @property
     def ends(self) -> tuple[tuple[str, str, Sending], ...]:
-        """Node, interface and what it does when it sends, of both ends."""
-        return (self.lower, self.lower_name, self.up), (self.upper, self.upper_name, self.down)
+        """Node, interface and what it does when it sends, of the ends on this machine."""
+        both = (self.lower, self.lower_name, self.up), (self.upper, self.upper_name, self.down)
+        return both if self.tunnel is None else (both[self.tunnel.end],)
+
+    def is_here(self, end: int) -> bool:
+        """Whether this machine has the end: 0, the lower one, or 1."""
+        return self.tunnel is None or self.tunnel.end == end
 
 
 class Node(Struct, frozen=True):
@@ -197,9 +216,7 @@ def make_plan(name: str, shape: Shape) -> Plan:
     return Plan(
         name=name,
         shape=shape,
-        nodes={
-            node.name: node if node.name == FABRIC else _on_links(node, links) for node in nodes
-        },
+        nodes={node.name: node if node.name == FABRIC else on_links(node, links) for node in nodes},
         links=links,
         hosts_file=hostfiles.hosts_file(shape),
         configs={host_name(host): hostfiles.config(shape, host, mtus[host]) for host in mtus},
@@ -306,10 +323,10 @@ def _own_mtu(properties: LinkProperties, shape: Shape) -> int | None:
     return None if properties.mtu == shape.mtu else properties.mtu
 
 
-def _on_links(node: Node, links: tuple[Link, ...]) -> Node:
+def on_links(node: Node, links: tuple[Link, ...]) -> Node:
     """The node with an address and a neighbour on each of its links."""
-    lower = [link.lower_name for link in links if link.lower == node.name]
-    upper = [link.upper_name for link in links if link.upper == node.name]
+    lower = [link.lower_name for link in links if link.lower == node.name and link.is_here(0)]
+    upper = [link.upper_name for link in links if link.upper == node.name and link.is_here(1)]
     return replace(
         node,
         addresses=(

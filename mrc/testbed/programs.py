@@ -37,6 +37,19 @@ class Ending(Struct, frozen=True):
     """still running"""
 
 
+class Removal(Struct, frozen=True):
+    """What `down` did."""
+
+    removed: bool
+    """False: there was nothing"""
+    ended: tuple[Program, ...] = ()
+    """programs that it ended"""
+    left: tuple[Program, ...] = ()
+    """programs that still run, in a network that is gone"""
+    unreachable: dict[str, str] = {}
+    """machines that keep their part, and why they do not answer"""
+
+
 def end_all(nodes: Mapping[str, str], folder: Path) -> Ending:
     """End what `exec` and `shell` started in these namespaces (namespace -> node) of the test bed
     with this folder.
@@ -119,12 +132,25 @@ def _wait(running: selectors.BaseSelector, deadline: float) -> None:
             os.close(key.fd)
 
 
-def _ancestors() -> set[int]:
-    """The processes that started this one, such as the shell in which it was typed."""
-    found, pid = set(), os.getppid()
+def outside() -> Path:
+    """The namespaces (/proc/PID/ns) from which `exec` or `shell` led into a host."""
+    ours = _identity(Path("/proc/self/ns/net"))
+    for pid in _ancestors():
+        with suppress(OSError):
+            found = Path("/proc", str(pid), "ns")
+            if _identity(found / "net") != ours:
+                return found
+    return Path("/proc/1/ns")
+
+
+def _ancestors() -> list[int]:
+    """The processes that started this one, such as the shell in which it was typed; the nearest
+    comes first.
+    """
+    found, pid = [], os.getppid()
     with suppress(OSError):  # a process that this user must not see
         while pid > 0:
-            found.add(pid)
+            found.append(pid)
             status = Path("/proc", str(pid), "status").read_text()
             pid = int(status.split("PPid:")[1].split()[0])
     return found

@@ -16,6 +16,7 @@ from mrc.linux.netlink import Netem, Netlink
 from mrc.testbed import hops, nft
 from mrc.testbed.fault import LOSSY, Fault, table
 from mrc.testbed.hops import Hop
+from mrc.testbed.names import MANAGEMENT
 from mrc.testbed.plan import Plan, Sending, Shaper, shaper
 
 
@@ -38,7 +39,8 @@ def wanted(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
     usual = _usual(plan)
     found = {}
     for hop, rows in placed.items():
-        queue = usual[hops.port(hop)]
+        if (queue := usual.get(hops.port(hop))) is None:  # another machine has it
+            continue
         own_delay_ns = queue.netem.delay_ns if queue.netem else 0
         told = {kind: a for kind, a, _ in rows}
         netem = Netem(
@@ -92,7 +94,7 @@ def add(link: Netlink, interface: str, shall: Queue) -> None:
 
 def has_netem(plan: Plan) -> bool:
     """Whether the kernel can delay, corrupt, duplicate and reorder packets."""
-    with Netlink(plan.nodes["mgmt"].namespace) as link:
+    with Netlink(plan.nodes[MANAGEMENT].namespace) as link:
         return link.has_qdisc("netem")
 
 
@@ -109,6 +111,8 @@ def read(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[str, int]
     found = {}
     for hop in hops.all_hops(plan.shape):
         node_name, interface = hops.port(hop)
+        if node_name not in interfaces:  # another machine has it
+            continue
         sent = interfaces[node_name][interface]
         found[hop] = {
             "packets": sent.packets,
@@ -128,12 +132,14 @@ def _lost(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
     """
     filters = {table(target): hops.filters(target, plan.shape) for target in faults}
     filters[LOSSY] = hops.lossy(plan.shape)
-    nodes = {plan.nodes[node].namespace for found in filters.values() for node in found}
-    counted = nft.dropped(nodes)
+    here = {name: node.namespace for name, node in plan.nodes.items()}
+    counted = nft.dropped(
+        {here[node] for found in filters.values() for node in found if node in here}
+    )
     lost = _too_large(plan)
     for name, found in filters.items():
         for node, matches in found.items():
-            counts = counted[plan.nodes[node].namespace].get(name, [])
+            counts = counted.get(here.get(node, ""), {}).get(name, [])
             for hop, count in zip(matches.values(), counts, strict=False):
                 lost[hop] = lost.get(hop, 0) + count
     return lost

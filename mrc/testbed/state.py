@@ -20,12 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
 from mrc.testbed import shape as shapes
 from mrc.testbed.fault import Fault, Mode
+from mrc.testbed.machines import Machines
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Shape
 from mrc.whole import write_whole
@@ -43,6 +44,8 @@ class State(Struct, frozen=True):
     """target -> its fault"""
     drained: tuple[str, ...] = ()
     """targets that hosts send no traffic over"""
+    machines: Machines | None = None
+    """None: all of it is on this machine"""
 
     def with_faults(self, faults: Mapping[str, Fault]) -> Self:
         return replace(self, faults={**self.faults, **faults})
@@ -71,7 +74,7 @@ def load(name: str) -> State | None:
     """
     path = folder(name) / _FILE
     try:
-        return _decode(json.loads(path.read_text()))
+        return decode(json.loads(path.read_text()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as exc:
@@ -85,8 +88,7 @@ def save(name: str, state: State) -> None:
     path = folder(name) / _FILE
     fresh = path.with_suffix(".new")
     with _ours(path):
-        stored = {"schema": _SCHEMA, **to_builtins(state, enc_hook=str)}  # str: of the networks
-        _write(fresh, json.dumps(stored, indent=2) + "\n")
+        _write(fresh, json.dumps(encode(state), indent=2) + "\n")
         fresh.rename(path)
 
 
@@ -157,7 +159,13 @@ def _write(path: Path, text: str) -> None:
     path.chmod(0o644)
 
 
-def _decode(stored: dict[str, Any]) -> State:
+def encode(state: State) -> dict[str, Any]:
+    """A State for JSON."""
+    return {"schema": _SCHEMA, **to_builtins(state, enc_hook=str)}  # str: of the networks
+
+
+def decode(stored: dict[str, Any]) -> State:
+    """The inverse of `encode`; raises ValueError, KeyError or TypeError."""
     if stored["schema"] != _SCHEMA:
         raise ValueError(f"schema is {stored['schema']}, not {_SCHEMA}")
     return State(
@@ -168,4 +176,5 @@ def _decode(stored: dict[str, Any]) -> State:
             target: Fault(**fault | {"mode": Mode(fault["mode"])})
             for target, fault in stored["faults"].items()
         },
+        machines=convert(stored.get("machines"), Machines | None),
     )

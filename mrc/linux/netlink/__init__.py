@@ -10,12 +10,14 @@ from __future__ import annotations
 from mrc.linux.netlink.client import Netlink, Veth, wait_until_up
 from mrc.linux.netlink.qdiscs import Counters, Netem
 from mrc.linux.netlink.tunsrc import set_tunnel_source
+from mrc.linux.netlink.vxlan import Vxlan
 
 __all__ = [
     "Counters",
     "Netem",
     "Netlink",
     "Veth",
+    "Vxlan",
     "set_tunnel_source",
     "wait_until_up",
 ]

@@ -7,7 +7,8 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any, Self
@@ -18,7 +19,7 @@ from mrc.errors import NetlinkError
 from mrc.fabric.srv6 import Route
 from mrc.linux import netns
 from mrc.linux.interfaces import Interface, is_up, read_interfaces
-from mrc.linux.netlink import qdiscs
+from mrc.linux.netlink import qdiscs, vxlan
 from mrc.linux.netlink.messages import ifaddrmsg, ifinfmsg, ndmsg
 from mrc.linux.netlink.qdiscs import Counters, Netem
 from mrc.linux.netlink.routes import (
@@ -29,6 +30,7 @@ from mrc.linux.netlink.routes import (
     encode,
     encode_gateway,
 )
+from mrc.linux.netlink.vxlan import Vxlan
 from mrc.linux.rtnetlink import (
     NLM_F_APPEND,
     NLM_F_CREATE,
@@ -110,20 +112,19 @@ class Netlink:
 
     def add_veths(self, veths: Iterable[Veth]) -> None:
         """Make pairs of interfaces. Both ends start down."""
-        peers: dict[str, int] = {}
-        try:
-            for veth in (veths := list(veths)):
-                if veth.peer_namespace not in peers:
-                    path = netns.FOLDER / veth.peer_namespace
-                    peers[veth.peer_namespace] = os.open(path, os.O_RDONLY)
+        veths = list(veths)
+        with _opened({veth.peer_namespace for veth in veths}) as peers:
             self._rtnetlink.request(
                 [_veth_request(veth, peers[veth.peer_namespace]) for veth in veths]
             )
-        except OSError as exc:
-            raise NetlinkError(f"cannot open namespace: {exc}") from exc
-        finally:
-            for fd in peers.values():
-                os.close(fd)
+
+    def add_vxlans(self, vxlans: Iterable[Vxlan]) -> None:
+        """Make interfaces in other namespaces whose packets this namespace carries. They start
+        down.
+        """
+        for each in vxlans:
+            with _opened({each.namespace}) as namespaces:
+                self._rtnetlink.request([vxlan.request(each, namespaces[each.namespace])])
 
     def set_links(self, names: Iterable[str], *, up: bool) -> None:
         """Set interfaces up or down. Setting one down removes its IPv6 routes and addresses."""
@@ -333,6 +334,22 @@ class Netlink:
         except KeyError:
             where = f" in {self.namespace}" if self.namespace else ""
             raise NetlinkError(f"no interface {name}{where}") from None
+
+
+@contextmanager
+def _opened(namespaces: Collection[str]) -> Iterator[dict[str, int]]:
+    """Namespace -> an open descriptor of it."""
+    found: dict[str, int] = {}
+    try:
+        for name in namespaces:
+            try:
+                found[name] = os.open(netns.FOLDER / name, os.O_RDONLY)
+            except OSError as exc:
+                raise NetlinkError(f"cannot open namespace: {exc}") from exc
+        yield found
+    finally:
+        for fd in found.values():
+            os.close(fd)
 
 
 def _add(route: Route) -> str:

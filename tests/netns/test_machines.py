@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test bed over several machines, as typed on one of them.
+
+h0 -- t0:P.0 --+-- t1:P.0        host-a
+               |
+h1 -- t0:P.1 --+-- t1:P.1        host-b        P = 1, 2
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from slowness import PATIENCE, until
+
+from mrc.testbed.shape import Shape
+
+from .machines import MRC, Machine, hosts_file, machines, serving, status
+
+SMALL, SHAPE = ("--planes", "2"), Shape(planes=2)
+EVERY = {"1.0", "1.1", "2.0", "2.1"}
+NODES = {
+    "host-a": {"h0", "mgmt", "t0-1-0", "t0-2-0", "t1-1-0", "t1-2-0"},
+    "host-b": {"h1", "mgmt", "t0-1-1", "t0-2-1", "t1-1-1", "t1-2-1"},
+}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
+    with machines(2, tmp_path) as (a, b):
+        yield a, b
+
+
+@pytest.fixture
+def on(tmp_path: Path) -> tuple[str, str]:
+    return "--on", str(tmp_path / "on.toml")
+
+
+def answering(machine: Machine, host: str = "h0", peer: int = 1) -> set[str]:
+    """The paths from a host to another, `plane.T1`, on which an echo returns."""
+    ways = {str(path.dst): path.name for path in SHAPE.paths(1 - peer, peer)}
+    script = "for each; do (ping -c1 -W1 $each >/dev/null && echo $each) & done; wait"
+    found = machine.run("exec", host, "--", "sh", "-c", script, "sh", *ways)
+    return {ways[line].removeprefix("t1:") for line in found.split()}
+
+
+def is_clean(*every: Machine) -> bool:
+    return not any(machine.namespaces() for machine in every)
+
+
+def block(machine: Machine, what: str) -> None:
+    """Drops VXLAN packets that arrive, as a firewall would."""
+    rule = f"table inet t {{\nchain c {{\ntype filter hook input priority 0\n{what} drop\n}}\n}}\n"
+    subprocess.run([*machine.enter, "nft", "-f", "-"], input=rule, text=True, check=True)
+
+
+def test_two_machines(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
+    """Goal: paths, faults, exec, status and down work from either machine."""
+    a, b = pair
+    said = a.run("up", *SMALL, *on)
+    assert "host-b (192.0.2.2): h1, t0:*.1, t1:*.1, 4 links to other machines" in said
+    for machine in pair:
+        nodes = {f"mrc-lab-{node}" for node in NODES[machine.name]}
+        assert {*machine.namespaces()} == nodes | {"lab"}
+    assert answering(a) == EVERY
+    b.run("fail", "plane:2")
+    assert answering(b) == {"1.0", "1.1"}
+    found = status(a)
+    assert [each["target"] for each in found["faults"]] == ["plane:2"]
+    assert len(found["links"]) == 24
+    assert a.run("exec", "h1", "--", "sh", "-c", 'echo "$0: a  b"; exit 7', "x y", code=7) == (
+        "x y: a  b\n"
+    )
+    a.run("down")
+    assert is_clean(a, b)
+
+
+@pytest.mark.slow
+def test_what_leads_to_the_other_machine(
+    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+) -> None:
+    """Goal: management, rsh, capture and down; a T1 there that is down, and heals."""
+    a, b = pair
+    a.run("up", *SMALL, *on)
+    a.run("exec", "h1", "--", "ping", "-c1", "h0.mgmt")
+    a.run("exec", "h1", "--", "ping", "-4", "-c1", "h0.mgmt")
+    a.run("fail", "t1:1.1", "--mode", "down")
+    assert answering(a) == EVERY - {"1.1"}
+    assert "healed: t1:1.1" in b.run("heal", "all")
+    assert answering(a) == EVERY
+    with a.start("capture", "t0:1.1", tmp_path / "x.pcap") as capture:
+        assert capture.stderr is not None
+        assert "capturing" in capture.stderr.readline()
+        a.run("exec", "h0", "--", "ping", "-c", "3", "-i", "0.1", "h1.p1")
+        capture.send_signal(signal.SIGINT)
+        assert capture.wait(PATIENCE) == 0
+        said = capture.stderr.read()
+    count = re.search(r"(\d+) packets", said)
+    assert count and int(count[1]) >= 6, said
+    assert (tmp_path / "x.pcap").stat().st_size > 6 * 100
+    assert a.run("exec", "h0", "--", MRC, "testbed", "rsh", "h1", "uname -n") == "h1\n"
+    with a.start("exec", "h1", "--", "sleep", "1000") as sleeper:
+        until(lambda: any(is_sleep(pid) for pid in b.processes()))
+        assert "ended in h1: sleep 1000" in b.run("down")
+        sleeper.communicate(timeout=PATIENCE)
+    assert is_clean(a, b)
+
+
+def is_sleep(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x001000\x00"
+    except OSError:
+        return False
+
+
+def test_machine_that_dies(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
+    """Goal: the other says what is lost, goes on, and cleans up."""
+    a, b = pair
+    a.run("up", *SMALL, *on)
+    b.kill()
+    found = status(a)
+    assert [bool(each["lost"]) for each in found["machines"]] == [False, True]
+    assert found["machines"][1]["switches"] == ["t0:1.1", "t1:1.1", "t0:2.1", "t1:2.1"]
+    assert {name.partition(">")[0] for name in found["links"]} == {
+        "h0", "t0:1.0", "t0:2.0", "t1:1.0", "t1:2.0",
+    }  # fmt: skip
+    assert "host-b is lost, and left out" in a.run("fail", "plane:1")
+    said = a.run("down", code=3)
+    assert re.search(r"host-b does not answer: .*; it keeps its part until mrc testbed down", said)
+    assert is_clean(a)
+
+
+def test_up__killed_in_the_middle_leaves_nothing(
+    pair: tuple[Machine, Machine], on: tuple[str, str]
+) -> None:
+    a, b = pair
+    with a.start("up", "clos", *on) as up:
+        until(lambda: b.namespaces() and a.namespaces())
+        up.kill()
+    until(lambda: is_clean(a, b))
+    assert "lab is down" in a.run("status", code=1)
+
+
+@pytest.mark.slow
+def test_up__refuses_in_one_line_and_leaves_nothing(
+    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+) -> None:
+    a, b = pair
+    said = a.run("up", *on, "--mtu", "9001", code=1)
+    assert said.endswith(
+        "links of MTU 9001 over VXLAN require 9051: use --mtu 9000, or raise the MTU of the "
+        "machines' network\n"
+    )
+    block(b, "udp dport 47900 meta length > 9000")
+    assert "small ones pass: use a smaller --mtu" in a.run("up", *on, code=1)
+    block(b, "udp dport 47900")
+    assert "does a firewall block UDP port 47900?" in a.run("up", *on, code=1)
+    file = tmp_path / "on.toml"
+    listed = file.read_text()
+    other = tmp_path / "mrc"
+    other.write_text('#!/bin/sh\necho Welcome\necho \'{"mrc_testbed_part": "0.0"}\'\ncat\n')
+    other.chmod(0o755)
+    head, _, tail = listed.rpartition(MRC)
+    file.write_text(f"{head}{other}{tail}")
+    assert re.search(
+        "host-b: has mrc 0.0, and this machine .*: install the same", a.run("up", *on, code=1)
+    )
+    file.write_text(f"{head}/nowhere{tail}")
+    assert re.search("host-b does not answer: .*/nowhere: not found", a.run("up", *on, code=3))
+    assert is_clean(a, b)
+
+
+@pytest.mark.slow
+def test_up__a_part_that_dies_in_the_middle(
+    pair: tuple[Machine, Machine], on: tuple[str, str]
+) -> None:
+    """Goal: the others remove theirs, and so does a second process on the same machine."""
+    a, b = pair
+    with a.start("up", "clos", *on) as up:
+        until(b.namespaces)
+        for pid in list(b.processes()):
+            if b"part" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                subprocess.run(["kill", "-KILL", str(pid)], check=True)
+        _, said = up.communicate(timeout=PATIENCE)
+        assert up.returncode == 3, said
+    assert is_clean(a, b)
+
+
+@pytest.mark.slow
+def test_names_in_the_place_of_a_file(pair: tuple[Machine, Machine]) -> None:
+    """Goal: the addresses come from /etc/hosts, where Debian has 127.0.1.1 for itself."""
+    a, _ = pair
+    hosts_file(a, "127.0.1.1 here", "192.0.2.2 there")
+    said = a.run("up", *SMALL, "--on", "here,there", code=3)
+    assert re.search("there does not answer: .*", said)
+    said = a.run("up", *SMALL, "--on", "there,192.0.2.9", code=2)
+    assert "none is this machine" in said
+
+
+@pytest.mark.slow
+def test_the_rest(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path) -> None:
+    """Goal: drain, links taken down by hand, a schedule, and what `up` says again."""
+    a, b = pair
+    a.run("up", *SMALL, *on)
+    assert "was up already" in b.run("up", *SMALL, *on)
+    assert "first run mrc testbed down" in a.run("up", *on, code=1)
+    assert "another division between machines" in a.run("up", *SMALL, code=1)
+    a.run("drain", "t1:1.0")
+    b.run("drain", "plane:2")
+    assert "would lose their last path" in a.run("drain", "t1:1.1", code=2)
+    a.run("undrain", "all")
+    a.run("exec", "h1", "--", "ip", "link", "set", "p2", "down")
+    assert status(a)["taken_down"] == ["h1:p2"]
+    a.run("heal", "link:h1.2")
+    assert answering(a) == EVERY
+    file = tmp_path / "faults.toml"
+    file.write_text(
+        '[[faults]]\ntarget = "plane:2"\nkind = "silent"\nat = "200ms"\nuntil = "500ms"\n'
+    )
+    lines = a.run("run", file, "--json").splitlines()
+    events = [json.loads(line)["event"] for line in lines if line.startswith("{")]
+    assert events == ["fail", "heal"]
+    assert "is on several machines" in a.run("capture", "plane:1", tmp_path / "x", code=2)
+    assert "use mrc testbed status --watch" in a.run("view", code=2)
+    subprocess.run([*b.enter, "rm", "-r", "/run/mrc/lab"], check=True)
+    assert "was it restarted?" in status(a)["machines"][1]["lost"]
+    assert "lab is up" in a.run("up", *SMALL, *on)
+    assert answering(b) == EVERY
+    a.run("down")
+    assert is_clean(a, b)
+
+
+@pytest.mark.slow
+def test_64_hosts_over_three_machines(tmp_path: Path, on: tuple[str, str]) -> None:
+    """Goal: hosts on different machines go on while a plane fails and a machine dies.
+
+    Method: each writes over 8 planes of 20 Mbit/s, of which 7 are left, each with some of its T1s.
+    """
+    large = ("--hosts", "64", "--planes", "8", "--t0", "8", "--t1", "4", "--rate", "20mbit")
+    with machines(3, tmp_path) as (a, b, c), ExitStack() as stack:
+        assert "host-c (192.0.2.3): h48..h63" in a.run("up", *large, *on)
+        for host in ("h24", "h1", "h63"):
+            stack.enter_context(serving(a, host))
+        pairs = [("h0", "h24"), ("h25", "h1"), ("h2", "h63")]
+        *others, lost = [stack.enter_context(writing(a, *pair, tmp_path)) for pair in pairs]
+        a.run("fail", "plane:3")
+        c.kill()
+        assert lost.process.wait(PATIENCE) != 0
+        for each in others:
+            each.until_intervals(5)
+            assert min(each.rates()[-4:]) > 20e6, each.rates()
+        found = status(a)
+        assert [each["name"] for each in found["machines"] if each["lost"]] == ["host-c"]
+        assert len(found["machines"][2]["hosts"]) == 16
+        assert "host-c does not answer" in a.run("down", code=3)
+        assert is_clean(a, b)
+
+
+@dataclass
+class Writing:
+    """`mrc perf` until the end of the test, and what it has written."""
+
+    process: subprocess.Popen[str]
+    file: Path
+
+    def rates(self) -> list[float]:
+        """In each second so far, in bit/s."""
+        *lines, _ = self.file.read_text().split("\n")
+        events = map(json.loads, lines)
+        return [each["written_bits_per_second"] for each in events if each["event"] == "interval"]
+
+    def until_intervals(self, count: int) -> None:
+        """Waits for that many more seconds."""
+        seen = len(self.rates())
+        until(lambda: len(self.rates()) >= seen + count or self.process.poll() is not None)
+        assert self.process.poll() is None
+
+
+@contextmanager
+def writing(machine: Machine, host: str, peer: str, folder: Path) -> Iterator[Writing]:
+    file = folder / f"{host}.json"
+    script = f"exec {MRC} perf {peer} --time 1000 --json-stream >{file}"
+    with machine.start("exec", host, "--", "sh", "-c", script) as process:
+        try:
+            until(file.exists)
+            made = Writing(process, file)
+            made.until_intervals(1)
+            yield made
+        finally:
+            process.kill()
