@@ -101,7 +101,7 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
 # ---- A hostile peer -------------------------------------------------------------------------
 
 CLAIM = {"gid": "127.0.0.1", "port": 1, "qpn": 3, "token": "00" * 16}
-REQUEST = {"type": "cm", "to": "127.0.0.1", "port": 7174, "by": CLAIM, "params": {}}
+REQUEST = {"type": "cm", "to": "127.0.0.1", "port": 7175, "by": CLAIM, "params": {}}
 WORDS = {
     "no request": [{"type": "cm"}],
     "an answer first": [{"type": "cm", "reason": 28}],
@@ -118,7 +118,9 @@ HERE = ("-a", "127.0.0.1")
 
 @needs("rping", "rdmacm-utils")
 def test_hostile_peer__costs_others_nothing(agent: Agent) -> None:
-    """A program listens, its agent hears all that, and then a client comes."""
+    """Its agent hears all that, and then a client comes. The requests are for a port at which
+    nobody listens: rping itself ends when a peer goes while it connects.
+    """
     with agent.started("rping", "-s", "-P", *HERE, rc=True) as server, ExitStack() as stack:
         stack.callback(server.kill)
         until(lambda: server.poll() is not None or is_listening(agent, 7174))
