@@ -254,8 +254,7 @@ def test_64_hosts_over_three_machines(tmp_path: Path, on: tuple[str, str]) -> No
         c.kill()
         assert lost.process.wait(PATIENCE) != 0
         for each in others:
-            each.until_intervals(5)
-            assert min(each.rates()[-4:]) > 20e6, each.rates()
+            each.until_writes(20e6)
         found = status(a)
         assert [each["name"] for each in found["machines"] if each["lost"]] == ["host-c"]
         assert len(found["machines"][2]["hosts"]) == 16
@@ -276,11 +275,16 @@ class Writing:
         events = map(json.loads, lines)
         return [each["written_bits_per_second"] for each in events if each["event"] == "interval"]
 
-    def until_intervals(self, count: int) -> None:
-        """Waits for that many more seconds."""
+    def until_writes(self, rate_bps: float) -> None:
+        """Waits for three seconds in a row, from now on, with at least this rate in each."""
         seen = len(self.rates())
-        until(lambda: len(self.rates()) >= seen + count or self.process.poll() is not None)
-        assert self.process.poll() is None
+
+        def writes() -> bool:
+            assert self.process.poll() is None
+            later = self.rates()[seen:][-3:]
+            return len(later) == 3 and min(later) >= rate_bps
+
+        until(writes, self.file)
 
 
 @contextmanager
@@ -291,7 +295,7 @@ def writing(machine: Machine, host: str, peer: str, folder: Path) -> Iterator[Wr
         try:
             until(file.exists)
             made = Writing(process, file)
-            made.until_intervals(1)
+            made.until_writes(20e6)
             yield made
         finally:
             process.kill()
