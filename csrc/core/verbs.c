@@ -156,7 +156,7 @@ static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
   const uint32_t psns = mrc_min_u32(attr->peer_mpr, qp->attr.create.mpr);
   int error = mrc_windows_start(qp, psns);
   /* NSCC requires switches that trim: there a late packet is in a queue, not lost. */
-  qp->evset.tells_late = attr->cc == MRC_CC_NSCC;
+  if (error == 0 && attr->cc == MRC_CC_NSCC) error = mrc_evset_tell_late(&qp->evset);
   if (error == 0) error = mrc_requester_start(&qp->req, attr, psns, now_ns);
   if (error != 0) return error;
   qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp);

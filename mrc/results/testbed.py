@@ -85,6 +85,8 @@ class Outside(Struct, frozen=True):
     """Interfaces of the machine in hosts and switches."""
     hosts: tuple[RealHost, ...]
     """Hosts that are no namespaces."""
+
+
 class MachineShare(Struct, frozen=True, kw_only=True):
     """What a machine has of a test bed over several."""
 

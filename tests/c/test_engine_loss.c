@@ -313,47 +313,6 @@ static void test_delay__skew_between_paths_of_a_plane(void) {
   mrc_pair_destroy(p);
 }
 
-/* One of two paths has a quarter of the rate of the port, so its queue grows until the packets of
-   the other path overtake its packets. The first one that was declared lost and arrives tells that
-   the path is slow: from then on the QP waits, and the EV stays in the rotation. */
-static void test_slow__path_is_not_dead(void) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 400000000);
-  struct mrc_link_config *slow = &mrc_pair_path(p, 0, 1, 1, 1)->config;
-  slow->rate_bps = 100000000;
-  slow->queue_bytes = 500000;
-  const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 16);
-  for (int i = 0; i < 32; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
-  CHECK(mrc_pair_finish(p, SECOND));
-  CHECK(inside(p, end)->evset.tells_late);
-  CHECK(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD) <= 2);
-  CHECK(mrc_pair_ev(p, end, 1, 1).state != MRC_EV_ASSUMED_BAD);
-  CHECK(retransmitted(p, end) <= 100);
-  mrc_pair_destroy(p);
-}
-
-/* The path falls silent after it was slow: its EV leaves the rotation, and the QP no longer waits
-   for it. */
-static void test_slow__path_that_dies(void) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 400000000);
-  struct mrc_link_config *slow = &mrc_pair_path(p, 0, 1, 1, 1)->config;
-  slow->rate_bps = 100000000;
-  slow->queue_bytes = 500000;
-  const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 16);
-  for (int i = 0; i < 32; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
-  run_for(p, 100 * MS);
-  CHECK(inside(p, end)->evset.tells_late);
-  slow->silent = true;
-  const uint64_t silent_ns = p->now_ns;
-  while (mrc_pair_ev(p, end, 1, 1).state != MRC_EV_ASSUMED_BAD && p->now_ns < silent_ns + 100 * MS)
-    run_for(p, 1 * MS);
-  CHECK(p->now_ns - silent_ns <= 40 * MS);
-  CHECK(!inside(p, end)->evset.tells_late);
-  CHECK(mrc_pair_finish(p, SECOND));
-  mrc_pair_destroy(p);
-}
-
 static void test_duplicates__are_placed_once(void) {
   struct mrc_pair *p =
       open_pair(.planes = 2, .paths = 2, .path.duplicate_ppm = 300000, .path.reorder_ns = 30 * US);
@@ -543,7 +502,6 @@ CHECK_MAIN(RUN(test_loss__by_the_newest_whatever_its_psn),
            RUN(test_loss__by_mask_on_every_path), RUN(test_loss__of_sacks_in_mid_stream),
            RUN(test_loss__of_the_last_answers), RUN(test_loss__by_a_timeout_that_proves_wrong),
            RUN(test_loss__of_transport_acks), RUN(test_delay__skew_between_planes_is_no_loss),
-           RUN(test_delay__skew_between_paths_of_a_plane), RUN(test_slow__path_is_not_dead),
-           RUN(test_slow__path_that_dies), RUN(test_duplicates__are_placed_once),
+           RUN(test_delay__skew_between_paths_of_a_plane), RUN(test_duplicates__are_placed_once),
            RUN(test_reordering__on_a_path_is_learnt), RUN(test_corruption__is_a_loss),
            RUN(test_trimming__nack_and_skip), RUN(test_ecn__skips_the_marked_ev))

@@ -195,11 +195,10 @@ static void test_silence__of_one_path(void) {
 
 /* A plane is suspended while its one working path is ASSUMED_BAD and the paths of its rotation are
    dead. The probes of the plane find that path too. */
-static void silence_the_rotation(bool tells_late) {
+static void test_silence__of_the_rotation_alone(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
   const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14);
   write_all(p, end, 1u << 20, 32);
-  inside(p, end)->evset.tells_late = tells_late;
   run_for(p, 10 * MS);
   const uint32_t alone = 4; /* the first EV of plane 2 */
   CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, alone, MRC_EV_ASSUMED_BAD,
@@ -216,10 +215,6 @@ static void silence_the_rotation(bool tells_late) {
   CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_GOOD);
   mrc_pair_destroy(p);
 }
-
-static void test_silence__of_the_rotation_alone(void) { silence_the_rotation(false); }
-/* The same after a late packet has shown that the paths of a plane differ. */
-static void test_silence__of_the_rotation_of_paths_that_differ(void) { silence_the_rotation(true); }
 
 static int set_retries(struct mrc_pair *p, int end, uint32_t timeout, uint32_t linear,
                        uint32_t exponential) {
@@ -565,7 +560,6 @@ CHECK_MAIN(SLOW(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_on
            RUN(test_timeout__counts_from_the_last_progress), RUN(test_silence__of_two_of_four),
            RUN(test_silence__of_one_direction), RUN(test_silence__from_the_start),
            RUN(test_silence__of_one_path), RUN(test_silence__of_the_rotation_alone),
-           RUN(test_silence__of_the_rotation_of_paths_that_differ),
            RUN(test_silence__of_a_flapping_plane), RUN(test_silence__of_all_planes_ends_the_qp),
            RUN(test_retries__change_in_rts), RUN(test_silence__of_all_planes_for_a_while),
            RUN(test_refused__is_not_lost), RUN(test_transmit__one_burst_at_a_time),

@@ -16,15 +16,12 @@ from typing import Any
 import pytest
 import uvloop
 from printed import printed
-from slowness import least
 
 from mrc.cli.main import main
-from mrc.enums import EvState
 from mrc.errors import StateError
 from mrc.linux import installed
-from mrc.sim import native
 from mrc.sim.scenario import Scenario
-from mrc.testbed import mptcp, reader
+from mrc.testbed import mptcp
 from mrc.testbed.bed import Testbed
 from mrc.testbed.programs import find
 from mrc.testbed.state import folder
@@ -242,39 +239,3 @@ def test_run__a_host_that_dies_ends_all(
     with pytest.raises(StateError, match="h2: its process ended with exit code -9"):
         uvloop.run(run(bed, scene(bed, tmp_path), 1, "tcp", lambda *_: None))
     assert not bed.faults() and not left_in(bed)
-
-
-SLOW_T1 = """
-title = "one T1 has a quarter of the rate of the others"
-topology = { hosts = 2, planes = 4, t1 = 2, host_rate = "400Mbit/s", fabric_rate = "400Mbit/s" }
-links = [{ target = "t1:1.0", rate = "100Mbit/s" }]
-transport = { mpr = 4096, path_mtu = 8844 }
-run = { until = "1s", sample = "20ms" }
-[[traffic]]
-kind = "pairs"
-pairs = [[0, 1]]
-write = "1MiB"
-writes = 1000
-depth = 8
-"""
-
-
-@pytest.mark.alone
-def test_run__a_slow_t1_is_not_dead(tmp_path: Path) -> None:
-    """Its EV left the rotation about ten times in the first second. Late hosts can only add to
-    that.
-    """
-    file = tmp_path / "slow.toml"
-    file.write_text(SLOW_T1)
-    with Testbed.of(fresh_name(), reader.load(str(file)).shape) as bed:
-        part = fit.load(str(file), {}, bed.shape)
-
-        def times_bad() -> float:
-            events = uvloop.run(run(bed, part, 1, "mrc", lambda *_: None)).result.events
-            return sum(
-                (event.plane, event.path, event.status) == (1, 0, EvState.ASSUMED_BAD)
-                for event in events
-                if event.type == native.EV_STATE
-            )
-
-        assert least(times_bad, 2) < 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mrc.sim import checks, native, reader
+from mrc.sim import checks, reader
 from mrc.sim.checks import evaluate
 from mrc.sim.run import run
 from mrc.sim.trial import run_trial, summarize
@@ -47,39 +47,6 @@ def test_planes__carry_what_they_can_with_other_seeds(name: str) -> None:
 def test_full_fabrics__meet_their_checks_at_every_seed(name: str, shares: str) -> None:
     for seed in range(1, 21):
         check(name, range(seed, seed + 1), {"transport.plane_shares": shares})
-
-
-SLOW_T1: dict[str, Any] = {
-    "title": "one T1 has a quarter of the rate of the others, and no switch marks or trims",
-    "topology": {
-        "hosts": 2, "planes": 4, "t1": 2, "host_rate": "400Mbit/s", "fabric_rate": "400Mbit/s",
-        "host_delay": "50us", "fabric_delay": "50us", "buffer": "500KiB", "ecn_low": "0B",
-        "ecn_high": "0B", "trimming": False, "wake": "100us",
-    },
-    "transport": {
-        "path_mtu": 8844, "mpr": 4096, "spray": 0, "cc": "delay", "noise": "500us",
-        "sack_threshold": "256KiB", "sack_delay": "500us",
-    },
-    "links": [{"target": "t1:1.0", "rate": "100Mbit/s"}],
-    "traffic": [{"kind": "pairs", "pairs": [[0, 1]], "write": "1MiB", "writes": 200, "depth": 8}],
-    "run": {"until": "3s", "sample": "10ms"},
-    "checks": [{"measure": "goodput", "at_least": "90%"}],
-}  # fmt: skip
-
-
-def test_slow_t1__is_not_dead() -> None:
-    """Its EV went GOOD and ASSUMED_BAD up to 34 times in a second, with 31 to 180 packets that
-    were sent again in vain.
-    """
-    for seed in range(1, 6):
-        settings = {"topology": SLOW_T1["topology"] | {"wake_noise": f"{7 * seed}us"}}
-        result = run(reader.parse(SLOW_T1 | settings, "slow-t1", "slow-t1"), seed)
-        changes = [e for e in result.events if e.type == native.EV_STATE and not e.receiver]
-        assert len(changes) <= 4, seed
-        assert result.infos[0].completed == 200
-        assert result.infos[0].repeated_packets <= 30
-        (goodput,) = checks.values(result.scenario, result, None)
-        assert goodput is not None and goodput > 0.9
 
 
 def goodputs_of_connects(n: int) -> list[float]:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ports import free_port
@@ -102,7 +103,7 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
 
 CLAIM = {"gid": "127.0.0.1", "port": 1, "qpn": 3, "token": "00" * 16}
 REQUEST = {"type": "cm", "to": "127.0.0.1", "port": 7175, "by": CLAIM, "params": {}}
-WORDS = {
+WORDS: dict[str, list[dict[str, Any]]] = {
     "no request": [{"type": "cm"}],
     "an answer first": [{"type": "cm", "reason": 28}],
     "too much private data": [REQUEST | {"params": {"private": "00" * 197}}],

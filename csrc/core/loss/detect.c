@@ -3,7 +3,6 @@
 
 #include "health.h"
 
-#define LATE_ROUNDS 2  /* round trips of the plane that an EV's may take where no switch trims */
 #define DOUBT_ROUNDS 2 /* times an overdue answer, until a plane that owes answers is silent */
 
 /* Notes the newest packet of each EV among the packets that this SACK shows as received. If the
@@ -77,25 +76,18 @@ static bool is_late(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint
   return plane->reported_ns > slot->sent_ns + spread_ns(qp, plane, now_ns);
 }
 
-/* NSCC requires switches that trim. They may hold a packet in a queue for any time. */
-static bool trims(const struct mrc_qp *qp) { return qp->attr.rts.cc == MRC_CC_NSCC; }
-
-/* Whether a late packet is lost: every one, unless the EV set tells late packets from lost ones. It
-   does where switches trim. Elsewhere it begins to when a packet that was lost by time arrives:
-   that path is slower than the others, not dead. Then a late packet is lost if a packet sent later
-   by the spread on the same EV arrived. It is also lost if the EV delivers nothing, while the plane
-   delivers packets sent later by the spread plus two round trips: one of the plane and one of the
-   EV. */
+/* Whether a late packet is lost. Switches that trim may hold it in a queue for any time. It is lost
+   if a packet sent later by the spread on the same EV arrived. It is also lost if the EV delivers
+   nothing, while the plane delivers packets sent later by the spread plus two round trips: one of
+   the plane and one of the EV. */
 static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[late->plane];
-  if (!qp->evset.tells_late) return true;
+  if (qp->evset.racks == NULL) return true;
   const struct mrc_ev_rack *rack = &qp->evset.racks[late->ev];
   const uint64_t spread = spread_ns(qp, plane, now_ns);
   if (rack->newest_ns > late->sent_ns + spread) return true;
   const uint64_t heard_ns = mrc_max_u64(late->sent_ns, rack->heard_ns);
-  uint64_t ev_rtt_ns = qp->evset.evs[late->ev].rtt_ns;
-  if (!trims(qp)) ev_rtt_ns = mrc_min_u64(ev_rtt_ns, LATE_ROUNDS * plane->rtt.smooth_ns);
-  const uint64_t answers_ns = plane->rtt.smooth_ns + ev_rtt_ns;
+  const uint64_t answers_ns = plane->rtt.smooth_ns + qp->evset.evs[late->ev].rtt_ns;
   return plane->reported_ns > heard_ns + spread + answers_ns;
 }
 
@@ -187,7 +179,6 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
     const struct mrc_txslot *missing = find_missing(qp, index, now_ns);
     if (missing != NULL && lost_by_time(qp, missing, now_ns)) {
-      qp->evset.tells_late = trims(qp); /* waiting has not helped: the path is dead, or too slow */
       lose_burst(services, qp, missing, MRC_COUNTER_LOST_BY_TIME, now_ns);
     } else if (missing != NULL) {
       if (mrc_evset_on_late(&qp->evset, missing->ev, now_ns))

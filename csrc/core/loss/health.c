@@ -102,7 +102,6 @@ void mrc_health_on_spurious(struct mrc_services *services, struct mrc_qp *qp,
   struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, slot->ev_lost)];
   const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
   mrc_delivery_on_spurious(&plane->delivery);
-  if (slot->by_time) qp->evset.tells_late = true; /* its path is slow, not dead */
   mrc_guard_grow(slot->by_time ? &plane->spread : &plane->reorder, least_ns,
                  4 * mrc_max_u64(plane->rtt.smooth_ns, 1), services->now_ns);
   mrc_health_trust_ev(services, qp, slot->ev_lost, MRC_REASON_SPURIOUS);
@@ -123,11 +122,9 @@ void mrc_health_suspend_plane(struct mrc_services *services, struct mrc_qp *qp, 
     mrc_health_on_lost(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
                        MRC_COUNTER_LOST_BY_SILENCE, now_ns);
   /* Trust the EVs again that turned bad after the plane was last heard: the plane is now on
-     probation instead. What they delivered before proves nothing: when the plane resumes, some of
-     them may still be dead, and one burst of each is enough to tell. */
+     probation instead. */
   for (uint16_t i = 0; i < qp->evset.planes[index].n; i++) {
     const uint16_t ev = qp->evset.planes[index].order[i];
-    qp->evset.evs[ev].proven = false;
     if (qp->evset.evs[ev].bad_since_ns >= plane->heard_ns)
       mrc_health_trust_ev(services, qp, ev, MRC_REASON_PLANE);
   }

@@ -75,13 +75,12 @@ static int allocate(struct mrc_evset *set) {
   const uint32_t cells = mrc_ceil_pow2(2u * set->n);
   set->hash_mask = cells - 1;
   set->evs = calloc(set->n, sizeof *set->evs);
-  set->racks = calloc(set->n, sizeof *set->racks);
   set->ends = calloc(set->n, sizeof *set->ends);
   set->orders = calloc(set->n, sizeof *set->orders);
   set->by_value = malloc(cells * sizeof *set->by_value);
   set->planes = calloc(set->ports, sizeof *set->planes);
-  if (set->evs == NULL || set->racks == NULL || set->ends == NULL || set->orders == NULL ||
-      set->by_value == NULL || set->planes == NULL)
+  if (set->evs == NULL || set->ends == NULL || set->orders == NULL || set->by_value == NULL ||
+      set->planes == NULL)
     return -ENOMEM;
   memset(set->by_value, 0xff, cells * sizeof *set->by_value);
   return 0;
@@ -113,6 +112,11 @@ void mrc_evset_free(struct mrc_evset *set) {
   free(set->by_value);
   free(set->planes);
   *set = (struct mrc_evset){0};
+}
+
+int mrc_evset_tell_late(struct mrc_evset *set) {
+  if (set->racks == NULL) set->racks = calloc(set->n, sizeof *set->racks);
+  return set->racks == NULL ? -ENOMEM : 0;
 }
 
 static void swap_places(struct mrc_evset *set, struct mrc_ev_plane *plane, uint16_t a, uint16_t b) {

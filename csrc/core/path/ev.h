@@ -71,7 +71,7 @@ struct mrc_ev_plane {
 
 struct mrc_evset {
   struct mrc_ev *evs;
-  struct mrc_ev_rack *racks;   /* one for each EV */
+  struct mrc_ev_rack *racks;   /* one for each EV; 0: every late packet counts as lost */
   struct mrc_ev_ends *ends;    /* without duplicates */
   uint16_t *orders;            /* memory of the order arrays of all planes */
   uint16_t *by_value;          /* hash table of indices, MRC_EV_NONE where empty */
@@ -82,7 +82,6 @@ struct mrc_evset {
   uint32_t noise_ns;           /* of the engine's configuration */
   uint16_t n;
   uint16_t n_ends;
-  bool tells_late; /* late packets from lost ones; else every late packet counts as lost */
   bool skips_once; /* reading G5-A: marks make an EV sit out one turn, and a turn ends one skip */
 };
 
@@ -90,6 +89,8 @@ struct mrc_evset {
 int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n, uint32_t ports,
                    uint32_t noise_ns) MRC_MUST_CHECK;
 void mrc_evset_free(struct mrc_evset *set);
+/* From now on the set distinguishes late packets from lost ones. 0 or -ENOMEM. */
+int mrc_evset_tell_late(struct mrc_evset *set) MRC_MUST_CHECK;
 /* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
 
@@ -130,7 +131,7 @@ static inline void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t index,
                                           uint64_t rack_ns) {
   struct mrc_ev *ev = &set->evs[index];
   if (!ev->proven) mrc_evset_prove(set, index); /* inline: runs for every packet acknowledged */
-  if (set->tells_late) {
+  if (set->racks != NULL) {
     struct mrc_ev_rack *rack = &set->racks[index];
     *rack = (struct mrc_ev_rack){.newest_ns = mrc_max_u64(rack->newest_ns, sent_ns),
                                  .heard_ns = rack_ns};
