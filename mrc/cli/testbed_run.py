@@ -74,20 +74,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(group)
 
 
-def _on_one_machine(name: str) -> Testbed:
-    bed = Testbed.existing(name)
+def _on_one_machine(bed: Testbed) -> Testbed:
     if bed.machines is not None:
         raise ArgumentError(
-            f"{name} is over several machines: its hosts carry traffic only by mrc testbed exec"
+            f"{bed.name} is over several machines: its hosts carry traffic only by mrc testbed exec"
         )
     return bed
 
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    if not args.faults_only and _has_traffic(args.file):
-        return testbed_traffic.run(args, out, _on_one_machine(args.name))
     bed = spread.existing(args.name)
+    if not args.faults_only and _has_traffic(args.file):
+        return testbed_traffic.run(args, out, _on_one_machine(bed))
     scheduled = schedule.load(args.file, bed.plan)
     if args.until is not None:
         _check_until(args, out, scheduled)

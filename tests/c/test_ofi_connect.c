@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "ofi/connect.h"
+#include "ofi/mr.h"
 #include "program/attach.h"
 #include "program/drive.h"
 #include "program/owner.h"
@@ -43,6 +44,9 @@ int pr_drive_call(struct mrc_command *command) {
 
 void pr_drive_turn(void) {}
 void pr_drive_poll(void) {}
+void pr_drive_polled(void) {}
+void pr_drive_leave(void) {}
+bool of_mr_is_written(void) { return false; }
 void pr_drive_posted(bool idle) { (void)idle; }
 void pr_drive_wake(void) {}
 void pr_attach_linger(void) {}

@@ -19,6 +19,7 @@ from mrc.testbed.shape import Shape
 class FakeBed:
     shape = Shape(hosts=4, planes=2, t0=2)
     plan = make_plan("x", shape)
+    machines = None
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def refusal(
 ) -> Callable[..., tuple[int, str]]:
     """Runs mrc testbed run on a test bed that is not asked; exit code and stderr."""
     monkeypatch.setattr("mrc.cli.testbed._enter", lambda args: None)
-    monkeypatch.setattr("mrc.cli.testbed_run.Testbed.existing", lambda name: FakeBed())
+    monkeypatch.setattr("mrc.testbed.spread.existing", lambda name: FakeBed())
 
     def run(*words: str) -> tuple[int, str]:
         code = main(["testbed", "run", *words])
