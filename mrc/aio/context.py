@@ -96,7 +96,7 @@ class Context:
     async def __aenter__(self) -> Self:
         if self._engines is not None:
             raise StateError("the Context was already opened: create a new one")
-        self._engines = Engines(await self._make_local())
+        self._engines = Engines(await self._make_local(), lambda: self._qps)
         try:
             self._engines.open()
             await self._observer.open(self)
@@ -372,9 +372,9 @@ class Context:
         return Opening(self._connect(host, port, terms, timeout), QP.__aexit__)
 
     async def _connect(self, host: str, port: int, terms: Terms, timeout: float) -> QP:
-        local = self._all().choose(messages=terms.messages)
-        local.links.check(self.config.interfaces)
-        return self._adopt(await connect(local, terms, host, port, timeout=timeout))
+        with self._all().choose(messages=terms.messages) as local:
+            local.links.check(self.config.interfaces)
+            return self._adopt(await connect(local, terms, host, port, timeout=timeout))
 
     def _adopt(self, end: End) -> QP:
         qp = QP(end)

@@ -11,9 +11,12 @@ import asyncio
 import functools
 import heapq
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from mrc.aio.local import Local, further
+from mrc.aio.qp import QP
 from mrc.binding import device
 from mrc.binding.native import names_of
 from mrc.binding.verbs import MR
@@ -29,17 +32,18 @@ logger = logging.getLogger("mrc.context")
 class Engines:
     """All engines of a Context, from its first one on."""
 
-    def __init__(self, first: Local) -> None:
+    def __init__(self, first: Local, qps: Callable[[], Iterable[QP]]) -> None:
+        """`qps`: those of the Context."""
         self.first = first
+        self._qps = qps
         self._all = [first]
-        self._chosen = [0]  # how often each was chosen
+        self._connecting: Counter[Dispatcher] = Counter()
         self._followers: list[asyncio.Task[None]] = []
 
     def open(self) -> None:
         """Opens the other engines of the configuration; each follows the interfaces."""
         for number in range(1, self.first.config.sockets.engines):
             self._all.append(further(self.first, number))
-            self._chosen.append(0)
         loop = asyncio.get_running_loop()
         self._followers = [loop.create_task(_follow(local)) for local in self._all]
 
@@ -47,16 +51,20 @@ class Engines:
         """Their dispatchers."""
         return (local.dispatcher for local in self._all)
 
-    def choose(self, *, messages: bool) -> Local:
-        """The engine of a new QP: the one with the fewest. Messages of all peers are matched by one
-        engine, the first.
+    @contextmanager
+    def choose(self, *, messages: bool) -> Iterator[Local]:
+        """The engine of a QP that connects inside: the one with the fewest. Messages of all peers
+        are matched by one engine, the first.
         """
-        if messages:
-            return self.first
-        qps = [dispatcher.qps for dispatcher in self]
-        best = min(range(len(qps)), key=lambda i: (qps[i], self._chosen[i]))
-        self._chosen[best] += 1
-        return self._all[best]
+        qps = self._connecting.copy()
+        qps.update(qp._engine for qp in self._qps() if not qp.closed)
+        fewest = min(self._all, key=lambda local: qps[local.dispatcher])
+        chosen = self.first if messages else fewest
+        self._connecting[chosen.dispatcher] += 1
+        try:
+            yield chosen
+        finally:
+            self._connecting[chosen.dispatcher] -= 1
 
     # ---- Memory ---------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Self
 
 from mrc.aio.end import End
@@ -63,11 +63,11 @@ class Listener:
         adopt: Callable[[End], QP],
         viewers: RemoteView,
         admission: Admission,
-        choose: Callable[[], Local] | None = None,
+        choose: Callable[[], AbstractContextManager[Local]] | None = None,
     ) -> None:
-        """`choose`: the engine of the next QP; None: all are of `local`."""
+        """`choose`: the engine of a QP that connects inside; None: all are of `local`."""
         self._local = local
-        self._choose = choose or (lambda: local)
+        self._choose = choose or (lambda: nullcontext(local))
         self._viewers = viewers
         self._admission = admission
         self._large_hello = asyncio.Lock()
@@ -233,7 +233,8 @@ class Listener:
         """
         private = channel.peeked.get("private")
         try:
-            return await establish(self._choose(), channel, self._terms, first=False)
+            with self._choose() as local:
+                return await establish(local, channel, self._terms, first=False)
         except (PeerGoneError, BusyError, CutOffError):
             raise  # the peer may try again
         except MrcError as error:
@@ -243,8 +244,9 @@ class Listener:
 
     async def _deliver(self, end: End, place: Place) -> None:
         """Gives a connected QP to the caller."""
+        qp = self._adopt(end)
         async with self._changed:
-            self._ready.append((self._adopt(end), place))
+            self._ready.append((qp, place))
             self._changed.notify()
 
     async def _let_prove(self, channel: Channel, place: Place) -> str:

@@ -63,8 +63,9 @@ class QP:
             raise StateError(f"{self._end} carries no messages: connect it with messages=True")
         return self._end.messages.number
 
-    def _is_of(self, engine: Dispatcher) -> bool:
-        return self._end.dispatcher is engine
+    @property
+    def _engine(self) -> Dispatcher:
+        return self._end.dispatcher
 
     def _carries_messages_of(self, number: int) -> bool:
         messages = self._end.messages

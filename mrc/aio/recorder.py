@@ -33,11 +33,11 @@ class Recorder:
         planes: Sequence[int] = range(1, ports + 1)
         if qps is not None:
             planes = sorted({plane for qp in qps for plane in qp.planes})
-        if any(not any(qp._is_of(engine) for engine in engines) for qp in qps or ()):
+        if any(qp._engine not in engines for qp in qps or ()):
             raise ArgumentError("qps: has a QP of another Context")
         self._parts = []
         for engine in engines:
-            own = [qp.qpn for qp in qps or () if qp._is_of(engine)]
+            own = [qp.qpn for qp in qps or () if qp._engine is engine]
             if own or qps is None:
                 memory = RecordingMemory(own, ports, width_ns)
                 self._parts.append(_Part(engine, memory, planes))

@@ -217,11 +217,6 @@ class Dispatcher:
 
     # ---- Events ---------------------------------------------------------------------------
 
-    @property
-    def qps(self) -> int:
-        """How many QPs there are."""
-        return len(self._sinks)
-
     def attach(self, qpn: int, sink: Sink) -> None:
         """Sends the events of a QP to `sink` from now on."""
         self._sinks[qpn] = sink

@@ -16,10 +16,13 @@ from mrc.cli import run
 from .conftest import Agent
 
 END = Path(__file__).with_name("mooncake_end.py")
-pytestmark = pytest.mark.skipif(
-    find_spec("mooncake") is None,
-    reason="needs Mooncake: pip install mooncake-transfer-engine-non-cuda",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_spec("mooncake") is None,
+        reason="needs Mooncake: pip install mooncake-transfer-engine-non-cuda",
+    ),
+]
 
 
 def test_mooncake__reads_and_writes(agent: Agent) -> None:
