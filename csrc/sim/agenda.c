@@ -211,6 +211,13 @@ void mrc_agenda_init(struct mrc_agenda *agenda) {
   agenda->near_ns = agenda->open_ns = MRC_NEVER;
 }
 
+void mrc_agenda_rewind(struct mrc_agenda *agenda) {
+  mrc_assert(mrc_agenda_next_ns(agenda) == MRC_NEVER);
+  agenda->now_ns = 0;
+  agenda->open_ns = MRC_NEVER;
+  agenda->n_ahead = 0;
+}
+
 void mrc_agenda_push(struct mrc_agenda *agenda, struct mrc_heap_entry entry) {
   mrc_assert(entry.at_ns >= agenda->now_ns && entry.kind < MRC_AGENDA_KINDS);
   mrc_assert(entry.index >> MRC_AGENDA_INDEX_BITS == 0);

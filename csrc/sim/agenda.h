@@ -50,6 +50,8 @@ struct mrc_agenda {
 };
 
 void mrc_agenda_init(struct mrc_agenda *agenda);
+/* An empty agenda takes events of any time again. */
+void mrc_agenda_rewind(struct mrc_agenda *agenda);
 /* `at_ns` must not be earlier than the last event taken. */
 void mrc_agenda_push(struct mrc_agenda *agenda, struct mrc_heap_entry entry);
 /* Takes the next event; false when there is none. */

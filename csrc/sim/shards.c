@@ -53,8 +53,7 @@ void mrc_shards_hand_out(struct mrc_sim *sim) {
     else
       mrc_heap_push(&sim->events, event);
   }
-  mrc_agenda_free(agenda); /* it has passed the times that are still to come */
-  mrc_agenda_init(agenda);
+  mrc_agenda_rewind(agenda); /* it has passed the times that are still to come */
 }
 
 /* ---- life ---- */
