@@ -212,6 +212,7 @@ def test_perftest(agent: Agent, name: str) -> None:
     assert re.search(r"^ \d+ +50 +\d", out, re.MULTILINE), out
 
 
+@pytest.mark.slow
 @needs("qperf", "qperf")
 def test_qperf(agent: Agent) -> None:
     port = free_port()
