@@ -175,7 +175,9 @@ static void drop_events(struct cm_event *event) {
   }
 }
 
-void cm_events_forget(struct cm_id *id) {
+/* An id is no more: drops its events, and waits until the program has acknowledged those that it
+   has taken. */
+static void forget(struct cm_id *id) {
   drop_former(id);
   cm_lock();
   cm_remove(id);
@@ -185,6 +187,16 @@ void cm_events_forget(struct cm_id *id) {
   cm_unlock();
   drop_events(left);
   if (id->sync) rdma_destroy_event_channel(id->id.channel);
+}
+
+/* Here and not beside rdma_create_id: the events of an id hold the ids that peers have made. */
+EXPORT int rdma_destroy_id(struct rdma_cm_id *id) {
+  struct cm_id *own = cm_id_of(id);
+  struct mrc_agent_cm said = {.id = own->number};
+  if (own->state != CM_IDLE) cm_session_call(MRC_AGENT_CM_DESTROY, &said);
+  forget(own);
+  free(own);
+  return 0;
 }
 
 int cm_events_own_channel(struct cm_id *id) {

@@ -7,9 +7,6 @@
 
 /* Ids without a channel wait here for the event of their call; returns 0 or -1 with errno. */
 int cm_events_await(struct cm_id *id);
-/* An id is no more: drops its events, and waits until the program has acknowledged those that it
-   has taken. */
-void cm_events_forget(struct cm_id *id);
 /* Gives an id that a peer made a channel of its own; a positive errno. */
 int cm_events_own_channel(struct cm_id *id);
 

@@ -42,15 +42,6 @@ EXPORT int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id 
   return 0;
 }
 
-EXPORT int rdma_destroy_id(struct rdma_cm_id *id) {
-  struct cm_id *own = cm_id_of(id);
-  struct mrc_agent_cm said = {.id = own->number};
-  if (own->state != CM_IDLE) cm_session_call(MRC_AGENT_CM_DESTROY, &said);
-  cm_events_forget(own);
-  free(own);
-  return 0;
-}
-
 EXPORT int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel) {
   struct cm_id *own = cm_id_of(id);
   struct rdma_event_channel *former = id->channel;
