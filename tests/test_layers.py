@@ -31,7 +31,8 @@ LAYERS: dict[str, list[str]] = {
     "core": [
         "base/ base bitmap counters keymap list port prng psn secret timer",
         "wire/ aead crc32 dscp hkdf icrc seal wire",
-        "path/ probation rtt delivery reverse_queue ev cc cc_algorithm cc_delay cc_nscc plane",
+        "path/ probation rtt guard delivery reverse_queue ev cc cc_algorithm cc_delay cc_nscc"
+        " plane",
         "shared/ arena cq mr probes services",
         "qp/ marked txwin rxwin requester responder qp peer share",
         "send/ burst quick spray windows requester_tx",

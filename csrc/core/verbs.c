@@ -159,7 +159,7 @@ static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
   if (error == 0 && attr->cc == MRC_CC_NSCC) error = mrc_evset_tell_late(&qp->evset);
   if (error == 0) error = mrc_requester_start(&qp->req, attr, psns, now_ns);
   if (error != 0) return error;
-  qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp);
+  qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp, now_ns);
   return 0;
 }
 

@@ -490,6 +490,41 @@ static void test_loss__by_the_newest_whatever_its_psn(void) {
   mrc_pair_destroy(p);
 }
 
+/* The peer is a busy host: again and again, packets of one plane wait in its socket for longer than
+   a silent plane would be given, and longer each time. The SACKs tell how long packets waited, so
+   only the first two waits look like silence. A plane that fails later is still found. */
+static void test_delay__in_a_busy_host_is_no_silence(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 160u << 20, .mpr = 4096, .timeout = 16, .sq_depth = 160,
+                    .path_mtu = 4096);
+  for (int i = 0; i < 160; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  uint64_t first = 0;
+  for (int i = 0; i < 10; i++) {
+    CHECK_ROW(i);
+    for (int ms = 0; ms < 10 || mrc_pair_info(p, end).planes[1].suspended; ms++)
+      run_for(p, MS);
+    p->hosts[1].unread = 2;
+    run_for(p, (10 + (uint64_t)i) * MS);
+    p->hosts[1].unread = 0;
+    mrc_pair_kick(p, 1);
+    run_for(p, 5 * MS);
+    if (i < 2) first = counter(p, 0, MRC_COUNTER_LOST_BY_SILENCE);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_SILENCE), first);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
+  }
+  CHECK(mrc_pair_info(p, end).planes[1].suspended == 0);
+  mrc_pair_silence(p, 2, true);
+  const uint64_t silent_ns = p->now_ns;
+  while (!mrc_pair_info(p, end).planes[1].suspended && p->now_ns < silent_ns + 100 * MS)
+    mrc_pair_step(p, p->now_ns + MS);
+  CHECK(p->now_ns - silent_ns < 60 * MS);
+  mrc_pair_silence(p, 2, false);
+  CHECK(mrc_pair_finish(p, 2 * SECOND));
+  CHECK_EQ(succeeded(p, end), 160);
+  mrc_pair_destroy(p);
+}
+
 CHECK_MAIN(RUN(test_loss__by_the_newest_whatever_its_psn),
            RUN(test_probe__goes_where_a_packet_is_most_overdue),
            RUN(test_probe__leaves_a_plane_that_may_be_silent),
@@ -502,6 +537,7 @@ CHECK_MAIN(RUN(test_loss__by_the_newest_whatever_its_psn),
            RUN(test_loss__by_mask_on_every_path), RUN(test_loss__of_sacks_in_mid_stream),
            RUN(test_loss__of_the_last_answers), RUN(test_loss__by_a_timeout_that_proves_wrong),
            RUN(test_loss__of_transport_acks), RUN(test_delay__skew_between_planes_is_no_loss),
-           RUN(test_delay__skew_between_paths_of_a_plane), RUN(test_duplicates__are_placed_once),
+           RUN(test_delay__skew_between_paths_of_a_plane),
+           RUN(test_delay__in_a_busy_host_is_no_silence), RUN(test_duplicates__are_placed_once),
            RUN(test_reordering__on_a_path_is_learnt), RUN(test_corruption__is_a_loss),
            RUN(test_trimming__nack_and_skip), RUN(test_ecn__skips_the_marked_ev))

@@ -92,6 +92,13 @@ static void receive(struct mrc_pair *pair, int index) {
   host->inbox_end = &host->inbox;
   while (packet) {
     struct mrc_datagram *next = packet->next;
+    if (host->unread & bit_of(packet->meta.port)) {
+      packet->next = NULL;
+      *host->inbox_end = packet;
+      host->inbox_end = &packet->next;
+      packet = next;
+      continue;
+    }
     if (pair->pass != NULL) pair->pass(pair, index, packet, false);
     int drop = mrc_engine_receive(host->engine, packet->bytes, packet->n, packet->n, &packet->meta,
                                   pair->now_ns);

@@ -74,6 +74,7 @@ struct mrc_pair_host {
   uint64_t refused;
   uint32_t blocked; /* bit n - 1: port n */
   uint32_t down;
+  uint32_t unread; /* ports whose socket the driver does not read now: their packets wait there */
   int errors[MRC_PAIR_MAX_PLANES]; /* the kernel's answer to every burst of a port; 0: accepts it */
   int path_errors[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS]; /* the same for a path: no route */
   uint64_t plane_bytes[MRC_PAIR_MAX_PLANES];                /* payload of data packets sent */

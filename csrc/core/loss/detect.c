@@ -111,7 +111,7 @@ static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t p
 static uint64_t silence_ns(const struct mrc_qp *qp, const struct mrc_plane *plane,
                            uint64_t now_ns) {
   const bool known = mrc_rtt_known(&plane->rtt);
-  const uint64_t overdue_ns = mrc_rtt_overdue_ns(known ? &plane->rtt : &qp->req.rtt, 0);
+  const uint64_t overdue_ns = mrc_qp_overdue_ns(qp, known ? &plane->rtt : &qp->req.rtt, 0, now_ns);
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
   uint64_t patience_ns = mrc_max_u64(floor_ns, overdue_ns) + mrc_guard_ns(&plane->reorder, now_ns);
   if (!known) /* it may be much longer than the others, but not longer than the local timeout */
@@ -158,11 +158,11 @@ static void lose_burst(struct mrc_services *services, struct mrc_qp *qp,
 
 /* Whether a plane has delivered nothing since its packets were sent again elsewhere, for
    DOUBT_ROUNDS times an overdue answer, while other planes delivered. */
-static bool stays_silent(const struct mrc_qp *qp, uint32_t index) {
+static bool stays_silent(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[index];
   if (plane->doubted_ns == 0 || plane->suspended) return false;
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
-  const uint64_t patience_ns = DOUBT_ROUNDS * mrc_rtt_overdue_ns(&plane->rtt, floor_ns);
+  const uint64_t patience_ns = DOUBT_ROUNDS * mrc_qp_overdue_ns(qp, &plane->rtt, floor_ns, now_ns);
   MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))
     if (qp->planes[other].heard_ns > plane->doubted_ns + patience_ns) return true;
   return false;
@@ -173,7 +173,7 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
   struct mrc_plane *plane = &qp->planes[index];
   const struct mrc_txwin *win = &qp->req.win;
   const struct mrc_txlist *list = &win->lists[index];
-  if (stays_silent(qp, index))
+  if (stays_silent(qp, index, now_ns))
     mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];

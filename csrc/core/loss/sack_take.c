@@ -25,17 +25,28 @@ static uint64_t waited_ns(struct mrc_qp *qp, const struct mrc_sack *sack,
                               sack->sent_timestamp, meta->arrived_ns);
 }
 
+/* Packets or answers waited for this long in the sockets of a busy host, where another wait may be
+   twice as long; a SACK also waits on purpose. */
+static void on_host_wait(const struct mrc_services *services, struct mrc_qp *qp, uint64_t wait_ns) {
+  const uint64_t most_ns = MRC_TIMESTAMP_MOST_NS; /* longer waits have another cause */
+  const uint64_t busy_ns = wait_ns - mrc_min_u64(wait_ns, services->config.sack_delay_ns);
+  mrc_guard_cover(&qp->req.host_waits, mrc_min_u64(2 * busy_ns, most_ns), services->now_ns);
+}
+
 /* The triggering packet gives a round trip when it was sent only once. */
-static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const struct mrc_meta *meta,
+static void on_trigger(const struct mrc_services *services, struct mrc_qp *qp,
+                       const struct mrc_sack *sack, const struct mrc_meta *meta,
                        struct mrc_cc_ack *ack) {
   const struct mrc_txslot *slot = trigger_slot(&qp->req.win, sack);
-  if (slot == NULL || slot->tries != 1 || slot->state == MRC_TX_LOST) return;
+  if (slot == NULL || slot->tries != 1) return;
   mrc_assert(slot->ev < qp->evset.n);
   /* A SACK may repeat a trigger that is too old for the range of its timestamp. */
   const bool old = meta->arrived_ns - slot->sent_ns > MRC_TIMESTAMP_MOST_NS;
   if (slot->state != MRC_TX_INFLIGHT && old) return;
   const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
   if (rtt_ns == 0) return;
+  on_host_wait(services, qp, services->now_ns - slot->sent_ns - rtt_ns);
+  if (slot->state == MRC_TX_LOST) return;
   mrc_acks_on_rtt(qp, slot->ev, rtt_ns, ack);
   ack->reverse_ns = waited_ns(qp, sack, meta, rtt_ns);
   mrc_plane_on_answer(&qp->planes[slot->plane], slot->sent_ns,
@@ -63,7 +74,11 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
   if (ev == MRC_EV_NONE) return;
   const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
   if (ack->rtt_ns == 0) ack->plane = plane;
-  qp->planes[plane].doubted_ns = 0; /* also a packet that was sent again elsewhere proves it */
+  /* A packet that was sent again elsewhere proves it too: it has waited since the plane was heard.
+   */
+  if (qp->planes[plane].suspended || qp->planes[plane].strikes > 0)
+    on_host_wait(services, qp, now_ns - qp->planes[plane].heard_ns);
+  qp->planes[plane].doubted_ns = 0;
   if (sack->m == MRC_M_ALWAYS_SKIP) {
     mrc_health_distrust_ev(services, qp, ev, MRC_REASON_PEER, now_ns);
     return;
@@ -116,7 +131,7 @@ int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct
   if (sack->pr)
     mrc_timeout_on_answer(services, qp, sack, meta, &ack, now_ns);
   else
-    on_trigger(qp, sack, meta, &ack);
+    on_trigger(services, qp, sack, meta, &ack);
   on_ev_feedback(services, qp, sack, &ack, now_ns);
   const uint64_t bytes = mrc_acks_take(services, qp, sack->cum_psn, base, sack->bitmap, now_ns);
   on_report(qp, sack);
@@ -124,7 +139,7 @@ int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct
   on_peer_mpr(services, qp, sack);
   if (bytes > 0) {
     mrc_requester_on_progress(&qp->req, now_ns);
-    req->probe_wait_ns = mrc_timeout_patience_ns(qp);
+    req->probe_wait_ns = mrc_timeout_patience_ns(qp, now_ns);
   }
   mrc_windows_on_ack(services, qp, &ack, now_ns);
   if (now_ns - qp->choice.quick.compared_ns >= qp->noise_ns / 4)

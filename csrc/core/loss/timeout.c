@@ -13,19 +13,21 @@
 
 /* The time after which the answer to the oldest packet is overdue. Its plane may be much slower
    than the planes that most round trips come from. */
-static uint64_t overdue_ns(const struct mrc_qp *qp) {
+static uint64_t overdue_ns(const struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
-  const uint64_t usual_ns = mrc_rtt_known(&qp->req.rtt) ? mrc_rtt_overdue_ns(&qp->req.rtt, 0) : 0;
+  const uint64_t usual_ns =
+      mrc_rtt_known(&qp->req.rtt) ? mrc_qp_overdue_ns(qp, &qp->req.rtt, 0, now_ns) : 0;
   if (win->una_psn == win->next_psn) return usual_ns;
   const struct mrc_txslot *oldest = mrc_txwin_slot(win, win->una_psn);
   if (oldest->state != MRC_TX_INFLIGHT) return usual_ns;
   const struct mrc_rtt *rtt = &qp->planes[oldest->plane].rtt;
-  return mrc_rtt_known(rtt) ? mrc_max_u64(usual_ns, mrc_rtt_overdue_ns(rtt, 0)) : usual_ns;
+  return mrc_rtt_known(rtt) ? mrc_max_u64(usual_ns, mrc_qp_overdue_ns(qp, rtt, 0, now_ns))
+                            : usual_ns;
 }
 
 /* The local timeout: fixed for the linear tries, then doubling. */
-static uint64_t timeout_ns(const struct mrc_qp *qp) {
-  const uint64_t base = mrc_max_u64(1024ull << qp->attr.rts.timeout, 2 * overdue_ns(qp));
+static uint64_t timeout_ns(const struct mrc_qp *qp, uint64_t now_ns) {
+  const uint64_t base = mrc_max_u64(1024ull << qp->attr.rts.timeout, 2 * overdue_ns(qp, now_ns));
   const uint32_t tries = qp->req.timeouts;
   return tries < qp->attr.rts.retry_linear
              ? base
@@ -47,8 +49,8 @@ void mrc_timeout_on_refusal(struct mrc_services *services, struct mrc_qp *qp, ui
   if (retries_exhausted(qp)) mrc_qp_fail(services, qp, MRC_WC_RETRY_EXC_ERR, MRC_WC_RETRY_EXC_ERR);
 }
 
-static uint64_t timeout_deadline_ns(const struct mrc_qp *qp) {
-  return qp->req.progress_ns + timeout_ns(qp);
+static uint64_t timeout_deadline_ns(const struct mrc_qp *qp, uint64_t now_ns) {
+  return qp->req.progress_ns + timeout_ns(qp, now_ns);
 }
 
 /* Whether another plane delivered a packet sent after all that this plane delivered and after its
@@ -89,7 +91,7 @@ static void on_timeout(struct mrc_services *services, struct mrc_qp *qp, uint64_
     mrc_qp_fail(services, qp, MRC_WC_RETRY_EXC_ERR, MRC_WC_RETRY_EXC_ERR);
     return;
   }
-  mrc_trace(services, MRC_TRACE_TIMEOUT, qp->qpn, req->timeouts, timeout_ns(qp));
+  mrc_trace(services, MRC_TRACE_TIMEOUT, qp->qpn, req->timeouts, timeout_ns(qp, now_ns));
   MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     time_out_plane(services, qp, plane, now_ns);
     mrc_cc_on_timeout(&qp->planes[plane].cc);
@@ -190,7 +192,7 @@ void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,
     mrc_plane_on_answer(plane, probe->sent_ns, rtt_ns);
   }
   mrc_requester_on_progress(&qp->req, now_ns);
-  qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp); /* for a packet that is lost again */
+  qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp, now_ns); /* for a packet that is lost again */
   mrc_trace(services, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
 }
 
@@ -300,14 +302,14 @@ void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, u
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(&qp->req)) return;
   mrc_detect_planes(services, qp, now_ns);
   reinject_if_due(services, qp, now_ns);
-  if (now_ns >= timeout_deadline_ns(qp)) {
+  if (now_ns >= timeout_deadline_ns(qp, now_ns)) {
     on_timeout(services, qp, now_ns);
   } else if (now_ns >= probe_deadline_ns(services, qp, now_ns)) {
     req->probe.wanted = true;
     req->probed_ns = now_ns;
     /* The wait covers the time of an answer, because a new probe replaces the last one. */
     const uint64_t longest_ns =
-        mrc_max_u64(1024ull << qp->attr.rts.timeout, mrc_timeout_patience_ns(qp));
+        mrc_max_u64(1024ull << qp->attr.rts.timeout, mrc_timeout_patience_ns(qp, now_ns));
     /* Twice the time would be too long where every other probe or answer is lost: the mean wait
        would have no bound but the longest. */
     req->probe_wait_ns = mrc_min_u64(3 * req->probe_wait_ns / 2, longest_ns);
@@ -320,6 +322,6 @@ uint64_t mrc_timeout_deadline(const struct mrc_services *services, const struct 
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(&qp->req)) return MRC_NEVER;
   if (mrc_detect_is_due(qp, now_ns)) return 0;
   const uint64_t next_ns =
-      mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(services, qp, now_ns));
+      mrc_min_u64(timeout_deadline_ns(qp, now_ns), probe_deadline_ns(services, qp, now_ns));
   return mrc_min_u64(next_ns, reinject_deadline_ns(services, qp));
 }

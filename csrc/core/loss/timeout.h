@@ -13,10 +13,11 @@
 #define MRC_PROBE_FLOOR_NS 1000000ull
 
 /* The time without news after which a reliability probe is sent. */
-static inline uint64_t mrc_timeout_patience_ns(const struct mrc_qp *qp) {
+static inline uint64_t mrc_timeout_patience_ns(const struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_rtt *rtt = &qp->req.rtt;
   if (!mrc_rtt_known(rtt)) return mrc_floor_ns(MRC_PROBE_FIRST_NS, qp->noise_ns);
-  return mrc_rtt_overdue_ns(rtt, mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns)) + rtt->smooth_ns;
+  const uint64_t floor_ns = mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns);
+  return mrc_qp_overdue_ns(qp, rtt, floor_ns, now_ns) + rtt->smooth_ns;
 }
 
 /* Sends the probe: first on the plane with the most overdue packet, because an answer proves that

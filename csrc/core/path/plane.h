@@ -8,17 +8,10 @@
 #include "core/base/port.h"
 #include "delivery.h"
 #include "ev.h"
+#include "guard.h"
 #include "probation.h"
 #include "reverse_queue.h"
 #include "rtt.h"
-
-/* Extra time before a reordered packet counts as lost. It doubles with each spurious loss and
-   halves with each MRC_GUARD_HALF_LIFE_NS without one. */
-#define MRC_GUARD_HALF_LIFE_NS 5000000000ull
-struct mrc_guard {
-  uint64_t ns;
-  uint64_t since_ns; /* when `ns` was set */
-};
 
 struct mrc_plane {
   struct mrc_rtt rtt;
@@ -145,18 +138,6 @@ static inline uint32_t mrc_planes_eligible(const struct mrc_plane *planes,
                                            const struct mrc_ports *ports) {
   const uint32_t alive = mrc_planes_up(planes, set, ports, false);
   return alive != 0 ? alive : mrc_planes_up(planes, set, ports, true);
-}
-
-/* The guard at `now_ns`. */
-static inline uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns) {
-  const uint64_t halvings = (now_ns - guard->since_ns) / MRC_GUARD_HALF_LIFE_NS;
-  return halvings < 64 ? guard->ns >> halvings : 0;
-}
-/* A loss was spurious: the guard doubles, to at least `least_ns` and at most `most_ns`. */
-static inline void mrc_guard_grow(struct mrc_guard *guard, uint64_t least_ns, uint64_t most_ns,
-                                  uint64_t now_ns) {
-  const uint64_t wider_ns = mrc_max_u64(2 * mrc_guard_ns(guard, now_ns), least_ns);
-  *guard = (struct mrc_guard){.ns = mrc_min_u64(wider_ns, most_ns), .since_ns = now_ns};
 }
 
 #endif

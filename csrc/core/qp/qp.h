@@ -75,6 +75,13 @@ static inline uint32_t mrc_qp_eligible_planes(const struct mrc_services *service
   return mrc_planes_eligible(qp->planes, &qp->evset, &services->ports);
 }
 
+/* The time after sending at which an answer is overdue. `rtt` is without the time that packets and
+   answers wait in the sockets of busy hosts, so what they waited lately is added. */
+static inline uint64_t mrc_qp_overdue_ns(const struct mrc_qp *qp, const struct mrc_rtt *rtt,
+                                         uint64_t floor_ns, uint64_t now_ns) {
+  return mrc_rtt_overdue_ns(rtt, floor_ns) + mrc_guard_ns(&qp->req.host_waits, now_ns);
+}
+
 /* Whether the QP may send probes and endpoint messages: its peer is known and it has not failed. */
 static inline bool mrc_qp_is_live(const struct mrc_qp *qp) {
   return qp->state == MRC_QP_RTR || qp->state == MRC_QP_RTS;

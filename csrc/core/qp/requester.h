@@ -4,6 +4,7 @@
 #ifndef MRC_CORE_REQUESTER_H
 #define MRC_CORE_REQUESTER_H
 
+#include "core/path/guard.h"
 #include "core/path/rtt.h"
 #include "core/shared/services.h"
 #include "txwin.h"
@@ -65,8 +66,9 @@ struct mrc_requester {
   uint32_t peer_next_psn;     /* the peer's cumulative PSN + 1, as last heard */
   uint32_t peer_mpr;          /* PSNs that it grants from there on, at most attr.rts.peer_mpr */
   uint16_t next_rqmsn;
-  uint32_t acked_msn; /* messages completed, modulo 2^24 */
-  struct mrc_rtt rtt; /* over all planes */
+  uint32_t acked_msn;          /* messages completed, modulo 2^24 */
+  struct mrc_rtt rtt;          /* over all planes */
+  struct mrc_guard host_waits; /* how long packets and SACKs wait in the sockets of both hosts */
   struct mrc_reliability_probe probe;
   uint64_t progress_ns;   /* last sign of life of the peer, or when work began */
   uint64_t probed_ns;     /* when the last reliability probe was requested */

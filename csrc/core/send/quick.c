@@ -67,7 +67,8 @@ uint64_t mrc_quick_others_overdue_ns(const struct mrc_services *services, const 
   MRC_EACH_BIT(other, mrc_qp_eligible_planes(services, qp) & ~(1u << plane)) {
     const struct mrc_rtt *rtt = &qp->planes[other].rtt;
     if (mrc_rtt_known(rtt))
-      overdue_ns = mrc_min_u64(overdue_ns, mrc_rtt_overdue_ns(rtt, 2ull * qp->noise_ns));
+      overdue_ns = mrc_min_u64(overdue_ns,
+                               mrc_qp_overdue_ns(qp, rtt, 2ull * qp->noise_ns, services->now_ns));
   }
   return overdue_ns;
 }

@@ -37,7 +37,7 @@ static bool is_doubtful(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns
   const uint16_t oldest = qp->req.win.lists[index].oldest;
   if (oldest == MRC_TX_NONE || !mrc_rtt_known(&plane->rtt)) return false;
   const uint64_t since_ns = mrc_max_u64(qp->req.win.slots[oldest].sent_ns, plane->heard_ns);
-  return now_ns - since_ns > mrc_rtt_overdue_ns(&plane->rtt, 2ull * qp->noise_ns);
+  return now_ns - since_ns > mrc_qp_overdue_ns(qp, &plane->rtt, 2ull * qp->noise_ns, now_ns);
 }
 
 /* The planes for a retransmission: those that deliver, if there are any. The message waits for it,
