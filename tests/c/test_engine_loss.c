@@ -490,35 +490,32 @@ static void test_loss__by_the_newest_whatever_its_psn(void) {
   mrc_pair_destroy(p);
 }
 
-/* The peer is a busy host: again and again, packets of one plane wait in its socket for longer than
-   a silent plane would be given, and longer each time. The SACKs tell how long packets waited, so
-   only the first two waits look like silence. A plane that fails later is still found. */
+/* The peer is a busy host: it stands still for 20 ms, and then reads the socket of one plane later
+   than the others, again for longer than a silent plane would be given. The SACKs of the others
+   tell how long packets wait there. A plane that fails later is still found. */
 static void test_delay__in_a_busy_host_is_no_silence(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
-  int end = open_qp(p, .memory_bytes = 160u << 20, .mpr = 4096, .timeout = 16, .sq_depth = 160,
-                    .path_mtu = 4096);
+  const int end = open_qp(p, .memory_bytes = 160u << 20, .mpr = 4096, .timeout = 16,
+                          .sq_depth = 160, .path_mtu = 4096);
   for (int i = 0; i < 160; i++)
     CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
-  uint64_t first = 0;
-  for (int i = 0; i < 10; i++) {
-    CHECK_ROW(i);
-    for (int ms = 0; ms < 10 || mrc_pair_info(p, end).planes[1].suspended; ms++)
-      run_for(p, MS);
+  for (int i = 0; i < 5; i++) {
+    run_for(p, 10 * MS);
+    p->hosts[1].unread = 15;
+    run_for(p, 20 * MS);
     p->hosts[1].unread = 2;
-    run_for(p, (10 + (uint64_t)i) * MS);
+    mrc_pair_kick(p, 1);
+    run_for(p, 8 * MS);
     p->hosts[1].unread = 0;
     mrc_pair_kick(p, 1);
-    run_for(p, 5 * MS);
-    if (i < 2) first = counter(p, 0, MRC_COUNTER_LOST_BY_SILENCE);
-    CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_SILENCE), first);
-    CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
   }
-  CHECK(mrc_pair_info(p, end).planes[1].suspended == 0);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_SILENCE), 0);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
   mrc_pair_silence(p, 2, true);
   const uint64_t silent_ns = p->now_ns;
-  while (!mrc_pair_info(p, end).planes[1].suspended && p->now_ns < silent_ns + 100 * MS)
+  while (!mrc_pair_info(p, end).planes[1].suspended && p->now_ns < silent_ns + 200 * MS)
     mrc_pair_step(p, p->now_ns + MS);
-  CHECK(p->now_ns - silent_ns < 60 * MS);
+  CHECK(p->now_ns - silent_ns < 100 * MS);
   mrc_pair_silence(p, 2, false);
   CHECK(mrc_pair_finish(p, 2 * SECOND));
   CHECK_EQ(succeeded(p, end), 160);

@@ -28,7 +28,7 @@ static uint64_t waited_ns(struct mrc_qp *qp, const struct mrc_sack *sack,
 /* Packets or answers waited for this long in the sockets of a busy host, where another wait may be
    twice as long; a SACK also waits on purpose. */
 static void on_host_wait(const struct mrc_services *services, struct mrc_qp *qp, uint64_t wait_ns) {
-  const uint64_t most_ns = MRC_TIMESTAMP_MOST_NS; /* longer waits have another cause */
+  const uint64_t most_ns = mrc_floor_ns(MRC_TIMESTAMP_MOST_NS, qp->noise_ns);
   const uint64_t busy_ns = wait_ns - mrc_min_u64(wait_ns, services->config.sack_delay_ns);
   mrc_guard_cover(&qp->req.host_waits, mrc_min_u64(2 * busy_ns, most_ns), services->now_ns);
 }
@@ -74,11 +74,7 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
   if (ev == MRC_EV_NONE) return;
   const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
   if (ack->rtt_ns == 0) ack->plane = plane;
-  /* A packet that was sent again elsewhere proves it too: it has waited since the plane was heard.
-   */
-  if (qp->planes[plane].suspended || qp->planes[plane].strikes > 0)
-    on_host_wait(services, qp, now_ns - qp->planes[plane].heard_ns);
-  qp->planes[plane].doubted_ns = 0;
+  qp->planes[plane].doubted_ns = 0; /* also a packet that was sent again elsewhere proves it */
   if (sack->m == MRC_M_ALWAYS_SKIP) {
     mrc_health_distrust_ev(services, qp, ev, MRC_REASON_PEER, now_ns);
     return;
