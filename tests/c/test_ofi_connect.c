@@ -211,5 +211,5 @@ static void test_visit__the_table_is_full(void) {
 CHECK_MAIN(RUN(test_use__no_room), RUN(test_tell_all__without_failed_peers),
            RUN(test_gone__with_the_reason),
            RUN(test_use__by_the_next_endpoint_of_a_peer_that_had_failed),
-           RUN(test_visit__a_peer_gets_one_qp),
-           RUN(test_visit__refusals_leave_nothing), RUN(test_visit__the_table_is_full))
+           RUN(test_visit__a_peer_gets_one_qp), RUN(test_visit__refusals_leave_nothing),
+           RUN(test_visit__the_table_is_full))

@@ -17,6 +17,7 @@ from netns.processes import Hosts
 from slowness import PATIENCE, until
 
 from mrc.doctor.libraries import FOLDER, PROVIDER
+from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 
 from .conftest import fresh_name
@@ -61,9 +62,10 @@ def started(bed: Testbed, host: str, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def is_ready(server: subprocess.Popen[str]) -> bool:
+def is_ready(bed: Testbed, server: subprocess.Popen[str]) -> bool:
     """Whether it listens, or has ended."""
-    lines = Path(f"/proc/{server.pid}/net/tcp").read_text().splitlines()
+    with netns.inside(bed.plan.nodes["h1"].namespace):
+        lines = Path("/proc/thread-self/net/tcp").read_text().splitlines()
     listens = any(f":{PORT:04X} " in line and f" {LISTENING} " in line for line in lines)
     return listens or server.poll() is not None
 
@@ -84,14 +86,14 @@ def test_fabtests(bed: Testbed, command: str, passes: bool) -> None:
             words.insert(1, f"-E={PORT}")
             server = stack.enter_context(started(bed, "h1", *words))
             stack.callback(server.kill)
-            until(lambda: is_ready(server))
+            until(lambda: is_ready(bed, server))
             address = str(bed.shape.addresses.oob_ipv4(1).ip)
             ends = [started(bed, "h0", *words, address), server]
         stack.enter_context(ends[0])
         stack.callback(ends[0].kill)
-        said = ends[0].communicate(timeout=PATIENCE)[0]
+        said = [ends[0].communicate(timeout=PATIENCE)[0]]
         if not passes:  # its server may wait for ever
             assert ends[0].returncode != 0, said
             return
-        said = [said, *(each.communicate(timeout=PATIENCE)[0] for each in ends[1:])]
+        said += [each.communicate(timeout=PATIENCE)[0] for each in ends[1:]]
         assert [each.returncode for each in ends] == [0] * len(ends), said
