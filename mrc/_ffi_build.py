@@ -46,6 +46,9 @@ LANGUAGE = ("-std=gnu11", "-ffp-contract=off")
 FLAGS = (*LANGUAGE, "-O3", "-g", "-fvisibility=hidden", "-Wall", "-Wextra")
 LTO = "-flto=auto"
 LOCAL = "-Wl,-Bsymbolic-functions"  # libmrc calls its own functions, whoever else exports the name
+# A program that closes a library has its helper thread all the same: MPI_Finalize of Intel MPI
+# closes libfabric and so libmrc-fi.
+STAYS = "-Wl,-z,nodelete"
 # The C code that cffi generates is compiled with the same flags; we cannot fix its warnings.
 GLUE_FLAGS = ("-Wno-missing-field-initializers", "-Wno-cast-function-type")
 
@@ -178,7 +181,7 @@ def library(name: str, folders: Sequence[str], exports: str) -> dict[str, Any]:
     root = Path(__file__).resolve().parent.parent
     macros, crc_args = crc_library()
     lto = lto_flags()
-    named = [f"-Wl,--version-script={exports}", f"-Wl,-soname,{name}", "-Wl,-z,defs", LOCAL]
+    named = [f"-Wl,--version-script={exports}", f"-Wl,-soname,{name}", "-Wl,-z,defs", LOCAL, STAYS]
     return {
         "sources": sources(root, folders),
         "depends": [*headers(root, folders), exports, "mrc/_ffi_build.py", "setup.py"],

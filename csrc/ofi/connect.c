@@ -152,14 +152,15 @@ static void release(struct of_peer *peer, struct of_qp *qp) {
   qp->leaving = true;
 }
 
-/* Its operations end with it. */
+/* Its operations end with it. The next endpoint may find that the peer can be reached again. */
 static void forget(struct of_peer *peer, struct of_qp *qp) {
-  (void)peer;
   struct mrc_command command = {.op = MRC_COMMAND_MSG_CLOSE, .value = qp->number};
   pr_drive_call(&command);
   free(qp->note);
   *qp = (struct of_qp){0};
   n_qps--;
+  peer->error = 0;
+  peer->said = false;
 }
 
 void of_connect_cancel(struct of_operation *operation) {

@@ -36,6 +36,9 @@ class Board(Protocol):
 
     ports: CmPorts
 
+    def gid_for(self, called: IpAddress) -> IpAddress:
+        """The GID by which a peer knows this host, which has called it at an address."""
+
     def listen(self, end: CmEnd, session: CmSession) -> None:
         """Peers reach the id from now on."""
 
@@ -223,7 +226,8 @@ class CmSession:
     def _accept(self, end: CmEnd, fields: CData) -> None:
         if end.phase is not Phase.CALLED or end.own is None:
             raise CmError(errno.EINVAL)
-        end.own = self._address(end, end.own.gid, end.own.port, fields.own.qpn)
+        gid = self._board.gid_for(end.own.gid)
+        end.own = self._address(end, gid, end.own.port, fields.own.qpn)
         end.answer(Answer(by=end.own, params=params_of(fields)))
 
     def _resume(self, fields: CData) -> CmEnd:

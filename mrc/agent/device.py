@@ -45,6 +45,16 @@ def source_of(gid: IpAddress, own: Iterable[IpAddress], peer: str) -> IpAddress 
     return next(usable, None)
 
 
+def gid_for(called: IpAddress, ports: Sequence[LocalPort]) -> IpAddress:
+    """The GID by which a peer knows this host, which has called it at an address: that address if a
+    port has it. Others, such as those of a network for management, lead to the agent only.
+    """
+    own = gids_of(ports)
+    if called.is_loopback or not own or called in (port.address.ip for port in ports):
+        return called
+    return next((each for each in own if each.version == called.version), own[0])
+
+
 def check_host(
     gid: IpAddress,
     own: Iterable[IpAddress],

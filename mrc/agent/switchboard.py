@@ -26,6 +26,7 @@ from mrc.enums import CmEvent
 from mrc.errors import MrcError
 from mrc.exchange.oob import Channel
 from mrc.fabric.addresses import IpAddress
+from mrc.fabric.ports import LocalPort
 from mrc.results.agent import CmPortRow
 from mrc.running import Limit
 from mrc.tasks import cancelled
@@ -68,15 +69,22 @@ class Switchboard:
         task.add_done_callback(self._others.discard)
         return task
 
+    def _ports(self) -> list[LocalPort]:
+        return [port for port in self._host.local.links.ports if port is not None]
+
     def _dial(self, gid: IpAddress) -> tuple[Local, str, int]:
         """What to dial for the agent of the host with this GID."""
         local = self._host.local
-        own = device.gids_of([port for port in local.links.ports if port is not None])
+        own = device.gids_of(self._ports())
         peer = device.peer_of(gid, own, local.host)
         source = device.source_of(gid, own, peer)
         return structs.replace(local, source=source), peer, self._host.port
 
     # ---- Of this host's programs ------------------------------------------------------------
+
+    def gid_for(self, called: IpAddress) -> IpAddress:
+        """The GID by which a peer knows this host, which has called it at an address."""
+        return device.gid_for(called, self._ports())
 
     def listen(self, end: CmEnd, session: CmSession) -> None:
         """Peers reach the id from now on."""

@@ -142,6 +142,21 @@ static void test_gone__with_the_reason(void) {
   of_connect_close();
 }
 
+/* A program may end its endpoint and open another one, as fabtests' rdm_multi_client does. */
+static void test_use__by_the_next_endpoint_of_a_peer_that_had_failed(void) {
+  begin();
+  const struct mrc_agent_knock knock = fresh_knock();
+  struct of_peer *peer = of_peer_of(&knock.from);
+  CHECK_EQ(of_connect_use(peer), 0);
+  pr_owner.gone(peer->qps[0].qpn, "");
+  CHECK_EQ(of_connect_use(peer), -ECONNRESET);
+  of_connect_close();
+  CHECK_EQ(of_connect_open(), 0);
+  CHECK_EQ(of_connect_use(peer), 0);
+  CHECK(peer->qps[0].qpn != 0);
+  of_connect_close();
+}
+
 static void test_visit__a_peer_gets_one_qp(void) {
   begin();
   const struct mrc_agent_knock knock = fresh_knock();
@@ -194,5 +209,7 @@ static void test_visit__the_table_is_full(void) {
 }
 
 CHECK_MAIN(RUN(test_use__no_room), RUN(test_tell_all__without_failed_peers),
-           RUN(test_gone__with_the_reason), RUN(test_visit__a_peer_gets_one_qp),
-           RUN(test_visit__refusals_leave_nothing), RUN(test_visit__the_table_is_full))
+           RUN(test_gone__with_the_reason),
+           RUN(test_use__by_the_next_endpoint_of_a_peer_that_had_failed),
+           RUN(test_visit__a_peer_gets_one_qp), RUN(test_visit__refusals_leave_nothing),
+           RUN(test_visit__the_table_is_full))

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
 from verbs.building import LIBRARY, ROOT
+
+from mrc.doctor.libraries import FOLDER, LIBMRC, LIBMRC_CM, PROVIDER
 
 PUBLIC = re.compile(r"IBVERBS_1\.\d+")
 DATA, CONTROL = 27, 14
@@ -73,3 +76,17 @@ def test_library__needs_no_python_and_no_libibverbs() -> None:
     needed = set(re.findall(r"NEEDED.*\[([^.\]]*)", dynamic))
     assert needed <= {"libisal", "libz", "libc", "ld-linux-x86-64", "ld-linux-aarch64"}
     assert "SONAME" in dynamic and "[libmrc.so.1]" in dynamic
+
+
+@pytest.mark.parametrize("name", [LIBMRC, LIBMRC_CM, PROVIDER])
+def test_close__the_library_stays_for_its_thread(name: str) -> None:
+    """Intel MPI closes libfabric, and with it the provider, before the process ends."""
+    if not (FOLDER / name).exists():
+        pytest.skip(f"{name} is not built")
+    lines = [
+        "import _ctypes, ctypes, pathlib, sys",
+        "_ctypes.dlclose(ctypes.CDLL(sys.argv[1])._handle)",
+        "assert sys.argv[1] in pathlib.Path('/proc/self/maps').read_text()",
+    ]
+    command = [sys.executable, "-c", "\n".join(lines), str(FOLDER / name)]
+    assert subprocess.run(command, check=False).returncode == 0

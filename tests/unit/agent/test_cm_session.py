@@ -22,10 +22,10 @@ from mrc.agent.door import Visitor
 from mrc.binding import steering
 from mrc.binding.steering import pack, read_struct, struct_bytes, unpack
 from mrc.enums import AgentKind, CmCall, CmEvent
-from mrc.fabric.addresses import pack_address
+from mrc.fabric.addresses import IpAddress, pack_address
 from mrc.limits import AGENT_CM_CHILD
 
-HERE = ip_address("10.0.0.1")
+HERE, GID = ip_address("10.0.0.1"), ip_address("fd00::1")
 CALLER = CmAddress(ip_address("10.0.0.2"), 40000, 77, "ab" * 16)
 REQUEST = Request(HERE, 7471, CALLER, Params(private="0102"))
 
@@ -37,6 +37,10 @@ class Board:
         self.ports = CmPorts(random.Random(1))
         self.said: list[tuple[str, CmEnd]] = []
         self.requests: list[Request] = []
+
+    def gid_for(self, called: IpAddress) -> IpAddress:
+        assert called == HERE
+        return GID
 
     def listen(self, end: CmEnd, session: CmSession) -> None:
         self.said.append(("listen", end))
@@ -147,7 +151,8 @@ async def test_ring__the_program_decides(program: Program, accepts: bool) -> Non
     call = CmCall.ACCEPT if accepts else CmCall.REJECT
     assert (await program.call(call, id=event.child, own={"qpn": 9}))[0] == 0
     answer = await child.answered()
-    assert (answer.by is not None, answer.reason) == (accepts, 0 if accepts else Reason.CONSUMER)
+    by = CmAddress(GID, 7471, 9, child.token) if accepts else None
+    assert (answer.by, answer.reason) == (by, 0 if accepts else Reason.CONSUMER)
     assert (await program.call(call, id=event.child, own={"qpn": 9}))[0] == -errno.EINVAL
 
 

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from mrc.agent.device import check_host, peer_of, source_of
+from mrc.agent.device import check_host, gid_for, peer_of, source_of
 from mrc.errors import ConnectError
 from mrc.fabric.addresses import IpAddress
 from mrc.fabric.hostconfig import HostConfig, HostPeer, Source
+from mrc.fabric.ports import LocalPort
 
 OWN = [ip_address("10.0.0.1"), ip_address("fd00::1")]
 CONFIGURED = HostConfig(
@@ -73,3 +74,22 @@ def test_check_host(
 def test_source_of(gid: str, own: list[IpAddress], peer: str, source: str | None) -> None:
     found = source_of(ip_address(gid), own, peer)
     assert found == (None if source is None else ip_address(source))
+
+
+@pytest.mark.parametrize(
+    ("called", "addresses", "gid"),
+    [
+        ("10.0.2.1", ["10.0.1.1", "10.0.2.1"], "10.0.2.1"),
+        ("100.64.0.1", ["10.0.1.1", "fd00::1"], "10.0.1.1"),
+        ("fd0c::1", ["10.0.1.1", "fd00::1"], "fd00::1"),
+        ("100.64.0.1", ["fd00::1"], "fd00::1"),
+        ("127.0.0.1", ["10.0.1.1"], "127.0.0.1"),
+        ("10.0.1.1", [], "10.0.1.1"),
+    ],
+)
+def test_gid_for(called: str, addresses: list[str], gid: str) -> None:
+    ports = [
+        LocalPort(plane, f"p{plane}", ip_interface(address), 1500)
+        for plane, address in enumerate(addresses, 1)
+    ]
+    assert gid_for(ip_address(called), ports) == ip_address(gid)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rdma_cm of `mrc run --rc` between two hosts with four planes of 500 Mbit/s: unmodified programs,
+over plain and sealed QPs, and while a plane dies.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from netns.processes import Hosts, Mrc
+from slowness import until
+from verbs.building import CM_LIBRARY
+
+from mrc.agent import door
+from mrc.linux import netns
+from mrc.testbed.bed import Testbed
+
+from .conftest import fresh_name
+
+pytestmark = [
+    pytest.mark.usefixtures("healed"),
+    pytest.mark.skipif(
+        not CM_LIBRARY.exists(), reason="libmrc-cm is not built: apt-get install librdmacm-dev"
+    ),
+    pytest.mark.skipif(
+        not shutil.which("rping"), reason="needs rping: apt-get install rdmacm-utils"
+    ),
+]
+needs_perftest = pytest.mark.skipif(
+    not shutil.which("ib_send_bw"), reason="needs ib_send_bw: apt-get install perftest"
+)
+ALL_PACKETS = 0x0003
+SEALS = ["plain", pytest.param("sealed", marks=pytest.mark.slow)]
+LIVELY = 1 << 20
+"""bytes that a program has sent when it runs"""
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed(fresh_name(), planes=4, t1=2, rate="500mbit") as bed:
+        yield bed
+
+
+@pytest.fixture(params=SEALS)
+def seal(request: pytest.FixtureRequest, hosts: Hosts, tmp_path: Path) -> str:
+    """How the QPs of both agents are sealed."""
+    secret = tmp_path / "secret"
+    subprocess.run([sys.executable, "-m", "mrc", "key", "--secret", secret], check=True)
+    options = ["--secret", secret] if request.param == "sealed" else ["--insecure"]
+    for host in ("h0", "h1"):
+        hosts.start(host, "agent", *options).until_says("socket @")
+    return str(request.param)
+
+
+def is_listening(bed: Testbed, port: int) -> bool:
+    """Whether a program listens in h0 at a port of rdma_cm."""
+    with netns.inside(bed.plan.nodes["h0"].namespace):
+        found = door.profiles(door.name_of(os.environ))
+    return port in {row.port for row in found.rdma_cm}
+
+
+def start(hosts: Hosts, port: int, server: Sequence[str], client: Sequence[str]) -> tuple[Mrc, Mrc]:
+    """The server in h0 and its client in h1."""
+    served = hosts.start("h0", "run", "--rc", "--", *server)
+    until(lambda: served.process.poll() is not None or is_listening(hosts.bed, port), served.lines)
+    return served, hosts.start("h1", "run", "--rc", "--", *client)
+
+
+def outputs(ends: tuple[Mrc, Mrc]) -> list[str]:
+    """What both print; both succeed."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(lambda end: end.ends(0), ends))
+
+
+def until_it_sends(hosts: Hosts, client: Mrc) -> None:
+    """Waits until h1 has sent LIVELY bytes over the planes."""
+
+    def sent() -> int:
+        if client.process.poll() is not None:
+            pytest.fail(f"it has ended: {client.ends(0)} {client.lines}")
+        with netns.inside(hosts.bed.plan.nodes["h1"].namespace):
+            lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+        return sum(int(line.split()[9]) for line in lines if line.lstrip().startswith("p"))
+
+    start = sent()
+    until(lambda: sent() >= start + LIVELY, client.lines)
+
+
+@pytest.fixture
+def wire(bed: Testbed) -> Iterator[socket.socket]:
+    """All packets of h1, from now on."""
+    with netns.inside(bed.plan.nodes["h1"].namespace):
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PACKETS))
+    with made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        made.setblocking(False)
+        yield made
+
+
+def packets(wire: socket.socket) -> Iterator[bytes]:
+    with suppress(BlockingIOError):
+        while True:
+            yield wire.recv(1 << 16)
+
+
+@pytest.mark.parametrize("seal", ["plain", "sealed"], indirect=True)
+def test_rping__its_words_are_readable_in_plain_packets_only(
+    hosts: Hosts, seal: str, wire: socket.socket
+) -> None:
+    ends = start(
+        hosts, 7174, ["rping", "-s", "-v", "-C", "9"],
+        ["rping", "-c", "-a", "h0", "-v", "-V", "-C", "9"],
+    )  # fmt: skip
+    served, out = outputs(ends)
+    assert out.count("ping data: rdma-ping-") == served.count("server ping data") == 9
+    seen = list(packets(wire))
+    assert len(seen) > 36, "READ, WRITE and two SENDs each time"
+    assert any(b"rdma-ping-" in each for each in seen) == (seal == "plain")
+
+
+PROGRAMS = {
+    "ucmatose": (7471, ["ucmatose", "-c", "20"], ["ucmatose", "-s", "h0", "-c", "20"]),
+    "rdma_client": (7471, ["rdma_server"], ["rdma_client", "-s", "h0"]),
+}
+ENDS = {"ucmatose": "test complete\nreturn status 0\n", "rdma_client": "end 0\n"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_connect__while_a_plane_is_silent(hosts: Hosts, seal: str, bed: Testbed, name: str) -> None:
+    bed.fail("plane:2")
+    for out in outputs(start(hosts, *PROGRAMS[name])):
+        assert out.endswith(ENDS[name])
+
+
+@pytest.mark.usefixtures("seal")
+def test_connect__by_an_address_that_no_port_has(hosts: Hosts, bed: Testbed) -> None:
+    """That of the management network. Either side may dial, so there are many connections."""
+    address = str(bed.shape.addresses.oob_ipv4(0).ip)
+    client = ["ucmatose", "-s", address, "-c", "20"]
+    for out in outputs(start(hosts, 7471, ["ucmatose", "-c", "20"], client)):
+        assert out.endswith(ENDS["ucmatose"])
+
+
+BUSY = {
+    "rping": (
+        7174, ["rping", "-s", "-S", "60000", "-C", "1500"],
+        ["rping", "-c", "-a", "h0", "-V", "-S", "60000", "-C", "1500"],
+    ),
+    "ucmatose": (
+        7471, ["ucmatose", "-c", "16", "-C", "400", "-S", "32768"],
+        ["ucmatose", "-s", "h0", "-c", "16", "-C", "400", "-S", "32768"],
+    ),
+    "ib_send_bw": (
+        18515, ["ib_send_bw", "-R", "-D", "3"], ["ib_send_bw", "-R", "-D", "3", "h0"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rping",
+        pytest.param("ucmatose", marks=pytest.mark.slow),
+        pytest.param("ib_send_bw", marks=[pytest.mark.slow, needs_perftest]),
+    ],
+)
+def test_data__a_plane_dies_in_the_middle(hosts: Hosts, seal: str, bed: Testbed, name: str) -> None:
+    ends = start(hosts, *BUSY[name])
+    until_it_sends(hosts, ends[1])
+    bed.fail("plane:2")
+    assert ends[1].process.poll() is None, "it must die in the middle"
+    outputs(ends)
+
+
+def test_peer_killed__the_other_one_is_told(hosts: Hosts, seal: str) -> None:
+    endless = ["-S", "60000"]
+    server, client = start(
+        hosts, 7174, ["rping", "-s", *endless], ["rping", "-c", "-a", "h0", *endless]
+    )
+    until_it_sends(hosts, client)
+    client.process.kill()
+    server.ends(0, within=5)
+    assert any("DISCONNECT EVENT" in line for line in server.lines), server.lines
