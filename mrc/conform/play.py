@@ -23,6 +23,7 @@ from mrc.units import parse_short_time
 
 _LATER_SECONDS = 0.003  # a device that may send does so without such a pause
 _LATE_NS = 15_000_000  # from then on a device may believe that packets are lost
+_STALLED_SECONDS = 0.1  # of the 0.27 s or more after which the device of such a case times out
 _DEAD_SECONDS = 0.05  # a QP that has failed answers no probe; its endpoint answers
 
 
@@ -69,7 +70,17 @@ class Play:
         return tuple(dict.fromkeys((*self._chosen, *sorted(self._situation.shown))))
 
     def take(self, step: Step | Choice) -> None:
-        """The next step."""
+        """The next step. Raises Late if it failed after the judge itself stood still for so long
+        that the device may have timed out.
+        """
+        try:
+            self._take(step)
+        except Failed:
+            if self._situation.is_prompt and self._peer.stalled_seconds > _STALLED_SECONDS:
+                raise Late from None
+            raise
+
+    def _take(self, step: Step | Choice) -> None:
         if isinstance(step, Choice):
             self._choose(step)
             return
@@ -151,6 +162,8 @@ class Play:
         seen = self._peer.seen[at]
         if seen.sent or at in self._taken or not self._situation.is_of_kind(step, seen):
             return None
+        if "EETH" in seen.packet.headers and seen.packet.headers["BTH"]["psn"] in self._peer.fences:
+            return None  # the answer to a question of the judge, perhaps in an earlier case
         return self._situation.differs(step, seen)
 
     def _received(self) -> list[str]:
@@ -181,7 +194,7 @@ class Play:
         a reliability probe. Returns the index of the first datagram behind the answer.
         """
         self._is_settled = True
-        identity = self._rng.randrange(1, 1 << 16)
+        identity = self._rng.randrange(1 << 12, 1 << 16)
         fields = {"probe_id": identity, "dest_qpn": self._situation.device.qpn}
         self._control("PROBE", fields)
         at, until, asked = self._fresh, time.monotonic() + _DEAD_SECONDS, False
@@ -198,6 +211,7 @@ class Play:
                 continue
             if asked:
                 return len(self._peer.seen)
+            self._peer.fences.add(identity)
             self._control("ENDPOINT_REQUEST", {"operation": 1, "dest_qpn": 2, "psn": identity})
             asked, until = True, time.monotonic() + self._seconds
 
