@@ -82,7 +82,8 @@ static void on_drained(void *edge, uint32_t host, const struct mrc_hop *hop) {
   (void)edge, (void)host, (void)hop;
 }
 
-static const struct mrc_fabric_edge calls = {.arrive = on_arrive, .drained = on_drained};
+static const struct mrc_fabric_edge calls = {
+    .arrive = on_arrive, .drained = on_drained, .next_carrier = mrc_ethernet_next_carrier};
 
 /* ---- create ---- */
 

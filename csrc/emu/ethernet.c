@@ -19,10 +19,19 @@ enum {
   HOP_LIMIT_AT = 7,
   ADDRESSES_AT = 8,
   DST_AT = 24,
-  USIDS_AT = DST_AT + 4, /* after the locator block */
+  BLOCK_BYTES = 4,
+  USIDS_AT = DST_AT + BLOCK_BYTES,
+  SRH_BYTES = 8, /* of a segment routing header, before its segments */
+  SRH_UNITS_AT = 1,
+  SRH_TYPE_AT = 2,
+  SRH_LEFT_AT = 3,
+  SRH_LAST_AT = 4,
+  SRH_TYPE = 4,
+  SEGMENT_BYTES = 16,
   PROTOCOL_TCP = 6,
   PROTOCOL_UDP = 17,
   PROTOCOL_IPV6 = 41,
+  PROTOCOL_ROUTING = 43,
   UDP_BYTES = 8,
   UDP_LENGTH_AT = 4,
   UDP_CHECKSUM_AT = 6,
@@ -60,6 +69,25 @@ static void set_tclass(uint8_t *ipv6, uint32_t tclass) {
   put_u16(ipv6, (get_u16(ipv6) & 0xF00F) | tclass << 4);
 }
 
+/* Bytes of the segment routing header behind the outer IPv6 header; 0: it has none, or a wrong
+   one. */
+static uint32_t srh_bytes(const struct mrc_ethernet *bytes) {
+  const uint8_t *outer = bytes->at + OUTER_AT, *srh = outer + IPV6_BYTES;
+  if (bytes->n < OUTER_AT + IPV6_BYTES + SRH_BYTES || outer[NEXT_AT] != PROTOCOL_ROUTING) return 0;
+  const uint32_t n = SRH_BYTES + 8u * srh[SRH_UNITS_AT], last = srh[SRH_LAST_AT];
+  if (srh[SRH_TYPE_AT] != SRH_TYPE || bytes->n < OUTER_AT + IPV6_BYTES + n) return 0;
+  if (SRH_BYTES + SEGMENT_BYTES * (last + 1) > n || srh[SRH_LEFT_AT] > last + 1) return 0;
+  return n;
+}
+
+/* Offset of the innermost IPv6 header. */
+static uint32_t innermost_at(const struct mrc_ethernet *bytes) {
+  const uint32_t srh = srh_bytes(bytes), behind = OUTER_AT + IPV6_BYTES + srh;
+  if (bytes->n < OUTER_AT + IPV6_BYTES) return OUTER_AT;
+  const uint8_t next = bytes->at[srh ? OUTER_AT + IPV6_BYTES : OUTER_AT + NEXT_AT];
+  return next == PROTOCOL_IPV6 ? behind : OUTER_AT;
+}
+
 /* ---- checksums ---- */
 
 /* Sums 32-bit words in memory order: the Internet checksum is the same in any byte order. */
@@ -84,8 +112,7 @@ static void put_checksum(uint8_t *at, uint64_t sum) {
 
 bool mrc_ethernet_finish(struct mrc_frame *packet) {
   struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
-  uint32_t at = OUTER_AT;
-  if (bytes->n > at + NEXT_AT && bytes->at[at + NEXT_AT] == PROTOCOL_IPV6) at += IPV6_BYTES;
+  uint32_t at = innermost_at(bytes);
   if (bytes->n < at + IPV6_BYTES + UDP_BYTES) return false;
   const uint8_t protocol = bytes->at[at + NEXT_AT];
   if (protocol != PROTOCOL_UDP && protocol != PROTOCOL_TCP) return false;
@@ -111,8 +138,7 @@ static bool is_whole(struct mrc_ethernet *bytes) {
 
 /* Offset of the innermost packet's UDP header; 0: no whole UDP datagram. */
 static uint16_t find_udp(const struct mrc_ethernet *bytes) {
-  uint32_t at = OUTER_AT;
-  if (bytes->at[at + NEXT_AT] == PROTOCOL_IPV6) at += IPV6_BYTES;
+  uint32_t at = innermost_at(bytes);
   if (bytes->n < at + IPV6_BYTES + UDP_BYTES || bytes->at[at + NEXT_AT] != PROTOCOL_UDP) return 0;
   at += IPV6_BYTES;
   return get_u16(bytes->at + at + UDP_LENGTH_AT) == bytes->n - at ? (uint16_t)at : 0;
@@ -133,20 +159,35 @@ static void read_udp(struct mrc_frame *packet, const struct mrc_ethernet *bytes)
   packet->control = packet->ecn == 0 && !mrc_opcode_is_data(payload[0]);
 }
 
+static void read_usids(struct mrc_frame *packet, const uint8_t *outer) {
+  packet->usids = get_be(outer + USIDS_AT, 8);
+  packet->usids_beyond = (uint32_t)get_be(outer + USIDS_AT + 8, 4);
+}
+
 bool mrc_ethernet_read(struct mrc_frame *packet, uint32_t block, uint32_t plane) {
   struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   const uint8_t *outer = bytes->at + OUTER_AT;
   if (!is_whole(bytes)) return false;
   if (get_be(outer + DST_AT, 4) != ((uint64_t)block << 16 | (plane + 1))) return false;
-  packet->usids = get_be(outer + USIDS_AT, 8);
-  packet->usids_beyond = (uint32_t)get_be(outer + USIDS_AT + 8, 4);
+  read_usids(packet, outer);
   packet->plane = (uint8_t)plane;
   packet->ecn = tclass_of(outer) & 3;
   packet->flow_label = (uint32_t)get_be(outer, 4) & 0xFFFFF;
+  /* a segment routing header counts as payload */
   packet->payload_bytes = bytes->n - mrc_min_u32(bytes->n, OUTER_AT + INSIDE_BYTES);
   bytes->udp_at = find_udp(bytes);
   if (bytes->udp_at) read_udp(packet, bytes);
   return true;
+}
+
+void mrc_ethernet_next_carrier(struct mrc_frame *packet) {
+  struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
+  uint8_t *outer = bytes->at + OUTER_AT, *srh = outer + IPV6_BYTES;
+  if (srh_bytes(bytes) == 0 || srh[SRH_LEFT_AT] == 0) return;
+  const uint8_t *segment = srh + SRH_BYTES + SEGMENT_BYTES * --srh[SRH_LEFT_AT];
+  if (memcmp(segment, outer + DST_AT, BLOCK_BYTES) != 0) return;
+  memcpy(outer + DST_AT, segment, SEGMENT_BYTES);
+  read_usids(packet, outer);
 }
 
 /* ---- write ---- */
@@ -165,10 +206,11 @@ static void trim(const struct mrc_frame *packet, struct mrc_ethernet *bytes) {
   uint8_t *udp = bytes->at + bytes->udp_at;
   uint8_t *inner = udp - IPV6_BYTES;
   bytes->n = bytes->udp_at + UDP_BYTES + packet->header_bytes;
-  for (uint32_t at = OUTER_AT; at < bytes->udp_at; at += IPV6_BYTES) {
-    uint8_t *ipv6 = bytes->at + at;
+  const uint32_t headers_at[] = {OUTER_AT, bytes->udp_at - IPV6_BYTES};
+  for (int i = 0; i < 2; i++) {
+    uint8_t *ipv6 = bytes->at + headers_at[i];
     set_tclass(ipv6, dscp << 2 | (tclass_of(ipv6) & 3));
-    put_u16(ipv6 + LENGTH_AT, bytes->n - at - IPV6_BYTES);
+    put_u16(ipv6 + LENGTH_AT, bytes->n - headers_at[i] - IPV6_BYTES);
   }
   put_u16(udp + UDP_LENGTH_AT, UDP_BYTES + packet->header_bytes);
   set_checksum(inner, udp, UDP_BYTES + packet->header_bytes);

@@ -29,6 +29,9 @@ bool mrc_ethernet_finish(struct mrc_frame *packet);
    with `block`. False unless it is a whole IPv6 packet to the plane's locator block: no switch has
    a route. */
 bool mrc_ethernet_read(struct mrc_frame *packet, uint32_t block, uint32_t plane);
+/* Gives the frame the uSIDs of the next segment, if the segment routing header of the packet has
+   one of its plane. */
+void mrc_ethernet_next_carrier(struct mrc_frame *packet);
 /* Applies the frame's changes to the bytes: uSIDs, hop limit, mark, trimming, damage. False when
    the hop limit has run out. */
 bool mrc_ethernet_write(struct mrc_frame *packet, uint32_t random);

@@ -58,10 +58,12 @@ static uint32_t first_usid(const struct mrc_frame *packet) {
 
 /* The uSID that decides the next hop. The switch first shifts out its own uSID, as Linux does in
    End with the flavour NEXT-C-SID. */
-static uint32_t usid_at(uint32_t own, struct mrc_frame *packet) {
+static uint32_t usid_at(const struct mrc_fabric *fabric, uint32_t own, struct mrc_frame *packet) {
   while (first_usid(packet) == own) {
     packet->usids = packet->usids << USID_BITS | packet->usids_beyond >> (32 - USID_BITS);
     packet->usids_beyond <<= USID_BITS;
+    if ((packet->usids | packet->usids_beyond) == 0 && fabric->calls->next_carrier)
+      fabric->calls->next_carrier(packet);
   }
   return first_usid(packet);
 }
@@ -74,7 +76,8 @@ static uint32_t number_of(uint32_t usid, uint32_t kind, uint32_t n) {
 static uint32_t hop_of_t0(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t0,
                           struct mrc_frame *packet) {
   const struct mrc_sim_config *config = config_of(fabric);
-  const uint32_t usid = usid_at(USID_T0 + t0, packet), each = mrc_topology_hosts_per_t0(config);
+  const uint32_t usid = usid_at(fabric, USID_T0 + t0, packet),
+                 each = mrc_topology_hosts_per_t0(config);
   const uint32_t t1 = number_of(usid, usid_t1(config), config->t1);
   if (t1 != UINT32_MAX && mrc_topology_pod_of_t1(config, t1) == mrc_topology_pod_of_t0(config, t0))
     return mrc_topology_t0_up(config, plane, t0, t1);
@@ -85,7 +88,7 @@ static uint32_t hop_of_t0(const struct mrc_fabric *fabric, uint32_t plane, uint3
 static uint32_t hop_of_t1(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t1,
                           struct mrc_frame *packet) {
   const struct mrc_sim_config *config = config_of(fabric);
-  const uint32_t usid = usid_at(usid_t1(config) + t1, packet);
+  const uint32_t usid = usid_at(fabric, usid_t1(config) + t1, packet);
   const uint32_t pod = mrc_topology_pod_of_t1(config, t1);
   const uint32_t t0 = number_of(usid, USID_T0, config->t0);
   if (t0 != UINT32_MAX && mrc_topology_pod_of_t0(config, t0) == pod)
@@ -98,7 +101,7 @@ static uint32_t hop_of_t1(const struct mrc_fabric *fabric, uint32_t plane, uint3
 static uint32_t hop_of_t2(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t2,
                           struct mrc_frame *packet) {
   const struct mrc_sim_config *config = config_of(fabric);
-  const uint32_t usid = usid_at(USID_T2 + t2, packet);
+  const uint32_t usid = usid_at(fabric, USID_T2 + t2, packet);
   const uint32_t t1 = number_of(usid, usid_t1(config), config->t1);
   if (t1 == UINT32_MAX || !mrc_topology_are_joined(config, t1, t2)) return NO_HOP;
   return mrc_topology_t2_down(config, plane, mrc_topology_pod_of_t1(config, t1), t2);

@@ -19,6 +19,9 @@ struct mrc_fabric_edge {
   void (*drained)(void *edge, uint32_t host, const struct mrc_hop *hop);
   /* The host sees a port go down or come up; ports count from 1. */
   void (*port_up)(void *edge, uint32_t host, uint32_t port, bool up);
+  /* A switch has used up the uSIDs of a packet: gives it those of its next carrier, if it has one.
+     NULL: no packet has one. */
+  void (*next_carrier)(struct mrc_frame *packet);
 };
 
 enum {

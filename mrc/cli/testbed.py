@@ -13,6 +13,7 @@ from mrc.cli import (
     testbed_drain,
     testbed_export,
     testbed_fault,
+    testbed_import,
     testbed_join,
     testbed_on,
     testbed_plan,
@@ -37,6 +38,7 @@ from mrc.testbed.names import DEFAULT_NAME
 from mrc.testbed.programs import Removal
 
 NOT_FOUND = 127
+_WITHOUT_BED = (testbed_plan.run, testbed_export.run, testbed_import.run, testbed_on.run_part)
 
 HELP = "build hosts and planes from network namespaces, inject faults"
 EXAMPLES = """\
@@ -62,6 +64,7 @@ examples:
   mrc testbed view                     watch it in a browser, and break it by clicks
   mrc testbed plan clos --svg clos.svg show a topology without building it
   mrc testbed export clos --netns-script clos.sh    also --containerlab, --switches
+  mrc testbed import topology-map.yaml --output ocdai.toml    of OCP's Open Cluster Designs
   mrc testbed up clos --rate 100mbit   a built-in topology, with a lower rate
   mrc testbed up my.toml               a topology from a file
   mrc testbed up --fabric emulated     switches that queue, mark and trim
@@ -86,6 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "show what up would build, without building it"),
         ("export", testbed_export.run, testbed_export.add_arguments,
          "write a topology for containerlab, or as a script of ip(8)"),
+        ("import", testbed_import.run, testbed_import.add_arguments,
+         "make a topology file from a topology plan of OCP's Open Cluster Designs"),
         ("up", _up, _add_up_arguments, "build the test bed; a test bed that is up stays as it is"),
         ("down", _down, None, "remove the test bed, and end the programs of exec and shell in it"),
         ("status", testbed_status.run, testbed_status.add_arguments,
@@ -141,7 +146,7 @@ def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     try:
         with testbed_view.prepared(args) if args.act is testbed_view.run else nullcontext():
-            if args.act not in (testbed_plan.run, testbed_export.run, testbed_on.run_part):
+            if args.act not in _WITHOUT_BED:
                 _enter(args)
             code: int = args.act(args)
     except ArgumentError as exc:

@@ -29,9 +29,12 @@ SEEN = {
 """Of an expected packet: what follows from its fields, and the time limit."""
 CHECKS: dict[str, set[str]] = {
     "memory": {"at", "bytes", "fill"}, "immediates": set(), "completions": set(), "state": set(),
-    "evs": set(), "flight": set(), "waits": {"psn", "growth"},
+    "evs": set(), "flight": set(), "waits": {"psn", "growth"}, "share": {"psn", "since"},
 }  # fmt: skip
-ASKS = {"write": {"at", "bytes", "imm", "fill", "count"}, "wait": {"time"}}
+ASKS = {
+    "write": {"at", "bytes", "imm", "fill", "count"}, "wait": {"time"},
+    "receive": {"psn", "limps", "plane", "late", "loses"},
+}  # fmt: skip
 _MARKS = (
     "why", "section", "reading", "psn", "device-psn", "needs", "peer", "nscc", "timeout",
 )  # fmt: skip

@@ -55,6 +55,10 @@ class Peer:
         self.paths: list[Path] = []
         self.seen: list[Seen] = []
         """all datagrams of the present case"""
+        self.fences: set[int] = set()
+        """Numbers of endpoint requests that belong to no case."""
+        self.stalled_seconds = 0.0
+        """The longest time in this case for which a datagram lay unread."""
         try:
             self._open(sockets_each)
         except BaseException:
@@ -111,7 +115,7 @@ class Peer:
         """Throws away what is left of an earlier QP."""
         while select.select(self.receivers, [], [], 0)[0]:
             self._take(0)
-        self.seen = []
+        self.seen, self.stalled_seconds = [], 0.0
 
     def flow(self, path: Path) -> Flow:
         """The headers of what is sent on a path."""
@@ -164,6 +168,7 @@ class Peer:
         receiver = ready[0]
         payload, ancillary, _, source = receiver.recvmsg(_MOST_BYTES, 256)
         at_ns, tclass, label = _traits(ancillary)
+        self.stalled_seconds = max(self.stalled_seconds, time.time() - at_ns / 1e9)
         index = self.receivers.index(receiver)
         flow = Flow(
             ip_address(source[0]), self.addresses[index], source[1], self.udp_port, label

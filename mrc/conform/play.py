@@ -5,19 +5,25 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 
 from mrc.conform import raw
 from mrc.conform.adapter import Answer, Ask, Device, Memory, Wait, Write
 from mrc.conform.build import finished, headers
 from mrc.conform.case import Choice, Step
-from mrc.conform.numbers import span, value
+from mrc.conform.limp import Limping
+from mrc.conform.numbers import after, span, value
 from mrc.conform.peer import Peer
-from mrc.conform.situation import Situation
+from mrc.conform.seen import Seen
+from mrc.conform.situation import Came, Situation
+from mrc.dissect.formats import DATA
 from mrc.units import parse_short_time
 
 _LATER_SECONDS = 0.003  # a device that may send does so without such a pause
 _LATE_NS = 15_000_000  # from then on a device may believe that packets are lost
+_STALLED_SECONDS = 0.1  # of the 0.27 s or more after which the device of such a case times out
 _DEAD_SECONDS = 0.05  # a QP that has failed answers no probe; its endpoint answers
 
 
@@ -55,6 +61,7 @@ class Play:
         self._fresh = 0  # index of the first datagram since the last packet of the judge
         self._taken: set[int] = set()  # datagrams that a step has matched
         self._path = 0
+        self._limping: Limping | None = None
         self._is_settled = True  # the device has handled what the judge sent
 
     @property
@@ -63,7 +70,17 @@ class Play:
         return tuple(dict.fromkeys((*self._chosen, *sorted(self._situation.shown))))
 
     def take(self, step: Step | Choice) -> None:
-        """The next step."""
+        """The next step. Raises Late if it failed after the judge itself stood still for so long
+        that the device may have timed out.
+        """
+        try:
+            self._take(step)
+        except Failed:
+            if self._situation.is_prompt and self._peer.stalled_seconds > _STALLED_SECONDS:
+                raise Late from None
+            raise
+
+    def _take(self, step: Step | Choice) -> None:
         if isinstance(step, Choice):
             self._choose(step)
             return
@@ -76,6 +93,8 @@ class Play:
                 self._forbid(step)
             case "." if step.what == "wait":
                 time.sleep(parse_short_time(step.fields["time"]))
+            case "." if step.what == "receive":
+                self._receive_all(step)
             case ".":
                 self._write(step)
             case _:
@@ -143,6 +162,8 @@ class Play:
         seen = self._peer.seen[at]
         if seen.sent or at in self._taken or not self._situation.is_of_kind(step, seen):
             return None
+        if "EETH" in seen.packet.headers and seen.packet.headers["BTH"]["psn"] in self._peer.fences:
+            return None  # the answer to a question of the judge, perhaps in an earlier case
         return self._situation.differs(step, seen)
 
     def _received(self) -> list[str]:
@@ -173,7 +194,7 @@ class Play:
         a reliability probe. Returns the index of the first datagram behind the answer.
         """
         self._is_settled = True
-        identity = self._rng.randrange(1, 1 << 16)
+        identity = self._rng.randrange(1 << 12, 1 << 16)
         fields = {"probe_id": identity, "dest_qpn": self._situation.device.qpn}
         self._control("PROBE", fields)
         at, until, asked = self._fresh, time.monotonic() + _DEAD_SECONDS, False
@@ -190,6 +211,7 @@ class Play:
                 continue
             if asked:
                 return len(self._peer.seen)
+            self._peer.fences.add(identity)
             self._control("ENDPOINT_REQUEST", {"operation": 1, "dest_qpn": 2, "psn": identity})
             asked, until = True, time.monotonic() + self._seconds
 
@@ -208,8 +230,70 @@ class Play:
         if why := self._situation.unsound(seen):
             raise Failed(f"a packet of the device {why}: {seen.packet.kind}")
         self._situation.note(seen)
-        self._peer.answer(seen, self._situation.readings)
+        if self._limping is None:
+            self._peer.answer(seen, self._situation.readings)
+        else:
+            self._limping.send(seen)
         return True
+
+    def _receive_all(self, step: Step) -> None:
+        """Answers the device until these PSNs have arrived over a network of which a part limps.
+        From then on the judge answers nothing by itself.
+        """
+        situation, fields = self._situation, step.fields
+        wanted = set(span(fields["psn"], situation.names))
+        network = self._limping = Limping(
+            self._limps(step),
+            int(parse_short_time(fields.get("late", "0s")) * 1e9),
+            situation.number("loses", fields.get("loses", "0")),
+            set(situation.reported),
+        )
+        for seen in self._peer.seen[self._fresh :]:
+            network.send(seen)
+        until = time.monotonic() + self._seconds
+        while missing := wanted - network.received:
+            for seen, delay_ns in network.arrivals(time.time_ns()):
+                self._answer(step, network, seen, delay_ns)
+            if missing - network.received < missing:
+                until = time.monotonic() + self._seconds
+            ahead_ns = (network.next_ns or 1 << 62) - time.time_ns()
+            soon = time.monotonic() + max(0, ahead_ns) / 1e9
+            if not self._receive(min(until, soon)) and time.monotonic() >= until:
+                raise Failed(f"{step.line}: PSN {min(missing)} did not arrive")
+
+    def _limps(self, step: Step) -> Callable[[Seen], bool]:
+        """Whether a packet takes the part that limps: the EV of a PSN, or a plane."""
+        situation = self._situation
+        if not step.fields.keys() & {"plane", "limps"}:
+            return lambda seen: False
+        if "plane" in step.fields:
+            address = self._peer.addresses[situation.number("plane", step.fields["plane"]) - 1]
+            return lambda seen: seen.flow.destination == address
+        ev = situation.carried[situation.number("psn", step.fields["limps"])][0].ev
+        return lambda seen: seen.flow.ev == ev
+
+    def _answer(self, step: Step, network: Limping, seen: Seen, delay_ns: int) -> None:
+        """What the receiver answers to a packet that has arrived. The device sees only the delay of
+        the network: the judge's own time is taken out of the timestamp (G15-A).
+        """
+        situation, headers_ = self._situation, seen.packet.headers
+        opcode = headers_.get("BTH", {}).get("opcode")
+        psn = after(headers_["BTH"]["psn"], situation.device.first_psn) if opcode in DATA else None
+        if psn is not None:
+            network.received.add(psn)
+        elif "PETH" not in headers_:
+            self._peer.answer(seen, situation.readings)
+            return
+        told = network.report(psn)
+        told |= {"for": psn} if psn is not None else {"probe_id": headers_["PETH"]["probe_id"]}
+        stamp = headers_["TSETH" if psn is not None else "PETH"]["tx_timestamp"]
+        situation.arrived = Came(seen.at_ns, seen.flow.ev, stamp)
+        fields = {name: str(number) for name, number in told.items()}
+        sack = Step(">", "SACK", fields | {"delay": f"{delay_ns // 1000}us"}, step.line)
+        path = self._peer.paths[self._path]
+        packet = situation.sent(sack, 0, time.time_ns())
+        self._peer.send(path, situation.finished(sack, packet, self._peer.flow(path)))
+        situation.arrived = None
 
     def _receive_rest(self) -> None:
         """Takes what comes without a pause."""
@@ -241,6 +325,8 @@ class Play:
                     self._check_evs(step)
                 case "flight":
                     self._check_flight(step)
+                case "share":
+                    self._check_share(step)
                 case "waits":
                     self._check_waits(step)
                 case "immediates":
@@ -298,6 +384,16 @@ class Play:
         self._receive_rest()
         if (found := len(self._situation.flight)) not in wanted:
             raise Failed(f"{step.line}: the device has {found} packets in flight")
+
+    def _check_share(self, step: Step) -> None:
+        """The EV of a PSN carried at most so many percent of what the others carried on average."""
+        number, carried = self._situation.number, self._situation.carried
+        ev, since = carried[number("psn", step.fields["psn"])][0].ev, step.fields.get("since", "0")
+        least = number("since", since)
+        evs = Counter(each.ev for psn, came in carried.items() if psn >= least for each in came)
+        found = evs.pop(ev, 0) * len(evs) * 100 // max(evs.total(), 1)
+        if found not in span(step.words[0], self._situation.names):
+            raise Failed(f"{step.line}: it has {found}% of the mean of {len(evs)} others")
 
     def _check_waits(self, step: Step) -> None:
         """The device has waited longer and longer before it sent a packet again: the last time at

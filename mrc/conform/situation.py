@@ -75,6 +75,8 @@ class Situation(Struct):
     """The device must not time out, so the judge has to answer soon."""
     data_ns: int = 0
     """When the device's last data came, since the epoch."""
+    arrived: Came | None = None
+    """The packet that the next answers reflect; None: the one that they name."""
 
     def __post_init__(self) -> None:
         self.names |= {
@@ -189,6 +191,8 @@ class Situation(Struct):
 
     def _answered(self, fields: Mapping[str, int]) -> Came:
         """The packet that an answer names, as it came last; otherwise the last packet."""
+        if self.arrived is not None:
+            return self.arrived
         psn = fields.get("nack_psn", fields.get("cum_psn", 0) + fields.get("ack_psn_offset", 0))
         return self.carried.get(psn, [self.last])[-1] if not fields.get("pr") else self.last
 

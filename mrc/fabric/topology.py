@@ -49,7 +49,6 @@ MAX_ALL_T1 = 4096
 """of a plane with T2s"""
 MAX_T2 = 4096
 
-PATH_USIDS = 3  # of the longest path: T1, T0, host
 HOST_USID = 0xE000
 _T1_USID = 0x0100
 T0_USID = 0x0200

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "dissect --readings": ("dissect.ShownReadings",),
     "testbed plan": ("testbed.Planned", "testbed.Topologies"),
     "testbed export": ("testbed.Exported",),
+    "testbed import": ("testbed.ImportedTopology",),
     "testbed join": ("testbed.Joined",),
     "testbed up": ("testbed.Built",),
     "testbed down": ("testbed.Removed",),

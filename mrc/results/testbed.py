@@ -403,6 +403,23 @@ class Exported(Result, frozen=True, kw_only=True):
     """Paths of the files that it wrote; the first builds the test bed."""
 
 
+class ImportedTopology(Result, frozen=True, kw_only=True):
+    """`mrc testbed import`."""
+
+    file: str
+    """Path of the topology file that it wrote."""
+    hosts: int
+    """Those that exist."""
+    planes: int
+    """Number of planes."""
+    t0: int
+    """T0s per plane."""
+    t1: int
+    """T1s per plane."""
+    notes: tuple[str, ...]
+    """What became different, or was left out."""
+
+
 class Joined(Result, frozen=True, kw_only=True):
     """`mrc testbed join`: what the machine at the other end of the interfaces has to configure."""
 

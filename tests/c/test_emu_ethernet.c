@@ -8,7 +8,7 @@
 #include "core/wire/dscp.h"
 #include "core/wire/wire.h"
 
-enum { OUTER = 14, INNER = 54, UDP = 94, PAYLOAD = 102, ROOM = 2048, ECT0 = 2, CE = 3 };
+enum { OUTER = 14, INNER = 54, UDP = 94, PAYLOAD = 102, SRH = 40, ROOM = 2048, ECT0 = 2, CE = 3 };
 
 static struct mrc_frame_pool pool;
 
@@ -158,6 +158,76 @@ static void test_write__usids_hop_limit_and_mark(void) {
   mrc_frame_pool_free(&pool);
 }
 
+/* Inserts a segment routing header with two carriers behind the outer header. */
+static struct mrc_frame *make_with_srh(uint8_t left) {
+  static const uint8_t segments[] = {
+      0xFC, 0xBB, 0, 1, 0xE0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* the last one */
+      0xFC, 0xBB, 0, 1, 2,    1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+  };
+  const uint8_t head[] = {41, sizeof segments / 8, 4, left, 1};
+  struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, 500);
+  struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
+  memmove(bytes->at + INNER + SRH, bytes->at + INNER, bytes->n - INNER);
+  memset(bytes->at + INNER, 0, SRH);
+  memcpy(bytes->at + INNER, head, sizeof head);
+  memcpy(bytes->at + INNER + SRH - sizeof segments, segments, sizeof segments);
+  bytes->n += SRH;
+  put_u16(bytes->at + OUTER + 4, bytes->n - OUTER - 40);
+  bytes->at[OUTER + 6] = 43;
+  return packet;
+}
+
+static void test_next_carrier__in_turn(void) {
+  struct mrc_frame *packet = make_with_srh(2);
+  const struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
+  CHECK(mrc_ethernet_finish(packet));
+  CHECK(mrc_ethernet_read(packet, 0xFCBB, 0));
+  CHECK_EQ(bytes->udp_at, UDP + SRH);
+  CHECK_EQ(mrc_frame_udp_bytes(packet), 500 + SRH);
+  mrc_ethernet_next_carrier(packet);
+  CHECK(packet->usids == 0x0201ull << 48);
+  mrc_ethernet_next_carrier(packet);
+  CHECK(packet->usids == 0xE001ull << 48);
+  packet->usids = 0;
+  mrc_ethernet_next_carrier(packet); /* none is left */
+  CHECK(packet->usids == 0);
+  packet->payload_bytes = 0;
+  packet->trimmed = MRC_TRIMMED;
+  CHECK(mrc_ethernet_write(packet, 0));
+  CHECK_EQ(bytes->n, PAYLOAD + SRH + 64);
+  CHECK_EQ(get_u16(bytes->at + OUTER + 4), SRH + 40 + 8 + 64);
+  CHECK_EQ(get_u16(bytes->at + INNER + SRH + 4), 8 + 64);
+  CHECK_EQ(checked_sum(bytes->at + INNER + SRH, 8 + 64), 0xFFFF);
+  mrc_frame_pool_free(&pool);
+}
+
+/* Each row spoils one byte. */
+static void test_next_carrier__refuses(void) {
+  static const struct {
+    uint32_t at;
+    uint8_t value;
+  } rows[] = {
+      {OUTER + 6, 60},     /* destination options */
+      {INNER + 1, 2},      /* room for one segment */
+      {INNER + 1, 0xFF},   /* longer than the packet */
+      {INNER + 2, 3},      /* another routing header */
+      {INNER + 3, 0},      /* no segment left */
+      {INNER + 3, 3},      /* more segments left than there are */
+      {INNER + 4, 2},      /* a last segment that has no room */
+      {INNER + 8 + 19, 2}, /* a carrier of plane 2 */
+  };
+  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+    CHECK_ROW(i);
+    struct mrc_frame *packet = make_with_srh(2);
+    mrc_ethernet_of(packet)->at[rows[i].at] = rows[i].value;
+    CHECK(mrc_ethernet_read(packet, 0xFCBB, 0));
+    packet->usids = 0;
+    mrc_ethernet_next_carrier(packet);
+    CHECK(packet->usids == 0);
+  }
+  mrc_frame_pool_free(&pool);
+}
+
 static void test_write__no_hops_left(void) {
   struct mrc_frame *packet = read_one(500);
   packet->switches = 64;
@@ -205,7 +275,8 @@ static void test_write__damage_is_seen_by_the_checksum(void) {
 static void test_any_bytes(void) {
   struct mrc_prng prng = {.state = 5};
   for (int i = 0; i < 20000; i++) {
-    struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, mrc_prng_below(&prng, 300));
+    struct mrc_frame *packet =
+        i % 2 ? make_with_srh(2) : make(MRC_OP_WRITE_MIDDLE, mrc_prng_below(&prng, 300));
     struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
     for (uint32_t n = mrc_prng_below(&prng, 4); n > 0; n--)
       bytes->at[mrc_prng_below(&prng, PAYLOAD + 2)] = (uint8_t)mrc_prng_next(&prng);
@@ -213,6 +284,7 @@ static void test_any_bytes(void) {
     const uint32_t before = bytes->n;
     (void)mrc_ethernet_finish(packet);
     if (mrc_ethernet_read(packet, 0xFCBB, 0)) {
+      mrc_ethernet_next_carrier(packet);
       packet->corrupt = mrc_prng_below(&prng, 2);
       if (packet->header_bytes > 0 && packet->payload_bytes > 0) packet->trimmed = MRC_TRIMMED;
       (void)mrc_ethernet_write(packet, (uint32_t)mrc_prng_next(&prng));
@@ -234,6 +306,7 @@ static void test_copy__has_bytes_of_its_own(void) {
 
 CHECK_MAIN(RUN(test_finish__any_length), RUN(test_finish__neither_udp_nor_tcp),
            RUN(test_read__describes_the_packet), RUN(test_read__refuses),
-           RUN(test_write__usids_hop_limit_and_mark), RUN(test_write__no_hops_left),
-           RUN(test_write__trimmed), RUN(test_write__damage_is_seen_by_the_checksum),
-           RUN(test_any_bytes), RUN(test_copy__has_bytes_of_its_own))
+           RUN(test_write__usids_hop_limit_and_mark), RUN(test_next_carrier__in_turn),
+           RUN(test_next_carrier__refuses), RUN(test_write__no_hops_left), RUN(test_write__trimmed),
+           RUN(test_write__damage_is_seen_by_the_checksum), RUN(test_any_bytes),
+           RUN(test_copy__has_bytes_of_its_own))

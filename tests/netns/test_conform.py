@@ -21,6 +21,7 @@ from printed import printed
 from mrc.dissect.capture import read
 from mrc.fabric.topology import Addresses
 from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
 
 IPV6_NEXT_AT, ROUTING = 14 + 6, 43  # in the outer header of an Ethernet frame
 PACKETS = 600  # fewer than 8 MiB need
@@ -44,14 +45,21 @@ def test_run__over_two_planes(namespace_pair: tuple[str, str], start: Start) -> 
     ] == []
 
 
-@pytest.mark.parametrize("carrier_usids", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("carrier_usids", "fabric"),
+    [
+        (2, Fabric.KERNEL),
+        pytest.param(1, Fabric.KERNEL, marks=pytest.mark.slow),
+        (1, Fabric.EMULATED),
+    ],
+)
 def test_judge__paths_with_segment_routing_headers(
-    bed_name: str, tmp_path: Path, carrier_usids: int
+    bed_name: str, tmp_path: Path, carrier_usids: int, fabric: Fabric
 ) -> None:
     """Each path has three uSIDs: switches and hosts take the next carrier from the SRH."""
     file, pipe = tmp_path / "a.pcap", subprocess.PIPE
     addresses = Addresses(carrier_usids=carrier_usids)
-    with Testbed(bed_name, planes=2, t1=2, addresses=addresses) as bed:
+    with Testbed(bed_name, planes=2, t1=2, addresses=addresses, fabric=fabric) as bed:
         hosts = Hosts(bed)
         words = ("testbed", "--name", bed.name, "capture", "h1", file, "--count", str(PACKETS))
         command = [sys.executable, "-m", "mrc", *map(str, words)]

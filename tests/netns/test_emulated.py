@@ -93,17 +93,32 @@ CARRIERS: dict[str, tuple[list[int], int]] = {
     "one hop more": ([T1(0), T0(1), HERE], 4),
 }
 
+# Carriers in the order of their use: the first is the destination, an SRH has the others.
+CHAINS: dict[str, tuple[list[list[int]], int]] = {
+    "two uSIDs, then one": ([[T1(1), T0(1)], [HERE]], 64),
+    "one each": ([[T1(0)], [T0(1)], [HERE]], 64),
+    "its own T0 alone": ([[T0(0)], [T1(0), T0(1), HERE]], 64),
+    "over two T1s": ([[T1(0), T0(1)], [T1(1), T0(1), HERE]], 64),
+    "as many hops as switches": ([[T1(0)], [T0(1)], [HERE]], 3),
+    "one hop more": ([[T1(0)], [T0(1)], [HERE]], 4),
+    "no such T0": ([[T1(0)], [T0(9)], [HERE]], 64),
+    "a segment is left at the host": ([[T1(0), T0(1), HERE], [HERE]], 64),
+}
 
-def frame(usids: Sequence[int], hop_limit: int, mark: bytes) -> bytes:
-    """Ethernet, outer IPv6 to a carrier, inner IPv6 with no next header and 8 bytes. No host has a
-    route to its inner source, so none reports an error.
+
+def frame(carriers: Sequence[Sequence[int]], hop_limit: int, mark: bytes) -> bytes:
+    """Ethernet, outer IPv6 to a carrier, an SRH with the others, inner IPv6 with no next header and
+    8 bytes. No host has a route to its inner source, so none reports an error.
     """
     ethernet = bytes.fromhex("020000000001020000000002") + struct.pack("!H", ETH_P_IPV6)
-    carrier = srv6.pack(ADDRESSES.locator_block(1), usids).packed
+    carrier, *later = (srv6.pack(ADDRESSES.locator_block(1), each).packed for each in carriers)
+    n = len(later)
+    srh = struct.pack("!BBBBBBH", 41, 2 * n, 4, n, n - 1, 0, 0) if later else b""
+    srh += b"".join(reversed(later))
     source = ADDRESSES.host(0).packed
     inner = struct.pack("!IHBB", 6 << 28 | 2 << 20, len(mark), 59, 64) + NOBODY + source + mark
-    outer = struct.pack("!IHBB", 6 << 28 | 2 << 20 | 0x4321, len(inner), 41, hop_limit)
-    return ethernet + outer + source + carrier + inner
+    head = (6 << 28 | 2 << 20 | 0x4321, len(srh + inner), 43 if srh else 41, hop_limit)
+    return ethernet + struct.pack("!IHBB", *head) + source + carrier + srh + inner
 
 
 def raw_socket(bed: Testbed, host: str) -> socket.socket:
@@ -114,15 +129,17 @@ def raw_socket(bed: Testbed, host: str) -> socket.socket:
     return raw
 
 
-def walk(bed: Testbed, usids: Sequence[int], hop_limit: int, mark: bytes) -> dict[str, list[bytes]]:
+def walk(
+    bed: Testbed, carriers: Sequence[Sequence[int]], hop_limit: int, mark: bytes
+) -> dict[str, list[bytes]]:
     """Host -> frames with this mark that reach it before the last frame of each path."""
     with raw_socket(bed, "h0") as h0, raw_socket(bed, "h1") as h1:
-        h0.send(frame(usids, hop_limit, mark))
+        h0.send(frame(carriers, hop_limit, mark))
         last = {}
         for host, sock in ((0, h0), (1, h1)):
             for t1 in (0, 1):
                 last[sock, t1] = b"last%d%d  " % (host, t1)
-                h0.send(frame([T1(t1), T0(host), HERE], 64, last[sock, t1]))
+                h0.send(frame([[T1(t1), T0(host), HERE]], 64, last[sock, t1]))
         return {
             f"h{host}": frames_before(sock, [last[sock, 0], last[sock, 1]], mark)
             for host, sock in ((0, h0), (1, h1))
@@ -155,12 +172,24 @@ def test_usids__as_the_kernel_does(both: dict[Fabric, Testbed], name: str) -> No
     """The same frames arrive at the same hosts; every byte is equal."""
     usids, hop_limit = CARRIERS[name]
     mark = b"%08d" % list(CARRIERS).index(name)
-    kernel = walk(both[Fabric.KERNEL], usids, hop_limit, mark)
-    assert walk(both[Fabric.EMULATED], usids, hop_limit, mark) == kernel
+    kernel = walk(both[Fabric.KERNEL], [usids], hop_limit, mark)
+    assert walk(both[Fabric.EMULATED], [usids], hop_limit, mark) == kernel
     if name == "six uSIDs":
         (arrived,) = kernel["h1"]
         rest = srv6.pack(ADDRESSES.locator_block(1), usids[2:])
         assert (IPv6Address(arrived[38:54]), arrived[21]) == (rest, 61)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_segments__as_the_kernel_does(both: dict[Fabric, Testbed], name: str) -> None:
+    carriers, hop_limit = CHAINS[name]
+    mark = b"segs%04d" % list(CHAINS).index(name)
+    kernel = walk(both[Fabric.KERNEL], carriers, hop_limit, mark)
+    assert walk(both[Fabric.EMULATED], carriers, hop_limit, mark) == kernel
+    if name == "one each":
+        (arrived,) = kernel["h1"]
+        assert IPv6Address(arrived[38:54]) == srv6.pack(ADDRESSES.locator_block(1), [HERE])
+        assert arrived[54 + 3] == 0
 
 
 # ---- Queues ---------------------------------------------------------------------------------

@@ -112,14 +112,19 @@ class ConformBench(Bench):
             return Outcome("invalid")
         self.link(objects, tree)
         for words in RUNS:
-            limit = self.limit(self.usual_s[" ".join(words)])
-            done = self.run([str(self.python), *words], tree, scratch, limit)
-            if done.code != 0:
-                break
-            if READINGS.findall(done.output)[-1] != self.readings[words]:
-                return Outcome("noticed", "mrc/conform/cases/readings", "other readings")
-        else:
-            return Outcome("survived")
+            seen = self.noticed(words, tree, scratch)
+            if seen is not None and self.noticed(words, tree, scratch) is not None:
+                return seen  # twice: a busy machine can make a case fail
+        return Outcome("survived")
+
+    def noticed(self, words: tuple[str, ...], tree: Path, scratch: Path) -> Outcome | None:
+        """What one run of the cases finds."""
+        limit = self.limit(self.usual_s[" ".join(words)])
+        done = self.run([str(self.python), *words], tree, scratch, limit)
+        if done.code == 0:
+            if READINGS.findall(done.output)[-1] == self.readings[words]:
+                return None
+            return Outcome("noticed", "mrc/conform/cases/readings", "other readings")
         found = re.search(r"^failed +(\S+) +(\S+?):? ", done.output, re.MULTILINE)
         by = f"mrc/conform/cases/{found[1]}.case {found[2]}" if found else "mrc/conform"
         return Outcome("noticed", by, {None: "time limit", 1: "failed"}.get(done.code, "died"))

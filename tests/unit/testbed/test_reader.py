@@ -135,10 +135,6 @@ def test_link_properties__of_one_direction() -> None:
         ),
         ({"links": [{"target": "plane:1"}]}, r"links\[0\].target: requires rate, delay, loss or "),
         (
-            {"addresses__carrier_usids": 2},
-            "topology: addresses.carrier_usids below 3 makes SRHs, which the emulated",
-        ),
-        (
             {"addresses__carrier_usids": 7},
             "addresses.carrier_usids: must be a whole number from 1 to 6, not 7",
         ),

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed import`: makes a topology file from a topology plan of OCDAI."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mrc.cli.arguments import add
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output
+from mrc.errors import BadFileError, ConfigError
+from mrc.results.testbed import ImportedTopology
+from mrc.testbed import ocdai
+from mrc.testbed.imported import topology_of
+from mrc.whole import write_whole
+
+DESCRIPTION = """\
+Make a topology file from a topology plan of OCP's Open Cluster Designs, a
+topology-map.yaml. Its fabrics with the most bandwidth become the planes, their
+leaves T0s, their spines T1s, and each port of a NIC a host.
+"""
+OPTIONS = """
+file FILE          topology-map.yaml
+--output TOPOLOGY  write the topology file there [stdout]
+--fabrics NAMES    the fabrics that are planes, separated by commas [those with most bandwidth]
+"""
+HINT = "reading YAML requires PyYAML: pip install 'mrc-transport[yaml]'"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    add(parser, OPTIONS)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    if args.json and args.output is None:
+        raise UsageError(args.prog, "--json requires --output")
+    if find_spec("yaml") is None:
+        raise UsageError(args.prog, HINT)
+    fabrics = args.fabrics.split(",") if args.fabrics else []
+    found = topology_of(ocdai.parse(_load(args.file), args.file), fabrics)
+    if args.output is None:
+        sys.stdout.write(found.text)
+        return 0
+    try:
+        write_whole(Path(args.output), found.text.encode())
+    except OSError as exc:
+        raise ConfigError(f"{args.output}: {exc.strerror}") from exc
+    shape = found.topology
+    counts = f"{shape.planes} planes of {shape.t0} T0s and {shape.t1} T1s"
+    lines = [f"wrote {args.output}: {len(shape.host_numbers())} hosts, {counts}", *found.notes]
+    out.text("\n".join([*lines, f"show it with: mrc testbed plan {args.output}"]))
+    out.result(
+        ImportedTopology(
+            file=args.output,
+            hosts=len(shape.host_numbers()),
+            planes=shape.planes,
+            t0=shape.t0,
+            t1=shape.t1,
+            notes=found.notes,
+        )
+    )
+    return 0
+
+
+def _load(path: str) -> Any:
+    import yaml  # the optional extra
+
+    try:
+        return yaml.safe_load(Path(path).read_bytes())
+    except OSError as error:
+        raise BadFileError(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f" in line {mark.line + 1}"
+        why = getattr(error, "problem", None) or "no text"
+        raise BadFileError(f"{path}: no YAML{where}: {why}") from error
