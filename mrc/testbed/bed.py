@@ -20,7 +20,8 @@ from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.draining import cut_off, without
 from mrc.fabric.targets import Target, parse_target
-from mrc.linux import installed
+from mrc.linux import installed, processors
+from mrc.linux.processors import Times
 from mrc.results.plain import like
 from mrc.results.testbed import Link
 from mrc.testbed import (
@@ -418,6 +419,10 @@ class Testbed:
             ids = (f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups")
             argv += ["setpriv", *ids, "--"]
         return [*argv, *command], environment
+
+    def processor_times(self) -> dict[str, Times]:
+        """The time of the processors of each of its machines."""
+        return {"": processors.times()}
 
     def connect(self) -> None:
         """Reach its other machines, if it has any, so that the next calls are fast."""

@@ -13,11 +13,12 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from printed import printed
 from slowness import PATIENCE, until
 
 from mrc.testbed.shape import Shape
@@ -235,6 +236,75 @@ def test_the_rest(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: 
     assert answering(b) == EVERY
     a.run("down")
     assert is_clean(a, b)
+
+
+TRAFFIC = """
+title = "between machines"
+topology = { hosts = 2, planes = 2, t1 = 2, host_rate = "500Mbit/s" }
+run = { until = "60s", sample = "10ms" }
+[[traffic]]
+kind = "permutation"
+write = "256KiB"
+writes = 8
+[[traffic]]
+kind = "ring"
+group = "training"
+write = "32KiB"
+steps = 3
+compute = "20ms"
+start = "100ms"
+[[faults]]
+target = "t1:1.1"
+kind = "silent"
+at = "20ms"
+until = "200ms"
+[[checks]]
+measure = "completed"
+"""
+
+
+def test_run__traffic_between_machines(
+    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+) -> None:
+    """Goal: both ends answer in the time of the command, steps and faults included."""
+    a, b = pair
+    a.run("up", *SMALL, *on)
+    file = tmp_path / "scene.toml"
+    file.write_text(TRAFFIC)
+    said = b.run("run", file, "--over", "mrc,tcp", "--json").splitlines()
+    result = printed("testbed run --over", next(line for line in said if line[0] == "{"))
+    assert result["checks"][0]["met"]
+    for run in result["runs"]:
+        assert [flow["completed"] for flow in run["flows"]] == [8, 8, 6, 6]
+        assert all(flow["received_bytes"] for flow in run["flows"])
+        first, last = (f(flow[key] for flow in run["flows"][2:])
+                       for f, key in ((min, "first_ns"), (max, "last_ns")))  # fmt: skip
+        assert first >= 120_000_000 and last - first >= 2 * 20_000_000
+    assert not any(b"mrc.workload" in line for each in pair for line in command_lines(each))
+
+
+def command_lines(machine: Machine) -> Iterator[bytes]:
+    for pid in machine.processes():
+        with suppress(OSError):
+            yield Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.slow
+def test_run__a_machine_that_dies_ends_it(
+    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+) -> None:
+    a, b = pair
+    a.run("up", *SMALL, *on)
+    file = tmp_path / "scene.toml"
+    file.write_text(TRAFFIC.replace("writes = 8", "writes = 1000000"))
+    with a.start("run", file) as run:
+        until(lambda: any(b"mrc.workload.host" in line for line in command_lines(b)))
+        b.kill()
+        _, said = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 3 and "Traceback" not in said, said
+    assert "h1: host-b does not answer: " in said
+    assert not any(b"mrc.workload" in line for line in command_lines(a))
+    a.run("down", code=3)
 
 
 @pytest.mark.slow

@@ -35,6 +35,13 @@ def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
     assert not {"mrc.testbed.bed", "mrc.testbed.build", "mrc.sim.run"} & modules
 
 
+def test_testbed__loads_the_simulator_only_for_traffic() -> None:
+    modules = loaded("from mrc.cli.main import build_parser\nbuild_parser(['testbed'])")
+    assert "mrc.cli.testbed_run" in modules
+    assert not {"mrc.cli.testbed_traffic", "mrc._sim", "numpy", "rich.progress"} & modules
+    assert not {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload."))}
+
+
 def test_testbed__needs_only_messages_of_pyroute2() -> None:
     modules = loaded("import mrc.testbed.bed")
     assert "pyroute2.netlink.rtnl.tcmsg" in modules
