@@ -180,6 +180,10 @@ class Testbed:
                 control.start(state.folder(self.name), namespace, emulator_config(self.shape))
             lending.lend(self.plan)
             uplink.join(self.plan)
+            if self.shape.fabric is Fabric.KERNEL:
+                found = queues.read(self.plan, {}).items()
+                drops = {str(hop): told["dropped"] for hop, told in found if told["dropped"]}
+                state.write_early_drops(self.name, drops)
             state.save(self.name, replace(begun, up=up))
         except BaseException:
             self._remove()
@@ -328,7 +332,10 @@ class Testbed:
         """
         if self.shape.fabric is Fabric.KERNEL:
             failing = self._by_target(self._state())
-            return {str(hop): told for hop, told in queues.read(self.plan, failing).items()}
+            told = {str(hop): each for hop, each in queues.read(self.plan, failing).items()}
+            for name, count in state.early_drops(self.name).items():
+                told[name]["dropped"] = max(0, told[name]["dropped"] - count)
+            return told
         found = list(hops.all_hops(self.shape))
         return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
 
