@@ -51,9 +51,15 @@ def ask(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         with _connect(folder) as connection, connection.makefile("rwb") as stream:
             stream.write(json.dumps(request).encode() + b"\n")
             stream.flush()
-            answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
+            line = stream.readline()
     except OSError as exc:
         raise StateError(f"the emulated fabric in {folder} does not answer: {exc}") from exc
+    if not line.endswith(b"\n"):
+        raise StateError(
+            f"the emulated fabric in {folder} ended before it answered: rebuild the test bed with "
+            "mrc testbed up"
+        )
+    answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise StateError(f"the emulated fabric in {folder}: {answer['error']}")
     return answer

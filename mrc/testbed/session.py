@@ -94,7 +94,7 @@ class Session:
     def _read(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        if not line:
+        if not line.endswith(b"\n"):  # it may end in the middle of an answer
             raise ConnectError(self._why())
         return json.loads(line)
 

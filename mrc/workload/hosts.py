@@ -87,7 +87,7 @@ class Near(Host):
     async def line(self) -> bytes:
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
-        if not line:
+        if not line.endswith(b"\n"):
             raise StateError(f"{self.name}: {await _last_words(self._process)}")
         return line
 
@@ -157,7 +157,7 @@ class Relay:
     async def _line(self) -> bytes:
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
-        if not line:
+        if not line.endswith(b"\n"):
             why = await _last_words(self._process)
             raise ConnectError(f"{self._machine.name} does not answer: {why}")
         return line
