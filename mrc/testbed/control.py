@@ -33,7 +33,7 @@ def start(folder: Path, namespace: str, config: dict[str, Any]) -> None:
     (folder / "fabric.json").write_text(json.dumps(config))
     with netns.inside(namespace):
         done = subprocess.run(
-            [sys.executable, "-m", _MODULE, str(folder)],
+            [sys.executable, "-P", "-m", _MODULE, str(folder)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -22,7 +22,7 @@ from mrc.workload.task import CLOCK, GREETING, Answer, Ended, HostTask, Ready, S
 
 T = TypeVar("T", Ready, Answer)
 
-_PROGRAM = ("-m", "mrc.workload.host")
+_PROGRAM = ("-P", "-m", "mrc.workload.host")
 _MOST_BYTES = 1 << 28  # of a line
 _END_SECONDS = 10.0
 _CLOCKS = 5  # answers, of which the fastest counts

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from project_text import ROOT
 
 SLOW = {"asyncio", "cffi", "msgspec", "mrc._core", "numpy", "prometheus_client", "pyroute2", "rich"}
 
@@ -60,6 +61,13 @@ def test_pyroute2__is_whole_for_the_programs_of_others(order: tuple[str, str]) -
 
 def test_import_mrc__loads_nothing_of_it() -> None:
     assert {name for name in loaded("import mrc") if name.startswith("mrc")} == {"mrc"}
+
+
+def test_start__of_processes_imports_nothing_from_the_current_folder() -> None:
+    """A user's http.py there is not Python's: each `python -m` has -P."""
+    sources = [path.read_text() for path in (ROOT / "mrc").rglob("*.py")]
+    assert sum('sys.executable, "-P"' in text for text in sources) >= 7
+    assert not [text for text in sources if 'sys.executable, "-m"' in text]
 
 
 @pytest.mark.parametrize("limit", [12, 63])
