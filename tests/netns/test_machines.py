@@ -21,6 +21,7 @@ import pytest
 from printed import printed
 from slowness import PATIENCE, until
 
+from mrc.linux import installed
 from mrc.testbed.shape import Shape
 
 from .machines import MRC, Machine, hosts_file, machines, serving, status
@@ -283,6 +284,21 @@ def test_run__traffic_between_machines(
     assert not any(b"mrc.workload" in line for each in pair for line in command_lines(each))
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(installed.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
+def test_run__iperf3_between_machines(
+    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+) -> None:
+    a, _ = pair
+    a.run("up", *SMALL, *on)
+    file = tmp_path / "scene.toml"
+    head, _, rest = TRAFFIC.partition('[[traffic]]\nkind = "ring"')
+    file.write_text(head + rest[rest.index("[[faults]]") :])
+    said = a.run("run", file, "--over", "iperf3", "--json").splitlines()
+    (run,) = printed("testbed run --over", next(line for line in said if line[0] == "{"))["runs"]
+    assert [flow["completed"] for flow in run["flows"]] == [8, 8]
+
+
 def command_lines(machine: Machine) -> Iterator[bytes]:
     for pid in machine.processes():
         with suppress(OSError):
@@ -308,12 +324,14 @@ def test_run__a_machine_that_dies_ends_it(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_64_hosts_over_three_machines(tmp_path: Path, on: tuple[str, str]) -> None:
     """Goal: hosts on different machines go on while a plane fails and a machine dies.
 
-    Method: each writes over 8 planes of 20 Mbit/s, of which 7 are left, each with some of its T1s.
+    Method: each writes over 8 planes of 20 Mbit/s, of which 7 are left, each with some of its T1s:
+    neighbours of a plane are on different machines.
     """
-    large = ("--hosts", "64", "--planes", "8", "--t0", "8", "--t1", "4", "--rate", "20mbit")
+    large = ("--hosts", "64", "--planes", "8", "--t0", "8", "--t1", "2", "--rate", "20mbit")
     with machines(3, tmp_path) as (a, b, c), ExitStack() as stack:
         assert "host-c (192.0.2.3): h48..h63" in a.run("up", *large, *on)
         for host in ("h24", "h1", "h63"):

@@ -36,10 +36,10 @@ def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
     assert not {"mrc.testbed.bed", "mrc.testbed.build", "mrc.sim.run"} & modules
 
 
-def test_testbed__loads_the_simulator_only_for_traffic() -> None:
+def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> None:
     modules = loaded("from mrc.cli.main import build_parser\nbuild_parser(['testbed'])")
     assert "mrc.cli.testbed_run" in modules
-    assert not {"mrc.cli.testbed_traffic", "mrc._sim", "numpy", "rich.progress"} & modules
+    assert not {"mrc.cli.testbed_traffic", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
     assert not {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload."))}
 
 
