@@ -45,6 +45,7 @@ SEES = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", SEES)
 def test_lesson__shows_what_its_page_says(number: int, tmp_path: Path) -> None:
     script = re.sub(

@@ -11,12 +11,13 @@ import pytest
 
 from mrc.errors import StateError
 from mrc.testbed import control
+from mrc.testbed.hops import SOCKET
 
 
 @pytest.mark.parametrize("answer", [b"", b'{"stats": {"pack'])
 def test_ask__an_emulator_that_ends_meanwhile(tmp_path: Path, answer: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(tmp_path / control.SOCKET))
+        listener.bind(str(tmp_path / SOCKET))
         listener.listen()
 
         def end() -> None:
