@@ -205,6 +205,7 @@ def test_device__ended_while_a_judge_is_connected() -> None:
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as device:
         assert device.stderr is not None
         first = device.stderr.readline()
+        assert "waiting for judges" in first, first
         with socket.create_connection(("127.0.0.1", int(port))) as judge:
             judge.sendall(b"{}\n")
             assert b"not understood" in judge.recv(1000)  # its answer: it serves this judge
