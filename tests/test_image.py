@@ -114,7 +114,6 @@ class Runtime:
         process = config["process"]
         process["args"] = [process["args"][0], *pod.args, *args]
         process["terminal"] = False
-        process["env"] += [f"{each['name']}={each['value']}" for each in pod.container["env"]]
         process["user"] = {"uid": ids["runAsUser"], "gid": ids["runAsGroup"]}
         process["user"]["additionalGids"] = [ids["fsGroup"]]
         assert own["capabilities"] == {"drop": ["ALL"]}

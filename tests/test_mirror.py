@@ -90,8 +90,7 @@ INDEX: dict[str, dict[str, str]] = {
     "sim": {
         "crew": "shards",
         "engines": "fabric",
-        "fabric": "fabric_pods",
-        "fault": "sim fabric fabric_pods",
+        "fault": "sim fabric",
         "flow": "sim",
         "frame": "fabric",
         "hop": "fabric",

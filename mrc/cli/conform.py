@@ -235,7 +235,7 @@ def _opened(out: Output, args: argparse.Namespace) -> tuple[Device, str, list[st
     if args.adapter is not None:
         return Program(args.adapter), args.adapter, []
     addresses = args.address or ["127.0.0.1", "127.0.0.2"]
-    words = [sys.executable, "-m", "mrc", "conform", "device"]
+    words = [sys.executable, "-P", "-m", "mrc", "conform", "device"]
     for address in addresses:
         words += ["--interface", address]
     for reading in args.reading:

@@ -13,17 +13,8 @@ from mrc.cli.arguments import add, count_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.cli.parser import Parser
-from mrc.cli.sim_runs import (
-    REPORT_SEEDS,
-    Bar,
-    add_seeds,
-    add_settings,
-    by_job,
-    check_table,
-    progress_bar,
-    seeds_of,
-    usage_errors,
-)
+from mrc.cli.sim_arguments import add_seeds, add_settings, seeds_of
+from mrc.cli.sim_runs import REPORT_SEEDS, Bar, by_job, check_table, progress_bar, usage_errors
 from mrc.cli.sim_sweep import add_plot, add_sweep, run_plot, run_sweep
 from mrc.results.plain import like
 from mrc.results.sim import Experiment, LostTrial, Report, Scenarios, Title

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the actions of `mrc sim` share: seeds and settings, progress, the table of checks."""
+"""What the actions of `mrc sim` share: progress, and the table of checks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mrc.cli.arguments import add, count_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_table
 from mrc.errors import ConfigError
@@ -22,33 +21,6 @@ from mrc.sim.checks import Outcome
 T = TypeVar("T")
 
 REPORT_SEEDS = 20
-SEEDS = """
---seed N   seed of the random numbers in the first run [%(default)s]
---seeds N  number of runs, each with the next seed; checks use the median, and the table shows the
-           quartiles [%(default)s]
-"""
-SETTINGS = """
---set KEY=VALUE...  replace a value of the scenario, such as traffic.0.writes=2; repeatable
-"""
-
-
-def add_seeds(parser: Any, n: int) -> None:
-    seeds = {"type": count_argument(10000), "default": n}
-    add(parser, SEEDS, seed={"type": _seed, "default": 1}, seeds=seeds)
-
-
-def add_settings(parser: Any) -> None:
-    add(parser, SETTINGS, set={"dest": "settings"})
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 1 << 64:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {(1 << 64) - 1}")
-    return int(text)
-
-
-def seeds_of(args: argparse.Namespace) -> Sequence[int]:
-    return range(args.seed, args.seed + args.seeds)
 
 
 @contextmanager

@@ -13,15 +13,8 @@ from mrc.cli import csv_text
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
-from mrc.cli.sim_runs import (
-    add_seeds,
-    add_settings,
-    by_job,
-    check_table,
-    progress_bar,
-    seeds_of,
-    usage_errors,
-)
+from mrc.cli.sim_arguments import add_seeds, add_settings, seeds_of
+from mrc.cli.sim_runs import by_job, check_table, progress_bar, usage_errors
 from mrc.results.plain import like
 from mrc.results.sim import LostTrial
 from mrc.results.sweep import LostJob, Point, Sweep, SweptJob

@@ -66,6 +66,7 @@ examples:
   mrc testbed export clos --netns-script clos.sh    also --containerlab, --switches
   mrc testbed import topology-map.yaml --output ocdai.toml    of OCP's Open Cluster Designs
   mrc testbed up clos --rate 100mbit   a built-in topology, with a lower rate
+  mrc testbed up --hosts 4 --pods 2 --t2 2    three tiers: two pods, joined by two T2s
   mrc testbed up my.toml               a topology from a file
   mrc testbed up --fabric emulated     switches that queue, mark and trim
   mrc testbed up --uplink eth0         hosts reach the world: mrc testbed exec h0 -- ping 1.1.1.1

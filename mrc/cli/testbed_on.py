@@ -29,6 +29,10 @@ PART = """\
 Serve the part of a test bed that is on this machine, over stdin and stdout.
 mrc testbed starts this on the machines of up --on; nobody has to type it.
 """
+PART_OPTIONS = """
+--traffic  instead serve mrc testbed run: pass on what the processes in the hosts of this machine
+           are told and say
+"""
 _NAMED = 6  # switches of a machine that a line names
 
 
@@ -43,10 +47,16 @@ def machines_of(args: argparse.Namespace) -> Machines | None:
 
 def add_part_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = PART
+    add(parser, PART_OPTIONS)
 
 
 def run_part(args: argparse.Namespace) -> int:
-    part.serve(args.name, sys.stdin.buffer, sys.stdout.buffer)
+    if args.traffic:
+        from mrc.workload import relay  # slow import
+
+        relay.serve(args.name)
+    else:
+        part.serve(args.name, sys.stdin.buffer, sys.stdout.buffer)
     return 0
 
 

@@ -15,18 +15,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from mrc.cli import testbed_traffic
 from mrc.cli.arguments import add
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_seconds
-from mrc.cli.sim_runs import add_seeds, add_settings
+from mrc.cli.sim_arguments import add_seeds, add_settings
 from mrc.cli.testbed_fault import fault_result
-from mrc.cli.testbed_traffic import overs_argument, scale_argument
-from mrc.errors import ArgumentError
 from mrc.fabric import document
 from mrc.results import testbed as results
-from mrc.sim import reader
+from mrc.results.workload import OVERS, Over
 from mrc.testbed import schedule, spread
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event, Scheduled
@@ -74,19 +71,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(group)
 
 
-def _on_one_machine(bed: Testbed) -> Testbed:
-    if bed.machines is not None:
-        raise ArgumentError(
-            f"{bed.name} is over several machines: its hosts carry traffic only by mrc testbed exec"
-        )
-    return bed
+def overs_argument(text: str) -> tuple[Over, ...]:
+    """An argparse type: transports, without repetition."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    found = tuple(over for name in names for over in OVERS if over == name)
+    if len(found) < len(names):
+        wrong = next(name for name in names if name not in OVERS)
+        raise argparse.ArgumentTypeError(f"{wrong!r} is not one of {', '.join(OVERS)}")
+    return found
+
+
+def scale_argument(text: str) -> float:
+    """An argparse type: a factor above 0, or a percentage."""
+    try:
+        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        found = 0.0
+    if not 1e-6 <= found <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a factor such as 0.1 or 10%")
+    return found
 
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = spread.existing(args.name)
     if not args.faults_only and _has_traffic(args.file):
-        return testbed_traffic.run(args, out, _on_one_machine(bed))
+        from mrc.cli import testbed_traffic  # slow import: the simulator
+
+        return testbed_traffic.run(args, out, bed)
     scheduled = schedule.load(args.file, bed.plan)
     if args.until is not None:
         _check_until(args, out, scheduled)
@@ -107,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _has_traffic(name: str) -> bool:
     """Raises BadFileError for a file that does not exist."""
-    known = reader.known()
+    known = document.builtin("sim/scenarios")
     if name not in known and Path(name).exists():
         return "traffic" in document.load(Path(name), name)
     return "traffic" in document.read(name, known, "scenario").values

@@ -32,6 +32,8 @@ file FILE      topology file, or name of a built-in topology or scenario; option
 --planes N     number of planes [4]
 --t0 N         number of T0s in each plane [one for each host]
 --t1 N         number of T1s in each plane [2]
+--pods N       three tiers: pods of each plane, each with as many T0s and T1s; with --t2 [1]
+--t2 N         three tiers: number of T2s in each plane, which join the pods; with --pods [0]
 --mtu N        MTU of every link, in bytes [9000]
 --rate RATE    rate of the host links, such as 10gbit; the rates of other links change in
                proportion; none: no link has a limit [{DEFAULT_RATE}]

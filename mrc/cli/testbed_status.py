@@ -15,13 +15,10 @@ from msgspec import Struct
 from mrc.cli import csv_text, testbed_on
 from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
-from mrc.cli.keys import keys
-from mrc.cli.live import Block
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
 from mrc.cli.runner import run_async
 from mrc.cli.testbed_fault import fault_result
 from mrc.cli.testbed_shape import change_text
-from mrc.cli.window import Screen
 from mrc.errors import MrcError
 from mrc.results.plain import like, plain
 from mrc.results.testbed import Bed, Counters, Host, Link, NotUp, Status
@@ -90,6 +87,10 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
     """Shows a test bed on the terminal, which scrolls. True: the key q ended it; False: the test
     bed is down.
     """
+    from mrc.cli.keys import keys  # slow imports: rich
+    from mrc.cli.live import Block
+    from mrc.cli.window import Screen
+
     ended = asyncio.Event()
     look: _Look | None = None
     blocks = [Block(f"measuring {name}")]

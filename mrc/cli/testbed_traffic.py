@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, format_rate, format_seconds, format_table
 from mrc.cli.runner import run_async
-from mrc.cli.sim_runs import seeds_of, usage_errors
+from mrc.cli.sim_arguments import seeds_of
+from mrc.cli.sim_runs import usage_errors
 from mrc.errors import BadFileError, ConfigError, StateError
 from mrc.linux import installed
 from mrc.results.workload import Judged, Over
@@ -30,30 +31,8 @@ from mrc.whole import write_whole
 from mrc.workload import faults, fit, judge, page, report, tasks
 from mrc.workload.by_iperf3 import PROGRAM
 from mrc.workload.compare import Compared, compare, title
-from mrc.workload.task import OVERS
 
 _LATE_NS = 50_000_000  # a change of a fault takes less, on a machine that is not too busy
-
-
-def overs_argument(text: str) -> tuple[Over, ...]:
-    """An argparse type: transports, without repetition."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
-    found = tuple(over for name in names for over in OVERS if over == name)
-    if len(found) < len(names):
-        wrong = next(name for name in names if name not in OVERS)
-        raise argparse.ArgumentTypeError(f"{wrong!r} is not one of {', '.join(OVERS)}")
-    return found
-
-
-def scale_argument(text: str) -> float:
-    """An argparse type: a factor above 0, or a percentage."""
-    try:
-        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        found = 0.0
-    if not 1e-6 <= found <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a factor such as 0.1 or 10%")
-    return found
 
 
 def run(args: argparse.Namespace, out: Output, bed: Testbed) -> int:
@@ -63,6 +42,7 @@ def run(args: argparse.Namespace, out: Output, bed: Testbed) -> int:
     with usage_errors(args):
         scenario = _load(args, bed)
     _require(args.over)
+    bed.connect()
     compared = run_async(_compare(args, out, bed, scenario))
     notes = list(report.notes(scenario, args.over))
     for each in compared:

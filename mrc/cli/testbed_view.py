@@ -10,7 +10,6 @@ from mrc.cli import web
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
 from mrc.cli.testbed_status import summary
-from mrc.cli.top import endpoints_here
 from mrc.errors import ArgumentError
 from mrc.testbed.bed import Testbed
 from mrc.view.fabric import View
@@ -29,6 +28,8 @@ def prepared(args: argparse.Namespace) -> socket:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mrc.cli.top import endpoints_here  # slow import: the engine
+
     bed = Testbed.existing(args.name)
     if bed.machines is not None:
         raise ArgumentError(

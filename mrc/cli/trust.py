@@ -11,6 +11,7 @@ import argparse
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,10 @@ def listening(
 
 def _allow(args: argparse.Namespace) -> tuple[str, ...]:
     """Who is let in by his key: as the options say, or the user's file."""
-    default = default_allowed()
-    entries = tuple(args.allow) or ((str(default),) if default.exists() else ())
+    entries = tuple(args.allow)
+    with suppress(ConfigError, OSError):  # this user has no home folder, or may not open it
+        if not entries and (default := default_allowed()).exists():
+            entries = (str(default),)
     try:
         allowed(entries)
     except ConfigError as error:

@@ -38,6 +38,7 @@ from mrc.events import Completion, Immediate
 from mrc.fabric import paths
 from mrc.fabric.ports import LocalPort, RemotePort
 from mrc.limits import MPR_UNIT
+from mrc.tasks import took_cancellation
 
 PATH_MTU = 1024
 MPR = 1024
@@ -290,11 +291,14 @@ async def listen(device: EngineDevice, port: int, ready: Callable[[], None]) -> 
     turn = asyncio.Lock()
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with turn:
-            with suppress(OSError):
-                await serve(device, reader, writer.write)
-            await device.detach()
-            writer.close()
+        try:
+            async with turn:
+                with suppress(OSError):
+                    await serve(device, reader, writer.write)
+                await device.detach()
+                writer.close()
+        except asyncio.CancelledError:
+            took_cancellation()  # asyncio would print a traceback of a cancelled task
 
     async with await asyncio.start_server(one, None, port) as server:
         ready()

@@ -36,7 +36,7 @@ class Child:
         self._readers: list[asyncio.Task[Any]] = []
 
     async def start(self, bed: Testbed, host: str, arguments: Sequence[str]) -> None:
-        command = [sys.executable, "-m", "mrc", *arguments, "--json"]
+        command = [sys.executable, "-P", "-m", "mrc", *arguments, "--json"]
         argv, environment = bed.host_command(host, command)
         self._process = await asyncio.create_subprocess_exec(
             *argv,

@@ -45,7 +45,7 @@ def examine() -> dict[str, str | None]:
 
     Raises StateError if that process or its namespaces fail.
     """
-    argv = rootless.throw_away([sys.executable, "-m", __name__])
+    argv = rootless.throw_away([sys.executable, "-P", "-m", __name__])
     try:
         null, pipe = subprocess.DEVNULL, subprocess.PIPE
         done = subprocess.run(

@@ -97,7 +97,7 @@ def over_mrc(bed: Testbed) -> tuple[list[str], list[float]]:
     return lines, seconds
 
 
-COMMAND = [sys.executable, "-m", "mrc.examples.train"]
+COMMAND = [sys.executable, "-P", "-m", "mrc.examples.train"]
 
 
 def bits(line: dict[str, Any]) -> str:

@@ -162,9 +162,10 @@ class Guard:
         This is decided by the connected socket: a name may lead elsewhere at every look. A host
         that is known by its key has to show it.
         """
-        known = KnownHosts(self.security.known_hosts)
-        if await self.allows_plain(channel) and known.fingerprint(channel.called) is None:
-            return
+        if await self.allows_plain(channel):
+            known = KnownHosts(self.security.known_hosts)
+            if known.fingerprint(channel.called) is None:
+                return
         await _connect(channel, self)
         channel.secured = True
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from mrc import units
 from mrc.fabric.table import Table
 from mrc.fabric.targets import absent_links
-from mrc.fabric.topology import MAX_ALL_T1, MAX_T1, MAX_T2, Topology, wrong_pods
+from mrc.fabric.topology import MAX_ALL_T1, MAX_T1, MAX_T2, Topology, multiples, wrong_pods
 
 MAX_HOSTS, MAX_PLANES, MAX_T0 = 131072, 32, 4096
 MIN_MTU, MAX_MTU = 1400, 65535
@@ -92,7 +92,8 @@ def _switches(table: Table) -> tuple[int, int, int, int, int]:
     t1 = table.integer("t1", 1, MAX_ALL_T1 if t2 else MAX_T1)
     pods = table.integer("pods", 1, MAX_T0, 1)
     if hosts % t0:
-        raise table.error("hosts", f"{hosts} is not a multiple of t0 ({t0})")
+        remedy = f"use {multiples(hosts, t0)}"
+        raise table.error("hosts", f"{hosts} is not a multiple of t0 ({t0}): {remedy}")
     if (wrong := wrong_pods(t0, t1, pods, t2)) is not None:
         raise table.error(*wrong)
     return hosts, t0, t1, pods, t2

@@ -161,8 +161,13 @@ class Topology(Struct, frozen=True):
         _check("t1", self.t1, 1, MAX_ALL_T1 if self.t2 else MAX_T1)
         structs.force_setattr(self, "t0", self.t0 or self.hosts)
         _check("t0", self.t0, 1, self.hosts)
+        _check("pods", self.pods, 1, self.max_hosts)
+        _check("t2", self.t2, 0, MAX_T2)
         if self.hosts % self.t0:
-            raise ValueError(f"hosts is {self.hosts}, not a multiple of t0 ({self.t0})")
+            raise ValueError(
+                f"hosts is {self.hosts}, not a multiple of t0 ({self.t0}): use "
+                f"{multiples(self.hosts, self.t0)}"
+            )
         if (wrong := wrong_pods(self.t0, self.t1, self.pods, self.t2)) is not None:
             raise ValueError(" ".join(wrong))
 
@@ -352,19 +357,27 @@ def switch_of_usid(plane: int, usid: int) -> str:
 def wrong_pods(t0: int, t1: int, pods: int, t2: int) -> tuple[str, str] | None:
     """The key that does not go with the others, and why; None: all do."""
     if not t2:
-        return ("pods", f"is {pods} without t2: only T2s join pods") if pods > 1 else None
+        remedy = "set t2 to a multiple of the T1s of a pod"
+        why = f"is {pods} without t2: only T2s join pods; {remedy}"
+        return ("pods", why) if pods > 1 else None
     if pods < 2:
         return "t2", f"is {t2} with one pod: T2s join pods; set pods to 2 or more"
     for key, number in (("t0", t0), ("t1", t1)):
         if number % pods:
-            return key, f"is {number}, not a multiple of pods ({pods})"
+            remedy = f"use {multiples(number, pods)}"
+            return key, f"is {number}, not a multiple of pods ({pods}): {remedy}"
     if t1 // pods > MAX_T1:
         return "t1", f"is {t1}, more than {MAX_T1} in each of {pods} pods"
-    if t2 > MAX_T2:
-        return "t2", f"is {t2}, more than {MAX_T2}"
-    if t2 % (t1 // pods):
-        return "t2", f"is {t2}, not a multiple of the T1s of a pod ({t1 // pods})"
+    if t2 % (each := t1 // pods):
+        why = f"is {t2}, not a multiple of the T1s of a pod ({each}): use {multiples(t2, each)}"
+        return "t2", why
     return None
+
+
+def multiples(number: int, divisor: int) -> str:
+    """`4 or 6`: the multiples around a number."""
+    below = number // divisor * divisor
+    return f"{below} or {below + divisor}" if below else str(divisor)
 
 
 def host_link(host: int, plane: int) -> str:

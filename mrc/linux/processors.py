@@ -27,6 +27,12 @@ print(time.process_time() - used)
 """
 
 
+Times = tuple[float, float, float]
+"""Seconds of all processors since the machine started: in total, used by programs and the kernel,
+and withheld by a hypervisor.
+"""
+
+
 class Processors(Struct, frozen=True):
     """A measurement. Shares are from 0 to 1."""
 
@@ -57,11 +63,11 @@ class Processors(Struct, frozen=True):
 def measure(seconds: float = SECONDS) -> Processors:
     """Measures for some `seconds`."""
     count = min(_MOST, len(os.sched_getaffinity(0)))
-    before = _times()
+    before = times()
     command = [sys.executable, "-I", "-S", "-c", _SPIN, str(seconds)]
     spinning = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
     got = sum(float(process.communicate()[0]) for process in spinning)
-    total, busy, stolen = (after - early for early, after in zip(before, _times(), strict=True))
+    total, busy, stolen = (after - early for early, after in zip(before, times(), strict=True))
     return shares(count, got, count * seconds, total, busy, stolen)
 
 
@@ -75,11 +81,11 @@ def shares(
 
 def stolen_seconds() -> float:
     """Time that a hypervisor has withheld from this machine so far, over all processors."""
-    return _times()[2]
+    return times()[2]
 
 
-def _times() -> tuple[float, float, float]:
-    """Seconds of all processors so far: in total, used by programs and the kernel, withheld."""
+def times() -> Times:
+    """So far."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     ticks = [int(word) for word in words[1:9]]  # later words are also in the first ones
     _user, _nice, _system, idle, waiting, _irq, _softirq, stolen = ticks

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from ipaddress import ip_address
 
 from mrc.errors import InUseError, MrcError, ResolveError
-from mrc.tasks import cancelled
+from mrc.tasks import cancelled, took_cancellation
 
 logger = logging.getLogger("mrc.observe")
 
@@ -67,6 +67,8 @@ class MetricsServer:
                     await writer.wait_closed()
         except (MrcError, OSError, ValueError, asyncio.IncompleteReadError) as error:
             logger.debug("a request for metrics failed: %s", error)
+        except asyncio.CancelledError:
+            took_cancellation()  # asyncio would print a traceback of a cancelled task
         finally:
             self._requests.discard(request)
             writer.transport.abort()

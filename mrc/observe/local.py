@@ -30,7 +30,7 @@ from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.foreign import parse
 from mrc.results.plain import plain
 from mrc.results.snapshot import Snapshot
-from mrc.tasks import cancelled
+from mrc.tasks import cancelled, took_cancellation
 
 logger = logging.getLogger("mrc.observe")
 
@@ -205,6 +205,8 @@ class LocalView:
                 await writer.drain()
         except (MrcError, OSError, ValueError) as error:
             logger.debug("a viewer disconnected: %s", error)
+        except asyncio.CancelledError:
+            took_cancellation()  # asyncio would print a traceback of a cancelled task
         finally:
             self._visits.discard(visit)
             writer.transport.abort()

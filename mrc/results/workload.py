@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from msgspec import Struct
 
@@ -11,6 +11,7 @@ from mrc.results import sim
 from mrc.results.plain import KEYS, Result
 
 Over = Literal["mrc", "tcp", "mptcp", "iperf3"]
+OVERS: tuple[Over, ...] = get_args(Over)
 
 
 class Judged(sim.Value, frozen=True, kw_only=True):

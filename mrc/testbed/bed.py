@@ -20,7 +20,8 @@ from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.draining import cut_off, without
 from mrc.fabric.targets import Target, parse_target
-from mrc.linux import installed
+from mrc.linux import installed, processors
+from mrc.linux.processors import Times
 from mrc.results.plain import like
 from mrc.results.testbed import Link
 from mrc.testbed import (
@@ -179,6 +180,10 @@ class Testbed:
                 control.start(state.folder(self.name), namespace, emulator_config(self.shape))
             lending.lend(self.plan)
             uplink.join(self.plan)
+            if self.shape.fabric is Fabric.KERNEL:
+                found = queues.read(self.plan, {}).items()
+                drops = {str(hop): told["dropped"] for hop, told in found if told["dropped"]}
+                state.write_early_drops(self.name, drops)
             state.save(self.name, replace(begun, up=up))
         except BaseException:
             self._remove()
@@ -327,7 +332,10 @@ class Testbed:
         """
         if self.shape.fabric is Fabric.KERNEL:
             failing = self._by_target(self._state())
-            return {str(hop): told for hop, told in queues.read(self.plan, failing).items()}
+            told = {str(hop): each for hop, each in queues.read(self.plan, failing).items()}
+            for name, count in state.early_drops(self.name).items():
+                told[name]["dropped"] = max(0, told[name]["dropped"] - count)
+            return told
         found = list(hops.all_hops(self.shape))
         return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
 
@@ -418,6 +426,10 @@ class Testbed:
             ids = (f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups")
             argv += ["setpriv", *ids, "--"]
         return [*argv, *command], environment
+
+    def processor_times(self) -> dict[str, Times]:
+        """The time of the processors of each of its machines."""
+        return {"": processors.times()}
 
     def connect(self) -> None:
         """Reach its other machines, if it has any, so that the next calls are fast."""

@@ -33,7 +33,7 @@ def start(folder: Path, namespace: str, config: dict[str, Any]) -> None:
     (folder / "fabric.json").write_text(json.dumps(config))
     with netns.inside(namespace):
         done = subprocess.run(
-            [sys.executable, "-m", _MODULE, str(folder)],
+            [sys.executable, "-P", "-m", _MODULE, str(folder)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -51,9 +51,15 @@ def ask(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         with _connect(folder) as connection, connection.makefile("rwb") as stream:
             stream.write(json.dumps(request).encode() + b"\n")
             stream.flush()
-            answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
+            line = stream.readline()
     except OSError as exc:
         raise StateError(f"the emulated fabric in {folder} does not answer: {exc}") from exc
+    if not line.endswith(b"\n"):
+        raise StateError(
+            f"the emulated fabric in {folder} ended before it answered: rebuild the test bed with "
+            "mrc testbed up"
+        )
+    answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise StateError(f"the emulated fabric in {folder}: {answer['error']}")
     return answer

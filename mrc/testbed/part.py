@@ -19,7 +19,7 @@ from msgspec import convert, to_builtins
 
 from mrc.errors import ArgumentError, ConnectError, MrcError, NetlinkError, StateError
 from mrc.fabric.targets import Target
-from mrc.linux import installed
+from mrc.linux import installed, processors
 from mrc.testbed import faults, state, underlay
 from mrc.testbed.bed import PROGRAMS, Testbed
 from mrc.testbed.fault import Fault
@@ -170,6 +170,9 @@ class _Server:
 
     def do_measure(self, request: _Request) -> object:
         return self._bed().measure(request["seconds"])
+
+    def do_times(self, _: _Request) -> processors.Times:
+        return processors.times()
 
     def do_lost(self, _: _Request) -> dict[str, str]:
         return self._bed().lost()

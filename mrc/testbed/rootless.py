@@ -132,7 +132,7 @@ def become_root() -> None:
     user namespaces.
     """
     if os.geteuid() != 0:
-        argv = command([sys.executable, "-m", "mrc", *sys.argv[1:]])
+        argv = command([sys.executable, "-P", "-m", "mrc", *sys.argv[1:]])
         os.execvp(argv[0], argv)
 
 

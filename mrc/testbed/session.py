@@ -41,7 +41,7 @@ class Session:
         words = ["part", "--name", name]
         argv = machine.command(words)
         if own:
-            argv = [sys.executable, "-m", "mrc", "testbed", *words]
+            argv = [sys.executable, "-P", "-m", "mrc", "testbed", *words]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
         try:
             # In a process group of its own: ^C at the terminal must not end it half-way.
@@ -94,7 +94,7 @@ class Session:
     def _read(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        if not line:
+        if not line.endswith(b"\n"):  # it may end in the middle of an answer
             raise ConnectError(self._why())
         return json.loads(line)
 

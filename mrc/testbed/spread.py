@@ -14,6 +14,7 @@ from msgspec import convert, to_builtins
 
 from mrc.errors import ConnectError, MrcError
 from mrc.fabric.targets import Target
+from mrc.linux.processors import Times
 from mrc.results.testbed import Link
 from mrc.testbed import cut, hops, state
 from mrc.testbed.bed import Testbed, as_argument_error
@@ -217,6 +218,9 @@ class SpreadTestbed(Testbed):
     def _in_order(self, answers: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         found = {link: told for answer in answers.values() for link, told in answer.items()}
         return {str(hop): found[str(hop)] for hop in hops.all_hops(self.shape) if str(hop) in found}
+
+    def processor_times(self) -> dict[str, Times]:
+        return convert(self._ask("times"), dict[str, Times])
 
     def connect(self) -> None:
         self._change("hello")

@@ -6,6 +6,7 @@ $MRC_RUN_DIR/NAME/testbed.json                        parameters, phase, faults,
 $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
 $MRC_RUN_DIR/NAME/hosts                               /etc/hosts for the commands in its hosts
 $MRC_RUN_DIR/NAME/resolv.conf                         the same of /etc/resolv.conf, with an uplink
+$MRC_RUN_DIR/NAME/early.json                          packets dropped while links came up, by hop
 $MRC_RUN_DIR/NAME/outside.json                        what `mrc.testbed.lending` has to return
 """
 
@@ -33,6 +34,7 @@ from mrc.whole import write_whole
 
 _SCHEMA = 1
 _FILE = "testbed.json"
+_EARLY = "early.json"
 
 
 class State(Struct, frozen=True):
@@ -104,6 +106,20 @@ def write_resolver(name: str, text: str) -> None:
     """The /etc/resolv.conf of all hosts."""
     with _ours(folder(name)):
         _write(hosts_path(name).with_name("resolv.conf"), text)
+
+
+def write_early_drops(name: str, drops: Mapping[str, int]) -> None:
+    """Packets that the kernel sent on its own while links came up: they count as no drops."""
+    with _ours(folder(name)):
+        _write(folder(name) / _EARLY, json.dumps(drops))
+
+
+def early_drops(name: str) -> dict[str, int]:
+    try:
+        found: dict[str, int] = json.loads((folder(name) / _EARLY).read_text())
+    except (OSError, ValueError):  # of an earlier version of mrc
+        return {}
+    return found
 
 
 def forget(name: str) -> None:

@@ -15,7 +15,8 @@ import os
 import re
 import ssl
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +81,13 @@ class Identity:
             raise ConfigError(f"{self.path}: is no Ed25519 key: remove it, and mrc key makes one")
         return key
 
+    @contextmanager
+    def in_memory(self) -> Iterator[str]:
+        """A file in memory, with the key and the certificate: OpenSSL takes only files."""
+        with open(os.memfd_create("mrc-identity"), "wb", buffering=0) as file:
+            file.write(self._text.bytes)
+            yield f"/proc/self/fd/{file.fileno()}"
+
     @cached_property
     def public(self) -> bytes:
         """The public key, 32 bytes."""
@@ -113,17 +121,39 @@ def fingerprint_of(public: bytes) -> str:
 def load(path: Path) -> Identity:
     """Reads an identity; makes it first if there is no such file. Raises ConfigError."""
     try:
-        text = files.read_secret(path)
+        return stored(path)
     except FileNotFoundError:
         _make(path)
-        text = files.read_secret(path)
     except OSError as error:
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    return Identity(path, text)
+    return stored(path)
+
+
+def stored(path: Path) -> Identity:
+    """Reads an identity. Raises OSError, and ConfigError for another file."""
+    return Identity(path, files.read_secret(path))
+
+
+def fresh() -> Identity:
+    """A new identity that no file keeps."""
+    return Identity(Path("a key that no file keeps"), Secret.copy(_new()))
 
 
 def _make(path: Path) -> None:
     """Makes a key and its certificate. Another process may do so at the same time."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # the first one wins
+            write_whole(path, _new(), mode=0o600, new=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be made: {(error.strerror or str(error)).lower()}: name another file"
+            " with --identity or $MRC_IDENTITY"
+        ) from error
+
+
+def _new() -> bytes:
+    """A key and its certificate, in PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519
@@ -143,16 +173,7 @@ def _make(path: Path) -> None:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    text = private + certificate.public_bytes(serialization.Encoding.PEM)
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(FileExistsError):  # the first one wins
-            write_whole(path, text, mode=0o600, new=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be made: {(error.strerror or str(error)).lower()}: name another file"
-            " with --identity or $MRC_IDENTITY"
-        ) from error
+    return private + certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def public_of(certificate: bytes) -> bytes:

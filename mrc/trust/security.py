@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mrc.errors import ConfigError
 from mrc.trust import files, words
-from mrc.trust.identity import Identity, default_path, load
+from mrc.trust.identity import Identity, default_path, fresh, load, stored
 from mrc.trust.memory import Secret
 from mrc.trust.remedies import Commands
 
@@ -71,7 +71,8 @@ class Security:
     """
 
     identity: Path | None = None
-    """File of the key; made when it is missing. None: $MRC_IDENTITY or ~/.config/mrc."""
+    """File of the key; made when it is missing, unless a secret is the only proof. None:
+    $MRC_IDENTITY or ~/.config/mrc."""
     allow: tuple[str, ...] = ()
     """Who may connect: fingerprints, SPIFFE names, or files of them."""
     plain_loopback: bool = False
@@ -121,5 +122,14 @@ class Security:
         return self.secret
 
     def load_identity(self) -> Identity:
-        """The identity; makes it when it is missing."""
+        """The identity; makes it when it is missing.
+
+        Where the secret alone lets peers in, nobody looks at the key: a missing one is not stored.
+        """
+        by_key = self.allow or self.allow_any or self.code
+        if self.secret and not (by_key or self.identity):
+            try:
+                return stored(default_path())
+            except (OSError, ConfigError):  # there may be no home folder, or that of another user
+                return fresh()
         return load(self.identity or default_path())

@@ -85,7 +85,8 @@ def server(identity: Identity | None, authority: Authority | None) -> Loaded:
         if authority is not None:
             _load(context, authority)
         elif identity is not None:
-            context.load_cert_chain(identity.path)
+            with identity.in_memory() as file:
+                context.load_cert_chain(file)
         return context
 
     return Loaded(make, authority)

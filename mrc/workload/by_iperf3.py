@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from mrc.linux import installed
 from mrc.workload.task import Counts, FlowTask, HostTask
 
 PROGRAM = "iperf3"
@@ -61,7 +62,9 @@ class End:
         self._servers: dict[int, Process] = {}
 
     async def open(self) -> Self:
-        """Starts the servers, and waits until they listen."""
+        """Starts the servers, and waits until they listen. Raises StateError without iperf3."""
+        if self._sends or self._receives:
+            installed.require(PROGRAM)
         for number in self._receives:
             port = _FIRST_PORT + number
             server = await _start("-s", "-1", "-i", f"{self._seconds:g}", "-p", port)

@@ -1,61 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes in the hosts of a test bed, from outside: what they are told and say."""
+"""The processes in the hosts of a test bed, from outside: what they are told and say.
+
+Those on other machines are reached by one relay (`mrc.workload.relay`) on each.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
 import msgspec
 
-from mrc.errors import StateError
+from mrc.errors import ConnectError, StateError
 from mrc.testbed.bed import Testbed
-from mrc.workload.task import Answer, HostTask, Ready, Said
+from mrc.testbed.machines import Machine
+from mrc.workload.task import CLOCK, GREETING, Answer, Ended, HostTask, Ready, Said
 
 T = TypeVar("T", Ready, Answer)
 
-_PROGRAM = ("-m", "mrc.workload.host")
+_PROGRAM = ("-P", "-m", "mrc.workload.host")
 _MOST_BYTES = 1 << 28  # of a line
 _END_SECONDS = 10.0
-_DECODER = msgspec.json.Decoder(Ready | Said | Answer)
+_CLOCKS = 5  # answers, of which the fastest counts
+_DECODER = msgspec.json.Decoder(Ready | Said | Answer | Ended)
 
 
 class Host:
     """The process in one host. Its end before its answer is a StateError with its last words."""
 
-    def __init__(self, name: str, process: Process) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._process = process
 
-    @classmethod
-    async def start(cls, bed: Testbed, task: HostTask, stack: AsyncExitStack) -> Host:
-        """Starts the process and tells it the task."""
-        name = f"h{task.host}"
-        argv, environment = bed.host_command(name, [sys.executable, *_PROGRAM])
-        process = await asyncio.create_subprocess_exec(
-            *argv, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_MOST_BYTES
-        )
-        host = cls(name, process)
-        stack.push_async_callback(host.end)
-        host._tell(msgspec.json.encode(task))
-        return host
+    def send(self, line: bytes) -> None:
+        """Sends a line, without its end."""
+        raise NotImplementedError
+
+    async def line(self) -> bytes:
+        """Its next line. Raises StateError if it has ended."""
+        raise NotImplementedError
+
+    def at(self, now_ns: int) -> int:
+        """A time of this machine's monotonic clock as a time of the host's."""
+        return now_ns
 
     def tell(self, *words: object) -> None:
-        self._tell(" ".join(map(str, words)).encode())
-
-    def _tell(self, line: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + b"\n")
+        self.send(" ".join(map(str, words)).encode())
 
     async def hear(self) -> Ready | Said | Answer:
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line:
-            raise StateError(f"{self.name}: {await self._last_words()}")
-        told: Ready | Said | Answer = _DECODER.decode(line)
+        told: Ready | Said | Answer | Ended = _DECODER.decode(await self.line())
+        if isinstance(told, Ended):
+            raise StateError(f"{self.name}: {told.why}")
         return told
 
     async def until(self, kind: type[T]) -> T:
@@ -64,24 +62,168 @@ class Host:
             pass
         return told
 
-    async def _last_words(self) -> str:
-        assert self._process.stderr is not None
-        with suppress(TimeoutError):
-            said = await asyncio.wait_for(self._process.stderr.read(), _END_SECONDS)
-            if lines := said.decode(errors="replace").strip().splitlines():
-                return lines[-1]
-        return f"its process ended with exit code {await self._process.wait()}"
 
-    async def end(self) -> None:
-        """Ends the process: at once, unless it has answered."""
+class Near(Host):
+    """On this machine."""
+
+    def __init__(self, name: str, process: Process) -> None:
+        super().__init__(name)
+        self._process = process
+
+    @classmethod
+    async def start(cls, bed: Testbed, name: str, stack: AsyncExitStack) -> Near:
+        argv, environment = bed.host_command(name, [sys.executable, *_PROGRAM])
+        process = await asyncio.create_subprocess_exec(
+            *argv, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_MOST_BYTES
+        )
+        host = cls(name, process)
+        stack.push_async_callback(_end, process)
+        return host
+
+    def send(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        with suppress(ProcessLookupError):
-            if self._process.returncode is None:
-                self._process.terminate()
+        self._process.stdin.write(line + b"\n")
+
+    async def line(self) -> bytes:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise StateError(f"{self.name}: {await _last_words(self._process)}")
+        return line
+
+
+class _Far(Host):
+    """On another machine."""
+
+    def __init__(self, name: str, relay: Relay) -> None:
+        super().__init__(name)
+        self._relay = relay
+        self.lines: asyncio.Queue[bytes] = asyncio.Queue()
+        """empty: the relay has ended"""
+
+    def send(self, line: bytes) -> None:
+        self._relay.send(self.name, line)
+
+    async def line(self) -> bytes:
+        line = await self.lines.get()
+        if not line:
+            self.lines.put_nowait(b"")
+            raise ConnectError(f"{self.name}: {self._relay.lost}")
+        return line
+
+    def at(self, now_ns: int) -> int:
+        return now_ns + self._relay.ahead_ns
+
+
+class Relay:
+    """`mrc testbed part --traffic` on another machine, with the processes in all its hosts."""
+
+    def __init__(self, machine: Machine, process: Process) -> None:
+        self._machine = machine
+        self._process = process
+        self._hosts: dict[str, _Far] = {}
+        self.lost = ""
+        """why it has ended"""
+        self.ahead_ns = 0
+        """the monotonic clock there, before ours"""
+
+    @classmethod
+    async def start(cls, bed: Testbed, machine: Machine, stack: AsyncExitStack) -> Relay:
+        """Raises ConnectError if the machine does not answer."""
+        argv = machine.command(["part", "--name", bed.name, "--traffic"])
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_MOST_BYTES
+        )
+        stack.push_async_callback(_end, process)
+        relay = cls(machine, process)
+        while await relay._line() != GREETING:  # what a login prints
+            pass
+        relay.ahead_ns = await relay._compare_clocks()
+        hearing = asyncio.create_task(relay._hear())
+        stack.callback(hearing.cancel)
+        return relay
+
+    def host(self, name: str) -> Host:
+        """The process in a host, which starts when it is told something."""
+        host = self._hosts[name] = _Far(name, self)
+        if self.lost:
+            host.lines.put_nowait(b"")
+        return host
+
+    def send(self, name: str, line: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"%s %s\n" % (name.encode(), line))
+
+    async def _line(self) -> bytes:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            why = await _last_words(self._process)
+            raise ConnectError(f"{self._machine.name} does not answer: {why}")
+        return line
+
+    async def _compare_clocks(self) -> int:
+        found = []
+        for _ in range(_CLOCKS):
+            asked_ns = time.monotonic_ns()
+            self.send(CLOCK, b"")
+            there_ns, now_ns = int((await self._line()).split()[1]), time.monotonic_ns()
+            found.append((now_ns - asked_ns, there_ns - (asked_ns + now_ns) // 2))
+        return min(found)[1]
+
+    async def _hear(self) -> None:
         try:
-            await asyncio.wait_for(self._process.wait(), _END_SECONDS)
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+            while True:
+                name, _, line = (await self._line()).partition(b" ")
+                self._hosts[name.decode()].lines.put_nowait(line)
+        except ConnectError as error:
+            self.lost = str(error)
+        for host in self._hosts.values():
+            host.lines.put_nowait(b"")
+
+
+class Hosts:
+    """Starts the processes in the hosts of a test bed, and ends them with `stack`."""
+
+    def __init__(self, bed: Testbed, stack: AsyncExitStack) -> None:
+        self._bed = bed
+        self._stack = stack
+        self._relays: dict[str, Relay] = {}
+
+    async def start(self, task: HostTask) -> Host:
+        """Starts the process in the host of a task, and tells it the task."""
+        name = f"h{task.host}"
+        machine = self._bed.elsewhere(name)
+        if machine is None:
+            host: Host = await Near.start(self._bed, name, self._stack)
+        else:
+            if machine.name not in self._relays:
+                relay = await Relay.start(self._bed, machine, self._stack)
+                self._relays[machine.name] = relay
+            host = self._relays[machine.name].host(name)
+        host.send(msgspec.json.encode(task))
+        return host
+
+
+async def _last_words(process: Process) -> str:
+    assert process.stderr is not None
+    with suppress(TimeoutError):
+        said = await asyncio.wait_for(process.stderr.read(), _END_SECONDS)
+        if lines := said.decode(errors="replace").strip().splitlines():
+            return lines[-1]
+    return f"its process ended with exit code {await process.wait()}"
+
+
+async def _end(process: Process) -> None:
+    """Ends a process: at once, unless it has answered."""
+    assert process.stdin is not None
+    process.stdin.close()
+    with suppress(ProcessLookupError):
+        if process.returncode is None:
+            process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), _END_SECONDS)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
 
 from mrc.errors import ConfigError, StateError
+from mrc.linux.processors import Times
 from mrc.results.workload import Over
 from mrc.sim.draw import with_seed
 from mrc.sim.run import Result
@@ -27,7 +27,7 @@ from mrc.testbed.shape import Fabric
 from mrc.workload import tasks
 from mrc.workload.faults import Faults, Told
 from mrc.workload.gather import Moved, counters, result
-from mrc.workload.hosts import Host
+from mrc.workload.hosts import Host, Hosts
 from mrc.workload.task import Answer, Ready, Said
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Ran(Struct, frozen=True):
     over: Over
     answers: tuple[Answer, ...]
     busy: float
-    """share of the processors' time that was used, by whatever program"""
+    """share of the processors' time that was used, by whatever program, on the busiest machine"""
     late_ns: int
     """largest delay of a fault"""
 
@@ -60,11 +60,11 @@ async def run(bed: Testbed, scenario: Scenario, seed: int, over: Over, told: Tol
     async with AsyncExitStack() as stack:
         stack.callback(faults.heal)
         faults.begin()
-        hosts = {}
+        hosts, starting = {}, Hosts(bed, stack)
         for task in tasks.tasks(scenario, flows, bed.shape, over, seed):
             if over == "mptcp":
                 bed.prepare_mptcp(f"h{task.host}")
-            hosts[task.host] = await Host.start(bed, task, stack)
+            hosts[task.host] = await starting.start(task)
         await _all(host.until(Ready) for host in hosts.values())
         for host in hosts.values():
             host.tell("connect")
@@ -82,10 +82,10 @@ class _Running(Struct, frozen=True):
 
 
 async def _timed(bed: Testbed, scenario: Scenario, seed: int, over: Over, running: _Running) -> Ran:
-    before, used = counters(bed), _processor_ticks()
+    before, used = counters(bed), bed.processor_times()
     start_ns = time.monotonic_ns() + _AHEAD_NS
     for host in running.hosts.values():
-        host.tell("start", start_ns)
+        host.tell("start", host.at(start_ns))
     happening = asyncio.create_task(
         asyncio.to_thread(running.faults.happen, start_ns, running.told)
     )
@@ -95,7 +95,7 @@ async def _timed(bed: Testbed, scenario: Scenario, seed: int, over: Over, runnin
     finally:
         running.faults.end()
         await happening
-    busy, after = _busy(used, _processor_ticks()), counters(bed)
+    busy, after = _busy(used, bed.processor_times()), counters(bed)
     for host in running.hosts.values():
         host.tell("stop")
     answers = tuple(await _all(host.until(Answer) for host in running.hosts.values()))
@@ -145,7 +145,8 @@ class _Steps:
             return
         at_ns = time.monotonic_ns() + flows[first].traffic.compute_ns
         for each in range(first, first + count):
-            self._running.hosts[flows[each].sender].tell("step", each, at_ns)
+            host = self._running.hosts[flows[each].sender]
+            host.tell("step", each, host.at(at_ns))
 
 
 async def _all(waits: Iterable[Coroutine[None, None, T]]) -> list[T]:
@@ -171,12 +172,10 @@ def _moved(bed: Testbed, before: Moved, after: Moved) -> Moved:
     return moved
 
 
-def _processor_ticks() -> tuple[int, int]:
-    """Time of all processors so far, and of it the time in which they were idle."""
-    numbers = list(map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9]))
-    return sum(numbers), numbers[3] + numbers[4]
-
-
-def _busy(before: tuple[int, int], after: tuple[int, int]) -> float:
-    total, idle = after[0] - before[0], after[1] - before[1]
-    return 1 - idle / total if total else 0.0
+def _busy(before: Mapping[str, Times], after: Mapping[str, Times]) -> float:
+    """Of the machine that was busiest."""
+    found = []
+    for machine, now in after.items():
+        total, used, stolen = (b - a for a, b in zip(before[machine], now, strict=True))
+        found.append((used + stolen) / total if total else 0.0)
+    return max(found)

@@ -9,18 +9,20 @@ step FLOW NS      begin the next step of a flow at this time
 stop              it answers an Answer and ends
 
 Between start and stop it says Said lines.
+
+A relay on another machine says GREETING, answers CLOCK with CLOCK and the time of its monotonic
+clock, and passes all other lines on, each with the name of its host in front. Ended is its own.
 """
 
 from __future__ import annotations
-
-from typing import get_args
 
 from msgspec import Struct
 
 from mrc.results.sim import Transport
 from mrc.results.workload import Over
 
-OVERS: tuple[Over, ...] = get_args(Over)
+GREETING = b"mrc testbed part --traffic\n"
+CLOCK = "clock"
 
 
 class FlowTask(Struct, frozen=True, kw_only=True):
@@ -133,3 +135,9 @@ class Answer(Struct, frozen=True, kw_only=True, tag=True):
     sent: tuple[Sent, ...]
     received: tuple[Received, ...]
     changes: tuple[Change, ...]
+
+
+class Ended(Struct, frozen=True, kw_only=True, tag=True):
+    """The process in a host of another machine has ended before its answer."""
+
+    why: str

@@ -11,6 +11,16 @@
 #include "sim/topology.h"
 #include "sim_config.h"
 
+/* Three tiers: three pods of two T0s and two T1s, four T2s, two hosts below each T0. */
+enum { HOSTS = 12, T0S = 6, T1S = 6, PODS = 3, T2S = 4, CAPACITY = 8 };
+
+#define open_pods(...)                                                    \
+  open_sim(.hosts = HOSTS, .t0 = T0S, .t1 = T1S, .pods = PODS, .t2 = T2S, \
+           .core_rate_bps = 50 * GBIT, .core_delay_ns = 700, .path_mtu = 4096, __VA_ARGS__)
+
+static uint32_t pod_of(uint32_t host) { return host / 4; }
+
+/* A packet that has its uSIDs. */
 static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, uint32_t path) {
   struct mrc_frame *packet = mrc_frame_pool_get(&sim->whole.fabric.pool);
   packet->header[0] = MRC_OP_WRITE_MIDDLE;
@@ -23,35 +33,59 @@ static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, u
   return packet;
 }
 
-/* Moves a packet from switch to switch; returns the number of hops and lists them. */
-static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops, int capacity) {
+/* Moves a packet from its host to the next one, or until it is lost; returns the number of hops
+   and lists them. */
+static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops) {
   struct mrc_heap_entry event;
   int n = 0;
   mrc_fabric_enter(&sim->whole.fabric,
                    mrc_topology_host_up(&sim->whole.world.config, 0, packet->from), packet);
   while (mrc_agenda_pop(&sim->whole.world.agenda, &event)) {
     sim->whole.world.now_ns = event.at_ns;
-    if (event.kind != MRC_SIM_ON_ARRIVAL || n == capacity) break;
+    if (event.kind != MRC_SIM_ON_ARRIVAL) break; /* its host runs */
+    CHECK(n < CAPACITY);
     hops[n++] = event.index;
     mrc_fabric_arrive(&sim->whole.fabric, event.index, event.pointer);
   }
   return n;
 }
 
-static uint64_t usids_of(mrc_sim *sim, uint32_t from, uint32_t to, uint32_t path) {
-  struct mrc_frame *packet = make_packet(sim, from, to, path);
-  const uint64_t usids = packet->usids;
-  CHECK_EQ(packet->usids_beyond, 0);
-  mrc_frame_pool_put(&sim->whole.fabric.pool, packet);
-  return usids;
+/* The uSID of the switch at the end of a hop. */
+static uint32_t usid_at_end(const mrc_sim *sim, uint32_t hop) {
+  static const uint32_t first[] = {
+      [MRC_NODE_T0] = 0x0200, [MRC_NODE_T1] = 0x3000, [MRC_NODE_T2] = 0x2000};
+  const struct mrc_hop *at = &sim->whole.fabric.hops[hop];
+  return first[at->to_kind] + at->to;
+}
+
+/* The n-th uSID of a list. */
+static uint32_t nth(const struct mrc_frame *packet, int n) {
+  return n < 4 ? packet->usids >> (48 - 16 * n) & 0xFFFF
+               : packet->usids_beyond >> (80 - 16 * n) & 0xFFFF;
 }
 
 static void test_usids__are_those_of_the_path(void) {
-  mrc_sim *sim = open_sim();
-  CHECK(usids_of(sim, 0, 2, 1) == 0x01010201E0000000ull); /* T1 1, T0 1, its port 0 */
-  CHECK(usids_of(sim, 0, 3, 0) == 0x01000201E0010000ull);
-  CHECK(usids_of(sim, 0, 1, 0) == 0xE001000000000000ull); /* below the same T0 */
-  mrc_sim_destroy(sim);
+  static const struct {
+    bool has_pods;
+    uint32_t from, to, path;
+    uint64_t usids;
+    uint32_t beyond;
+  } rows[] = {
+      {false, 0, 2, 1, 0x01010201E0000000ull, 0}, /* T1 1, T0 1, its port 0 */
+      {false, 0, 3, 0, 0x01000201E0010000ull, 0},
+      {false, 0, 1, 0, 0xE001000000000000ull, 0},         /* below the same T0 */
+      {true, 0, 7, 3, 0x3001200330030203ull, 0xE0010000}, /* to pod 1, over T2 3 */
+      {true, 5, 7, 1, 0x30030203E0010000ull, 0},          /* within pod 1, over its second T1 */
+      {true, 6, 7, 0, 0xE001000000000000ull, 0},
+  };
+  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+    CHECK_ROW(i);
+    mrc_sim *sim = rows[i].has_pods ? open_pods() : open_sim();
+    const struct mrc_frame *packet = make_packet(sim, rows[i].from, rows[i].to, rows[i].path);
+    CHECK_EQ(packet->usids, rows[i].usids);
+    CHECK_EQ(packet->usids_beyond, rows[i].beyond);
+    mrc_sim_destroy(sim);
+  }
 }
 
 static void test_arrive__follows_the_usids(void) {
@@ -63,8 +97,8 @@ static void test_arrive__follows_the_usids(void) {
     CHECK_ROW(i);
     mrc_sim *sim = open_sim();
     const uint32_t from = rows[i].from, to = rows[i].to, path = rows[i].path;
-    uint32_t hops[8];
-    const int n = walk(sim, make_packet(sim, from, to, path), hops, 8);
+    uint32_t hops[CAPACITY];
+    const int n = walk(sim, make_packet(sim, from, to, path), hops);
     CHECK_EQ(n, rows[i].is_local ? 2 : 4);
     CHECK_EQ(hops[0], mrc_topology_host_up(&sim->whole.world.config, 0, from));
     CHECK_EQ(hops[n - 1], mrc_topology_host_down(&sim->whole.world.config, 0, to));
@@ -78,15 +112,64 @@ static void test_arrive__follows_the_usids(void) {
   }
 }
 
+/* For each two hosts, every path passes the switches that its uSIDs name, and no others. */
+static void test_arrive__over_the_switches_of_each_path(void) {
+  uint32_t paths = 0;
+  for (uint32_t from = 0; from < HOSTS; from++) {
+    mrc_sim *sim = open_pods();
+    const struct mrc_sim_config *config = &sim->whole.world.config;
+    for (uint32_t to = 0; to < HOSTS; to++) {
+      if (to == from) continue;
+      const uint32_t n_paths = mrc_topology_n_paths(config, from, to);
+      CHECK_EQ(n_paths, from / 2 == to / 2 ? 1 : pod_of(from) == pod_of(to) ? 2 : T2S);
+      for (uint32_t path = 0; path < n_paths; path++, paths++) {
+        uint32_t hops[CAPACITY];
+        struct mrc_frame *packet = make_packet(sim, from, to, path);
+        const struct mrc_frame sent = *packet;
+        const int n = walk(sim, packet, hops);
+        CHECK_EQ(n, from / 2 == to / 2 ? 2 : pod_of(from) == pod_of(to) ? 4 : 6);
+        for (int i = 1; i < n - 1; i++)
+          CHECK_EQ(usid_at_end(sim, hops[i]), nth(&sent, i - 1));
+        CHECK_EQ(nth(&sent, n - 2), 0xE000 + to % 2);
+        CHECK_EQ(hops[n - 1], mrc_topology_host_down(config, 0, to));
+        uint32_t inner[MRC_TOPOLOGY_INNER_HOPS];
+        CHECK_EQ((int)mrc_topology_inner_hops(config, 0, from / 2, to / 2, path, inner), n - 2);
+        CHECK_MEM_EQ(inner, hops + 1, (size_t)(n - 2) * sizeof *inner);
+      }
+    }
+    CHECK_EQ(sim->whole.record.stats.unroutable, 0);
+    mrc_sim_destroy(sim);
+  }
+  CHECK_EQ(paths, HOSTS * (1 + 2 * 2 + 8 * T2S));
+}
+
 static void test_arrive__usid_of_nobody(void) {
-  static const uint64_t lists[] = {0, 0x0102ull << 48, 0xE002ull << 48, 0x0100020200000000ull};
-  for (int i = 0; i < (int)(sizeof lists / sizeof *lists); i++) {
+  /* With pods: a T1 of another pod; a T2 that the T1 has no link with; a T0 of another pod; a T1
+     that the T2 has no link with; the switches beyond the last ones. */
+  static const struct {
+    bool has_pods;
+    uint64_t usids;
+    int hops;
+  } rows[] = {
+      {false, 0, 1},
+      {false, 0x0102ull << 48, 1},
+      {false, 0xE002ull << 48, 1},
+      {false, 0x0100020200000000ull, 2},
+      {true, 0x3002ull << 48, 1},
+      {true, 0x30002001ull << 32, 2},
+      {true, 0x30000202ull << 32, 2},
+      {true, 0x300020003003ull << 16, 3},
+      {true, 0x30002004ull << 32, 2},
+      {true, 0x300020003006ull << 16, 3},
+      {true, 0x0100ull << 48, 1},
+  };
+  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = open_sim();
-    uint32_t hops[8];
-    struct mrc_frame *packet = make_packet(sim, 0, 2, 0);
-    packet->usids = lists[i];
-    CHECK_EQ(walk(sim, packet, hops, 8), i == 3 ? 2 : 1);
+    mrc_sim *sim = rows[i].has_pods ? open_pods() : open_sim();
+    uint32_t hops[CAPACITY];
+    struct mrc_frame *packet = make_packet(sim, 0, rows[i].has_pods ? 7 : 2, 0);
+    packet->usids = rows[i].usids;
+    CHECK_EQ(walk(sim, packet, hops), rows[i].hops);
     CHECK_EQ(sim->whole.record.stats.unroutable, 1);
     mrc_sim_destroy(sim);
   }
@@ -96,17 +179,45 @@ static void test_arrive__ecmp_by_flow_label(void) {
   mrc_sim *sim = open_sim(.routing = MRC_SIM_ECMP, .t1 = 4);
   uint32_t used = 0;
   for (uint32_t label = 0; label < 64; label++) {
-    uint32_t hops[2][8];
+    uint32_t hops[2][CAPACITY];
     for (int again = 0; again < 2; again++) {
       struct mrc_frame *packet = make_packet(sim, 0, 2, 0);
       packet->flow_label = label;
-      CHECK_EQ(walk(sim, packet, hops[again], 4), 4);
+      CHECK_EQ(walk(sim, packet, hops[again]), 4);
     }
     CHECK_EQ(hops[0][1], hops[1][1]); /* each label keeps its path */
     CHECK_EQ(hops[0][3], mrc_topology_host_down(&sim->whole.world.config, 0, 2));
     used |= 1u << (hops[0][1] - mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0));
   }
   CHECK_EQ(used, 0xF); /* all labels together use all uplinks */
+  mrc_sim_destroy(sim);
+}
+
+/* Which T2s the packets of many flow labels use. */
+static uint32_t t2s_by_ecmp(mrc_sim *sim) {
+  uint32_t used = 0;
+  for (uint32_t label = 0; label < 64; label++) {
+    uint32_t hops[CAPACITY];
+    struct mrc_frame *packet = make_packet(sim, 0, 7, 0);
+    packet->flow_label = label;
+    CHECK_EQ(walk(sim, packet, hops), 6);
+    CHECK_EQ(hops[5], mrc_topology_host_down(&sim->whole.world.config, 0, 7));
+    used |= 1u << sim->whole.fabric.hops[hops[2]].to;
+  }
+  return used;
+}
+
+static void test_arrive__ecmp_uses_every_t2_that_has_links(void) {
+  mrc_sim *sim = open_pods(.routing = MRC_SIM_ECMP);
+  CHECK_EQ(t2s_by_ecmp(sim), 0xF);
+  mrc_sim_destroy(sim);
+  sim = open_pods(.routing = MRC_SIM_ECMP);
+  struct mrc_sim_fault target = {.target = MRC_SIM_CORE, .plane = 1, .index = 3, .t2 = 1};
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), 0); /* of the receiver's pod */
+  CHECK_EQ(t2s_by_ecmp(sim), 0xD);
+  target = (struct mrc_sim_fault){.target = MRC_SIM_T2, .plane = 1, .index = 3};
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), 0);
+  CHECK_EQ(t2s_by_ecmp(sim), 0x5); /* no T0 chooses a T1 that leads nowhere */
   mrc_sim_destroy(sim);
 }
 
@@ -128,6 +239,32 @@ static void test_build__queues_by_place(void) {
   last = &sim->whole.fabric.hops[mrc_topology_host_down(&sim->whole.world.config, 0, 0)];
   CHECK_EQ(last->kind->queue.ecn_high_bytes, 400000);
   CHECK_EQ(last->kind->queue.last_hop, true);
+  mrc_sim_destroy(sim);
+}
+
+static void test_build__links_of_each_tier(void) {
+  mrc_sim *sim = open_pods();
+  const struct mrc_sim_config *config = &sim->whole.world.config;
+  CHECK_EQ(sim->whole.fabric.n_hops, 2 * HOSTS + 2 * 2 * T0S + 2 * PODS * T2S);
+  const struct mrc_hop_config *hop =
+      &sim->whole.fabric.hops[mrc_topology_t2_down(config, 0, 2, 3)].kind->config;
+  CHECK_EQ(hop->rate_bps, 50 * GBIT);
+  CHECK_EQ(hop->link.delay_ns, 700);
+  CHECK_EQ(sim->lookahead_ns, 500);
+  mrc_sim_destroy(sim);
+}
+
+static void test_create__refuses_uneven_pods(void) {
+  CHECK_PTR_EQ(open_pods(.pods = 1), NULL);
+  CHECK_PTR_EQ(open_pods(.pods = 4), NULL); /* of 6 T0s */
+  CHECK_PTR_EQ(open_pods(.t2 = 3), NULL);   /* with 2 T1s in a pod */
+  CHECK_PTR_EQ(open_pods(.t2 = 0), NULL);   /* nothing joins the pods */
+  CHECK_PTR_EQ(open_pods(.core_rate_bps = 0), NULL);
+  CHECK_PTR_EQ(open_pods(.t2 = MRC_SIM_MAX_T2 + 2), NULL);
+  mrc_sim *sim = open_pods();
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_UPLINK, .index = 0, .t1 = 2), -EINVAL);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_CORE, .index = 0, .t2 = 1), -EINVAL);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_T2, .index = T2S), -EINVAL);
   mrc_sim_destroy(sim);
 }
 
@@ -165,29 +302,65 @@ static uint32_t silent_hops(mrc_sim *sim, const struct mrc_sim_fault *fault, boo
 
 static void test_fault__hops_of_a_target(void) {
   static const struct {
-    uint32_t target, index, t1, hops, up;
+    bool has_pods;
+    uint32_t target, index, t1, t2, hops;
   } rows[] = {
-      {MRC_SIM_ALL, 0, 0, 32, 16}, {MRC_SIM_PLANE, 0, 0, 16, 8}, {MRC_SIM_T0, 1, 0, 8, 4},
-      {MRC_SIM_T1, 1, 0, 4, 2},    {MRC_SIM_UPLINK, 0, 1, 2, 1}, {MRC_SIM_PORT, 3, 0, 2, 1},
+      {false, MRC_SIM_ALL, 0, 0, 0, 32}, {false, MRC_SIM_PLANE, 0, 0, 0, 16},
+      {false, MRC_SIM_T0, 1, 0, 0, 8},   {false, MRC_SIM_T1, 1, 0, 0, 4},
+      {false, MRC_SIM_PORT, 3, 0, 0, 2}, {false, MRC_SIM_UPLINK, 0, 1, 0, 2},
+      {true, MRC_SIM_ALL, 0, 0, 0, 144}, {true, MRC_SIM_PLANE, 0, 0, 0, 72},
+      {true, MRC_SIM_T0, 1, 0, 0, 8},    {true, MRC_SIM_T1, 3, 0, 0, 8},
+      {true, MRC_SIM_T2, 3, 0, 0, 6},    {true, MRC_SIM_PORT, 3, 0, 0, 2},
+      {true, MRC_SIM_CORE, 3, 0, 1, 2},  {true, MRC_SIM_UPLINK, 2, 3, 0, 2},
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = open_sim(.planes = 2);
+    mrc_sim *sim = rows[i].has_pods ? open_pods(.planes = 2) : open_sim(.planes = 2);
     const struct mrc_sim_fault fault = {.target = rows[i].target,
                                         .plane = 2,
                                         .index = rows[i].index,
                                         .t1 = rows[i].t1,
+                                        .t2 = rows[i].t2,
                                         .kind = MRC_SIM_SILENT};
     struct mrc_sim_fault up = fault, down = fault;
     up.direction = MRC_SIM_UPWARD;
     down.direction = MRC_SIM_DOWNWARD;
     CHECK_EQ(silent_hops(sim, &fault, true), rows[i].hops);
-    CHECK_EQ(silent_hops(sim, &down, false), rows[i].up);
+    CHECK_EQ(silent_hops(sim, &down, false), rows[i].hops / 2);
     CHECK_EQ(silent_hops(sim, &up, false), 0);
-    CHECK_EQ(silent_hops(sim, &up, true), rows[i].up);
+    CHECK_EQ(silent_hops(sim, &up, true), rows[i].hops / 2);
     CHECK_EQ(silent_hops(sim, &fault, false), 0);
     mrc_sim_destroy(sim);
   }
+}
+
+/* A fault on a link hits the paths that cross it, and only those. */
+static void test_fault__hits_the_paths_of_its_link(void) {
+  mrc_sim *sim = open_pods();
+  const struct mrc_sim_fault fault = {.target = MRC_SIM_CORE,
+                                      .plane = 1,
+                                      .index = 3,
+                                      .t2 = 1,
+                                      .direction = MRC_SIM_DOWNWARD,
+                                      .kind = MRC_SIM_SILENT};
+  mrc_fault_switch(&sim->whole.fabric, &fault, true);
+  uint32_t hops[CAPACITY];
+  CHECK_EQ(walk(sim, make_packet(sim, 0, 7, 1), hops), 3); /* lost between T2 1 and T1 3 */
+  CHECK_EQ(walk(sim, make_packet(sim, 0, 7, 3), hops), 6); /* another T2, the same T1 */
+  CHECK_EQ(walk(sim, make_packet(sim, 7, 0, 1), hops), 6); /* up over the same link */
+  CHECK_EQ(walk(sim, make_packet(sim, 0, 8, 1), hops), 6); /* the same T2, another pod */
+  mrc_sim_destroy(sim);
+}
+
+static void test_remove__paths_over_it(void) {
+  mrc_sim *sim = open_pods();
+  const struct mrc_fabric *fabric = &sim->whole.fabric;
+  const struct mrc_sim_fault target = {.target = MRC_SIM_CORE, .plane = 1, .index = 3, .t2 = 1};
+  CHECK_EQ(mrc_sim_remove_links(sim, &target), 0);
+  CHECK(!mrc_fabric_has_path(fabric, 0, 0, 7, 1) && !mrc_fabric_has_path(fabric, 0, 7, 0, 1));
+  CHECK(mrc_fabric_has_path(fabric, 0, 0, 7, 3) && mrc_fabric_has_path(fabric, 0, 0, 8, 1));
+  CHECK(mrc_fabric_has_path(fabric, 0, 4, 7, 1)); /* within the pod */
+  mrc_sim_destroy(sim);
 }
 
 static void test_remove__no_packet_enters(void) {
@@ -254,7 +427,10 @@ static void test_fault__ends_as_the_topology_has_it(void) {
 }
 
 CHECK_MAIN(RUN(test_usids__are_those_of_the_path), RUN(test_arrive__follows_the_usids),
-           RUN(test_arrive__usid_of_nobody), RUN(test_arrive__ecmp_by_flow_label),
-           RUN(test_build__queues_by_place), RUN(test_enter__rate_and_delay),
-           RUN(test_fault__hops_of_a_target), RUN(test_remove__no_packet_enters),
-           RUN(test_fault__ends_as_the_topology_has_it))
+           RUN(test_arrive__over_the_switches_of_each_path), RUN(test_arrive__usid_of_nobody),
+           RUN(test_arrive__ecmp_by_flow_label),
+           RUN(test_arrive__ecmp_uses_every_t2_that_has_links), RUN(test_build__queues_by_place),
+           RUN(test_build__links_of_each_tier), RUN(test_create__refuses_uneven_pods),
+           RUN(test_enter__rate_and_delay), RUN(test_fault__hops_of_a_target),
+           RUN(test_fault__hits_the_paths_of_its_link), RUN(test_remove__paths_over_it),
+           RUN(test_remove__no_packet_enters), RUN(test_fault__ends_as_the_topology_has_it))

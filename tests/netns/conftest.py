@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -173,6 +173,28 @@ def probing(bed: Testbed, src: int, dst: int) -> Iterator[Probing]:
         rx.bind(("::", PORT + src))
         rx.settimeout(PATIENCE)
         yield Probing(bed, src, dst, rx, tx)
+
+
+Case = tuple[int, int, set[str], set[str]]
+"""Two hosts, the paths between them, and those that a fault disables."""
+
+
+def check_fault(bed: Testbed, target: str, mode: str, *cases: Case) -> None:
+    """A fault disables its paths and no others, until it is healed.
+
+    Method: a datagram that passed a dead path would arrive before one sent after healing.
+    """
+    with ExitStack() as stack:
+        pairs = [stack.enter_context(probing(bed, src, dst)) for src, dst, _, _ in cases]
+        bed.fail(target, mode)
+        for pair, (_, _, usual, dead) in zip(pairs, cases, strict=True):
+            pair.send(usual - dead)
+            pair.flush(usual - dead)
+        bed.heal(target)
+        for pair, (_, _, usual, _) in zip(pairs, cases, strict=True):
+            pair.send(usual)
+    for pair, (_, _, usual, dead) in zip(pairs, cases, strict=True):
+        assert pair.arrived == [Counter(usual - dead), Counter(usual)]
 
 
 def arrivals(bed: Testbed, rounds: int, alive: Collection[str]) -> Counter[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slowness import PATIENCE, until
+from slowness import PATIENCE, limit, until
 
 from mrc.linux import netns
 
@@ -52,9 +52,14 @@ class Machine:
         return subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True)
 
     def run(self, *words: str | Path, code: int = 0) -> str:
-        """Runs `mrc testbed` there; what it prints, also on stderr."""
+        """Runs `mrc testbed` there; what it prints, also on stderr. A large `up` is work of half a
+        minute, of which a busy machine does little at a time.
+        """
         argv = [*self.enter, MRC, "testbed", *map(str, words)]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        pipe = subprocess.PIPE
+        done = subprocess.run(
+            argv, stdout=pipe, stderr=pipe, text=True, timeout=limit(PATIENCE), check=False
+        )
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stderr
         return done.stdout + done.stderr

@@ -63,7 +63,6 @@ class Cluster:
         argv += [f"--groups={ids['fsGroup']}", "--"]
         argv += words or [sys.executable, "-m", "mrc", *(_moved(each, pod) for each in pod.args)]
         env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-        env |= {each["name"]: _moved(each["value"], pod) for each in pod.container["env"]}
         pipe = subprocess.PIPE
         self.running.append(
             Mrc(subprocess.Popen(argv, env=env, stdout=pipe, stderr=pipe, text=True))

@@ -13,13 +13,15 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from printed import printed
 from slowness import PATIENCE, until
 
+from mrc.linux import installed
 from mrc.testbed.shape import Shape
 
 from .machines import MRC, Machine, hosts_file, machines, serving, status
@@ -237,13 +239,99 @@ def test_the_rest(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: 
     assert is_clean(a, b)
 
 
+TRAFFIC = """
+title = "between machines"
+topology = { hosts = 2, planes = 2, t1 = 2, host_rate = "500Mbit/s" }
+run = { until = "60s", sample = "10ms" }
+[[traffic]]
+kind = "permutation"
+write = "256KiB"
+writes = 8
+[[traffic]]
+kind = "ring"
+group = "training"
+write = "32KiB"
+steps = 3
+compute = "20ms"
+start = "100ms"
+[[faults]]
+target = "t1:1.1"
+kind = "silent"
+at = "20ms"
+until = "200ms"
+[[checks]]
+measure = "completed"
+"""
+
+
+def test_run__traffic_between_machines(
+    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+) -> None:
+    """Goal: both ends answer in the time of the command, steps and faults included."""
+    a, b = pair
+    a.run("up", *SMALL, *on)
+    file = tmp_path / "scene.toml"
+    file.write_text(TRAFFIC)
+    said = b.run("run", file, "--over", "mrc,tcp", "--json").splitlines()
+    result = printed("testbed run --over", next(line for line in said if line[0] == "{"))
+    assert result["checks"][0]["met"]
+    for run in result["runs"]:
+        assert [flow["completed"] for flow in run["flows"]] == [8, 8, 6, 6]
+        assert all(flow["received_bytes"] for flow in run["flows"])
+        first, last = (f(flow[key] for flow in run["flows"][2:])
+                       for f, key in ((min, "first_ns"), (max, "last_ns")))  # fmt: skip
+        assert first >= 120_000_000 and last - first >= 2 * 20_000_000
+    assert not any(b"mrc.workload" in line for each in pair for line in command_lines(each))
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(installed.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
+def test_run__iperf3_between_machines(
+    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+) -> None:
+    a, _ = pair
+    a.run("up", *SMALL, *on)
+    file = tmp_path / "scene.toml"
+    head, _, rest = TRAFFIC.partition('[[traffic]]\nkind = "ring"')
+    file.write_text(head + rest[rest.index("[[faults]]") :])
+    said = a.run("run", file, "--over", "iperf3", "--json").splitlines()
+    (run,) = printed("testbed run --over", next(line for line in said if line[0] == "{"))["runs"]
+    assert [flow["completed"] for flow in run["flows"]] == [8, 8]
+
+
+def command_lines(machine: Machine) -> Iterator[bytes]:
+    for pid in machine.processes():
+        with suppress(OSError):
+            yield Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.slow
+def test_run__a_machine_that_dies_ends_it(
+    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+) -> None:
+    a, b = pair
+    a.run("up", *SMALL, *on)
+    file = tmp_path / "scene.toml"
+    file.write_text(TRAFFIC.replace("writes = 8", "writes = 1000000"))
+    with a.start("run", file) as run:
+        until(lambda: any(b"mrc.workload.host" in line for line in command_lines(b)))
+        b.kill()
+        _, said = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 3 and "Traceback" not in said, said
+    assert "h1: host-b does not answer: " in said
+    assert not any(b"mrc.workload" in line for line in command_lines(a))
+    a.run("down", code=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_64_hosts_over_three_machines(tmp_path: Path, on: tuple[str, str]) -> None:
     """Goal: hosts on different machines go on while a plane fails and a machine dies.
 
-    Method: each writes over 8 planes of 20 Mbit/s, of which 7 are left, each with some of its T1s.
+    Method: each writes over 8 planes of 20 Mbit/s, of which 7 are left, each with some of its T1s:
+    neighbours of a plane are on different machines.
     """
-    large = ("--hosts", "64", "--planes", "8", "--t0", "8", "--t1", "4", "--rate", "20mbit")
+    large = ("--hosts", "64", "--planes", "8", "--t0", "8", "--t1", "2", "--rate", "20mbit")
     with machines(3, tmp_path) as (a, b, c), ExitStack() as stack:
         assert "host-c (192.0.2.3): h48..h63" in a.run("up", *large, *on)
         for host in ("h24", "h1", "h63"):

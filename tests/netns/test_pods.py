@@ -19,7 +19,7 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Mode
 from mrc.testbed.shape import Fabric
 
-from .conftest import arrivals, fresh_name, probe, probing
+from .conftest import arrivals, check_fault, fresh_name, probe, probing
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -55,19 +55,9 @@ def test_paths__over_every_t1_of_the_pod_and_every_t2(bed: Testbed) -> None:
 @pytest.mark.parametrize("mode", [*Mode])
 @pytest.mark.parametrize("target", FAULTS)
 def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mode) -> None:
-    """As in test_shapes.py."""
     near, far, back = FAULTS[target]
-    with probing(bed, 0, 1) as a, probing(bed, 0, 2) as b, probing(bed, 3, 2) as c:
-        cases = [(a, IN_POD, near), (b, FAR, far), (c, BACK_IN_POD, back)]
-        bed.fail(target, mode)
-        for pair, usual, dead in cases:
-            pair.send(usual - dead)
-            pair.flush(usual - dead)
-        bed.heal(target)
-        for pair, usual, _ in cases:
-            pair.send(usual)
-    for pair, usual, dead in cases:
-        assert pair.arrived == [Counter(usual - dead), Counter(usual)]
+    cases = (0, 1, IN_POD, near), (0, 2, FAR, far), (3, 2, BACK_IN_POD, back)
+    check_fault(bed, target, mode, *cases)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from mrc.testbed.fault import Mode
 from mrc.testbed.shape import Fabric
 from mrc.testbed.switches import with_link_addresses
 
-from .conftest import PORT, arrivals, fresh_name, probe, probing, udp_socket
+from .conftest import PORT, arrivals, check_fault, fresh_name, probe, udp_socket
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -77,19 +77,8 @@ def test_paths__below_one_t0_and_over_every_t1(bed: Testbed) -> None:
 @pytest.mark.parametrize("mode", [*Mode])
 @pytest.mark.parametrize("target", FAULTS)
 def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mode) -> None:
-    """Method: a datagram that passed a dead path would arrive before one sent after healing."""
     near, far, back = FAULTS[target]
-    with probing(bed, 0, 1) as a, probing(bed, 0, 2) as b, probing(bed, 3, 1) as c:
-        cases = [(a, NEAR, near), (b, FAR, far), (c, FAR, back)]
-        bed.fail(target, mode)
-        for pair, usual, dead in cases:
-            pair.send(usual - dead)
-            pair.flush(usual - dead)
-        bed.heal(target)
-        for pair, usual, _ in cases:
-            pair.send(usual)
-    for pair, usual, dead in cases:
-        assert pair.arrived == [Counter(usual - dead), Counter(usual)]
+    check_fault(bed, target, mode, (0, 1, NEAR, near), (0, 2, FAR, far), (3, 1, FAR, back))
 
 
 def test_fail__loses_a_share_once_below_one_t0(bed: Testbed) -> None:

@@ -398,6 +398,7 @@ def test_up__with_other_parameters_says_which(bed: Testbed) -> None:
 def test_down__leaves_nothing(bed_name: str) -> None:
     bed = Testbed(bed_name, planes=1, t1=1)
     assert bed.up() is True
+    assert not any(link["dropped"] for link in bed.links().values())  # also of the kernel itself
     assert bed.down().removed
     assert not [name for name in netns.names() if bed_name in name]
     assert not state.folder(bed_name).exists()

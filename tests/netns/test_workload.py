@@ -225,11 +225,12 @@ def test_run__a_host_that_dies_ends_all(
 ) -> None:
     """The error names the host; no process and no fault stays."""
     heard = hosts.Host.hear
-    seen: dict[str, hosts.Host] = {}
+    seen: dict[str, hosts.Near] = {}
     ready: list[str] = []
 
     async def hear(self: hosts.Host) -> Any:
         told = await heard(self)
+        assert isinstance(self, hosts.Near)
         seen[self.name] = self
         ready.append(self.name)
         if len(ready) == 4:  # both listen, and both have connected

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from project_text import ROOT
 
 SLOW = {"asyncio", "cffi", "msgspec", "mrc._core", "numpy", "prometheus_client", "pyroute2", "rich"}
 
@@ -35,6 +36,13 @@ def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
     assert not {"mrc.testbed.bed", "mrc.testbed.build", "mrc.sim.run"} & modules
 
 
+def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> None:
+    modules = loaded("from mrc.cli.main import build_parser\nbuild_parser(['testbed'])")
+    assert "mrc.cli.testbed_run" in modules
+    assert not {"mrc.cli.testbed_traffic", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
+    assert not {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload."))}
+
+
 def test_testbed__needs_only_messages_of_pyroute2() -> None:
     modules = loaded("import mrc.testbed.bed")
     assert "pyroute2.netlink.rtnl.tcmsg" in modules
@@ -53,6 +61,13 @@ def test_pyroute2__is_whole_for_the_programs_of_others(order: tuple[str, str]) -
 
 def test_import_mrc__loads_nothing_of_it() -> None:
     assert {name for name in loaded("import mrc") if name.startswith("mrc")} == {"mrc"}
+
+
+def test_start__of_processes_imports_nothing_from_the_current_folder() -> None:
+    """A user's http.py there is not Python's: each `python -m` has -P."""
+    sources = [path.read_text() for path in (ROOT / "mrc").rglob("*.py")]
+    assert sum('sys.executable, "-P"' in text for text in sources) >= 7
+    assert not [text for text in sources if 'sys.executable, "-m"' in text]
 
 
 @pytest.mark.parametrize("limit", [12, 63])

@@ -17,6 +17,15 @@ def typed(*words: str) -> int:
     return main(["testbed", "plan", *words])
 
 
+def test_plan__of_three_tiers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("--hosts", "8", "--planes", "2", "--t1", "4", "--pods", "2", "--t2", "4") == 0
+    shown = capsys.readouterr().out
+    assert "2 planes of 2 pods, 4 T0s and 2 T1s each, and 4 T2s" in shown
+    assert typed("clos", "--pods", "2", "--t2", "4", "--rate", "1gbit", "--json") == 0
+    told = printed("testbed plan", capsys.readouterr().out)
+    assert (told["pods"], told["t2"], told["core_rate_bits_per_second"]) == (2, 4, 10**9)
+
+
 def test_plan__draws_planes_that_are_alike_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("unequal-planes", "--planes", "5") == 0
     shown = capsys.readouterr().out.splitlines()
@@ -116,6 +125,17 @@ def test_plan__lists_the_built_in_ones(capsys: pytest.CaptureFixture[str]) -> No
     [
         (("nowhere",), 2, "no topology 'nowhere'"),
         (("--hosts", "5", "--t0", "2"), 2, "hosts is 5, not a multiple of t0"),
+        (("--hosts", "5", "--t0", "2"), 2, "t0 (2): use 4 or 6"),
+        (("--pods", "2"), 2, "pods is 2 without t2: only T2s join pods; set t2 to a multiple of"),
+        (("--t2", "2"), 2, "t2 is 2 with one pod: T2s join pods; set pods to 2 or more"),
+        (
+            ("--pods", "2", "--t1", "3", "--t2", "2"),
+            2,
+            "t1 is 3, not a multiple of pods (2)",
+        ),
+        (("--pods", "2", "--t1", "8", "--t2", "6"), 2, "T1s of a pod (4): use 4 or 8"),
+        (("--pods", "2", "--t2", "-2"), 2, "t2 is -2, not in 0..4096"),
+        (("--pods", "3", "--t2", "3"), 2, "t0 is 2, not a multiple of pods (3): use 3"),
         (("--jitter", "1us"), 2, "jitter would reorder in a kernel fabric: use --fabric emulated"),
         (("--no-trim",), 2, "a kernel fabric cannot mark or trim: use --fabric emulated"),
         (("clos", "--svg", "/nowhere/x.svg"), 1, "/nowhere/x.svg: No such file"),

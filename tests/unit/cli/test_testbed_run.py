@@ -95,3 +95,14 @@ def test_run__tells_that_changes_were_late(
         "mrc testbed run: 1 of 2 changes were late, the worst by 870 ms: this machine is too busy"
         " for this schedule\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "factor"), [("0.1", 0.1), ("10%", 0.1), ("2", 2.0), ("1e-3", 0.001)]
+)
+def test_scale_argument(text: str, factor: float) -> None:
+    assert testbed_run.scale_argument(text) == pytest.approx(factor)
+
+
+def test_overs_argument__each_once() -> None:
+    assert testbed_run.overs_argument("tcp, mrc,tcp") == ("tcp", "mrc")

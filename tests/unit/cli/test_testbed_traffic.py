@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from mrc.testbed.shape import Shape
 class FakeBed:
     shape = Shape(hosts=4, planes=2, t0=2)
     plan = make_plan("x", shape)
-    machines = None
 
 
 @pytest.fixture
@@ -71,15 +69,3 @@ def test_require__mptcp_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrc.testbed.mptcp.is_supported", lambda: False)
     with pytest.raises(StateError, match="CONFIG_MPTCP"):
         testbed_traffic._require(["mptcp"])
-
-
-@pytest.mark.parametrize(
-    ("text", "factor"), [("0.1", 0.1), ("10%", 0.1), ("2", 2.0), ("1e-3", 0.001)]
-)
-def test_scale_argument(text: str, factor: float) -> None:
-    assert testbed_traffic.scale_argument(text) == pytest.approx(factor)
-
-
-def test_overs_argument__each_once() -> None:
-    found: Any = testbed_traffic.overs_argument("tcp, mrc,tcp")
-    assert found == ("tcp", "mrc")

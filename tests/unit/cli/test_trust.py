@@ -168,6 +168,7 @@ def test_send__a_secret_file(home: Path, file: Path) -> None:
         wrong = ended("send", file, where, "--secret", other)
         assert wrong.returncode == 3 and "both hosts need the same file" in wrong.stderr
         assert ended("send", file, where, "--secret", secret).returncode == 0
+    assert not (home / "config").exists()  # no key, and no folder for it
     secret.chmod(0o644)
     assert "chmod 600" in ended("send", file, where, "--secret", secret).stderr
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -194,6 +196,22 @@ def listening(*words: str) -> Iterator[str]:
         finally:
             program.terminate()
     reading.join()
+
+
+def test_device__ended_while_a_judge_is_connected() -> None:
+    port = str(free_port())
+    words = [sys.executable, "-m", "mrc", "conform", "device", "-B", "127.0.0.1", "--listen"]
+    words += ["--port", port]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as device:
+        assert device.stderr is not None
+        first = device.stderr.readline()
+        assert "waiting for judges" in first, first
+        with socket.create_connection(("127.0.0.1", int(port))) as judge:
+            judge.sendall(b"{}\n")
+            assert b"not understood" in judge.recv(1000)  # its answer: it serves this judge
+            device.send_signal(signal.SIGINT)
+            said = first + device.stderr.read()
+    assert device.returncode == 130 and "Traceback" not in said, said
 
 
 NO_WRITE = "the program decides what it writes: only an adapter can ask a device to write"

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
 
 from mrc.aio.context import Context
-from mrc.errors import ConnectError
+from mrc.errors import ConnectError, ProtocolError
 from mrc.events import QpInfo
 from mrc.exchange.dial import dial
-from mrc.observe import remote
+from mrc.observe import local, remote
+from mrc.observe.http import MetricsServer
 from mrc.observe.observed import Observed, ObservedQp
 from mrc.observe.remote import RemoteView
 
@@ -86,3 +90,58 @@ async def test_observer__a_given_one_replaces_the_views_of_the_configuration() -
         with pytest.raises(ConnectError, match="remote viewing is off"):
             await remote.look(channel)
         await channel.close()
+
+
+# ---- Views whose program does not answer ------------------------------------------------------
+
+
+@pytest.fixture
+async def complaints() -> list[dict[str, Any]]:
+    """What asyncio would print, with a traceback."""
+    found: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context))
+    return found
+
+
+class Stopped:
+    """A program that has been asked and does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def show(self, *_: object) -> NoReturn:
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_local_view__closes(
+    complaints: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_homes", lambda: iter([tmp_path / "endpoints"]))
+    monkeypatch.setattr(local, "_folders", lambda all_users: iter([tmp_path / "endpoints"]))
+    program = Stopped()
+    view = local.LocalView(program.show)
+    async with asyncio.timeout(BUDGET_SECONDS):
+        await view.open()
+        looking = asyncio.create_task(local.look(*local.sockets()))
+        await program.asked.wait()
+        await view.close()
+        with pytest.raises((ProtocolError, OSError)):
+            await looking
+    assert complaints == []
+
+
+async def test_metrics__close(complaints: list[dict[str, Any]]) -> None:
+    program = Stopped()
+    server = MetricsServer(program.show)
+    async with asyncio.timeout(BUDGET_SECONDS):
+        await server.open("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await program.asked.wait()
+        await server.close()
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+    assert complaints == []

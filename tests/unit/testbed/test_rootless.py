@@ -21,7 +21,7 @@ def test_become_root__starts_the_same_command_again(monkeypatch: pytest.MonkeyPa
     rootless.become_root()
     (argv,) = started
     assert argv[:2] == [*installed.require("unshare"), "-Urnm"]
-    assert argv[-6:] == [sys.executable, "-m", "mrc", "demo", "--size", "1MiB"]
+    assert argv[-7:] == [sys.executable, "-P", "-m", "mrc", "demo", "--size", "1MiB"]
 
 
 def test_become_root__says_when_the_system_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,12 @@ def test_no_answer__says_the_last_line_on_stderr(tmp_path: Path) -> None:
         b.receive()
 
 
+def test_no_answer__that_ends_in_the_middle(tmp_path: Path) -> None:
+    script = f"echo '{HELLO}'; printf '{{\"answer\": [1,'; echo powerless >&2"
+    with session(tmp_path, script) as b, pytest.raises(ConnectError, match=r"^powerless$"):
+        b.receive()
+
+
 def test_another_version(tmp_path: Path) -> None:
     with (
         session(tmp_path, 'echo \'{"mrc_testbed_part": "0.0"}\'') as b,

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of commands that run scenarios: seeds and settings. Loads nothing of the simulator."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from mrc.cli.arguments import add, count_argument
+
+SEEDS = """
+--seed N   seed of the random numbers in the first run [%(default)s]
+--seeds N  number of runs, each with the next seed; checks use the median, and the table shows the
+           quartiles [%(default)s]
+"""
+SETTINGS = """
+--set KEY=VALUE...  replace a value of the scenario, such as traffic.0.writes=2; repeatable
+"""
+
+
+def add_seeds(parser: Any, n: int) -> None:
+    seeds = {"type": count_argument(10000), "default": n}
+    add(parser, SEEDS, seed={"type": _seed, "default": 1}, seeds=seeds)
+
+
+def add_settings(parser: Any) -> None:
+    add(parser, SETTINGS, set={"dest": "settings"})
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {(1 << 64) - 1}")
+    return int(text)
+
+
+def seeds_of(args: argparse.Namespace) -> Sequence[int]:
+    return range(args.seed, args.seed + args.seeds)
