@@ -99,9 +99,9 @@ def test_perf__bins_show_a_plane_that_falls_silent(
     assert not any(dead[late:]) and any(bins["planes"][0]["bytes"][late:])
     assert 0 < bins["longest_gap_ns"] < 1_000_000_000
     changes = end["client"]["changes"]
-    suspended = [each for each in changes["planes"] if each["plane"] == 2 and each["suspended"]]
-    fault_ns = before_ns - changes["start_monotonic_ns"]
-    assert suspended and all(each["at_ns"] > fault_ns for each in suspended)
+    # On a busy machine it may seem silent before, but then it comes back.
+    *_, last = (each for each in changes["planes"] if each["plane"] == 2)
+    assert last["suspended"] and last["at_ns"] > before_ns - changes["start_monotonic_ns"]
     assert end["client"]["retransmitted_bytes"] > 0
 
 
