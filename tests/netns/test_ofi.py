@@ -101,7 +101,7 @@ def lasting(bed: Testbed) -> Iterator[Hosts]:
 
 @pytest.fixture
 def agents(lasting: Hosts) -> tuple[Mrc, Mrc]:
-    """The same for all tests, or others after a test has ended one; no QP of a test before is left."""
+    """The same for all tests, or others after a test has ended one. They have no connection yet."""
     if any(each.process.poll() is not None for each in lasting.running):
         stop(lasting)
     if not lasting.running:

@@ -12,7 +12,7 @@ from mrc.cli.agent import _until_idle
 async def test_idle__a_program_that_came_and_went_between_two_looks() -> None:
     loop = asyncio.get_running_loop()
     agent = Mock(programs=(), left=loop.time() + 0.1)
-    serving = loop.create_task(asyncio.Event().wait())
+    serving = loop.create_future()
     await _until_idle(agent, serving, 0.02)
     assert loop.time() >= agent.left + 0.02
-    assert serving.cancelled()
+    assert serving.cancelled(), "it serves no more"
