@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 
 import pytest
+from slowness import PATIENCE
 
 import mrc
 from mrc.enums import Seal
@@ -34,7 +35,8 @@ async def meet(
 async def exchange(one: mrc.Context, listener: mrc.Listener) -> tuple[mrc.QP, mrc.QP]:
     """Connects one QP and sends immediates over it."""
     out, back = await asyncio.gather(
-        one.connect("127.0.0.1", listener.port, timeout=5), listener.accept(timeout=5)
+        one.connect("127.0.0.1", listener.port, timeout=PATIENCE),
+        listener.accept(timeout=PATIENCE),
     )
     async with out, back:
         await out.write_imm(imm=7)

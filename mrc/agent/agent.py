@@ -84,6 +84,8 @@ class Agent(Context):
         self._group = group
         self._attached: dict[Program, asyncio.Task[None]] = {}
         self._probed: set[asyncio.Task[None]] = set()
+        self.left = 0.0
+        """When the last program ended, in the time of the event loop."""
 
     @property
     def local(self) -> Local:
@@ -246,6 +248,7 @@ class Agent(Context):
 
     def _forget(self, program: Program, task: asyncio.Task[None]) -> None:
         self._attached.pop(program, None)
+        self.left = task.get_loop().time()
         self.control.forget(program)
         self.numbers.forget(program)
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -89,7 +89,7 @@ async def _until_idle(agent: Agent, serving: asyncio.Future[None], seconds: floa
     loop = asyncio.get_running_loop()
     since = loop.time()
     try:
-        while loop.time() - since < seconds:
+        while loop.time() - max(since, agent.left) < seconds:
             done, _ = await asyncio.wait([serving], timeout=seconds / 4)
             if done:
                 serving.result()

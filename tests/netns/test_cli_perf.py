@@ -99,9 +99,9 @@ def test_perf__bins_show_a_plane_that_falls_silent(
     assert not any(dead[late:]) and any(bins["planes"][0]["bytes"][late:])
     assert 0 < bins["longest_gap_ns"] < 1_000_000_000
     changes = end["client"]["changes"]
-    suspended = [each for each in changes["planes"] if each["plane"] == 2 and each["suspended"]]
-    fault_ns = before_ns - changes["start_monotonic_ns"]
-    assert suspended and all(each["at_ns"] > fault_ns for each in suspended)
+    # On a busy machine it may seem silent before, but then it comes back.
+    *_, last = (each for each in changes["planes"] if each["plane"] == 2)
+    assert last["suspended"] and last["at_ns"] > before_ns - changes["start_monotonic_ns"]
     assert end["client"]["retransmitted_bytes"] > 0
 
 
@@ -124,7 +124,7 @@ def test_perf__a_slow_plane_is_named(hosts: Hosts, bed: Testbed, healed: None) -
 
 def test_top__of_a_host_and_of_all_on_this_machine(hosts: Hosts) -> None:
     server(hosts, "--top")
-    client = hosts.start("h0", "perf", "h1", "--json-stream", "-t", "60", "-i", "0.1")
+    client = hosts.start("h0", "perf", "h1", "--json-stream", "-t", "600", "-i", "0.1")
     assert client.process.stdout is not None
     for _ in range(2):
         client.process.stdout.readline()
@@ -145,7 +145,7 @@ def test_top__of_a_host_and_of_all_on_this_machine(hosts: Hosts) -> None:
 
 def test_perf__interrupted(hosts: Hosts) -> None:
     server(hosts)
-    client = hosts.start("h0", "perf", "h1", "--json-stream", "-i", "0.1", "-t", "60")
+    client = hosts.start("h0", "perf", "h1", "--json-stream", "-i", "0.1", "-t", "600")
     assert client.process.stdout is not None
     events = [
         printed("perf --json-stream", client.process.stdout.readline())["event"] for _ in range(3)
@@ -157,7 +157,7 @@ def test_perf__interrupted(hosts: Hosts) -> None:
     (result,) = last[-1]["results"]
     assert result["interrupted"] and result["goodput_bits_per_second"] > 0
     machine = last[-1]["machine"]
-    assert machine["arguments"] == ["perf", "h1", "--json-stream", "-i", "0.1", "-t", "60"]
+    assert machine["arguments"] == ["perf", "h1", "--json-stream", "-i", "0.1", "-t", "600"]
     assert (machine["host"], machine["kernel"]) == ("h0", platform.release())
     started = datetime.fromisoformat(machine["started_at"])
     assert timedelta() < datetime.now(UTC) - started < timedelta(minutes=10)

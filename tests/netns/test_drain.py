@@ -99,7 +99,7 @@ def test_drain__while_data_travel(bed: Testbed, hosts: Hosts) -> None:
     """No packet is lost; the drained plane carries no more data, and comes back."""
     hosts.start("h2", "perf", "--server").until_listening()
     few = ("-l", "64K", "--depth", "2", "-b", "50mbit")  # no queue overflows
-    pace = (*few, "-t", "60", "-i", "0.1")
+    pace = (*few, "-t", "600", "-i", "0.1")
     perf = hosts.start("h0", "perf", "h2", *pace, "--json-stream")
     assert perf.process.stdout is not None
     events = (printed("perf --json-stream", line) for line in perf.process.stdout)

@@ -16,6 +16,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IP
 from pathlib import Path
 
 import pytest
+from slowness import PATIENCE
 
 from mrc.errors import NetlinkError
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
@@ -96,7 +97,7 @@ def run(link: Netlink, *command: str) -> str:
 
 def test_interfaces__of_a_pair(pair: Pair) -> None:
     here, there = pair
-    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=5)
+    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
     lo, p1 = interfaces(here.namespace)
     assert (lo.name, lo.index, lo.mtu, lo.up) == ("lo", 1, 65536, True)
     assert {IPv4Interface("127.0.0.1/8"), IPv6Interface("fd00:a::1/128")} <= set(lo.addresses)
@@ -128,7 +129,7 @@ def test_wait_until_up__names_the_interface(pair: Pair) -> None:
 
 def test_set_links__down_is_seen_on_both_ends(pair: Pair) -> None:
     here, there = pair
-    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=5)
+    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
     there.set_links(["h0"], up=False)
     assert not there.is_up("h0")
     assert not here.is_up("p1")
@@ -295,7 +296,7 @@ def test_add_shaper__again_changes_it_in_place(pair: Pair) -> None:
 def test_counters__are_those_of_the_queue(pair: Pair) -> None:
     """One message of 20 KB, segmented by the interface: the queue counts its packets."""
     here, there = pair
-    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=5)
+    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
     here.add_shaper("p1", rate_bps=10_000_000, burst_bytes=80_000, limit_bytes=100_000)
     here.add_neighbours([("p1", IPv6Address("fe80::1"), "02:00:00:00:00:01")])
     (index,) = (each.index for each in here.interfaces() if each.name == "p1")

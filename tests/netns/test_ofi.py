@@ -92,9 +92,29 @@ def ended(process: subprocess.Popen[str]) -> str:
     return out
 
 
+@pytest.fixture(scope="module")
+def lasting(bed: Testbed) -> Iterator[Hosts]:
+    hosts = Hosts(bed)
+    yield hosts
+    hosts.end()
+
+
 @pytest.fixture
-def agents(hosts: Hosts) -> tuple[Mrc, Mrc]:
-    return hosts.agent("h0"), hosts.agent("h1")
+def agents(lasting: Hosts) -> tuple[Mrc, Mrc]:
+    """The same for all tests, or others after a test has ended one. They have no connection yet."""
+    if any(each.process.poll() is not None for each in lasting.running):
+        stop(lasting)
+    if not lasting.running:
+        lasting.agent("h0")
+        lasting.agent("h1")
+    here, there = lasting.running
+    until(lambda: not sockets(here.process.pid, OOB_PORT, "01"))
+    return here, there
+
+
+def stop(agents: Hosts) -> None:
+    agents.end()
+    agents.running.clear()
 
 
 @dataclass
@@ -287,7 +307,8 @@ def test_no_agent__at_the_peer(talker: Start, agents: tuple[Mrc, Mrc]) -> None:
     assert "does mrc agent run there?" in reason
 
 
-def test_no_agent__here(talker: Start) -> None:
+def test_no_agent__here(talker: Start, lasting: Hosts) -> None:
+    stop(lasting)
     assert talker("h0", "send").process.wait(PATIENCE) == NO_PROVIDER
 
 

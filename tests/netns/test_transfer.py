@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from netns.plain import without_route
 from netns.processes import Hosts
 from printed import printed
 
@@ -229,19 +230,6 @@ def test_send__a_fault_in_the_middle(
     if is_lost:
         assert max(lasted)[1] == 2, "others may stall on a busy machine"
         assert "plane 2 was lost " in sender.complaint(), "at, or for, by how long it took"
-
-
-@contextmanager
-def without_route(namespace: str, destination: str) -> Iterator[None]:
-    routes = ["ip", "-n", namespace, "-6", "route"]
-    with tempfile.TemporaryFile() as saved:  # ip cannot restore from a pipe
-        subprocess.run([*routes, "save", destination], check=True, stdout=saved)
-        subprocess.run([*routes, "del", destination], check=True)
-        try:
-            yield
-        finally:
-            saved.seek(0)
-            subprocess.run([*routes, "restore"], check=True, stdin=saved)
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def test_sweep__epochs_of_a_seal_that_were_lost(sweep: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("sweep", [PAIR, FABRIC, MESSAGES], ids=["pair", "fabric", "messages"])
 def test_sweep(sweep: Path) -> None:
-    run(sweep, cbuild.FAST, 0, 50)
+    run(sweep, cbuild.FAST, 0, 25)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_failure__a_rank_ends_in_order() -> None:
     assert two == []
 
 
-@pytest.mark.parametrize("floats", ["5000", "500000"])
+@pytest.mark.parametrize("floats", ["5000", pytest.param("500000", marks=pytest.mark.slow)])
 def test_end__after_what_the_others_were_sent(job: Job, floats: str) -> None:
     """The end of a rank overtakes its acknowledgements: TCP is faster than links of 10 ms."""
     with Testbed(fresh_name(), planes=2, delay_ns=10_000_000, fabric=Fabric.EMULATED) as far:
@@ -184,7 +184,7 @@ def test_secret__of_another_rank_differs(
         assert said and "secret" in said[-1] and "set MRC_SECRET to" in said[-1], rank.errors[-3:]
 
 
-@pytest.mark.parametrize("wrong", [0, 1])
+@pytest.mark.parametrize("wrong", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_interfaces__of_another_rank_are_wrong(bed: Testbed, job: Job, wrong: int) -> None:
     """All ranks say so at once: the one with the wrong name has no address for the others."""
     for number in (0, 1):

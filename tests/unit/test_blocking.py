@@ -8,7 +8,7 @@ import socket
 import threading
 
 import pytest
-from endpoints import LOOPBACK, loopback_config
+from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
 
 import mrc
 from mrc import Access, ConnectError, InUseError, PeerGoneError, StateError, Write, blocking
@@ -23,7 +23,7 @@ def test_blocking__writes_batches_and_immediates() -> None:
         blocking.Context(loopback_config()) as here,
         here.register(b"abc" * 100) as source,
         here.connect(LOOPBACK[4], listener.port) as qp,
-        listener.accept(timeout=5) as peer,
+        listener.accept(timeout=BUDGET_SECONDS) as peer,
     ):
         remote = mrc.RemoteMemory.from_dict(qp.private)
         assert qp.write(source, remote, length=150).bytes == 150
@@ -34,7 +34,7 @@ def test_blocking__writes_batches_and_immediates() -> None:
         assert done.bytes == 150
         assert target == b"abc" * 100
         qp.write_imm(imm=4)
-        assert next(peer.immediates(timeout=5)).imm == 4
+        assert next(peer.immediates(timeout=BUDGET_SECONDS)).imm == 4
         with pytest.raises(TimeoutError):
             next(peer.immediates(timeout=0.01))
         assert qp.query().acknowledged_bytes == 300
@@ -49,7 +49,7 @@ def test_blocking__events_messages_and_the_end_of_the_peer() -> None:
         there.listen(LOOPBACK[4], 0, messages=True) as listener,
         blocking.Context(loopback_config()) as here,
         here.connect(LOOPBACK[4], listener.port, messages=True) as qp,
-        listener.accept(timeout=5) as peer,
+        listener.accept(timeout=BUDGET_SECONDS) as peer,
         there.messages() as inbox,
         here.messages() as outbox,
     ):
@@ -59,7 +59,7 @@ def test_blocking__events_messages_and_the_end_of_the_peer() -> None:
         assert (bytes(text), message.bytes, message.tag) == (b"hello", 5, 3)
         assert message.qp is peer.aio
         assert qp.deny(0) == (0,)
-        event = next(qp.events(timeout=5))
+        event = next(qp.events(timeout=BUDGET_SECONDS))
         assert isinstance(event, mrc.EvEvent) and event.state is mrc.EvState.DENIED
         assert qp.allow(0) == (0,)
         peer.close()

@@ -12,6 +12,7 @@ import pytest_log
 import roots
 from debian import DebianError
 from project_text import ROOT, tool
+from slowness import PATIENCE
 
 systems = tool("systems")
 
@@ -45,7 +46,7 @@ class TestLayer:
         mark = Path(f"/var/tmp/{tmp_path.name}-mark")
         with roots.layer(Path("/"), tmp_path) as layer, (tmp_path / "log").open("wb") as log:
             process = layer.start(f"echo $HOME > {mark}", log, binds={}, environ={})
-            assert process.wait(60) == 0, (tmp_path / "log").read_text()
+            assert process.wait(PATIENCE) == 0, (tmp_path / "log").read_text()
             assert layer.path(str(mark)).read_text() == "/root\n"
             assert not mark.exists()
         assert [path.name for path in tmp_path.iterdir()] == ["log"]
@@ -54,7 +55,7 @@ class TestLayer:
         with roots.layer(Path("/"), tmp_path) as layer, (tmp_path / "log").open("wb") as log:
             process = layer.start("unshare --user --map-root-user id -u", log, user="nobody",
                                   binds={}, environ={})  # fmt: skip
-            code = process.wait(60)
+            code = process.wait(PATIENCE)
         assert (code, (tmp_path / "log").read_text().split()[-1]) == (0, "0")
 
     def test_start__what_it_leaves_behind_ends_with_it(self, tmp_path: Path) -> None:

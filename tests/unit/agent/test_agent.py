@@ -205,11 +205,13 @@ async def test_release__ends_both_sides_in_order() -> None:
 
 async def test_program_that_dies__its_peer_learns_it() -> None:
     async with running() as agent, connected_pair() as (a, _, b, theirs):
+        before = asyncio.get_running_loop().time()
         await a.end()
         async with asyncio.timeout(PATIENCE):
             gone = await b.until(AgentKind.GONE)
             await until(lambda: len(agent.programs) == 1)
         assert gone.value == theirs
+        assert agent.left >= before
 
 
 @pytest.mark.parametrize("dialler_dies", [True, False])

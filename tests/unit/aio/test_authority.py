@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from authority import A, B, TestAuthority
 from meetings import exchange, meet, refused
+from slowness import PATIENCE
 
 import mrc
 from mrc.aio import connecting as connecting_module
@@ -207,7 +208,7 @@ async def test_files__a_new_authority_ends_the_old_one(
         stale = Security(authority=dataclasses.replace(old, ca=ca.ca), peer=B)
         async with mrc.Context(dataclasses.replace(config, security=stale)) as late:
             with pytest.raises(ConnectError, match="does not know this host's authority"):
-                await late.connect("127.0.0.1", listener.port, timeout=5)
+                await late.connect("127.0.0.1", listener.port, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("wrong", ["missing", "garbage", "other key", "password", "no ca"])
@@ -231,5 +232,5 @@ async def test_files__wrong_ones_are_named(
         mrc.Context(dataclasses.replace(config, security=Security(authority=files))) as one,
     ):
         with pytest.raises(ConfigError) as caught:
-            await one.connect("127.0.0.1", listener.port, timeout=5)
+            await one.connect("127.0.0.1", listener.port, timeout=PATIENCE)
     assert words in str(caught.value) and "\n" not in str(caught.value)

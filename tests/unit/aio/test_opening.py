@@ -104,4 +104,4 @@ async def test_qps__one_that_the_caller_forgot_is_closed_with_its_context() -> N
             before = qp.closed
         assert (before, qp.closed) == (False, True)
         async with await listener.accept() as peer:
-            assert [immediate async for immediate in peer.immediates(timeout=5)] == []
+            assert [immediate async for immediate in peer.immediates(timeout=BUDGET_SECONDS)] == []

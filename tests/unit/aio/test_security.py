@@ -190,7 +190,7 @@ async def test_code__a_wrong_one_is_the_only_guess(theirs: Identity) -> None:
             guessing = dataclasses.replace(config, security=Security(code=guess))
             async with mrc.Context(guessing) as one:
                 with pytest.raises(ConnectError) as caught:
-                    await one.connect("127.0.0.1", listener.port, timeout=5)
+                    await one.connect("127.0.0.1", listener.port, timeout=PATIENCE)
                 said.append(str(caught.value))
     assert "code is wrong" in said[0]
     assert "mrc recv --code prints a new one" in said[0]

@@ -9,7 +9,7 @@ import random
 import time
 
 import pytest
-from endpoints import READ, WRITE, connected_pair, loopback_config, pattern
+from endpoints import BUDGET_SECONDS, READ, WRITE, connected_pair, loopback_config, pattern
 
 import mrc
 from mrc import ArgumentError, CompletionError, Context, QueueFullError, Queues, Write
@@ -41,8 +41,8 @@ async def test_timeouts__are_timeout_errors() -> None:
                 await write
         for _ in range(pair.near._end.queue.sq_depth):
             places.give()
-        await pair.near.write_imm(imm=7, timeout=5)
-        assert (await anext(pair.far.immediates(timeout=5))).imm == 7
+        await pair.near.write_imm(imm=7, timeout=BUDGET_SECONDS)
+        assert (await anext(pair.far.immediates(timeout=BUDGET_SECONDS))).imm == 7
 
 
 async def test_connect__too_late_is_both_a_connect_error_and_a_timeout() -> None:
@@ -69,7 +69,7 @@ async def test_post_many__in_order_and_all_of_them() -> None:
         at = [100 * i for i in range(40)]
         writes = [Write(source, mr.remote, i, 100, at[i], at[i]) for i in range(40)]
         assert (await pair.near.post_many(writes)).bytes == 40 * 100
-        stream = pair.far.immediates(timeout=5)
+        stream = pair.far.immediates(timeout=BUDGET_SECONDS)
         assert [(await anext(stream)).imm for _ in range(40)] == list(range(40))
         assert target == data
         assert (await pair.near.post_many([])).bytes == 0
@@ -145,7 +145,7 @@ async def test_write__in_pieces_when_too_large(monkeypatch: pytest.MonkeyPatch) 
             source, mr.remote, imm=9, local_offset=100, remote_offset=50, length=15_000
         )
         assert (done.bytes, done.opcode) == (15_000, mrc.WcOpcode.WRITE_IMM)
-        immediate = await anext(pair.far.immediates(timeout=5))
+        immediate = await anext(pair.far.immediates(timeout=BUDGET_SECONDS))
         assert immediate.imm == 9
         assert target == bytes(50) + data[100:15_100] + bytes(4_950)
         assert (await pair.near.write(source, mr.remote)).bytes == 20_000

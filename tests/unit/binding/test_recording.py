@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from endpoints import (
+    BUDGET_SECONDS,
     connected_pair,
     loopback_config,
     set_port,
@@ -127,7 +128,7 @@ async def test_server__one_history_at_a_time() -> None:
         started = asyncio.Event()
         running = spawn(first.run(plan, interval_seconds=0.01, on_interval=lambda _: started.set()))
         await started.wait()
-        async with connect(context, first._host, first._port, timeout=5.0) as second:
+        async with connect(context, first._host, first._port, timeout=BUDGET_SECONDS) as second:
             with pytest.raises(RefusedError, match="one recording at a time"):
                 await second.run(plan)
             assert (await second.run(replace(plan, bin_ns=0, seconds=0.01))).client.messages > 0

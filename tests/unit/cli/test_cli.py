@@ -427,7 +427,7 @@ def test_recv__output_not_writable(tmp_path: Path) -> None:
         [*command, "recv", "--output", tmp_path],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
         check=False,
     )
     tmp_path.chmod(0o755)

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import tarfile
 import time
@@ -103,20 +102,21 @@ def test_send__from_a_pipe_to_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("socat") is None, reason="apt-get install socat")
 def test_send__many_small_files_beside_tar(tmp_path: Path) -> None:
-    """10,000 files of 4 KiB take at most twice as long as through tar and one TCP flow."""
+    """10,000 files of 4 KiB take at most twice as long as through tar and one TCP flow: the least
+    of several times of each, because other programs can only add to them.
+    """
     source = many(tmp_path / "many", 100, 100)
-    ratios = []
+    ours, theirs = [], []
     for n in range(3):
         with receiving("--output", tmp_path / f"mrc{n}") as (receiver, where):
             begin = time.monotonic()
             sent = subprocess.run([*MRC, "send", source, where], capture_output=True, check=False)
             assert receiver.wait(PATIENCE) == sent.returncode == 0, sent.stderr
-            ours = time.monotonic() - begin
-        theirs = by_tar(source, tmp_path / f"tar{n}")
-        ratios.append(ours / theirs)
+            ours.append(time.monotonic() - begin)
+        theirs.append(by_tar(source, tmp_path / f"tar{n}"))
         shutil.rmtree(tmp_path / f"tar{n}")
         shutil.rmtree(tmp_path / f"mrc{n}")
-    assert statistics.median(ratios) < 2, ratios
+    assert min(ours) < 2 * min(theirs), (ours, theirs)
 
 
 def by_tar(source: Path, target: Path) -> float:

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from file_commands import MRC, receiving
 from ports import free_port
+from slowness import PATIENCE
 
 
 def shell(words: str, closed: str) -> subprocess.CompletedProcess[str]:
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", *MRC, *words.split()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -43,7 +44,7 @@ def test_recv__a_closed_output_loses_no_data(tmp_path: Path) -> None:
         port = receiver.stderr.readline().split("TCP port ")[1].partition(",")[0]
         done = shell(f"send {tmp_path / 'a'} 127.0.0.1:{port}", "</dev/null")
         assert done.returncode == 1 and "standard output: bad file descriptor" in done.stderr
-        assert receiver.wait(20) == 1
+        assert receiver.wait(PATIENCE) == 1
 
 
 def test_recv__with_a_closed_input_names_the_option() -> None:

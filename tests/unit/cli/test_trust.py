@@ -111,7 +111,7 @@ def test_perf__without_a_terminal_for_processes_of_this_host(home: Path) -> None
         assert other.returncode == 3 and f"mrc perf 127.0.0.1:{port[1]} --code" in other.stderr
         done = ended("perf", "127.0.0.1", "--port", port[1], "-n", "1M")
         assert done.returncode == 0, done.stderr
-        assert server.wait(20) == 0
+        assert server.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("words", [

@@ -18,6 +18,8 @@ from printed import printed
 from slowness import PATIENCE
 from terminals import Terminal, terminal
 
+from mrc.trust.identity import load
+
 RECEIVED = 1 << 20
 
 
@@ -38,8 +40,8 @@ def tty() -> Iterator[Terminal]:
 
 
 def fingerprint(path: Path) -> str:
-    command = [*MRC, "key", "--identity", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    """Of the key in this file, which is made if it is not there."""
+    return load(path).fingerprint
 
 
 @contextmanager

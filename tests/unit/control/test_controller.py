@@ -473,7 +473,7 @@ async def test_probe_evs__refuses() -> None:
 async def test_probe_evs__ends_with_the_qp() -> None:
     async with contexts() as (near, far), pair_with(near, far) as pair:
         await pair.far.abort()
-        probing = spawn(pair.near.probe_evs(timeout=10.0, concurrency=2))
+        probing = spawn(pair.near.probe_evs(timeout=BUDGET_SECONDS, concurrency=2))
         await pair.near.query()  # commands run in order, so the first ones have begun
         await pair.near.close()
         with pytest.raises(StateError):

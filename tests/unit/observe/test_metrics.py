@@ -283,7 +283,7 @@ def test_recv__serves_metrics(tmp_path: Path) -> None:
     with subprocess.Popen([*command, "--output", tmp_path], stderr=-1, text=True) as receiver:
         assert receiver.stderr is not None
         url = receiver.stderr.readline().split()[-1]
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             families = {family.name for family in parse_text(answer.read().decode())}
         receiver.terminate()
         receiver.communicate(timeout=PATIENCE)

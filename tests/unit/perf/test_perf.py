@@ -233,7 +233,7 @@ async def ends(**options: Any) -> AsyncIterator[tuple[Client, list[Outcome]]]:
 
         serving = spawn(serve())
         try:
-            async with connect(near, LOOPBACK[4], listener.port, timeout=5.0) as client:
+            async with connect(near, LOOPBACK[4], listener.port, timeout=BUDGET_SECONDS) as client:
                 yield client, outcomes
         finally:
             await listener.close()
@@ -426,7 +426,7 @@ async def test_server_vanishes() -> None:
 
         accepting = spawn(serve())
         with pytest.raises(PeerGoneError, match="ended without closing the connection"):
-            async with connect(near, LOOPBACK[4], listener.port, timeout=5.0) as client:
+            async with connect(near, LOOPBACK[4], listener.port, timeout=BUDGET_SECONDS) as client:
                 await client.run(
                     Plan(size=4096, seconds=60.0),
                     interval_seconds=0.02,

@@ -18,7 +18,7 @@ from mrc.errors import ProtocolError
 from mrc.transfer.holes import Holes, holes_of
 from mrc.transfer.messages import CHUNK_BYTES, Offer
 
-SIZE = 40 * CHUNK_BYTES + 5
+SIZE = 20 * CHUNK_BYTES + 5
 
 
 def put(file: BinaryIO, chunk: int, data: bytes) -> None:
@@ -32,7 +32,7 @@ def inbox(tmp_path: Path) -> Path:
     return tmp_path / "inbox"
 
 
-@pytest.mark.parametrize("data", [(), (40,), (3, 4, 17, 39)])
+@pytest.mark.parametrize("data", [(), (20,), (3, 4, 11, 19)])
 async def test_send_plan__only_chunks_with_data(
     tmp_path: Path, inbox: Path, data: tuple[int, ...]
 ) -> None:
