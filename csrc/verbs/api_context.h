@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef MRC_VERBS_API_CONTEXT_H
-#define MRC_VERBS_API_CONTEXT_H
+#pragma once
 
 #include "verbs/api.h"
 
@@ -8,5 +7,3 @@ struct mrc_api_context {
   struct ibv_context *verbs;
   uint32_t version; /* that the program was compiled for; 0: the newest */
 };
-
-#endif

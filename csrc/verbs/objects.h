@@ -4,8 +4,7 @@
  * pointer to one is a pointer to the other. The lock of the process (process.h) guards all fields
  * but those of the public structs that a program reads.
  */
-#ifndef MRC_VERBS_OBJECTS_H
-#define MRC_VERBS_OBJECTS_H
+#pragma once
 
 #include <infiniband/verbs.h>
 
@@ -233,5 +232,3 @@ static inline uint32_t vb_places_for(uint32_t n) {
 
 static inline struct vb_cq *vb_cq_of(struct ibv_cq *cq) { return (struct vb_cq *)cq; }
 static inline struct vb_qp *vb_qp_of(struct ibv_qp *qp) { return (struct vb_qp *)qp; }
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef MRC_VERBS_PASS_H
-#define MRC_VERBS_PASS_H
+#pragma once
 
 #include <errno.h>
 
@@ -42,5 +41,3 @@
     void(*next) types = vb_next(#name, version);          \
     if (next) next arguments;                             \
   }
-
-#endif

@@ -35,8 +35,7 @@
  *
  * Prefer a row of a table to a new function: inputs on the left, expected state on the right.
  */
-#ifndef MRC_TESTS_CHECK_H
-#define MRC_TESTS_CHECK_H
+#pragma once
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -145,5 +144,3 @@ static int check_run(const struct check_test *tests, size_t n, int argc, char **
     static const struct check_test tests[] = {__VA_ARGS__};              \
     return check_run(tests, sizeof tests / sizeof tests[0], argc, argv); \
   }
-
-#endif
