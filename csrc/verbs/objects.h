@@ -8,6 +8,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "core/base/base.h"
 #include "mrc.h"
 #include "program/agent.h"
 #include "rc/rc.h"
@@ -90,7 +91,7 @@ struct vb_receives {
   struct vb_receive *ring;
   struct ibv_sge *sges; /* `max_sge` for each place; NULL: messages only have immediates */
   uint32_t max_sge;
-  uint32_t size; /* a power of two */
+  uint32_t size; /* a power of two: places are numbers modulo 2^32 */
   uint32_t most; /* that the program may post */
   uint32_t head; /* free-running */
   uint32_t tail;
@@ -219,15 +220,6 @@ static inline struct vb_context *vb_context_of(struct ibv_context *context) {
 
 static inline uint32_t vb_domain_of(const struct ibv_pd *pd) {
   return ((const struct vb_pd *)pd)->number;
-}
-
-/* The smallest power of two that is at least n, and at least 1: places are numbers modulo 2^32, so
-   their ring must divide that. */
-static inline uint32_t vb_places_for(uint32_t n) {
-  uint32_t size = 1;
-  while (size < n)
-    size *= 2;
-  return size;
 }
 
 static inline struct vb_cq *vb_cq_of(struct ibv_cq *cq) { return (struct vb_cq *)cq; }
