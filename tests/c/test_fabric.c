@@ -46,7 +46,7 @@ static uint64_t usids_of(mrc_sim *sim, uint32_t from, uint32_t to, uint32_t path
   return usids;
 }
 
-static void test_usids__are_those_of_the_path(void) {
+TEST(test_usids__are_those_of_the_path) {
   mrc_sim *sim = open_sim();
   CHECK(usids_of(sim, 0, 2, 1) == 0x01010201E0000000ull); /* T1 1, T0 1, its port 0 */
   CHECK(usids_of(sim, 0, 3, 0) == 0x01000201E0010000ull);
@@ -54,7 +54,7 @@ static void test_usids__are_those_of_the_path(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_arrive__follows_the_usids(void) {
+TEST(test_arrive__follows_the_usids) {
   static const struct {
     uint32_t from, to, path;
     bool is_local;
@@ -78,7 +78,7 @@ static void test_arrive__follows_the_usids(void) {
   }
 }
 
-static void test_arrive__usid_of_nobody(void) {
+TEST(test_arrive__usid_of_nobody) {
   static const uint64_t lists[] = {0, 0x0102ull << 48, 0xE002ull << 48, 0x0100020200000000ull};
   for (int i = 0; i < (int)(sizeof lists / sizeof *lists); i++) {
     CHECK_ROW(i);
@@ -92,7 +92,7 @@ static void test_arrive__usid_of_nobody(void) {
   }
 }
 
-static void test_arrive__ecmp_by_flow_label(void) {
+TEST(test_arrive__ecmp_by_flow_label) {
   mrc_sim *sim = open_sim(.routing = MRC_SIM_ECMP, .t1 = 4);
   uint32_t used = 0;
   for (uint32_t label = 0; label < 64; label++) {
@@ -110,7 +110,7 @@ static void test_arrive__ecmp_by_flow_label(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_build__queues_by_place(void) {
+TEST(test_build__queues_by_place) {
   mrc_sim *sim = open_sim();
   const struct mrc_hop *up =
       &sim->whole.fabric.hops[mrc_topology_host_up(&sim->whole.world.config, 0, 0)];
@@ -132,7 +132,7 @@ static void test_build__queues_by_place(void) {
 }
 
 /* Three packets of 1000 bytes on the wire at 100 Gbit/s: 80 ns each, then 500 ns of delay. */
-static void test_enter__rate_and_delay(void) {
+TEST(test_enter__rate_and_delay) {
   mrc_sim *sim = open_sim();
   struct mrc_heap_entry event;
   const uint32_t hop = mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0);
@@ -163,7 +163,7 @@ static uint32_t silent_hops(mrc_sim *sim, const struct mrc_sim_fault *fault, boo
   return silent;
 }
 
-static void test_fault__hops_of_a_target(void) {
+TEST(test_fault__hops_of_a_target) {
   static const struct {
     uint32_t target, index, t1, hops, up;
   } rows[] = {
@@ -190,7 +190,7 @@ static void test_fault__hops_of_a_target(void) {
   }
 }
 
-static void test_remove__no_packet_enters(void) {
+TEST(test_remove__no_packet_enters) {
   mrc_sim *sim = open_sim(.planes = 2);
   struct mrc_fabric *fabric = &sim->whole.fabric;
   const struct mrc_sim_config *config = &sim->whole.world.config;
@@ -223,7 +223,7 @@ static void test_remove__no_packet_enters(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_fault__ends_as_the_topology_has_it(void) {
+TEST(test_fault__ends_as_the_topology_has_it) {
   mrc_sim *sim = open_sim(.jitter_ns = 7);
   const struct mrc_hop_own *hop =
       mrc_fabric_own(&sim->whole.fabric, mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0));
@@ -252,9 +252,3 @@ static void test_fault__ends_as_the_topology_has_it(void) {
   }
   mrc_sim_destroy(sim);
 }
-
-CHECK_MAIN(RUN(test_usids__are_those_of_the_path), RUN(test_arrive__follows_the_usids),
-           RUN(test_arrive__usid_of_nobody), RUN(test_arrive__ecmp_by_flow_label),
-           RUN(test_build__queues_by_place), RUN(test_enter__rate_and_delay),
-           RUN(test_fault__hops_of_a_target), RUN(test_remove__no_packet_enters),
-           RUN(test_fault__ends_as_the_topology_has_it))

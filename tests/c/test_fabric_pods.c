@@ -63,7 +63,7 @@ static uint32_t nth(const struct mrc_frame *packet, int n) {
                : packet->usids_beyond >> (80 - 16 * n) & 0xFFFF;
 }
 
-static void test_usids__name_each_switch(void) {
+TEST(test_usids__name_each_switch) {
   mrc_sim *sim = open_pods();
   const struct mrc_frame *packet = make_packet(sim, 0, 7, 3); /* to pod 1, over T2 3 */
   CHECK(packet->usids == 0x3001200330030203ull && packet->usids_beyond == 0xE0010000u);
@@ -75,7 +75,7 @@ static void test_usids__name_each_switch(void) {
 }
 
 /* For each two hosts, every path passes the switches that its uSIDs name, and no others. */
-static void test_arrive__over_the_switches_of_each_path(void) {
+TEST(test_arrive__over_the_switches_of_each_path) {
   uint32_t paths = 0;
   for (uint32_t from = 0; from < HOSTS; from++) {
     mrc_sim *sim = open_pods();
@@ -105,7 +105,7 @@ static void test_arrive__over_the_switches_of_each_path(void) {
   CHECK_EQ(paths, HOSTS * (1 + 2 * 2 + 8 * T2S));
 }
 
-static void test_arrive__usid_of_nobody(void) {
+TEST(test_arrive__usid_of_nobody) {
   /* a T1 of another pod; a T2 that the T1 has no link with; a T0 of another pod; a T1 that the T2
      has no link with; the switches beyond the last ones */
   static const struct {
@@ -140,7 +140,7 @@ static uint32_t t2s_by_ecmp(mrc_sim *sim) {
   return used;
 }
 
-static void test_arrive__ecmp_uses_every_t2_that_has_links(void) {
+TEST(test_arrive__ecmp_uses_every_t2_that_has_links) {
   mrc_sim *sim = open_pods(.routing = MRC_SIM_ECMP);
   CHECK_EQ(t2s_by_ecmp(sim), 0xF);
   mrc_sim_destroy(sim);
@@ -154,7 +154,7 @@ static void test_arrive__ecmp_uses_every_t2_that_has_links(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_remove__paths_over_it(void) {
+TEST(test_remove__paths_over_it) {
   mrc_sim *sim = open_pods();
   const struct mrc_fabric *fabric = &sim->whole.fabric;
   const struct mrc_sim_fault target = {.target = MRC_SIM_CORE, .plane = 1, .index = 3, .t2 = 1};
@@ -165,7 +165,7 @@ static void test_remove__paths_over_it(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_build__links_of_each_tier(void) {
+TEST(test_build__links_of_each_tier) {
   mrc_sim *sim = open_pods();
   const struct mrc_sim_config *config = &sim->whole.world.config;
   CHECK_EQ(sim->whole.fabric.n_hops, 2 * HOSTS + 2 * 2 * T0S + 2 * PODS * T2S);
@@ -177,7 +177,7 @@ static void test_build__links_of_each_tier(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_create__refuses_uneven_pods(void) {
+TEST(test_create__refuses_uneven_pods) {
   CHECK_PTR_EQ(open_pods(.pods = 1), NULL);
   CHECK_PTR_EQ(open_pods(.pods = 4), NULL); /* of 6 T0s */
   CHECK_PTR_EQ(open_pods(.t2 = 3), NULL);   /* with 2 T1s in a pod */
@@ -199,7 +199,7 @@ static uint32_t silent_hops(mrc_sim *sim, const struct mrc_sim_fault *fault, boo
   return n;
 }
 
-static void test_fault__hops_of_a_target(void) {
+TEST(test_fault__hops_of_a_target) {
   static const struct {
     uint32_t target, index, t1, t2, hops;
   } rows[] = {
@@ -226,7 +226,7 @@ static void test_fault__hops_of_a_target(void) {
 }
 
 /* A fault on a link hits the paths that cross it, and only those. */
-static void test_fault__hits_the_paths_of_its_link(void) {
+TEST(test_fault__hits_the_paths_of_its_link) {
   mrc_sim *sim = open_pods();
   const struct mrc_sim_fault fault = {.target = MRC_SIM_CORE,
                                       .plane = 1,
@@ -242,9 +242,3 @@ static void test_fault__hits_the_paths_of_its_link(void) {
   CHECK_EQ(walk(sim, make_packet(sim, 0, 8, 1), hops), 6); /* the same T2, another pod */
   mrc_sim_destroy(sim);
 }
-
-CHECK_MAIN(RUN(test_usids__name_each_switch), RUN(test_arrive__over_the_switches_of_each_path),
-           RUN(test_arrive__usid_of_nobody), RUN(test_arrive__ecmp_uses_every_t2_that_has_links),
-           RUN(test_remove__paths_over_it), RUN(test_build__links_of_each_tier),
-           RUN(test_create__refuses_uneven_pods), RUN(test_fault__hops_of_a_target),
-           RUN(test_fault__hits_the_paths_of_its_link))

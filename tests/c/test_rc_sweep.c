@@ -99,14 +99,14 @@ static void run_seed(uint64_t seed, uint32_t steps) {
   }
 }
 
-static void test_sweep__some_seeds(void) {
+TEST(test_sweep__some_seeds) {
   for (uint64_t seed = 1; seed <= 40; seed++) {
     CHECK_ROW(seed);
     run_seed(seed, 2000);
   }
 }
 
-static void test_sweep__many_seeds(void) {
+SLOW(test_sweep__many_seeds) {
   for (uint64_t seed = 1000; seed < 2000; seed++) {
     CHECK_ROW(seed);
     run_seed(seed, 3000);
@@ -178,12 +178,9 @@ static void run_hostile(uint64_t seed) {
   pair_stop(end);
 }
 
-static void test_hostile_peer__harms_nothing(void) {
+TEST(test_hostile_peer__harms_nothing) {
   for (uint64_t seed = 1; seed <= 2000; seed++) {
     CHECK_ROW(seed);
     run_hostile(seed);
   }
 }
-
-CHECK_MAIN(RUN(test_sweep__some_seeds), SLOW(test_sweep__many_seeds),
-           RUN(test_hostile_peer__harms_nothing))
