@@ -11,7 +11,7 @@ class Explained(IntEnum):
 
     explanation: str
 
-    def __new__(cls, value: int, explanation: str) -> Explained:
+    def __new__(cls, value: int, explanation: str = "") -> Explained:
         member = int.__new__(cls, value)
         member._value_, member.explanation = value, explanation
         return member

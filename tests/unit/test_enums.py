@@ -59,3 +59,10 @@ def test_enums__members_and_values_match_c(name: str) -> None:
     assert {prefix + member.name: int(member) for member in kind if member.name} == {
         constant: getattr(lib, constant) for constant in constants
     }
+
+
+@pytest.mark.parametrize("member", [*enums.WcStatus, *enums.WarningKind, *enums.EventReason])
+def test_explanation__every_member_has_one(
+    member: enums.WcStatus | enums.WarningKind | enums.EventReason,
+) -> None:
+    assert member.explanation
