@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The common part of all ends of a benchmark in C. A job is a line of words on standard input. Its
    result is one line of JSON on standard output. */
-#ifndef BENCH_JOB_H
-#define BENCH_JOB_H
+#pragma once
 
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -28,5 +27,3 @@ uint64_t job_number(const struct job *job, int i);
 _Noreturn void fail(int error, const char *what);
 uint64_t clock_ns(void);
 struct sockaddr_in6 parse_address(const char *text, uint16_t port);
-
-#endif

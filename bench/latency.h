@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Durations of one job, as a histogram, and their percentiles. Its size is fixed and adding is
    cheap, so that it affects neither the measured time nor the cache. */
-#ifndef BENCH_LATENCY_H
-#define BENCH_LATENCY_H
+#pragma once
 
 #include <stdint.h>
 #include <stdio.h>
@@ -55,5 +54,3 @@ static inline void latency_print(struct latency *latency) {
          latency_at(latency, 990), latency_at(latency, 999));
   memset(latency, 0, sizeof *latency);
 }
-
-#endif

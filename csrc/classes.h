@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Part of mrc.h: traffic classes. */
-#ifndef MRC_CLASSES_H
-#define MRC_CLASSES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -22,5 +21,3 @@ struct mrc_dscps {
 };
 
 /* cdef end */
-
-#endif

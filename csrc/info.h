@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a caller can read of an engine: the state of EVs, planes and QPs, recordings, and the trace.
    A part of csrc/mrc.h. */
-#ifndef MRC_INFO_H
-#define MRC_INFO_H
+#pragma once
 
 #include <stdint.h>
 
@@ -93,5 +92,3 @@ struct mrc_trace_entry {
 const char *mrc_aead_name(void);
 
 /* cdef end */
-
-#endif

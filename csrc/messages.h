@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages with tags between peers, by a context: for programs in C, and for mrc.messaging. */
-#ifndef MRC_MESSAGES_H
-#define MRC_MESSAGES_H
+#pragma once
 
 #include "mrc.h"
 
@@ -97,5 +96,3 @@ int mrc_ctx_msg_cancel(mrc_ctx *ctx, uint32_t space, uint64_t cookie);
 int mrc_ctx_msg_poll(mrc_ctx *ctx, struct mrc_msg_done *done, int n);
 
 /* cdef end */
-
-#endif

@@ -7,8 +7,7 @@
  * have 16 bytes; IPv4 uses the mapped form ::ffff:a.b.c.d. Ports of this host count from 1, and
  * port n lies in plane n.
  */
-#ifndef MRC_H
-#define MRC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -591,5 +590,3 @@ enum mrc_trimmed {
   MRC_TRIMMED,        /* inside the fabric: another path may have room */
   MRC_TRIMMED_LASTHOP /* at the port towards this host: no other path avoids this queue */
 };
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Part of mrc.h: readings of the specification that an engine follows in place of its own, see
    csrc/core/specification.md. tools/readings writes them. */
-#ifndef MRC_READINGS_H
-#define MRC_READINGS_H
+#pragma once
 
 /* cdef begin */
 
@@ -25,5 +24,3 @@ enum { MRC_ALL_READINGS = 4095 };
 /* end */
 
 /* cdef end */
-
-#endif

@@ -6,6 +6,17 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 
 
+class Explained(IntEnum):
+    """Members with their meaning in a few words."""
+
+    explanation: str
+
+    def __new__(cls, value: int, explanation: str = "") -> Explained:
+        member = int.__new__(cls, value)
+        member._value_, member.explanation = value, explanation
+        return member
+
+
 class Access(IntFlag):
     """Allowed uses of a memory region. LOCAL_READ is always implied."""
 
@@ -86,32 +97,16 @@ class WcOpcode(IntEnum):
     RECV_IMM = 2
 
 
-class WcStatus(IntEnum):
+class WcStatus(Explained):
     """How a work request ended."""
 
-    SUCCESS = 0
-    LOC_PROT_ERR = 1
-    WR_FLUSH_ERR = 2
-    REM_ACCESS_ERR = 3
-    REM_INV_REQ_ERR = 4
-    REM_OP_ERR = 5
-    RETRY_EXC_ERR = 6
-
-    @property
-    def explanation(self) -> str:
-        """The meaning of the status, in a few words."""
-        return _EXPLANATIONS[self]
-
-
-_EXPLANATIONS = {
-    WcStatus.SUCCESS: "done",
-    WcStatus.LOC_PROT_ERR: "the local memory region does not cover the range",
-    WcStatus.WR_FLUSH_ERR: "the QP ended before the work request completed",
-    WcStatus.REM_ACCESS_ERR: "the peer has no writable memory region for this range and key",
-    WcStatus.REM_INV_REQ_ERR: "the peer refused the request",
-    WcStatus.REM_OP_ERR: "the peer failed to carry out the request",
-    WcStatus.RETRY_EXC_ERR: "no path to the peer answers",
-}
+    SUCCESS = 0, "done"
+    LOC_PROT_ERR = 1, "the local memory region does not cover the range"
+    WR_FLUSH_ERR = 2, "the QP ended before the work request completed"
+    REM_ACCESS_ERR = 3, "the peer has no writable memory region for this range and key"
+    REM_INV_REQ_ERR = 4, "the peer refused the request"
+    REM_OP_ERR = 5, "the peer failed to carry out the request"
+    RETRY_EXC_ERR = 6, "no path to the peer answers"
 
 
 class EventType(IntEnum):
@@ -129,69 +124,36 @@ class EventType(IntEnum):
     LOST = 9
 
 
-class EventReason(IntEnum):
+class EventReason(Explained):
     """Why an EV, a plane or a port changed its state."""
 
-    NONE = 0
-    CONTROLLER = 1
-    LOSS = 2
-    PEER = 3
-    SPURIOUS = 4
-    PLANE = 5
-    FLOOR = 6
-    PROBES = 7
-    SILENCE = 8
-    TIMEOUT = 9
-    SEND = 10
-    OWN_PORT = 11
-    PEER_PORT = 12
-    DELIVERY = 13
-
-    @property
-    def explanation(self) -> str:
-        """The meaning of the reason, in a few words."""
-        return _REASONS[self]
+    NONE = 0, "no reason given"
+    CONTROLLER = 1, "the controller set the state"
+    LOSS = 2, "a packet was lost on it"
+    PEER = 3, "the peer reported it as bad"
+    SPURIOUS = 4, "the packet that counted as lost had arrived"
+    PLANE = 5, "its whole plane is silent, so the EV is not to blame"
+    FLOOR = 6, "too few other EVs are left"
+    PROBES = 7, "it answered several probes in a row"
+    SILENCE = 8, "other planes delivered packets that were sent later"
+    TIMEOUT = 9, "no plane delivers, so every plane is tried again"
+    SEND = 10, "the kernel refused to send there"
+    OWN_PORT = 11, "a port of this host changed"
+    PEER_PORT = 12, "a port of the peer changed: the peer reported it or probes found it"
+    DELIVERY = 13, "its delivery compared with the other planes"
 
 
-_REASONS = {
-    EventReason.NONE: "no reason given",
-    EventReason.CONTROLLER: "the controller set the state",
-    EventReason.LOSS: "a packet was lost on it",
-    EventReason.PEER: "the peer reported it as bad",
-    EventReason.SPURIOUS: "the packet that counted as lost had arrived",
-    EventReason.PLANE: "its whole plane is silent, so the EV is not to blame",
-    EventReason.FLOOR: "too few other EVs are left",
-    EventReason.PROBES: "it answered several probes in a row",
-    EventReason.SILENCE: "other planes delivered packets that were sent later",
-    EventReason.TIMEOUT: "no plane delivers, so every plane is tried again",
-    EventReason.SEND: "the kernel refused to send there",
-    EventReason.OWN_PORT: "a port of this host changed",
-    EventReason.PEER_PORT: "a port of the peer changed: the peer reported it or probes found it",
-    EventReason.DELIVERY: "its delivery compared with the other planes",
-}
-
-
-class WarningKind(IntEnum):
+class WarningKind(Explained):
     """Subject of a warning of the datapath."""
 
-    RCVBUF_SMALL = 0
-    SNDBUF_SMALL = 1
-    MEMORY_FAULT = 2
-    GUARD_REPLACED = 3
-
-    @property
-    def explanation(self) -> str:
-        """The meaning of the warning, in a few words."""
-        return _WARNINGS[self]
-
-
-_WARNINGS = {
-    WarningKind.RCVBUF_SMALL: "the kernel limits the receive buffer: raise net.core.rmem_max",
-    WarningKind.SNDBUF_SMALL: "the kernel limits the transmit buffer: raise net.core.wmem_max",
-    WarningKind.MEMORY_FAULT: "a registered file became shorter while it was in use",
-    WarningKind.GUARD_REPLACED: "the program replaced mrc's SIGBUS handler, so the process may die"
-    " when a registered file becomes shorter: install your handler before the first registration",
-}
+    RCVBUF_SMALL = 0, "the kernel limits the receive buffer: raise net.core.rmem_max"
+    SNDBUF_SMALL = 1, "the kernel limits the transmit buffer: raise net.core.wmem_max"
+    MEMORY_FAULT = 2, "a registered file became shorter while it was in use"
+    GUARD_REPLACED = (
+        3,
+        "the program replaced mrc's SIGBUS handler, so the process may die when a registered file"
+        " becomes shorter: install your handler before the first registration",
+    )
 
 
 class Integrity(IntEnum):

@@ -6,8 +6,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from pathlib import Path
 
 import hypothesis
+import pytest
 from skips import pytest_make_collect_report, pytest_runtest_makereport
 
 # The same examples in every run, and no deadline: times mean nothing on a busy machine.
@@ -31,6 +33,14 @@ def pytest_runtest_teardown() -> None:
     on Python 3.14 it warns.
     """
     gc.unfreeze()
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    """An empty folder for a receiver."""
+    path = tmp_path / "inbox"
+    path.mkdir()
+    return path
 
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]  # hooks of pytest

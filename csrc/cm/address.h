@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses of sockets as GIDs, and which address of this host leads to another. */
-#ifndef MRC_CM_ADDRESS_H
-#define MRC_CM_ADDRESS_H
+#pragma once
 
 #include <rdma/rdma_cma.h>
 #include <stdbool.h>
@@ -21,5 +20,3 @@ void cm_address_of_gid(const uint8_t gid[16], uint16_t port, struct sockaddr_sto
 int cm_address_source(const struct sockaddr *to, struct sockaddr_storage *from);
 /* Whether this host has the address; a positive errno. */
 int cm_address_check_own(const struct sockaddr *address);
-
-#endif

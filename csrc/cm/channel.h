@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Event channels: queues with a descriptor that is readable while they hold events. */
-#ifndef MRC_CM_CHANNEL_H
-#define MRC_CM_CHANNEL_H
+#pragma once
 
 #include "cm/process.h"
 
@@ -20,5 +19,3 @@ struct cm_event *cm_channel_take(struct cm_channel *channel);
 void cm_channel_move(struct cm_id *id, struct cm_channel *to);
 /* Takes the events of an id out of its channel, and returns them as a list. Under the lock. */
 struct cm_event *cm_channel_forget(struct cm_id *id);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The device mrc0 of libmrc, to which all ids belong. */
-#ifndef MRC_CM_DEVICE_H
-#define MRC_CM_DEVICE_H
+#pragma once
 
 #include "cm/process.h"
 
@@ -12,5 +11,3 @@ int cm_device_open(void);
 int cm_device_take(struct cm_id *id, int family);
 /* The GID of an id at the device. */
 int cm_device_gid(const struct cm_id *id, uint8_t gid[16]);
-
-#endif

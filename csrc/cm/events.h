@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events as programs get them. */
-#ifndef MRC_CM_EVENTS_H
-#define MRC_CM_EVENTS_H
+#pragma once
 
 #include "cm/process.h"
 
@@ -9,5 +8,3 @@
 int cm_events_await(struct cm_id *id);
 /* Gives an id that a peer made a channel of its own; a positive errno. */
 int cm_events_own_channel(struct cm_id *id);
-
-#endif

@@ -4,8 +4,7 @@
  * with the public struct. One lock guards all fields but those of the public structs, which belong
  * to the program. No function of verbs is called under it.
  */
-#ifndef MRC_CM_PROCESS_H
-#define MRC_CM_PROCESS_H
+#pragma once
 
 #include <errno.h>
 #include <pthread.h>
@@ -99,5 +98,3 @@ static inline int cm_result(int error) {
 struct cm_id *cm_find(uint32_t number);
 void cm_add(struct cm_id *id);
 void cm_remove(struct cm_id *id);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The QP of an id, and its states. */
-#ifndef MRC_CM_QP_H
-#define MRC_CM_QP_H
+#pragma once
 
 #include "cm/process.h"
 
@@ -10,5 +9,3 @@
 int cm_qp_connect(struct cm_id *id);
 /* Moves it to ERROR: what is posted there ends. */
 void cm_qp_fail(struct cm_id *id);
-
-#endif

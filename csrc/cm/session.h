@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The connection to the agent: calls of ids, and a thread that takes the agent's events. */
-#ifndef MRC_CM_SESSION_H
-#define MRC_CM_SESSION_H
+#pragma once
 
 #include "cm/process.h"
 
@@ -14,5 +13,3 @@ int cm_session_call(enum mrc_agent_cm_call call, struct mrc_agent_cm *said);
 void cm_session_tell(enum mrc_agent_cm_call call, uint32_t number);
 /* A new id of the program, which has no channel yet. NULL: no memory. Without the lock. */
 struct cm_id *cm_session_new_id(void);
-
-#endif

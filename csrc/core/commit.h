@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles the result of each packet that the driver has passed to the kernel. */
-#ifndef MRC_CORE_COMMIT_H
-#define MRC_CORE_COMMIT_H
+#pragma once
 
 #include "core/endpoint/endpoint.h"
 
@@ -13,5 +12,3 @@ void mrc_commit_burst(struct mrc_services *services, struct mrc_endpoint *endpoi
    the error concerns the interface. The error of an EV probe is only the result of that probe. */
 void mrc_commit_blame(struct mrc_services *services, struct mrc_qp *qp,
                       const struct mrc_burst *burst, int error, uint64_t now_ns);
-
-#endif

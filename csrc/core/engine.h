@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: all QPs, the services that they share, and the functions that its driver calls. */
-#ifndef MRC_CORE_ENGINE_H
-#define MRC_CORE_ENGINE_H
+#pragma once
 
 #include "core/base/keymap.h"
 #include "core/base/prng.h"
@@ -25,5 +24,3 @@ struct mrc_engine {
 
 /* The QP of this number, or 0. */
 struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queries that only drivers use; the others are in csrc/mrc.h. */
-#ifndef MRC_CORE_QUERY_H
-#define MRC_CORE_QUERY_H
+#pragma once
 
 #include "mrc.h"
 
@@ -23,5 +22,3 @@ int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity
 int mrc_engine_drops(const mrc_engine *engine, uint64_t *values, int capacity);
 /* The newest entries, the oldest first. */
 int mrc_engine_trace(const mrc_engine *engine, struct mrc_trace_entry *entries, int capacity);
-
-#endif

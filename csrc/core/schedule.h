@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which QP sends next, and what it does in its turn. */
-#ifndef MRC_CORE_SCHEDULE_H
-#define MRC_CORE_SCHEDULE_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -9,5 +8,3 @@
 bool mrc_schedule_transmit(struct mrc_services *services, uint64_t now_ns);
 /* The QP's timer has expired. */
 void mrc_schedule_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
-
-#endif

@@ -2,8 +2,7 @@
 /* One turn of an engine's driver, after input: deadlines, results, bursts, results. The socket
    driver and the simulators run the same code, so that tests in virtual time use the production
    order. Clock and I/O come from three calls of the driver. */
-#ifndef MRC_CORE_TURN_H
-#define MRC_CORE_TURN_H
+#pragma once
 
 #include "mrc.h"
 
@@ -33,5 +32,3 @@ struct mrc_turn {
 bool mrc_turn_run(struct mrc_turn *turn, bool backlog, uint64_t now_ns);
 /* For virtual time: runs turns until the engine has nothing to send. Returns its deadline. */
 uint64_t mrc_turn_run_dry(struct mrc_turn *turn, uint64_t now_ns);
-
-#endif

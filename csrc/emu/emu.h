@@ -6,8 +6,7 @@
    moves packets (mrc_emu_run); other threads may query and change the fabric at the same time.
    Hosts and switches are numbered from 0, planes from 1; every T0 serves the same number of
    hosts. */
-#ifndef MRC_EMU_EMU_H
-#define MRC_EMU_EMU_H
+#pragma once
 
 #include <stdint.h>
 
@@ -115,5 +114,3 @@ void mrc_emu_ask(mrc_emu *emu, struct mrc_emu_stats *stats);
 int mrc_emu_ask_hop(mrc_emu *emu, int hop, struct mrc_emu_hop *info);
 
 /* cdef end */
-
-#endif

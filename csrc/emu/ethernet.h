@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A packet of a real host in the simulated fabric. Its bytes are in the room behind the frame. The
    changes that queues and switches made to the frame are applied to the bytes when it leaves. */
-#ifndef MRC_EMU_ETHERNET_H
-#define MRC_EMU_ETHERNET_H
+#pragma once
 
 #include "sim/frame.h"
 
@@ -35,5 +34,3 @@ void mrc_ethernet_next_carrier(struct mrc_frame *packet);
 /* Applies the frame's changes to the bytes: uSIDs, hop limit, mark, trimming, damage. False when
    the hop limit has run out. */
 bool mrc_ethernet_write(struct mrc_frame *packet, uint32_t random);
-
-#endif

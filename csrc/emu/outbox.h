@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Packets that have reached the hosts and wait for their interfaces; one system call sends many. It
    owns the frames from put to flush. */
-#ifndef MRC_EMU_OUTBOX_H
-#define MRC_EMU_OUTBOX_H
+#pragma once
 
 #include "sim/frame.h"
 
@@ -25,5 +24,3 @@ bool mrc_emu_outbox_put(struct mrc_emu_outbox *outbox, struct mrc_frame *packet,
 /* Sends all packets and returns the frames to the pool. */
 void mrc_emu_outbox_flush(struct mrc_emu_outbox *outbox, struct mrc_frame_pool *pool,
                           uint64_t now_ns);
-
-#endif

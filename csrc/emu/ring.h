@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ring that the kernel fills with packets from the interfaces of this namespace: one packet
    socket for all interfaces, with mapped slots, so that receiving needs no system call. */
-#ifndef MRC_EMU_RING_H
-#define MRC_EMU_RING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,5 +35,3 @@ bool mrc_emu_ring_peek(const struct mrc_emu_ring *ring, struct mrc_emu_arrival *
 void mrc_emu_ring_release(struct mrc_emu_ring *ring);
 /* The number of packets so far for which the kernel had no slot. */
 uint64_t mrc_emu_ring_overflowed(struct mrc_emu_ring *ring);
-
-#endif

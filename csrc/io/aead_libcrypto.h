@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* OpenSSL's libcrypto as a cipher of the engine. */
-#ifndef MRC_IO_AEAD_LIBCRYPTO_H
-#define MRC_IO_AEAD_LIBCRYPTO_H
+#pragma once
 
 #include "core/wire/aead.h"
 
 /* NULL where the library cannot be loaded. */
 const struct mrc_aead *mrc_aead_libcrypto(void);
-
-#endif

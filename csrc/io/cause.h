@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Why a set-up failed: a negative errno and one line of text. */
-#ifndef MRC_IO_CAUSE_H
-#define MRC_IO_CAUSE_H
+#pragma once
 
 struct mrc_cause {
   int error; /* -errno; 0: no error */
@@ -14,5 +13,3 @@ int mrc_cause_errno(struct mrc_cause *cause, int error, const char *format, ...)
 /* The same without the text of the errno, if the line explains enough. */
 int mrc_cause_line(struct mrc_cause *cause, int error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What each command of the command ring does to the engine of a datapath. It owns nothing. */
-#ifndef MRC_IO_COMMANDS_H
-#define MRC_IO_COMMANDS_H
+#pragma once
 
 #include "io/datapath_state.h"
 
@@ -9,5 +8,3 @@
 int mrc_command_run(struct mrc_datapath *datapath, const struct mrc_command *command);
 /* Whether a command with this result is to be answered. */
 bool mrc_command_is_answered(const struct mrc_command *command, int result);
-
-#endif

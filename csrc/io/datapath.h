@@ -2,8 +2,7 @@
 /* The driver of one engine over UDP sockets: it receives, sends, runs commands and publishes
    results, in its own thread or in its caller's. It owns the engine, the sockets, both rings and
    all descriptors. While its thread runs, other threads use only their ends of the rings. */
-#ifndef MRC_IO_DATAPATH_H
-#define MRC_IO_DATAPATH_H
+#pragma once
 
 #include "io/cause.h"
 #include "io/datapath_state.h"
@@ -24,5 +23,3 @@ void mrc_datapath_abandon(struct mrc_datapath *datapath);
 
 /* Wakes the thread to read its rings. Call it from another thread. Has no effect when polled. */
 void mrc_datapath_wake(struct mrc_datapath *datapath);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The state of a datapath. Only its thread uses it, or its caller when it is polled. Other threads
    use only their ends of the rings. */
-#ifndef MRC_IO_DATAPATH_STATE_H
-#define MRC_IO_DATAPATH_STATE_H
+#pragma once
 
 #include <errno.h>
 #include <pthread.h>
@@ -66,5 +65,3 @@ static inline int mrc_datapath_watch(const struct mrc_datapath *datapath, int fd
   struct epoll_event event = {.events = events, .data.u64 = tag};
   return epoll_ctl(datapath->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
-
-#endif

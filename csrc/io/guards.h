@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The MRs of one context that have a SIGBUS guard, by key. It owns the guards, not the memory. */
-#ifndef MRC_IO_GUARDS_H
-#define MRC_IO_GUARDS_H
+#pragma once
 
 #include "core/base/base.h"
 
@@ -29,5 +28,3 @@ void mrc_guards_remove(struct mrc_guards *guards, uint32_t key);
 /* Writes the keys of up to `capacity` MRs that lost their backing since the last call, and returns
    how many. */
 int mrc_guards_take_faults(struct mrc_guards *guards, uint32_t *keys, int capacity);
-
-#endif

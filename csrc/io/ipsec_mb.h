@@ -2,8 +2,7 @@
 /* What mrc uses of IPsec-MB's interface on x86-64. The layout is the same in all releases from 1.0
    to 2.0.2; version 3 has another one. One build therefore runs with either version, and does not
    need the library's header. A test compares this file with the installed header. */
-#ifndef MRC_IO_IPSEC_MB_H
-#define MRC_IO_IPSEC_MB_H
+#pragma once
 
 #include <stdint.h>
 
@@ -46,5 +45,3 @@ struct ipsec_mb_manager {
   uint8_t from_768[784 - 768];
   ipsec_mb_gmac_out *gmac256_finalize;
 };
-
-#endif

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory for keys: not in core dumps, zeros in a forked child, wiped at its end. */
-#ifndef MRC_IO_KEYS_H
-#define MRC_IO_KEYS_H
+#pragma once
 
 #include <stddef.h>
 
 /* Zeros, aligned to a page; NULL without memory, or on a kernel that cannot keep them secret. */
 void *mrc_keys_reserve(size_t bytes);
 void mrc_keys_release(void *memory, size_t bytes);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether this process opened an object itself, or inherited it from its parent by fork. A child
    has no datapath thread, and shares every descriptor with its parent. */
-#ifndef MRC_IO_LINEAGE_H
-#define MRC_IO_LINEAGE_H
+#pragma once
 
 #include "core/base/base.h"
 
@@ -11,5 +10,3 @@
 uint64_t mrc_lineage_own(void) MRC_MUST_CHECK;
 /* Whether the calling process has this number. Costs one load and no system call. */
 bool mrc_lineage_is_own(uint64_t number);
-
-#endif

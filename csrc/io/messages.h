@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of a context: brings operations of any thread to the datapath, and their completions to
    sinks or to mrc_ctx_msg_poll. */
-#ifndef MRC_IO_MESSAGES_H
-#define MRC_IO_MESSAGES_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -68,5 +67,3 @@ int mrc_messages_take(struct mrc_messages *messages, struct mrc_wc *wcs, int n, 
 /* Looks at the events of the engine: a QP of it may have failed. */
 void mrc_messages_look(struct mrc_messages *messages, const struct mrc_event *events, int n,
                        uint64_t now_ns);
-
-#endif

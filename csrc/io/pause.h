@@ -2,8 +2,7 @@
 /* How long the datapath thread pauses between reads of its sockets while bursts arrive, as a NIC
    moderates its interrupts. Without pauses each burst would wake the thread, which costs time on
    the sender's core too. Pure: the caller waits. */
-#ifndef MRC_IO_PAUSE_H
-#define MRC_IO_PAUSE_H
+#pragma once
 
 #include "core/base/base.h"
 
@@ -29,5 +28,3 @@ static inline uint64_t mrc_pause_after(struct mrc_pause *pause, uint64_t bytes, 
     pause->turns /= 2;
   return bursts ? pause->longest_ns * pause->turns / MRC_PAUSE_TURNS : 0;
 }
-
-#endif

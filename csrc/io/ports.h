@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens and closes ports while a datapath runs: their sockets, their entries in epoll and their
    state in the engine. Runs in the datapath's thread. It owns nothing. */
-#ifndef MRC_IO_PORTS_H
-#define MRC_IO_PORTS_H
+#pragma once
 
 #include "io/datapath_state.h"
 
@@ -15,5 +14,3 @@ int mrc_ports_close(struct mrc_datapath *datapath, int port, uint64_t now_ns);
 int mrc_ports_watch(struct mrc_datapath *datapath, int port) MRC_MUST_CHECK;
 /* Publishes a warning for each kind of buffer that is smaller than requested, if there is room. */
 void mrc_ports_warn_small_buffers(struct mrc_datapath *datapath, int port);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fills in a struct mrc_recording: when the payload of some or all QPs was delivered, and by which
    port. It owns nothing; the memory belongs to the caller that started the recording. */
-#ifndef MRC_IO_RECORDER_H
-#define MRC_IO_RECORDER_H
+#pragma once
 
 #include "mrc.h"
 
@@ -20,5 +19,3 @@ int mrc_recorder_stop(struct mrc_recorder *recorder, mrc_engine *engine, uint64_
 /* Call it only during a recording: packets of one port were delivered at `now_ns`. */
 void mrc_recorder_look(struct mrc_recorder *recorder, const mrc_engine *engine, int port,
                        uint64_t now_ns);
-
-#endif

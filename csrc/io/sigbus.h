@@ -3,8 +3,7 @@
    truncates. An access there raises SIGBUS; the guard then maps zero pages and records the fault.
    It owns the process's SIGBUS handler and a table of guarded ranges. A SIGBUS outside these ranges
    goes to the previous handler. */
-#ifndef MRC_IO_SIGBUS_H
-#define MRC_IO_SIGBUS_H
+#pragma once
 
 #include "core/base/base.h"
 
@@ -27,5 +26,3 @@ bool mrc_sigbus_take(int handle);
 /* Reads one byte of every page of [start, start + bytes), so that a range without backing faults
    here and is repaired. A fault inside a system call only returns EFAULT. */
 void mrc_sigbus_touch(const void *start, size_t bytes);
-
-#endif

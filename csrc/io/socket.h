@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens the UDP sockets of one port and converts addresses to the kernel's form. It owns nothing:
    the descriptors are the caller's. */
-#ifndef MRC_IO_SOCKET_H
-#define MRC_IO_SOCKET_H
+#pragma once
 
 #include <netinet/in.h>
 /* After it: the two headers agree only in this order. */
@@ -41,5 +40,3 @@ uint16_t mrc_socket_udp_port(int fd);
 /* Requests a buffer of `bytes`, beyond the system's limit if privileged; returns the size granted.
    `option` is SO_RCVBUF or SO_SNDBUF. */
 uint32_t mrc_socket_set_buffer(int fd, int option, uint32_t bytes);
-
-#endif

@@ -2,8 +2,7 @@
 /* A bounded ring of fixed-size entries between one producer thread and one consumer thread. It owns
    its memory and copies entries in and out. It wakes no thread, but records that the producer found
    it full, so that its users can. */
-#ifndef MRC_IO_SPSC_H
-#define MRC_IO_SPSC_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -41,5 +40,3 @@ const void *mrc_spsc_at(const struct mrc_spsc *ring, uint32_t index);
 void mrc_spsc_drop(struct mrc_spsc *ring, uint32_t n);
 /* Consumer, after a pop: true once after the producer had found no room. */
 bool mrc_spsc_starved(struct mrc_spsc *ring);
-
-#endif

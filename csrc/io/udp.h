@@ -3,8 +3,7 @@
  * The UDP sockets of all ports and the driver's counters: the state that udp_open, udp_receive and
  * udp_send work on. None of them reads a clock or waits.
  */
-#ifndef MRC_IO_UDP_H
-#define MRC_IO_UDP_H
+#pragma once
 
 #include "core/base/base.h"
 #include "mrc.h"
@@ -70,5 +69,3 @@ static inline struct mrc_udp_port *mrc_udp_port(const struct mrc_udp *udp, int p
   mrc_assert(port >= 1 && port <= udp->n_ports);
   return &udp->ports[port - 1];
 }
-
-#endif

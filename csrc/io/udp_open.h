@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens and closes the UDP sockets of all ports, or of one port at run time. */
-#ifndef MRC_IO_UDP_OPEN_H
-#define MRC_IO_UDP_OPEN_H
+#pragma once
 
 #include "io/cause.h"
 #include "io/udp.h"
@@ -21,5 +20,3 @@ int mrc_udp_open_port(struct mrc_udp *udp, int port, const struct mrc_port_confi
                       uint32_t used, struct mrc_cause *cause) MRC_MUST_CHECK;
 /* Closes the port's sockets and keeps its source ports for mrc_udp_open_port. */
 void mrc_udp_close_port(struct mrc_udp *udp, int port);
-
-#endif

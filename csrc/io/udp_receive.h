@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads messages from the receive sockets, cuts them into packets and gives these to the engine. It
    owns the inbox of the sockets. */
-#ifndef MRC_IO_UDP_RECEIVE_H
-#define MRC_IO_UDP_RECEIVE_H
+#pragma once
 
 #include "io/udp.h"
 
@@ -21,5 +20,3 @@ struct mrc_udp_delivered {
 };
 struct mrc_udp_delivered mrc_udp_deliver(struct mrc_udp *udp, int port, mrc_engine *engine,
                                          uint64_t now_ns);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends the engine's bursts as kernel messages on the transmit sockets. It owns the outbox of the
    sockets, and decides how to handle refusals. */
-#ifndef MRC_IO_UDP_SEND_H
-#define MRC_IO_UDP_SEND_H
+#pragma once
 
 #include "io/udp.h"
 
@@ -24,5 +23,3 @@ uint32_t mrc_udp_retry(struct mrc_udp *udp, uint64_t now_ns);
 
 /* Empties the error queue of a transmit socket and returns how many reports it held. */
 int mrc_udp_drain_errors(struct mrc_udp *udp, int port, int tx_index);
-
-#endif

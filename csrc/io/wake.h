@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Wake-ups by eventfd between two threads that cost a system call only if somebody sleeps. */
-#ifndef MRC_IO_WAKE_H
-#define MRC_IO_WAKE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -54,5 +53,3 @@ static inline void mrc_bell_silence(struct mrc_bell *bell) {
   if (atomic_load(&bell->rung) && read(bell->fd, &value, sizeof value) == sizeof value)
     atomic_exchange(&bell->rung, false);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A hash table of list nodes. It knows neither the members nor their keys: the caller hashes, and
    compares the members of one chain. A member leaves by mrc_node_leave. */
-#ifndef MRC_MSG_CHAINS_H
-#define MRC_MSG_CHAINS_H
+#pragma once
 
 #include "core/base/base.h"
 #include "core/base/list.h"
@@ -20,5 +19,3 @@ void mrc_msg_chains_free(struct mrc_msg_chains *chains);
 static inline struct mrc_node *mrc_msg_chain(const struct mrc_msg_chains *chains, uint64_t hash) {
   return &chains->heads[hash & chains->mask];
 }
-
-#endif

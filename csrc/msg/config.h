@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The configuration and the counters of messages. */
-#ifndef MRC_MSG_CONFIG_H
-#define MRC_MSG_CONFIG_H
+#pragma once
 
 #include "../messages.h"
 #include "../mrc.h"
@@ -31,5 +30,3 @@ struct mrc_msg_counters {
   uint64_t stalls;       /* frames that had to wait because the heap was full */
   uint64_t violations;   /* peers that failed because of what they sent */
 };
-
-#endif

@@ -11,8 +11,7 @@
      00  i   the data of receive or READ i are in place
      01  n   frame n is in its slot
      10  n   credit: frames read */
-#ifndef MRC_MSG_FRAME_H
-#define MRC_MSG_FRAME_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -76,5 +75,3 @@ size_t mrc_msg_encode(const struct mrc_msg_record *record, uint8_t *out);
 size_t mrc_msg_decode(const uint8_t *in, size_t n, struct mrc_msg_record *record);
 /* Where the message of an eager record begins. */
 static inline const uint8_t *mrc_msg_eager(const uint8_t *record) { return record + 24; }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What comes from a peer: immediates, and frames of records. */
-#ifndef MRC_MSG_INCOMING_H
-#define MRC_MSG_INCOMING_H
+#pragma once
 
 #include "msg/state.h"
 
@@ -16,5 +15,3 @@ void mrc_msg_peek(struct mrc_msg *msg, struct mrc_msg_op *op);
 struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op);
 /* The same for a send; false: the peer broke the protocol. */
 bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op);
-
-#endif

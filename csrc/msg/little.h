@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Little-endian numbers in frames, at any alignment. */
-#ifndef MRC_MSG_LITTLE_H
-#define MRC_MSG_LITTLE_H
+#pragma once
 
 #include <endian.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ static inline uint64_t mrc_get64(const uint8_t *in) {
   memcpy(&value, in, sizeof value);
   return le64toh(value);
 }
-
-#endif

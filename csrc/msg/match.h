@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which message belongs to which receive, and which CTS to which send. */
-#ifndef MRC_MSG_MATCH_H
-#define MRC_MSG_MATCH_H
+#pragma once
 
 #include "msg/state.h"
 
@@ -37,5 +36,3 @@ struct mrc_msg_entry *mrc_msg_kept(const struct mrc_msg *msg, const struct mrc_m
 void mrc_msg_forget_promises(struct mrc_msg_peer *peer);
 /* Drops everything of a peer. */
 void mrc_msg_forget_all(struct mrc_msg_peer *peer);
-
-#endif

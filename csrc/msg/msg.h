@@ -14,8 +14,7 @@
 
    Messages of one peer, space and tag are matched in the order in which they were sent, with
    receives in the order in which they were posted. */
-#ifndef MRC_MSG_MSG_H
-#define MRC_MSG_MSG_H
+#pragma once
 
 #include "config.h"
 
@@ -62,5 +61,3 @@ void mrc_msg_expire(struct mrc_msg *msg, uint64_t now_ns);
 void mrc_msg_pump(struct mrc_msg *msg, uint64_t now_ns);
 
 const struct mrc_msg_counters *mrc_msg_counters(const struct mrc_msg *msg);
-
-#endif

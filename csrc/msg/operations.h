@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of operations: their ids, memory regions and ends. */
-#ifndef MRC_MSG_OPERATIONS_H
-#define MRC_MSG_OPERATIONS_H
+#pragma once
 
 #include "msg/state.h"
 
@@ -27,5 +26,3 @@ void mrc_msg_finish(struct mrc_msg *msg, struct mrc_msg_op *op, int32_t result);
 
 /* Registers memory under a fresh key; 0 if the engine has no room. */
 uint32_t mrc_msg_register(struct mrc_msg *msg, uint64_t address, uint64_t bytes, uint32_t access);
-
-#endif

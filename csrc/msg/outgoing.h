@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What goes to a peer: frames of records, the writes of messages, credits. */
-#ifndef MRC_MSG_OUTGOING_H
-#define MRC_MSG_OUTGOING_H
+#pragma once
 
 #include "msg/state.h"
 
@@ -29,5 +28,3 @@ int mrc_msg_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns
 /* A completion of a write. The operation whose last write it was, or NULL. */
 struct mrc_msg_op *mrc_msg_sent(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                                 const struct mrc_wc *wc);
-
-#endif

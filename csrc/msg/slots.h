@@ -5,8 +5,7 @@
    Frame k of a direction goes to slot k modulo `count`. The sender reuses a slot after a
    credit: how many frames the receiver has freed. Numbers of frames wrap, and immediates carry only
    the bits of `mask`. */
-#ifndef MRC_MSG_SLOTS_H
-#define MRC_MSG_SLOTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ void mrc_msg_slots_free(struct mrc_msg_slots *slots, uint32_t frame);
 bool mrc_msg_slots_owe(const struct mrc_msg_slots *slots);
 
 /* cdef end */
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the modules of csrc/msg share: operations, peers, and what waits to be matched. */
-#ifndef MRC_MSG_STATE_H
-#define MRC_MSG_STATE_H
+#pragma once
 
 #include "core/base/base.h"
 #include "core/base/keymap.h"
@@ -152,5 +151,3 @@ struct mrc_msg {
 static inline void mrc_msg_mark(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   mrc_list_append(&msg->busy, &peer->busy);
 }
-
-#endif

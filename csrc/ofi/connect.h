@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The process's endpoint, and its QPs: one to each peer, made when either side first needs it.
    Under the lock. */
-#ifndef MRC_OFI_CONNECT_H
-#define MRC_OFI_CONNECT_H
+#pragma once
 
 #include "ofi/operation.h"
 #include "ofi/peer.h"
@@ -25,5 +24,3 @@ void of_connect_cancel(struct of_operation *operation);
 /* The numbers of a peer in csrc/msg: for sends, and for receives. */
 uint32_t of_connect_to(const struct of_peer *peer);
 uint32_t of_connect_from(const struct of_peer *peer);
-
-#endif

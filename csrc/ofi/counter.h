@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counters of operations that have ended. */
-#ifndef MRC_OFI_COUNTER_H
-#define MRC_OFI_COUNTER_H
+#pragma once
 
 #include <rdma/fi_domain.h>
 #include <stdbool.h>
@@ -12,5 +11,3 @@ int of_counter_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct
                     void *context);
 /* Under the lock. An operation has ended. */
 void of_counter_add(struct of_counter *counter, bool good);
-
-#endif

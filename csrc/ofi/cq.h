@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Completion queues: operations that have ended, until the program reads them. */
-#ifndef MRC_OFI_CQ_H
-#define MRC_OFI_CQ_H
+#pragma once
 
 #include <rdma/fi_domain.h>
 
@@ -16,5 +15,3 @@ int of_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq
 struct of_cq *of_cq_of(struct fid *fid);
 /* Under the lock. The addresses of senders, or NULL: there is no endpoint. */
 void of_cq_name_by(struct of_cq *cq, const struct fid *av);
-
-#endif

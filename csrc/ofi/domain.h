@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fabrics and domains: they open other objects and hold nothing. */
-#ifndef MRC_OFI_DOMAIN_H
-#define MRC_OFI_DOMAIN_H
+#pragma once
 
 #include <rdma/fabric.h>
 
 int of_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context);
-
-#endif

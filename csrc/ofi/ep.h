@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The endpoint: a process has one at a time. */
-#ifndef MRC_OFI_EP_H
-#define MRC_OFI_EP_H
+#pragma once
 
 #include <rdma/fi_domain.h>
 
 int of_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What this provider offers. */
-#ifndef MRC_OFI_INFO_H
-#define MRC_OFI_INFO_H
+#pragma once
 
 #include <rdma/fabric.h>
 
@@ -10,5 +9,3 @@
 /* Without side effects: -FI_ENODATA if the hints ask for more, or no agent runs on this host. */
 int of_info(uint32_t version, const char *node, const char *service, uint64_t flags,
             const struct fi_info *hints, struct fi_info **info);
-
-#endif

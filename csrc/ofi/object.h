@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the objects of libfabric have in common: who needs whom, and functions that refuse. */
-#ifndef MRC_OFI_OBJECT_H
-#define MRC_OFI_OBJECT_H
+#pragma once
 
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -34,5 +33,3 @@ int of_no_control(struct fid *fid, int command, void *argument);
 int of_no_ops_open(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context);
 /* Of an object that has nothing else: they close it, and refuse the rest. */
 extern struct fi_ops of_plain_ops;
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of the endpoint: from their post until the program reads their completion. Under the
    lock. */
-#ifndef MRC_OFI_OPERATION_H
-#define MRC_OFI_OPERATION_H
+#pragma once
 
 #include <rdma/fabric.h>
 #include <stdbool.h>
@@ -50,5 +49,3 @@ void of_operation_each(void (*call)(struct of_operation *operation));
 /* How many are in use; of these, sends and accesses to memory. */
 uint32_t of_operations_running(void);
 uint32_t of_operations_sending(void);
-
-#endif

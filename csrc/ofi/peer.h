@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of other endpoints, by address, and what is known of each. Under the lock. */
-#ifndef MRC_OFI_PEER_H
-#define MRC_OFI_PEER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -48,5 +47,3 @@ struct of_peer *of_peer_numbered(uint32_t number);
 struct of_qp *of_peer_qp(uint32_t qpn, struct of_peer **peer);
 /* Calls a function for each QP. */
 void of_peer_each_qp(void (*call)(struct of_peer *peer, struct of_qp *qp));
-
-#endif

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads and writes of memory of other endpoints. */
-#ifndef MRC_OFI_RMA_H
-#define MRC_OFI_RMA_H
+#pragma once
 
 #include <rdma/fi_rma.h>
 
 extern struct fi_ops_rma of_rma_ops;
-
-#endif

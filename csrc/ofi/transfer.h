@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives of the endpoint, with and without tags. */
-#ifndef MRC_OFI_TRANSFER_H
-#define MRC_OFI_TRANSFER_H
+#pragma once
 
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_tagged.h>
@@ -53,5 +52,3 @@ ssize_t of_transfer_run(struct fid_ep *ep, struct of_call call);
 ssize_t of_transfer_run_pieces(struct fid_ep *ep, struct of_call call, const struct iovec *pieces,
                                size_t count);
 ssize_t of_transfer_cancel(struct fid *fid, void *context);
-
-#endif

@@ -8,8 +8,7 @@
  * commands of mrc.h that set up QPs, and gets their replies and the engine's events. Only the
  * program registers memory and posts.
  */
-#ifndef MRC_PROGRAM_AGENT_H
-#define MRC_PROGRAM_AGENT_H
+#pragma once
 
 #include "mrc.h"
 #include "program/api_values.h"
@@ -293,5 +292,3 @@ struct mrc_agent_cm {
 #define MRC_AGENT_CM_CHILD 0x80000000
 
 /* cdef end */
-
-#endif

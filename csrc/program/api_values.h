@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Types and numbers of MRC's C interface that have no pointers: they travel to the agent as they
    are. See api.h. */
-#ifndef MRC_PROGRAM_API_VALUES_H
-#define MRC_PROGRAM_API_VALUES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -155,5 +154,3 @@ struct mrc_api_answer {
 };
 
 /* cdef end */
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attaches the process to the agent of its host, and leaves it. */
-#ifndef MRC_PROGRAM_ATTACH_H
-#define MRC_PROGRAM_ATTACH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ void pr_attach_again(uint64_t now_ns);
 void pr_attach_linger(void);
 /* Under the lock. The same at the end of the process, for all its QPs. */
 void pr_attach_leave(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who runs the engine: the program's threads while they poll, else the helper thread. */
-#ifndef MRC_PROGRAM_DRIVE_H
-#define MRC_PROGRAM_DRIVE_H
+#pragma once
 
 #include "program/process.h"
 
@@ -26,5 +25,3 @@ int pr_drive_start(void);
 void pr_drive_wake(void);
 /* Under the lock. The calling thread will sleep: the helper runs the engine from now on. */
 void pr_drive_leave(void);
-
-#endif

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef MRC_PROGRAM_EXPORT_H
-#define MRC_PROGRAM_EXPORT_H
+#pragma once
 
 /* A function that programs call; libmrc.map gives it its version. */
 #define EXPORT __attribute__((visibility("default")))
-
-#endif

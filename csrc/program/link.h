@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The socket to the agent: frames out, which wait in a bounded queue while it is full, and in. */
-#ifndef MRC_PROGRAM_LINK_H
-#define MRC_PROGRAM_LINK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ void pr_link_flush(struct pr_link *link);
 static inline bool pr_link_waits(const struct pr_link *link) { return link->first != NULL; }
 /* 1: a frame; 0: none now; -ECONNRESET: the agent has gone. */
 int pr_link_receive(struct pr_link *link, struct pr_frame *frame);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory regions that the program registers, under random keys. Under the lock. */
-#ifndef MRC_PROGRAM_MEMORY_H
-#define MRC_PROGRAM_MEMORY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -10,5 +9,3 @@
    -EAGAIN: no random numbers; or an error of mrc_mr_register. */
 int pr_memory_register(const void *address, size_t bytes, uint32_t access, uint32_t domain,
                        uint32_t *key);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the library that contains this folder provides. It owns the QPs; these functions report to
    it what happens to them. All are called under the lock. */
-#ifndef MRC_PROGRAM_OWNER_H
-#define MRC_PROGRAM_OWNER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,5 +50,3 @@ struct pr_owner {
 
 /* Each library defines its own. */
 extern const struct pr_owner pr_owner;
-
-#endif

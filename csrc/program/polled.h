@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When the program last drove the engine. The helper thread reads it without the lock. */
-#ifndef MRC_PROGRAM_POLLED_H
-#define MRC_PROGRAM_POLLED_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -17,5 +16,3 @@ static inline uint64_t pr_polled_ns(const struct pr_polled *polled) {
 static inline void pr_polled_set(struct pr_polled *polled, uint64_t ns) {
   atomic_store_explicit(&polled->ns, ns, memory_order_relaxed);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all objects of a process share: one engine, one lock, one connection to the agent. */
-#ifndef MRC_PROGRAM_PROCESS_H
-#define MRC_PROGRAM_PROCESS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -70,5 +69,3 @@ void pr_tell(uint32_t kind, int32_t value, uint64_t cookie, const void *body, si
 uint32_t pr_number(void);
 /* The same, but waits for the agent; 0: no number came in time. Not for the helper. */
 uint32_t pr_await_number(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lines of libmrc for the user of a program, on stderr. MRC_QUIET=1 silences them. */
-#ifndef MRC_PROGRAM_SAY_H
-#define MRC_PROGRAM_SAY_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -14,5 +13,3 @@ void pr_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
     static atomic_flag said = ATOMIC_FLAG_INIT;                \
     if (!atomic_flag_test_and_set(&said)) pr_say(__VA_ARGS__); \
   } while (0)
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's frames, and the engine's events for it. Under the lock. */
-#ifndef MRC_PROGRAM_STEER_H
-#define MRC_PROGRAM_STEER_H
+#pragma once
 
 #include "program/link.h"
 
@@ -16,5 +15,3 @@ void pr_steer_forget(void);
    or -errno; `bytes` is the room for the results, then their size. */
 int pr_steer_request(int function, const void *body, size_t body_bytes, void *result,
                      size_t *bytes);
-
-#endif

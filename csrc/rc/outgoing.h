@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What goes to the peer: WRITEs, frames of records, credits. */
-#ifndef MRC_RC_OUTGOING_H
-#define MRC_RC_OUTGOING_H
+#pragma once
 
 #include "rc/state.h"
 
@@ -13,5 +12,3 @@ void mrc_rc_prod(struct mrc_rc *rc);
 void mrc_rc_sent(struct mrc_rc *rc, uint64_t wr_id);
 /* Ends requests in their order, as far as they are done. */
 void mrc_rc_settle(struct mrc_rc *rc);
-
-#endif

@@ -2,8 +2,7 @@
 /* Emulated RC: SEND, READ and ATOMIC over the WRITEs of one QP. Sans-IO, as the engine. The caller
    gives requests and grants receives, hands over the completions and immediates of the QP, then
    calls mrc_rc_send. */
-#ifndef MRC_RC_RC_H
-#define MRC_RC_RC_H
+#pragma once
 
 #include "rc/incoming.h"
 #include "rc/outgoing.h"
@@ -34,5 +33,3 @@ uint32_t mrc_rc_post(struct mrc_rc *rc, const struct mrc_rc_request *request);
 void mrc_rc_fail(struct mrc_rc *rc, uint32_t place, enum mrc_wc_status status);
 /* The peer may use n more receives. */
 void mrc_rc_grant(struct mrc_rc *rc, uint32_t n);
-
-#endif

@@ -12,8 +12,7 @@
      01  n   frames that the sender of this has read
      10  n   receives that it has granted
      11  n   receives that it wants */
-#ifndef MRC_RC_RECORD_H
-#define MRC_RC_RECORD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -86,5 +85,3 @@ size_t mrc_rc_encode(const struct mrc_rc_record *record, uint8_t *out);
 /* Reads a record from the n bytes that are left of a frame. Returns its bytes with those that
    follow, or 0 if it is none. */
 size_t mrc_rc_decode(const uint8_t *in, size_t n, struct mrc_rc_record *record);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One end of an emulated RC connection, and what its owner provides. */
-#ifndef MRC_RC_STATE_H
-#define MRC_RC_STATE_H
+#pragma once
 
 #include "core/base/base.h"
 #include "mrc.h"
@@ -163,5 +162,3 @@ static inline bool mrc_rc_waits(const struct mrc_rc *rc) {
   return rc->connected && !rc->ended &&
          (rc->asking_head != rc->asking_tail || mrc_rc_is_starved(rc));
 }
-
-#endif

@@ -3,8 +3,7 @@
    for the time that is being taken come last, in the order of insertion. Nearly all events are
    near: they wait in a wheel with one slot per nanosecond, so the cost of an event does not depend
    on their number. Far events, such as timers, wait in a heap. */
-#ifndef MRC_SIM_AGENDA_H
-#define MRC_SIM_AGENDA_H
+#pragma once
 
 #include "sim/heap.h"
 
@@ -61,5 +60,3 @@ uint64_t mrc_agenda_next_ns(const struct mrc_agenda *agenda);
 /* Number of waiting events of a kind. Slow, because it scans every slot; for auditors only. */
 uint64_t mrc_agenda_count(const struct mrc_agenda *agenda, uint32_t kind);
 void mrc_agenda_free(struct mrc_agenda *agenda);
-
-#endif

@@ -7,8 +7,7 @@
    is recognized by its top bit, and the auditor inverts it at once. A second placement would
    restore the original byte, and a misplaced byte stands out. A message is correct if every byte of
    the target is the inverse of its source byte. */
-#ifndef MRC_SIM_AUDIT_H
-#define MRC_SIM_AUDIT_H
+#pragma once
 
 #include "core/wire/wire.h"
 #include "mrc.h"
@@ -107,5 +106,3 @@ void mrc_audit_ack_received(struct mrc_audit *audit, const struct mrc_wire *pack
 void mrc_audit_state(struct mrc_audit *audit);
 /* Asserts over all memory that bytes outside of messages are untouched. */
 void mrc_audit_memory(const struct mrc_audit *audit);
-
-#endif

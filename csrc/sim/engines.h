@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MRC on the simulated hosts: an engine on each, and its driver, which turns bursts into packets
    and packets into calls. */
-#ifndef MRC_SIM_ENGINES_H
-#define MRC_SIM_ENGINES_H
+#pragma once
 
 #include "sim/fabric_watch.h"
 #include "sim/host.h"
@@ -34,5 +33,3 @@ void mrc_engines_receive(void *engines, uint32_t host, const struct mrc_frame *p
 uint64_t mrc_engines_turn(void *engines, uint32_t host);
 void mrc_engines_port_room(void *engines, uint32_t host, uint32_t port);
 void mrc_engines_port_up(void *engines, uint32_t host, uint32_t port, bool up);
-
-#endif

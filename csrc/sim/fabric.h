@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fabric: the hops between hosts and switches, and the routing of packets. It moves packets
    from host to host and passes them to its edge. */
-#ifndef MRC_SIM_FABRIC_H
-#define MRC_SIM_FABRIC_H
+#pragma once
 
 #include "sim/frame.h"
 #include "sim/hop.h"
@@ -83,5 +82,3 @@ void mrc_fabric_enter(struct mrc_fabric *fabric, uint32_t hop, struct mrc_frame 
 void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t hop, struct mrc_frame *packet);
 /* A hop is free: it sends the first packet that waits. */
 void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t hop);
-
-#endif

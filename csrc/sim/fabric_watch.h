@@ -2,8 +2,7 @@
 /* Passes the packets and completions of all hosts to the auditors of the flows, if the
    configuration sets `audit`. Each flow then has its own memory, with content. After an event only
    the QPs that it touched are checked. */
-#ifndef MRC_SIM_FABRIC_WATCH_H
-#define MRC_SIM_FABRIC_WATCH_H
+#pragma once
 
 #include "core/base/prng.h"
 #include "sim/audit.h"
@@ -51,5 +50,3 @@ void mrc_fabric_watch_state(struct mrc_fabric_watch *watch);
 /* The simulation is about to end: checks the memory of the flows without unfinished or failed
    writes. */
 void mrc_fabric_watch_end(const struct mrc_fabric_watch *watch);
-
-#endif

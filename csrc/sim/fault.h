@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults: the hops that a fault affects, and its effect on them. */
-#ifndef MRC_SIM_FAULT_H
-#define MRC_SIM_FAULT_H
+#pragma once
 
 #include "sim/fabric.h"
 
@@ -13,5 +12,3 @@ void mrc_fault_switch(struct mrc_fabric *fabric, const struct mrc_sim_fault *fau
 void mrc_fault_rebase(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault);
 /* Removes the target's links, before the first packet. */
 void mrc_fault_remove(struct mrc_fabric *fabric, const struct mrc_sim_fault *target);
-
-#endif

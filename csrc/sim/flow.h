@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The flows: their configuration, progress and QP numbers. The ends of a flow are MRC_FROM and
    MRC_TO. */
-#ifndef MRC_SIM_FLOW_H
-#define MRC_SIM_FLOW_H
+#pragma once
 
 #include "core/base/prng.h"
 #include "mrc.h"
@@ -63,5 +62,3 @@ static inline uint32_t mrc_flow_qpn(uint32_t flow, uint32_t end) {
 }
 static inline uint32_t mrc_flow_of(uint32_t qpn) { return (qpn - MRC_FLOW_FIRST_QPN) / 2; }
 static inline uint32_t mrc_flow_end_of(uint32_t qpn) { return (qpn - MRC_FLOW_FIRST_QPN) % 2; }
-
-#endif

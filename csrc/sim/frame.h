@@ -2,8 +2,7 @@
 /* A packet in the fabric, with the fields that links and switches read, and the pool that packets
    come from. The payload stays in the sender's memory and only headers are copied, so the cost of a
    packet does not depend on its size. */
-#ifndef MRC_SIM_FRAME_H
-#define MRC_SIM_FRAME_H
+#pragma once
 
 #include "mrc.h"
 
@@ -78,5 +77,3 @@ static inline void mrc_put_u24(uint8_t *bytes, uint32_t value) {
 static inline uint32_t mrc_get_u24(const uint8_t *bytes) {
   return (uint32_t)bytes[0] << 16 | (uint32_t)bytes[1] << 8 | bytes[2];
 }
-
-#endif

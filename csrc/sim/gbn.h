@@ -3,8 +3,7 @@
    packets only in PSN order and reports the first missing one; the sender goes back to it. The
    window uses the same congestion control as MRC. Hosts and packets are in gbn_host.h. PSNs are
    counted from 0 here and do not wrap. */
-#ifndef MRC_SIM_GBN_H
-#define MRC_SIM_GBN_H
+#pragma once
 
 #include "core/path/cc.h"
 #include "core/path/rtt.h"
@@ -57,5 +56,3 @@ bool mrc_gbn_on_timeout(struct mrc_gbn_sender *sender);
 
 /* A packet was received. True when it is the expected one and accepted. */
 bool mrc_gbn_receive(struct mrc_gbn_receiver *receiver, uint32_t psn, bool ce);
-
-#endif

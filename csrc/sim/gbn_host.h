@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Go-back-N flows on the simulated hosts, in place of MRC's engines and drivers. The packets are
    RoCE's: BTH, RETH on the first of a write, AETH, ICRC. */
-#ifndef MRC_SIM_GBN_HOST_H
-#define MRC_SIM_GBN_HOST_H
+#pragma once
 
 #include "sim/host.h"
 
@@ -18,5 +17,3 @@ extern const struct mrc_transport_calls mrc_gbn_transport;
 /* The caller sets hosts and memory first. */
 void mrc_gbn_hosts_create(struct mrc_gbn_hosts *gbn);
 void mrc_gbn_hosts_free(struct mrc_gbn_hosts *gbn);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The event heap of the simulator, ordered by (time, order of insertion): the order of equal times
    does not depend on the heap's shape. It owns the entries, not the objects that they point to. */
-#ifndef MRC_SIM_HEAP_H
-#define MRC_SIM_HEAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ bool mrc_heap_pop(struct mrc_heap *heap, struct mrc_heap_entry *entry);
 /* Time of the next event; UINT64_MAX when there is none. */
 uint64_t mrc_heap_next_ns(const struct mrc_heap *heap);
 void mrc_heap_free(struct mrc_heap *heap);
-
-#endif

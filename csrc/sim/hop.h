@@ -2,8 +2,7 @@
 /* One direction of a cable with the port that feeds it: queue, rate, delay, faults. It computes
    when a packet arrives at the other end, if at all; the caller holds the clock. A fabric has
    millions of hops and faults on few: what only faults need is made by the first fault. */
-#ifndef MRC_SIM_HOP_H
-#define MRC_SIM_HOP_H
+#pragma once
 
 #include "sim/link.h"
 #include "sim/queue.h"
@@ -75,5 +74,3 @@ void mrc_hop_free(struct mrc_hop *hop);
    arrival times. */
 struct mrc_link_fate mrc_hop_send(struct mrc_hop *hop, const struct mrc_frame *packet,
                                   uint64_t now_ns);
-
-#endif

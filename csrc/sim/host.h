@@ -2,8 +2,7 @@
 /* The simulated hosts: packets wait in an inbox until the host wakes, then each transport has its
    turn. A port of a host is full while more bytes wait in it than the send buffer holds. Hosts do
    not depend on switches or protocols. */
-#ifndef MRC_SIM_HOST_H
-#define MRC_SIM_HOST_H
+#pragma once
 
 #include "sim/fabric.h"
 #include "sim/flow.h"
@@ -79,5 +78,3 @@ void mrc_sim_host_kick(struct mrc_sim_hosts *hosts, uint32_t host);
    `limit_bytes` is full from now on. */
 bool mrc_sim_host_takes(struct mrc_sim_hosts *hosts, uint32_t host,
                         enum mrc_host_transport transport, uint32_t plane, uint64_t limit_bytes);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses of the simulated hosts, with which QPs are connected. Planes count from 0. */
-#ifndef MRC_SIM_HOST_ADDRESS_H
-#define MRC_SIM_HOST_ADDRESS_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -32,5 +31,3 @@ static inline uint16_t mrc_sim_path_of(const uint8_t address[16]) {
   return (uint16_t)((address[MRC_SIM_PATH_AT] << 8 | address[MRC_SIM_PATH_AT + 1]) - 1);
 }
 static inline uint16_t mrc_sim_source_port(uint32_t plane) { return (uint16_t)(49152 + plane); }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One hop in one direction: a rate with its queue, a delay, and faults. It decides the fate of each
    packet that enters; the caller holds the packet and the clock. */
-#ifndef MRC_SIM_LINK_H
-#define MRC_SIM_LINK_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -53,5 +52,3 @@ struct mrc_link_fate {
 struct mrc_link_fate mrc_link_pass(struct mrc_link *link, uint32_t bytes, uint64_t now_ns);
 /* Bytes that wait to be sent. */
 uint64_t mrc_link_backlog(const struct mrc_link *link, uint64_t now_ns);
-
-#endif

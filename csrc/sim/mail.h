@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Packets on their way from one shard to another. A shard fills its boxes, one for each other
    shard, while it runs; between two windows the others empty them. */
-#ifndef MRC_SIM_MAIL_H
-#define MRC_SIM_MAIL_H
+#pragma once
 
 #include "sim/frame.h"
 
@@ -20,5 +19,3 @@ struct mrc_mailbox {
 
 void mrc_mailbox_put(struct mrc_mailbox *box, struct mrc_mail mail);
 void mrc_mailbox_free(struct mrc_mailbox *box);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the simulator: arrays that grow, and the region that all simulated hosts share. */
-#ifndef MRC_SIM_MEMORY_H
-#define MRC_SIM_MEMORY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ void mrc_sim_memory_free(const struct mrc_sim_memory *memory);
 static inline uint8_t *mrc_sim_memory_at(const struct mrc_sim_memory *memory, uint32_t region) {
   return memory->at + (region < memory->regions ? region : memory->regions - 1) * memory->stride;
 }
-
-#endif

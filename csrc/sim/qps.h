@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The QPs of flows over MRC, one at each end, created and connected by the simulator in place of
    the OOB exchange. */
-#ifndef MRC_SIM_QPS_H
-#define MRC_SIM_QPS_H
+#pragma once
 
 #include "sim/engines.h"
 
@@ -45,5 +44,3 @@ bool mrc_prove_next(struct mrc_sim_proof *proof);
 void mrc_qps_compute(struct mrc_engines *engines, uint32_t flow);
 /* A probe has ended. */
 void mrc_prove_on_answer(struct mrc_sim_proof *proof, const struct mrc_event *event);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The output queue of a switch port or a NIC: two classes under strict priority, or one queue for
    all; a byte buffer, ECN marking on a ramp, trimming. Rate and time are in hop.h. */
-#ifndef MRC_SIM_QUEUE_H
-#define MRC_SIM_QUEUE_H
+#pragma once
 
 #include "core/base/prng.h"
 #include "sim/frame.h"
@@ -43,5 +42,3 @@ uint64_t mrc_queue_count(const struct mrc_queue_class *class);
 static inline uint64_t mrc_queue_bytes(const struct mrc_queue *queue) {
   return queue->control.bytes + queue->data.bytes;
 }
-
-#endif

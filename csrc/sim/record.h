@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The results of a simulation: counts, samples of flows, events, finished writes, and the trace of
    packets as a hash and as lines of text. */
-#ifndef MRC_SIM_RECORD_H
-#define MRC_SIM_RECORD_H
+#pragma once
 
 #include <stdio.h>
 
@@ -56,5 +55,3 @@ void mrc_record_order(struct mrc_sim_record *record, uint32_t first_event, uint3
 /* Closes the trace; 0, or the -errno with which it is not whole. */
 int mrc_record_end_file(struct mrc_record_file *file);
 void mrc_record_free(struct mrc_sim_record *record);
-
-#endif

@@ -12,8 +12,7 @@
    an uplink to every T1 of its pod. T2 n has one link to each pod: to the T1 with the place n
    modulo the number of T1s in a pod. Path n between two pods goes over T2 n, and so over the T1 at
    this place in both; path n within a pod goes over the T1 at place n. */
-#ifndef MRC_SIM_SCENARIO_H
-#define MRC_SIM_SCENARIO_H
+#pragma once
 
 #include <stdint.h>
 
@@ -256,5 +255,3 @@ struct mrc_sim_port_info {
 };
 
 /* cdef end */
-
-#endif

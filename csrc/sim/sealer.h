@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In place of a cryptographic library: no secrecy, but the same sizes and the same drops, and an
    assertion that no key seals two packets with one nonce. */
-#ifndef MRC_SIM_SEALER_H
-#define MRC_SIM_SEALER_H
+#pragma once
 
 #include "core/wire/aead.h"
 
@@ -13,5 +12,3 @@
 extern const struct mrc_aead mrc_sealer_of_headers;
 /* The tag covers all bytes, and text is changed. */
 extern const struct mrc_aead mrc_sealer;
-
-#endif

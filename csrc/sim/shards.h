@@ -2,8 +2,7 @@
 /* Runs the shards of a simulation side by side, in windows shorter than the delay of a link between
    shards: whatever one shard does in a window reaches others in a later one. Windows, and the order
    of events at each node, are the same for any number of shards and threads. */
-#ifndef MRC_SIM_SHARDS_H
-#define MRC_SIM_SHARDS_H
+#pragma once
 
 #include "sim/crew.h"
 #include "sim/sim_parts.h"
@@ -23,5 +22,3 @@ uint32_t mrc_shards_unfinished(const struct mrc_sim *sim);
 uint64_t mrc_shards_done_ns(const struct mrc_sim *sim);
 /* Moves the new events and writes of all shards to the record of the whole. */
 void mrc_shards_collect(struct mrc_sim *sim);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator: engines on the hosts of a multi-plane two-tier Clos network, in virtual time. One
    seed decides everything. Python sees the part between the two cdef markers. */
-#ifndef MRC_SIM_SIM_H
-#define MRC_SIM_SIM_H
+#pragma once
 
 #include "sim/scenario.h"
 
@@ -55,5 +54,3 @@ int mrc_sim_events(const mrc_sim *sim, struct mrc_sim_event *events, int capacit
 int mrc_sim_messages(const mrc_sim *sim, struct mrc_sim_message *messages, int capacity);
 
 /* cdef end */
-
-#endif

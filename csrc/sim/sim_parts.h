@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a simulation. Each part uses only the layers below it; see README.md. */
-#ifndef MRC_SIM_SIM_PARTS_H
-#define MRC_SIM_SIM_PARTS_H
+#pragma once
 
 #include "sim/engines.h"
 #include "sim/gbn_host.h"
@@ -42,5 +41,3 @@ struct mrc_sim {
 void mrc_sim_join(struct mrc_sim *sim, struct mrc_sim_parts *parts);
 /* Processes the next event of these parts; there must be one. */
 void mrc_sim_step(struct mrc_sim_parts *parts);
-
-#endif

@@ -3,8 +3,7 @@
    selective acknowledgements, loss detection by send time (as in RACK) and a retransmission
    timeout. Hosts and packets are in tcp_host.h. Segments are counted from 0 and do not wrap; the
    receiver acknowledges each one at once. */
-#ifndef MRC_SIM_TCP_H
-#define MRC_SIM_TCP_H
+#pragma once
 
 #include "core/path/rtt.h"
 
@@ -69,5 +68,3 @@ void mrc_tcp_receiver_init(struct mrc_tcp_receiver *receiver);
 void mrc_tcp_receiver_free(struct mrc_tcp_receiver *receiver);
 /* A segment was received. False if it was received before. */
 bool mrc_tcp_receive(struct mrc_tcp_receiver *receiver, uint64_t segment);
-
-#endif

@@ -2,8 +2,7 @@
 /* TCP flows on the simulated hosts, beside flows of other transports: each over one path of one
    plane, in the data class, without ECN. A host sends segments until its port holds 1.5 times the
    engine's send buffer, so that neither starves the other. */
-#ifndef MRC_SIM_TCP_HOST_H
-#define MRC_SIM_TCP_HOST_H
+#pragma once
 
 #include "sim/host.h"
 
@@ -19,5 +18,3 @@ extern const struct mrc_transport_calls mrc_tcp_transport;
 /* The caller sets hosts and memory first. */
 void mrc_tcp_hosts_create(struct mrc_tcp_hosts *tcp);
 void mrc_tcp_hosts_free(struct mrc_tcp_hosts *tcp);
-
-#endif

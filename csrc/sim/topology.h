@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shape of the fabric as numbers: which hop joins which nodes, which T0 serves a host. Planes
    count from 0 here. */
-#ifndef MRC_SIM_TOPOLOGY_H
-#define MRC_SIM_TOPOLOGY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -202,5 +201,3 @@ static inline bool mrc_topology_is_sound(const struct mrc_sim_config *config) {
          config->fabric_rate_bps > 0 &&
          (config->ecn_high_bytes == 0 || config->ecn_high_bytes > config->ecn_low_bytes);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Traffic: decides when the writes of a flow are posted, counts completions, and records the events
    of the transports. */
-#ifndef MRC_SIM_TRAFFIC_H
-#define MRC_SIM_TRAFFIC_H
+#pragma once
 
 #include "sim/host.h"
 #include "sim/qps.h"
@@ -33,5 +32,3 @@ void mrc_traffic_on_time(struct mrc_sim_traffic *traffic, uint32_t flow);
 /* After a window, for each shard: counts the flows that have done a step. Where they are the last
    of their job, the next step begins: it schedules the flows of the job in `world`. */
 void mrc_traffic_end_steps(struct mrc_sim_traffic *traffic, struct mrc_world *world);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State that all parts of a simulation share: configuration, time, random numbers and the
    agenda. */
-#ifndef MRC_SIM_WORLD_H
-#define MRC_SIM_WORLD_H
+#pragma once
 
 #include "core/base/base.h"
 #include "core/base/prng.h"
@@ -51,5 +50,3 @@ static inline struct mrc_prng mrc_world_stream(const struct mrc_world *world,
 static inline uint64_t mrc_world_time(const struct mrc_world *world) {
   return world->now_ns > world->origin_ns ? world->now_ns - world->origin_ns : 0;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * our words and names. Only sizes, order and values are given by it; the assertions pin them. A
  * program that has OCP's own headers uses those; functions are in mrc_api.h and mrc_ctl.h.
  */
-#ifndef MRC_VERBS_API_H
-#define MRC_VERBS_API_H
+#pragma once
 
 #include <infiniband/verbs.h>
 
@@ -161,5 +160,3 @@ MRC_API_SIZE(struct mrc_api_nscc, 52);
 MRC_API_SIZE(struct mrc_api_ev_event, 56);
 MRC_API_SIZE(struct mrc_api_request, 88);
 MRC_API_SIZE(struct mrc_api_answer, 12);
-
-#endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef MRC_VERBS_API_CONTEXT_H
-#define MRC_VERBS_API_CONTEXT_H
+#pragma once
+
+#include <errno.h>
 
 #include "verbs/api.h"
 
@@ -9,4 +10,7 @@ struct mrc_api_context {
   uint32_t version; /* that the program was compiled for; 0: the newest */
 };
 
-#endif
+static inline int fail(int error) {
+  errno = error;
+  return -1;
+}

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous events: of the contexts of a process. */
-#ifndef MRC_VERBS_ASYNC_H
-#define MRC_VERBS_ASYNC_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -19,5 +18,3 @@ bool vb_async_is_ours(const struct ibv_async_event *event);
 void vb_async_acknowledge(const struct ibv_async_event *event);
 /* Under the lock. Events of an object that is destroyed, if the program has not taken them. */
 void vb_async_forget(struct ibv_context *context, const void *element);
-
-#endif

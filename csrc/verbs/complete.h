@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From completions of the engine to those of verbs. Under the lock. */
-#ifndef MRC_VERBS_COMPLETE_H
-#define MRC_VERBS_COMPLETE_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -22,5 +21,3 @@ void vb_complete_failed(struct vb_qp *qp, enum ibv_wc_status status);
 void vb_complete_held(struct vb_qp *qp);
 /* The engine's event: a QP went to ERROR. */
 void vb_complete_error(uint32_t qpn, uint32_t status);
-
-#endif

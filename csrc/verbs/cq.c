@@ -21,7 +21,7 @@ int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_
     errno = EINVAL;
     return -1;
   }
-  cq->size = vb_places_for((uint32_t)cqe);
+  cq->size = mrc_ceil_pow2((uint32_t)cqe);
   cq->ring = calloc(cq->size, sizeof *cq->ring);
   if (!cq->ring) return -1;
   cq->ibv.cq = (struct ibv_cq){
@@ -82,7 +82,7 @@ int vb_cq_destroy(struct vb_cq *cq) {
 int vb_cq_resize(struct vb_cq *cq, int cqe) {
   const uint32_t used = cq->tail - cq->head;
   if (cqe < 1 || cqe > VB_MAX_CQE || (uint32_t)cqe < used) return EINVAL;
-  const uint32_t size = vb_places_for((uint32_t)cqe);
+  const uint32_t size = mrc_ceil_pow2((uint32_t)cqe);
   struct vb_completion *ring = calloc(size, sizeof *ring);
   if (!ring) return ENOMEM;
   for (uint32_t i = 0; i < used; i++)

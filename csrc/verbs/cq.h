@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Completion queues and their channels, without the engine. Under the lock of the process. */
-#ifndef MRC_VERBS_CQ_H
-#define MRC_VERBS_CQ_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -33,5 +32,3 @@ int vb_channel_destroy(struct vb_channel *channel);
 /* The next CQ with an event; waits on the descriptor, without the lock. -1 and errno. */
 int vb_channel_take(struct vb_channel *channel, struct ibv_cq **cq, void **cq_context);
 void vb_cq_acknowledge(struct ibv_cq *cq, unsigned int events);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The device of this host, its contexts, and what they answer. Without the lock. */
-#ifndef MRC_VERBS_DEVICE_H
-#define MRC_VERBS_DEVICE_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -30,5 +29,3 @@ static inline bool vb_owns(const struct ibv_context *context) {
 extern struct ibv_device *const vb_own_device;
 
 static inline bool vb_is_ours(const struct ibv_device *device) { return device == vb_own_device; }
-
-#endif

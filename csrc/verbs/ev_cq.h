@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queues of the changes of EVs' states, on this host, in all its programs. */
-#ifndef MRC_VERBS_EV_CQ_H
-#define MRC_VERBS_EV_CQ_H
+#pragma once
 
 #include "program/agent.h"
 #include "verbs/cq.h"
@@ -14,5 +13,3 @@ int vb_ev_cq_destroy(struct vb_cq *cq);
 void vb_ev_cq_push(const struct mrc_agent_ev_event *event);
 /* Under the lock. */
 int vb_ev_cq_take(struct vb_cq *cq, int n, struct mrc_api_ev_event *events, size_t stride);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several pieces of memory, copied into one: the engine sends from one MR. Large copies take long,
    so they are made without the lock, before their list is posted. */
-#ifndef MRC_VERBS_GATHER_H
-#define MRC_VERBS_GATHER_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -26,5 +25,3 @@ bool vb_gather_is_needed(const struct vb_qp *qp, const struct ibv_send_wr *wr);
 int vb_gather(struct vb_copies *copies, struct vb_qp *qp, const struct ibv_send_wr *list);
 /* Frees the copies that nobody has taken. */
 void vb_gather_end(struct vb_copies *copies);
-
-#endif

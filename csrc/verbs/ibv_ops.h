@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What programs reach through the table of a context. Each takes the lock. */
-#ifndef MRC_VERBS_IBV_OPS_H
-#define MRC_VERBS_IBV_OPS_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -12,5 +11,3 @@ int vb_ops_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *list, struct i
 int vb_ops_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr **bad);
 /* With the memory for inline data. NULL and errno. */
 struct ibv_qp *vb_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
-
-#endif

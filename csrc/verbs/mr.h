@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory regions. Under the lock. */
-#ifndef MRC_VERBS_MR_H
-#define MRC_VERBS_MR_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -17,5 +16,3 @@ int vb_mr_register_own(void);
 int vb_mr_add_inbox(void *address, size_t bytes, const struct ibv_pd *pd, uint32_t *key);
 /* Ends that before the engine receives anything more. */
 void vb_mr_remove_inbox(uint32_t key);
-
-#endif

@@ -26,11 +26,6 @@ static struct ibv_comp_channel *channel_of(struct mrc_api_channel *channel) {
   return (struct ibv_comp_channel *)channel;
 }
 
-static int fail(int error) {
-  errno = error;
-  return -1;
-}
-
 /* ---- Devices and contexts ---- */
 
 EXPORT int mrc_query_device(struct ibv_context *context, struct mrc_api_device_attr *attr,

@@ -5,8 +5,7 @@
  * and those that return a number through a pointer return -1 and set errno; the others return a
  * positive errno as their verbs do.
  */
-#ifndef MRC_VERBS_MRC_API_H
-#define MRC_VERBS_MRC_API_H
+#pragma once
 
 #include "verbs/api.h"
 
@@ -59,5 +58,3 @@ int mrc_destroy_qp(struct mrc_api_qp *qp);
 
 int mrc_get_async_event(struct mrc_api_context *context, struct mrc_api_async_event *event);
 void mrc_ack_async_event(struct mrc_api_async_event *event);
-
-#endif

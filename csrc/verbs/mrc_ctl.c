@@ -11,6 +11,7 @@
 #include "verbs/api_context.h"
 #include "verbs/device.h"
 #include "verbs/ev_cq.h"
+#include "verbs/mrc_api.h"
 #include "verbs/process.h"
 
 enum {
@@ -27,11 +28,6 @@ enum {
 };
 
 static const char *const algorithms[] = {"uet-1.0-nscc", NULL};
-
-static int fail(int error) {
-  errno = error;
-  return -1;
-}
 
 /* Asks the agent. `reply` gets the results, or the line that says why not. */
 static int ask(int function, const void *body, size_t bytes, void *reply, size_t *reply_bytes) {
@@ -89,16 +85,9 @@ EXPORT int mrc_ctl_query_device_ex(struct ibv_context *context, struct mrc_api_c
   return *supported ? mrc_ctl_query_device(context, attr) : 0;
 }
 
-static void put(uint32_t *to, uint32_t version) {
-  if (to) *to = version;
-}
-
 EXPORT void mrc_ctl_query_version(uint32_t *current, uint32_t *oldest, uint32_t *vendor,
                                   uint32_t *oldest_vendor) {
-  put(current, MRC_API_VERSION(1, 0, 1));
-  put(oldest, MRC_API_VERSION(1, 0, 0));
-  put(vendor, MRC_API_VERSION(1, 0, 0));
-  put(oldest_vendor, MRC_API_VERSION(1, 0, 0));
+  mrc_query_version(current, oldest, vendor, oldest_vendor);
 }
 
 EXPORT int mrc_ctl_query_port(struct mrc_api_context *context, uint8_t port,

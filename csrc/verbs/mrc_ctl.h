@@ -8,8 +8,7 @@
  * order, as `mrc paths` shows them; its port is the plane. On paths that differ in the UDP source
  * port the kernel chooses the ports, so only profiles with all paths (MRC_API_EVS_AUTO) can be had.
  */
-#ifndef MRC_VERBS_MRC_CTL_H
-#define MRC_VERBS_MRC_CTL_H
+#pragma once
 
 #include "verbs/api.h"
 
@@ -56,5 +55,3 @@ int mrc_ctl_poll_ev_event(struct mrc_api_cq *cq, int n, struct mrc_api_ev_event 
 int mrc_ctl_ep_batch_send_wait(struct mrc_api_context *context, uint8_t traffic_class, int op,
                                struct mrc_api_request *requests, int n_requests,
                                uint32_t timeout_ns, struct mrc_api_answer *answers, int *n_answers);
-
-#endif

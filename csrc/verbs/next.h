@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The system's own libibverbs, for devices that are not ours. */
-#ifndef MRC_VERBS_NEXT_H
-#define MRC_VERBS_NEXT_H
+#pragma once
 
 /* The function of this name and version, or NULL when the system has no libibverbs with it. */
 void *vb_next(const char *name, const char *version);
-
-#endif

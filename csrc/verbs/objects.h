@@ -4,11 +4,11 @@
  * pointer to one is a pointer to the other. The lock of the process (process.h) guards all fields
  * but those of the public structs that a program reads.
  */
-#ifndef MRC_VERBS_OBJECTS_H
-#define MRC_VERBS_OBJECTS_H
+#pragma once
 
 #include <infiniband/verbs.h>
 
+#include "core/base/base.h"
 #include "mrc.h"
 #include "program/agent.h"
 #include "rc/rc.h"
@@ -91,7 +91,7 @@ struct vb_receives {
   struct vb_receive *ring;
   struct ibv_sge *sges; /* `max_sge` for each place; NULL: messages only have immediates */
   uint32_t max_sge;
-  uint32_t size; /* a power of two */
+  uint32_t size; /* a power of two: places are numbers modulo 2^32 */
   uint32_t most; /* that the program may post */
   uint32_t head; /* free-running */
   uint32_t tail;
@@ -222,16 +222,5 @@ static inline uint32_t vb_domain_of(const struct ibv_pd *pd) {
   return ((const struct vb_pd *)pd)->number;
 }
 
-/* The smallest power of two that is at least n, and at least 1: places are numbers modulo 2^32, so
-   their ring must divide that. */
-static inline uint32_t vb_places_for(uint32_t n) {
-  uint32_t size = 1;
-  while (size < n)
-    size *= 2;
-  return size;
-}
-
 static inline struct vb_cq *vb_cq_of(struct ibv_cq *cq) { return (struct vb_cq *)cq; }
 static inline struct vb_qp *vb_qp_of(struct ibv_qp *qp) { return (struct vb_qp *)qp; }
-
-#endif

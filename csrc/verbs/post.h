@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Posted work requests: checked, numbered, and given to the engine. Under the lock. */
-#ifndef MRC_VERBS_POST_H
-#define MRC_VERBS_POST_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -13,5 +12,3 @@ int vb_post_send(struct vb_qp *qp, struct ibv_send_wr *list, struct vb_copies *c
 int vb_post_recv(struct vb_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr **bad);
 /* The QP is connected: posts what has waited for that. */
 void vb_post_waiting(struct vb_qp *qp);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The objects of a process, under its lock. */
-#ifndef MRC_VERBS_PROCESS_H
-#define MRC_VERBS_PROCESS_H
+#pragma once
 
 #include "program/process.h"
 #include "verbs/objects.h"
@@ -54,5 +53,3 @@ enum ibv_mtu vb_process_mtu(void);
 /* Takes one event back from an eventfd that counts them. False: another thread has just read it and
    waits for the lock. */
 bool vb_take_back(int fd);
-
-#endif

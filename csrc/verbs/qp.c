@@ -43,7 +43,7 @@ static void leave_room_inline(struct ibv_qp_cap *cap) {
 _Static_assert(VB_MAX_SGE * sizeof(struct ibv_sge) <= VB_INLINE_BYTES, "there is that room");
 
 static int allocate(struct vb_qp *qp) {
-  qp->sq_size = vb_places_for(qp->cap.max_send_wr);
+  qp->sq_size = mrc_ceil_pow2(qp->cap.max_send_wr);
   qp->sq = calloc(qp->sq_size, sizeof *qp->sq);
   qp->waiting = calloc(qp->sq_size, sizeof *qp->waiting);
   if (qp->emulated)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* QPs: their states as a program sees them, and what the agent is told. Under the lock. */
-#ifndef MRC_VERBS_QP_H
-#define MRC_VERBS_QP_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -31,5 +30,3 @@ void vb_qp_end_gone(uint64_t now_ns);
 void vb_qp_tell_all(void);
 /* How many it will be told. */
 uint32_t vb_qp_wanted(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Emulated RC (csrc/rc) of a program's QPs: their memory, receives and completions. Under the
    lock. */
-#ifndef MRC_VERBS_RC_H
-#define MRC_VERBS_RC_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -31,5 +30,3 @@ void vb_rc_turned(void);
 /* Fails QPs that have waited for a receive of the peer for longer than the program allows. Others
    that wait for their peer send it something from time to time. */
 void vb_rc_tick(uint64_t now_ns);
-
-#endif

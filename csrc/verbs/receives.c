@@ -7,7 +7,7 @@
 
 int vb_receives_init(struct vb_receives *receives, uint32_t most, uint32_t max_sge,
                      bool with_memory) {
-  *receives = (struct vb_receives){.max_sge = max_sge, .size = vb_places_for(most), .most = most};
+  *receives = (struct vb_receives){.max_sge = max_sge, .size = mrc_ceil_pow2(most), .most = most};
   receives->ring = calloc(receives->size, sizeof *receives->ring);
   if (with_memory && max_sge > 0)
     receives->sges = calloc((size_t)receives->size * max_sge, sizeof *receives->sges);

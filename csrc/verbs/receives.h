@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Receive queues. Under the lock of the process. */
-#ifndef MRC_VERBS_RECEIVES_H
-#define MRC_VERBS_RECEIVES_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -17,5 +16,3 @@ int vb_receives_post(struct vb_receives *receives, struct ibv_recv_wr *list,
                      struct ibv_recv_wr **bad);
 /* Takes the oldest one, which must exist; copies its memory to `sges`, unless that is NULL. */
 struct vb_receive vb_receives_take(struct vb_receives *receives, struct ibv_sge *sges);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared receive queues, of QPs with emulated RC. A peer is granted a receive only for a message
    that it has posted, so none lies idle at a QP whose peer has nothing to send. Under the lock. */
-#ifndef MRC_VERBS_SRQ_H
-#define MRC_VERBS_SRQ_H
+#pragma once
 
 #include "verbs/objects.h"
 
@@ -20,5 +19,3 @@ void vb_srq_want(struct vb_qp *qp, uint32_t n);
 struct vb_receive vb_srq_take(struct vb_qp *qp, struct ibv_sge *sges);
 /* The QP has failed or is reset: what it has reserved is free for others. */
 void vb_srq_leave(struct vb_qp *qp);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's words in those of verbs. */
-#ifndef MRC_VERBS_STATUS_H
-#define MRC_VERBS_STATUS_H
+#pragma once
 
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -30,5 +29,3 @@ static inline enum ibv_wc_status vb_status_of(uint32_t status) {
 
 /* A positive errno of verbs for a negative one of the engine. */
 static inline int vb_errno_of(int error) { return error == -ENOBUFS ? ENOMEM : -error; }
-
-#endif

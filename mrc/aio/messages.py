@@ -8,7 +8,6 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from msgspec import Struct
@@ -72,12 +71,7 @@ class Messages:
         self._dispatcher.spaces[self._number] = self
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Cancels what is outstanding, waits for its end, and closes the space.
 
         If the wait is cancelled, the space closes later by itself.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import filecmp
 import os
 import random
 import shutil
@@ -220,7 +221,8 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         except TimeoutError:
             raise DemoError(f"the transfer did not end within {plan.timeout:.0f} s") from None
         say("comparing both files byte for byte")
-        result.identical = await in_thread(identical, source, inbox / source.name)
+        copied = inbox / source.name
+        result.identical = await in_thread(filecmp.cmp, source, copied, False)
         return result
 
 
@@ -367,14 +369,3 @@ def write_random(path: Path, count: int, seed: int) -> None:
     with path.open("wb") as file:
         for start in range(0, count, _BLOCK):
             file.write(generator.randbytes(min(_BLOCK, count - start)))
-
-
-def identical(left: Path, right: Path) -> bool:
-    """Whether two files contain the same bytes."""
-    with left.open("rb") as one, right.open("rb") as other:
-        while True:
-            block = one.read(_BLOCK)
-            if block != other.read(_BLOCK):
-                return False
-            if not block:
-                return True

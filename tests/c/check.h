@@ -5,9 +5,7 @@
  *   #include "check.h"
  *   #include "core/base/psn.h"
  *
- *   static void test_add__wraps(void) { CHECK_EQ(mrc_psn_add(0xFFFFFF, 1), 0); }
- *
- *   CHECK_MAIN(RUN(test_add__wraps))
+ *   TEST(test_add__wraps) { CHECK_EQ(mrc_psn_add(0xFFFFFF, 1), 0); }
  *
  * tests/c/test_c.py finds the file, compiles it with gcc's address and undefined behaviour
  * sanitizers, links it with all of csrc/core (and with csrc/io or csrc/sim, when the file includes
@@ -29,14 +27,13 @@
  *   CHECK_FAIL("row %d: ...", ...)         for a table: say which row
  *   CHECK_ROW(i)                           adds the row to the messages of the checks that follow
  *
- * A test that only the slow tests of pytest are to run is a SLOW(test_name) instead of a RUN.
+ * A test that only the slow tests of pytest are to run is a SLOW(test_name) instead of a TEST.
  *
  * A test that cannot run here prints a line "skipped: REASON" and returns.
  *
  * Prefer a row of a table to a new function: inputs on the left, expected state on the right.
  */
-#ifndef MRC_TESTS_CHECK_H
-#define MRC_TESTS_CHECK_H
+#pragma once
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -113,23 +110,35 @@ __attribute__((unused)) static void check_str_eq(const char *file, int line, con
 #define CHECK_FAIL(...) check_failed(__FILE__, __LINE__, __VA_ARGS__)
 #define CHECK_ROW(i) ((void)(check_row = (int)(i)))
 
+static struct check_test check_tests[64];
+static size_t check_n;
+
+/* Defines a test function, which `main` finds. */
+#define TEST(name)                                             \
+  static void name(void);                                      \
+  __attribute__((constructor)) static void name##_(void) {     \
+    check_tests[check_n++] = (struct check_test){#name, name}; \
+  }                                                            \
+  static void name(void)
+#define SLOW(name) TEST(name)
+
 /* The exit status: 0 when all tests passed, 1 when one failed, 2 for an unknown name. */
-static int check_run(const struct check_test *tests, size_t n, int argc, char **argv) {
+int main(int argc, char **argv) {
   setvbuf(stdout, NULL, _IOLBF, 0); /* keeps the lines printed before a crash */
   bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
   int passed = 0;
   int failed = 0;
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < check_n; i++) {
     bool wanted = argc <= 1;
     for (int k = 1; k < argc; k++)
-      wanted |= strcmp(argv[k], tests[i].name) == 0;
-    if (list) puts(tests[i].name);
+      wanted |= strcmp(argv[k], check_tests[i].name) == 0;
+    if (list) puts(check_tests[i].name);
     if (list || !wanted) continue;
     atomic_store(&check_failures, 0);
     check_row = -1;
-    tests[i].run();
+    check_tests[i].run();
     bool bad = atomic_load(&check_failures) != 0;
-    printf("%s %s\n", bad ? "FAILED" : "ok", tests[i].name);
+    printf("%s %s\n", bad ? "FAILED" : "ok", check_tests[i].name);
     *(bad ? &failed : &passed) += 1;
   }
   if (list) return 0;
@@ -137,13 +146,3 @@ static int check_run(const struct check_test *tests, size_t n, int argc, char **
   if (passed + failed == 0) return 2;
   return failed != 0;
 }
-
-#define RUN(test) {#test, test}
-#define SLOW(test) RUN(test)
-#define CHECK_MAIN(...)                                                  \
-  int main(int argc, char **argv) {                                      \
-    static const struct check_test tests[] = {__VA_ARGS__};              \
-    return check_run(tests, sizeof tests / sizeof tests[0], argc, argv); \
-  }
-
-#endif

@@ -5,8 +5,7 @@
  * thread touches the fake engine; the test reads it after the thread has ended. One program
  * includes it once.
  */
-#ifndef MRC_TESTS_FAKE_ENGINE_H
-#define MRC_TESTS_FAKE_ENGINE_H
+#pragma once
 
 #include <errno.h>
 
@@ -310,5 +309,3 @@ const char *mrc_engine_counter_name(int index) {
 }
 
 const char *mrc_engine_counter_meaning(int index) { return mrc_engine_counter_name(index); }
-
-#endif

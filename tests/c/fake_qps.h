@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two engines of which messages need little: QPs that write in order and at once, or later, and
    memory regions that are checked. In place of csrc/core. */
-#ifndef MRC_TESTS_FAKE_QPS_H
-#define MRC_TESTS_FAKE_QPS_H
+#pragma once
 
 #include <errno.h>
 #include <string.h>
@@ -179,5 +178,3 @@ static void fake_close(struct fake_side sides[2]) {
     CHECK_EQ(sides[i].n_regions, 0);
   }
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forged packets that host 0 could have sent but its engine did not send: well formed, from the
    right address and with a right ICRC. */
-#ifndef MRC_TESTS_FORGE_H
-#define MRC_TESTS_FORGE_H
+#pragma once
 
 #include "core/engine.h"
 #include "core/wire/icrc.h"
@@ -64,5 +63,3 @@ __attribute__((unused)) static int send_forge(struct mrc_pair *p, const struct f
   const size_t n = encode_forge(forge, bytes);
   return mrc_pair_forge(p, 1, bytes, n, &forge->meta);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * the engine. A test can make sendmmsg fail, since sockets rarely fill up on loopback. One program
  * includes this header once.
  */
-#ifndef MRC_TESTS_LOOPBACK_H
-#define MRC_TESTS_LOOPBACK_H
+#pragma once
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -222,5 +221,3 @@ static inline int check_burst_arrived(const struct traffic *traffic, int burst, 
   }
   return at;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives of two or three hosts on msg_wire.h, in one source and one target memory. */
-#ifndef MRC_TESTS_MSG_STEPS_H
-#define MRC_TESTS_MSG_STEPS_H
+#pragma once
 
 #include "check.h"
 #include "msg/msg.h"
@@ -83,5 +82,3 @@ static inline void check_clean(int hosts) {
   }
   wire_stop();
 }
-
-#endif

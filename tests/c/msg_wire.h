@@ -5,8 +5,7 @@
  * that its limits are kept: registered memory, work requests and immediates in flight. One program
  * includes this header once.
  */
-#ifndef MRC_TESTS_MSG_WIRE_H
-#define MRC_TESTS_MSG_WIRE_H
+#pragma once
 
 #include <errno.h>
 #include <stdlib.h>
@@ -327,5 +326,3 @@ static __attribute__((unused)) const struct mrc_msg_done *wire_ended(const struc
   }
   return found;
 }
-
-#endif

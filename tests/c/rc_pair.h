@@ -2,8 +2,7 @@
 /* Two ends of emulated RC without an engine. What an end posts waits until a test delivers it, and
    its completion until the test hands it over. The ends check all that they get: messages whole and
    in order, answers of the right memory, nothing without a receive. */
-#ifndef MRC_TESTS_RC_PAIR_H
-#define MRC_TESTS_RC_PAIR_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -289,5 +288,3 @@ static void pair_run(struct pair_end ends[2]) {
     }
   }
 }
-
-#endif

@@ -12,8 +12,7 @@
  *   CHECK_EQ(retransmitted(p, end), 1);
  *   mrc_pair_destroy(p);
  */
-#ifndef MRC_TESTS_SCENARIO_H
-#define MRC_TESTS_SCENARIO_H
+#pragma once
 
 #include <errno.h>
 
@@ -134,5 +133,3 @@ __attribute__((unused)) static int n_reasons(const struct mrc_pair *pair, int ho
   }
   return n;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two contexts of the real engine on loopback, as two hosts would use them: commands in, events
    out, bytes from the memory of one to that of the other. One program includes it once. */
-#ifndef MRC_TESTS_SIDES_H
-#define MRC_TESTS_SIDES_H
+#pragma once
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -297,5 +296,3 @@ static struct mrc_qp_info query(struct side *side) {
       0);
   return info;
 }
-
-#endif

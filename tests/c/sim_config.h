@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A small fabric for tests: four hosts under two T0s, two T1s, one plane of 100 Gbit/s. */
-#ifndef MRC_TESTS_SIM_CONFIG_H
-#define MRC_TESTS_SIM_CONFIG_H
+#pragma once
 
 #include "mrc.h"
 #include "sim/sim.h"
@@ -44,5 +43,3 @@
                .from = 0, .to = 2, .bytes = 1 << 18, .writes = 1, .depth = 16, __VA_ARGS__})
 #define add_fault(sim, ...) \
   mrc_sim_add_fault(sim, &(struct mrc_sim_fault){.until_ns = UINT64_MAX, .plane = 1, __VA_ARGS__})
-
-#endif

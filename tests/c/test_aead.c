@@ -53,7 +53,7 @@ static const char cipher_hex[] =
     "8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0abcc9f662";
 static const char tag_hex[] = "76fc6ece0f4e1768cddf8853bb2d551b";
 
-static void test_aead__known_answers(void) {
+TEST(test_aead__known_answers) {
   int found = 0;
   for (int i = 0; i < LIBRARIES; i++) {
     CHECK_ROW(i);
@@ -81,7 +81,7 @@ static void test_aead__known_answers(void) {
 }
 
 /* FIPS 180-2, appendix B.1. */
-static void test_hash__known_answer(void) {
+TEST(test_hash__known_answer) {
   uint8_t expected[32], digest[32];
   from_hex("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", expected);
   for (int i = 0; i < LIBRARIES; i++) {
@@ -94,7 +94,7 @@ static void test_hash__known_answer(void) {
 
 /* Both libraries, over all small sizes and some large ones, with the parts of a MAC cut anywhere.
  */
-static void test_aead__libraries_agree(void) {
+TEST(test_aead__libraries_agree) {
   const struct mrc_aead *one = mrc_aead_ipsec_mb(), *other = mrc_aead_libcrypto();
   if (one == NULL || other == NULL) return;
   static uint8_t text[MOST], outs[2][MOST];
@@ -129,7 +129,7 @@ static void test_aead__libraries_agree(void) {
 }
 
 /* ipsec_mb.h beside the header of the installed version. */
-static void test_ipsec_mb__layout(void) {
+TEST(test_ipsec_mb__layout) {
 #if defined(IMB_VERSION_NUM) && IMB_VERSION_NUM < 0x30000
 #define SAME(field) CHECK(offsetof(struct ipsec_mb_manager, field) == offsetof(IMB_MGR, field))
   SAME(sha256);
@@ -147,10 +147,7 @@ static void test_ipsec_mb__layout(void) {
 #endif
 }
 
-static void test_best__by_name(void) {
+TEST(test_best__by_name) {
   CHECK(mrc_aead_best() != NULL);
   CHECK(strcmp(mrc_aead_best()->name, mrc_aead_name()) == 0);
 }
-
-CHECK_MAIN(RUN(test_aead__known_answers), RUN(test_hash__known_answer),
-           RUN(test_aead__libraries_agree), RUN(test_ipsec_mb__layout), RUN(test_best__by_name))

@@ -7,7 +7,7 @@
 static struct mrc_agenda agenda;
 
 /* Times as pushed; kinds alternate, and the index counts down. */
-static void test_pop__by_kind_and_index_among_equal_times(void) {
+TEST(test_pop__by_kind_and_index_among_equal_times) {
   static const uint64_t times[] = {5, 3, 90000, 3, 5, 90000, 0, 32767, 32768, 3, 3};
   static const uint32_t order[] = {6, 10, 9, 3, 1, 4, 0, 7, 8, 2, 5}; /* indices of times */
   struct mrc_heap_entry entry;
@@ -34,7 +34,7 @@ static void push_at(uint64_t at_ns, uint32_t index, void *pointer) {
 
 /* Of two entries with the same time, kind and index, the one pushed first comes first, also when it
    was far in the future then and the other is near. */
-static void test_pop__keeps_the_order_of_far_and_near(void) {
+TEST(test_pop__keeps_the_order_of_far_and_near) {
   struct mrc_heap_entry entry;
   int first, second, other;
   mrc_agenda_init(&agenda);
@@ -50,7 +50,7 @@ static void test_pop__keeps_the_order_of_far_and_near(void) {
 }
 
 /* What is pushed for the time that is being taken follows, whatever its index. */
-static void test_pop__without_delay_comes_last(void) {
+TEST(test_pop__without_delay_comes_last) {
   static const uint32_t order[] = {5, 6, 3, 1, 2};
   struct mrc_heap_entry entry;
   mrc_agenda_init(&agenda);
@@ -74,7 +74,7 @@ static uint64_t delay(struct mrc_prng *prng) {
 }
 
 /* One index for all: the order of insertion decides, as in a heap. */
-static void test_pop__as_a_heap_does(void) {
+TEST(test_pop__as_a_heap_does) {
   struct mrc_heap heap = {0};
   struct mrc_prng prng = {.state = 6};
   struct mrc_heap_entry entry, expected = {0};
@@ -97,7 +97,3 @@ static void test_pop__as_a_heap_does(void) {
   mrc_heap_free(&heap);
   mrc_agenda_free(&agenda);
 }
-
-CHECK_MAIN(RUN(test_pop__by_kind_and_index_among_equal_times),
-           RUN(test_pop__keeps_the_order_of_far_and_near), RUN(test_pop__without_delay_comes_last),
-           RUN(test_pop__as_a_heap_does))

@@ -212,7 +212,7 @@ static void too_many_immediates(struct ends *ends) {
     send_data(ends, psn, false);
 }
 
-static void test_audit__stops_at_what_is_wrong(void) {
+TEST(test_audit__stops_at_what_is_wrong) {
   static const struct {
     void (*script)(struct ends *ends);
     bool right;
@@ -258,5 +258,3 @@ static void test_audit__stops_at_what_is_wrong(void) {
     if (rows[i].right) CHECK_EQ(status, 0);
   }
 }
-
-CHECK_MAIN(RUN(test_audit__stops_at_what_is_wrong))

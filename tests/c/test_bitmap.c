@@ -5,7 +5,7 @@
 
 #define BITS 128
 
-static void test_set_clear__touch_one_bit_of_the_ring(void) {
+TEST(test_set_clear__touch_one_bit_of_the_ring) {
   uint64_t words[BITS / 64] = {0};
   struct mrc_bitmap map = {.words = words, .mask = BITS - 1};
   static const uint32_t psns[] = {0, 1, 63, 64, 127, 128, 0xFFFFFF};
@@ -20,7 +20,7 @@ static void test_set_clear__touch_one_bit_of_the_ring(void) {
   }
 }
 
-static void test_extract__is_lsb_first_and_wraps(void) {
+TEST(test_extract__is_lsb_first_and_wraps) {
   uint64_t words[BITS / 64] = {0};
   struct mrc_bitmap map = {.words = words, .mask = BITS - 1};
   mrc_bitmap_set(&map, 3);
@@ -42,7 +42,7 @@ static void test_extract__is_lsb_first_and_wraps(void) {
   }
 }
 
-static void test_find__stops_at_n(void) {
+TEST(test_find__stops_at_n) {
   uint64_t words[BITS / 64] = {0};
   struct mrc_bitmap map = {.words = words, .mask = BITS - 1};
   mrc_bitmap_set(&map, 100);
@@ -57,6 +57,3 @@ static void test_find__stops_at_n(void) {
     CHECK_EQ(mrc_bitmap_find(&map, rows[i].psn, rows[i].n), rows[i].distance);
   }
 }
-
-CHECK_MAIN(RUN(test_set_clear__touch_one_bit_of_the_ring),
-           RUN(test_extract__is_lsb_first_and_wraps), RUN(test_find__stops_at_n))

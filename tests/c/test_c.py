@@ -28,7 +28,7 @@ Program = tuple[Path, cbuild.Flavour]
 
 
 def functions() -> list[object]:
-    """(file, function, flavour) for every RUN(function) or SLOW(function) of every file."""
+    """(file, function, flavour) for every TEST(function) or SLOW(function) of every file."""
     return [
         pytest.param(
             source,
@@ -38,7 +38,7 @@ def functions() -> list[object]:
             marks=[*lacks(source), *([pytest.mark.slow] if kind == "SLOW" else [])],
         )
         for source in sorted(HERE.glob("test_*.c"))
-        for kind, name in re.findall(r"\b(RUN|SLOW)\((\w+)\)", source.read_text())
+        for kind, name in re.findall(r"^(TEST|SLOW)\((\w+)\)", source.read_text(), re.M)
         for flavour in flavours(source)
     ]
 

@@ -32,7 +32,7 @@ static void full_round(struct mrc_cc *cc, uint32_t planes, const uint64_t *delay
                   *now_ns);
 }
 
-static void test_init__bounds(void) {
+TEST(test_init__bounds) {
   struct mrc_cc cc;
   init(&cc, MRC_CC_DELAY, MAX_BYTES);
   CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES);
@@ -45,7 +45,7 @@ static void test_init__bounds(void) {
   CHECK_EQ(cc.cwnd_bytes, 2 * MTU);
 }
 
-static void test_on_ack__slow_start_doubles_while_the_queue_is_empty(void) {
+TEST(test_on_ack__slow_start_doubles_while_the_queue_is_empty) {
   struct mrc_cc cc;
   uint64_t now_ns = 0;
   const uint64_t delay_ns = 0;
@@ -56,7 +56,7 @@ static void test_on_ack__slow_start_doubles_while_the_queue_is_empty(void) {
   }
 }
 
-static void test_on_ack__does_not_grow_what_is_not_used(void) {
+TEST(test_on_ack__does_not_grow_what_is_not_used) {
   struct mrc_cc cc;
   init(&cc, MRC_CC_DELAY, MAX_BYTES);
   for (int i = 0; i < 10; i++)
@@ -72,7 +72,7 @@ static void test_on_ack__does_not_grow_what_is_not_used(void) {
 
 /* A queue drains at 62.5 bytes a microsecond (500 Mbit/s); bytes in flight beyond the bandwidth
    delay product wait in it. From any start, the window settles at a wait near the target. */
-static void test_on_ack__settles_near_the_target(void) {
+TEST(test_on_ack__settles_near_the_target) {
   static const uint64_t starts[] = {4 * MTU, MRC_CC_INITIAL_BYTES, 16ull << 20};
   for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
     CHECK_ROW(i);
@@ -105,7 +105,7 @@ static void two_way_round(struct mrc_cc *cc, uint64_t own_ns, uint64_t reverse_n
 
 /* Two hosts write to each other at 500 Mbit/s, and SACKs wait behind data. The larger window has
    the queue, and sets the round trip of both. From unequal windows both come to use their link. */
-static void test_on_ack__two_hosts_share_both_queues(void) {
+TEST(test_on_ack__two_hosts_share_both_queues) {
   enum { ROUNDS = 400, LAST = 100 };
   struct mrc_cc ccs[2];
   uint64_t now_ns = 0, sent_ns[2] = {0}, passed_ns = 0;
@@ -132,7 +132,7 @@ static void test_on_ack__two_hosts_share_both_queues(void) {
 }
 
 /* Other flows fill the reverse direction: a queue of 20 ms there does not cost goodput. */
-static void test_on_ack__a_reverse_queue_of_others(void) {
+TEST(test_on_ack__a_reverse_queue_of_others) {
   enum { ROUNDS = 400, LAST = 100, REVERSE = 20 * MS };
   struct mrc_cc cc;
   uint64_t now_ns = 0, sent_ns = 0, passed_ns = 0;
@@ -152,7 +152,7 @@ static void test_on_ack__a_reverse_queue_of_others(void) {
 
 /* The window covers a round trip of 100 ms and a queue of 40 ms. It shrinks to the round trip plus
    the target queue, not to half. */
-static void test_on_ack__a_long_way_keeps_what_it_holds(void) {
+TEST(test_on_ack__a_long_way_keeps_what_it_holds) {
   enum { LONG_RTT = 100 * MS };
   struct mrc_cc cc;
   uint64_t now_ns = 0;
@@ -174,7 +174,7 @@ static void test_on_ack__a_long_way_keeps_what_it_holds(void) {
 
 /* A queue above the target (3 ms, or a sixteenth of a long round trip) shrinks the window by the
    excess, and by half at most. */
-static void test_on_ack__a_decrease_is_half_at_most(void) {
+TEST(test_on_ack__a_decrease_is_half_at_most) {
   enum { BEFORE = 8 << 20 };
   static const struct {
     uint64_t base_ns, delay_ns;
@@ -219,7 +219,7 @@ static void sampled_round(struct mrc_cc *cc, uint64_t base_ns, const uint64_t *d
 }
 
 /* Jitter of 5 ms is no queue while some packet has no delay. A delay of every packet is a queue. */
-static void test_slow_start__jitter_does_not_end_it(void) {
+TEST(test_slow_start__jitter_does_not_end_it) {
   static const uint64_t jitter_ns[] = {5 * MS, 4 * MS, 0, 5 * MS, 3 * MS, 5 * MS, 2 * MS, 5 * MS};
   static const uint64_t queue_ns[] = {9 * MS, 9 * MS, 9 * MS, 9 * MS,
                                       9 * MS, 9 * MS, 9 * MS, 9 * MS};
@@ -237,7 +237,7 @@ static void test_slow_start__jitter_does_not_end_it(void) {
 
 /* A path of 62.5 bytes a microsecond becomes 10 ms longer. The delay stays when the window shrinks,
    so the drain adds it to the base RTT, and the window fills the longer path. */
-static void test_drain__finds_a_longer_way(void) {
+TEST(test_drain__finds_a_longer_way) {
   struct mrc_cc cc;
   uint64_t now_ns = 0, base_ns = 5 * MS;
   init(&cc, MRC_CC_DELAY, MAX_BYTES);
@@ -258,7 +258,7 @@ static void test_drain__finds_a_longer_way(void) {
 
 /* Rounds without a queue double the growth of the window, twice at most. A round with a queue, even
    below the target, resets the growth. */
-static void test_on_ack__growth_doubles_in_calm_rounds(void) {
+TEST(test_on_ack__growth_doubles_in_calm_rounds) {
   static const struct {
     uint64_t delay_ns;
     uint32_t part; /* a round without delay adds 1 / part of the window */
@@ -281,7 +281,7 @@ static void test_on_ack__growth_doubles_in_calm_rounds(void) {
 
 /* A timeout discards the samples of the queue before it: a drain then requires a new standing
    queue. */
-static void test_on_timeout__forgets_the_queue(void) {
+TEST(test_on_timeout__forgets_the_queue) {
   for (int timeout = 0; timeout < 2; timeout++) {
     CHECK_ROW(timeout);
     const struct mrc_cc_ack ack = {
@@ -301,7 +301,7 @@ static void test_on_timeout__forgets_the_queue(void) {
 
 /* A queue builds up, and its delay stays although the window was cut: the drain sets the window to
    half of the path's capacity without a queue. */
-static void test_drain__leaves_half_of_what_the_way_holds(void) {
+TEST(test_drain__leaves_half_of_what_the_way_holds) {
   static const struct {
     uint64_t base_ns, delay_ns;
   } rows[] = {{10 * MS, 5 * MS}, {10 * MS, 10 * MS}, {20 * MS, 80 * MS}};
@@ -333,7 +333,7 @@ static void test_drain__leaves_half_of_what_the_way_holds(void) {
 /* A drain does not shorten the delay, so the window before it comes back and doubles as in slow
    start. Then, for 32 round trips, a delay up to the found one does not cut the window: the window
    grows by an eighth a round. */
-static void test_drain__others_fill_the_queue(void) {
+TEST(test_drain__others_fill_the_queue) {
   static const uint64_t none_ns[8] = {0};
   struct mrc_cc_ack ack = {
       .bytes = MTU, .rtt_ns = 20 * MS, .base_rtt_ns = 10 * MS, .smooth_rtt_ns = 20 * MS};
@@ -360,7 +360,7 @@ static void test_drain__others_fill_the_queue(void) {
 }
 
 /* A late plane delays all planes: the window halves and does not grow in this round. */
-static void test_on_loss__late_halves_the_window(void) {
+TEST(test_on_loss__late_halves_the_window) {
   static const uint64_t none_ns[] = {0, 0};
   struct mrc_cc cc;
   uint64_t now_ns = 0;
@@ -374,7 +374,7 @@ static void test_on_loss__late_halves_the_window(void) {
   CHECK_EQ(cc.cwnd_bytes, before / 2); /* once a round */
 }
 
-static void test_on_loss__overflow_pays_once_a_round(void) {
+TEST(test_on_loss__overflow_pays_once_a_round) {
   struct mrc_cc cc;
   uint64_t now_ns = 0;
   const uint64_t delay_ns = 0;
@@ -390,7 +390,7 @@ static void test_on_loss__overflow_pays_once_a_round(void) {
   CHECK(!cc.delay.slow_start);
 }
 
-static void test_on_loss__a_failed_path_costs_no_window(void) {
+TEST(test_on_loss__a_failed_path_costs_no_window) {
   struct mrc_cc cc;
   init(&cc, MRC_CC_DELAY, MAX_BYTES);
   mrc_cc_on_loss(&cc, &(struct mrc_cc_loss){.cause = MRC_CC_LOSS_PATH, .bytes = MTU}, 10 * MS);
@@ -398,7 +398,7 @@ static void test_on_loss__a_failed_path_costs_no_window(void) {
   CHECK(cc.delay.slow_start);
 }
 
-static void test_on_timeout__starts_again_from_the_least(void) {
+TEST(test_on_timeout__starts_again_from_the_least) {
   struct mrc_cc cc;
   uint64_t now_ns = 0;
   const uint64_t delay_ns = 0;
@@ -409,7 +409,7 @@ static void test_on_timeout__starts_again_from_the_least(void) {
   CHECK_EQ(cc.cwnd_bytes, 4 * MTU);
 }
 
-static void test_on_spurious_timeout__gives_the_window_back(void) {
+TEST(test_on_spurious_timeout__gives_the_window_back) {
   struct mrc_cc cc;
   init(&cc, MRC_CC_DELAY, MAX_BYTES);
   mrc_cc_on_timeout(&cc);
@@ -422,7 +422,7 @@ static void test_on_spurious_timeout__gives_the_window_back(void) {
 /* Packets declared lost by a timeout may arrive some rounds into the new slow start: the window
    before the timeout comes back. After a queue has ended the slow start, that window is outdated
    and does not come back. */
-static void test_on_spurious_timeout__until_slow_start_ends(void) {
+TEST(test_on_spurious_timeout__until_slow_start_ends) {
   static const uint64_t none_ns[8] = {0};
   static const uint64_t queue_ns[] = {9 * MS, 9 * MS, 9 * MS, 9 * MS,
                                       9 * MS, 9 * MS, 9 * MS, 9 * MS};
@@ -441,14 +441,14 @@ static void test_on_spurious_timeout__until_slow_start_ends(void) {
   }
 }
 
-static void test_init__refuses_an_unknown_kind(void) {
+TEST(test_init__refuses_an_unknown_kind) {
   struct mrc_cc cc;
   const struct mrc_cc_config config = {
       .kind = MRC_CC_NSCC + 1, .mtu_bytes = MTU, .max_bytes = MAX_BYTES, .planes = 1};
   CHECK_EQ(mrc_cc_init(&cc, &config), -EINVAL);
 }
 
-static void test_null__never_moves(void) {
+TEST(test_null__never_moves) {
   struct mrc_cc cc;
   uint64_t now_ns = 0;
   const uint64_t delay_ns = 50 * MS;
@@ -462,7 +462,7 @@ static void test_null__never_moves(void) {
 
 /* Requests a SACK sixteen times a window, whatever is in flight; with every packet when the window
    is small. */
-static void test_asks_for_sack__some_times_a_window(void) {
+TEST(test_asks_for_sack__some_times_a_window) {
   static const struct {
     uint64_t cwnd_bytes, unasked_bytes;
     bool asks;
@@ -476,18 +476,3 @@ static void test_asks_for_sack__some_times_a_window(void) {
     CHECK_EQ(mrc_cc_asks_for_sack(&cc, 0, rows[i].unasked_bytes, 262144), rows[i].asks);
   }
 }
-
-CHECK_MAIN(
-    RUN(test_init__bounds), RUN(test_on_ack__slow_start_doubles_while_the_queue_is_empty),
-    RUN(test_on_ack__does_not_grow_what_is_not_used), RUN(test_on_ack__settles_near_the_target),
-    RUN(test_on_ack__two_hosts_share_both_queues), RUN(test_on_ack__a_reverse_queue_of_others),
-    RUN(test_on_ack__a_long_way_keeps_what_it_holds), RUN(test_on_ack__a_decrease_is_half_at_most),
-    RUN(test_slow_start__jitter_does_not_end_it), RUN(test_drain__finds_a_longer_way),
-    RUN(test_on_ack__growth_doubles_in_calm_rounds), RUN(test_on_timeout__forgets_the_queue),
-    RUN(test_drain__leaves_half_of_what_the_way_holds), RUN(test_drain__others_fill_the_queue),
-    RUN(test_on_loss__late_halves_the_window), RUN(test_on_loss__overflow_pays_once_a_round),
-    RUN(test_on_loss__a_failed_path_costs_no_window),
-    RUN(test_on_timeout__starts_again_from_the_least),
-    RUN(test_on_spurious_timeout__gives_the_window_back),
-    RUN(test_on_spurious_timeout__until_slow_start_ends), RUN(test_init__refuses_an_unknown_kind),
-    RUN(test_null__never_moves), RUN(test_asks_for_sack__some_times_a_window))

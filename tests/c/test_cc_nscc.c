@@ -51,7 +51,7 @@ static void lost(struct mrc_cc *cc, uint8_t cause, uint64_t now_ns) {
 
 /* ---- parameters ---- */
 
-static void test_init__defaults_from_base_rtt_and_rate(void) {
+TEST(test_init__defaults_from_base_rtt_and_rate) {
   static const struct {
     uint64_t link_bps, base_rtt_ns;
     uint32_t planes, mtu;
@@ -92,7 +92,7 @@ static void test_init__defaults_from_base_rtt_and_rate(void) {
   }
 }
 
-static void test_init__keeps_what_is_given(void) {
+TEST(test_init__keeps_what_is_given) {
   const struct mrc_cc_profile given = {.link_bps = 1000000000,
                                        .base_rtt_ns = 50 * US,
                                        .target_delay_ns = 20 * US,
@@ -115,7 +115,7 @@ static void test_init__keeps_what_is_given(void) {
   CHECK_EQ(cc.cwnd_bytes, 50000);
 }
 
-static void test_init__the_psn_window_bounds_all_steps(void) {
+TEST(test_init__the_psn_window_bounds_all_steps) {
   struct mrc_cc cc;
   struct mrc_cc_config config = config_of((struct mrc_cc_profile){
       .link_bps = MRC_CC_MAX_BPS, .base_rtt_ns = MRC_CC_MAX_NS, .fi = MRC_CC_MAX_BYTES});
@@ -128,7 +128,7 @@ static void test_init__the_psn_window_bounds_all_steps(void) {
   CHECK_EQ(cc.nscc.profile.fi_scale, MRC_CC_MAX_FI_SCALE);
 }
 
-static void test_init__refuses(void) {
+TEST(test_init__refuses) {
   static const struct mrc_cc_profile rows[] = {
       {.link_bps = MRC_CC_MAX_BPS + 1},
       {.base_rtt_ns = MRC_CC_MIN_BASE_RTT_NS - 1},
@@ -158,7 +158,7 @@ static void test_init__refuses(void) {
   }
 }
 
-static void test_init__takes_the_largest_values(void) {
+TEST(test_init__takes_the_largest_values) {
   static const struct mrc_cc_profile rows[] = {
       {.link_bps = MRC_CC_MAX_BPS},
       {.base_rtt_ns = MRC_CC_MIN_BASE_RTT_NS},
@@ -191,7 +191,7 @@ static void test_init__takes_the_largest_values(void) {
 
 /* A window of 100000 bytes, partly acknowledged: the window at the end of the period in each of the
    four cases, eta of 511 bytes included. The average delay is 150 us, twice the target. */
-static void test_on_ack__four_cases(void) {
+TEST(test_on_ack__four_cases) {
   static const struct {
     uint64_t delay_ns;
     bool ce;
@@ -217,7 +217,7 @@ static void test_on_ack__four_cases(void) {
   }
 }
 
-static void test_on_ack__without_a_sample_the_average_stands_in(void) {
+TEST(test_on_ack__without_a_sample_the_average_stands_in) {
   struct mrc_cc cc = with_window(100000);
   cc.nscc.avg_delay_ns = 80 * US;
   mrc_cc_on_ack(&cc, &(struct mrc_cc_ack){.bytes = 50000, .inflight_bytes = 100000}, START + BASE);
@@ -225,7 +225,7 @@ static void test_on_ack__without_a_sample_the_average_stands_in(void) {
   CHECK_EQ(cc.nscc.avg_delay_ns, 80 * US);
 }
 
-static void test_on_ack__fast_increase_after_a_calm_window(void) {
+TEST(test_on_ack__fast_increase_after_a_calm_window) {
   const uint64_t step = MTU * 208333ull / 1000000;
   struct mrc_cc cc = with_window(16 * MTU);
   cc.nscc.alpha = 0; /* disables the proportional increase */
@@ -243,7 +243,7 @@ static void test_on_ack__fast_increase_after_a_calm_window(void) {
 }
 
 /* The average may be old: only a sample shows that the calm has ended. */
-static void test_on_ack__calm_lasts_without_a_sample(void) {
+TEST(test_on_ack__calm_lasts_without_a_sample) {
   struct mrc_cc cc = with_window(16 * MTU);
   cc.nscc.avg_delay_ns = 80 * US;
   const struct mrc_cc_ack ack = {.bytes = MTU, .inflight_bytes = 100000};
@@ -254,7 +254,7 @@ static void test_on_ack__calm_lasts_without_a_sample(void) {
   CHECK_EQ(cc.nscc.calm_bytes, 2 * MTU);
 }
 
-static void test_on_ack__fast_increase_in_place_of_the_proportional(void) {
+TEST(test_on_ack__fast_increase_in_place_of_the_proportional) {
   struct mrc_cc cc = with_window(16 * MTU);
   acked(&cc, 2 * MTU, 0, false, START);
   const uint64_t gathered = cc.nscc.gathered;
@@ -264,7 +264,7 @@ static void test_on_ack__fast_increase_in_place_of_the_proportional(void) {
   CHECK_EQ(cc.nscc.gathered, gathered);
 }
 
-static void test_on_ack__grows_to_the_largest_window_only(void) {
+TEST(test_on_ack__grows_to_the_largest_window_only) {
   struct mrc_cc cc = with_window(MAX - 1000);
   for (uint64_t i = 1; i < 100; i++)
     acked(&cc, 20 * MTU, 0, false, START + i * BASE);
@@ -272,7 +272,7 @@ static void test_on_ack__grows_to_the_largest_window_only(void) {
 }
 
 /* An increase takes effect after 8 MTU, or at the end of the period, which also adds eta. */
-static void test_adjust__by_bytes_and_by_time(void) {
+TEST(test_adjust__by_bytes_and_by_time) {
   struct mrc_cc cc = with_window(100000);
   acked(&cc, 7 * MTU, TARGET, false, START + 1);
   CHECK_EQ(cc.cwnd_bytes, 100000);
@@ -286,7 +286,7 @@ static void test_adjust__by_bytes_and_by_time(void) {
 }
 
 /* A SACK for n packets counts as n samples of weight 1/80. */
-static void test_average__by_packets(void) {
+TEST(test_average__by_packets) {
   struct mrc_cc cc = with_window(100000);
   acked(&cc, MTU, 80 * US, false, START);
   CHECK_EQ(cc.nscc.avg_delay_ns, 1 * US);
@@ -300,7 +300,7 @@ static void test_average__by_packets(void) {
 
 /* ---- decrease ---- */
 
-static void test_decrease__once_in_a_base_rtt(void) {
+TEST(test_decrease__once_in_a_base_rtt) {
   struct mrc_cc cc = with_window(100000);
   cc.nscc.profile.disable_qa = 1;
   cc.nscc.avg_delay_ns = 150 * US;
@@ -313,7 +313,7 @@ static void test_decrease__once_in_a_base_rtt(void) {
 }
 
 /* A decrease by delay alone happens once per round trip, the delay included. */
-static void test_decrease__by_delay_once_in_a_round_trip(void) {
+TEST(test_decrease__by_delay_once_in_a_round_trip) {
   struct mrc_cc cc = with_window(100000);
   cc.nscc.profile.disable_qa = 1;
   cc.nscc.avg_delay_ns = 400 * US;
@@ -327,7 +327,7 @@ static void test_decrease__by_delay_once_in_a_round_trip(void) {
   CHECK_EQ(cc.cwnd_bytes, 25000);
 }
 
-static void test_decrease__only_when_the_average_is_high_too(void) {
+TEST(test_decrease__only_when_the_average_is_high_too) {
   struct mrc_cc cc = with_window(100000);
   cc.nscc.profile.disable_qa = 1;
   cc.nscc.avg_delay_ns = TARGET - 2 * US;
@@ -338,7 +338,7 @@ static void test_decrease__only_when_the_average_is_high_too(void) {
   CHECK(cc.cwnd_bytes < 100000 && cc.cwnd_bytes > 98000); /* delay is just above target */
 }
 
-static void test_decrease__bounded(void) {
+TEST(test_decrease__bounded) {
   struct mrc_cc cc = with_window(100000);
   cc.nscc.profile.disable_qa = 1;
   cc.nscc.avg_delay_ns = 100 * TARGET;
@@ -353,7 +353,7 @@ static void test_decrease__bounded(void) {
 
 /* ---- losses and trims ---- */
 
-static void test_on_loss__costs_the_packet(void) {
+TEST(test_on_loss__costs_the_packet) {
   static const uint8_t causes[] = {MRC_CC_LOSS_PATH, MRC_CC_LOSS_OVERFLOW, MRC_CC_LOSS_TRIMMED};
   for (size_t i = 0; i < sizeof causes; i++) {
     CHECK_ROW(i);
@@ -371,7 +371,7 @@ static void test_on_loss__costs_the_packet(void) {
 }
 
 /* Where there is no queue, nothing overflows: the path failed. */
-static void test_on_loss__without_a_queue_costs_nothing(void) {
+TEST(test_on_loss__without_a_queue_costs_nothing) {
   struct mrc_cc cc = with_window(100000);
   acked(&cc, MTU, 0, false, START);
   for (int k = 0; k < 30; k++)
@@ -390,7 +390,7 @@ static void test_on_loss__without_a_queue_costs_nothing(void) {
 
 /* One period of BASE + TARGET in which `achieved` bytes arrive, then an acknowledgement or a trim
    at its end. The gate is at MAX >> 3 = 23437 bytes. */
-static void test_quick_adapt__fires_or_not(void) {
+TEST(test_quick_adapt__fires_or_not) {
   static const struct {
     uint64_t achieved;
     uint64_t last_delay_ns;
@@ -431,7 +431,7 @@ static void test_quick_adapt__fires_or_not(void) {
   }
 }
 
-static void test_quick_adapt__not_in_the_first_period(void) {
+TEST(test_quick_adapt__not_in_the_first_period) {
   struct mrc_cc cc = with_window(MAX);
   acked(&cc, MTU, 400 * US, false, START);
   CHECK_EQ(cc.cwnd_bytes, MAX);
@@ -439,7 +439,7 @@ static void test_quick_adapt__not_in_the_first_period(void) {
 }
 
 /* An idle QP has no measurement: the first trim after a pause does not trigger quick adapt. */
-static void test_quick_adapt__not_after_a_pause(void) {
+TEST(test_quick_adapt__not_after_a_pause) {
   struct mrc_cc cc = with_window(MAX);
   acked(&cc, 0, 0, false, START);
   acked(&cc, 100000, 0, false, START + 1); /* all that was in flight */
@@ -451,7 +451,7 @@ static void test_quick_adapt__not_after_a_pause(void) {
 
 /* Quick adapt already counted the bytes in flight at that time: only bytes sent later count again.
  */
-static void test_quick_adapt__ignores_what_was_in_flight(void) {
+TEST(test_quick_adapt__ignores_what_was_in_flight) {
   struct mrc_cc cc = with_window(MAX);
   acked(&cc, 0, 0, false, START);
   acked(&cc, 20000, 400 * US, false, START + BASE + 400 * US);
@@ -467,7 +467,7 @@ static void test_quick_adapt__ignores_what_was_in_flight(void) {
   CHECK_EQ(cc.cwnd_bytes, 20000 - MTU);
 }
 
-static void test_quick_adapt__never_raises_the_window(void) {
+TEST(test_quick_adapt__never_raises_the_window) {
   struct mrc_cc cc = with_window(2 * MTU);
   acked(&cc, 0, 0, true, START);
   acked(&cc, 20000, 400 * US, true, START + BASE + 400 * US);
@@ -476,7 +476,7 @@ static void test_quick_adapt__never_raises_the_window(void) {
 
 /* ---- the receiver's penalty ---- */
 
-static void test_penalty__from_what_is_in_flight(void) {
+TEST(test_penalty__from_what_is_in_flight) {
   static const struct {
     uint8_t penalty;
     uint64_t cwnd_bytes;
@@ -492,7 +492,7 @@ static void test_penalty__from_what_is_in_flight(void) {
   }
 }
 
-static void test_penalty__is_taken_back(void) {
+TEST(test_penalty__is_taken_back) {
   struct mrc_cc cc = with_window(100000);
   struct mrc_cc_ack ack = ack_of(4000, 50 * US, true);
   ack.inflight_bytes = 50000;
@@ -511,7 +511,7 @@ static void test_penalty__is_taken_back(void) {
 
 /* ---- timeouts, and when to request a SACK ---- */
 
-static void test_on_timeout__starts_again_from_one_packet(void) {
+TEST(test_on_timeout__starts_again_from_one_packet) {
   struct mrc_cc cc = with_window(100000);
   cc.nscc.ignore_bytes = 5000;
   mrc_cc_on_timeout(&cc);
@@ -521,7 +521,7 @@ static void test_on_timeout__starts_again_from_one_packet(void) {
   CHECK_EQ(cc.cwnd_bytes, 100000);
 }
 
-static void test_on_spurious_timeout__not_after_a_decrease(void) {
+TEST(test_on_spurious_timeout__not_after_a_decrease) {
   struct mrc_cc cc = with_window(100000);
   mrc_cc_on_timeout(&cc);
   lost(&cc, MRC_CC_LOSS_OVERFLOW, START);
@@ -529,7 +529,7 @@ static void test_on_spurious_timeout__not_after_a_decrease(void) {
   CHECK_EQ(cc.cwnd_bytes, MTU);
 }
 
-static void test_asks_for_sack__when_it_must_wait(void) {
+TEST(test_asks_for_sack__when_it_must_wait) {
   static const struct {
     uint64_t cwnd_bytes, inflight_bytes, unasked_bytes;
     uint32_t sack_bytes;
@@ -553,30 +553,8 @@ static void test_asks_for_sack__when_it_must_wait(void) {
   }
 }
 
-static void test_is_congestion__by_its_own_target(void) {
+TEST(test_is_congestion__by_its_own_target) {
   const struct mrc_cc cc = with_window(100000);
   CHECK(!mrc_cc_is_congestion(&cc, TARGET * 3 / 2));
   CHECK(mrc_cc_is_congestion(&cc, TARGET * 3 / 2 + 1));
 }
-
-CHECK_MAIN(RUN(test_init__defaults_from_base_rtt_and_rate), RUN(test_init__keeps_what_is_given),
-           RUN(test_init__the_psn_window_bounds_all_steps), RUN(test_init__refuses),
-           RUN(test_init__takes_the_largest_values), RUN(test_on_ack__four_cases),
-           RUN(test_on_ack__without_a_sample_the_average_stands_in),
-           RUN(test_on_ack__fast_increase_after_a_calm_window),
-           RUN(test_on_ack__calm_lasts_without_a_sample),
-           RUN(test_on_ack__fast_increase_in_place_of_the_proportional),
-           RUN(test_on_ack__grows_to_the_largest_window_only),
-           RUN(test_adjust__by_bytes_and_by_time), RUN(test_average__by_packets),
-           RUN(test_decrease__once_in_a_base_rtt),
-           RUN(test_decrease__by_delay_once_in_a_round_trip),
-           RUN(test_decrease__only_when_the_average_is_high_too), RUN(test_decrease__bounded),
-           RUN(test_on_loss__costs_the_packet), RUN(test_on_loss__without_a_queue_costs_nothing),
-           RUN(test_quick_adapt__fires_or_not), RUN(test_quick_adapt__not_in_the_first_period),
-           RUN(test_quick_adapt__not_after_a_pause),
-           RUN(test_quick_adapt__ignores_what_was_in_flight),
-           RUN(test_quick_adapt__never_raises_the_window),
-           RUN(test_penalty__from_what_is_in_flight), RUN(test_penalty__is_taken_back),
-           RUN(test_on_timeout__starts_again_from_one_packet),
-           RUN(test_on_spurious_timeout__not_after_a_decrease),
-           RUN(test_asks_for_sack__when_it_must_wait), RUN(test_is_congestion__by_its_own_target))

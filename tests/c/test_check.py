@@ -12,8 +12,8 @@ import pytest
 SOURCE = """
 #include "check.h"
 #include <stdlib.h>
-static void test_good(void) { CHECK(true); CHECK_EQ(-1, -1); CHECK_STR_EQ("a", "a"); }
-static void test_bad(void) {
+TEST(test_good) { CHECK(true); CHECK_EQ(-1, -1); CHECK_STR_EQ("a", "a"); }
+TEST(test_bad) {
   CHECK_EQ(2 + 2, 5);
   CHECK_ROW(3);
   CHECK_MEM_EQ("abc", "abd", 3);
@@ -21,17 +21,15 @@ static void test_bad(void) {
   CHECK(1 > 2);
   CHECK_FAIL("seven is %d", 7);
 }
-static void test_many(void) { for (int i = 0; i < 1000; i++) CHECK_EQ(i, -1); }
-static void test_out_of_bounds(void) {
+TEST(test_many) { for (int i = 0; i < 1000; i++) CHECK_EQ(i, -1); }
+TEST(test_out_of_bounds) {
   volatile int at = 3;
   char *bytes = malloc(3);
   bytes[at] = 1;
   free(bytes);
 }
-static void test_overflow(void) { volatile int n = INT32_MAX; n = n + 1; CHECK(n != 0); }
-static void test_leak(void) { void *volatile lost = malloc(3); lost = NULL; CHECK(lost == NULL); }
-CHECK_MAIN(RUN(test_good), RUN(test_bad), RUN(test_many), RUN(test_out_of_bounds),
-           RUN(test_overflow), RUN(test_leak))
+TEST(test_overflow) { volatile int n = INT32_MAX; n = n + 1; CHECK(n != 0); }
+TEST(test_leak) { void *volatile lost = malloc(3); lost = NULL; CHECK(lost == NULL); }
 """
 
 

@@ -23,7 +23,7 @@ int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const si
 }
 
 /* A context pauses only when its configuration enables it, and only while bursts arrive. */
-static void test_write__takes_bursts_in_one_go(void) {
+TEST(test_write__takes_bursts_in_one_go) {
   static const struct {
     uint16_t coalesce_us;
     bool polled;
@@ -58,7 +58,7 @@ static void test_write__takes_bursts_in_one_go(void) {
 
 enum { LONGEST_NS = 16000, BURST = 62 * 1024, TURNS = 3 * MRC_PAUSE_TURNS };
 
-static void test_pause__grows_while_bursts_come(void) {
+TEST(test_pause__grows_while_bursts_come) {
   struct mrc_pause pause = {.longest_ns = LONGEST_NS};
   for (uint64_t turn = 1; turn <= TURNS; turn++) {
     CHECK_ROW(turn);
@@ -72,7 +72,7 @@ static void test_pause__grows_while_bursts_come(void) {
 
 /* The pause is limited so that a turn does not exceed MRC_PAUSE_PACKETS by much: here a packet
    arrives each us. */
-static void test_pause__leaves_windows_of_small_packets_room(void) {
+TEST(test_pause__leaves_windows_of_small_packets_room) {
   struct mrc_pause pause = {.longest_ns = 1000000};
   uint64_t pause_ns = 0;
   for (int turn = 0; turn < 10 * MRC_PAUSE_TURNS; turn++) {
@@ -84,11 +84,8 @@ static void test_pause__leaves_windows_of_small_packets_room(void) {
   CHECK(pause_ns > 0);
 }
 
-static void test_pause__never(void) {
+TEST(test_pause__never) {
   struct mrc_pause pause = {0};
   for (int turn = 0; turn < TURNS; turn++)
     CHECK_EQ(mrc_pause_after(&pause, BURST, 7), 0);
 }
-
-CHECK_MAIN(RUN(test_write__takes_bursts_in_one_go), RUN(test_pause__grows_while_bursts_come),
-           RUN(test_pause__leaves_windows_of_small_packets_room), RUN(test_pause__never))

@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-static void test_promise__is_bounded_by_what_is_held(void) {
+TEST(test_promise__is_bounded_by_what_is_held) {
   struct mrc_cq cq;
   struct mrc_wc wc = {.wr_id = 1};
   bool of_qp;
@@ -18,7 +18,7 @@ static void test_promise__is_bounded_by_what_is_held(void) {
   mrc_cq_free(&cq);
 }
 
-static void test_pop__first_in_first_out_over_the_edge(void) {
+TEST(test_pop__first_in_first_out_over_the_edge) {
   struct mrc_cq cq;
   struct mrc_wc wc;
   bool of_qp;
@@ -37,7 +37,7 @@ static void test_pop__first_in_first_out_over_the_edge(void) {
   mrc_cq_free(&cq);
 }
 
-static void test_orphan__marks_what_the_qp_left(void) {
+TEST(test_orphan__marks_what_the_qp_left) {
   struct mrc_cq cq;
   struct mrc_wc wc;
   bool of_qp;
@@ -55,7 +55,3 @@ static void test_orphan__marks_what_the_qp_left(void) {
   }
   mrc_cq_free(&cq);
 }
-
-CHECK_MAIN(RUN(test_promise__is_bounded_by_what_is_held),
-           RUN(test_pop__first_in_first_out_over_the_edge),
-           RUN(test_orphan__marks_what_the_qp_left))

@@ -25,12 +25,12 @@ static uint32_t reference(uint32_t crc, const uint8_t *from, size_t n) {
   return ~crc;
 }
 
-static void test_crc32__the_check_value(void) {
+TEST(test_crc32__the_check_value) {
   CHECK_EQ(mrc_crc32(0, (const uint8_t *)"123456789", 9), 0xCBF43926u);
   CHECK_EQ(mrc_crc32(0x1234, bytes, 0), 0x1234);
 }
 
-static void test_crc32__every_length(void) {
+TEST(test_crc32__every_length) {
   fill();
   for (size_t n = 0; n <= BYTES; n += n < 700 ? 1 : 37) {
     CHECK_ROW(n);
@@ -39,7 +39,7 @@ static void test_crc32__every_length(void) {
   }
 }
 
-static void test_crc32__calls_chain(void) {
+TEST(test_crc32__calls_chain) {
   fill();
   const uint32_t whole = reference(0, bytes, 1500);
   for (size_t cut = 0; cut <= 1500; cut += 13) {
@@ -49,7 +49,7 @@ static void test_crc32__calls_chain(void) {
 }
 
 /* A header precedes the copy; the copy writes nothing outside its bytes. */
-static void test_crc32_copy__every_length_and_head(void) {
+TEST(test_crc32_copy__every_length_and_head) {
   static const size_t heads[] = {0, 1, 3, 44, 48, 63, 64, 100, 200};
   static uint8_t to[BYTES + 3 * MARGIN + 200];
   fill();
@@ -80,7 +80,7 @@ static uint64_t factor(uint32_t n) {
   return (uint64_t)power << 1;
 }
 
-static void test_factors__as_derived(void) {
+TEST(test_factors__as_derived) {
   static const struct {
     uint32_t distance;
     uint64_t minus;
@@ -98,7 +98,3 @@ static void test_factors__as_derived(void) {
   }
   CHECK_EQ(factor(64), 0x163cd6124);
 }
-
-CHECK_MAIN(RUN(test_crc32__the_check_value), RUN(test_crc32__every_length),
-           RUN(test_crc32__calls_chain), RUN(test_crc32_copy__every_length_and_head),
-           RUN(test_factors__as_derived))

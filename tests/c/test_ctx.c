@@ -46,7 +46,7 @@ static void set_routes(enum routes to) {
 
 /* ---- Tests ---- */
 
-static void test_write__one_mebibyte_over_ipv6(void) {
+TEST(test_write__one_mebibyte_over_ipv6) {
   struct side sides[2];
   if (!open_sides(sides, &one_plane_v6, MIB + 13)) return;
   fill(sides[0].memory, MIB + 13, 1);
@@ -66,7 +66,7 @@ static bool all_completed(const struct side *sides) {
 }
 
 /* Each side writes one half of the memory, in four pieces, to the same place at the other. */
-static void test_write_imm__both_ways_over_two_planes_of_ipv4(void) {
+TEST(test_write_imm__both_ways_over_two_planes_of_ipv4) {
   enum { PIECE = 2 * MIB };
   struct side sides[2];
   if (!open_sides(sides, &two_planes_v4, 8 * PIECE)) return;
@@ -96,7 +96,7 @@ static bool immediate_came(const struct side *sides) {
 }
 
 /* The same without threads: the test drives both sides and sleeps on their descriptors. */
-static void test_polled__both_ways_and_an_idle_sleep(void) {
+TEST(test_polled__both_ways_and_an_idle_sleep) {
   struct setup setup = two_planes_v4;
   setup.polled = true;
   struct side sides[2];
@@ -117,7 +117,7 @@ static void test_polled__both_ways_and_an_idle_sleep(void) {
 }
 
 /* The caller gets the events first. The acknowledgement leaves together with the caller's reply. */
-static void test_run__events_before_answers(void) {
+TEST(test_run__events_before_answers) {
   struct setup setup = one_plane_v6;
   setup.polled = true;
   struct side sides[2];
@@ -141,7 +141,7 @@ static uint64_t now_ns(void) {
 }
 
 /* A polled context lets its caller sleep only after it was idle for spin_us. */
-static void test_polled__spins_before_it_sleeps(void) {
+TEST(test_polled__spins_before_it_sleeps) {
   struct setup setup = one_plane_v6;
   setup.polled = true;
   setup.spin_us = 20000;
@@ -175,7 +175,7 @@ static struct mrc_event probe(struct side *sides, uint32_t ev_index, uint64_t by
   return sides[0].probe;
 }
 
-static void test_probe_ev__answered_and_not(void) {
+TEST(test_probe_ev__answered_and_not) {
   struct side sides[2];
   if (!open_sides(sides, &one_plane_v6, 0)) return;
   for (uint32_t ev = 0; ev < EVS_PER_PORT; ev++) {
@@ -192,7 +192,7 @@ static void test_probe_ev__answered_and_not(void) {
 
 /* The file behind the sender's memory is truncated: the missing bytes arrive as zeros, with a
    warning. */
-static void test_write__a_source_that_shrank(void) {
+TEST(test_write__a_source_that_shrank) {
   struct side sides[2];
   if (!open_sides(sides, &one_plane_v6, 0)) return;
   int fd = memfd_create("test_ctx", MFD_CLOEXEC);
@@ -219,7 +219,7 @@ static void test_write__a_source_that_shrank(void) {
 }
 
 /* One of two planes has no route: all packets use the other plane, and no thread spins. */
-static void test_write__over_the_plane_that_has_a_route(void) {
+TEST(test_write__over_the_plane_that_has_a_route) {
   struct side sides[2];
   if (!open_sides(sides, &two_planes_v4, 8 * MIB)) return;
   fill(sides[0].memory, 8 * MIB, 3);
@@ -239,7 +239,7 @@ static void test_write__over_the_plane_that_has_a_route(void) {
 }
 
 /* No plane has a route: a timer paces the retries, and the QP fails after the last one. */
-static void test_write__without_any_route(void) {
+TEST(test_write__without_any_route) {
   struct setup setup = two_planes_v4;
   setup.timeout = 9; /* 0.5 ms */
   setup.retry_exp = 2;
@@ -257,7 +257,7 @@ static void test_write__without_any_route(void) {
 }
 
 /* Destroys a context during a write: from then on nothing may touch the memory. */
-static void test_destroy__in_the_middle_of_a_write(void) {
+TEST(test_destroy__in_the_middle_of_a_write) {
   struct side sides[2];
   if (!open_sides(sides, &one_plane_v6, 16 * MIB)) return;
   for (int i = 0; i < 2; i++)
@@ -271,10 +271,3 @@ static void test_destroy__in_the_middle_of_a_write(void) {
     CHECK_EQ(sides[1].memory[i], 0x33);
   close_sides(sides);
 }
-
-CHECK_MAIN(RUN(test_write__one_mebibyte_over_ipv6),
-           RUN(test_write_imm__both_ways_over_two_planes_of_ipv4),
-           RUN(test_polled__both_ways_and_an_idle_sleep), RUN(test_run__events_before_answers),
-           RUN(test_polled__spins_before_it_sleeps), RUN(test_probe_ev__answered_and_not),
-           RUN(test_write__a_source_that_shrank), RUN(test_write__over_the_plane_that_has_a_route),
-           RUN(test_write__without_any_route), RUN(test_destroy__in_the_middle_of_a_write))

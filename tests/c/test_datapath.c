@@ -112,7 +112,7 @@ static struct mrc_ev_attr ev_of(const mrc_ctx *ctx, uint8_t tx_index) {
 static struct mrc_qp_rtr_attr rtr = {.dest_qpn = 6};
 static struct mrc_qp_rts_attr rts = {.sq_psn = 5};
 
-static void test_commands__each_reaches_its_engine_function(void) {
+TEST(test_commands__each_reaches_its_engine_function) {
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
   struct mrc_ev_attr evs[2] = {ev_of(ctx, 1), ev_of(ctx, 2)};
@@ -183,7 +183,7 @@ static void test_commands__each_reaches_its_engine_function(void) {
   CHECK(fake.destroyed);
 }
 
-static void test_commands__counters_are_the_engines_then_the_drivers(void) {
+TEST(test_commands__counters_are_the_engines_then_the_drivers) {
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
   enum { ALL = MRC_COUNTERS + MRC_IO_COUNTERS };
@@ -208,7 +208,7 @@ static void test_commands__counters_are_the_engines_then_the_drivers(void) {
 
 /* ---- Rings ---- */
 
-static void test_publish__a_full_ring_loses_nothing(void) {
+TEST(test_publish__a_full_ring_loses_nothing) {
   enum { ENTRIES = 64, POSTS = 3000 };
   mrc_ctx *ctx = create(ENTRIES);
   if (!ctx) return;
@@ -235,7 +235,7 @@ static void test_publish__a_full_ring_loses_nothing(void) {
 
 /* Fills the event ring and then the command ring, and waits until the thread sleeps. A poll must
    wake the thread, and after an incomplete submit the descriptor must signal that there is room. */
-static void test_poll__wakes_a_thread_that_waits_for_room(void) {
+TEST(test_poll__wakes_a_thread_that_waits_for_room) {
   enum { ENTRIES = 64, POSTS = 3 * ENTRIES };
   mrc_ctx *ctx = create(ENTRIES);
   if (!ctx) return;
@@ -254,7 +254,7 @@ static void test_poll__wakes_a_thread_that_waits_for_room(void) {
   mrc_ctx_destroy(ctx);
 }
 
-static void test_poll__clears_the_descriptor_only_when_all_is_taken(void) {
+TEST(test_poll__clears_the_descriptor_only_when_all_is_taken) {
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
   struct mrc_event events[8];
@@ -273,7 +273,7 @@ static void test_poll__clears_the_descriptor_only_when_all_is_taken(void) {
 
 /* ---- Time and sockets ---- */
 
-static void test_run__expires_at_the_deadline(void) {
+TEST(test_run__expires_at_the_deadline) {
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
   struct mrc_command probe = {.op = MRC_COMMAND_QP_PROBE_EV,
@@ -294,7 +294,7 @@ static void test_run__expires_at_the_deadline(void) {
 }
 
 /* Without a thread, the descriptor becomes readable when there is work. */
-static void test_run__the_descriptor_wakes_at_the_deadline(void) {
+TEST(test_run__the_descriptor_wakes_at_the_deadline) {
   struct mrc_ctx_config config = config_of(0);
   config.polled = 1;
   int error = -1;
@@ -321,7 +321,7 @@ static void test_run__the_descriptor_wakes_at_the_deadline(void) {
 }
 
 /* An idle thread sleeps. */
-static void test_run__sleeps_while_there_is_nothing_to_do(void) {
+TEST(test_run__sleeps_while_there_is_nothing_to_do) {
   enum { MOMENT_MS = 20 };
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
@@ -360,12 +360,12 @@ static void check_bursts_arrive(int n, int failing, int with) {
   CHECK(!fake.sent_before_told);
 }
 
-static void test_run__transmits_and_receives(void) {
+TEST(test_run__transmits_and_receives) {
   check_bursts_arrive(50, 0, 0);
   CHECK_EQ(fake.n_blocks, 0);
 }
 
-static void test_run__a_full_socket_is_tried_again_when_writable(void) {
+TEST(test_run__a_full_socket_is_tried_again_when_writable) {
   check_bursts_arrive(3, 1, EAGAIN);
   CHECK_EQ(fake.n_fates, 6);
   for (int i = 0; i < 6; i++)
@@ -375,7 +375,7 @@ static void test_run__a_full_socket_is_tried_again_when_writable(void) {
   CHECK_EQ(fake.blocks[1], -1);
 }
 
-static void test_run__a_full_queue_is_tried_again_after_a_while(void) {
+TEST(test_run__a_full_queue_is_tried_again_after_a_while) {
   check_bursts_arrive(2, 2, ENOBUFS);
   CHECK_EQ(fake.n_fates, 6);
   for (int i = 0; i < 6; i++)
@@ -385,7 +385,7 @@ static void test_run__a_full_queue_is_tried_again_after_a_while(void) {
   CHECK_EQ(fake.blocks[3], -1);
 }
 
-static void test_run__warns_of_memory_that_lost_its_backing(void) {
+TEST(test_run__warns_of_memory_that_lost_its_backing) {
   enum { BYTES = 1 << 16, KEY = 0x1234 };
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
@@ -412,7 +412,7 @@ static void test_run__warns_of_memory_that_lost_its_backing(void) {
 }
 
 /* The context warns once: the handler belongs to the process. */
-static void test_run__warns_when_another_handler_took_the_guards_place(void) {
+TEST(test_run__warns_when_another_handler_took_the_guards_place) {
   static uint8_t memory[64];
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
@@ -457,7 +457,7 @@ static bool has_thread(const char *name) {
   return found;
 }
 
-static void test_create__starts_one_named_thread(void) {
+TEST(test_create__starts_one_named_thread) {
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
   CHECK(has_thread("mrc-datapath"));
@@ -485,7 +485,7 @@ static int count_descriptors(int above) {
   return n;
 }
 
-static void test_create__descriptors_do_not_stay(void) {
+TEST(test_create__descriptors_do_not_stay) {
   const int highest = open("/dev/null", O_RDONLY | O_CLOEXEC);
   close(highest);
   const int before = count_descriptors(highest - 1);
@@ -502,7 +502,7 @@ static void test_create__descriptors_do_not_stay(void) {
   CHECK_EQ(count_descriptors(highest - 1), before);
 }
 
-static void test_create__warns_of_small_buffers(void) {
+TEST(test_create__warns_of_small_buffers) {
   struct mrc_ctx_config config = config_of(0);
   config.rcvbuf_bytes = UINT32_MAX; /* more than any kernel allows */
   int error;
@@ -520,7 +520,7 @@ static void test_create__warns_of_small_buffers(void) {
   mrc_ctx_destroy(ctx);
 }
 
-static void test_create__refusals_name_their_cause(void) {
+TEST(test_create__refusals_name_their_cause) {
   static const uint32_t entries[] = {32, 1000, 1u << 31};
   for (int i = 0; i < 3; i++) {
     struct mrc_ctx_config config = config_of(entries[i]);
@@ -536,7 +536,7 @@ static void test_create__refusals_name_their_cause(void) {
   }
 }
 
-static void test_create__refuses_bursts_beyond_a_udp_message(void) {
+TEST(test_create__refuses_bursts_beyond_a_udp_message) {
   struct mrc_ctx_config config = config_of(0);
   config.engine.max_burst_bytes = 65488;
   int error = 0;
@@ -545,20 +545,3 @@ static void test_create__refuses_bursts_beyond_a_udp_message(void) {
   CHECK_EQ(error, -EINVAL);
   CHECK_STR_EQ(message, "max_burst_bytes must be at most 65487, not 65488");
 }
-
-CHECK_MAIN(RUN(test_commands__each_reaches_its_engine_function),
-           RUN(test_commands__counters_are_the_engines_then_the_drivers),
-           RUN(test_publish__a_full_ring_loses_nothing),
-           RUN(test_poll__wakes_a_thread_that_waits_for_room),
-           RUN(test_poll__clears_the_descriptor_only_when_all_is_taken),
-           RUN(test_run__expires_at_the_deadline),
-           RUN(test_run__the_descriptor_wakes_at_the_deadline),
-           RUN(test_run__sleeps_while_there_is_nothing_to_do),
-           RUN(test_run__transmits_and_receives),
-           RUN(test_run__a_full_socket_is_tried_again_when_writable),
-           RUN(test_run__a_full_queue_is_tried_again_after_a_while),
-           RUN(test_run__warns_of_memory_that_lost_its_backing),
-           RUN(test_run__warns_when_another_handler_took_the_guards_place),
-           RUN(test_create__starts_one_named_thread), RUN(test_create__descriptors_do_not_stay),
-           RUN(test_create__warns_of_small_buffers), RUN(test_create__refusals_name_their_cause),
-           RUN(test_create__refuses_bursts_beyond_a_udp_message))

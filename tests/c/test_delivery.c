@@ -24,21 +24,21 @@ static uint64_t takes_ns(struct mrc_delivery *delivery, uint64_t now_ns) {
   return mrc_delivery_takes_ns(delivery);
 }
 
-static void test_rate__of_what_comes_after_the_first_answer(void) {
+TEST(test_rate__of_what_comes_after_the_first_answer) {
   struct mrc_delivery delivery = {0};
   const uint64_t end_ns = fly(&delivery, SECOND, 11, 2 * MS, MS);
   CHECK_EQ(mrc_delivery_takes_ns(&delivery), 16 * MS); /* 160 KiB are enough while it lasts */
   CHECK_EQ(takes_ns(&delivery, end_ns), 16 * MS);
 }
 
-static void test_rate__a_delay_is_no_rate(void) {
+TEST(test_rate__a_delay_is_no_rate) {
   struct mrc_delivery delivery = {0};
   fly(&delivery, SECOND, 16, 9 * MS, 0);
   CHECK_EQ(takes_ns(&delivery, 2 * SECOND), 0);
 }
 
 /* Packets that leave one by one are answered one by one: no queue grew. */
-static void test_rate__nothing_to_send_is_no_rate(void) {
+TEST(test_rate__nothing_to_send_is_no_rate) {
   struct mrc_delivery delivery = {0};
   mrc_delivery_on_flight(&delivery, SECOND);
   for (uint64_t at = SECOND; at < SECOND + 13 * MS; at += MS)
@@ -46,14 +46,14 @@ static void test_rate__nothing_to_send_is_no_rate(void) {
   CHECK_EQ(takes_ns(&delivery, 2 * SECOND), 0);
 }
 
-static void test_rate__short_flights_tell_nothing_alone(void) {
+TEST(test_rate__short_flights_tell_nothing_alone) {
   struct mrc_delivery delivery = {0};
   fly(&delivery, SECOND, 2, 2 * MS, 5 * MS);
   CHECK_EQ(takes_ns(&delivery, 2 * SECOND), 0);
 }
 
 /* Slower counts at once, faster bit by bit, and never faster than it was measured. */
-static void test_rate__faster_bit_by_bit(void) {
+TEST(test_rate__faster_bit_by_bit) {
   struct mrc_delivery delivery = {0};
   uint64_t now_ns = fly(&delivery, SECOND, 11, 2 * MS, MS), before_ns = 16 * MS;
   for (int i = 0; i < 8; i++) {
@@ -68,7 +68,7 @@ static void test_rate__faster_bit_by_bit(void) {
 }
 
 /* Short flights count together, so a plane that carries little is not slow for ever. */
-static void test_rate__short_flights_together_show_that_it_is_faster(void) {
+TEST(test_rate__short_flights_together_show_that_it_is_faster) {
   struct mrc_delivery delivery = {0};
   uint64_t now_ns = fly(&delivery, SECOND, 11, 2 * MS, MS);
   for (int i = 0; i < 3; i++)
@@ -78,7 +78,7 @@ static void test_rate__short_flights_together_show_that_it_is_faster(void) {
 }
 
 /* A flight that never ends is measured in parts. */
-static void test_rate__long_flights_in_parts(void) {
+TEST(test_rate__long_flights_in_parts) {
   struct mrc_delivery delivery = {0};
   fly(&delivery, SECOND, 17, 2 * MS, MS); /* 18 ms are more than 8 round trips */
   CHECK(delivery.is_part);
@@ -87,7 +87,7 @@ static void test_rate__long_flights_in_parts(void) {
 }
 
 /* While packets wait that are then sent again elsewhere, the plane is as slow as what arrives. */
-static void test_late__counts_once_something_arrived(void) {
+TEST(test_late__counts_once_something_arrived) {
   struct mrc_delivery delivery = {0};
   mrc_delivery_on_flight(&delivery, SECOND);
   mrc_delivery_on_late(&delivery, 256 * KIB, SECOND + 9 * MS);
@@ -102,7 +102,7 @@ static void lose(struct mrc_delivery *delivery, int n, uint64_t *now_ns) {
     mrc_delivery_on_lost(delivery, *now_ns, &RTT);
 }
 
-static void test_loss__lossy_and_well_again(void) {
+TEST(test_loss__lossy_and_well_again) {
   struct mrc_delivery delivery = {0};
   uint64_t now_ns = SECOND;
   lose(&delivery, 2, &now_ns);
@@ -115,14 +115,14 @@ static void test_loss__lossy_and_well_again(void) {
 }
 
 /* One overflow loses many bursts. */
-static void test_loss__once_a_round_trip(void) {
+TEST(test_loss__once_a_round_trip) {
   struct mrc_delivery delivery = {0};
   for (uint64_t at = SECOND; at <= SECOND + RTT.smooth_ns; at += MS / 8)
     mrc_delivery_on_lost(&delivery, at, &RTT);
   CHECK(!mrc_delivery_is_lossy(&delivery));
 }
 
-static void test_loss__spurious_ones_are_taken_back(void) {
+TEST(test_loss__spurious_ones_are_taken_back) {
   struct mrc_delivery delivery = {0};
   uint64_t now_ns = SECOND;
   lose(&delivery, 3, &now_ns);
@@ -131,7 +131,7 @@ static void test_loss__spurious_ones_are_taken_back(void) {
   CHECK_EQ(delivery.losses, 0);
 }
 
-static void test_forget__once_in_a_while(void) {
+TEST(test_forget__once_in_a_while) {
   struct mrc_delivery delivery = {0};
   uint64_t now_ns = fly(&delivery, SECOND, 11, 2 * MS, MS);
   lose(&delivery, 9, &now_ns);
@@ -146,11 +146,3 @@ static void test_forget__once_in_a_while(void) {
   mrc_delivery_on_lost(&delivery, began_ns + 2 * SECOND, &RTT);
   CHECK(mrc_delivery_is_lossy(&delivery));
 }
-
-CHECK_MAIN(RUN(test_rate__of_what_comes_after_the_first_answer), RUN(test_rate__a_delay_is_no_rate),
-           RUN(test_rate__nothing_to_send_is_no_rate),
-           RUN(test_rate__short_flights_tell_nothing_alone), RUN(test_rate__faster_bit_by_bit),
-           RUN(test_rate__short_flights_together_show_that_it_is_faster),
-           RUN(test_rate__long_flights_in_parts), RUN(test_late__counts_once_something_arrived),
-           RUN(test_loss__lossy_and_well_again), RUN(test_loss__once_a_round_trip),
-           RUN(test_loss__spurious_ones_are_taken_back), RUN(test_forget__once_in_a_while))

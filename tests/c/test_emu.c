@@ -73,7 +73,7 @@ static struct mrc_emu_stats wait_for(mrc_emu *emu, uint64_t unroutable, uint64_t
   return stats;
 }
 
-static void test_run__until_the_hop_limit_has_run_out(void) {
+TEST(test_run__until_the_hop_limit_has_run_out) {
   if (!is_alone()) return;
   mrc_emu *emu;
   pthread_t thread;
@@ -108,7 +108,7 @@ static void test_run__until_the_hop_limit_has_run_out(void) {
   mrc_emu_destroy(emu);
 }
 
-static void test_destroy__with_packets_inside(void) {
+TEST(test_destroy__with_packets_inside) {
   if (!is_alone()) return;
   struct mrc_emu_config slow = config;
   slow.host_delay_ns = 3600ull * 1000000000;
@@ -128,7 +128,7 @@ static void test_destroy__with_packets_inside(void) {
 }
 
 /* One hop has a delay of 1 s, the others 1 us: the packet waits on the slow hop. */
-static void test_set_link__delays_one_hop(void) {
+TEST(test_set_link__delays_one_hop) {
   if (!is_alone()) return;
   mrc_emu *emu;
   pthread_t thread;
@@ -154,7 +154,7 @@ static void test_set_link__delays_one_hop(void) {
   mrc_emu_destroy(emu);
 }
 
-static void test_create__refuses(void) {
+TEST(test_create__refuses) {
   struct mrc_emu_config rows[13];
   const int n_rows = (int)(sizeof rows / sizeof *rows);
   for (int i = 0; i < n_rows; i++)
@@ -180,7 +180,7 @@ static void test_create__refuses(void) {
   }
 }
 
-static void test_set_faults__refuses(void) {
+TEST(test_set_faults__refuses) {
   if (!is_alone()) return;
   mrc_emu *emu;
   CHECK_EQ(mrc_emu_create(&config, ifindices, &emu), 0);
@@ -199,7 +199,3 @@ static void test_set_faults__refuses(void) {
   CHECK_EQ(mrc_emu_hop_number(emu, 4, 1, 0, 0), -EINVAL);
   mrc_emu_destroy(emu);
 }
-
-CHECK_MAIN(RUN(test_run__until_the_hop_limit_has_run_out), RUN(test_destroy__with_packets_inside),
-           RUN(test_set_link__delays_one_hop), RUN(test_create__refuses),
-           RUN(test_set_faults__refuses))

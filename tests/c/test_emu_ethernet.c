@@ -58,7 +58,7 @@ static struct mrc_frame *make(uint8_t opcode, uint32_t payload_bytes) {
   return packet;
 }
 
-static void test_finish__any_length(void) {
+TEST(test_finish__any_length) {
   for (uint32_t n = 1; n < 70; n++) {
     CHECK_ROW((int)n);
     struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, n);
@@ -68,14 +68,14 @@ static void test_finish__any_length(void) {
   mrc_frame_pool_free(&pool);
 }
 
-static void test_finish__neither_udp_nor_tcp(void) {
+TEST(test_finish__neither_udp_nor_tcp) {
   struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, 100);
   mrc_ethernet_of(packet)->at[INNER + 6] = 58; /* ICMPv6 */
   CHECK(!mrc_ethernet_finish(packet));
   mrc_frame_pool_free(&pool);
 }
 
-static void test_read__describes_the_packet(void) {
+TEST(test_read__describes_the_packet) {
   static const struct {
     uint8_t opcode, ecn;
     uint32_t payload_bytes;
@@ -106,7 +106,7 @@ static void test_read__describes_the_packet(void) {
 }
 
 /* Each row spoils one byte or truncates the packet. */
-static void test_read__refuses(void) {
+TEST(test_read__refuses) {
   static const struct {
     uint32_t at;
     uint8_t value;
@@ -139,7 +139,7 @@ static struct mrc_frame *read_one(uint32_t payload_bytes) {
   return packet;
 }
 
-static void test_write__usids_hop_limit_and_mark(void) {
+TEST(test_write__usids_hop_limit_and_mark) {
   struct mrc_frame *packet = read_one(500);
   const struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   packet->usids = 0xE000ull << 48;
@@ -177,7 +177,7 @@ static struct mrc_frame *make_with_srh(uint8_t left) {
   return packet;
 }
 
-static void test_next_carrier__in_turn(void) {
+TEST(test_next_carrier__in_turn) {
   struct mrc_frame *packet = make_with_srh(2);
   const struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   CHECK(mrc_ethernet_finish(packet));
@@ -202,7 +202,7 @@ static void test_next_carrier__in_turn(void) {
 }
 
 /* Each row spoils one byte. */
-static void test_next_carrier__refuses(void) {
+TEST(test_next_carrier__refuses) {
   static const struct {
     uint32_t at;
     uint8_t value;
@@ -228,14 +228,14 @@ static void test_next_carrier__refuses(void) {
   mrc_frame_pool_free(&pool);
 }
 
-static void test_write__no_hops_left(void) {
+TEST(test_write__no_hops_left) {
   struct mrc_frame *packet = read_one(500);
   packet->switches = 64;
   CHECK(!mrc_ethernet_write(packet, 0));
   mrc_frame_pool_free(&pool);
 }
 
-static void test_write__trimmed(void) {
+TEST(test_write__trimmed) {
   struct mrc_dscps usual = {0};
   CHECK(mrc_dscps_fill(&usual));
   static const uint8_t dscps[] = {[MRC_TRIMMED] = MRC_DSCP_TRIMMED,
@@ -261,7 +261,7 @@ static void test_write__trimmed(void) {
   mrc_frame_pool_free(&pool);
 }
 
-static void test_write__damage_is_seen_by_the_checksum(void) {
+TEST(test_write__damage_is_seen_by_the_checksum) {
   for (uint32_t random = 0; random < 100; random++) {
     struct mrc_frame *packet = read_one(77);
     packet->corrupt = true;
@@ -272,7 +272,7 @@ static void test_write__damage_is_seen_by_the_checksum(void) {
 }
 
 /* For any bytes: read nothing beyond the packet, and never make it longer. */
-static void test_any_bytes(void) {
+TEST(test_any_bytes) {
   struct mrc_prng prng = {.state = 5};
   for (int i = 0; i < 20000; i++) {
     struct mrc_frame *packet =
@@ -295,7 +295,7 @@ static void test_any_bytes(void) {
   mrc_frame_pool_free(&pool);
 }
 
-static void test_copy__has_bytes_of_its_own(void) {
+TEST(test_copy__has_bytes_of_its_own) {
   struct mrc_frame *packet = read_one(500);
   struct mrc_frame *copy = mrc_frame_pool_copy(&pool, packet);
   CHECK_MEM_EQ(mrc_ethernet_of(copy)->at, mrc_ethernet_of(packet)->at, PAYLOAD + 500);
@@ -303,10 +303,3 @@ static void test_copy__has_bytes_of_its_own(void) {
   CHECK_EQ(mrc_ethernet_of(packet)->at[PAYLOAD], MRC_OP_WRITE_MIDDLE);
   mrc_frame_pool_free(&pool);
 }
-
-CHECK_MAIN(RUN(test_finish__any_length), RUN(test_finish__neither_udp_nor_tcp),
-           RUN(test_read__describes_the_packet), RUN(test_read__refuses),
-           RUN(test_write__usids_hop_limit_and_mark), RUN(test_next_carrier__in_turn),
-           RUN(test_next_carrier__refuses), RUN(test_write__no_hops_left), RUN(test_write__trimmed),
-           RUN(test_write__damage_is_seen_by_the_checksum), RUN(test_any_bytes),
-           RUN(test_copy__has_bytes_of_its_own))

@@ -9,7 +9,7 @@
 #include "scenario.h"
 
 /* A write of 8 bytes that is wrong in one way for the responder. */
-static void test_remote__refuses_what_the_rkey_does_not_open(void) {
+TEST(test_remote__refuses_what_the_rkey_does_not_open) {
   enum { BYTES = 4096 };
   static const struct {
     int64_t offset; /* of the target from the start of the MR */
@@ -53,7 +53,7 @@ static void test_remote__refuses_what_the_rkey_does_not_open(void) {
 }
 
 /* Memory of another domain than the QP's is closed to it, at both ends. */
-static void test_domains__separate(void) {
+TEST(test_domains__separate) {
   enum { OWN = 4, OTHER = 5, OWN_KEY = 7, OTHER_KEY = 8 };
   const uint32_t access = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE;
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
@@ -80,7 +80,7 @@ static void test_domains__separate(void) {
 }
 
 /* The requester receives the refusal although the first NAKs are lost. */
-static void test_remote__refusal_survives_loss(void) {
+TEST(test_remote__refusal_survives_loss) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 64, .retry_linear = 7, .retry_exp = 4);
   lose_kind(p, 1, MRC_OP_ACK, 3);
@@ -92,7 +92,7 @@ static void test_remote__refusal_survives_loss(void) {
 }
 
 /* The responder flushes its own writes in flight, although none of them was refused. */
-static void test_remote__the_responders_own_writes_are_flushed(void) {
+TEST(test_remote__the_responders_own_writes_are_flushed) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 500 * US);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
   int peer = p->ends[end]->peer;
@@ -107,7 +107,7 @@ static void test_remote__the_responders_own_writes_are_flushed(void) {
 }
 
 /* Only the QP with the refused write fails. */
-static void test_remote__other_qps_live_on(void) {
+TEST(test_remote__other_qps_live_on) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int bad = open_qp(p, .memory_bytes = 64);
   int good = open_qp(p, .memory_bytes = 1u << 18);
@@ -120,7 +120,7 @@ static void test_remote__other_qps_live_on(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_post__refuses_local_memory(void) {
+TEST(test_post__refuses_local_memory) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 100);
   struct mrc_pair_end *e = p->ends[end];
@@ -145,7 +145,7 @@ static void test_post__refuses_local_memory(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_mr__deregister_waits_for_its_readers(void) {
+TEST(test_mr__deregister_waits_for_its_readers) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   mrc_engine *engine = p->hosts[0].engine;
@@ -158,7 +158,7 @@ static void test_mr__deregister_waits_for_its_readers(void) {
 }
 
 /* The owner deregisters the target during a transfer: no byte arrives afterwards. */
-static void test_mr__deregister_under_remote_writes(void) {
+TEST(test_mr__deregister_under_remote_writes) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 100000000);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
   struct mrc_audit *audit = audit_of(p, end);
@@ -173,10 +173,3 @@ static void test_mr__deregister_under_remote_writes(void) {
   free(copy);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_remote__refuses_what_the_rkey_does_not_open), RUN(test_domains__separate),
-           RUN(test_remote__refusal_survives_loss),
-           RUN(test_remote__the_responders_own_writes_are_flushed),
-           RUN(test_remote__other_qps_live_on), RUN(test_post__refuses_local_memory),
-           RUN(test_mr__deregister_waits_for_its_readers),
-           RUN(test_mr__deregister_under_remote_writes))

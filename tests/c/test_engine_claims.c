@@ -50,7 +50,7 @@ static int probe_result(struct mrc_pair *p, int end) {
 /* Host 0 has answered probes, so a claim of its source from another UDP port is refused. A claim
    from the same port is accepted (it may be host 0 with another set of interfaces), but the answers
    still go to host 0. */
-static void test_claim__of_what_is_proved(void) {
+TEST(test_claim__of_what_is_proved) {
   for (int same = 0; same < 2; same++) {
     CHECK_ROW(same);
     struct mrc_pair *p = open_pair(.hosts = 3);
@@ -64,7 +64,7 @@ static void test_claim__of_what_is_proved(void) {
 }
 
 /* No source is proved yet: the answer goes to the address that sent the request. */
-static void test_claim__of_what_is_not_proved(void) {
+TEST(test_claim__of_what_is_not_proved) {
   for (int first = 0; first < 2; first++) {
     CHECK_ROW(first);
     struct mrc_pair *p = open_pair(.hosts = 3);
@@ -103,7 +103,7 @@ static uint16_t answered_port(struct mrc_pair *p) {
 
 /* No source is proved. Among the claims whose answers go to the requesting host, the newest gets
    the answer: the host may have come back with another set of interfaces. */
-static void test_claim__of_the_newest_counts(void) {
+TEST(test_claim__of_the_newest_counts) {
   struct mrc_pair *p = open_pair(.hosts = 3);
   CHECK_EQ(claim(p, CLAIM_QPN, 0, 5001), 0);
   CHECK_EQ(claim(p, CLAIM_QPN + 1, 0, 5002), 0);
@@ -114,7 +114,7 @@ static void test_claim__of_the_newest_counts(void) {
 
 /* The engine checks a limited number of claims for one request, so that peers cannot make a request
    expensive. With more claims than that, the newest claim gets the answer. */
-static void test_claim__only_so_many_are_looked_at(void) {
+TEST(test_claim__only_so_many_are_looked_at) {
   for (uint32_t strangers = 3; strangers <= 5; strangers++) {
     CHECK_ROW(strangers);
     struct mrc_pair *p = open_pair(.hosts = 3);
@@ -125,6 +125,3 @@ static void test_claim__only_so_many_are_looked_at(void) {
     mrc_pair_destroy(p);
   }
 }
-
-CHECK_MAIN(RUN(test_claim__of_what_is_proved), RUN(test_claim__of_what_is_not_proved),
-           RUN(test_claim__of_the_newest_counts), RUN(test_claim__only_so_many_are_looked_at))

@@ -36,7 +36,7 @@ static struct mrc_event find_probe(const struct mrc_pair *p, int host, uint64_t 
   return found;
 }
 
-static void test_probe__of_every_ev_in_rtr(void) {
+TEST(test_probe__of_every_ev_in_rtr) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 3);
   int end = open_rtr(p);
   mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
@@ -58,7 +58,7 @@ static void test_probe__of_every_ev_in_rtr(void) {
 
 /* Two of four paths are dead in both directions, and both ends probe all of them, as at connect.
    Then each knows a path for its answers: no answer is lost on a dead one. */
-static void test_probe__answers_take_paths_that_answered(void) {
+TEST(test_probe__answers_take_paths_that_answered) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
   const int ends[2] = {open_rtr(p), p->ends[0]->peer};
   for (int path = 2; path < 4; path++)
@@ -79,7 +79,7 @@ static void test_probe__answers_take_paths_that_answered(void) {
 }
 
 /* The proof of the path MTU: a full packet passes; a packet one byte longer is lost silently. */
-static void test_probe__proves_the_path_mtu(void) {
+TEST(test_probe__proves_the_path_mtu) {
   enum { UDP_BYTES = 1500 - 48 };
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 1, .path.mtu_bytes = 1500);
   int end = open_rtr(p);
@@ -95,7 +95,7 @@ static void test_probe__proves_the_path_mtu(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_probe__refuses(void) {
+TEST(test_probe__refuses) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 1);
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 0});
   mrc_engine *engine = p->hosts[0].engine;
@@ -112,7 +112,7 @@ static void test_probe__refuses(void) {
 }
 
 /* The kernel refuses every second burst, answers included: a refused burst keeps its place. */
-static void test_probe__answers_are_refused_at_first(void) {
+TEST(test_probe__answers_are_refused_at_first) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = 2);
   int end = open_rtr(p);
   for (uint64_t i = 0; i < 40; i++)
@@ -125,7 +125,7 @@ static void test_probe__answers_are_refused_at_first(void) {
 }
 
 /* The socket of the answering host is full for a while: the answers wait, and no thread spins. */
-static void test_probe__answers_wait_for_a_blocked_port(void) {
+TEST(test_probe__answers_wait_for_a_blocked_port) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 1);
   int end = open_rtr(p);
   mrc_engine *peer = p->hosts[1].engine;
@@ -144,7 +144,7 @@ static void test_probe__answers_wait_for_a_blocked_port(void) {
 }
 
 /* Probes up to the limit, then -EAGAIN; all of them end. */
-static void test_probe__too_many(void) {
+TEST(test_probe__too_many) {
   struct mrc_pair *p = open_pair();
   int end = open_rtr(p);
   int n = 0;
@@ -159,7 +159,7 @@ static void test_probe__too_many(void) {
 }
 
 /* When a port goes down, its probes end before their timeout. */
-static void test_probe__on_a_port_that_is_down(void) {
+TEST(test_probe__on_a_port_that_is_down) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_rtr(p);
   mrc_pair_port_up(p, 0, 1, false);
@@ -170,7 +170,7 @@ static void test_probe__on_a_port_that_is_down(void) {
 }
 
 /* When the kernel cannot send a probe, its error becomes the probe's result at once. */
-static void test_probe__that_cannot_be_sent(void) {
+TEST(test_probe__that_cannot_be_sent) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_rtr(p);
   p->hosts[0].errors[1] = -EMSGSIZE;
@@ -183,7 +183,7 @@ static void test_probe__that_cannot_be_sent(void) {
 }
 
 /* The controller marks an EV as bad: the EV leaves the rotation, and probes bring it back. */
-static void test_set_ev_state__assumed_bad(void) {
+TEST(test_set_ev_state__assumed_bad) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   CHECK_EQ(
@@ -199,7 +199,7 @@ static void test_set_ev_state__assumed_bad(void) {
 }
 
 /* When the active EVs are at the floor, a loss brings another EV back; events report both. */
-static void test_set_ev_state__at_the_floor_tells_of_both(void) {
+TEST(test_set_ev_state__at_the_floor_tells_of_both) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
   const int end = open_qp(p);
   for (uint32_t ev = 0; ev < 2; ev++)
@@ -220,7 +220,7 @@ static void test_set_ev_state__at_the_floor_tells_of_both(void) {
 }
 
 /* A dead EV stays out of the rotation, is probed, and comes back only after it heals. */
-static void test_probation__of_a_dead_path(void) {
+TEST(test_probation__of_a_dead_path) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
   mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
@@ -244,7 +244,7 @@ static void test_probation__of_a_dead_path(void) {
 
 /* A path loses every tenth packet permanently. Each relapse keeps it away longer, so its cost
    falls. */
-static void test_probation__of_a_flapping_path(void) {
+TEST(test_probation__of_a_flapping_path) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 0)->config.lose_n = 1;
   mrc_pair_path(p, 0, 1, 1, 0)->config.lose_of = 10;
@@ -265,7 +265,7 @@ static void test_probation__of_a_flapping_path(void) {
 
 /* Paths that are dead when the first data leaves and were not probed: each loses only the one burst
    of its trial, although the window is worth many turns of every EV. */
-static void test_trial__a_dead_path_loses_one_burst(void) {
+TEST(test_trial__a_dead_path_loses_one_burst) {
   static const struct {
     int plane, path;
   } dead[] = {{1, 0}, {1, 5}, {2, 7}, {4, 3}};
@@ -291,7 +291,7 @@ static void test_trial__a_dead_path_loses_one_burst(void) {
 
 /* Probes answered while connecting prove the paths: the whole first window leaves at once. Without
    them the QP sends one burst a path first. */
-static void test_trial__probed_paths_have_none(void) {
+TEST(test_trial__probed_paths_have_none) {
   enum { PATHS = 2, PLANES = 2 };
   for (int probed = 0; probed < 2; probed++) {
     CHECK_ROW(probed);
@@ -319,7 +319,7 @@ static void test_trial__probed_paths_have_none(void) {
 
 /* The auditor asserts that no packet leaves on a DENIED EV. In this test the EV must stop sending
    and then come back. */
-static void test_deny__an_ev_in_mid_transfer(void) {
+TEST(test_deny__an_ev_in_mid_transfer) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 3, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
   for (int i = 0; i < 8; i++)
@@ -338,7 +338,7 @@ static void test_deny__an_ev_in_mid_transfer(void) {
 }
 
 /* A whole plane is denied: the others carry all data. */
-static void test_deny__a_whole_plane(void) {
+TEST(test_deny__a_whole_plane) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   for (int path = 0; path < 2; path++)
@@ -349,7 +349,7 @@ static void test_deny__a_whole_plane(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_set_ev_state__refuses(void) {
+TEST(test_set_ev_state__refuses) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p);
   mrc_engine *engine = p->hosts[0].engine;
@@ -362,7 +362,7 @@ static void test_set_ev_state__refuses(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_query_evs__counts_and_fills(void) {
+TEST(test_query_evs__counts_and_fills) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
   struct mrc_ev_info infos[4];
@@ -380,7 +380,7 @@ static void test_query_evs__counts_and_fills(void) {
 
 /* Every path loses many packets, so the rotation is at its floor and bad EVs come back in exchange.
    For each EV, events report every change of state and nothing else. */
-static void test_events__of_each_ev_alternate(void) {
+TEST(test_events__of_each_ev_alternate) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .path.loss_ppm = 300000);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .retry_exp = 25);
   uint8_t states[8] = {0};
@@ -401,15 +401,3 @@ static void test_events__of_each_ev_alternate(void) {
   CHECK(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD) > 8);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_events__of_each_ev_alternate), RUN(test_probe__of_every_ev_in_rtr),
-           RUN(test_probe__answers_take_paths_that_answered), RUN(test_probe__proves_the_path_mtu),
-           RUN(test_probe__refuses), RUN(test_probe__too_many),
-           RUN(test_probe__answers_are_refused_at_first),
-           RUN(test_probe__answers_wait_for_a_blocked_port),
-           RUN(test_probe__on_a_port_that_is_down), RUN(test_probe__that_cannot_be_sent),
-           RUN(test_set_ev_state__assumed_bad), RUN(test_set_ev_state__at_the_floor_tells_of_both),
-           RUN(test_probation__of_a_dead_path), RUN(test_probation__of_a_flapping_path),
-           RUN(test_trial__a_dead_path_loses_one_burst), RUN(test_trial__probed_paths_have_none),
-           RUN(test_deny__an_ev_in_mid_transfer), RUN(test_deny__a_whole_plane),
-           RUN(test_set_ev_state__refuses), RUN(test_query_evs__counts_and_fills))

@@ -6,7 +6,7 @@
 
 static const uint8_t forged[4] = {0x11, 0x22, 0x33, 0x44};
 
-static void test_receive__drops_the_stranger(void) {
+TEST(test_receive__drops_the_stranger) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 64);
   struct forge forge = make_forge(p, end, forged);
@@ -32,7 +32,7 @@ static void test_receive__drops_the_stranger(void) {
 }
 
 /* The QP accepts data in RTR and RTS only. */
-static void test_receive__drops_in_the_wrong_state(void) {
+TEST(test_receive__drops_in_the_wrong_state) {
   struct mrc_pair *p = open_pair();
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 64});
   struct forge forge = make_forge(p, end, forged);
@@ -45,7 +45,7 @@ static void test_receive__drops_in_the_wrong_state(void) {
 }
 
 /* Answers without a request: for unsent PSNs, for unknown probes, with absurd offsets. */
-static void test_receive__drops_false_answers(void) {
+TEST(test_receive__drops_false_answers) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 10 * MTU);
   int peer = p->ends[end]->peer;
@@ -77,7 +77,7 @@ static void test_receive__drops_false_answers(void) {
 }
 
 /* The peer sends more immediates than agreed. */
-static void test_receive__too_many_immediates(void) {
+TEST(test_receive__too_many_immediates) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64, .max_wimm = 4);
   struct forge forge = make_forge(p, end, forged);
@@ -94,7 +94,7 @@ static void test_receive__too_many_immediates(void) {
 
 /* An immediate reports the bytes of its message that arrived, not the length that the peer claims:
    packets that do not end a message have one of two sizes. */
-static void test_receive__an_immediate_tells_what_arrived(void) {
+TEST(test_receive__an_immediate_tells_what_arrived) {
   static const struct {
     uint8_t opcode;
     uint32_t bytes, claimed;
@@ -138,7 +138,7 @@ static void test_receive__an_immediate_tells_what_arrived(void) {
 }
 
 /* The engine drops random bytes, and good packets with random bytes in them. */
-static void test_receive__survives_garbage(void) {
+TEST(test_receive__survives_garbage) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 18, .timeout = 14);
   struct mrc_prng prng = {.state = 5};
@@ -158,7 +158,7 @@ static void test_receive__survives_garbage(void) {
 }
 
 /* Host 1 drops packets for a port that does not exist, and an endpoint operation for a QP. */
-static void test_receive__drops_what_has_no_place(void) {
+TEST(test_receive__drops_what_has_no_place) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 64);
   struct forge forge = make_forge(p, end, forged);
@@ -182,7 +182,7 @@ static void test_receive__drops_what_has_no_place(void) {
 }
 
 /* The responder sends at most one NACK a millisecond for packets beyond the window. */
-static void test_receive__few_nacks_for_what_is_beyond(void) {
+TEST(test_receive__few_nacks_for_what_is_beyond) {
   static const uint8_t payload[4];
   struct mrc_pair *p = open_pair();
   struct forge forge = make_forge(p, open_qp(p, .memory_bytes = 4096, .mpr = 128), payload);
@@ -196,7 +196,7 @@ static void test_receive__few_nacks_for_what_is_beyond(void) {
 }
 
 /* A packet longer than its message, and a WRITE_ONLY shorter than its message. */
-static void test_receive__a_message_that_cannot_be(void) {
+TEST(test_receive__a_message_that_cannot_be) {
   for (int i = 0; i < 2; i++) {
     CHECK_ROW(i);
     struct mrc_pair *p = open_pair(.planes = 2);
@@ -212,7 +212,7 @@ static void test_receive__a_message_that_cannot_be(void) {
 }
 
 /* The reason in a NAK or a fatal NACK becomes the status of the oldest work request. */
-static void test_receive__refusals_of_the_peer(void) {
+TEST(test_receive__refusals_of_the_peer) {
   static const struct {
     uint8_t syndrome; /* of an ACK; 0 stands for a NACK with UNEXP_EVENT */
     uint8_t status;
@@ -253,7 +253,7 @@ static void test_receive__refusals_of_the_peer(void) {
 
 /* A NAK ends a QP only if its PSN is one that the peer may have received last: from the PSN before
    the oldest in flight to the newest. */
-static void test_receive__a_nak_names_the_window(void) {
+TEST(test_receive__a_nak_names_the_window) {
   static const struct {
     uint32_t packets; /* in flight */
     int32_t psn;      /* of the NAK, from the oldest in flight */
@@ -284,7 +284,7 @@ static void test_receive__a_nak_names_the_window(void) {
 }
 
 /* A WRITE of no bytes needs no rkey, so a forged one must not take the PSN of the true packet. */
-static void test_receive__a_write_of_nothing_takes_no_psn(void) {
+TEST(test_receive__a_write_of_nothing_takes_no_psn) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 4 * MTU);
   struct forge forge = make_forge(p, end, forged);
@@ -310,7 +310,7 @@ static struct forge make_request(struct mrc_pair *p, int end, uint8_t op, uint32
 
 /* The engine answers peers only, and a limited number of requests, so that it cannot be used to
    reflect traffic. */
-static void test_request__answers_peers_and_only_so_many(void) {
+TEST(test_request__answers_peers_and_only_so_many) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p);
   struct forge forge = make_request(p, end, MRC_ENDPOINT_EV_PROBE, 0);
@@ -328,7 +328,7 @@ static void test_request__answers_peers_and_only_so_many(void) {
 }
 
 /* The engine checks the source of a packet before it computes the ICRC. */
-static void test_request__no_icrc_for_strangers(void) {
+TEST(test_request__no_icrc_for_strangers) {
   static const uint8_t opcodes[] = {MRC_OP_ENDPOINT_REQUEST, MRC_OP_ENDPOINT_RESPONSE};
   struct mrc_pair *p = open_pair();
   struct forge forge = make_request(p, open_qp(p), MRC_ENDPOINT_EV_PROBE, 0);
@@ -346,7 +346,7 @@ static void test_request__no_icrc_for_strangers(void) {
 }
 
 /* When a QP is destroyed, its waiting answers are dropped. */
-static void test_request__of_a_qp_that_goes(void) {
+TEST(test_request__of_a_qp_that_goes) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p);
   struct forge forge = make_request(p, end, MRC_ENDPOINT_EV_PROBE, 0);
@@ -361,7 +361,7 @@ static void test_request__of_a_qp_that_goes(void) {
 
 /* When a QP is destroyed, the waiting answers to another peer (here the host itself) stay, the
    oldest one included. */
-static void test_request__of_a_qp_that_stays(void) {
+TEST(test_request__of_a_qp_that_stays) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p);
   open_qp(p, .from = 1, .to = 1);
@@ -378,7 +378,7 @@ static void test_request__of_a_qp_that_stays(void) {
 
 /* The peer reports that its port 2 is down: every QP with that peer leaves the plane until the port
    is up. */
-static void test_request__port_status(void) {
+TEST(test_request__port_status) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int first = open_qp(p, .memory_bytes = 1u << 20), second = open_qp(p, .memory_bytes = 1u << 20);
   struct forge forge = make_request(p, first, MRC_ENDPOINT_PORT_STATUS, 1);
@@ -400,7 +400,7 @@ static void test_request__port_status(void) {
 
 /* A status mask is invalid if it reports the port down that delivered it, alone or with all others.
  */
-static void test_request__port_status_that_cannot_be(void) {
+TEST(test_request__port_status_that_cannot_be) {
   static const struct {
     uint8_t port;
     uint32_t mask;
@@ -431,7 +431,7 @@ static void test_request__port_status_that_cannot_be(void) {
 
 /* A forged packet reports all other ports down, and the ports answer probes: transfers go on, every
    QP uses its planes again within 0.2 s, and a true status counts as a change again. */
-static void test_request__a_false_port_status_heals(void) {
+TEST(test_request__a_false_port_status_heals) {
   enum { QPS = 2, PLANES = 4 };
   struct mrc_pair *p = open_pair(.planes = PLANES, .paths = 2);
   int ends[QPS];
@@ -455,16 +455,3 @@ static void test_request__a_false_port_status_heals(void) {
   }
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_receive__drops_the_stranger), RUN(test_receive__drops_in_the_wrong_state),
-           RUN(test_receive__drops_false_answers), RUN(test_receive__too_many_immediates),
-           RUN(test_receive__survives_garbage), RUN(test_receive__drops_what_has_no_place),
-           RUN(test_receive__few_nacks_for_what_is_beyond),
-           RUN(test_receive__a_message_that_cannot_be), RUN(test_receive__a_nak_names_the_window),
-           RUN(test_receive__an_immediate_tells_what_arrived),
-           RUN(test_receive__a_write_of_nothing_takes_no_psn),
-           RUN(test_request__no_icrc_for_strangers), RUN(test_receive__refusals_of_the_peer),
-           RUN(test_request__answers_peers_and_only_so_many), RUN(test_request__of_a_qp_that_goes),
-           RUN(test_request__of_a_qp_that_stays), RUN(test_request__port_status),
-           RUN(test_request__port_status_that_cannot_be),
-           RUN(test_request__a_false_port_status_heals))

@@ -39,7 +39,7 @@ static void check_recovers(struct mrc_pair *p, int victim, uint64_t writes) {
 
 /* Eight packets are in flight. A SACK for PSNs beyond them is refused as a whole; a SACK for PSNs
    before them is stale. Neither acknowledges a byte. */
-static void test_hostile__sacks_for_packets_never_sent(void) {
+TEST(test_hostile__sacks_for_packets_never_sent) {
   static const struct {
     int32_t cum; /* relative to the first PSN in flight */
     int16_t offset;
@@ -83,7 +83,7 @@ static void test_hostile__sacks_for_packets_never_sent(void) {
 /* Valid SACKs grant a window smaller than the packets in flight, then no window field, then the old
    window. The requester revokes nothing in flight, sends nothing beyond the grant, and never
    exceeds the agreed window. */
-static void test_hostile__windows_that_shrink(void) {
+TEST(test_hostile__windows_that_shrink) {
   static const struct {
     uint8_t mpr;
     uint32_t granted;
@@ -119,7 +119,7 @@ static void test_hostile__windows_that_shrink(void) {
 
 /* The responder's window of 128 starts just before the wrap: it accepts and refuses the same as
    anywhere else, and accepts each PSN once. */
-static void test_hostile__psns_at_the_wrap(void) {
+TEST(test_hostile__psns_at_the_wrap) {
   static const struct {
     uint32_t psn;
     int drop;
@@ -160,7 +160,7 @@ static void test_hostile__psns_at_the_wrap(void) {
 }
 
 /* The first wrong rkey ends the QP, so an attacker has one guess a QP. */
-static void test_hostile__rkeys_guessed(void) {
+TEST(test_hostile__rkeys_guessed) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64), other = open_qp(p, .memory_bytes = 4 * MTU);
   struct forge forge = make_forge(p, end, forged);
@@ -187,7 +187,7 @@ static void test_hostile__rkeys_guessed(void) {
 }
 
 /* Ranges outside the region or the address space are refused before a byte is placed. */
-static void test_hostile__lengths_that_overflow(void) {
+TEST(test_hostile__lengths_that_overflow) {
   enum { BYTES = 64 };
   static const struct {
     int64_t from_start; /* of the region; with `wraps`, of the address space's end */
@@ -224,7 +224,7 @@ static void test_hostile__lengths_that_overflow(void) {
 }
 
 /* Feedback on EVs that never carried the packet, or do not exist, changes no EV. */
-static void test_hostile__ev_echoes_never_used(void) {
+TEST(test_hostile__ev_echoes_never_used) {
   int end, victim;
   struct mrc_pair *p = open_victim(8, &end, &victim);
   const struct mrc_txwin *win = &inside(p, victim)->req.win;
@@ -258,7 +258,7 @@ static void test_hostile__ev_echoes_never_used(void) {
 
 /* A thousand of each false message in one QP: the engine must not allocate; it queues no more than
    its rings hold and sends few answers. */
-static void test_hostile__answers_stay_bounded(void) {
+TEST(test_hostile__answers_stay_bounded) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64, .mpr = 128);
   struct forge forge = make_forge(p, end, forged);
@@ -275,8 +275,3 @@ static void test_hostile__answers_stay_bounded(void) {
   CHECK(counter(p, 1, MRC_COUNTER_TX_SACKS) <= MRC_MAX_TRIGGERS);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_hostile__sacks_for_packets_never_sent), RUN(test_hostile__windows_that_shrink),
-           RUN(test_hostile__psns_at_the_wrap), RUN(test_hostile__rkeys_guessed),
-           RUN(test_hostile__lengths_that_overflow), RUN(test_hostile__ev_echoes_never_used),
-           RUN(test_hostile__answers_stay_bounded))

@@ -33,7 +33,7 @@ static int n_active(struct mrc_pair *p, int end, int plane) {
 
 /* One packet lost, one retransmission on another EV (the auditor checks that). A backup of the same
    plane replaces the lossy EV, which comes back after probes. */
-static void test_loss__one_packet(void) {
+TEST(test_loss__one_packet) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 200 * MTU, .spray = 1, .ev_active_per_plane = 2);
   int plane = 1, path = 0;
@@ -59,7 +59,7 @@ static void test_loss__one_packet(void) {
 }
 
 /* Any single packet of a write: the first, a middle one, or the last, which no packet follows. */
-static void test_loss__any_one_packet_costs_one(void) {
+TEST(test_loss__any_one_packet_costs_one) {
   enum { N = 40 };
   for (uint32_t psn = 0; psn < N; psn++) {
     CHECK_ROW(psn);
@@ -74,7 +74,7 @@ static void test_loss__any_one_packet_costs_one(void) {
 }
 
 /* One path is silent while the QP is always busy: deliveries on the other paths show the loss. */
-static void test_loss__is_found_while_the_qp_is_busy(void) {
+TEST(test_loss__is_found_while_the_qp_is_busy) {
   enum { N = 200 };
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 2)->config.loss_mask = UINT64_MAX;
@@ -91,7 +91,7 @@ static void test_loss__is_found_while_the_qp_is_busy(void) {
 }
 
 /* The requester finds two holes of one path in one SACK at once, not a round trip apart. */
-static void test_loss__by_order_finds_all_holes_at_once(void) {
+TEST(test_loss__by_order_finds_all_holes_at_once) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
@@ -116,7 +116,7 @@ static uint64_t write_until_lost(struct mrc_pair *p, int end, enum mrc_counter w
 }
 
 /* After a host has shown reordering, the requester waits for the plane's guard in addition. */
-static void test_loss__waits_for_the_guards(void) {
+TEST(test_loss__waits_for_the_guards) {
   static const struct {
     uint64_t reorder_ns, spread_ns;
     enum mrc_counter why;
@@ -149,7 +149,7 @@ static void test_loss__waits_for_the_guards(void) {
   }
 }
 
-static void test_loss__the_only_packet(void) {
+TEST(test_loss__the_only_packet) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
   lose_data(p, 0, 1);
@@ -161,7 +161,7 @@ static void test_loss__the_only_packet(void) {
 
 /* No answer comes from the start: the first reliability probe leaves after 5 ms, because no round
    trip is known, and each next one after one and a half times the time. */
-static void test_loss__probes_back_off(void) {
+TEST(test_loss__probes_back_off) {
   static const uint32_t at_us[] = {5000, 12500, 23750, 40625};
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = MTU, .timeout = 18);
@@ -179,7 +179,7 @@ static void test_loss__probes_back_off(void) {
 }
 
 /* Two retransmissions are lost too: three different EVs, three more packets. */
-static void test_loss__of_retransmissions(void) {
+TEST(test_loss__of_retransmissions) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .spray = 1);
   mrc_pair_lose(p, (struct mrc_pair_rule){
@@ -192,7 +192,7 @@ static void test_loss__of_retransmissions(void) {
 }
 
 /* The packets of one burst are lost together: many are retransmitted, one EV is blamed. */
-static void test_loss__of_a_burst_is_one_event(void) {
+TEST(test_loss__of_a_burst_is_one_event) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .spray = 16);
   lose_data(p, 32, 16);
@@ -206,7 +206,7 @@ static void test_loss__of_a_burst_is_one_event(void) {
 
 /* Each path drops three of 64 data packets by mask. The requester retransmits a lost packet once,
    or twice when the mask drops it again, and never a packet that arrived. */
-static void test_loss__by_mask_on_every_path(void) {
+TEST(test_loss__by_mask_on_every_path) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   for (int plane = 1; plane <= 2; plane++)
     for (int path = 0; path < 4; path++)
@@ -220,7 +220,7 @@ static void test_loss__by_mask_on_every_path(void) {
 }
 
 /* SACKs are lost: the next ones repeat the news, and nothing is retransmitted. */
-static void test_loss__of_sacks_in_mid_stream(void) {
+TEST(test_loss__of_sacks_in_mid_stream) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1000 * MTU, .mpr = 128);
   run_for(p, MS);
@@ -234,7 +234,7 @@ static void test_loss__of_sacks_in_mid_stream(void) {
 }
 
 /* All answers to the only packet are lost: a reliability probe leaves long before the timeout. */
-static void test_loss__of_the_last_answers(void) {
+TEST(test_loss__of_the_last_answers) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = MTU, .timeout = 15);
   lose_kind(p, 1, MRC_OP_SACK, 1);
@@ -249,7 +249,7 @@ static void test_loss__of_the_last_answers(void) {
 
 /* The answers are once later than the local timeout, because the peer was late. No plane waits
    longer for the next loss, no EV is blamed, and the window stays as it was. */
-static void test_loss__by_a_timeout_that_proves_wrong(void) {
+TEST(test_loss__by_a_timeout_that_proves_wrong) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 10);
   CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
@@ -273,7 +273,7 @@ static void test_loss__by_a_timeout_that_proves_wrong(void) {
 
 /* Only transport ACKs are lost: SACKs acknowledge all packets, and the write must still complete.
  */
-static void test_loss__of_transport_acks(void) {
+TEST(test_loss__of_transport_acks) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   lose_kind(p, 1, MRC_OP_ACK, 4);
@@ -285,7 +285,7 @@ static void test_loss__of_transport_acks(void) {
 }
 
 /* Planes of 10, 200 and 1000 us: reordering between them is no loss. */
-static void test_delay__skew_between_planes_is_no_loss(void) {
+TEST(test_delay__skew_between_planes_is_no_loss) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
   static const uint64_t delays[] = {10 * US, 200 * US, 1000 * US};
   for (int plane = 1; plane <= 3; plane++)
@@ -303,7 +303,7 @@ static void test_delay__skew_between_planes_is_no_loss(void) {
 }
 
 /* The paths of one plane differ too: one is 20 times as long. */
-static void test_delay__skew_between_paths_of_a_plane(void) {
+TEST(test_delay__skew_between_paths_of_a_plane) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 2)->config.delay_ns = 20 * PATH_DELAY;
   int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
@@ -313,7 +313,7 @@ static void test_delay__skew_between_paths_of_a_plane(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_duplicates__are_placed_once(void) {
+TEST(test_duplicates__are_placed_once) {
   struct mrc_pair *p =
       open_pair(.planes = 2, .paths = 2, .path.duplicate_ppm = 300000, .path.reorder_ns = 30 * US);
   int end = open_qp(p, .memory_bytes = 500 * MTU);
@@ -328,7 +328,7 @@ static void test_duplicates__are_placed_once(void) {
 
 /* Packets overtake each other on one path, as softirqs can cause: a few are retransmitted
    needlessly until the guard has grown; a wrongly blamed EV comes back. */
-static void test_reordering__on_a_path_is_learnt(void) {
+TEST(test_reordering__on_a_path_is_learnt) {
   struct mrc_pair *p =
       open_pair(.planes = 2, .paths = 2, .path.reorder_ppm = 20000, .path.reorder_ns = 20 * US);
   int end = open_qp(p, .memory_bytes = 8u << 20);
@@ -346,7 +346,7 @@ static void test_reordering__on_a_path_is_learnt(void) {
 }
 
 /* A flipped bit loses the packet and never changes a byte of memory. */
-static void test_corruption__is_a_loss(void) {
+TEST(test_corruption__is_a_loss) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .path.corrupt_ppm = 20000);
   int end = open_qp(p, .memory_bytes = 2000 * MTU);
   CHECK_EQ(mrc_pair_write_imm(p, end, 2000 * MTU), 0);
@@ -357,7 +357,7 @@ static void test_corruption__is_a_loss(void) {
 }
 
 /* A switch trims packets: NACKs name them at once, and the EVs only skip turns. */
-static void test_trimming__nack_and_skip(void) {
+TEST(test_trimming__nack_and_skip) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.trim = true,
                                  .path.rate_bps = 1000000000, .path.queue_bytes = 5500);
   int end = open_qp(p, .memory_bytes = 32 * MTU, .spray = 1);
@@ -370,7 +370,7 @@ static void test_trimming__nack_and_skip(void) {
 }
 
 /* One path is slow and marks packets: its EV skips turns, so it carries less. */
-static void test_ecn__skips_the_marked_ev(void) {
+TEST(test_ecn__skips_the_marked_ev) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 2)->config.rate_bps = 500000000;
   mrc_pair_path(p, 0, 1, 1, 2)->config.ecn_bytes = 3000;
@@ -385,7 +385,7 @@ static void test_ecn__skips_the_marked_ev(void) {
 
 /* Three packets, one on each plane, get no answer: the first reliability probe leaves on the plane
    of the oldest packet. */
-static void test_probe__goes_where_a_packet_is_most_overdue(void) {
+TEST(test_probe__goes_where_a_packet_is_most_overdue) {
   struct mrc_pair *p = open_pair(.planes = 3);
   const int end = open_qp(p, .memory_bytes = 3 * MTU);
   const struct mrc_qp *qp = inside(p, end);
@@ -406,7 +406,7 @@ static void test_probe__goes_where_a_packet_is_most_overdue(void) {
 
 /* Plane 2 loses a packet, and plane 1 delivers one that left later: the first reliability probe
    leaves on plane 1, and its answer proves the loss. */
-static void test_probe__leaves_a_plane_that_may_be_silent(void) {
+TEST(test_probe__leaves_a_plane_that_may_be_silent) {
   struct mrc_pair *p = open_pair(.planes = 2, .path.delay_ns = 5 * MS);
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 17, .spray = 1);
   const struct mrc_qp *qp = inside(p, end);
@@ -432,7 +432,7 @@ static void test_probe__leaves_a_plane_that_may_be_silent(void) {
 
 /* Plane 2 has never been heard, so the answer over plane 1 proves nothing yet: the second probe for
    the same packet leaves on plane 2. */
-static void test_probe__returns_to_the_most_overdue_plane(void) {
+TEST(test_probe__returns_to_the_most_overdue_plane) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 3 * MTU, .spray = 1);
   const struct mrc_qp *qp = inside(p, end);
@@ -453,7 +453,7 @@ static void test_probe__returns_to_the_most_overdue_plane(void) {
 /* The last packet is lost, and probes too. The first answer shows that the path is alive, though
    not that a packet arrived: the next probe waits as long as the first one, and the short round
    trip of a probe is not that of an idle path. */
-static void test_probe__an_answer_ends_the_back_off(void) {
+TEST(test_probe__an_answer_ends_the_back_off) {
   struct mrc_pair *p = open_pair(.path.delay_ns = 1 * MS, .path.rate_bps = 10000000);
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 17);
   const struct mrc_qp *qp = inside(p, end);
@@ -477,7 +477,7 @@ static void test_probe__an_answer_ends_the_back_off(void) {
 /* One path. PSNs 0 and 1 are lost, and the first retransmission of 0 is lost too. PSN 1's
    retransmission left after it and arrives, which shows that loss, although the larger PSNs of the
    same SACK left long before. */
-static void test_loss__by_the_newest_whatever_its_psn(void) {
+TEST(test_loss__by_the_newest_whatever_its_psn) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 6 * MTU);
   prove_paths(p->hosts[0].engine, p->ends[end]->qpn);
@@ -493,7 +493,7 @@ static void test_loss__by_the_newest_whatever_its_psn(void) {
 /* The peer is a busy host: it stands still for 20 ms, and then reads the socket of one plane later
    than the others, again for longer than a silent plane would be given. The SACKs of the others
    tell how long packets wait there. A plane that fails later is still found. */
-static void test_delay__in_a_busy_host_is_no_silence(void) {
+TEST(test_delay__in_a_busy_host_is_no_silence) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   const int end = open_qp(p, .memory_bytes = 160u << 20, .mpr = 4096, .timeout = 16,
                           .sq_depth = 160, .path_mtu = 4096);
@@ -521,20 +521,3 @@ static void test_delay__in_a_busy_host_is_no_silence(void) {
   CHECK_EQ(succeeded(p, end), 160);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_loss__by_the_newest_whatever_its_psn),
-           RUN(test_probe__goes_where_a_packet_is_most_overdue),
-           RUN(test_probe__leaves_a_plane_that_may_be_silent),
-           RUN(test_probe__returns_to_the_most_overdue_plane),
-           RUN(test_probe__an_answer_ends_the_back_off), RUN(test_loss__one_packet),
-           RUN(test_loss__any_one_packet_costs_one), RUN(test_loss__is_found_while_the_qp_is_busy),
-           RUN(test_loss__by_order_finds_all_holes_at_once), RUN(test_loss__waits_for_the_guards),
-           RUN(test_loss__the_only_packet), RUN(test_loss__probes_back_off),
-           RUN(test_loss__of_retransmissions), RUN(test_loss__of_a_burst_is_one_event),
-           RUN(test_loss__by_mask_on_every_path), RUN(test_loss__of_sacks_in_mid_stream),
-           RUN(test_loss__of_the_last_answers), RUN(test_loss__by_a_timeout_that_proves_wrong),
-           RUN(test_loss__of_transport_acks), RUN(test_delay__skew_between_planes_is_no_loss),
-           RUN(test_delay__skew_between_paths_of_a_plane),
-           RUN(test_delay__in_a_busy_host_is_no_silence), RUN(test_duplicates__are_placed_once),
-           RUN(test_reordering__on_a_path_is_learnt), RUN(test_corruption__is_a_loss),
-           RUN(test_trimming__nack_and_skip), RUN(test_ecn__skips_the_marked_ev))

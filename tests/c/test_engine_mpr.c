@@ -47,7 +47,7 @@ static int open_busy(struct mrc_pair *p, uint32_t dynamic_mpr) {
 }
 
 /* The peer grants 4096 PSNs; this end uses only 256 and holds memory for 256. */
-static void test_rts__takes_less_than_the_peer_grants(void) {
+TEST(test_rts__takes_less_than_the_peer_grants) {
   struct mrc_pair *p = open_long();
   const struct mrc_pair_qp_config config = {.memory_bytes = 8u << 20,
                                             .path_mtu = MTU,
@@ -73,7 +73,7 @@ static void test_rts__takes_less_than_the_peer_grants(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_mpr__narrower_and_wider(void) {
+TEST(test_mpr__narrower_and_wider) {
   struct mrc_pair *p = open_long();
   const int end = open_busy(p, 1), peer = p->ends[end]->peer;
   CHECK_EQ(most_ahead(p, end, 30 * MS), 1024);
@@ -90,7 +90,7 @@ static void test_mpr__narrower_and_wider(void) {
 }
 
 /* The window narrows under full load: no sent packet is refused or retransmitted. */
-static void test_mpr__a_narrower_window_revokes_nothing(void) {
+TEST(test_mpr__a_narrower_window_revokes_nothing) {
   struct mrc_pair *p = open_long();
   const int end = open_busy(p, 1), peer = p->ends[end]->peer;
   run_for(p, 30 * MS);
@@ -105,7 +105,7 @@ static void test_mpr__a_narrower_window_revokes_nothing(void) {
 }
 
 /* Every SACK carries the grant, so a lost SACK does no harm. */
-static void test_mpr__survives_lost_sacks(void) {
+TEST(test_mpr__survives_lost_sacks) {
   struct mrc_pair *p = open_long();
   const int end = open_busy(p, 1), peer = p->ends[end]->peer;
   run_for(p, 30 * MS);
@@ -118,7 +118,7 @@ static void test_mpr__survives_lost_sacks(void) {
 }
 
 /* The effect of a SACK with this field on the agreed window of 1024. */
-static void test_mpr__what_a_sack_may_say(void) {
+TEST(test_mpr__what_a_sack_may_say) {
   static const struct {
     uint32_t dynamic_mpr;
     uint8_t mpr;
@@ -154,7 +154,7 @@ static void test_mpr__what_a_sack_may_say(void) {
   }
 }
 
-static void test_set_mpr__refuses(void) {
+TEST(test_set_mpr__refuses) {
   struct mrc_pair *p = open_pair();
   const int fixed = open_qp(p, .mpr = 512), end = open_qp(p, .mpr = 512, .dynamic_mpr = 1);
   CHECK_EQ(set_mpr(p, fixed, 128), -EINVAL);
@@ -168,7 +168,3 @@ static void test_set_mpr__refuses(void) {
   CHECK_EQ(set_mpr(p, end, 128), -EINVAL);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_rts__takes_less_than_the_peer_grants), RUN(test_mpr__narrower_and_wider),
-           RUN(test_mpr__a_narrower_window_revokes_nothing), RUN(test_mpr__survives_lost_sacks),
-           RUN(test_mpr__what_a_sack_may_say), RUN(test_set_mpr__refuses))

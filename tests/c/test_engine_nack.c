@@ -22,7 +22,7 @@ static int transmit(struct mrc_pair *p, int host, struct mrc_burst *bursts, int 
 }
 
 /* The kernel refuses the NACKs of trims at first: the engine offers all again, unchanged. */
-static void test_nack__refused_is_given_again(void) {
+TEST(test_nack__refused_is_given_again) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
   struct forge forge = make_forge(p, end, four);
@@ -50,7 +50,7 @@ static void test_nack__refused_is_given_again(void) {
 
 /* Every packet of a peer needs a NACK, and none can leave: the engine drops the NACKs beyond its
    queue. */
-static void test_nack__no_more_than_fit(void) {
+TEST(test_nack__no_more_than_fit) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 256 * MTU);
   struct forge forge = make_forge(p, end, four);
@@ -67,5 +67,3 @@ static void test_nack__no_more_than_fit(void) {
   CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_NACKS), MRC_MAX_NACKS);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_nack__refused_is_given_again), RUN(test_nack__no_more_than_fit))

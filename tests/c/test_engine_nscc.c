@@ -59,7 +59,7 @@ static void check_busy(const struct outcome *outcome, uint64_t ns) {
   CHECK(outcome->queue_bytes < QUEUE_BYTES(BASE_RTT * 3 / 4 + 100 * US));
 }
 
-static void test_nscc__two_senders_share_a_link(void) {
+TEST(test_nscc__two_senders_share_a_link) {
   struct mrc_pair *p = open_incast();
   const int ends[2] = {open_sender(p, 0), open_sender(p, 1)};
   run_for(p, 20 * MS);
@@ -71,7 +71,7 @@ static void test_nscc__two_senders_share_a_link(void) {
 }
 
 /* The second QP never sees an empty queue: the configured base RTT lets it measure the queue. */
-static void test_nscc__a_latecomer_gets_its_share(void) {
+TEST(test_nscc__a_latecomer_gets_its_share) {
   struct mrc_pair *p = open_incast();
   int ends[2] = {open_sender(p, 0)};
   run_for(p, 30 * MS);
@@ -85,7 +85,7 @@ static void test_nscc__a_latecomer_gets_its_share(void) {
 
 /* A short queue trims: the requester retransmits trimmed packets at once and blames no path, even
    when the headers of a whole window arrive at once. */
-static void test_nscc__trims_are_no_failures(void) {
+TEST(test_nscc__trims_are_no_failures) {
   for (uint64_t faster = 0; faster <= 8; faster += 8) {
     CHECK_ROW(faster);
     struct mrc_pair *p =
@@ -115,7 +115,7 @@ static struct mrc_pair *open_paths(int *end) {
 }
 
 /* One path has a twentieth of the others' rate: packets in its queue are late, not lost. */
-static void test_nscc__late_is_not_lost(void) {
+TEST(test_nscc__late_is_not_lost) {
   int end;
   struct mrc_pair *p = open_paths(&end);
   mrc_pair_path(p, 0, 1, 1, 2)->config.rate_bps = 5 * RATE;
@@ -131,7 +131,7 @@ static void test_nscc__late_is_not_lost(void) {
 
 /* A path that is silent, or loses one packet of five, is detected as on a fabric without trimming.
  */
-static void test_nscc__lost_is_not_late(void) {
+TEST(test_nscc__lost_is_not_late) {
   for (int silent = 0; silent < 2; silent++) {
     CHECK_ROW(silent);
     int end;
@@ -152,7 +152,7 @@ static void test_nscc__lost_is_not_late(void) {
 
 /* The window is below the bytes after which the receiver sends a SACK: the requester requests one.
  */
-static void test_nscc__small_windows_do_not_wait_for_the_sack_timer(void) {
+TEST(test_nscc__small_windows_do_not_wait_for_the_sack_timer) {
   struct mrc_pair *p = open_pair(.path.delay_ns = 10 * US);
   const int end = open_qp(p, .memory_bytes = 256 * MTU, .cc = MRC_CC_NSCC,
                           .cc_profile = {.base_rtt_ns = 20 * US, .max_cwnd = 2 * MTU});
@@ -162,7 +162,7 @@ static void test_nscc__small_windows_do_not_wait_for_the_sack_timer(void) {
 }
 
 /* The largest window of a profile covers all planes together, however they share the load. */
-static void test_nscc__the_largest_window_is_of_all_planes(void) {
+TEST(test_nscc__the_largest_window_is_of_all_planes) {
   enum { LARGEST = 64 * MTU };
   for (int shares = MRC_SHARES_MEASURED; shares <= MRC_SHARES_EQUAL; shares++) {
     CHECK_ROW(shares);
@@ -178,9 +178,3 @@ static void test_nscc__the_largest_window_is_of_all_planes(void) {
     mrc_pair_destroy(p);
   }
 }
-
-CHECK_MAIN(RUN(test_nscc__late_is_not_lost), RUN(test_nscc__lost_is_not_late),
-           RUN(test_nscc__two_senders_share_a_link), RUN(test_nscc__a_latecomer_gets_its_share),
-           RUN(test_nscc__trims_are_no_failures),
-           RUN(test_nscc__the_largest_window_is_of_all_planes),
-           RUN(test_nscc__small_windows_do_not_wait_for_the_sack_timer))

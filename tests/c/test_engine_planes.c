@@ -19,7 +19,7 @@ static uint64_t acked_bytes(struct mrc_pair *p, int end) {
 
 /* A plane goes silent under load: suspended as a whole in a few round trips, no QP error, and
    resumed by itself after it heals. */
-static void test_silence__of_one_plane(void) {
+TEST(test_silence__of_one_plane) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14, .path_mtu = 4096);
   write_all(p, end, 1u << 20, 32);
@@ -46,7 +46,7 @@ static void test_silence__of_one_plane(void) {
 
 /* The local timeout expires before the silence is detected: the engine still suspends the plane,
    by the deliveries of the other planes between the timeouts. */
-static void test_silence__with_a_short_timeout(void) {
+TEST(test_silence__with_a_short_timeout) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 128, .timeout = 10, .retry_linear = 7,
                     .retry_exp = 8, .path_mtu = 4096);
@@ -66,7 +66,7 @@ static void test_silence__with_a_short_timeout(void) {
 
 /* Plane 2 is silent. The packets that it loses left after all packets that plane 1 delivered, so
    the timeouts do not show that plane 2 has failed. */
-static void test_timeout__blames_no_plane_for_what_left_last(void) {
+TEST(test_timeout__blames_no_plane_for_what_left_last) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
@@ -84,7 +84,7 @@ static void test_timeout__blames_no_plane_for_what_left_last(void) {
 
 /* Plane 1 delivers packets sent after the ones that plane 2 lost: after three timeouts plane 2 is
    suspended, long before its silence alone would suspend it. */
-static void test_timeout__blames_the_plane_that_falls_behind(void) {
+TEST(test_timeout__blames_the_plane_that_falls_behind) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
@@ -105,7 +105,7 @@ static void test_timeout__blames_the_plane_that_falls_behind(void) {
 
 /* Plane 2 is silent, and has the smallest share before and after its packet. One timeout is enough:
    the packet is sent again on plane 1, not over the other path of plane 2. */
-static void test_timeout__sends_again_on_another_plane(void) {
+TEST(test_timeout__sends_again_on_another_plane) {
   for (uint8_t shares = MRC_SHARES_MEASURED; shares <= MRC_SHARES_EQUAL; shares++) {
     CHECK_ROW(shares);
     struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
@@ -125,7 +125,7 @@ static void test_timeout__sends_again_on_another_plane(void) {
 }
 
 /* Further posts do not postpone the local timeout. */
-static void test_timeout__counts_from_the_last_progress(void) {
+TEST(test_timeout__counts_from_the_last_progress) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 11, .retry_linear = 7);
   mrc_pair_silence(p, 1, true);
@@ -138,7 +138,7 @@ static void test_timeout__counts_from_the_last_progress(void) {
 }
 
 /* Two of four planes at once; then the write of a new message uses the others at once. */
-static void test_silence__of_two_of_four(void) {
+TEST(test_silence__of_two_of_four) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 4096, .timeout = 14);
   write_all(p, end, 1u << 20, 16);
@@ -153,7 +153,7 @@ static void test_silence__of_two_of_four(void) {
 }
 
 /* Only one direction of the plane is dead: data arrives, answers do not, or the other way. */
-static void test_silence__of_one_direction(void) {
+TEST(test_silence__of_one_direction) {
   for (int from = 0; from < 2; from++) {
     CHECK_ROW(from);
     struct mrc_pair *p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
@@ -169,7 +169,7 @@ static void test_silence__of_one_direction(void) {
 }
 
 /* Silent from the first packet on, so the round trip of the plane is unknown. */
-static void test_silence__from_the_start(void) {
+TEST(test_silence__from_the_start) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
   mrc_pair_silence(p, 3, true);
@@ -180,7 +180,7 @@ static void test_silence__from_the_start(void) {
 }
 
 /* One dead path of a plane, the others alive: the plane goes on. */
-static void test_silence__of_one_path(void) {
+TEST(test_silence__of_one_path) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
   write_all(p, end, 1u << 20, 8);
@@ -195,7 +195,7 @@ static void test_silence__of_one_path(void) {
 
 /* A plane is suspended while its one working path is ASSUMED_BAD and the paths of its rotation are
    dead. The probes of the plane find that path too. */
-static void test_silence__of_the_rotation_alone(void) {
+TEST(test_silence__of_the_rotation_alone) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
   const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14);
   write_all(p, end, 1u << 20, 32);
@@ -224,7 +224,7 @@ static int set_retries(struct mrc_pair *p, int end, uint32_t timeout, uint32_t l
 }
 
 /* A QP that runs gets other patience. */
-static void test_retries__change_in_rts(void) {
+TEST(test_retries__change_in_rts) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU, .timeout = 20, .retry_linear = 7);
   CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
@@ -247,7 +247,7 @@ static void test_retries__change_in_rts(void) {
 }
 
 /* All planes silent: the QP fails after linear * T + (2 + 4 + ...) * T, and no later. */
-static void test_silence__of_all_planes_ends_the_qp(void) {
+TEST(test_silence__of_all_planes_ends_the_qp) {
   static const struct {
     uint8_t timeout, linear, exponential;
     uint64_t least_ms, most_ms; /* T = 1.024 us << timeout */
@@ -285,7 +285,7 @@ static void test_silence__of_all_planes_ends_the_qp(void) {
 }
 
 /* All planes silent for less time than the retries take: the transfer resumes. */
-static void test_silence__of_all_planes_for_a_while(void) {
+TEST(test_silence__of_all_planes_for_a_while) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 7, .retry_exp = 8);
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
@@ -302,7 +302,7 @@ static void test_silence__of_all_planes_for_a_while(void) {
 
 /* A plane dies and heals every 50 ms: each relapse doubles its probation, so after a few it stays
    suspended and costs nothing any more. */
-static void test_silence__of_a_flapping_plane(void) {
+TEST(test_silence__of_a_flapping_plane) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 25000000);
   int end = open_qp(p, .memory_bytes = 40u << 20, .path_mtu = 4096);
   write_all(p, end, 1u << 20, 40);
@@ -323,7 +323,7 @@ static void test_silence__of_a_flapping_plane(void) {
 
 /* Packets that the kernel refuses were never sent: no loss, no retransmission, every byte in place.
  */
-static void test_refused__is_not_lost(void) {
+TEST(test_refused__is_not_lost) {
   for (int every = 2; every <= 5; every++) {
     CHECK_ROW(every);
     struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = every);
@@ -341,7 +341,7 @@ static void test_refused__is_not_lost(void) {
 }
 
 /* A batch of one burst a call, as from a driver with little room. */
-static void test_transmit__one_burst_at_a_time(void) {
+TEST(test_transmit__one_burst_at_a_time) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.capacity = 1);
   int end = open_qp(p, .memory_bytes = 500 * MTU);
   CHECK_EQ(mrc_pair_write_imm(p, end, 500 * MTU), 0);
@@ -351,7 +351,7 @@ static void test_transmit__one_burst_at_a_time(void) {
 }
 
 /* Sockets fill repeatedly: a blocked port gets no packets (the auditor checks), others go on. */
-static void test_blocked__ports_wait_for_their_socket(void) {
+TEST(test_blocked__ports_wait_for_their_socket) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 1000000000,
                                  .driver.sndbuf_bytes = 30000);
   int end = open_qp(p, .memory_bytes = 4u << 20);
@@ -363,7 +363,7 @@ static void test_blocked__ports_wait_for_their_socket(void) {
 }
 
 /* One port stays blocked: its share waits or moves to other ports; nothing is lost or hangs. */
-static void test_blocked__one_port_for_long(void) {
+TEST(test_blocked__one_port_for_long) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   mrc_engine_port_blocked(p->hosts[0].engine, 1, true, p->now_ns);
@@ -376,7 +376,7 @@ static void test_blocked__one_port_for_long(void) {
 
 /* A packet that the local timeout declares lost avoids its plane and its EV, but it does not wait
    for a socket that stays full. */
-static void test_blocked__a_lost_packet_does_not_wait_for_the_port(void) {
+TEST(test_blocked__a_lost_packet_does_not_wait_for_the_port) {
   static const struct {
     uint32_t paths;
     uint32_t opcode; /* of the packets that get lost, with all their answers */
@@ -399,7 +399,7 @@ static void test_blocked__a_lost_packet_does_not_wait_for_the_port(void) {
 }
 
 /* The kernel has no route for a plane's packets: the engine suspends it and retries later. */
-static void test_error__of_the_kernel_suspends_the_plane(void) {
+TEST(test_error__of_the_kernel_suspends_the_plane) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 16u << 20);
   write_all(p, end, 1u << 20, 16);
@@ -420,7 +420,7 @@ static void test_error__of_the_kernel_suspends_the_plane(void) {
 
 /* A port's link goes down during a transfer: the others carry all; when it is up, it takes its
    share again. */
-static void test_port__down_and_up(void) {
+TEST(test_port__down_and_up) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 32u << 20, .timeout = 14, .mpr = 4096);
   write_all(p, end, 1u << 20, 32);
@@ -438,7 +438,7 @@ static void test_port__down_and_up(void) {
 }
 
 /* The port of the responder goes down: its SACKs leave on another port. */
-static void test_port__down_at_the_responder(void) {
+TEST(test_port__down_at_the_responder) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
   write_all(p, end, 1u << 20, 8);
@@ -449,7 +449,7 @@ static void test_port__down_at_the_responder(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_port__all_down_and_one_up(void) {
+TEST(test_port__all_down_and_one_up) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 7, .retry_exp = 8);
   mrc_pair_port_up(p, 0, 1, false);
@@ -464,7 +464,7 @@ static void test_port__all_down_and_one_up(void) {
 
 /* A link of 500 Mbit/s with a buffer of 1 MB, as a tbf: the standing queue stays short, so the
    buffer does not overflow and no EV is declared dead; the link stays busy. */
-static void test_queue__stays_short_on_a_slow_link(void) {
+TEST(test_queue__stays_short_on_a_slow_link) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000,
                                  .port_out.queue_bytes = 1000000);
   int end = open_qp(p, .memory_bytes = 64u << 20, .mpr = 4096, .path_mtu = 8192, .timeout = 14);
@@ -488,7 +488,7 @@ static void test_queue__stays_short_on_a_slow_link(void) {
 
 /* Two QPs share the links: the first keeps its share, although the second counts the standing queue
    as part of the path. */
-static void test_queue__is_shared_by_two_qps(void) {
+TEST(test_queue__is_shared_by_two_qps) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
                                  .port_out.queue_bytes = 1000000);
   int first = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .path_mtu = 4096, .timeout = 14);
@@ -508,7 +508,7 @@ static void test_queue__is_shared_by_two_qps(void) {
 }
 
 /* The buffer is much too short for the window: packets overflow, but the transfer completes. */
-static void test_queue__that_overflows(void) {
+TEST(test_queue__that_overflows) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
                                  .port_out.queue_bytes = 60000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
@@ -527,7 +527,7 @@ static uint64_t goodput(struct mrc_pair *p, int end, uint64_t ns) {
 
 /* The demonstration in virtual time: four planes of 500 Mbit/s, jumbo frames, late hosts. A plane
    falls silent and heals: goodput hardly falls below the others' rate, and recovers fully. */
-static void test_silence__costs_hardly_any_goodput(void) {
+SLOW(test_silence__costs_hardly_any_goodput) {
   enum { BIN_MS = 20, PLANE_BYTES = 500000 / 8 * BIN_MS }; /* a plane's share of a bin */
   struct mrc_pair *p =
       open_pair(.planes = 4, .paths = 2, .path.delay_ns = 30 * US, .port_out.rate_bps = 500000000,
@@ -551,21 +551,3 @@ static void test_silence__costs_hardly_any_goodput(void) {
   CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(SLOW(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_one_plane),
-           RUN(test_silence__with_a_short_timeout),
-           RUN(test_timeout__blames_no_plane_for_what_left_last),
-           RUN(test_timeout__blames_the_plane_that_falls_behind),
-           RUN(test_timeout__sends_again_on_another_plane),
-           RUN(test_timeout__counts_from_the_last_progress), RUN(test_silence__of_two_of_four),
-           RUN(test_silence__of_one_direction), RUN(test_silence__from_the_start),
-           RUN(test_silence__of_one_path), RUN(test_silence__of_the_rotation_alone),
-           RUN(test_silence__of_a_flapping_plane), RUN(test_silence__of_all_planes_ends_the_qp),
-           RUN(test_retries__change_in_rts), RUN(test_silence__of_all_planes_for_a_while),
-           RUN(test_refused__is_not_lost), RUN(test_transmit__one_burst_at_a_time),
-           RUN(test_blocked__ports_wait_for_their_socket), RUN(test_blocked__one_port_for_long),
-           RUN(test_blocked__a_lost_packet_does_not_wait_for_the_port),
-           RUN(test_error__of_the_kernel_suspends_the_plane), RUN(test_port__down_and_up),
-           RUN(test_port__down_at_the_responder), RUN(test_port__all_down_and_one_up),
-           RUN(test_queue__stays_short_on_a_slow_link), RUN(test_queue__is_shared_by_two_qps),
-           RUN(test_queue__that_overflows))

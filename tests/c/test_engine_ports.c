@@ -46,7 +46,7 @@ static void set_delays(struct mrc_pair *p, uint64_t delay_ns) {
 /* The peer reports that a port is down: the sender sends no more data there and retransmits the
    packets in flight on the other planes, without a timer. It then sends a probe every 64 ms to
    check whether the port is still down. */
-static void test_status__the_peer_leaves_the_plane_at_once(void) {
+TEST(test_status__the_peer_leaves_the_plane_at_once) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 4096);
   for (int i = 0; i < 16; i++)
@@ -81,7 +81,7 @@ static void test_status__the_peer_leaves_the_plane_at_once(void) {
 
 /* All other planes are suspended: the QP may still use them, but not the plane where the peer's
    port is down. */
-static void test_status__is_no_last_resort(void) {
+TEST(test_status__is_no_last_resort) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 1u << 18);
   mrc_pair_port_up(p, 1, 2, false);
@@ -97,7 +97,7 @@ static void test_status__is_no_last_resort(void) {
 }
 
 /* The port is up again: the peer probes the plane at once, marks it good and gives it its share. */
-static void test_status__the_way_back(void) {
+TEST(test_status__the_way_back) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 16u << 20);
   for (int i = 0; i < 16; i++)
@@ -120,7 +120,7 @@ static void test_status__the_way_back(void) {
 }
 
 /* After the local timeout the QP tries every plane again, except the one with the port down. */
-static void test_status__outlasts_the_local_timeout(void) {
+TEST(test_status__outlasts_the_local_timeout) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_exp = 8);
   mrc_pair_port_up(p, 1, 2, false);
@@ -140,7 +140,7 @@ static void test_status__outlasts_the_local_timeout(void) {
 }
 
 /* One message for each peer, however many QPs there are. */
-static void test_status__one_message_for_each_peer(void) {
+TEST(test_status__one_message_for_each_peer) {
   struct mrc_pair *p = open_pair(.hosts = 3, .planes = 2, .paths = 2);
   int ends[8];
   for (int i = 0; i < 8; i++)
@@ -158,7 +158,7 @@ static void test_status__one_message_for_each_peer(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_status__the_same_again_is_no_news(void) {
+TEST(test_status__the_same_again_is_no_news) {
   struct mrc_pair *p = open_pair(.planes = 2);
   open_qp(p, .memory_bytes = 0);
   mrc_pair_port_up(p, 0, 2, true);
@@ -169,7 +169,7 @@ static void test_status__the_same_again_is_no_news(void) {
 
 /* Messages or answers are lost: the host repeats the message. It repeats it once more when no older
    message can still be on its way. */
-static void test_status__is_repeated_until_answered(void) {
+TEST(test_status__is_repeated_until_answered) {
   for (int answers = 0; answers < 2; answers++) {
     CHECK_ROW(answers);
     struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
@@ -192,7 +192,7 @@ static void test_status__is_repeated_until_answered(void) {
 
 /* A change before a repetition is due replaces the repetition: no further message leaves at that
    time. */
-static void test_status__a_change_takes_the_place_of_a_repetition(void) {
+TEST(test_status__a_change_takes_the_place_of_a_repetition) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   lose_messages(p, 2);
@@ -210,7 +210,7 @@ static void test_status__a_change_takes_the_place_of_a_repetition(void) {
 }
 
 /* The peer is gone: the interval between messages grows. */
-static void test_status__backs_off(void) {
+TEST(test_status__backs_off) {
   struct mrc_pair *p = open_pair(.planes = 2);
   open_qp(p, .memory_bytes = 0);
   mrc_pair_silence(p, 1, true);
@@ -222,7 +222,7 @@ static void test_status__backs_off(void) {
 
 /* The port is down and up again before the peer answers: the peer ends with the true state, also
    when the old message arrives last. */
-static void test_status__old_news_do_not_stay(void) {
+TEST(test_status__old_news_do_not_stay) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   set_delays(p, 40 * MS);
@@ -241,7 +241,7 @@ static void test_status__old_news_do_not_stay(void) {
 }
 
 /* An answer to the message before a change confirms nothing and is not counted. */
-static void test_status__an_old_answer_confirms_nothing(void) {
+TEST(test_status__an_old_answer_confirms_nothing) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   const mrc_engine *engine = p->hosts[0].engine;
@@ -266,7 +266,7 @@ static void test_status__an_old_answer_confirms_nothing(void) {
 }
 
 /* The last QP of a peer is destroyed while a repetition is pending: the timer is cleared. */
-static void test_status__ends_with_the_peer(void) {
+TEST(test_status__ends_with_the_peer) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   const mrc_engine *engine = p->hosts[0].engine;
@@ -280,7 +280,7 @@ static void test_status__ends_with_the_peer(void) {
 }
 
 /* QPs created while a port is down, the first one to the peer and later ones. */
-static void test_status__new_qps_start_with_what_is_true(void) {
+TEST(test_status__new_qps_start_with_what_is_true) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   mrc_pair_port_up(p, 0, 2, false);
   for (int i = 0; i < 2; i++) {
@@ -305,7 +305,7 @@ static void test_status__new_qps_start_with_what_is_true(void) {
 
 /* The QP that carried the message ends before the peer has answered: another QP carries the next
    message on time. */
-static void test_status__survives_the_qp_that_speaks(void) {
+TEST(test_status__survives_the_qp_that_speaks) {
   for (int destroy = 0; destroy < 2; destroy++) {
     CHECK_ROW(destroy);
     struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
@@ -331,7 +331,7 @@ static void test_status__survives_the_qp_that_speaks(void) {
 }
 
 /* After the last QP of a peer has failed, a new QP reports the changes since then. */
-static void test_status__a_new_qp_takes_over_from_a_failed_one(void) {
+TEST(test_status__a_new_qp_takes_over_from_a_failed_one) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int first = open_qp(p, .memory_bytes = 0);
   mrc_pair_port_up(p, 0, 2, false);
@@ -347,7 +347,7 @@ static void test_status__a_new_qp_takes_over_from_a_failed_one(void) {
 }
 
 /* The kernel refuses the message, or its plane is down by then: the host uses another plane. */
-static void test_status__leaves_on_a_plane_that_works(void) {
+TEST(test_status__leaves_on_a_plane_that_works) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   p->hosts[0].errors[0] = -ENETUNREACH;
@@ -368,7 +368,7 @@ static void test_status__leaves_on_a_plane_that_works(void) {
 
 /* All working ports are blocked: the engine sleeps. The message leaves on the first port that is
    unblocked, at once, with the changes made meanwhile. */
-static void test_status__waits_for_a_port_with_room(void) {
+TEST(test_status__waits_for_a_port_with_room) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   mrc_engine *engine = p->hosts[0].engine;
@@ -392,7 +392,7 @@ static void test_status__waits_for_a_port_with_room(void) {
 
 /* The last QP ended while a port was down, and the peer's ends remained. The next QP is created
    with the port up: it sends the new status. */
-static void test_status__a_new_peer_is_told_what_has_changed(void) {
+TEST(test_status__a_new_peer_is_told_what_has_changed) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int first = open_qp(p, .memory_bytes = 0);
   const int other = peer_of(p, first);
@@ -407,16 +407,3 @@ static void test_status__a_new_peer_is_told_what_has_changed(void) {
   CHECK(!peer_down(p, other, 2) && !peer_down(p, peer_of(p, second), 2));
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_status__waits_for_a_port_with_room),
-           RUN(test_status__a_new_peer_is_told_what_has_changed),
-           RUN(test_status__the_peer_leaves_the_plane_at_once), RUN(test_status__is_no_last_resort),
-           RUN(test_status__the_way_back), RUN(test_status__outlasts_the_local_timeout),
-           RUN(test_status__one_message_for_each_peer), RUN(test_status__the_same_again_is_no_news),
-           RUN(test_status__is_repeated_until_answered),
-           RUN(test_status__a_change_takes_the_place_of_a_repetition), RUN(test_status__backs_off),
-           RUN(test_status__old_news_do_not_stay), RUN(test_status__an_old_answer_confirms_nothing),
-           RUN(test_status__ends_with_the_peer), RUN(test_status__new_qps_start_with_what_is_true),
-           RUN(test_status__survives_the_qp_that_speaks),
-           RUN(test_status__a_new_qp_takes_over_from_a_failed_one),
-           RUN(test_status__leaves_on_a_plane_that_works))

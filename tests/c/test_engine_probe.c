@@ -36,7 +36,7 @@ static int probe_all(struct mrc_pair *p, int host, const uint32_t *qpns, int n_q
 
 /* One event for each EV: answered ones in the order of the answers, with their round trips, then
    the unanswered ones. */
-static void test_batch__one_event_for_each(void) {
+TEST(test_batch__one_event_for_each) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
   mrc_pair_path(p, 0, 1, 1, 0)->config.delay_ns = 2 * PATH_DELAY;
@@ -64,7 +64,7 @@ static void test_batch__one_event_for_each(void) {
 
 /* The engine takes the first probes of a batch, as many as fit; the rest fit when some have ended.
    Another QP adds no room, and the engine's own probes have separate slots. */
-static void test_batch__takes_what_there_is_room_for(void) {
+TEST(test_batch__takes_what_there_is_room_for) {
   struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
   uint32_t qpns[3];
   for (int i = 0; i < 3; i++)
@@ -80,7 +80,7 @@ static void test_batch__takes_what_there_is_room_for(void) {
 }
 
 /* One invalid probe makes the engine refuse the whole batch, whatever its place. */
-static void test_batch__is_refused_as_a_whole(void) {
+TEST(test_batch__is_refused_as_a_whole) {
   static const struct {
     struct mrc_probe_attr probe;
     int error;
@@ -113,7 +113,7 @@ static void test_batch__is_refused_as_a_whole(void) {
 }
 
 /* No application polls: the engine refuses probes before the event ring could overflow. */
-static void test_batch__finds_room_for_its_events(void) {
+TEST(test_batch__finds_room_for_its_events) {
   struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
   p->hosts[0].stops_polling = true;
@@ -130,7 +130,7 @@ static void test_batch__finds_room_for_its_events(void) {
 }
 
 /* A probe with a congestion mark is answered like any other, and its event reports the mark. */
-static void test_batch__tells_of_congestion(void) {
+TEST(test_batch__tells_of_congestion) {
   struct mrc_pair *p = open_pair(.port_out.rate_bps = 100000000, .port_out.ecn_bytes = 1);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
   struct mrc_probe_attr probes[2] = {{.qpn = qpn, .timeout_ns = 5 * MS, .bytes = 1000},
@@ -147,7 +147,7 @@ static void test_batch__tells_of_congestion(void) {
 
 /* A probe with a blocked port, or refused by the kernel, leaves when there is room, even if its QP
    is otherwise idle; until then the engine sleeps. */
-static void test_unsent__leaves_when_there_is_room(void) {
+TEST(test_unsent__leaves_when_there_is_room) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
   mrc_engine *engine = p->hosts[0].engine;
@@ -167,7 +167,7 @@ static void test_unsent__leaves_when_there_is_room(void) {
 }
 
 /* One probe waits for a full socket. The other is refused and stays due after each refusal. */
-static void test_unsent__beside_one_that_waits(void) {
+TEST(test_unsent__beside_one_that_waits) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
   mrc_engine *engine = p->hosts[0].engine;
@@ -187,7 +187,7 @@ static void test_unsent__beside_one_that_waits(void) {
 }
 
 /* The kernel refuses a burst and the port is not blocked: the engine has work at once. */
-static void test_unsent__a_refused_one_is_due_at_once(void) {
+TEST(test_unsent__a_refused_one_is_due_at_once) {
   struct mrc_pair *p = open_pair();
   const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
   mrc_engine *engine = p->hosts[0].engine;
@@ -223,7 +223,7 @@ static int n_bad(const struct mrc_pair *p, int end) {
 
 /* Eight QPs with unanswered probes have more bad EVs than there are slots. The bad EV of another QP
    is still probed on time, and so is each of theirs, though never all at once. */
-static void test_slots__are_shared_by_qps(void) {
+TEST(test_slots__are_shared_by_qps) {
   enum { GREEDY = 8 };
   struct mrc_pair *p = open_pair(.hosts = 3, .planes = 8, .paths = 32);
   int greedy[GREEDY];
@@ -259,7 +259,7 @@ static void test_slots__are_shared_by_qps(void) {
 }
 
 /* Unanswered probes of commands fill the slots: port status still leaves at once. */
-static void test_slots__leave_room_for_port_status(void) {
+TEST(test_slots__leave_room_for_port_status) {
   struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
   uint32_t qpns[2];
   int end = 0;
@@ -297,7 +297,7 @@ static mrc_engine *engine_with_full_slots(uint32_t peers) {
 
 /* When a peer with a queued message is removed, its slot passes to a waiting one. The queue holds
    each used slot once. */
-static void test_slots__pass_to_those_that_wait(void) {
+TEST(test_slots__pass_to_those_that_wait) {
   enum { WAITING = 8, PEERS = MRC_MAX_EV_PROBES + WAITING };
   mrc_engine *engine = engine_with_full_slots(PEERS);
   for (uint32_t gone = 0; gone < 2 * WAITING; gone++) {
@@ -318,7 +318,7 @@ static void test_slots__pass_to_those_that_wait(void) {
 }
 
 /* An answer counts only if it comes from the probe's destination with its id and its timestamp. */
-static void test_answer__is_to_this_probe(void) {
+TEST(test_answer__is_to_this_probe) {
   static const struct {
     int plane; /* the answer's source */
     uint16_t id, timestamp;
@@ -360,7 +360,7 @@ static void test_answer__is_to_this_probe(void) {
 }
 
 /* If both sides agreed, an answer adds the wait of the probe to its timestamp. */
-static void test_answer__tells_how_long_the_probe_waited(void) {
+TEST(test_answer__tells_how_long_the_probe_waited) {
   static const uint8_t four[4] = {0};
   static const struct {
     uint32_t agreed, readings;
@@ -397,7 +397,7 @@ static void test_answer__tells_how_long_the_probe_waited(void) {
 }
 
 /* The round trip of a probe is without its wait, which cannot be longer than the whole time. */
-static void test_answer__its_wait_is_not_the_network_s(void) {
+TEST(test_answer__its_wait_is_not_the_network_s) {
   static const struct {
     uint32_t agreed;
     uint16_t added;
@@ -451,7 +451,7 @@ static void ids_of(uint64_t seed, uint16_t ids[16]) {
 }
 
 /* Ids derive from the seed; no id reveals the next. */
-static void test_ids__follow_from_the_seed(void) {
+TEST(test_ids__follow_from_the_seed) {
   uint16_t ids[16], same[16], other[16];
   ids_of(1, ids);
   ids_of(1, same);
@@ -467,7 +467,7 @@ static void test_ids__follow_from_the_seed(void) {
 
 /* Hosts with little noise, a slow link, and most paths dead. Probes are as large as full packets;
    they must not fill the link, or data and probes would wait for each other for ever. */
-static void test_own__do_not_fill_a_slow_link(void) {
+TEST(test_own__do_not_fill_a_slow_link) {
   enum { QPS = 8, PATHS = 32, BYTES = 100000 };
   struct mrc_pair *p = open_pair(.paths = PATHS, .engine.noise_ns = 1000,
                                  .port_out.rate_bps = 1000000000, .port_out.queue_bytes = 300000);
@@ -493,7 +493,7 @@ static void test_own__do_not_fill_a_slow_link(void) {
 
 /* Data only uses the short path. The bad EV's round trip is 5000 times as long; the probes measured
    it at connecting, so the engine waits long enough for its probes. */
-static void test_own__wait_for_an_ev_on_a_long_way(void) {
+TEST(test_own__wait_for_an_ev_on_a_long_way) {
   struct mrc_pair *p = open_pair(.paths = 2);
   mrc_pair_path(p, 0, 1, 1, 1)->config.delay_ns = 100 * MS;
   const int end = open_qp(p, .memory_bytes = 1000 * MTU, .timeout = 16, .probe = true);
@@ -513,7 +513,7 @@ static void test_own__wait_for_an_ev_on_a_long_way(void) {
 
 /* Other traffic fills a queue of plane 2, which answers after 120 ms from then on. No probe waited
    so long, and the plane stayed suspended as long as that traffic lasted. */
-static void test_own__a_plane_behind_a_long_queue_returns(void) {
+TEST(test_own__a_plane_behind_a_long_queue_returns) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 9000 * MTU, .timeout = 16, .probe = true);
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
@@ -530,14 +530,3 @@ static void test_own__a_plane_behind_a_long_queue_returns(void) {
   CHECK(!mrc_pair_info(p, end).planes[1].suspended);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_own__a_plane_behind_a_long_queue_returns),
-           RUN(test_own__wait_for_an_ev_on_a_long_way), RUN(test_own__do_not_fill_a_slow_link),
-           RUN(test_unsent__leaves_when_there_is_room), RUN(test_unsent__beside_one_that_waits),
-           RUN(test_unsent__a_refused_one_is_due_at_once), RUN(test_slots__are_shared_by_qps),
-           RUN(test_slots__leave_room_for_port_status), RUN(test_slots__pass_to_those_that_wait),
-           RUN(test_answer__is_to_this_probe), RUN(test_answer__tells_how_long_the_probe_waited),
-           RUN(test_answer__its_wait_is_not_the_network_s), RUN(test_ids__follow_from_the_seed),
-           RUN(test_batch__one_event_for_each), RUN(test_batch__takes_what_there_is_room_for),
-           RUN(test_batch__is_refused_as_a_whole), RUN(test_batch__finds_room_for_its_events),
-           RUN(test_batch__tells_of_congestion))

@@ -46,7 +46,7 @@ static void post_empty(mrc_engine *engine, int n) {
 
 /* A QP dies with unpolled completions, and a new QP takes its number. The old completions must not
    count for the new QP: its send queue would seem emptier than it is and overrun its ring. */
-static void test_qpn__reused_before_the_old_completions_are_polled(void) {
+TEST(test_qpn__reused_before_the_old_completions_are_polled) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   struct mrc_wc wcs[16];
   add_qp(engine);
@@ -62,7 +62,7 @@ static void test_qpn__reused_before_the_old_completions_are_polled(void) {
 }
 
 /* RESET restores the state after create: EVs and peer are cleared and can be set again. */
-static void test_reset__forgets_paths_and_peer(void) {
+TEST(test_reset__forgets_paths_and_peer) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   const uint32_t qpn = attr_of_4.create.qpn;
   CHECK_EQ(mrc_qp_create(engine, &attr_of_4.create), 0);
@@ -77,7 +77,7 @@ static void test_reset__forgets_paths_and_peer(void) {
 }
 
 /* RESET clears the port status that the old peer reported. */
-static void test_reset__forgets_the_peers_ports(void) {
+TEST(test_reset__forgets_the_peers_ports) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 64});
   int peer = p->ends[end]->peer;
@@ -94,7 +94,7 @@ static void test_reset__forgets_the_peers_ports(void) {
 }
 
 /* The bursts requested hold more packets than the arena: the rest is due at once. */
-static void test_transmit__goes_on_after_a_full_arena(void) {
+TEST(test_transmit__goes_on_after_a_full_arena) {
   enum { PACKETS = 4096, BYTES = PACKETS * 256 };
   static uint8_t memory[BYTES];
   static struct mrc_burst bursts[MRC_MAX_BURSTS];
@@ -117,7 +117,7 @@ static void test_transmit__goes_on_after_a_full_arena(void) {
 }
 
 /* A commanded probe is due at once, and the engine's deadline shows it. */
-static void test_probe_ev__is_due_at_once(void) {
+TEST(test_probe_ev__is_due_at_once) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   struct mrc_burst bursts[8];
   add_qp(engine);
@@ -132,7 +132,7 @@ static void test_probe_ev__is_due_at_once(void) {
 
 /* The ACK of a message arrives after 2^23 more PSNs were sent and acknowledged (by SACKs, while the
    ACKs were lost): it must not acknowledge the packets in flight now. */
-static void test_ack__of_a_message_half_the_psn_space_ago(void) {
+TEST(test_ack__of_a_message_half_the_psn_space_ago) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
@@ -157,7 +157,7 @@ static void test_ack__of_a_message_half_the_psn_space_ago(void) {
 
 /* A new QP to a known peer has a base RTT before its first sample. This is not a queue: a
    loss at that time is blamed on the path. */
-static void test_loss__before_the_first_round_trip_is_no_congestion(void) {
+TEST(test_loss__before_the_first_round_trip_is_no_congestion) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 4 * MS);
   int first = open_qp(p, .memory_bytes = 2000 * MTU);
   CHECK_EQ(mrc_pair_write(p, first, 2000 * MTU), 0);
@@ -177,7 +177,7 @@ static void test_loss__before_the_first_round_trip_is_no_congestion(void) {
 }
 
 /* The peer may report an EV as bad: the EV leaves the rotation, and probes bring it back. */
-static void test_sack__always_skip_puts_on_probation(void) {
+TEST(test_sack__always_skip_puts_on_probation) {
   struct mrc_pair *p = open_pair(.paths = 4);
   int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
@@ -200,7 +200,7 @@ static void test_sack__always_skip_puts_on_probation(void) {
 
 /* A SACK reports everything that its plane delivered, and of other planes what its bitmap happens
    to show. So it shows only late packets of its own plane as lost. */
-static void test_sack__tells_of_its_own_plane_only(void) {
+TEST(test_sack__tells_of_its_own_plane_only) {
   enum { BEFORE = 20, AFTER = 120 };
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 200 * MTU, .sq_depth = 200, .spray = 1);
@@ -237,7 +237,7 @@ static void test_sack__tells_of_its_own_plane_only(void) {
 }
 
 /* A packet without payload that is marked as trimmed still has its ICRC checked. */
-static void test_receive__checks_control_marked_as_trimmed(void) {
+TEST(test_receive__checks_control_marked_as_trimmed) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64);
   struct forge forge = make_forge(p, end, four);
@@ -254,7 +254,7 @@ static void test_receive__checks_control_marked_as_trimmed(void) {
 }
 
 /* When all planes are suspended, an answer leaves on a suspended plane. */
-static void test_answer__over_a_suspended_plane_at_last(void) {
+TEST(test_answer__over_a_suspended_plane_at_last) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
   mrc_engine_port_blocked(p->hosts[1].engine, 1, true, p->now_ns);
@@ -266,7 +266,7 @@ static void test_answer__over_a_suspended_plane_at_last(void) {
 }
 
 /* The NACK reports where the payload was trimmed. */
-static void test_receive__trimmed_where(void) {
+TEST(test_receive__trimmed_where) {
   static const uint8_t reasons[] = {[MRC_TRIMMED] = MRC_NACK_TRIMMED,
                                     [MRC_TRIMMED_LASTHOP] = MRC_NACK_TRIMMED_LASTHOP};
   for (uint8_t trimmed = MRC_TRIMMED; trimmed <= MRC_TRIMMED_LASTHOP; trimmed++) {
@@ -301,7 +301,7 @@ static int data_bursts(struct mrc_pair *p, int host) {
 }
 
 /* Endpoint requests without end from a peer do not starve the data of QPs. */
-static void test_endpoint__requests_do_not_starve_data(void) {
+TEST(test_endpoint__requests_do_not_starve_data) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
@@ -318,7 +318,7 @@ static void test_endpoint__requests_do_not_starve_data(void) {
 }
 
 /* Reliability probes without end from a peer, with long answers, do not starve other QPs. */
-static void test_probe__requests_do_not_starve_other_qps(void) {
+TEST(test_probe__requests_do_not_starve_other_qps) {
   struct mrc_pair *p = open_pair();
   int noisy = open_qp(p, .memory_bytes = 64);
   int quiet = open_qp(p, .memory_bytes = 64 * MTU);
@@ -350,7 +350,7 @@ static uint64_t bytes_of_next_write(struct mrc_pair *p, int end, int plane) {
 
 /* The peer or the controller removes planes and returns them: the planes have equal shares from
    then on, and do not catch up. */
-static void test_planes__return_without_catching_up(void) {
+TEST(test_planes__return_without_catching_up) {
   struct mrc_pair *p = open_pair(.planes = 3);
   int end = open_qp(p, .memory_bytes = 2000 * MTU, .plane_shares = MRC_SHARES_EQUAL),
       peer = p->ends[end]->peer;
@@ -375,7 +375,7 @@ static void test_planes__return_without_catching_up(void) {
 }
 
 /* No EV may carry the answer: the engine waits and does not spin. */
-static void test_sack__without_an_ev_does_not_spin(void) {
+TEST(test_sack__without_an_ev_does_not_spin) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
   mrc_engine *engine = p->hosts[1].engine;
@@ -392,7 +392,7 @@ static void test_sack__without_an_ev_does_not_spin(void) {
 
 /* A failed send suspends the plane: the data in flight there is due again at once, also when the
    failed burst held no data. */
-static void test_commit__failed_answer_resends_data_in_flight(void) {
+TEST(test_commit__failed_answer_resends_data_in_flight) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
   mrc_engine *engine = p->hosts[1].engine;
@@ -414,7 +414,7 @@ static void test_commit__failed_answer_resends_data_in_flight(void) {
 
 /* Originals arrive after a premature local timeout. They give no information about the EVs of the
    retransmissions of the same PSNs. */
-static void test_loss__originals_do_not_testify_for_retransmissions(void) {
+TEST(test_loss__originals_do_not_testify_for_retransmissions) {
   struct mrc_pair *p = open_pair(.paths = 2, .path.delay_ns = MS);
   int end = open_qp(p, .memory_bytes = 300 * MTU, .spray = 1, .retry_linear = 7);
   int peer = p->ends[end]->peer;
@@ -442,7 +442,7 @@ static void test_loss__originals_do_not_testify_for_retransmissions(void) {
 
 /* Every counter of both ends is just before its wrap: PSN (24 bits), MSN (16 on the wire, 24 in
    the ACK), RQMSN (16), send order, ring indices and serials (32). Losses occur; order is kept. */
-static void test_numbers__all_wrap(void) {
+TEST(test_numbers__all_wrap) {
   enum { WRS = 100, BYTES = 20 * MTU };
   struct mrc_pair *p =
       open_pair(.planes = 2, .paths = 2, .path = {.delay_ns = PATH_DELAY, .loss_ppm = 20000});
@@ -473,20 +473,3 @@ static void test_numbers__all_wrap(void) {
   CHECK_MEM_EQ(audit->target, audit->source, WRS * BYTES);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
-           RUN(test_reset__forgets_paths_and_peer), RUN(test_reset__forgets_the_peers_ports),
-           RUN(test_transmit__goes_on_after_a_full_arena), RUN(test_probe_ev__is_due_at_once),
-           RUN(test_ack__of_a_message_half_the_psn_space_ago),
-           RUN(test_loss__before_the_first_round_trip_is_no_congestion),
-           RUN(test_sack__always_skip_puts_on_probation),
-           RUN(test_sack__tells_of_its_own_plane_only),
-           RUN(test_receive__checks_control_marked_as_trimmed), RUN(test_receive__trimmed_where),
-           RUN(test_answer__over_a_suspended_plane_at_last),
-           RUN(test_endpoint__requests_do_not_starve_data),
-           RUN(test_probe__requests_do_not_starve_other_qps),
-           RUN(test_planes__return_without_catching_up),
-           RUN(test_sack__without_an_ev_does_not_spin),
-           RUN(test_commit__failed_answer_resends_data_in_flight),
-           RUN(test_loss__originals_do_not_testify_for_retransmissions),
-           RUN(test_numbers__all_wrap))

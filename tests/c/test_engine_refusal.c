@@ -37,7 +37,7 @@ static void refuse(struct mrc_pair *p, int end, uint32_t n, uint8_t reason) {
   run_for(p, 10 * US);
 }
 
-static void test_refusal__counts_as_a_retry(void) {
+TEST(test_refusal__counts_as_a_retry) {
   static const uint8_t reasons[] = {MRC_NACK_NO_BITMAP, MRC_NACK_NO_PKT_BUFFER,
                                     MRC_NACK_NO_RESOURCE, MRC_NACK_PSN_OOR_WINDOW};
   for (size_t row = 0; row < sizeof reasons; row++) {
@@ -56,7 +56,7 @@ static void test_refusal__counts_as_a_retry(void) {
 }
 
 /* Refusals of a whole window count as one retry. */
-static void test_refusal__of_several_packets_counts_once(void) {
+TEST(test_refusal__of_several_packets_counts_once) {
   struct mrc_pair *p = open_pair(.paths = 4);
   const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
   for (int i = 0; i < RETRIES; i++) {
@@ -69,7 +69,7 @@ static void test_refusal__of_several_packets_counts_once(void) {
 }
 
 /* One counter counts expiries of the local timeout and refusals together. */
-static void test_refusal__shares_the_counter_with_timeouts(void) {
+TEST(test_refusal__shares_the_counter_with_timeouts) {
   struct mrc_pair *p = open_pair(.paths = 4);
   const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
   for (int i = 0; i < RETRIES; i++)
@@ -80,7 +80,7 @@ static void test_refusal__shares_the_counter_with_timeouts(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_refusal__progress_starts_anew(void) {
+TEST(test_refusal__progress_starts_anew) {
   struct mrc_pair *p = open_pair(.paths = 4);
   const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
   for (int i = 0; i < RETRIES; i++)
@@ -94,7 +94,7 @@ static void test_refusal__progress_starts_anew(void) {
 }
 
 /* Trims are congestion, not refusals; and the number of retries may be unlimited. */
-static void test_refusal__what_does_not_count(void) {
+TEST(test_refusal__what_does_not_count) {
   static const struct {
     uint8_t reason, retry_exp;
   } rows[] = {{MRC_NACK_TRIMMED, 4}, {MRC_NACK_TRIMMED_LASTHOP, 4}, {MRC_NACK_NO_RESOURCE, 25}};
@@ -110,7 +110,7 @@ static void test_refusal__what_does_not_count(void) {
 }
 
 /* After a trim inside the fabric the EV skips turns; after a trim at the last hop no EV does. */
-static void test_trim__at_the_last_hop_blames_no_path(void) {
+TEST(test_trim__at_the_last_hop_blames_no_path) {
   static const uint8_t reasons[] = {MRC_NACK_TRIMMED, MRC_NACK_TRIMMED_LASTHOP};
   for (int row = 0; row < 2; row++) {
     CHECK_ROW(row);
@@ -127,8 +127,3 @@ static void test_trim__at_the_last_hop_blames_no_path(void) {
     mrc_pair_destroy(p);
   }
 }
-
-CHECK_MAIN(RUN(test_trim__at_the_last_hop_blames_no_path), RUN(test_refusal__counts_as_a_retry),
-           RUN(test_refusal__of_several_packets_counts_once),
-           RUN(test_refusal__shares_the_counter_with_timeouts),
-           RUN(test_refusal__progress_starts_anew), RUN(test_refusal__what_does_not_count))

@@ -26,7 +26,7 @@ static int start_writing(struct mrc_pair *p, int n) {
 
 /* The receiving side sends about one probe a round trip while it receives, but none more often than
    the hosts' noise allows. */
-static void test_probes__once_a_round_trip_while_receiving(void) {
+TEST(test_probes__once_a_round_trip_while_receiving) {
   static const struct {
     uint32_t noise_ns;
     uint64_t delay_ns;
@@ -55,7 +55,7 @@ static void test_probes__once_a_round_trip_while_receiving(void) {
 }
 
 /* Both sides send: their SACKs show which EVs work, so neither side probes. */
-static void test_probes__none_when_data_goes_both_ways(void) {
+TEST(test_probes__none_when_data_goes_both_ways) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 4u << 20);
   for (int i = 0; i < 4; i++) {
@@ -69,7 +69,7 @@ static void test_probes__none_when_data_goes_both_ways(void) {
 
 /* The receiving side writes a little now and then, as small requests for data. Where its packets
    arrive it needs no probe, so it sends far fewer. */
-static void test_probes__few_when_small_writes_tell(void) {
+TEST(test_probes__few_when_small_writes_tell) {
   uint64_t sent[2];
   for (int requests = 0; requests < 2; requests++) {
     struct mrc_pair *p =
@@ -91,7 +91,7 @@ static void test_probes__few_when_small_writes_tell(void) {
 
 /* The return path is dead on one plane: answers leave the plane and come back to it when it heals;
    data goes on in both cases. */
-static void test_answers__leave_a_plane_whose_way_back_is_dead(void) {
+TEST(test_answers__leave_a_plane_whose_way_back_is_dead) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = start_writing(p, 16);
   const int peer = p->ends[end]->peer;
@@ -115,7 +115,7 @@ static void test_answers__leave_a_plane_whose_way_back_is_dead(void) {
 }
 
 /* One EV of a plane is dead on the return path: after its probe failed, answers use the others. */
-static void test_answers__use_evs_that_answered(void) {
+TEST(test_answers__use_evs_that_answered) {
   struct mrc_pair *p = open_pair(.paths = 4, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
   const int end = start_writing(p, 8);
   const int peer = p->ends[end]->peer;
@@ -136,7 +136,7 @@ static void test_answers__use_evs_that_answered(void) {
 
 /* Most EVs of a plane are dead on the return path: probes of two of them in a row do not show that
    the plane has failed. */
-static void test_answers__stay_on_a_plane_with_one_ev_that_works(void) {
+TEST(test_answers__stay_on_a_plane_with_one_ev_that_works) {
   struct mrc_pair *p =
       open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
   const int end = start_writing(p, 16);
@@ -156,7 +156,7 @@ static void test_answers__stay_on_a_plane_with_one_ev_that_works(void) {
 
 /* Likewise for answers to the probes of an EV: they show the state of that EV, and not of the EV
    that the answer happens to take. */
-static void test_answers__to_ev_probes_use_evs_that_answered(void) {
+TEST(test_answers__to_ev_probes_use_evs_that_answered) {
   struct mrc_pair *p =
       open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
   const int end = start_writing(p, 16);
@@ -178,7 +178,7 @@ static void test_answers__to_ev_probes_use_evs_that_answered(void) {
 
 /* The EV that carries all answers may die with the window full. Then the sender only sends
    reliability probes: from the second one on, answers use any EV. */
-static void test_answers__leave_their_ev_when_the_peer_asks_again(void) {
+TEST(test_answers__leave_their_ev_when_the_peer_asks_again) {
   struct mrc_pair *p = open_pair(.paths = 8, .port_out.rate_bps = RATE);
   const int end = start_writing(p, 8);
   struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
@@ -194,7 +194,7 @@ static void test_answers__leave_their_ev_when_the_peer_asks_again(void) {
 }
 
 /* Every return path is dead for a while: answers use any EV, and the transfer recovers. */
-static void test_answers__try_all_when_none_works(void) {
+TEST(test_answers__try_all_when_none_works) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = start_writing(p, 8);
   run_for(p, 5 * MS);
@@ -207,13 +207,3 @@ static void test_answers__try_all_when_none_works(void) {
   CHECK(mrc_pair_finish(p, 2 * SECOND));
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_probes__once_a_round_trip_while_receiving),
-           RUN(test_probes__none_when_data_goes_both_ways),
-           RUN(test_probes__few_when_small_writes_tell),
-           RUN(test_answers__leave_a_plane_whose_way_back_is_dead),
-           RUN(test_answers__use_evs_that_answered),
-           RUN(test_answers__stay_on_a_plane_with_one_ev_that_works),
-           RUN(test_answers__to_ev_probes_use_evs_that_answered),
-           RUN(test_answers__leave_their_ev_when_the_peer_asks_again),
-           RUN(test_answers__try_all_when_none_works))

@@ -28,7 +28,7 @@ static int arrive(struct mrc_pair *p, const struct mrc_datagram *packet) {
   return mrc_pair_forge(p, packet->to, packet->bytes, packet->n, &packet->meta);
 }
 
-static void test_seal__writes_arrive(void) {
+TEST(test_seal__writes_arrive) {
   for (int row = 0; row < 2 * MODES; row++) {
     CHECK_ROW(row);
     struct mrc_pair *p = open_pair(.planes = 2, .family = row & 1 ? 4 : 6);
@@ -44,7 +44,7 @@ static void test_seal__writes_arrive(void) {
 }
 
 /* Losses, copies and flipped bits; refused sends number their packets anew. */
-static void test_seal__a_bad_network(void) {
+TEST(test_seal__a_bad_network) {
   for (uint8_t mode = 1; mode <= MODES; mode++) {
     CHECK_ROW(mode);
     struct mrc_pair *p =
@@ -63,7 +63,7 @@ static void test_seal__a_bad_network(void) {
 }
 
 /* Keys change every 64 packets, far more often than packets overtake each other. */
-static void test_seal__over_many_epochs(void) {
+TEST(test_seal__over_many_epochs) {
   struct mrc_pair *p = open_pair(.planes = 2, .engine.seal_epoch_bits = 6);
   const int end = open_qp(p, .memory_bytes = 5000 * MTU, .seal = MRC_SEAL_AEAD, .mpr = 128);
   for (int i = 0; i < 100; i++) {
@@ -75,7 +75,7 @@ static void test_seal__over_many_epochs(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_seal__plain_packets_are_nothing(void) {
+TEST(test_seal__plain_packets_are_nothing) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64, .seal = MRC_SEAL_AEAD);
   struct forge forge = make_forge(p, end, forged);
@@ -94,7 +94,7 @@ static void test_seal__plain_packets_are_nothing(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_seal__sealed_packets_for_a_plain_qp_are_nothing(void) {
+TEST(test_seal__sealed_packets_for_a_plain_qp_are_nothing) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
   struct forge forge = make_forge(p, end, forged);
@@ -108,7 +108,7 @@ static void test_seal__sealed_packets_for_a_plain_qp_are_nothing(void) {
 
 /* Every packet of a session with every byte changed, in turn: none is accepted. Nothing of it has
    arrived before, so that none is a duplicate. */
-static void test_seal__no_byte_can_be_changed(void) {
+TEST(test_seal__no_byte_can_be_changed) {
   for (uint8_t mode = 1; mode <= MODES; mode++) {
     CHECK_ROW(mode);
     struct mrc_pair *p = open_pair(.planes = 2);
@@ -134,7 +134,7 @@ static void test_seal__no_byte_can_be_changed(void) {
 }
 
 /* The EV is covered too: a packet that was moved to another path of the peer is refused. */
-static void test_seal__a_packet_keeps_its_ev(void) {
+TEST(test_seal__a_packet_keeps_its_ev) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 64, .seal = MRC_SEAL_AUTH);
   audit_of(p, end)->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true;
@@ -155,7 +155,7 @@ static struct mrc_qp_info state_of(const struct mrc_pair *p, int end) {
 
 /* All packets of a session arrive once more, in order and backwards, while the QP is idle and while
    it works: nothing is placed, completed, blamed or reported twice. */
-static void test_seal__what_arrives_again_changes_nothing(void) {
+TEST(test_seal__what_arrives_again_changes_nothing) {
   for (int row = 0; row < 4; row++) {
     CHECK_ROW(row);
     struct mrc_pair *p = open_pair(.planes = 2);
@@ -189,7 +189,7 @@ static void test_seal__what_arrives_again_changes_nothing(void) {
 }
 
 /* A lap of PSNs later an old packet would be new again, but its epoch is over. */
-static void test_seal__old_packets_are_refused(void) {
+TEST(test_seal__old_packets_are_refused) {
   struct mrc_pair *p = open_pair(.engine.seal_epoch_bits = 6);
   const int end = open_qp(p, .memory_bytes = 500 * MTU, .seal = MRC_SEAL_AEAD, .mpr = 128);
   start_tap(p);
@@ -209,7 +209,7 @@ static void test_seal__old_packets_are_refused(void) {
 }
 
 /* Probes and port states of a sealed QP are sealed as well, before the QP may send. */
-static void test_seal__paths_are_proved(void) {
+TEST(test_seal__paths_are_proved) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 40 * MTU, .seal = MRC_SEAL_AEAD, .probe = true);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_EV_PROBES), 6);
@@ -223,7 +223,7 @@ static void test_seal__paths_are_proved(void) {
 }
 
 /* A sealed and a plain QP between the same hosts; the plain one says nothing for the sealed one. */
-static void test_seal__beside_a_plain_qp(void) {
+TEST(test_seal__beside_a_plain_qp) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int sealed = open_qp(p, .memory_bytes = 40 * MTU, .seal = MRC_SEAL_AEAD);
   const int plain = open_qp(p, .memory_bytes = 40 * MTU);
@@ -241,7 +241,7 @@ static void test_seal__beside_a_plain_qp(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_set_seal__arguments(void) {
+TEST(test_set_seal__arguments) {
   const struct mrc_engine_config plain = {.seed = 1};
   const struct mrc_qp_create_attr qp = {.qpn = 7, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
   struct mrc_seal_attr attr = {.mode = MRC_SEAL_AEAD, .peer_qpn = 9};
@@ -266,11 +266,3 @@ static void test_set_seal__arguments(void) {
   CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -EINVAL); /* once */
   mrc_engine_destroy(engine);
 }
-
-CHECK_MAIN(RUN(test_seal__writes_arrive), RUN(test_seal__a_bad_network),
-           RUN(test_seal__over_many_epochs), RUN(test_seal__plain_packets_are_nothing),
-           RUN(test_seal__sealed_packets_for_a_plain_qp_are_nothing),
-           RUN(test_seal__no_byte_can_be_changed), RUN(test_seal__a_packet_keeps_its_ev),
-           RUN(test_seal__what_arrives_again_changes_nothing),
-           RUN(test_seal__old_packets_are_refused), RUN(test_seal__paths_are_proved),
-           RUN(test_seal__beside_a_plain_qp), RUN(test_set_seal__arguments))

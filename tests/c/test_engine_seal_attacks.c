@@ -50,7 +50,7 @@ static size_t make_guess(struct mrc_prng *prng, const struct forge *forge, uint3
   return n;
 }
 
-static void test_guesses__of_the_tag(void) {
+TEST(test_guesses__of_the_tag) {
   for (uint8_t mode = MRC_SEAL_AUTH; mode <= MRC_SEAL_AEAD; mode++) {
     CHECK_ROW(mode);
     struct mrc_pair *p = open_pair(.planes = 2);
@@ -117,7 +117,7 @@ static int probe_result(struct mrc_pair *p, int end) {
 }
 
 /* Answers go by the key of the request, so nobody else's claim draws them away. */
-static void test_claim__draws_no_answers_away(void) {
+TEST(test_claim__draws_no_answers_away) {
   for (int row = 0; row < 4; row++) {
     CHECK_ROW(row);
     struct mrc_pair *p = open_pair(.hosts = 3);
@@ -136,7 +136,7 @@ static void test_claim__draws_no_answers_away(void) {
 
 /* A trimmed packet has lost its tag, so it is a hint only: the window asks for the packets again,
    and the true ones count. */
-static void test_trimmed__forged_ones_are_hints(void) {
+TEST(test_trimmed__forged_ones_are_hints) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .seal = MRC_SEAL_AEAD);
   struct forge forge = make_forge(p, end, opcodes);
@@ -205,7 +205,7 @@ static void open_seals(const struct mrc_aead *aead, uint32_t epoch_bits, struct 
 
 /* Within an epoch the distance of the counter alone makes a packet too old: long before the PSNs
    come round. */
-static void test_replay__ends_at_its_distance(void) {
+TEST(test_replay__ends_at_its_distance) {
   struct mrc_aead aead = mrc_sealer;
   aead.mac = mac_anything;
   aead.check = check_last;
@@ -240,7 +240,7 @@ static void counting_hash(const uint8_t *message, size_t n, uint8_t digest[MRC_D
 }
 
 /* All packets of whole epochs got lost, so that the receiver has no key of the next ones. */
-static void test_epochs__that_were_lost(void) {
+TEST(test_epochs__that_were_lost) {
   for (uint32_t lost = 1; lost <= 300; lost += 13) {
     CHECK_ROW((int)lost);
     struct mrc_seal *out, *in;
@@ -268,7 +268,7 @@ static void test_epochs__that_were_lost(void) {
 
 /* The receiver skips epochs and never has their keys. Memory without a key holds zeros, which
    everybody knows. */
-static void test_epochs__without_a_key(void) {
+TEST(test_epochs__without_a_key) {
   for (uint32_t lost = 2; lost <= 6; lost++) {
     CHECK_ROW((int)lost);
     struct mrc_seal *out, *in;
@@ -294,7 +294,7 @@ static void test_epochs__without_a_key(void) {
 }
 
 /* Replays of an old packet do not keep the receiver from the epoch of its sender. */
-static void test_epochs__that_were_lost_beside_replays(void) {
+TEST(test_epochs__that_were_lost_beside_replays) {
   enum { LOST = 100, REPLAYS = 100 };
   struct mrc_seal *out, *in;
   open_seals(&mrc_sealer, 6, &out, &in);
@@ -311,7 +311,7 @@ static void test_epochs__that_were_lost_beside_replays(void) {
 }
 
 /* Anybody can name a later epoch: that costs a few looks a second, and changes nothing. */
-static void test_epochs__that_are_invented(void) {
+TEST(test_epochs__that_are_invented) {
   struct mrc_aead aead = mrc_sealer;
   aead.hash = counting_hash;
   struct mrc_seal *out, *in;
@@ -343,8 +343,3 @@ static void test_epochs__that_are_invented(void) {
   mrc_seal_free(out);
   mrc_seal_free(in);
 }
-
-CHECK_MAIN(RUN(test_epochs__that_were_lost), RUN(test_epochs__that_are_invented),
-           RUN(test_epochs__without_a_key), RUN(test_epochs__that_were_lost_beside_replays),
-           RUN(test_replay__ends_at_its_distance), RUN(test_trimmed__forged_ones_are_hints),
-           RUN(test_guesses__of_the_tag), RUN(test_claim__draws_no_answers_away))

@@ -27,7 +27,7 @@ static struct mrc_pair *write_without(int *end, int plane, uint32_t paths, int e
 
 /* Under SRv6 each EV has its own route: an EV without a route leaves the rotation; its plane stays.
  */
-static void test_data__without_a_route_distrusts_its_ev(void) {
+TEST(test_data__without_a_route_distrusts_its_ev) {
   static const uint32_t rows[] = {1 << 2, 1 << 0 | 1 << 2, 1 << 0 | 1 << 1 | 1 << 3};
   for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
     CHECK_ROW(row);
@@ -45,7 +45,7 @@ static void test_data__without_a_route_distrusts_its_ev(void) {
   }
 }
 
-static void test_data__an_ev_returns_with_its_route(void) {
+TEST(test_data__an_ev_returns_with_its_route) {
   int end;
   struct mrc_pair *p = write_without(&end, 1, 1 << 2, -EHOSTUNREACH);
   run_for(p, 300 * MS);
@@ -57,7 +57,7 @@ static void test_data__an_ev_returns_with_its_route(void) {
 }
 
 /* When no EV of the plane is left to try, the plane is suspended. */
-static void test_data__without_any_route_suspends_the_plane(void) {
+TEST(test_data__without_any_route_suspends_the_plane) {
   int end;
   struct mrc_pair *p = write_without(&end, 1, 0xf, -ENETUNREACH);
   CHECK_EQ(mrc_pair_info(p, end).planes[0].suspended, 1);
@@ -70,7 +70,7 @@ static void test_data__without_any_route_suspends_the_plane(void) {
 }
 
 /* The interface is down or gone, so every path of the plane fails: the plane is suspended. */
-static void test_data__of_a_dead_interface_suspends_the_plane(void) {
+TEST(test_data__of_a_dead_interface_suspends_the_plane) {
   static const int errors[] = {-ENETDOWN, -ENODEV, -ENXIO};
   for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
     CHECK_ROW(row);
@@ -85,7 +85,7 @@ static void test_data__of_a_dead_interface_suspends_the_plane(void) {
 
 /* A single plane has no alternative: the engine does not offer the same burst repeatedly, but waits
    for its timers. */
-static void test_data__of_the_only_plane_waits_for_the_timers(void) {
+TEST(test_data__of_the_only_plane_waits_for_the_timers) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
   for (int path = 0; path < 4; path++)
@@ -101,7 +101,7 @@ static void test_data__of_the_only_plane_waits_for_the_timers(void) {
 }
 
 /* Acknowledgements that cannot be sent on one path leave on the others. */
-static void test_answer__without_a_route_distrusts_its_ev(void) {
+TEST(test_answer__without_a_route_distrusts_its_ev) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 4u << 20);
   p->hosts[1].path_errors[0][1] = -ENETUNREACH;
@@ -114,7 +114,7 @@ static void test_answer__without_a_route_distrusts_its_ev(void) {
 }
 
 /* The interface of the answering host fails: each answer leaves elsewhere, and none is lost. */
-static void test_answer__of_a_dead_interface_takes_another_plane(void) {
+TEST(test_answer__of_a_dead_interface_takes_another_plane) {
   static const int errors[] = {-ENETUNREACH, -ENETDOWN};
   for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
     CHECK_ROW(row);
@@ -131,7 +131,7 @@ static void test_answer__of_a_dead_interface_takes_another_plane(void) {
 }
 
 /* The error of a probe becomes the probe's result. It does not affect smaller packets. */
-static void test_probe__that_cannot_be_sent_blames_nobody(void) {
+TEST(test_probe__that_cannot_be_sent_blames_nobody) {
   static const int errors[] = {-EMSGSIZE, -ENETUNREACH, -ENETDOWN};
   for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
     CHECK_ROW(row);
@@ -154,7 +154,7 @@ static void test_probe__that_cannot_be_sent_blames_nobody(void) {
 
 /* A QP that only receives measures its return path by probes alone: a plane on which the kernel can
    send no probe carries no answers. */
-static void test_probe__of_a_reverse_ev_that_cannot_be_sent_fails(void) {
+TEST(test_probe__of_a_reverse_ev_that_cannot_be_sent_fails) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p);
   struct mrc_qp *qp = mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[end]->peer]->qpn);
@@ -171,7 +171,7 @@ static void test_probe__of_a_reverse_ev_that_cannot_be_sent_fails(void) {
 }
 
 /* Each class has its code point. Switches may mark data and probes, but not answers. */
-static void test_transmit__code_points_of_the_classes(void) {
+TEST(test_transmit__code_points_of_the_classes) {
   static struct mrc_datagram *tap[4096];
   struct mrc_pair *p = open_pair(.engine.dscps = {.control = 46, .data = 10, .retransmission = 18});
   const int end = open_qp(p, .memory_bytes = 1u << 20);
@@ -196,14 +196,3 @@ static void test_transmit__code_points_of_the_classes(void) {
   CHECK(seen[MRC_OP_PROBE] + seen[MRC_OP_ENDPOINT_REQUEST] > 0);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_transmit__code_points_of_the_classes),
-           RUN(test_data__without_a_route_distrusts_its_ev),
-           RUN(test_data__an_ev_returns_with_its_route),
-           RUN(test_data__without_any_route_suspends_the_plane),
-           RUN(test_data__of_a_dead_interface_suspends_the_plane),
-           RUN(test_data__of_the_only_plane_waits_for_the_timers),
-           RUN(test_answer__without_a_route_distrusts_its_ev),
-           RUN(test_answer__of_a_dead_interface_takes_another_plane),
-           RUN(test_probe__that_cannot_be_sent_blames_nobody),
-           RUN(test_probe__of_a_reverse_ev_that_cannot_be_sent_fails))

@@ -64,7 +64,7 @@ static void check_unchanged(struct mrc_pair *p, int end, struct forge forge) {
   CHECK_EQ(qp->evset.evs[0].state, ev_state);
 }
 
-static void test_stale__packets_change_nothing(void) {
+TEST(test_stale__packets_change_nothing) {
   static const enum mrc_opcode opcodes[] = {MRC_OP_WRITE_ONLY, MRC_OP_SACK, MRC_OP_NACK,
                                             MRC_OP_ACK};
   static const uint32_t away[] = {APART, -APART & MRC_PSN_MASK};
@@ -79,7 +79,7 @@ static void test_stale__packets_change_nothing(void) {
 
 /* An old acknowledgement may have a plausible message number, and an old answer a plausible probe
    id. An old NAK would end the QP. */
-static void test_stale__acks_and_probe_answers_with_likely_numbers(void) {
+TEST(test_stale__acks_and_probe_answers_with_likely_numbers) {
   for (int row = 0; row < 3; row++) {
     CHECK_ROW(row);
     struct mrc_pair *p = open_pair();
@@ -99,7 +99,7 @@ static void test_stale__acks_and_probe_answers_with_likely_numbers(void) {
 }
 
 /* An old probe is answered and has no other effect. */
-static void test_stale__probe_is_answered_and_forgotten(void) {
+TEST(test_stale__probe_is_answered_and_forgotten) {
   struct mrc_pair *p = open_pair();
   const int end = open_waiting(p);
   struct mrc_qp *qp = inside(p, p->ends[end]->peer);
@@ -112,7 +112,3 @@ static void test_stale__probe_is_answered_and_forgotten(void) {
   CHECK_EQ(qp->state, MRC_QP_RTS);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_stale__packets_change_nothing),
-           RUN(test_stale__acks_and_probe_answers_with_likely_numbers),
-           RUN(test_stale__probe_is_answered_and_forgotten))

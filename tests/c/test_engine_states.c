@@ -43,7 +43,7 @@ static mrc_engine *engine_in(uint32_t state) {
   return engine;
 }
 
-static void test_engine_create__refuses(void) {
+TEST(test_engine_create__refuses) {
   static const struct mrc_engine_config rows[] = {{.ports = 33},
                                                   {.trace_entries = 1000},
                                                   {.trace_entries = 1u << 25},
@@ -63,7 +63,7 @@ static void test_engine_create__refuses(void) {
   mrc_engine_destroy(NULL);
 }
 
-static void test_qp_create__refuses(void) {
+TEST(test_qp_create__refuses) {
   static const struct {
     uint32_t qpn, sq_depth, mpr, max_wimm;
     int error;
@@ -89,7 +89,7 @@ static void test_qp_create__refuses(void) {
 }
 
 /* Row: from; column: to. Any other move is refused and changes nothing. */
-static void test_qp_modify__legal_moves(void) {
+TEST(test_qp_modify__legal_moves) {
   static const bool legal[5][5] = {
       /* to        RESET  INIT   RTR    RTS    ERROR */
       /* RESET */ {false, true, false, false, false},
@@ -112,7 +112,7 @@ static void test_qp_modify__legal_moves(void) {
   }
 }
 
-static void test_qp_modify__refuses_attributes(void) {
+TEST(test_qp_modify__refuses_attributes) {
   static const struct {
     uint32_t to;
     size_t offset; /* of a 32-bit attribute of this move; with `byte`, of an 8-bit one */
@@ -152,7 +152,7 @@ static void test_qp_modify__refuses_attributes(void) {
   }
 }
 
-static void test_set_evs_and_peer__in_init_only(void) {
+TEST(test_set_evs_and_peer__in_init_only) {
   for (uint32_t state = MRC_QP_RESET; state <= MRC_QP_ERROR; state++) {
     CHECK_ROW(state);
     mrc_engine *engine = engine_in(state);
@@ -170,7 +170,7 @@ static void test_set_evs_and_peer__in_init_only(void) {
 }
 
 /* RTR requires the paths and the peer. */
-static void test_qp_modify__rtr_needs_paths_and_peer(void) {
+TEST(test_qp_modify__rtr_needs_paths_and_peer) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
   CHECK_EQ(mrc_qp_create(engine, &good_attr.create), 0);
   CHECK_EQ(mrc_qp_modify(engine, good_attr.create.qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
@@ -184,7 +184,7 @@ static void test_qp_modify__rtr_needs_paths_and_peer(void) {
   mrc_engine_destroy(engine);
 }
 
-static void test_post__in_rts_only(void) {
+TEST(test_post__in_rts_only) {
   const struct mrc_wr wr = {.wr_id = 1, .opcode = MRC_WR_WRITE_IMM};
   for (uint32_t state = MRC_QP_RESET; state <= MRC_QP_ERROR; state++) {
     CHECK_ROW(state);
@@ -196,7 +196,7 @@ static void test_post__in_rts_only(void) {
 }
 
 /* A peer refuses a WRITE without bytes and without an immediate, so a post refuses it too. */
-static void test_post__not_of_nothing(void) {
+TEST(test_post__not_of_nothing) {
   mrc_engine *engine = engine_in(MRC_QP_RTS);
   const struct mrc_wr write = {.opcode = MRC_WR_WRITE}, write_imm = {.opcode = MRC_WR_WRITE_IMM};
   CHECK_EQ(mrc_qp_post(engine, good_attr.create.qpn, &write, 1, 2), -EINVAL);
@@ -204,7 +204,7 @@ static void test_post__not_of_nothing(void) {
   mrc_engine_destroy(engine);
 }
 
-static void test_calls__of_an_unknown_qp(void) {
+TEST(test_calls__of_an_unknown_qp) {
   mrc_engine *engine = engine_in(MRC_QP_RTS);
   struct mrc_qp_info info;
   CHECK_EQ(mrc_qp_modify(engine, 0x999, MRC_QP_ERROR, NULL, NULL, 1), -ENOENT);
@@ -217,7 +217,7 @@ static void test_calls__of_an_unknown_qp(void) {
 }
 
 /* ERROR by command flushes the posted work requests in order and raises an event. */
-static void test_qp_modify__error_flushes(void) {
+TEST(test_qp_modify__error_flushes) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   for (int i = 0; i < 10; i++)
@@ -232,7 +232,7 @@ static void test_qp_modify__error_flushes(void) {
 
 /* The requester's QP is destroyed during a transfer: its writes are flushed, packets that still
    arrive are dropped, and the peer, which only received, is not affected. */
-static void test_qp_destroy__of_the_requester_in_mid_transfer(void) {
+TEST(test_qp_destroy__of_the_requester_in_mid_transfer) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 200 * US);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   int other = open_qp(p, .memory_bytes = 1u << 18);
@@ -249,7 +249,7 @@ static void test_qp_destroy__of_the_requester_in_mid_transfer(void) {
 }
 
 /* The responder's QP is destroyed: no more bytes are placed; the requester's retries run out. */
-static void test_qp_destroy__of_the_responder_in_mid_transfer(void) {
+TEST(test_qp_destroy__of_the_responder_in_mid_transfer) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 200 * US);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 2, .retry_exp = 2);
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
@@ -263,7 +263,7 @@ static void test_qp_destroy__of_the_responder_in_mid_transfer(void) {
 
 /* A QP is destroyed with EV probes outstanding: their answers are dropped, and a new QP can probe
    at once. */
-static void test_qp_destroy__with_probes_out(void) {
+TEST(test_qp_destroy__with_probes_out) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
   mrc_engine *engine = p->hosts[0].engine;
@@ -282,7 +282,7 @@ static void test_qp_destroy__with_probes_out(void) {
 }
 
 /* The responder's CQ is small and polled late: immediates wait, nothing is lost, no queue grows. */
-static void test_cq__immediates_wait_for_room(void) {
+TEST(test_cq__immediates_wait_for_room) {
   struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 8);
   int end = open_qp(p, .sq_depth = 4, .max_wimm = 32);
   p->hosts[1].stops_polling = true;
@@ -305,7 +305,7 @@ static void test_cq__immediates_wait_for_room(void) {
 
 /* The requester's CQ is not polled: posts are refused when the CQ could not hold their completions,
    with a quarter reserved for immediates. */
-static void test_cq__posts_are_bounded_by_it(void) {
+TEST(test_cq__posts_are_bounded_by_it) {
   struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 8);
   int end = open_qp(p, .sq_depth = 128);
   p->hosts[0].stops_polling = true;
@@ -325,7 +325,7 @@ static void test_cq__posts_are_bounded_by_it(void) {
 }
 
 /* Two ends that fill small CQs with posts and send immediates to each other (sweep, seed 233). */
-static void test_cq__full_of_posts_at_both_ends(void) {
+TEST(test_cq__full_of_posts_at_both_ends) {
   struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 16);
   int end = open_qp(p, .sq_depth = 64), peer = p->ends[end]->peer;
   int posted = 0;
@@ -336,13 +336,3 @@ static void test_cq__full_of_posts_at_both_ends(void) {
   CHECK_EQ(succeeded(p, end) + succeeded(p, peer), 24);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_engine_create__refuses), RUN(test_qp_create__refuses),
-           RUN(test_qp_modify__legal_moves), RUN(test_qp_modify__refuses_attributes),
-           RUN(test_set_evs_and_peer__in_init_only), RUN(test_qp_modify__rtr_needs_paths_and_peer),
-           RUN(test_post__in_rts_only), RUN(test_post__not_of_nothing),
-           RUN(test_calls__of_an_unknown_qp), RUN(test_qp_modify__error_flushes),
-           RUN(test_qp_destroy__of_the_requester_in_mid_transfer),
-           RUN(test_qp_destroy__of_the_responder_in_mid_transfer),
-           RUN(test_qp_destroy__with_probes_out), RUN(test_cq__immediates_wait_for_room),
-           RUN(test_cq__posts_are_bounded_by_it), RUN(test_cq__full_of_posts_at_both_ends))

@@ -52,7 +52,7 @@ static int polled(struct together *t, struct mrc_wc *wcs) {
   return mrc_cq_poll(t->pair->hosts[1].engine, wcs, 8);
 }
 
-static void test_together__each_packet_is_judged_by_itself(void) {
+TEST(test_together__each_packet_is_judged_by_itself) {
   struct together t;
   struct mrc_wc wcs[8];
   start(&t);
@@ -83,7 +83,7 @@ static void test_together__each_packet_is_judged_by_itself(void) {
 }
 
 /* What came before a packet that fails the QP counts. */
-static void test_together__a_refused_packet_ends_the_qp_in_its_turn(void) {
+TEST(test_together__a_refused_packet_ends_the_qp_in_its_turn) {
   struct together t;
   struct mrc_wc wcs[8];
   start(&t);
@@ -100,7 +100,7 @@ static void test_together__a_refused_packet_ends_the_qp_in_its_turn(void) {
   mrc_pair_destroy(t.pair);
 }
 
-static void test_together__the_last_may_be_shorter(void) {
+TEST(test_together__the_last_may_be_shorter) {
   struct together t;
   struct mrc_wc wcs[8];
   start(&t);
@@ -115,7 +115,3 @@ static void test_together__the_last_may_be_shorter(void) {
   CHECK_EQ(receive(&t), MRC_DROP_SHORT); /* the last one is cut */
   mrc_pair_destroy(t.pair);
 }
-
-CHECK_MAIN(RUN(test_together__each_packet_is_judged_by_itself),
-           RUN(test_together__a_refused_packet_ends_the_qp_in_its_turn),
-           RUN(test_together__the_last_may_be_shorter))

@@ -9,7 +9,7 @@
 #include "scenario.h"
 
 /* Each size as a write and as a write with immediate, over one path and over many. */
-static void test_write__every_size(void) {
+TEST(test_write__every_size) {
   static const uint32_t sizes[] = {
       0, 1, 2, 3, 4, MTU - 1, MTU, MTU + 1, 2 * MTU, 10 * MTU - 1, 64 * MTU + 1, 1u << 20};
   for (int paths = 1; paths <= 4; paths += 3) {
@@ -31,7 +31,7 @@ static void test_write__every_size(void) {
   }
 }
 
-static void test_write__counts_bytes_on_both_sides(void) {
+TEST(test_write__counts_bytes_on_both_sides) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100000);
   CHECK_EQ(mrc_pair_write(p, end, 100000), 0);
@@ -45,7 +45,7 @@ static void test_write__counts_bytes_on_both_sides(void) {
 }
 
 /* More than one window of PSNs, across the wrap of the PSN space. */
-static void test_write__longer_than_the_window_and_over_the_wrap(void) {
+TEST(test_write__longer_than_the_window_and_over_the_wrap) {
   static const uint32_t first_psns[] = {0, 0xFFFFFF, 0xFFFFFF - 200, 0x7FFF00};
   for (size_t i = 0; i < sizeof first_psns / sizeof first_psns[0]; i++) {
     CHECK_ROW(i);
@@ -59,7 +59,7 @@ static void test_write__longer_than_the_window_and_over_the_wrap(void) {
 }
 
 /* Several rounds of the 24-bit space would take too long; message numbers wrap at 16 bits. */
-static void test_write__more_messages_than_msns(void) {
+TEST(test_write__more_messages_than_msns) {
   enum { N = 70000 };
   struct mrc_pair *p = open_pair(.path.delay_ns = 1 * US);
   int end = open_qp(p, .memory_bytes = N / 2, .mpr = 4096, .sq_depth = 4096, .max_wimm = 1024);
@@ -76,7 +76,7 @@ static void test_write__more_messages_than_msns(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_write_imm__in_order_over_planes_of_different_delay(void) {
+TEST(test_write_imm__in_order_over_planes_of_different_delay) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
   for (int plane = 1; plane <= 4; plane++)
     for (int path = 0; path < 2; path++)
@@ -93,7 +93,7 @@ static void test_write_imm__in_order_over_planes_of_different_delay(void) {
 }
 
 /* More immediates than the peer accepts in flight: the requester waits and does not fail. */
-static void test_write_imm__never_more_in_flight_than_agreed(void) {
+TEST(test_write_imm__never_more_in_flight_than_agreed) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .max_wimm = 1, .sq_depth = 64);
   for (int i = 0; i < 64; i++)
@@ -104,7 +104,7 @@ static void test_write_imm__never_more_in_flight_than_agreed(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_post__queue_full_then_free_again(void) {
+TEST(test_post__queue_full_then_free_again) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .sq_depth = 4);
   for (int round = 0; round < 3; round++) {
@@ -119,7 +119,7 @@ static void test_post__queue_full_then_free_again(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_write__both_ways_at_once(void) {
+TEST(test_write__both_ways_at_once) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   int peer = p->ends[end]->peer;
@@ -133,7 +133,7 @@ static void test_write__both_ways_at_once(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_write__many_qps_and_hosts(void) {
+TEST(test_write__many_qps_and_hosts) {
   struct mrc_pair *p = open_pair(.hosts = 4, .planes = 2, .paths = 2);
   for (int from = 0; from < 4; from++) {
     for (int to = 0; to < 4; to++) {
@@ -148,7 +148,7 @@ static void test_write__many_qps_and_hosts(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_write__over_ipv4(void) {
+TEST(test_write__over_ipv4) {
   struct mrc_pair *p = open_pair(.family = 4, .planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
@@ -159,7 +159,7 @@ static void test_write__over_ipv4(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_write__without_icrc(void) {
+TEST(test_write__without_icrc) {
   struct mrc_pair *p = open_pair(.planes = 2, .udp_checksum = true);
   int end = open_qp(p, .memory_bytes = 10 * MTU + 1, .integrity = MRC_INTEGRITY_UDP);
   CHECK_EQ(mrc_pair_write(p, end, 10 * MTU + 1), 0);
@@ -168,7 +168,7 @@ static void test_write__without_icrc(void) {
 }
 
 /* Equal shares: after each MiB no plane is ahead of another by more than a burst. */
-static void test_spray__planes_carry_equal_bytes(void) {
+TEST(test_spray__planes_carry_equal_bytes) {
   static const uint32_t sprays[] = {0, 1, 4};
   for (size_t i = 0; i < 3; i++) {
     CHECK_ROW(i);
@@ -190,7 +190,7 @@ static void test_spray__planes_carry_equal_bytes(void) {
 }
 
 /* spray = 1 is the spraying of the MRC specification: every packet takes another EV. */
-static void test_spray__one_packet_an_ev(void) {
+TEST(test_spray__one_packet_an_ev) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 160 * MTU, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 160 * MTU), 0);
@@ -216,18 +216,8 @@ static uint64_t trace_of(uint64_t seed) {
   return trace;
 }
 
-static void test_engine__same_seed_same_trace(void) {
+TEST(test_engine__same_seed_same_trace) {
   uint64_t first = trace_of(42);
   CHECK_EQ(trace_of(42), first);
   CHECK(trace_of(43) != first);
 }
-
-CHECK_MAIN(RUN(test_write__every_size), RUN(test_write__counts_bytes_on_both_sides),
-           RUN(test_write__longer_than_the_window_and_over_the_wrap),
-           RUN(test_write__more_messages_than_msns),
-           RUN(test_write_imm__in_order_over_planes_of_different_delay),
-           RUN(test_write_imm__never_more_in_flight_than_agreed),
-           RUN(test_post__queue_full_then_free_again), RUN(test_write__both_ways_at_once),
-           RUN(test_write__many_qps_and_hosts), RUN(test_write__over_ipv4),
-           RUN(test_write__without_icrc), RUN(test_spray__planes_carry_equal_bytes),
-           RUN(test_spray__one_packet_an_ev), RUN(test_engine__same_seed_same_trace))

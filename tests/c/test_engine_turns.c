@@ -42,14 +42,14 @@ static void check_answer_leaves_first(const struct two_qps *qps) {
   mrc_engine_commit(qps->engine, bursts, all_taken, 4, qps->pair->now_ns);
 }
 
-static void test_answers__leave_before_the_data_of_other_qps(void) {
+TEST(test_answers__leave_before_the_data_of_other_qps) {
   const struct two_qps qps = open_two_qps();
   ask(&qps);
   check_answer_leaves_first(&qps);
   mrc_pair_destroy(qps.pair);
 }
 
-static void test_answers__leave_before_data_when_a_port_has_room_again(void) {
+TEST(test_answers__leave_before_data_when_a_port_has_room_again) {
   const struct two_qps qps = open_two_qps();
   struct mrc_burst burst;
   mrc_engine_port_blocked(qps.engine, 1, true, qps.pair->now_ns);
@@ -62,7 +62,7 @@ static void test_answers__leave_before_data_when_a_port_has_room_again(void) {
 }
 
 /* A burst is limited by bytes: a new window of whole packets holds many short ones. */
-static void test_burst__takes_many_short_packets_from_the_start(void) {
+TEST(test_burst__takes_many_short_packets_from_the_start) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
   mrc_engine *engine = p->hosts[p->ends[end]->host].engine;
@@ -79,7 +79,7 @@ static void test_burst__takes_many_short_packets_from_the_start(void) {
 }
 
 /* Answers that no EV can carry now are neither tried repeatedly nor dropped. */
-static void test_answers__wait_for_a_port(void) {
+TEST(test_answers__wait_for_a_port) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 512 * MTU);
   struct forge forge = make_forge(p, end, four);
@@ -138,14 +138,14 @@ static void check_turns(const struct spraying *s, int first, int n_taken) {
   mrc_engine_commit(s->engine, bursts, taken, BURSTS, s->pair->now_ns);
 }
 
-static void test_turns__of_qps_that_spray_packets_are_a_packet_long(void) {
+TEST(test_turns__of_qps_that_spray_packets_are_a_packet_long) {
   const struct spraying s = open_spraying(1);
   check_turns(&s, 0, 7);
   check_turns(&s, 1, 7);
   mrc_pair_destroy(s.pair);
 }
 
-static void test_turns__in_vain_are_not_lost(void) {
+TEST(test_turns__in_vain_are_not_lost) {
   const struct spraying s = open_spraying(1);
   check_turns(&s, 0, 1);
   check_turns(&s, 1, 4);
@@ -155,7 +155,7 @@ static void test_turns__in_vain_are_not_lost(void) {
 }
 
 /* Without spraying, a turn is four bursts long. */
-static void test_turns__of_other_qps_are_four_bursts_long(void) {
+TEST(test_turns__of_other_qps_are_four_bursts_long) {
   enum { BURSTS = 12 };
   const struct spraying s = open_spraying(0);
   struct mrc_burst bursts[BURSTS];
@@ -172,7 +172,7 @@ static void test_turns__of_other_qps_are_four_bursts_long(void) {
 
 /* The immediates of two QPs find the CQ full: the QPs take turns for each place that becomes free.
  */
-static void test_held__qps_take_turns_for_the_cq(void) {
+TEST(test_held__qps_take_turns_for_the_cq) {
   enum { EACH = 12, DEPTH = 16 };
   struct mrc_pair *p = open_pair(.hosts = 3, .engine.cq_depth = DEPTH);
   const int ends[2] = {open_qp(p, .memory_bytes = EACH * 4),
@@ -194,12 +194,3 @@ static void test_held__qps_take_turns_for_the_cq(void) {
   CHECK_EQ(n, 2 * EACH);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_answers__leave_before_the_data_of_other_qps),
-           RUN(test_answers__leave_before_data_when_a_port_has_room_again),
-           RUN(test_burst__takes_many_short_packets_from_the_start),
-           RUN(test_answers__wait_for_a_port),
-           RUN(test_turns__of_qps_that_spray_packets_are_a_packet_long),
-           RUN(test_turns__in_vain_are_not_lost),
-           RUN(test_turns__of_other_qps_are_four_bursts_long),
-           RUN(test_held__qps_take_turns_for_the_cq))

@@ -9,7 +9,7 @@
 static const uint32_t sizes[] = {1, MTU, 5 * MTU + 3, 8, 64};
 #define N (sizeof sizes / sizeof sizes[0])
 
-static void test_list__completes_once_after_its_last(void) {
+TEST(test_list__completes_once_after_its_last) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 64 * MTU);
   lose_data(p, 2, 3);
@@ -23,7 +23,7 @@ static void test_list__completes_once_after_its_last(void) {
 }
 
 /* The work request that the responder refuses has no completion of its own. */
-static void test_list__reports_the_error_of_an_unsignaled_one(void) {
+TEST(test_list__reports_the_error_of_an_unsignaled_one) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 64 * MTU);
   struct mrc_pair_end *e = p->ends[end];
@@ -40,7 +40,7 @@ static void test_list__reports_the_error_of_an_unsignaled_one(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_list__is_posted_whole_or_not_at_all(void) {
+TEST(test_list__is_posted_whole_or_not_at_all) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64 * MTU, .sq_depth = N);
   struct mrc_pair_end *e = p->ends[end];
@@ -66,7 +66,7 @@ static void test_list__is_posted_whole_or_not_at_all(void) {
 }
 
 /* An unsignaled work request frees its place when it completes, the last one when it is polled. */
-static void test_list__frees_its_places(void) {
+TEST(test_list__frees_its_places) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 640 * MTU, .sq_depth = N);
   for (int i = 0; i < 5; i++) {
@@ -77,7 +77,3 @@ static void test_list__frees_its_places(void) {
   CHECK_EQ(succeeded(p, end), 5 * N);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_list__completes_once_after_its_last),
-           RUN(test_list__reports_the_error_of_an_unsignaled_one),
-           RUN(test_list__is_posted_whole_or_not_at_all), RUN(test_list__frees_its_places))

@@ -17,7 +17,7 @@ static uint64_t time_of(struct mrc_pair *p, int end, uint32_t bytes, int n) {
 }
 
 /* 40 ms is more than half a wrap of the 16-bit timestamps. */
-static void test_wan__of_40_ms(void) {
+TEST(test_wan__of_40_ms) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 20 * MS,
                                  .port_out.rate_bps = 100000000, .port_out.queue_bytes = 2000000);
   int end = open_qp(p, .memory_bytes = 32u << 20, .path_mtu = 8844, .probe = true);
@@ -29,7 +29,7 @@ static void test_wan__of_40_ms(void) {
 }
 
 /* A round trip of 600 ms, nine times the local timeout. */
-static void test_wan__longer_than_the_timeout(void) {
+TEST(test_wan__longer_than_the_timeout) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 300 * MS);
   int end = open_qp(p, .memory_bytes = 8u << 20, .path_mtu = 8844, .timeout = 16, .probe = true);
   const uint64_t ns = time_of(p, end, 1u << 20, 8);
@@ -40,7 +40,7 @@ static void test_wan__longer_than_the_timeout(void) {
 
 /* Round trips of 2 ms and 600 ms: most samples come from the short one, and the window waits for
    packets on the long one. */
-static void test_wan__one_plane_longer_than_the_timeout(void) {
+TEST(test_wan__one_plane_longer_than_the_timeout) {
   struct mrc_pair *p = open_pair(.planes = 2, .path.delay_ns = 1 * MS);
   mrc_pair_path(p, 0, 1, 2, 0)->config.delay_ns = 300 * MS;
   mrc_pair_path(p, 1, 0, 2, 0)->config.delay_ns = 300 * MS;
@@ -52,7 +52,7 @@ static void test_wan__one_plane_longer_than_the_timeout(void) {
 }
 
 /* A jumbo frame takes 71 ms on the wire, and many wait before it. */
-static void test_slow__link_of_1_mbit(void) {
+TEST(test_slow__link_of_1_mbit) {
   struct mrc_pair *p = open_pair(.path.delay_ns = 1 * MS, .path.rate_bps = 1000000);
   int end = open_qp(p, .memory_bytes = 400000, .path_mtu = 8844, .timeout = 16, .retry_linear = 7,
                     .retry_exp = 6, .probe = true);
@@ -63,7 +63,7 @@ static void test_slow__link_of_1_mbit(void) {
 }
 
 /* A home line: low rate, small buffer. Overflow is congestion, not a dead path. */
-static void test_slow__link_with_a_small_buffer(void) {
+TEST(test_slow__link_with_a_small_buffer) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 5 * MS,
                                  .port_out.rate_bps = 10000000, .port_out.queue_bytes = 64000);
   int end = open_qp(p, .memory_bytes = 4u << 20, .path_mtu = 1408, .timeout = 16, .probe = true);
@@ -76,7 +76,7 @@ static void test_slow__link_with_a_small_buffer(void) {
 
 /* 1 % of loss everywhere costs about the lost packets (T5, T6 of the papers: go-back-N collapses).
  */
-static void test_lossy__one_percent_costs_little(void) {
+TEST(test_lossy__one_percent_costs_little) {
   struct mrc_pair *p =
       open_pair(.planes = 4, .paths = 2, .path.delay_ns = 50 * US, .path.loss_ppm = 10000,
                 .port_out.rate_bps = 500000000, .port_out.queue_bytes = 1000000);
@@ -87,7 +87,3 @@ static void test_lossy__one_percent_costs_little(void) {
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_wan__of_40_ms), RUN(test_wan__longer_than_the_timeout),
-           RUN(test_wan__one_plane_longer_than_the_timeout), RUN(test_slow__link_of_1_mbit),
-           RUN(test_slow__link_with_a_small_buffer), RUN(test_lossy__one_percent_costs_little))

@@ -34,7 +34,7 @@ static void count_turns(struct mrc_evset *set, uint32_t plane, int turns, int co
 }
 
 /* Each path has its turn at equal distances; each QP has its own order. */
-static void test_next__keeps_its_order(void) {
+TEST(test_next__keeps_its_order) {
   struct mrc_evset set = make_set(0);
   uint16_t first[PER_PLANE];
   bool differs = false;
@@ -48,7 +48,7 @@ static void test_next__keeps_its_order(void) {
   mrc_evset_free(&set);
 }
 
-static void test_init__refuses(void) {
+TEST(test_init__refuses) {
   static const struct {
     struct mrc_ev_attr evs[2];
     int n;
@@ -73,7 +73,7 @@ static void test_init__refuses(void) {
 }
 
 /* EVs share the common parts of their addresses and keep the parts that differ. */
-static void test_addresses__are_those_given(void) {
+TEST(test_addresses__are_those_given) {
   enum { EVS = 6 };
   struct mrc_ev_attr attrs[EVS];
   struct mrc_evset set;
@@ -100,7 +100,7 @@ static void test_addresses__are_those_given(void) {
   mrc_evset_free(&set);
 }
 
-static void test_next__turns_evenly_in_its_plane(void) {
+TEST(test_next__turns_evenly_in_its_plane) {
   struct mrc_evset set = make_set(0);
   int counts[N];
   for (uint32_t plane = 0; plane < PLANES; plane++) {
@@ -111,7 +111,7 @@ static void test_next__turns_evenly_in_its_plane(void) {
   mrc_evset_free(&set);
 }
 
-static void test_next__leaves_backups_alone(void) {
+TEST(test_next__leaves_backups_alone) {
   struct mrc_evset set = make_set(2);
   int counts[N], used = 0;
   count_turns(&set, 1, 10, counts);
@@ -128,7 +128,7 @@ static void mark(struct mrc_evset *set, uint16_t ev, int times) {
 }
 
 /* An EV with a late packet pauses until the packet arrives; then it takes fewer turns. */
-static void test_on_late__waits_and_then_takes_fewer_turns(void) {
+TEST(test_on_late__waits_and_then_takes_fewer_turns) {
   struct mrc_evset set = make_set(0);
   int counts[N];
   for (uint16_t ev = 0; ev < PER_PLANE; ev++)
@@ -150,7 +150,7 @@ static void test_on_late__waits_and_then_takes_fewer_turns(void) {
 }
 
 /* When half of the paths are avoided, no further path is avoided. */
-static void test_on_late__half_of_a_plane_at_most(void) {
+TEST(test_on_late__half_of_a_plane_at_most) {
   struct mrc_evset set = make_set(0);
   for (uint16_t ev = 0; ev < PER_PLANE / 2; ev++) {
     CHECK(mrc_evset_can_avoid(&set, ev, 10, 1));
@@ -163,7 +163,7 @@ static void test_on_late__half_of_a_plane_at_most(void) {
 
 /* All paths are equally full: avoiding one would overfill the others. A silent path is avoided when
    its packet is late by 7/8 of the others' round trip. */
-static void test_on_late__not_while_others_take_as_long(void) {
+TEST(test_on_late__not_while_others_take_as_long) {
   struct mrc_evset set = make_set(0);
   set.evs[0].rtt_ns = 80;
   CHECK(!mrc_evset_can_avoid(&set, 1, 10, 70));
@@ -176,7 +176,7 @@ static void test_on_late__not_while_others_take_as_long(void) {
   mrc_evset_free(&set);
 }
 
-static void test_on_skip__sits_out_one_turn(void) {
+TEST(test_on_skip__sits_out_one_turn) {
   struct mrc_evset set = make_set(0);
   int counts[N];
   CHECK(mrc_evset_on_skip(&set, 1, 0, 10));
@@ -192,7 +192,7 @@ static void test_on_skip__sits_out_one_turn(void) {
 
 /* The pause doubles with each mark of a packet that left after the last change took effect, and
    halves with each such packet without a mark. */
-static void test_on_skip__lasts_longer_when_marks_repeat(void) {
+TEST(test_on_skip__lasts_longer_when_marks_repeat) {
   static const struct {
     bool mark;
     uint64_t sent_ns, now_ns;
@@ -227,7 +227,7 @@ static void test_on_skip__lasts_longer_when_marks_repeat(void) {
 }
 
 /* Reading G5-A: marks never lengthen a skip, and one turn ends one skip. */
-static void test_on_skip__once(void) {
+TEST(test_on_skip__once) {
   struct mrc_evset set = make_set(0);
   set.skips_once = true;
   mark(&set, 1, 40);
@@ -249,7 +249,7 @@ static void test_on_skip__once(void) {
 }
 
 /* A path is not avoided for occasional marks, nor when every packet of every path is marked. */
-static void test_on_skip__lasts_one_turn_where_others_are_as_full(void) {
+TEST(test_on_skip__lasts_one_turn_where_others_are_as_full) {
   struct mrc_evset set = make_set(0);
   for (uint64_t now_ns = 10; now_ns < 1000; now_ns += 10) {
     mrc_evset_on_skip(&set, 0, now_ns - 5, now_ns);
@@ -272,7 +272,7 @@ static void test_on_skip__lasts_one_turn_where_others_are_as_full(void) {
 
 /* When half of a plane is marked, the other EVs pause for one turn at most. When the unmarked EVs
    are gone, no EV is avoided. */
-static void test_on_skip__avoids_no_more_than_half_of_a_plane(void) {
+TEST(test_on_skip__avoids_no_more_than_half_of_a_plane) {
   struct mrc_evset set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++) {
     mark(&set, i, 40);
@@ -288,7 +288,7 @@ static void test_on_skip__avoids_no_more_than_half_of_a_plane(void) {
   mrc_evset_free(&set);
 }
 
-static void test_next__when_all_are_skipped_one_comes_back(void) {
+TEST(test_next__when_all_are_skipped_one_comes_back) {
   struct mrc_evset set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++)
     mrc_evset_on_skip(&set, i, 5, 10);
@@ -296,7 +296,7 @@ static void test_next__when_all_are_skipped_one_comes_back(void) {
   mrc_evset_free(&set);
 }
 
-static void test_on_loss__is_replaced_in_the_same_plane(void) {
+TEST(test_on_loss__is_replaced_in_the_same_plane) {
   struct mrc_evset set = make_set(2);
   const uint16_t bad = mrc_evset_next(&set, 1);
   int counts[N], used = 0;
@@ -315,7 +315,7 @@ static void test_on_loss__is_replaced_in_the_same_plane(void) {
   mrc_evset_free(&set);
 }
 
-static void test_on_loss__at_the_floor_takes_back_the_oldest(void) {
+TEST(test_on_loss__at_the_floor_takes_back_the_oldest) {
   struct mrc_evset set = make_set(0); /* 4 rotate, so the floor is 1 */
   for (uint16_t i = 0; i < 3; i++)
     CHECK(mrc_evset_on_loss(&set, i, &back, 10u * (i + 1)));
@@ -330,7 +330,7 @@ static void test_on_loss__at_the_floor_takes_back_the_oldest(void) {
   mrc_evset_free(&set);
 }
 
-static void test_on_trust__returns_to_the_rotation_or_the_backups(void) {
+TEST(test_on_trust__returns_to_the_rotation_or_the_backups) {
   struct mrc_evset set = make_set(0);
   int counts[N];
   CHECK(!mrc_evset_on_trust(&set, 0)); /* it never lost its trust */
@@ -352,7 +352,7 @@ static void test_on_trust__returns_to_the_rotation_or_the_backups(void) {
   mrc_evset_free(&set);
 }
 
-static void test_on_deny__outlives_losses_and_empties_a_plane(void) {
+TEST(test_on_deny__outlives_losses_and_empties_a_plane) {
   struct mrc_evset set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++)
     CHECK(mrc_evset_on_deny(&set, i));
@@ -368,7 +368,7 @@ static void test_on_deny__outlives_losses_and_empties_a_plane(void) {
   mrc_evset_free(&set);
 }
 
-static void test_other__is_skipped_only_when_all_are(void) {
+TEST(test_other__is_skipped_only_when_all_are) {
   struct mrc_evset set = make_set(2);
   const uint16_t a = mrc_evset_next(&set, 0), b = mrc_evset_other(&set, 0, a);
   CHECK(b < PER_PLANE && b != a);
@@ -385,7 +385,7 @@ static void test_other__is_skipped_only_when_all_are(void) {
 }
 
 /* When all others are avoided equally, the next one in turn is used. */
-static void test_other__of_equals_the_next_in_turn(void) {
+TEST(test_other__of_equals_the_next_in_turn) {
   struct mrc_evset set = make_set(0);
   uint16_t order[PER_PLANE];
   for (int i = 0; i < PER_PLANE; i++)
@@ -400,7 +400,7 @@ static void test_other__of_equals_the_next_in_turn(void) {
 }
 
 /* Packets that arrive out of order do not make the newest send time older. */
-static void test_on_delivered__remembers_the_newest(void) {
+TEST(test_on_delivered__remembers_the_newest) {
   struct mrc_evset set = make_set(0);
   CHECK_EQ(mrc_evset_tell_late(&set), 0);
   mrc_evset_on_delivered(&set, 1, 20, 21);
@@ -412,7 +412,7 @@ static void test_on_delivered__remembers_the_newest(void) {
   mrc_evset_free(&set);
 }
 
-static void test_any__answers_from_a_plane_whose_evs_are_all_bad(void) {
+TEST(test_any__answers_from_a_plane_whose_evs_are_all_bad) {
   struct mrc_evset set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++)
     mrc_evset_on_loss(&set, i, &back, 10u * i);
@@ -433,7 +433,7 @@ static uint16_t send_burst(struct mrc_evset *set) {
 
 /* An EV that never delivered carries one burst as a trial; the outcome decides when it has turns
    again. */
-static void test_trial__one_burst_until_the_answer_is_here(void) {
+TEST(test_trial__one_burst_until_the_answer_is_here) {
   struct mrc_evset set = make_set(0);
   uint32_t used = 0;
   for (int i = 0; i < PER_PLANE; i++)
@@ -458,7 +458,7 @@ static void test_trial__one_burst_until_the_answer_is_here(void) {
   mrc_evset_free(&set);
 }
 
-static void test_trial__ends_with_the_place_in_the_rotation(void) {
+TEST(test_trial__ends_with_the_place_in_the_rotation) {
   struct mrc_evset set = make_set(2);
   const uint16_t a = send_burst(&set), b = send_burst(&set);
   CHECK(!mrc_evset_has_next(&set, 0));
@@ -476,7 +476,7 @@ static void test_trial__ends_with_the_place_in_the_rotation(void) {
 }
 
 /* A probe answered before the first data proves the EV. */
-static void test_trial__none_for_what_answered_before(void) {
+TEST(test_trial__none_for_what_answered_before) {
   struct mrc_evset set = make_set(0);
   int counts[N] = {0};
   for (uint16_t i = 0; i < PER_PLANE; i++)
@@ -487,25 +487,3 @@ static void test_trial__none_for_what_answered_before(void) {
     CHECK_EQ(counts[i], 3);
   mrc_evset_free(&set);
 }
-
-CHECK_MAIN(RUN(test_init__refuses), RUN(test_addresses__are_those_given),
-           RUN(test_on_late__waits_and_then_takes_fewer_turns),
-           RUN(test_on_late__half_of_a_plane_at_most),
-           RUN(test_on_late__not_while_others_take_as_long),
-           RUN(test_next__turns_evenly_in_its_plane), RUN(test_next__leaves_backups_alone),
-           RUN(test_next__keeps_its_order), RUN(test_on_skip__sits_out_one_turn),
-           RUN(test_on_skip__once), RUN(test_on_skip__lasts_longer_when_marks_repeat),
-           RUN(test_on_skip__lasts_one_turn_where_others_are_as_full),
-           RUN(test_on_skip__avoids_no_more_than_half_of_a_plane),
-           RUN(test_next__when_all_are_skipped_one_comes_back),
-           RUN(test_on_loss__is_replaced_in_the_same_plane),
-           RUN(test_on_loss__at_the_floor_takes_back_the_oldest),
-           RUN(test_on_trust__returns_to_the_rotation_or_the_backups),
-           RUN(test_on_deny__outlives_losses_and_empties_a_plane),
-           RUN(test_other__is_skipped_only_when_all_are),
-           RUN(test_other__of_equals_the_next_in_turn),
-           RUN(test_on_delivered__remembers_the_newest),
-           RUN(test_any__answers_from_a_plane_whose_evs_are_all_bad),
-           RUN(test_trial__one_burst_until_the_answer_is_here),
-           RUN(test_trial__ends_with_the_place_in_the_rotation),
-           RUN(test_trial__none_for_what_answered_before))

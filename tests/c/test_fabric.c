@@ -64,7 +64,7 @@ static uint32_t nth(const struct mrc_frame *packet, int n) {
                : packet->usids_beyond >> (80 - 16 * n) & 0xFFFF;
 }
 
-static void test_usids__are_those_of_the_path(void) {
+TEST(test_usids__are_those_of_the_path) {
   static const struct {
     bool has_pods;
     uint32_t from, to, path;
@@ -88,7 +88,7 @@ static void test_usids__are_those_of_the_path(void) {
   }
 }
 
-static void test_arrive__follows_the_usids(void) {
+TEST(test_arrive__follows_the_usids) {
   static const struct {
     uint32_t from, to, path;
     bool is_local;
@@ -113,7 +113,7 @@ static void test_arrive__follows_the_usids(void) {
 }
 
 /* For each two hosts, every path passes the switches that its uSIDs name, and no others. */
-static void test_arrive__over_the_switches_of_each_path(void) {
+TEST(test_arrive__over_the_switches_of_each_path) {
   uint32_t paths = 0;
   for (uint32_t from = 0; from < HOSTS; from++) {
     mrc_sim *sim = open_pods();
@@ -143,7 +143,7 @@ static void test_arrive__over_the_switches_of_each_path(void) {
   CHECK_EQ(paths, HOSTS * (1 + 2 * 2 + 8 * T2S));
 }
 
-static void test_arrive__usid_of_nobody(void) {
+TEST(test_arrive__usid_of_nobody) {
   /* With pods: a T1 of another pod; a T2 that the T1 has no link with; a T0 of another pod; a T1
      that the T2 has no link with; the switches beyond the last ones. */
   static const struct {
@@ -175,7 +175,7 @@ static void test_arrive__usid_of_nobody(void) {
   }
 }
 
-static void test_arrive__ecmp_by_flow_label(void) {
+TEST(test_arrive__ecmp_by_flow_label) {
   mrc_sim *sim = open_sim(.routing = MRC_SIM_ECMP, .t1 = 4);
   uint32_t used = 0;
   for (uint32_t label = 0; label < 64; label++) {
@@ -207,7 +207,7 @@ static uint32_t t2s_by_ecmp(mrc_sim *sim) {
   return used;
 }
 
-static void test_arrive__ecmp_uses_every_t2_that_has_links(void) {
+TEST(test_arrive__ecmp_uses_every_t2_that_has_links) {
   mrc_sim *sim = open_pods(.routing = MRC_SIM_ECMP);
   CHECK_EQ(t2s_by_ecmp(sim), 0xF);
   mrc_sim_destroy(sim);
@@ -221,7 +221,7 @@ static void test_arrive__ecmp_uses_every_t2_that_has_links(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_build__queues_by_place(void) {
+TEST(test_build__queues_by_place) {
   mrc_sim *sim = open_sim();
   const struct mrc_hop *up =
       &sim->whole.fabric.hops[mrc_topology_host_up(&sim->whole.world.config, 0, 0)];
@@ -242,7 +242,7 @@ static void test_build__queues_by_place(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_build__links_of_each_tier(void) {
+TEST(test_build__links_of_each_tier) {
   mrc_sim *sim = open_pods();
   const struct mrc_sim_config *config = &sim->whole.world.config;
   CHECK_EQ(sim->whole.fabric.n_hops, 2 * HOSTS + 2 * 2 * T0S + 2 * PODS * T2S);
@@ -254,7 +254,7 @@ static void test_build__links_of_each_tier(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_create__refuses_uneven_pods(void) {
+TEST(test_create__refuses_uneven_pods) {
   CHECK_PTR_EQ(open_pods(.pods = 1), NULL);
   CHECK_PTR_EQ(open_pods(.pods = 4), NULL); /* of 6 T0s */
   CHECK_PTR_EQ(open_pods(.t2 = 3), NULL);   /* with 2 T1s in a pod */
@@ -269,7 +269,7 @@ static void test_create__refuses_uneven_pods(void) {
 }
 
 /* Three packets of 1000 bytes on the wire at 100 Gbit/s: 80 ns each, then 500 ns of delay. */
-static void test_enter__rate_and_delay(void) {
+TEST(test_enter__rate_and_delay) {
   mrc_sim *sim = open_sim();
   struct mrc_heap_entry event;
   const uint32_t hop = mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0);
@@ -300,7 +300,7 @@ static uint32_t silent_hops(mrc_sim *sim, const struct mrc_sim_fault *fault, boo
   return silent;
 }
 
-static void test_fault__hops_of_a_target(void) {
+TEST(test_fault__hops_of_a_target) {
   static const struct {
     bool has_pods;
     uint32_t target, index, t1, t2, hops;
@@ -335,7 +335,7 @@ static void test_fault__hops_of_a_target(void) {
 }
 
 /* A fault on a link hits the paths that cross it, and only those. */
-static void test_fault__hits_the_paths_of_its_link(void) {
+TEST(test_fault__hits_the_paths_of_its_link) {
   mrc_sim *sim = open_pods();
   const struct mrc_sim_fault fault = {.target = MRC_SIM_CORE,
                                       .plane = 1,
@@ -352,7 +352,7 @@ static void test_fault__hits_the_paths_of_its_link(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_remove__paths_over_it(void) {
+TEST(test_remove__paths_over_it) {
   mrc_sim *sim = open_pods();
   const struct mrc_fabric *fabric = &sim->whole.fabric;
   const struct mrc_sim_fault target = {.target = MRC_SIM_CORE, .plane = 1, .index = 3, .t2 = 1};
@@ -363,7 +363,7 @@ static void test_remove__paths_over_it(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_remove__no_packet_enters(void) {
+TEST(test_remove__no_packet_enters) {
   mrc_sim *sim = open_sim(.planes = 2);
   struct mrc_fabric *fabric = &sim->whole.fabric;
   const struct mrc_sim_config *config = &sim->whole.world.config;
@@ -396,7 +396,7 @@ static void test_remove__no_packet_enters(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_fault__ends_as_the_topology_has_it(void) {
+TEST(test_fault__ends_as_the_topology_has_it) {
   mrc_sim *sim = open_sim(.jitter_ns = 7);
   const struct mrc_hop_own *hop =
       mrc_fabric_own(&sim->whole.fabric, mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0));
@@ -425,12 +425,3 @@ static void test_fault__ends_as_the_topology_has_it(void) {
   }
   mrc_sim_destroy(sim);
 }
-
-CHECK_MAIN(RUN(test_usids__are_those_of_the_path), RUN(test_arrive__follows_the_usids),
-           RUN(test_arrive__over_the_switches_of_each_path), RUN(test_arrive__usid_of_nobody),
-           RUN(test_arrive__ecmp_by_flow_label),
-           RUN(test_arrive__ecmp_uses_every_t2_that_has_links), RUN(test_build__queues_by_place),
-           RUN(test_build__links_of_each_tier), RUN(test_create__refuses_uneven_pods),
-           RUN(test_enter__rate_and_delay), RUN(test_fault__hops_of_a_target),
-           RUN(test_fault__hits_the_paths_of_its_link), RUN(test_remove__paths_over_it),
-           RUN(test_remove__no_packet_enters), RUN(test_fault__ends_as_the_topology_has_it))

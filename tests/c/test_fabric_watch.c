@@ -19,7 +19,7 @@ static mrc_sim *open_run(void) {
   return sim;
 }
 
-static void test_watch__sees_bytes_in_their_place(void) {
+TEST(test_watch__sees_bytes_in_their_place) {
   mrc_sim *sim = open_run();
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   const struct mrc_audit *audit = &sim->watch.of[0]->ends[0];
@@ -31,7 +31,7 @@ static void test_watch__sees_bytes_in_their_place(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_watch__refuses_what_it_cannot_see(void) {
+TEST(test_watch__refuses_what_it_cannot_see) {
   mrc_sim *sim = open_sim(.audit = 1);
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 257), -EINVAL); /* 256 MiB at most */
   mrc_sim_destroy(sim);
@@ -52,7 +52,7 @@ static void lose_the_carrier(mrc_sim *sim) { sim->whole.hosts.at[0].down = 3; }
 
 static void narrow_the_window(mrc_sim *sim) { sim->watch.of[0]->ends[0].mpr = 1; }
 
-static void test_watch__stops_at_what_is_wrong(void) {
+TEST(test_watch__stops_at_what_is_wrong) {
   static const struct {
     void (*harm)(mrc_sim *);
     uint64_t at_ns;
@@ -78,6 +78,3 @@ static void test_watch__stops_at_what_is_wrong(void) {
     if (rows[i].right) CHECK_EQ(status, 0);
   }
 }
-
-CHECK_MAIN(RUN(test_watch__sees_bytes_in_their_place), RUN(test_watch__refuses_what_it_cannot_see),
-           RUN(test_watch__stops_at_what_is_wrong))

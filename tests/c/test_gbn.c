@@ -28,7 +28,7 @@ static int send_all(struct mrc_gbn_sender *sender, uint64_t now_ns) {
   return n;
 }
 
-static void test_receive__takes_in_order_only(void) {
+TEST(test_receive__takes_in_order_only) {
   static const struct {
     uint32_t psn;
     bool taken, ack_due, nak_due;
@@ -53,7 +53,7 @@ static void test_receive__takes_in_order_only(void) {
   CHECK_EQ(receiver.repeated, 1);
 }
 
-static void test_receive__psns_wrap(void) {
+TEST(test_receive__psns_wrap) {
   struct mrc_gbn_receiver receiver = {.expected = MRC_PSN_MASK};
   CHECK(mrc_gbn_receive(&receiver, MRC_PSN_MASK, false));
   CHECK(mrc_gbn_receive(&receiver, 0, false));
@@ -61,7 +61,7 @@ static void test_receive__psns_wrap(void) {
   CHECK_EQ(receiver.expected, MRC_PSN_MASK + 2ull);
 }
 
-static void test_answer__opens_the_window(void) {
+TEST(test_answer__opens_the_window) {
   struct mrc_gbn_sender sender = open_sender(8);
   CHECK_EQ(send_all(&sender, 0), 8);
   mrc_gbn_on_answer(&sender, 3, false, false, 10 * US);
@@ -75,7 +75,7 @@ static void test_answer__opens_the_window(void) {
   mrc_gbn_sender_free(&sender);
 }
 
-static void test_answer__nak_goes_back(void) {
+TEST(test_answer__nak_goes_back) {
   struct mrc_gbn_sender sender = open_sender(8);
   send_all(&sender, 0);
   mrc_gbn_on_answer(&sender, 2, true, false, 10 * US);
@@ -91,7 +91,7 @@ static void test_answer__nak_goes_back(void) {
 
 /* The sender went back after a timeout although all packets had arrived: the next answer moves it
    forward again. */
-static void test_answer__after_going_back_too_far(void) {
+TEST(test_answer__after_going_back_too_far) {
   struct mrc_gbn_sender sender = open_sender(8);
   send_all(&sender, 0);
   CHECK(mrc_gbn_on_timeout(&sender));
@@ -102,7 +102,7 @@ static void test_answer__after_going_back_too_far(void) {
   mrc_gbn_sender_free(&sender);
 }
 
-static void test_timeout__ends_after_the_last_retry(void) {
+TEST(test_timeout__ends_after_the_last_retry) {
   struct mrc_gbn_sender sender = open_sender(8);
   for (uint64_t now_ns = 0; now_ns < 200 * US; now_ns += 100 * US) {
     CHECK_EQ(send_all(&sender, now_ns), 8);
@@ -114,7 +114,3 @@ static void test_timeout__ends_after_the_last_retry(void) {
   CHECK(!mrc_gbn_on_timeout(&sender));
   mrc_gbn_sender_free(&sender);
 }
-
-CHECK_MAIN(RUN(test_receive__takes_in_order_only), RUN(test_receive__psns_wrap),
-           RUN(test_answer__opens_the_window), RUN(test_answer__nak_goes_back),
-           RUN(test_answer__after_going_back_too_far), RUN(test_timeout__ends_after_the_last_retry))

@@ -13,7 +13,7 @@ static struct mrc_sim_flow_info info_of(const mrc_sim *sim, uint32_t flow) {
   return info;
 }
 
-static void test_run__one_path_at_line_rate(void) {
+TEST(test_run__one_path_at_line_rate) {
   mrc_sim *sim = open_gbn(.cc_base_rtt_ns = 8000, .cc = MRC_CC_NSCC);
   CHECK_EQ(add_flow(sim, .bytes = 1000001, .writes = 8), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
@@ -26,7 +26,7 @@ static void test_run__one_path_at_line_rate(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__goes_back_for_what_is_lost(void) {
+TEST(test_run__goes_back_for_what_is_lost) {
   mrc_sim *sim = open_gbn(.cc = MRC_CC_NULL, .mpr = 128, .timeout = 6);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSE, .a = 1, .b = 200), 0);
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 4), 0);
@@ -38,7 +38,7 @@ static void test_run__goes_back_for_what_is_lost(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__full_buffers_drop(void) {
+TEST(test_run__full_buffers_drop) {
   mrc_sim *sim = open_gbn(.cc = MRC_CC_NULL, .buffer_bytes = 100000, .timeout = 6);
   for (uint32_t from = 1; from < 4; from++)
     CHECK_EQ(add_flow(sim, .from = from, .to = 0), (int)from - 1);
@@ -51,7 +51,7 @@ static void test_run__full_buffers_drop(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__no_path_ends_the_flow(void) {
+TEST(test_run__no_path_ends_the_flow) {
   mrc_sim *sim = open_gbn(.retry_linear = 2, .timeout = 6);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .at_ns = 5 * US), 0);
   CHECK_EQ(add_flow(sim, .writes = 20, .depth = 4), 0);
@@ -63,7 +63,7 @@ static void test_run__no_path_ends_the_flow(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__writes_wait_for_another_flow(void) {
+TEST(test_run__writes_wait_for_another_flow) {
   mrc_sim *sim = open_gbn(.cc = MRC_CC_NULL);
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3), 0);
   CHECK_EQ(add_flow(sim, .from = 2, .to = 0, .writes = 4, .after = 1), 1);
@@ -72,10 +72,4 @@ static void test_run__writes_wait_for_another_flow(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_create__needs_ecmp(void) {
-  CHECK_PTR_EQ(open_sim(.transport = MRC_SIM_GO_BACK_N), NULL);
-}
-
-CHECK_MAIN(RUN(test_run__one_path_at_line_rate), RUN(test_run__goes_back_for_what_is_lost),
-           RUN(test_run__full_buffers_drop), RUN(test_run__no_path_ends_the_flow),
-           RUN(test_run__writes_wait_for_another_flow), RUN(test_create__needs_ecmp))
+TEST(test_create__needs_ecmp) { CHECK_PTR_EQ(open_sim(.transport = MRC_SIM_GO_BACK_N), NULL); }

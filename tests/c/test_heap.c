@@ -4,7 +4,7 @@
 #include "check.h"
 #include "core/base/prng.h"
 
-static void test_pop__first_in_first_out_among_equal_times(void) {
+TEST(test_pop__first_in_first_out_among_equal_times) {
   static const uint64_t times[] = {5, 3, 5, 3, 9, 3, 5, 0};
   static const uint32_t order[] = {7, 1, 3, 5, 0, 2, 6, 4}; /* indices of times */
   struct mrc_heap heap = {0};
@@ -22,7 +22,7 @@ static void test_pop__first_in_first_out_among_equal_times(void) {
   mrc_heap_free(&heap);
 }
 
-static void test_pop__never_goes_back(void) {
+TEST(test_pop__never_goes_back) {
   struct mrc_heap heap = {0};
   struct mrc_prng prng = {.state = 6};
   struct mrc_heap_entry last = {0}, entry;
@@ -43,5 +43,3 @@ static void test_pop__never_goes_back(void) {
   CHECK_EQ(heap.n, 0);
   mrc_heap_free(&heap);
 }
-
-CHECK_MAIN(RUN(test_pop__first_in_first_out_among_equal_times), RUN(test_pop__never_goes_back))

@@ -21,12 +21,12 @@ static uint32_t icrc(const struct mrc_icrc_flow *flow, const uint8_t *bytes, siz
   return mrc_icrc_packet(mrc_icrc_begin(flow, n + 4), bytes, n);
 }
 
-static void test_begin__known_vectors(void) {
+TEST(test_begin__known_vectors) {
   CHECK_EQ(icrc(&v4, cnp, sizeof cnp), 0xC9356894);
   CHECK_EQ(icrc(&v6, cnp, sizeof cnp), 0xF41A2F21);
 }
 
-static void test_begin__plain_crcs_go_on_from_there(void) {
+TEST(test_begin__plain_crcs_go_on_from_there) {
   uint8_t bytes[200];
   for (size_t i = 0; i < sizeof bytes; i++)
     bytes[i] = (uint8_t)(i * 37 + 11);
@@ -44,7 +44,7 @@ static void test_begin__plain_crcs_go_on_from_there(void) {
   }
 }
 
-static void test_header__covers_everything_but_the_variant_byte(void) {
+TEST(test_header__covers_everything_but_the_variant_byte) {
   uint8_t bytes[sizeof cnp];
   uint32_t expected = icrc(&v6, cnp, sizeof cnp);
   for (size_t i = 0; i < sizeof cnp; i++) {
@@ -56,7 +56,7 @@ static void test_header__covers_everything_but_the_variant_byte(void) {
   }
 }
 
-static void test_begin__covers_addresses_ports_and_length(void) {
+TEST(test_begin__covers_addresses_ports_and_length) {
   static const struct mrc_icrc_flow others[] = {
       {v6_dst, v6_dst, 0xC001, 4791, 6}, {v6_src, v6_src, 0xC001, 4791, 6},
       {v6_dst, v6_src, 0xC001, 4791, 6}, {v6_src, v6_dst, 0xC002, 4791, 6},
@@ -70,12 +70,8 @@ static void test_begin__covers_addresses_ports_and_length(void) {
   CHECK(mrc_icrc_begin(&v6, 32) != mrc_icrc_begin(&v6, 33));
 }
 
-static void test_store__little_endian(void) {
+TEST(test_store__little_endian) {
   uint8_t out[4];
   mrc_icrc_store(0x78563412, out);
   CHECK_MEM_EQ(out, "\x12\x34\x56\x78", 4);
 }
-
-CHECK_MAIN(RUN(test_begin__known_vectors), RUN(test_begin__plain_crcs_go_on_from_there),
-           RUN(test_header__covers_everything_but_the_variant_byte),
-           RUN(test_begin__covers_addresses_ports_and_length), RUN(test_store__little_endian))

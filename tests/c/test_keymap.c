@@ -6,7 +6,7 @@
 #include "check.h"
 #include "core/base/prng.h"
 
-static void test_put__refuses_twice_and_full(void) {
+TEST(test_put__refuses_twice_and_full) {
   struct mrc_keymap map;
   CHECK_EQ(mrc_keymap_init(&map, 2), 0);
   CHECK_EQ(mrc_keymap_put(&map, 7, 70), 0);
@@ -22,7 +22,7 @@ static void test_put__refuses_twice_and_full(void) {
 }
 
 /* Random puts and removes, compared with an array. Keys are few, so runs of full cells are long. */
-static void test_remove__keeps_every_other_key(void) {
+TEST(test_remove__keeps_every_other_key) {
   enum { KEYS = 64, CAPACITY = 32, STEPS = 20000 };
   struct mrc_keymap map;
   uint32_t model[KEYS];
@@ -47,5 +47,3 @@ static void test_remove__keeps_every_other_key(void) {
   }
   mrc_keymap_free(&map);
 }
-
-CHECK_MAIN(RUN(test_put__refuses_twice_and_full), RUN(test_remove__keeps_every_other_key))

@@ -11,14 +11,14 @@ static void add(uint64_t ns, int times) {
     latency_add(&latency, ns);
 }
 
-static void test_bucket_of__known_to_four_in_a_thousand(void) {
+TEST(test_bucket_of__known_to_four_in_a_thousand) {
   for (uint64_t ns = 1; ns < 1ull << 46; ns += 1 + ns / 7) {
     uint64_t shown = latency_ns_of(latency_bucket_of(ns));
     CHECK((shown > ns ? shown - ns : ns - shown) * 256 <= ns);
   }
 }
 
-static void test_bucket_of__neighbours_do_not_overlap(void) {
+TEST(test_bucket_of__neighbours_do_not_overlap) {
   for (uint32_t bucket = 1; bucket < LATENCY_BUCKETS; bucket++) {
     CHECK(latency_ns_of(bucket) > latency_ns_of(bucket - 1));
     CHECK_EQ(latency_bucket_of(latency_ns_of(bucket)), bucket);
@@ -26,7 +26,7 @@ static void test_bucket_of__neighbours_do_not_overlap(void) {
   CHECK_EQ(latency_bucket_of(UINT64_MAX), LATENCY_BUCKETS - 1);
 }
 
-static void test_at__ranks(void) {
+TEST(test_at__ranks) {
   CHECK_EQ(latency_at(&latency, 500), 0);
   add(10, 500);
   add(20, 490);
@@ -39,6 +39,3 @@ static void test_at__ranks(void) {
   CHECK_EQ(latency_at(&latency, 999), 200);
   CHECK_EQ(latency_at(&latency, 1000), 250);
 }
-
-CHECK_MAIN(RUN(test_bucket_of__known_to_four_in_a_thousand),
-           RUN(test_bucket_of__neighbours_do_not_overlap), RUN(test_at__ranks))

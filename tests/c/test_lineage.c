@@ -55,7 +55,7 @@ static void check_answers(mrc_ctx *ctx) {
 
 static void destroy(mrc_ctx *ctx) { mrc_ctx_destroy(ctx); }
 
-static void test_destroy__in_a_child_leaves_the_parents_thread(void) {
+TEST(test_destroy__in_a_child_leaves_the_parents_thread) {
   mrc_ctx *ctx = create(false);
   if (!ctx) return;
   in_child(destroy, ctx);
@@ -73,7 +73,7 @@ static void call_everything(mrc_ctx *ctx) {
 }
 
 /* The child must take neither the parent's event nor its wake-up signal. */
-static void test_calls__in_a_child_fail_and_take_nothing(void) {
+TEST(test_calls__in_a_child_fail_and_take_nothing) {
   mrc_ctx *ctx = create(false);
   if (!ctx) return;
   CHECK_EQ(mrc_ctx_submit(ctx, &query, 1), 1);
@@ -83,7 +83,7 @@ static void test_calls__in_a_child_fail_and_take_nothing(void) {
   mrc_ctx_destroy(ctx);
 }
 
-static void test_calls__of_a_polled_context(void) {
+TEST(test_calls__of_a_polled_context) {
   mrc_ctx *ctx = create(true);
   if (!ctx) return;
   CHECK_EQ(mrc_ctx_submit(ctx, &query, 1), 1);
@@ -101,14 +101,10 @@ static void own_another(mrc_ctx *ctx) {
 }
 
 /* A child that opens its own context still does not own its parent's. */
-static void test_own__differs_from_the_parents(void) {
+TEST(test_own__differs_from_the_parents) {
   mrc_ctx *ctx = create(false);
   if (!ctx) return;
   in_child(own_another, ctx);
   CHECK(mrc_lineage_is_own(mrc_lineage_own()));
   mrc_ctx_destroy(ctx);
 }
-
-CHECK_MAIN(RUN(test_destroy__in_a_child_leaves_the_parents_thread),
-           RUN(test_calls__in_a_child_fail_and_take_nothing), RUN(test_calls__of_a_polled_context),
-           RUN(test_own__differs_from_the_parents))

@@ -7,7 +7,7 @@ static struct mrc_link make_link(struct mrc_link_config config) {
   return (struct mrc_link){.config = config, .prng.state = 7};
 }
 
-static void test_pass__a_perfect_link_only_delays(void) {
+TEST(test_pass__a_perfect_link_only_delays) {
   struct mrc_link link = make_link((struct mrc_link_config){.delay_ns = 50});
   for (uint64_t now_ns = 1000; now_ns < 1003; now_ns++) {
     const struct mrc_link_fate fate = mrc_link_pass(&link, 1500, now_ns);
@@ -20,7 +20,7 @@ static void test_pass__a_perfect_link_only_delays(void) {
 
 /* 8 Gbit/s: a byte a nanosecond. A packet of 1000 bytes comes every 600 ns; the queue holds 2000
    bytes and marks above 1000. Inputs left, fate right. */
-static void test_pass__rate_queue_and_mark(void) {
+TEST(test_pass__rate_queue_and_mark) {
   static const struct {
     uint64_t now_ns, backlog_before;
     int copies;
@@ -51,7 +51,7 @@ static void test_pass__rate_queue_and_mark(void) {
 }
 
 /* With trimming, a full queue loses no packet: trimmed packets go ahead of the waiting ones. */
-static void test_pass__trims_instead_of_dropping(void) {
+TEST(test_pass__trims_instead_of_dropping) {
   struct mrc_link link = make_link((struct mrc_link_config){
       .rate_bps = 8000000000, .queue_bytes = 1500, .trim = true, .delay_ns = 100});
   CHECK(!mrc_link_pass(&link, 1000, 0).trimmed);
@@ -63,7 +63,7 @@ static void test_pass__trims_instead_of_dropping(void) {
 }
 
 /* Which of ten packets of 100 bytes arrive, the first one leftmost. */
-static void test_pass__exact_losses(void) {
+TEST(test_pass__exact_losses) {
   static const struct {
     struct mrc_link_config config;
     const char *arrives;
@@ -87,14 +87,14 @@ static void test_pass__exact_losses(void) {
   }
 }
 
-static void test_pass__the_mask_repeats_after_64(void) {
+TEST(test_pass__the_mask_repeats_after_64) {
   struct mrc_link link = make_link((struct mrc_link_config){.loss_mask = 1ull << 63});
   for (int k = 1; k <= 256; k++)
     CHECK_EQ(mrc_link_pass(&link, 1, 0).copies, k % 64 != 0);
   CHECK_EQ(link.lost, 4);
 }
 
-static void test_pass__chance_is_about_what_it_says(void) {
+TEST(test_pass__chance_is_about_what_it_says) {
   struct mrc_link link = make_link((struct mrc_link_config){.loss_ppm = 100000,
                                                             .duplicate_ppm = 200000,
                                                             .corrupt_ppm = 300000,
@@ -115,7 +115,3 @@ static void test_pass__chance_is_about_what_it_says(void) {
   CHECK(corrupt > 2500 && corrupt < 2900);
   CHECK(late > 3400 && late < 3800);
 }
-
-CHECK_MAIN(RUN(test_pass__a_perfect_link_only_delays), RUN(test_pass__rate_queue_and_mark),
-           RUN(test_pass__trims_instead_of_dropping), RUN(test_pass__exact_losses),
-           RUN(test_pass__the_mask_repeats_after_64), RUN(test_pass__chance_is_about_what_it_says))

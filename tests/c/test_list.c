@@ -25,7 +25,7 @@ static const char *names(const struct mrc_node *list) {
   return text;
 }
 
-static void test_append__joins_once_and_prepend_goes_first(void) {
+TEST(test_append__joins_once_and_prepend_goes_first) {
   struct mrc_node list;
   struct member a = {.name = 'a'}, b = {.name = 'b'}, c = {.name = 'c'};
   mrc_list_init(&list);
@@ -41,7 +41,7 @@ static void test_append__joins_once_and_prepend_goes_first(void) {
   CHECK(mrc_node_joined(&a.node) && !mrc_list_is_empty(&list));
 }
 
-static void test_leave__takes_out_whoever_it_is(void) {
+TEST(test_leave__takes_out_whoever_it_is) {
   struct mrc_node list;
   struct member a = {.name = 'a'}, b = {.name = 'b'}, c = {.name = 'c'};
   mrc_list_init(&list);
@@ -57,6 +57,3 @@ static void test_leave__takes_out_whoever_it_is(void) {
   mrc_list_append(&list, &b.node);
   CHECK_STR_EQ(names(&list), "b");
 }
-
-CHECK_MAIN(RUN(test_append__joins_once_and_prepend_goes_first),
-           RUN(test_leave__takes_out_whoever_it_is))

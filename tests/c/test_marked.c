@@ -23,32 +23,32 @@ static void check(const struct arrival *rows, size_t n) {
   check((const struct arrival[]){__VA_ARGS__}, \
         sizeof((const struct arrival[]){__VA_ARGS__}) / sizeof(struct arrival))
 
-static void test_take__a_row_while_another_ev_is_clear(void) {
+TEST(test_take__a_row_while_another_ev_is_clear) {
   CHECK_ARRIVALS({EV, 15, true, false}, {OTHER, 1, false, false}, {EV, 1, true, true});
   CHECK_ARRIVALS({EV, 1, true, false}, {OTHER, 1, false, false}, {EV, 15, true, true});
 }
 
-static void test_take__what_came_before_does_not_count(void) {
+TEST(test_take__what_came_before_does_not_count) {
   CHECK_ARRIVALS({OTHER, 99, false, false}, {EV, 99, true, false});
 }
 
-static void test_take__all_evs_are_marked(void) {
+TEST(test_take__all_evs_are_marked) {
   CHECK_ARRIVALS({EV, 99, true, false}, {OTHER, 99, true, false}, {EV, 99, true, false});
 }
 
-static void test_take__a_packet_without_a_mark_ends_the_row(void) {
+TEST(test_take__a_packet_without_a_mark_ends_the_row) {
   CHECK_ARRIVALS({EV, 15, true, false}, {EV, 1, false, false}, {OTHER, 1, false, false},
                  {EV, 15, true, false}, {OTHER, 1, false, false}, {EV, 1, true, true});
 }
 
 /* A SACK that says so may be lost: another one follows after another row. */
-static void test_take__again_after_another_row(void) {
+TEST(test_take__again_after_another_row) {
   CHECK_ARRIVALS({EV, 16, true, false}, {OTHER, 1, false, false}, {EV, 1, true, true},
                  {EV, 15, true, false}, {OTHER, 1, false, false}, {EV, 1, true, true});
 }
 
 /* More EVs than places: one takes the place of another, and nothing is called bad early. */
-static void test_take__more_evs_than_places(void) {
+TEST(test_take__more_evs_than_places) {
   struct mrc_marked marked = {0};
   for (int round = 0; round < 15; round++)
     for (uint32_t ev = 0; ev < 100; ev++) {
@@ -56,8 +56,3 @@ static void test_take__more_evs_than_places(void) {
       CHECK(!mrc_marked_take(&marked, ev, 1, true));
     }
 }
-
-CHECK_MAIN(RUN(test_take__a_row_while_another_ev_is_clear),
-           RUN(test_take__what_came_before_does_not_count), RUN(test_take__all_evs_are_marked),
-           RUN(test_take__a_packet_without_a_mark_ends_the_row),
-           RUN(test_take__again_after_another_row), RUN(test_take__more_evs_than_places))

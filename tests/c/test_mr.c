@@ -5,7 +5,7 @@
 
 #include "check.h"
 
-static void test_add__refuses(void) {
+TEST(test_add__refuses) {
   static const struct {
     uint64_t address, bytes;
     uint32_t key, access;
@@ -33,7 +33,7 @@ static void test_add__refuses(void) {
 }
 
 /* Key 7 opens [0x1000, 0x1100) for remote writes. */
-static void test_find__bounds_and_rights(void) {
+TEST(test_find__bounds_and_rights) {
   static const struct {
     uint32_t key;
     uint64_t address, bytes;
@@ -67,7 +67,7 @@ static void test_find__bounds_and_rights(void) {
 }
 
 /* An MR without a domain is open to all, one with a domain to those of the same. */
-static void test_find__domain(void) {
+TEST(test_find__domain) {
   static const struct {
     uint32_t domain, other;
     bool found;
@@ -84,7 +84,7 @@ static void test_find__domain(void) {
   mrc_mr_table_free(&table);
 }
 
-static void test_remove__refuses_while_in_use_and_frees_the_entry(void) {
+TEST(test_remove__refuses_while_in_use_and_frees_the_entry) {
   struct mrc_mr_table table;
   CHECK_EQ(mrc_mr_table_init(&table, 1), 0);
   const uint32_t all = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE | MRC_ACCESS_REMOTE_READ;
@@ -105,7 +105,7 @@ static void test_remove__refuses_while_in_use_and_frees_the_entry(void) {
 }
 
 /* A reused entry is not given away twice, so no write reaches another live region. */
-static void test_remove__keeps_the_others(void) {
+TEST(test_remove__keeps_the_others) {
   struct mrc_mr_table table;
   CHECK_EQ(mrc_mr_table_init(&table, 3), 0);
   CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ, 0), 0);
@@ -117,7 +117,3 @@ static void test_remove__keeps_the_others(void) {
   CHECK(mrc_mr_find(&table, 9, 0x3000, 16, MRC_ACCESS_LOCAL_READ, 0) != NULL);
   mrc_mr_table_free(&table);
 }
-
-CHECK_MAIN(RUN(test_add__refuses), RUN(test_find__bounds_and_rights), RUN(test_find__domain),
-           RUN(test_remove__refuses_while_in_use_and_frees_the_entry),
-           RUN(test_remove__keeps_the_others))

@@ -49,7 +49,7 @@ static void check_idle(void) {
 }
 
 /* Sizes on both sides of every limit; the receive comes first or last, and is exact or not. */
-static void test_transfer__every_size_and_order(void) {
+TEST(test_transfer__every_size_and_order) {
   static const size_t sizes[] = {
       0, 1, 7, 8, EAGER - 1, EAGER, 4097, LONG, 1 << 20, (1 << 20) + 1, HUGE, HUGE - 3};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -79,7 +79,7 @@ static void test_transfer__every_size_and_order(void) {
 }
 
 /* Messages of a tag arrive in the order of their sends, whatever their sizes. */
-static void test_order__of_a_tag(void) {
+TEST(test_order__of_a_tag) {
   enum { N = 200 };
   static const size_t sizes[] = {10, LONG, 0, 5000, EAGER, 70000};
   fake_open(sides, &plain);
@@ -107,7 +107,7 @@ static void test_order__of_a_tag(void) {
 }
 
 /* A receive by mask takes the oldest message that fits. */
-static void test_match__by_mask_and_from_any_peer(void) {
+TEST(test_match__by_mask_and_from_any_peer) {
   uint64_t from[3] = {1, 2, 3}, to[3] = {0};
   fake_open(sides, &plain);
   for (uint64_t i = 0; i < 3; i++)
@@ -133,7 +133,7 @@ static void test_match__by_mask_and_from_any_peer(void) {
 }
 
 /* A message that is too long ends both sides with an error, and nothing is written. */
-static void test_room__too_little(void) {
+TEST(test_room__too_little) {
   static const struct {
     size_t sent, room;
     bool exact, first;
@@ -162,7 +162,7 @@ static void test_room__too_little(void) {
 }
 
 /* Cancelled at every step: each operation ends once, cancelled or with its message. */
-static void test_cancel__at_every_step(void) {
+TEST(test_cancel__at_every_step) {
   for (int what = 0; what < 4; what++) {
     for (int steps = 0; steps < 12; steps++) {
       CHECK_ROW(what * 100 + steps);
@@ -203,7 +203,7 @@ static void test_cancel__at_every_step(void) {
 }
 
 /* Messages that nobody receives take a bounded heap; the sender waits, then all go on. */
-static void test_heap__is_bounded_and_goes_on(void) {
+TEST(test_heap__is_bounded_and_goes_on) {
   enum { N = 400 };
   const struct mrc_msg_config small = {.heap_bytes = 64 << 10};
   fake_open(sides, &small);
@@ -228,7 +228,7 @@ static void test_heap__is_bounded_and_goes_on(void) {
 
 /* A QP that fails ends all operations of its peer, and later ones at once. */
 /* A PEEK leaves the message; one that claims keeps it for the receive that names it. */
-static void test_peek__and_claim(void) {
+TEST(test_peek__and_claim) {
   static const size_t sizes[] = {8, LONG};
   for (size_t i = 0; i < 2; i++) {
     CHECK_ROW(i);
@@ -286,7 +286,7 @@ static void test_peek__and_claim(void) {
   }
 }
 
-static void test_failure__ends_everything(void) {
+TEST(test_failure__ends_everything) {
   for (int steps = 0; steps < 10; steps++) {
     CHECK_ROW(steps);
     fake_open(sides, &plain);
@@ -316,7 +316,7 @@ static void test_failure__ends_everything(void) {
 }
 
 /* More operations than the table holds are refused, without harm to the others. */
-static void test_post__too_many(void) {
+TEST(test_post__too_many) {
   const struct mrc_msg_config few = {.max_operations = 4};
   uint64_t value = 7, got[5] = {0};
   fake_open(sides, &few);
@@ -331,7 +331,7 @@ static void test_post__too_many(void) {
 }
 
 /* A peer that writes nonsense fails, and nobody else. */
-static void test_violation__ends_the_peer(void) {
+TEST(test_violation__ends_the_peer) {
   static const struct {
     uint32_t imm, bytes;
     uint8_t frame[56];
@@ -382,7 +382,7 @@ static void check_part(uint32_t i, uint64_t cookie, int result, const void *at, 
 }
 
 /* Messages take parts of the oldest receive, until too little is left of it. */
-static void test_several__oldest_first(void) {
+TEST(test_several__oldest_first) {
   static const struct {
     size_t bytes, at;
   } rows[] = {{100, 0}, {9000, 104}, {0, 9104}, {5000, 9112}, {300, 20000}, {LONG, 20304}};
@@ -436,7 +436,7 @@ static void start_several(uint8_t *to, uint8_t *from, uint32_t peer, uint32_t mo
 }
 
 /* The memory belongs to the receive until the last message has come or failed. */
-static void test_several__ends_with_its_last_message(void) {
+TEST(test_several__ends_with_its_last_message) {
   uint8_t *from = pattern(LONG, 1), *to = calloc(1, 200000);
   start_several(to, from, MRC_MSG_ANY, 0);
   CHECK_EQ(mrc_msg_cancel(sides[1].msg, 5, 1), 0);
@@ -472,7 +472,7 @@ static void test_several__ends_with_its_last_message(void) {
 }
 
 /* Eager messages of a peer that has failed are taken; then the receive ends. */
-static void test_several__of_a_failed_peer(void) {
+TEST(test_several__of_a_failed_peer) {
   uint8_t to[20000];
   fake_open(sides, &plain);
   for (uint64_t i = 0; i < 2; i++)
@@ -485,10 +485,3 @@ static void test_several__of_a_failed_peer(void) {
   check_part(2, 1, -ETIMEDOUT, NULL, false);
   fake_close(sides);
 }
-
-CHECK_MAIN(RUN(test_transfer__every_size_and_order), RUN(test_order__of_a_tag),
-           RUN(test_match__by_mask_and_from_any_peer), RUN(test_room__too_little),
-           RUN(test_cancel__at_every_step), RUN(test_heap__is_bounded_and_goes_on),
-           RUN(test_peek__and_claim), RUN(test_failure__ends_everything), RUN(test_post__too_many),
-           RUN(test_several__oldest_first), RUN(test_several__ends_with_its_last_message),
-           RUN(test_several__of_a_failed_peer), RUN(test_violation__ends_the_peer))

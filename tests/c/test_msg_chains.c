@@ -31,7 +31,7 @@ static void post(uint64_t cookie, uint32_t space) {
 }
 
 /* Receives whose cookies differ in nine bits, or whose spaces do; each is found. */
-static void test_cookies__have_short_chains(void) {
+TEST(test_cookies__have_short_chains) {
   for (uint32_t shift = 0; shift <= 56; shift++) {
     CHECK_ROW(shift);
     wire_start(0, &(struct mrc_msg_config){0});
@@ -49,7 +49,7 @@ static void test_cookies__have_short_chains(void) {
 }
 
 /* Of several operations with the same cookie, the oldest is cancelled. */
-static void test_cookies__may_be_equal(void) {
+TEST(test_cookies__may_be_equal) {
   wire_start(0, &(struct mrc_msg_config){0});
   for (uint32_t i = 0; i < 3; i++)
     wire_post(&wire[0], &(struct mrc_msg_post){
@@ -64,7 +64,7 @@ static void test_cookies__may_be_equal(void) {
 }
 
 /* A number that is no power of two is rounded up. */
-static void test_init__rounds_up(void) {
+TEST(test_init__rounds_up) {
   static const uint32_t rows[][2] = {{1, 1}, {2, 2}, {3, 4}, {16, 16}, {17, 32}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
@@ -76,6 +76,3 @@ static void test_init__rounds_up(void) {
     mrc_msg_chains_free(&chains);
   }
 }
-
-CHECK_MAIN(RUN(test_cookies__have_short_chains), RUN(test_cookies__may_be_equal),
-           RUN(test_init__rounds_up))

@@ -7,7 +7,7 @@
 /* ---- a message without a place ---- */
 
 /* -EMSGSIZE tells the length of the message, also where no RTS has told it. */
-static void test_message__of_another_length_than_exact(void) {
+TEST(test_message__of_another_length_than_exact) {
   const struct {
     uint64_t bytes;
     int receiver, sender;
@@ -29,7 +29,7 @@ static void test_message__of_another_length_than_exact(void) {
 }
 
 /* The peer refuses the CTS while the receive is being cancelled: the message was matched. */
-static void test_message__refused_while_its_receive_is_cancelled(void) {
+TEST(test_message__refused_while_its_receive_is_cancelled) {
   struct wire_qp *qp = start_pair();
   receive(1, 2, 5, BIG, true);
   CHECK(wire_deliver(qp->peer));
@@ -44,7 +44,7 @@ static void test_message__refused_while_its_receive_is_cancelled(void) {
 
 /* A short message came for an exact receive of a long one. Before the CANCEL arrives, the next
    message takes the CTS, or refuses it: the receive tells of the first. */
-static void test_message__after_one_of_another_length(void) {
+TEST(test_message__after_one_of_another_length) {
   for (uint64_t bytes = BIG - 1; bytes <= BIG + 1; bytes++) {
     CHECK_ROW(bytes);
     struct wire_qp *qp = start_pair();
@@ -66,7 +66,7 @@ static void test_message__after_one_of_another_length(void) {
 
 /* No memory region is left at one end, for now: both ends learn that, and not that the message is
    too long. */
-static void test_region__none_is_left(void) {
+TEST(test_region__none_is_left) {
   for (int row = 0; row < 8; row++) {
     CHECK_ROW(row);
     const int host = row & 1;
@@ -93,7 +93,7 @@ static void test_region__none_is_left(void) {
 
 /* ---- an operation that ends without a message ---- */
 
-static void test_bytes__none_without_a_message(void) {
+TEST(test_bytes__none_without_a_message) {
   struct wire_qp *qp = start_pair();
   receive(1, 1, 5, BIG, false);
   receive(1, 2, 6, BIG, true);
@@ -120,7 +120,7 @@ static int open_another(struct mrc_msg_inbox *inbox) {
   return mrc_msg_open(wire[0].msg, 0x999, &limits, inbox);
 }
 
-static void test_open__tables_that_are_full(void) {
+TEST(test_open__tables_that_are_full) {
   struct mrc_msg_inbox inbox;
   start(1, &(struct mrc_msg_config){.max_peers = 2});
   for (int room = 0; room < 2; room++) { /* it takes two */
@@ -138,7 +138,7 @@ static void test_open__tables_that_are_full(void) {
 }
 
 /* A peer has at most one answer to come for each of its operations, and all have a place here. */
-static void test_new__no_more_operations_than_answers(void) {
+TEST(test_new__no_more_operations_than_answers) {
   struct mrc_msg_config config = {
       .engine = (mrc_engine *)&wire[0], .done = wire_done, .max_operations = 1 << 14};
   struct mrc_msg *msg = mrc_msg_new(&config);
@@ -177,7 +177,7 @@ static uint32_t id_of(uint64_t cookie) {
 }
 
 /* Version 0.2 refuses without the length of the message. */
-static void test_refuse__without_a_length(void) {
+TEST(test_refuse__without_a_length) {
   struct wire_qp *qp = start_forger();
   receive(0, 1, 5, BIG, true);
   forge(qp, &(struct mrc_msg_record){.kind = MRC_MSG_REFUSE, .id = id_of(1)});
@@ -187,7 +187,7 @@ static void test_refuse__without_a_length(void) {
 }
 
 /* The data have come, so it is too late to refuse. */
-static void test_refuse__after_the_data(void) {
+TEST(test_refuse__after_the_data) {
   struct wire_qp *qp = start_forger();
   receive(0, 1, 5, BIG, true);
   const uint32_t id = id_of(1);
@@ -199,7 +199,7 @@ static void test_refuse__after_the_data(void) {
 }
 
 /* An operation has one CTS, and one RTS: a second one would outlive its CANCEL. */
-static void test_kept__twice(void) {
+TEST(test_kept__twice) {
   static const uint8_t kinds[] = {MRC_MSG_CTS, MRC_MSG_RTS};
   for (int i = 0; i < 4; i++) {
     CHECK_ROW(i);
@@ -213,10 +213,3 @@ static void test_kept__twice(void) {
     wire_stop();
   }
 }
-
-CHECK_MAIN(RUN(test_message__of_another_length_than_exact),
-           RUN(test_message__refused_while_its_receive_is_cancelled),
-           RUN(test_message__after_one_of_another_length), RUN(test_region__none_is_left),
-           RUN(test_bytes__none_without_a_message), RUN(test_open__tables_that_are_full),
-           RUN(test_new__no_more_operations_than_answers), RUN(test_refuse__without_a_length),
-           RUN(test_refuse__after_the_data), RUN(test_kept__twice))

@@ -7,7 +7,7 @@
 /* ---- long lives ---- */
 
 /* Numbers of frames wrap at 30 bits in an immediate and at 32 bits in a frame, ids at 30 bits. */
-static void test_numbers__wrap(void) {
+TEST(test_numbers__wrap) {
   const uint32_t firsts[] = {0x3FFFFFE0, 0xFFFFFFE0};
   for (size_t row = 0; row < 2; row++) {
     CHECK_ROW(row);
@@ -33,7 +33,7 @@ static void test_numbers__wrap(void) {
   }
 }
 
-static void test_post__that_is_wrong(void) {
+TEST(test_post__that_is_wrong) {
   const struct mrc_msg_post rows[] = {
       {.address = (uintptr_t)source, .bytes = 1, .peer = 7, .kind = MRC_MSG_SEND},
       {.address = (uintptr_t)source, .bytes = 1, .peer = MRC_MSG_ANY, .kind = MRC_MSG_SEND},
@@ -54,7 +54,7 @@ static void test_post__that_is_wrong(void) {
 }
 
 /* The send queue is filled, never beyond; what has no place waits here. */
-static void test_queue__is_filled_and_no_more(void) {
+TEST(test_queue__is_filled_and_no_more) {
   start(2, &(struct mrc_msg_config){.eager_bytes = EAGER});
   const struct mrc_msg_limits few = {.sq_depth = 16, .max_wimm = 40};
   struct wire_qp *qp = wire_join(0, 1, &few);
@@ -110,7 +110,7 @@ static void take_all(uint64_t n) {
 }
 
 /* The heap can be filled to its last byte, and no further. */
-static void test_heap__has_room_for_all_its_bytes(void) {
+TEST(test_heap__has_room_for_all_its_bytes) {
   enum { N = 128, EACH = sizeof(struct mrc_msg_entry) + MRC_MSG_HEAP_OVERHEAD };
   start(2, &(struct mrc_msg_config){.heap_bytes = N * EACH});
   struct wire_qp *qp = wire_join(0, 1, &limits);
@@ -130,7 +130,7 @@ static void test_heap__has_room_for_all_its_bytes(void) {
 }
 
 /* Frames wait in their slots, then their sends at the sender; nothing is lost or out of order. */
-static void test_heap__full_stops_the_sender_and_goes_on(void) {
+TEST(test_heap__full_stops_the_sender_and_goes_on) {
   uint64_t n, more;
   start_full(&n);
   for (more = 0; more < 200; more++) {
@@ -154,7 +154,7 @@ static void test_heap__full_stops_the_sender_and_goes_on(void) {
 }
 
 /* A request that waits in its frame is found by its send. */
-static void test_heap__full_of_messages_lets_a_send_find_its_request(void) {
+TEST(test_heap__full_of_messages_lets_a_send_find_its_request) {
   uint64_t n;
   struct wire_qp *qp = start_full(&n);
   receive(0, 1, 5, BIG, true);
@@ -170,7 +170,7 @@ static void test_heap__full_of_messages_lets_a_send_find_its_request(void) {
 }
 
 /* A host whose frames wait at the other side still learns which of its own were read. */
-static void test_heap__full_does_not_stop_the_other_direction(void) {
+TEST(test_heap__full_does_not_stop_the_other_direction) {
   uint64_t n;
   start_full(&n);
   send(0, 1, 1, SMALL); /* does not fit */
@@ -188,7 +188,7 @@ static void test_heap__full_does_not_stop_the_other_direction(void) {
 }
 
 /* The data that a receive has asked for overtake their announcement, which waits in its frame. */
-static void test_heap__full_lets_data_come_before_their_announcement(void) {
+TEST(test_heap__full_lets_data_come_before_their_announcement) {
   uint64_t n;
   start_full(&n);
   send(0, 1, 1, SMALL); /* does not fit */
@@ -208,7 +208,7 @@ static void test_heap__full_lets_data_come_before_their_announcement(void) {
 
 /* ---- a peer that lies ---- */
 
-static void test_liar__with_records_of_no_kind_fails(void) {
+TEST(test_liar__with_records_of_no_kind_fails) {
   const struct {
     uint32_t kind;
     bool good;
@@ -237,7 +237,7 @@ static size_t put(struct wire_qp *qp, size_t at, const struct mrc_msg_record *re
 }
 
 /* The peer announces more than there is room for, and says that it has written it. */
-static void test_liar__does_not_get_a_receive_past_its_room(void) {
+TEST(test_liar__does_not_get_a_receive_past_its_room) {
   start(1, &(struct mrc_msg_config){.eager_bytes = EAGER});
   struct mrc_msg_inbox inbox;
   struct wire_qp *qp = wire_open(0, &limits, &inbox);
@@ -261,7 +261,7 @@ static void test_liar__does_not_get_a_receive_past_its_room(void) {
 
 /* ---- failures ---- */
 
-static void test_failure__ends_all_operations_of_the_peer(void) {
+TEST(test_failure__ends_all_operations_of_the_peer) {
   for (int step = 0; step < 8; step++) {
     CHECK_ROW(step);
     start(3, &(struct mrc_msg_config){.eager_bytes = EAGER});
@@ -307,7 +307,7 @@ static void test_failure__ends_all_operations_of_the_peer(void) {
 }
 
 /* The QP is destroyed while its writes are outstanding, so their completions never come. */
-static void test_close__ends_what_is_outstanding(void) {
+TEST(test_close__ends_what_is_outstanding) {
   struct wire_qp *qp = start_pair();
   receive(1, 2, 5, BIG, true);
   wire_run();
@@ -326,7 +326,7 @@ static void test_close__ends_what_is_outstanding(void) {
 }
 
 /* A peer is idle when all that was said to it has arrived, or will never arrive. */
-static void test_idle__when_all_has_arrived(void) {
+TEST(test_idle__when_all_has_arrived) {
   for (int row = 0; row < 3; row++) {
     CHECK_ROW(row);
     struct wire_qp *qp = start_pair();
@@ -346,7 +346,7 @@ static void test_idle__when_all_has_arrived(void) {
 }
 
 /* The engine has no room for a post at this moment, e.g. in its completion queue. */
-static void test_failure__of_a_post_for_lack_of_room_is_none(void) {
+TEST(test_failure__of_a_post_for_lack_of_room_is_none) {
   for (int refusals = 1; refusals < 6; refusals++) {
     CHECK_ROW(refusals);
     start_pair();
@@ -364,15 +364,3 @@ static void test_failure__of_a_post_for_lack_of_room_is_none(void) {
     check_clean(2);
   }
 }
-
-CHECK_MAIN(RUN(test_numbers__wrap), RUN(test_post__that_is_wrong),
-           RUN(test_queue__is_filled_and_no_more), RUN(test_heap__has_room_for_all_its_bytes),
-           RUN(test_heap__full_stops_the_sender_and_goes_on),
-           RUN(test_heap__full_of_messages_lets_a_send_find_its_request),
-           RUN(test_heap__full_does_not_stop_the_other_direction),
-           RUN(test_heap__full_lets_data_come_before_their_announcement),
-           RUN(test_liar__with_records_of_no_kind_fails),
-           RUN(test_liar__does_not_get_a_receive_past_its_room),
-           RUN(test_failure__ends_all_operations_of_the_peer),
-           RUN(test_close__ends_what_is_outstanding), RUN(test_idle__when_all_has_arrived),
-           RUN(test_failure__of_a_post_for_lack_of_room_is_none))

@@ -24,7 +24,7 @@ static void show(const uint8_t *memory, uint64_t bytes, uint32_t access) {
 
 static void hide(void) { CHECK_EQ(mrc_mr_deregister((mrc_engine *)&wire[1], KEY), 0); }
 
-static void test_memory__of_every_size(void) {
+TEST(test_memory__of_every_size) {
   const uint64_t rows[] = {0, 1, 4096, 1 << 20, (1 << 20) + 1, BIG};
   for (int kind = MRC_MSG_WRITE; kind <= MRC_MSG_READ; kind++)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -46,7 +46,7 @@ static void test_memory__of_every_size(void) {
 }
 
 /* A READ is refused, and the peer goes on. */
-static void test_read__of_memory_that_is_not_shown(void) {
+TEST(test_read__of_memory_that_is_not_shown) {
   const struct {
     uint32_t key, access;
     uint64_t at, bytes;
@@ -79,7 +79,7 @@ static void test_read__of_memory_that_is_not_shown(void) {
 }
 
 /* The region ends between two chunks of the answer. */
-static void test_read__of_memory_that_goes(void) {
+TEST(test_read__of_memory_that_goes) {
   enum { LONG = MRC_MSG_CHUNKS_AT_ONCE + 4 };
   static uint8_t from[LONG << 20], to[LONG << 20];
   start_pair();
@@ -104,7 +104,7 @@ static void test_read__of_memory_that_goes(void) {
 }
 
 /* The peer never has more READs to answer than it has places. */
-static void test_read__hundreds_at_a_time(void) {
+TEST(test_read__hundreds_at_a_time) {
   enum { N = 3 * MRC_MSG_READS + 1 };
   start_pair();
   show(source, MOST, SHOWN);
@@ -120,7 +120,7 @@ static void test_read__hundreds_at_a_time(void) {
 }
 
 /* READs need no credit: they go on while the peer's frames wait for room. */
-static void test_read__while_all_else_waits(void) {
+TEST(test_read__while_all_else_waits) {
   start(2, &(struct mrc_msg_config){.eager_bytes = EAGER, .heap_bytes = 2 * MRC_MSG_SLOT_BYTES});
   wire_join(0, 1, &limits);
   show(source, MOST, SHOWN);
@@ -141,7 +141,7 @@ static void test_read__while_all_else_waits(void) {
   wire_stop();
 }
 
-static void test_memory__of_a_peer_that_fails(void) {
+TEST(test_memory__of_a_peer_that_fails) {
   for (int kind = MRC_MSG_WRITE; kind <= MRC_MSG_READ; kind++)
     for (int steps = 0; steps < 4; steps++) {
       CHECK_ROW(steps);
@@ -186,7 +186,7 @@ static void say(struct wire_qp *qp, const struct mrc_msg_record *record, int n) 
 
 static uint64_t violations(void) { return mrc_msg_counters(wire[0].msg)->violations; }
 
-static void test_liar__fetches_more_than_its_share(void) {
+TEST(test_liar__fetches_more_than_its_share) {
   for (int more = 0; more < 2; more++) {
     struct wire_qp *qp = start_alone();
     const struct mrc_msg_record fetch = {
@@ -198,7 +198,7 @@ static void test_liar__fetches_more_than_its_share(void) {
 }
 
 /* Memory that nobody shows, again and again: an answer each, and nothing else. */
-static void test_liar__fetches_what_it_may_not(void) {
+TEST(test_liar__fetches_what_it_may_not) {
   struct wire_qp *qp = start_alone();
   const struct mrc_msg_record fetch = {.kind = MRC_MSG_FETCH,
                                        .tag = (uintptr_t)source,
@@ -219,7 +219,7 @@ static void test_liar__fetches_what_it_may_not(void) {
   wire_stop();
 }
 
-static void test_liar__answers_what_was_not_asked(void) {
+TEST(test_liar__answers_what_was_not_asked) {
   for (int row = 0; row < 4; row++) {
     CHECK_ROW(row);
     struct wire_qp *qp = start_alone();
@@ -245,7 +245,7 @@ static void test_liar__answers_what_was_not_asked(void) {
 
 /* ---- sends that end at the peer ---- */
 
-static void test_delivered__ends_with_the_acknowledgement(void) {
+TEST(test_delivered__ends_with_the_acknowledgement) {
   for (int fails = 0; fails < 2; fails++) {
     CHECK_ROW(fails);
     struct wire_qp *qp = start_pair();
@@ -281,7 +281,7 @@ static void expire(uint64_t now_ns, uint32_t credits) {
   CHECK_EQ(mrc_msg_counters(wire[0].msg)->credits_sent, credits);
 }
 
-static void test_silence__is_broken(void) {
+TEST(test_silence__is_broken) {
   struct wire_qp *qp = start_pair();
   expire(5, 0);
   CHECK_EQ(mrc_msg_deadline(wire[0].msg), 5 + SILENCE_NS);
@@ -300,10 +300,3 @@ static void test_silence__is_broken(void) {
   CHECK_EQ(mrc_msg_deadline(wire[0].msg), UINT64_MAX);
   wire_stop();
 }
-
-CHECK_MAIN(RUN(test_memory__of_every_size), RUN(test_read__of_memory_that_is_not_shown),
-           RUN(test_read__of_memory_that_goes), RUN(test_read__hundreds_at_a_time),
-           RUN(test_read__while_all_else_waits), RUN(test_memory__of_a_peer_that_fails),
-           RUN(test_liar__fetches_more_than_its_share), RUN(test_liar__fetches_what_it_may_not),
-           RUN(test_liar__answers_what_was_not_asked),
-           RUN(test_delivered__ends_with_the_acknowledgement), RUN(test_silence__is_broken))

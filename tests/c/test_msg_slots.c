@@ -18,14 +18,14 @@ static struct mrc_msg_slots after(uint32_t first) {
                                 .told = first};
 }
 
-static void test_place__goes_round(void) {
+TEST(test_place__goes_round) {
   const struct mrc_msg_slots slots = after(0);
   const uint32_t rows[][2] = {{0, 0}, {3, 300}, {4, 0}, {0xFFFFFFFF, 300}};
   for (size_t i = 0; i < 4; i++)
     CHECK_EQ(mrc_msg_slots_place(&slots, rows[i][0]), rows[i][1]);
 }
 
-static void test_send__as_many_as_there_are_slots_until_a_credit(void) {
+TEST(test_send__as_many_as_there_are_slots_until_a_credit) {
   for (size_t row = 0; row < 3; row++) {
     CHECK_ROW(row);
     struct mrc_msg_slots slots = after(firsts[row]);
@@ -37,7 +37,7 @@ static void test_send__as_many_as_there_are_slots_until_a_credit(void) {
   }
 }
 
-static void test_credit__never_for_more_than_was_sent(void) {
+TEST(test_credit__never_for_more_than_was_sent) {
   for (size_t row = 0; row < 3; row++) {
     CHECK_ROW(row);
     struct mrc_msg_slots slots = after(firsts[row]);
@@ -52,7 +52,7 @@ static void test_credit__never_for_more_than_was_sent(void) {
   }
 }
 
-static void test_arrival__next_and_with_credit(void) {
+TEST(test_arrival__next_and_with_credit) {
   for (size_t row = 0; row < 3; row++) {
     CHECK_ROW(row);
     struct mrc_msg_slots slots = after(firsts[row]);
@@ -70,7 +70,7 @@ static void test_arrival__next_and_with_credit(void) {
   }
 }
 
-static void test_free__never_back_nor_beyond_what_arrived(void) {
+TEST(test_free__never_back_nor_beyond_what_arrived) {
   for (size_t row = 0; row < 3; row++) {
     CHECK_ROW(row);
     struct mrc_msg_slots slots = after(firsts[row]);
@@ -88,7 +88,3 @@ static void test_free__never_back_nor_beyond_what_arrived(void) {
     CHECK(!mrc_msg_slots_owe(&slots));
   }
 }
-
-CHECK_MAIN(RUN(test_place__goes_round), RUN(test_send__as_many_as_there_are_slots_until_a_credit),
-           RUN(test_credit__never_for_more_than_was_sent), RUN(test_arrival__next_and_with_credit),
-           RUN(test_free__never_back_nor_beyond_what_arrived))

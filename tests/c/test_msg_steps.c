@@ -25,7 +25,7 @@ static const struct {
     {BIG + 1, MOST, false, true},
 };
 
-static void test_message__arrives(void) {
+TEST(test_message__arrives) {
   for (size_t i = 0; i < sizeof singles / sizeof singles[0]; i++) {
     CHECK_ROW(i);
     start_pair();
@@ -43,7 +43,7 @@ static void test_message__arrives(void) {
   }
 }
 
-static void test_message__crosses_its_receive(void) {
+TEST(test_message__crosses_its_receive) {
   for (int i = 0; i < 2; i++) {
     CHECK_ROW(i);
     start_pair();
@@ -58,7 +58,7 @@ static void test_message__crosses_its_receive(void) {
 }
 
 /* An exact receive that was posted first costs no round trip: the write leaves with the RTS. */
-static void test_message__that_is_asked_for_leaves_at_once(void) {
+TEST(test_message__that_is_asked_for_leaves_at_once) {
   struct wire_qp *qp = start_pair();
   receive(1, 2, 5, EAGER + 1, true);
   wire_run();
@@ -70,7 +70,7 @@ static void test_message__that_is_asked_for_leaves_at_once(void) {
   check_clean(2);
 }
 
-static void test_message__that_does_not_fit(void) {
+TEST(test_message__that_does_not_fit) {
   const struct {
     uint64_t bytes, room;
     int sender;
@@ -93,7 +93,7 @@ static void test_message__that_does_not_fit(void) {
 }
 
 /* More than 4 GiB: the writes are not copied, but they cover the message, one after the other. */
-static void test_message__longer_than_a_write_can_be(void) {
+TEST(test_message__longer_than_a_write_can_be) {
   const uint64_t bytes = (4ull << 30) + 5;
   struct wire_qp *qp = start_pair();
   wire[0].no_copy = true;
@@ -127,7 +127,7 @@ static void test_message__longer_than_a_write_can_be(void) {
 
 /* ---- matching ---- */
 
-static void test_matching__by_space_peer_tag_and_mask(void) {
+TEST(test_matching__by_space_peer_tag_and_mask) {
   start_pair();
   receive_any(1, 1, 0x10, 0x0F, 10);
   receive(1, 2, 0x15, 10, false);
@@ -159,7 +159,7 @@ static void test_matching__by_space_peer_tag_and_mask(void) {
 
 /* Tables of few chains, so that most chains hold several tags: each message still finds its
    receive, whichever of them waits, in either order. */
-static void test_matching__in_chains_of_several_tags(void) {
+TEST(test_matching__in_chains_of_several_tags) {
   enum { N = 12 };
   for (int row = 0; row < 8; row++) {
     const bool receives_first = row & 1, reverse = row >> 1 & 1, exact = row >> 2;
@@ -185,7 +185,7 @@ static void test_matching__in_chains_of_several_tags(void) {
 }
 
 /* An exact receive asks for its message only if no older receive without a CTS could take it. */
-static void test_exact__behind_another_of_its_tag(void) {
+TEST(test_exact__behind_another_of_its_tag) {
   enum { LONG = EAGER + 1 };
   start_pair();
   receive(1, 1, 5, LONG, true);
@@ -209,7 +209,7 @@ static void test_exact__behind_another_of_its_tag(void) {
 
 /* ---- cancelling ---- */
 
-static void test_cancel__of_what_nobody_knows(void) {
+TEST(test_cancel__of_what_nobody_knows) {
   struct wire_qp *qp = start_pair();
   receive(1, 1, 5, BIG, false);
   CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), 0);
@@ -264,7 +264,7 @@ static void check_cancel(bool sender, bool exact, int steps) {
   check_clean(2);
 }
 
-static void test_cancel__at_every_stage(void) {
+TEST(test_cancel__at_every_stage) {
   for (int row = 0; row < 4 * 12; row++) {
     CHECK_ROW(row);
     check_cancel(row & 1, row & 2, row / 4);
@@ -272,7 +272,7 @@ static void test_cancel__at_every_stage(void) {
 }
 
 /* A receive is cancelled while its CTS and the RTS are on their ways. */
-static void test_cancel__crosses_the_message(void) {
+TEST(test_cancel__crosses_the_message) {
   struct wire_qp *qp = start_pair();
   receive(1, 2, 5, BIG, true);
   send(0, 1, 5, BIG);
@@ -289,11 +289,3 @@ static void test_cancel__crosses_the_message(void) {
   check_ended(1, 3, 0, BIG);
   check_clean(2);
 }
-
-CHECK_MAIN(RUN(test_message__arrives), RUN(test_message__crosses_its_receive),
-           RUN(test_message__that_is_asked_for_leaves_at_once),
-           RUN(test_message__that_does_not_fit), RUN(test_message__longer_than_a_write_can_be),
-           RUN(test_matching__by_space_peer_tag_and_mask),
-           RUN(test_matching__in_chains_of_several_tags),
-           RUN(test_exact__behind_another_of_its_tag), RUN(test_cancel__of_what_nobody_knows),
-           RUN(test_cancel__at_every_stage), RUN(test_cancel__crosses_the_message))

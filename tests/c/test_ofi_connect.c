@@ -102,7 +102,7 @@ static int used_fresh(void) {
   return of_connect_use(of_peer_of(&knock.from));
 }
 
-static void test_use__no_room(void) {
+TEST(test_use__no_room) {
   begin();
   for (int i = 0; i < 255; i++)
     CHECK_EQ(used_fresh(), 0);
@@ -116,7 +116,7 @@ static void test_use__no_room(void) {
 }
 
 /* The agent waits for as many CONNECTs as it was told. */
-static void test_tell_all__without_failed_peers(void) {
+TEST(test_tell_all__without_failed_peers) {
   begin();
   const struct mrc_agent_knock a = fresh_knock(), b = fresh_knock();
   const int32_t qpn = knocked(&a);
@@ -131,7 +131,7 @@ static void test_tell_all__without_failed_peers(void) {
   of_connect_close();
 }
 
-static void test_gone__with_the_reason(void) {
+TEST(test_gone__with_the_reason) {
   begin();
   const struct mrc_agent_knock knock = fresh_knock();
   const int32_t qpn = knocked(&knock);
@@ -143,7 +143,7 @@ static void test_gone__with_the_reason(void) {
 }
 
 /* A program may end its endpoint and open another one, as fabtests' rdm_multi_client does. */
-static void test_use__by_the_next_endpoint_of_a_peer_that_had_failed(void) {
+TEST(test_use__by_the_next_endpoint_of_a_peer_that_had_failed) {
   begin();
   const struct mrc_agent_knock knock = fresh_knock();
   struct of_peer *peer = of_peer_of(&knock.from);
@@ -157,7 +157,7 @@ static void test_use__by_the_next_endpoint_of_a_peer_that_had_failed(void) {
   of_connect_close();
 }
 
-static void test_visit__a_peer_gets_one_qp(void) {
+TEST(test_visit__a_peer_gets_one_qp) {
   begin();
   const struct mrc_agent_knock knock = fresh_knock();
   const int32_t qpn = knocked(&knock);
@@ -168,7 +168,7 @@ static void test_visit__a_peer_gets_one_qp(void) {
   of_connect_close();
 }
 
-static void test_visit__refusals_leave_nothing(void) {
+TEST(test_visit__refusals_leave_nothing) {
   begin();
   struct mrc_agent_knock wrong[3] = {fresh_knock(), fresh_knock(), fresh_knock()};
   wrong[0].to.token[15] ^= 1;
@@ -190,7 +190,7 @@ static void test_visit__refusals_leave_nothing(void) {
 }
 
 /* One that knows the token knocks under ever new addresses. */
-static void test_visit__the_table_is_full(void) {
+TEST(test_visit__the_table_is_full) {
   begin();
   struct mrc_agent_knock knock;
   for (int i = 0; i < 256; i++) {
@@ -207,9 +207,3 @@ static void test_visit__the_table_is_full(void) {
   CHECK(knocked(&knock) > 0); /* it has its QP */
   of_connect_close();
 }
-
-CHECK_MAIN(RUN(test_use__no_room), RUN(test_tell_all__without_failed_peers),
-           RUN(test_gone__with_the_reason),
-           RUN(test_use__by_the_next_endpoint_of_a_peer_that_had_failed),
-           RUN(test_visit__a_peer_gets_one_qp), RUN(test_visit__refusals_leave_nothing),
-           RUN(test_visit__the_table_is_full))

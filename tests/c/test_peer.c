@@ -32,7 +32,7 @@ static int n_claims(const struct mrc_peers *peers, struct mrc_peer_source wanted
 }
 
 /* The order of sources and repetitions make no difference; an additional or missing source does. */
-static void test_join__the_same_set_is_the_same_peer(void) {
+TEST(test_join__the_same_set_is_the_same_peer) {
   const struct mrc_peer_source a = source(1, 1), b = source(1, 2), c = source(2, 1);
   const struct {
     struct mrc_peer_source sources[3];
@@ -62,7 +62,7 @@ static void test_join__the_same_set_is_the_same_peer(void) {
 }
 
 /* A lookup matches the whole key and the peer: another peer's source does not match. */
-static void test_knows__sources(void) {
+TEST(test_knows__sources) {
   struct mrc_peers peers;
   CHECK_EQ(mrc_peers_init(&peers, 2, 8, 1), 0);
   struct mrc_qp qp = {0}, other = {0};
@@ -86,7 +86,7 @@ static void test_knows__sources(void) {
 
 /* A source that has answered a probe belongs to that peer while the peer exists: a claim of another
    UDP port is refused, whatever its other sources are, and changes nothing. */
-static void test_join__not_what_another_has_proved(void) {
+TEST(test_join__not_what_another_has_proved) {
   const struct mrc_peer_source a = source(1, 1), b = source(1, 2), c = source(2, 1);
   const struct {
     struct mrc_peer_source sources[2];
@@ -125,7 +125,7 @@ static void test_join__not_what_another_has_proved(void) {
 }
 
 /* The first peer that proves a source owns it until it leaves; then the next one that proves it. */
-static void test_prove__has_one_owner(void) {
+TEST(test_prove__has_one_owner) {
   const struct mrc_peer_source a = source(1, 1), b = source(1, 2);
   struct mrc_peers peers;
   CHECK_EQ(mrc_peers_init(&peers, 2, 8, 1), 0);
@@ -151,7 +151,7 @@ static void test_prove__has_one_owner(void) {
 }
 
 /* A peer that does not fit leaves no entries behind, and released room is used again. */
-static void test_join__full(void) {
+TEST(test_join__full) {
   enum { SOURCES = 256, ROOM = 2 * SOURCES };
   struct mrc_peers peers;
   struct mrc_peer_source sources[SOURCES];
@@ -172,7 +172,7 @@ static void test_join__full(void) {
 }
 
 /* Random joins and leaves, compared with a plain model of the sets. */
-static void test_join__and_leave_at_random(void) {
+TEST(test_join__and_leave_at_random) {
   enum { QPS = 16, STEPS = 20000 };
   struct mrc_peers peers;
   CHECK_EQ(mrc_peers_init(&peers, QPS, QPS * 4, 1), 0);
@@ -208,7 +208,7 @@ static void test_join__and_leave_at_random(void) {
 }
 
 /* The table grows with the peers and still finds the earlier ones. */
-static void test_join__grows_the_table(void) {
+TEST(test_join__grows_the_table) {
   enum { PEERS = 32, EACH = 256 };
   struct mrc_peers peers;
   CHECK_EQ(mrc_peers_init(&peers, PEERS, PEERS * EACH, 1), 0);
@@ -228,8 +228,3 @@ static void test_join__grows_the_table(void) {
   CHECK(find(&peers, source(0, 0)) == NULL);
   mrc_peers_free(&peers);
 }
-
-CHECK_MAIN(RUN(test_join__grows_the_table), RUN(test_join__the_same_set_is_the_same_peer),
-           RUN(test_knows__sources), RUN(test_join__not_what_another_has_proved),
-           RUN(test_prove__has_one_owner), RUN(test_join__full),
-           RUN(test_join__and_leave_at_random))

@@ -25,7 +25,7 @@ static uint32_t eligible(const struct three *three) {
   return mrc_planes_eligible(three->planes, &three->set, &three->ports);
 }
 
-static void test_eligible__suspended_planes_only_when_no_other_is_left(void) {
+TEST(test_eligible__suspended_planes_only_when_no_other_is_left) {
   struct three *three = make_three();
   CHECK_EQ(eligible(three), 3);
   three->planes[0].suspended = true;
@@ -37,5 +37,3 @@ static void test_eligible__suspended_planes_only_when_no_other_is_left(void) {
   three->ports.up = 6;
   CHECK_EQ(eligible(three), 0);
 }
-
-CHECK_MAIN(RUN(test_eligible__suspended_planes_only_when_no_other_is_left))

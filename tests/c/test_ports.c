@@ -18,7 +18,7 @@ static int wanted_wcs;
 static bool all_completed(const struct side *sides) { return sides[0].n_wcs == wanted_wcs; }
 
 /* A write continues while one of its planes is closed; afterwards the plane carries data again. */
-static void test_close__in_the_middle_of_a_write_and_back(void) {
+TEST(test_close__in_the_middle_of_a_write_and_back) {
   struct side sides[2];
   if (!open_sides(sides, &two_planes_v4, 16 * MIB)) return;
   fill(sides[0].memory, 16 * MIB, 1);
@@ -72,7 +72,7 @@ static int set_evs(struct side *side, const struct side *peer) {
 /* EVs of a connect that began before the reopening name sockets of another address, so they are
  * refused.
  */
-static void test_open__evs_of_before_are_refused(void) {
+TEST(test_open__evs_of_before_are_refused) {
   struct side sides[2];
   if (!open_sides(sides, &two_planes_v4, 0)) return;
   struct mrc_port_config other = sides[0].config.ports[1];
@@ -90,7 +90,7 @@ static void test_open__evs_of_before_are_refused(void) {
   close_sides(sides);
 }
 
-static void test_commands__of_ports_that_are_not(void) {
+TEST(test_commands__of_ports_that_are_not) {
   struct side sides[2];
   if (!open_sides(sides, &two_planes_v4, 0)) return;
   const struct mrc_port_config *config = &sides[0].config.ports[1];
@@ -108,6 +108,3 @@ static void test_commands__of_ports_that_are_not(void) {
   CHECK_EQ(run(&sides[0], up), -ENOENT);
   close_sides(sides);
 }
-
-CHECK_MAIN(RUN(test_close__in_the_middle_of_a_write_and_back),
-           RUN(test_open__evs_of_before_are_refused), RUN(test_commands__of_ports_that_are_not))

@@ -5,7 +5,7 @@
 
 enum { MS = 1000000 };
 
-static void test_on_success__trust_needs_a_row(void) {
+TEST(test_on_success__trust_needs_a_row) {
   struct mrc_probation p;
   mrc_probation_init(&p);
   CHECK_EQ(p.next_ns, MRC_NEVER);
@@ -25,7 +25,7 @@ static void test_on_success__trust_needs_a_row(void) {
   CHECK_EQ(p.next_ns, MRC_NEVER);
 }
 
-static void test_on_timeout__spacing_doubles_to_a_limit(void) {
+TEST(test_on_timeout__spacing_doubles_to_a_limit) {
   static const uint64_t spacing_ms[] = {4, 8, 16, 32, 64, 64, 64};
   struct mrc_probation p;
   mrc_probation_init(&p);
@@ -38,7 +38,7 @@ static void test_on_timeout__spacing_doubles_to_a_limit(void) {
 }
 
 /* It fails repeatedly soon after it came back: each time it stays away twice as long. */
-static void test_on_failure__relapses_double_the_wait(void) {
+TEST(test_on_failure__relapses_double_the_wait) {
   struct mrc_probation p;
   uint64_t now_ns = 1000ull * MS;
   mrc_probation_init(&p);
@@ -61,7 +61,7 @@ static void test_on_failure__relapses_double_the_wait(void) {
 
 /* The cause of the failure has ended: probes begin at once, and three successes are needed at the
    spacing that the relapses set. */
-static void test_on_mend__probes_begin_at_once(void) {
+TEST(test_on_mend__probes_begin_at_once) {
   struct mrc_probation p;
   mrc_probation_init(&p);
   mrc_probation_on_failure(&p, MRC_NOISE_NS, 0);
@@ -76,7 +76,7 @@ static void test_on_mend__probes_begin_at_once(void) {
   CHECK(mrc_probation_on_success(&p, MRC_NOISE_NS, 12 * MS));
 }
 
-static void test_spacing__follows_the_noise_of_hosts(void) {
+TEST(test_spacing__follows_the_noise_of_hosts) {
   const uint32_t noise_ns = 1000; /* the minimum that an engine accepts */
   struct mrc_probation p;
   mrc_probation_init(&p);
@@ -88,8 +88,3 @@ static void test_spacing__follows_the_noise_of_hosts(void) {
     mrc_probation_on_timeout(&p, noise_ns, 0);
   CHECK_EQ(p.next_ns, 64 * MS); /* the wire is no faster, so the spacing stays */
 }
-
-CHECK_MAIN(RUN(test_on_success__trust_needs_a_row),
-           RUN(test_on_timeout__spacing_doubles_to_a_limit),
-           RUN(test_on_failure__relapses_double_the_wait), RUN(test_on_mend__probes_begin_at_once),
-           RUN(test_spacing__follows_the_noise_of_hosts))

@@ -18,7 +18,7 @@ static const struct mrc_ev_probe *start(struct mrc_probes *probes, struct mrc_pr
 
 /* QPs that use all slots allowed to them leave exactly 64 to port status, which may use every slot.
  */
-static void test_start__keeps_slots_for_port_status(void) {
+TEST(test_start__keeps_slots_for_port_status) {
   enum { KEPT = 64 };
   static struct mrc_probe_user users[MRC_MAX_EV_PROBES], status;
   struct mrc_probes *probes = open_probes();
@@ -34,7 +34,7 @@ static void test_start__keeps_slots_for_port_status(void) {
 }
 
 /* Requests leave in the order in which they came; requests that could not leave go to the end. */
-static void test_queue__first_come_first_served(void) {
+TEST(test_queue__first_come_first_served) {
   static struct mrc_probe_user user;
   struct mrc_probes *probes = open_probes();
   const struct mrc_ev_probe *first = start(probes, &user, MRC_EV_PROBE_PORT_STATUS);
@@ -52,7 +52,7 @@ static void test_queue__first_come_first_served(void) {
 }
 
 /* When a QP ends, its queued and sent requests are dropped, and no others. */
-static void test_drop__forgets_those_of_one_user(void) {
+TEST(test_drop__forgets_those_of_one_user) {
   static struct mrc_probe_user gone, stays;
   struct mrc_probes *probes = open_probes();
   for (int i = 0; i < 3; i++) {
@@ -69,6 +69,3 @@ static void test_drop__forgets_those_of_one_user(void) {
   for (int i = 0; i < 3; i++)
     CHECK_PTR_EQ(mrc_probes_dequeue(probes)->user, &stays);
 }
-
-CHECK_MAIN(RUN(test_start__keeps_slots_for_port_status), RUN(test_queue__first_come_first_served),
-           RUN(test_drop__forgets_those_of_one_user))

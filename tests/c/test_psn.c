@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-static void test_add_sub__wrap_at_24_bits(void) {
+TEST(test_add_sub__wrap_at_24_bits) {
   static const struct {
     uint32_t psn, n, sum, difference;
   } rows[] = {
@@ -23,7 +23,7 @@ static void test_add_sub__wrap_at_24_bits(void) {
   }
 }
 
-static void test_diff_before__half_the_space(void) {
+TEST(test_diff_before__half_the_space) {
   static const struct {
     uint32_t a, b;
     int32_t diff;
@@ -48,7 +48,7 @@ static void test_diff_before__half_the_space(void) {
   }
 }
 
-static void test_in__half_open(void) {
+TEST(test_in__half_open) {
   static const struct {
     uint32_t psn, first, n;
     bool in;
@@ -73,7 +73,7 @@ static void test_in__half_open(void) {
   }
 }
 
-static void test_add_diff__are_inverse(void) {
+TEST(test_add_diff__are_inverse) {
   for (uint32_t psn = 0; psn <= MRC_PSN_MASK; psn += 0x10101) {
     for (uint32_t n = 0; n < 0x800000; n += 0x7FFF) {
       CHECK_EQ(mrc_psn_diff(mrc_psn_add(psn, n), psn), (int32_t)n);
@@ -81,6 +81,3 @@ static void test_add_diff__are_inverse(void) {
     }
   }
 }
-
-CHECK_MAIN(RUN(test_add_sub__wrap_at_24_bits), RUN(test_diff_before__half_the_space),
-           RUN(test_in__half_open), RUN(test_add_diff__are_inverse))

@@ -8,7 +8,7 @@
 #include "pair/connect.h"
 #include "scenario.h"
 
-static void test_names__end_with_the_lists(void) {
+TEST(test_names__end_with_the_lists) {
   CHECK_STR_EQ(mrc_engine_counter_name(0), "RX_PACKETS");
   CHECK(mrc_engine_counter_name(MRC_COUNTERS - 1) != NULL);
   CHECK(mrc_engine_counter_name(MRC_COUNTERS) == NULL);
@@ -26,7 +26,7 @@ static void test_names__end_with_the_lists(void) {
   CHECK(mrc_trace_name(-1) == NULL);
 }
 
-static void test_counters__fill_what_there_is_room_for(void) {
+TEST(test_counters__fill_what_there_is_room_for) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
   uint64_t values[2] = {7, 7};
   CHECK_EQ(mrc_engine_receive(engine, (uint8_t[1]){0}, 0, 0, &(struct mrc_meta){.port = 1}, 1),
@@ -40,7 +40,7 @@ static void test_counters__fill_what_there_is_room_for(void) {
 }
 
 /* The ring keeps the newest entries and returns them oldest first. */
-static void test_trace__keeps_the_newest(void) {
+TEST(test_trace__keeps_the_newest) {
   struct mrc_pair *p = open_pair(.engine.trace_entries = 16);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
@@ -59,7 +59,7 @@ static void test_trace__keeps_the_newest(void) {
 }
 
 /* A QP that was just created has no paths and no peer. */
-static void test_query__of_a_new_qp(void) {
+TEST(test_query__of_a_new_qp) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1, .ports = 2});
   const struct mrc_qp_create_attr attr = {.qpn = 7, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
   struct mrc_qp_info info;
@@ -74,7 +74,7 @@ static void test_query__of_a_new_qp(void) {
 }
 
 /* The counters of a plane count each byte that arrived on it once. */
-static void test_planes__count_what_they_bring(void) {
+TEST(test_planes__count_what_they_bring) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   lose_data(p, 1, 1);
@@ -97,7 +97,7 @@ static void test_planes__count_what_they_bring(void) {
 
 /* EV events that are not taken are dropped and counted; an event reports the number, and the QP's
    end is still reported. */
-static void test_events__overflow_keeps_room_for_what_matters(void) {
+TEST(test_events__overflow_keeps_room_for_what_matters) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
   int end = open_qp(p);
   mrc_engine *engine = p->hosts[0].engine;
@@ -123,7 +123,7 @@ static void test_events__overflow_keeps_room_for_what_matters(void) {
 }
 
 /* The number of lost events is reported after all earlier events, even if no event follows. */
-static void test_events__what_was_lost_is_told_last(void) {
+TEST(test_events__what_was_lost_is_told_last) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
   int end = open_qp(p);
   mrc_engine *engine = p->hosts[0].engine;
@@ -140,9 +140,3 @@ static void test_events__what_was_lost_is_told_last(void) {
   CHECK_EQ(mrc_engine_events(engine, events, 64), 0);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_names__end_with_the_lists), RUN(test_counters__fill_what_there_is_room_for),
-           RUN(test_trace__keeps_the_newest), RUN(test_query__of_a_new_qp),
-           RUN(test_planes__count_what_they_bring),
-           RUN(test_events__overflow_keeps_room_for_what_matters),
-           RUN(test_events__what_was_lost_is_told_last))

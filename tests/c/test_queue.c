@@ -21,7 +21,7 @@ static struct mrc_frame control_of(void) {
 }
 
 /* The fate of a write of 1000 bytes on the wire, by the bytes that are waiting. */
-static void test_push__room_and_trimming(void) {
+TEST(test_push__room_and_trimming) {
   static const struct {
     uint64_t buffer_bytes, waiting_bytes;
     bool trims;
@@ -51,7 +51,7 @@ static void test_push__room_and_trimming(void) {
   }
 }
 
-static void test_push__trimmed_at_the_last_hop(void) {
+TEST(test_push__trimmed_at_the_last_hop) {
   for (int last_hop = 0; last_hop <= 1; last_hop++) {
     const struct mrc_queue_config config = {
         .buffer_bytes = 3000, .trims = true, .last_hop = last_hop};
@@ -63,7 +63,7 @@ static void test_push__trimmed_at_the_last_hop(void) {
   }
 }
 
-static void test_push__only_writes_are_trimmed(void) {
+TEST(test_push__only_writes_are_trimmed) {
   struct mrc_queue_config config = {.buffer_bytes = 3000, .trims = true};
   struct mrc_queue queue = {0};
   struct mrc_frame probe = write_of(1000);
@@ -73,7 +73,7 @@ static void test_push__only_writes_are_trimmed(void) {
   CHECK(!probe.trimmed);
 }
 
-static void test_push__control_has_room_of_its_own(void) {
+TEST(test_push__control_has_room_of_its_own) {
   struct mrc_queue_config config = {.buffer_bytes = 300};
   struct mrc_queue queue = {0};
   struct mrc_frame first = control_of(), second = control_of();
@@ -84,7 +84,7 @@ static void test_push__control_has_room_of_its_own(void) {
 }
 
 /* The number of marked packets among 1000, by the bytes that each leaves waiting. */
-static void test_pop__ecn_ramp(void) {
+TEST(test_pop__ecn_ramp) {
   static const struct {
     uint64_t low, high, waiting;
     int ecn, least, most;
@@ -117,7 +117,7 @@ static void test_pop__ecn_ramp(void) {
   }
 }
 
-static void test_pop__control_is_never_marked(void) {
+TEST(test_pop__control_is_never_marked) {
   struct mrc_queue_config config = {.ecn_low_bytes = 1, .ecn_high_bytes = 2};
   struct mrc_queue queue = {0};
   struct mrc_frame packet = control_of();
@@ -129,7 +129,7 @@ static void test_pop__control_is_never_marked(void) {
 }
 
 /* A packet is marked by the queue behind it when it leaves, not by the queue when it arrived. */
-static void test_pop__marks_by_the_queue_left_behind(void) {
+TEST(test_pop__marks_by_the_queue_left_behind) {
   struct mrc_queue_config config = {.ecn_low_bytes = 500, .ecn_high_bytes = 1500};
   struct mrc_queue queue = {0};
   struct mrc_frame packets[3];
@@ -149,7 +149,7 @@ static void test_pop__marks_by_the_queue_left_behind(void) {
   CHECK_EQ(queue.marked, 1);
 }
 
-static void test_pop__control_and_trimmed_first(void) {
+TEST(test_pop__control_and_trimmed_first) {
   struct mrc_queue_config config = {.buffer_bytes = 2000, .trims = true};
   struct mrc_queue queue = {0};
   struct mrc_frame first = write_of(1000), second = write_of(1000), third = write_of(1000);
@@ -166,8 +166,3 @@ static void test_pop__control_and_trimmed_first(void) {
   CHECK_PTR_EQ(mrc_queue_pop(&queue, &config), NULL);
   CHECK_EQ(mrc_queue_bytes(&queue), 0);
 }
-
-CHECK_MAIN(RUN(test_push__room_and_trimming), RUN(test_push__trimmed_at_the_last_hop),
-           RUN(test_push__only_writes_are_trimmed), RUN(test_push__control_has_room_of_its_own),
-           RUN(test_pop__ecn_ramp), RUN(test_pop__control_is_never_marked),
-           RUN(test_pop__marks_by_the_queue_left_behind), RUN(test_pop__control_and_trimmed_first))

@@ -43,7 +43,7 @@ static uint64_t sent_bytes(const struct mrc_pair *p, int end) {
 }
 
 /* Only planes with a measured round trip predict when an answer arrives. */
-static void test_others_overdue__planes_that_were_measured(void) {
+TEST(test_others_overdue__planes_that_were_measured) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
   struct mrc_services *services = &p->hosts[0].engine->services;
@@ -58,7 +58,7 @@ static void test_others_overdue__planes_that_were_measured(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_limited__no_plane_of_equal_ones(void) {
+TEST(test_limited__no_plane_of_equal_ones) {
   struct mrc_pair *p = open_four_planes();
   const int end = open_end(p, 64u << 20);
   for (int i = 0; i < 10; i++) {
@@ -69,7 +69,7 @@ static void test_limited__no_plane_of_equal_ones(void) {
 }
 
 /* Short messages nearly do without a plane that has a tenth of its rate. */
-static void test_limited__messages_do_without_a_slow_plane(void) {
+TEST(test_limited__messages_do_without_a_slow_plane) {
   struct mrc_pair *p = open_four_planes();
   const int end = open_end(p, 64u << 20);
   const uint64_t before_ns = message_ns(p, end, 50);
@@ -82,7 +82,7 @@ static void test_limited__messages_do_without_a_slow_plane(void) {
 }
 
 /* The same for a plane that loses a fifth of its packets. */
-static void test_limited__messages_do_without_a_lossy_plane(void) {
+TEST(test_limited__messages_do_without_a_lossy_plane) {
   struct mrc_pair *p = open_four_planes();
   const int end = open_end(p, 64u << 20);
   const uint64_t before_ns = message_ns(p, end, 50);
@@ -94,7 +94,7 @@ static void test_limited__messages_do_without_a_lossy_plane(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_limited__a_plane_that_has_recovered_is_used_again(void) {
+SLOW(test_limited__a_plane_that_has_recovered_is_used_again) {
   struct mrc_pair *p = open_four_planes();
   const int end = open_end(p, 320u << 20);
   set_rate(p, RATE_BPS / 10);
@@ -112,7 +112,7 @@ static void test_limited__a_plane_that_has_recovered_is_used_again(void) {
 }
 
 /* A longer path is no lower rate: while messages are long enough, it is used. */
-static void test_limited__not_a_longer_path(void) {
+TEST(test_limited__not_a_longer_path) {
   struct mrc_pair *p = open_four_planes();
   const int end = open_end(p, 320u << 20);
   for (int path = 0; path < 2; path++)
@@ -130,7 +130,7 @@ static void test_limited__not_a_longer_path(void) {
 }
 
 /* With equal shares no plane is left out. */
-static void test_limited__not_with_equal_shares(void) {
+TEST(test_limited__not_with_equal_shares) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .plane_shares = MRC_SHARES_EQUAL);
   inside(p, end)->choice.quick.limited = 1;
@@ -140,7 +140,7 @@ static void test_limited__not_with_equal_shares(void) {
 }
 
 /* A queue drains while the plane is idle; a longer path stays longer, until it is tried again. */
-static void test_answer__what_an_idle_plane_forgets(void) {
+TEST(test_answer__what_an_idle_plane_forgets) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
   struct mrc_qp *qp = inside(p, end);
@@ -157,11 +157,3 @@ static void test_answer__what_an_idle_plane_forgets(void) {
   CHECK_EQ(mrc_quick_answer_ns(qp, 0, p->now_ns + 501 * MS), 0);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_others_overdue__planes_that_were_measured),
-           RUN(test_limited__no_plane_of_equal_ones),
-           RUN(test_limited__messages_do_without_a_slow_plane),
-           RUN(test_limited__messages_do_without_a_lossy_plane),
-           SLOW(test_limited__a_plane_that_has_recovered_is_used_again),
-           RUN(test_limited__not_a_longer_path), RUN(test_limited__not_with_equal_shares),
-           RUN(test_answer__what_an_idle_plane_forgets))

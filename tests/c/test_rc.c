@@ -30,7 +30,7 @@ static const struct mrc_rc_request add = {
 
 /* ---- Sends ---- */
 
-static void test_send__of_any_size_with_and_without_an_immediate(void) {
+TEST(test_send__of_any_size_with_and_without_an_immediate) {
   const uint32_t sizes[] = {0, 1, 8, 65535, 65536, 65537, 3 << 20};
   start();
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -48,7 +48,7 @@ static void test_send__of_any_size_with_and_without_an_immediate(void) {
   stop();
 }
 
-static void test_send__waits_for_a_receive_and_so_do_all_later_requests(void) {
+TEST(test_send__waits_for_a_receive_and_so_do_all_later_requests) {
   start();
   pair_request(&ends[0], send_of(10));
   pair_request(&ends[0], add);
@@ -64,7 +64,7 @@ static void test_send__waits_for_a_receive_and_so_do_all_later_requests(void) {
   stop();
 }
 
-static void test_send__to_shared_receives_asks_for_as_many_as_it_needs(void) {
+TEST(test_send__to_shared_receives_asks_for_as_many_as_it_needs) {
   pair_start(ends);
   ends[1].shared = true;
   for (int i = 0; i < 2; i++)
@@ -86,7 +86,7 @@ static void test_send__to_shared_receives_asks_for_as_many_as_it_needs(void) {
   stop();
 }
 
-static void test_send__completes_when_the_peer_has_it(void) {
+TEST(test_send__completes_when_the_peer_has_it) {
   start();
   pair_grant(&ends[1], 1);
   mrc_rc_send(&ends[1].rc);
@@ -102,7 +102,7 @@ static void test_send__completes_when_the_peer_has_it(void) {
   stop();
 }
 
-static void test_send__without_registered_memory_fails_when_it_is_the_oldest(void) {
+TEST(test_send__without_registered_memory_fails_when_it_is_the_oldest) {
   start();
   pair_grant(&ends[1], 3);
   pair_request(&ends[0], read_of(0, 100));
@@ -121,7 +121,7 @@ static void test_send__without_registered_memory_fails_when_it_is_the_oldest(voi
   stop();
 }
 
-static void test_send__that_does_not_fit_fails_the_sender_too(void) {
+TEST(test_send__that_does_not_fit_fails_the_sender_too) {
   start();
   ends[1].no_room = true;
   pair_grant(&ends[1], 2);
@@ -134,7 +134,7 @@ static void test_send__that_does_not_fit_fails_the_sender_too(void) {
   stop();
 }
 
-static void test_frame__stays_until_the_engine_is_done_with_it(void) {
+TEST(test_frame__stays_until_the_engine_is_done_with_it) {
   start();
   pair_grant(&ends[1], 100);
   mrc_rc_send(&ends[1].rc);
@@ -153,7 +153,7 @@ static void test_frame__stays_until_the_engine_is_done_with_it(void) {
   stop();
 }
 
-static void test_prod__changes_nothing_at_the_peer(void) {
+TEST(test_prod__changes_nothing_at_the_peer) {
   start();
   pair_request(&ends[0], send_of(10));
   pair_run(ends);
@@ -172,7 +172,7 @@ static void test_prod__changes_nothing_at_the_peer(void) {
 
 /* ---- WRITEs ---- */
 
-static void test_write__is_in_place_before_the_message_after_it(void) {
+TEST(test_write__is_in_place_before_the_message_after_it) {
   start();
   pair_grant(&ends[1], 4);
   for (uint32_t i = 0; i < 2; i++) {
@@ -191,7 +191,7 @@ static void test_write__is_in_place_before_the_message_after_it(void) {
 }
 
 /* Its data may be in place while the frame that tells of it is still on its way. */
-static void test_write_imm__is_done_with_its_frame(void) {
+TEST(test_write_imm__is_done_with_its_frame) {
   start();
   pair_grant(&ends[1], 1);
   pair_run(ends);
@@ -206,7 +206,7 @@ static void test_write_imm__is_done_with_its_frame(void) {
   stop();
 }
 
-static void test_write__that_the_engine_refuses_fails_after_those_before_it(void) {
+TEST(test_write__that_the_engine_refuses_fails_after_those_before_it) {
   start();
   pair_request(&ends[0], add);
   mrc_rc_send(&ends[0].rc);
@@ -224,7 +224,7 @@ static void test_write__that_the_engine_refuses_fails_after_those_before_it(void
 
 /* ---- READs and ATOMICs ---- */
 
-static void test_read__of_any_size(void) {
+TEST(test_read__of_any_size) {
   const uint32_t sizes[] = {0, 1, 65535, 65536, 65537, PAIR_MEMORY};
   start();
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -236,7 +236,7 @@ static void test_read__of_any_size(void) {
   stop();
 }
 
-static void test_read__at_most_so_many_at_a_time(void) {
+TEST(test_read__at_most_so_many_at_a_time) {
   start();
   for (int i = 0; i < 40; i++)
     pair_request(&ends[0], i % 2 == 0 ? read_of(0, 100) : add);
@@ -248,7 +248,7 @@ static void test_read__at_most_so_many_at_a_time(void) {
   stop();
 }
 
-static void test_read__does_not_need_that_its_reader_posts_receives(void) {
+TEST(test_read__does_not_need_that_its_reader_posts_receives) {
   start();
   pair_request(&ends[1], send_of(10)); /* no receive: it waits for ever */
   pair_request(&ends[0], read_of(0, PAIR_MEMORY));
@@ -259,7 +259,7 @@ static void test_read__does_not_need_that_its_reader_posts_receives(void) {
   stop();
 }
 
-static void test_read__is_refused_where_the_peer_may_not(void) {
+TEST(test_read__is_refused_where_the_peer_may_not) {
   const struct {
     struct mrc_rc_request request;
     uint8_t status;
@@ -283,7 +283,7 @@ static void test_read__is_refused_where_the_peer_may_not(void) {
   }
 }
 
-static void test_read__of_memory_that_goes_away_meanwhile_is_refused(void) {
+TEST(test_read__of_memory_that_goes_away_meanwhile_is_refused) {
   start();
   for (uint32_t i = 0; i < MRC_RC_ANSWERS; i++) /* more than all slots hold */
     pair_request(&ends[0], read_of(0, PAIR_MEMORY));
@@ -298,7 +298,7 @@ static void test_read__of_memory_that_goes_away_meanwhile_is_refused(void) {
   stop();
 }
 
-static void test_read__into_memory_that_is_not_registered_fails(void) {
+TEST(test_read__into_memory_that_is_not_registered_fails) {
   start();
   pair_request(&ends[0], read_of(0, 100000));
   mrc_rc_send(&ends[0].rc);
@@ -308,7 +308,7 @@ static void test_read__into_memory_that_is_not_registered_fails(void) {
   stop();
 }
 
-static void test_fence__waits_for_answers(void) {
+TEST(test_fence__waits_for_answers) {
   start();
   struct mrc_rc_request fenced = {.kind = MRC_RC_DO_WRITE, .bytes = 8, .fenced = true};
   pair_request(&ends[0], read_of(0, 10));
@@ -319,21 +319,3 @@ static void test_fence__waits_for_answers(void) {
   CHECK_EQ(ends[0].done, 2);
   stop();
 }
-
-CHECK_MAIN(RUN(test_send__of_any_size_with_and_without_an_immediate),
-           RUN(test_send__waits_for_a_receive_and_so_do_all_later_requests),
-           RUN(test_send__to_shared_receives_asks_for_as_many_as_it_needs),
-           RUN(test_send__completes_when_the_peer_has_it),
-           RUN(test_send__without_registered_memory_fails_when_it_is_the_oldest),
-           RUN(test_send__that_does_not_fit_fails_the_sender_too),
-           RUN(test_frame__stays_until_the_engine_is_done_with_it),
-           RUN(test_prod__changes_nothing_at_the_peer),
-           RUN(test_write__is_in_place_before_the_message_after_it),
-           RUN(test_write_imm__is_done_with_its_frame),
-           RUN(test_write__that_the_engine_refuses_fails_after_those_before_it),
-           RUN(test_read__of_any_size), RUN(test_read__at_most_so_many_at_a_time),
-           RUN(test_read__does_not_need_that_its_reader_posts_receives),
-           RUN(test_read__is_refused_where_the_peer_may_not),
-           RUN(test_read__of_memory_that_goes_away_meanwhile_is_refused),
-           RUN(test_read__into_memory_that_is_not_registered_fails),
-           RUN(test_fence__waits_for_answers))

@@ -99,14 +99,14 @@ static void run_seed(uint64_t seed, uint32_t steps) {
   }
 }
 
-static void test_sweep__some_seeds(void) {
+TEST(test_sweep__some_seeds) {
   for (uint64_t seed = 1; seed <= 40; seed++) {
     CHECK_ROW(seed);
     run_seed(seed, 2000);
   }
 }
 
-static void test_sweep__many_seeds(void) {
+SLOW(test_sweep__many_seeds) {
   for (uint64_t seed = 1000; seed < 2000; seed++) {
     CHECK_ROW(seed);
     run_seed(seed, 3000);
@@ -185,9 +185,6 @@ static void hostile_seeds(uint64_t first, uint64_t last) {
   }
 }
 
-static void test_hostile_peer__harms_nothing(void) { hostile_seeds(1, 250); }
+TEST(test_hostile_peer__harms_nothing) { hostile_seeds(1, 250); }
 
-static void test_hostile_peer__many_seeds(void) { hostile_seeds(251, 2000); }
-
-CHECK_MAIN(RUN(test_sweep__some_seeds), SLOW(test_sweep__many_seeds),
-           RUN(test_hostile_peer__harms_nothing), SLOW(test_hostile_peer__many_seeds))
+SLOW(test_hostile_peer__many_seeds) { hostile_seeds(251, 2000); }

@@ -40,7 +40,7 @@ static void deliver(struct book *book, int packets, int port, uint64_t after_ns)
   mrc_recorder_look(&book->recorder, book->engine, port, START_NS + after_ns);
 }
 
-static void test_look__fills_bins_by_time_and_port(void) {
+TEST(test_look__fills_bins_by_time_and_port) {
   struct book *book = open_book();
   fake.n_received = 5; /* arrived before the start */
   CHECK_EQ(start(book), 0);
@@ -63,7 +63,7 @@ static void test_look__fills_bins_by_time_and_port(void) {
   CHECK(!fake.recorded);
 }
 
-static void test_look__of_all_qps_without_a_list(void) {
+TEST(test_look__of_all_qps_without_a_list) {
   struct book *book = open_book();
   book->recording.n_qps = 0;
   fake.n_received = 5; /* arrived before the start */
@@ -74,7 +74,7 @@ static void test_look__of_all_qps_without_a_list(void) {
   CHECK_EQ(mrc_recorder_stop(&book->recorder, book->engine, START_NS + 450), 0);
 }
 
-static void test_look__widens_bins_rather_than_needing_more(void) {
+TEST(test_look__widens_bins_rather_than_needing_more) {
   struct book *book = open_book();
   CHECK_EQ(start(book), 0);
   for (int i = 0; i < BINS; i++)
@@ -88,7 +88,7 @@ static void test_look__widens_bins_rather_than_needing_more(void) {
   }
 }
 
-static void test_look__finds_the_longest_gap_between_deliveries(void) {
+TEST(test_look__finds_the_longest_gap_between_deliveries) {
   struct book *book = open_book();
   CHECK_EQ(start(book), 0);
   CHECK_EQ(book->recording.first_ns, 0);
@@ -105,7 +105,7 @@ static void test_look__finds_the_longest_gap_between_deliveries(void) {
   CHECK_EQ(book->recording.longest_gap_at_ns, START_NS + 110);
 }
 
-static void test_start__refuses_what_it_cannot_fill(void) {
+TEST(test_start__refuses_what_it_cannot_fill) {
   static const uint32_t unknown[] = {77, 79};
   struct book *book = open_book();
   struct mrc_recording wrong[] = {book->recording, book->recording, book->recording,
@@ -125,8 +125,3 @@ static void test_start__refuses_what_it_cannot_fill(void) {
   CHECK_EQ(start(book), 0);
   CHECK_EQ(start(book), -EBUSY);
 }
-
-CHECK_MAIN(RUN(test_look__fills_bins_by_time_and_port), RUN(test_look__of_all_qps_without_a_list),
-           RUN(test_look__widens_bins_rather_than_needing_more),
-           RUN(test_look__finds_the_longest_gap_between_deliveries),
-           RUN(test_start__refuses_what_it_cannot_fill))

@@ -29,7 +29,7 @@ static void write_until_reinjected(struct mrc_pair *p, int end) {
 }
 
 /* The originals arrive soon after: no EV, plane or guard changes, and no packet counts as lost. */
-static void test_reinject__blames_nobody(void) {
+TEST(test_reinject__blames_nobody) {
   int end;
   struct mrc_pair *p = open_unequal(&end);
   write_until_reinjected(p, end);
@@ -44,5 +44,3 @@ static void test_reinject__blames_nobody(void) {
   CHECK_EQ(slow->spread.ns, 0);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_reinject__blames_nobody))

@@ -6,7 +6,7 @@
 #define KIB 1024u
 #define MIB (KIB * KIB)
 
-static void test_part__even_where_bursts_run_on(void) {
+TEST(test_part__even_where_bursts_run_on) {
   static const struct {
     uint32_t bytes, path_mtu, part;
   } rows[] = {
@@ -26,7 +26,7 @@ static void test_part__even_where_bursts_run_on(void) {
 }
 
 /* Whatever the sizes: the part is legal, and even parts add up to the message. */
-static void test_part__is_legal(void) {
+TEST(test_part__is_legal) {
   for (uint32_t path_mtu = 256; path_mtu <= 16384; path_mtu += 124)
     for (uint32_t bytes = 1; bytes < 400000; bytes += 256)
       for (uint32_t burst_bytes = 300; burst_bytes < 70000; burst_bytes += 20011) {
@@ -36,5 +36,3 @@ static void test_part__is_legal(void) {
         CHECK(3 * mrc_parts(bytes, part) <= 4 * mrc_parts(bytes, path_mtu));
       }
 }
-
-CHECK_MAIN(RUN(test_part__even_where_bursts_run_on), RUN(test_part__is_legal))

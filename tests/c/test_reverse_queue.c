@@ -18,7 +18,7 @@ static bool is_near(uint64_t ns, uint64_t expected_ns) {
 }
 
 /* Whatever the clock of the peer shows: the difference to the shortest way is the wait. */
-static void test_sack__waits_are_above_the_shortest_way(void) {
+TEST(test_sack__waits_are_above_the_shortest_way) {
   static const uint64_t aheads_ns[] = {0, 33 * MS, 67 * MS, 50 * SECOND, -20 * SECOND};
   for (size_t i = 0; i < sizeof aheads_ns / sizeof aheads_ns[0]; i++) {
     CHECK_ROW(i);
@@ -33,7 +33,7 @@ static void test_sack__waits_are_above_the_shortest_way(void) {
 }
 
 /* The clocks drift apart by 100 us a second for a minute: the error stays below 1 ms. */
-static void test_sack__clocks_drift_apart(void) {
+TEST(test_sack__clocks_drift_apart) {
   for (int direction = -1; direction <= 1; direction += 2) {
     CHECK_ROW(direction);
     struct mrc_reverse_queue queue = {0};
@@ -46,7 +46,7 @@ static void test_sack__clocks_drift_apart(void) {
 }
 
 /* A way that has become longer is the shortest one after two periods, and after a pause at once. */
-static void test_sack__a_longer_way_is_found(void) {
+TEST(test_sack__a_longer_way_is_found) {
   struct mrc_reverse_queue queue = {0};
   uint64_t now_ns = 100 * SECOND;
   CHECK_EQ(sack(&queue, now_ns, MS, 0), 0);
@@ -58,11 +58,8 @@ static void test_sack__a_longer_way_is_found(void) {
 }
 
 /* A packet that seems to arrive earlier than the one before it does no harm. */
-static void test_sack__time_may_go_back(void) {
+TEST(test_sack__time_may_go_back) {
   struct mrc_reverse_queue queue = {0};
   CHECK_EQ(sack(&queue, 100 * SECOND, MS, 0), 0);
   CHECK(is_near(sack(&queue, 100 * SECOND - MS, 2 * MS, 0), MS));
 }
-
-CHECK_MAIN(RUN(test_sack__waits_are_above_the_shortest_way), RUN(test_sack__clocks_drift_apart),
-           RUN(test_sack__a_longer_way_is_found), RUN(test_sack__time_may_go_back))

@@ -4,7 +4,7 @@
 #include "check.h"
 
 /* RFC 6298: alpha 1/8, beta 1/4; the variation is updated before the smoothed value. */
-static void test_sample__follows_rfc_6298(void) {
+TEST(test_sample__follows_rfc_6298) {
   static const struct {
     uint64_t sample, smooth, var, base;
   } rows[] = {
@@ -22,11 +22,9 @@ static void test_sample__follows_rfc_6298(void) {
   }
 }
 
-static void test_overdue__variation_or_the_floor(void) {
+TEST(test_overdue__variation_or_the_floor) {
   const struct mrc_rtt rtt = {.smooth_ns = 1000, .var_ns = 100};
   CHECK_EQ(mrc_rtt_overdue_ns(&rtt, 0), 1400);
   CHECK_EQ(mrc_rtt_overdue_ns(&rtt, 400), 1400);
   CHECK_EQ(mrc_rtt_overdue_ns(&rtt, 500), 1500);
 }
-
-CHECK_MAIN(RUN(test_sample__follows_rfc_6298), RUN(test_overdue__variation_or_the_floor))

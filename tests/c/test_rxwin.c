@@ -19,7 +19,7 @@ static void arrive(struct mrc_rxwin *win, uint32_t psn) {
 
 /* PSNs in order of arrival: the verdict on each, the window's start and the bits of the SACK after
    it. The window starts at 0xFFFFFE and is 64 PSNs wide. */
-static void test_judge__truth_table(void) {
+TEST(test_judge__truth_table) {
   static const struct {
     uint32_t psn;
     enum mrc_rx_verdict verdict;
@@ -54,7 +54,7 @@ static void test_judge__truth_table(void) {
   mrc_rxwin_free(&win);
 }
 
-static void test_advance__tells_the_ends_of_messages(void) {
+TEST(test_advance__tells_the_ends_of_messages) {
   struct mrc_rxwin win;
   CHECK_EQ(mrc_rxwin_init(&win, 128), 0);
   mrc_rxwin_start(&win, 10);
@@ -74,7 +74,7 @@ static void test_advance__tells_the_ends_of_messages(void) {
 }
 
 /* 300 PSNs behind a gap need several SACKs: each PSN is reported twice, then no news is left. */
-static void test_report__tells_every_psn_twice(void) {
+TEST(test_report__tells_every_psn_twice) {
   enum { FIRST = 0xFFFFB0, N = 300 };
   struct mrc_rxwin win;
   uint8_t told[N] = {0};
@@ -101,7 +101,7 @@ static void test_report__tells_every_psn_twice(void) {
 
 /* The newest word is reported with the PSNs before it, so the next SACK repeats the news of a lost
    one. */
-static void test_report__shows_the_newest_with_those_before(void) {
+TEST(test_report__shows_the_newest_with_those_before) {
   struct mrc_rxwin win;
   uint32_t base;
   CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
@@ -125,7 +125,7 @@ static void test_report__shows_the_newest_with_those_before(void) {
 }
 
 /* PSNs that arrived on a plane are reported on that plane, however often others reported them. */
-static void test_report__repeats_what_is_wanted(void) {
+TEST(test_report__repeats_what_is_wanted) {
   struct mrc_rxwin win;
   CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
   mrc_rxwin_start(&win, 0);
@@ -141,7 +141,7 @@ static void test_report__repeats_what_is_wanted(void) {
 }
 
 /* In the widest window one word can hold PSNs of both its ends: two reports show them. */
-static void test_report__shows_both_ends_of_the_widest_window(void) {
+TEST(test_report__shows_both_ends_of_the_widest_window) {
   enum { FIRST = 100, LAST = FIRST + MRC_RXWIN_MAX_PSNS - 1 };
   struct mrc_rxwin win;
   CHECK_EQ(mrc_rxwin_init(&win, MRC_RXWIN_MAX_PSNS), 0);
@@ -162,7 +162,7 @@ static void test_report__shows_both_ends_of_the_widest_window(void) {
 }
 
 /* A word whose PSNs all arrived in order is not repeated: its bits in the ring hold later PSNs. */
-static void test_report__forgets_what_the_cumulative_psn_covers(void) {
+TEST(test_report__forgets_what_the_cumulative_psn_covers) {
   struct mrc_rxwin win;
   CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
   mrc_rxwin_start(&win, 0);
@@ -178,7 +178,7 @@ static void test_report__forgets_what_the_cumulative_psn_covers(void) {
   mrc_rxwin_free(&win);
 }
 
-static void test_report__without_news_shows_the_start(void) {
+TEST(test_report__without_news_shows_the_start) {
   struct mrc_rxwin win;
   uint32_t base;
   CHECK_EQ(mrc_rxwin_init(&win, 128), 0);
@@ -195,7 +195,7 @@ static void test_report__without_news_shows_the_start(void) {
 
 /* The kernel refuses a SACK of two words. Then the window's start leaves the first word, and more
    PSNs arrive than one SACK can show. The PSN of the second word still counts as news. */
-static void test_on_refused__takes_back_both_words(void) {
+TEST(test_on_refused__takes_back_both_words) {
   struct mrc_rxwin win;
   uint32_t base;
   bool told = false;
@@ -217,7 +217,7 @@ static void test_on_refused__takes_back_both_words(void) {
 
 /* Compared with a plain array of flags: in any order of arrival, SACKs report only PSNs that
    arrived, and the window's start is the first missing PSN. */
-static void test_add__agrees_with_a_set(void) {
+TEST(test_add__agrees_with_a_set) {
   enum { WINDOW = 256, PSNS = 20000 };
   static bool arrived[PSNS + WINDOW];
   struct mrc_rxwin win;
@@ -244,12 +244,3 @@ static void test_add__agrees_with_a_set(void) {
   }
   mrc_rxwin_free(&win);
 }
-
-CHECK_MAIN(RUN(test_judge__truth_table), RUN(test_advance__tells_the_ends_of_messages),
-           RUN(test_report__tells_every_psn_twice),
-           RUN(test_report__shows_the_newest_with_those_before),
-           RUN(test_report__repeats_what_is_wanted),
-           RUN(test_report__shows_both_ends_of_the_widest_window),
-           RUN(test_report__forgets_what_the_cumulative_psn_covers),
-           RUN(test_report__without_news_shows_the_start),
-           RUN(test_on_refused__takes_back_both_words), RUN(test_add__agrees_with_a_set))

@@ -23,7 +23,7 @@ static struct mrc_wire next_sack(struct mrc_pair *p) {
 
 /* The SACK of a marked packet reports the mark. The next SACK, sent without a new packet, repeats
    the newest packet but not its mark, or the EV would skip another turn. */
-static void test_sack__a_mark_is_told_once(void) {
+TEST(test_sack__a_mark_is_told_once) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64, .dynamic_mpr = 1);
   const uint32_t qpn = p->ends[p->ends[end]->peer]->qpn;
@@ -44,7 +44,7 @@ static void test_sack__a_mark_is_told_once(void) {
 
 /* A SACK carries its send time only if the peer requests it, else the count of packets out of
  * order. */
-static void test_sack__its_send_time_on_request(void) {
+TEST(test_sack__its_send_time_on_request) {
   for (uint32_t asked = 0; asked <= 1; asked++) {
     CHECK_ROW(asked);
     struct mrc_pair *p = open_pair();
@@ -65,7 +65,7 @@ static void test_sack__its_send_time_on_request(void) {
 
 /* Two hosts write to each other at 500 Mbit/s: SACKs wait behind data, as the requester finds out.
  */
-static void test_sack__its_wait_is_known(void) {
+TEST(test_sack__its_wait_is_known) {
   for (uint32_t asked = 0; asked <= 1; asked++) {
     CHECK_ROW(asked);
     struct mrc_pair *p = open_pair(.port_out.rate_bps = 500000000);
@@ -85,7 +85,7 @@ static void test_sack__its_wait_is_known(void) {
 }
 
 /* Two packets of one port, only one of them marked, need a SACK each: both leave in one burst. */
-static void test_sack__of_one_port_in_one_burst(void) {
+TEST(test_sack__of_one_port_in_one_burst) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
   run_for(p, MS);
@@ -108,7 +108,7 @@ static void test_sack__of_one_port_in_one_burst(void) {
 }
 
 /* After an overflow of this host's socket, SACKs penalize the peer's window for a round trip. */
-static void test_sack__penalty_after_an_overflow(void) {
+TEST(test_sack__penalty_after_an_overflow) {
   static const struct {
     bool overflowed;
     uint64_t later_ns;
@@ -130,7 +130,7 @@ static void test_sack__penalty_after_an_overflow(void) {
 }
 
 /* How many bytes make a SACK due at once, without a request. */
-static void test_sack__threshold_of_the_reading(void) {
+TEST(test_sack__threshold_of_the_reading) {
   static const struct {
     uint32_t readings, packets;
   } rows[] = {{MRC_READING_G2_B, 4}, {MRC_READING_G2_A, 16}, {0, 256}};
@@ -152,7 +152,3 @@ static void test_sack__threshold_of_the_reading(void) {
     mrc_pair_destroy(p);
   }
 }
-
-CHECK_MAIN(RUN(test_sack__penalty_after_an_overflow), RUN(test_sack__threshold_of_the_reading),
-           RUN(test_sack__a_mark_is_told_once), RUN(test_sack__its_send_time_on_request),
-           RUN(test_sack__its_wait_is_known), RUN(test_sack__of_one_port_in_one_burst))

@@ -42,7 +42,7 @@ static void run(const struct mrc_aead *aead, use_fn *first, use_fn *second, uint
   aead->release(key, aead->key_bytes);
 }
 
-static void test_nonce__is_used_once(void) {
+TEST(test_nonce__is_used_once) {
   static const struct {
     use_fn *first, *second;
     uint8_t counter; /* of the second */
@@ -67,5 +67,3 @@ static void test_nonce__is_used_once(void) {
     if (rows[i / 2].right) CHECK_EQ(status, 0);
   }
 }
-
-CHECK_MAIN(RUN(test_nonce__is_used_once))

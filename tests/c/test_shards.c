@@ -210,12 +210,12 @@ static void compare(const uint32_t *shards, int n) {
   }
 }
 
-static void test_run__no_result_depends_on_shards(void) { compare((const uint32_t[]){7}, 1); }
+TEST(test_run__no_result_depends_on_shards) { compare((const uint32_t[]){7}, 1); }
 
-static void test_run__nor_on_few_or_many(void) { compare((const uint32_t[]){2, 64}, 2); }
+SLOW(test_run__nor_on_few_or_many) { compare((const uint32_t[]){2, 64}, 2); }
 
 /* Nor on threads. */
-static void test_run__no_result_depends_on_threads(void) {
+TEST(test_run__no_result_depends_on_threads) {
   static const int rows[] = {0, 5, 7};
   for (int i = 0; i < 3; i++) {
     CHECK_ROW(rows[i]);
@@ -228,7 +228,7 @@ static void test_run__no_result_depends_on_threads(void) {
 
 /* A trace has its lines in the order of time, and without delay between shards there is no window.
  */
-static void test_make__one_shard_where_there_can_be_no_more(void) {
+TEST(test_make__one_shard_where_there_can_be_no_more) {
   mrc_sim *sim = open_sim(.shards = 2);
   CHECK_EQ(add_flow(sim), 0);
   CHECK_EQ(mrc_sim_trace_to(sim, "/dev/null"), 0);
@@ -254,7 +254,3 @@ static void test_make__one_shard_where_there_can_be_no_more(void) {
   CHECK_EQ(mrc_sim_trace_to(sim, "/dev/null"), -EINVAL);
   mrc_sim_destroy(sim);
 }
-
-CHECK_MAIN(RUN(test_run__no_result_depends_on_shards), SLOW(test_run__nor_on_few_or_many),
-           RUN(test_run__no_result_depends_on_threads),
-           RUN(test_make__one_shard_where_there_can_be_no_more))

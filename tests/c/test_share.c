@@ -6,7 +6,7 @@
 #include "scenario.h"
 
 /* One plane compared with three, period by period: percent, and whether it is slow afterwards. */
-static void test_judge__two_periods_in_a_row(void) {
+TEST(test_judge__two_periods_in_a_row) {
   static const struct {
     uint64_t bytes, others_bytes;
     uint32_t percent;
@@ -40,7 +40,7 @@ static void test_judge__two_periods_in_a_row(void) {
   }
 }
 
-static void test_is_bulk__enough_and_more_waiting(void) {
+TEST(test_is_bulk__enough_and_more_waiting) {
   static const struct {
     uint32_t n_planes;
     uint64_t packets, backed_packets;
@@ -108,7 +108,7 @@ static struct mrc_plane_info plane_of(struct mrc_pair *p, int end, int plane) {
 }
 
 /* A plane at a tenth of its rate raises one event, and another when it has healed. */
-static void test_event__a_slow_plane_that_heals(void) {
+TEST(test_event__a_slow_plane_that_heals) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   write_for(p, end, MESSAGE, 8, 500 * MS);
@@ -133,7 +133,7 @@ static void test_event__a_slow_plane_that_heals(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_event__two_slow_planes(void) {
+TEST(test_event__two_slow_planes) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   set_rate(p, 2, RATE_BPS / 10);
@@ -148,7 +148,7 @@ static void test_event__two_slow_planes(void) {
 }
 
 /* Each of four QPs has its own shares of the planes; the verdict uses their sum. */
-static void test_event__qps_to_one_peer_are_summed_up(void) {
+SLOW(test_event__qps_to_one_peer_are_summed_up) {
   enum { QPS = 4 };
   struct mrc_pair *p = open_planes(.seed = 1, .port_out.rate_bps = 4 * RATE_BPS);
   int ends[QPS];
@@ -178,7 +178,7 @@ static void test_event__qps_to_one_peer_are_summed_up(void) {
   mrc_pair_destroy(p);
 }
 
-static void test_event__equal_planes_raise_none(void) {
+SLOW(test_event__equal_planes_raise_none) {
   for (uint64_t seed = 1; seed <= 8; seed++) {
     CHECK_ROW(seed);
     struct mrc_pair *p =
@@ -194,7 +194,7 @@ static void test_event__equal_planes_raise_none(void) {
 }
 
 /* Equal shares stay equal on a slow plane too: a period only shows that its queue fills. */
-static void test_event__equal_shares_raise_none(void) {
+TEST(test_event__equal_shares_raise_none) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_EQUAL);
   set_rate(p, 2, RATE_BPS / 10);
@@ -205,7 +205,7 @@ static void test_event__equal_shares_raise_none(void) {
 }
 
 /* Short messages avoid a long path on purpose; long messages use its share. */
-static void test_event__short_messages_say_nothing(void) {
+TEST(test_event__short_messages_say_nothing) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   for (int path = 0; path < 2; path++)
@@ -220,7 +220,7 @@ static void test_event__short_messages_say_nothing(void) {
 
 /* A slow plane that falls silent is no longer slow, without an event. When it is back, its verdict
    starts anew, and a second event is raised. */
-static void test_event__a_suspended_plane_starts_afresh(void) {
+TEST(test_event__a_suspended_plane_starts_afresh) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   start_at_plane_1(p, end); /* then plane 2 carries a packet when it falls silent */
@@ -242,7 +242,7 @@ static void test_event__a_suspended_plane_starts_afresh(void) {
 }
 
 /* The period with an outage of the plane is not compared: only whole periods are. */
-static void test_event__a_period_with_an_outage_is_not_compared(void) {
+TEST(test_event__a_period_with_an_outage_is_not_compared) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   write_for(p, end, MESSAGE, 8, 500 * MS);
@@ -259,11 +259,3 @@ static void test_event__a_period_with_an_outage_is_not_compared(void) {
   CHECK(least >= 90);
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_judge__two_periods_in_a_row), RUN(test_is_bulk__enough_and_more_waiting),
-           RUN(test_event__a_slow_plane_that_heals), RUN(test_event__two_slow_planes),
-           SLOW(test_event__qps_to_one_peer_are_summed_up),
-           SLOW(test_event__equal_planes_raise_none), RUN(test_event__equal_shares_raise_none),
-           RUN(test_event__short_messages_say_nothing),
-           RUN(test_event__a_suspended_plane_starts_afresh),
-           RUN(test_event__a_period_with_an_outage_is_not_compared))

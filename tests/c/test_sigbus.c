@@ -123,9 +123,7 @@ static void shrink_to_one_page(void) {
   mrc_sigbus_remove(handle);
 }
 
-static void test_guard__a_shrunk_file_reads_as_zeros(void) {
-  check_passes_in_child(shrink_to_one_page);
-}
+TEST(test_guard__a_shrunk_file_reads_as_zeros) { check_passes_in_child(shrink_to_one_page); }
 
 static void shrink_under_two_ranges(void) {
   int fd;
@@ -143,7 +141,7 @@ static void shrink_under_two_ranges(void) {
   mrc_sigbus_remove(whole);
 }
 
-static void test_guard__tells_every_range_that_holds_the_address(void) {
+TEST(test_guard__tells_every_range_that_holds_the_address) {
   check_passes_in_child(shrink_under_two_ranges);
 }
 
@@ -167,7 +165,7 @@ static void shrink_under_threads(void) {
   mrc_sigbus_remove(handle);
 }
 
-static void test_guard__any_thread_may_fault(void) { check_passes_in_child(shrink_under_threads); }
+TEST(test_guard__any_thread_may_fault) { check_passes_in_child(shrink_under_threads); }
 
 static void reuse_slots(void) {
   static uint8_t memory[64];
@@ -183,9 +181,7 @@ static void reuse_slots(void) {
   CHECK_EQ(mrc_sigbus_add(memory, 1, -1), second);
 }
 
-static void test_add__reuses_slots_and_refuses_when_full(void) {
-  check_passes_in_child(reuse_slots);
-}
+TEST(test_add__reuses_slots_and_refuses_when_full) { check_passes_in_child(reuse_slots); }
 
 /* Only once: a second read would not wait for what the other thread does. */
 static void *read_one(void *memory) {
@@ -216,9 +212,7 @@ static void remove_during_repair(void) {
   CHECK_EQ(memory[0], 0x77);
 }
 
-static void test_remove__waits_for_a_repair_under_way(void) {
-  check_passes_in_child(remove_during_repair);
-}
+TEST(test_remove__waits_for_a_repair_under_way) { check_passes_in_child(remove_during_repair); }
 
 /* ---- Any other SIGBUS ---- */
 
@@ -280,7 +274,7 @@ static void replace_the_handler(void) {
   CHECK(mrc_sigbus_in_force());
 }
 
-static void test_in_force__not_after_another_handler_was_installed(void) {
+TEST(test_in_force__not_after_another_handler_was_installed) {
   check_passes_in_child(replace_the_handler);
 }
 
@@ -291,7 +285,7 @@ static void be_sent_the_signal(void) {
   kill(getpid(), SIGBUS);
 }
 
-static void test_guard__other_faults_go_to_the_previous_handler(void) {
+TEST(test_guard__other_faults_go_to_the_previous_handler) {
   static void (*const runs[])(void) = {fault_outside_with_handler, fault_outside_with_info_handler,
                                        fault_after_remove};
   for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
@@ -302,7 +296,7 @@ static void test_guard__other_faults_go_to_the_previous_handler(void) {
   }
 }
 
-static void test_guard__without_a_previous_handler_the_process_ends(void) {
+TEST(test_guard__without_a_previous_handler_the_process_ends) {
   static void (*const runs[])(void) = {fault_outside_with_default, be_sent_the_signal};
   for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
     CHECK_ROW(i);
@@ -311,11 +305,3 @@ static void test_guard__without_a_previous_handler_the_process_ends(void) {
     CHECK_EQ(WTERMSIG(status), SIGBUS);
   }
 }
-
-CHECK_MAIN(RUN(test_guard__a_shrunk_file_reads_as_zeros),
-           RUN(test_guard__tells_every_range_that_holds_the_address),
-           RUN(test_guard__any_thread_may_fault), RUN(test_remove__waits_for_a_repair_under_way),
-           RUN(test_in_force__not_after_another_handler_was_installed),
-           RUN(test_add__reuses_slots_and_refuses_when_full),
-           RUN(test_guard__other_faults_go_to_the_previous_handler),
-           RUN(test_guard__without_a_previous_handler_the_process_ends))

@@ -19,7 +19,7 @@ static struct mrc_sim_flow_info info_of(const mrc_sim *sim, uint32_t flow) {
   return info;
 }
 
-static void test_create__refuses_nonsense(void) {
+TEST(test_create__refuses_nonsense) {
   CHECK_PTR_EQ(open_sim(.hosts = 1), NULL);
   CHECK_PTR_EQ(open_sim(.hosts = 5), NULL); /* not a multiple of the T0s */
   CHECK_PTR_EQ(open_sim(.planes = 33), NULL);
@@ -29,7 +29,7 @@ static void test_create__refuses_nonsense(void) {
   CHECK_PTR_EQ(open_sim(.ecn_low_bytes = 400000), NULL);
 }
 
-static void test_add__refuses_nonsense(void) {
+TEST(test_add__refuses_nonsense) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_flow(sim, .to = 4), -EINVAL);
   CHECK_EQ(add_flow(sim, .to = 0), -EINVAL);
@@ -50,7 +50,7 @@ static void test_add__refuses_nonsense(void) {
 }
 
 /* All bytes arrive in place, whatever the links do. */
-static void test_run__contents(void) {
+TEST(test_run__contents) {
   static const struct mrc_sim_fault faults[] = {
       {.kind = MRC_SIM_RATE, .a = 50 * GBIT},
       {.kind = MRC_SIM_LOSS, .a = 50000},
@@ -94,14 +94,14 @@ static uint64_t trace_of(uint64_t seed, const char *path) {
   return trace;
 }
 
-static void test_run__same_seed_same_trace(void) {
+TEST(test_run__same_seed_same_trace) {
   const uint64_t trace = trace_of(7, NULL);
   CHECK(trace_of(7, NULL) == trace);
   CHECK(trace_of(7, "/dev/null") == trace); /* the watch changes nothing */
   CHECK(trace_of(8, NULL) != trace);
 }
 
-static void test_run__faults_have_their_time(void) {
+TEST(test_run__faults_have_their_time) {
   mrc_sim *sim = open_sim(.sample_ns = 100 * US);
   CHECK_EQ(add_fault(sim, .at_ns = 200 * US, .until_ns = 300 * US, .target = MRC_SIM_ALL,
                      .kind = MRC_SIM_RATE, .a = GBIT),
@@ -120,7 +120,7 @@ static void test_run__faults_have_their_time(void) {
 
 /* A fault's rate may be a share of the link's rate, its own rate included. A fault may begin when
    another ends. */
-static void test_run__rates_take_turns(void) {
+TEST(test_run__rates_take_turns) {
   mrc_sim *sim = open_sim(.sample_ns = 100 * US);
   const struct mrc_sim_fault own = {
       .target = MRC_SIM_PLANE, .plane = 1, .kind = MRC_SIM_RATE, .a = 40 * GBIT};
@@ -148,7 +148,7 @@ static void test_run__rates_take_turns(void) {
 }
 
 /* Hosts sleep for up to 1 ms: a round trip includes the sleep of both, 0.5 ms each on average. */
-static void test_run__busy_hosts_are_late(void) {
+TEST(test_run__busy_hosts_are_late) {
   mrc_sim *sim = open_sim(.wake_noise_ns = MS, .noise_ns = MS, .timeout = 16);
   CHECK_EQ(add_flow(sim, .bytes = 1, .writes = 100, .depth = 1), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
@@ -159,7 +159,7 @@ static void test_run__busy_hosts_are_late(void) {
 }
 
 /* Packets are delayed by 3 ms for a while: they are declared lost, and all of them arrive. */
-static void test_run__repeated_is_what_came_twice(void) {
+TEST(test_run__repeated_is_what_came_twice) {
   mrc_sim *sim = open_sim(.planes = 2);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_PLANE, .at_ns = 100 * US, .until_ns = 110 * US,
                      .kind = MRC_SIM_DELAY, .a = 3 * MS),
@@ -173,7 +173,7 @@ static void test_run__repeated_is_what_came_twice(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__copies_of_a_fault_are_not_repeated(void) {
+TEST(test_run__copies_of_a_fault_are_not_repeated) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_DUPLICATE, .a = 100000, .b = 100),
            0);
@@ -184,7 +184,7 @@ static void test_run__copies_of_a_fault_are_not_repeated(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__loss_of_control_spares_data(void) {
+TEST(test_run__loss_of_control_spares_data) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSE, .a = 1, .b = 4,
                      .class = MRC_SIM_CONTROL_CLASS),
@@ -200,7 +200,7 @@ static void test_run__loss_of_control_spares_data(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__a_host_sees_its_port_down(void) {
+TEST(test_run__a_host_sees_its_port_down) {
   mrc_sim *sim = open_sim(.planes = 2);
   CHECK_EQ(add_fault(sim, .at_ns = 50 * US, .target = MRC_SIM_PORT, .index = 0, .plane = 2,
                      .kind = MRC_SIM_DOWN),
@@ -216,7 +216,7 @@ static void test_run__a_host_sees_its_port_down(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__a_host_sees_a_slow_plane(void) {
+TEST(test_run__a_host_sees_a_slow_plane) {
   mrc_sim *sim =
       open_sim(.planes = 2, .host_rate_bps = GBIT, .memory_bytes = 64 << 20, .noise_ns = 50000);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_PORT, .index = 0, .plane = 2, .kind = MRC_SIM_RATE,
@@ -233,7 +233,7 @@ static void test_run__a_host_sees_a_slow_plane(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__no_path_ends_the_flow(void) {
+TEST(test_run__no_path_ends_the_flow) {
   mrc_sim *sim = open_sim(.retry_linear = 1, .retry_exp = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_flow(sim, .writes = 20, .depth = 4), 0);
@@ -249,7 +249,7 @@ static void test_run__no_path_ends_the_flow(void) {
 }
 
 /* A plane falls silent permanently: the hosts' timeouts depend on the configured noise of hosts. */
-static void test_run__patience_follows_the_noise_of_hosts(void) {
+TEST(test_run__patience_follows_the_noise_of_hosts) {
   static const struct {
     uint32_t noise_ns;
     uint64_t soonest_ns, latest_ns;
@@ -267,7 +267,7 @@ static void test_run__patience_follows_the_noise_of_hosts(void) {
 }
 
 /* Write n + 1 of the second flow leaves its host when write n of the first has arrived. */
-static void test_traffic__after_another_flow(void) {
+TEST(test_traffic__after_another_flow) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3, .interval_ns = 500 * US), 0);
   CHECK_EQ(add_flow(sim, .from = 2, .to = 0, .writes = 4, .after = 1), 1);
@@ -285,7 +285,7 @@ static void test_traffic__after_another_flow(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_traffic__begins_after_what_it_waits_for(void) {
+TEST(test_traffic__begins_after_what_it_waits_for) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3), 0);
   CHECK_EQ(add_flow(sim, .from = 2, .to = 0, .writes = 4, .after = 1, .start_ns = MS), 1);
@@ -294,7 +294,7 @@ static void test_traffic__begins_after_what_it_waits_for(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_traffic__open_loop_keeps_its_mean(void) {
+TEST(test_traffic__open_loop_keeps_its_mean) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_flow(sim, .bytes = 4096, .writes = 2000, .interval_ns = 5 * US), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
@@ -309,7 +309,7 @@ static void test_traffic__open_loop_keeps_its_mean(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_traffic__keeps_to_its_paths(void) {
+TEST(test_traffic__keeps_to_its_paths) {
   mrc_sim *sim = open_sim(.planes = 2, .t1 = 4);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 0, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .plane = 2, .kind = MRC_SIM_SILENT), 0);
@@ -320,7 +320,7 @@ static void test_traffic__keeps_to_its_paths(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_traffic__other_paths_later(void) {
+TEST(test_traffic__other_paths_later) {
   mrc_sim *sim = open_sim(.planes = 1, .t1 = 4);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_flow(sim, .paths = 0x1, .paths_until_ns = 5 * MS, .bytes = 1 << 20, .writes = 1000),
@@ -333,7 +333,7 @@ static void test_traffic__other_paths_later(void) {
 }
 
 /* Up, T0 by T0; then down. The flow may use one T1 of two, whose link to the other T0 is absent. */
-static void test_inner_ports__of_the_links_that_exist(void) {
+TEST(test_inner_ports__of_the_links_that_exist) {
   mrc_sim *sim = open_sim(.planes = 2);
   const struct mrc_sim_fault link = {.target = MRC_SIM_UPLINK, .plane = 1, .index = 1, .t1 = 0};
   CHECK_EQ(mrc_sim_remove_links(sim, &link), 0);
@@ -350,7 +350,7 @@ static void test_inner_ports__of_the_links_that_exist(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_incast__trims_at_the_last_hop(void) {
+TEST(test_incast__trims_at_the_last_hop) {
   mrc_sim *sim = open_sim(.hosts = 8, .t0 = 2, .t1 = 4, .buffer_bytes = 200000);
   for (uint32_t from = 1; from < 8; from++)
     CHECK_EQ(add_flow(sim, .from = from, .to = 0, .writes = 4), (int)from - 1);
@@ -382,14 +382,14 @@ static uint64_t short_flow_ns(uint32_t probed) {
   return done_ns;
 }
 
-static void test_probed__a_short_flow_takes_the_ideal_time(void) {
+TEST(test_probed__a_short_flow_takes_the_ideal_time) {
   const uint64_t ideal_ns = 9500 + 15 * 4266 * 8 / 100; /* one round trip, 15 packets more */
   CHECK(short_flow_ns(1) < ideal_ns * 103 / 100);
   CHECK(short_flow_ns(0) > ideal_ns * 140 / 100); /* one packet a path first, then the rest */
 }
 
 /* Probes measured the round trips: paths longer than the local timeout cause no retransmission. */
-static void test_probed__long_and_slow_ways(void) {
+TEST(test_probed__long_and_slow_ways) {
   const struct mrc_sim_fault rows[] = {
       {.target = MRC_SIM_ALL, .kind = MRC_SIM_DELAY, .a = 31250000},          /* 250 ms and back */
       {.target = MRC_SIM_PLANE, .plane = 2, .kind = MRC_SIM_RATE, .a = GBIT}, /* not 100 Gbit/s */
@@ -411,7 +411,7 @@ static void test_probed__long_and_slow_ways(void) {
 
 /* Probes find the initial faults before the first write. Later faults and samples use times that
    start at the first write. */
-static void test_probed__time_begins_after_the_probes(void) {
+TEST(test_probed__time_begins_after_the_probes) {
   mrc_sim *sim = open_sim(.planes = 2, .sample_ns = 100 * US, .probed = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 1, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_RATE, .a = GBIT, .at_ns = 200 * US,
@@ -436,7 +436,7 @@ static void test_probed__time_begins_after_the_probes(void) {
 }
 
 /* A path that the controller denies is not probed and not reported as lost. */
-static void test_probed__denied_paths_stay_denied(void) {
+TEST(test_probed__denied_paths_stay_denied) {
   mrc_sim *sim = open_sim(.t1 = 4, .probed = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_flow(sim, .paths = 0x1, .paths_until_ns = 1 * MS, .bytes = 1 << 20, .writes = 200),
@@ -452,19 +452,3 @@ static void test_probed__denied_paths_stay_denied(void) {
   CHECK(stats_of(sim).lost > 0);
   mrc_sim_destroy(sim);
 }
-
-CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
-           RUN(test_run__contents), RUN(test_run__same_seed_same_trace),
-           RUN(test_run__faults_have_their_time), RUN(test_run__rates_take_turns),
-           RUN(test_run__busy_hosts_are_late), RUN(test_run__repeated_is_what_came_twice),
-           RUN(test_run__copies_of_a_fault_are_not_repeated),
-           RUN(test_run__loss_of_control_spares_data), RUN(test_run__a_host_sees_its_port_down),
-           RUN(test_run__a_host_sees_a_slow_plane), RUN(test_run__no_path_ends_the_flow),
-           RUN(test_run__patience_follows_the_noise_of_hosts),
-           RUN(test_traffic__after_another_flow), RUN(test_traffic__begins_after_what_it_waits_for),
-           RUN(test_traffic__open_loop_keeps_its_mean), RUN(test_traffic__keeps_to_its_paths),
-           RUN(test_traffic__other_paths_later), RUN(test_inner_ports__of_the_links_that_exist),
-           RUN(test_incast__trims_at_the_last_hop),
-           RUN(test_probed__a_short_flow_takes_the_ideal_time),
-           RUN(test_probed__long_and_slow_ways), RUN(test_probed__time_begins_after_the_probes),
-           RUN(test_probed__denied_paths_stay_denied))

@@ -7,7 +7,7 @@
 
 /* Only eligible planes share equally, and a plane with a full socket is not one: it starts level
    when it comes back. */
-static void test_level__only_of_planes_that_may_be_chosen(void) {
+TEST(test_level__only_of_planes_that_may_be_chosen) {
   struct mrc_pair *p = open_pair(.planes = 3);
   const int end = open_qp(p, .plane_shares = MRC_SHARES_EQUAL);
   mrc_engine *engine = p->hosts[0].engine;
@@ -28,7 +28,7 @@ static void test_level__only_of_planes_that_may_be_chosen(void) {
 }
 
 /* The first packets of many QPs do not meet on one plane. */
-static void test_start__of_many_qps_is_spread(void) {
+TEST(test_start__of_many_qps_is_spread) {
   struct mrc_pair *p = open_pair(.planes = 4);
   struct mrc_qp *qp = inside(p, open_qp(p));
   const struct mrc_services *services = &p->hosts[0].engine->services;
@@ -52,7 +52,7 @@ static void test_start__of_many_qps_is_spread(void) {
 }
 
 /* The remaining window is the smaller of the peer's grant and the room in the send window. */
-static void test_window_left__the_smaller_of_both(void) {
+TEST(test_window_left__the_smaller_of_both) {
   struct mrc_requester req = {.peer_mpr = 48, .peer_next_psn = 0};
   CHECK_EQ(mrc_txwin_init(&req.win, 64, 1), 0);
   mrc_txwin_start(&req.win, 0);
@@ -66,7 +66,3 @@ static void test_window_left__the_smaller_of_both(void) {
   CHECK_EQ(mrc_requester_window_left(&req), 0);
   mrc_txwin_free(&req.win);
 }
-
-CHECK_MAIN(RUN(test_window_left__the_smaller_of_both),
-           RUN(test_level__only_of_planes_that_may_be_chosen),
-           RUN(test_start__of_many_qps_is_spread))

@@ -17,7 +17,7 @@ static struct entry entry_of(uint32_t number) {
   return (struct entry){.number = number, .check = ~number, .filler = number * 3ull};
 }
 
-static void test_init__refuses_other_capacities(void) {
+TEST(test_init__refuses_other_capacities) {
   static const uint32_t capacities[] = {0, 3, 6, 1000, (1u << 31) + 1};
   for (size_t i = 0; i < sizeof capacities / sizeof capacities[0]; i++) {
     struct mrc_spsc ring;
@@ -27,7 +27,7 @@ static void test_init__refuses_other_capacities(void) {
 }
 
 /* Pushes and pops of all sizes, so that copies begin and end at every place of the ring. */
-static void test_push_pop__keeps_order_over_the_wrap(void) {
+TEST(test_push_pop__keeps_order_over_the_wrap) {
   enum { CAPACITY = 8, ROUNDS = 200 };
   struct mrc_spsc ring;
   CHECK_EQ(mrc_spsc_init(&ring, CAPACITY, sizeof(struct entry)), 0);
@@ -63,7 +63,7 @@ static void test_push_pop__keeps_order_over_the_wrap(void) {
   mrc_spsc_free(&ring);
 }
 
-static void test_push_pop__positions_wrap_at_32_bits(void) {
+TEST(test_push_pop__positions_wrap_at_32_bits) {
   struct mrc_spsc ring;
   CHECK_EQ(mrc_spsc_init(&ring, 4, sizeof(struct entry)), 0);
   atomic_store(&ring.head, UINT32_MAX - 1);
@@ -78,7 +78,7 @@ static void test_push_pop__positions_wrap_at_32_bits(void) {
   mrc_spsc_free(&ring);
 }
 
-static void test_starved__tells_once_that_the_producer_waits(void) {
+TEST(test_starved__tells_once_that_the_producer_waits) {
   struct mrc_spsc ring;
   struct entry entry = entry_of(1);
   CHECK_EQ(mrc_spsc_init(&ring, 1, sizeof entry), 0);
@@ -110,7 +110,7 @@ static void *produce(void *argument) {
   return NULL;
 }
 
-static void test_threads__every_entry_once_in_order(void) {
+TEST(test_threads__every_entry_once_in_order) {
   struct mrc_spsc ring;
   pthread_t producer;
   CHECK_EQ(mrc_spsc_init(&ring, HAMMER_CAPACITY, sizeof(struct entry)), 0);
@@ -156,7 +156,7 @@ static void *produce_and_wait(void *argument) {
   return NULL;
 }
 
-static void test_threads__a_starved_producer_is_always_told(void) {
+TEST(test_threads__a_starved_producer_is_always_told) {
   static struct turnstile turnstile = {.lock = PTHREAD_MUTEX_INITIALIZER,
                                        .told = PTHREAD_COND_INITIALIZER};
   pthread_t producer;
@@ -179,9 +179,3 @@ static void test_threads__a_starved_producer_is_always_told(void) {
   pthread_join(producer, NULL);
   mrc_spsc_free(&turnstile.ring);
 }
-
-CHECK_MAIN(RUN(test_init__refuses_other_capacities), RUN(test_push_pop__keeps_order_over_the_wrap),
-           RUN(test_push_pop__positions_wrap_at_32_bits),
-           RUN(test_starved__tells_once_that_the_producer_waits),
-           RUN(test_threads__every_entry_once_in_order),
-           RUN(test_threads__a_starved_producer_is_always_told))

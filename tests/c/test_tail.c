@@ -41,20 +41,11 @@ static void check_all_moments(bool both, uint32_t silent_ports, uint64_t limit_n
   }
 }
 
-static void test_tail__one_plane_silent(void) { check_all_moments(false, 1 << 1, 10 * MS); }
+TEST(test_tail__one_plane_silent) { check_all_moments(false, 1 << 1, 10 * MS); }
 
-static void test_tail__one_plane_silent_both_ways(void) {
-  check_all_moments(true, 1 << 1, 10 * MS);
-}
+SLOW(test_tail__one_plane_silent_both_ways) { check_all_moments(true, 1 << 1, 10 * MS); }
 
 /* A retransmission does not go to the other silent plane. */
-static void test_tail__two_planes_silent(void) {
-  check_all_moments(false, 1 << 1 | 1 << 3, 16 * MS);
-}
+TEST(test_tail__two_planes_silent) { check_all_moments(false, 1 << 1 | 1 << 3, 16 * MS); }
 
-static void test_tail__two_planes_silent_both_ways(void) {
-  check_all_moments(true, 1 << 1 | 1 << 3, 16 * MS);
-}
-
-CHECK_MAIN(RUN(test_tail__one_plane_silent), SLOW(test_tail__one_plane_silent_both_ways),
-           RUN(test_tail__two_planes_silent), SLOW(test_tail__two_planes_silent_both_ways))
+SLOW(test_tail__two_planes_silent_both_ways) { check_all_moments(true, 1 << 1 | 1 << 3, 16 * MS); }

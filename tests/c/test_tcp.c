@@ -25,7 +25,7 @@ static void ack(struct mrc_tcp_sender *sender, uint64_t expected, uint64_t came,
                  now_ns);
 }
 
-static void test_on_ack__slow_start_doubles(void) {
+TEST(test_on_ack__slow_start_doubles) {
   struct mrc_tcp_sender sender;
   mrc_tcp_sender_init(&sender);
   uint64_t acked = 0;
@@ -41,7 +41,7 @@ static void test_on_ack__slow_start_doubles(void) {
 }
 
 /* When the port has no room, the window is not used up and does not grow. */
-static void test_on_ack__grows_only_when_the_window_was_full(void) {
+TEST(test_on_ack__grows_only_when_the_window_was_full) {
   struct mrc_tcp_sender sender;
   mrc_tcp_sender_init(&sender);
   CHECK(mrc_tcp_may_send(&sender));
@@ -52,7 +52,7 @@ static void test_on_ack__grows_only_when_the_window_was_full(void) {
 }
 
 /* The first two of 40 segments are lost. */
-static void test_on_ack__one_decrease_for_a_window_of_losses(void) {
+TEST(test_on_ack__one_decrease_for_a_window_of_losses) {
   struct mrc_tcp_sender sender;
   mrc_tcp_sender_init(&sender);
   sender.cubic.cwnd = 40;
@@ -74,7 +74,7 @@ static void test_on_ack__one_decrease_for_a_window_of_losses(void) {
 }
 
 /* The first loss is retransmitted at once, though more is in flight than the new window allows. */
-static void test_may_send__the_first_loss_at_once(void) {
+TEST(test_may_send__the_first_loss_at_once) {
   struct mrc_tcp_sender sender;
   mrc_tcp_sender_init(&sender);
   CHECK_EQ(send_all(&sender, 0), 10);
@@ -91,7 +91,7 @@ static void test_may_send__the_first_loss_at_once(void) {
 }
 
 /* After k = cbrt(max * 0.3 / 0.4) seconds the curve is back at `max`, and flat there. */
-static void test_on_ack__the_curve_is_cubic(void) {
+TEST(test_on_ack__the_curve_is_cubic) {
   struct mrc_tcp_sender sender;
   mrc_tcp_sender_init(&sender);
   sender.cubic = (struct mrc_cubic){.cwnd = 700, .ssthresh = 700, .max = 1000};
@@ -115,7 +115,7 @@ static void test_on_ack__the_curve_is_cubic(void) {
   mrc_tcp_sender_free(&sender);
 }
 
-static void test_on_timeout__all_again_from_one(void) {
+TEST(test_on_timeout__all_again_from_one) {
   struct mrc_tcp_sender sender;
   mrc_tcp_sender_init(&sender);
   CHECK_EQ(send_all(&sender, 0), 10);
@@ -132,7 +132,7 @@ static void test_on_timeout__all_again_from_one(void) {
   mrc_tcp_sender_free(&sender);
 }
 
-static void test_receive__any_order_once(void) {
+TEST(test_receive__any_order_once) {
   static const struct {
     uint64_t segment;
     bool is_new;
@@ -150,7 +150,7 @@ static void test_receive__any_order_once(void) {
 }
 
 /* A link of one segment a millisecond, a buffer of `room` segments, a round trip of 50 ms. */
-static void test_link__is_filled_and_nothing_is_missing(void) {
+TEST(test_link__is_filled_and_nothing_is_missing) {
   static const uint32_t rooms[] = {20, 50, 100};
   for (int row = 0; row < 3; row++) {
     CHECK_ROW(row);
@@ -187,10 +187,3 @@ static void test_link__is_filled_and_nothing_is_missing(void) {
     mrc_tcp_receiver_free(&receiver);
   }
 }
-
-CHECK_MAIN(RUN(test_on_ack__slow_start_doubles),
-           RUN(test_on_ack__grows_only_when_the_window_was_full),
-           RUN(test_on_ack__one_decrease_for_a_window_of_losses),
-           RUN(test_may_send__the_first_loss_at_once), RUN(test_on_ack__the_curve_is_cubic),
-           RUN(test_on_timeout__all_again_from_one), RUN(test_receive__any_order_once),
-           RUN(test_link__is_filled_and_nothing_is_missing))

@@ -24,7 +24,7 @@ static struct mrc_sim_flow_info info_of(const mrc_sim *sim, uint32_t flow) {
   return info;
 }
 
-static void test_add__refuses_nonsense(void) {
+TEST(test_add__refuses_nonsense) {
   mrc_sim *sim = open_slow();
   CHECK_EQ(add_tcp(sim, .tcp_plane = 2), -EINVAL);
   CHECK_EQ(add_tcp(sim, .bytes = 0), -EINVAL);
@@ -33,7 +33,7 @@ static void test_add__refuses_nonsense(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__fills_its_path_and_never_ends(void) {
+TEST(test_run__fills_its_path_and_never_ends) {
   mrc_sim *sim = open_slow();
   CHECK_EQ(add_tcp(sim, .paths = 2, .start_ns = 100 * MS), 0);
   CHECK_EQ(mrc_sim_run(sim, 5 * SECOND), 0);
@@ -49,7 +49,7 @@ static void test_run__fills_its_path_and_never_ends(void) {
 }
 
 /* The fabric neither marks nor trims TCP data: it drops it. */
-static void test_run__full_buffers_drop(void) {
+TEST(test_run__full_buffers_drop) {
   mrc_sim *sim = open_slow(.ecn_low_bytes = 1, .ecn_high_bytes = 2);
   CHECK_EQ(add_tcp(sim), 0);
   CHECK_EQ(mrc_sim_run(sim, 2 * SECOND), 0);
@@ -61,7 +61,7 @@ static void test_run__full_buffers_drop(void) {
   mrc_sim_destroy(sim);
 }
 
-static void test_run__survives_what_links_do(void) {
+SLOW(test_run__survives_what_links_do) {
   static const struct mrc_sim_fault faults[] = {
       {.kind = MRC_SIM_LOSS, .a = 10000},
       {.kind = MRC_SIM_CORRUPT, .a = 10000},
@@ -85,7 +85,7 @@ static void test_run__survives_what_links_do(void) {
 }
 
 /* An MRC write from the same host at the same time, checked by the auditors. */
-static void test_run__beside_writes(void) {
+TEST(test_run__beside_writes) {
   mrc_sim *sim = open_slow(.audit = 1, .cc = MRC_CC_DELAY);
   CHECK_EQ(add_tcp(sim, .paths = 1), 0);
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 1);
@@ -96,7 +96,7 @@ static void test_run__beside_writes(void) {
 }
 
 /* Two flows share the port of one host: neither MRC nor TCP keeps the other out. */
-static void test_run__shares_the_port_of_its_host(void) {
+TEST(test_run__shares_the_port_of_its_host) {
   mrc_sim *sim = open_slow(.host_rate_bps = 100 * MBIT, .cc = MRC_CC_NULL, .mpr = 128);
   CHECK_EQ(add_tcp(sim), 0);
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 100), 1);
@@ -118,12 +118,7 @@ static uint64_t trace_of(uint64_t seed) {
   return stats.trace;
 }
 
-static void test_run__same_seed_same_trace(void) {
+TEST(test_run__same_seed_same_trace) {
   CHECK(trace_of(3) == trace_of(3));
   CHECK(trace_of(3) != trace_of(4));
 }
-
-CHECK_MAIN(RUN(test_add__refuses_nonsense), RUN(test_run__fills_its_path_and_never_ends),
-           RUN(test_run__full_buffers_drop), SLOW(test_run__survives_what_links_do),
-           RUN(test_run__beside_writes), RUN(test_run__shares_the_port_of_its_host),
-           RUN(test_run__same_seed_same_trace))

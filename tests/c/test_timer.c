@@ -4,7 +4,7 @@
 #include "check.h"
 #include "core/base/prng.h"
 
-static void test_pop__earliest_first_and_only_when_due(void) {
+TEST(test_pop__earliest_first_and_only_when_due) {
   struct mrc_timers timers;
   struct mrc_timer_cell cells[4];
   mrc_timers_init(&timers, cells, 4);
@@ -32,7 +32,7 @@ static uint64_t earliest(const uint64_t *deadlines, uint32_t n) {
 }
 
 /* Random sets, clears and pops, compared with a plain array. */
-static void test_set__keeps_the_order_of_an_array(void) {
+TEST(test_set__keeps_the_order_of_an_array) {
   enum { IDS = 37, STEPS = 20000 };
   struct mrc_timers timers;
   uint64_t model[IDS];
@@ -56,6 +56,3 @@ static void test_set__keeps_the_order_of_an_array(void) {
     CHECK_EQ(mrc_timers_next(&timers), earliest(model, IDS));
   }
 }
-
-CHECK_MAIN(RUN(test_pop__earliest_first_and_only_when_due),
-           RUN(test_set__keeps_the_order_of_an_array))

@@ -54,7 +54,7 @@ static struct mrc_pair *open_traced(void) {
 }
 
 /* One packet of a message with an immediate is lost; its EV comes back after probes. */
-static void test_trace__of_a_loss(void) {
+TEST(test_trace__of_a_loss) {
   struct mrc_pair *p = open_traced();
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
   lose_data(p, 17, 1);
@@ -85,7 +85,7 @@ static void test_trace__of_a_loss(void) {
 
 /* One port goes down and the other plane falls silent: a reliability probe requests the state of
    the last packets, the local timeout expires, and both planes come back. */
-static void test_trace__of_silence(void) {
+TEST(test_trace__of_silence) {
   struct mrc_pair *p = open_traced();
   const int end = open_qp(p, .memory_bytes = 300 * MTU, .timeout = 12);
   CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
@@ -113,5 +113,3 @@ static void test_trace__of_silence(void) {
   CHECK(has(&writer, MRC_TRACE_PORT_STATUS_TOLD, status.a, 3));
   mrc_pair_destroy(p);
 }
-
-CHECK_MAIN(RUN(test_trace__of_a_loss), RUN(test_trace__of_silence))

@@ -63,7 +63,7 @@ static struct log *start(int bursts) {
   return &log;
 }
 
-static void test_run__publishes_before_and_after_it_sends(void) {
+TEST(test_run__publishes_before_and_after_it_sends) {
   struct log *log = start(1);
   CHECK_EQ(mrc_qp_post(log->turn.engine, 1, &(struct mrc_wr){0}, 1, NOW_NS), 0);
   CHECK(!mrc_turn_run(&log->turn, false, NOW_NS));
@@ -72,7 +72,7 @@ static void test_run__publishes_before_and_after_it_sends(void) {
   CHECK_EQ(fake.n_fates, 1);
 }
 
-static void test_run__sends_until_dry_but_some_rounds_at_most(void) {
+TEST(test_run__sends_until_dry_but_some_rounds_at_most) {
   static const struct {
     int bursts;
     const char *calls;
@@ -92,19 +92,19 @@ static void test_run__sends_until_dry_but_some_rounds_at_most(void) {
   }
 }
 
-static void test_run__reads_the_time_again_after_a_send(void) {
+TEST(test_run__reads_the_time_again_after_a_send) {
   struct log *log = start(2 * CAPACITY);
   mrc_turn_run(&log->turn, false, NOW_NS);
   CHECK_EQ(log->sent_ns, NOW_NS + SEND_NS);
 }
 
-static void test_run__goes_on_when_publish_left_something(void) {
+TEST(test_run__goes_on_when_publish_left_something) {
   struct log *log = start(0);
   log->unpublished = true;
   CHECK(mrc_turn_run(&log->turn, false, NOW_NS));
 }
 
-static void test_run__tells_the_engine_of_blocked_ports_after_the_commit(void) {
+TEST(test_run__tells_the_engine_of_blocked_ports_after_the_commit) {
   struct log *log = start(2 * CAPACITY);
   log->blocks = 1;
   mrc_turn_run(&log->turn, false, NOW_NS);
@@ -115,7 +115,7 @@ static void test_run__tells_the_engine_of_blocked_ports_after_the_commit(void) {
 }
 
 /* A backlog of input defers deadlines, for a limited time after the last one was handled. */
-static void test_run__defers_deadlines_while_input_waits(void) {
+TEST(test_run__defers_deadlines_while_input_waits) {
   struct log *log = start(0);
   static const struct {
     uint64_t after_ns;
@@ -132,18 +132,10 @@ static void test_run__defers_deadlines_while_input_waits(void) {
   }
 }
 
-static void test_run_dry__ends_when_nothing_is_left_to_send(void) {
+TEST(test_run_dry__ends_when_nothing_is_left_to_send) {
   struct log *log = start(CAPACITY * FULL_ROUNDS + 1);
   fake.deadline_ns = NOW_NS + 1;
   CHECK_EQ(mrc_turn_run_dry(&log->turn, NOW_NS), NOW_NS + 1);
   CHECK_STR_EQ(log->calls, "pssssppsp");
   CHECK_EQ(fake.n_fates, CAPACITY * FULL_ROUNDS + 1);
 }
-
-CHECK_MAIN(RUN(test_run__publishes_before_and_after_it_sends),
-           RUN(test_run__sends_until_dry_but_some_rounds_at_most),
-           RUN(test_run__reads_the_time_again_after_a_send),
-           RUN(test_run__goes_on_when_publish_left_something),
-           RUN(test_run__tells_the_engine_of_blocked_ports_after_the_commit),
-           RUN(test_run__defers_deadlines_while_input_waits),
-           RUN(test_run_dry__ends_when_nothing_is_left_to_send))

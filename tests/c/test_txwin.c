@@ -21,7 +21,7 @@ static struct mrc_txslot slot_of(const struct mrc_txwin *win, uint32_t i) {
   return *mrc_txwin_slot(win, mrc_psn_add(FIRST, i));
 }
 
-static void test_open__is_unsent_until_sent(void) {
+TEST(test_open__is_unsent_until_sent) {
   struct mrc_txwin win = sent_window(0);
   CHECK_EQ(mrc_txwin_outstanding(&win), 0);
   CHECK(!mrc_txwin_holds(&win, FIRST));
@@ -41,7 +41,7 @@ static void test_open__is_unsent_until_sent(void) {
   mrc_txwin_free(&win);
 }
 
-static void test_on_refused__takes_the_sending_back(void) {
+TEST(test_on_refused__takes_the_sending_back) {
   struct mrc_txwin win = sent_window(2);
   mrc_txwin_on_refused(&win, FIRST);
   CHECK_EQ(slot_of(&win, 0).state, MRC_TX_UNSENT); /* never sent: no retransmission later */
@@ -57,7 +57,7 @@ static void test_on_refused__takes_the_sending_back(void) {
 }
 
 /* The number of tries saturates: a packet sent many times still counts as sent more than once. */
-static void test_on_send__tries_saturate(void) {
+TEST(test_on_send__tries_saturate) {
   struct mrc_txwin win = sent_window(1);
   for (uint32_t tries = 2; tries < 3 * MRC_TX_MAX_TRIES; tries++) {
     mrc_txwin_on_lost(&win, FIRST);
@@ -67,7 +67,7 @@ static void test_on_send__tries_saturate(void) {
   mrc_txwin_free(&win);
 }
 
-static void test_on_lost__is_sent_again_oldest_first(void) {
+TEST(test_on_lost__is_sent_again_oldest_first) {
   struct mrc_txwin win = sent_window(4);
   mrc_txwin_on_lost(&win, mrc_psn_add(FIRST, 3));
   mrc_txwin_on_lost(&win, mrc_psn_add(FIRST, 1));
@@ -89,7 +89,7 @@ static void test_on_lost__is_sent_again_oldest_first(void) {
 }
 
 /* PSNs 0 to 3 are sent, 2 is lost; acknowledgements in this order, and the counts after each. */
-static void test_on_acked__truth_table(void) {
+TEST(test_on_acked__truth_table) {
   static const struct {
     uint32_t psn;
     enum mrc_tx_state before;
@@ -115,7 +115,7 @@ static void test_on_acked__truth_table(void) {
   mrc_txwin_free(&win);
 }
 
-static void test_clear__forgets_all_but_the_next_psn(void) {
+TEST(test_clear__forgets_all_but_the_next_psn) {
   struct mrc_txwin win = sent_window(4);
   mrc_txwin_on_lost(&win, FIRST);
   mrc_txwin_clear(&win);
@@ -126,7 +126,7 @@ static void test_clear__forgets_all_but_the_next_psn(void) {
   mrc_txwin_free(&win);
 }
 
-static void test_after__is_by_time_then_by_order(void) {
+TEST(test_after__is_by_time_then_by_order) {
   struct mrc_txwin win = sent_window(0);
   win.next_order = UINT16_MAX; /* wraps between the first and the second */
   for (uint32_t i = 0; i < 3; i++) {
@@ -143,8 +143,3 @@ static void test_after__is_by_time_then_by_order(void) {
     }
   mrc_txwin_free(&win);
 }
-
-CHECK_MAIN(RUN(test_open__is_unsent_until_sent), RUN(test_on_refused__takes_the_sending_back),
-           RUN(test_on_send__tries_saturate), RUN(test_on_lost__is_sent_again_oldest_first),
-           RUN(test_on_acked__truth_table), RUN(test_clear__forgets_all_but_the_next_psn),
-           RUN(test_after__is_by_time_then_by_order))

@@ -19,7 +19,7 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes) 
   return (int)syscall(SYS_setsockopt, fd, level, name, value, bytes);
 }
 
-static void test_open__two_contexts_get_two_udp_ports(void) {
+TEST(test_open__two_contexts_get_two_udp_ports) {
   struct mrc_udp a;
   struct mrc_udp b;
   if (!open_one(&a, "::1", 1) || !open_one(&b, "::1", 1)) return;
@@ -28,7 +28,7 @@ static void test_open__two_contexts_get_two_udp_ports(void) {
   mrc_udp_close(&b);
 }
 
-static void test_open__all_ports_share_the_udp_port(void) {
+TEST(test_open__all_ports_share_the_udp_port) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "::1"};
   struct mrc_ctx_config config = config_of(3, addresses, 4);
   struct mrc_udp udp;
@@ -46,7 +46,7 @@ static void test_open__all_ports_share_the_udp_port(void) {
   mrc_udp_close(&udp);
 }
 
-static void test_open__source_ports_are_all_different(void) {
+TEST(test_open__source_ports_are_all_different) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
   enum { SOCKETS = 40 };
   struct mrc_ctx_config config = config_of(3, addresses, SOCKETS);
@@ -66,7 +66,7 @@ static void test_open__source_ports_are_all_different(void) {
 }
 
 /* Each socket is bound to its interface: two interfaces in one subnet are two planes. */
-static void test_open__sockets_are_tied_and_do_not_block(void) {
+TEST(test_open__sockets_are_tied_and_do_not_block) {
   static const char *const addresses[] = {"127.0.0.1", "::1"};
   struct mrc_ctx_config config = config_of(2, addresses, 2);
   for (int i = 0; i < 2; i++)
@@ -87,7 +87,7 @@ static void test_open__sockets_are_tied_and_do_not_block(void) {
   mrc_udp_close(&udp);
 }
 
-static void test_open__refusals_name_their_cause(void) {
+TEST(test_open__refusals_name_their_cause) {
   static const char *const loopback[] = {"::1", "::1"};
   static const char *const foreign[] = {"2001:db8::77"};
   struct mrc_udp taken;
@@ -135,7 +135,7 @@ static void test_open__refusals_name_their_cause(void) {
 
 /* Each option that a context requires: seven of the receive socket, seven of the transmit socket
    and its filter. */
-static void test_open__fails_without_a_socket_option(void) {
+TEST(test_open__fails_without_a_socket_option) {
   static const char *const addresses[] = {"::1"};
   static const char line[] = "cannot set socket option ";
   struct mrc_ctx_config config = config_of(1, addresses, 1);
@@ -150,7 +150,7 @@ static void test_open__fails_without_a_socket_option(void) {
   calls_before_refusal = -1;
 }
 
-static void test_open__tells_what_buffers_were_granted(void) {
+TEST(test_open__tells_what_buffers_were_granted) {
   static const char *const addresses[] = {"::1"};
   struct mrc_ctx_config config = config_of(1, addresses, 2);
   config.rcvbuf_bytes = 100000;
@@ -169,7 +169,7 @@ static int n_descriptors(void) {
   return n;
 }
 
-static void test_open__without_a_port_and_one_later(void) {
+TEST(test_open__without_a_port_and_one_later) {
   static const char *const addresses[] = {"127.0.0.1"};
   struct mrc_ctx_config later = config_of(1, addresses, 2), config = {.n_ports = 8};
   struct mrc_udp udp;
@@ -190,7 +190,7 @@ static void test_open__without_a_port_and_one_later(void) {
 }
 
 /* While QPs use a port, it reopens with the same source ports or stays closed. */
-static void test_open_port__is_the_same_where_it_is_used(void) {
+TEST(test_open_port__is_the_same_where_it_is_used) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
   struct mrc_ctx_config config = config_of(3, addresses, 4);
   struct mrc_udp udp;
@@ -217,7 +217,7 @@ static void test_open_port__is_the_same_where_it_is_used(void) {
 }
 
 /* Another process took a source port or the UDP port: the open fails and leaks no descriptor. */
-static void test_open_port__what_was_taken_meanwhile(void) {
+TEST(test_open_port__what_was_taken_meanwhile) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2"};
   struct mrc_ctx_config config = config_of(2, addresses, 2);
   struct mrc_port_config taker = config.ports[1];
@@ -242,13 +242,3 @@ static void test_open_port__what_was_taken_meanwhile(void) {
   close(fd);
   mrc_udp_close(&udp);
 }
-
-CHECK_MAIN(RUN(test_open__two_contexts_get_two_udp_ports),
-           RUN(test_open__all_ports_share_the_udp_port),
-           RUN(test_open__source_ports_are_all_different),
-           RUN(test_open__sockets_are_tied_and_do_not_block),
-           RUN(test_open__refusals_name_their_cause), RUN(test_open__fails_without_a_socket_option),
-           RUN(test_open__tells_what_buffers_were_granted),
-           RUN(test_open__without_a_port_and_one_later),
-           RUN(test_open_port__is_the_same_where_it_is_used),
-           RUN(test_open_port__what_was_taken_meanwhile))

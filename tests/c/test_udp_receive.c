@@ -29,7 +29,7 @@ static void check_one_burst(const char *address, const char *ifname, bool any, u
   mrc_udp_close(&to);
 }
 
-static void test_send_receive__one_burst(void) {
+TEST(test_send_receive__one_burst) {
   static const struct {
     const char *address;
     const char *ifname;
@@ -62,7 +62,7 @@ static void test_send_receive__one_burst(void) {
   }
 }
 
-static void test_receive__an_empty_datagram_is_a_packet(void) {
+TEST(test_receive__an_empty_datagram_is_a_packet) {
   static struct traffic traffic;
   struct mrc_udp udp;
   if (!open_one(&udp, "::1", 1)) return;
@@ -76,7 +76,7 @@ static void test_receive__an_empty_datagram_is_a_packet(void) {
   mrc_udp_close(&udp);
 }
 
-static void test_receive__knows_trimmed_packets_by_their_dscp(void) {
+TEST(test_receive__knows_trimmed_packets_by_their_dscp) {
   static const struct {
     uint8_t dscp, trimmed;
   } rows[] = {{0, MRC_UNTRIMMED},
@@ -102,7 +102,7 @@ static void test_receive__knows_trimmed_packets_by_their_dscp(void) {
 }
 
 /* The code points are those of the network. */
-static void test_receive__other_code_points_of_trimmed_packets(void) {
+TEST(test_receive__other_code_points_of_trimmed_packets) {
   static const char *const addresses[] = {"::1"};
   static struct traffic traffic;
   struct mrc_ctx_config config = config_of(1, addresses, 1);
@@ -123,7 +123,7 @@ static void test_receive__other_code_points_of_trimmed_packets(void) {
 }
 
 /* The kernel reports its drops with the next packet that it queues. */
-static void test_receive__counts_what_the_kernel_dropped(void) {
+TEST(test_receive__counts_what_the_kernel_dropped) {
   static const char *const addresses[] = {"::1"};
   enum { BURSTS = 40 };
   static struct traffic traffic;
@@ -148,8 +148,3 @@ static void test_receive__counts_what_the_kernel_dropped(void) {
   CHECK_EQ(udp.counters[MRC_IO_RX_OVERFLOW], BURSTS - received);
   mrc_udp_close(&udp);
 }
-
-CHECK_MAIN(RUN(test_send_receive__one_burst), RUN(test_receive__an_empty_datagram_is_a_packet),
-           RUN(test_receive__knows_trimmed_packets_by_their_dscp),
-           RUN(test_receive__other_code_points_of_trimmed_packets),
-           RUN(test_receive__counts_what_the_kernel_dropped))

@@ -13,7 +13,7 @@
 #include "loopback.h"
 
 /* Mixed bursts of three ports with two sockets each: one system call a socket, order kept. */
-static void test_send__groups_by_socket(void) {
+TEST(test_send__groups_by_socket) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
   static const struct {
     int port;
@@ -47,7 +47,7 @@ static void test_send__groups_by_socket(void) {
 }
 
 /* Short data goes ahead of acknowledgements, a whole burst does not; data keeps its order. */
-static void test_send__short_data_before_control(void) {
+TEST(test_send__short_data_before_control) {
   static const struct {
     int packets[3];
     bool control[3];
@@ -84,7 +84,7 @@ static void test_send__short_data_before_control(void) {
 
 /* Bursts of 1, 2, 3 and 4 packets through one socket, with scripted results of sendmmsg. `arrived`
    is the set of bursts whose packets arrive. */
-static void test_send__fates(void) {
+TEST(test_send__fates) {
   static const struct {
     int script[8];
     int n_script;
@@ -141,7 +141,7 @@ static void test_send__fates(void) {
 }
 
 /* A full socket stops its port and no other. */
-static void test_send__a_full_socket_blocks_its_port_only(void) {
+TEST(test_send__a_full_socket_blocks_its_port_only) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2"};
   static struct traffic traffic;
   struct mrc_ctx_config config = config_of(2, addresses, 2);
@@ -165,7 +165,7 @@ static void test_send__a_full_socket_blocks_its_port_only(void) {
   mrc_udp_close(&udp);
 }
 
-static void test_retry__after_a_full_queue(void) {
+TEST(test_retry__after_a_full_queue) {
   static struct traffic traffic;
   struct mrc_udp udp;
   if (!open_one(&udp, "::1", 1)) return;
@@ -183,7 +183,7 @@ static void test_retry__after_a_full_queue(void) {
 }
 
 /* A packet that the queue refuses for too long is an error, so that it does not block its port. */
-static void test_send__a_refusal_that_lasts_is_an_error(void) {
+TEST(test_send__a_refusal_that_lasts_is_an_error) {
   static struct traffic traffic;
   struct mrc_udp udp;
   if (!open_one(&udp, "::1", 1)) return;
@@ -218,7 +218,7 @@ static void test_send__a_refusal_that_lasts_is_an_error(void) {
 }
 
 /* Sent packet by packet, a burst still has one fate: packets not sent after the first are lost. */
-static void test_send__without_gso_a_cut_burst_counts_as_taken(void) {
+TEST(test_send__without_gso_a_cut_burst_counts_as_taken) {
   static struct traffic traffic;
   struct mrc_udp udp;
   fill_payload();
@@ -250,7 +250,7 @@ static uint16_t closed_udp_port(const char *address) {
 
 /* The interface of one port cannot segment messages, so its packets are sent singly: the outbox
    must not carry leftovers into the next message of the other port. */
-static void test_send__a_port_with_gso_after_one_without(void) {
+TEST(test_send__a_port_with_gso_after_one_without) {
   static const char *const addresses[] = {"127.0.0.1", "::1"};
   struct mrc_ctx_config config = config_of(2, addresses, 1);
   struct mrc_udp from, to;
@@ -271,7 +271,7 @@ static void test_send__a_port_with_gso_after_one_without(void) {
 
 /* A port unreachable error of an earlier packet makes the next send fail: the send is retried. The
    ICMP error quotes as much of the packet as fits, and the socket has room for it. */
-static void test_send__an_icmp_error_is_not_the_next_bursts_fault(void) {
+TEST(test_send__an_icmp_error_is_not_the_next_bursts_fault) {
   static const struct {
     const char *address;
     uint32_t packet_bytes;
@@ -307,7 +307,7 @@ static int poll_events(int fd) {
 
 /* More ICMP errors than the socket has room for: the error of the dropped ones must not wake the
    thread repeatedly, nor count as the error of the next send. */
-static void test_drain__errors_that_found_no_room_do_not_stay(void) {
+TEST(test_drain__errors_that_found_no_room_do_not_stay) {
   enum { MORE_THAN_FIT = 1000 };
   static const char *const addresses[] = {"::1", "127.0.0.1"};
   for (int i = 0; i < 2; i++) {
@@ -345,7 +345,7 @@ static void test_drain__errors_that_found_no_room_do_not_stay(void) {
 }
 
 /* Packets sent to a transmit socket take no room from ICMP errors. */
-static void test_open__transmit_sockets_hear_nothing(void) {
+TEST(test_open__transmit_sockets_hear_nothing) {
   static const char *const addresses[] = {"::1", "127.0.0.1"};
   for (int i = 0; i < 2; i++) {
     static struct traffic traffic;
@@ -393,7 +393,7 @@ static void send_of_shrunk_file(uint32_t packet_bytes) {
 }
 
 /* The driver copies short packets; the kernel copies longer ones. */
-static void test_send__a_shrunk_file_is_sent_as_zeros(void) {
+TEST(test_send__a_shrunk_file_is_sent_as_zeros) {
   send_of_shrunk_file(1000);
   send_of_shrunk_file(4000);
 }
@@ -438,7 +438,7 @@ static void send_with_link_down(void) {
   mrc_udp_close(&udp);
 }
 
-static void test_send__the_kernels_own_refusals(void) {
+TEST(test_send__the_kernels_own_refusals) {
   fill_payload();
   fflush(NULL);
   pid_t child = fork();
@@ -459,13 +459,3 @@ static void test_send__the_kernels_own_refusals(void) {
   CHECK_EQ(waitpid(child, &status, 0), child);
   CHECK_EQ(status, 0);
 }
-
-CHECK_MAIN(RUN(test_send__groups_by_socket), RUN(test_send__short_data_before_control),
-           RUN(test_send__fates), RUN(test_send__a_full_socket_blocks_its_port_only),
-           RUN(test_retry__after_a_full_queue), RUN(test_send__a_refusal_that_lasts_is_an_error),
-           RUN(test_send__without_gso_a_cut_burst_counts_as_taken),
-           RUN(test_send__a_port_with_gso_after_one_without),
-           RUN(test_send__an_icmp_error_is_not_the_next_bursts_fault),
-           RUN(test_drain__errors_that_found_no_room_do_not_stay),
-           RUN(test_open__transmit_sockets_hear_nothing),
-           RUN(test_send__a_shrunk_file_is_sent_as_zeros), RUN(test_send__the_kernels_own_refusals))

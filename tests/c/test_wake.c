@@ -19,7 +19,7 @@ static int new_fd(void) {
   return fd;
 }
 
-static void test_sleeper__a_wake_up_is_written_only_to_who_sleeps(void) {
+TEST(test_sleeper__a_wake_up_is_written_only_to_who_sleeps) {
   struct mrc_sleeper sleeper = {.fd = new_fd()};
   mrc_sleeper_wake(&sleeper); /* awake */
   CHECK(!is_readable(sleeper.fd));
@@ -32,7 +32,7 @@ static void test_sleeper__a_wake_up_is_written_only_to_who_sleeps(void) {
   close(sleeper.fd);
 }
 
-static void test_bell__rings_once_until_it_is_silenced(void) {
+TEST(test_bell__rings_once_until_it_is_silenced) {
   struct mrc_bell bell = {.fd = new_fd()};
   uint64_t value = 0;
   mrc_bell_silence(&bell); /* nothing to read */
@@ -78,7 +78,7 @@ static void *serve(void *unused) {
   return NULL;
 }
 
-static void test_both__no_wake_up_is_lost(void) {
+TEST(test_both__no_wake_up_is_lost) {
   pthread_t thread;
   sleeper = (struct mrc_sleeper){.fd = new_fd()};
   bell = (struct mrc_bell){.fd = new_fd()};
@@ -96,6 +96,3 @@ static void test_both__no_wake_up_is_lost(void) {
   close(sleeper.fd);
   close(bell.fd);
 }
-
-CHECK_MAIN(RUN(test_sleeper__a_wake_up_is_written_only_to_who_sleeps),
-           RUN(test_bell__rings_once_until_it_is_silenced), RUN(test_both__no_wake_up_is_lost))

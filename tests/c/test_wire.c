@@ -57,7 +57,7 @@ static int drop_of(const uint8_t *bytes, size_t n) {
 
 /* ---- Round trip and lengths ---- */
 
-static void test_encode_decode__every_kind_comes_back(void) {
+TEST(test_encode_decode__every_kind_comes_back) {
   for (size_t i = 0; i < SAMPLES; i++) {
     CHECK_ROW(i);
     uint8_t bytes[ROOM];
@@ -72,7 +72,7 @@ static void test_encode_decode__every_kind_comes_back(void) {
   }
 }
 
-static void test_encode__header_lengths(void) {
+TEST(test_encode__header_lengths) {
   static const size_t expected[SAMPLES] = {32, 36, 32, 36, 32, 32, 40, 16, 28, 48, 48, 48, 32, 28};
   uint8_t out[ROOM];
   for (size_t i = 0; i < SAMPLES; i++) {
@@ -81,7 +81,7 @@ static void test_encode__header_lengths(void) {
   }
 }
 
-static void test_decode__every_shorter_length_is_refused(void) {
+TEST(test_decode__every_shorter_length_is_refused) {
   for (size_t i = 0; i < SAMPLES; i++) {
     CHECK_ROW(i);
     uint8_t bytes[ROOM];
@@ -93,7 +93,7 @@ static void test_decode__every_shorter_length_is_refused(void) {
   }
 }
 
-static void test_decode__trailing_bytes_are_refused(void) {
+TEST(test_decode__trailing_bytes_are_refused) {
   for (size_t i = 0; i < SAMPLES; i++) {
     CHECK_ROW(i);
     uint8_t bytes[ROOM];
@@ -106,7 +106,7 @@ static void test_decode__trailing_bytes_are_refused(void) {
   }
 }
 
-static void test_decode__ev_probe_may_be_padded(void) {
+TEST(test_decode__ev_probe_may_be_padded) {
   uint8_t bytes[ROOM];
   struct mrc_wire packet;
   size_t n = build(&ev_probe, bytes);
@@ -119,7 +119,7 @@ static void test_decode__ev_probe_may_be_padded(void) {
 
 /* ---- Payload rules ---- */
 
-static void test_decode__payload_fits_opcode_and_message(void) {
+TEST(test_decode__payload_fits_opcode_and_message) {
   static const struct {
     uint8_t opcode;
     uint32_t dma_bytes, payload_bytes;
@@ -159,7 +159,7 @@ static void test_decode__payload_fits_opcode_and_message(void) {
 }
 
 /* The message length equals the wrapped payload length of "minus pad" bytes. */
-static void test_decode__pad_longer_than_the_payload(void) {
+TEST(test_decode__pad_longer_than_the_payload) {
   for (uint32_t pad = 1; pad <= 3; pad++) {
     CHECK_ROW(pad);
     uint8_t bytes[ROOM];
@@ -179,7 +179,7 @@ static const struct mrc_wire *sample_of(uint8_t opcode) {
 }
 
 /* Each byte for which the format forbids values. Offsets are from the start of the BTH. */
-static void test_decode__forbidden_values(void) {
+TEST(test_decode__forbidden_values) {
   static const struct {
     uint8_t opcode, offset, value;
     int drop;
@@ -242,7 +242,7 @@ static void test_decode__forbidden_values(void) {
   }
 }
 
-static void test_decode__every_other_opcode_is_refused(void) {
+TEST(test_decode__every_other_opcode_is_refused) {
   uint8_t bytes[ROOM];
   build(&samples[0], bytes);
   int known = 0;
@@ -257,7 +257,7 @@ static void test_decode__every_other_opcode_is_refused(void) {
 }
 
 /* The decoder ignores reserved bits and the BTH byte that changes in flight. */
-static void test_decode__reserved_bits_are_ignored(void) {
+TEST(test_decode__reserved_bits_are_ignored) {
   static const struct {
     uint8_t opcode, offset, bits;
   } rows[] = {
@@ -296,7 +296,7 @@ static void test_decode__reserved_bits_are_ignored(void) {
   }
 }
 
-static void test_decode__bth_flags(void) {
+TEST(test_decode__bth_flags) {
   static const struct {
     uint8_t offset, bits;
     size_t member; /* of struct mrc_wire, a bool */
@@ -326,7 +326,7 @@ static size_t least_of_trimmed(const struct mrc_wire *wire, size_t header) {
   return MRC_BTH_BYTES + MRC_METH_BYTES + (wire->ts ? MRC_TSETH_BYTES : 0u);
 }
 
-static void test_decode__trimmed_anywhere_behind_the_message_numbers(void) {
+TEST(test_decode__trimmed_anywhere_behind_the_message_numbers) {
   for (size_t i = 0; i < SAMPLES; i++) {
     CHECK_ROW(i);
     uint8_t bytes[ROOM];
@@ -374,7 +374,7 @@ static void check_taken(const uint8_t *bytes, size_t n, const struct mrc_wire *p
   CHECK_MEM_EQ(twice, once, header);
 }
 
-static void test_decode__mutated_packets(void) {
+TEST(test_decode__mutated_packets) {
   uint64_t state = 0x9E3779B97F4A7C15u;
   int taken = 0;
   for (int round = 0; round < 20000; round++) {
@@ -395,7 +395,7 @@ static void test_decode__mutated_packets(void) {
   CHECK(taken > 5000 && taken < 15000);
 }
 
-static void test_opcode_predicates__truth_table(void) {
+TEST(test_opcode_predicates__truth_table) {
   static const struct {
     uint8_t opcode;
     bool data, last, imm;
@@ -414,13 +414,3 @@ static void test_opcode_predicates__truth_table(void) {
   CHECK(!mrc_opcode_is_data(MRC_OP_WRITE_ONLY_IMM + 1));
   CHECK(!mrc_opcode_is_data(MRC_OP_ACK));
 }
-
-CHECK_MAIN(RUN(test_encode_decode__every_kind_comes_back), RUN(test_encode__header_lengths),
-           RUN(test_decode__every_shorter_length_is_refused),
-           RUN(test_decode__trailing_bytes_are_refused), RUN(test_decode__ev_probe_may_be_padded),
-           RUN(test_decode__payload_fits_opcode_and_message),
-           RUN(test_decode__pad_longer_than_the_payload), RUN(test_decode__forbidden_values),
-           RUN(test_decode__every_other_opcode_is_refused),
-           RUN(test_decode__reserved_bits_are_ignored), RUN(test_decode__bth_flags),
-           RUN(test_decode__trimmed_anywhere_behind_the_message_numbers),
-           RUN(test_decode__mutated_packets), RUN(test_opcode_predicates__truth_table))

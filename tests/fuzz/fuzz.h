@@ -10,8 +10,7 @@
  * With clang, `tools/fuzz wire` runs libFuzzer, which finds more than blind mutation. Add each
  * finding as a test in tests/c and as a seed.
  */
-#ifndef MRC_TESTS_FUZZ_H
-#define MRC_TESTS_FUZZ_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ static inline uint64_t fuzz_take(struct fuzz_input *input, size_t n) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#endif

@@ -3,8 +3,7 @@
  * Messages between hosts as plain functions, for the model in Python. The writes of each QP are
  * delivered and completed one at a time. cffi reads the text between the two markers.
  */
-#ifndef MRC_TESTS_MSG_SHIM_H
-#define MRC_TESTS_MSG_SHIM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -41,5 +40,3 @@ int shim_msg_ended(int host, struct shim_ended *ended, int capacity);
 bool shim_msg_is_stalled(int host);
 struct shim_left shim_msg_left(int host);
 /* cdef end */
-
-#endif

@@ -3,8 +3,7 @@
  * Parts of the engine as plain functions, for the models in Python and for tools/states. cffi reads
  * the text between the two markers.
  */
-#ifndef MRC_TESTS_SHIM_H
-#define MRC_TESTS_SHIM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -87,5 +86,3 @@ void shim_evset_look(void *set, uint32_t ev, struct shim_ev *out);
 
 bool shim_qp_may_move(uint8_t from, uint8_t to);
 /* cdef end */
-
-#endif

@@ -59,13 +59,6 @@ def public_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    path = tmp_path / "inbox"
-    path.mkdir()
-    return path
-
-
 def make(tmp_path: Path, name: str, size: int, seed: int = 1) -> Path:
     path = tmp_path / name
     path.write_bytes(random.Random(seed).randbytes(size))

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An endpoint of type FI_EP_RDM and what belongs to it, for programs of one source file. */
-#ifndef MRC_TESTS_OFI_ENDPOINT_H
-#define MRC_TESTS_OFI_ENDPOINT_H
+#pragma once
 
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -114,5 +113,3 @@ static void run(const struct trial *trials, size_t n, int argc, char **argv) {
     fflush(stdout);
   }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An endpoint that talks to itself, and its completions. */
-#ifndef MRC_TESTS_OFI_SELF_H
-#define MRC_TESTS_OFI_SELF_H
+#pragma once
 
 #include "endpoint.h"
 
@@ -39,5 +38,3 @@ static inline void await_error(int error, const void *context) {
   CHECK(!failed.err_data); /* it was no buffer: err_data_size is 0 */
   CHECK(failed.op_context == context);
 }
-
-#endif

@@ -2,8 +2,7 @@
 /* Addresses and UDP ports of a pair's hosts. The last bytes name host, plane and path, on IPv6 and
    IPv4 alike, so a packet's header shows its path. On IPv6 the destination names the path, as with
    SRv6; on IPv4 the source port does. */
-#ifndef MRC_PAIR_ADDRESS_H
-#define MRC_PAIR_ADDRESS_H
+#pragma once
 
 #include <string.h>
 
@@ -44,5 +43,3 @@ static inline int mrc_address_host(const uint8_t dst[16]) { return dst[MRC_ADDRE
 static inline int mrc_address_path(int family, const uint8_t dst[16], uint16_t sport) {
   return family == 4 ? sport % 256 : dst[MRC_ADDRESS_PATH] - 1;
 }
-
-#endif

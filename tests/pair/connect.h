@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* QPs between the hosts of a pair: connects them over all planes and paths, in place of the OOB
    exchange, and posts work requests, which the auditors check. */
-#ifndef MRC_PAIR_CONNECT_H
-#define MRC_PAIR_CONNECT_H
+#pragma once
 
 #include "pair/pair.h"
 
@@ -57,5 +56,3 @@ void mrc_pair_deny(struct mrc_pair *pair, int end, int plane, int path, bool den
 /* The engine's information on an end and on one of its EVs. */
 struct mrc_qp_info mrc_pair_info(const struct mrc_pair *pair, int end);
 struct mrc_ev_info mrc_pair_ev(const struct mrc_pair *pair, int end, int plane, int path);
-
-#endif

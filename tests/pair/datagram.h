@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A packet in flight between the hosts of a pair: built from a burst as a socket would build it;
    links mark, trim and damage it. It holds its source and destination, but no times. */
-#ifndef MRC_PAIR_DATAGRAM_H
-#define MRC_PAIR_DATAGRAM_H
+#pragma once
 
 #include "mrc.h"
 #include "sim/link.h"
@@ -26,5 +25,3 @@ struct mrc_datagram *mrc_datagram_make(int from, const struct mrc_burst *burst,
 struct mrc_datagram *mrc_datagram_copy(const struct mrc_datagram *packet);
 /* Applies a link's marking, trimming and damage to the packet. */
 void mrc_datagram_suffer(struct mrc_datagram *packet, const struct mrc_link_fate *fate);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The driver of one host of a pair: the same loop as a real driver's, with a kernel that may refuse
    bursts and block ports. */
-#ifndef MRC_PAIR_DRIVER_H
-#define MRC_PAIR_DRIVER_H
+#pragma once
 
 #include "pair/pair_fabric.h"
 
@@ -11,5 +10,3 @@
 void mrc_driver_run(struct mrc_pair *pair, int host);
 /* The socket of a port has room again. */
 void mrc_driver_unblock(struct mrc_pair *pair, int host, int port);
-
-#endif

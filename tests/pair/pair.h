@@ -4,8 +4,7 @@
    decides everything. An auditor (audit.h) checks every packet and completion, and aborts the
    process at the first broken invariant. Planes and ports count from 1 as in mrc.h, hosts and paths
    from 0. */
-#ifndef MRC_PAIR_H
-#define MRC_PAIR_H
+#pragma once
 
 #include "pair/pair_fabric.h"
 
@@ -27,5 +26,3 @@ void mrc_pair_lose(struct mrc_pair *pair, struct mrc_pair_rule rule);
 /* A UDP payload arrives at a host without a sender. Returns the result of mrc_engine_receive. */
 int mrc_pair_forge(struct mrc_pair *pair, int host, const uint8_t *bytes, size_t n,
                    const struct mrc_meta *meta);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A pair (two or more hosts) and the links between them: port link of the sender, path link, port
    link of the receiver. It moves packets to inboxes; the drivers are in driver.h. */
-#ifndef MRC_PAIR_FABRIC_H
-#define MRC_PAIR_FABRIC_H
+#pragma once
 
 #include "core/wire/wire.h"
 #include "mrc.h"
@@ -131,5 +130,3 @@ void mrc_pair_unblock_at(struct mrc_pair *pair, int host, int port, uint64_t at_
 void mrc_pair_send(struct mrc_pair *pair, struct mrc_datagram *packet, const struct mrc_wire *wire);
 /* Moves a packet over its next links until one delays it. */
 void mrc_pair_forward(struct mrc_pair *pair, struct mrc_datagram *packet);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Passes the packets and completions of a pair's hosts to the auditors of their QPs. Checks here
    what belongs to no QP: the form and destination of bursts. */
-#ifndef MRC_PAIR_WATCH_H
-#define MRC_PAIR_WATCH_H
+#pragma once
 
 #include "pair/pair_fabric.h"
 
@@ -20,5 +19,3 @@ uint32_t mrc_watch_burst_bytes(const struct mrc_pair *pair);
 void mrc_watch_completion(struct mrc_pair *pair, int host, const struct mrc_wc *wc);
 /* After the driver has sent. */
 void mrc_watch_state(struct mrc_pair *pair, int host);
-
-#endif

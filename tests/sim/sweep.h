@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The seeds of both sweeps: draws from a seed, runs it twice, compares the traces, and prints how
    to repeat a failure. */
-#ifndef MRC_TESTS_SWEEP_H
-#define MRC_TESTS_SWEEP_H
+#pragma once
 
 #include <inttypes.h>
 #include <signal.h>
@@ -54,5 +53,3 @@ static int run_seeds(const char *name, int argc, char **argv, uint64_t (*run_onc
   printf("%" PRIu64 " seeds passed\n", count);
   return 0;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two ends with all rights, for the programs that are started with `mrc run --rc`. */
-#ifndef EMULATED_H
-#define EMULATED_H
+#pragma once
 
 #include "pair.h"
 
@@ -159,5 +158,3 @@ static inline void until_failed(struct rc_end *end) {
     CHECK(seconds() < until);
   }
 }
-
-#endif

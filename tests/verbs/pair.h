@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* For the programs beside this file: two connected QPs over verbs. */
-#ifndef PAIR_H
-#define PAIR_H
+#pragma once
 
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -141,5 +140,3 @@ static inline void write_text(struct end *end, const struct place *to, const cha
   const struct ibv_wc wc = poll_one(end->cq);
   CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 7);
 }
-
-#endif

@@ -2,8 +2,7 @@
 /* Included before every file of csrc/io in the module mrc._virtual: the driver's system calls go to
    the simulated kernel of kernel.c. The system's own headers come first, so that their declarations
    keep their names. */
-#ifndef MRC_TESTS_VIRTUAL_CALLS_H
-#define MRC_TESTS_VIRTUAL_CALLS_H
+#pragma once
 
 #define _GNU_SOURCE 1
 #include <net/if.h>
@@ -38,5 +37,3 @@
 #define getrandom vk_getrandom
 #define if_nametoindex vk_if_nametoindex
 #define syscall vk_syscall
-
-#endif

@@ -7,8 +7,7 @@
  * what becomes of them and gives them to the receiving interface (vk_deliver). Nothing here waits,
  * and time passes only when the test says so.
  */
-#ifndef MRC_TESTS_VIRTUAL_KERNEL_H
-#define MRC_TESTS_VIRTUAL_KERNEL_H
+#pragma once
 
 #include <net/if.h>
 #include <netinet/in.h>
@@ -79,5 +78,3 @@ int vk_clock_gettime(clockid_t clock, struct timespec *now);
 ssize_t vk_getrandom(void *bytes, size_t n, unsigned flags);
 unsigned vk_if_nametoindex(const char *ifname);
 long vk_syscall(long number, ...);
-
-#endif

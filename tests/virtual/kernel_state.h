@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The state of the simulated kernel, which kernel.c and kernel_wait.c share. */
-#ifndef MRC_TESTS_VIRTUAL_KERNEL_STATE_H
-#define MRC_TESTS_VIRTUAL_KERNEL_STATE_H
+#pragma once
 
 #include <errno.h>
 
@@ -75,5 +74,3 @@ static inline struct timespec vk_timespec(uint64_t ns) {
   return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
                            .tv_nsec = (long)(ns % 1000000000u)};
 }
-
-#endif

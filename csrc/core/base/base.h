@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by all modules of the core: assertions, also active in release builds, and small helpers.
    It owns no state. */
-#ifndef MRC_CORE_BASE_H
-#define MRC_CORE_BASE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ static inline uint32_t mrc_ceil_pow2(uint32_t n) {
     size *= 2;
   return size;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A ring of bits addressed by PSN: bit (psn mod size). The caller's window defines which PSNs are
    valid. Sizes are powers of two, at least 64. */
-#ifndef MRC_CORE_BITMAP_H
-#define MRC_CORE_BITMAP_H
+#pragma once
 
 #include "base.h"
 
@@ -44,5 +43,3 @@ static inline uint32_t mrc_bitmap_find(const struct mrc_bitmap *map, uint32_t ps
   }
   return n;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of the engine's counters (counters.def), trace points (trace.def) and drop reasons of
    received packets (drops.def; MRC_DROP_NONE: the packet was accepted). */
-#ifndef MRC_CORE_COUNTERS_H
-#define MRC_CORE_COUNTERS_H
+#pragma once
 
 enum mrc_counter {
 #define X(name, meaning) MRC_COUNTER_##name,
@@ -25,5 +24,3 @@ enum mrc_trace_point {
 #undef X
   MRC_TRACE_POINTS
 };
-
-#endif

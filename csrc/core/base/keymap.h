@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A hash map of fixed capacity from 32-bit keys to 32-bit values: QPNs and memory keys. At least
    half of its cells stay empty, so a look-up reads one or two cache lines. */
-#ifndef MRC_CORE_KEYMAP_H
-#define MRC_CORE_KEYMAP_H
+#pragma once
 
 #include "base.h"
 
@@ -29,5 +28,3 @@ uint32_t mrc_keymap_get(const struct mrc_keymap *map, uint32_t key);
 int mrc_keymap_put(struct mrc_keymap *map, uint32_t key, uint32_t value) MRC_MUST_CHECK;
 /* Removes the key; it must be present. */
 void mrc_keymap_remove(struct mrc_keymap *map, uint32_t key);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Intrusive lists: the members hold the nodes. Every operation takes constant time. */
-#ifndef MRC_CORE_LIST_H
-#define MRC_CORE_LIST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ static inline void mrc_node_leave(struct mrc_node *node) {
   node->next->prev = node->prev;
   *node = (struct mrc_node){0};
 }
-
-#endif

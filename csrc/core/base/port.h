@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ports of this host: which are up, and whose sockets are full. Port n (from 1) lives in plane
    n - 1, and both are bit n - 1 of a mask. */
-#ifndef MRC_CORE_PORT_H
-#define MRC_CORE_PORT_H
+#pragma once
 
 #include "mrc.h"
 
@@ -33,5 +32,3 @@ static inline uint32_t mrc_ports_usable(const struct mrc_ports *ports) {
 static inline bool mrc_port_is_usable(const struct mrc_ports *ports, uint32_t plane) {
   return mrc_ports_usable(ports) >> plane & 1;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A small seeded generator (splitmix64) for EV order and simulation. Never a source of secrets. */
-#ifndef MRC_CORE_PRNG_H
-#define MRC_CORE_PRNG_H
+#pragma once
 
 #include <stdint.h>
 
@@ -27,5 +26,3 @@ static inline struct mrc_prng mrc_prng_skipped(uint64_t state, uint64_t n) {
 static inline uint32_t mrc_prng_below(struct mrc_prng *prng, uint32_t n) {
   return (uint32_t)(((mrc_prng_next(prng) >> 32) * n) >> 32);
 }
-
-#endif

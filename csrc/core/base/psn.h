@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Serial arithmetic on 24-bit packet sequence numbers. PSNs are compared only through this file;
    a PSN is "before" another when it is less than half the space behind it. */
-#ifndef MRC_CORE_PSN_H
-#define MRC_CORE_PSN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ static inline bool mrc_psn_before(uint32_t a, uint32_t b) { return mrc_psn_diff(
 static inline bool mrc_psn_in(uint32_t psn, uint32_t first, uint32_t n) {
   return mrc_psn_sub(psn, first) < n;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers that a peer cannot guess from earlier ones: SipHash-2-4 of a counter. They are as secret
    as the seed, and the same seed gives the same numbers. */
-#ifndef MRC_CORE_SECRET_H
-#define MRC_CORE_SECRET_H
+#pragma once
 
 #include <stdint.h>
 
@@ -47,5 +46,3 @@ static inline uint64_t mrc_secret_hash(const uint64_t key[2], uint64_t message) 
 static inline uint64_t mrc_secret_next(struct mrc_secret *secret) {
   return mrc_secret_hash(secret->key, secret->n++);
 }
-
-#endif

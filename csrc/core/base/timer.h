@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Deadlines of many objects in one indexed binary heap: each id has at most one deadline. The
    meaning of the ids is the caller's. Setting, clearing and taking the earliest cost O(log n). */
-#ifndef MRC_CORE_TIMER_H
-#define MRC_CORE_TIMER_H
+#pragma once
 
 #include "base.h"
 
@@ -32,5 +31,3 @@ static inline uint64_t mrc_timers_at(const struct mrc_timers *timers, uint32_t i
 uint64_t mrc_timers_next(const struct mrc_timers *timers);
 /* Takes the earliest id whose deadline has come, or returns UINT32_MAX. */
 uint32_t mrc_timers_pop(struct mrc_timers *timers, uint64_t now_ns);
-
-#endif

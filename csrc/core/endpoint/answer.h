@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers to endpoint requests. The engine answers only peers of its QPs, and at most
    MRC_MAX_ANSWERS requests at a time, so that no host can use it to reflect traffic. */
-#ifndef MRC_CORE_ANSWER_H
-#define MRC_CORE_ANSWER_H
+#pragma once
 
 #include "core/qp/peer.h"
 #include "core/wire/wire.h"
@@ -44,5 +43,3 @@ void mrc_answer_on_refused(struct mrc_answers *answers, uint32_t place);
 /* Removes the answers that this QP seals, and if it is the last one of its peer those to the peer.
  */
 void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_qp *qp, bool last);
-
-#endif

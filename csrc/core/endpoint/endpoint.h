@@ -2,8 +2,7 @@
 /* Endpoint operations, connectionless and addressed to QP 2. Sends EV probes and port status, takes
    their answers and owns the peers. ev_probe.c and port_status.c handle the results; answer.h
    answers the requests of peers. */
-#ifndef MRC_CORE_ENDPOINT_H
-#define MRC_CORE_ENDPOINT_H
+#pragma once
 
 #include "answer.h"
 #include "core/qp/peer.h"
@@ -51,5 +50,3 @@ uint64_t mrc_endpoint_deadline(const struct mrc_services *services,
                                const struct mrc_endpoint *endpoint);
 void mrc_endpoint_expire(struct mrc_services *services, struct mrc_endpoint *endpoint,
                          uint64_t now_ns);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* EV probes of a QP: which EVs and planes on probation are due for a probe, and the effect of its
    result. probes.h holds the slots, endpoint.h sends. */
-#ifndef MRC_CORE_EV_PROBE_H
-#define MRC_CORE_EV_PROBE_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -16,5 +15,3 @@ void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_p
 void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t ev, uint64_t sent_ns, uint64_t rtt_ns);
 void mrc_ev_probe_on_failure(struct mrc_services *services, const struct mrc_ev_probe *probe,
                              int error, uint64_t now_ns);
-
-#endif

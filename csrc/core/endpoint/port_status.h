@@ -3,8 +3,7 @@
    endpoint request, over a plane that is up. It is repeated until the peer answers or the ports
    change again. Any QP of the peer may carry it. The state of the peer's ports comes from the
    peer's reports and from the answers to our probes. */
-#ifndef MRC_CORE_PORT_STATUS_H
-#define MRC_CORE_PORT_STATUS_H
+#pragma once
 
 #include "core/qp/peer.h"
 #include "core/wire/wire.h"
@@ -77,5 +76,3 @@ void mrc_port_status_on_news(struct mrc_services *services, struct mrc_peer *pee
 /* The peer answered probes on a plane: its port is up, even if a port status said otherwise. */
 void mrc_port_status_on_proved(struct mrc_services *services, struct mrc_peer *peer, uint32_t plane,
                                uint64_t now_ns);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Acknowledgements and the send window: which PSNs the peer has received, and their round trip.
    sack_take.c reads SACKs; requester_rx.c reads NACKs and transport ACKs. */
-#ifndef MRC_CORE_ACKS_H
-#define MRC_CORE_ACKS_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -22,5 +21,3 @@ bool mrc_acks_names_unsent(const struct mrc_txwin *win, uint32_t last_psn);
 uint64_t mrc_acks_round_trip_ns(const struct mrc_meta *meta, uint16_t reflected, uint64_t sent_ns);
 /* Takes a round trip measured on this EV. */
 void mrc_acks_on_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_cc_ack *ack);
-
-#endif

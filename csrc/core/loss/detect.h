@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decides which packets are lost while others arrive: by send order on an EV, by time on a plane,
    or because a plane is silent. */
-#ifndef MRC_CORE_DETECT_H
-#define MRC_CORE_DETECT_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -21,5 +20,3 @@ uint64_t mrc_detect_silent_ns(const struct mrc_qp *qp, const struct mrc_txslot *
                               uint64_t now_ns);
 /* Whether mrc_detect_planes would find a lost or late packet. */
 bool mrc_detect_is_due(const struct mrc_qp *qp, uint64_t now_ns);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The health of EVs and planes: what a lost packet, a silent plane or a port that is down changes,
    and what the controller is told. detect.c and timeout.c decide which packets are lost. */
-#ifndef MRC_CORE_HEALTH_H
-#define MRC_CORE_HEALTH_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -50,5 +49,3 @@ void mrc_health_retry_plane(struct mrc_services *services, struct mrc_qp *qp, ui
 /* The plane answered its probes, or is tried again. Reports the reason to the controller. */
 void mrc_health_resume_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t plane,
                              enum mrc_event_reason reason);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles NACKs and transport ACKs for the requester. sack_take.c handles SACKs. */
-#ifndef MRC_CORE_REQUESTER_RX_H
-#define MRC_CORE_REQUESTER_RX_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -10,5 +9,3 @@ int mrc_requester_on_nack(struct mrc_services *services, struct mrc_qp *qp,
                           const struct mrc_wire *wire, uint64_t now_ns);
 int mrc_requester_on_ack(struct mrc_services *services, struct mrc_qp *qp,
                          const struct mrc_wire *wire, uint64_t now_ns);
-
-#endif

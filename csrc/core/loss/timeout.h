@@ -3,8 +3,7 @@
    PSNs that have arrived; at last the local timeout declares everything in flight lost. A packet on
    a slow plane that blocks all others is sent again on another plane, without evidence that it is
    lost, and the window of the slow plane shrinks. For EV probes see ev_probe.h. */
-#ifndef MRC_CORE_TIMEOUT_H
-#define MRC_CORE_TIMEOUT_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -37,5 +36,3 @@ void mrc_timeout_on_refusal(struct mrc_services *services, struct mrc_qp *qp, ui
 void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
 uint64_t mrc_timeout_deadline(const struct mrc_services *services, const struct mrc_qp *qp,
                               uint64_t now_ns);
-
-#endif

@@ -2,8 +2,7 @@
 /* Congestion control behind one interface: how many bytes may be in flight, on one plane of a QP or
    on all of them. The input is acknowledgements, round trips and losses, without packets or paths.
    The algorithms are in cc_delay.c and cc_nscc.c. */
-#ifndef MRC_CORE_CC_H
-#define MRC_CORE_CC_H
+#pragma once
 
 #include "cc_algorithm.h"
 
@@ -27,5 +26,3 @@ bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
    likewise; `sack_bytes`: after so many received bytes the receiver sends a SACK by itself. */
 bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint64_t unasked_bytes,
                           uint32_t sack_bytes);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The interface between cc.c and the congestion control algorithms: their state, their input, and
    the table of functions of each. */
-#ifndef MRC_CORE_CC_ALGORITHM_H
-#define MRC_CORE_CC_ALGORITHM_H
+#pragma once
 
 #include "core/base/base.h"
 #include "mrc.h"
@@ -132,5 +131,3 @@ extern const struct mrc_cc_algorithm mrc_cc_nscc_algorithm;  /* in cc_nscc.c */
 static inline uint64_t mrc_cc_clamp(const struct mrc_cc *cc, uint64_t bytes) {
   return mrc_min_u64(mrc_max_u64(bytes, cc->min_bytes), cc->max_bytes);
 }
-
-#endif

@@ -3,8 +3,7 @@
    begins when a packet leaves on a plane that has nothing in flight, and ends when all of it is
    acknowledged. Round trips alone do not show a slow link while messages are short: its first
    packets answer as soon as those of others, and only the end of a long flight is late. */
-#ifndef MRC_CORE_DELIVERY_H
-#define MRC_CORE_DELIVERY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -63,5 +62,3 @@ void mrc_delivery_on_spurious(struct mrc_delivery *delivery);
    because of what was measured before. It counts as twice as fast, and as not lossy until it loses
    the next burst. */
 void mrc_delivery_forget(struct mrc_delivery *delivery, uint64_t old_ns, uint64_t now_ns);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The entropy values of one QP: their states, the rotation in each plane, and which EV is next.
    Callers pass in events and times. Other modules choose the plane. */
-#ifndef MRC_CORE_EV_H
-#define MRC_CORE_EV_H
+#pragma once
 
 #include "core/base/port.h"
 #include "core/base/prng.h"
@@ -158,5 +157,3 @@ bool mrc_evset_can_spare(const struct mrc_evset *set, uint16_t ev);
 bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t ev, uint16_t *back, uint64_t now_ns);
 bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t ev);
 bool mrc_evset_on_deny(struct mrc_evset *set, uint16_t ev);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Extra time before something counts as lost, learned from what came late. It halves with each
    MRC_GUARD_HALF_LIFE_NS without a new lesson. */
-#ifndef MRC_CORE_GUARD_H
-#define MRC_CORE_GUARD_H
+#pragma once
 
 #include "core/base/base.h"
 
@@ -27,5 +26,3 @@ static inline void mrc_guard_grow(struct mrc_guard *guard, uint64_t least_ns, ui
 static inline void mrc_guard_cover(struct mrc_guard *guard, uint64_t ns, uint64_t now_ns) {
   if (ns > mrc_guard_ns(guard, now_ns)) *guard = (struct mrc_guard){.ns = ns, .since_ns = now_ns};
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plane as one QP sees it: its measurements and counters, and whether it may carry packets.
    spray.c chooses the plane of the next burst; detect.c decides which packets are lost. */
-#ifndef MRC_CORE_PLANE_H
-#define MRC_CORE_PLANE_H
+#pragma once
 
 #include "cc.h"
 #include "core/base/port.h"
@@ -139,5 +138,3 @@ static inline uint32_t mrc_planes_eligible(const struct mrc_plane *planes,
   const uint32_t alive = mrc_planes_up(planes, set, ports, false);
   return alive != 0 ? alive : mrc_planes_up(planes, set, ports, true);
 }
-
-#endif

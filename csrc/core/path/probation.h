@@ -2,8 +2,7 @@
 /* When a failed EV or plane may be used again: after MRC_PROBATION_SUCCESSES probe successes in a
    row, whose spacing doubles with each relapse. It decides when to probe and when the probation
    ends; it sends nothing. */
-#ifndef MRC_CORE_PROBATION_H
-#define MRC_CORE_PROBATION_H
+#pragma once
 
 #include "core/base/base.h"
 
@@ -98,5 +97,3 @@ static inline bool mrc_probation_on_success(struct mrc_probation *p, uint32_t no
   p->next_ns = MRC_NEVER;
   return true;
 }
-
-#endif

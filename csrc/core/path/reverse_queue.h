@@ -2,8 +2,7 @@
 /* How long a SACK waited in queues on its way here, for SACKs that carry their send time. The
    clocks of two hosts differ by an unknown time, which changes slowly. So a way back is compared
    with the shortest one of the last seconds. */
-#ifndef MRC_CORE_REVERSE_QUEUE_H
-#define MRC_CORE_REVERSE_QUEUE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -42,5 +41,3 @@ static inline uint64_t mrc_reverse_queue_ns(struct mrc_reverse_queue *queue, uin
       mrc_way_longer(queue->least_before, queue->least) < 0 ? queue->least_before : queue->least;
   return (uint64_t)mrc_way_longer(took, least) << 10;
 }
-
-#endif

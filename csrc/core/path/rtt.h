@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A round-trip estimate: smoothed value and variation as in RFC 6298, and the smallest seen. */
-#ifndef MRC_CORE_RTT_H
-#define MRC_CORE_RTT_H
+#pragma once
 
 #include "core/base/base.h"
 
@@ -58,5 +57,3 @@ static inline uint64_t mrc_rtt_delay_ns(const struct mrc_rtt *rtt) {
 static inline uint64_t mrc_rtt_overdue_ns(const struct mrc_rtt *rtt, uint64_t floor_ns) {
   return rtt->smooth_ns + mrc_max_u64(4 * rtt->var_ns, floor_ns);
 }
-
-#endif

@@ -3,8 +3,7 @@
    MRC_MARKED_ROW times in a row, and meanwhile another EV delivered one without a mark. If all EVs
    are marked, none of them is worse than the others. The receiver does not know the peer's EVs, so
    it remembers a few that were marked lately. */
-#ifndef MRC_CORE_MARKED_H
-#define MRC_CORE_MARKED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ static inline bool mrc_marked_take(struct mrc_marked *marked, uint32_t ev, uint3
 }
 
 _Static_assert(MRC_MARKED_EVS == 1 << 3, "the hash has three bits");
-
-#endif

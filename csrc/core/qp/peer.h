@@ -2,8 +2,7 @@
 /* The remote hosts of our QPs. A peer is the set of sources that its packets come from, plus the
    UDP port that it receives at. QPs with the same sources and UDP port, sealed or plain, share one
    peer and its reported port states. This module sends nothing. */
-#ifndef MRC_CORE_PEER_H
-#define MRC_CORE_PEER_H
+#pragma once
 
 #include "mrc.h"
 #include "qp.h"
@@ -93,5 +92,3 @@ bool mrc_peer_sends_from(const struct mrc_peers *peers, const struct mrc_peer *p
                          const uint8_t address[16]);
 /* A QP of the peer that may send endpoint messages, or 0. */
 struct mrc_qp *mrc_peer_live_qp(const struct mrc_peer *peer);
-
-#endif

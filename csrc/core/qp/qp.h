@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The queue pair: all state of one QP, and the legal moves between the states of a QP. Higher
    modules act on it. */
-#ifndef MRC_CORE_QP_H
-#define MRC_CORE_QP_H
+#pragma once
 
 #include "core/path/plane.h"
 #include "core/shared/services.h"
@@ -116,5 +115,3 @@ void mrc_qp_prefetch_evs(const struct mrc_qp *qp);
    with `oldest_status`, the rest flushed. */
 void mrc_qp_fail(struct mrc_services *services, struct mrc_qp *qp, uint8_t status,
                  uint8_t oldest_status);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The requester's state of a QP: send queue, send window, and the time of the last sign of life.
    requester_tx.h sends; detect.h decides which packets are lost. */
-#ifndef MRC_CORE_REQUESTER_H
-#define MRC_CORE_REQUESTER_H
+#pragma once
 
 #include "core/path/guard.h"
 #include "core/path/rtt.h"
@@ -160,5 +159,3 @@ uint32_t mrc_part_bytes(uint32_t bytes, uint32_t path_mtu, uint32_t max_burst_by
 static inline uint32_t mrc_parts(uint32_t bytes, uint32_t part_bytes) {
   return bytes == 0 ? 1 : (bytes - 1) / part_bytes + 1;
 }
-
-#endif

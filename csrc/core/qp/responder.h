@@ -2,8 +2,7 @@
 /* The responder's state of a QP: receive window, immediates that wait for their turn, and answers
    that are due. responder_rx.c handles packets; responder_tx.c and sack_send.c
    build the answers. */
-#ifndef MRC_CORE_RESPONDER_H
-#define MRC_CORE_RESPONDER_H
+#pragma once
 
 #include "core/base/bitmap.h"
 #include "core/shared/services.h"
@@ -135,5 +134,3 @@ static inline const struct mrc_wimm *mrc_responder_next_wimm(const struct mrc_re
 /* Hands it to the CQ; false if the CQ is full or max_wimm of them are not yet polled. */
 bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *resp, uint32_t qpn,
                            uint32_t max_wimm);
-
-#endif

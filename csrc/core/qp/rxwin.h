@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The receive window of a responder: which PSNs arrived, which of them end a message, and what the
    next SACK reports. It holds only bitmaps: it places no data and sends nothing. */
-#ifndef MRC_CORE_RXWIN_H
-#define MRC_CORE_RXWIN_H
+#pragma once
 
 #include "core/base/bitmap.h"
 #include "core/base/psn.h"
@@ -64,5 +63,3 @@ void mrc_rxwin_on_refused(struct mrc_rxwin *win, uint32_t base);
 uint64_t mrc_rxwin_view(const struct mrc_rxwin *win, uint32_t base);
 /* Whether another mrc_rxwin_report would include unreported news. */
 bool mrc_rxwin_has_news(const struct mrc_rxwin *win);
-
-#endif

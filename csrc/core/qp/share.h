@@ -2,8 +2,7 @@
 /* Compares how much each plane to a peer carries, period by period, and reports slow planes in
    events. The QPs to one peer are summed up: they share the planes, and a plane that another QP
    fills is not slow. spray.c decides which plane a burst takes. */
-#ifndef MRC_CORE_SHARE_H
-#define MRC_CORE_SHARE_H
+#pragma once
 
 #include "peer.h"
 
@@ -34,5 +33,3 @@ void mrc_share_on_acked(struct mrc_services *services, struct mrc_qp *qp, uint64
 void mrc_share_forget(struct mrc_qp *qp, uint32_t plane);
 /* The verdict on a plane of the QP. */
 struct mrc_share mrc_share_of(const struct mrc_qp *qp, uint32_t plane);
-
-#endif

@@ -2,8 +2,7 @@
 /* The send window of a requester: the state, EV and send time of each PSN not yet acknowledged in
    order. It also keeps the bytes in flight (in total and per plane), the PSNs to send again and the
    send order per plane. It makes no decisions. */
-#ifndef MRC_CORE_TXWIN_H
-#define MRC_CORE_TXWIN_H
+#pragma once
 
 #include "core/base/bitmap.h"
 #include "core/base/psn.h"
@@ -109,5 +108,3 @@ enum mrc_tx_state mrc_txwin_on_acked(struct mrc_txwin *win, uint32_t psn);
 
 /* Empties the window (the QP failed). */
 void mrc_txwin_clear(struct mrc_txwin *win);
-
-#endif

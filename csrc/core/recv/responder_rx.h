@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles the responder's packets: places data, advances the cumulative PSN and completes
    immediates in order. */
-#ifndef MRC_CORE_RESPONDER_RX_H
-#define MRC_CORE_RESPONDER_RX_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -25,5 +24,3 @@ void mrc_responder_on_error_packet(struct mrc_services *services, struct mrc_qp 
                                    const struct mrc_meta *meta, uint64_t now_ns);
 /* The CQ has room again: delivers immediates that waited for it. */
 void mrc_responder_on_cq_room(struct mrc_services *services);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends the responder's NACKs, SACKs and transport ACKs, several of them in one burst. */
-#ifndef MRC_CORE_RESPONDER_TX_H
-#define MRC_CORE_RESPONDER_TX_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -10,5 +9,3 @@ bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
 /* The kernel refused a control packet: its content is due again. */
 void mrc_responder_on_refused(struct mrc_services *services, struct mrc_qp *qp,
                               const struct mrc_packet *packet);
-
-#endif

@@ -2,8 +2,7 @@
 /* The reverse EVs of a QP that only receives: for each plane, an EV on which its SACKs get through.
    Probes find these EVs, one per round trip while data arrives, on planes where no packets of its
    own have arrived lately. */
-#ifndef MRC_CORE_REVERSE_H
-#define MRC_CORE_REVERSE_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -31,5 +30,3 @@ bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane);
 uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t plane);
 /* The EV for answers to packets from `port` (0: none arrived yet), or MRC_EV_NONE. */
 uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t port);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Builds bursts in the engine's arena: addresses and ports, packets, padding and ICRC. Other
    modules decide what is sent. */
-#ifndef MRC_CORE_BURST_H
-#define MRC_CORE_BURST_H
+#pragma once
 
 #include "core/qp/qp.h"
 #include "core/wire/wire.h"
@@ -38,5 +37,3 @@ void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst
                           struct mrc_wire *wire, uint32_t slot, uint32_t bytes);
 /* UDP payload of a data packet with this header and payload. */
 uint32_t mrc_burst_packet_bytes(const struct mrc_wire *wire);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which planes are quick, which answer late, and which are limited: they deliver far less than the
    others. */
-#ifndef MRC_CORE_QUICK_H
-#define MRC_CORE_QUICK_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -26,5 +25,3 @@ uint64_t mrc_quick_queue_ns(const struct mrc_qp *qp, uint32_t plane, uint32_t by
    no other plane was measured. */
 uint64_t mrc_quick_others_overdue_ns(const struct mrc_services *services, const struct mrc_qp *qp,
                                      uint32_t plane);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends the requester's bursts over planes and EVs, and handles the fate of each packet. */
-#ifndef MRC_CORE_REQUESTER_TX_H
-#define MRC_CORE_REQUESTER_TX_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -15,5 +14,3 @@ void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
 /* The kernel refused one packet. */
 void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
                               const struct mrc_packet *packet);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses the plane of the next burst: by equal shares, or by the windows of the planes. */
-#ifndef MRC_CORE_SPRAY_H
-#define MRC_CORE_SPRAY_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -23,5 +22,3 @@ static inline void mrc_spray_give(struct mrc_qp *qp, uint32_t index, uint32_t by
   qp->choice.most_share_bytes = mrc_max_u64(qp->choice.most_share_bytes, plane->share_bytes);
 }
 void mrc_spray_take_back(struct mrc_qp *qp, uint32_t plane, uint32_t bytes);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The congestion windows of a QP: which planes have one, and what acknowledgements change. */
-#ifndef MRC_CORE_WINDOWS_H
-#define MRC_CORE_WINDOWS_H
+#pragma once
 
 #include "core/qp/qp.h"
 
@@ -12,5 +11,3 @@ int mrc_windows_start(struct mrc_qp *qp, uint32_t psns) MRC_MUST_CHECK;
    has the bytes that it newly acknowledged. */
 void mrc_windows_on_ack(struct mrc_services *services, struct mrc_qp *qp, struct mrc_cc_ack *ack,
                         uint64_t now_ns);
-
-#endif

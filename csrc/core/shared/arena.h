@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The transmit in progress, and the memory that a call uses and no later one reads: many engines of
    one thread may share it. */
-#ifndef MRC_CORE_ARENA_H
-#define MRC_CORE_ARENA_H
+#pragma once
 
 #include "core/base/base.h"
 #include "mrc.h"
@@ -90,5 +89,3 @@ static inline bool mrc_arena_has_room(const struct mrc_arena *arena,
   if (burst->n_packets == MRC_MAX_BURST_PACKETS) return false;
   return (burst->n_packets + 1u) * burst->packet_bytes <= arena->max_burst_bytes;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The completion queue: a ring of fixed capacity. It cannot overflow, because the place of every
    completion is reserved before its work starts. */
-#ifndef MRC_CORE_CQ_H
-#define MRC_CORE_CQ_H
+#pragma once
 
 #include "core/base/base.h"
 #include "mrc.h"
@@ -28,5 +27,3 @@ void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc);
 bool mrc_cq_pop(struct mrc_cq *cq, struct mrc_wc *wc, bool *of_qp) MRC_MUST_CHECK;
 /* The QP is destroyed: its completions must not count for a later QP with the same number. */
 void mrc_cq_orphan(struct mrc_cq *cq, uint32_t qpn);
-
-#endif

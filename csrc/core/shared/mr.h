@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory: a table of key, range and access rights. The caller owns the memory. Every
    access to registered memory must pass mrc_mr_find. */
-#ifndef MRC_CORE_MR_H
-#define MRC_CORE_MR_H
+#pragma once
 
 #include "core/base/keymap.h"
 #include "mrc.h"
@@ -37,5 +36,3 @@ int mrc_mr_table_remove(struct mrc_mr_table *table, uint32_t key) MRC_MUST_CHECK
    `domain`, otherwise 0. */
 struct mrc_mr *mrc_mr_find(struct mrc_mr_table *table, uint32_t key, uint64_t address,
                            uint64_t bytes, uint32_t access, uint32_t domain);
-
-#endif

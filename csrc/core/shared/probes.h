@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The outstanding endpoint requests of this host (EV probes and port status messages): their slots,
    ids and timers, and the queue of unsent ones. Other modules send them and handle the results. */
-#ifndef MRC_CORE_PROBES_H
-#define MRC_CORE_PROBES_H
+#pragma once
 
 #include "core/base/secret.h"
 #include "core/base/timer.h"
@@ -94,5 +93,3 @@ static inline struct mrc_ev_probe *mrc_probes_expired(struct mrc_probes *probes,
 void mrc_probes_end(struct mrc_probes *probes, struct mrc_ev_probe *probe);
 /* Ends every probe of the user; returns how many slots came free. */
 uint32_t mrc_probes_drop(struct mrc_probes *probes, const struct mrc_probe_user *user);
-
-#endif

@@ -2,8 +2,7 @@
 /* State that the parts of an engine share: configuration, time of the current call, counters,
    trace, events, lists of QPs that may send, ports, current transmit, completions, memory and
    probes. It does not depend on qp.h or peer.h. */
-#ifndef MRC_CORE_SERVICES_H
-#define MRC_CORE_SERVICES_H
+#pragma once
 
 #include "arena.h"
 #include "core/base/counters.h"
@@ -105,5 +104,3 @@ static inline void mrc_ready_touch_to_answer(struct mrc_ready *ready,
 void mrc_ready_wake_port_waiting(struct mrc_ready *ready);
 /* The QP is about to be freed. */
 void mrc_ready_forget(struct mrc_ready *ready, struct mrc_ready_nodes *nodes, uint32_t qp);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the engine needs of a cryptographic library: AES-256-GCM, GMAC and SHA-256. The driver
    provides it: csrc/io by a library, csrc/sim by a check of how it is used. */
-#ifndef MRC_CORE_AEAD_H
-#define MRC_CORE_AEAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ struct mrc_aead {
   bool (*check)(void *key, const uint8_t nonce[MRC_NONCE_BYTES], struct mrc_part whole,
                 const uint8_t *tag);
 };
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CRC-32 of Ethernet, as gzip uses it, and the same while bytes are copied. 0 starts a CRC, and
    calls chain. */
-#ifndef MRC_CORE_CRC32_H
-#define MRC_CORE_CRC32_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -13,5 +12,3 @@ uint32_t mrc_crc32(uint32_t crc, const uint8_t *bytes, size_t n);
 uint32_t mrc_crc32_copy(uint32_t crc, uint8_t *to, size_t head, const uint8_t *from, size_t n);
 /* What computes CRCs on this machine. */
 const char *mrc_crc32_library(void);
-
-#endif

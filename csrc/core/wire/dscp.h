@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Code points of traffic classes. For packets that a switch has trimmed, we chose two of the 16
    code points that RFC 2474 reserves for experiments and local use. */
-#ifndef MRC_CORE_DSCP_H
-#define MRC_CORE_DSCP_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -25,5 +24,3 @@ static inline uint8_t mrc_dscp_trimmed(const struct mrc_dscps *dscps, uint32_t t
   if (dscp == dscps->trimmed) return MRC_TRIMMED;
   return dscp == dscps->trimmed_last ? MRC_TRIMMED_LASTHOP : MRC_UNTRIMMED;
 }
-
-#endif

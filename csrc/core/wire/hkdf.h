@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HKDF with SHA-256 (RFC 5869), for outputs of one block. What it computes with is wiped. */
-#ifndef MRC_CORE_HKDF_H
-#define MRC_CORE_HKDF_H
+#pragma once
 
 #include "aead.h"
 
@@ -13,5 +12,3 @@ void mrc_hkdf_extract(const struct mrc_aead *aead, struct mrc_part salt, struct 
 /* HKDF-Expand(secret, info, 32). */
 void mrc_hkdf_expand(const struct mrc_aead *aead, const uint8_t secret[MRC_SECRET_BYTES],
                      struct mrc_part info, uint8_t out[MRC_DIGEST_BYTES]);
-
-#endif

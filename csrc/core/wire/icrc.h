@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The invariant CRC of RoCEv2 over inner IP header, UDP header and MRC packet, with the fields that
    change in flight set to ones. See crc32.h for the CRC-32. */
-#ifndef MRC_CORE_ICRC_H
-#define MRC_CORE_ICRC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,5 +42,3 @@ void mrc_icrc_prefix_set(struct mrc_icrc_prefix *last, const struct mrc_icrc_flo
                          size_t bytes);
 /* Whether the last four bytes of `packet` are the ICRC of the bytes before them. */
 bool mrc_icrc_is_good(const struct mrc_icrc_prefix *prefix, const uint8_t *packet);
-
-#endif

@@ -19,8 +19,7 @@
 
    Replays: a counter more than MRC_SEAL_REPLAY behind the highest one is refused. Within that range
    a data packet is refused as a duplicate PSN, and acknowledgements are idempotent. */
-#ifndef MRC_CORE_SEAL_H
-#define MRC_CORE_SEAL_H
+#pragma once
 
 #include "aead.h"
 #include "mrc.h"
@@ -93,5 +92,3 @@ void mrc_seal_close(struct mrc_seal *seal, const struct mrc_sealing *packet, uin
    drop reason. `counter` is that of a good packet. */
 int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t ev,
                   struct mrc_wire *wire, uint64_t *counter, uint64_t now_ns);
-
-#endif

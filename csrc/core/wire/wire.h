@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The wire format: every header, length, code point and limit of MRC 1.0, and its total decoder. It
    has no state and does no I/O; for the ICRC see icrc.h. All fields are big-endian. */
-#ifndef MRC_CORE_WIRE_H
-#define MRC_CORE_WIRE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -211,5 +210,3 @@ uint32_t mrc_wire_imm(const uint8_t *payload);
    `trimmed` the payload, pad and what follows may be missing and payload_bytes is 0. Trimmed data
    may also lack what follows METH and TSETH; then va, rkey, dma_bytes, imm and payload are 0. */
 int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire);
-
-#endif

@@ -25,12 +25,6 @@ NAMES = ("top/a", "top/b", "top/c")
 Copy = Callable[[], Awaitable[tuple[list[FailedFile], list[FailedFile]]]]
 
 
-@pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    (tmp_path / "inbox").mkdir()
-    return tmp_path / "inbox"
-
-
 @pytest.fixture(params=[5, 3 * CHUNK_BYTES, LARGE], ids=["small", "of parts", "large"])
 def top(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Three files of one size; `b` is the bad one."""

@@ -39,13 +39,6 @@ from mrc.transfer.session import Session
 
 
 @pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    path = tmp_path / "inbox"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
 def tree(tmp_path: Path) -> Path:
     top = tmp_path / "tree"
     (top / "empty").mkdir(parents=True)

@@ -26,12 +26,6 @@ def put(file: BinaryIO, chunk: int, data: bytes) -> None:
     file.write(data)
 
 
-@pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    (tmp_path / "inbox").mkdir()
-    return tmp_path / "inbox"
-
-
 @pytest.mark.parametrize("data", [(), (20,), (3, 4, 11, 19)])
 async def test_send_plan__only_chunks_with_data(
     tmp_path: Path, inbox: Path, data: tuple[int, ...]

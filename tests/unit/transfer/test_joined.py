@@ -30,13 +30,6 @@ QPS = 3
 
 
 @pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    path = tmp_path / "inbox"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look at the QPs requests more QPs, up to three."""
     monkeypatch.setattr(widen, "MAX_QPS", QPS)

@@ -173,12 +173,6 @@ def source(tmp_path: Path) -> str:
     return make(tmp_path, "a", DATA)
 
 
-@pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    (tmp_path / "inbox").mkdir()
-    return tmp_path / "inbox"
-
-
 async def test_transfer__goes_on_where_it_was(stop: Stop, source: str, inbox: Path) -> None:
     kept = await stop(inbox, source)
     assert kept >= 2 * CHUNK_BYTES and kept % CHUNK_BYTES == 0

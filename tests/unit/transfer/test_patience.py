@@ -24,13 +24,6 @@ from mrc.transfer.session import TransferError
 IDLE = 0.2
 
 
-@pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    folder = tmp_path / "inbox"
-    folder.mkdir()
-    return folder
-
-
 @pytest.mark.parametrize(
     ("limits", "cause"),
     [

@@ -26,13 +26,6 @@ META = Meta(0o751, 1_000_000_007)
 
 
 @pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    path = tmp_path / "inbox"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
 def synced(inbox: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was synced: a file with its bytes and mode, a folder with its mode and what it holds."""
     seen: list[str] = []

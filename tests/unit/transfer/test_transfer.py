@@ -30,14 +30,6 @@ from mrc.transfer.plan import plan_of
 from mrc.transfer.session import TransferError, VerificationError, accept_session
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT
 
-
-@pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    path = tmp_path / "inbox"
-    path.mkdir()
-    return path
-
-
 SIZES = [0, 1, 4096, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 11 * CHUNK_BYTES + 13]
 
 

@@ -41,13 +41,6 @@ def looks(path: Path) -> tuple[int, int]:
     return stat.S_IMODE(status.st_mode), status.st_mtime_ns
 
 
-@pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    path = tmp_path / "inbox"
-    path.mkdir()
-    return path
-
-
 @pytest.mark.parametrize("times", [1, 3])
 def test_finish_folder__after_interruptions(inbox: Path, times: int) -> None:
     for _ in range(times):

@@ -25,13 +25,6 @@ from mrc.transfer.window import WINDOW_BYTES, open_window
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT
 
 
-@pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    path = tmp_path / "inbox"
-    path.mkdir()
-    return path
-
-
 class SlowDisk:
     """Targets may write only while it is open; writes fail from `full_at` on."""
 

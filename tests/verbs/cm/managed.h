@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* For the programs beside this file: ids of rdma_cm, their events and QPs. */
-#ifndef MANAGED_H
-#define MANAGED_H
+#pragma once
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -118,5 +117,3 @@ static inline void end(struct rdma_cm_id *id) {
   if (id->qp) rdma_destroy_qp(id);
   CHECK(rdma_destroy_id(id) == 0);
 }
-
-#endif
