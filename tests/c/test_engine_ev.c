@@ -56,28 +56,6 @@ TEST(test_probe__of_every_ev_in_rtr) {
   mrc_pair_destroy(p);
 }
 
-/* Two of four paths are dead in both directions, and both ends probe all of them, as at connect.
-   Then each knows a path for its answers: no answer is lost on a dead one. */
-TEST(test_probe__answers_take_paths_that_answered) {
-  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
-  const int ends[2] = {open_rtr(p), p->ends[0]->peer};
-  for (int path = 2; path < 4; path++)
-    for (int host = 0; host < 2; host++)
-      mrc_pair_path(p, host, 1 - host, 1, path)->config.silent = true;
-  for (uint32_t i = 0; i < 8; i++)
-    for (int side = 0; side < 2; side++)
-      CHECK_EQ(probe(p, ends[side], i % 4, 0, i), 0);
-  run_for(p, 10 * MS);
-  for (uint32_t i = 100; i < 120; i++)
-    for (int side = 0; side < 2; side++)
-      CHECK_EQ(probe(p, ends[side], i % 2, 0, i), 0);
-  run_for(p, 10 * MS);
-  for (uint32_t i = 100; i < 120; i++)
-    for (int host = 0; host < 2; host++)
-      CHECK_EQ(find_probe(p, host, i).result, 0);
-  mrc_pair_destroy(p);
-}
-
 /* The proof of the path MTU: a full packet passes; a packet one byte longer is lost silently. */
 TEST(test_probe__proves_the_path_mtu) {
   enum { UDP_BYTES = 1500 - 48 };

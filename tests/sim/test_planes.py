@@ -17,7 +17,7 @@ from mrc.sim.trial import run_trial, summarize
 QUICK = ["small-writes", "uplinks-flap"]
 SLOW = [
     "plain-hosts", "slow-plane", "slow-mixed", "long-way", "rough-way", "beside-tcp", "fair-shares",
-    "slow-uplink", "slow-path",
+    "slow-uplink",
 ]  # fmt: skip
 
 

@@ -199,8 +199,6 @@ void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_p
   if (probe->purpose == MRC_EV_PROBE_PATIENT) /* what was before counts no more */
     qp->planes[plane].rtt = (struct mrc_rtt){.base_ns = qp->planes[plane].rtt.base_ns};
   mrc_ev_probe_measured(qp, probe->ev, probe->sent_ns, rtt_ns);
-  /* Until data flows: a dead path would lose answers to the peer's probes. */
-  if (qp->state == MRC_QP_RTR) qp->planes[plane].reverse_ev = probe->ev;
   if (probe->purpose == MRC_EV_PROBE_COMMAND)
     end_command(services, probe, 0, ce, now_ns);
   else if (probe->purpose == MRC_EV_PROBE_REVERSE)
