@@ -73,22 +73,12 @@ class Agent:
         return process.returncode, out, err
 
 
-@pytest.fixture(scope="module")
-def agents() -> Iterator[list[Agent]]:
-    """Those that were started for the module's tests."""
-    started: list[Agent] = []
-    yield started
-    for each in started:
-        each.kill()
-
-
 @pytest.fixture
-def agent(agents: list[Agent]) -> Agent:
-    """One for all tests of the module, whatever their programs do; another after one was killed."""
-    if not agents or agents[-1].process.poll() is not None:
-        environment = os.environ | {door.ENVIRONMENT: f"@mrc-test-{os.getpid()}"}
-        agents.append(Agent.start(environment, free_port()))
-    return agents[-1]
+def agent() -> Iterator[Agent]:
+    environment = os.environ | {door.ENVIRONMENT: f"@mrc-test-{os.getpid()}"}
+    started = Agent.start(environment, free_port())
+    yield started
+    started.kill()
 
 
 @pytest.fixture(scope="session")
