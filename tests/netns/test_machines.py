@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from printed import printed
@@ -264,6 +265,12 @@ measure = "completed"
 """
 
 
+def ran(machine: Machine, file: Path, over: str) -> dict[str, Any]:
+    """What `mrc testbed run` prints as JSON; it also prints notes."""
+    lines = machine.run("run", file, "--over", over, "--json").splitlines()
+    return printed("testbed run --over", next(line for line in lines if line[0] == "{"))
+
+
 def test_run__traffic_between_machines(
     pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -272,8 +279,7 @@ def test_run__traffic_between_machines(
     a.run("up", *SMALL, *on)
     file = tmp_path / "scene.toml"
     file.write_text(TRAFFIC)
-    said = b.run("run", file, "--over", "mrc,tcp", "--json").splitlines()
-    result = printed("testbed run --over", next(line for line in said if line[0] == "{"))
+    result = ran(b, file, "mrc,tcp")
     assert result["checks"][0]["met"]
     for run in result["runs"]:
         assert [flow["completed"] for flow in run["flows"]] == [8, 8, 6, 6]
@@ -294,8 +300,7 @@ def test_run__iperf3_between_machines(
     file = tmp_path / "scene.toml"
     head, _, rest = TRAFFIC.partition('[[traffic]]\nkind = "ring"')
     file.write_text(head + rest[rest.index("[[faults]]") :])
-    said = a.run("run", file, "--over", "iperf3", "--json").splitlines()
-    (run,) = printed("testbed run --over", next(line for line in said if line[0] == "{"))["runs"]
+    (run,) = ran(a, file, "iperf3")["runs"]
     assert [flow["completed"] for flow in run["flows"]] == [8, 8]
 
 

@@ -25,8 +25,8 @@ static uint64_t waited_ns(struct mrc_qp *qp, const struct mrc_sack *sack,
                               sack->sent_timestamp, meta->arrived_ns);
 }
 
-/* Packets or answers waited for this long in the sockets of a busy host, where another wait may be
-   twice as long; a SACK also waits on purpose. */
+/* A packet and its SACK waited for this long in the hosts, on purpose up to the delay of SACKs. The
+   rest of it is the wait in the sockets of a busy host. The next wait may be twice as long. */
 static void on_host_wait(const struct mrc_services *services, struct mrc_qp *qp, uint64_t wait_ns) {
   const uint64_t most_ns = mrc_floor_ns(MRC_TIMESTAMP_MOST_NS, qp->noise_ns);
   const uint64_t busy_ns = wait_ns - mrc_min_u64(wait_ns, services->config.sack_delay_ns);
