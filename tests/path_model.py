@@ -2,7 +2,8 @@
 """A model of the paths between two hosts, for the proof of paths in virtual time.
 
 Packets on one path keep their order. Hosts stall: while a host does, it neither answers nor looks
-at answers, and all that waits comes at once afterwards. Answers return on any EV of the plane.
+at answers, and all that waits comes at once afterwards. Answers return on any EV of the plane that
+lives: the engine answers on a path that was proven (test_engine_ev.c).
 """
 
 from __future__ import annotations

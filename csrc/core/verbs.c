@@ -177,6 +177,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   mrc_spray_start(qp);
   take_base_rtts(qp);
   MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+    qp->planes[plane].reverse_ev = MRC_EV_NONE; /* the rotation has no dead EV now */
     if (!(mrc_port_is_up(&engine->services.ports, plane)))
       mrc_health_suspend_plane(&engine->services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
     else if (qp->planes[plane].peer_down)

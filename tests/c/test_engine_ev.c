@@ -56,6 +56,28 @@ TEST(test_probe__of_every_ev_in_rtr) {
   mrc_pair_destroy(p);
 }
 
+/* Two of four paths are dead in both directions, and both ends probe all of them, as at connect.
+   Then each knows a path for its answers: no answer is lost on a dead one. */
+TEST(test_probe__answers_take_paths_that_answered) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  const int ends[2] = {open_rtr(p), p->ends[0]->peer};
+  for (int path = 2; path < 4; path++)
+    for (int host = 0; host < 2; host++)
+      mrc_pair_path(p, host, 1 - host, 1, path)->config.silent = true;
+  for (uint32_t i = 0; i < 8; i++)
+    for (int side = 0; side < 2; side++)
+      CHECK_EQ(probe(p, ends[side], i % 4, 0, i), 0);
+  run_for(p, 10 * MS);
+  for (uint32_t i = 100; i < 120; i++)
+    for (int side = 0; side < 2; side++)
+      CHECK_EQ(probe(p, ends[side], i % 2, 0, i), 0);
+  run_for(p, 10 * MS);
+  for (uint32_t i = 100; i < 120; i++)
+    for (int host = 0; host < 2; host++)
+      CHECK_EQ(find_probe(p, host, i).result, 0);
+  mrc_pair_destroy(p);
+}
+
 /* The proof of the path MTU: a full packet passes; a packet one byte longer is lost silently. */
 TEST(test_probe__proves_the_path_mtu) {
   enum { UDP_BYTES = 1500 - 48 };
@@ -194,6 +216,28 @@ TEST(test_set_ev_state__at_the_floor_tells_of_both) {
   CHECK_EQ(events[2].ev_index, 0);
   CHECK_EQ(events[2].status, MRC_EV_GOOD);
   CHECK_EQ(events[2].reason, MRC_REASON_FLOOR);
+  mrc_pair_destroy(p);
+}
+
+/* A path whose MTU shrank answers small probes, but does not return before it carries a full
+   packet. Only the last probe before a return is full, so few of them take the link from data. */
+TEST(test_probation__of_a_path_whose_mtu_shrank) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
+  struct mrc_link *path = mrc_pair_path(p, 0, 1, 2, 1);
+  path->config.mtu_bytes = 300;
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_ASSUMED_BAD);
+  const uint64_t lost_data = path->lost;
+  run_for(p, SECOND);
+  const struct mrc_ev_info ev = mrc_pair_ev(p, end, 2, 1);
+  CHECK_EQ(ev.state, MRC_EV_ASSUMED_BAD);
+  CHECK(ev.sent_probes >= 15 && ev.sent_probes <= 100);
+  CHECK_EQ(path->lost - lost_data, ev.sent_probes / 3);
+  path->config.mtu_bytes = 0;
+  run_for(p, 200 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_GOOD);
   mrc_pair_destroy(p);
 }
 

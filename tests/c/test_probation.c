@@ -88,3 +88,20 @@ TEST(test_spacing__follows_the_noise_of_hosts) {
     mrc_probation_on_timeout(&p, noise_ns, 0);
   CHECK_EQ(p.next_ns, 64 * MS); /* the wire is no faster, so the spacing stays */
 }
+
+/* A path that answers some probes and loses others, as when its MTU shrank: an answer brings the
+   next probe soon, but the long spacing goes on after each loss. */
+TEST(test_spacing__of_a_path_that_answers_now_and_then) {
+  struct mrc_probation p;
+  mrc_probation_init(&p);
+  mrc_probation_on_failure(&p, MRC_NOISE_NS, 0);
+  for (uint64_t spacing_ms = 4; spacing_ms < 200; spacing_ms *= 2) {
+    CHECK(!mrc_probation_is_last(&p));
+    CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 0));
+    CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 0));
+    CHECK_EQ(p.next_ns, 2 * MS);
+    CHECK(mrc_probation_is_last(&p));
+    mrc_probation_on_timeout(&p, MRC_NOISE_NS, 0);
+    CHECK_EQ(p.next_ns, mrc_min_u64(spacing_ms, 64) * MS);
+  }
+}

@@ -20,17 +20,19 @@ static uint64_t patience_ns(const struct mrc_qp *qp, const struct mrc_ev *ev) {
   return mrc_max_u64(2 * overdue_ns, floor_ns);
 }
 
-/* Probes are as large as a full packet, so that a path whose MTU shrank is not trusted. False if
-   there is no slot; the probe stays due. */
+/* The last probe before the return is as large as a full packet, so that a path whose MTU shrank is
+   not trusted. The others are small: they take the link from data. False if there is no slot; the
+   probe stays due. */
 static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
                       uint8_t purpose, struct mrc_probation *probation, uint64_t now_ns) {
   if (ev == MRC_EV_NONE) { /* all EVs of the plane are DENIED */
     mrc_probation_on_timeout(probation, qp->noise_ns, now_ns);
     return true;
   }
+  const bool last = mrc_probation_is_last(probation);
   const struct mrc_ev_probe probe = {.ev = ev,
                                      .qp = qp,
-                                     .bytes = mrc_qp_full_bytes(qp),
+                                     .bytes = last ? mrc_qp_full_bytes(qp) : 0,
                                      .timeout_ns = patience_ns(qp, &qp->evset.evs[ev]),
                                      .purpose = purpose};
   if (mrc_probes_start(&services->probes, &qp->probes, &probe) == NULL) return false;
@@ -199,6 +201,8 @@ void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_p
   if (probe->purpose == MRC_EV_PROBE_PATIENT) /* what was before counts no more */
     qp->planes[plane].rtt = (struct mrc_rtt){.base_ns = qp->planes[plane].rtt.base_ns};
   mrc_ev_probe_measured(qp, probe->ev, probe->sent_ns, rtt_ns);
+  /* Until data flows: a dead path would lose answers to the peer's probes. */
+  if (qp->state == MRC_QP_RTR) qp->planes[plane].reverse_ev = probe->ev;
   if (probe->purpose == MRC_EV_PROBE_COMMAND)
     end_command(services, probe, 0, ce, now_ns);
   else if (probe->purpose == MRC_EV_PROBE_REVERSE)

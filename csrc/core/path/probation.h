@@ -19,7 +19,7 @@ struct mrc_probation {
   uint64_t returned_us : 48; /* when probation last ended; 0: never */
   uint64_t successes : 4;    /* in a row */
   uint64_t relapses : 4;
-  uint64_t doublings : 4; /* of the spacing, since a probe was answered */
+  uint64_t doublings : 4; /* of the spacing between probes that nobody answers */
 };
 
 _Static_assert(sizeof(struct mrc_probation) == 16, "each EV has one");
@@ -39,9 +39,17 @@ static inline uint64_t mrc_probation_slowest_ns(uint32_t noise_ns) {
   return mrc_floor_ns(MRC_PROBATION_SLOWEST_NS, mrc_max_u32(noise_ns, MRC_NOISE_NS));
 }
 
-/* The current spacing. With the least noise it reaches the longest after 14 of 15 doublings. */
+/* Whether the next answer may end the probation. */
+static inline bool mrc_probation_is_last(const struct mrc_probation *p) {
+  return p->successes == MRC_PROBATION_SUCCESSES - 1;
+}
+
+/* The current spacing. With the least noise it reaches the longest after 14 of 15 doublings.
+   Answers are followed by the next probe soon, but if a later one is missing, the long spacing goes
+   on. */
 static inline uint64_t mrc_probation_interval_ns(const struct mrc_probation *p, uint32_t noise_ns) {
   const uint64_t first_ns = mrc_probation_first_ns(p, noise_ns);
+  if (p->successes > 0) return first_ns;
   return mrc_min_u64(first_ns << p->doublings,
                      mrc_max_u64(mrc_probation_slowest_ns(noise_ns), first_ns));
 }
@@ -88,11 +96,12 @@ static inline void mrc_probation_on_mend(struct mrc_probation *p, uint64_t now_n
 /* Returns true when the probation ends. */
 static inline bool mrc_probation_on_success(struct mrc_probation *p, uint32_t noise_ns,
                                             uint64_t now_ns) {
-  p->doublings = 0;
-  if (++p->successes < MRC_PROBATION_SUCCESSES) {
+  if (!mrc_probation_is_last(p)) {
+    p->successes++;
     mrc_probation_wait(p, noise_ns, now_ns);
     return false;
   }
+  p->successes = 0;
   p->returned_us = (now_ns / 1000) & UINT64_MAX >> 16;
   p->next_ns = MRC_NEVER;
   return true;
