@@ -14,11 +14,8 @@ from mrc.sim.checks import evaluate
 from mrc.sim.run import run
 from mrc.sim.trial import run_trial, summarize
 
-QUICK = ["small-writes", "uplinks-flap"]
-SLOW = [
-    "plain-hosts", "slow-plane", "slow-mixed", "long-way", "rough-way", "beside-tcp", "fair-shares",
-    "slow-uplink",
-]  # fmt: skip
+QUICK = {"small-writes": 1, "uplinks-flap": 1, "uplinks-down": 2}
+"""The seed with which the default tests run a scenario."""
 
 
 def check(name: str, seeds: range, settings: Mapping[str, Any] | None = None) -> None:
@@ -31,12 +28,13 @@ def check(name: str, seeds: range, settings: Mapping[str, Any] | None = None) ->
 
 @pytest.mark.parametrize("name", QUICK)
 def test_planes__carry_what_they_can(name: str) -> None:
-    check(name, range(1, 2))
+    check(name, range(QUICK[name], QUICK[name] + 1))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK + SLOW)
-def test_planes__carry_what_they_can_with_other_seeds(name: str) -> None:
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", [name for name in reader.names() if not reader.load(name).slow])
+def test_built_in__meets_its_targets_with_other_seeds(name: str) -> None:
     check(name, range(1, 6))
 
 

@@ -462,13 +462,6 @@ def test_command__wrong_usage(
     assert cause in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in reader.names()
-        if not reader.load(name).slow
-    ],
-)
+@pytest.mark.parametrize("name", QUICK)
 def test_built_in__meets_its_targets_with_the_default_seed(name: str) -> None:
     assert main(["sim", name, "--quiet"]) == 0

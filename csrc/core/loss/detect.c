@@ -68,12 +68,19 @@ static uint64_t spread_ns(const struct mrc_qp *qp, const struct mrc_plane *plane
          mrc_guard_ns(&plane->reorder, now_ns);
 }
 
-/* Whether the peer reported a packet that was sent on the same plane later than this one by the
-   spread. What another plane's SACK shows of this plane does not count: the report on the packets
-   before it may still be on its way. */
+/* The send time up to which the peer has told what this plane delivered. What another plane's SACK
+   shows of this plane counts later, when an own SACK would be overdue: until then the report on the
+   packets before it may still be on its way. Own SACKs are missing when their path is dead. */
+static uint64_t told_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint64_t now_ns) {
+  const uint64_t overdue_ns = mrc_qp_overdue_ns(qp, &plane->rtt, 2ull * qp->noise_ns, now_ns);
+  return mrc_max_u64(plane->reported_ns, plane->rack_ns - mrc_min_u64(plane->rack_ns, overdue_ns));
+}
+
+/* Whether the peer told of a packet that was sent on the same plane later than this one by the
+   spread. */
 static bool is_late(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[slot->plane];
-  return plane->reported_ns > slot->sent_ns + spread_ns(qp, plane, now_ns);
+  return told_ns(qp, plane, now_ns) > slot->sent_ns + spread_ns(qp, plane, now_ns);
 }
 
 /* Whether a late packet is lost. Switches that trim may hold it in a queue for any time. It is lost
@@ -88,7 +95,7 @@ static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late,
   if (rack->newest_ns > late->sent_ns + spread) return true;
   const uint64_t heard_ns = mrc_max_u64(late->sent_ns, rack->heard_ns);
   const uint64_t answers_ns = plane->rtt.smooth_ns + qp->evset.evs[late->ev].rtt_ns;
-  return plane->reported_ns > heard_ns + spread + answers_ns;
+  return told_ns(qp, plane, now_ns) > heard_ns + spread + answers_ns;
 }
 
 /* The oldest packet in flight on the plane that is lost by time, or late on an EV that can still be
@@ -96,12 +103,12 @@ static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late,
 static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t plane,
                                              uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
-  const uint64_t reported_ns = qp->planes[plane].reported_ns;
+  const uint64_t heard_ns = told_ns(qp, &qp->planes[plane], now_ns);
   for (uint16_t at = win->lists[plane].oldest; at != MRC_TX_NONE; at = win->slots[at].newer) {
     const struct mrc_txslot *slot = &win->slots[at];
     if (!is_late(qp, slot, now_ns)) return NULL;
     if (lost_by_time(qp, slot, now_ns)) return slot;
-    const uint64_t late_ns = reported_ns - slot->sent_ns;
+    const uint64_t late_ns = heard_ns - slot->sent_ns;
     if (mrc_evset_can_avoid(&qp->evset, slot->ev, slot->sent_ns, late_ns)) return slot;
   }
   return NULL;
