@@ -216,6 +216,29 @@ TEST(test_silence__of_the_rotation_alone) {
   mrc_pair_destroy(p);
 }
 
+/* A plane returns with few of its paths, never three in a row. */
+TEST(test_silence__ends_on_some_paths) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = 500000000);
+  const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14);
+  write_all(p, end, 1u << 20, 8);
+  run_for(p, 10 * MS);
+  mrc_pair_silence(p, 2, true);
+  run_for(p, 100 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
+  for (int path = 0; path < 8; path++) {
+    mrc_pair_path(p, 0, 1, 2, path)->config.silent = path % 3 != 2;
+    mrc_pair_path(p, 1, 0, 2, path)->config.silent = false;
+  }
+  run_for(p, SECOND);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  const uint64_t sent = mrc_pair_ev(p, end, 2, 2).sent_packets;
+  write_all(p, end, 1u << 20, 8);
+  CHECK(mrc_pair_finish(p, SECOND));
+  CHECK(mrc_pair_ev(p, end, 2, 2).sent_packets > sent);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  mrc_pair_destroy(p);
+}
+
 static int set_retries(struct mrc_pair *p, int end, uint32_t timeout, uint32_t linear,
                        uint32_t exponential) {
   const struct mrc_pair_end *e = p->ends[end];

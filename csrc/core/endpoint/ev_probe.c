@@ -57,16 +57,13 @@ static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, ui
   plane->patient = mrc_probes_start(&services->probes, &qp->probes, &probe) != NULL;
 }
 
-/* The EV whose probe may bring a suspended plane back: each in turn, the rotation first. Other EVs
-   have no probes of their own meanwhile, but the rotation may be dead: so one of them that has
-   answered is probed again. */
+/* The EV whose probe may bring a suspended plane back: each in turn, the rotation first, until one
+   answers. That one is asked again: the others may be dead. */
 static uint16_t ev_for_plane(const struct mrc_qp *qp, uint32_t index) {
   const struct mrc_plane *plane = &qp->planes[index];
   const uint16_t last = plane->probed_ev;
   const bool answered = last != MRC_EV_NONE && plane->probation.successes > 0;
-  if (answered && qp->evset.evs[last].place >= qp->evset.planes[index].n_active &&
-      qp->evset.evs[last].state != MRC_EV_DENIED)
-    return last;
+  if (answered && qp->evset.evs[last].state != MRC_EV_DENIED) return last;
   return mrc_evset_after(&qp->evset, index, last);
 }
 
