@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/base/base.h"
-#include "core/base/prng.h"
 #include "core/base/psn.h"
 #include "core/qp/requester.h"
 #include "sim/memory.h"
@@ -61,15 +60,13 @@ static bool are_filled(const uint8_t *bytes, uint64_t n) {
 /* ---- The auditor ---- */
 
 void mrc_audit_init(struct mrc_audit *audit, uint64_t memory_bytes, uint64_t seed) {
-  struct mrc_prng prng = {.state = seed};
+  audit->prng = (struct mrc_prng){.state = seed};
   audit->memory_bytes = memory_bytes;
   uint64_t n_words = memory_bytes / sizeof(uint64_t) + 1; /* an empty memory has an address too */
-  uint64_t *source = malloc(n_words * sizeof(uint64_t));
+  uint8_t *source = malloc(n_words * sizeof(uint64_t));
   uint8_t *guarded = malloc(memory_bytes + 2 * MRC_AUDIT_GUARD);
   mrc_assert(source && guarded);
-  for (uint64_t i = 0; i < n_words; i++)
-    source[i] = mrc_prng_next(&prng) & ~(FRESH_BIT * EIGHT_TIMES);
-  audit->source = (uint8_t *)source;
+  audit->source = source;
   memset(guarded, MRC_AUDIT_FILL, memory_bytes + 2 * MRC_AUDIT_GUARD);
   audit->target = guarded + MRC_AUDIT_GUARD;
 }
@@ -78,6 +75,14 @@ void mrc_audit_free(struct mrc_audit *audit) {
   if (audit->target) free(audit->target - MRC_AUDIT_GUARD);
   free(audit->source);
   free(audit->wrs);
+}
+
+/* Source bytes are made when they are posted: many tests send one way only. */
+static void make_source(struct mrc_audit *audit) {
+  for (; audit->made_bytes < audit->used_bytes; audit->made_bytes += sizeof(uint64_t)) {
+    const uint64_t bytes = mrc_prng_next(&audit->prng) & ~(FRESH_BIT * EIGHT_TIMES);
+    memcpy(audit->source + audit->made_bytes, &bytes, sizeof bytes);
+  }
 }
 
 void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uint32_t imm) {
@@ -93,6 +98,7 @@ void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uin
                                                      .has_imm = has_imm};
   audit->used_bytes += bytes;
   mrc_assert(audit->used_bytes <= audit->memory_bytes);
+  make_source(audit);
 }
 
 /* Asserts that every byte of the WRs before `end` was placed exactly once. */

@@ -9,6 +9,7 @@
    the target is the inverse of its source byte. */
 #pragma once
 
+#include "core/base/prng.h"
 #include "core/wire/wire.h"
 #include "mrc.h"
 
@@ -44,6 +45,8 @@ struct mrc_audit {
   bool unwatched;       /* the scenario breaks the rules: of the memory only guards are checked */
   /* memory: the source is at this end, the target at the peer, between its guards */
   uint8_t *source;
+  uint64_t made_bytes; /* of the source, from `prng`: those that were posted */
+  struct mrc_prng prng;
   uint8_t *target;
   uint64_t memory_bytes;
   /* requester; PSNs are counted from 1, so that 0 is "none" */
@@ -76,7 +79,7 @@ struct mrc_audit {
   uint64_t sacked_cum;                 /* highest cumulative PSN of a SACK sent */
 };
 
-/* Allocates and fills source and target; the source bytes come from `seed`. */
+/* Allocates source and target and fills the target; the source bytes come from `seed`. */
 void mrc_audit_init(struct mrc_audit *audit, uint64_t memory_bytes, uint64_t seed);
 void mrc_audit_free(struct mrc_audit *audit);
 

@@ -8,7 +8,7 @@ unit or a target outside the topology is an error that names the file and the ke
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
 from typing import Any, Literal
@@ -142,7 +142,7 @@ def parse(
         traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
         links=tuple(change for item in links for change in _links(item, topology)),
         faults=_faults(table.tables("faults"), topology, rtt_ns, until_ns),
-        checks=tuple(_check(item, rtt_ns, topology) for item in table.tables("checks")),
+        checks=tuple(_check(item, rtt_ns, topology) for item in _checks(table, run)),
         reference=_reference(table.table("reference")),
         until_ns=until_ns,
         sample_ns=run.parsed("sample", units.parse_time, f"{max(10_000, until_ns // SAMPLES)}ns"),
@@ -394,6 +394,13 @@ def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> Fau
         if not 1 <= count <= most:
             raise table.error("draw", f"{value!r} is not 1 to {most} parts")
     return replace_fields(read_fault(table, check_target, rtt_ns), draw=count)
+
+
+def _checks(table: Table, run: Table) -> Iterator[Table]:
+    """The checks of the document, then those that only have a measure."""
+    yield from table.tables("checks")
+    for measure in run.texts("usual", tuple(_USUAL)):
+        yield Table({"measure": measure}, "run.usual")
 
 
 def _check(table: Table, rtt_ns: int, topology: Tiers) -> Check:

@@ -108,7 +108,7 @@ def test_readme__measure_and_watch(hosts: Hosts, tmp_path: Path) -> None:
         changed = ["h1" if word == "host-b" else "0.3" if word == "10" else word for word in words]
         if "top" in words:
             changed += ["--once", "-i", "0.1"]
-        elif "--bins" in words:
+        elif "perf" in words and "-t" not in words:
             changed += ["-t", "0.3"]
         client = hosts.start("h0", *changed)
         if "--watch" not in words:

@@ -170,6 +170,9 @@ def test_load__a_check_with_the_usual_target(
 ) -> None:
     (check,) = load(tmp_path, checks=[{"measure": measure}]).checks
     assert (check.name, check.relation, check.target) == told
+    busy = {"measure": "last_hop_busy", "at_least": 0}
+    short = load(tmp_path, checks=[busy], run__usual=[measure])
+    assert short.checks[1:] == (check,), "after the others"
     (own,) = load(tmp_path, checks=[{"measure": measure, "name": "own", "at_most": 7}]).checks
     assert (own.name, own.relation, own.target) == ("own", "<=", 7)
 
@@ -193,6 +196,7 @@ def test_load__a_check_with_the_usual_target(
             "transport.evs_per_plane: 2048 EVs exceed the 1024 of a QP: 1 to 128",
         ),
         ({"run.until": "0s"}, "run.until: must be above 0"),
+        ({"run.usual": ["goodput"]}, "usual: 'goodput' is none of completed, qp_errors, spurious"),
         ({"traffic.0.kind": "pairs", "traffic.0.pairs": []}, "traffic[0].pairs: is empty"),
         (
             {"transport.plane_shares": "fair"},

@@ -21,6 +21,7 @@ from mrc.transfer.plan import plan_of
 from mrc.transfer.source import Source
 
 LARGE = 6 * CHUNK_BYTES  # has an offer of its own
+DATA = os.urandom(LARGE + 2)
 NAMES = ("top/a", "top/b", "top/c")
 Copy = Callable[[], Awaitable[tuple[list[FailedFile], list[FailedFile]]]]
 
@@ -30,8 +31,8 @@ def top(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Three files of one size; `b` is the bad one."""
     path = tmp_path / "top"
     path.mkdir()
-    for name in "abc":
-        make(path, name, os.urandom(request.param))
+    for begin, name in enumerate("abc"):
+        make(path, name, DATA[begin : begin + request.param])
     return path
 
 
