@@ -181,14 +181,21 @@ def test_rdmacm_utils(agent: Agent, name: str) -> None:
 
 @needs("rping", "rdmacm-utils")
 def test_rdmacm_utils__several_clients_of_one_server(agent: Agent) -> None:
-    client = [*("rping", "-c", *HERE), "-C", "3"]
-    with agent.started("rping", "-s", "-P", *HERE, rc=True) as server:
+    """One connects after the other: older versions of rping lose the first of two requests.
+    What a client prints fills its pipe, so none ends before all have connected.
+    """
+    size = ["-S", "1000"]
+    client = [*("rping", "-c", *HERE, *size), "-v", "-C", "100"]
+    with agent.started("rping", "-s", "-P", *HERE, *size, rc=True) as server:
         try:
             until(lambda: server.poll() is not None or is_listening(agent, 7174))
             with ExitStack() as stack:
-                clients = [stack.enter_context(agent.started(*client, rc=True)) for _ in range(3)]
-                for each in clients:
+                clients = []
+                for _ in range(3):
+                    each = stack.enter_context(agent.started(*client, rc=True))
                     stack.callback(each.kill)
+                    assert each.stdout is not None and each.stdout.readline(), each.communicate()
+                    clients.append(each)
                 for each in clients:
                     said = each.communicate(timeout=PATIENCE)
                     assert each.returncode == 0, said
