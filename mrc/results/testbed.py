@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -341,28 +341,21 @@ class Census(Struct, frozen=True):
 class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
     """`mrc testbed plan`: what `up` would build."""
 
+    texts_of: ClassVar = Bed
+
     title: str
     """Title of the topology."""
     fabric: Literal["kernel", "emulated"]
-    """What forwards packets: the Linux kernel, or the emulator."""
     hosts: int
     """Number of hosts."""
     planes: int
-    """Number of planes."""
     t0: int
-    """T0s of each plane."""
     t1: int
-    """T1s of each plane."""
     pods: int
-    """Pods of each plane; 1 without T2s."""
     t2: int
-    """T2s of each plane; 0: two tiers."""
     host_rate_bps: int | None
-    """Rate of a link between host and T0, each way; null: no limit."""
     fabric_rate_bps: int | None
-    """Rate of a link between T0 and T1, each way; null: no limit."""
     core_rate_bps: int | None
-    """Rate of a link between T1 and T2, each way; null: no limit."""
     host_delay_ns: int
     """Delay of a link between host and T0."""
     fabric_delay_ns: int
@@ -372,13 +365,11 @@ class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
     jitter_ns: int
     """Random delay added at most."""
     mtu: int
-    """MTU of all links."""
     addresses: tuple[HostAddresses, ...]
     """Addresses of the hosts."""
     links: dict[str, LinkProperties]
     """Every link, by the name that faults use; each direction, if the two differ."""
     outside: Outside
-    """What joins it to the world."""
     built: Census
     """What the test bed takes."""
     machines: tuple[MachineShare, ...]

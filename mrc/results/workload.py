@@ -40,20 +40,16 @@ class Judged(sim.Value, frozen=True, kw_only=True):
 class BedStats(Struct, frozen=True, kw_only=True, rename=KEYS):
     """The whole fabric over the whole run."""
 
+    texts_of: ClassVar = sim.Stats
+
     now_ns: int
-    """When the run ended."""
     packets: int
     """Packets sent by hosts; a kernel fabric counts the segments of a burst."""
     hops: int
-    """Links that they crossed."""
     dropped: int
-    """Dropped by full queues."""
     trimmed: int
-    """Trimmed by full queues."""
     marked: int
-    """Marked by ECN."""
     completed_writes: int
-    """Writes of all flows."""
 
 
 class BedSamples(Struct, frozen=True, kw_only=True):
@@ -97,18 +93,14 @@ class BedFlow(Struct, frozen=True, kw_only=True):
 class BedLastHop(Struct, frozen=True, kw_only=True, rename=KEYS):
     """The link from a T0 to a host."""
 
+    texts_of: ClassVar = sim.LastHop
+
     host: int
-    """Number of the host."""
     plane: int
-    """The plane, from 1."""
     busy_ns: int
-    """Time that the link was sending."""
     trimmed: int
-    """Trimmed by a full queue."""
     dropped: int
-    """Dropped by a full queue."""
     marked: int
-    """Marked by ECN."""
 
 
 class BedRun(Struct, frozen=True, kw_only=True):
