@@ -57,7 +57,7 @@ def judged(frames: Iterable[Frame], ports: Collection[int] | None) -> tuple[Judg
     for frame in frames:
         start = frame.seconds if start is None else start
         found = udp_of(frame.data, frame.link)
-        if found is None or not _is_mrc(*found, ports):
+        if found is None or not is_mrc(*found, ports):
             continue
         flow, payload = found
         parts = split(payload)
@@ -69,8 +69,8 @@ def judged(frames: Iterable[Frame], ports: Collection[int] | None) -> tuple[Judg
     return judge, packets
 
 
-def _is_mrc(flow: Flow, payload: bytes, ports: Collection[int] | None) -> bool:
-    """Whether a datagram is to be judged: by its port, or because it begins as MRC does."""
+def is_mrc(flow: Flow, payload: bytes, ports: Collection[int] | None) -> bool:
+    """Whether a datagram goes to one of these ports; without ports, whether it begins as MRC."""
     if ports is not None:
         return flow.dport in ports
     return len(payload) >= MIN_BYTES and payload[0] in OPCODES and payload[2:4] == b"\xff\xff"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from mrc.cli.arguments import add, count_argument
-from mrc.cli.conform_judge import judged
+from mrc.cli.conform_judge import is_mrc, judged
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
 from mrc.conform import shown
@@ -50,7 +50,7 @@ file FILE                  pcap or pcapng file; - for standard input
 --lua                      print where the dissector is
 """
 OPTIONS = """
--p, --port PORT    UDP port that packets are sent to [%(default)s]
+-p, --port PORT    UDP port that packets are sent to; may be repeated [4791, and what begins as MRC]
 -c, --count COUNT  stop after COUNT packets [all]
 -v, --verbose      print all fields of each packet
 --readings         print the readings of MRC that the packets show, in place of the packets
@@ -60,7 +60,7 @@ OPTIONS = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     add(source, SOURCES, file={"nargs": "?"})
-    ports = {"type": count_argument(65535, "a port number"), "default": UDP_PORT}
+    ports = {"type": count_argument(65535, "a port number"), "action": "append"}
     add(parser, OPTIONS, port=ports, count={"type": count_argument(1 << 62), "default": 0})
     add_options(parser)
 
@@ -119,7 +119,7 @@ def _print(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> No
     for seen, frame in enumerate(frames, 1):  # noqa: B007 - counted for the note
         start = frame.seconds if start is None else start
         found = udp_of(frame.data, frame.link)
-        if found is None or found[0].dport != args.port:
+        if found is None or not _is_wanted(*found, args.port):
             continue
         flow, payload = found
         parts = split(payload)
@@ -132,16 +132,25 @@ def _print(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> No
             if printed == args.count:
                 return
     if not printed:
-        out.note(f"no packets to UDP port {args.port} among {seen}; --port selects another port")
+        out.note(_none(args, f" among {seen}"))
+
+
+def _is_wanted(flow: Flow, payload: bytes, ports: list[int] | None) -> bool:
+    return (ports is None and flow.dport == UDP_PORT) or is_mrc(flow, payload, ports)
+
+
+def _none(args: argparse.Namespace, among: str) -> str:
+    ports = f"to UDP port {', '.join(map(str, args.port))}" if args.port else "of MRC"
+    return f"no packets {ports}{among}; --port selects another port"
 
 
 def _print_readings(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> None:
-    judge, packets = judged(frames, [args.port])
+    judge, packets = judged(frames, args.port)
     found = shown.readings(judge, packets)
     out.text("\n".join(shown.reading_lines(found)))
     out.result(found)
     if not packets:
-        out.note(f"no packets to UDP port {args.port}; --port selects another port")
+        out.note(_none(args, ""))
 
 
 def _line(

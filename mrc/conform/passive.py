@@ -77,7 +77,7 @@ class Direction(Struct):
     waits: list[float] = field(default_factory=list)
     """From the last transmission of a packet to its retransmission."""
     turns: list[int] = field(default_factory=list)
-    """Packets between two uses of an EV without a mark."""
+    """Packets of its plane between two uses of an EV without a mark."""
     turns_after_mark: list[int] = field(default_factory=list)
     """The same, after a SACK with SKIP_ONCE for that EV."""
     course: Course = field(default_factory=Course)
@@ -87,7 +87,10 @@ class Direction(Struct):
     """How often each invariant was broken."""
     readings: Counter[str] = field(default_factory=Counter)
     """How often each reading was seen."""
+    _planes: Counter[str] = field(default_factory=Counter)
+    """Packets by the address of the sender."""
     _used: dict[int, int] = field(default_factory=dict)
+    """By EV: of these, when the EV was used last."""
     _skips: set[int] = field(default_factory=set)
     _reported: int = -1  # highest PSN in a SACK
     _ended: int = -1  # last PSN of a message that a SACK has covered
@@ -168,7 +171,7 @@ class Judge:
             return
         way.packets += 1
         way.payload_bytes += packet.payload_bytes
-        self._spread(way, flow.ev)
+        self._spread(way, flow)
         if bth["rtx"]:
             way.retransmissions += 1
             way.course.on_news("loss", seconds, way.highest - way.cum)
@@ -179,14 +182,17 @@ class Judge:
         way.habits.on_whole(psn, way.highest - way.cum)
 
     @staticmethod
-    def _spread(way: Direction, ev: int) -> None:
+    def _spread(way: Direction, flow: Flow) -> None:
+        """Turns count the packets of the EV's plane, since the other planes may be suspended."""
+        ev, plane = flow.ev, str(flow.source)
+        way._planes[plane] += 1
         if ev in way._used:
             turns = way.turns_after_mark if ev in way._skips else way.turns
-            turns.append(way.packets - way._used[ev])
+            turns.append(way._planes[plane] - way._used[ev])
             if ev in way._skips:
                 way.habits.on_turn(ev, turns[-1])
         way._skips.discard(ev)
-        way._used[ev] = way.packets
+        way._used[ev] = way._planes[plane]
         way.evs[ev] += 1
 
     @staticmethod

@@ -130,9 +130,9 @@ class Peer:
         else:
             ancillary = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS, struct.pack("=i", tclass))
             address = (str(path.target), self.target_port, path.flow_label, 0)
+        at_ns = time.time_ns()  # before the device can answer
         path.socket.sendmsg([payload], [ancillary], 0, address)
-        flow = self.flow(path)
-        self._record(flow, payload, tclass)
+        self._record(self.flow(path), payload, tclass, at_ns, sent=True)
 
     def send_raw(
         self, path: Path, payload: bytes, tclass: int, fields: Mapping[str, int]
@@ -140,12 +140,12 @@ class Peer:
         """Likewise, with IP and UDP headers that a UDP socket does not make. Raises PermissionError
         without CAP_NET_RAW.
         """
-        flow = self.flow(path)
+        flow, at_ns = self.flow(path), time.time_ns()
         family = socket.AF_INET if path.source.version == 4 else socket.AF_INET6
         with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as sender:
             for packet in raw.packets(flow, payload, tclass, fields):
                 sender.sendto(packet, (str(path.target), 0))
-        self._record(flow, payload, tclass)
+        self._record(flow, payload, tclass, at_ns, sent=True)
 
     def answer(self, seen: Seen, readings: Reading) -> None:
         """Answers an endpoint request, as each peer must."""
@@ -173,16 +173,16 @@ class Peer:
         flow = Flow(
             ip_address(source[0]), self.addresses[index], source[1], self.udp_port, label
         )  # fmt: skip
-        return self._record(flow, payload, tclass, at_ns=at_ns)
+        return self._record(flow, payload, tclass, at_ns, sent=False)
 
-    def _record(self, flow: Flow, payload: bytes, tclass: int, *, at_ns: int | None = None) -> Seen:
-        """Without a time it was sent now."""
+    def _record(
+        self, flow: Flow, payload: bytes, tclass: int, at_ns: int, *, sent: bool
+    ) -> Seen:  # fmt: skip
         marked = Flow(
             flow.source, flow.destination, flow.sport, flow.dport, flow.flow_label,
             tclass & 3 == _CE, tclass >> 2 in _TRIMMED,
         )  # fmt: skip
-        at = time.time_ns() if at_ns is None else at_ns
-        seen = Seen(at, marked, payload, decode(payload, marked), sent=at_ns is None)
+        seen = Seen(at_ns, marked, payload, decode(payload, marked), sent=sent)
         self.seen.append(seen)
         return seen
 

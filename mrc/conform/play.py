@@ -113,7 +113,7 @@ class Play:
         for psn in situation.repeats(step):
             packet = situation.finished(step, situation.sent(step, psn, time.time_ns()), flow)
             self._send_packet(step, packet, tclass)
-        situation.said_ns = self._peer.seen[-1].at_ns
+        situation.said_ns = time.time_ns()  # not before the packet has left
 
     def _send_packet(self, step: Step, packet: bytes, tclass: int) -> None:
         path = self._peer.paths[self._path]

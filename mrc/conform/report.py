@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 from mrc.conform import frames
 from mrc.conform.player import Outcome, Verdict
+from mrc.conform.seen import Seen
 from mrc.dissect.text import what
 from mrc.results.conform import Conformance, Judged
 from mrc.results.plain import like
@@ -55,17 +56,22 @@ def capture(folder: Path, outcome: Outcome) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{outcome.case.name}.pcap"
     with path.open("wb") as file:
-        frames.write(file, ((seen.at_ns, seen.flow, seen.payload) for seen in outcome.seen))
+        frames.write(file, ((seen.at_ns, seen.flow, seen.payload) for seen in _in_order(outcome)))
     return path
+
+
+def _in_order(outcome: Outcome) -> list[Seen]:
+    """The packets by their time: the judge reads some later than it sends others."""
+    return sorted(outcome.seen, key=lambda seen: seen.at_ns)
 
 
 def transcript(outcome: Outcome) -> str:
     """The steps of a case and the packets of both sides."""
     lines = outcome.case.text.splitlines()
-    start = outcome.seen[0].at_ns if outcome.seen else 0
-    for seen in outcome.seen:
+    packets = _in_order(outcome)
+    for seen in packets:
         arrow = "->" if seen.sent else "<-"
-        at = f"{(seen.at_ns - start) / 1e9:.6f}"
+        at = f"{(seen.at_ns - packets[0].at_ns) / 1e9:.6f}"
         lines.append(f"{at} {arrow} ev {seen.flow.ev:08x} {what(seen.packet, seen.flow)}")
     return "\n".join(lines)
 

@@ -99,7 +99,7 @@ def _turns(way: DirectionText) -> str:
         return ""
     marked = way.turn_after_mark_packets
     after_mark = "" if marked is None else f", {marked:g} after a mark"
-    return f"; {way.turn_packets:g} packets between two uses{after_mark}"
+    return f"; {way.turn_packets:g} packets of the plane between two uses{after_mark}"
 
 
 def _reactions(way: DirectionText) -> str:

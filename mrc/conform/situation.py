@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import Struct, field
@@ -41,6 +42,8 @@ class Came(Struct, frozen=True):
     """Since the epoch."""
     ev: int = 0
     timestamp: int = 0
+    address: str = ""
+    """Of the judge: it stands for a plane."""
 
 
 class Situation(Struct):
@@ -57,6 +60,8 @@ class Situation(Struct):
     marked: dict[int, int] = field(default_factory=dict)
     """EVs that the judge's SACKs and NACKs have complained about, by a mark or by a hole: how many
     packets came on each since then."""
+    since_mark: Counter[int] = field(default_factory=Counter)
+    """Packets on each EV since the judge's last complaint."""
     said_ns: int = 0
     """When the judge sent its last packet, since the epoch."""
     former: set[int] = field(default_factory=set)
@@ -85,7 +90,7 @@ class Situation(Struct):
             "rkey": self.device.rkey, "window": self.own.mpr, "probe": 0, "id": 0,
             "their_id": self.device.qpn & 0xFFFF, "our_id": self.own.qpn & 0xFFFF,
             "our_rkey": self.own.rkey, "our_qpn": self.own.qpn,
-            "mpr_units": self.device.mpr // _MPR_UNIT, "evs": 0, "no_time": 0,
+            "mpr_units": self.device.mpr // _MPR_UNIT, "evs": 0, "turns": 0, "no_time": 0,
         }  # fmt: skip
 
     def number(self, name: str, text: str) -> int:
@@ -99,7 +104,8 @@ class Situation(Struct):
         headers_, ev = seen.packet.headers, seen.flow.ev
         bth = headers_.get("BTH", {"opcode": 0})
         stamp = next((headers_[name] for name in ("TSETH", "PETH", "ERTH") if name in headers_), {})
-        came = Came(seen.at_ns, ev, stamp.get("tx_timestamp", self.last.timestamp))
+        stamped = stamp.get("tx_timestamp", self.last.timestamp)
+        came = Came(seen.at_ns, ev, stamped, str(seen.flow.destination))
         self.names["no_time"] = (came.timestamp + (1 << 15)) % (1 << 16)
         if bth["opcode"] in DATA or "PETH" in headers_:
             self.last = came
@@ -111,13 +117,23 @@ class Situation(Struct):
             if ev in self.marked:
                 self.marked[ev] += 1
                 seen.after_mark = self.marked[ev]
-            self.names["evs"] = len({each.ev for came in self.carried.values() for each in came})
+            self.since_mark[ev] += 1
+            planes = {each.ev: each.address for came in self.carried.values() for each in came}
+            self.names |= {"evs": len(planes), "turns": self._turns(planes)}
             self.flight |= {psn} - self.reported
             self.data_ns = seen.at_ns
         if "PETH" in headers_:
             self.names["probe"] = headers_["PETH"]["probe_id"]
         if "ERTH" in headers_:
             self.names["id"] = bth["psn"]
+
+    def _turns(self, planes: Mapping[int, str]) -> int:
+        """The mean of the packets that came since the judge's last complaint on each EV that is as
+        good as new, in the planes of the others. A plane may be suspended.
+        """
+        hurt = {planes[ev] for ev in self.marked if ev in planes}
+        good = [ev for ev, plane in planes.items() if plane in hurt and ev not in self.marked]
+        return sum(self.since_mark[ev] for ev in good) // max(1, len(good))
 
     # ---- To the device --------------------------------------------------------------------
 
@@ -174,7 +190,7 @@ class Situation(Struct):
             swaps = Reading.C3_B in self.readings
             fields.setdefault("ev", (ev & 0xFFFF) << 16 | ev >> 16 if swaps else ev)
             if fields.get("mark") or kind == "NACK":
-                self.marked[ev] = 0
+                self._mark(ev)
             fields.setdefault("tx_timestamp", self._reflected_timestamp(step, came, now_ns))
         if kind != "ACK":
             fields.setdefault("spdcid", self.own.qpn & 0xFFFF)
@@ -222,9 +238,13 @@ class Situation(Struct):
             fields["bitmap"] = sum(1 << psn - cum - offset for psn in has)
         for psn in range(cum + 1, max(has, default=cum)):
             if psn in self.carried and psn not in has:
-                self.marked[self.carried[psn][-1].ev] = 0
+                self._mark(self.carried[psn][-1].ev)
         self.reported |= has | {psn for psn in self.carried if psn <= cum}
         self.flight -= self.reported
+
+    def _mark(self, ev: int) -> None:
+        self.marked[ev] = 0
+        self.since_mark.clear()
 
     def finished(self, step: Step, body: bytes, flow: Flow) -> bytes:
         """The UDP payload. `short` and `longer` change the packet before its ICRC, which then is

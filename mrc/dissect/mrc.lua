@@ -347,6 +347,14 @@ function mrc.dissector(buffer, info, root)
   return buffer:len()
 end
 
+-- Packets to other ports, such as those of two endpoints on one host.
+mrc:register_heuristic("udp", function(buffer, info, root)
+  local begins = buffer:len() >= 16 and names.opcode[buffer(0, 1):uint()]
+  if not begins or buffer(2, 2):uint() ~= 0xffff then return false end
+  mrc.dissector(buffer, info, root)
+  return true
+end)
+
 local ports, port = DissectorTable.get("udp.port"), nil
 
 -- Takes the port of the preferences, and gives back the one before.

@@ -273,7 +273,7 @@ class DirectionText(Struct, frozen=True, kw_only=True):
     flight_after_trim: float | None
     """The same after a NACK."""
     turn_packets: float | None
-    """Median number of packets between two uses of an EV; null: no EV was used twice."""
+    """Median number of packets of its plane between two uses of an EV; null: no EV came twice."""
     turn_after_mark_packets: float | None
     """The same after a SACK with SKIP_ONCE for that EV."""
     readings: tuple[str, ...]

@@ -93,10 +93,11 @@ def switches(plan: Plan) -> dict[str, Node]:
 
 
 def frr(node: Node) -> str:
-    """`frr.conf` of a switch, for FRR with static SIDs (10.3)."""
+    """`frr.conf` of a switch, for FRR with static SIDs (10.3). Its uN SID is a route over `sr0`."""
     own, others = _routes(node)
     prefix = f"block-len {BLOCK_BITS} node-len {USID_BITS}"
-    lines = [f"hostname {node.name}", "service integrated-vtysh-config", "ipv6 forwarding", "!"]
+    lines = ["! uN needs an interface: ip link add sr0 type dummy; ip link set sr0 up"]
+    lines += [f"hostname {node.name}", "service integrated-vtysh-config", "ipv6 forwarding", "!"]
     for name, address in _ports(node).items():
         lines += [f"interface {name}", f" ipv6 address {address}", "exit", "!"]
     lines += [

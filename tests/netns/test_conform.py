@@ -12,6 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from netns.plain import address, join, until_running
@@ -50,21 +51,27 @@ def test_run__over_two_planes(
     assert [(each["name"], each["reason"]) for each in played if each["verdict"] != "passed"] == []
 
 
+TWO_TIERS = {"planes": 2, "t1": 2}
+THREE_TIERS = {"planes": 2, "t0": 2, "t1": 2, "pods": 2, "t2": 2}
+
+
 @pytest.mark.parametrize(
-    ("carrier_usids", "fabric"),
+    ("carrier_usids", "fabric", "shape"),
     [
-        (2, Fabric.KERNEL),
-        pytest.param(1, Fabric.KERNEL, marks=pytest.mark.slow),
-        (1, Fabric.EMULATED),
+        (2, Fabric.KERNEL, TWO_TIERS),
+        pytest.param(1, Fabric.KERNEL, TWO_TIERS, marks=pytest.mark.slow),
+        pytest.param(1, Fabric.EMULATED, TWO_TIERS, marks=pytest.mark.slow),
+        pytest.param(3, Fabric.KERNEL, THREE_TIERS, marks=pytest.mark.slow),
+        (3, Fabric.EMULATED, THREE_TIERS),
     ],
 )
 def test_judge__paths_with_segment_routing_headers(
-    bed_name: str, tmp_path: Path, carrier_usids: int, fabric: Fabric
+    bed_name: str, tmp_path: Path, carrier_usids: int, fabric: Fabric, shape: dict[str, Any]
 ) -> None:
-    """Each path has three uSIDs: switches and hosts take the next carrier from the SRH."""
+    """Each path has three uSIDs, or five: switches and hosts take the next carrier from the SRH."""
     file, pipe = tmp_path / "a.pcap", subprocess.PIPE
     addresses = Addresses(carrier_usids=carrier_usids)
-    with Testbed(bed_name, planes=2, t1=2, addresses=addresses, fabric=fabric) as bed:
+    with Testbed(bed_name, addresses=addresses, fabric=fabric, **shape) as bed:
         hosts = Hosts(bed)
         words = ("testbed", "--name", bed.name, "capture", "h1", file, "--count", str(PACKETS))
         command = [sys.executable, "-m", "mrc", *map(str, words)]

@@ -103,7 +103,7 @@ def test_file__a_burst_is_taken_apart(tmp_path: Path) -> None:
 
 
 def test_file__what_is_not_mrc(tmp_path: Path) -> None:
-    other_port = frame(GOLDEN[0].packet, V6)
+    other_port = frame(bytes(40), V6)
     other_port["UDP"].dport = 53
     frames = [other_port, frame(b"", V6), frame(b"\xca" * 15, V6), frame(bytes(40), V6)]
     frames.append(frame(BY_NAME["sack"].packet[:30], V6))
@@ -187,11 +187,14 @@ def test_frame__what_follows_the_datagram_is_not_read() -> None:
         assert found is not None and found[1] == golden.packet
 
 
-def test_options__port_count_verbose_and_standard_input(tmp_path: Path) -> None:
-    one = frame(GOLDEN[0].packet, V6)
-    one["UDP"].dport = 4971
-    path = write(tmp_path / "a.pcap", [one, one.copy(), one.copy()])
-    assert run(path).stdout == ""
+def test_options__ports_count_verbose_and_standard_input(tmp_path: Path) -> None:
+    frames = [frame(GOLDEN[0].packet, V6) for _ in range(4)]
+    for one, port in zip(frames, (4971, 5, 4971, 4971), strict=True):
+        one["UDP"].dport = port
+    path = write(tmp_path / "a.pcap", frames)
+    assert len(run(path).stdout.splitlines()) == 4  # they begin as MRC
+    assert len(run("-p", "4971", path).stdout.splitlines()) == 3
+    assert len(run("-p", "4971", "-p", "5", path).stdout.splitlines()) == 4
     shown = run("--port", "4971", "--count", "2", "--verbose", "-", stdin=path.read_bytes()).stdout
     assert shown.count("\n  BTH: opcode 198, ") == 2
     assert shown.count(", dma_bytes 11\n") == 2

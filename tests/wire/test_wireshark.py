@@ -213,6 +213,17 @@ def test_port__another(tmp_path: Path, option: tuple[str, str]) -> None:
     assert numbers == (["4971"] if option[0] == "-o" else ["4971", "4791"])
 
 
+@wireshark.required
+def test_port__any_that_no_other_dissector_has(tmp_path: Path) -> None:
+    packet = GOLDEN[0].packet
+    frames = [
+        frame(start + packet[2:], Flow(V6.src, V6.dst, V6.sport, 40000))
+        for start in (packet[:2], b"\x0a\0")
+    ]
+    path = write(tmp_path / "a.pcap", frames)
+    assert columns(path, "udp.dstport", "mrc.opcode") == [["40000", hex(packet[0])]]
+
+
 # ---- Documented, and installed -----------------------------------------------------------------
 
 

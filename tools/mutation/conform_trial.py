@@ -35,6 +35,7 @@ RUNS: tuple[tuple[str, ...], ...] = (
 )
 """Of two planes, of IPv6, and of the other readings."""
 READINGS = re.compile(r"^agrees with readings? .*", re.MULTILINE)
+WHERE = "import mrc; print(mrc.__file__)"  # as the device imports it
 MODULE = Path("mrc", "_core.abi3.so")
 
 
@@ -83,6 +84,9 @@ class ConformBench(Bench):
         with ThreadPoolExecutor(self.jobs) as pool:
             self.build.includes = dict(pool.map(self.build.included, self.sources))
         self.link({}, self.base)
+        told = self.run([str(self.python), "-P", "-c", WHERE], self.base, self.build.folder, 60)
+        if not told.output.startswith(str(self.base)):
+            raise MutateError(f"the device would run the engine of {told.output}")
         for words in RUNS:
             done = self.run([str(self.python), *words], self.base, self.build.folder, 600)
             if done.code != 0:

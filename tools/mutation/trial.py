@@ -130,7 +130,8 @@ class Bench(ABC):
 
     def run(self, command: Sequence[str], tree: Path, first: Path, limit_s: float) -> Done:
         """Runs a command in its own process group. Kills the whole group when the command ends."""
-        environment = {**os.environ, **self.environment(first)}
+        # Processes of mrc import nothing from the current folder.
+        environment = {**os.environ, "PYTHONPATH": str(tree), **self.environment(first)}
         output = first / "output"
         started = time.monotonic()
         with output.open("w") as file, self.lock:

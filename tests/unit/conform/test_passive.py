@@ -30,7 +30,7 @@ Datagram = tuple[float, Flow, bytes]
 def data(at: float, psn: int, sport: int = 50000, kind: str = "WRITE_ONLY", **fields: int) -> Any:
     """A packet of A to B's QP; `psn` counts from the first."""
     size = fields.pop("bytes", 64)
-    flow = Flow(A, B, sport, 4791, ce=bool(fields.pop("ce", 0)))
+    flow = Flow(A + fields.pop("plane", 0), B, sport, 4791, ce=bool(fields.pop("ce", 0)))
     settings = {
         "dest_qpn": B_QPN, "psn": (FIRST + psn) % (1 << 24), "msn": psn, "va": 4096,
         "rkey": 1, "dma_bytes": size, **fields,
@@ -142,6 +142,14 @@ def test_take__marks_and_turns_of_an_ev() -> None:
     packets.insert(3, answer(2.5, "SACK", 2, mark=1))
     (way,) = judged(*packets).directions.values()
     assert way.turns == [2, 2, 1, 1] and way.turns_after_mark == [4]
+
+
+def test_take__a_suspended_plane_lengthens_no_turn() -> None:
+    """Method: packets of plane 1 are few among those of plane 2."""
+    sports = [51, 61, 52, 62, 61, 62, 61, 62, 51, 52]
+    packets = [data(n, n, sport, plane=1 + (sport > 60)) for n, sport in enumerate(sports)]
+    (way,) = judged(*packets).directions.values()
+    assert way.turns == [2] * 6
 
 
 def test_take__a_wrong_icrc_is_not_judged() -> None:

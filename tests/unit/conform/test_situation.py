@@ -72,6 +72,22 @@ def test_note__a_psn_that_comes_again_on_an_ev(situation: Situation) -> None:
     assert [each.same_ev for each in seen] == [False, False, True]
 
 
+@pytest.mark.parametrize(("left", "turns"), [((1, 2, 3, 4), 2), ((1, 2), 4)])
+def test_note__counts_the_turns_of_other_evs_of_the_plane(
+    situation: Situation, left: tuple[int, ...], turns: int
+) -> None:
+    """EVs 1 and 2 are of one plane, 3 and 4 of another, which may carry nothing after the mark."""
+    first = ip_address("192.0.2.2"), ip_address("192.0.2.3")
+    flows = {port: Flow(FLOW.source, first[port > 2], port, 4791) for port in (1, 2, 3, 4)}
+    for port in (4, 3, 2, 1):
+        situation.note(made(situation, "> WRITE_ONLY psn=0", flow=flows[port]))
+    assert situation.names["turns"] == 0
+    made(situation, "> SACK cum_psn=0 mark=SKIP_ONCE")  # of EV 1
+    for at in range(8):
+        situation.note(made(situation, "> WRITE_ONLY psn=0", flow=flows[left[at % len(left)]]))
+    assert situation.names["turns"] == turns
+
+
 @pytest.fixture
 def sack(situation: Situation) -> Seen:
     """Of the device: the cumulative PSN is 1, 3 and 65 have come too, the last one on path 1."""

@@ -26,7 +26,7 @@ ADDRESS, PREFIX = r"[0-9a-f:]+", r"[0-9a-f:]+/\d+"
 # FRR's user guide: zebra (interfaces, SRv6 locators) and static (routes, static SIDs).
 GRAMMAR = "|".join(
     (
-        "!", "end", r"hostname \S+", "service integrated-vtysh-config", "ipv6 forwarding",
+        "!.*", "end", r"hostname \S+", "service integrated-vtysh-config", "ipv6 forwarding",
         r"interface \S+", rf" ipv6 address {PREFIX}", " *exit", "segment-routing", " srv6",
         "  locators", r"   locator \w+", rf"    prefix {PREFIX} block-len 32 node-len 16",
         "    behavior usid", "  static-sids",
