@@ -234,7 +234,7 @@ TEST(test_probation__of_a_path_whose_mtu_shrank) {
   const struct mrc_ev_info ev = mrc_pair_ev(p, end, 2, 1);
   CHECK_EQ(ev.state, MRC_EV_ASSUMED_BAD);
   CHECK(ev.sent_probes >= 15 && ev.sent_probes <= 100);
-  CHECK_EQ(path->lost - lost_data, ev.sent_probes / 3);
+  CHECK_EQ(path->lost - lost_data, (ev.sent_probes + 1) / 2);
   path->config.mtu_bytes = 0;
   run_for(p, 200 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_GOOD);

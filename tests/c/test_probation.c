@@ -96,12 +96,12 @@ TEST(test_spacing__of_a_path_that_answers_now_and_then) {
   mrc_probation_init(&p);
   mrc_probation_on_failure(&p, MRC_NOISE_NS, 0);
   for (uint64_t spacing_ms = 4; spacing_ms < 200; spacing_ms *= 2) {
-    CHECK(!mrc_probation_is_last(&p));
     CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 0));
     CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 0));
     CHECK_EQ(p.next_ns, 2 * MS);
-    CHECK(mrc_probation_is_last(&p));
+    CHECK(!mrc_probation_is_in_doubt(&p));
     mrc_probation_on_timeout(&p, MRC_NOISE_NS, 0);
+    CHECK(mrc_probation_is_in_doubt(&p));
     CHECK_EQ(p.next_ns, mrc_min_u64(spacing_ms, 64) * MS);
   }
 }

@@ -20,8 +20,9 @@ static uint64_t patience_ns(const struct mrc_qp *qp, const struct mrc_ev *ev) {
   return mrc_max_u64(2 * overdue_ns, floor_ns);
 }
 
-/* The last probe before the return is as large as a full packet, so that a path whose MTU shrank is
-   not trusted. The others are small: they take the link from data. False if there is no slot; the
+/* Probes are as large as a full packet, so that a path whose MTU shrank is not trusted, and one
+   that is slow for full packets neither. After one without an answer the next one is small: the
+   path is probably dead, and its probes take the link from data. False if there is no slot; the
    probe stays due. */
 static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
                       uint8_t purpose, struct mrc_probation *probation, uint64_t now_ns) {
@@ -29,12 +30,12 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
     mrc_probation_on_timeout(probation, qp->noise_ns, now_ns);
     return true;
   }
-  const bool last = mrc_probation_is_last(probation);
-  const struct mrc_ev_probe probe = {.ev = ev,
-                                     .qp = qp,
-                                     .bytes = last ? mrc_qp_full_bytes(qp) : 0,
-                                     .timeout_ns = patience_ns(qp, &qp->evset.evs[ev]),
-                                     .purpose = purpose};
+  const struct mrc_ev_probe probe = {
+      .ev = ev,
+      .qp = qp,
+      .bytes = mrc_probation_is_in_doubt(probation) ? 0 : mrc_qp_full_bytes(qp),
+      .timeout_ns = patience_ns(qp, &qp->evset.evs[ev]),
+      .purpose = purpose};
   if (mrc_probes_start(&services->probes, &qp->probes, &probe) == NULL) return false;
   mrc_probation_on_probe(probation);
   return true;

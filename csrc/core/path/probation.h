@@ -39,9 +39,9 @@ static inline uint64_t mrc_probation_slowest_ns(uint32_t noise_ns) {
   return mrc_floor_ns(MRC_PROBATION_SLOWEST_NS, mrc_max_u32(noise_ns, MRC_NOISE_NS));
 }
 
-/* Whether the next answer may end the probation. */
-static inline bool mrc_probation_is_last(const struct mrc_probation *p) {
-  return p->successes == MRC_PROBATION_SUCCESSES - 1;
+/* Whether the last probe got no answer, so that the next one probably gets none. */
+static inline bool mrc_probation_is_in_doubt(const struct mrc_probation *p) {
+  return p->successes == 0 && p->doublings > 0;
 }
 
 /* The current spacing. With the least noise it reaches the longest after 14 of 15 doublings.
@@ -96,12 +96,10 @@ static inline void mrc_probation_on_mend(struct mrc_probation *p, uint64_t now_n
 /* Returns true when the probation ends. */
 static inline bool mrc_probation_on_success(struct mrc_probation *p, uint32_t noise_ns,
                                             uint64_t now_ns) {
-  if (!mrc_probation_is_last(p)) {
-    p->successes++;
+  if (++p->successes < MRC_PROBATION_SUCCESSES) {
     mrc_probation_wait(p, noise_ns, now_ns);
     return false;
   }
-  p->successes = 0;
   p->returned_us = (now_ns / 1000) & UINT64_MAX >> 16;
   p->next_ns = MRC_NEVER;
   return true;
