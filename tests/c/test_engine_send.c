@@ -75,7 +75,7 @@ TEST(test_data__of_a_dead_interface_suspends_the_plane) {
   for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
     CHECK_ROW(row);
     int end;
-    struct mrc_pair *p = write_without(&end, 2, 1 << 3, errors[row]);
+    struct mrc_pair *p = write_without(&end, 2, 0xf, errors[row]);
     CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PLANE, 0, MRC_REASON_SEND), 1);
     CHECK_EQ(n_reasons(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD, MRC_REASON_SEND), 0);
     CHECK(mrc_pair_finish(p, 200 * MS));
