@@ -20,10 +20,10 @@ static uint64_t patience_ns(const struct mrc_qp *qp, const struct mrc_ev *ev) {
   return mrc_max_u64(2 * overdue_ns, floor_ns);
 }
 
-/* Probes are as large as a full packet, so that a path whose MTU shrank is not trusted, and one
-   that is slow for full packets neither. After one without an answer the next one is small: the
-   path is probably dead, and its probes take the link from data. False if there is no slot; the
-   probe stays due. */
+/* Probes are as large as a full packet: a path is not trusted if its MTU shrank, or if full packets
+   are slow on it. After a probe without an answer the next one is small, because the path is
+   probably dead, and probes take room on the link from data. False if there is no slot; the probe
+   stays due. */
 static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
                       uint8_t purpose, struct mrc_probation *probation, uint64_t now_ns) {
   if (ev == MRC_EV_NONE) { /* all EVs of the plane are DENIED */
@@ -59,7 +59,7 @@ static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, ui
 }
 
 /* The EV whose probe may bring a suspended plane back: each in turn, the rotation first, until one
-   answers. That one is asked again: the others may be dead. */
+   answers. That one is probed again, because the others may be dead. */
 static uint16_t ev_for_plane(const struct mrc_qp *qp, uint32_t index) {
   const struct mrc_plane *plane = &qp->planes[index];
   const uint16_t last = plane->probed_ev;

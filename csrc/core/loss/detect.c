@@ -103,12 +103,12 @@ static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late,
 static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t plane,
                                              uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
-  const uint64_t heard_ns = told_ns(qp, &qp->planes[plane], now_ns);
+  const uint64_t newest_ns = told_ns(qp, &qp->planes[plane], now_ns);
   for (uint16_t at = win->lists[plane].oldest; at != MRC_TX_NONE; at = win->slots[at].newer) {
     const struct mrc_txslot *slot = &win->slots[at];
     if (!is_late(qp, slot, now_ns)) return NULL;
     if (lost_by_time(qp, slot, now_ns)) return slot;
-    const uint64_t late_ns = heard_ns - slot->sent_ns;
+    const uint64_t late_ns = newest_ns - slot->sent_ns;
     if (mrc_evset_can_avoid(&qp->evset, slot->ev, slot->sent_ns, late_ns)) return slot;
   }
   return NULL;

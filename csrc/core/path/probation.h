@@ -19,7 +19,7 @@ struct mrc_probation {
   uint64_t returned_us : 48; /* when probation last ended; 0: never */
   uint64_t successes : 4;    /* in a row */
   uint64_t relapses : 4;
-  uint64_t doublings : 4; /* of the spacing between probes that nobody answers */
+  uint64_t doublings : 4; /* of the spacing: one for each probe without an answer */
 };
 
 _Static_assert(sizeof(struct mrc_probation) == 16, "each EV has one");
