@@ -155,8 +155,7 @@ static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
   if (attr->sq_psn > MRC_PSN_MASK || attr->plane_shares > MRC_SHARES_EQUAL) return -EINVAL;
   const uint32_t psns = mrc_min_u32(attr->peer_mpr, qp->attr.create.mpr);
   int error = mrc_windows_start(qp, psns);
-  /* NSCC requires switches that trim: there a late packet is in a queue, not lost. */
-  if (error == 0 && attr->cc == MRC_CC_NSCC) error = mrc_evset_tell_late(&qp->evset);
+  qp->evset.by_delay = attr->cc == MRC_CC_DELAY; /* NSCC requires switches that mark and trim */
   if (error == 0) error = mrc_requester_start(&qp->req, attr, psns, now_ns);
   if (error != 0) return error;
   qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp, now_ns);

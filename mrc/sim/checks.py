@@ -337,6 +337,17 @@ def _lost_per_dead_path(check: Check, result: Result) -> float | None:
     return max(shares, default=None)
 
 
+def _ev_changes(check: Check, result: Result) -> float:
+    """How often EVs of the group became GOOD, ASSUMED_BAD or DENIED in the time of a check."""
+    numbers = set(result.of_group(check.group))
+    return sum(
+        event.type == native.EV_STATE
+        and event.flow in numbers
+        and check.from_ns <= event.now_ns < check.to_ns
+        for event in result.events
+    )
+
+
 def _ev_bad_after(check: Check, result: Result) -> float | None:
     """Base RTTs from the first packet that a fault dropped to the first EV in ASSUMED_BAD."""
     numbers = set(result.of_group(check.group))
@@ -369,6 +380,7 @@ _MEASURES: dict[str, Callable[[Check, Result], float | None]] = {
     "spurious": _spurious,
     "lost_per_dead_path": _lost_per_dead_path,
     "ev_bad_after": _ev_bad_after,
+    "ev_changes": _ev_changes,
     "least_plane": _least_plane,
     "qps_hit": _qps_hit,
     "lost_per_qp": _lost_per_qp,

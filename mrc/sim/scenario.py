@@ -38,7 +38,7 @@ MEASURES = (
     "completed", "qp_errors", "goodput", "slowest_flow", "fairness", "last_hop_busy",
     "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after", "completion",
     "least_plane", "qps_hit", "lost_per_qp", "step_time", "job_completion", "bus_bandwidth",
-    "failure_convergence", "inner_busy", "inner_queue",
+    "failure_convergence", "inner_busy", "inner_queue", "ev_changes",
 )  # fmt: skip
 INNER = ("inner_busy", "inner_queue")
 """The measures of links between switches."""

@@ -27,9 +27,11 @@ BUSY = 0.95
 
 # Near zero, the ratio of counts and shares of packets has no meaning. They differ if they are
 # further apart than this.
-_NEGLIGIBLE = {"retransmitted": 0.005, "spurious": 5, "qp_errors": 0}
+_NEGLIGIBLE = {"retransmitted": 0.005, "spurious": 5, "qp_errors": 0, "ev_changes": 10}
 
-_COUNTS = ("completed", "qp_errors", "spurious", "retransmitted", "qps_hit", "lost_per_qp")
+_COUNTS = (
+    "completed", "qp_errors", "spurious", "retransmitted", "qps_hit", "lost_per_qp", "ev_changes",
+)  # fmt: skip
 """measures that do not depend on the speed of the machine"""
 _IN_RTTS = ("ev_bad_after", "failure_convergence")
 _OF_PACKETS = {
@@ -39,6 +41,7 @@ _OF_PACKETS = {
     "lost_per_qp": ("mrc",),
     "lost_per_dead_path": ("mrc",),
     "least_plane": ("mrc",),
+    "ev_changes": ("mrc",),
 }
 """measures of what not every transport counts"""
 _OF_WRITES = ("completion", "step_time", "job_completion", "bus_bandwidth")

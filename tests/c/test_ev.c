@@ -144,7 +144,7 @@ TEST(test_on_late__waits_and_then_takes_fewer_turns) {
   count_turns(&set, 0, 8 * (2 * PER_PLANE - 1), counts);
   CHECK_EQ(counts[1], 8);
   CHECK(counts[0] >= 15); /* it may have had its first turn before */
-  mrc_evset_on_clear(&set, 1, 21, 30);
+  mrc_evset_on_clear(&set, 1, 21, 0, 30);
   CHECK_EQ(set.evs[1].skip_level, 0);
   mrc_evset_free(&set);
 }
@@ -173,6 +173,50 @@ TEST(test_on_late__not_while_others_take_as_long) {
   set.evs[2].rtt_ns = 60;
   mrc_evset_on_late(&set, 1, 15);
   CHECK(mrc_evset_can_avoid(&set, 1, 20, 1)); /* it was slower than the others, and is still late */
+  mrc_evset_free(&set);
+}
+
+/* Where no switch marks, an EV takes turns in inverse proportion to its round trip: one step for
+   each packet that left after the last one. */
+TEST(test_on_clear__turns_follow_the_round_trip) {
+  struct mrc_evset set = make_set(0);
+  set.by_delay = true;
+  const uint64_t usual_ns = 1000 + MRC_NOISE_NS / 2;
+  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
+    set.evs[ev].rtt_ns = 1000;
+  static const struct {
+    uint64_t rtt_times, sent_ns;
+    int level;
+  } rows[] = {{1, 10, 0}, {8, 20, 1}, {8, 20, 1}, {8, 31, 2}, {8, 51, 3},
+              {8, 61, 3}, {5, 71, 2}, {1, 81, 1}, {1, 81, 1}, {1, 91, 0}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    mrc_evset_on_clear(&set, 1, rows[i].sent_ns, rows[i].rtt_times * usual_ns, 10 * i + 20);
+    CHECK_EQ(set.evs[1].skip_level, rows[i].level);
+    CHECK_EQ(mrc_evset_is_slow(&set, 1, 4 * usual_ns), rows[i].level >= 2);
+    CHECK(!mrc_evset_is_slow(&set, 1, 4 * usual_ns - 4));
+    mrc_evset_on_clear(&set, 1, 1000, 0, 1000); /* without a round trip nothing changes */
+    CHECK_EQ(set.evs[1].skip_level, rows[i].level);
+  }
+  mrc_evset_free(&set);
+}
+
+/* A late packet is a round trip that has not ended yet. Half of a plane are avoided at most. */
+TEST(test_on_clear__and_late_packets_agree) {
+  struct mrc_evset set = make_set(0);
+  set.by_delay = true;
+  const uint64_t usual_ns = 1000 + MRC_NOISE_NS / 2;
+  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
+    set.evs[ev].rtt_ns = 1000;
+  CHECK(!mrc_evset_can_avoid(&set, 1, 10, usual_ns - 2));
+  CHECK(mrc_evset_can_avoid(&set, 1, 10, usual_ns));
+  mrc_evset_on_late(&set, 1, 10);
+  CHECK(!mrc_evset_can_avoid(&set, 1, 20, 3 * usual_ns - 4));
+  CHECK(mrc_evset_can_avoid(&set, 1, 20, 3 * usual_ns));
+  mrc_evset_on_clear(&set, 0, 30, 2 * usual_ns, 30);
+  mrc_evset_on_clear(&set, 2, 30, 2 * usual_ns, 30);
+  CHECK_EQ(set.evs[0].skip_level, 1);
+  CHECK_EQ(set.evs[2].skip_level, 0);
+  CHECK(!mrc_evset_can_avoid(&set, 2, 40, usual_ns));
   mrc_evset_free(&set);
 }
 
@@ -213,14 +257,14 @@ TEST(test_on_skip__lasts_longer_when_marks_repeat) {
     if (rows[i].mark)
       mrc_evset_on_skip(&set, 1, rows[i].sent_ns, rows[i].now_ns);
     else
-      mrc_evset_on_clear(&set, 1, rows[i].sent_ns, rows[i].now_ns);
+      mrc_evset_on_clear(&set, 1, rows[i].sent_ns, 0, rows[i].now_ns);
     CHECK_EQ(set.evs[1].skip_level, rows[i].level);
     count_turns(&set, 0, 8 * PER_PLANE << rows[i].level, counts); /* ends any earlier pause */
     count_turns(&set, 0, 64 * PER_PLANE, counts);
     const int turns = 64 * PER_PLANE / ((PER_PLANE - 1) * (1 << rows[i].level) + 1);
     CHECK(counts[1] >= turns - 1 && counts[1] <= turns + 1); /* in proportion to the other three */
   }
-  mrc_evset_on_clear(&set, 1, 121, 130);
+  mrc_evset_on_clear(&set, 1, 121, 0, 130);
   CHECK_EQ(set.evs[1].state, MRC_EV_GOOD);
   CHECK_EQ(set.evs[1].skip_level, 0);
   mrc_evset_free(&set);
@@ -254,7 +298,7 @@ TEST(test_on_skip__lasts_one_turn_where_others_are_as_full) {
   for (uint64_t now_ns = 10; now_ns < 1000; now_ns += 10) {
     mrc_evset_on_skip(&set, 0, now_ns - 5, now_ns);
     for (int i = 0; i < 3; i++)
-      mrc_evset_on_clear(&set, 0, now_ns - 5, now_ns);
+      mrc_evset_on_clear(&set, 0, now_ns - 5, 0, now_ns);
     CHECK_EQ(set.evs[0].skip_level, 0);
   }
   for (uint16_t i = 0; i < PER_PLANE; i++)
@@ -264,7 +308,7 @@ TEST(test_on_skip__lasts_one_turn_where_others_are_as_full) {
     CHECK_EQ(set.evs[i].skip_level, 0);
   }
   for (int i = 0; i < 100; i++)
-    mrc_evset_on_clear(&set, 1, 2000, 2010);
+    mrc_evset_on_clear(&set, 1, 2000, 0, 2010);
   CHECK_EQ(set.evs[1].marked, 0);
   CHECK_EQ(set.planes[0].marked, 3 * MRC_EV_ALWAYS_MARKED);
   mrc_evset_free(&set);
@@ -402,7 +446,6 @@ TEST(test_other__of_equals_the_next_in_turn) {
 /* Packets that arrive out of order do not make the newest send time older. */
 TEST(test_on_delivered__remembers_the_newest) {
   struct mrc_evset set = make_set(0);
-  CHECK_EQ(mrc_evset_tell_late(&set), 0);
   mrc_evset_on_delivered(&set, 1, 20, 21);
   mrc_evset_on_delivered(&set, 1, 10, 22);
   CHECK_EQ(set.racks[1].newest_ns, 20);

@@ -147,7 +147,7 @@ uint32_t shim_evset_event(void *set, int event, uint32_t ev, uint64_t now_ns) {
     case SHIM_MARKED:
       return be_marked(&shim->set, index, now_ns);
     case SHIM_CLEAR:
-      mrc_evset_on_clear(&shim->set, index, now_ns, now_ns);
+      mrc_evset_on_clear(&shim->set, index, now_ns, 0, now_ns);
       return 0;
     case SHIM_LOST:
       return mrc_evset_on_loss(&shim->set, index, &back, now_ns);

@@ -83,6 +83,7 @@ uint64_t mrc_acks_round_trip_ns(const struct mrc_meta *meta, uint16_t reflected,
 void mrc_acks_on_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_cc_ack *ack) {
   const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
   mrc_rtt_smooth(&qp->evset.evs[ev].rtt_ns, rtt_ns);
+  if (mrc_evset_is_slow(&qp->evset, ev, rtt_ns)) return;
   mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
   mrc_rtt_sample(&qp->req.rtt, rtt_ns);
   ack->rtt_ns = rtt_ns;

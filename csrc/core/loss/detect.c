@@ -3,6 +3,7 @@
 
 #include "health.h"
 
+#define SLOW_TIMES 2   /* times the longer round trip of a slow path, until its silence tells */
 #define DOUBT_ROUNDS 2 /* times an overdue answer, until a plane that owes answers is silent */
 
 /* Notes the newest packet of each EV among the packets that this SACK shows as received. If the
@@ -83,19 +84,25 @@ static bool is_late(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint
   return told_ns(qp, plane, now_ns) > slot->sent_ns + spread_ns(qp, plane, now_ns);
 }
 
-/* Whether a late packet is lost. Switches that trim may hold it in a queue for any time. It is lost
-   if a packet sent later by the spread on the same EV arrived. It is also lost if the EV delivers
-   nothing, while the plane delivers packets sent later by the spread plus two round trips: one of
-   the plane and one of the EV. */
+/* By how much more than the spread an EV that delivers nothing may be late. A path with a longer
+   round trip than its plane has a queue, which may grow. NSCC requires switches that trim: they may
+   hold a packet in a queue for any time. */
+static uint64_t slack_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint16_t ev) {
+  const uint64_t rtt_ns = qp->evset.evs[ev].rtt_ns, usual_ns = plane->rtt.smooth_ns;
+  if (!qp->evset.by_delay) return usual_ns + rtt_ns;
+  return SLOW_TIMES * (rtt_ns - mrc_min_u64(rtt_ns, usual_ns));
+}
+
+/* Whether a late packet is lost, or its path is only slow. It is lost if a packet sent later by the
+   spread on the same EV arrived. It is also lost if the EV delivers nothing, while the plane
+   delivers packets sent later by the spread and the slack. */
 static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[late->plane];
-  if (qp->evset.racks == NULL) return true;
   const struct mrc_ev_rack *rack = &qp->evset.racks[late->ev];
   const uint64_t spread = spread_ns(qp, plane, now_ns);
   if (rack->newest_ns > late->sent_ns + spread) return true;
   const uint64_t heard_ns = mrc_max_u64(late->sent_ns, rack->heard_ns);
-  const uint64_t answers_ns = plane->rtt.smooth_ns + qp->evset.evs[late->ev].rtt_ns;
-  return told_ns(qp, plane, now_ns) > heard_ns + spread + answers_ns;
+  return told_ns(qp, plane, now_ns) > heard_ns + spread + slack_ns(qp, plane, late->ev);
 }
 
 /* The oldest packet in flight on the plane that is lost by time, or late on an EV that can still be

@@ -122,9 +122,11 @@ void mrc_health_suspend_plane(struct mrc_services *services, struct mrc_qp *qp, 
     mrc_health_on_lost(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
                        MRC_COUNTER_LOST_BY_SILENCE, now_ns);
   /* Trust the EVs again that turned bad after the plane was last heard: the plane is now on
-     probation instead. */
+     probation instead. What they delivered before proves nothing: when the plane resumes, some of
+     them may still be dead, and one burst of each is enough to tell. */
   for (uint16_t i = 0; i < qp->evset.planes[index].n; i++) {
     const uint16_t ev = qp->evset.planes[index].order[i];
+    qp->evset.evs[ev].proven = false;
     if (qp->evset.evs[ev].bad_since_ns >= plane->heard_ns)
       mrc_health_trust_ev(services, qp, ev, MRC_REASON_PLANE);
   }

@@ -33,24 +33,25 @@ static void on_host_wait(const struct mrc_services *services, struct mrc_qp *qp,
   mrc_guard_cover(&qp->req.host_waits, mrc_min_u64(2 * busy_ns, most_ns), services->now_ns);
 }
 
-/* The triggering packet gives a round trip when it was sent only once. */
-static void on_trigger(const struct mrc_services *services, struct mrc_qp *qp,
-                       const struct mrc_sack *sack, const struct mrc_meta *meta,
-                       struct mrc_cc_ack *ack) {
+/* The triggering packet gives a round trip when it was sent only once; 0: it gives none. */
+static uint64_t on_trigger(const struct mrc_services *services, struct mrc_qp *qp,
+                           const struct mrc_sack *sack, const struct mrc_meta *meta,
+                           struct mrc_cc_ack *ack) {
   const struct mrc_txslot *slot = trigger_slot(&qp->req.win, sack);
-  if (slot == NULL || slot->tries != 1) return;
+  if (slot == NULL || slot->tries != 1) return 0;
   mrc_assert(slot->ev < qp->evset.n);
   /* A SACK may repeat a trigger that is too old for the range of its timestamp. */
   const bool old = meta->arrived_ns - slot->sent_ns > MRC_TIMESTAMP_MOST_NS;
-  if (slot->state != MRC_TX_INFLIGHT && old) return;
+  if (slot->state != MRC_TX_INFLIGHT && old) return 0;
   const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
-  if (rtt_ns == 0) return;
+  if (rtt_ns == 0) return 0;
   on_host_wait(services, qp, services->now_ns - slot->sent_ns - rtt_ns);
-  if (slot->state == MRC_TX_LOST) return;
+  if (slot->state == MRC_TX_LOST) return 0;
   mrc_acks_on_rtt(qp, slot->ev, rtt_ns, ack);
   ack->reverse_ns = waited_ns(qp, sack, meta, rtt_ns);
   mrc_plane_on_answer(&qp->planes[slot->plane], slot->sent_ns,
                       rtt_ns - mrc_min_u64(ack->reverse_ns, rtt_ns));
+  return rtt_ns;
 }
 
 /* The SACK reports all that the plane of its trigger delivered until then, and of other planes what
@@ -69,7 +70,8 @@ static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *
 
 /* Handles the SACK's report on the EV that it reflects. This EV also names the SACK's plane. */
 static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
-                           const struct mrc_sack *sack, struct mrc_cc_ack *ack, uint64_t now_ns) {
+                           const struct mrc_sack *sack, struct mrc_cc_ack *ack, uint64_t rtt_ns,
+                           uint64_t now_ns) {
   const uint16_t ev = mrc_evset_find(&qp->evset, sack->ev);
   if (ev == MRC_EV_NONE) return;
   const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
@@ -81,7 +83,7 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
   }
   const uint64_t sent_ns = trigger_sent_ns(qp, sack, ev);
   if (sack->m == MRC_M_NONE)
-    mrc_evset_on_clear(&qp->evset, ev, sent_ns, now_ns);
+    mrc_evset_on_clear(&qp->evset, ev, sent_ns, rtt_ns, now_ns);
   else if (mrc_evset_on_skip(&qp->evset, ev, sent_ns, now_ns))
     mrc_health_report_ev(services, qp, ev, MRC_REASON_PEER);
 }
@@ -124,11 +126,12 @@ int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct
                            .ce = sack->m == MRC_M_SKIP_ONCE,
                            .restore_window = sack->restore_cwnd,
                            .penalty = sack->rcv_cwnd_pen};
+  uint64_t rtt_ns = 0;
   if (sack->pr)
     mrc_timeout_on_answer(services, qp, sack, meta, &ack, now_ns);
   else
-    on_trigger(services, qp, sack, meta, &ack);
-  on_ev_feedback(services, qp, sack, &ack, now_ns);
+    rtt_ns = on_trigger(services, qp, sack, meta, &ack);
+  on_ev_feedback(services, qp, sack, &ack, rtt_ns, now_ns);
   const uint64_t bytes = mrc_acks_take(services, qp, sack->cum_psn, base, sack->bitmap, now_ns);
   on_report(qp, sack);
   mrc_requester_on_cumulative(req, mrc_psn_add(sack->cum_psn, 1));

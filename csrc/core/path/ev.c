@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* From this skip level on a path counts as slow. A growing queue that the paths of a plane share
+   makes a round trip twice as long as the smoothed ones: that must count for the window. */
+#define SLOW_LEVEL 2
+
 /* The cell of by_value that holds the EV, or the empty cell for it. */
 static uint32_t cell_of(const struct mrc_evset *set, uint32_t value) {
   uint32_t i = (uint32_t)((value * 0x9E3779B97F4A7C15ull) >> 32) & set->hash_mask;
@@ -75,12 +79,13 @@ static int allocate(struct mrc_evset *set) {
   const uint32_t cells = mrc_ceil_pow2(2u * set->n);
   set->hash_mask = cells - 1;
   set->evs = calloc(set->n, sizeof *set->evs);
+  set->racks = calloc(set->n, sizeof *set->racks);
   set->ends = calloc(set->n, sizeof *set->ends);
   set->orders = calloc(set->n, sizeof *set->orders);
   set->by_value = malloc(cells * sizeof *set->by_value);
   set->planes = calloc(set->ports, sizeof *set->planes);
-  if (set->evs == NULL || set->ends == NULL || set->orders == NULL || set->by_value == NULL ||
-      set->planes == NULL)
+  if (set->evs == NULL || set->racks == NULL || set->ends == NULL || set->orders == NULL ||
+      set->by_value == NULL || set->planes == NULL)
     return -ENOMEM;
   memset(set->by_value, 0xff, cells * sizeof *set->by_value);
   return 0;
@@ -112,11 +117,6 @@ void mrc_evset_free(struct mrc_evset *set) {
   free(set->by_value);
   free(set->planes);
   *set = (struct mrc_evset){0};
-}
-
-int mrc_evset_tell_late(struct mrc_evset *set) {
-  if (set->racks == NULL) set->racks = calloc(set->n, sizeof *set->racks);
-  return set->racks == NULL ? -ENOMEM : 0;
 }
 
 static void swap_places(struct mrc_evset *set, struct mrc_ev_plane *plane, uint16_t a, uint16_t b) {
@@ -160,6 +160,19 @@ static void set_skip_level(struct mrc_evset *set, struct mrc_ev *ev, uint8_t lev
   struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   plane->n_skip = (uint16_t)(plane->n_skip + (level > 0) - (ev->skip_level > 0));
   ev->skip_level = level;
+}
+
+/* Whether the EV may take fewer turns. If half of the paths are avoided, this one is not fuller
+   than the others. */
+static bool may_avoid(const struct mrc_ev_plane *plane, const struct mrc_ev *ev) {
+  if (ev->skip_level == 0) return plane->n_skip < plane->n_active / 2;
+  return ev->skip_level < MRC_EV_MAX_SKIP_LEVEL;
+}
+
+static void avoid(struct mrc_evset *set, struct mrc_ev *ev, uint64_t now_ns) {
+  set_skip_level(set, ev, (uint8_t)(ev->skip_level + 1));
+  set_skip(ev);
+  ev->steered_ns = now_ns;
 }
 
 /* The rotation reaches this EV. Returns true if the EV takes the turn. `skips`: how many skips the
@@ -272,14 +285,10 @@ bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, 
   if (ev->place >= plane->n_active) return false; /* a backup */
   const bool was_good = ev->state == MRC_EV_GOOD;
   set_marked(set, ev, ev->marked + (MRC_EV_ALWAYS_MARKED - ev->marked + 15u) / 16u);
-  /* A packet sent before the last change of the level shows nothing about the new level. If half of
-     the paths are avoided, this one is not busier than the others. */
-  const bool counts = !set->skips_once && sent_ns > ev->steered_ns &&
-                      ev->skip_level < MRC_EV_MAX_SKIP_LEVEL && is_fuller(plane, ev);
-  if (counts && (ev->skip_level > 0 || plane->n_skip < plane->n_active / 2)) {
-    set_skip_level(set, ev, (uint8_t)(ev->skip_level + 1));
-    set_skip(ev);
-    ev->steered_ns = now_ns;
+  /* A packet sent before the last change of the level shows nothing about the new level. */
+  const bool counts = !set->skips_once && sent_ns > ev->steered_ns && is_fuller(plane, ev);
+  if (counts && may_avoid(plane, ev)) {
+    avoid(set, ev, now_ns);
   } else if (was_good) {
     ev->state = MRC_EV_SKIP;
     ev->skip_turns = 1; /* further marks within a rotation do not extend the skip */
@@ -298,36 +307,79 @@ static uint32_t longest_of_others_ns(const struct mrc_evset *set, const struct m
   return longest_ns;
 }
 
+/* A usual round trip in the plane: the shortest of its EVs, and what busy hosts may add. */
+static uint64_t usual_ns(const struct mrc_evset *set, const struct mrc_ev_plane *plane) {
+  uint32_t shortest_ns = UINT32_MAX;
+  for (uint16_t i = 0; i < plane->n_active; i++) {
+    const uint32_t rtt_ns = set->evs[plane->order[i]].rtt_ns;
+    if (rtt_ns != 0) shortest_ns = mrc_min_u32(shortest_ns, rtt_ns);
+  }
+  return (uint64_t)shortest_ns + set->noise_ns / 2;
+}
+
+/* The skip level that fits a round trip: twice as long as usual, half as many turns. So all EVs
+   have about as much in flight, and each carries as much as its path delivers. */
+static uint8_t fitting_level(uint64_t rtt_ns, uint64_t usual_ns) {
+  uint8_t level = 0;
+  while (level < MRC_EV_MAX_SKIP_LEVEL && rtt_ns >> (level + 1) >= usual_ns)
+    level++;
+  return level;
+}
+
+bool mrc_evset_is_slow(const struct mrc_evset *set, uint16_t index, uint64_t rtt_ns) {
+  const struct mrc_ev *ev = &set->evs[index];
+  if (!set->by_delay || ev->skip_level < SLOW_LEVEL) return false;
+  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  return fitting_level(rtt_ns, usual_ns(set, plane)) >= SLOW_LEVEL;
+}
+
 bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t index, uint64_t sent_ns,
                          uint64_t late_ns) {
   const struct mrc_ev *ev = &set->evs[index];
   const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   if (ev->place >= plane->n_active || sent_ns <= ev->steered_ns) return false;
-  if (ev->skip_level > 0) return ev->skip_level < MRC_EV_MAX_SKIP_LEVEL;
+  if (!may_avoid(plane, ev)) return false;
+  if (set->by_delay) {
+    const uint64_t usual = usual_ns(set, plane);
+    return fitting_level(usual + late_ns, usual) > ev->skip_level;
+  }
+  if (ev->skip_level > 0) return true;
   /* If all EVs are equally full, avoiding one overfills the others. The factor 7/8 detects a silent
      path before a whole round trip of the others. */
   const uint64_t full_ns = longest_of_others_ns(set, ev) / 8 * 7;
-  return plane->n_skip < plane->n_active / 2 && late_ns > full_ns;
+  return late_ns > full_ns;
 }
 
 bool mrc_evset_on_late(struct mrc_evset *set, uint16_t index, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
   const bool was_good = ev->state == MRC_EV_GOOD;
-  set_skip_level(set, ev, (uint8_t)(ev->skip_level + 1));
-  set_skip(ev);
-  ev->steered_ns = now_ns;
+  avoid(set, ev, now_ns);
   ev->proven = false;
   set_trial(set, ev, true);
   return was_good;
 }
 
-void mrc_evset_on_clear(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
+/* One step towards the level that fits the round trip. */
+static void steer(struct mrc_evset *set, struct mrc_ev *ev, uint8_t fitting, uint64_t now_ns) {
+  if (fitting > ev->skip_level) {
+    if (may_avoid(&set->planes[mrc_plane_of(ev->port)], ev)) avoid(set, ev, now_ns);
+  } else if (fitting < ev->skip_level) {
+    set_skip_level(set, ev, (uint8_t)(ev->skip_level - 1));
+    ev->steered_ns = now_ns;
+    if (ev->skip_level == 0) ev->state = MRC_EV_GOOD;
+  }
+}
+
+void mrc_evset_on_clear(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t rtt_ns,
+                        uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
+  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   if (ev->marked > 0) set_marked(set, ev, ev->marked - (ev->marked + 15u) / 16u);
-  if (ev->skip_level == 0 || sent_ns <= ev->steered_ns) return;
-  set_skip_level(set, ev, (uint8_t)(ev->skip_level - 1));
-  ev->steered_ns = now_ns;
-  if (ev->skip_level == 0) ev->state = MRC_EV_GOOD;
+  if (ev->place >= plane->n_active || sent_ns <= ev->steered_ns) return;
+  if (!set->by_delay || (ev->skip_level == 0 && rtt_ns < set->noise_ns))
+    steer(set, ev, 0, now_ns);
+  else if (rtt_ns != 0)
+    steer(set, ev, fitting_level(rtt_ns, usual_ns(set, plane)), now_ns);
 }
 
 /* The place of the first GOOD backup, or n. */

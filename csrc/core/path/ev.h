@@ -70,7 +70,7 @@ struct mrc_ev_plane {
 
 struct mrc_evset {
   struct mrc_ev *evs;
-  struct mrc_ev_rack *racks;   /* one for each EV; 0: every late packet counts as lost */
+  struct mrc_ev_rack *racks;   /* one for each EV */
   struct mrc_ev_ends *ends;    /* without duplicates */
   uint16_t *orders;            /* memory of the order arrays of all planes */
   uint16_t *by_value;          /* hash table of indices, MRC_EV_NONE where empty */
@@ -82,14 +82,13 @@ struct mrc_evset {
   uint16_t n;
   uint16_t n_ends;
   bool skips_once; /* reading G5-A: marks make an EV sit out one turn, and a turn ends one skip */
+  bool by_delay;   /* switches may not mark: round trips tell how full a path is */
 };
 
 /* 0, -EINVAL (no EV or too many, a port or family out of range, a value twice), -ENOMEM. */
 int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n, uint32_t ports,
                    uint32_t noise_ns) MRC_MUST_CHECK;
 void mrc_evset_free(struct mrc_evset *set);
-/* From now on the set distinguishes late packets from lost ones. 0 or -ENOMEM. */
-int mrc_evset_tell_late(struct mrc_evset *set) MRC_MUST_CHECK;
 /* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
 
@@ -103,6 +102,9 @@ void mrc_evset_addresses(const struct mrc_evset *set, uint16_t ev, uint8_t src[1
 static inline uint32_t mrc_evset_plane_of(const struct mrc_evset *set, uint16_t ev) {
   return mrc_plane_of(set->evs[ev].port);
 }
+/* Whether the EV takes at most every fourth turn, and its round trip is still four times as long as
+   those of others: then it tells nothing about the plane. */
+bool mrc_evset_is_slow(const struct mrc_evset *set, uint16_t ev, uint64_t rtt_ns);
 /* Whether the plane's rotation has an EV that is not on trial. */
 static inline bool mrc_evset_has_next(const struct mrc_evset *set, uint32_t plane) {
   return set->planes[plane].n_active > set->planes[plane].n_on_trial;
@@ -130,18 +132,18 @@ static inline void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t index,
                                           uint64_t rack_ns) {
   struct mrc_ev *ev = &set->evs[index];
   if (!ev->proven) mrc_evset_prove(set, index); /* inline: runs for every packet acknowledged */
-  if (set->racks != NULL) {
-    struct mrc_ev_rack *rack = &set->racks[index];
-    *rack = (struct mrc_ev_rack){.newest_ns = mrc_max_u64(rack->newest_ns, sent_ns),
-                                 .heard_ns = rack_ns};
-  }
+  struct mrc_ev_rack *rack = &set->racks[index];
+  *rack =
+      (struct mrc_ev_rack){.newest_ns = mrc_max_u64(rack->newest_ns, sent_ns), .heard_ns = rack_ns};
 }
 /* A packet of the EV was lost or refused, or its arrival is no evidence: the EV's trial ends. */
 void mrc_evset_on_missed(struct mrc_evset *set, uint16_t ev);
 /* The network marked or trimmed a packet sent at `sent_ns` on this EV (0: unknown time). */
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
-/* A packet sent at `sent_ns` on this EV arrived without a mark. */
-void mrc_evset_on_clear(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
+/* A packet sent at `sent_ns` on this EV arrived without a mark. With `by_delay` its round trip
+   (0: unknown) tells whether the EV takes too many turns or too few. */
+void mrc_evset_on_clear(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t rtt_ns,
+                        uint64_t now_ns);
 /* Whether the EV of a late packet can be avoided. The packet was sent at `sent_ns`, and a packet
    sent `late_ns` later has arrived. Not if the packet was sent before the skip level last changed,
    half of the plane's EVs are already avoided, or other EVs have about as long a round trip. */

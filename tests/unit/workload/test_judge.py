@@ -37,6 +37,7 @@ def check(**values: Any) -> Check:
         ({"measure": "retransmitted"}, "tcp", ""),
         ({"measure": "retransmitted"}, "mptcp", "mptcp does not count this"),
         ({"measure": "qps_hit"}, "tcp", "tcp does not count this"),
+        ({"measure": "ev_changes"}, "tcp", "tcp does not count this"),
         ({"measure": "goodput", "plane": 1}, "mrc", ""),
         ({"measure": "goodput", "plane": 1}, "tcp", "each plane"),
         ({"measure": "lost_per_qp"}, "mrc", ""),
