@@ -34,7 +34,7 @@ FORMS = """
 --netns-script SCRIPT  write a bash script with the actions up, down and exec; -: on stdout
 --containerlab FOLDER  write FOLDER/NAME.clab.yml and the files of its nodes
 --switches FOLDER      the same with SONiC as switches: for each of them its config_db.json for
-                       SONiC and its frr.conf
+                       SONiC, its frr.conf, and its nvue.sh for Cumulus Linux
 """
 IMAGE = """
 --image IMAGE         container image of the hosts, with --containerlab also of the switches

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations of real switches for a plan: FRR and SONiC. Pure.
+"""Configurations of real switches for a plan: FRR, SONiC and Cumulus Linux. Pure.
 
 The uSIDs, locators and host addresses are those of the plan. A real switch has MAC addresses of its
 own, so its links need addresses that both ends can look up: a /126 of the plane's locator block
@@ -148,6 +148,38 @@ def sonic(node: Node) -> str:
     return json.dumps(tables, indent=2) + "\n"
 
 
+def nvue(node: Node) -> str:
+    """Commands of NVUE that configure a switch with Cumulus Linux from 5.14 on (Spectrum-4)."""
+    own, others = _routes(node)
+    ports = {name: f"swp{i}" for i, name in enumerate(_ports(node), 1)}
+    locator = f"router segment-routing srv6 locator {LOCATOR}"
+    sid = f"router segment-routing static srv6-sid {own.dst}"
+    trim = "system forwarding packet-trim"
+    lines = [f"system hostname {node.name}", "router segment-routing srv6 state enabled"]
+    lines += [f"{locator} prefix {own.dst}", f"{locator} block-length {BLOCK_BITS}"]
+    lines += [f"{locator} node-length {USID_BITS}", f"{locator} func-length 0"]
+    lines += [f"{sid} locator-name {LOCATOR}", f"{sid} behavior uN"]
+    for dscp in (_TRIMMED, _TRIMMED_LAST_HOP):
+        lines.append(f"qos mapping default-global dscp {dscp} switch-priority {_TRIMMED_QUEUE}")
+        lines.append(f"qos remark {_remark(dscp)} switch-priority {_TRIMMED_QUEUE} dscp {dscp}")
+    lines += [f"{trim} state enabled", f"{trim} remark dscp port-level"]
+    lines += [f"{trim} size {_TRIM_BYTES}", f"{trim} switch-priority {_TRIMMED_QUEUE}"]
+    for name, address in _ports(node).items():
+        port = f"interface {ports[name]}"
+        dscp = _TRIMMED_LAST_HOP if name.startswith("h") else _TRIMMED
+        lines += [f"{port} ip address {address}", f"{port} qos remark profile {_remark(dscp)}"]
+        lines.append(f"{port} packet-trim egress-eligibility traffic-class 0")
+    for route in others:
+        static = f"vrf default router static {route.dst}"
+        lines += [f"{static} address-family ipv6-unicast", f"{static} via {route.via}"]
+    return "\n".join(["set -e", *(f"nv set {line}" for line in lines), "nv config apply -y", ""])
+
+
+def _remark(dscp: int) -> str:
+    """The profile of ports that give trimmed packets this code point."""
+    return f"mrc-trimmed-{dscp}"
+
+
 def _ports(node: Node) -> dict[str, IPv6Interface]:
     """The interfaces of a switch in the order of its front panel, with their own addresses."""
     return {name: address for name, address in node.addresses if not address.ip.is_link_local}
@@ -161,7 +193,7 @@ def _routes(node: Node) -> tuple[Route, list[Route]]:
 
 def lab(plan: Plan, image: str, switch_image: str) -> dict[str, str]:
     """The files of a lab of containerlab with SONiC as switches, by their paths: as those of
-    `containerlab`, and for each switch its configuration.
+    `containerlab`, and for each switch its configurations.
 
     Raises ValueError for an emulated fabric.
     """
@@ -175,6 +207,7 @@ def lab(plan: Plan, image: str, switch_image: str) -> dict[str, str]:
     found[f"{plan.name}.clab.yml"] = topology
     for name, node in switches(plan).items():
         found |= {f"{name}/frr.conf": frr(node), f"{name}/config_db.json": sonic(node)}
+        found[f"{name}/nvue.sh"] = nvue(node)
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations of real switches: by the grammar that FRR documents, and SONiC's YANG models."""
+"""Configurations of real switches: by the grammars of FRR and NVUE, and SONiC's YANG models."""
 
 from __future__ import annotations
 
@@ -31,6 +31,22 @@ GRAMMAR = "|".join(
         "  locators", r"   locator \w+", rf"    prefix {PREFIX} block-len 32 node-len 16",
         "    behavior usid", "  static-sids",
         rf"   sid {PREFIX} locator \w+ behavior uN", rf"ipv6 route {PREFIX} {ADDRESS} \S+",
+    )
+)  # fmt: skip
+# The NVUE reference of Cumulus Linux 5.15: segment routing, static routes, QoS, packet trimming.
+NVUE = "|".join(
+    (
+        r"system hostname \S+", "router segment-routing srv6 state enabled",
+        rf"router segment-routing srv6 locator \w+ prefix {PREFIX}",
+        "router segment-routing srv6 locator \\w+ (block-length 32|node-length 16|func-length 0)",
+        rf"router segment-routing static srv6-sid {PREFIX} (locator-name \w+|behavior uN)",
+        r"qos mapping default-global dscp \d+ switch-priority [0-7]",
+        r"qos remark \S+ switch-priority [0-7] dscp \d+",
+        "system forwarding packet-trim (state enabled|remark dscp port-level|size 256)",
+        "system forwarding packet-trim switch-priority [0-7]",
+        rf"interface swp\d+ (ip address {PREFIX}|qos remark profile \S+)",
+        r"interface swp\d+ packet-trim egress-eligibility traffic-class [0-7]",
+        rf"vrf default router static {PREFIX} (address-family ipv6-unicast|via {ADDRESS})",
     )
 )  # fmt: skip
 
@@ -67,10 +83,30 @@ def test_frr__of_a_t0() -> None:
     assert "interface h3" in lines and " ipv6 address fcbb:2:0:1:3::1/126" in lines
 
 
-def test_frr_and_sonic__have_the_same_routes() -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_nvue__follows_the_documented_grammar(name: str) -> None:
+    first, *lines, last = switches.nvue(PLAN.nodes[name]).splitlines()
+    assert (first, last) == ("set -e", "nv config apply -y")
+    assert [line for line in lines if not re.fullmatch(f"nv set ({NVUE})", line)] == []
+
+
+def test_nvue__of_a_t0() -> None:
+    lines = switches.nvue(PLAN.nodes["t0-2-1"]).splitlines()
+    assert "nv set router segment-routing static srv6-sid fcbb:2:201::/48 behavior uN" in lines
+    assert "nv set vrf default router static fcbb:2:e001::/48 via fcbb:2:0:1:3::2" in lines
+    assert "nv set interface swp2 ip address fcbb:2:0:1:3::1/126" in lines
+    # What is trimmed on the way to a host differs from what is trimmed in the fabric.
+    assert "nv set interface swp2 qos remark profile mrc-trimmed-11" in lines
+    assert "nv set interface swp3 qos remark profile mrc-trimmed-7" in lines
+
+
+def test_switches__have_the_same_routes_in_each_form() -> None:
     for name in NAMES:
+        commands = switches.nvue(PLAN.nodes[name])
+        nvue = dict(re.findall(r"router static (\S+) via (\S+)", commands))
         told = re.findall(r"ipv6 route (\S+) (\S+)", switches.frr(PLAN.nodes[name]))
         routes = sonic(name)["STATIC_ROUTE"]
+        assert dict(told) == nvue
         assert {f"default|{dst}": via for dst, via in told} == {
             key: route["nexthop"] for key, route in routes.items()
         }
@@ -129,7 +165,8 @@ def test_lab__sonic_beside_linux_hosts(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["testbed", "export", *words, "--switch-image", "sonic:1", "--json"]) == 0
     told: dict[str, Any] = printed("testbed export", capsys.readouterr().out)
     files = {str(Path(name).relative_to(tmp_path)) for name in told["files"]}
-    assert {"t1-1-0/frr.conf", "t1-1-0/config_db.json", "h0/set-up.sh", "h0/host.toml"} <= files
+    assert {f"t1-1-0/{each}" for each in ("frr.conf", "config_db.json", "nvue.sh")} <= files
+    assert {"h0/set-up.sh", "h0/host.toml"} <= files
     assert "t1-1-0/set-up.sh" not in files
     topology = (tmp_path / "lab.clab.yml").read_text()
     assert topology.count("kind: sonic-vs") == 8 and topology.count('image: "sonic:1"') == 8
