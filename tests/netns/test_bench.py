@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -154,6 +155,20 @@ def test_beds__quick() -> None:
     (found,) = json.loads(done.stdout)["rows"]
     assert (found["namespaces"], found["routes"]) == (19, 110)
     assert 0 < found["up_seconds"] < limit(10) and 20 < found["up_peak_mib"] < 200
+
+
+@pytest.mark.slow
+def test_cores__quick() -> None:
+    command = [sys.executable, str(ROOT / "bench" / "cores"), "--quick", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["cores"], row["engines"]) for row in rows] == [(1, 1), (2, 1), (4, 2)]
+    own = len(os.sched_getaffinity(0))
+    assert [row["measured"] for row in rows] == [row["cores"] <= own for row in rows]
+    for row in rows:
+        assert row["goodput_bits_per_second"]["median"] > 0
+        assert 0.01 < row["sender, engines"]["median"] < limit(10)
 
 
 @pytest.fixture
