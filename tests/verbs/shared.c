@@ -108,6 +108,10 @@ static void limit(void) {
 static void failed_end(void) {
   start();
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+  post_shared(1);
+  send_from(0, 1);
+  ends_well(&servers[0], 1, IBV_WC_RECV); /* so the QPs are connected */
+  ends_well(&clients[0], 1, IBV_WC_SEND);
   send_from(0, 1);
   none_within(&servers[0], 0.1);
   struct ibv_async_event event;
