@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from ipaddress import ip_address
 
-from mrc.errors import InUseError, MrcError, ResolveError
-from mrc.tasks import cancelled, took_cancellation
-
-logger = logging.getLogger("mrc.observe")
+from mrc.errors import InUseError, ResolveError
+from mrc.observe.visits import Visits
 
 PATH = "/metrics"
 MAX_REQUEST_BYTES = 8192
@@ -30,7 +27,7 @@ class MetricsServer:
     def __init__(self, page: Page) -> None:
         self._page = page
         self._server: asyncio.Server | None = None
-        self._requests: set[asyncio.Task[None]] = set()
+        self._requests = Visits(MAX_REQUESTS, self._serve)
         self._of_this_machine = True
         self.port = 0
 
@@ -39,7 +36,7 @@ class MetricsServer:
         self._of_this_machine = is_of_this_machine(address)
         try:
             self._server = await asyncio.start_server(
-                self._on_client, address, port, limit=MAX_REQUEST_BYTES
+                self._requests.on_connection, address, port, limit=MAX_REQUEST_BYTES
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -50,28 +47,14 @@ class MetricsServer:
 
     async def close(self) -> None:
         """Ends every request; safe to call twice."""
-        if self._server is not None:
-            self._server.close()
-        await cancelled(*self._requests)
+        await self._requests.close(self._server)
 
-    async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = asyncio.current_task()
-        assert request is not None
-        self._requests.add(request)
-        try:
-            if len(self._requests) <= MAX_REQUESTS:
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    writer.write(await self._answer(reader))
-                    await writer.drain()
-                    writer.close()
-                    await writer.wait_closed()
-        except (MrcError, OSError, ValueError, asyncio.IncompleteReadError) as error:
-            logger.debug("a request for metrics failed: %s", error)
-        except asyncio.CancelledError:
-            took_cancellation()  # asyncio would print a traceback of a cancelled task
-        finally:
-            self._requests.discard(request)
-            writer.transport.abort()
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            writer.write(await self._answer(reader))
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:

@@ -17,7 +17,6 @@ import asyncio
 import errno
 import itertools
 import json
-import logging
 import os
 import socket
 import stat
@@ -26,13 +25,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from mrc.errors import MrcError, ProtocolError
+from mrc.errors import ProtocolError
 from mrc.exchange.foreign import parse
+from mrc.observe.visits import Visits
 from mrc.results.plain import plain
 from mrc.results.snapshot import Snapshot
-from mrc.tasks import cancelled, took_cancellation
-
-logger = logging.getLogger("mrc.observe")
 
 MAX_LINE = 1 << 20  # bytes of a snapshot; the limit of a remote snapshot too
 MAX_SOCKETS = 256  # limit for one folder
@@ -167,7 +164,7 @@ class LocalView:
         self._show = show
         self._path: Path | None = None
         self._server: asyncio.Server | None = None
-        self._visits: set[asyncio.Task[None]] = set()
+        self._visits = Visits(MAX_VIEWERS, self._answer)
 
     async def open(self) -> None:
         """Opens the socket. Raises OSError if there is no folder for it."""
@@ -176,14 +173,13 @@ class LocalView:
         path = folder / f"{os.getpid()}-{next(_numbers)}{_SUFFIX}"
         fresh = path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._on_viewer, fresh, limit=1 << 10)
+        answer = self._visits.on_connection
+        self._server = await asyncio.start_unix_server(answer, fresh, limit=1 << 10)
         self._path = fresh.rename(path)  # viewers find the socket only now, when it listens
 
     async def close(self) -> None:
         """Ends every visit; safe to call twice."""
-        if self._server is not None:
-            self._server.close()
-        await cancelled(*self._visits)
+        await self._visits.close(self._server)
         self.forget()
 
     def forget(self) -> None:
@@ -192,24 +188,10 @@ class LocalView:
             self._path.unlink(missing_ok=True)
             self._path = None
 
-    async def _on_viewer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        visit = asyncio.current_task()
-        assert visit is not None
-        if len(self._visits) >= MAX_VIEWERS:
-            writer.transport.abort()
-            return
-        self._visits.add(visit)
-        try:
-            while await reader.readline():
-                writer.write(json.dumps(plain(await self._show())).encode() + b"\n")
-                await writer.drain()
-        except (MrcError, OSError, ValueError) as error:
-            logger.debug("a viewer disconnected: %s", error)
-        except asyncio.CancelledError:
-            took_cancellation()  # asyncio would print a traceback of a cancelled task
-        finally:
-            self._visits.discard(visit)
-            writer.transport.abort()
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readline():
+            writer.write(json.dumps(plain(await self._show())).encode() + b"\n")
+            await writer.drain()
 
 
 async def look(path: Path, *, all_users: bool = False) -> dict[str, Any]:
