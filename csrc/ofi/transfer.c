@@ -128,7 +128,8 @@ static ssize_t start(struct of_ep *ep, const struct of_call *call) {
     of_operation_free(operation);
     return refused;
   }
-  pr_drive_posted(idle || post.kind == MRC_MSG_PEEK);
+  const bool is_here = post.kind == MRC_MSG_PEEK || post.claim; /* its message; or never */
+  pr_drive_posted(idle || is_here);
   return 0;
 }
 

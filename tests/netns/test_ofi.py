@@ -190,8 +190,8 @@ def gid(talker: Talker) -> str:
 
 OFFERS = ["offer", "requests", "event-queue", "set-up", "one-way", "addresses"]
 MESSAGES = [
-    "any-source", "unknown-source", "selective", "flags", "searches", "cancels", "waits",
-    "unfinished",
+    "any-source", "unknown-source", "selective", "flags", "searches", "claims", "cancels",
+    "waits", "unfinished",
 ]  # fmt: skip
 MEMORY = ["writes", "reads", "rights", "counts", "several", "several-buffers", "delivered"]
 PROGRESS = ["polls", "computes"]

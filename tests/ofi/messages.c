@@ -144,6 +144,36 @@ static void searches(void) {
   close_all();
 }
 
+/* Searches until there is a message. It polls: else a thread of the library would do the rest. */
+static void find(uint64_t flags, struct fi_context *context) {
+  for (;;) {
+    IS(search(flags, NULL, 0, context), 0);
+    ssize_t got;
+    while ((got = fi_cq_read(cq, &entry, 1)) == -FI_EAGAIN)
+      continue;
+    if (got == 1) return;
+    struct fi_cq_err_entry failed = {0};
+    IS(fi_cq_readerr(cq, &failed, 0), 1);
+    IS(failed.err, FI_ENOMSG);
+  }
+}
+
+/* A message that is here needs no poll: the first one finds an older completion, and this one. */
+static void claims(void) {
+  open_all(FI_TAGGED, 0);
+  struct fi_context context, other;
+  struct fi_cq_tagged_entry both[2];
+  for (int i = 0; i < 2; i++)
+    IS(fi_tinject(ep, out, SHORT, self, TAG), 0);
+  find(FI_PEEK | FI_CLAIM, &context);
+  find(FI_PEEK, &other); /* the second one */
+  IS(search(FI_PEEK, NULL, 0, &other), 0);
+  IS(search(FI_CLAIM, in, SHORT, &context), 0);
+  IS(fi_cq_read(cq, both, 2), 2);
+  CHECK(both[0].op_context == &other && both[1].op_context == &context);
+  close_all();
+}
+
 static void cancels(void) {
   open_all(FI_MSG, 0);
   int context[2];
@@ -185,8 +215,9 @@ static void unfinished(void) {
 static const struct trial trials[] = {
     {"any-source", any_source}, {"unknown-source", unknown_source},
     {"selective", selective},   {"flags", flags},
-    {"searches", searches},     {"cancels", cancels},
-    {"waits", waits},           {"unfinished", unfinished},
+    {"searches", searches},     {"claims", claims},
+    {"cancels", cancels},       {"waits", waits},
+    {"unfinished", unfinished},
 };
 
 int main(int argc, char **argv) {
