@@ -62,7 +62,9 @@ class Mpi:
 
 class OpenMpi(Mpi):
     def _launch(self, rsh: Path, over: str, where: str, interfaces: list[str]) -> list[str]:
-        """Not bound to cores: else the first rank of each host has the first core."""
+        """Not bound to cores: else the first rank of each host has the first core. Windows are over
+        TCP even with mrc, and would hang with a plane that dies.
+        """
         tcp = {
             "pml": "ob1", "btl": "tcp,self", "btl_tcp_if_include": ",".join(interfaces),
             "btl_tcp_disable_family": "4",
@@ -71,7 +73,7 @@ class OpenMpi(Mpi):
         return [
             *(str(self.path), "--allow-run-as-root", "--prtemca", "plm_ssh_agent", str(rsh)),
             *("--host", where, "--bind-to", "none"),
-            *(mpi_options() if over == MRC else chosen),
+            *([*mpi_options(), "--mca", "btl_tcp_if_include", "mgmt"] if over == MRC else chosen),
         ]
 
 

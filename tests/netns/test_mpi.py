@@ -28,6 +28,8 @@ from .conftest import fresh_name
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/mpi"
 STEPS = 200
+WINDOWS_BYTES = 10_000_000
+"""fewer than `windows.py` moves"""
 
 Start = Callable[..., Mrc]
 
@@ -87,9 +89,18 @@ def start(agents: Hosts, tmp_path: Path) -> Start:
     return start
 
 
+def sent_bytes(bed: Testbed) -> dict[str, int]:
+    """What has passed the links of h0, each way of each plane."""
+    return {name: each["bytes"] for name, each in bed.links().items() if "h0" in name}
+
+
 @mpis
-def test_windows(start: Start, mpi: Mpi) -> None:
+def test_windows(start: Start, mpi: Mpi, bed: Testbed) -> None:
+    """Open MPI's do not use mrc."""
+    before = sum(sent_bytes(bed).values())
     assert start(mpi, PROGRAMS / "windows.py").ends(0) == "good\n"
+    by_planes = sum(sent_bytes(bed).values()) - before > WINDOWS_BYTES
+    assert by_planes == (mpi is not OPEN_MPI)
 
 
 @mpis
@@ -113,11 +124,6 @@ def test_killed__the_other_rank_gets_an_error(start: Start) -> None:
     assert ranks.ends(3, within=10) == "MPI_ERR_INTERN: internal error\n"
     (line,) = [line for line in ranks.lines if line.startswith("libmrc-fi:")]
     assert re.fullmatch(r"libmrc-fi: the process at [0-9a-f:]+ has ended", line)
-
-
-def sent_bytes(bed: Testbed) -> dict[str, int]:
-    """What has passed the links of h0, each way of each plane."""
-    return {name: each["bytes"] for name, each in bed.links().items() if "h0" in name}
 
 
 @mpis
