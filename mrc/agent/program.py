@@ -158,13 +158,6 @@ class Program(Context):
             raise ConnectionResetError("the program has ended")
         return steering.unpack(packet)
 
-    async def _receive(self, kind: AgentKind) -> Frame:
-        return steering.checked(await self.receive(), kind)
-
-    async def _send(self, kind: AgentKind, body: bytes) -> None:
-        packet = steering.pack(kind, body=body)
-        await asyncio.get_running_loop().sock_sendall(self._connection, packet)
-
     async def _open(self, links: Links) -> _Opened:
         for left in reversed(range(_OPEN_TRIES)):
             ports = links.find()
@@ -183,8 +176,9 @@ class Program(Context):
                 "numbers": numbers,
                 "config": engine_config(self.config, ports),
             }
-            await self._send(AgentKind.OPEN, struct_bytes("mrc_agent_open", fields))
-            frame = await self._receive(AgentKind.OPENED)
+            packet = steering.pack(AgentKind.OPEN, body=struct_bytes("mrc_agent_open", fields))
+            await asyncio.get_running_loop().sock_sendall(self._connection, packet)
+            frame = steering.checked(await self.receive(), AgentKind.OPENED)
             answer, _ = read_struct("mrc_agent_opened", frame.body)
             if answer.error == 0:
                 self._told_ports = self._ports_body(there)
@@ -195,11 +189,11 @@ class Program(Context):
 
     async def _adopt_engine(self, count: int, links: Links) -> _Opened:
         """Takes over a program whose agent has gone."""
-        frame = await self._receive(AgentKind.OPENED)
+        frame = steering.checked(await self.receive(), AgentKind.OPENED)
         answer, _ = read_struct("mrc_agent_opened", frame.body)
         qps = []
         for _ in range(min(count, MOST_QPS)):
-            frame = await self._receive(AgentKind.CONNECT)
+            frame = steering.checked(await self.receive(), AgentKind.CONNECT)
             fields, note = read_struct("mrc_agent_connect", frame.body)
             qps.append((wanted_of(fields), note if fields.ready else b""))
         # A port whose sockets the program has not opened may open later.
@@ -464,14 +458,20 @@ class Program(Context):
 
     def _release(self, qpn: int, *, forever: bool) -> None:
         self._host.numbers.take(self, qpn)
-        self._wanted.pop(qpn, None)
         self._refused.pop(qpn, None)
-        task, end = self._tasks.pop(qpn, None), self._ends.get(qpn)
+        task, end = self._tasks.get(qpn), self._ends.get(qpn)
+        if task is None or not forever:
+            self._wanted.pop(qpn, None)
+            self._tasks.pop(qpn, None)
         self._spawn(self._end_qp(qpn, task, end, forever=forever))
 
     async def _end_qp(
         self, qpn: int, task: asyncio.Task[None] | None, end: End | None, *, forever: bool
     ) -> None:
+        if task is not None and forever:  # the peer may wait for answers: first they are connected
+            await asyncio.wait([task], timeout=self.config.timeouts.linger)
+            end = self._ends.get(qpn)
+            self._wanted.pop(qpn, None)
         if task is not None:
             await cancelled(task)
         if end is not None:

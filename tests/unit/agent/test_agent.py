@@ -203,6 +203,22 @@ async def test_release__ends_both_sides_in_order() -> None:
         assert [each.ends for each in agent.programs] == [(), ()]
 
 
+async def test_release__while_the_agents_connect() -> None:
+    """The engines may have talked: first the agents are through, then both sides end in order."""
+    async with running() as agent, attached() as a, attached() as b:
+        one, other = sorted((a, b), key=lambda each: each.numbers[0])  # the lower number dials
+        ours, theirs = one.numbers[0], other.numbers[0]
+        await one.connect(ours, theirs, one.gids[0], other.gids[0])
+        await other.connect(theirs, ours, other.gids[0], one.gids[0])
+        async with asyncio.timeout(PATIENCE):
+            while not one.cookies:  # noqa: ASYNC110 until it has a QP, and no longer
+                await asyncio.sleep(0)
+            await one.send(AgentKind.RELEASE, ours, 1)
+            gone = await other.until(AgentKind.GONE)
+            await until(lambda: agent.numbers.owner(ours) is None)
+        assert (gone.value, gone.body) == (theirs, b"")
+
+
 async def test_program_that_dies__its_peer_learns_it() -> None:
     async with running() as agent, connected_pair() as (a, _, b, theirs):
         before = asyncio.get_running_loop().time()
