@@ -139,4 +139,5 @@ def _drawn(bed: Testbed, title: str) -> Drawn:
 
 def _failing(fault: Fault) -> Failing:
     short = str(fault).replace(".00%", "%").removesuffix(" of its own")
-    return Failing(fault.mode.value, short, fault.loss, fault.rate_share or None, fault.delay_ns)
+    share = fault.rate_share or None
+    return Failing(fault.mode.value, short, fault.loss, share, fault.delay_ns, fault.mtu)

@@ -45,6 +45,8 @@ class Failing(Struct, frozen=True):
     rate_share: float | None
     """None: the rate is unchanged"""
     delay_ns: int
+    mtu: int | None
+    """None: that of each link"""
 
 
 class Links(Struct, frozen=True):

@@ -21,7 +21,7 @@ export function targetsOf(link) {
 function classOf(fault) {
   if (fault.mode === "down") return "down";
   if (fault.loss >= 1) return "silent";
-  if (fault.loss > 0) return "lossy";
+  if (fault.loss > 0 || fault.mtu !== null) return "lossy";
   return fault.rate_share === null && fault.delay_ns > 0 ? "late" : "slow";
 }
 

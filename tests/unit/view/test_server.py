@@ -52,7 +52,7 @@ class Bed(View):
         if change.target == "plane:9":
             raise StateError("no plane 9")
         self.changes.append(change)
-        self.faults = {change.target: Failing("silent", "silent", 1.0, None, 0)}
+        self.faults = {change.target: Failing("silent", "silent", 1.0, None, 0, None)}
 
 
 class Answer(NamedTuple):
