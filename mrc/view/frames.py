@@ -66,6 +66,8 @@ class Links(Struct, frozen=True):
     """packets dropped by full queues"""
     trimmed: dict[int, int]
     marked: dict[int, int]
+    unknown: tuple[int, ...]
+    """where nothing was measured: another machine, which does not answer, has it"""
     faults: dict[str, Failing]
     """by target"""
 

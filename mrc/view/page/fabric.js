@@ -178,6 +178,7 @@ export class Fabric {
     let share = 0;
     let hurt = false;
     let worst = 9;
+    let unknown = false;
     for (const link of members) {
       for (const direction of way === null ? [0, 1] : [way]) {
         const place = 2 * link.index + direction;
@@ -185,6 +186,7 @@ export class Fabric {
         const moved = frame.rates_bps[place] > QUIET ? frame.rates_bps[place] / limit : 0;
         share = members.length > 1 ? share + moved / members.length : Math.max(share, moved);
         hurt ||= place in frame.dropped || place in frame.trimmed;
+        unknown ||= frame.unknown.includes(place);
         const name = direction === 0 ? link.up : link.down;
         for (const target of targetsOf(link)) {
           const other = target.includes(">") && target !== name;
@@ -193,7 +195,7 @@ export class Fabric {
         }
       }
     }
-    const state = WORST[worst] ?? (hurt ? "drops" : share > 0 ? "busy" : "");
+    const state = WORST[worst] ?? (unknown ? "unknown" : hurt ? "drops" : share > 0 ? "busy" : "");
     set(line, "class", `lane ${state}`.trim());
     const wide = way === null ? 5 : 4;
     const load = Math.min(1, share);

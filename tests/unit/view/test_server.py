@@ -46,7 +46,7 @@ class Bed(View):
         self.reads += 1
         if self.problem:
             raise self.problem
-        return DRAWN, Links(self.reads, 0.1, (8, 0), {}, {}, {}, {}, {}, {}, self.faults)
+        return DRAWN, Links(self.reads, 0.1, (8, 0), {}, {}, {}, {}, {}, {}, (), self.faults)
 
     def change(self, change: Change) -> None:
         if change.target == "plane:9":
