@@ -208,6 +208,18 @@ def test_status__watch_scrolls_on_a_terminal_of_24_rows(bed_name: str) -> None:
             assert watching.wait(PATIENCE) == 0
 
 
+def test_status__watch_answers_keys_and_a_new_size_while_it_measures(bed_name: str) -> None:
+    with Testbed(bed_name, planes=1, t1=1), terminal() as seat:
+        watch = ("testbed", "status", "--watch", "--interval", "1000", "--name", bed_name)
+        with seat.running(sys.executable, "-m", "mrc", *watch, TERM="xterm") as watching:
+            seat.until("measuring")
+            seat.until("q: quit")
+            seat.resize(10, 60)
+            assert seat.until("q: quit").count("\n") == 9
+            seat.press("q")
+            assert watching.wait(PATIENCE) == 0
+
+
 def test_status__of_none_names_the_others(
     name: str, bed_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
