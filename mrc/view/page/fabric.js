@@ -37,6 +37,7 @@ export class Fabric {
   #panels = new Map(); // plane -> its panel
   #middles = new Map(); // target of a link or switch -> where its fault is named
   #labels = new Map(); // failing target -> that name
+  #unknown = new Set(); // places that were not measured
   #order = []; // rows of targets, for the arrow keys
 
   constructor(root) {
@@ -140,6 +141,7 @@ export class Fabric {
   /** Shows a frame; `most` is the highest rate of links without a limit. */
   show(frame) {
     const most = Math.max(1e6, ...frame.rates_bps);
+    this.#unknown = new Set(frame.unknown);
     for (const each of this.#lines) this.#showLine(each, frame, most);
     for (const [target, groups] of this.#groups) {
       const fault = frame.faults[target];
@@ -186,7 +188,7 @@ export class Fabric {
         const moved = frame.rates_bps[place] > QUIET ? frame.rates_bps[place] / limit : 0;
         share = members.length > 1 ? share + moved / members.length : Math.max(share, moved);
         hurt ||= place in frame.dropped || place in frame.trimmed;
-        unknown ||= frame.unknown.includes(place);
+        unknown ||= this.#unknown.has(place);
         const name = direction === 0 ? link.up : link.down;
         for (const target of targetsOf(link)) {
           const other = target.includes(">") && target !== name;
