@@ -23,9 +23,13 @@ class Terminal:
 
     def __init__(self) -> None:
         self.fd, self.far = pty.openpty()
-        fcntl.ioctl(self.far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.resize(24, 80)
         self.seen = ""  # since the place that `until` has found
         self.all = ""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Programs that run on the terminal get SIGWINCH."""
+        fcntl.ioctl(self.far, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def until(self, text: str) -> str:
         """Reads on from the last place until this text comes. Returns what came before it."""

@@ -359,12 +359,13 @@ static const uint32_t fault_kinds[] = {
     [MRC_EMU_SILENT] = MRC_SIM_SILENT,   [MRC_EMU_LOSS] = MRC_SIM_LOSS,
     [MRC_EMU_CORRUPT] = MRC_SIM_CORRUPT, [MRC_EMU_DUPLICATE] = MRC_SIM_DUPLICATE,
     [MRC_EMU_REORDER] = MRC_SIM_REORDER, [MRC_EMU_DELAY] = MRC_SIM_DELAY,
-    [MRC_EMU_JITTER] = MRC_SIM_JITTER,   [MRC_EMU_RATE] = MRC_SIM_RATE};
+    [MRC_EMU_JITTER] = MRC_SIM_JITTER,   [MRC_EMU_RATE] = MRC_SIM_RATE,
+    [MRC_EMU_MTU] = MRC_SIM_MTU};
 
 int mrc_emu_set_faults(mrc_emu *emu, int number, const struct mrc_emu_fault *faults, int n) {
   if (number < 0 || (uint32_t)number >= emu->fabric.n_hops) return -EINVAL;
   for (int i = 0; i < n; i++)
-    if (faults[i].kind > MRC_EMU_RATE || (faults[i].kind == MRC_EMU_RATE && faults[i].a == 0))
+    if (faults[i].kind > MRC_EMU_MTU || (faults[i].kind >= MRC_EMU_RATE && faults[i].a == 0))
       return -EINVAL;
   enter(emu);
   struct mrc_hop_own *hop = mrc_fabric_own(&emu->fabric, (uint32_t)number);

@@ -29,7 +29,8 @@ enum mrc_emu_fault_kind {
   MRC_EMU_REORDER,   /* delays by chance: `a` ppm, by up to `b` ns */
   MRC_EMU_DELAY,     /* propagation takes `a` ns */
   MRC_EMU_JITTER,    /* random extra delay up to `a` ns; order is kept */
-  MRC_EMU_RATE       /* sends at `a` bits per second */
+  MRC_EMU_RATE,      /* sends at `a` bits per second */
+  MRC_EMU_MTU        /* loses larger IPv6 packets than `a` bytes */
 };
 
 struct mrc_emu_config {

@@ -51,6 +51,7 @@ examples:
   mrc testbed fail plane:2             plane 2 drops all packets; links stay up
   mrc testbed fail t1:3.0 --loss 20%   T1 0 of plane 3 drops 20% of its packets
   mrc testbed fail plane:2 --delay 1ms --reorder 1%
+  mrc testbed fail 't0:1.0>h0' --mtu 1500    one direction drops larger packets
   mrc testbed heal all                 end all faults
   mrc testbed drain t1:2.0             move traffic off this T1 without loss; undrain
   mrc testbed run faults.toml          inject the faults scheduled in this file

@@ -20,9 +20,10 @@ _share = argument(parse_loss)
 FAIL = f"""
 target TARGET   what fails: {FORMS}
 --mode          silent: drop packets while links stay up; down: take the links down [%(default)s]
---loss PERCENT  drop this share of the packets, such as 20%% [100%%; 0%% with --rate or impairments]
+--loss PERCENT  drop this share of the packets, such as 20%% [100%%; 0%% with options below]
 --rate RATE     limit each link to this rate, such as 50mbit, or to a share of its own rate, such as
                 10%%
+--mtu N         drop IPv6 packets larger than N bytes, both headers included
 """
 IMPAIRMENTS = """
 --corrupt PERCENT    flip a bit in this share of the packets
@@ -55,7 +56,7 @@ def _rate(text: str) -> dict[str, Any]:
 def fail(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = spread.existing(args.name)
-    words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns")
+    words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "mtu")
     impairment = {word: value for word in words if (value := getattr(args, word))}
     bed.fail(args.target, args.mode, args.loss, **impairment, **args.rate)
     fault = bed.faults()[args.target]

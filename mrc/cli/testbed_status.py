@@ -6,9 +6,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Literal, TypeVar, TypeVarTuple
 
 from msgspec import Struct
 
@@ -28,6 +30,9 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
 from mrc.testbed.names import DEFAULT_NAME
 from mrc.testbed.shape import Fabric, Shape
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
@@ -91,25 +96,47 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
     from mrc.cli.live import Block
     from mrc.cli.window import Screen
 
-    ended = asyncio.Event()
+    ended = asyncio.get_running_loop().create_future()
     look: _Look | None = None
     blocks = [Block(f"measuring {name}")]
 
     def on_key(key: str) -> None:
-        ended.set() if key == "q" else screen.window.move(key)
+        if key == "q" and not ended.done():
+            ended.set_result(None)
+        screen.window.move(key)
         screen.show(blocks, help_text)
 
     with Screen() as screen, keys(on_key) as has_keys:
         help_text = KEYS if has_keys else "^C ends; no keys: stdin is no terminal"
-        while not ended.is_set():
+        while not ended.done():
             screen.show(blocks, help_text)
-            if (look := await asyncio.to_thread(_look, name, seconds, out, look)) is None:
+            looking = _begun(_look, name, seconds, out, look)
+            await asyncio.wait({looking, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not looking.done():
+                looking.cancel()
+            elif (look := looking.result()) is None:
                 return False
-            first, *rest = _lines(look, with_addresses=False)
-            blocks[:] = [Block(first), Block("\n".join(rest), style="")]
-            if not look.links:
-                await asyncio.sleep(seconds)
+            else:
+                first, *rest = _lines(look, with_addresses=False)
+                blocks[:] = [Block(first), Block("\n".join(rest), style="")]
+                if not look.links:
+                    await asyncio.wait({ended}, timeout=seconds)
     return True
+
+
+def _begun(function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+    """Runs a function in a thread whose end nothing waits for, not even the end of the command."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return asyncio.wrap_future(future)
 
 
 def _look(name: str, seconds: float, out: Output, before: _Look | None) -> _Look | None:

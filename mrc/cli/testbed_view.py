@@ -10,8 +10,7 @@ from mrc.cli import web
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
 from mrc.cli.testbed_status import summary
-from mrc.errors import ArgumentError
-from mrc.testbed.bed import Testbed
+from mrc.testbed import spread
 from mrc.view.fabric import View
 
 
@@ -30,11 +29,9 @@ def prepared(args: argparse.Namespace) -> socket:
 def run(args: argparse.Namespace) -> int:
     from mrc.cli.top import endpoints_here  # slow import: the engine
 
-    bed = Testbed.existing(args.name)
-    if bed.machines is not None:
-        raise ArgumentError(
-            f"the page shows a test bed on one machine, and {bed.name} is over several: use mrc "
-            "testbed status --watch"
-        )
-    view, source = View(bed.name, summary), endpoints_here(all_users=False)
-    return run_async(web.serve(Output.of(args), args.listener, source, view))
+    view = View(spread.existing(args.name).name, summary)
+    source = endpoints_here(all_users=False)
+    try:
+        return run_async(web.serve(Output.of(args), args.listener, source, view))
+    finally:
+        view.close()

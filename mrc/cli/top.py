@@ -23,7 +23,7 @@ from mrc.cli.runner import run_async
 from mrc.cli.top_view import MAX_ROWS, path_blocks, qp_blocks, summary_blocks
 from mrc.cli.window import Screen
 from mrc.errors import MrcError, kind_of, reason_of
-from mrc.exchange.dial import dial
+from mrc.exchange.dial import dial, may_pass
 from mrc.exchange.oob import Channel
 from mrc.exchange.upgrade import Guard, QuestionError
 from mrc.fabric import hostconfig
@@ -56,6 +56,7 @@ host HOST[:PORT]        host that runs mrc recv --top or mrc perf --server --top
 
 KEYS = "arrows: scroll  p: QPs  e: EVs  q: quit"
 MAX_LIVE_ROWS = 1024  # of QPs and of paths on a terminal, which scrolls
+_AGAIN_SECONDS = 0.5  # between two attempts to connect
 _LOOKS = 8  # concurrent requests: each answer may have a megabyte
 
 
@@ -87,7 +88,7 @@ async def _top(
     source = (
         endpoints_here(all_users=args.all_users)
         if args.local
-        else _remote(args.host[0], args.host[1], security, timeout=args.timeout)
+        else _remote(_Distant(args, security, again=listener is not None))
     )
     if listener is not None:
         with listener:
@@ -196,47 +197,79 @@ async def endpoints_here(*, all_users: bool) -> AsyncIterator[Look]:
     yield look
 
 
-async def _dialled(host: str, port: int, guard: Guard | None, timeout: float) -> Channel:
-    """A connection to a host that has proved itself."""
-    channel = None
-    with about(host, port):
+@asynccontextmanager
+async def _remote(distant: _Distant) -> AsyncIterator[Look]:
+    try:
+        await distant.connect()
+        yield distant.look
+    finally:
+        distant.close()
+
+
+class _Distant:
+    """The endpoint of another host."""
+
+    def __init__(self, args: argparse.Namespace, security: Security | None, *, again: bool) -> None:
+        """`again`: looks connect again when the connection is lost."""
+        self._host, self._port = args.host
+        self._guard = None if security is None else Guard(security)
+        self._timeout: float = args.timeout
+        self._again = again
+        self._channel: Channel | None = None
+        self._pause = 0.0
+
+    async def connect(self) -> None:
+        """Asks the user about the host if that is necessary. If a later look may connect, this does
+        not fail.
+        """
         try:
-            async with asyncio.timeout(timeout):
-                channel = await dial(hostconfig.load(os.environ), host, port)
-                if guard is not None:
-                    await guard.connect(channel)
-                return channel
-        except TimeoutError as error:
-            if channel is not None:
-                channel.abort()
-            raise timed_out(host, port, timeout, channel) from error
+            await self._dial()
+        except QuestionError as question:
+            assert self._guard is not None  # which has raised it
+            await self._guard.ask(question)
+            await self._dial()
         except MrcError as error:
-            if channel is not None:
-                await channel.refuse(reason_of(error), kind_of(error))
+            if not (self._again and may_pass(error)):
+                raise
+
+    async def look(self) -> dict[str, Snapshot]:
+        if self._channel is None:
+            await asyncio.sleep(self._pause)
+            await self._dial()
+        assert self._channel is not None
+        try:
+            with about(self._host, self._port):
+                async with asyncio.timeout(self._timeout):
+                    return {self._host: checked(await remote.look(self._channel))}
+        except BaseException as error:
+            if self._again:  # a late answer must not pass for the next one
+                self.close()
+            if isinstance(error, TimeoutError):
+                late = f"{self._host}: no answer in {self._timeout:g} s"
+                raise MrcError(late) from error
             raise
 
+    async def _dial(self) -> None:
+        """A connection to a host that has proved itself."""
+        self._pause = _AGAIN_SECONDS
+        host, port, channel = self._host, self._port, None
+        with about(host, port):
+            try:
+                async with asyncio.timeout(self._timeout):
+                    channel = await dial(hostconfig.load(os.environ), host, port)
+                    if self._guard is not None:
+                        await self._guard.connect(channel)
+            except TimeoutError as error:
+                if channel is not None:
+                    channel.abort()
+                raise timed_out(host, port, self._timeout, channel) from error
+            except MrcError as error:
+                if channel is not None:
+                    await channel.refuse(reason_of(error), kind_of(error))
+                raise
+        self._channel, self._pause = channel, 0.0
 
-@asynccontextmanager
-async def _remote(
-    host: str, port: int, security: Security | None, *, timeout: float
-) -> AsyncIterator[Look]:
-    guard = None if security is None else Guard(security)
-    try:
-        channel = await _dialled(host, port, guard, timeout)
-    except QuestionError as question:
-        assert guard is not None  # which has raised it
-        await guard.ask(question)
-        channel = await _dialled(host, port, guard, timeout)
-
-    async def look() -> dict[str, Snapshot]:
-        try:
-            with about(host, port):
-                async with asyncio.timeout(timeout):
-                    return {host: checked(await remote.look(channel))}
-        except TimeoutError as error:
-            raise MrcError(f"{host}: no answer in {timeout:g} s") from error
-
-    try:
-        yield look
-    finally:
-        channel.abort()
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.abort()
+            self._channel = None

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -53,21 +55,28 @@ class Window:
 
 
 class Screen:
-    """Shows a Window on the terminal. A context manager."""
+    """Shows a Window on the terminal, while an event loop runs. A context manager."""
 
     def __init__(self) -> None:
         self._console = Console()
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
+        self._shown: tuple[Sequence[Block], str] = (), ""
         self.window = Window()
 
     def __enter__(self) -> Screen:
         self._live.start()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, self._resized)
         return self
 
     def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGWINCH)
         self._live.stop()
 
+    def _resized(self) -> None:
+        self.show(*self._shown)
+
     def show(self, blocks: Sequence[Block], help_text: str) -> None:
+        self._shown = blocks, help_text
         size = self._console.size
         text = self.window.show(blocks, help_text, size.width, size.height)
         text.no_wrap, text.overflow = True, "crop"

@@ -12,6 +12,7 @@ from mrc import units
 from mrc.fabric.table import Table
 
 NEVER = (1 << 64) - 1  # ns
+LEAST_MTU, LARGEST_MTU = 1280, 1 << 16  # of IPv6; of a loopback interface
 KINDS = (
     "silent", "down", "loss", "lose", "mask", "burst", "corrupt", "duplicate", "reorder", "delay",
     "jitter", "rate", "mtu",
@@ -117,7 +118,7 @@ def _degree(table: Table, kind: str) -> tuple[int, int]:
         case "duplicate" | "reorder":
             return table.parsed("share", units.parse_share), table.parsed("by", units.parse_time)
         case "mtu":
-            return table.integer("mtu", 1280, 1 << 16), 0
+            return table.integer("mtu", LEAST_MTU, LARGEST_MTU), 0
         case "delay" | "jitter":
             return table.parsed(kind, units.parse_time), 0
         case _:

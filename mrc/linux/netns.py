@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -150,3 +150,17 @@ def _reason(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return "it requires root, or a user namespace: unshare -Urnm"
     return error.strerror or str(error)
+
+
+def set_sysctls(namespace: str, sysctls: Mapping[str, str]) -> None:
+    """Writes values of paths under /proc/sys. Raises NetlinkError."""
+    with inside(namespace):
+        for key, value in sysctls.items():
+            try:
+                Path("/proc/sys", key).write_text(value)
+            except FileNotFoundError as exc:
+                raise NetlinkError(f"no sysctl {key}: it requires a kernel with IPv6") from exc
+            except OSError as exc:
+                raise NetlinkError(
+                    f"cannot set sysctl {key} to {value} in {namespace}: {exc.strerror}"
+                ) from exc

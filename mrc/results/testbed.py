@@ -54,6 +54,8 @@ class Fault(Struct, frozen=True, kw_only=True, rename=KEYS | _SHARES):
     """Rate of each link of the target; null: its own."""
     rate_share: float | None
     """Rate of each link as a share of its own; null: all of it."""
+    mtu: int | None
+    """Size of the largest IPv6 packet that is not lost; null: that of each link."""
 
 
 class LentInterface(Struct, frozen=True):

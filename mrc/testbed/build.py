@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink, Veth, Vxlan, set_tunnel_source, wait_until_up
-from mrc.testbed import nft, queues
+from mrc.testbed import nft, queues, sizes
 from mrc.testbed.names import is_namespace_of, namespace, part_name
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, mtu_key
+from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
@@ -39,7 +38,7 @@ def build(plan: Plan) -> None:
     try:
         for node in plan.nodes.values():
             netns.create(node.namespace)
-            _set_sysctls(node.namespace, node.sysctls)
+            netns.set_sysctls(node.namespace, node.sysctls)
         for name in plan.nodes:
             with _opened(plan, name) as netlink:
                 _add_veths(plan, name, links[name], netlink)
@@ -52,7 +51,7 @@ def build(plan: Plan) -> None:
             *(partial(_add_routes, plan, name) for name in plan.nodes),
         )
         _wait_until_up(plan, {name: _interfaces(name, links[name]) for name in plan.nodes})
-        _set_mtus(plan)
+        sizes.limit(plan)
     except BaseException:
         remove(plan.name)
         raise
@@ -163,33 +162,7 @@ def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd])
     far = _far_ends(plan)
     whole = [end for end in ends if far.get(end) not in still_down]
     _wait_until_up(plan, _by_node(whole + [far[end] for end in whole if end in far]))
-    _set_mtus(plan, ends)
-
-
-def _set_mtus(plan: Plan, ends: Collection[LinkEnd] | None = None) -> None:
-    """Limits what IPv6 sends at these ends, None: at all, that have an MTU of their own; an
-    interface that comes up loses the limit. The MTU of the interface itself would also limit what
-    it receives.
-    """
-    wanted: dict[str, dict[str, str]] = {}
-    for name, interface, end in (end for link in plan.links for end in link.ends):
-        if end.mtu is not None and (ends is None or (name, interface) in ends):
-            wanted.setdefault(name, {})[mtu_key(interface)] = str(end.mtu)
-    for name, sysctls in wanted.items():
-        _set_sysctls(plan.nodes[name].namespace, sysctls)
-
-
-def _set_sysctls(namespace: str, sysctls: Mapping[str, str]) -> None:
-    with netns.inside(namespace):
-        for key, value in sysctls.items():
-            try:
-                Path("/proc/sys", key).write_text(value)
-            except FileNotFoundError as exc:
-                raise NetlinkError(f"no sysctl {key}: it requires a kernel with IPv6") from exc
-            except OSError as exc:
-                raise NetlinkError(
-                    f"cannot set sysctl {key} to {value} in {namespace}: {exc.strerror}"
-                ) from exc
+    sizes.limit(plan, ends)
 
 
 def _add_veths(plan: Plan, node: str, links: Sequence[Link], netlink: Netlink) -> None:

@@ -8,11 +8,12 @@ notice the loss there. Each packet passes exactly one lossy place of a target, s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 
 from msgspec import Struct
 
+from mrc.fabric.faults import LARGEST_MTU, LEAST_MTU
 from mrc.fabric.targets import Target
 from mrc.units import quantity
 
@@ -52,6 +53,8 @@ class Fault(Struct, frozen=True):
     """limit of every link of the target"""
     rate_share: float = 0.0
     """limit as a share of each link's own rate; 0: no limit"""
+    mtu: int | None = None
+    """size of the largest IPv6 packet that is not lost; None: that of each link"""
 
     def __post_init__(self) -> None:
         if not (0 if self.is_impairment else 1e-9) <= self.loss <= 1:
@@ -61,6 +64,8 @@ class Fault(Struct, frozen=True):
         for share in (self.corrupt, self.duplicate, self.reorder, self.rate_share):
             if not 0 <= share <= 1:
                 raise ValueError(f"share is {share}, not in 0..1")
+        if self.mtu is not None and not LEAST_MTU <= self.mtu <= LARGEST_MTU:
+            raise ValueError(f"mtu is {self.mtu}, not in {LEAST_MTU}..{LARGEST_MTU}")
 
     @property
     def is_dead(self) -> bool:
@@ -70,7 +75,7 @@ class Fault(Struct, frozen=True):
     @property
     def is_impairment(self) -> bool:
         """Whether the fault has an effect besides loss."""
-        return self.touches_packets or self.cuts_rate
+        return self.touches_packets or self.cuts_rate or self.mtu is not None
 
     @property
     def touches_packets(self) -> bool:
@@ -102,6 +107,7 @@ class Fault(Struct, frozen=True):
         words += [f"jitter {self.jitter_ns / 1000:g} us"] if self.jitter_ns else []
         words += [f"rate {self.rate_bps / 1e6:g} Mbit/s"] if self.rate_bps else []
         words += [f"rate {self.rate_share:.2%} of its own"] if self.rate_share else []
+        words += [f"MTU {self.mtu}"] if self.mtu else []
         return ", ".join(words)
 
 
@@ -118,11 +124,11 @@ def table(target: Target) -> str:
     return "mrc_fail_" + re.sub(r"\W", "_", str(target))
 
 
-def rules(name: str, losses: Mapping[str, float]) -> str:
-    """nftables rules that drop a share of the forwarded packets that match. They replace the
-    earlier rules of the table.
+def rules(name: str, conditions: Iterable[str]) -> str:
+    """nftables rules that drop the forwarded packets for which one of the conditions holds. They
+    replace the earlier rules of the table.
     """
-    drops = "".join(f"    {match} {_chance(loss)}counter drop\n" for match, loss in losses.items())
+    drops = "".join(f"    {each} counter drop\n" for each in conditions)
     # A delete costs the kernel a grace period of 10 ms, even if nothing exists: flush instead.
     return (
         f"table ip6 {name} {{\n"
@@ -139,9 +145,10 @@ def rules(name: str, losses: Mapping[str, float]) -> str:
     )
 
 
-def _chance(loss: float) -> str:
+def by_chance(match: str, loss: float) -> str:
+    """A condition that holds for a share of the packets that match."""
     ppm = round(loss * _ALL_PPM)
-    return "" if ppm == _ALL_PPM else f"numgen random mod {_ALL_PPM} < {ppm} "
+    return match if ppm == _ALL_PPM else f"{match} numgen random mod {_ALL_PPM} < {ppm}"
 
 
 def no_rules(target: Target) -> str:

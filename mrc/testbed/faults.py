@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mrc.fabric.targets import Target
-from mrc.testbed import build, control, hops, lending, nft, queues, state
+from mrc.testbed import build, control, hops, lending, nft, queues, sizes, state
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.fault import Fault, Mode, no_rules, rules, table
 from mrc.testbed.plan import Plan
@@ -43,30 +43,32 @@ def change(plan: Plan, before: Faults, after: Faults, ready: nft.Ready | None) -
     else:
         _tell_emulator(plan, after)
     build.set_up(plan, [end for end in down if end not in stay_down], stay_down)
+    if is_kernel:
+        sizes.change(plan, before, after)
     lending.follow(plan, stay_down)
 
 
 def _scripts(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:
-    """Namespace -> nftables script for the changed losses."""
+    """Namespace -> nftables script for the changed drops."""
     scripts: dict[str, str] = {}
     for target in {**before, **after}:
         was, shall = before.get(target), after.get(target)
-        if was == shall or not (_loses(was) or _loses(shall)):
+        if was == shall:
             continue
-        for node, matches in hops.filters(target, plan.shape).items():
+        dropped, drops = (
+            {} if fault is None else hops.dropped_by(target, fault, plan.shape)
+            for fault in (was, shall)
+        )
+        for node in {**dropped, **drops}:
             if node not in plan.nodes:  # another machine has it
                 continue
-            if shall is not None and _loses(shall):
-                script = rules(table(target), dict.fromkeys(matches, shall.loss))
+            if node in drops:
+                script = rules(table(target), [condition for condition, _ in drops[node]])
             else:
                 script = no_rules(target)
             namespace = plan.nodes[node].namespace
             scripts[namespace] = scripts.get(namespace, "") + script
     return scripts
-
-
-def _loses(fault: Fault | None) -> bool:
-    return fault is not None and fault.mode is Mode.SILENT and fault.loss > 0
 
 
 def ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mrc.fabric.targets import DOWN, UP, Target, links_of
 from mrc.fabric.topology import Topology
 from mrc.results.testbed import LinkProperties
-from mrc.testbed.fault import Fault
+from mrc.testbed.fault import Fault, Mode, by_chance
 from mrc.testbed.names import FABRIC, host_name, interface_name, t0_name, t1_name, t2_name
 from mrc.testbed.shape import Shape
 
@@ -23,7 +23,9 @@ SOCKET = "fabric.sock"
 # The order is that of the enums in csrc/emu/emu.h.
 HOP_KINDS = ("host-up", "host-down", "t0-up", "t1-down", "t1-up", "t2-down")
 HOST_UP, HOST_DOWN, T0_UP, T1_DOWN, T1_UP, T2_DOWN = HOP_KINDS
-FAULT_KINDS = ("silent", "loss", "corrupt", "duplicate", "reorder", "delay", "jitter", "rate")
+FAULT_KINDS = (
+    "silent", "loss", "corrupt", "duplicate", "reorder", "delay", "jitter", "rate", "mtu",
+)  # fmt: skip
 
 _ALL_PPM = 1_000_000
 
@@ -116,9 +118,34 @@ def filters(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
     return _filters(hops_of(target, fabric))
 
 
-def lossy(shape: Shape) -> dict[str, dict[str, Hop]]:
-    """As `filters`, of the hops that lose packets without a fault."""
-    return _filters(hop for hop, its in all_hops(shape).items() if its.loss)
+Drops = dict[str, list[tuple[str, Hop]]]
+"""Node -> nftables conditions of the packets that it drops, in the order of its rules, each with
+the hop of these packets.
+"""
+
+
+def dropped_by(target: Target, fault: Fault, fabric: Topology) -> Drops:
+    """What nftables drops in a kernel fabric because of a fault."""
+    found: Drops = {}
+    for node, matches in filters(target, fabric).items() if fault.mode is Mode.SILENT else ():
+        for match, hop in matches.items():
+            # A host would notice a limit of its own port, and send smaller packets. Those of
+            # switches have limits of their own (`mrc.testbed.sizes`).
+            if fault.mtu is not None and hop.kind == HOST_UP:
+                found.setdefault(node, []).append((f"{match} meta length > {fault.mtu}", hop))
+            if fault.loss:
+                found.setdefault(node, []).append((by_chance(match, fault.loss), hop))
+    return found
+
+
+def lossy(shape: Shape) -> Drops:
+    """What nftables drops in a kernel fabric without a fault."""
+    usual = all_hops(shape)
+    matches = _filters(hop for hop, its in usual.items() if its.loss)
+    return {
+        node: [(by_chance(match, usual[hop].loss), hop) for match, hop in found.items()]
+        for node, found in matches.items()
+    }
 
 
 def _filters(hops: Iterable[Hop]) -> dict[str, dict[str, Hop]]:
@@ -163,14 +190,19 @@ def place(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultR
     usual = all_hops(shape)
     suffered: dict[Hop, list[Fault]] = {}
     rates: dict[Hop, list[int]] = {}
+    mtus: dict[Hop, int] = {}
     for target, fault in faults.items():
         for hop in hops_of(target, shape):
             suffered.setdefault(hop, []).append(fault)
+            if fault.mtu is not None:
+                mtus[hop] = min(fault.mtu, mtus.get(hop, usual[hop].mtu))
         for hop in all_hops_of(target, shape) if fault.cuts_rate else ():
             rates.setdefault(hop, []).append(fault.rate_of(usual[hop].rate_bps) or 0)
     placed = {hop: _rows(found, usual[hop], shape.jitter_ns) for hop, found in suffered.items()}
     for hop, found in rates.items():
         placed.setdefault(hop, []).append(("rate", min(found), 0))
+    for hop, mtu in mtus.items():
+        placed[hop].append(("mtu", mtu, 0))
     return placed
 
 

@@ -442,9 +442,8 @@ def _fabric(name: str, shape: Shape) -> Iterator[Node]:
 
 def _losses(shape: Shape) -> dict[str, str]:
     """Switch -> nftables rules that drop what its links lose."""
-    usual = all_hops(shape)
     return {
-        node: rules(LOSSY, {match: usual[hop].loss for match, hop in found.items()})
+        node: rules(LOSSY, [condition for condition, _ in found])
         for node, found in lossy(shape).items()
     }
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.fabric.targets import Target
-from mrc.linux import netns
 from mrc.linux.netlink import Netem, Netlink
-from mrc.testbed import hops, nft
+from mrc.testbed import hops, nft, sizes
 from mrc.testbed.fault import LOSSY, Fault, table
 from mrc.testbed.hops import Hop
 from mrc.testbed.names import MANAGEMENT
@@ -130,36 +128,22 @@ def _lost(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
     """Packets that lossy links, MTUs of links, and the current faults since their start, dropped on
     each hop.
     """
-    filters = {table(target): hops.filters(target, plan.shape) for target in faults}
-    filters[LOSSY] = hops.lossy(plan.shape)
+    drops = {
+        table(target): hops.dropped_by(target, fault, plan.shape)
+        for target, fault in faults.items()
+    }
+    drops[LOSSY] = hops.lossy(plan.shape)
     here = {name: node.namespace for name, node in plan.nodes.items()}
     counted = nft.dropped(
-        {here[node] for found in filters.values() for node in found if node in here}
+        {here[node] for found in drops.values() for node in found if node in here}
     )
-    lost = _too_large(plan)
-    for name, found in filters.items():
-        for node, matches in found.items():
+    lost = sizes.dropped(plan, faults)
+    for name, found in drops.items():
+        for node, conditions in found.items():
             counts = counted.get(here.get(node, ""), {}).get(name, [])
-            for hop, count in zip(matches.values(), counts, strict=False):
+            for (_, hop), count in zip(conditions, counts, strict=False):
                 lost[hop] = lost.get(hop, 0) + count
     return lost
-
-
-def _too_large(plan: Plan) -> dict[Hop, int]:
-    """Packets that switches dropped because they exceed the MTU of an end of a link."""
-    limited = {(node, name) for link in plan.links for node, name, end in link.ends if end.mtu}
-    return {
-        hop: _fragmentations_refused(plan.nodes[node].namespace, interface)
-        for hop in hops.all_hops(plan.shape)
-        for node, interface in [hops.port(hop)]
-        if hop.kind != hops.HOST_UP and (node, interface) in limited
-    }
-
-
-def _fragmentations_refused(namespace: str, interface: str) -> int:
-    with netns.inside(namespace):
-        text = Path("/proc/thread-self/net/dev_snmp6", interface).read_text()
-    return int(dict(map(str.split, text.splitlines()))["Ip6FragFails"])
 
 
 def of(end: Sending) -> Queue:

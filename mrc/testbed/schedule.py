@@ -118,6 +118,8 @@ def _fault(times: timed.Fault) -> Fault:
             return Fault(loss=0, rate_bps=times.a)
         case "rate":
             return Fault(loss=0, rate_share=times.b / _ALL_PPM)
+        case "mtu":
+            return Fault(loss=0, mtu=times.a)
     raise ValueError(f"{times.kind} is only for mrc sim")
 
 
@@ -167,6 +169,7 @@ def combined(found: Sequence[Fault]) -> Fault:
         jitter_ns=sum(each.jitter_ns for each in found),
         rate_bps=min((each.rate_bps for each in found if each.rate_bps), default=None),
         rate_share=min((each.rate_share for each in found if each.rate_share), default=0.0),
+        mtu=min((each.mtu for each in found if each.mtu), default=None),
     )
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Lock
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from mrc.errors import StateError
 from mrc.fabric.targets import t0_of
-from mrc.testbed import hops, queues
+from mrc.testbed import hops, queues, spread
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
 from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.spread import SpreadTestbed
 from mrc.view.frames import Drawn, Failing, Links, Part
 
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -34,34 +36,67 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class View:
-    """A test bed, by its name: another one may be up under this name later."""
+    """A test bed, by its name: another one may be up under this name later. Threads share it."""
 
     def __init__(self, name: str, title_of: Callable[[Shape], str]) -> None:
         self._name = name
         self._title_of = title_of
         self._drawn: Drawn | None = None
-        self._shape: Shape | None = None
+        self._bed: Testbed | None = None
+        """with connections to the other machines that it is on"""
+        self._lock = Lock()
         self._at_ns = 0
         self._counts: dict[str, dict[str, int]] = {}
+        self.trouble = ""
+        """why the last `read` lacks links"""
 
     def begin(self) -> None:
-        """The next interval begins with the next `read`."""
+        """The next interval begins with the next `read`, which looks for lost machines again."""
+        self.close()
+
+    def close(self) -> None:
+        """Ends what runs on other machines."""
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
         self._counts = {}
+        bed, self._bed, self._drawn = self._bed, None, None
+        if isinstance(bed, SpreadTestbed):
+            bed.close()
 
     def read(self) -> tuple[Drawn, Links]:
         """Raises an MrcError if there is no test bed."""
+        with self._lock:
+            bed, faults = self._current()
+            if self._drawn is None:
+                self._drawn = _drawn(bed, self._title_of(bed.shape))
+            links = self._links(bed, self._drawn, faults)
+            lost = bed.unreachable if isinstance(bed, SpreadTestbed) else {}
+            self.trouble = "; ".join(
+                f"{name} is lost, with its hosts and switches: {why}; reload the page when it is "
+                "back"
+                for name, why in lost.items()
+            )
+            return self._drawn, links
+
+    def _current(self) -> tuple[Testbed, dict[str, Fault]]:
         found = stored.load(self._name)
         if found is None or not found.up:
+            self._forget()
             raise StateError(f"test bed {self._name} is not up: mrc testbed up --name {self._name}")
-        bed = Testbed.of(self._name, found.shape)
-        if self._drawn is None or found.shape != self._shape:
-            self._shape, self._counts = found.shape, {}
-            self._drawn = _drawn(bed, self._title_of(found.shape))
-        return self._drawn, self._links(bed, self._drawn, found.faults)
+        bed = self._bed
+        if bed is None or (bed.shape, bed.machines) != (found.shape, found.machines):
+            self._forget()
+            bed = self._bed = spread.of(self._name, found.shape, found.machines)
+        return bed, found.faults
 
     def change(self, change: Change) -> None:
         """Raises an MrcError."""
-        bed = Testbed.existing(self._name)
+        with self._lock:
+            self._change(self._current()[0], change)
+
+    def _change(self, bed: Testbed, change: Change) -> None:
         if change.do == "heal":
             bed.heal(change.target)
             return
@@ -87,6 +122,7 @@ class View:
             found = (
                 (place, counts[name][counter] - before[name][counter])
                 for place, name in enumerate(names)
+                if name in counts and name in before
             )
             return {place: count for place, count in found if count > 0}
 
@@ -101,7 +137,7 @@ class View:
             queue_bytes={
                 place: count
                 for place, name in enumerate(names)
-                if (count := counts[name]["queue_bytes"])
+                if name in counts and (count := counts[name]["queue_bytes"])
             },
             limits_bps={
                 place: limit
@@ -112,6 +148,7 @@ class View:
             dropped=grown("dropped"),
             trimmed=grown("trimmed"),
             marked=grown("marked"),
+            unknown=tuple(place for place, name in enumerate(names) if name not in counts),
             faults={target: _failing(fault) for target, fault in faults.items()},
         )
 
@@ -139,4 +176,5 @@ def _drawn(bed: Testbed, title: str) -> Drawn:
 
 def _failing(fault: Fault) -> Failing:
     short = str(fault).replace(".00%", "%").removesuffix(" of its own")
-    return Failing(fault.mode.value, short, fault.loss, fault.rate_share or None, fault.delay_ns)
+    share = fault.rate_share or None
+    return Failing(fault.mode.value, short, fault.loss, share, fault.delay_ns, fault.mtu)

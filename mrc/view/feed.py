@@ -90,7 +90,7 @@ class Feed:
                 self._tell("endpoints", Endpoints(now_ns, longest_ns, len(found), shown))
 
     async def _links(self, view: View) -> None:
-        view.begin()
+        await in_thread(view.begin)
         drawn = None
         while True:
             self._changed.clear()
@@ -100,7 +100,7 @@ class Feed:
                 except (MrcError, OSError) as error:
                     self._tell_of("links", str(error))
                     continue
-                self._tell_of("links", "")
+                self._tell_of("links", view.trouble)
                 if now is not drawn:
                     drawn = now
                     self._tell("bed", drawn, lasts="bed")

@@ -45,6 +45,8 @@ class Failing(Struct, frozen=True):
     rate_share: float | None
     """None: the rate is unchanged"""
     delay_ns: int
+    mtu: int | None
+    """None: that of each link"""
 
 
 class Links(Struct, frozen=True):
@@ -64,6 +66,8 @@ class Links(Struct, frozen=True):
     """packets dropped by full queues"""
     trimmed: dict[int, int]
     marked: dict[int, int]
+    unknown: tuple[int, ...]
+    """where nothing was measured: another machine, which does not answer, has it"""
     faults: dict[str, Failing]
     """by target"""
 

@@ -50,7 +50,7 @@ class Transfers:
         for name, snapshot in snapshots.items():
             for peer, qps in _by_peer(snapshot.qps).items():
                 for sends in (True, False):
-                    key = _Key(name, peer, sends)
+                    key = _Key(f"{name}/{snapshot.pid}", peer, sends)
                     if any(_bytes(qp, sends=sends) or (sends and qp.outstanding) for qp in qps):
                         found[key], seen[key] = self._transfer(key, snapshot, qps)
         self._seen = seen

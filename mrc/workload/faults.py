@@ -114,7 +114,7 @@ def differ(faults: Sequence[Fault]) -> list[str]:
         f"{fault.target} {fault.kind}: a test bed applies it once to each packet that crosses the "
         "part, the simulator on each of its links"
         for fault in faults
-        if fault.kind not in ("silent", "down", "rate")
+        if fault.kind not in ("silent", "down", "rate", "mtu")
         and fault.target.partition(":")[0] not in ("link", "uplink")
         and ">" not in fault.target
     ]

@@ -99,9 +99,15 @@ TEST(test_run__until_the_hop_limit_has_run_out) {
   send_one(64);
   stats = wait_for(emu, 1, 1);
   CHECK_EQ(stats.sent, 61);
-  CHECK_EQ(mrc_emu_set_faults(emu, hop, NULL, 0), 0);
+  const struct mrc_emu_fault small = {.kind = MRC_EMU_MTU, .a = info.bytes - 24 - 14 - 1};
+  CHECK_EQ(mrc_emu_set_faults(emu, hop, &small, 1), 0);
   send_one(64);
-  stats = wait_for(emu, 2, 1);
+  stats = wait_for(emu, 1, 2);
+  CHECK_EQ(stats.sent, 61);
+  const struct mrc_emu_fault enough = {.kind = MRC_EMU_MTU, .a = info.bytes - 24 - 14};
+  CHECK_EQ(mrc_emu_set_faults(emu, hop, &enough, 1), 0);
+  send_one(64);
+  stats = wait_for(emu, 2, 2);
   CHECK_EQ(stats.sent, 2 * 61);
   mrc_emu_stop(emu);
   pthread_join(thread, NULL);
@@ -184,8 +190,9 @@ TEST(test_set_faults__refuses) {
   if (!is_alone()) return;
   mrc_emu *emu;
   CHECK_EQ(mrc_emu_create(&config, ifindices, &emu), 0);
-  const struct mrc_emu_fault wrong[] = {{.kind = MRC_EMU_RATE}, {.kind = MRC_EMU_RATE + 1}};
-  for (int i = 0; i < 2; i++)
+  const struct mrc_emu_fault wrong[] = {
+      {.kind = MRC_EMU_RATE}, {.kind = MRC_EMU_MTU}, {.kind = MRC_EMU_MTU + 1}};
+  for (int i = 0; i < 3; i++)
     CHECK_EQ(mrc_emu_set_faults(emu, 0, &wrong[i], 1), -EINVAL);
   struct mrc_emu_hop info;
   CHECK_EQ(mrc_emu_set_faults(emu, 8, NULL, 0), -EINVAL); /* 4 hops of hosts, 4 of T1s */

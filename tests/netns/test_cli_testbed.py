@@ -103,7 +103,7 @@ def test_status__draws_and_lists_faults(name: str, capsys: pytest.CaptureFixture
 SILENT = {
     "mode": "silent", "loss_share": 1.0, "corrupt_share": 0.0, "duplicate_share": 0.0,
     "reorder_share": 0.0, "reorder_ns": None, "delay_ns": 0, "jitter_ns": 0,
-    "rate_bits_per_second": None, "rate_share": None,
+    "rate_bits_per_second": None, "rate_share": None, "mtu_bytes": None,
 }  # fmt: skip
 
 
@@ -119,10 +119,12 @@ def test_actions__as_json(bed_name: str, capsys: pytest.CaptureFixture[str]) -> 
     assert told("fail", "t1:1.0", "--loss", "20%")["fault"] == fault
     down = {"target": "plane:1", **SILENT, "mode": "down"}
     assert told("fail", "plane:1", "--mode", "down")["fault"] == down
+    small = {"target": "link:h1.1", **SILENT, "loss_share": 0.0, "mtu_bytes": 1500}
+    assert told("fail", "link:h1.1", "--mtu", "1500")["fault"] == small
     status = told("status")
     assert (status["state"], status["fabric"], status["counters"]) == ("up", "kernel", None)
     assert status["host_rate_bits_per_second"] == 500_000_000
-    assert status["faults"] == [fault, down]
+    assert status["faults"] == [fault, down, small]
     assert status["missing"] == []
     assert status["links"]["h0>t0:1.0"]["rate_bits_per_second"] == 500_000_000
     host = status["hosts"][1]
@@ -131,7 +133,7 @@ def test_actions__as_json(bed_name: str, capsys: pytest.CaptureFixture[str]) -> 
     assert host["plane_addresses"] == ["fd00:a:1::1:0"]
     assert Path(host["config"]).is_file()
     healed = told("heal", "plane:1")
-    assert (healed["healed"], healed["failing"]) == (["plane:1"], ["t1:1.0"])
+    assert (healed["healed"], healed["failing"]) == (["plane:1"], ["t1:1.0", "link:h1.1"])
     assert told("down")["removed"] is True
     assert told("down")["removed"] is False
 
@@ -206,6 +208,18 @@ def test_status__watch_scrolls_on_a_terminal_of_24_rows(bed_name: str) -> None:
             assert watching.wait(PATIENCE) == 0
 
 
+def test_status__watch_answers_keys_and_a_new_size_while_it_measures(bed_name: str) -> None:
+    with Testbed(bed_name, planes=1, t1=1), terminal() as seat:
+        watch = ("testbed", "status", "--watch", "--interval", "1000", "--name", bed_name)
+        with seat.running(sys.executable, "-m", "mrc", *watch, TERM="xterm") as watching:
+            seat.until("measuring")
+            seat.until("q: quit")
+            seat.resize(10, 60)
+            assert seat.until("q: quit").count("\n") == 9
+            seat.press("q")
+            assert watching.wait(PATIENCE) == 0
+
+
 def test_status__of_none_names_the_others(
     name: str, bed_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,6 +272,7 @@ def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
         (("fail", "plane:1", "--loss", "0%"), "not a percentage"),
         (("fail", "plane:1", "--loss", "5%", "--mode", "down"), "use mode silent"),
         (("fail", "plane:1", "--mode", "half"), "invalid choice"),
+        (("fail", "plane:1", "--mtu", "1000"), "mtu is 1000, not in 1280..65536"),
         (("heal", "t0:1.9"), "no T0 9"),
         (("up", "--planes", "0"), "planes is 0"),
         (("up", "--rate", "quick"), "rate 'quick' is not like 500mbit"),

@@ -12,7 +12,8 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,55 @@ def test_two_machines(pair: tuple[Machine, Machine], on: tuple[str, str]) -> Non
     )
     a.run("down")
     assert is_clean(a, b)
+
+
+READ = """
+import sys, urllib.request
+kind = {"Content-Type": "application/json"}
+wanted = urllib.request.Request(sys.argv[1], sys.argv[2].encode() or None, kind)
+for line in urllib.request.urlopen(wanted, timeout=100):
+    print(line.decode(), end="", flush=True)
+"""
+
+
+def test_view(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
+    """Goal: one page shows and breaks links of both machines, and says when one is lost."""
+    a, b = pair
+
+    def until_links(holds: Callable[[dict[str, Any]], bool]) -> None:
+        assert feed.stdout is not None
+        for line in feed.stdout:
+            if '"unknown":' in line and holds(json.loads(line.removeprefix("data: "))):
+                return
+        raise AssertionError("the page ended")
+
+    def moved(frame: dict[str, Any], name: str) -> bool:
+        return bool(frame["rates_bps"][names.index(name)])
+
+    a.run("up", *SMALL, *on)
+    names = list(status(a)["links"])
+    with ExitStack() as stack:
+        view = stack.enter_context(a.start("view", "--json"))
+        stack.callback(view.terminate)
+        assert view.stdout is not None
+        url = printed("testbed view", view.stdout.readline())["url"]
+        read = [*a.enter, sys.executable, "-c", READ]
+        argv = [*read, f"{url}feed", ""]
+        feed = stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
+        stack.callback(feed.kill)
+        ping = stack.enter_context(b.start("exec", "h1", "--", "ping", "-i", "0.1", "h0.p1"))
+        stack.callback(ping.terminate)
+        until_links(lambda frame: moved(frame, "h0>t0:1.0") and moved(frame, "h1>t0:1.1"))
+        change = json.dumps({"do": "fail", "target": "t1:1.1"})
+        subprocess.run([*read, f"{url}change", change], check=True)
+        until_links(lambda frame: [*frame["faults"]] == ["t1:1.1"])
+        assert [each["target"] for each in status(b)["faults"]] == ["t1:1.1"]
+        b.kill()
+        until_links(lambda frame: names.index("h1>t0:1.1") in frame["unknown"])
+        until_links(lambda frame: names.index("h0>t0:1.0") not in frame["unknown"])
+        view.send_signal(signal.SIGINT)
+        assert view.wait(PATIENCE) == 130
+    a.run("down", code=3)
 
 
 @pytest.mark.slow
@@ -231,7 +281,6 @@ def test_the_rest(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: 
     events = [json.loads(line)["event"] for line in lines if line.startswith("{")]
     assert events == ["fail", "heal"]
     assert "is on several machines" in a.run("capture", "plane:1", tmp_path / "x", code=2)
-    assert "use mrc testbed status --watch" in a.run("view", code=2)
     subprocess.run([*b.enter, "rm", "-r", "/run/mrc/lab"], check=True)
     assert "was it restarted?" in status(a)["machines"][1]["lost"]
     assert "lab is up" in a.run("up", *SMALL, *on)

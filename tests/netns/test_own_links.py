@@ -8,11 +8,13 @@ h1 -+           +-- t1:P.1 --+           +- h3
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slowness import PATIENCE
 
 from mrc.errors import ArgumentError
 from mrc.fabric.tiers import LinkChange
@@ -20,11 +22,12 @@ from mrc.testbed import reader
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
-from .conftest import fresh_name, probe, probing
+from .conftest import PORT, fresh_name, probe, probing, udp_socket
 from .processes import Hosts
 
 pytestmark = pytest.mark.usefixtures("healed")
 
+_UDP_SEGMENT = 103
 ALL = Counter({"t1:1.0": 1, "t1:1.1": 1, "t1:2.0": 1, "t1:2.1": 1})
 LINKS = (
     LinkChange("t0:1.0>t1:1.1", loss=1.0),
@@ -70,6 +73,44 @@ def test_fail__one_direction(bed: Testbed) -> None:
     assert probe(bed, 2, 0) == ALL
     with pytest.raises(ArgumentError, match="down in both directions"):
         bed.fail("t0:2.0>t1:2.1", "down")
+
+
+def test_fail__an_mtu(bed: Testbed) -> None:
+    """Of switches and of a host, each in one direction, also after a link came up again."""
+    bed.fail("t0:2.0>t1:2.1", mtu=3000)
+    bed.fail("h0>t0:1.0", mtu=3000)
+    before = bed.links()
+    assert probe(bed, 0, 2) == Counter()
+    assert probe(bed, 2, 0) == ALL
+    lost = {
+        name: now["lost"] - before[name]["lost"]
+        for name, now in bed.links().items()
+        if now["lost"] > before[name]["lost"]
+    }
+    assert lost == {"t0:2.0>t1:2.1": 1, "h0>t0:1.0": 2, "t1:2.0>t0:2.1": 1}
+    bed.fail("uplink:2.0.1", "down")
+    bed.heal("uplink:2.0.1")
+    bed.heal("h0>t0:1.0")
+    assert probe(bed, 0, 2) == Counter({"t1:1.0": 1})
+    bed.heal("t0:2.0>t1:2.1")
+    assert probe(bed, 0, 2) == ALL - Counter({"t1:1.1": 1, "t1:2.0": 1})
+    with pytest.raises(ArgumentError, match=r"mtu is 1000, not in 1280\.\.65536"):
+        bed.fail("plane:1", mtu=1000)
+
+
+def test_fail__an_mtu_measures_packets_within_a_burst(bed: Testbed) -> None:
+    """A host's bursts and those that a switch forwards; of one burst 4 packets, of 2,000 bytes."""
+    path = next(path for path in bed.shape.paths(1, 2) if path.name == "t1:2.1")
+    for target in ("h1>t0:2.0", "t1:2.1"):
+        bed.fail(target, mtu=3000)
+        with udp_socket(bed, "h2") as rx, udp_socket(bed, "h1") as tx:
+            rx.bind(("::", PORT))
+            rx.settimeout(PATIENCE)
+            for bytes_each in (4000, 2000):  # the larger ones are lost
+                tx.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, bytes_each)
+                tx.sendto(bytes(4 * bytes_each), (str(path.dst), PORT))
+            assert [len(rx.recv(65536)) for _ in range(4)] == [2000] * 4
+        bed.heal(target)
 
 
 def test_measure__each_direction_has_its_rate(bed: Testbed) -> None:

@@ -20,8 +20,9 @@ from urllib.request import Request, urlopen
 import pytest
 from browser import Page, browser
 from netns.processes import Hosts
+from ports import free_port
 from printed import printed
-from slowness import PATIENCE
+from slowness import PATIENCE, limit
 
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed.bed import Testbed
@@ -102,6 +103,29 @@ def test_cli__view_serves_the_page(bed: Testbed) -> None:
 def test_cli__top_serves_the_page_without_a_fabric() -> None:
     with viewing("top", "--web", "--local") as url, urlopen(f"{url}feed") as feed:
         assert feed.readline() == b"event: endpoints\n"
+
+
+def test_cli__top_finds_an_endpoint_that_starts_later_and_again(tmp_path: Path) -> None:
+    """Before the first one there is a problem, and again after each."""
+    port = free_port()
+    recv = f"{sys.executable} -m mrc recv --top --port {port} --output {tmp_path}".split()
+
+    def until(event: str, *words: str) -> None:
+        told, line = "", ""
+        while not (told == event and line.startswith("data: ") and all(w in line for w in words)):
+            line = feed.readline().decode().strip()
+            told = line.removeprefix("event: ") if line.startswith("event: ") else told
+
+    with (
+        viewing("top", "--web", f"127.0.0.1:{port}") as url,
+        urlopen(f"{url}feed", timeout=limit(PATIENCE)) as feed,
+    ):
+        for _ in range(2):
+            until("problem", f"TCP port {port}")
+            with subprocess.Popen(recv, stderr=subprocess.DEVNULL) as receiver:
+                until("problem", '"text":""')
+                until("endpoints", '"endpoints":1')
+                receiver.terminate()
 
 
 # ---- in a browser -------------------------------------------------------------------------------

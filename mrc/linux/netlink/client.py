@@ -140,6 +140,10 @@ class Netlink:
     def set_mtu(self, name: str, mtu: int) -> None:
         self._set(f"set the MTU of {name} to {mtu}", name, ("IFLA_MTU", mtu))
 
+    def set_gso_max_segs(self, name: str, most: int) -> None:
+        """Limits how many packets the stack hands to the interface as one."""
+        self._set(f"limit bursts of {name}", name, ("IFLA_GSO_MAX_SEGS", most))
+
     def move(self, name: str, namespace: str, new_name: str) -> None:
         """Move an interface into another namespace, with a new name. It loses its addresses and
         routes and goes down.

@@ -21,7 +21,7 @@ export function targetsOf(link) {
 function classOf(fault) {
   if (fault.mode === "down") return "down";
   if (fault.loss >= 1) return "silent";
-  if (fault.loss > 0) return "lossy";
+  if (fault.loss > 0 || fault.mtu !== null) return "lossy";
   return fault.rate_share === null && fault.delay_ns > 0 ? "late" : "slow";
 }
 
@@ -37,6 +37,7 @@ export class Fabric {
   #panels = new Map(); // plane -> its panel
   #middles = new Map(); // target of a link or switch -> where its fault is named
   #labels = new Map(); // failing target -> that name
+  #unknown = new Set(); // places that were not measured
   #order = []; // rows of targets, for the arrow keys
 
   constructor(root) {
@@ -140,6 +141,7 @@ export class Fabric {
   /** Shows a frame; `most` is the highest rate of links without a limit. */
   show(frame) {
     const most = Math.max(1e6, ...frame.rates_bps);
+    this.#unknown = new Set(frame.unknown);
     for (const each of this.#lines) this.#showLine(each, frame, most);
     for (const [target, groups] of this.#groups) {
       const fault = frame.faults[target];
@@ -178,6 +180,7 @@ export class Fabric {
     let share = 0;
     let hurt = false;
     let worst = 9;
+    let unknown = false;
     for (const link of members) {
       for (const direction of way === null ? [0, 1] : [way]) {
         const place = 2 * link.index + direction;
@@ -185,6 +188,7 @@ export class Fabric {
         const moved = frame.rates_bps[place] > QUIET ? frame.rates_bps[place] / limit : 0;
         share = members.length > 1 ? share + moved / members.length : Math.max(share, moved);
         hurt ||= place in frame.dropped || place in frame.trimmed;
+        unknown ||= this.#unknown.has(place);
         const name = direction === 0 ? link.up : link.down;
         for (const target of targetsOf(link)) {
           const other = target.includes(">") && target !== name;
@@ -193,7 +197,7 @@ export class Fabric {
         }
       }
     }
-    const state = WORST[worst] ?? (hurt ? "drops" : share > 0 ? "busy" : "");
+    const state = WORST[worst] ?? (unknown ? "unknown" : hurt ? "drops" : share > 0 ? "busy" : "");
     set(line, "class", `lane ${state}`.trim());
     const wide = way === null ? 5 : 4;
     const load = Math.min(1, share);

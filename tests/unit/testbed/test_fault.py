@@ -7,7 +7,7 @@ import pytest
 
 from mrc.fabric.targets import parse_target
 from mrc.fabric.topology import Topology
-from mrc.testbed.fault import Fault, Mode, parse_loss, rules, table
+from mrc.testbed.fault import Fault, Mode, by_chance, parse_loss, rules, table
 
 FABRIC = Topology(hosts=2, planes=4, t1=3)
 NAMES = ("plane:2", "t1:3.1", "t0:4.1", "link:h1.2", "uplink:2.1.0",
@@ -40,6 +40,12 @@ def test_fault__refuses(mode: Mode, loss: float, complaint: str) -> None:
         Fault(mode, loss)
 
 
+@pytest.mark.parametrize("mtu", [0, 1279, 65537])
+def test_fault__refuses_an_mtu_that_ipv6_cannot_have(mtu: int) -> None:
+    with pytest.raises(ValueError, match=rf"mtu is {mtu}, not in 1280\.\.65536"):
+        Fault(loss=0, mtu=mtu)
+
+
 def test_fault__leaves_a_link_a_rate() -> None:
     assert Fault(loss=0, rate_share=0.1).rate_of(500) == 50
     assert Fault(loss=0, rate_bps=70).rate_of(500) == 70
@@ -53,11 +59,12 @@ def test_fault__leaves_a_link_a_rate() -> None:
 def test_fault__says_what_it_does() -> None:
     assert str(Fault(loss=0.01, rate_share=0.1)) == "loss 1.00%, rate 10.00% of its own"
     assert str(Fault(loss=0, rate_bps=5_000_000)) == "rate 5 Mbit/s"
+    assert str(Fault(loss=0.01, mtu=1500)) == "loss 1.00%, MTU 1500"
 
 
 def test_rules__drop_a_share() -> None:
     name = table(parse_target("link:h1.2", FABRIC))
-    script = rules(name, {"iifname h1": 0.2, "oifname h1": 0.5})
+    script = rules(name, [by_chance("iifname h1", 0.2), by_chance("oifname h1", 0.5)])
     assert script == (
         "table ip6 mrc_fail_link_h1_2 {\n"
         "  chain forward {\n"
@@ -75,9 +82,8 @@ def test_rules__drop_a_share() -> None:
 
 
 def test_rules__drop_everything_without_dice() -> None:
-    script = rules(table(parse_target("t1:3.1", FABRIC)), {"": 1.0})
-    assert "     counter drop\n" in script
-    assert "numgen" not in script
+    script = rules(table(parse_target("t1:3.1", FABRIC)), [by_chance("oifname h1", 1.0)])
+    assert "    oifname h1 counter drop\n" in script
 
 
 def test_table__differs_for_every_target() -> None:

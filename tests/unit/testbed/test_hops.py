@@ -20,6 +20,7 @@ from mrc.testbed.hops import (
     Hop,
     all_hops,
     decode_faults,
+    dropped_by,
     emulated_ends,
     filters,
     hops_of,
@@ -130,6 +131,21 @@ def test_filters__are_in_switches(text: str, places: dict[str, list[str]]) -> No
     assert sorted(hops) == sorted(hops_of(target(text), FABRIC))
 
 
+def test_dropped_by__a_rule_measures_only_what_hosts_send() -> None:
+    found = dropped_by(target("link:h1.2"), Fault(loss=0.5, mtu=1500), FABRIC)
+    up, down = Hop(HOST_UP, 2, 1, 1), Hop(HOST_DOWN, 2, 1, 1)
+    half = "numgen random mod 1000000 < 500000"
+    assert found == {
+        "t0-2-1": [
+            ("iifname h1 meta length > 1500", up),
+            (f"iifname h1 {half}", up),
+            (f"oifname h1 {half}", down),
+        ]
+    }
+    assert dropped_by(target("t1:2.0"), Fault(loss=0, mtu=1500), FABRIC) == {}
+    assert dropped_by(target("plane:1"), Fault(Mode.DOWN), FABRIC) == {}
+
+
 def test_emulated_ends__only_those_of_hosts() -> None:
     for name in ("t1:1.0", "uplink:1.0.0"):
         assert emulated_ends(target(name), FABRIC) == []
@@ -181,6 +197,18 @@ def test_place__a_delay_comes_on_top_of_the_links_own() -> None:
     shape = replace(SHAPE, links=(LinkChange("t1:1.0", delay_ns=500),))
     placed = place({target("t1:1.0"): Fault(loss=0, delay_ns=7)}, shape)
     assert placed[Hop(T1_DOWN, 1, 2, 0)] == [("delay", 507, 0), ("jitter", 1, 0)]
+
+
+def test_place__the_smallest_mtu_counts() -> None:
+    shape = replace(SHAPE, links=(LinkChange("uplink:1.2.0", mtu=2000),))
+    faults = {
+        target("t1:1.0"): Fault(loss=0, mtu=3000),
+        target("uplink:1.0.0"): Fault(loss=0, mtu=1500),
+    }
+    placed = place(faults, shape)
+    assert placed[Hop(T1_DOWN, 1, 2, 0)] == [*AS_USUAL, ("mtu", 2000, 0)]
+    assert placed[Hop(T1_DOWN, 1, 0, 0)] == [*AS_USUAL, ("mtu", 1500, 0)]
+    assert placed[Hop(T0_UP, 1, 0, 0)] == [*AS_USUAL, ("mtu", 1500, 0)]
 
 
 def test_decode_faults__through_json() -> None:

@@ -48,6 +48,16 @@ def test_events__of_the_whole_fabric(tmp_path: Path) -> None:
     assert happenings(tmp_path, everything) == [(1, "all", "silent"), (2, "all", "healed")]
 
 
+def test_events__the_smallest_mtu_counts(tmp_path: Path) -> None:
+    first, later = (
+        f'[[faults]]\ntarget = "t1:1.0"\nkind = "mtu"\nmtu = {mtu}\nat = "{at}"\nuntil = "3ms"\n'
+        for mtu, at in ((3000, "1ms"), (1500, "2ms"))
+    )
+    assert happenings(tmp_path, first, later) == [
+        (1, "t1:1.0", "MTU 3000"), (2, "t1:1.0", "MTU 1500"), (3, "t1:1.0", "healed")
+    ]  # fmt: skip
+
+
 def test_load__a_kernel_fabric_changes_more_slowly(tmp_path: Path) -> None:
     path = tmp_path / "faults.toml"
     path.write_text(table("all", "silent", every="100ms", **{"for": "40ms"}))

@@ -40,7 +40,7 @@ def test_packages__a_reason_to_skip_a_test_names_one() -> None:
 
 
 def test_packages__benchmarks_name_the_same() -> None:
-    assert set(peers.PACKAGES.values()) <= packages("test", "bench")
+    assert set(peers.PACKAGES.values()) <= packages("test", "ci", "bench")
 
 
 def required() -> Iterator[Requirement]:

@@ -46,13 +46,13 @@ class Bed(View):
         self.reads += 1
         if self.problem:
             raise self.problem
-        return DRAWN, Links(self.reads, 0.1, (8, 0), {}, {}, {}, {}, {}, {}, self.faults)
+        return DRAWN, Links(self.reads, 0.1, (8, 0), {}, {}, {}, {}, {}, {}, (), self.faults)
 
     def change(self, change: Change) -> None:
         if change.target == "plane:9":
             raise StateError("no plane 9")
         self.changes.append(change)
-        self.faults = {change.target: Failing("silent", "silent", 1.0, None, 0)}
+        self.faults = {change.target: Failing("silent", "silent", 1.0, None, 0, None)}
 
 
 class Answer(NamedTuple):
