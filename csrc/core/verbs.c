@@ -216,6 +216,7 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
   if (qp == NULL) return -ENOENT;
   mrc_assert(!engine->committing);
   mrc_requester_flush(services, &qp->req, qpn, MRC_WC_WR_FLUSH_ERR);
+  mrc_responder_clear(services, &qp->resp);
   mrc_cq_orphan(&services->cq, qpn);
   mrc_endpoint_drop_probes(services, &engine->endpoint, qp);
   mrc_endpoint_drop_qp(services, &engine->endpoint, qp);

@@ -460,19 +460,23 @@ TEST(test_null__never_moves) {
   CHECK(!mrc_cc_is_congestion(&cc, delay_ns));
 }
 
-/* Requests a SACK sixteen times a window, whatever is in flight; with every packet when the window
-   is small. */
+/* Requests a SACK sixteen times a window, with every packet when the window is small; four times
+   where other QPs keep it almost empty. */
 TEST(test_asks_for_sack__some_times_a_window) {
   static const struct {
-    uint64_t cwnd_bytes, unasked_bytes;
-    bool asks;
-  } rows[] = {
-      {1 << 20, 65535, false}, {1 << 20, 65536, true}, {16 * MTU, MTU, true}, {4 * MTU, MTU, true}};
+    uint64_t cwnd_bytes, inflight_bytes, unasked_bytes;
+    bool shared, asks;
+  } rows[] = {{1 << 20, 0, 65535, false, false},    {1 << 20, 0, 65536, false, true},
+              {16 * MTU, 0, MTU, false, true},      {4 * MTU, 0, MTU, false, true},
+              {1 << 20, 262144, 65536, true, true}, {1 << 20, 262143, 262143, true, false},
+              {1 << 20, 262143, 262144, true, true}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
     struct mrc_cc cc;
     init(&cc, MRC_CC_DELAY, MAX_BYTES);
     cc.cwnd_bytes = rows[i].cwnd_bytes;
-    CHECK_EQ(mrc_cc_asks_for_sack(&cc, 0, rows[i].unasked_bytes, 262144), rows[i].asks);
+    CHECK_EQ(mrc_cc_asks_for_sack(&cc, rows[i].inflight_bytes, rows[i].unasked_bytes, 262144,
+                                  rows[i].shared),
+             rows[i].asks);
   }
 }

@@ -548,7 +548,7 @@ TEST(test_asks_for_sack__when_it_must_wait) {
     CHECK_ROW(i);
     const struct mrc_cc cc = with_window(rows[i].cwnd_bytes);
     CHECK_EQ(mrc_cc_asks_for_sack(&cc, rows[i].inflight_bytes, rows[i].unasked_bytes,
-                                  rows[i].sack_bytes),
+                                  rows[i].sack_bytes, i % 2 != 0),
              rows[i].asks);
   }
 }

@@ -54,6 +54,24 @@ TEST(test_probes__once_a_round_trip_while_receiving) {
   }
 }
 
+/* Many QPs that receive together send few more probes than one. */
+TEST(test_probes__together_few_of_many_qps) {
+  uint64_t sent[2];
+  for (int many = 0; many < 2; many++) {
+    struct mrc_pair *p =
+        open_pair(.planes = 2, .paths = 2, .engine.noise_ns = 500000, .path.delay_ns = 50 * US);
+    for (int i = 0; i < (many ? MRC_MOST_CROWD : 1); i++)
+      start_writing(p, 8);
+    run_for(p, 2 * MS);
+    const uint64_t before = probes(p, 1);
+    run_for(p, 3 * MS);
+    sent[many] = probes(p, 1) - before;
+    mrc_pair_destroy(p);
+  }
+  CHECK(sent[0] > 0);
+  CHECK(sent[1] <= 3 * sent[0]);
+}
+
 /* Both sides send: their SACKs show which EVs work, so neither side probes. */
 TEST(test_probes__none_when_data_goes_both_ways) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);

@@ -129,6 +129,24 @@ TEST(test_limited__not_a_longer_path) {
   mrc_pair_destroy(p);
 }
 
+/* Many QPs make each other's packets wait: a plane is not limited by what hosts waited lately. */
+TEST(test_limited__not_by_the_waits_of_busy_hosts) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p, .memory_bytes = MTU);
+  const struct mrc_services *services = &p->hosts[0].engine->services;
+  struct mrc_qp *qp = inside(p, end);
+  qp->req.host_waits = (struct mrc_guard){0};
+  qp->planes[0].delivery = (struct mrc_delivery){.takes_ns = 1 * MS, .measured_ns = p->now_ns};
+  qp->planes[1].delivery = (struct mrc_delivery){.takes_ns = 12 * MS, .measured_ns = p->now_ns};
+  mrc_quick_compare(services, qp, p->now_ns);
+  CHECK_EQ(qp->choice.quick.limited, 2);
+  qp->choice.quick.limited = 0;
+  mrc_guard_cover(&qp->req.host_waits, 2 * 8 * MS, p->now_ns);
+  mrc_quick_compare(services, qp, p->now_ns);
+  CHECK_EQ(qp->choice.quick.limited, 0);
+  mrc_pair_destroy(p);
+}
+
 /* With equal shares no plane is left out. */
 TEST(test_limited__not_with_equal_shares) {
   struct mrc_pair *p = open_pair(.planes = 2);

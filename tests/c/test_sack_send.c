@@ -84,6 +84,36 @@ TEST(test_sack__its_wait_is_known) {
   }
 }
 
+/* While many QPs receive, the SACK of each may wait longer; QPs that are gone do not count. */
+TEST(test_sack__waits_longer_while_many_qps_receive) {
+  enum { QPS = 6 };
+  struct mrc_pair *p = open_pair();
+  struct mrc_services *services = &p->hosts[1].engine->services;
+  int ends[QPS];
+  for (int i = 0; i < QPS; i++)
+    ends[i] = open_qp(p, .memory_bytes = 64);
+  run_for(p, MS);
+  for (int i = 0; i < QPS; i++) {
+    CHECK_ROW(i);
+    struct forge forge = make_forge(p, ends[i], four);
+    CHECK_EQ(send_forge(p, &forge), 0);
+    const uint64_t delays = mrc_min_u64(mrc_max_u64((uint64_t)i, 1), 4);
+    CHECK_EQ(inside(p, p->ends[ends[i]]->peer)->resp.sack_deadline_ns,
+             p->now_ns + delays * MRC_NOISE_NS);
+  }
+  CHECK_EQ(services->ready.n_reporting, QPS);
+  const struct mrc_pair_end *gone = p->ends[p->ends[ends[0]]->peer];
+  CHECK_EQ(mrc_qp_destroy(p->hosts[1].engine, gone->qpn), 0);
+  CHECK_EQ(services->ready.n_reporting, QPS - 1);
+  mrc_qp_fail(services, inside(p, p->ends[ends[1]]->peer), MRC_WC_WR_FLUSH_ERR,
+              MRC_WC_WR_FLUSH_ERR);
+  CHECK_EQ(services->ready.n_reporting, QPS - 2);
+  run_for(p, 10 * MS);
+  CHECK_EQ(services->ready.n_reporting, 0);
+  CHECK_EQ(mrc_services_crowd(services), 1);
+  mrc_pair_destroy(p);
+}
+
 /* Two packets of one port, only one of them marked, need a SACK each: both leave in one burst. */
 TEST(test_sack__of_one_port_in_one_burst) {
   struct mrc_pair *p = open_pair();

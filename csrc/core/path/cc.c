@@ -69,9 +69,11 @@ bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
 }
 
 bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint64_t unasked_bytes,
-                          uint32_t sack_bytes) {
+                          uint32_t sack_bytes, bool shared) {
   if (cc->kind != MRC_CC_NSCC) {
-    const bool starts = cc->kind == MRC_CC_DELAY && cc->delay.slow_start;
+    /* Many QPs do not fill their windows, which then do not grow. */
+    const bool grows = !shared || inflight_bytes >= cc->cwnd_bytes / 4;
+    const bool starts = cc->kind == MRC_CC_DELAY && cc->delay.slow_start && grows;
     return unasked_bytes >= cc->cwnd_bytes / (starts ? ASKS_IN_SLOW_START : ASKS_A_WINDOW);
   }
   const uint32_t interval = mrc_min_u32(sack_bytes, NSCC_SACK_BYTES);

@@ -23,6 +23,7 @@ uint64_t mrc_cc_take_base(struct mrc_cc *cc);
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
 /* Whether a data packet should request a SACK, so that the sender never has to wait for one.
    `inflight_bytes`: in flight, this packet included; `unasked_bytes`: sent since the last request,
-   likewise; `sack_bytes`: after so many received bytes the receiver sends a SACK by itself. */
+   likewise; `sack_bytes`: after so many received bytes the receiver sends a SACK by itself;
+   `shared`: the peer has other QPs. */
 bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint64_t unasked_bytes,
-                          uint32_t sack_bytes);
+                          uint32_t sack_bytes, bool shared);

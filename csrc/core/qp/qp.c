@@ -98,7 +98,7 @@ void mrc_qp_fail(struct mrc_services *services, struct mrc_qp *qp, uint8_t statu
   qp->status = status;
   qp->ev_probe_ns = MRC_NEVER;
   mrc_requester_flush(services, &qp->req, qp->qpn, oldest_status);
-  mrc_responder_clear(&qp->resp);
+  mrc_responder_clear(services, &qp->resp);
   mrc_node_leave(&qp->nodes.cq_waiting);
   const struct mrc_event event = {.type = MRC_EVENT_QP_ERROR, .qpn = qp->qpn, .status = status};
   mrc_event_push(services, &event);

@@ -28,12 +28,12 @@ void mrc_responder_start(struct mrc_responder *resp, uint32_t first_psn) {
   resp->message_bytes = 0;
 }
 
-void mrc_responder_clear(struct mrc_responder *resp) {
+void mrc_responder_clear(struct mrc_services *services, struct mrc_responder *resp) {
   resp->arrivals = (struct mrc_arrivals){0};
   resp->n_triggers = 0;
   resp->n_nacks = 0;
   resp->sack_now = false;
-  resp->sack_deadline_ns = MRC_NEVER;
+  mrc_responder_set_deadline(services, resp, MRC_NEVER);
 }
 
 /* One SACK covers all packets of a plane, because the requester has recorded the EV of each packet.

@@ -90,8 +90,15 @@ struct mrc_responder {
 int mrc_responder_init(struct mrc_responder *resp, uint32_t mpr, uint32_t max_wimm) MRC_MUST_CHECK;
 void mrc_responder_free(struct mrc_responder *resp);
 void mrc_responder_start(struct mrc_responder *resp, uint32_t first_psn);
-/* The QP failed: only the NAK is still due. */
-void mrc_responder_clear(struct mrc_responder *resp);
+/* The QP failed: only the NAK is still due. Or it is about to be freed. */
+void mrc_responder_clear(struct mrc_services *services, struct mrc_responder *resp);
+/* When the oldest news is due; MRC_NEVER: there is none. */
+static inline void mrc_responder_set_deadline(struct mrc_services *services,
+                                              struct mrc_responder *resp, uint64_t deadline_ns) {
+  if (resp->sack_deadline_ns != MRC_NEVER) services->ready.n_reporting--;
+  if (deadline_ns != MRC_NEVER) services->ready.n_reporting++;
+  resp->sack_deadline_ns = deadline_ns;
+}
 
 /* The EV as it was seen on the wire. */
 static inline uint32_t mrc_meta_ev(const struct mrc_meta *meta) {

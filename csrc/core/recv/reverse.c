@@ -90,7 +90,7 @@ void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint
   if (little && now_ns - reverse->next_ns < MRC_REVERSE_SLOW * interval_ns(qp)) return;
   reverse->seen_ns = arrived_ns;
   reverse->seen_bytes = qp->resp.received_bytes;
-  reverse->next_ns = now_ns + interval_ns(qp);
+  reverse->next_ns = now_ns + mrc_services_crowd(services) * interval_ns(qp);
   const uint32_t delivering = delivering_planes(qp, now_ns);
   forget_probes(qp, delivering);
   const uint32_t plane = next_plane(services, qp, qp->evset.plane_mask & ~delivering);

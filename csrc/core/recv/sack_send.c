@@ -4,6 +4,16 @@
 #include "core/send/burst.h"
 #include "reverse.h"
 
+#define MOST_NOISES 4 /* the most that many QPs delay a SACK: timers of the peer bear it */
+
+/* When news that began at `first_ns` is due. */
+static uint64_t due_ns(const struct mrc_services *services, uint64_t first_ns) {
+  const struct mrc_engine_config *config = &services->config;
+  const uint64_t most_ns = mrc_max_u64(config->sack_delay_ns, MOST_NOISES * config->noise_ns);
+  const uint64_t delay_ns = (uint64_t)mrc_services_crowd(services) * config->sack_delay_ns;
+  return first_ns + mrc_min_u64(delay_ns, most_ns);
+}
+
 /* Whether an answer is due now. */
 static bool owes_answer(const struct mrc_services *services, const struct mrc_responder *resp,
                         bool now) {
@@ -23,7 +33,7 @@ void mrc_sack_want(struct mrc_services *services, struct mrc_qp *qp,
   news->now |= news->m != MRC_M_NONE || arrivals->now;
   resp->unsacked_bytes += arrivals->sack_bytes;
   if (resp->sack_deadline_ns == MRC_NEVER)
-    resp->sack_deadline_ns = news->first_ns + services->config.sack_delay_ns;
+    mrc_responder_set_deadline(services, resp, due_ns(services, news->first_ns));
   if (owes_answer(services, resp, news->now))
     mrc_qp_touch_to_answer(services, qp);
   else
@@ -152,8 +162,8 @@ bool mrc_sack_flush(struct mrc_services *services, struct mrc_qp *qp, uint64_t n
   for (uint8_t port; (port = mrc_responder_due_port(resp, threshold_bytes)) != 0;)
     if (!flush_port(services, qp, port)) return false;
   if (resp->n_triggers == 0) resp->unsacked_bytes = 0;
-  resp->sack_deadline_ns = resp->n_triggers == 0
-                               ? MRC_NEVER
-                               : resp->triggers[0].first_ns + services->config.sack_delay_ns;
+  mrc_responder_set_deadline(
+      services, resp,
+      resp->n_triggers == 0 ? MRC_NEVER : due_ns(services, resp->triggers[0].first_ns));
   return true;
 }

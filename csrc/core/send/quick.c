@@ -17,10 +17,12 @@ uint64_t mrc_quick_answer_ns(const struct mrc_qp *qp, uint32_t index, uint64_t n
 
 /* The planes that take LIMITED times as long as the fastest one for the same bytes, or lose LIMITED
    times as many bursts as the best one. A plane that was limited remains so until it is half as
-   bad, because the rates of the others vary too. */
-static uint32_t limited_planes(const struct mrc_qp *qp, uint32_t planes) {
+   bad, because the rates of the others vary too. What packets may wait in busy hosts is no lack of
+   rate: many QPs in turn make each other wait. */
+static uint32_t limited_planes(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
   uint64_t least_ns = UINT64_MAX;
   uint32_t least_losses = MRC_DELIVERY_ALL, limited = 0;
+  const uint64_t longest_wait_ns = mrc_guard_ns(&qp->req.host_waits, now_ns) / 2;
   MRC_EACH_BIT(index, planes) {
     const struct mrc_delivery *delivery = &qp->planes[index].delivery;
     const uint64_t takes_ns = mrc_delivery_takes_ns(delivery);
@@ -31,7 +33,8 @@ static uint32_t limited_planes(const struct mrc_qp *qp, uint32_t planes) {
   MRC_EACH_BIT(index, planes) {
     const struct mrc_plane *plane = &qp->planes[index];
     const uint32_t times = mrc_quick_is_limited(qp, index) ? LIMITED / 2 : LIMITED;
-    if (mrc_delivery_takes_ns(&plane->delivery) > times * (least_ns + qp->noise_ns) ||
+    const uint64_t limit_ns = times * (least_ns + qp->noise_ns) + longest_wait_ns;
+    if (mrc_delivery_takes_ns(&plane->delivery) > limit_ns ||
         (mrc_delivery_is_lossy(&plane->delivery) && plane->delivery.losses > times * least_losses))
       limited |= 1u << index;
   }
@@ -43,7 +46,7 @@ void mrc_quick_compare(const struct mrc_services *services, struct mrc_qp *qp, u
   const uint32_t planes = mrc_qp_eligible_planes(services, qp);
   MRC_EACH_BIT(plane, planes)
     mrc_delivery_forget(&qp->planes[plane].delivery, OLD_NS, now_ns);
-  quick.limited = limited_planes(qp, planes);
+  quick.limited = limited_planes(qp, planes, now_ns);
   MRC_EACH_BIT(plane, planes & ~quick.limited) {
     const uint64_t ns = mrc_quick_answer_ns(qp, plane, now_ns);
     if (ns != 0) quick.answer_ns = mrc_min_u64(quick.answer_ns, ns);

@@ -2,6 +2,7 @@
 #include "requester_tx.h"
 
 #include "burst.h"
+#include "core/qp/peer.h"
 #include "quick.h"
 #include "spray.h"
 
@@ -182,7 +183,8 @@ static bool asks_for_sack(const struct mrc_services *services, struct mrc_qp *qp
   *unasked_bytes += bytes;
   const bool asks =
       mrc_cc_asks_for_sack(mrc_qp_const_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane),
-                           *unasked_bytes, services->config.sack_threshold_bytes) ||
+                           *unasked_bytes, services->config.sack_threshold_bytes,
+                           mrc_peer_is_shared(qp)) ||
       (req->win.n_tosend == 0 && !mrc_requester_next_new(req, &qp->attr.rts, &more)) ||
       !mrc_evset_has_next(&qp->evset, plane);
   if (asks) *unasked_bytes = 0;

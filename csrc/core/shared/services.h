@@ -32,6 +32,7 @@ struct mrc_ready {
   struct mrc_node cq_waiting;   /* their cumulative PSN waits for room in the CQ */
   struct mrc_node slot_waiting; /* their EV probes wait for a slot, in turn */
   struct mrc_timers timers;     /* one for each QP */
+  uint32_t n_reporting;         /* QPs that have received what no SACK has reported */
 };
 
 /* The nodes of one QP in these lists. */
@@ -75,6 +76,12 @@ void mrc_services_free(struct mrc_services *services);
 static inline bool mrc_services_reads(const struct mrc_services *services,
                                       enum mrc_reading reading) {
   return (services->config.readings & reading) != 0;
+}
+#define MRC_MOST_CROWD 8
+/* How many QPs receive now, at least 1 and at most MRC_MOST_CROWD. SACKs and reverse probes cost as
+   much as bursts: each of many QPs sends them more rarely, so that all together send few. */
+static inline uint32_t mrc_services_crowd(const struct mrc_services *services) {
+  return mrc_min_u32(mrc_max_u32(services->ready.n_reporting, 1), MRC_MOST_CROWD);
 }
 /* An EV as answers carry it, from the EV as it was seen on the wire; and back. */
 static inline uint32_t mrc_services_ev(const struct mrc_services *services, uint32_t ev) {
