@@ -12,7 +12,7 @@ import os
 import select
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -160,13 +160,17 @@ def cpu_ns(pids: Sequence[Sequence[int]]) -> list[int]:
 
 def run_ns(pid: int) -> int:
     """CPU time of all threads of a process, including interrupts during it."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+    return sum(spent for _, spent in threads_ns(pid))
+
+
+def threads_ns(pid: int) -> Iterator[tuple[str, int]]:
+    """Name and CPU time of each thread of a process, including interrupts during it."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
-            total += int(task.read_text().split()[0])
+            name = (task / "comm").read_text().strip()
+            yield name, int((task / "schedstat").read_text().split()[0])
         except (FileNotFoundError, ProcessLookupError):
             continue  # a thread that just ended
-    return total
 
 
 def core_ns() -> list[int]:

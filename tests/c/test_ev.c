@@ -176,14 +176,21 @@ TEST(test_on_late__not_while_others_take_as_long) {
   mrc_evset_free(&set);
 }
 
+#define RTT_NS 1000
+static const uint64_t usual_ns = RTT_NS + MRC_NOISE_NS / 2;
+
+static struct mrc_evset make_set_by_delay(void) {
+  struct mrc_evset set = make_set(0);
+  set.by_delay = true;
+  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
+    set.evs[ev].rtt_ns = RTT_NS;
+  return set;
+}
+
 /* Where no switch marks, an EV takes turns in inverse proportion to its round trip: one step for
    each packet that left after the last one. */
 TEST(test_on_clear__turns_follow_the_round_trip) {
-  struct mrc_evset set = make_set(0);
-  set.by_delay = true;
-  const uint64_t usual_ns = 1000 + MRC_NOISE_NS / 2;
-  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
-    set.evs[ev].rtt_ns = 1000;
+  struct mrc_evset set = make_set_by_delay();
   static const struct {
     uint64_t rtt_times, sent_ns;
     int level;
@@ -202,11 +209,7 @@ TEST(test_on_clear__turns_follow_the_round_trip) {
 
 /* A late packet is a round trip that has not ended yet. Half of a plane are avoided at most. */
 TEST(test_on_clear__and_late_packets_agree) {
-  struct mrc_evset set = make_set(0);
-  set.by_delay = true;
-  const uint64_t usual_ns = 1000 + MRC_NOISE_NS / 2;
-  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
-    set.evs[ev].rtt_ns = 1000;
+  struct mrc_evset set = make_set_by_delay();
   CHECK(!mrc_evset_can_avoid(&set, 1, 10, usual_ns - 2));
   CHECK(mrc_evset_can_avoid(&set, 1, 10, usual_ns));
   mrc_evset_on_late(&set, 1, 10);

@@ -55,6 +55,20 @@ def answering(machine: Machine, host: str = "h0", peer: int = 1) -> set[str]:
     return {ways[line].removeprefix("t1:") for line in found.split()}
 
 
+def capture_pings(machine: Machine, file: Path) -> None:
+    """Captures a link that pings cross, possibly on another machine."""
+    with machine.start("capture", "t0:1.1", file) as capture:
+        assert capture.stderr is not None
+        assert "capturing" in capture.stderr.readline()
+        machine.run("exec", "h0", "--", "ping", "-c", "3", "-i", "0.1", "h1.p1")
+        capture.send_signal(signal.SIGINT)
+        assert capture.wait(PATIENCE) == 0
+        said = capture.stderr.read()
+    count = re.search(r"(\d+) packets", said)
+    assert count and int(count[1]) >= 6, said
+    assert file.stat().st_size > 6 * 100
+
+
 def is_clean(*every: Machine) -> bool:
     return not any(machine.namespaces() for machine in every)
 
@@ -148,16 +162,7 @@ def test_what_leads_to_the_other_machine(
     assert answering(a) == EVERY - {"1.1"}
     assert "healed: t1:1.1" in b.run("heal", "all")
     assert answering(a) == EVERY
-    with a.start("capture", "t0:1.1", tmp_path / "x.pcap") as capture:
-        assert capture.stderr is not None
-        assert "capturing" in capture.stderr.readline()
-        a.run("exec", "h0", "--", "ping", "-c", "3", "-i", "0.1", "h1.p1")
-        capture.send_signal(signal.SIGINT)
-        assert capture.wait(PATIENCE) == 0
-        said = capture.stderr.read()
-    count = re.search(r"(\d+) packets", said)
-    assert count and int(count[1]) >= 6, said
-    assert (tmp_path / "x.pcap").stat().st_size > 6 * 100
+    capture_pings(a, tmp_path / "x.pcap")
     assert a.run("exec", "h0", "--", MRC, "testbed", "rsh", "h1", "uname -n") == "h1\n"
     with a.start("exec", "h1", "--", "sleep", "1000") as sleeper:
         until(lambda: any(is_sleep(pid) for pid in b.processes()))

@@ -9,14 +9,13 @@ h1 -- t0:P.1 --+-- t1:P.1        host-b        P = 1, 2
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from netns.test_machines import SMALL, TRAFFIC, command_lines, is_clean, ran
+from netns.test_machines import SMALL, TRAFFIC, capture_pings, command_lines, is_clean, ran
 from slowness import PATIENCE, until
 
 from .conftest import HAS_USERS
@@ -87,13 +86,7 @@ def test_by_ssh(pair: tuple[Machine, Machine], tmp_path: Path) -> None:
         one.run("fail", other)
         assert [each["target"] for each in status(one)["faults"]] == [other]
         assert f"healed: {other}" in one.run("heal", "all")
-    with a.start("capture", "t0:1.1", tmp_path / "x.pcap") as capture:
-        assert capture.stderr is not None
-        assert "capturing" in capture.stderr.readline()
-        a.run("exec", "h0", "--", "ping", "-c", "3", "-i", "0.1", "h1.p1")
-        capture.send_signal(signal.SIGINT)
-        assert capture.wait(PATIENCE) == 0
-    assert (tmp_path / "x.pcap").stat().st_size > 6 * 100
+    capture_pings(a, tmp_path / "x.pcap")
     scene = tmp_path / "scene.toml"
     scene.write_text(TRAFFIC)
     assert ran(b, scene, "mrc")["checks"][0]["met"]
