@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+# An installed mrc is compiled. Without this, each start of it would compile it here.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tools"))
 from checkout import ROOT as ROOT
 from checkout import parser as parser

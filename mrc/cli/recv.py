@@ -26,7 +26,7 @@ from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options, format_bytes
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import overflow, slow_planes, transfer
+from mrc.cli.report import overflow, slow_planes, transfer, waits_sentence
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed, until_guessed
 from mrc.cli.standard import STDOUT
@@ -395,6 +395,7 @@ class _Server:
         story = incidents.sentence(slow_planes("receiver", (await session.query()).planes))
         self._meter.note(f"{session.qp.peer_host}: {story}" if story else "")
         self._meter.note_once(await overflow(self.ctx))
+        self._meter.detail(waits_sentence(session.waiting.seconds()))
         recording = await self._recorder.stop() if self._recorder is not None else None
         if recording is not None:
             self._meter.text("\n".join(history_report.bins_lines("receiver", recording)))

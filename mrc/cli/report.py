@@ -23,7 +23,7 @@ from mrc.exchange.foreign import printable
 from mrc.results.perf import Machine
 from mrc.results.plain import like, nonzero
 from mrc.results.qp import Plane, Settings
-from mrc.results.transfer import FailedFile, Outage, Role, Transfer
+from mrc.results.transfer import FailedFile, Outage, Role, Transfer, Waits
 from mrc.transfer.batch import MAX_LISTED, Batch, Total
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.session import Session
@@ -120,6 +120,7 @@ async def transfer(
         waited_seconds=waited_seconds,
         goodput_bits_per_second=sent_bytes(moved) * 8 / moved.seconds if moved.seconds > 0 else 0.0,
         retries=retries,
+        waits=session.waiting.seconds(),
         qps=len(session.qps),
         planes=tuple(like(Plane, p, carried_percent=carried[p.plane]) for p in info.planes),
         evs=tuple(evs),
@@ -131,6 +132,15 @@ async def transfer(
         chunks_in_flight=CHUNKS_IN_FLIGHT,
         digest_algorithm=versions.DIGEST,
         bins=None if recording is None else history_report.bins(recording),
+    )
+
+
+def waits_sentence(waits: Waits) -> str:
+    """Which part of the transfer held the others up."""
+    return (
+        f"waited {format_seconds(waits.reading_seconds)} for reading,"
+        f" {format_seconds(waits.network_seconds)} for the network,"
+        f" {format_seconds(waits.storing_seconds)} for storing"
     )
 
 

@@ -19,7 +19,7 @@ from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import LeftOut, overflow, slow_planes, transfer
+from mrc.cli.report import LeftOut, overflow, slow_planes, transfer, waits_sentence
 from mrc.cli.retry import Retry
 from mrc.cli.runner import run_async
 from mrc.errors import MrcError
@@ -199,6 +199,7 @@ class _Sending:
         slow = slow_planes("sender", (await session.query()).planes)
         meter.note(self._incidents.sentence(slow))
         meter.note_once(await overflow(session.ctx))
+        meter.detail(waits_sentence(session.waiting.seconds()))
         if out.as_json:
             out.result(
                 await transfer(

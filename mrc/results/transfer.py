@@ -49,6 +49,18 @@ class Outage(Struct, frozen=True):
     """When it carried data again; null: not until the end."""
 
 
+class Waits(Struct, frozen=True):
+    """For how long one end could not go on, because of each part of the transfer."""
+
+    reading_seconds: float
+    """At the sender: its QPs were free, and no chunk of a file was read and hashed."""
+    network_seconds: float
+    """The sender had as many chunks in flight as it may; with --rate, until they may leave. The
+    receiver had stored all chunks that had come."""
+    storing_seconds: float
+    """The receiver had to hash and store chunks. The sender waits only when the window is full."""
+
+
 class Transfer(Settings, frozen=True, kw_only=True, rename=_KEYS):
     """One transfer, as one end saw it: its files, planes and paths, and its parameters."""
 
@@ -80,6 +92,8 @@ class Transfer(Settings, frozen=True, kw_only=True, rename=_KEYS):
     """Bits of the files, without `resumed_bytes`, divided by `seconds`."""
     retries: int
     """Lost connections after which the sender went on. What follows is of the last connection."""
+    waits: Waits
+    """For how long this end waited for its parts; they explain most of `seconds`."""
     qps: int
     """QPs at the end; a long, fast path takes several."""
     sent_packets: int

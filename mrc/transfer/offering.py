@@ -111,7 +111,9 @@ class Offering:
     async def finish(self, digest: str) -> None:
         """All chunks are written: returns when the receiver has stored all of it."""
         await self._session.say(Done(digest, self._chunks))
-        if not isinstance(await self._hear(), Stored):
+        with self._session.waiting.on("storing"):
+            answer = await self._hear()
+        if not isinstance(answer, Stored):
             peer = self._session.qp.peer_host
             raise ProtocolError(f"{peer} did not confirm that it stored the file")
 

@@ -259,7 +259,9 @@ class _Receiving(Struct, frozen=True):
             failure, Holes(offer.holes if isinstance(offer, Offer) else ()),
         )  # fmt: skip
         seconds = self.limits.idle_seconds
-        done = await storing.run(until_idle(session, seconds, storing.progress, most_bytes))
+        idle = until_idle(session, seconds, storing.progress, most_bytes)
+        with session.waiting.otherwise_on("network"):
+            done = await storing.run(idle)
         if storing.failure:
             sink.discard()
             self._failed(sink.name, storing.failure, "receiver")
@@ -271,7 +273,8 @@ class _Receiving(Struct, frozen=True):
             if done.error:
                 self._failed(sink.name, done.error, "sender")
             else:
-                batch = await in_thread(self._finish, sink, done)
+                with session.waiting.on("storing"):
+                    batch = await in_thread(self._finish, sink, done)
         except FinalError:
             raise
         except FileError as error:

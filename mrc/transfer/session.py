@@ -21,6 +21,7 @@ from mrc.transfer.announced import Announced
 from mrc.transfer.arrived import Arrived
 from mrc.transfer.joined import TRANSFER, JoinedQps, Joins
 from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_dict, to_dict
+from mrc.transfer.waiting import Waiting
 
 TAKES_ASKING = "asking"
 """private data of a sender that understands the message Asking, which came after version 4"""
@@ -42,6 +43,7 @@ class Session(session.Session, frozen=True):
 
     joined: JoinedQps
     arrived: Arrived = field(default_factory=Arrived)
+    waiting: Waiting = field(default_factory=Waiting)
 
     @property
     def qps(self) -> list[QP]:

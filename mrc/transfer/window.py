@@ -266,7 +266,8 @@ class Storing:
         if self.failure:
             return
         try:
-            self._sink.store(index, chunk)
+            with self._session.waiting.on("storing"):
+                self._sink.store(index, chunk)
         except FinalError:
             raise
         except FileError as error:

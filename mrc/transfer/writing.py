@@ -52,6 +52,7 @@ class Writing:
         on_message: Callable[[TransferMessage], TransferMessage | None],
     ) -> None:
         self._session = session
+        self._waiting = session.waiting
         self._on_message = on_message  # returns an answer
         self.answer: TransferMessage | None = None
         """what the receiver said before all chunks were written"""
@@ -103,15 +104,21 @@ class Writing:
             await cancelled(*self._writes)
 
     async def _write(self) -> None:
-        while (piece := await self._feed.next()) is not None:
+        while (piece := await self._next_piece()) is not None:
             while self._next_qp() is None:
-                await self._until_changed()
+                with self._waiting.on("storing" if self._able() else "network"):
+                    await self._until_changed()
             self._start(piece)
         await self._until_written()
 
+    async def _next_piece(self) -> Piece | None:
+        with self._waiting.on("reading"):
+            return await self._feed.next()
+
     async def _until_written(self) -> None:
-        while self._writes:
-            await self._until_changed()
+        with self._waiting.on("network"):
+            while self._writes:
+                await self._until_changed()
         self._check()
 
     def _next_qp(self) -> QP | None:
@@ -126,8 +133,13 @@ class Writing:
         most = max(2 * _covered(qps[0]), CHUNKS_IN_FLIGHT) if len(qps) == 1 else MAX_SLOTS
         if not self._free or self._slots - len(self._free) >= most:
             return None
-        able = [qp for qp in qps if self._under_way[qp] < self._enough(qp)]
-        return min(able, key=lambda qp: (self._under_way[qp], self._written[qp]), default=None)
+        return min(
+            self._able(), key=lambda qp: (self._under_way[qp], self._written[qp]), default=None
+        )
+
+    def _able(self) -> list[QP]:
+        """The QPs that may have another chunk in flight."""
+        return [qp for qp in self._session.qps if self._under_way[qp] < self._enough(qp)]
 
     def _enough(self, qp: QP) -> int:
         """Limit on the chunks in flight on a QP. A new QP starts with 1; each written chunk adds 1
