@@ -16,6 +16,7 @@ from pathlib import Path
 from mrc.cli.run import hydra_options, mpi_options
 
 MRC, TCP = "mrc", "TCP"
+WINDOWS = "mrc, with windows"
 Words = Sequence[str | Path]
 
 
@@ -62,18 +63,22 @@ class Mpi:
 
 class OpenMpi(Mpi):
     def _launch(self, rsh: Path, over: str, where: str, interfaces: list[str]) -> list[str]:
-        """Not bound to cores: else the first rank of each host has the first core. Windows are over
-        TCP even with mrc, and would hang with a plane that dies.
+        """Not bound to cores: else the first rank of each host has the first core. Without WINDOWS,
+        windows are over TCP even with mrc, and would hang with a plane that dies.
         """
         tcp = {
             "pml": "ob1", "btl": "tcp,self", "btl_tcp_if_include": ",".join(interfaces),
             "btl_tcp_disable_family": "4",
         }  # fmt: skip
         chosen = [word for name, value in tcp.items() for word in ("--mca", name, value)]
+        if over == WINDOWS:
+            chosen = mpi_options(windows=True)
+        elif over == MRC:
+            chosen = [*mpi_options(), "--mca", "btl_tcp_if_include", "mgmt"]
         return [
             *(str(self.path), "--allow-run-as-root", "--prtemca", "plm_ssh_agent", str(rsh)),
             *("--host", where, "--bind-to", "none"),
-            *([*mpi_options(), "--mca", "btl_tcp_if_include", "mgmt"] if over == MRC else chosen),
+            *chosen,
         ]
 
 
@@ -97,7 +102,7 @@ class Hydra(Mpi):
         return [
             *("env", *(f"{name}={value}" for name, value in own.items()), str(self.path)),
             *("-launcher", "ssh", "-launcher-exec", str(rsh)),
-            *(hydra_options() if over == MRC else chosen),
+            *(chosen if over == TCP else hydra_options()),
             *("-n", str(n), "-ppn", hosts[0][2], "-hosts", ",".join(name for name, _, _ in hosts)),
         ]
 

@@ -580,9 +580,9 @@ struct mrc_qp_attr {
    -ENOTSUP: the engine has no aead. */
 int mrc_qp_set_seal(mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr);
 
-/* Whether the peer of a QP may read this memory: MRC_ACCESS_REMOTE_READ. */
-bool mrc_qp_may_read(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
-                     uint64_t bytes);
+/* Whether the peer of a QP has all of this access to this memory. */
+bool mrc_qp_may_reach(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
+                      uint64_t bytes, uint32_t access);
 
 /* Whether and where a switch trimmed a packet, by its code point or as the emulated fabric says. */
 enum mrc_trimmed {

@@ -62,6 +62,7 @@ INDEX: dict[str, dict[str, str]] = {
         "turn": "cost",
     },
     "msg": {
+        "atomic": "msg_atomic",
         "chains": "msg_chains",
         "frame": "msg_limits",
         "incoming": "msg_steps msg_limits",

@@ -24,10 +24,9 @@ int mrc_mr_deregister(struct mrc_engine *engine, uint32_t key) {
   return mrc_mr_table_remove(&engine->services.mrs, key);
 }
 
-bool mrc_qp_may_read(struct mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
-                     uint64_t bytes) {
+bool mrc_qp_may_reach(struct mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
+                      uint64_t bytes, uint32_t access) {
   const struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
-  const uint32_t access = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ;
   return qp != NULL && mrc_mr_find(&engine->services.mrs, key, address, bytes, access,
                                    qp->attr.create.domain) != NULL;
 }

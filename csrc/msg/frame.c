@@ -7,7 +7,8 @@ enum { HEAD = 24, WITH_IDS = 32 };
 
 static size_t bare_bytes(uint8_t kind) {
   if (kind == MRC_MSG_EAGER) return HEAD;
-  return kind == MRC_MSG_CTS || kind == MRC_MSG_FETCH ? MRC_MSG_RECORD_BYTES : WITH_IDS;
+  const bool with_place = kind == MRC_MSG_CTS || kind == MRC_MSG_FETCH || kind == MRC_MSG_CHANGE;
+  return with_place ? MRC_MSG_RECORD_BYTES : WITH_IDS;
 }
 
 size_t mrc_msg_record_bytes(const struct mrc_msg_record *record) {

@@ -24,7 +24,8 @@ enum {
   MRC_MSG_FRAME_HEADER = 8,
   MRC_MSG_READS = 64,        /* of a peer, unanswered */
   MRC_MSG_RECORD_BYTES = 48, /* the longest, without a message */
-  MRC_MSG_MOST_EAGER = 8064  /* of a record in a frame of its own */
+  MRC_MSG_MOST_EAGER = 8064, /* of a record in a frame of its own */
+  MRC_MSG_HOW_BITS = 8       /* of CHANGE: the lower bits of its `rkey` */
 };
 
 enum mrc_msg_imm { MRC_MSG_IMM_DATA, MRC_MSG_IMM_FRAME, MRC_MSG_IMM_CREDIT };
@@ -51,19 +52,23 @@ enum mrc_msg_record_kind {
   /* From version 0.4: */
   MRC_MSG_FETCH, /* `id` of a READ: write here what is at `tag`, in the region `other`, and send the
                     immediate of a receive. At most MRC_MSG_READS are not answered */
-  MRC_MSG_UNREADABLE, /* `id` of a READ: it may not read there */
-  MRC_MSG_LAST_KIND = MRC_MSG_UNREADABLE
+  MRC_MSG_UNREADABLE, /* `id` of a READ or ATOMIC: it may not do that there */
+  MRC_MSG_CHANGE,  /* `id` of an ATOMIC: change the number at `tag`, in the region `other`, by the
+                      operand in `address`. `rkey`: enum mrc_msg_atomic, and above MRC_MSG_HOW_BITS
+                      the bytes of the number. `bytes`: what COMPARE_SWAP compares with */
+  MRC_MSG_CHANGED, /* answers CHANGE. `bytes`: the number before */
+  MRC_MSG_LAST_KIND = MRC_MSG_CHANGED
 };
 
 struct mrc_msg_record {
   uint8_t kind;
   uint32_t space;
   uint64_t tag;
-  uint64_t bytes; /* of the message, of a READ; CTS, TRUNCATED: room */
+  uint64_t bytes; /* of the message, of a READ; CTS, TRUNCATED: room; CHANGE, CHANGED: a number */
   uint32_t id, other;
   uint32_t data;    /* EAGER, RTS: beside the message */
-  uint64_t address; /* CTS, FETCH */
-  uint32_t rkey;    /* CTS, FETCH */
+  uint64_t address; /* CTS, FETCH; CHANGE: the operand */
+  uint32_t rkey;    /* CTS, FETCH; CHANGE: what to do */
 };
 
 /* Bytes of a record in a frame, with its eager message. */

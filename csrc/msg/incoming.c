@@ -3,6 +3,7 @@
 
 #include <errno.h>
 
+#include "msg/atomic.h"
 #include "msg/little.h"
 #include "msg/match.h"
 #include "msg/operations.h"
@@ -281,6 +282,7 @@ static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   struct mrc_msg_op *send = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_SEND);
   struct mrc_msg_op *receive = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_RECV);
   struct mrc_msg_op *read = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_READ);
+  struct mrc_msg_op *atomic = mrc_msg_op_at(msg, id, peer->number, MRC_MSG_ATOMIC);
   switch ((enum mrc_msg_record_kind)record->kind) {
     case MRC_MSG_EAGER:
       return on_eager(msg, peer, record, mrc_msg_eager(at));
@@ -303,7 +305,12 @@ static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
     case MRC_MSG_FETCH:
       return taken_if(mrc_msg_fetch(msg, peer, record));
     case MRC_MSG_UNREADABLE:
+      if (atomic != NULL) return taken_if(mrc_msg_end_atomic(msg, atomic, 0, -EACCES));
       return taken_if(end_read(msg, peer, read, -EACCES));
+    case MRC_MSG_CHANGE:
+      return taken_if(mrc_msg_change(msg, peer, record));
+    case MRC_MSG_CHANGED:
+      return taken_if(mrc_msg_end_atomic(msg, atomic, record->bytes, 0));
   }
   return WRONG;
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "msg/atomic.h"
 #include "msg/incoming.h"
 #include "msg/match.h"
 #include "msg/operations.h"
@@ -226,9 +227,11 @@ void mrc_msg_free(struct mrc_msg *msg) {
 static bool is_valid(const struct mrc_msg *msg, const struct mrc_msg_post *post) {
   const bool matched = post->kind == MRC_MSG_RECV || post->kind == MRC_MSG_PEEK;
   const bool any = matched && post->peer == MRC_MSG_ANY;
-  if (post->kind > MRC_MSG_READ || (!any && peer_at(msg, post->peer) == NULL)) return false;
-  const bool remote = post->kind == MRC_MSG_WRITE || post->kind == MRC_MSG_READ;
+  if (post->kind > MRC_MSG_ATOMIC || (!any && peer_at(msg, post->peer) == NULL)) return false;
+  const bool atomic = post->kind == MRC_MSG_ATOMIC;
+  const bool remote = post->kind == MRC_MSG_WRITE || post->kind == MRC_MSG_READ || atomic;
   if (remote && (post->tag + post->bytes < post->tag || post->ignore > UINT32_MAX)) return false;
+  if (atomic) return mrc_msg_atomic_is_valid(post->data, post->bytes, post->tag);
   return post->bytes == 0 || post->kind == MRC_MSG_PEEK ||
          (post->address != 0 && post->address + post->bytes > post->address);
 }
@@ -254,6 +257,8 @@ static void start(struct mrc_msg *msg, struct mrc_msg_op *op, uint64_t now_ns) {
     mrc_msg_start_write(msg, peer, op);
   else if (op->post.kind == MRC_MSG_READ)
     mrc_msg_start_read(msg, peer, op);
+  else if (op->post.kind == MRC_MSG_ATOMIC)
+    mrc_msg_start_atomic(msg, peer, op);
   else if (!mrc_msg_start_send(msg, peer, op))
     wrong = peer;
   if (wrong != NULL) violate(msg, wrong, now_ns);

@@ -55,18 +55,22 @@ static int post(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum what what, 
 /* ---- frames ---- */
 
 static struct mrc_msg_record record_of(const struct mrc_msg_op *op) {
-  uint32_t other = 0;
-  if (op->record == MRC_MSG_CTS) other = op->theirs;
-  if (op->record == MRC_MSG_FETCH) other = (uint32_t)op->post.ignore;
-  return (struct mrc_msg_record){.kind = op->record,
-                                 .space = op->post.space,
-                                 .tag = op->post.tag,
-                                 .bytes = op->post.bytes,
-                                 .id = op->id,
-                                 .data = op->post.data,
-                                 .other = other,
-                                 .address = op->post.address,
-                                 .rkey = op->key};
+  const struct mrc_msg_post *post = &op->post;
+  struct mrc_msg_record record = {.kind = op->record,
+                                  .space = post->space,
+                                  .tag = post->tag,
+                                  .bytes = post->bytes,
+                                  .id = op->id,
+                                  .data = post->data,
+                                  .address = post->address,
+                                  .rkey = op->key};
+  if (record.kind == MRC_MSG_CTS) record.other = op->theirs;
+  if (record.kind == MRC_MSG_FETCH || record.kind == MRC_MSG_CHANGE)
+    record.other = (uint32_t)post->ignore;
+  if (record.kind != MRC_MSG_CHANGE) return record;
+  record.bytes = post->least;
+  record.rkey = post->data | (uint32_t)post->bytes << MRC_MSG_HOW_BITS;
+  return record;
 }
 
 /* The record has been written to a frame. */
@@ -197,8 +201,9 @@ static int send_chunk(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc
 static bool may_read(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
                      uint32_t bytes) {
   if (op->fetched)
-    return bytes == 0 || mrc_qp_may_read(msg->config.engine, peer->qpn, op->key,
-                                         op->post.address + op->begun, bytes);
+    return bytes == 0 ||
+           mrc_qp_may_reach(msg->config.engine, peer->qpn, op->key, op->post.address + op->begun,
+                            bytes, MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ);
   return op->key != 0 || mrc_msg_op_register(msg, op, op->bytes);
 }
 

@@ -33,8 +33,8 @@ enum mrc_msg_state {
   MRC_MSG_CANCELLING, /* the same, but cancelled: waits for the answer, or a message */
   MRC_MSG_MATCHED,    /* announced: waits for the data */
   MRC_MSG_SPENT,      /* has ended, but messages are on their way to parts of its memory */
-  /* READs */
-  MRC_MSG_READING /* its FETCH has left, or is about to */
+  /* READs, ATOMICs */
+  MRC_MSG_READING /* its FETCH or CHANGE has left, or is about to */
 };
 
 struct mrc_msg_op {

@@ -64,10 +64,22 @@ static struct of_operation *of_message(struct of_operation *operation) {
   return done->goes_on ? of_operation_note(operation) : operation;
 }
 
+/* The number that an atomic has found. */
+static void take_number(const struct of_operation *operation) {
+  const struct mrc_msg_done *done = &operation->done;
+  if (done->result != 0 || !operation->buffer) return;
+  const uint32_t narrow = (uint32_t)done->tag;
+  if (done->bytes == sizeof narrow)
+    memcpy(operation->buffer, &narrow, sizeof narrow);
+  else
+    memcpy(operation->buffer, &done->tag, sizeof done->tag);
+}
+
 static void end(struct of_operation *operation) {
   struct of_cq *cq = operation->cq;
   if (goes_on(operation)) return;
   operation->done.result = result_of(operation);
+  if (operation->done.kind == MRC_MSG_ATOMIC) take_number(operation);
   if (operation->multi) operation = of_message(operation);
   if (operation->counter) of_counter_add(operation->counter, operation->done.result == 0);
   if (!cq || (operation->silent && operation->done.result == 0)) {

@@ -5,6 +5,7 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 
+#include "ofi/atomic.h"
 #include "ofi/av.h"
 #include "ofi/counter.h"
 #include "ofi/cq.h"
@@ -46,7 +47,8 @@ static struct fi_ops_domain domain_ops = {.size = sizeof domain_ops,
                                           .cntr_open = of_counter_open,
                                           .poll_open = no_poll,
                                           .stx_ctx = no_shared_tx,
-                                          .srx_ctx = no_shared_rx};
+                                          .srx_ctx = no_shared_rx,
+                                          .query_atomic = of_atomic_query};
 
 static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain,
                        void *context) {

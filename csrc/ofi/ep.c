@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ofi/atomic.h"
 #include "ofi/connect.h"
 #include "ofi/counter.h"
 #include "ofi/rma.h"
@@ -232,8 +233,8 @@ static struct fi_ops_ep ep_ops = {.size = sizeof ep_ops,
 static uint64_t caps_of(const struct fi_info *info) {
   const uint64_t sends = info->tx_attr && info->tx_attr->caps ? info->tx_attr->caps : info->caps;
   const uint64_t receives = info->rx_attr && info->rx_attr->caps ? info->rx_attr->caps : info->caps;
-  return info->caps &
-         ((sends & (FI_SEND | FI_READ | FI_WRITE)) | (receives & (FI_RECV | FI_DIRECTED_RECV)));
+  return info->caps & ((sends & (FI_SEND | FI_READ | FI_WRITE | FI_ATOMIC)) |
+                       (receives & (FI_RECV | FI_DIRECTED_RECV)));
 }
 
 int of_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context) {
@@ -247,6 +248,7 @@ int of_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **
                       .cm = &cm_ops,
                       .msg = &of_untagged_ops,
                       .rma = &of_rma_ops,
+                      .atomic = &of_atomic_ops,
                       .tagged = &of_tagged_ops};
   made->caps = caps_of(info);
   made->least_multi = DEFAULT_LEAST_MULTI;

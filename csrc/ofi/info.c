@@ -12,9 +12,10 @@
 
 #define FABRIC "mrc"
 #define DOMAIN "mrc0"
-#define TX_MEMORY (FI_RMA | FI_READ | FI_WRITE)
-#define RX_MEMORY (FI_RMA | FI_REMOTE_READ | FI_REMOTE_WRITE)
+#define TX_MEMORY (FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE)
+#define RX_MEMORY (FI_RMA | FI_ATOMIC | FI_REMOTE_READ | FI_REMOTE_WRITE)
 #define MEMORY (TX_MEMORY | RX_MEMORY)
+#define REACHES (FI_RMA | FI_ATOMIC)
 #define TX_CAPS (FI_MSG | FI_TAGGED | FI_SEND | TX_MEMORY)
 #define RX_CAPS \
   (FI_MSG | FI_TAGGED | FI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_MULTI_RECV | RX_MEMORY)
@@ -97,12 +98,12 @@ static int mr_mode(uint32_t version, const struct fi_info *hints) {
 }
 
 /* What an endpoint gets: what the program asks for, with what that implies and what costs nothing.
-   Nothing asked for: all. */
+   Nothing asked for: all but atomics, since only some types and operations have them. */
 static uint64_t caps_for(uint32_t version, const struct fi_info *hints) {
   const uint64_t wanted = hints ? hints->caps : 0;
-  if (wanted == 0) return mr_mode(version, hints) ? CAPS : CAPS & ~MEMORY;
+  if (wanted == 0) return CAPS & ~(mr_mode(version, hints) ? FI_ATOMIC : MEMORY);
   uint64_t caps = wanted;
-  if (wanted & FI_RMA && !(wanted & MEMORY & ~FI_RMA)) caps |= MEMORY;
+  if (wanted & REACHES && !(wanted & MEMORY & ~REACHES)) caps |= MEMORY & ~REACHES;
   if (wanted & (FI_MSG | FI_TAGGED) && !(wanted & (FI_SEND | FI_RECV))) caps |= FI_SEND | FI_RECV;
   if (!(wanted & DOMAIN_CAPS)) caps |= DOMAIN_CAPS;
   return caps;
@@ -111,7 +112,7 @@ static uint64_t caps_for(uint32_t version, const struct fi_info *hints) {
 static bool fits(uint32_t version, const struct fi_info *hints, uint64_t flags) {
   if (!hints) return true;
   if (hints->caps & ~CAPS || !fits_address(hints, flags)) return false;
-  if (hints->caps & FI_RMA && !mr_mode(version, hints)) return false;
+  if (hints->caps & REACHES && !mr_mode(version, hints)) return false;
   const struct fi_fabric_attr *fabric = hints->fabric_attr;
   if (fabric && fabric->name && strcmp(fabric->name, FABRIC) != 0) return false;
   return fits_domain(hints->domain_attr) && fits_endpoint(hints->ep_attr) &&
@@ -197,7 +198,7 @@ static bool narrow(struct fi_info *info, uint32_t version, const struct fi_info 
   const struct fi_tx_attr *tx_hint = hints ? hints->tx_attr : NULL;
   const struct fi_rx_attr *rx_hint = hints ? hints->rx_attr : NULL;
   info->caps = caps_for(version, hints);
-  info->domain_attr->mr_mode = info->caps & FI_RMA ? mr_mode(version, hints) : 0;
+  info->domain_attr->mr_mode = info->caps & REACHES ? mr_mode(version, hints) : 0;
   info->tx_attr->caps = narrowed(info->caps, FI_RECV, TX_CAPS, tx_hint ? tx_hint->caps : 0);
   info->rx_attr->caps = narrowed(info->caps, FI_SEND, RX_CAPS, rx_hint ? rx_hint->caps : 0);
   if (tx_hint) info->tx_attr->op_flags = tx_hint->op_flags;

@@ -22,7 +22,12 @@
 #define SEARCH_FLAGS (FI_PEEK | FI_CLAIM | FI_DISCARD)
 
 static bool reaches(const struct of_call *call) {
-  return call->kind == MRC_MSG_WRITE || call->kind == MRC_MSG_READ;
+  return call->kind == MRC_MSG_WRITE || call->kind == MRC_MSG_READ || call->kind == MRC_MSG_ATOMIC;
+}
+
+/* Whether it gets something back from the memory of a peer. */
+static bool fetches(const struct of_call *call) {
+  return call->kind == MRC_MSG_READ || (call->kind == MRC_MSG_ATOMIC && call->buffer);
 }
 
 /* Whether its completion is one of a transmission. */
@@ -44,7 +49,7 @@ static bool is_silent(const struct of_ep *ep, const struct of_call *call) {
 
 /* csrc/msg sends one piece of memory, so several are copied. */
 static bool copies(const struct of_call *call) {
-  return call->flags & FI_INJECT || call->n_pieces > 0;
+  return call->kind != MRC_MSG_ATOMIC && (call->flags & FI_INJECT || call->n_pieces > 0);
 }
 
 static int copy(const struct of_call *call, struct of_operation *operation) {
@@ -59,14 +64,18 @@ static int copy(const struct of_call *call, struct of_operation *operation) {
 }
 
 static uint64_t cq_flags(const struct of_call *call) {
-  if (reaches(call)) return FI_RMA | (call->kind == MRC_MSG_READ ? FI_READ : FI_WRITE);
+  if (reaches(call))
+    return (call->kind == MRC_MSG_ATOMIC ? FI_ATOMIC : FI_RMA) |
+           (fetches(call) ? FI_READ : FI_WRITE);
   return (sends(call) ? FI_SEND : FI_RECV) | (call->tagged ? FI_TAGGED : FI_MSG);
 }
 
 static int prepare(struct of_ep *ep, const struct of_call *call, struct of_operation *operation) {
   const bool silent = is_silent(ep, call);
   if (!call->injects) operation->cq = sends(call) ? ep->send_cq : ep->receive_cq;
-  operation->counter = ep->counters[call->kind];
+  operation->counter = ep->counters[reaches(call) && fetches(call) ? MRC_MSG_READ
+                                    : reaches(call)                ? MRC_MSG_WRITE
+                                                                   : call->kind];
   operation->silent = silent;
   operation->context = silent ? NULL : call->context;
   operation->buffer = call->flags & FI_PEEK ? NULL : call->buffer;
@@ -84,18 +93,20 @@ static struct mrc_msg_post post_of(const struct of_ep *ep, const struct of_call 
   const bool discard = call->flags & FI_DISCARD;
   const bool claim = call->flags & FI_CLAIM || (peek && discard);
   const void *memory = operation->copy ? operation->copy : call->buffer;
-  struct mrc_msg_post post = {.cookie = operation->cookie,
-                              .address = (uintptr_t)memory,
-                              .bytes = peek || discard ? 0 : call->bytes,
-                              .tag = call->tag,
-                              .ignore = call->ignore,
-                              .space = call->tagged ? OF_TAGGED_SPACE : OF_UNTAGGED_SPACE,
-                              .peer = MRC_MSG_ANY,
-                              .kind = (uint8_t)(peek ? MRC_MSG_PEEK : call->kind),
-                              .delivered = call->flags & FI_DELIVERY_COMPLETE ? 1 : 0,
-                              .claim = claim,
-                              .data = (uint32_t)call->data,
-                              .least = call->flags & FI_MULTI_RECV ? ep->least_multi : 0};
+  const bool atomic = call->kind == MRC_MSG_ATOMIC;
+  struct mrc_msg_post post = {
+      .cookie = operation->cookie,
+      .address = atomic ? call->operand : (uintptr_t)memory,
+      .bytes = peek || discard ? 0 : call->bytes,
+      .tag = call->tag,
+      .ignore = call->ignore,
+      .space = call->tagged ? OF_TAGGED_SPACE : OF_UNTAGGED_SPACE,
+      .peer = MRC_MSG_ANY,
+      .kind = (uint8_t)(peek ? MRC_MSG_PEEK : call->kind),
+      .delivered = call->flags & FI_DELIVERY_COMPLETE ? 1 : 0,
+      .claim = claim,
+      .data = (uint32_t)call->data,
+      .least = call->flags & FI_MULTI_RECV ? ep->least_multi : call->expected};
   if (peer) post.peer = sends(call) ? of_connect_to(peer) : of_connect_from(peer);
   if (claim && !peek) post.tag = (uintptr_t)((struct fi_context *)call->context)->internal[1];
   return post;
@@ -107,7 +118,8 @@ static ssize_t start(struct of_ep *ep, const struct of_call *call) {
   if (sends(call) || (ep->caps & FI_DIRECTED_RECV && call->peer != FI_ADDR_UNSPEC)) {
     peer = of_av_peer(ep->av, call->peer);
     if (!peer) return -FI_EINVAL;
-    if (call->kind == MRC_MSG_READ && !peer->point.answers_reads) return -FI_EOPNOTSUPP;
+    const bool asks = call->kind == MRC_MSG_READ || call->kind == MRC_MSG_ATOMIC;
+    if (asks && !peer->point.answers_reads) return -FI_EOPNOTSUPP;
     const int error = of_connect_use(peer);
     if (error != 0 && peer->error == 0) return error;
   }
@@ -141,6 +153,8 @@ static uint64_t cap_of(const struct of_call *call) {
       return FI_WRITE;
     case MRC_MSG_READ:
       return FI_READ;
+    case MRC_MSG_ATOMIC:
+      return FI_ATOMIC;
     default:
       return FI_RECV;
   }

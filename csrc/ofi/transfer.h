@@ -17,10 +17,11 @@ struct of_call {
   const struct iovec *pieces; /* that are sent as one, in place of a buffer; or NULL */
   size_t n_pieces;
   fi_addr_t peer;
-  uint64_t tag;    /* READ, WRITE: address at the peer */
+  uint64_t tag;    /* READ, WRITE, ATOMIC: address at the peer */
   uint64_t ignore; /* and its key */
   void *context;
-  uint64_t data;
+  uint64_t data;              /* ATOMIC: enum mrc_msg_atomic */
+  uint64_t operand, expected; /* of an ATOMIC; its `buffer` gets the number before, unless NULL */
   uint64_t flags;
   enum mrc_msg_kind kind;
   bool tagged;
@@ -35,7 +36,8 @@ struct of_ep {
   struct of_cq *send_cq;
   struct of_cq *receive_cq;
   struct of_counter *counters[MRC_MSG_READ + 1]; /* of each enum mrc_msg_kind, or NULL */
-  uint64_t caps; /* FI_SEND, FI_RECV, FI_READ, FI_WRITE, FI_DIRECTED_RECV, as the program asked */
+  uint64_t caps; /* FI_SEND, FI_RECV, FI_READ, FI_WRITE, FI_ATOMIC, FI_DIRECTED_RECV, as the program
+                    asked */
   size_t least_multi;   /* room that a receive with FI_MULTI_RECV keeps for a message */
   bool selective_sends; /* without FI_COMPLETION there is no completion */
   bool selective_receives;

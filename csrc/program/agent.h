@@ -214,7 +214,7 @@ struct mrc_agent_point {
   uint8_t gid[16];
   uint8_t token[16];      /* random: only who was given it may connect */
   uint32_t number;        /* a QPN, which no QP has */
-  uint32_t answers_reads; /* 1: it knows READ (messages.h); 0 of version 0.3 and before */
+  uint32_t answers_reads; /* 1: it knows READ, ATOMIC (messages.h); 0 of 0.3 and before */
 };
 
 /* An endpoint asks another one for the QP that the two will connect. */

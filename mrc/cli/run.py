@@ -31,6 +31,7 @@ examples:
   mrc run --rc --secret FILE -- ibv_rc_pingpong -g 0 h1      a program that needs more than WRITE
   eval "$(mrc run --env)"              for every program of this shell; start mrc agent first
   mpirun $(mrc run --mpi) -n 2 --host h0,h1 python job.py     Open MPI; start mrc agent on each host
+  mpirun $(mrc run --mpi --windows) -n 2 --host h0,h1 python job.py     with one-sided operations
   mpiexec $(mrc run --hydra) -n 2 -hosts h0,h1 python job.py   MPICH, Intel MPI; also an agent each
   cc prog.c -L "$(mrc run --libdir)" -lmrc
 """
@@ -40,6 +41,7 @@ OPTIONS = """
 --env     print the environment that programs need, for a shell, and exit
 --libdir  print the folder of libmrc, and exit
 --mpi     print the options with which Open MPI's mpirun uses mrc, and exit
+--windows  with --mpi: the options for programs with windows (one-sided operations)
 --hydra   print the options with which mpiexec of MPICH and Intel MPI uses mrc, and exit
 """
 _NOT_FOUND = 127
@@ -68,10 +70,18 @@ def library_folder() -> Path:
     return _folder_of(libraries.LIBMRC)
 
 
-def mpi_options() -> list[str]:
-    """The options of mpirun; raises ConfigError if the provider was not built."""
+def mpi_options(*, windows: bool = False) -> list[str]:
+    """The options of mpirun; raises ConfigError if the provider was not built.
+
+    Messages are fastest by the MTL, which has no windows. The BTL has both (mode 2), and a process
+    can have only one of the two.
+    """
     folder = _folder_of(libraries.PROVIDER)
-    chosen = {"pml": "cm", "mtl": "ofi", "opal_common_ofi_provider_include": "mrc", "osc": "^ucx"}
+    chosen = {"opal_common_ofi_provider_include": "mrc", "osc": "^ucx"}
+    if windows:
+        chosen |= {"pml": "ob1", "btl": "ofi,self", "btl_ofi_mode": "2"}
+    else:
+        chosen |= {"pml": "cm", "mtl": "ofi"}
     options = [word for name, value in chosen.items() for word in ("--mca", name, value)]
     return ["-x", f"FI_PROVIDER_PATH={folder}", *options]
 
@@ -105,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         print(library_folder())
         return Exit.OK
     if args.mpi:
-        print(*mpi_options())
+        print(*mpi_options(windows=args.windows))
         return Exit.OK
     if args.hydra:
         print(*hydra_options())

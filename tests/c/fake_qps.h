@@ -63,9 +63,9 @@ int mrc_mr_deregister(mrc_engine *engine, uint32_t key) {
   return -ENOENT;
 }
 
-bool mrc_qp_may_read(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
-                     uint64_t bytes) {
-  (void)engine, (void)qpn, (void)key, (void)address, (void)bytes;
+bool mrc_qp_may_reach(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
+                      uint64_t bytes, uint32_t access) {
+  (void)engine, (void)qpn, (void)key, (void)address, (void)bytes, (void)access;
   return false;
 }
 

@@ -112,10 +112,9 @@ int mrc_mr_deregister(mrc_engine *engine, uint32_t key) {
   return 0;
 }
 
-bool mrc_qp_may_read(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
-                     uint64_t bytes) {
+bool mrc_qp_may_reach(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
+                      uint64_t bytes, uint32_t access) {
   (void)qpn;
-  const uint32_t access = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ;
   return wire_may(wire_of(engine), key, address, bytes, access);
 }
 

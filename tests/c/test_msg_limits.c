@@ -37,13 +37,20 @@ TEST(test_post__that_is_wrong) {
   const struct mrc_msg_post rows[] = {
       {.address = (uintptr_t)source, .bytes = 1, .peer = 7, .kind = MRC_MSG_SEND},
       {.address = (uintptr_t)source, .bytes = 1, .peer = MRC_MSG_ANY, .kind = MRC_MSG_SEND},
-      {.address = (uintptr_t)source, .bytes = 1, .kind = MRC_MSG_READ + 1},
+      {.address = (uintptr_t)source, .bytes = 1, .kind = MRC_MSG_ATOMIC + 1},
       {.address = (uintptr_t)source, .bytes = 1, .peer = MRC_MSG_ANY, .kind = MRC_MSG_READ},
       {.address = (uintptr_t)source, .bytes = 1, .tag = UINT64_MAX, .kind = MRC_MSG_WRITE},
       {.address = (uintptr_t)source, .bytes = 1, .ignore = 1ull << 32, .kind = MRC_MSG_READ},
       {.address = (uintptr_t)source, .bytes = UINT64_MAX, .kind = MRC_MSG_SEND},
       {.bytes = 1, .kind = MRC_MSG_SEND},
       {.bytes = 1, .kind = MRC_MSG_RECV},
+      {.bytes = 8, .tag = 8, .ignore = 1ull << 32, .kind = MRC_MSG_ATOMIC},
+      {.bytes = 8, .tag = 8, .peer = MRC_MSG_ANY, .kind = MRC_MSG_ATOMIC},
+      {.bytes = 8, .tag = 12, .kind = MRC_MSG_ATOMIC},
+      {.bytes = 4, .tag = 2, .kind = MRC_MSG_ATOMIC},
+      {.bytes = 2, .tag = 8, .kind = MRC_MSG_ATOMIC},
+      {.bytes = 0, .tag = 8, .kind = MRC_MSG_ATOMIC},
+      {.bytes = 8, .tag = 8, .data = MRC_MSG_LAST_ATOMIC + 1, .kind = MRC_MSG_ATOMIC},
   };
   start_pair();
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

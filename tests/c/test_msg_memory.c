@@ -164,26 +164,6 @@ TEST(test_memory__of_a_peer_that_fails) {
 
 /* ---- a peer that lies ---- */
 
-static struct wire_qp *start_alone(void) {
-  struct mrc_msg_inbox inbox;
-  start(1, &(struct mrc_msg_config){.eager_bytes = EAGER});
-  struct wire_qp *qp = wire_open(0, &limits, &inbox);
-  CHECK_EQ(mrc_msg_connect(wire[0].msg, qp->number, &inbox), 0);
-  return qp;
-}
-
-/* The peer's next frame has `n` records like this one. */
-static void say(struct wire_qp *qp, const struct mrc_msg_record *record, int n) {
-  const struct mrc_msg_peer *peer = wire[0].msg->peers[qp->number];
-  uint8_t *frame = peer->inbox + mrc_msg_slots_place(&peer->slots, peer->slots.arrived);
-  size_t bytes = MRC_MSG_FRAME_HEADER;
-  memset(frame, 0, bytes);
-  for (int i = 0; i < n; i++)
-    bytes += mrc_msg_encode(record, frame + bytes);
-  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), (uint32_t)bytes);
-  wire_turn(&wire[0]);
-}
-
 static uint64_t violations(void) { return mrc_msg_counters(wire[0].msg)->violations; }
 
 TEST(test_liar__fetches_more_than_its_share) {

@@ -18,7 +18,7 @@ enum { EAGER = 256, MOST_OPERATIONS = 32, MOST_POSTS = 96, OWN_SPACE = 99 };
 static const uint32_t sizes[] = {0, 1, 100, EAGER, EAGER + 1, 3000, 2 << 20};
 
 static struct fuzz_input input;
-static uint8_t shown[4096]; /* region 1 shows it to peers, region 2 does not */
+static _Alignas(8) uint8_t shown[4096]; /* region 1 shows it to peers, region 2 does not */
 static struct wire_qp *hostile, *good;
 static uint8_t *buffers[2][MOST_POSTS];
 static uint64_t rooms[2][MOST_POSTS];
@@ -31,6 +31,14 @@ static uint32_t take(size_t n) { return (uint32_t)fuzz_take(&input, n); }
 static uint32_t any_size(void) {
   const uint32_t i = take(1);
   return sizes[i % (i >= 0xE0 ? 7 : 6)];
+}
+
+/* Makes it an ATOMIC; the peer decides what comes of it. */
+static void change(struct mrc_msg_post *post) {
+  post->kind = MRC_MSG_ATOMIC;
+  post->tag *= 8;
+  post->bytes = 8;
+  post->data = MRC_MSG_COMPARE_SWAP;
 }
 
 /* Posts an operation at a host, with memory of exactly its size. */
@@ -52,6 +60,7 @@ static void post(int at, uint32_t peer) {
   if (each.kind == MRC_MSG_RECV && bits >> 5 & 1) each.ignore = 1;
   if (each.kind == MRC_MSG_RECV && bits >> 6 == 3) each.peer = MRC_MSG_ANY;
   if (each.kind == MRC_MSG_RECV && bits >> 6 == 1) each.least = 64;
+  if (each.kind == MRC_MSG_READ && bits >> 1 & 1) change(&each);
   uint8_t *memory = calloc(1, each.bytes + 1);
   mrc_assert(memory != NULL);
   each.address = (uintptr_t)memory;
@@ -82,8 +91,10 @@ static const struct mrc_msg_op *any_operation(enum mrc_msg_kind kind) {
 }
 
 static uint32_t any_id(void) {
-  const uint32_t kind = take(1) & 3;
-  const struct mrc_msg_op *op = any_operation(kind == 3 ? MRC_MSG_READ : kind & 1);
+  const uint32_t kind = take(1) & 7;
+  const struct mrc_msg_op *op = any_operation(kind == 7   ? MRC_MSG_ATOMIC
+                                              : kind == 3 ? MRC_MSG_READ
+                                                          : kind & 1);
   return op != NULL && !lies() ? op->id : take(4);
 }
 
@@ -93,23 +104,30 @@ static struct mrc_msg_record answer(const struct mrc_msg_op *op) {
   if (op->state == MRC_MSG_ASKED || op->state == MRC_MSG_MATCHED) record.kind = MRC_MSG_REFUSE;
   if (op->state == MRC_MSG_WAITING) record.kind = MRC_MSG_TRUNCATED;
   if (op->state == MRC_MSG_READING) record.kind = MRC_MSG_UNREADABLE;
+  if (op->post.kind == MRC_MSG_ATOMIC && record.bytes > 1) record.kind = MRC_MSG_CHANGED;
   if (op->state == MRC_MSG_WITHDRAWN_ASKED) record.kind = MRC_MSG_WITHDRAWN;
   if (op->state == MRC_MSG_POSTED || op->state == MRC_MSG_WRITING) record.kind = MRC_MSG_EAGER;
   if (record.kind == MRC_MSG_EAGER) record.bytes %= EAGER + 1;
   return record;
 }
 
-/* A FETCH of memory that may be read, or next to it, or with no right. */
-static void aim(struct mrc_msg_record *fetch) {
-  fetch->tag = (uintptr_t)shown + take(1) % 4 * sizeof shown / 2 - take(1) % 2;
-  fetch->other = 1 + take(1) % 8 / 6;
+/* A FETCH or CHANGE of memory that may be read, or next to it, or with no right. */
+static void aim(struct mrc_msg_record *record) {
+  record->tag = (uintptr_t)shown + take(1) % 4 * sizeof shown / 2 - take(1) % 2;
+  record->other = 1 + take(1) % 8 / 6;
+  if (record->kind != MRC_MSG_CHANGE) return;
+  const uint32_t how = take(1);
+  record->tag &= how >= 0xF8 ? ~0ull : ~7ull;
+  record->rkey = how % (MRC_MSG_LAST_ATOMIC + 1) | (how & 8 ? 4u : 8u) << 8;
 }
 
 static struct mrc_msg_record any_record(void) {
-  static const uint8_t harmless[] = {MRC_MSG_EAGER, MRC_MSG_EAGER, MRC_MSG_RTS,    MRC_MSG_CTS,
-                                     MRC_MSG_RTS,   MRC_MSG_CTS,   MRC_MSG_CANCEL, MRC_MSG_FETCH};
+  static const uint8_t harmless[] = {MRC_MSG_EAGER, MRC_MSG_CHANGE, MRC_MSG_RTS,    MRC_MSG_CTS,
+                                     MRC_MSG_RTS,   MRC_MSG_EAGER,  MRC_MSG_CANCEL, MRC_MSG_FETCH};
   const uint32_t bits = take(1);
-  const struct mrc_msg_op *op = any_operation(bits >> 6 == 3 ? MRC_MSG_READ : bits >> 4 & 1);
+  const struct mrc_msg_op *op = any_operation(bits >> 6 == 3   ? MRC_MSG_READ
+                                              : bits >> 6 == 2 ? MRC_MSG_ATOMIC
+                                                               : bits >> 4 & 1);
   struct mrc_msg_record record = {.kind = harmless[bits % 8],
                                   .space = bits >> 4 & 1,
                                   .tag = bits >> 5 & 3,
@@ -122,7 +140,7 @@ static struct mrc_msg_record any_record(void) {
   const bool promises = record.kind == MRC_MSG_RTS || record.kind == MRC_MSG_CTS;
   record.id = promises && record.id < 0xFC ? ++n_ids : record.id % (n_ids + 1);
   if (record.kind == MRC_MSG_EAGER) record.bytes %= EAGER + 1;
-  if (record.kind == MRC_MSG_FETCH) aim(&record);
+  if (record.kind == MRC_MSG_FETCH || record.kind == MRC_MSG_CHANGE) aim(&record);
   const bool waits = op != NULL && op->state == MRC_MSG_WAITING;
   if (record.kind == MRC_MSG_CTS && (waits || lies())) record.other = waits ? op->id : any_id();
   return record;
@@ -265,8 +283,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   wire_start(1, &config);
   const uint32_t hidden = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE;
   mrc_engine *engine = (mrc_engine *)&wire[0];
-  int error = mrc_mr_register(engine, (uintptr_t)shown, sizeof shown, 1,
-                              MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ, 0);
+  int error =
+      mrc_mr_register(engine, (uintptr_t)shown, sizeof shown, 1,
+                      MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ | MRC_ACCESS_REMOTE_WRITE, 0);
   error |= mrc_mr_register(engine, (uintptr_t)shown, sizeof shown, 2, hidden, 0);
   mrc_assert(error == 0);
   hostile = wire_open(0, &limits, &inbox);

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from mpi_programs import ALL, MRC, OPEN_MPI, Mpi, write_rsh
+from mpi_programs import ALL, MRC, OPEN_MPI, WINDOWS, Mpi, write_rsh
 from netns.processes import Hosts, Mrc
 from slowness import PATIENCE
 
@@ -81,9 +81,13 @@ def start(agents: Hosts, tmp_path: Path) -> Start:
     write_rsh(rsh, agents.bed.name)
 
     def start(
-        mpi: Mpi, *program: str | Path, where: str = "h0:1,h1:1", options: Sequence[str] = ()
+        mpi: Mpi,
+        *program: str | Path,
+        where: str = "h0:1,h1:1",
+        options: Sequence[str] = (),
+        over: str = MRC,
     ) -> Mrc:
-        command = mpi.command(rsh, MRC, where, [*options, mpi.python, *program])
+        command = mpi.command(rsh, over, where, [*options, mpi.python, *program])
         return agents.start("h0", "testbed", "--name", agents.bed.name, "rsh", "h0", *command)
 
     return start
@@ -95,12 +99,28 @@ def sent_bytes(bed: Testbed) -> dict[str, int]:
 
 
 @mpis
-def test_windows(start: Start, mpi: Mpi, bed: Testbed) -> None:
-    """Open MPI's do not use mrc."""
+@pytest.mark.parametrize("dead", [(), ("plane:2",)], ids=["", "a dead plane"])
+def test_windows(start: Start, mpi: Mpi, bed: Testbed, dead: Sequence[str]) -> None:
+    for target in dead:
+        bed.fail(target)
     before = sum(sent_bytes(bed).values())
-    assert start(mpi, PROGRAMS / "windows.py").ends(0) == "good\n"
-    by_planes = sum(sent_bytes(bed).values()) - before > WINDOWS_BYTES
-    assert by_planes == (mpi is not OPEN_MPI)
+    assert start(mpi, PROGRAMS / "windows.py", over=WINDOWS).ends(0) == "good\n"
+    assert sum(sent_bytes(bed).values()) - before > WINDOWS_BYTES
+
+
+@needs_open_mpi
+def test_windows__of_open_mpi_without_their_options(start: Start, bed: Testbed) -> None:
+    """They are over TCP."""
+    before = sum(sent_bytes(bed).values())
+    assert start(OPEN_MPI, PROGRAMS / "windows.py").ends(0) == "good\n"
+    assert sum(sent_bytes(bed).values()) - before < WINDOWS_BYTES
+
+
+@needs_open_mpi
+def test_crowd__with_the_options_of_windows(start: Start) -> None:
+    """Messages are carried too."""
+    ranks = start(OPEN_MPI, PROGRAMS / "crowd.py", where="h0:2,h1:2", over=WINDOWS)
+    assert ranks.ends(0) == "4\n"
 
 
 @mpis

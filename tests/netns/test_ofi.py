@@ -194,13 +194,20 @@ MESSAGES = [
     "waits", "unfinished",
 ]  # fmt: skip
 MEMORY = ["writes", "reads", "rights", "counts", "several", "several-buffers", "delivered"]
+ATOMICS = ["offer", "valid", "changes", "fetches", "compares", "rights"]
 PROGRESS = ["polls", "computes"]
 
 
 @pytest.mark.usefixtures("agents")
 @pytest.mark.parametrize(
     ("program", "cases"),
-    [("contract", OFFERS), ("messages", MESSAGES), ("memory", MEMORY), ("progress", PROGRESS)],
+    [
+        ("contract", OFFERS),
+        ("messages", MESSAGES),
+        ("memory", MEMORY),
+        ("atomics", ATOMICS),
+        ("progress", PROGRESS),
+    ],
 )
 def test_manual_pages__what_they_promise(
     bed: Testbed, programs: Path, program: str, cases: list[str]

@@ -42,7 +42,7 @@ static struct fi_info *hints_for(uint64_t caps) {
   struct fi_info *hints = fi_allocinfo();
   hints->caps = caps;
   hints->ep_attr->type = FI_EP_RDM;
-  if (caps & FI_RMA) hints->domain_attr->mr_mode = 1; /* FI_MR_BASIC, deprecated */
+  if (caps & (FI_RMA | FI_ATOMIC)) hints->domain_attr->mr_mode = 1; /* FI_MR_BASIC, deprecated */
   hints->fabric_attr->prov_name = strdup("mrc");
   return hints;
 }
