@@ -114,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
     if args.libdir:
         print(library_folder())
         return Exit.OK
+    if args.windows and not args.mpi:
+        raise UsageError(args.prog, "--windows belongs to --mpi")
     if args.mpi:
         print(*mpi_options(windows=args.windows))
         return Exit.OK

@@ -42,8 +42,9 @@ def test_built_in__meets_its_targets_with_other_seeds(name: str) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("shares", ["measured", "equal"])
 @pytest.mark.parametrize("name", ["permutation", "all-to-all"])
-def test_full_fabrics__meet_their_checks_at_every_seed(name: str, shares: str) -> None:
-    for seed in range(1, 21):
+@pytest.mark.parametrize("first", range(1, 21, 4))
+def test_full_fabrics__meet_their_checks_at_every_seed(first: int, name: str, shares: str) -> None:
+    for seed in range(first, first + 4):
         check(name, range(seed, seed + 1), {"transport.plane_shares": shares})
 
 

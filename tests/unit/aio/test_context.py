@@ -61,7 +61,12 @@ async def test_connect__many_qps_at_once() -> None:
         await far_context.listen("127.0.0.1", 0) as listener,
     ):
         near = await asyncio.gather(
-            *(near_context.connect("127.0.0.1", listener.port, private={"n": n}) for n in range(32))
+            *(
+                near_context.connect(
+                    "127.0.0.1", listener.port, private={"n": n}, timeout=BUDGET_SECONDS
+                )
+                for n in range(32)
+            )
         )
         far = [await listener.accept() for _ in range(32)]
         assert sorted(qp.private["n"] for qp in far) == list(range(32))

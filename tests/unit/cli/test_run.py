@@ -11,6 +11,8 @@ import sys
 import pytest
 
 from mrc.cli import run
+from mrc.cli.exits import Exit
+from mrc.cli.main import main
 from mrc.doctor import libraries
 
 pytestmark = pytest.mark.skipif(
@@ -45,6 +47,11 @@ def test_hydra__options_name_the_provider() -> None:
     environment = dict(zip(words[1::3], words[2::3], strict=True))
     assert environment["FI_PROVIDER"] == environment["I_MPI_OFI_PROVIDER"] == "mrc"
     assert environment["FI_PROVIDER_PATH"] == str(libraries.FOLDER)
+
+
+def test_run__windows_without_mpi(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--windows", "--", "true"]) == Exit.USAGE
+    assert capsys.readouterr().err == "mrc run: --windows belongs to --mpi\n"
 
 
 def test_environment__has_rc_only_by_choice() -> None:
