@@ -137,11 +137,13 @@ async def transfer(
 
 def waits_sentence(waits: Waits) -> str:
     """Which part of the transfer held the others up."""
-    return (
-        f"waited {format_seconds(waits.reading_seconds)} for reading,"
-        f" {format_seconds(waits.network_seconds)} for the network,"
-        f" {format_seconds(waits.storing_seconds)} for storing"
+    parts = (
+        ("reading", waits.reading_seconds),
+        ("the network", waits.network_seconds),
+        ("storing", waits.storing_seconds),
     )
+    told = ", ".join(f"{format_seconds(seconds)} for {part}" for part, seconds in parts if seconds)
+    return f"waited {told}" if told else ""
 
 
 def sent_bytes(moved: Batch | Total) -> int:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings that results name."""
+"""The settings that results name, and what a transfer waited for."""
 
 from __future__ import annotations
 
 from unittest.mock import Mock
 
 from mrc import ContextConfig, Queues, Retries, Spraying
-from mrc.cli.report import settings
+from mrc.cli.report import settings, waits_sentence
 from mrc.results.plain import plain
+from mrc.results.transfer import Waits
 
 
 def test_settings__by_their_names_of_today() -> None:
@@ -19,3 +20,11 @@ def test_settings__by_their_names_of_today() -> None:
     qp = Mock(peer_host="h1", path_mtu=1024, mpr=2048)
     found = plain(settings(Mock(config=config, udp_port=4791), qp, tcp_port=7))
     assert [found[key] for key in ("sq_depth", "timeout", "spray", "mpr")] == [77, 9, 3, 2048]
+
+
+def test_waits_sentence__without_what_took_no_time() -> None:
+    all_parts, two = Waits(0.001, 2.5, 0.25), Waits(0.0, 2.5, 0.25)
+    sentence = "waited 1 ms for reading, 2.5 s for the network, 250 ms for storing"
+    assert waits_sentence(all_parts) == sentence
+    assert waits_sentence(two) == "waited 2.5 s for the network, 250 ms for storing"
+    assert waits_sentence(Waits(0.0, 0.0, 0.0)) == ""
