@@ -21,6 +21,7 @@ from mrc.agent.door import Visitor
 from mrc.agent.formats import RefusedError
 from mrc.agent.listener import AgentListener
 from mrc.agent.numbers import Numbers
+from mrc.agent.opening import receive
 from mrc.agent.program import ATTACH_SECONDS, Program
 from mrc.agent.switchboard import Switchboard
 from mrc.agent.wanted import Wanted
@@ -201,7 +202,7 @@ class Agent(Context):
         """Serves a program until it ends."""
         try:
             async with asyncio.timeout(ATTACH_SECONDS):
-                first = await program.receive()
+                first = await receive(connection)
             if first.kind is AgentKind.REQUEST and first.value == AgentFunction.PROFILES:
                 body = msgspec.json.encode(self.rows())
                 connection.send(steering.pack(AgentKind.ANSWER, 0, first.cookie, body))

@@ -75,7 +75,7 @@ class Probing:
         if found is not None and found.done() and (found.exception() or found.result().closed):
             found = None
         if found is None:
-            found = self._qps[host] = asyncio.ensure_future(self._connected(host))
+            found = self._qps[host] = asyncio.ensure_future(self._connect(host))
         self._qps.move_to_end(host)
         try:
             return await asyncio.shield(found)
@@ -88,6 +88,3 @@ class Probing:
         done = [host for host, qp in self._qps.items() if qp.done() and not qp.exception()]
         oldest = [self._qps.pop(host) for host in done[: max(0, len(done) - _MOST_QPS)]]
         await asyncio.gather(*(qp.result().close() for qp in oldest))
-
-    async def _connected(self, host: str) -> QP:
-        return await self._connect(host)
