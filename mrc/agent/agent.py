@@ -85,6 +85,8 @@ class Agent(Context):
         self._group = group
         self._attached: dict[Program, asyncio.Task[None]] = {}
         self._probed: set[asyncio.Task[None]] = set()
+        self.options: dict[str, str] = {}
+        """With which its user has started it."""
         self.left = 0.0
         """When the last program ended, in the time of the event loop."""
 
@@ -140,6 +142,7 @@ class Agent(Context):
                 for each in ccs
             ),
             rdma_cm=self._switchboard.rows(_MOST_ROWS),
+            options=self.options,
         )  # fmt: skip
 
     # ---- Serving --------------------------------------------------------------------------

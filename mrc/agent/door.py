@@ -158,6 +158,13 @@ def profiles(name: str) -> Profiles:
     return msgspec.json.decode(frame.body, type=Profiles)
 
 
+def agent_pid(name: str) -> int:
+    """The process that listens there; raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.connect(address_of(name))
+        return visitor_of(asking).pid
+
+
 def _remove_dead(path: str) -> None:
     """Removes the socket of a killed agent; raises ConfigError."""
     try:

@@ -122,6 +122,7 @@ def run(args: argparse.Namespace) -> int:
         print_error(args.prog, installed.not_found(words[0]), _NOT_FOUND, as_json=False)
         return _NOT_FOUND
     _await_agent(args)
+    _check_options(args)
     return os.execvpe(words[0], words, os.environ | variables)  # does not return
 
 
@@ -145,6 +146,18 @@ def _await_agent(args: argparse.Namespace) -> None:
                 why = said.read().decode(errors="replace").strip().removeprefix("mrc agent: ")
                 raise ConfigError(f"the agent did not start: {why}")
             time.sleep(_LOOK_SECONDS)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raises ConfigError if the agent was started with other options than those given here."""
+    name = door.name_of(os.environ)
+    options = door.profiles(name).options
+    for option, value in agent.given(args).items():
+        if options.get(option) != value:
+            raise ConfigError(
+                f"{option}: the agent that runs (process {door.agent_pid(name)}) has another: end"
+                f" it, or leave out {option}"
+            )
 
 
 def _start_agent(args: argparse.Namespace, said: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -4,12 +4,19 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from ports import free_port
 
+from mrc.agent import door
 from mrc.cli import run
 from mrc.doctor import libraries
 
@@ -33,6 +40,51 @@ def test_run__the_port_is_in_use() -> None:
     assert done.stderr == (
         f"mrc run: the agent did not start: TCP port {port} is in use: choose another\n"
     )
+
+
+@pytest.fixture
+def lasting(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs `mrc run` with these options in one environment, in which agents stay until the end."""
+    (tmp_path / "other").mkdir()
+    secret = tmp_path / "one.key"
+    for path, content in ((secret, 32 * "1"), (tmp_path / "other/one.key", 32 * "2")):
+        path.write_text(content)
+        path.chmod(0o600)
+    shutil.copy(secret, tmp_path / "same.key")
+    name = f"@mrc-test-lasting-{os.getpid()}"
+    port = str(free_port())
+
+    def start(*options: str | Path, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        words = [*options, "--bind", "127.0.0.1", "--port", port, "-B", "lo", "--", "true"]
+        return subprocess.run(
+            [sys.executable, "-m", "mrc", "run", *map(str, words)], cwd=cwd,
+            env=os.environ | {"MRC_AGENT": name}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    yield start
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.connect(door.address_of(name))
+        os.kill(door.visitor_of(asking).pid, signal.SIGTERM)
+
+
+def test_run__an_agent_with_other_options_runs(
+    tmp_path: Path, lasting: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """The program would run unencrypted, or with other peers, than its user has asked for."""
+    assert lasting("--secret", "one.key").returncode == 0
+    assert lasting("--secret", tmp_path / "same.key").returncode == 0, "the same secret"
+    assert lasting().returncode == 0, "no wish"
+    for options, name in (
+        (("--insecure",), "--insecure"),
+        (("--secret", "one.key", "--seal", "none"), "--seal"),
+    ):
+        done = lasting(*options)
+        assert done.returncode == 1
+        agent = r"the agent that runs \(process \d+\)"
+        text = rf"mrc run: {name}: {agent} has another: end it, or leave out {name}\n"
+        assert re.fullmatch(text, done.stderr)
+    done = lasting("--secret", "one.key", cwd=tmp_path / "other")
+    assert done.stderr.startswith("mrc run: --secret: the agent that runs")
 
 
 @pytest.mark.skipif(
