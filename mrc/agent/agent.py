@@ -22,7 +22,7 @@ from mrc.agent.formats import RefusedError
 from mrc.agent.listener import AgentListener
 from mrc.agent.numbers import Numbers
 from mrc.agent.opening import receive
-from mrc.agent.program import ATTACH_SECONDS, Program
+from mrc.agent.program import Program
 from mrc.agent.switchboard import Switchboard
 from mrc.agent.wanted import Wanted
 from mrc.aio.context import OOB_PORT, Context
@@ -204,8 +204,7 @@ class Agent(Context):
     async def _attach(self, program: Program, connection: socket.socket, visitor: Visitor) -> None:
         """Serves a program until it ends."""
         try:
-            async with asyncio.timeout(ATTACH_SECONDS):
-                first = await receive(connection)
+            first = await receive(connection)
             if first.kind is AgentKind.REQUEST and first.value == AgentFunction.PROFILES:
                 body = msgspec.json.encode(self.rows())
                 connection.send(steering.pack(AgentKind.ANSWER, 0, first.cookie, body))
@@ -220,10 +219,8 @@ class Agent(Context):
             if isinstance(error, ConnectionError):
                 connection.close()
                 return  # it asked only whether an agent is there
-            reason = "the program did not open its engine in time"
-            reason = reason if isinstance(error, TimeoutError) else str(error)
-            logger.warning("process %d: %s", visitor.pid, reason)
-            _refuse(connection, reason)
+            logger.warning("process %d: %s", visitor.pid, error)
+            _refuse(connection, str(error))
             return
         except asyncio.CancelledError:
             connection.close()

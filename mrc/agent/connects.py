@@ -16,7 +16,7 @@ from mrc.agent import device
 from mrc.agent.attached import Attached
 from mrc.agent.end import ProgramEnd, taken_up
 from mrc.agent.host import Host
-from mrc.agent.reach import QpGoneError, patiently, resume
+from mrc.agent.reach import QpGoneError, patiently, resume, worded
 from mrc.agent.wanted import Wanted
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
@@ -66,15 +66,13 @@ class Connects:
         self._tasks[qpn] = self._program.spawn(work)
 
     async def _dial(self, wanted: Wanted) -> None:
-        local, host, terms = self._terms_of(wanted)
-        seconds = local.config.timeouts.exchange
-        attempt = partial(connect, local, terms, host, self._host.port, timeout=seconds)
         try:
+            local, host, terms = self._terms_of(wanted)
+            seconds = local.config.timeouts.exchange
+            attempt = partial(connect, local, terms, host, self._host.port, timeout=seconds)
             end = await patiently(attempt, seconds, self._host.dialling)
-        except ConnectError as error:
-            self._program.fail(wanted.qpn, f"{error}; does mrc agent run there?")
         except (MrcError, OSError) as error:
-            self._program.fail(wanted.qpn, str(error))
+            self._program.fail(wanted.qpn, worded(error))
         else:
             self.connected(end)
 

@@ -150,6 +150,8 @@ def profiles(name: str) -> Profiles:
     """The profiles of the agent that listens there; raises ConfigError."""
     try:
         frame = _ask(name, _ANSWER_SECONDS)
+    except TimeoutError as error:
+        raise ConfigError(f"the agent at socket {name} does not answer: is it stopped?") from error
     except OSError as error:
         text = f"no agent answers at socket {name}: start it with mrc agent"
         raise ConfigError(text) from error

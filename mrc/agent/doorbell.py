@@ -9,7 +9,7 @@ from itertools import count
 
 from mrc.agent.attached import Attached
 from mrc.agent.knock import Knock
-from mrc.agent.reach import knock, patiently
+from mrc.agent.reach import knock, patiently, worded
 from mrc.enums import AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError
 from mrc.running import Limit
@@ -37,16 +37,16 @@ class Doorbell:
             try:
                 return await knock(local, host, port, asked)
             except ConnectError as error:  # the next attempt may be cut off by the limit
-                why = f"{error}; does mrc agent run there?"
+                why = worded(error)
                 raise
 
         try:
             async with Limit(seconds):
                 qpn = await patiently(attempt, seconds)
-        except (ConnectError, TimeoutError):
+        except TimeoutError:
             self._program.fail(asked.qpn, why)
         except (MrcError, OSError) as error:
-            self._program.fail(asked.qpn, str(error))
+            self._program.fail(asked.qpn, worded(error))
         else:
             self._program.send(AgentKind.ADMITTED, asked.qpn, 0, qpn.to_bytes(4, "little"))
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from mrc.agent.ev_values import Ev, ev_of
 from mrc.agent.formats import RefusedError
+from mrc.agent.reach import worded
 from mrc.aio.qp import QP
 from mrc.errors import MrcError
 
@@ -81,7 +82,7 @@ class Probing:
             return await asyncio.shield(found)
         except (MrcError, OSError) as error:
             self._qps.pop(host, None)
-            raise RefusedError(errno.EHOSTUNREACH, f"{error}; does mrc agent run there?") from error
+            raise RefusedError(errno.EHOSTUNREACH, worded(error)) from error
 
     async def _close_oldest(self) -> None:
         """Closes the QPs to hosts that were not probed lately."""

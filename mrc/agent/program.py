@@ -40,8 +40,6 @@ from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.agent")
 
-ATTACH_SECONDS = 5.0
-
 
 class Program(Context):
     """An attached program. Leaving it detaches the program, which then goes on without an agent."""
@@ -74,26 +72,28 @@ class Program(Context):
     # ---- Attach ---------------------------------------------------------------------------
 
     async def _make_local(self) -> Local:
-        """Lets the program open its engine; raises ProtocolError, PathError, TimeoutError."""
+        """Lets the program open its engine; raises ProtocolError, PathError.
+
+        It may take its time, as in a debugger: its connection ends when it ends.
+        """
         shared = self._host.local
-        async with asyncio.timeout(ATTACH_SECONDS):
-            attach, _ = steering.checked(self.first, AgentKind.ATTACH, "mrc_agent_attach")
-            sizes = (attach.command_bytes, attach.event_bytes, attach.config_bytes)
-            if attach.version != steering.VERSION or sizes != steering.layout():
-                raise ProtocolError(
-                    "libmrc and the agent are of different versions of mrc: install one, and start"
-                    " both again"
-                )
-            name = shown(text_of(attach.program), 63)
-            self.config = dataclasses.replace(
-                shared.config, program=name, local_view=True, metrics=None
+        attach, _ = steering.checked(self.first, AgentKind.ATTACH, "mrc_agent_attach")
+        sizes = (attach.command_bytes, attach.event_bytes, attach.config_bytes)
+        if attach.version != steering.VERSION or sizes != steering.layout():
+            raise ProtocolError(
+                "libmrc and the agent are of different versions of mrc: install one, and start"
+                " both again"
             )
-            links = Links(finder(self.config, shared.host))
-            if attach.resumed:
-                self.told = await adopt_engine(self._connection, links, attach.n_qps)
-            else:
-                grant = partial(self._host.numbers.grant, self, steering.MAX_NUMBERS)
-                self.told = await open_engine(self._connection, self.config, links, grant)
+        name = shown(text_of(attach.program), 63)
+        self.config = dataclasses.replace(
+            shared.config, program=name, local_view=True, metrics=None
+        )
+        links = Links(finder(self.config, shared.host))
+        if attach.resumed:
+            self.told = await adopt_engine(self._connection, links, attach.n_qps)
+        else:
+            grant = partial(self._host.numbers.grant, self, steering.MAX_NUMBERS)
+            self.told = await open_engine(self._connection, self.config, links, grant)
         self._engine = SteeredEngine(
             self._connection, self.told.answer, self._on_frame, self._on_engine_gone
         )

@@ -46,6 +46,7 @@ _NOT_FOUND = 127
 _RC = "MRC_RC"  # libmrc looks at it
 _START_SECONDS = 15.0
 _LOOK_SECONDS = 0.01
+_LAST_LOOK_SECONDS = 1.0  # of a machine that stood still meanwhile
 _IDLE_SECONDS = "30"  # the agent that this command starts ends after this time without programs
 
 
@@ -134,9 +135,11 @@ def _await_agent(args: argparse.Namespace) -> None:
     deadline = time.monotonic() + _START_SECONDS
     started: subprocess.Popen[bytes] | None = None
     with tempfile.TemporaryFile() as said:  # the agent outlives the program and its terminal
-        while not door.answers(name, max(deadline - time.monotonic(), _LOOK_SECONDS)):
-            if time.monotonic() > deadline:
+        late = False
+        while not door.answers(name, max(deadline - time.monotonic(), _LAST_LOOK_SECONDS)):
+            if late:  # its last time to answer began after the deadline: this process has run
                 raise ConfigError(f"no agent answered at socket {name} within {_START_SECONDS:g} s")
+            late = time.monotonic() > deadline
             if door.is_open(name):
                 pass  # it answers soon, or ends
             elif started is None:

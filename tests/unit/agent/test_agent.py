@@ -344,6 +344,14 @@ async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.M
         assert [each.kind for each in a.frames].count(AgentKind.PORTS) == 1
 
 
+async def test_connect__with_a_profile_that_is_not_there() -> None:
+    async with running(), attached() as a, asyncio.timeout(PATIENCE):
+        body = connect_body(min(a.numbers), 0xFFFFFE, a.gids[0], a.gids[0], ev_profile=99)
+        await a.send(AgentKind.CONNECT, body=body)
+        failed = await a.until(AgentKind.FAILED)
+    assert b"EV profile 99" in failed.body
+
+
 async def test_attach__of_another_version_is_refused() -> None:
     async with running():
         connection = await connected(NAME)

@@ -74,7 +74,7 @@ async def test_ring__the_answer_of_a_busy_agent(monkeypatch: pytest.MonkeyPatch)
     ("answer", "reason"),
     [
         (None, "h1: no answer in 0.05 s"),
-        (ConnectError("h1: refused"), "h1: refused; does mrc agent run there?"),
+        (ConnectError("h1: refused"), "h1: refused"),
         (MrcError("a wrong answer"), "a wrong answer"),
         (OSError(errno.EPIPE, "broken"), "[Errno 32] broken"),
     ],
@@ -95,7 +95,7 @@ async def test_ring__the_last_answer_counts_when_the_time_is_over(
     answers(monkeypatch, BusyError("h1: not yet"), None)
     program: Any = Program()
     await Doorbell(program).ring(ASKED)
-    assert program.failed == {9: "h1: not yet; does mrc agent run there?"}
+    assert program.failed == {9: "h1: not yet"}
 
 
 async def visiting(bell: Doorbell, program: Program) -> tuple[asyncio.Task[int], int]:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ports import free_port
 from mrc.agent import door
 from mrc.cli import run
 from mrc.doctor import libraries
+from mrc.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(
     libraries.why_missing(libraries.LIBMRC) is not None,
@@ -40,6 +42,24 @@ def test_run__the_port_is_in_use() -> None:
     assert done.stderr == (
         f"mrc run: the agent did not start: TCP port {port} is in use: choose another\n"
     )
+
+
+def test_await_agent__the_machine_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent gets time to answer after the deadline too: it stood still as well."""
+    monkeypatch.setattr(run, "_START_SECONDS", -1.0)
+    monkeypatch.setattr(door, "is_open", lambda name: True)
+    answers, given = [True, False], []
+
+    def answer(name: str, seconds: float) -> bool:
+        given.append(seconds)
+        return answers.pop()
+
+    monkeypatch.setattr(door, "answers", answer)
+    run._await_agent(Namespace())
+    assert given == [1.0, 1.0]
+    answers[:] = [False, False]
+    with pytest.raises(ConfigError, match="no agent answered"):
+        run._await_agent(Namespace())
 
 
 @pytest.fixture
