@@ -55,7 +55,7 @@ def add_options(parser: Any) -> None:
     """The options that `mrc run` passes on to the agent that it starts."""
     endpoint.add_listening(parser, "TCP port of the agents of all hosts")
     endpoint.add_options(parser)
-    trust.add_options(parser, listens=True)
+    trust.add_options(parser, listens=True, prints=f"without ${trust.CODE}")
 
 
 _PASSED_ON = (

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from mrc.agent import door
-from mrc.cli import agent
+from mrc.cli import agent, trust
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import print_error
@@ -164,6 +164,11 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _start_agent(args: argparse.Namespace, said: IO[bytes]) -> subprocess.Popen[bytes]:
+    if args.code and trust.CODE not in os.environ:
+        raise ConfigError(
+            f"--code: start mrc agent --code first, which prints the code, or set"
+            f" {trust.CODE} to that of the other host"
+        )
     ours = args.command_line[1:]
     ours = ours[: ours.index("--")] if "--" in ours else ours[: len(ours) - len(args.words)]
     ours = [word for word in ours if word != "--rc"]  # an agent serves programs with and without it

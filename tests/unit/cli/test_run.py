@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from ports import free_port
@@ -60,6 +61,12 @@ def test_await_agent__the_machine_stands_still(monkeypatch: pytest.MonkeyPatch) 
     answers[:] = [False, False]
     with pytest.raises(ConfigError, match="no agent answered"):
         run._await_agent(Namespace())
+
+
+def test_start_agent__its_code_would_be_seen_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MRC_CODE", raising=False)
+    with pytest.raises(ConfigError, match="start mrc agent --code first"):
+        run._start_agent(Namespace(code=True), Mock())
 
 
 @pytest.fixture
