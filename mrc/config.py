@@ -334,6 +334,9 @@ class ContextConfig:
     def __post_init__(self) -> None:
         most = 65536 - self.sockets.engines if self.udp_port else 0
         _check_ranges(self, {"udp_port": (0, most)})
+        names: object = self.interfaces
+        if isinstance(names, str):
+            raise ConfigError("interfaces: is one string, must be a sequence of strings")
         check_plane_shares(self.plane_shares)
         _check_readings(self.readings)
         if Reading.S1_A in self.readings and self.queues.mpr == 0:

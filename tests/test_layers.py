@@ -66,7 +66,7 @@ LAYERS: dict[str, list[str]] = {
         "ctx",
     ],
     "program": [
-        "api_values export polled",
+        "api_values export polled runs",
         "agent",
         "link owner",
         "process say",

@@ -111,6 +111,7 @@ OTHERS = {
     "headers",  # csrc/io: which headers a source includes
     "latency",  # bench
     "mutate",  # tools
+    "runs",  # csrc/program
     "ofi_connect",  # csrc/ofi, whose other tests are in tests/netns
 }
 

@@ -12,7 +12,7 @@
 #include "cm/channel.h"
 #include "program/say.h"
 
-enum { ANSWER_SECONDS = 10, AGAIN_MS = 200, FLUSH_MS = 10 };
+enum { ANSWER_LOOKS = 10, AGAIN_MS = 200, FLUSH_MS = 10 };
 
 /* A call without its answer. */
 struct asked {
@@ -48,22 +48,27 @@ static void forget_call(struct asked *asked) {
   *place = asked->next;
 }
 
-/* Waits for a change; false: not before `until`. */
-static bool wait_for_change(const struct timespec *until) {
-  return pthread_cond_clockwait(&cm_process.changed, &cm_process.lock, CLOCK_MONOTONIC, until) == 0;
+/* Waits for a change, or the end of a look; false: there were ANSWER_LOOKS without a change. Looks
+   are counted because nothing is late while the machine stands still. */
+static bool wait_for_change(int *looks) {
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_sec++;
+  if (pthread_cond_clockwait(&cm_process.changed, &cm_process.lock, CLOCK_MONOTONIC, &until) != 0)
+    ++*looks;
+  return *looks < ANSWER_LOOKS;
 }
 
 /* One attempt; ECONNRESET: the agent has gone meanwhile. */
-static int ask(enum mrc_agent_cm_call call, struct mrc_agent_cm *said,
-               const struct timespec *until) {
+static int ask(enum mrc_agent_cm_call call, struct mrc_agent_cm *said, int *looks) {
   while (!cm_process.up)
-    if (!wait_for_change(until)) return ENODEV;
+    if (!wait_for_change(looks)) return ENODEV;
   struct asked asked = {.next = all_asked, .cookie = ++last_cookie};
   all_asked = &asked;
   send_call(call, asked.cookie, said);
   bool late = false;
   while (!asked.done && !asked.lost && !late)
-    late = !wait_for_change(until);
+    late = !wait_for_change(looks);
   forget_call(&asked);
   if (asked.lost) return ECONNRESET;
   if (!asked.done) return ETIMEDOUT;
@@ -73,13 +78,11 @@ static int ask(enum mrc_agent_cm_call call, struct mrc_agent_cm *said,
 
 int cm_session_call(enum mrc_agent_cm_call call, struct mrc_agent_cm *said) {
   if (cm_process.forked) return EIO;
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_sec += ANSWER_SECONDS;
   cm_lock();
   int error = ECONNRESET;
+  int looks = 0;
   while (error == ECONNRESET)
-    error = ask(call, said, &until);
+    error = ask(call, said, &looks);
   cm_unlock();
   return error;
 }

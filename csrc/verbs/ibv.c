@@ -25,12 +25,16 @@
 /* Before the list that a program gets lies the real one, which the real library frees. */
 EXPORT struct ibv_device **ibv_get_device_list(int *num_devices) {
   int n = 0;
+  if (num_devices) *num_devices = 0;
   struct ibv_device **(*next)(int *) = vb_next("ibv_get_device_list", "IBVERBS_1.1");
   struct ibv_device **real = next ? next(&n) : NULL;
   if (!real) n = 0;
   struct ibv_device *device = vb_device();
   if (!device && !real) {
-    pr_say("no agent runs on this host: start it with mrc agent, or the program with mrc run --");
+    pr_say(pr_process.forked
+               ? "a child of fork cannot use its parent's device: fork before it is opened"
+               : "no agent runs on this host: start it with mrc agent, or the program"
+                 " with mrc run --");
     errno = ENOSYS;
     return NULL;
   }

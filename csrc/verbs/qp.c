@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "program/runs.h"
 #include "program/say.h"
 #include "verbs/async.h"
 #include "verbs/complete.h"
@@ -235,7 +236,9 @@ static void end_gone(struct vb_qp *qp) {
 }
 
 void vb_qp_end_gone(uint64_t now_ns) {
-  if (pr_process.n_timed == 0 || now_ns < GONE_NS) return;
+  static struct pr_runs runs;
+  const uint64_t since_ns = pr_runs_since(&runs, now_ns);
+  if (pr_process.n_timed == 0 || now_ns - since_ns < GONE_NS) return;
   end_before_ns = now_ns - GONE_NS;
   vb_process_each_qp(end_gone);
 }

@@ -21,7 +21,8 @@ from mrc.agent.door import Visitor
 from mrc.agent.formats import RefusedError
 from mrc.agent.listener import AgentListener
 from mrc.agent.numbers import Numbers
-from mrc.agent.program import ATTACH_SECONDS, Program
+from mrc.agent.opening import receive
+from mrc.agent.program import Program
 from mrc.agent.switchboard import Switchboard
 from mrc.agent.wanted import Wanted
 from mrc.aio.context import OOB_PORT, Context
@@ -84,6 +85,8 @@ class Agent(Context):
         self._group = group
         self._attached: dict[Program, asyncio.Task[None]] = {}
         self._probed: set[asyncio.Task[None]] = set()
+        self.options: dict[str, str] = {}
+        """With which its user has started it."""
         self.left = 0.0
         """When the last program ended, in the time of the event loop."""
 
@@ -139,6 +142,7 @@ class Agent(Context):
                 for each in ccs
             ),
             rdma_cm=self._switchboard.rows(_MOST_ROWS),
+            options=self.options,
         )  # fmt: skip
 
     # ---- Serving --------------------------------------------------------------------------
@@ -200,8 +204,7 @@ class Agent(Context):
     async def _attach(self, program: Program, connection: socket.socket, visitor: Visitor) -> None:
         """Serves a program until it ends."""
         try:
-            async with asyncio.timeout(ATTACH_SECONDS):
-                first = await program.receive()
+            first = await receive(connection)
             if first.kind is AgentKind.REQUEST and first.value == AgentFunction.PROFILES:
                 body = msgspec.json.encode(self.rows())
                 connection.send(steering.pack(AgentKind.ANSWER, 0, first.cookie, body))
@@ -216,10 +219,8 @@ class Agent(Context):
             if isinstance(error, ConnectionError):
                 connection.close()
                 return  # it asked only whether an agent is there
-            reason = "the program did not open its engine in time"
-            reason = reason if isinstance(error, TimeoutError) else str(error)
-            logger.warning("process %d: %s", visitor.pid, reason)
-            _refuse(connection, reason)
+            logger.warning("process %d: %s", visitor.pid, error)
+            _refuse(connection, str(error))
             return
         except asyncio.CancelledError:
             connection.close()

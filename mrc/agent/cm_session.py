@@ -18,7 +18,7 @@ from mrc.agent.cm_ports import CmError, CmPorts
 from mrc.agent.door import Visitor
 from mrc.binding import steering
 from mrc.binding.native import CData
-from mrc.binding.steering import Frame, pack, read_struct, struct_bytes
+from mrc.binding.steering import Frame, pack, struct_bytes
 from mrc.enums import AgentKind, CmCall, CmEvent
 from mrc.errors import ProtocolError
 from mrc.fabric.addresses import IpAddress, unpack_address
@@ -135,8 +135,7 @@ class CmSession:
     # ---- Calls ------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Frame) -> None:
-        steering.checked(frame, AgentKind.CM_CALL)
-        fields, _ = read_struct("mrc_agent_cm", frame.body)
+        fields, _ = steering.checked(frame, AgentKind.CM_CALL, "mrc_agent_cm")
         try:
             port = self._do(frame.value, fields)
         except CmError as error:

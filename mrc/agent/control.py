@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from mrc.agent.attached import Attached
 from mrc.agent.ev_values import Ev, ev_of, names_of
 from mrc.agent.formats import Formats, RefusedError
 from mrc.agent.probing import Probe, Probing
@@ -17,9 +18,10 @@ from mrc.binding import steering
 from mrc.binding.native import lib
 from mrc.binding.steering import read_array, read_struct, struct_bytes, text_of
 from mrc.control.profiles import CcProfile, EvProfile, Profiles
-from mrc.enums import AgentFunction, EvState
+from mrc.enums import AgentFunction, AgentKind, EvState
 from mrc.errors import InUseError, MrcError
 from mrc.events import EvEvent
+from mrc.fabric.addresses import unpack_address
 from mrc.fabric.hostconfig import HostConfig
 
 _MOST_FIELDS = 256
@@ -28,16 +30,6 @@ _STATES = {
     EvState.ASSUMED_BAD: int(lib.MRC_API_EV_ASSUMED_BAD),
     EvState.DENIED: int(lib.MRC_API_EV_DENIED),
 }
-
-
-class Watching(Protocol):
-    """A program that may ask for the events of EVs."""
-
-    def send_ev_event(self, body: bytes) -> None:
-        """Sends it a `struct mrc_agent_ev_event`."""
-
-    def peer_of(self, gid: bytes) -> str:
-        """The host that a GID names."""
 
 
 class Control:
@@ -54,13 +46,13 @@ class Control:
         self.evs = EvProfiles(ev_profiles, self.formats, names_of(host))
         self.cc = CcProfiles(cc_profiles)
         self._probing = Probing(connect)
-        self._watchers: set[Watching] = set()
+        self._watchers: set[Attached] = set()
 
-    def forget(self, program: Watching) -> None:
+    def forget(self, program: Attached) -> None:
         """A program has ended."""
         self._watchers.discard(program)
 
-    async def request(self, program: Watching, function: int, body: bytes) -> tuple[int, bytes]:
+    async def request(self, program: Attached, function: int, body: bytes) -> tuple[int, bytes]:
         """A call: 0 and its results, or -errno and a line for the program's user.
 
         Raises ProtocolError.
@@ -75,7 +67,7 @@ class Control:
             number, reason = errno.EINVAL, str(error)
         return -number, steering.line_of(reason)
 
-    async def _call(self, program: Watching, function: int, body: bytes) -> bytes:
+    async def _call(self, program: Attached, function: int, body: bytes) -> bytes:
         match function:
             case AgentFunction.MODIFY_FORMAT:
                 head, _ = read_struct("mrc_agent_format", body)
@@ -114,11 +106,15 @@ class Control:
         parts += [struct_bytes("mrc_api_ev_field", each._asdict()) for each in fields]
         return b"".join(parts)
 
-    async def _probe(self, program: Watching, body: bytes) -> bytes:
+    async def _probe(self, program: Attached, body: bytes) -> bytes:
         head, rest = read_struct("mrc_agent_probe", body)
         probed, _ = read_array("mrc_agent_probed", head.n_probes, MAX_EVS, rest)
         probes = [
-            Probe(int(each.id), program.peer_of(bytes(each.dgid)), ev_in(each.ev))
+            Probe(
+                int(each.id),
+                program.address_of(unpack_address(bytes(each.dgid)))[1],
+                ev_in(each.ev),
+            )
             for each in probed
         ]
         answers = await self._probing.probe(probes, max(1e-6, head.timeout_ns / 1e9))
@@ -159,4 +155,4 @@ class Control:
         }
         body = struct_bytes("mrc_agent_ev_event", fields)
         for program in self._watchers:
-            program.send_ev_event(body)
+            program.send(AgentKind.EV_EVENT, body=body)

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
-from mrc.binding.steering import MAX_GIDS, port_fields
+from mrc.binding.steering import MAX_GIDS
 from mrc.errors import ConnectError
 from mrc.fabric.addresses import IpAddress, parse_address
 from mrc.fabric.hostconfig import HostConfig, Source
@@ -78,23 +77,6 @@ def check_host(
         same = gid in addresses or gid == parse_address(remote)
     if not same:
         raise ConnectError(f"{remote} is not {gid}, the peer that the program has named")
-
-
-def ports_of(
-    ports: Sequence[LocalPort], mtus: dict[str, int], rate: Callable[[str], int]
-) -> list[dict[str, Any]]:
-    """The fields of each `struct mrc_agent_port`; `mtus` is by interface."""
-    return [
-        port_fields(
-            ifname=port.nic,
-            bits_per_second=rate(port.nic),
-            number=port.plane,
-            mtu=mtus.get(port.nic, port.mtu),
-            up=port.nic in mtus,
-            loopback=port.loopback,
-        )
-        for port in ports
-    ]
 
 
 def dials(qpn: int, gid: IpAddress, dest_qpn: int, dest_gid: IpAddress) -> bool:

@@ -150,12 +150,21 @@ def profiles(name: str) -> Profiles:
     """The profiles of the agent that listens there; raises ConfigError."""
     try:
         frame = _ask(name, _ANSWER_SECONDS)
+    except TimeoutError as error:
+        raise ConfigError(f"the agent at socket {name} does not answer: is it stopped?") from error
     except OSError as error:
         text = f"no agent answers at socket {name}: start it with mrc agent"
         raise ConfigError(text) from error
     if frame.kind is AgentKind.REFUSED:
         raise ConfigError(frame.body.decode(errors="replace"))
     return msgspec.json.decode(frame.body, type=Profiles)
+
+
+def agent_pid(name: str) -> int:
+    """The process that listens there; raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.connect(address_of(name))
+        return visitor_of(asking).pid
 
 
 def _remove_dead(path: str) -> None:

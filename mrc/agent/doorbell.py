@@ -6,37 +6,22 @@ from __future__ import annotations
 import asyncio
 import errno
 from itertools import count
-from typing import Protocol
 
+from mrc.agent.attached import Attached
 from mrc.agent.knock import Knock
-from mrc.agent.reach import knock, patiently
-from mrc.aio.local import Local
+from mrc.agent.reach import knock, patiently, worded
 from mrc.enums import AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError
-from mrc.fabric.addresses import IpAddress
 from mrc.running import Limit
 
 _MOST_VISITS = 1024  # that the program has not answered
 _ANSWER_SECONDS = 10.0
 
 
-class Program(Protocol):
-    """A program with endpoints."""
-
-    def address_of(self, gid: IpAddress) -> tuple[Local, str, int]:
-        """What to dial for the agent of the host with this GID."""
-
-    def send(self, kind: AgentKind, value: int, cookie: int, body: bytes) -> None:
-        """Sends it a frame."""
-
-    def fail(self, qpn: int, reason: str) -> None:
-        """Tells it that a QP cannot be connected."""
-
-
 class Doorbell:
     """Brings knocks from one program to another."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Attached) -> None:
         self._program = program
         self._cookies = count(1)
         self._visits: dict[int, asyncio.Future[int]] = {}
@@ -52,16 +37,16 @@ class Doorbell:
             try:
                 return await knock(local, host, port, asked)
             except ConnectError as error:  # the next attempt may be cut off by the limit
-                why = f"{error}; does mrc agent run there?"
+                why = worded(error)
                 raise
 
         try:
             async with Limit(seconds):
                 qpn = await patiently(attempt, seconds)
-        except (ConnectError, TimeoutError):
+        except TimeoutError:
             self._program.fail(asked.qpn, why)
         except (MrcError, OSError) as error:
-            self._program.fail(asked.qpn, str(error))
+            self._program.fail(asked.qpn, worded(error))
         else:
             self._program.send(AgentKind.ADMITTED, asked.qpn, 0, qpn.to_bytes(4, "little"))
 

@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 
 from msgspec import to_builtins
 
-from mrc.agent.note import note_of
+from mrc.agent.note import note_of, read_note
 from mrc.agent.wanted import Wanted, emulated_in
 from mrc.aio.end import End
+from mrc.aio.local import Local, Terms
 from mrc.binding.steering import struct_bytes
 from mrc.enums import QpState
 from mrc.errors import Kind, MrcError, PeerGoneError
@@ -181,3 +182,20 @@ class LostChannel(Channel):
     def abort(self) -> None:
         """Nothing is open."""
         self._end()
+
+
+async def taken_up(wanted: Wanted, local: Local, terms: Terms, note: bytes) -> ProgramEnd:
+    """The end of a QP that was connected under a former agent, by its note; raises MrcError."""
+    former = await asyncio.to_thread(read_note, note)  # a long one stops nobody else
+    terms.ev_profile._take()
+    terms.cc_profile._take()
+    queue = wanted.queue(local.config)
+    queue.state = QpState.RTS
+    end = ProgramEnd(
+        wanted, local.dispatcher, queue, former.evs, LostChannel(former.called, former.remote),
+        former.hello, local.config, terms.ev_profile, terms.cc_profile,
+        terms.peer(local.dispatcher) if terms.peer else None,
+    )  # fmt: skip
+    await end.controller.start()
+    end.start(former.path_mtu, former.window)  # finds that its channel is lost
+    return end

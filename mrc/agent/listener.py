@@ -55,7 +55,7 @@ class AgentListener(Listener):
         if not isinstance(private, dict) or "to" not in private:
             return await super()._answer(channel)  # an agent's own, or mrc paths: for probes
         program, qpn = self._program(private)
-        return await program.accept(channel, await program.until_wanted(qpn))
+        return await program.connects.accept(channel, await program.connects.until_wanted(qpn))
 
     async def _let_in(self, channel: Channel) -> None:
         """Brings a knock to its program, and the answer back."""
@@ -80,14 +80,13 @@ class AgentListener(Listener):
             await channel.close()
             return None
         program, qpn = self._program(message)
-        found = program.end_of(qpn)
-        if found is None:
+        end = program.connects.ends.get(qpn)
+        if end is None:
             raise ConnectError(f"QP {qpn:#x} is not connected here")
-        end, wanted = found
-        wanted.admit(message)
+        end.wanted.admit(message)
         if channel.remote != end.channel.remote:
             raise ConnectError(f"QP {qpn:#x} is connected with {end.channel.remote}")
-        await channel.send(RESUME, **wanted.private)
+        await channel.send(RESUME, **end.wanted.private)
         end.rejoin(channel)
         return end
 
@@ -120,5 +119,5 @@ class AgentListener(Listener):
         if program is None:
             await end.tell_gone("")
             await end.close(orderly=False)
-        elif end not in program.ends:  # otherwise it was connected before, and has joined again
-            program.connected(end)
+        elif end not in program.connects.ends.values():  # otherwise it has joined again
+            program.connects.connected(end)

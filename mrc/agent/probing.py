@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from mrc.agent.ev_values import Ev, ev_of
 from mrc.agent.formats import RefusedError
+from mrc.agent.reach import worded
 from mrc.aio.qp import QP
 from mrc.errors import MrcError
 
@@ -75,19 +76,16 @@ class Probing:
         if found is not None and found.done() and (found.exception() or found.result().closed):
             found = None
         if found is None:
-            found = self._qps[host] = asyncio.ensure_future(self._connected(host))
+            found = self._qps[host] = asyncio.ensure_future(self._connect(host))
         self._qps.move_to_end(host)
         try:
             return await asyncio.shield(found)
         except (MrcError, OSError) as error:
             self._qps.pop(host, None)
-            raise RefusedError(errno.EHOSTUNREACH, f"{error}; does mrc agent run there?") from error
+            raise RefusedError(errno.EHOSTUNREACH, worded(error)) from error
 
     async def _close_oldest(self) -> None:
         """Closes the QPs to hosts that were not probed lately."""
         done = [host for host, qp in self._qps.items() if qp.done() and not qp.exception()]
         oldest = [self._qps.pop(host) for host in done[: max(0, len(done) - _MOST_QPS)]]
         await asyncio.gather(*(qp.result().close() for qp in oldest))
-
-    async def _connected(self, host: str) -> QP:
-        return await self._connect(host)

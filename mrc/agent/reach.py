@@ -12,7 +12,7 @@ from mrc.agent.knock import KNOCK, Knock, admitted_in
 from mrc.agent.wanted import Wanted
 from mrc.aio.connecting import about
 from mrc.aio.local import Local
-from mrc.errors import ConnectError, ProtocolError
+from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
 from mrc.exchange.dial import dial, may_pass
 from mrc.exchange.oob import Channel
 from mrc.running import RunningClock
@@ -59,6 +59,13 @@ async def reached(local: Local, host: str, port: int) -> AsyncIterator[Channel]:
     except BaseException:
         channel.abort()
         raise
+
+
+def worded(error: Exception) -> str:
+    """A failed try to reach a peer's agent, for the user; with advice if nobody has answered."""
+    silent = isinstance(error, ConnectError) and may_pass(error)
+    silent = silent and not isinstance(error, (BusyError, PeerGoneError))
+    return f"{error}; does mrc agent run there?" if silent else str(error)
 
 
 class QpGoneError(ConnectError):

@@ -333,7 +333,7 @@ class Context:
             failed=failed,
             messages=messages,
         )
-        return Opening(self._listen(host, port, terms), Listener.__aexit__)
+        return Opening(self._listen(host, _checked_port(port), terms), Listener.__aexit__)
 
     async def _listen(self, host: str | None, port: int, terms: Terms) -> Listener:
         choose = partial(self._all().choose, messages=terms.messages)
@@ -369,7 +369,7 @@ class Context:
         terms = replace(self._terms(private, ev_profile, cc_profile), messages=messages)
         terms.ev_profile._check(Operation.USE)
         terms.cc_profile._check(Operation.USE)
-        return Opening(self._connect(host, port, terms, timeout), QP.__aexit__)
+        return Opening(self._connect(host, _checked_port(port), terms, timeout), QP.__aexit__)
 
     async def _connect(self, host: str, port: int, terms: Terms, timeout: float) -> QP:
         with self._all().choose(messages=terms.messages) as local:
@@ -432,6 +432,12 @@ def _check_not_text(**lists: Sequence[str]) -> None:
     for name, value in lists.items():
         if isinstance(value, str):
             raise ArgumentError(f"{name}: is one string, must be a sequence of strings")
+
+
+def _checked_port(port: int) -> int:
+    if not 0 <= port <= 65535:
+        raise ArgumentError(f"port: {port} is not within 0..65535")
+    return port
 
 
 def _checked_private(private: dict[str, Any] | None) -> dict[str, Any]:

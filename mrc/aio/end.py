@@ -297,7 +297,7 @@ class End:
         """
         if self.messages is not None:
             with suppress(TimeoutError, StateError):
-                async with asyncio.timeout(seconds):
+                async with Limit(seconds):
                     await self.messages.until_idle()
 
     async def _on_ended(self, error: MrcError) -> None:
@@ -306,7 +306,7 @@ class End:
         await self._until_answered(seconds)
         self._on_gone(error)
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with Limit(seconds):
                 await self._places.until_free()
         await self._on_unanswered(error)
 
@@ -322,8 +322,8 @@ class End:
         """No more answers can come: work requests fail now, and not when the QP gives up."""
         if self._closer is not None or self._status is not None:
             return
-        self.failure = error
-        self.dispatcher.fail_works(self.queue, error)
+        self.failure = self.failure or error  # the end of its connection follows a close
+        self.dispatcher.fail_works(self.queue, self.failure)
         if self._places.taken:
             with suppress(MrcError):
                 await self.dispatcher.call(self.queue.to_error(), f"{self}: end")

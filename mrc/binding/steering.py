@@ -110,11 +110,11 @@ def struct_bytes(kind: str, fields: Mapping[str, Any]) -> bytes:
     return bytes(ffi.buffer(ffi.new(f"struct {kind} *", fields)))
 
 
-def checked(frame: Frame, kind: AgentKind) -> Frame:
-    """The frame, if it is of this kind; raises ProtocolError."""
+def checked(frame: Frame, kind: AgentKind, body: str) -> tuple[CData, bytes]:
+    """The `struct body` in a frame of this kind, and the bytes after it; raises ProtocolError."""
     if frame.kind is not kind:
         raise ProtocolError(f"the program sent {frame.kind.name} instead of {kind.name}")
-    return frame
+    return read_struct(body, frame.body)
 
 
 def first_cookie() -> int:
@@ -304,20 +304,6 @@ class SteeredEngine:
         """Ends the connection: the program goes on without this agent."""
         self.gone = True
         self._socket.close()
-
-
-def port_fields(
-    *, ifname: str, bits_per_second: int, number: int, mtu: int, up: bool, loopback: bool
-) -> dict[str, Any]:
-    """The fields of a `struct mrc_agent_port`."""
-    return {
-        "ifname": ifname.encode()[:15],
-        "bits_per_second": bits_per_second,
-        "number": number,
-        "mtu": mtu,
-        "up": int(up),
-        "loopback": int(loopback),
-    }
 
 
 def text_of(field: CData) -> str:

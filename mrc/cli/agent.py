@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import os
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from mrc.agent import door
 from mrc.agent.agent import Agent
 from mrc.agent.node import node
 from mrc.cli import endpoint, trust, views
+from mrc.cli.address import DEFAULT_PORT
 from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
@@ -52,7 +55,35 @@ def add_options(parser: Any) -> None:
     """The options that `mrc run` passes on to the agent that it starts."""
     endpoint.add_listening(parser, "TCP port of the agents of all hosts")
     endpoint.add_options(parser)
-    trust.add_options(parser, listens=True)
+    trust.add_options(parser, listens=True, prints=f"without ${trust.CODE}")
+
+
+_PASSED_ON = (
+    "bind", "udp_port", "code", "allow", "peer", "secret", "ca", "cert", "key", "identity", "seal",
+    "insecure",
+)  # fmt: skip
+
+
+def given(args: argparse.Namespace) -> dict[str, str]:
+    """Those of `add_options` that were given, so that two processes can compare them: of a file the
+    digest of its content.
+    """
+    chosen = {name: getattr(args, name) for name in _PASSED_ON}
+    chosen |= {"port": args.port != DEFAULT_PORT and args.port, "interface": args.interfaces}
+    return {
+        f"--{name.replace('_', '-')}": _digest(value) for name, value in chosen.items() if value
+    }
+
+
+def _digest(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(sorted(map(_digest, value)))
+    try:
+        if isinstance(value, str | Path) and Path(value).is_file():
+            return hashlib.sha256(Path(value).read_bytes()).hexdigest()
+    except OSError:
+        pass  # it is the agent that reports a file that it cannot read
+    return str(value)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,6 +106,7 @@ async def _serve(
     name = door.name_of(os.environ)
     with node() if args.node else nullcontext(), door.listen(name) as opened:
         async with Agent(config, port=args.port, group=group) as agent:
+            agent.options = given(args)
             serving = asyncio.ensure_future(agent.serve(opened, args.bind))
             out.note(f"agent of {agent.name}: socket {name}, TCP port {args.port}")
             if args.idle is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from mrc.agent import door
-from mrc.cli import agent
+from mrc.cli import agent, trust
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import print_error
@@ -48,6 +48,7 @@ _NOT_FOUND = 127
 _RC = "MRC_RC"  # libmrc looks at it
 _START_SECONDS = 15.0
 _LOOK_SECONDS = 0.01
+_LAST_LOOK_SECONDS = 1.0  # of a machine that stood still meanwhile
 _IDLE_SECONDS = "30"  # the agent that this command starts ends after this time without programs
 
 
@@ -134,6 +135,7 @@ def run(args: argparse.Namespace) -> int:
         print_error(args.prog, installed.not_found(words[0]), _NOT_FOUND, as_json=False)
         return _NOT_FOUND
     _await_agent(args)
+    _check_options(args)
     return os.execvpe(words[0], words, os.environ | variables)  # does not return
 
 
@@ -145,9 +147,11 @@ def _await_agent(args: argparse.Namespace) -> None:
     deadline = time.monotonic() + _START_SECONDS
     started: subprocess.Popen[bytes] | None = None
     with tempfile.TemporaryFile() as said:  # the agent outlives the program and its terminal
-        while not door.answers(name, max(deadline - time.monotonic(), _LOOK_SECONDS)):
-            if time.monotonic() > deadline:
+        late = False
+        while not door.answers(name, max(deadline - time.monotonic(), _LAST_LOOK_SECONDS)):
+            if late:  # its last time to answer began after the deadline: this process has run
                 raise ConfigError(f"no agent answered at socket {name} within {_START_SECONDS:g} s")
+            late = time.monotonic() > deadline
             if door.is_open(name):
                 pass  # it answers soon, or ends
             elif started is None:
@@ -159,7 +163,24 @@ def _await_agent(args: argparse.Namespace) -> None:
             time.sleep(_LOOK_SECONDS)
 
 
+def _check_options(args: argparse.Namespace) -> None:
+    """Raises ConfigError if the agent was started with other options than those given here."""
+    name = door.name_of(os.environ)
+    options = door.profiles(name).options
+    for option, value in agent.given(args).items():
+        if options.get(option) != value:
+            raise ConfigError(
+                f"{option}: the agent that runs (process {door.agent_pid(name)}) has another: end"
+                f" it, or leave out {option}"
+            )
+
+
 def _start_agent(args: argparse.Namespace, said: IO[bytes]) -> subprocess.Popen[bytes]:
+    if args.code and trust.CODE not in os.environ:
+        raise ConfigError(
+            f"--code: start mrc agent --code first, which prints the code, or set"
+            f" {trust.CODE} to that of the other host"
+        )
     ours = args.command_line[1:]
     ours = ours[: ours.index("--")] if "--" in ours else ours[: len(ours) - len(args.words)]
     ours = [word for word in ours if word != "--rc"]  # an agent serves programs with and without it

@@ -56,11 +56,15 @@ OPTIONS = f"""
 """
 
 
-def add_options(parser: Any, *, listens: bool, connects: bool = True) -> None:
-    """Adds the options of a command that listens, connects, or does both."""
+def add_options(
+    parser: Any, *, listens: bool, connects: bool = True, prints: str = "with --server"
+) -> None:
+    """Adds the options of a command that listens, connects, or does both; `prints`: when the latter
+    prints a code.
+    """
     parser.check = _check_no_words
     group = parser.add_argument_group("trust (mrc/trust/README.md)")
-    add(group, f"--code  {_code_help(listens=listens, connects=connects)}")
+    add(group, f"--code  {_code_help(prints, listens=listens, connects=connects)}")
     if listens:
         add(group, ALLOW)
     if connects:
@@ -91,16 +95,14 @@ def _is_code(line: Sequence[str]) -> bool:
     return True
 
 
-def _code_help(*, listens: bool, connects: bool) -> str:
+def _code_help(when: str, *, listens: bool, connects: bool) -> str:
     prints = "print a one-time code, which lets one peer in"
     asks = (
         f"ask for the one-time code of the other host, or take it from ${CODE}; on a terminal you"
         " are asked without this too"
     )
     return (
-        f"with --server: {prints}; else: {asks}"
-        if listens and connects
-        else (prints if listens else asks)
+        f"{when}: {prints}; else: {asks}" if listens and connects else (prints if listens else asks)
     )
 
 

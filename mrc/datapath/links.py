@@ -37,9 +37,9 @@ Call = Callable[[Command, str], Awaitable[int]]
 _ROOM = 4
 # Every QP needs memory for each possible port, so a Context with few ports allows fewer.
 _FEW_PORTS, _MOST_OF_FEW = 12, 16
-_OPEN_TRIES = 5  # an interface may disappear between its listing and the opening of its sockets
+OPEN_TRIES = 5  # an interface may disappear between its listing and the opening of its sockets
 _MOST_SAID = 16  # log lines of a Context that waits for its interfaces
-_GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
+GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
 
 
 class _Slot(Struct):
@@ -178,7 +178,7 @@ class Links:
 
     def open(self, config: ContextConfig) -> Device:
         """Opens a device with the ports of the current interfaces; others may be added later."""
-        for left in reversed(range(_OPEN_TRIES)):
+        for left in reversed(range(OPEN_TRIES)):
             ports = self.find()
             try:
                 opened = _open_device(config, ports)
@@ -187,7 +187,7 @@ class Links:
                     raise InUseError(
                         f"UDP port {config.udp_port} is in use: choose another"
                     ) from error
-                if error.errno not in _GONE or left == 0:
+                if error.errno not in GONE or left == 0:
                     raise
             else:
                 break

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mrc.results.plain import Result
 
@@ -56,3 +56,5 @@ class Profiles(Result, frozen=True, kw_only=True):
     """Profiles of congestion control."""
     rdma_cm: tuple[CmPortRow, ...] = ()
     """Ports at which programs started with `mrc run --rc` listen."""
+    options: dict[str, str] = field(default_factory=dict)
+    """The options with which the agent was started; of a file the SHA-256 of its content."""

@@ -146,3 +146,8 @@ def test_profile__thresholds_are_at_the_target_or_above(name: str) -> None:
 def test_profile__names_are_those_of_the_struct() -> None:
     known = {name for name, _ in native.ffi.typeof("struct mrc_cc_profile").fields}
     assert set(CcParameters.__dataclass_fields__) | {"reserved"} == known
+
+
+def test_config__interfaces_are_no_string() -> None:
+    with pytest.raises(ConfigError, match="interfaces: is one string"):
+        ContextConfig(interfaces="eth0")  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ async def test_events__another_program_counts_what_its_cq_drops(programs: Path) 
     ):
         assert await line_of(watcher) == "watches"
         qpn = int(await line_of(user))
-        ((end, _),) = (found for each in agent.programs if (found := each.end_of(qpn)) is not None)
+        (end,) = (each.connects.ends[qpn] for each in agent.programs if qpn in each.connects.ends)
         first = end.evs[0]
         ev = ev_of(first.attr.port, first.usids, first.attr.sport)
         profile = agent.control.evs[7].profile

@@ -21,7 +21,7 @@ import attached
 
 import mrc.agent.agent
 import mrc.agent.door
-import mrc.agent.program
+import mrc.agent.opening
 import mrc.cli.agent
 from mrc.agent.agent import Agent
 from mrc.binding.native import ffi, lib
@@ -383,7 +383,7 @@ def use(world: World, run: Run) -> None:
     world.replace(mrc.agent.door, "listen", world.sockets.listen)
     world.replace(attached, "connected", world.sockets.connect)
     world.replace(mrc.agent.agent, "_free_udp_port", lambda: next(ports))
-    world.replace(mrc.agent.program, "interfaces", vars(mrc.datapath.links)["interfaces"])
+    world.replace(mrc.agent.opening, "interfaces", vars(mrc.datapath.links)["interfaces"])
     world.replace(mrc.cli.agent, "Agent", run.made_agent)
     world.replace(Dispatcher, "_join", _join)
 

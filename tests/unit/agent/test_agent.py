@@ -21,7 +21,7 @@ from slowness import PATIENCE
 from mrc.agent import agent as agent_module
 from mrc.agent import door, listener
 from mrc.agent.agent import Agent
-from mrc.agent.program import Program
+from mrc.agent.connects import Connects
 from mrc.agent.wanted import Wanted
 from mrc.aio.end import End
 from mrc.binding.native import ffi
@@ -131,15 +131,15 @@ async def test_connect__again_after_an_agent_that_was_busy_or_ended(
     error: MrcError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end that dials has created its QP by then."""
-    accept, errors = Program.accept, [error]
+    accept, errors = Connects.accept, [error]
 
-    async def accept_later(program: Program, channel: Channel, wanted: Wanted) -> End:
+    async def accept_later(connects: Connects, channel: Channel, wanted: Wanted) -> End:
         if errors:
             await channel.receive()
             raise errors.pop()
-        return await accept(program, channel, wanted)
+        return await accept(connects, channel, wanted)
 
-    monkeypatch.setattr(Program, "accept", accept_later)
+    monkeypatch.setattr(Connects, "accept", accept_later)
     async with running(), connected_pair():
         assert not errors
 
@@ -200,7 +200,7 @@ async def test_release__ends_both_sides_in_order() -> None:
             await b.send(AgentKind.RELEASE, theirs, 1)
             await until(lambda: agent.numbers.owner(ours) is None)
             await until(lambda: agent.numbers.owner(theirs) is None)
-        assert [each.ends for each in agent.programs] == [(), ()]
+        assert [each.connects.ends for each in agent.programs] == [{}, {}]
 
 
 async def test_release__while_the_agents_connect() -> None:
@@ -242,7 +242,7 @@ async def test_program_that_dies__before_its_agent_has_the_qp(dialler_dies: bool
         (victim, number), (survivor, its_number) = one, other
         program = agent.numbers.owner(number)
         assert program is not None
-        end = program._ends.pop(number)
+        end = program.connects.ends.pop(number)
         await victim.end()
         end.channel.abort()
         async with asyncio.timeout(PATIENCE):
@@ -328,7 +328,7 @@ async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.M
         (program,) = agent.programs
         await until(lambda: program._engines is not None)
         links = program._opened().links
-        monkeypatch.setattr("mrc.agent.program.interfaces", list)  # none is up
+        monkeypatch.setattr("mrc.agent.opening.interfaces", list)  # none is up
         links.on_change()
         links.on_change()  # nothing new
         await a.send(AgentKind.NUMBERS)
@@ -342,6 +342,14 @@ async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.M
         ]
         assert ports and not any(port.up for port in ports)
         assert [each.kind for each in a.frames].count(AgentKind.PORTS) == 1
+
+
+async def test_connect__with_a_profile_that_is_not_there() -> None:
+    async with running(), attached() as a, asyncio.timeout(PATIENCE):
+        body = connect_body(min(a.numbers), 0xFFFFFE, a.gids[0], a.gids[0], ev_profile=99)
+        await a.send(AgentKind.CONNECT, body=body)
+        failed = await a.until(AgentKind.FAILED)
+    assert b"EV profile 99" in failed.body
 
 
 async def test_attach__of_another_version_is_refused() -> None:
@@ -396,7 +404,7 @@ async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:
                 await program.attach_again(NAME, [body + notes[program]].copy)
             async with asyncio.timeout(PATIENCE):
                 await until(lambda: len(agent.programs) == 2)
-                await until(lambda: sum(len(each.ends) for each in agent.programs) == 2)
+                await until(lambda: sum(len(each.connects.ends) for each in agent.programs) == 2)
                 await write(a, ours, b)
                 await a.send(AgentKind.RELEASE, ours, 1)  # reaches the other agent
                 assert (await b.until(AgentKind.GONE)).value == theirs

@@ -56,6 +56,12 @@ def test_profiles__no_agent_runs() -> None:
         door.profiles(NAME)
 
 
+def test_profiles__the_agent_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_ANSWER_SECONDS", 0.01)
+    with door.listen(NAME), pytest.raises(ConfigError, match="does not answer: is it stopped"):
+        door.profiles(NAME)
+
+
 def test_listen__removes_the_socket_of_a_killed_agent(tmp_path: Path) -> None:
     name = str(tmp_path / "agent")
     door.listen(name).close()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -63,7 +64,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception | None) -
 
 async def test_ring__the_answer_of_a_busy_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, BusyError("not now"), BusyError("not yet"), 0x123456)
-    program = Program()
+    program: Any = Program()
     await Doorbell(program).ring(ASKED)
     assert program.sent == [(AgentKind.ADMITTED, 9, 0, bytes([0x56, 0x34, 0x12, 0]))]
     assert program.failed == {}
@@ -73,7 +74,7 @@ async def test_ring__the_answer_of_a_busy_agent(monkeypatch: pytest.MonkeyPatch)
     ("answer", "reason"),
     [
         (None, "h1: no answer in 0.05 s"),
-        (ConnectError("h1: refused"), "h1: refused; does mrc agent run there?"),
+        (ConnectError("h1: refused"), "h1: refused"),
         (MrcError("a wrong answer"), "a wrong answer"),
         (OSError(errno.EPIPE, "broken"), "[Errno 32] broken"),
     ],
@@ -82,7 +83,7 @@ async def test_ring__fails(
     monkeypatch: pytest.MonkeyPatch, answer: Exception | None, reason: str
 ) -> None:
     answers(monkeypatch, answer)
-    program = Program()
+    program: Any = Program()
     await Doorbell(program).ring(ASKED)
     assert program.sent == [] and program.failed == {9: reason}
 
@@ -92,9 +93,9 @@ async def test_ring__the_last_answer_counts_when_the_time_is_over(
 ) -> None:
     """The time ends in the middle of a try. The tries before have told why."""
     answers(monkeypatch, BusyError("h1: not yet"), None)
-    program = Program()
+    program: Any = Program()
     await Doorbell(program).ring(ASKED)
-    assert program.failed == {9: "h1: not yet; does mrc agent run there?"}
+    assert program.failed == {9: "h1: not yet"}
 
 
 async def visiting(bell: Doorbell, program: Program) -> tuple[asyncio.Task[int], int]:
@@ -107,7 +108,7 @@ async def visiting(bell: Doorbell, program: Program) -> tuple[asyncio.Task[int],
 
 
 async def test_visit__each_gets_its_answer() -> None:
-    program = Program()
+    program: Any = Program()
     bell = Doorbell(program)
     first, cookie = await visiting(bell, program)
     second, other = await visiting(bell, program)
@@ -128,7 +129,7 @@ async def test_visit__each_gets_its_answer() -> None:
     ],
 )
 async def test_visit__is_refused(answer: int, error: type[Exception], reason: str) -> None:
-    program = Program()
+    program: Any = Program()
     bell = Doorbell(program)
     task, cookie = await visiting(bell, program)
     bell.admit(answer, cookie)
@@ -140,12 +141,12 @@ async def test_visit__is_refused(answer: int, error: type[Exception], reason: st
 async def test_visit__a_program_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doorbell, "_ANSWER_SECONDS", 0.01)
     with pytest.raises(ConnectError, match="does not answer its agent"):
-        await Doorbell(Program()).visit(ASKED)
+        await Doorbell(Mock()).visit(ASKED)
 
 
 async def test_visit__too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doorbell, "_MOST_VISITS", 1)
-    program = Program()
+    program: Any = Program()
     bell = Doorbell(program)
     task, cookie = await visiting(bell, program)
     with pytest.raises(BusyError, match="too many endpoints"):
@@ -160,4 +161,4 @@ async def test_visit__too_many(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("qpn", [1, 2, 1 << 24])
 def test_admit__not_a_qpn(qpn: int) -> None:
     with pytest.raises(ProtocolError, match="not a QPN"):
-        Doorbell(Program()).admit(qpn, 1)
+        Doorbell(Mock()).admit(qpn, 1)

@@ -21,7 +21,7 @@ def made(messages: Mock) -> Any:
     end: Any = ProgramEnd.__new__(ProgramEnd)
     end.peer_gone, end.channel, end.peer = asyncio.Event(), Mock(), Mock()
     end.dispatcher, end.immediates, end.messages, end._tell = Mock(), Mock(), messages, None
-    end._peer_reason = ""
+    end._peer_reason, end.failure = "", None
     end.queue, end._closer, end._status = Mock(qpn=7), None, None
     end._places = Mock(taken=0, until_free=AsyncMock())
     end.query, messages.until_idle = AsyncMock(), AsyncMock()

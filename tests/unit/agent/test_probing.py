@@ -57,7 +57,7 @@ class Peers:
 
     async def connect(self, host: str) -> Any:
         if host in self.away:
-            raise ConnectError(f"{host}: no program listens")
+            raise ConnectError(f"{host}: no program listens") from ConnectionRefusedError()
         self.made.append(Peer(host))
         return self.made[-1]
 

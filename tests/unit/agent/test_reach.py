@@ -17,11 +17,12 @@ from slowness import PATIENCE
 
 from mrc.agent import reach
 from mrc.agent.knock import Knock, Point, knock_in
-from mrc.agent.reach import QpGoneError, knock, patiently, resume
+from mrc.agent.reach import QpGoneError, knock, patiently, resume, worded
 from mrc.errors import (
     BusyError,
     ConnectError,
     ConnectRefusedError,
+    ConnectTimeoutError,
     Kind,
     MrcError,
     PeerGoneError,
@@ -50,6 +51,21 @@ async def peer(answer: Callable[[Channel], Awaitable[None]]) -> AsyncIterator[in
     async with server, asyncio.timeout(PATIENCE):
         yield server.sockets[0].getsockname()[1]
         await ended.get()
+
+
+@pytest.mark.parametrize(
+    ("error", "advises"),
+    [
+        (ConnectRefusedError("start both with mrc run --rc, or neither"), False),
+        (ConnectError("QP 7 belongs to QP 8"), False),
+        (BusyError("not now"), False),
+        (OSError("broken"), False),
+        (ConnectTimeoutError("no answer"), True),
+    ],
+)
+def test_worded__advice_only_where_nobody_answered(error: Exception, advises: bool) -> None:
+    assert worded(error).endswith("; does mrc agent run there?") == advises
+    assert worded(away()) == "no program listens; does mrc agent run there?"
 
 
 def away() -> ConnectError:

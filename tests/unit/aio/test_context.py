@@ -260,6 +260,14 @@ async def test_connect__no_such_host() -> None:
             await context.connect("no-such-host.invalid", 1)
 
 
+@pytest.mark.parametrize("port", [-1, 65536])
+async def test_connect_listen__no_port(port: int) -> None:
+    async with Context(loopback_config()) as context:
+        for call in (context.connect, context.listen):
+            with pytest.raises(ArgumentError, match=f"port: {port} is not within"):
+                call("127.0.0.1", port)
+
+
 async def test_connect__a_peer_that_says_nothing() -> None:
     async with Context(loopback_config()) as context:
         with socket.create_server(("127.0.0.1", 0)) as silent:

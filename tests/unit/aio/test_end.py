@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from unittest.mock import AsyncMock
+import time
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, loopback_config, spawn
@@ -50,6 +51,35 @@ async def test_exit__of_the_context_tells_the_reason() -> None:
         await pair.near_context.__aexit__(MemoryError, MemoryError(), None)
         with pytest.raises(PeerGoneError, match="ended the connection: out of memory"):
             await anext(pair.far.immediates())
+
+
+async def test_write__after_the_peer_has_closed_and_its_connection_has_ended() -> None:
+    async with connected_pair() as pair:
+        await pair.far.close()
+        watcher = pair.near._end._watcher
+        assert watcher is not None
+        await watcher
+        with pytest.raises(PeerGoneError, match="closed the connection"):
+            await pair.near.write_imm(imm=1)
+
+
+async def test_write__is_answered_while_this_process_is_stopped() -> None:
+    """The answer waits in a socket. The time of the stop is none in which it did not come."""
+    async with connected_pair() as pair:
+        end = pair.near._end
+        answered = asyncio.Event()
+        places = Mock(taken=1, until_free=AsyncMock(side_effect=answered.wait))
+        dispatcher = Mock(fail_works=Mock(side_effect=lambda *_: failed.append(answered.is_set())))
+        failed: list[bool] = []
+        with patch.multiple(end, _places=places, dispatcher=dispatcher, query=AsyncMock()):
+            end.query.return_value.planes = ()  # type: ignore[attr-defined]
+            ended = spawn(end._on_ended(PeerGoneError("it has ended")))
+            await pair.near_context.counters()  # meanwhile it waits
+            time.sleep(0.5)  # noqa: ASYNC251 the stop
+            asyncio.get_running_loop().call_later(0.05, answered.set)
+            places.taken = 0
+            await ended
+        assert failed == [True]
 
 
 async def test_close__of_a_qp_that_failed_tells_the_reason() -> None:

@@ -4,16 +4,26 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from ports import free_port
 
+from mrc.agent import door
 from mrc.cli import run
 from mrc.cli.exits import Exit
 from mrc.cli.main import main
 from mrc.doctor import libraries
+from mrc.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(
     libraries.why_missing(libraries.LIBMRC) is not None,
@@ -35,6 +45,75 @@ def test_run__the_port_is_in_use() -> None:
     assert done.stderr == (
         f"mrc run: the agent did not start: TCP port {port} is in use: choose another\n"
     )
+
+
+def test_await_agent__the_machine_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent gets time to answer after the deadline too: it stood still as well."""
+    monkeypatch.setattr(run, "_START_SECONDS", -1.0)
+    monkeypatch.setattr(door, "is_open", lambda name: True)
+    answers, given = [True, False], []
+
+    def answer(name: str, seconds: float) -> bool:
+        given.append(seconds)
+        return answers.pop()
+
+    monkeypatch.setattr(door, "answers", answer)
+    run._await_agent(Namespace())
+    assert given == [1.0, 1.0]
+    answers[:] = [False, False]
+    with pytest.raises(ConfigError, match="no agent answered"):
+        run._await_agent(Namespace())
+
+
+def test_start_agent__its_code_would_be_seen_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MRC_CODE", raising=False)
+    with pytest.raises(ConfigError, match="start mrc agent --code first"):
+        run._start_agent(Namespace(code=True), Mock())
+
+
+@pytest.fixture
+def lasting(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs `mrc run` with these options in one environment, in which agents stay until the end."""
+    (tmp_path / "other").mkdir()
+    secret = tmp_path / "one.key"
+    for path, content in ((secret, 32 * "1"), (tmp_path / "other/one.key", 32 * "2")):
+        path.write_text(content)
+        path.chmod(0o600)
+    shutil.copy(secret, tmp_path / "same.key")
+    name = f"@mrc-test-lasting-{os.getpid()}"
+    port = str(free_port())
+
+    def start(*options: str | Path, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        words = [*options, "--bind", "127.0.0.1", "--port", port, "-B", "lo", "--", "true"]
+        return subprocess.run(
+            [sys.executable, "-m", "mrc", "run", *map(str, words)], cwd=cwd,
+            env=os.environ | {"MRC_AGENT": name}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    yield start
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.connect(door.address_of(name))
+        os.kill(door.visitor_of(asking).pid, signal.SIGTERM)
+
+
+def test_run__an_agent_with_other_options_runs(
+    tmp_path: Path, lasting: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """The program would run unencrypted, or with other peers, than its user has asked for."""
+    assert lasting("--secret", "one.key").returncode == 0
+    assert lasting("--secret", tmp_path / "same.key").returncode == 0, "the same secret"
+    assert lasting().returncode == 0, "no wish"
+    for options, name in (
+        (("--insecure",), "--insecure"),
+        (("--secret", "one.key", "--seal", "none"), "--seal"),
+    ):
+        done = lasting(*options)
+        assert done.returncode == 1
+        agent = r"the agent that runs \(process \d+\)"
+        text = rf"mrc run: {name}: {agent} has another: end it, or leave out {name}\n"
+        assert re.fullmatch(text, done.stderr)
+    done = lasting("--secret", "one.key", cwd=tmp_path / "other")
+    assert done.stderr.startswith("mrc run: --secret: the agent that runs")
 
 
 @pytest.mark.skipif(

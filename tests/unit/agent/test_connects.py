@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from mrc.agent import program
-from mrc.agent.program import Program
+from mrc.agent import connects
+from mrc.agent.connects import Connects
 from mrc.aio.local import Local, Terms
 from mrc.enums import AgentKind
 from mrc.errors import ConnectRefusedError, Kind
@@ -28,11 +28,11 @@ async def test_accept__of_a_peer_whose_program_ends_meanwhile(
             terms.check("h1", [], "h1")
         raise ConnectRefusedError("it refused", "it has ended", kind)
 
-    monkeypatch.setattr(program, "establish", establish)
-    ours: Any = Program.__new__(Program)
-    terms = Terms({}, Mock(), Mock())
-    ours._terms_of, ours._engine, ours._refused = lambda _: (Mock(), "h1", terms), Mock(), {}
+    monkeypatch.setattr(connects, "establish", establish)
+    program = Mock()
+    ours: Any = Connects(program, Mock(), Mock())
+    ours._terms_of = lambda _: (Mock(), "h1", Terms({}, Mock(), Mock()))
     with pytest.raises(ConnectRefusedError):
         await ours.accept(Mock(), Mock(qpn=7))
-    told = [call.args for call in ours._engine.send.mock_calls]
+    told = [call.args for call in program.send.mock_calls]
     assert told == ([(AgentKind.GONE, 7)] if known and kind is Kind.ENDED else [])
