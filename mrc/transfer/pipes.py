@@ -145,9 +145,6 @@ class StdoutTree:
     def finish_folder(self, name: str, meta: Meta) -> bool:
         return False
 
-    def check_room(self, size: int) -> None:
-        pass
-
     def stop(self) -> None:
         """Ends a write that waits for the program behind the pipe."""
         self._pipe.stop()

@@ -14,7 +14,15 @@ from mrc.exchange.foreign import printable
 from mrc.results.transfer import FailedFile
 from mrc.transfer.announced import Announced
 from mrc.transfer.folders import Meta
-from mrc.transfer.names import MAX_DEPTH, FileError, cause_of, check_link, check_name, check_path
+from mrc.transfer.names import (
+    MAX_DEPTH,
+    FileError,
+    about,
+    cause_of,
+    check_link,
+    check_name,
+    check_path,
+)  # fmt: skip
 from mrc.transfer.source import Source, what_is
 
 STDIN = "-"
@@ -150,7 +158,8 @@ class Plan(Struct):
     def _add_found(
         self, entry: os.DirEntry[str], name: str, above: tuple[tuple[int, int], ...], inside: str
     ) -> None:
-        check_name(entry.name)
+        with about(entry.path):
+            check_name(entry.name)
         try:
             status = entry.stat(follow_symlinks=self.follow)
         except OSError as error:
@@ -163,7 +172,8 @@ class Plan(Struct):
             self._add_folder(entry.path, name, above, inside)
         elif stat.S_ISLNK(status.st_mode) and self.links:
             target = os.readlink(entry.path)
-            check_link(target, inside.count("/"))
+            with about(entry.path):
+                check_link(target, inside.count("/"))
             self._add(Link(entry.path, name, target))
         else:
             kind = what_is(status.st_mode).partition(",")[0]

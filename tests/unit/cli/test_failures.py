@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines about files that are not copied."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrc.cli.exits import Exit
+from mrc.cli.failures import Failures
+from mrc.cli.output import Output
+from mrc.cli.progress import ProgressMeter
+from mrc.results.transfer import FailedFile
+
+
+def test_add__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder whose name is refused may have thousands of files."""
+    out = Output("mrc send", as_json=True, quiet=False)
+    failures = Failures(out, ProgressMeter(out, "sender"), "sender", "h1")
+    hidden = [FailedFile(f"a/.git/{n}", "'a/.git': begins with '.'", "receiver") for n in range(9)]
+    other = FailedFile("b", "b: exists", "receiver")
+    for failed in (*hidden, other, hidden[0]):
+        failures.add(failed)
+    assert failures.end() == Exit.NOT_ALL_COPIED
+    assert capsys.readouterr().err.splitlines() == [
+        "mrc send: not copied: h1: 'a/.git': begins with '.'",
+        "mrc send: not copied: h1: b: exists",
+        "mrc send: 10 files and folders were not copied",
+    ]
+    assert failures.files == [*hidden, other], "--json lists all"
