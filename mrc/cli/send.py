@@ -28,7 +28,7 @@ from mrc.transfer.names import FileError, check_path
 from mrc.transfer.offering import How
 from mrc.transfer.plan import STDIN, Plan, excluding, plan_of
 from mrc.transfer.sender import send_plan
-from mrc.transfer.session import TOKEN_BYTES, Session, connect_session
+from mrc.transfer.session import TOKEN_BYTES, Session, VerificationError, connect_session
 
 HELP = "send files and folders to a host that runs mrc recv"
 EXAMPLES = """\
@@ -119,11 +119,12 @@ def _counted(skipped: list[str]) -> str:
 
 
 async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict[str, Any]) -> int:
-    sending = _Sending(args, out, plan, trusted)
     # Standard input cannot be read twice, and a code lets one peer in once.
-    once = STDIN in args.files or args.code or args.no_resume
+    if STDIN in args.files or args.code or args.no_resume:
+        args.retry = 0.0
+    sending = _Sending(args, out, plan, trusted)
     try:
-        with Retry(0.0 if once else args.retry, sending.meter.note) as retry:
+        with Retry(args.retry, sending.meter.note) as retry:
             while True:
                 connected, before = False, plan.sent
                 try:
@@ -134,8 +135,10 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict
                 except MrcError as error:
                     progress = plan.sent > before or sending.how.stored_chunks > 0
                     await retry.wait(error, connected=connected, progress=progress)
+    except VerificationError:
+        raise  # nothing is kept
     except (Exception, asyncio.CancelledError):
-        if sending.how.stored_chunks and sending.how.resume:
+        if sending.how.stored_chunks and sending.how.resume and STDIN not in args.files:
             sending.meter.note("the same command goes on where this one stopped")
         raise
 
