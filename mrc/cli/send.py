@@ -17,7 +17,7 @@ from mrc.cli.arguments import add, bit_rate, pause_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
-from mrc.cli.output import Output, add_options
+from mrc.cli.output import Output, add_options, counted
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import LeftOut, overflow, slow_planes, transfer
 from mrc.cli.retry import Retry
@@ -175,6 +175,7 @@ class _Sending:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Session]:
         plan, host = self._plan, self._host
+        plan.connected()
         async with (
             mrc.Context(self._config) as ctx,
             connect_session(
@@ -185,7 +186,7 @@ class _Sending:
                 transfer=self._token,
                 timeout=self._args.timeout,
             ) as session,
-            self.meter.watch(session, f"to {host}", plan.bytes),
+            self.meter.watch(session, f"to {host}", plan.bytes, lambda: plan.there),
             self._incidents.follow(session.qp),
         ):
             views.announce(self._out, ctx)
@@ -198,7 +199,8 @@ class _Sending:
         self.how.on_resumed = lambda file, size: meter.resumed(session, file.name, size)
         await meter.files(send_plan(session, self._plan, self.how), self._total)
         if unchanged := self._plan.unchanged:
-            meter.note(f"{unchanged} files were there with the same size and date")
+            were = "was" if unchanged == 1 else "were"
+            meter.note(f"{counted(unchanged, 'file')} {were} there with the same size and date")
         slow = slow_planes("sender", (await session.query()).planes)
         meter.note(self._incidents.sentence(slow))
         meter.note_once(await overflow(session.ctx))

@@ -77,6 +77,7 @@ class Plan(Struct):
     failed: list[FailedFile] = field(default_factory=list)  # cannot be read; receiver not told yet
     unchanged: int = 0  # files that the receiver has with the same size and date
     sent: int = 0  # entries of which both ends know the outcome
+    there: int = 0  # bytes that need not travel over this connection, beside those kept of a part
 
     def announced(self) -> Announced:
         """What the receiver's user is told."""
@@ -103,8 +104,15 @@ class Plan(Struct):
         """The receiver has these files."""
         self.entries = [entry for entry in self.entries if entry not in files]
         self.unchanged += len(files)
+        size = sum(file.bytes for file in files)
+        self.there += size
         if self.bytes is not None:
-            self.bytes -= sum(file.bytes for file in files)
+            self.bytes -= size
+
+    def connected(self) -> None:
+        """A connection begins, perhaps not the first one."""
+        sent = (entry for entry in self.entries[: self.sent] if isinstance(entry, File))
+        self.there = sum(file.bytes for file in sent)
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)

@@ -9,6 +9,8 @@ from mrc.cli.exits import Exit
 from mrc.cli.failures import Failures
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter
+from mrc.cli.serving import session_failed
+from mrc.errors import MrcError
 from mrc.results.transfer import FailedFile
 
 
@@ -27,3 +29,15 @@ def test_add__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None
         "mrc send: 10 files and folders were not copied",
     ]
     assert failures.files == [*hidden, other], "--json lists all"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("lost", "h0: lost"), ("h0 ended", "h0 ended"), ("h01 ended", "h0: h01 ended")],
+)
+def test_session_failed__names_the_peer_once(
+    capsys: pytest.CaptureFixture[str], text: str, line: str
+) -> None:
+    out = Output("mrc recv", as_json=False, quiet=False)
+    assert session_failed(out, "h0", MrcError(text)) == Exit.FAILED
+    assert capsys.readouterr().err == f"mrc recv: {line}\n"
