@@ -95,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_of(
         args.files, name=args.name or "", follow=args.follow, links=args.links, exclude=exclude
     )
+    if plan.excluded:
+        out.note(f"--exclude left out {plan.excluded} of the files and folders")
     if plan.skipped:
         out.note(f"skipped {_counted(plan.skipped)}")
     return run_async(_send(args, out, plan, _trusted(args)))

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mrc.cli.exits import Exit
 from mrc.cli.failures import Failures
+from mrc.cli.main import main
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.serving import session_failed
@@ -41,3 +44,13 @@ def test_session_failed__names_the_peer_once(
     out = Output("mrc recv", as_json=False, quiet=False)
     assert session_failed(out, "h0", MrcError(text)) == Exit.FAILED
     assert capsys.readouterr().err == f"mrc recv: {line}\n"
+
+
+def test_send__says_how_many_it_excludes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong pattern may match everything."""
+    (tmp_path / "a.o").touch()
+    words = ["send", "--insecure", "--exclude", "*", str(tmp_path), "127.0.0.1:1"]
+    assert main(words) == Exit.UNREACHABLE
+    assert "--exclude left out 1 of the files and folders" in capsys.readouterr().err
