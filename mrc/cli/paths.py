@@ -29,6 +29,7 @@ from mrc.events import EvInfo, ProbeResult, known
 from mrc.results import paths as results
 from mrc.results.paths import Paths, Probe, ProbedEv
 from mrc.results.plain import like
+from mrc.running import RunningClock
 
 HELP = "show the paths to a host that runs mrc recv, and their states"
 EXAMPLES = """\
@@ -44,7 +45,8 @@ examples:
 """
 OPTIONS = f"""
 host HOST[:PORT]        host that runs mrc recv [TCP port {DEFAULT_PORT}]
---timeout SECONDS       time limit for connecting [%(default)s]
+--timeout SECONDS       time limit for connecting, and for a host that answers no probe
+                        [%(default)s]
 --probe                 send a probe of full packet size on every EV
 --watch                 repeat --probe until interrupted
 --check                 probe, and exit with 1 if some path does not answer, or a configured port is
@@ -56,6 +58,7 @@ host HOST[:PORT]        host that runs mrc recv [TCP port {DEFAULT_PORT}]
 """
 
 _LOCATE_SECONDS = 2.0
+_WITNESSES = 4  # paths that answer, probed again beside those that do not
 MAX_NAMES = 8  # paths that an error names
 LEAST_PROBE_SECONDS = 0.25  # time limit for an answer; twice the longest round trip if that is more
 
@@ -132,7 +135,7 @@ def _dead(result: Paths) -> list[str]:
 async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Block, Paths]:
     """The paths as a table, and as a result."""
     # An idle QP sends no data, so only probes can find changes for --watch.
-    probes = await _probed(qp) if args.probe or args.watch or args.check else ()
+    probes = await _probed(qp, args.timeout) if args.probe or args.watch or args.check else ()
     evs = await qp.evs()
     found = await _measured(args, qp, evs)
     quality = paths_quality.told(evs, found)
@@ -171,14 +174,28 @@ async def _measured(args: argparse.Namespace, qp: QP, evs: Sequence[EvInfo]) -> 
     return await measure(qp, used, seconds, payload=qp.path_mtu, timeout=timeout)
 
 
-async def _probed(qp: QP) -> list[ProbeResult]:
-    """A probe of every EV, and a second one where no answer came: a path may lose some packets."""
+async def _probed(qp: QP, seconds: float) -> list[ProbeResult]:
+    """A probe of every EV, and further ones where no answer came: a path may lose some packets.
+
+    Silence counts only while the peer answers on another path. A host that stands still answers on
+    none, so it is probed again, for `seconds` at most.
+    """
     longest_ns = max(known(ev.rtt_ns for ev in await qp.evs()), default=0)
     timeout = max(LEAST_PROBE_SECONDS, 2 * longest_ns / 1e9)
     probes = list(await qp.probe_evs(payload=qp.path_mtu, timeout=timeout))
-    silent = [probe.index for probe in probes if probe.error == errno.ETIMEDOUT]
-    for probe in await qp.probe_evs(silent, payload=qp.path_mtu, timeout=timeout):
-        probes[probe.index] = probe
+    with RunningClock() as clock:
+        until = clock.time() + seconds
+        while silent := [probe.index for probe in probes if probe.error == errno.ETIMEDOUT]:
+            # The last ones show whether the peer ran until the end.
+            witnesses = [probe.index for probe in probes if probe.answered][:_WITNESSES]
+            asked = silent + witnesses
+            again = await qp.probe_evs(asked, payload=qp.path_mtu, timeout=timeout)
+            for probe in again[: len(silent)]:
+                probes[probe.index] = probe
+            answered = {probe.index for probe in again if probe.answered}
+            proved = answered and answered.isdisjoint(silent)
+            if proved or clock.time() > until:
+                break
     return probes
 
 
