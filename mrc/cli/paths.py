@@ -25,6 +25,7 @@ from mrc.cli.paths_quality import measure
 from mrc.cli.runner import run_async
 from mrc.control.quality import Quality
 from mrc.enums import EvState
+from mrc.errors import PeerGoneError
 from mrc.events import EvInfo, ProbeResult, known
 from mrc.results import paths as results
 from mrc.results.paths import Paths, Probe, ProbedEv
@@ -51,8 +52,9 @@ host HOST[:PORT]        host that runs mrc recv [TCP port {DEFAULT_PORT}]
 --watch                 repeat --probe until interrupted
 --check                 probe, and exit with 1 if some path does not answer, or a configured port is
                         down; with --watch as soon as one does not. DENIED paths do not count
---measure SECONDS       probe each path for this long; show loss, extra delay beside the best path
-                        of the plane, jitter and reordering; with --watch again and again
+--measure SECONDS       probe each path for this long, at most 10 s; show loss, extra delay beside
+                        the best path of the plane, jitter and reordering; with --watch again and
+                        again
 --locate                name the links that failing paths share; implies --measure [2s]
 -i, --interval SECONDS  pause between the probes of --watch [%(default)s]
 """
@@ -83,6 +85,8 @@ async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
         async with await _connect(args, ctx) as qp:
             out.detail(endpoint.parameters(ctx, qp))
             block, result = await _look(args, ctx, qp)
+            if args.measure and qp.peer_has_gone:
+                out.note(f"{qp.peer_host} ended the look before the measurement was over")
         out.text(format_table(block.head, block.rows))
         out.text(_summary(result))
         if args.locate:
@@ -104,7 +108,11 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Pat
         while True:
             async with await _connect(args, ctx) as qp:
                 while not qp.peer_has_gone:
-                    block, result = await _look(args, ctx, qp)
+                    try:
+                        block, result = await _look(args, ctx, qp)
+                    except PeerGoneError:
+                        await asyncio.sleep(args.interval)
+                        break
                     if show is not None:
                         show([block])
                     out.result(result)
@@ -178,7 +186,8 @@ async def _probed(qp: QP, seconds: float) -> list[ProbeResult]:
     """A probe of every EV, and further ones where no answer came: a path may lose some packets.
 
     Silence counts only while the peer answers on another path. A host that stands still answers on
-    none, so it is probed again, for `seconds` at most.
+    none, so it is probed again, for `seconds` at most. Raises PeerGoneError if the peer ends the
+    look before.
     """
     longest_ns = max(known(ev.rtt_ns for ev in await qp.evs()), default=0)
     timeout = max(LEAST_PROBE_SECONDS, 2 * longest_ns / 1e9)
@@ -186,6 +195,8 @@ async def _probed(qp: QP, seconds: float) -> list[ProbeResult]:
     with RunningClock() as clock:
         until = clock.time() + seconds
         while silent := [probe.index for probe in probes if probe.error == errno.ETIMEDOUT]:
+            if qp.peer_has_gone:
+                raise PeerGoneError(f"{qp.peer_host} ended the look: try again")
             # The last ones show whether the peer ran until the end.
             witnesses = [probe.index for probe in probes if probe.answered][:_WITNESSES]
             asked = silent + witnesses

@@ -12,6 +12,9 @@ import pytest
 
 from mrc.cli import paths
 from mrc.cli.paths import _probed
+from mrc.cli.paths_quality import measure
+from mrc.control.quality import TRAIN
+from mrc.errors import PeerGoneError
 from mrc.events import ProbeResult
 
 EVS = 4
@@ -22,6 +25,8 @@ class Answering:
 
     def __init__(self, *batches: Sequence[int]) -> None:
         self.path_mtu = 1024
+        self.peer_host = "h1"
+        self.peer_has_gone = False
         self.asked: list[list[int]] = []
         self._batches = iter(batches)
 
@@ -75,3 +80,38 @@ async def test_probed__a_peer_that_never_answers() -> None:
     found = await _probed(qp, 1e-9)  # type: ignore[arg-type]
     assert not any(each.answered for each in found)
     assert len(qp.asked) == 2
+
+
+async def test_probed__a_peer_that_ended_the_look_says_nothing() -> None:
+    qp = Answering(())
+    qp.peer_has_gone = True
+    with pytest.raises(PeerGoneError, match="h1 ended the look"):
+        await _probed(qp, 60.0)  # type: ignore[arg-type]
+    assert len(qp.asked) == 1
+
+
+class Leaving:
+    """A QP whose peer answers so many probes and then ends the look."""
+
+    def __init__(self, answers: int) -> None:
+        self.peer_has_gone = False
+        self._left = answers
+
+    async def probe_evs(
+        self, evs: Sequence[int], *, payload: int, timeout: float
+    ) -> tuple[ProbeResult, ...]:
+        self._left -= 1
+        self.peer_has_gone = self._left < 0
+        error = errno.ETIMEDOUT if self.peer_has_gone else 0
+        return tuple(ProbeResult(each, error, None if error else 1000) for each in evs)
+
+
+@pytest.mark.parametrize(
+    ("answers", "sent", "lost"), [(2 * EVS * TRAIN, 2 * TRAIN, 0), (0, TRAIN, 3)]
+)
+async def test_measure__what_is_sent_after_the_look_is_not_lost(
+    answers: int, sent: int, lost: int
+) -> None:
+    qp: Any = Leaving(answers)
+    found = await measure(qp, list(ALL), 60.0, payload=0, timeout=0.25)
+    assert {(each.sent, each.lost) for each in found.values()} == {(sent, lost)}
