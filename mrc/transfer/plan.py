@@ -35,6 +35,7 @@ class File(Struct, frozen=True):
     path: str
     name: str  # at the receiver
     bytes: int
+    mtime_ns: int
     follow: bool
 
 
@@ -129,7 +130,7 @@ class Plan(Struct):
             self._add_folder(path, name, (), "")
         else:
             with Source(path) as source:
-                self._add(File(path, name, source.bytes, follow=True))
+                self._add(File(path, name, source.bytes, source.mtime_ns, follow=True))
 
     def _add_folder(
         self, path: str, name: str, above: tuple[tuple[int, int], ...], inside: str
@@ -175,7 +176,7 @@ class Plan(Struct):
                 raise FileError(f"{printable(entry.path)}: {cause_of(error)}") from error
             status = entry.stat(follow_symlinks=False)  # a link that leads nowhere
         if stat.S_ISREG(status.st_mode):
-            self._add(File(entry.path, name, status.st_size, self.follow))
+            self._add(File(entry.path, name, status.st_size, status.st_mtime_ns, self.follow))
         elif stat.S_ISDIR(status.st_mode):
             self._add_folder(entry.path, name, above, inside)
         elif stat.S_ISLNK(status.st_mode) and self.links:

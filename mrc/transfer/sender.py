@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 
 from msgspec import Struct, field
@@ -88,15 +87,10 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
 
 
 async def _leave_out_unchanged(session: Session, plan: Plan, how: How) -> None:
-    files: list[File] = []
-    looks: list[Looks] = []
-    for entry in plan.entries[plan.sent :]:
-        if isinstance(entry, File):
-            with suppress(OSError):  # it fails later
-                status = os.stat(entry.path, follow_symlinks=entry.follow)
-                mtime = divmod(status.st_mtime_ns, SECOND_NS)
-                looks.append(Looks(wire_name(entry.name), status.st_size, mtime))
-                files.append(entry)
+    files = [entry for entry in plan.entries[plan.sent :] if isinstance(entry, File)]
+    looks = (
+        Looks(wire_name(file.name), file.bytes, divmod(file.mtime_ns, SECOND_NS)) for file in files
+    )
     unchanged: set[File] = set()
     begin = 0
     for message in compare_of(looks):
