@@ -270,7 +270,8 @@ class Listener:
             return
         if not (await guard.allows_plain(channel)):
             raise ConnectError(
-                "this host accepts encrypted exchanges only: use a newer mrc, without --insecure"
+                "this host accepts encrypted exchanges only: connect without --insecure, and on the"
+                " same host also with --peer, --secret, --ca or --code"
             )
 
     async def _turn_away(self, channel: Channel, error: ConnectError) -> None:

@@ -97,8 +97,15 @@ def count_argument(most: int, what: str = "a number") -> Callable[[str], int]:
     return parsed
 
 
+def _bytes_argument(text: str) -> int:
+    count = size_argument(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes above 0")
+    return count
+
+
 _KINDS: dict[str, Callable[[str], Any]] = {
     "SECONDS": seconds_argument, "TIME": time_argument, "SIZE": size_argument,
-    "BYTES": size_argument, "HOST[:PORT]": host_and_port, "N": int,
+    "BYTES": _bytes_argument, "HOST[:PORT]": host_and_port, "N": int,
 }  # fmt: skip
 """The types of arguments, by their metavars."""

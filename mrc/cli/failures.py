@@ -19,18 +19,24 @@ class Failures:
         self._role = role
         self._peer = peer
         self._names: set[str] = set()  # a pack that is sent again names a file again
+        self._line = ""
         self.files: list[FailedFile] = []
 
     def add(self, failed: FailedFile) -> None:
-        """Prints the cause. Both ends print it, each with the host where it is."""
+        """Prints the cause. Both ends print it, each with the host where it is. All files below a
+        folder whose name is refused have the same cause, which is printed once.
+        """
         if failed.name in self._names:
             return
         self._names.add(failed.name)
         if self._out.as_json:
             self.files.append(failed)
         there = "" if failed.end == self._role else f"{shown(self._peer)}: "
-        with self._meter.lines():
-            self._out.warn(f"not copied: {there}{shown(failed.error, 500)}")
+        line = f"not copied: {there}{shown(failed.error, 500)}"
+        if line != self._line:
+            with self._meter.lines():
+                self._out.warn(line)
+        self._line = line
 
     def end(self) -> int:
         """Prints how many there were; returns the exit code."""

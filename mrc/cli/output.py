@@ -62,6 +62,11 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
+def counted(count: int, what: str) -> str:
+    """ "1 file", "2 files"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns of text; columns of numbers are right-aligned."""
     columns = []

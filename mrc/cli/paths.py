@@ -25,10 +25,12 @@ from mrc.cli.paths_quality import measure
 from mrc.cli.runner import run_async
 from mrc.control.quality import Quality
 from mrc.enums import EvState
+from mrc.errors import PeerGoneError
 from mrc.events import EvInfo, ProbeResult, known
 from mrc.results import paths as results
 from mrc.results.paths import Paths, Probe, ProbedEv
 from mrc.results.plain import like
+from mrc.running import RunningClock
 
 HELP = "show the paths to a host that runs mrc recv, and their states"
 EXAMPLES = """\
@@ -44,18 +46,21 @@ examples:
 """
 OPTIONS = f"""
 host HOST[:PORT]        host that runs mrc recv [TCP port {DEFAULT_PORT}]
---timeout SECONDS       time limit for connecting [%(default)s]
+--timeout SECONDS       time limit for connecting, and for a host that answers no probe
+                        [%(default)s]
 --probe                 send a probe of full packet size on every EV
 --watch                 repeat --probe until interrupted
 --check                 probe, and exit with 1 if some path does not answer, or a configured port is
                         down; with --watch as soon as one does not. DENIED paths do not count
---measure SECONDS       probe each path for this long; show loss, extra delay beside the best path
-                        of the plane, jitter and reordering; with --watch again and again
+--measure SECONDS       probe each path for this long, at most 10 s; show loss, extra delay beside
+                        the best path of the plane, jitter and reordering; with --watch again and
+                        again
 --locate                name the links that failing paths share; implies --measure [2s]
 -i, --interval SECONDS  pause between the probes of --watch [%(default)s]
 """
 
 _LOCATE_SECONDS = 2.0
+_WITNESSES = 4  # paths that answer, probed again beside those that do not
 MAX_NAMES = 8  # paths that an error names
 LEAST_PROBE_SECONDS = 0.25  # time limit for an answer; twice the longest round trip if that is more
 
@@ -80,6 +85,8 @@ async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
         async with await _connect(args, ctx) as qp:
             out.detail(endpoint.parameters(ctx, qp))
             block, result = await _look(args, ctx, qp)
+            if args.measure and qp.peer_has_gone:
+                out.note(f"{qp.peer_host} ended the look before the measurement was over")
         out.text(format_table(block.head, block.rows))
         out.text(_summary(result))
         if args.locate:
@@ -101,7 +108,11 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Pat
         while True:
             async with await _connect(args, ctx) as qp:
                 while not qp.peer_has_gone:
-                    block, result = await _look(args, ctx, qp)
+                    try:
+                        block, result = await _look(args, ctx, qp)
+                    except PeerGoneError:
+                        await asyncio.sleep(args.interval)
+                        break
                     if show is not None:
                         show([block])
                     out.result(result)
@@ -132,7 +143,7 @@ def _dead(result: Paths) -> list[str]:
 async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Block, Paths]:
     """The paths as a table, and as a result."""
     # An idle QP sends no data, so only probes can find changes for --watch.
-    probes = await _probed(qp) if args.probe or args.watch or args.check else ()
+    probes = await _probed(qp, args.timeout) if args.probe or args.watch or args.check else ()
     evs = await qp.evs()
     found = await _measured(args, qp, evs)
     quality = paths_quality.told(evs, found)
@@ -171,14 +182,31 @@ async def _measured(args: argparse.Namespace, qp: QP, evs: Sequence[EvInfo]) -> 
     return await measure(qp, used, seconds, payload=qp.path_mtu, timeout=timeout)
 
 
-async def _probed(qp: QP) -> list[ProbeResult]:
-    """A probe of every EV, and a second one where no answer came: a path may lose some packets."""
+async def _probed(qp: QP, seconds: float) -> list[ProbeResult]:
+    """A probe of every EV, and further ones where no answer came: a path may lose some packets.
+
+    Silence counts only while the peer answers on another path. A host that stands still answers on
+    none, so it is probed again, for `seconds` at most. Raises PeerGoneError if the peer ends the
+    look before.
+    """
     longest_ns = max(known(ev.rtt_ns for ev in await qp.evs()), default=0)
     timeout = max(LEAST_PROBE_SECONDS, 2 * longest_ns / 1e9)
     probes = list(await qp.probe_evs(payload=qp.path_mtu, timeout=timeout))
-    silent = [probe.index for probe in probes if probe.error == errno.ETIMEDOUT]
-    for probe in await qp.probe_evs(silent, payload=qp.path_mtu, timeout=timeout):
-        probes[probe.index] = probe
+    with RunningClock() as clock:
+        until = clock.time() + seconds
+        while silent := [probe.index for probe in probes if probe.error == errno.ETIMEDOUT]:
+            if qp.peer_has_gone:
+                raise PeerGoneError(f"{qp.peer_host} ended the look: try again")
+            # The last ones show whether the peer ran until the end.
+            witnesses = [probe.index for probe in probes if probe.answered][:_WITNESSES]
+            asked = silent + witnesses
+            again = await qp.probe_evs(asked, payload=qp.path_mtu, timeout=timeout)
+            for probe in again[: len(silent)]:
+                probes[probe.index] = probe
+            answered = {probe.index for probe in again if probe.answered}
+            proved = answered and answered.isdisjoint(silent)
+            if proved or clock.time() > until:
+                break
     return probes
 
 

@@ -23,16 +23,22 @@ _EVS_AT_ONCE = 32
 async def measure(
     qp: QP, evs: Sequence[int], seconds: float, *, payload: int, timeout: float
 ) -> dict[int, Quality]:
-    """Probes EVs for this long, at least once; times in seconds, payload in bytes."""
+    """Probes EVs for this long, at least once; times in seconds, payload in bytes.
+
+    A peer may end the look before: what it then does not answer does not count.
+    """
     trains: dict[int, list[Train]] = {index: [] for index in evs}
     deadline = time.monotonic() + seconds
     while True:
+        latest: dict[int, Train] = {}
         for start in range(0, len(evs), _EVS_AT_ONCE):
             some = evs[start : start + _EVS_AT_ONCE]
             sent = await asyncio.gather(*(_train(qp, each, payload, timeout) for each in some))
-            for index, train in zip(some, sent, strict=True):
+            latest |= zip(some, sent, strict=True)
+        if not (qp.peer_has_gone and all(trains.values())):
+            for index, train in latest.items():
                 trains[index].append(train)
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline or qp.peer_has_gone:
             return {index: quality(each) for index, each in trains.items()}
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -166,23 +166,32 @@ class ProgressMeter:
         self.note(f"{shown(name)}: goes on behind {format_bytes(size)} of an earlier transfer")
 
     @asynccontextmanager
-    async def watch(self, moving: Watched, title: str, total: int | None) -> AsyncIterator[None]:
+    async def watch(
+        self, moving: Watched, title: str, total: int | None, there: Callable[[], int] = lambda: 0
+    ) -> AsyncIterator[None]:
         """Shows the progress of `moving` while the body runs.
 
-        `title` may contain text from the peer.
+        `title` may contain text from the peer. `there` says how many bytes need not move.
         """
         self._resumed[id(moving)] = 0
         if self._bars is None:
             yield
             return
         title = shown(title, MAX_TITLE)
-        task = asyncio.create_task(self._show(self._bars, moving, title, total))
+        task = asyncio.create_task(self._show(self._bars, moving, title, total, there))
         try:
             yield
         finally:
             await cancelled(task)
 
-    async def _show(self, bars: _Bars, moving: Watched, title: str, total: int | None) -> None:
+    async def _show(
+        self,
+        bars: _Bars,
+        moving: Watched,
+        title: str,
+        total: int | None,
+        there: Callable[[], int],
+    ) -> None:
         bar, count = bars.add(), PlaneCount()
         try:
             before, then, rate = await moving.query(), time.monotonic(), 0.0
@@ -190,7 +199,7 @@ class ProgressMeter:
                 await asyncio.sleep(BAR_SECONDS)
                 info, now = await moving.query(), time.monotonic()
                 moved = payload_bytes(self._role, info)
-                done = moved + self._resumed[id(moving)]
+                done = moved + self._resumed[id(moving)] + there()
                 current = (moved - payload_bytes(self._role, before)) * 8 / (now - then)
                 rate += _RATE_SMOOTHING * (current - rate) if rate else current
                 if self._waiting:

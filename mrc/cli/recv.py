@@ -85,7 +85,8 @@ LIMITS = f"""
 --max-files COUNT  most files and folders of one sender [%(default)s]
 --rate RATE        all senders together send at most at this rate, such as 20mbit: each file of one
                    gets its share when it begins [no limit]
---idle SECONDS     disconnect a sender that makes no progress for this time [%(default)g]
+--idle SECONDS     disconnect a sender that makes no progress for this time; its standard input may
+                   pause [%(default)g]
 --memory BYTES     buffer for one sender's data until it is on disk: long-distance, fast paths need
                    all of it, others a few chunks of 4M; all senders together get {WINDOWS} times
                    this [{WINDOW_BYTES >> 20}M]

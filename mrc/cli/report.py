@@ -15,7 +15,7 @@ from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.binding.recording import Recording
 from mrc.cli import history_report
-from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
+from mrc.cli.output import counted, format_bytes, format_rate, format_seconds, version_of
 from mrc.cli.shares import carried_percent, sentence
 from mrc.enums import WarningKind
 from mrc.events import PlaneInfo
@@ -147,8 +147,8 @@ def waits_sentence(waits: Waits) -> str:
 
 
 def sent_bytes(moved: Batch | Total) -> int:
-    """The bytes that travelled: those that the receiver had kept did not."""
-    return moved.bytes - moved.resumed_bytes
+    """The bytes that travelled: holes, and those that the receiver had kept, did not."""
+    return moved.bytes - moved.resumed_bytes - moved.hole_bytes
 
 
 def batch_lines(batch: Batch, seconds: float) -> list[str]:
@@ -156,8 +156,9 @@ def batch_lines(batch: Batch, seconds: float) -> list[str]:
     rate = f"  {format_rate(sent_bytes(batch) * 8 / seconds)}" if seconds > 0 else ""
     times = f"  {format_seconds(seconds)}{rate}"
     if batch.packed and (batch.folders or batch.count > MAX_LISTED):
-        count = f"{batch.count} files, {batch.folders} folders"
-        return [f"{count}  {format_bytes(batch.bytes)}{times}"]
+        counts = [counted(batch.count, "file"), counted(batch.folders, "folder")]
+        counts += [counted(batch.links, "link")] * (batch.links > 0)
+        return [f"{', '.join(counts)}  {format_bytes(batch.bytes)}{times}"]
     return [
         f"{printable(file.path)}  {format_bytes(file.bytes)}{'' if batch.packed else times}"
         f"  {versions.DIGEST}:{file.digest}"

@@ -64,10 +64,12 @@ class Retry:
             self._lost = error
             left = max(self._until - now, 0.0)
             trying = f"trying for {left:.0f} s to connect again (--retry 0 ends at once)"
-            self._note(f"the connection is lost: {error}: {trying}")
+            self._note(f"the connection is lost: {error}; {trying}")
         elif self._lost is None or not may_pass(error):
             raise error
         if now + self._pause > self._until:
+            if not connected:
+                self._note(f"cannot connect again: {error}")
             raise self._lost
         await asyncio.sleep(self._pause)
         self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)

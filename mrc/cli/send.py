@@ -17,7 +17,7 @@ from mrc.cli.arguments import add, bit_rate, pause_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
-from mrc.cli.output import Output, add_options
+from mrc.cli.output import Output, add_options, counted
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import LeftOut, overflow, slow_planes, transfer, waits_sentence
 from mrc.cli.retry import Retry
@@ -28,7 +28,7 @@ from mrc.transfer.names import FileError, check_path
 from mrc.transfer.offering import How
 from mrc.transfer.plan import STDIN, Plan, excluding, plan_of
 from mrc.transfer.sender import send_plan
-from mrc.transfer.session import TOKEN_BYTES, Session, connect_session
+from mrc.transfer.session import TOKEN_BYTES, Session, VerificationError, connect_session
 
 HELP = "send files and folders to a host that runs mrc recv"
 EXAMPLES = """\
@@ -95,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_of(
         args.files, name=args.name or "", follow=args.follow, links=args.links, exclude=exclude
     )
+    if plan.excluded:
+        out.note(f"--exclude left out {plan.excluded} of the files and folders")
     if plan.skipped:
         out.note(f"skipped {_counted(plan.skipped)}")
     return run_async(_send(args, out, plan, _trusted(args)))
@@ -119,11 +121,12 @@ def _counted(skipped: list[str]) -> str:
 
 
 async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict[str, Any]) -> int:
-    sending = _Sending(args, out, plan, trusted)
     # Standard input cannot be read twice, and a code lets one peer in once.
-    once = STDIN in args.files or args.code or args.no_resume
+    if STDIN in args.files or args.code or args.no_resume:
+        args.retry = 0.0
+    sending = _Sending(args, out, plan, trusted)
     try:
-        with Retry(0.0 if once else args.retry, sending.meter.note) as retry:
+        with Retry(args.retry, sending.meter.note) as retry:
             while True:
                 connected, before = False, plan.sent
                 try:
@@ -134,8 +137,10 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict
                 except MrcError as error:
                     progress = plan.sent > before or sending.how.stored_chunks > 0
                     await retry.wait(error, connected=connected, progress=progress)
+    except VerificationError:
+        raise  # nothing is kept
     except (Exception, asyncio.CancelledError):
-        if sending.how.stored_chunks and sending.how.resume:
+        if sending.how.stored_chunks and sending.how.resume and STDIN not in args.files:
             sending.meter.note("the same command goes on where this one stopped")
         raise
 
@@ -172,6 +177,7 @@ class _Sending:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Session]:
         plan, host = self._plan, self._host
+        plan.connected()
         async with (
             mrc.Context(self._config) as ctx,
             connect_session(
@@ -182,7 +188,7 @@ class _Sending:
                 transfer=self._token,
                 timeout=self._args.timeout,
             ) as session,
-            self.meter.watch(session, f"to {host}", plan.bytes),
+            self.meter.watch(session, f"to {host}", plan.bytes, lambda: plan.there),
             self._incidents.follow(session.qp),
         ):
             views.announce(self._out, ctx)
@@ -195,7 +201,8 @@ class _Sending:
         self.how.on_resumed = lambda file, size: meter.resumed(session, file.name, size)
         await meter.files(send_plan(session, self._plan, self.how), self._total)
         if unchanged := self._plan.unchanged:
-            meter.note(f"{unchanged} files were there with the same size and date")
+            were = "was" if unchanged == 1 else "were"
+            meter.note(f"{counted(unchanged, 'file')} {were} there with the same size and date")
         slow = slow_planes("sender", (await session.query()).planes)
         meter.note(self._incidents.sentence(slow))
         meter.note_once(await overflow(session.ctx))

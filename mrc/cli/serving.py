@@ -30,5 +30,6 @@ def session_failed(out: Output, peer: str, error: Exception) -> int:
     if ours and os.environ.get("MRC_DEBUG") == "1":
         sys.excepthook(type(error), error, error.__traceback__)
     code = exit_code(error)
-    print_error(out.prog, f"{shown(peer)}: {text}", code, as_json=out.as_json)
+    about = "" if text.startswith(f"{shown(peer)} ") else f"{shown(peer)}: "
+    print_error(out.prog, f"{about}{text}", code, as_json=out.as_json)
     return code

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 from mrc.cli.live import Block
-from mrc.cli.output import format_bytes, format_rate, format_seconds
+from mrc.cli.output import counted, format_bytes, format_rate, format_seconds
 from mrc.events import known
 from mrc.results.snapshot import Ev
 from mrc.results.top import Endpoint, PlaneRates, QpRates
@@ -42,7 +42,7 @@ def _title(endpoint: Endpoint) -> Block:
         f"{endpoint.host}: {endpoint.program or 'mrc'}",
         f"pid {endpoint.pid}",
         *([f"UDP port {endpoint.udp_port}"] if endpoint.udp_port is not None else []),
-        f"{endpoint.qps_total} QPs",
+        counted(endpoint.qps_total, "QP"),
     ]
     return Block(", ".join(words))
 

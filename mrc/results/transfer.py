@@ -89,7 +89,7 @@ class Transfer(Settings, frozen=True, kw_only=True, rename=_KEYS):
     waited_seconds: float
     """Time in which the receiver asked its user whether to accept the files."""
     goodput_bits_per_second: float
-    """Bits of the files, without `resumed_bytes`, divided by `seconds`."""
+    """Bits of the files, without `resumed_bytes` and holes, divided by `seconds`."""
     retries: int
     """Lost connections after which the sender went on. What follows is of the last connection."""
     waits: Waits

@@ -18,6 +18,7 @@ class Total(Struct):
     folders: int = 0
     bytes: int = 0
     resumed_bytes: int = 0
+    hole_bytes: int = 0
     links: int = 0
     seconds: float = 0.0
 
@@ -29,6 +30,7 @@ class Total(Struct):
         self.bytes += batch.bytes
         self.links += batch.links
         self.resumed_bytes += batch.resumed_bytes
+        self.hole_bytes += batch.hole_bytes
 
 
 class Batch(Struct, frozen=True):
@@ -43,8 +45,9 @@ class Batch(Struct, frozen=True):
     bytes: int
     packed: bool
     resumed_bytes: int = 0  # that the receiver had already
+    hole_bytes: int = 0  # of holes, behind those
     links: int = 0  # symbolic links
 
     @classmethod
-    def of(cls, file: TransferredFile, resumed_bytes: int = 0) -> Batch:
-        return cls((file,), 1, 0, file.bytes, packed=False, resumed_bytes=resumed_bytes)
+    def of(cls, file: TransferredFile, resumed_bytes: int = 0, hole_bytes: int = 0) -> Batch:
+        return cls((file,), 1, 0, file.bytes, False, resumed_bytes, hole_bytes)

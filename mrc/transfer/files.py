@@ -24,6 +24,7 @@ from mrc.transfer.messages import Digest
 from mrc.transfer.names import (
     FileError,
     FinalError,
+    about,
     cannot,
     cause_of,
     check_harmless,
@@ -330,10 +331,8 @@ class Tree:
         """Makes a symbolic link that leads to a place in the directory; raises FileError."""
         directory = self._directory
         parts = directory.check(name)
-        try:
+        with about(name):
             check_link(target, len(parts) - 1)
-        except FileError as error:
-            raise FileError(f"{printable(name)}: {error}") from None
         folder = self._chain.enter(parts[:-1])
         directory.check_free(folder, name, link=True)
         try:
@@ -353,11 +352,6 @@ class Tree:
         False for a folder that this session has not made; that one keeps its own.
         """
         return self._chain.finish(self._directory.check(name), meta)
-
-    def check_room(self, size: int) -> None:
-        """Raises FileError when the file system lacks space for this many bytes now."""
-        if size > self._directory.root.free_bytes():
-            raise self._directory.no_room("the files", size)
 
     def stop(self) -> None:
         """A write to a disk ends by itself."""
@@ -457,8 +451,7 @@ class OutputDirectory:
         """The parts of a name; raises FileError when it is not allowed."""
         parts = check_path(name)
         if not self._any_name:
-            for part in parts:
-                check_harmless(part)
+            check_harmless(parts)
         return parts
 
     def set_meta(self, fd: int, meta: Meta, default_mode: int) -> None:

@@ -22,6 +22,13 @@ class Holes:
         at = bisect_right(self._firsts, chunk) - 1
         return max(0, sum(self.ranges[at]) - chunk) if at >= 0 else 0
 
+    def bytes_from(self, chunk: int, chunk_bytes: int, size: int) -> int:
+        """Bytes of the holes from this chunk on, in a file of `size` bytes."""
+        ends = ((max(first, chunk), first + count) for first, count in self.ranges)
+        return sum(
+            max(0, min(end * chunk_bytes, size) - begin * chunk_bytes) for begin, end in ends
+        )
+
     def are_within(self, chunks: int) -> bool:
         """Whether they are in order, apart, and within a file of so many chunks."""
         end = 0

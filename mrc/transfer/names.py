@@ -12,6 +12,8 @@ import hashlib
 import os
 import re
 import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from mrc.errors import MrcError
 from mrc.exchange.foreign import has_invisible, printable, shown
@@ -66,15 +68,28 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_harmless(name: str) -> None:
-    """Raises FileError for a name that other programs could misinterpret."""
-    if name[0] in ".-":
-        how = f"begins with {name[0]!r}"
-    elif has_invisible(name):
-        how = "contains control characters"
-    else:
-        return
-    raise FileError(f"{shown(name)!r}: {how}; mrc recv accepts such names only with --any-name")
+@contextmanager
+def about(path: str) -> Iterator[None]:
+    """Errors of the body name this file or folder."""
+    try:
+        yield
+    except FileError as error:
+        raise FileError(f"{printable(path)}: {error}") from error.__cause__
+
+
+def check_harmless(parts: Sequence[str]) -> None:
+    """Raises FileError for a part that other programs could misinterpret. The error is the same
+    for all that is below a folder with such a name.
+    """
+    for end, part in enumerate(parts, 1):
+        if part[0] in ".-":
+            how = f"begins with {part[0]!r}"
+        elif has_invisible(part):
+            how = "contains control characters"
+        else:
+            continue
+        name = shown("/".join(parts[:end]))
+        raise FileError(f"{name!r}: {how}; mrc recv accepts such names only with --any-name")
 
 
 def wire_name(path: str) -> str:

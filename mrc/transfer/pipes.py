@@ -10,6 +10,7 @@ import os
 import select
 import stat
 from contextlib import suppress
+from errno import EPIPE
 from typing import Self
 
 from mrc.exchange.foreign import printable
@@ -110,9 +111,8 @@ class PipeWriter(_Pipe):
                 with suppress(BlockingIOError):
                     done += os.write(self.fd, data[done:most])
         except OSError as error:
-            raise FinalError(
-                f"standard output: {cause_of(error)} (the program that reads it has ended?)"
-            ) from error
+            ended = " (the program that reads it has ended)" if error.errno == EPIPE else ""
+            raise FinalError(f"standard output: {cause_of(error)}{ended}") from error
 
     def tree(self, _on_make: object = None) -> StdoutTree:
         """The place for the files of one session."""
@@ -144,9 +144,6 @@ class StdoutTree:
 
     def finish_folder(self, name: str, meta: Meta) -> bool:
         return False
-
-    def check_room(self, size: int) -> None:
-        pass
 
     def stop(self) -> None:
         """Ends a write that waits for the program behind the pipe."""

@@ -14,7 +14,15 @@ from mrc.exchange.foreign import printable
 from mrc.results.transfer import FailedFile
 from mrc.transfer.announced import Announced
 from mrc.transfer.folders import Meta
-from mrc.transfer.names import MAX_DEPTH, FileError, cause_of, check_link, check_name, check_path
+from mrc.transfer.names import (
+    MAX_DEPTH,
+    FileError,
+    about,
+    cause_of,
+    check_link,
+    check_name,
+    check_path,
+)  # fmt: skip
 from mrc.transfer.source import Source, what_is
 
 STDIN = "-"
@@ -27,6 +35,7 @@ class File(Struct, frozen=True):
     path: str
     name: str  # at the receiver
     bytes: int
+    mtime_ns: int
     follow: bool
 
 
@@ -69,6 +78,7 @@ class Plan(Struct):
     failed: list[FailedFile] = field(default_factory=list)  # cannot be read; receiver not told yet
     unchanged: int = 0  # files that the receiver has with the same size and date
     sent: int = 0  # entries of which both ends know the outcome
+    there: int = 0  # bytes that need not travel over this connection, beside those kept of a part
 
     def announced(self) -> Announced:
         """What the receiver's user is told."""
@@ -95,8 +105,15 @@ class Plan(Struct):
         """The receiver has these files."""
         self.entries = [entry for entry in self.entries if entry not in files]
         self.unchanged += len(files)
+        size = sum(file.bytes for file in files)
+        self.there += size
         if self.bytes is not None:
-            self.bytes -= sum(file.bytes for file in files)
+            self.bytes -= size
+
+    def connected(self) -> None:
+        """A connection begins, perhaps not the first one."""
+        sent = (entry for entry in self.entries[: self.sent] if isinstance(entry, File))
+        self.there = sum(file.bytes for file in sent)
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -113,7 +130,7 @@ class Plan(Struct):
             self._add_folder(path, name, (), "")
         else:
             with Source(path) as source:
-                self._add(File(path, name, source.bytes, follow=True))
+                self._add(File(path, name, source.bytes, source.mtime_ns, follow=True))
 
     def _add_folder(
         self, path: str, name: str, above: tuple[tuple[int, int], ...], inside: str
@@ -150,7 +167,8 @@ class Plan(Struct):
     def _add_found(
         self, entry: os.DirEntry[str], name: str, above: tuple[tuple[int, int], ...], inside: str
     ) -> None:
-        check_name(entry.name)
+        with about(entry.path):
+            check_name(entry.name)
         try:
             status = entry.stat(follow_symlinks=self.follow)
         except OSError as error:
@@ -158,12 +176,13 @@ class Plan(Struct):
                 raise FileError(f"{printable(entry.path)}: {cause_of(error)}") from error
             status = entry.stat(follow_symlinks=False)  # a link that leads nowhere
         if stat.S_ISREG(status.st_mode):
-            self._add(File(entry.path, name, status.st_size, self.follow))
+            self._add(File(entry.path, name, status.st_size, status.st_mtime_ns, self.follow))
         elif stat.S_ISDIR(status.st_mode):
             self._add_folder(entry.path, name, above, inside)
         elif stat.S_ISLNK(status.st_mode) and self.links:
             target = os.readlink(entry.path)
-            check_link(target, inside.count("/"))
+            with about(entry.path):
+                check_link(target, inside.count("/"))
             self._add(Link(entry.path, name, target))
         else:
             kind = what_is(status.st_mode).partition(",")[0]

@@ -43,14 +43,16 @@ class Quota:
             self._of_bytes = f"the {most_bytes} bytes that the receiver's user accepted"
         self._agreed = agreed
         self._files = most_files
-        self.left_bytes = most_bytes
+        self._bytes = self.left_bytes = most_bytes
 
     def check(self, what: str, files: int, size: int) -> None:
         """Checks that `files` files with `size` bytes in all are within the limits."""
         if files > self._files:
             raise FinalError(f"{shown(what)}: exceeds {self._of_files}")
         if size > self.left_bytes:
-            raise FinalError(f"{shown(what)}: {size} bytes exceed {self._of_bytes}")
+            left = self.left_bytes
+            left_of = f"the {left} bytes left of " if left < self._bytes else ""
+            raise FinalError(f"{shown(what)}: {size} bytes exceed {left_of}{self._of_bytes}")
 
     def check_name(self, name: str) -> None:
         """Checks that a file or folder of this name may come."""

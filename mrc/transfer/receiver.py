@@ -193,7 +193,6 @@ class _Receiving(Struct, frozen=True):
         """The sink for an offer; raises FileError to refuse the offer before data flows."""
         if isinstance(offer, Pack):
             self.quota.check(f"{offer.files} files", offer.files, offer.bytes)
-            self.tree.check_room(offer.bytes)
             names = self.keep_names
             return PackSink(self.tree, self.quota, keep_names=names, resume=offer.resume)
         if offer.bytes is None and offer.holes:
@@ -259,7 +258,9 @@ class _Receiving(Struct, frozen=True):
             failure, Holes(offer.holes if isinstance(offer, Offer) else ()),
         )  # fmt: skip
         seconds = self.limits.idle_seconds
-        idle = until_idle(session, seconds, storing.progress, most_bytes)
+        # A stream may pause as long as its sender lives: the program behind its pipe may be slow.
+        progress = object if offer.bytes is None else storing.progress
+        idle = until_idle(session, seconds, progress, most_bytes)
         with session.waiting.otherwise_on("network"):
             done = await storing.run(idle)
         if storing.failure:

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 
 from msgspec import Struct, field
@@ -73,7 +72,7 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
         # On failure the engine may still read the memory, so it is kept until the QP has ended.
         session.held.push_async_callback(release.aclose)
         try:
-            sent = await _send_run(session, run, release, how)
+            sent = await _send_run(session, plan, run, release, how)
         except asyncio.CancelledError:
             await session.say_last(Abort("the sender was stopped"))
             raise
@@ -88,15 +87,10 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
 
 
 async def _leave_out_unchanged(session: Session, plan: Plan, how: How) -> None:
-    files: list[File] = []
-    looks: list[Looks] = []
-    for entry in plan.entries[plan.sent :]:
-        if isinstance(entry, File):
-            with suppress(OSError):  # it fails later
-                status = os.stat(entry.path, follow_symlinks=entry.follow)
-                mtime = divmod(status.st_mtime_ns, SECOND_NS)
-                looks.append(Looks(wire_name(entry.name), status.st_size, mtime))
-                files.append(entry)
+    files = [entry for entry in plan.entries[plan.sent :] if isinstance(entry, File)]
+    looks = (
+        Looks(wire_name(file.name), file.bytes, divmod(file.mtime_ns, SECOND_NS)) for file in files
+    )
     unchanged: set[File] = set()
     begin = 0
     for message in compare_of(looks):
@@ -109,7 +103,7 @@ async def _leave_out_unchanged(session: Session, plan: Plan, how: How) -> None:
 
 
 async def _send_run(
-    session: Session, run: list[Entry], release: AsyncExitStack, how: How
+    session: Session, plan: Plan, run: list[Entry], release: AsyncExitStack, how: How
 ) -> Batch | None:
     """None: the file could not be copied."""
     match run:
@@ -120,7 +114,7 @@ async def _send_run(
             return await _send_pack(session, Offering(session, how), run, release, how)
     try:
         if isinstance(entry, File):
-            return await _send_file(session, offering, entry, release, how)
+            return await _send_file(session, plan, offering, entry, release, how)
         return await _send_stdin(session, offering, entry, release)
     except RefusedError as error:
         how.on_failed(FailedFile(entry.name, str(error), "receiver"))
@@ -130,7 +124,12 @@ async def _send_run(
 
 
 async def _send_file(
-    session: Session, offering: Offering, file: File, release: AsyncExitStack, how: How
+    session: Session,
+    plan: Plan,
+    offering: Offering,
+    file: File,
+    release: AsyncExitStack,
+    how: How,
 ) -> Batch:
     """Sends a file from its mapping, without a copy."""
     source = release.enter_context(Source(file.path, follow=file.follow))
@@ -156,11 +155,13 @@ async def _send_file(
         if feed is not None and begin:
             await feed.skip(begin)
             how.on_resumed(file, resumed_bytes)
+        hole_bytes = holes.bytes_from(begin, CHUNK_BYTES, size)
+        plan.there += hole_bytes
         await offering.write(accept, feed, begin, holes)
     source.check_unchanged()
     digest = digests.whole.hexdigest()
     await offering.finish(digest)
-    return Batch.of(TransferredFile(file.name, size, digest, file.path), resumed_bytes)
+    return Batch.of(TransferredFile(file.name, size, digest, file.path), resumed_bytes, hole_bytes)
 
 
 async def _begin(

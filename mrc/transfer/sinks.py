@@ -16,6 +16,7 @@ from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.folders import Meta
+from mrc.transfer.holes import Holes
 from mrc.transfer.messages import Digest, Done, Offer
 from mrc.transfer.names import FileError, FinalError, cannot, local_name, of_system
 from mrc.transfer.pack import (
@@ -75,7 +76,6 @@ class Tree(Protocol):
     def make_link(self, name: str, target: str) -> None: ...
     def lacks(self, name: str) -> None: ...
     def finish_folder(self, name: str, meta: Meta) -> bool: ...
-    def check_room(self, size: int) -> None: ...
     def stop(self) -> None: ...
     def sync(self) -> None: ...
     def finish(self) -> None: ...
@@ -103,7 +103,7 @@ class FileSink:
         self.chunks: int | None = -(-offer.bytes // offer.chunk_bytes)
         self.failed: deque[FailedFile] = deque()
         self._digest = Digest()
-        self._resumed_bytes = 0
+        self._resumed_bytes = self._hole_bytes = 0
         self._same = tree.same(self.name, offer.bytes) if offer.resume else None
         self._target = self._create() if self._same is None else None
 
@@ -139,7 +139,9 @@ class FileSink:
             self._same.close()
             self._same = None
             self._target = self._create()
-        self._resumed_bytes = min(chunk * self._offer.chunk_bytes, self._bytes)
+        chunk_bytes = self._offer.chunk_bytes
+        self._resumed_bytes = min(chunk * chunk_bytes, self._bytes)
+        self._hole_bytes = Holes(self._offer.holes).bytes_from(chunk, chunk_bytes, self._bytes)
         if self._target is not None:
             self._target.begin(chunk, self._resumed_bytes)
 
@@ -156,10 +158,11 @@ class FileSink:
         place = self._same or self._target
         assert place is not None
         try:
-            return _complete(place, self._digest, done, self._offer, self._resumed_bytes)
+            file = _complete(place, self._digest, done, self._offer)
         except VerificationError:
             self.discard()
             raise
+        return Batch.of(file, self._resumed_bytes, self._hole_bytes)
 
     def discard(self) -> None:
         """Keeps nothing of the file."""
@@ -198,7 +201,7 @@ class StreamSink:
         self._stored += len(payload)
 
     def finish(self, done: Done) -> Batch:
-        return _complete(self._target, self._digest, done, self._offer)
+        return Batch.of(_complete(self._target, self._digest, done, self._offer))
 
     def discard(self) -> None:
         """Nothing would be kept."""
@@ -306,6 +309,7 @@ class PackSink:
         size, sparse = record.size, record.sparse
         existing = self._tree.same(name, size, sparse=sparse) if self._resume else None
         self._target = existing or self._tree.create(name, size, sparse=sparse)
+        self._target.check_room()
         self._digest = Digest()
 
     def _finish_file(self, target: Place, record: PackedFile, digest: bytes) -> None:
@@ -354,9 +358,7 @@ def _payload(chunk: memoryview, name: str) -> memoryview:
     return payload
 
 
-def _complete(
-    target: Place, digest: Digest, done: Done, offer: Offer, resumed_bytes: int = 0
-) -> Batch:
+def _complete(target: Place, digest: Digest, done: Done, offer: Offer) -> TransferredFile:
     received = digest.hexdigest()
     if done.digest != received:
         raise VerificationError(
@@ -364,8 +366,7 @@ def _complete(
             f" data ({shown(done.digest, 40)}); the file was not stored: send it again"
         )
     target.commit(Meta.received(offer.mode, offer.mtime))
-    file = TransferredFile(target.name, target.bytes, received, target.path)
-    return Batch.of(file, resumed_bytes)
+    return TransferredFile(target.name, target.bytes, received, target.path)
 
 
 def _differs(name: str) -> VerificationError:

@@ -49,3 +49,12 @@ def test_add__help() -> None:
 def test_add__settings_of_an_argument_that_has_no_line() -> None:
     with pytest.raises(AssertionError, match="no lines of tme"):
         add(argparse.ArgumentParser(), "--time SECONDS  a time", tme={"default": 1.0})
+
+
+def test_add__a_number_of_bytes_is_above_0(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add(parser, "-n, --bytes BYTES  so many")
+    assert parser.parse_args(["-n", "2K"]).bytes == 2048
+    with pytest.raises(SystemExit):
+        parser.parse_args(["-n", "0"])
+    assert "'0' is not a number of bytes above 0" in capsys.readouterr().err

@@ -101,6 +101,20 @@ async def test_watch__a_peer_cannot_touch_the_terminal(
     assert "a line" in shown
 
 
+async def test_watch__what_need_not_move_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("mrc.cli.progress.BAR_SECONDS", 0.0)
+    meter, qp = (
+        ProgressMeter(Output("mrc send", as_json=False, quiet=False), "sender"),
+        CountingQp(2),
+    )
+    async with meter.watch(qp, "to h1", 1000, lambda: 800):  # type: ignore[arg-type]
+        await qp.enough.wait()
+        await asyncio.sleep(0)
+    assert "100%  " in terminal.getvalue() and "1000 B of 1000 B" in terminal.getvalue()
+
+
 async def test_note_once__the_first_of_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
     meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "receiver")
     for text in ("", "one", "two"):

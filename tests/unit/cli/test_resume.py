@@ -61,6 +61,24 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
     assert sorted(os.listdir(inbox)) == ["image"]
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_send__standard_input_does_not_go_on(tmp_path: Path, how: signal.Signals) -> None:
+    """It cannot be read twice: the sender promises nothing, and the receiver does not wait."""
+    with receiving("--output", tmp_path / "inbox") as (receiver, where):
+        command = [*MRC, "send", "-", where]
+        with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1) as sender:
+            assert sender.stdin is not None
+            sender.stdin.write(BLOCK)
+            sender.stdin.flush()
+            until(lambda: any(path.stat().st_size for path in (tmp_path / "inbox").iterdir()))
+            sender.send_signal(how)
+            assert sender.stderr is not None
+            assert b"goes on where" not in sender.stderr.read()
+        _, notes = receiver.communicate(timeout=PATIENCE)
+    assert receiver.returncode != 0 and b"may come back" not in notes
+    assert os.listdir(tmp_path / "inbox") == []
+
+
 def test_send__goes_on_by_itself(tmp_path: Path) -> None:
     """The receiver is killed and starts again, while the sender waits for it."""
     source, inbox = tmp_path / "image", tmp_path / "inbox"

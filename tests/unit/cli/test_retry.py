@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mrc.cli import retry
+from mrc.cli import retry, send
+from mrc.cli.exits import Exit
+from mrc.cli.main import main
 from mrc.cli.retry import Retry, is_lost
 from mrc.errors import (
     BusyError,
@@ -73,17 +77,37 @@ async def test_wait__a_refusal_ends_it(notes: list[str]) -> None:
     await again.wait(ConnectTimeoutError("late"), connected=False, progress=False)
     with pytest.raises(ConnectRefusedError):
         await again.wait(ConnectRefusedError("no"), connected=False, progress=False)
-    assert len(notes) == 1 and "lost: trying for 60 s to connect again" in notes[0]
+    assert len(notes) == 1 and "lost; trying for 60 s to connect again" in notes[0]
 
 
-async def test_wait__its_time_ends_and_the_loss_is_the_cause(
-    notes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_wait__its_time_ends_and_the_loss_is_the_cause(notes: list[str]) -> None:
     again = Retry(1e-6, notes.append)
     await again.wait(PathError("lost"), connected=True, progress=True)
     with pytest.raises(PathError, match="lost"):
         while True:
             await again.wait(ConnectTimeoutError("late"), connected=False, progress=False)
+    assert notes[-1] == "cannot connect again: late"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [(["FILE"], True), (["-"], False), (["--no-resume", "FILE"], False)],
+)
+def test_send__names_only_a_transfer_that_may_go_on(
+    words: list[str], named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver waits for the sender of a transfer with a name."""
+    found: list[str] = []
+
+    def connect(*_: Any, transfer: str, **__: Any) -> Any:
+        found.append(transfer)
+        raise ConnectRefusedError("no")
+
+    (tmp_path / "FILE").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(send, "connect_session", connect)
+    assert main(["send", "--insecure", *words, "127.0.0.1"]) == Exit.UNREACHABLE
+    assert [bool(transfer) for transfer in found] == [named]
 
 
 async def test_wait__connections_without_progress_share_one_time(notes: list[str]) -> None:

@@ -19,7 +19,7 @@ def test_blocks__what_is_shown() -> None:
     endpoint = with_rates(None, checked(SNAPSHOT))
     title, drops, planes = summary_blocks(endpoint)
     (qps,), (paths,) = qp_blocks(endpoint, 1), path_blocks(endpoint, 1)
-    assert title.text() == "h0: mrc send, pid 7, UDP port 4791, 1 QPs"
+    assert title.text() == "h0: mrc send, pid 7, UDP port 4791, 1 QP"
     assert drops.text() == "  so far: 3 dropped (too short), 2 timeouts"
     assert planes.rows == [(1, "p1", "suspended", "0 bit/s", "0 bit/s", "-", 1)]
     assert qps.rows[0][:3] == ("0x001234", "h1", "RTS") and qps.rows[0][-2] == "250 us"

@@ -62,6 +62,13 @@ def test_quota__other_limits_still_hold() -> None:
         quota.take("a", files=2)
 
 
+def test_quota__an_error_says_what_is_left() -> None:
+    quota = Quota(Limits(bytes=9))
+    quota.take("a", size=4)
+    with pytest.raises(FinalError, match="6 bytes exceed the 5 bytes left of the limit of 9 bytes"):
+        quota.take("b", size=6)
+
+
 def test_quota__names_beyond_the_announced_ones() -> None:
     Quota(Limits(), Announced(names=("a",), more=1)).check_name("b")
     Quota(Limits()).check_name("b")

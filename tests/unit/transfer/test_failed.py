@@ -195,6 +195,19 @@ def test_plan_of__what_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.Monk
     assert [each.name for each in plan.failed] == ["top/.x.mrc-01234567", "top/secret", "nothing"]
 
 
+def test_plan_of__an_error_names_its_file(tmp_path: Path) -> None:
+    (tmp_path / "top" / "in").mkdir(parents=True)
+    for name, target in (("absolute", "/etc/passwd"), ("out", "../../x"), (".x.mrc-01234567", "a")):
+        (tmp_path / "top" / "in" / name).symlink_to(target)
+    plan = plan_of([f"{tmp_path}/top"], links=True)
+    assert [each.error for each in plan.failed] == [
+        f"{tmp_path}/top/in/.x.mrc-01234567: '.x.mrc-01234567' is reserved for temporary files of"
+        " mrc: rename the file",
+        f"{tmp_path}/top/in/absolute: the link is not relative",
+        f"{tmp_path}/top/in/out: the link may lead out of the folder that is sent",
+    ]
+
+
 def test_plan_of__nothing_can_be_sent() -> None:
     with pytest.raises(FileError, match=r"^/nowhere: no such file$"):
         plan_of(["/nowhere"])

@@ -13,7 +13,7 @@ import pytest
 
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Folder
-from mrc.transfer.names import FileError, check_path, local_name, wire_name
+from mrc.transfer.names import FileError, check_harmless, check_path, local_name, wire_name
 
 SAFE = [
     "a",
@@ -72,6 +72,13 @@ def test_create__safe_name(name: str, tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
         directory.tree().create(name, 0).commit()
     assert os.listdir(tmp_path) == [name]
+
+
+def test_check_harmless__one_error_for_a_folder() -> None:
+    """It names the folder, in the same words for all that is below it."""
+    for name in ("a/.git", "a/.git/b", "a/.git/c/-d"):
+        with pytest.raises(FileError, match=r"^'a/\.git': begins with '\.'; mrc recv accepts"):
+            check_harmless(name.split("/"))
 
 
 @pytest.mark.parametrize(("name", "cause"), UNSAFE)

@@ -19,7 +19,7 @@ from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate
 from mrc.results.transfer import FailedFile
 from mrc.transfer.files import OutputDirectory
-from mrc.transfer.folders import Meta
+from mrc.transfer.folders import Folder, Meta
 from mrc.transfer.messages import (
     CHUNK_BYTES,
     Accept,
@@ -347,14 +347,13 @@ async def test_receive_files__wrong_number_of_chunks(inbox: Path) -> None:
     assert isinstance(error, ProtocolError) and "another number of chunks" in str(error)
 
 
-async def test_receive_files__pack_larger_than_the_disk(inbox: Path) -> None:
-    async with sessions() as ends:
-        await ends.sender.say(Pack(5, 1 << 43, CHUNK_BYTES))
-        task = asyncio.create_task(receiving(ends.receiver, inbox))
-        answer = await ends.sender.hear()
-        ends.back.close()
-        await both(task)
-    assert isinstance(answer, Refuse) and "no room" in answer.error
+async def test_receive_files__packed_file_larger_than_the_disk(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the transfer before the first byte of the file is written."""
+    monkeypatch.setattr(Folder, "free_bytes", lambda _: 1)
+    error, left = await deliver(inbox, chunk_with(packed(data=b"12")))
+    assert "a: no room for 2 bytes" in error and left == []
 
 
 async def test_send_plan__existing_file_in_a_folder(tree: Path, inbox: Path) -> None:

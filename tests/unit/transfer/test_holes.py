@@ -14,9 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transfer_ends import both, chunks, names, receiving, sending, sessions
 
+from mrc.cli.report import sent_bytes
 from mrc.errors import ProtocolError
+from mrc.transfer.batch import Batch
+from mrc.transfer.files import OutputDirectory
 from mrc.transfer.holes import Holes, holes_of
 from mrc.transfer.messages import CHUNK_BYTES, Offer
+from mrc.transfer.plan import File, plan_of
+from mrc.transfer.receiver import receive_files
+from mrc.transfer.sender import send_plan
 
 SIZE = 20 * CHUNK_BYTES + 5
 
@@ -45,6 +51,41 @@ async def test_send_plan__only_chunks_with_data(
     assert (inbox / "a").stat().st_blocks <= path.stat().st_blocks + 16 * 128 * len(data)
 
 
+async def test_send_plan__a_hole_has_no_rate(tmp_path: Path, inbox: Path) -> None:
+    """Both ends know how much of a file does not travel, and so does who shows the progress."""
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.truncate(SIZE)
+        put(file, 3, b"data!")
+    plan = plan_of([str(path)])
+    async with sessions() as ends:
+        receiver = receive_files(ends.receiver, OutputDirectory(str(inbox)))
+
+        async def got() -> list[Batch]:
+            return [batch async for batch in receiver]
+
+        async def sent() -> list[Batch]:
+            return [batch async for batch in send_plan(ends.sender, plan)]
+
+        found = await both(sent(), got())
+    for batches in found:
+        assert [(each.bytes, sent_bytes(each)) for each in batches] == [(SIZE, CHUNK_BYTES)]
+    assert plan.there == SIZE - CHUNK_BYTES
+
+
+def test_plan__what_need_not_travel(tmp_path: Path) -> None:
+    """What the receiver has by --update, and on a later connection what the earlier ones sent."""
+    for name, size in (("a", 1), ("b", 20), ("c", 300)):
+        (tmp_path / name).write_bytes(bytes(size))
+    plan = plan_of([str(tmp_path / name) for name in "abc"])
+    plan.connected()
+    plan.leave_out([entry for entry in plan.entries[:1] if isinstance(entry, File)])
+    assert (plan.there, plan.bytes) == (1, 320)
+    plan.sent = 1
+    plan.connected()
+    assert (plan.there, plan.bytes) == (20, 320)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=8))
 def test_holes__each_chunk(runs: list[tuple[bool, int]]) -> None:
     model: list[bool] = []
@@ -59,6 +100,7 @@ def test_holes__each_chunk(runs: list[tuple[bool, int]]) -> None:
     for chunk in range(len(model) + 2):
         rest = model[chunk:]
         assert holes.left(chunk) == (rest.index(False) if False in rest else len(rest))
+        assert holes.bytes_from(chunk, 10, 10 * len(model)) == 10 * sum(rest)
     assert holes.are_within(len(model))
 
 

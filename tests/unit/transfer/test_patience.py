@@ -16,7 +16,17 @@ from transfer_ends import Ends, both, make, names, receiving, sending, sessions,
 from mrc.enums import Access
 from mrc.events import QpInfo
 from mrc.exchange.budget import Budget, BudgetError
-from mrc.transfer.messages import Accept, Bye, Offer, Refuse, chunk_imm
+from mrc.transfer.messages import (
+    CHUNK_BYTES,
+    Accept,
+    Bye,
+    Digest,
+    Done,
+    Offer,
+    Refuse,
+    Stored,
+    chunk_imm,
+)  # fmt: skip
 from mrc.transfer.names import FileError
 from mrc.transfer.patience import IdleError, until_idle
 from mrc.transfer.session import TransferError
@@ -113,6 +123,30 @@ async def test_receive_files__a_slow_sender_is_no_silent_one(inbox: Path) -> Non
         assert loop.time() - start > IDLE and not received.done()
         await ends.sender.say(Bye())
         await both(received)
+
+
+async def test_receive_files__the_input_of_a_sender_may_pause(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program behind the sender's pipe may be slow. The QP shows that the sender lives."""
+    looks: list[FakeQp] = []
+    query = FakeQp.query
+
+    async def counted(qp: FakeQp) -> QpInfo:
+        looks.append(qp)
+        return await query(qp)
+
+    monkeypatch.setattr(FakeQp, "query", counted)
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=IDLE / 10))
+        await ends.sender.say(Offer("a", None, CHUNK_BYTES))
+        assert isinstance(await ends.sender.hear(), Accept)
+        await until(lambda: received.done() or len(looks) > 30)
+        await ends.sender.say(Done(Digest().hexdigest(), 0))
+        assert isinstance(await ends.sender.hear(), Stored)
+        await ends.sender.say(Bye())
+        (files,) = await both(received)
+    assert [(file.name, file.bytes) for file in files] == [("a", 0)]
 
 
 class Payload:

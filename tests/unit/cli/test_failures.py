@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines about files that are not copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mrc.cli.exits import Exit
+from mrc.cli.failures import Failures
+from mrc.cli.main import main
+from mrc.cli.output import Output
+from mrc.cli.progress import ProgressMeter
+from mrc.cli.serving import session_failed
+from mrc.errors import MrcError
+from mrc.results.transfer import FailedFile
+
+
+def test_add__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder whose name is refused may have thousands of files."""
+    out = Output("mrc send", as_json=True, quiet=False)
+    failures = Failures(out, ProgressMeter(out, "sender"), "sender", "h1")
+    hidden = [FailedFile(f"a/.git/{n}", "'a/.git': begins with '.'", "receiver") for n in range(9)]
+    other = FailedFile("b", "b: exists", "receiver")
+    for failed in (*hidden, other, hidden[0]):
+        failures.add(failed)
+    assert failures.end() == Exit.NOT_ALL_COPIED
+    assert capsys.readouterr().err.splitlines() == [
+        "mrc send: not copied: h1: 'a/.git': begins with '.'",
+        "mrc send: not copied: h1: b: exists",
+        "mrc send: 10 files and folders were not copied",
+    ]
+    assert failures.files == [*hidden, other], "--json lists all"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("lost", "h0: lost"), ("h0 ended", "h0 ended"), ("h01 ended", "h0: h01 ended")],
+)
+def test_session_failed__names_the_peer_once(
+    capsys: pytest.CaptureFixture[str], text: str, line: str
+) -> None:
+    out = Output("mrc recv", as_json=False, quiet=False)
+    assert session_failed(out, "h0", MrcError(text)) == Exit.FAILED
+    assert capsys.readouterr().err == f"mrc recv: {line}\n"
+
+
+def test_send__says_how_many_it_excludes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong pattern may match everything."""
+    (tmp_path / "a.o").touch()
+    words = ["send", "--insecure", "--exclude", "*", str(tmp_path), "127.0.0.1:1"]
+    assert main(words) == Exit.UNREACHABLE
+    assert "--exclude left out 1 of the files and folders" in capsys.readouterr().err
