@@ -38,7 +38,10 @@ def add(parser: Any, lines: str, **more: dict[str, Any]) -> None:
             found |= {"action": "append", "default": []} if options else {"nargs": "+"}
         elif options and not metavar and name not in more:
             found["action"] = "store_true"
-        parser.add_argument(*(options or words[:1]), **found | more.pop(name, {}))
+        found |= more.pop(name, {})
+        if "choices" in found:
+            found["choices"] = list(map(str, found["choices"]))  # an error would print an enum
+        parser.add_argument(*(options or words[:1]), **found)
     assert not more, f"no lines of {', '.join(more)}"
 
 

@@ -34,7 +34,7 @@ from mrc.results.conform import (
     ReadingText,
 )
 from mrc.results.plain import like
-from mrc.whole import write_whole
+from mrc.whole import check_writable, write_whole
 
 HELP = "judge an implementation of MRC by its packets"
 EXAMPLES = """\
@@ -204,6 +204,9 @@ def _run(args: argparse.Namespace) -> int:
         what = "HOST, --adapter, --exchange, --attributes"
         raise UsageError(args.prog, f"{what}: use only one of them")
     cases = library.selected(library.load(args.cases), args.case)
+    if args.captures is not None:
+        args.captures.mkdir(parents=True, exist_ok=True)
+    check_writable(args.junit, args.html)
     device, name, addresses = _opened(out, args)
     try:
         with Peer(args.address or addresses) as peer:

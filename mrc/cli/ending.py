@@ -7,12 +7,43 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
 from mrc.cli.exits import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise Interrupted in the body, so that it cleans up as after ^C."""
+
+    def end(signum: int, _: FrameType | None) -> None:
+        raise Interrupted(signum)
+
+    before = _handle(end, signal.SIGTERM, signal.SIGHUP)
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+def _handle(handler: Callable[[int, FrameType | None], None], *signals: int) -> dict[int, Any]:
+    """Sets the handler of signals; returns those before."""
+    return {
+        each: signal.signal(each, handler)
+        for each in signals
+        # nohup ignores SIGHUP: keep that.
+        if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN
+    }
+
+
+def _restore(handlers: dict[int, Any]) -> None:
+    for signum, handler in handlers.items():
+        signal.signal(signum, handler)
 
 
 class Ending:
@@ -26,18 +57,12 @@ class Ending:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno())
-        self._before: dict[int, Any] = {
-            each: signal.signal(each, self._note)
-            for each in _SIGNALS
-            # nohup ignores SIGHUP: keep that.
-            if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN
-        }
+        self._before = _handle(self._note, *_SIGNALS)
         return self
 
     def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(self._wakeup)
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
+        _restore(self._before)
         self._reader.close()
         self._writer.close()
 

@@ -25,7 +25,7 @@ from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario
 from mrc.sim.sweep import parse_setting
 from mrc.sim.trial import Timed, Trial, full_trial, n_runs, run_trial, summarize, timed_summary_of
-from mrc.whole import write_whole
+from mrc.whole import check_writable, write_whole
 
 T = TypeVar("T")
 
@@ -107,6 +107,7 @@ def _one(out: Output, args: argparse.Namespace) -> int:
         raise UsageError(args.prog, "--trace: requires a single seed; drop --seeds")
     seeds = seeds_of(args)
     scenario = _load(args, args.scenario)
+    check_writable(args.plot)
     if args.trace is not None and scenario.variants:
         raise UsageError(args.prog, "--trace: requires a single variant; add --set variants=[]")
     ran, n = _run(out, scenario, seeds, args), len(seeds)
@@ -169,6 +170,7 @@ def _report(out: Output, args: argparse.Namespace) -> int:
     scenarios = [s for s in (_load(args, name) for name in reader.names()) if not s.slow]
     scenarios = [s for s in scenarios if s.figure or not args.paper]
     jobs = [(part, seed) for s in scenarios for part in s.parts for seed in seeds]
+    check_writable(args.output)
     with progress_bar(out, "report", len(jobs)) as bar:
         show = by_job(bar, [part.name for part, _ in jobs])
         ran = run_all(timed_summary_of, jobs, bounds_here(), show)

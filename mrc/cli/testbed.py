@@ -24,6 +24,7 @@ from mrc.cli import (
     testbed_view,
 )
 from mrc.cli.arguments import add
+from mrc.cli.ending import interruptible
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, print_error
 from mrc.cli.testbed_shape import add_shape, shape_of
@@ -150,7 +151,8 @@ def run(args: argparse.Namespace) -> int:
         with testbed_view.prepared(args) if args.act is testbed_view.run else nullcontext():
             if args.act not in _WITHOUT_BED:
                 _enter(args)
-            code: int = args.act(args)
+            with interruptible():
+                code: int = args.act(args)
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
     finally:

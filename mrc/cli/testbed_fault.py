@@ -14,6 +14,7 @@ from mrc.results import testbed as results
 from mrc.results.plain import like
 from mrc.testbed import spread
 from mrc.testbed.fault import Fault, Mode, parse_loss
+from mrc.testbed.shape import MIN_RATE_BPS
 
 _share = argument(parse_loss)
 
@@ -50,14 +51,17 @@ def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
 def _rate(text: str) -> dict[str, Any]:
     if text.endswith("%"):
         return {"rate_share": _share(text)}
-    return {"rate_bps": rate_argument(text)}
+    rate_bps = rate_argument(text)
+    if rate_bps is None or rate_bps < MIN_RATE_BPS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate of at least 1kbit")
+    return {"rate_bps": rate_bps}
 
 
 def fail(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = spread.existing(args.name)
     words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "mtu")
-    impairment = {word: value for word in words if (value := getattr(args, word))}
+    impairment = {word: value for word in words if (value := getattr(args, word)) is not None}
     bed.fail(args.target, args.mode, args.loss, **impairment, **args.rate)
     fault = bed.faults()[args.target]
     out.text(f"{args.target} fails: {fault}")

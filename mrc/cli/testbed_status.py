@@ -28,7 +28,7 @@ from mrc.testbed import outside, picture, spread
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
-from mrc.testbed.names import DEFAULT_NAME
+from mrc.testbed.names import DEFAULT_NAME, part_name
 from mrc.testbed.shape import Fabric, Shape
 
 T = TypeVar("T")
@@ -218,10 +218,9 @@ def _troubles(look: _Look) -> list[str]:
     lines = [testbed_on.lost_text(each) for each in testbed_on.found(bed) if each.lost]
     lines += [f"{target} fails: {fault}" for target, fault in look.faults.items()]
     lines += [f"{target} is drained" for target in look.drained]
-    gone = bed.missing()
-    if gone:
-        lines.append(f"namespaces missing: {', '.join(gone)}; rebuild with mrc testbed up")
     named = "" if bed.name == DEFAULT_NAME else f" --name {bed.name}"
+    if gone := list(map(part_name, bed.missing())):
+        lines.append(f"missing: {', '.join(gone)}; rebuild with the same mrc testbed up{named}")
     for end, target in look.lost.items():
         lines.append(f"{end} was taken down by hand: mrc testbed heal {target}{named}")
     return lines

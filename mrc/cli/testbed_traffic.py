@@ -27,7 +27,7 @@ from mrc.sim.sweep import parse_setting
 from mrc.testbed import mptcp
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event
-from mrc.whole import write_whole
+from mrc.whole import check_writable, write_whole
 from mrc.workload import faults, fit, judge, page, report, tasks
 from mrc.workload.by_iperf3 import PROGRAM
 from mrc.workload.compare import Compared, compare, title
@@ -42,6 +42,7 @@ def run(args: argparse.Namespace, out: Output, bed: Testbed) -> int:
     with usage_errors(args):
         scenario = _load(args, bed)
     _require(args.over)
+    check_writable(args.page)
     bed.connect()
     compared = run_async(_compare(args, out, bed, scenario))
     notes = list(report.notes(scenario, args.over))

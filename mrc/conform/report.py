@@ -53,7 +53,6 @@ def result(device: str, outcomes: Sequence[Outcome], captures: dict[str, Path]) 
 
 def capture(folder: Path, outcome: Outcome) -> Path:
     """Writes the datagrams of a case as NAME.pcap; returns the file."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{outcome.case.name}.pcap"
     with path.open("wb") as file:
         frames.write(file, ((seen.at_ns, seen.flow, seen.payload) for seen in _in_order(outcome)))

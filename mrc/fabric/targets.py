@@ -144,7 +144,8 @@ def _target(text: str) -> Target | None:
     for kind, direction, form in _PATTERNS:
         if match := re.fullmatch(form, text):
             numbers = {key: int(number) for key, number in match.groupdict().items()}
-            return Target(kind, direction=direction, **numbers)
+            found = Target(kind, direction=direction, **numbers)
+            return found if str(found) == text else None  # plane:01 would be a second name
     return None
 
 

@@ -20,8 +20,7 @@ from mrc.errors import StateError
 from mrc.linux import netns
 from mrc.testbed.hops import SOCKET
 
-# The emulator answers in milliseconds, except on a busy machine.
-_ANSWER_SECONDS = 5.0
+_END_SECONDS = 5.0
 _MODULE = "mrc.testbed.emulator"
 
 
@@ -46,7 +45,10 @@ def start(folder: Path, namespace: str, config: dict[str, Any]) -> None:
 
 
 def ask(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Sends one request. Raises StateError for an error or no answer."""
+    """Sends one request, and waits for the answer for as long as the emulator runs.
+
+    Raises StateError for an error, or if the emulator ends.
+    """
     try:
         with _connect(folder) as connection, connection.makefile("rwb") as stream:
             stream.write(json.dumps(request).encode() + b"\n")
@@ -67,28 +69,28 @@ def ask(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 def is_running(folder: Path) -> bool:
     try:
-        with _connect(folder):
+        with _connect(folder, waits=False):
             return True
-    except PermissionError:
-        return True  # root runs it
-    except OSError:
+    except (FileNotFoundError, ConnectionRefusedError):
         return False
+    except OSError:
+        return True  # root runs it, or many requests wait for it
 
 
 def stop(folder: Path) -> None:
     """End the emulator of a test bed, if it runs. Kills it if it does not end in 5 s."""
     try:
-        with _connect(folder) as connection:
+        with _connect(folder, waits=False) as connection:
             pidfd = _pidfd(connection)
             try:
                 connection.sendall(b'{"do": "stop"}\n')
-                if not select.select([pidfd], [], [], _ANSWER_SECONDS)[0]:
+                if not select.select([pidfd], [], [], _END_SECONDS)[0]:
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                     select.select([pidfd], [], [])
             finally:
                 os.close(pidfd)
     except OSError:
-        return  # it has ended already
+        return  # it has ended, or ends without its folder
 
 
 def _pidfd(connection: socket.socket) -> int:
@@ -99,12 +101,12 @@ def _pidfd(connection: socket.socket) -> int:
 
 
 @contextlib.contextmanager
-def _connect(folder: Path) -> Iterator[socket.socket]:
+def _connect(folder: Path, *, waits: bool = True) -> Iterator[socket.socket]:
     """Connects by the folder's descriptor, because the path of a Unix socket must be short."""
     where = os.open(folder, os.O_PATH)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_ANSWER_SECONDS)
+            connection.setblocking(waits)
             connection.connect(f"/proc/self/fd/{where}/{SOCKET}")
             yield connection
     finally:

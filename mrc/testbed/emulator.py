@@ -3,8 +3,8 @@
 
 It starts inside the fabric's namespace with the test bed's folder as its argument. As soon as it
 listens on a Unix socket in that folder, it detaches from its parent. One thread moves packets, in
-C. The main thread answers requests from `mrc.testbed.control`: each is a line of JSON, and so is
-each answer.
+C. Other threads answer requests from `mrc.testbed.control`: each is a line of JSON, and so is each
+answer. A thread waits for its client without a limit: the client's machine may stand still.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mrc._emu import ffi, lib
 from mrc.testbed.hops import FAULT_KINDS, HOP_KINDS, HOST_UP, SOCKET, Hop, decode_faults
@@ -131,20 +131,25 @@ class _Server(Struct):
     listener: socket.socket
     guardian: int | None
     overloaded: int = 0
+    stopped: int = field(default_factory=lambda: os.eventfd(0))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """held while a request is carried out, and from the end on"""
 
     def serve(self) -> None:
+        ends = {self.stopped} if self.guardian is None else {self.stopped, self.guardian}
         with selectors.DefaultSelector() as selector:
             selector.register(self.listener, selectors.EVENT_READ)
-            if self.guardian is not None:
-                selector.register(self.guardian, selectors.EVENT_READ)
-            while True:
-                ready = [key.fileobj for key, _ in selector.select(_WATCH_SECONDS)]
+            for each in ends:
+                selector.register(each, selectors.EVENT_READ)
+            # Without its folder no request can reach it.
+            while Path(SOCKET).exists():
+                ready = {key.fileobj for key, _ in selector.select(_WATCH_SECONDS)}
                 self._warn()
-                # Without its folder no request can reach it.
-                if self.guardian in ready or not Path(SOCKET).exists():
-                    return
-                if self.listener in ready and not self._accept():
-                    return
+                if ready & ends:
+                    break
+                if ready:
+                    self._accept()
+        self.lock.acquire()
 
     def _warn(self) -> None:
         overloaded = self.emulator.stats()["overloaded"]
@@ -153,28 +158,30 @@ class _Server(Struct):
             _log.warning("overloaded: lost %d packets without a fault; lower the rates", lost)
         self.overloaded = overloaded
 
-    def _accept(self) -> bool:
-        """Serves one connection with one request. Returns False after a stop request."""
+    def _accept(self) -> None:
         try:
             connection, _ = self.listener.accept()
+            threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
         except OSError as exc:  # out of descriptors: the packets go on
             _log.warning("cannot take a request: %s", exc.strerror)
             time.sleep(_WATCH_SECONDS)
-            return True
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        """Serves one connection with one request."""
         with connection, contextlib.suppress(OSError), connection.makefile("rwb") as stream:
-            connection.settimeout(_WATCH_SECONDS)
             line = stream.readline(_REQUEST_BYTES)
             if not line:
-                return True  # is_running only connects
+                return  # is_running only connects
             try:
                 request = json.loads(line)
                 if request["do"] == "stop":
-                    return False
-                answer = self._answer(request)
+                    os.eventfd_write(self.stopped, 1)
+                    return
+                with self.lock:
+                    answer = self._answer(request)
             except (ValueError, KeyError, TypeError) as exc:
                 answer = {"error": f"{type(exc).__name__}: {exc}"}
             stream.write(json.dumps(answer).encode() + b"\n")
-        return True
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         match request["do"]:

@@ -57,8 +57,8 @@ class Fault(Struct, frozen=True):
     """size of the largest IPv6 packet that is not lost; None: that of each link"""
 
     def __post_init__(self) -> None:
-        if not (0 if self.is_impairment else 1e-9) <= self.loss <= 1:
-            raise ValueError(f"loss is {self.loss}, it must be above 0 and at most 1")
+        if not 0 <= self.loss <= 1:
+            raise ValueError(f"loss is {self.loss}, not in 0..1")
         if self.mode is Mode.DOWN and (self.loss != 1 or self.is_impairment):
             raise ValueError("a target that is down drops all packets: use mode silent for a share")
         for share in (self.corrupt, self.duplicate, self.reorder, self.rate_share):
@@ -66,6 +66,8 @@ class Fault(Struct, frozen=True):
                 raise ValueError(f"share is {share}, not in 0..1")
         if self.mtu is not None and not LEAST_MTU <= self.mtu <= LARGEST_MTU:
             raise ValueError(f"mtu is {self.mtu}, not in {LEAST_MTU}..{LARGEST_MTU}")
+        if not self.loss and not self.is_impairment:
+            raise ValueError("the fault has no effect: give a loss, a delay or a rate above 0")
 
     @property
     def is_dead(self) -> bool:
@@ -115,7 +117,7 @@ def parse_loss(text: str) -> float:
     """A percentage such as `20%` or `0.5%`, as a share."""
     steps = quantity(text, {"": _LOSS_STEPS // 100, "%": _LOSS_STEPS // 100}) or 0.0
     if not 0 < steps <= _LOSS_STEPS or abs(steps - round(steps)) > 1e-6:
-        raise ValueError(f"loss {text!r} is not a percentage above 0% and up to 100%")
+        raise ValueError(f"{text!r} is not a percentage from 0.01% to 100%, in steps of 0.01%")
     return steps / _LOSS_STEPS
 
 

@@ -25,7 +25,7 @@ from mrc.linux.netlink import Netlink
 from mrc.testbed import rootless, state
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.joined import bridges, links_of
-from mrc.testbed.names import MACHINE, namespace, node_of
+from mrc.testbed.names import MACHINE, namespace, node_of, part_name
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Fabric
 from mrc.whole import write_whole
@@ -88,6 +88,7 @@ def lend(plan: Plan) -> None:
             raise StateError(f"{interface} has the default route: the machine would be cut off")
         addresses = tuple(map(str, found.addresses))
         place = plan.nodes[node].namespace
+        _check_free(inside, node, place)
         lent.append(Lent(interface, place, inside, found.mtu, found.enabled, addresses))
     save(plan.name, Record(tuple(lent)))
     for each in lent:
@@ -96,6 +97,17 @@ def lend(plan: Plan) -> None:
         if each.interface == each.inside:  # else it is a port of a bridge
             _enable(each.namespace, each)
     _join_real_hosts(plan)
+
+
+def _check_free(name: str, node: str, place: str) -> None:
+    """Raises StateError if the node has an interface of this name, such as lo: the two could not be
+    told apart when one returns.
+    """
+    if name in {each.name for each in interfaces(place)}:
+        raise StateError(
+            f"{part_name(node)} has an interface {name} of its own: lend another one, or rename "
+            "this one first"
+        )
 
 
 def existing(interface: str, there: Mapping[str, Interface]) -> Interface:

@@ -38,16 +38,13 @@ from mrc.testbed.names import (
     interface_name,
     namespace,
 )
-from mrc.testbed.shape import Fabric, Shape
-
-_NO_RATE_BPS = 1_000_000_000_000  # the emulator requires a rate; at this one 4 KiB take 33 ns
+from mrc.testbed.shape import NO_RATE_BPS, Fabric, Shape, usual_queue_bytes
 
 # The kernel's size of the largest UDP_SEGMENT message: its data with IPv6 headers for each of up to
 # 128 packets. A tbf with a smaller burst would cut the message into packets.
 BURST_BYTES = 80 * 1024
-_QUEUE_SECONDS = 0.010
-_MIN_QUEUE_BYTES = 256 * 1024
 _NO_LIMIT_BYTES = 1 << 30
+_MAX_LIMIT_BYTES = (1 << 32) - 1  # of a tbf
 
 UPPER_MAC, LOWER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 
@@ -232,15 +229,16 @@ def shaper(rate_bps: int, buffer_bytes: int | None = None) -> Shaper:
     """A bucket for one whole burst and a queue of `buffer_bytes`: 0: no limit; None: 10 ms at this
     rate, at least 256 KiB.
     """
-    queue_bytes = _queue_bytes(rate_bps) if buffer_bytes is None else buffer_bytes
-    return Shaper(rate_bps, BURST_BYTES, BURST_BYTES + (queue_bytes or _NO_LIMIT_BYTES))
+    queued = usual_queue_bytes(rate_bps) if buffer_bytes is None else buffer_bytes
+    limit = min(BURST_BYTES + (queued or _NO_LIMIT_BYTES), _MAX_LIMIT_BYTES)
+    return Shaper(rate_bps, BURST_BYTES, limit)
 
 
 def emulator_config(shape: Shape) -> dict[str, Any]:
     """The fields of `struct mrc_emu_config`, the hops that differ from their tier, and those that
     are absent.
     """
-    host_rate_bps = shape.host_rate_bps or _NO_RATE_BPS
+    host_rate_bps = shape.host_rate_bps or NO_RATE_BPS
     config = {
         "seed": 1,
         "hosts": shape.hosts,
@@ -252,29 +250,16 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
         "block": int(shape.addresses.block.network_address) >> 112,
         "mtu": shape.mtu,
         "host_rate_bps": host_rate_bps,
-        "fabric_rate_bps": shape.fabric_rate_bps or _NO_RATE_BPS,
-        "core_rate_bps": shape.core_rate_bps or _NO_RATE_BPS,
+        "fabric_rate_bps": shape.fabric_rate_bps or NO_RATE_BPS,
+        "core_rate_bps": shape.core_rate_bps or NO_RATE_BPS,
         "host_delay_ns": shape.host_delay_ns,
         "fabric_delay_ns": shape.fabric_delay_ns,
         "core_delay_ns": shape.core_delay_ns,
         "jitter_ns": shape.jitter_ns,
-        **port_queue(shape),
+        **shape.port_queue(),
         "trims": int(shape.trim),
     }
     return {"config": config, "links": _changed_hops(shape), "absent": _absent_hops(shape)}
-
-
-def port_queue(shape: Shape) -> dict[str, int]:
-    """The buffer of a switch port, and the depths from which it marks; a kernel fabric does not."""
-    buffer_bytes = shape.buffer_bytes
-    if buffer_bytes is None:
-        buffer_bytes = _queue_bytes(shape.host_rate_bps or _NO_RATE_BPS)
-    low, high = shape.ecn_low_bytes, shape.ecn_high_bytes
-    return {
-        "buffer_bytes": buffer_bytes,
-        "ecn_low_bytes": buffer_bytes // 10 if low is None else low,
-        "ecn_high_bytes": buffer_bytes * 4 // 10 if high is None else high,
-    }
 
 
 def _absent_hops(shape: Shape) -> list[Any]:
@@ -286,14 +271,10 @@ def _changed_hops(shape: Shape) -> list[Any]:
     """Hop, rate, delay, parts per million lost, MTU."""
     usual = all_hops(replace(shape, links=()))
     return [
-        [hop, its.rate_bps or _NO_RATE_BPS, its.delay_ns, round(its.loss * 1e6), its.mtu]
+        [hop, its.rate_bps or NO_RATE_BPS, its.delay_ns, round(its.loss * 1e6), its.mtu]
         for hop, its in all_hops(shape).items()
         if its != usual[hop]
     ]
-
-
-def _queue_bytes(rate_bps: int) -> int:
-    return max(round(rate_bps / 8 * _QUEUE_SECONDS), _MIN_QUEUE_BYTES)
 
 
 def _links(shape: Shape) -> Iterator[Link]:

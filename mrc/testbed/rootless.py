@@ -47,6 +47,8 @@ class _Lock(Struct, frozen=True):
     file: int
     folder: int
     parent: int
+    name: str
+    """of the folder: inside, the user has another number"""
 
     def exists(self) -> bool:
         """False after another command removed the file."""
@@ -191,7 +193,7 @@ def _open(*, create: bool) -> _Lock | None:
                 place = _folder(create=create)
                 parent = open_in(None, place.parent, os.O_PATH)
                 folder = open_in(parent, place.name, os.O_PATH | os.O_NOFOLLOW)
-                lock = _Lock(open_in(folder, _FILE, flags), folder, parent)
+                lock = _Lock(open_in(folder, _FILE, flags), folder, parent, place.name)
             except FileNotFoundError:
                 if create:
                     continue  # a last `down` removed the folder meanwhile
@@ -247,7 +249,7 @@ def _end_if_alone(lock: _Lock, in_use: Callable[[], object] = lambda: False) -> 
         _end(keeper)
     os.unlink(_FILE, dir_fd=lock.folder)
     with suppress(OSError):  # it is not empty, or a command has just made it
-        os.rmdir(_place().name, dir_fd=lock.parent)
+        os.rmdir(lock.name, dir_fd=lock.parent)
 
 
 def _find(lock: int) -> int | None:

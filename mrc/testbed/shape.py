@@ -18,7 +18,10 @@ from mrc.testbed import outside
 from mrc.units import parse_short_rate
 
 DEFAULT_RATE = "500mbit"
-MAX_RATE_BPS = 100_000_000_000_000
+MIN_RATE_BPS, MAX_RATE_BPS = 1000, 100_000_000_000_000
+NO_RATE_BPS = 1_000_000_000_000  # the emulator requires a rate; at this one 4 KiB take 33 ns
+_QUEUE_SECONDS = 0.010
+_MIN_QUEUE_BYTES = 256 * 1024
 # A hop through the kernel alone takes almost this long. A shorter delay would have no effect.
 MIN_KERNEL_DELAY_NS = 50_000
 
@@ -81,13 +84,37 @@ class Shape(Topology, frozen=True):
             raise ValueError(f"mtu is {self.mtu}, not in {MIN_MTU}..{MAX_MTU}")
         rates = [self.host_rate_bps, self.fabric_rate_bps, self.core_rate_bps]
         for rate_bps in [*rates, *(link.rate_bps for link in self.links)]:
-            if rate_bps is not None and not 1000 <= rate_bps <= MAX_RATE_BPS:
+            if rate_bps is not None and not MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS:
                 raise ValueError(f"rate is {rate_bps} bit/s, not in 1kbit..100tbit (or none)")
         if self.fabric is Fabric.KERNEL and self.jitter_ns:
             raise ValueError("jitter would reorder in a kernel fabric: use --fabric emulated")
+        if self.fabric is Fabric.EMULATED:
+            self._check_queue()
         for link in self.links:
             parse_target(link.target, self)
         outside.check(self.outside, self, has_switches=self.fabric is Fabric.KERNEL)
+
+    def port_queue(self) -> dict[str, int]:
+        """The buffer of a switch port, and the depths from which it marks; a kernel fabric does
+        not.
+        """
+        buffer_bytes = self.buffer_bytes
+        if buffer_bytes is None:
+            buffer_bytes = usual_queue_bytes(self.host_rate_bps or NO_RATE_BPS)
+        low, high = self.ecn_low_bytes, self.ecn_high_bytes
+        return {
+            "buffer_bytes": buffer_bytes,
+            "ecn_low_bytes": buffer_bytes // 10 if low is None else low,
+            "ecn_high_bytes": buffer_bytes * 4 // 10 if high is None else high,
+        }
+
+    def _check_queue(self) -> None:
+        found = self.port_queue()
+        size, low, high = found["buffer_bytes"], found["ecn_low_bytes"], found["ecn_high_bytes"]
+        if 0 < size < self.mtu:
+            raise ValueError(f"buffer is {size} B, which holds no packet of {self.mtu} B (the MTU)")
+        if 0 < high <= low:
+            raise ValueError(f"ecn_low is {low} B, not below ecn_high, which is {high} B")
 
     def link_properties(self) -> dict[Target, BothWays]:
         """The properties of every link in this fabric, up and down, plane by plane: first the
@@ -124,6 +151,11 @@ class Shape(Topology, frozen=True):
         return LinkProperties(rate_bps, 0 if is_short else delay_ns, loss, mtu or self.mtu)
 
 
+def usual_queue_bytes(rate_bps: int) -> int:
+    """10 ms at this rate, at least 256 KiB."""
+    return max(round(rate_bps / 8 * _QUEUE_SECONDS), _MIN_QUEUE_BYTES)
+
+
 def parse_rate(text: str) -> int | None:
     """Bits a second, from the notation of tc(8) or of scenarios: `500mbit`, `10 Gbit/s` or plain
     bit/s. None for `none`: no limit.
@@ -145,7 +177,7 @@ def scale_rates(shape: Shape, host_rate_bps: int | None) -> Shape:
     def scaled(rate_bps: int | None) -> int | None:
         if host_rate_bps is None or rate_bps is None or usual_bps is None:
             return None
-        return max(1000, rate_bps * host_rate_bps // usual_bps)
+        return max(MIN_RATE_BPS, rate_bps * host_rate_bps // usual_bps)
 
     links = tuple(replace(link, rate_bps=scaled(link.rate_bps)) for link in shape.links)
     return replace(

@@ -103,7 +103,7 @@ class View:
         impairment: dict[str, Any] = {}
         if change.rate_share is not None:
             impairment["rate_share"] = change.rate_share
-        if change.delay_ns:
+        if change.delay_ns is not None:
             impairment["delay_ns"] = change.delay_ns
         bed.fail(change.target, change.mode, change.loss, **impairment)
 

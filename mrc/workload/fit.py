@@ -19,7 +19,6 @@ from mrc.fabric.tiers import Tiers
 from mrc.results.sim import Traffic, Transport
 from mrc.sim import reader
 from mrc.sim.scenario import Check, Scenario
-from mrc.testbed.plan import port_queue
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 
 # What hosts have that run mrc: the defaults of csrc/mrc.h, and the time until a thread wakes.
@@ -75,7 +74,7 @@ def tiers_of(tiers: Tiers, shape: Shape) -> Tiers:
     """The fabric of a test bed, for the simulator. The hosts' own settings are the scenario's."""
     is_kernel = shape.fabric is Fabric.KERNEL
     least_ns = MIN_KERNEL_DELAY_NS if is_kernel else 0  # that one hop through the kernel takes
-    queue = port_queue(shape)
+    queue = shape.port_queue()
     if is_kernel:
         queue |= {"ecn_low_bytes": 0, "ecn_high_bytes": 0}
     return replace(

@@ -161,3 +161,12 @@ def test_interface__that_was_removed_is_named(bed_name: str) -> None:
         assert set(bed.lost()) == {"h0:p1", "t0:1.0:h0"}
         with pytest.raises(StateError, match=f"h0:p1 was removed: .* down --name {bed_name}"):
             bed.heal("all")
+
+
+def test_status__names_what_is_gone(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Testbed(bed_name, planes=1, t1=1) as bed:
+        netns.remove(bed.plan.nodes["t1-1-0"].namespace)
+        assert main(["testbed", "status", "--name", bed_name]) == 0
+    assert f"missing: t1:1.0; rebuild with the same mrc testbed up --name {bed_name}" in (
+        capsys.readouterr().out
+    )

@@ -31,6 +31,7 @@ from mrc.fabric.topology import Topology
 from mrc.linux import netns
 from mrc.testbed import control, queues, schedule, state
 from mrc.testbed.bed import Testbed
+from mrc.testbed.hops import SOCKET
 from mrc.testbed.names import namespace
 from mrc.testbed.shape import Fabric
 
@@ -423,12 +424,40 @@ def test_emulator__ends_when_its_folder_is_gone(bed_name: str) -> None:
         os.sched_yield()
 
 
+@pytest.mark.slow
+def test_fail__an_emulator_that_stands_still(bed_name: str) -> None:
+    """An answer that is late is no verdict: the command waits for it."""
+    with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED) as bed:
+        pid = bed.counters()["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        argv = [sys.executable, "-m", "mrc", "testbed", "--name", bed_name, "fail", "plane:1"]
+        failing = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with failing:
+            with pytest.raises(subprocess.TimeoutExpired):
+                failing.wait(7)  # more than the 5 s that it once waited
+            os.kill(pid, signal.SIGCONT)
+            told, said = failing.communicate(timeout=PATIENCE)
+        assert (failing.returncode, told, said) == (0, "plane:1 fails: silent\n", "")
+
+
+def test_ask__a_client_that_stands_still(bed_name: str) -> None:
+    """It delays no other client, and gets its answer when it goes on."""
+    with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED) as bed:
+        folder = state.folder(bed_name)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
+            slow.connect(str(folder / SOCKET))
+            assert control.ask(folder, {"do": "status", "hops": []})
+            slow.sendall(b'{"do": "status", "hops": []}\n')
+            assert b"stats" in slow.recv(1 << 16)
+        assert bed.counters()
+
+
 def test_down__ends_an_emulator_that_hangs(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
     bed.up()
     pid = bed.counters()["pid"]
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(control, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(control, "_END_SECONDS", 0.1)
     assert bed.down().removed
     assert has_ended(pid)
 

@@ -312,6 +312,22 @@ def test_interface__with_the_default_route_stays(
     assert lending.load(names[0]) == lending.Record()
 
 
+@pytest.mark.parametrize("taken", ["lo", "p1"])
+def test_interface__whose_name_a_host_has(
+    around: Around, names: list[str], taken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`down` would take the host's own interface for the one of the machine."""
+    if taken == "p1":
+        ip(f"-n {around.machine} link set eth1 name p1")
+    before = shown(around, taken)
+    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0])
+    assert around.run(*argv, "--interface", f"{taken}=h0") == 1
+    assert f"h0 has an interface {taken} of its own" in capsys.readouterr().err
+    assert shown(around, taken) == before
+    assert around.run("down", "--name", names[0]) == 0
+    assert around.run(*argv) == 0
+
+
 def test_give_back__of_an_interface_that_is_gone(around: Around, names: list[str]) -> None:
     argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--interface", "eth1=h0")
     assert around.run(*argv) == 0

@@ -335,3 +335,17 @@ def test_down__typed_in_the_test_bed_leaves_its_own_shell(bed_name: str) -> None
     assert done.stderr.startswith("mrc testbed down: still runs, in h0 that is gone: sh -c sleep")
     assert done.stderr.count("\n") == 1
     assert not state.folder(bed_name).exists()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_up__ended_by_a_signal_leaves_nothing(bed_name: str, signum: int) -> None:
+    argv = [sys.executable, "-m", "mrc", "testbed", "up", "--name", bed_name, "--planes", "8"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as building:
+        until(lambda: [each for each in netns.names() if bed_name in each])
+        building.send_signal(signum)
+        _, said = building.communicate(timeout=PATIENCE)
+    assert building.returncode == 128 + signum
+    assert said.startswith("mrc testbed up: ")
+    assert said.count("\n") == 1
+    assert not [each for each in netns.names() if bed_name in each]
+    assert state.load(bed_name) is None

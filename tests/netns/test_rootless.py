@@ -33,12 +33,14 @@ USER = 23456
 @dataclass
 class User:
     home: Path
+    runtime: str = ""
+    """$XDG_RUNTIME_DIR"""
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
         argv = [*shown_to_all(), *drop, sys.executable, "-m", "mrc", *words]
         env = os.environ | {
-            "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.home), "PYTHONPATH": str(ROOT),
+            "HOME": str(self.home), "XDG_RUNTIME_DIR": self.runtime, "PYTHONPATH": str(ROOT),
         }  # fmt: skip
         pipe = subprocess.PIPE
         return subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, env=env, cwd=self.home)
@@ -64,7 +66,7 @@ def user() -> Iterator[User]:
     """A user with an own home folder, because other users cannot enter pytest's folders."""
     with tempfile.TemporaryDirectory() as home:
         os.chown(home, USER, USER)
-        user = User(Path(home))
+        user = User(Path(home), runtime=home)
         yield user
         # All processes in its namespaces end with it.
         if (keeper := user.keeper()) and not has_ended(keeper):
@@ -126,6 +128,15 @@ def test_down__of_several_at_once_leaves_nothing(user: User) -> None:
 
 
 @pytest.mark.slow
+def test_down__without_a_runtime_folder_leaves_nothing(user: User) -> None:
+    user.runtime = ""
+    done = user.run("testbed", "up", "--planes", "1", "--t1", "1")
+    place = Path(f"/tmp/mrc-{USER}")
+    assert (done.returncode, place.exists()) == (0, True), done.stderr
+    assert user.run("testbed", "down").returncode == 0
+    assert not place.exists()
+
+
 def test_down__while_a_command_watches(user: User) -> None:
     """The command that ends last removes what they share."""
     up = ("testbed", "up", "--planes", "1", "--fabric", "emulated")

@@ -66,6 +66,8 @@ def test_view__reads_links_and_faults(bed: Testbed, hosts: Hosts) -> None:
 def test_view__refuses_what_the_bed_lacks(bed: Testbed) -> None:
     with pytest.raises(ArgumentError, match="no plane 9"):
         view_of(bed).change(Change("fail", "plane:9"))
+    with pytest.raises(ArgumentError, match="the fault has no effect"):
+        view_of(bed).change(Change("fail", "plane:2", delay_ns=0))
     with pytest.raises(StateError, match="is not up"):
         View(f"{bed.name}-gone", str).read()
 

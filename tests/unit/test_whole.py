@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc.whole import write_whole
+from mrc.whole import check_writable, write_whole
 
 
 def test_write_whole__replaces_what_was_there(tmp_path: Path) -> None:
@@ -49,3 +49,19 @@ def test_write_whole__a_full_disk_leaves_what_was_there(
 def test_write_whole__into_a_device() -> None:
     write_whole(Path(os.devnull), b"text")
     assert Path(os.devnull).is_char_device()
+
+
+def test_check_writable__leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"before")
+    check_writable(None, tmp_path / "file", str(tmp_path / "new"), os.devnull)
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"before")]
+
+
+@pytest.mark.parametrize(("name", "error"), [("a/b", FileNotFoundError), ("", IsADirectoryError)])
+def test_check_writable__raises_as_write_whole(
+    tmp_path: Path, name: str, error: type[OSError]
+) -> None:
+    for write in (check_writable, lambda path: write_whole(path, b"")):
+        with pytest.raises(error) as raised:
+            write(tmp_path / name)
+        assert raised.value.filename == str(tmp_path / name)

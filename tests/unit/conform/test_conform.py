@@ -145,6 +145,22 @@ def test_failed__each_has_a_capture(wrong: Wrong, capsys: pytest.CaptureFixture[
         assert times[0] == 0 and times == sorted(times)
 
 
+def test_run__files_in_the_folder_of_captures(tmp_path: Path) -> None:
+    """The folder is there also if no case fails."""
+    out = tmp_path / "out"
+    words = ("--captures", out, "--junit", out / "junit.xml")
+    done = conform("run", "--case", "write-is-placed", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [each.name for each in out.iterdir()] == ["junit.xml"]
+
+
+def test_run__says_at_once_what_it_cannot_write(tmp_path: Path) -> None:
+    page = tmp_path / "none/page.html"
+    done = conform("run", "--case", "write-is-placed", "--html", page)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"mrc conform run: {page}: no such file or directory\n"
+
+
 def test_run__until_the_first_failure(tmp_path: Path) -> None:
     file = tmp_path / "wrong.case"
     file.write_text("".join(WRONG.format(n=n, step="< NACK within=1ms") for n in (1, 2)))

@@ -36,6 +36,7 @@ def test_parse_target__every_form_and_back(text: str, target: Target) -> None:
         ("", "is not all, plane:P"),
         ("plane:x", "is not all, plane:P"),
         ("plane:1 ", "is not all, plane:P"),
+        ("plane:01", "is not all, plane:P"),
         ("t1:1", "is not all, plane:P"),
         ("link:0.1", "is not all, plane:P"),
         ("plane:0", "no plane 0, use 1..4"),

@@ -294,6 +294,16 @@ def test_sim__says_at_once_what_pictures_need(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("options", [["lossy-ev", "--plot"], ["report", "--output"]])
+def test_sim__says_at_once_what_it_cannot_write(
+    options: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    where = tmp_path / "none/page"
+    assert main(["sim", *options, str(where)]) == 1
+    told = capsys.readouterr()
+    assert (told.out, told.err[-60:].count("no such file or directory\n")) == ("", 1)
+
+
 def test_main__loads_no_library_of_pictures() -> None:
     code = (
         "import sys, mrc.cli.sim; print([m for m in ('matplotlib', 'jinja2') if m in sys.modules])"

@@ -33,3 +33,14 @@ def test_ask__an_emulator_that_ends_meanwhile(tmp_path: Path, answer: bytes) -> 
                 control.ask(tmp_path, {"do": "status"})
         finally:
             emulator.join()
+
+
+def test_is_running__many_requests_wait(tmp_path: Path) -> None:
+    """No answer yet is not the end of the emulator."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / SOCKET))
+        listener.listen(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiting:
+            waiting.connect(str(tmp_path / SOCKET))
+            assert control.is_running(tmp_path)
+    assert not control.is_running(tmp_path)

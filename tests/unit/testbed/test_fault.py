@@ -23,14 +23,14 @@ def test_parse_loss__is_a_percentage(text: str, share: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "0%", "101%", "-1%", "half", "0.001%"])
 def test_parse_loss__refuses(text: str) -> None:
-    with pytest.raises(ValueError, match="loss"):
+    with pytest.raises(ValueError, match=r"is not a percentage from 0\.01% to 100%"):
         parse_loss(text)
 
 
 @pytest.mark.parametrize(
     ("mode", "loss", "complaint"),
     [
-        (Mode.SILENT, 0.0, "loss is 0.0"),
+        (Mode.SILENT, 0.0, "the fault has no effect"),
         (Mode.SILENT, 1.5, "loss is 1.5"),
         (Mode.DOWN, 0.5, "use mode silent"),
     ],

@@ -19,7 +19,7 @@ from mrc.testbed import names, reader
 from mrc.testbed import plan as plans
 from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, Hop
 from mrc.testbed.plan import Plan, Shaper, census, make_plan
-from mrc.testbed.shape import Fabric, Shape, parse_rate
+from mrc.testbed.shape import MAX_RATE_BPS, Fabric, Shape, parse_rate
 
 
 def longest_match(plan: Plan, node: str, dst: IPv6Address) -> Route:
@@ -273,6 +273,8 @@ def test_make_plan__refuses_a_name(name: str) -> None:
         ({"host_rate_bps": 999}, "rate is 999 bit/s"),
         ({"fabric_rate_bps": 10**14 + 1}, "rate is"),
         ({"planes": 0}, "planes is 0"),
+        ({"fabric": "emulated", "buffer_bytes": 8999}, "buffer is 8999 B, which holds no packet"),
+        ({"fabric": "emulated", "ecn_high_bytes": 1024}, "ecn_low is 62500 B, not below ecn_high"),
     ],
 )
 def test_shape__refuses(shape: dict[str, Any], complaint: str) -> None:
@@ -329,6 +331,7 @@ def test_is_namespace_of__tells_neighbours_apart(name: str, namespace: str, ours
         (50_000_000, 256 * 1024),  # 10 ms would be 62 500 bytes: less than one message
         (500_000_000, 625_000),
         (10**10, 12_500_000),
+        (MAX_RATE_BPS, (1 << 32) - 1 - 81_920),  # as much as a tbf can have
     ],
 )
 def test_shaper__queue_is_10_ms_behind_one_burst(rate_bps: int, queue_bytes: int) -> None:
