@@ -78,13 +78,15 @@ async def sending(
     failed: list[FailedFile] | None = None,
     update: bool = False,
     rate: float = 0.0,
+    how: How | None = None,
     **options: Any,
 ) -> list[TransferredFile]:
     """`failed` gets the files that are not copied."""
     found: list[FailedFile] = [] if failed is None else failed
     plan = plan_of(paths, **options)
     found.extend(plan.failed)
-    batches = send_plan(session, plan, How(on_failed=found.append, update=update, rate=rate))
+    how = how or How(on_failed=found.append, update=update, rate=rate)
+    batches = send_plan(session, plan, how)
     return [file async for batch in batches for file in batch.files]
 
 

@@ -135,7 +135,8 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict
                         retry.connected()
                         return await sending.run(session, retry)
                 except MrcError as error:
-                    progress = plan.sent > before or sending.how.stored_chunks > 0
+                    how = sending.how
+                    progress = plan.sent > before or how.stored_chunks > how.kept_chunks
                     await retry.wait(error, connected=connected, progress=progress)
     except VerificationError:
         raise  # nothing is kept

@@ -57,7 +57,8 @@ class How(Struct):
     update: bool = False  # leave out files that the receiver has with the same size and date
     rate: float = 0.0  # bits per second at most; 0: no limit
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
-    stored_chunks: int = 0  # of the last file, as far as the receiver has said
+    stored_chunks: int = 0  # of the last file, as far as the receiver has said; 0 if it keeps none
+    kept_chunks: int = 0  # of these, those of an earlier transfer
 
 
 class Offering:
@@ -102,6 +103,7 @@ class Offering:
             await writing.run()
         finally:
             self._chunks, self._how.stored_chunks = writing.chunks, writing.stored
+            self._how.kept_chunks = begin
         if writing.answer is not None:
             error = self._refusal(writing.answer)
             if isinstance(error, RefusedError):
@@ -166,6 +168,7 @@ class Offering:
                 return TransferError(f"{host} stopped the transfer: {cause}")
             case "file" if self._path:
                 return RefusedError(cause)
+        self._how.stored_chunks = self._how.kept_chunks = 0
         return TransferError(f"{host} refused {'the file' if self._path else 'the files'}: {cause}")
 
 

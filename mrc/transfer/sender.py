@@ -67,7 +67,7 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
     if how.update:
         await _leave_out_unchanged(session, plan, how)
     for run in plan.runs():
-        how.stored_chunks = 0
+        how.stored_chunks = how.kept_chunks = 0
         release = AsyncExitStack()
         # On failure the engine may still read the memory, so it is kept until the QP has ended.
         session.held.push_async_callback(release.aclose)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from slowness import PATIENCE
 from transfer_ends import both, make, names, receiving, sending, sessions, until
 
+from mrc.enums import WcStatus
 from mrc.results.transfer import FailedFile
 from mrc.transfer.batch import Batch
 from mrc.transfer.files import OutputDirectory, Target
@@ -34,6 +35,7 @@ from mrc.transfer.messages import (
     to_dict,
 )
 from mrc.transfer.names import part_name, record_name
+from mrc.transfer.offering import How
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import Session, TransferError
 from mrc.transfer.window import Told
@@ -179,6 +181,31 @@ async def test_transfer__goes_on_where_it_was(stop: Stop, source: str, inbox: Pa
     assert names(inbox) == sorted([part_name("a"), record_name(part_name("a"))])
     assert await again(inbox, source) == (kept, len(DATA))
     assert names(inbox) == ["a"] and (inbox / "a").read_bytes() == DATA
+
+
+async def test_transfer__what_was_kept_is_no_progress(
+    stop: Stop, source: str, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is lost before a further chunk is stored has moved nothing."""
+    kept, how = await stop(inbox, source), How()
+
+    def none(self: Target, offset: int, chunk: memoryview) -> None:
+        raise AssertionError("no chunk is stored")
+
+    monkeypatch.setattr(Target, "write", none)
+    async with sessions() as ends:
+        with OutputDirectory(str(inbox)) as directory:
+            work = asyncio.create_task(
+                both(
+                    sending(ends.sender, [source], how=how),
+                    all_received(ends.receiver, directory),
+                )
+            )
+            await until(lambda: ends.sender.waiting.seconds().reading_seconds)  # it writes
+            ends.out.fail(WcStatus.RETRY_EXC_ERR)
+            ends.back.fail(WcStatus.RETRY_EXC_ERR)
+            await work
+    assert how.stored_chunks == how.kept_chunks == kept // CHUNK_BYTES
 
 
 async def test_transfer__a_damaged_part_is_sent_again(stop: Stop, source: str, inbox: Path) -> None:

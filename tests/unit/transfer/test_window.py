@@ -20,6 +20,7 @@ from mrc.errors import ProtocolError
 from mrc.transfer.files import Target
 from mrc.transfer.messages import CHUNK_BYTES, Accept, Offer, chunk_imm
 from mrc.transfer.names import FileError, FinalError
+from mrc.transfer.offering import How
 from mrc.transfer.session import TransferError
 from mrc.transfer.window import WINDOW_BYTES, open_window
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT
@@ -76,12 +77,15 @@ async def test_receive_files__disk_full_in_the_middle(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SlowDisk(monkeypatch, full_at=5 * CHUNK_BYTES).open.set()
-    path = make(tmp_path, "a", bytes(20 * CHUNK_BYTES))
+    path, how = make(tmp_path, "a", bytes(20 * CHUNK_BYTES)), How()
     async with sessions() as ends:
-        sent, received = await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+        sent, received = await both(
+            sending(ends.sender, [path], how=how), receiving(ends.receiver, inbox)
+        )
     assert isinstance(sent, TransferError) and "h1 refused the file: a: no room" in str(sent)
     assert isinstance(received, FileError)
     assert names(inbox) == []
+    assert how.stored_chunks == 0, "nothing goes on"
 
 
 async def test_receive_files__chunks_without_credit(
