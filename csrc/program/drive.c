@@ -16,7 +16,7 @@
 #include "program/process.h"
 #include "program/steer.h"
 
-enum { EVENTS_AT_ONCE = 64 };
+enum { EVENTS_AT_ONCE = 64, LOCK_TRIES = 10 };
 
 /* A program that has polled within this time does so again. On a busy machine it may lose its core
    for some time between two polls. */
@@ -25,7 +25,7 @@ enum { EVENTS_AT_ONCE = 64 };
 #define WATCHER_NS 20000ull
 #define FIRST_LOOK_NS 20000ull
 #define LONGEST_LOOK_NS 500000ull  /* pause of the helper while such a program polls */
-#define LOCKED_LOOK_NS 10000000ull /* between turns of the helper with the lock */
+#define LOCKED_LOOK_NS 10000000ull /* between attempts of the helper to take the lock */
 #define TEND_NS 200000ull          /* between looks of a program that polls */
 #define SLICE_NS 100000ull
 #define GONE_LOOK_NS 50000000ull
@@ -188,19 +188,25 @@ static uint64_t next_look_ns(uint64_t age_ns, uint64_t left_ns) {
 }
 
 /* Sleeps as long as the program polls. It takes no lock for its looks: the program has it nearly
-   always, and would have to wake the helper once more. */
+   always, and would have to wake the helper once more. So it also waits for the lock only after
+   some attempts: whoever waits for it is woken at each unlock, and is mostly too late. */
 static void stand_by(uint64_t left_ns) {
   struct pollfd fds[FDS];
   set_fds(fds);
-  const uint64_t until_ns = pr_now_ns() + LOCKED_LOOK_NS;
+  uint64_t until_ns = pr_now_ns() + LOCKED_LOOK_NS;
   uint64_t age_ns = age_of_poll_ns();
   pr_unlock();
   int found = 0;
-  while (found == 0 && age_ns < left_ns && pr_now_ns() < until_ns) {
+  bool locked = false;
+  for (int tries = 0; tries < LOCK_TRIES && !locked && found == 0 && age_ns < left_ns;) {
     found = sleep_on(fds, ENGINE, next_look_ns(age_ns, left_ns));
     age_ns = age_of_poll_ns();
+    if (pr_now_ns() < until_ns) continue;
+    locked = pr_try_lock();
+    until_ns += LOCKED_LOOK_NS;
+    tries++;
   }
-  pr_lock();
+  if (!locked) pr_lock();
   silence(fds);
 }
 

@@ -46,6 +46,7 @@ struct pr_process {
 extern struct pr_process pr_process;
 
 static inline void pr_lock(void) { pthread_mutex_lock(&pr_process.lock); }
+static inline bool pr_try_lock(void) { return pthread_mutex_trylock(&pr_process.lock) == 0; }
 static inline void pr_unlock(void) { pthread_mutex_unlock(&pr_process.lock); }
 
 /* CLOCK_MONOTONIC */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef PROGRAM_RUNS_H
-#define PROGRAM_RUNS_H
 /* For how long this process has run without a stop: SIGSTOP, or no core. During a stop packets wait
    in its sockets, so the time proves nothing about a peer. */
+#pragma once
 
 #include <stdint.h>
 
@@ -18,5 +17,3 @@ static inline uint64_t pr_runs_since(struct pr_runs *runs, uint64_t now_ns) {
   runs->looked_ns = now_ns;
   return runs->since_ns;
 }
-
-#endif

@@ -82,7 +82,7 @@ def mpi_options(*, windows: bool = False) -> list[str]:
     if windows:
         chosen |= {"pml": "ob1", "btl": "ofi,self", "btl_ofi_mode": "2"}
     else:
-        chosen |= {"pml": "cm", "mtl": "ofi"}
+        chosen |= {"pml": "cm", "mtl": "ofi", "btl": "^ofi"}
     options = [word for name, value in chosen.items() for word in ("--mca", name, value)]
     return ["-x", f"FI_PROVIDER_PATH={folder}", *options]
 

@@ -340,6 +340,8 @@ def test_down__typed_in_the_test_bed_leaves_its_own_shell(bed_name: str) -> None
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_up__ended_by_a_signal_leaves_nothing(bed_name: str, signum: int) -> None:
     argv = [sys.executable, "-m", "mrc", "testbed", "up", "--name", bed_name, "--planes", "8"]
+    # The tests may run under nohup, which ignores SIGHUP, and mrc keeps that.
+    argv = ["env", "--default-signal=HUP", *argv]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as building:
         until(lambda: [each for each in netns.names() if bed_name in each])
         building.send_signal(signum)
