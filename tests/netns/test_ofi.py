@@ -206,7 +206,7 @@ PROGRESS = ["polls", "computes"]
         ("messages", MESSAGES),
         ("memory", MEMORY),
         ("atomics", ATOMICS),
-        ("progress", PROGRESS),
+        pytest.param("progress", PROGRESS, marks=pytest.mark.alone),  # it counts wakes in a time
     ],
 )
 def test_manual_pages__what_they_promise(
