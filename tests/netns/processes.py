@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,22 +65,20 @@ class Mrc:
         return counters.get("RX_BYTES", 0)
 
     def until_received(self, count: int) -> None:
+        """Waits until it has received so much, or has ended with success."""
         deadline, seen = time.monotonic() + PATIENCE, 0
-        while seen < count:
+        while seen < count and self.process.poll() is None:
             assert time.monotonic() < deadline, (seen, self.lines)
             time.sleep(0.02)
-            try:
+            with suppress(OSError, MrcError):  # it ends, or the machine is busy
                 seen = self.received()
-            except (OSError, MrcError):
-                if self.process.wait(PATIENCE) == 0:
-                    return  # it has received everything
-                raise
+        assert seen >= count or self.process.returncode == 0, self.lines
 
     def until_suspended(self, plane: int) -> None:
-        """Waits until its QP sends no data over the plane, or until it ends."""
+        """Waits until its QP sends no data over the plane."""
         deadline, found = time.monotonic() + PATIENCE, False
-        while not found and self.process.poll() is None:
-            assert time.monotonic() < deadline, self.lines
+        while not found:
+            assert time.monotonic() < deadline and self.process.poll() is None, self.lines
             time.sleep(0.02)
             with suppress(OSError, MrcError, ValueError):  # it begins or ends
                 (socket,) = local.sockets_of(self.process.pid)
@@ -111,9 +110,9 @@ class Mrc:
             self.process.kill()
         self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
 
     def complaint(self) -> str:
         """Why it failed: the only line on stderr besides where it listens, or may go on."""
@@ -133,13 +132,17 @@ class Hosts:
     bed: Testbed
     running: list[Mrc] = field(default_factory=list)
 
-    def start(self, host: str, *arguments: str | Path, user: str | None = None) -> Mrc:
+    def start(
+        self, host: str, *arguments: str | Path, user: str | None = None, fed: bool = False
+    ) -> Mrc:
         command = [sys.executable, "-m", "mrc", *map(str, arguments)]
         argv, environment = self.bed.host_command(host, command, user=user)
         if user is not None:
             argv = [*shown_to_all(), *argv]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(argv, env=environment, stdout=pipe, stderr=pipe, text=True)
+        process = subprocess.Popen(
+            argv, env=environment, stdin=pipe if fed else None, stdout=pipe, stderr=pipe, text=True
+        )
         self.running.append(Mrc(process))
         return self.running[-1]
 
@@ -154,6 +157,31 @@ class Hosts:
 
     def send(self, *arguments: str | Path, user: str | None = None) -> Mrc:
         return self.start("h0", "send", *arguments, "h1", user=user)
+
+    @contextmanager
+    def send_fed(self, copy: Path, *arguments: str | Path) -> Iterator[Mrc]:
+        """Sends files, then random bytes while the body runs. `copy` has these bytes afterwards."""
+        sender = self.start("h0", "send", *arguments, "-", "h1", fed=True)
+        stream, enough = sender.process.stdin, threading.Event()
+        assert stream is not None
+
+        def feed() -> None:
+            with copy.open("wb") as kept, suppress(BrokenPipeError):
+                while not enough.is_set():
+                    piece = os.urandom(1 << 16)
+                    kept.write(piece[: os.write(stream.fileno(), piece)])
+                stream.close()
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        try:
+            yield sender
+        except BaseException:
+            sender.process.kill()  # it may not read any more
+            raise
+        finally:
+            enough.set()
+            feeder.join()
 
     def end(self) -> None:
         for each in self.running:
