@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,8 @@ logger = logging.getLogger("mrc.agent")
 ENVIRONMENT = "MRC_AGENT"
 DEFAULT = "@mrc-agent"
 _BACKLOG = 64
-_ANSWER_SECONDS = 5.0
+_LOOK_SECONDS = 1.0  # between two looks at an agent that has not answered
+_MOST_LOOKS = 60  # of a busy machine
 _PAUSE_SECONDS = 0.25
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # a later accept may succeed
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
@@ -122,17 +124,38 @@ def _check_owner(connection: socket.socket, name: str) -> None:
         raise TakenError(name, owner)
 
 
-def _ask(name: str, seconds: float) -> Frame:
-    """The answer of the agent to a request for its profiles; raises OSError, ConfigError."""
+def _ask(name: str, seconds: float, looks: int = 1) -> Frame:
+    """The answer of the agent to a request for its profiles; raises OSError, ConfigError.
+
+    Waits `seconds`, and as long again, up to `looks` times, for an agent that is not stopped.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.settimeout(seconds)
         asking.connect(address_of(name))
         _check_owner(asking, name)
         asking.send(steering.pack(AgentKind.REQUEST, AgentFunction.PROFILES))
-        packet = asking.recv(steering.MAX_FRAME)
+        packet = _received(asking, looks)
     if not packet:
         raise ConnectionResetError("the agent has ended")
     return steering.unpack(packet)
+
+
+def _received(asking: socket.socket, looks: int) -> bytes:
+    for _ in range(looks - 1):
+        with suppress(TimeoutError):
+            return asking.recv(steering.MAX_FRAME)
+        if is_stopped(visitor_of(asking).pid):
+            raise TimeoutError
+    return asking.recv(steering.MAX_FRAME)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is known to be stopped, by a signal or a debugger."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False  # it has ended, or is in another PID namespace
+    return stat.rpartition(")")[2].split()[0] in ("T", "t")
 
 
 def answers(name: str, seconds: float) -> bool:
@@ -149,7 +172,7 @@ def answers(name: str, seconds: float) -> bool:
 def profiles(name: str) -> Profiles:
     """The profiles of the agent that listens there; raises ConfigError."""
     try:
-        frame = _ask(name, _ANSWER_SECONDS)
+        frame = _ask(name, _LOOK_SECONDS, _MOST_LOOKS)
     except TimeoutError as error:
         raise ConfigError(f"the agent at socket {name} does not answer: is it stopped?") from error
     except OSError as error:

@@ -7,7 +7,7 @@
 
 #include "self.h"
 
-enum { TALKED_MS = 300, LOOKS_EACH_MS = 4 };
+enum { TALKED_MS = 300, LOOKS_EACH_MS = 2 };
 
 static double now_ms(void) {
   struct timespec now;

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,10 +17,12 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from file_commands import MRC
-from slowness import PATIENCE
+from slowness import PATIENCE, until
 from squatter import USER, needs_root, squatting
 
 from mrc.agent import door
+from mrc.binding import steering
+from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 
 NAME = f"@mrc-test-door-{os.getpid()}"
@@ -56,10 +60,41 @@ def test_profiles__no_agent_runs() -> None:
         door.profiles(NAME)
 
 
-def test_profiles__the_agent_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_ANSWER_SECONDS", 0.01)
+def test_profiles__the_agent_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(door, "is_stopped", lambda pid: pid == os.getpid())
     with door.listen(NAME), pytest.raises(ConfigError, match="does not answer: is it stopped"):
         door.profiles(NAME)
+
+
+def test_profiles__the_agent_answers_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no reason to call it stopped."""
+    refusal = steering.pack(AgentKind.REFUSED, AgentFunction.PROFILES, body=b"none here")
+    monkeypatch.setattr(door, "_LOOK_SECONDS", 0.01)
+    with door.listen(NAME) as listener:
+
+        def look(pid: int) -> bool:
+            accepted.append(listener.accept()[0])
+            accepted[-1].send(refusal)
+            return False
+
+        accepted: list[socket.socket] = []
+        monkeypatch.setattr(door, "is_stopped", look)
+        with pytest.raises(ConfigError, match="none here"):
+            door.profiles(NAME)
+        accepted[0].close()
+    assert len(accepted) == 1
+
+
+def test_is_stopped() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        assert not door.is_stopped(process.pid)
+        os.kill(process.pid, signal.SIGSTOP)
+        until(lambda: door.is_stopped(process.pid))
+        os.kill(process.pid, signal.SIGCONT)
+        until(lambda: not door.is_stopped(process.pid))
+        process.communicate()
+    assert not door.is_stopped(process.pid)
 
 
 def test_listen__removes_the_socket_of_a_killed_agent(tmp_path: Path) -> None:
