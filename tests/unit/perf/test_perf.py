@@ -424,14 +424,18 @@ async def test_server_vanishes() -> None:
             for qp in qps:
                 spawn(qp.abort())
 
-        accepting = spawn(serve())
+        accepting, failed = spawn(serve()), list[Any]()
         with pytest.raises(PeerGoneError, match="ended without closing the connection"):
             async with connect(near, LOOPBACK[4], listener.port, timeout=BUDGET_SECONDS) as client:
                 await client.run(
                     Plan(size=4096, seconds=60.0),
                     interval_seconds=0.02,
                     on_interval=abort,
+                    on_failed=failed.append,
                 )
+        (result,) = failed
+        assert result.interrupted and result.server is None and result.intervals
+        assert result.client.total.written_bytes == sum(i.written_bytes for i in result.intervals)
         await listener.close()
         await accepting
         await asyncio.gather(*serving, return_exceptions=True)
