@@ -287,8 +287,12 @@ class Chain:
         self._lacking: set[str] = set()  # paths of folders of which an entry was not stored
 
     def enter(self, parts: list[str]) -> Folder:
-        """The folder with this path below the root; makes folders that are missing."""
-        same = 0
+        """The folder with this path below the root; makes folders that are missing. Raises
+        FinalError without a root.
+        """
+        root, same = self._folders[0], 0
+        if not os.fstat(root.fd).st_nlink:
+            raise FinalError(f"{root.path}: the folder was removed; start mrc recv again")
         for folder, part in zip(self._folders[1:], parts, strict=False):
             if folder.name != part:
                 break

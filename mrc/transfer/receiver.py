@@ -226,7 +226,8 @@ class _Receiving(Struct, frozen=True):
         async with patience(session, seconds):
             rate = int(self.told.rate())
             self.due.begin(rate)
-            await session.say(Accept(window.mr.remote, session.joined.token, kept, rate))
+            remote, token = window.mr.remote, session.joined.token
+            await session.say(Accept(remote, token, kept, rate, reading=True))
         begin = await self._begin(kept, digest) if kept else 0
         try:
             if file is not None:

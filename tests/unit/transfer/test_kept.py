@@ -266,7 +266,7 @@ async def test_receive__tells_nothing_of_a_file_that_the_sender_does_not_have(in
         await ends.sender.say(Offer("pin", 4, CHUNK_BYTES, resume=True))
         accept = await ends.sender.hear()
         assert isinstance(accept, Accept) and accept.kept == 1
-        assert set(to_dict(accept)) == {"type", "window", "token", "kept", "rate"}
+        assert set(to_dict(accept)) == {"type", "window", "token", "kept", "rate", "reading"}
         await ends.sender.say(Mine(Digest(b"1234").hexdigest()))
         assert await ends.sender.hear() == Begin(0)
         answer = await ends.sender.hear()
