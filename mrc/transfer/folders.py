@@ -150,12 +150,17 @@ class Folder:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise cannot(
-                    error, f"{printable(name)}: cannot be created in {self.path}"
-                ) from error
+                raise self._uncreated(error, name) from error
             if self._lock(fd):
                 return temporary, fd
             os.close(fd)
+
+    def _uncreated(self, error: OSError, name: str) -> FileError:
+        text = f"{printable(name)}: cannot be created in {self.path}"
+        room = os.fstatvfs(self.fd)
+        if error.errno == errno.ENOSPC and room.f_files and not room.f_favail:
+            return FinalError(f"{text}: the disk has no inodes left (df -i): remove some files")
+        return cannot(error, text)
 
     def open_part(self, part: str, name: str) -> tuple[int, int]:
         """Opens and locks a part and its record, or creates them; returns their descriptors."""
@@ -175,9 +180,7 @@ class Folder:
             for fd in fds:
                 os.close(fd)
             if isinstance(error, OSError):
-                raise cannot(
-                    error, f"{printable(name)}: cannot be created in {self.path}"
-                ) from error
+                raise self._uncreated(error, name) from error
             raise
         return fds[0], fds[1]
 

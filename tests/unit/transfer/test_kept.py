@@ -277,6 +277,12 @@ async def test_receive__tells_nothing_of_a_file_that_the_sender_does_not_have(in
     assert (inbox / "pin").read_bytes() == b"4711"
 
 
+async def test_transfer__of_an_empty_file_again(tmp_path: Path, inbox: Path) -> None:
+    """As of any file that is there already: it is no error."""
+    path = make(tmp_path, "a", b"")
+    assert await again(inbox, path) == await again(inbox, path) == (0, 0)
+
+
 async def test_transfer__of_a_folder_goes_on(tmp_path: Path, inbox: Path) -> None:
     """Small files that are there already are compared, and the others stored."""
     tree = tmp_path / "tree"
