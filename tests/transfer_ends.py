@@ -52,13 +52,14 @@ class Ends:
 
 
 @asynccontextmanager
-async def sessions() -> AsyncIterator[Ends]:
+async def sessions(announced: Announced | None = None) -> AsyncIterator[Ends]:
     out, back = qp_pair()
     async with AsyncExitStack() as stack:
         # The fakes do not hang up, so wait for that only briefly.
         stack.enter_context(patch("mrc.transfer.session.LAST_WORDS_SECONDS", 0.1))
         out.ctx = ConnectingContext(out)
-        connecting = connect_session(out.ctx, "h1", 4791, announced=Announced(), timeout=PATIENCE)
+        told = announced or Announced()
+        connecting = connect_session(out.ctx, "h1", 4791, announced=told, timeout=PATIENCE)
         opening = asyncio.create_task(stack.enter_async_context(connecting))
         await until(lambda: back.private)
         receiver = await stack.enter_async_context(accept_session(back.ctx, back, Joins()))

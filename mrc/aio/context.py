@@ -93,6 +93,12 @@ class Context:
         await guard.failed.wait()
         return guard.failure
 
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the one-time code has let its one peer in, and nobody else may connect."""
+        guard = self._opened().guard
+        return guard is not None and guard.is_closed
+
     async def __aenter__(self) -> Self:
         if self._engines is not None:
             raise StateError("the Context was already opened: create a new one")

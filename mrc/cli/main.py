@@ -48,7 +48,7 @@ exit codes:
   2 wrong usage, or a file that is missing or wrong: a topology, a schedule, a capture, ...
   5 the received data differ from the sent data
   6 some files were not copied, each with a line that says why
-  127 testbed exec: command not found
+  126 run, testbed exec: the program cannot be run   127 it is not found
   129 hung up (SIGHUP)   130 interrupted (SIGINT)   143 terminated (SIGTERM)
 
 environment:

@@ -20,10 +20,10 @@ from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed, until_guessed
 from mrc.config import MAX_PEER_BYTES, ContextConfig, Limits, Queues, Spraying
 from mrc.enums import Integrity, PlaneShares
-from mrc.errors import ArgumentError, ConfigError
+from mrc.errors import ArgumentError, ConfigError, MrcError
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import race
-from mrc.perf.client import connect
+from mrc.perf.client import Client, connect
 from mrc.perf.messages import Outcome
 from mrc.perf.plan import MAX_QPS, Direction, Pattern, Plan
 from mrc.perf.server import Server
@@ -233,30 +233,44 @@ async def _measure(
     plans: list[Plan],
     config: ContextConfig,
 ) -> int:
-    async with (
-        mrc.Context(config) as ctx,
-        connect(ctx, host, port, timeout=args.timeout) as client,
-    ):
-        views.announce(out, ctx)
-        qp = client.session.qp
-        setup = like(
-            Setup,
-            settings(ctx, qp, tcp_port=port),
-            planes=qp.planes,
-            machine=machine(ctx, args.command_line),
-        )
-        report = perf_report.Report(out, plans, setup, stream=args.json_stream)
-        report.start()
-        interrupted = False
-        for plan in plans:
-            result = await client.run(
-                plan, interval_seconds=args.interval, on_interval=report.interval(plan)
+    report: perf_report.Report | None = None
+    try:
+        async with (
+            mrc.Context(config) as ctx,
+            connect(ctx, host, port, timeout=args.timeout) as client,
+        ):
+            views.announce(out, ctx)
+            setup = like(
+                Setup,
+                settings(ctx, client.session.qp, tcp_port=port),
+                planes=client.session.qp.planes,
+                machine=machine(ctx, args.command_line),
             )
-            report.add(result)
-            interrupted = result.interrupted
-            if interrupted:
-                break
-        report.end()
+            report = perf_report.Report(out, plans, setup, stream=args.json_stream)
+            return await _run(client, plans, report, args.interval)
+    except MrcError as error:
+        if report is None:
+            raise
+        return report.fail(error)
+
+
+async def _run(
+    client: Client, plans: list[Plan], report: perf_report.Report, interval_seconds: float
+) -> int:
+    report.start()
+    interrupted = False
+    for plan in plans:
+        result = await client.run(
+            plan,
+            interval_seconds=interval_seconds,
+            on_interval=report.interval(plan),
+            on_failed=report.add,
+        )
+        report.add(result)
+        interrupted = result.interrupted
+        if interrupted:
+            break
+    report.end()
     return Exit.INTERRUPTED if interrupted else Exit.OK
 
 
@@ -281,11 +295,14 @@ async def _serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
 
 
 class _Service:
-    """Serves clients until it is cancelled; with `one_off` it ends after the first client."""
+    """Serves clients until it is cancelled; with `one_off` it ends after the first client, with
+    --code after the one that it lets in.
+    """
 
     def __init__(self, ctx: mrc.Context, out: Output, *, one_off: bool) -> None:
         self._out = out
         self._one_off = one_off
+        self._ctx = ctx
         self._server = Server(ctx, self._on_outcome)
         self._exit = Exit.OK
         self.private = self._server.private
@@ -303,7 +320,7 @@ class _Service:
             await self._server.serve(qp)
         except Exception as error:
             code = session_failed(self._out, qp.peer_host, error)
-        if session and self._one_off:
+        if session and (self._one_off or self._ctx._is_closed):
             self._exit = Exit(code)
             await listener.close()
 

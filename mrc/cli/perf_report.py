@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mrc.cli import history_report
+from mrc.cli.exits import cause, exit_code
 from mrc.cli.output import (
     Output,
     format_bytes,
     format_rate,
     format_seconds,
     format_table,
+    print_error,
     print_json,
 )
 from mrc.cli.perf_results import goodput, interval_of, interval_row, test_of, test_rows
@@ -22,7 +24,16 @@ from mrc.perf.client import TestResult
 from mrc.perf.messages import Outcome
 from mrc.perf.meter import Interval
 from mrc.perf.plan import Direction, Pattern, Plan
-from mrc.results.perf import EndEvent, IntervalEvent, Latency, Perf, Setup, StartEvent, TestEvent
+from mrc.results.perf import (
+    EndEvent,
+    IntervalEvent,
+    Latency,
+    Perf,
+    PerfFailed,
+    Setup,
+    StartEvent,
+    TestEvent,
+)
 from mrc.results.plain import like
 
 
@@ -88,7 +99,7 @@ def summary_lines(result: TestResult, *, verbose: bool = False) -> list[str]:
     plan, client, server = result.plan, result.client, result.server
     lines = ["-" * 72]
     if result.interrupted:
-        lines.append("interrupted; the results until then:")
+        lines.append("ended early; the results until then:")
     lines.append(interval_line(plan, client.total, verbose=verbose))
     seconds = client.total.seconds
     writers = [("sent", client)] if client.messages else []
@@ -177,7 +188,7 @@ def _goodput_table(results: Sequence[TestResult]) -> str:
                 result.plan.size,
                 end.messages,
                 _Number(end.total.written_bits_per_second / 1e9, 3),
-                _Number(end.messages / end.total.seconds / 1e6, 6),
+                _Number(end.messages / end.total.seconds / 1e6 if end.total.seconds else 0.0, 6),
                 _Number(end.latency.p50_ns / 1e3, 1),
                 _Number(end.latency.p99_ns / 1e3, 1),
             ]
@@ -251,14 +262,27 @@ class Report:
             print_json(like(TestEvent, test_of(result)))
 
     def end(self) -> None:
-        if self._sweep:
-            self._out.text(sweep_table(self._results))
-        whole = like(Perf, self._setup, results=tuple(map(test_of, self._results)))
+        whole = self._whole()
         if self._stream:
             print_json(like(EndEvent, whole))
         else:
             self._out.result(whole)
+
+    def fail(self, error: BaseException) -> int:
+        """Prints the tests until an error, and the error; returns the exit code."""
+        whole, code = self._whole(), exit_code(error)
+        # One object has both, except in a stream, which ends with the error.
+        print_error(self._out.prog, cause(error), code, as_json=self._stream)
+        if not self._stream:
+            self._out.result(like(PerfFailed, whole, error=cause(error), exit_code=int(code)))
+        return code
+
+    def _whole(self) -> Perf:
+        """All tests so far; prints them for people and as CSV."""
+        if self._sweep:
+            self._out.text(sweep_table(self._results))
         self._out.rows(self._rows())
+        return like(Perf, self._setup, results=tuple(map(test_of, self._results)))
 
     def _rows(self) -> list[dict[str, Any]]:
         """Each interval of a single test of goodput; otherwise each test, which has the latency."""

@@ -52,7 +52,8 @@ EXAMPLES = """\
 examples:
   mrc recv --output inbox              store files in the folder inbox; asks once about each sender
                                        (y: until it ends, always: in ~/.config/mrc/allowed)
-  mrc recv --output inbox --code       print a one-time code, with which one sender may send
+  mrc recv --output inbox --code       print a one-time code, with which one sender may send;
+                                       exit after it
   mrc recv --output inbox --overwrite  replace existing files
   mrc recv --output inbox --once       exit after one sender
   mrc recv --stdout | tar x            pass on the bytes of one sender
@@ -253,10 +254,13 @@ class _Server:
         self._chosen: asyncio.Task[None] | None = (
             None  # with --once, the task whose data came first
         )
+        self._last: int | None = None  # exit code of the sender that ended last
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> int:
-        """Serves until it is cancelled; with --once until the chosen sender has been served."""
+        """Serves until it is cancelled; with --once until the chosen sender has been served, with
+        --code until the one peer has been.
+        """
         accepting = asyncio.create_task(self._accept())
         guessing = asyncio.create_task(until_guessed(self.ctx))
         async with self._stack:
@@ -298,7 +302,20 @@ class _Server:
             self._senders.discard(task)
         if self._chosen is task and returns:
             await self._until_returned(qp.peer_host)
-        if self._chosen is task:
+        self._last = code if qp.private.get("service") == SERVICE.name else self._last
+        if self._chosen is task or (self._tasks == {task} and self.ctx._is_closed):
+            self._end(code if self._chosen is task else self._last)
+
+    def _end(self, code: int | None) -> None:
+        """Ends the server with an exit code. None: the one peer of --code was no sender."""
+        if self._code.done():
+            return
+        if code is None:
+            used = (
+                "the one peer of the one-time code sent nothing: mrc recv --code prints a new one"
+            )
+            self._code.set_exception(TransferError(used))
+        else:
             self._code.set_result(code)
 
     async def _take_over(self, qp: QP, task: asyncio.Task[None]) -> str:

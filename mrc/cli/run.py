@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,9 +17,9 @@ from mrc.cli import agent, trust
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import print_error
+from mrc.cli.programs import become, refusal
 from mrc.doctor import libraries
 from mrc.errors import ConfigError
-from mrc.linux import installed
 
 HELP = "run a program written for MRC's C interface or for RDMA verbs"
 EXAMPLES = """\
@@ -44,7 +43,6 @@ OPTIONS = """
 --windows  with --mpi: the options for programs with windows (one-sided operations)
 --hydra   print the options with which mpiexec of MPICH and Intel MPI uses mrc, and exit
 """
-_NOT_FOUND = 127
 _RC = "MRC_RC"  # libmrc looks at it
 _START_SECONDS = 15.0
 _LOOK_SECONDS = 0.01
@@ -131,12 +129,13 @@ def run(args: argparse.Namespace) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise UsageError(args.prog, f"name the program to run; see {args.prog} --help")
-    if shutil.which(words[0]) is None:
-        print_error(args.prog, installed.not_found(words[0]), _NOT_FOUND, as_json=False)
-        return _NOT_FOUND
+    if refused := refusal(words[0]):
+        code, why = refused
+        print_error(args.prog, why, code, as_json=False)
+        return code
     _await_agent(args)
     _check_options(args)
-    return os.execvpe(words[0], words, os.environ | variables)  # does not return
+    return become(args.prog, words, os.environ | variables)
 
 
 def _await_agent(args: argparse.Namespace) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from contextlib import nullcontext
 
 from mrc.cli import (
@@ -27,6 +26,7 @@ from mrc.cli.arguments import add
 from mrc.cli.ending import interruptible
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, print_error
+from mrc.cli.programs import become, refusal
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, ConfigError, StateError
 from mrc.linux import installed
@@ -38,7 +38,6 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.names import DEFAULT_NAME
 from mrc.testbed.programs import Removal
 
-NOT_FOUND = 127
 _WITHOUT_BED = (testbed_plan.run, testbed_export.run, testbed_import.run, testbed_on.run_part)
 
 HELP = "build hosts and planes from network namespaces, inject faults"
@@ -213,7 +212,7 @@ def _named(name: str) -> Testbed:
 
 
 def _exec(args: argparse.Namespace) -> int:
-    """Replaces this process by the command. Returns if the command is not found, and with
+    """Replaces this process by the command. Returns if the command cannot be run, and with
     --schedule when the command ends.
     """
     _take_options(args)
@@ -223,14 +222,15 @@ def _exec(args: argparse.Namespace) -> int:
         args.words = [*installed.require(mptcp.WRAPPER), "run", *args.words]
     argv, environment = bed.host_command(args.host, args.words, user=args.user)
     here = bed.elsewhere(args.host) is None
-    if here and shutil.which(program, path=environment["PATH"]) is None:
-        print_error(args.prog, installed.not_found(program), NOT_FOUND, as_json=False)
-        return NOT_FOUND
+    if here and (refused := refusal(program, environment["PATH"])):
+        code, why = refused
+        print_error(args.prog, why, code, as_json=False)
+        return code
     if args.mptcp:
         bed.prepare_mptcp(args.host)
     if args.schedule is not None:
         return testbed_run.run_beside(bed, args.schedule, argv, environment, args.prog)
-    return os.execvpe(argv[0], argv, environment)
+    return become(args.prog, argv, environment)
 
 
 def _take_options(args: argparse.Namespace) -> None:

@@ -27,10 +27,10 @@ def prepared(args: argparse.Namespace) -> socket:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mrc.cli.top import endpoints_here  # slow import: the engine
+    from mrc.cli.top import here  # slow import: the engine
 
     view = View(spread.existing(args.name).name, summary)
-    source = endpoints_here(all_users=False)
+    source = here()
     try:
         return run_async(web.serve(Output.of(args), args.listener, source, view))
     finally:

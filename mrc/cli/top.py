@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
-from pathlib import Path
 from socket import socket
 
 from mrc.aio.connecting import about, timed_out
@@ -27,10 +26,12 @@ from mrc.exchange.dial import dial, may_pass
 from mrc.exchange.oob import Channel
 from mrc.exchange.upgrade import Guard, QuestionError
 from mrc.fabric import hostconfig
-from mrc.observe import local, remote
+from mrc.observe import remote
+from mrc.observe.here import Here, Seen
+from mrc.observe.local import ANSWER_SECONDS
 from mrc.observe.rates import checked, with_rates
-from mrc.results.snapshot import Snapshot
-from mrc.results.top import Endpoint, Top
+from mrc.results.top import Top
+from mrc.running import Limit
 from mrc.testbed import rootless
 from mrc.trust.security import Security
 from mrc.view.feed import Look
@@ -57,7 +58,6 @@ host HOST[:PORT]        host that runs mrc recv --top or mrc perf --server --top
 KEYS = "arrows: scroll  p: QPs  e: EVs  q: quit"
 MAX_LIVE_ROWS = 1024  # of QPs and of paths on a terminal, which scrolls
 _AGAIN_SECONDS = 0.5  # between two attempts to connect
-_LOOKS = 8  # concurrent requests: each answer may have a megabyte
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ async def _top(
     args: argparse.Namespace, out: Output, security: Security | None, listener: socket | None
 ) -> int:
     source = (
-        endpoints_here(all_users=args.all_users)
+        here(args.timeout, all_users=args.all_users)
         if args.local
         else _remote(_Distant(args, security, again=listener is not None))
     )
@@ -97,22 +97,22 @@ async def _top(
         before = await look()
         if args.once or args.json:
             await asyncio.sleep(args.interval)
-            endpoints = _compared(before, await look())
-            out.text(blocks_text(_all(endpoints)))
-            out.result(Top(interval_seconds=args.interval, endpoints=tuple(endpoints)))
-            return 0
+            shown = _compared(before, await look(), args.interval)
+            out.text(blocks_text(_all(shown)))
+            out.result(shown)
+            return Exit.OK
         return await _watch(look, before, args.interval)
 
 
-async def _watch(look: Look, before: dict[str, Snapshot], interval: float) -> int:
+async def _watch(look: Look, before: Seen, interval: float) -> int:
     """Shows the endpoints until the key q; printed one after another without a terminal."""
     with Screen() if sys.stdout.isatty() else nullcontext() as screen:
-        view = _View(screen, _compared({}, before))
+        view = _View(screen, _compared(Seen({}), before, interval))
         with keys(view.on_key) if screen is not None else nullcontext(False) as view.has_keys:
             view.show()
             while not await view.ended(interval):
                 now = await look()
-                view.endpoints = _compared(before, now)
+                view.top = _compared(before, now, interval)
                 view.show()
                 before = now
     return Exit.OK
@@ -123,8 +123,8 @@ class _View:
 
     has_keys = False
 
-    def __init__(self, screen: Screen | None, endpoints: list[Endpoint]) -> None:
-        self.endpoints = endpoints
+    def __init__(self, screen: Screen | None, top: Top) -> None:
+        self.top = top
         self._screen = screen
         self._tables = {"p": False, "e": False}
         self._quit = asyncio.Event()
@@ -148,23 +148,25 @@ class _View:
 
     def show(self) -> None:
         if self._screen is None:
-            print(blocks_text(_all(self.endpoints)) + "\n", flush=True)
+            print(blocks_text(_all(self.top)) + "\n", flush=True)
         elif not self.has_keys:
-            self._screen.show(_all(self.endpoints), "^C ends; no keys: stdin is no terminal")
+            self._screen.show(_all(self.top), "^C ends; no keys: stdin is no terminal")
         else:
             qps, evs = self._tables["p"], self._tables["e"]
-            blocks = _blocks(self.endpoints, qps=qps, evs=evs, most=MAX_LIVE_ROWS)
+            blocks = _blocks(self.top, qps=qps, evs=evs, most=MAX_LIVE_ROWS)
             self._screen.show(blocks, KEYS)
 
 
-def _compared(before: dict[str, Snapshot], now: dict[str, Snapshot]) -> list[Endpoint]:
-    return [with_rates(before.get(name), snapshot) for name, snapshot in now.items()]
+def _compared(before: Seen, now: Seen, interval: float) -> Top:
+    earlier = before.endpoints
+    endpoints = (with_rates(earlier.get(name), each) for name, each in now.endpoints.items())
+    return Top(interval_seconds=interval, endpoints=tuple(endpoints), unanswered=now.unanswered)
 
 
-def _blocks(endpoints: list[Endpoint], *, qps: bool, evs: bool, most: int) -> list[Block]:
+def _blocks(top: Top, *, qps: bool, evs: bool, most: int) -> list[Block]:
     """The planes of each endpoint, and if wanted up to `most` of its QPs and of its paths."""
-    blocks = []
-    for endpoint in endpoints:
+    blocks = [Block(str(each), style="bold red") for each in top.unanswered]
+    for endpoint in top.endpoints:
         blocks += summary_blocks(endpoint)
         blocks += qp_blocks(endpoint, most) if qps else []
         blocks += path_blocks(endpoint, most) if evs else []
@@ -172,29 +174,15 @@ def _blocks(endpoints: list[Endpoint], *, qps: bool, evs: bool, most: int) -> li
     return blocks or [Block("no endpoint of this user runs on this machine")]
 
 
-def _all(endpoints: list[Endpoint]) -> list[Block]:
-    return _blocks(endpoints, qps=True, evs=True, most=MAX_ROWS)
+def _all(top: Top) -> list[Block]:
+    return _blocks(top, qps=True, evs=True, most=MAX_ROWS)
 
 
 @asynccontextmanager
-async def endpoints_here(*, all_users: bool) -> AsyncIterator[Look]:
-    """Looks at the endpoints of this machine."""
-    turns = asyncio.Semaphore(_LOOKS)
-
-    async def look_at(path: Path) -> Snapshot | None:
-        try:
-            async with turns:
-                return checked(await local.look(path, all_users=all_users))
-        except (MrcError, OSError):
-            return None
-
-    async def look() -> dict[str, Snapshot]:
-        """The snapshots of all endpoints, without those that fail to answer."""
-        paths = local.sockets(rootless.run_folder(), all_users=all_users)
-        found = await asyncio.gather(*map(look_at, paths))
-        return {str(p): seen for p, seen in zip(paths, found, strict=True) if seen is not None}
-
-    yield look
+async def here(seconds: float = ANSWER_SECONDS, *, all_users: bool = False) -> AsyncIterator[Look]:
+    """Looks at the endpoints of this machine, and waits this long for an answer."""
+    async with Here(seconds, of_beds=rootless.run_folder(), all_users=all_users) as here:
+        yield here.look
 
 
 @asynccontextmanager
@@ -232,15 +220,15 @@ class _Distant:
             if not (self._again and may_pass(error)):
                 raise
 
-    async def look(self) -> dict[str, Snapshot]:
+    async def look(self) -> Seen:
         if self._channel is None:
             await asyncio.sleep(self._pause)
             await self._dial()
         assert self._channel is not None
         try:
             with about(self._host, self._port):
-                async with asyncio.timeout(self._timeout):
-                    return {self._host: checked(await remote.look(self._channel))}
+                async with Limit(self._timeout):
+                    return Seen({self._host: checked(await remote.look(self._channel))})
         except BaseException as error:
             if self._again:  # a late answer must not pass for the next one
                 self.close()
@@ -255,7 +243,7 @@ class _Distant:
         host, port, channel = self._host, self._port, None
         with about(host, port):
             try:
-                async with asyncio.timeout(self._timeout):
+                async with Limit(self._timeout):
                     channel = await dial(hostconfig.load(os.environ), host, port)
                     if self._guard is not None:
                         await self._guard.connect(channel)

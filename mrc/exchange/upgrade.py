@@ -122,6 +122,13 @@ class Guard:
         return self._has_guessed and not self._code and not self._secrets
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the code has let its one peer in, and nobody else may connect."""
+        of = self.security
+        others = of.shared or of.allow or of.allow_any or of.authority or of.plain_loopback
+        return self._has_guessed and not (self._code or others)
+
+    @property
     def code(self) -> str:
         """The one-time code, if it is still good; raises ConnectError."""
         self._check_code()

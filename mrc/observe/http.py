@@ -11,6 +11,7 @@ from ipaddress import ip_address
 
 from mrc.errors import InUseError, ResolveError
 from mrc.observe.visits import Visits
+from mrc.running import Limit
 
 PATH = "/metrics"
 MAX_REQUEST_BYTES = 8192
@@ -50,7 +51,7 @@ class MetricsServer:
         await self._requests.close(self._server)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(REQUEST_SECONDS):
+        async with Limit(REQUEST_SECONDS):
             writer.write(await self._answer(reader))
             await writer.drain()
             writer.close()

@@ -30,6 +30,7 @@ from mrc.exchange.foreign import parse
 from mrc.observe.visits import Visits
 from mrc.results.plain import plain
 from mrc.results.snapshot import Snapshot
+from mrc.running import Limit
 
 MAX_LINE = 1 << 20  # bytes of a snapshot; the limit of a remote snapshot too
 MAX_SOCKETS = 256  # limit for one folder
@@ -194,9 +195,13 @@ class LocalView:
             await writer.drain()
 
 
-async def look(path: Path, *, all_users: bool = False) -> dict[str, Any]:
-    """A snapshot of the endpoint at a socket; raises OSError, TimeoutError or ProtocolError."""
-    async with asyncio.timeout(ANSWER_SECONDS):
+async def look(
+    path: Path, seconds: float = ANSWER_SECONDS, *, all_users: bool = False
+) -> dict[str, Any]:
+    """A snapshot of the endpoint at a socket. Raises TimeoutError without an answer in `seconds`,
+    OSError or ProtocolError.
+    """
+    async with Limit(seconds):
         with (
             _opened_folder(path.parent, all_users=all_users) as folder,
             _opened_socket(folder, path.name) as opened,
@@ -204,7 +209,9 @@ async def look(path: Path, *, all_users: bool = False) -> dict[str, Any]:
             reader, writer = await asyncio.open_unix_connection(opened, limit=MAX_LINE)
         try:
             writer.write(b"\n")
-            line = await reader.readline()
+            if not (line := await reader.readline()):
+                busy = f"it gives no answer: has it {MAX_VIEWERS} viewers already?"
+                raise ProtocolError(busy)
             found = parse(line)
         except ValueError as error:
             raise ProtocolError(f"{path}: the answer is not a snapshot") from error

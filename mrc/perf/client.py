@@ -37,7 +37,9 @@ LAST_WORDS_SECONDS = 2.0  # after an interruption: for writes in flight and the 
 
 
 class TestResult(Struct, frozen=True):
-    """The results of both ends. `server` is None if an interrupted test did not receive it."""
+    """The results of both ends. `server` is None if it did not come: the test was interrupted, or
+    failed.
+    """
 
     plan: Plan
     client: Outcome
@@ -71,9 +73,10 @@ class Client:
         *,
         interval_seconds: float = 1.0,
         on_interval: Callable[[Interval], None] = lambda _: None,
+        on_failed: Callable[[TestResult], None] = lambda _: None,
     ) -> TestResult:
         """Runs `plan`. If it is cancelled during the test, it ends the test early and returns the
-        measurements so far, with `interrupted` set.
+        measurements so far, with `interrupted` set. If it fails, `on_failed` gets them.
         """
         async with regions(self._ctx, plan.memory_bytes) as memory, AsyncExitStack() as stack:
             target = memory.target.remote.to_dict()
@@ -88,7 +91,12 @@ class Client:
             def load() -> Load | PingPong:
                 return load_of(plan, qps, memory.source, theirs, writes=plan.client_writes)
 
-            return await _Test(self.session, plan, load, meter, interval_seconds, on_interval).run()
+            test = _Test(self.session, plan, load, meter, interval_seconds, on_interval)
+            try:
+                return await test.run()
+            except MrcError:
+                on_failed(await test.so_far())
+                raise
 
     async def _connect_all(self, qps: list[QP], count: int, token: object) -> None:
         """Adds so many QPs; those that are connected when another one fails are in the list."""
@@ -165,6 +173,11 @@ class _Test:
             interrupted = True
         client = client or await self._outcome()
         return TestResult(self._plan, client, server, tuple(self._intervals), interrupted)
+
+    async def so_far(self) -> TestResult:
+        """What was measured until the test failed."""
+        client = await self._outcome()
+        return TestResult(self._plan, client, None, tuple(self._intervals), True)
 
     async def _part(self, seconds: float, patience: asyncio.Timeout, *, laps: bool) -> bool:
         """Both ends write, for `seconds` if that is above 0, and then wait a little for their

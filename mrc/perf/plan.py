@@ -61,8 +61,10 @@ class Plan(Struct, frozen=True):
         _check("bin_ns", self.bin_ns, MIN_WIDTH_NS if self.bin_ns else 0, MAX_BIN_NS)
         if (self.seconds > 0) == (self.total_bytes > 0):
             raise ArgumentError("seconds, total_bytes: exactly one of them must be above 0")
-        if self.total_bytes and self.size == 0:
-            raise ArgumentError("total_bytes: requires messages of at least 1 byte")
+        if self.size == 0 and (self.total_bytes or self.pattern is Pattern.STREAM):
+            raise ArgumentError(
+                "size: messages of 0 bytes are only for ping-pong (--lat) with a time"
+            )
         if self.total_bytes and self.omit_seconds:
             raise ArgumentError("omit_seconds: requires seconds, not total_bytes")
 

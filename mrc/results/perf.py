@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 from mrc.events import EvEvent, PlaneEvent, PlaneShareEvent
-from mrc.results.plain import SCHEMA, Result
+from mrc.results.plain import SCHEMA, Failure, Result
 from mrc.results.qp import Bins, Settings
 from mrc.typed import Whole
 
@@ -216,7 +216,7 @@ class Test(Struct, frozen=True, kw_only=True):
     plan: Plan
     """Its parameters."""
     interrupted: bool
-    """It was ended by a signal; figures are of the time up to then."""
+    """It was ended by a signal or by an error; figures are of the time up to then."""
     goodput_bits_per_second: float
     """Both directions together; in ping-pong these are the WRITE_IMMs and their answers."""
     intervals: tuple[Interval, ...]
@@ -225,7 +225,7 @@ class Test(Struct, frozen=True, kw_only=True):
     """The client, as a whole, until no write of either end was in flight."""
     server: End | None
     """The server, over the same seconds: what one end wrote, the other received. null when the test
-    was interrupted before it answered.
+    was ended before it answered.
     """
 
 
@@ -243,6 +243,15 @@ class Perf(Setup, frozen=True, kw_only=True):
 
     results: tuple[Test, ...]
     """The tests, in their order."""
+
+
+class PerfFailed(Perf, frozen=True, kw_only=True):
+    """A Failure with the tests until one failed, which is the last of them if it had begun."""
+
+    texts_of: ClassVar = Failure
+
+    error: str
+    exit_code: int
 
 
 class PerfServed(Result, frozen=True, kw_only=True):

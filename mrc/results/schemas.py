@@ -22,7 +22,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 COMMANDS: dict[str, tuple[str, ...]] = {
     "send": ("transfer.Transfer",),
     "recv": ("transfer.Transfer",),
-    "perf": ("perf.Perf",),
+    "perf": ("perf.Perf", "perf.PerfFailed"),
     "perf --server": ("perf.PerfServed",),
     "perf --json-stream": (
         "perf.StartEvent", "perf.IntervalEvent", "perf.TestEvent", "perf.EndEvent",

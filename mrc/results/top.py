@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from mrc.results import snapshot
 from mrc.results.plain import Result
 
@@ -40,6 +42,20 @@ class Endpoint(snapshot.Snapshot, frozen=True, kw_only=True):
     """Reasons for which packets were dropped during the interval."""
 
 
+class Unanswered(Struct, frozen=True, kw_only=True):
+    """An endpoint of this host that shows nothing of itself."""
+
+    pid: int
+    """Its process."""
+    program: str
+    """The name of the process; empty if it is unknown."""
+    error: str
+    """Why there is no snapshot."""
+
+    def __str__(self) -> str:
+        return f"{self.program or 'endpoint'}, pid {self.pid}: {self.error}"
+
+
 class Top(Result, frozen=True, kw_only=True):
     """All endpoints that were found."""
 
@@ -47,3 +63,5 @@ class Top(Result, frozen=True, kw_only=True):
     """Time between the two snapshots."""
     endpoints: tuple[Endpoint, ...]
     """The endpoints of this host, or the one that answered for another."""
+    unanswered: tuple[Unanswered, ...] = ()
+    """Endpoints of this host that did not answer, or whose answer cannot be read."""

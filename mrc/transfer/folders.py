@@ -150,12 +150,17 @@ class Folder:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise cannot(
-                    error, f"{printable(name)}: cannot be created in {self.path}"
-                ) from error
+                raise self._uncreated(error, name) from error
             if self._lock(fd):
                 return temporary, fd
             os.close(fd)
+
+    def _uncreated(self, error: OSError, name: str) -> FileError:
+        text = f"{printable(name)}: cannot be created in {self.path}"
+        room = os.fstatvfs(self.fd)
+        if error.errno == errno.ENOSPC and room.f_files and not room.f_favail:
+            return FinalError(f"{text}: the disk has no inodes left (df -i): remove some files")
+        return cannot(error, text)
 
     def open_part(self, part: str, name: str) -> tuple[int, int]:
         """Opens and locks a part and its record, or creates them; returns their descriptors."""
@@ -175,9 +180,7 @@ class Folder:
             for fd in fds:
                 os.close(fd)
             if isinstance(error, OSError):
-                raise cannot(
-                    error, f"{printable(name)}: cannot be created in {self.path}"
-                ) from error
+                raise self._uncreated(error, name) from error
             raise
         return fds[0], fds[1]
 
@@ -287,8 +290,12 @@ class Chain:
         self._lacking: set[str] = set()  # paths of folders of which an entry was not stored
 
     def enter(self, parts: list[str]) -> Folder:
-        """The folder with this path below the root; makes folders that are missing."""
-        same = 0
+        """The folder with this path below the root; makes folders that are missing. Raises
+        FinalError without a root.
+        """
+        root, same = self._folders[0], 0
+        if not os.fstat(root.fd).st_nlink:
+            raise FinalError(f"{root.path}: the folder was removed; start mrc recv again")
         for folder, part in zip(self._folders[1:], parts, strict=False):
             if folder.name != part:
                 break

@@ -17,6 +17,9 @@ Many small files and folders travel as one pack: the sender sends pack in place 
 rest is the same. The chunks of a pack, and those of a file whose size is not known when it is
 offered, are framed (`pack.py`).
 
+A sender whose disk gives nothing for a second says reading, until it does. So the receiver hears
+that it lives.
+
 The receiver's window has slots of the size of a chunk. The sender chooses a slot for each chunk and
 may use several QPs. The receiver stores the chunks in order. Its credit is an immediate with the
 number of chunks stored so far; the slots of these chunks are free.
@@ -126,6 +129,7 @@ class Accept(Struct, frozen=True):
 
     QPs with `token` may join the session; empty: no QP may join. The receiver has the first `kept`
     chunks of such a file already. The sender keeps to `rate` bits per second, if that is not 0.
+    `reading`: the receiver takes that message.
     """
 
     type: ClassVar[str] = "accept"
@@ -133,6 +137,13 @@ class Accept(Struct, frozen=True):
     token: Words
     kept: Whole = 0
     rate: Whole = 0
+    reading: bool = False
+
+
+class Reading(Struct, frozen=True):
+    """Between chunks: the sender still waits for its disk. Came after version 6."""
+
+    type: ClassVar[str] = "reading"
 
 
 class Mine(Struct, frozen=True):
@@ -207,7 +218,7 @@ class Bye(Struct, frozen=True):
 
 TransferMessage = (
     Offer | Pack | Compare | Unchanged | Asking | Accept | Mine | Begin | Refuse | Done | Failed
-    | Stored | Abort | Bye
+    | Stored | Abort | Bye | Reading
 )  # fmt: skip
 _KINDS: dict[str, type[TransferMessage]] = {kind.type: kind for kind in get_args(TransferMessage)}
 

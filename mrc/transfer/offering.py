@@ -13,6 +13,7 @@ from mrc.errors import ProtocolError
 from mrc.events import Immediate
 from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import FailedFile
+from mrc.transfer.batch import Batch
 from mrc.transfer.feed import Feed
 from mrc.transfer.holes import Holes
 from mrc.transfer.messages import (
@@ -59,6 +60,11 @@ class How(Struct):
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     stored_chunks: int = 0  # of the last file, as far as the receiver has said; 0 if it keeps none
     kept_chunks: int = 0  # of these, those of an earlier transfer
+    part: tuple[int, Batch] | None = None  # the first entries of a pack that failed, all stored
+
+    def begin(self) -> None:
+        """Another offer begins."""
+        self.stored_chunks, self.kept_chunks, self.part = 0, 0, None
 
 
 class Offering:

@@ -38,11 +38,16 @@ class Packing:
         self._offset = self._bytes = 0  # of the entry before `_next`
         self._digest = Digest()
         self._left = sum(entry.bytes for entry in entries if isinstance(entry, File))
+        self._ends: list[int] = []  # after each chunk, how many entries are complete
         self.files: list[TransferredFile] = []
         self.failed: deque[FailedFile] = deque()  # that nobody has been told of
 
     def left_bytes(self) -> int:
         return self._left
+
+    def complete(self, chunks: int) -> int:
+        """How many entries are complete in the first chunks."""
+        return self._ends[chunks - 1] if chunks else 0
 
     def close(self) -> None:
         if self._source is not None:
@@ -63,6 +68,7 @@ class Packing:
                     at = self._begin(payload, at, self._entries[self._next - 1])
             except FileError as error:
                 at = self._put_failed(payload, at, error)
+        self._ends.append(self._next - (self._source is not None))
         return at
 
     def _begin(self, payload: memoryview, at: int, entry: Entry) -> int:

@@ -19,7 +19,7 @@ class Limits(Struct, frozen=True):
     """Limits on one sender; the receiver refuses files beyond them."""
 
     bytes: int = 1 << 44  # of all its files together
-    files: int = 1 << 16  # files and folders
+    files: int = 1 << 20  # files and folders
     window_bytes: int = WINDOW_BYTES  # memory for chunks that are not stored yet
     idle_seconds: float = IDLE_SECONDS  # without progress
 
@@ -53,6 +53,10 @@ class Quota:
             left = self.left_bytes
             left_of = f"the {left} bytes left of " if left < self._bytes else ""
             raise FinalError(f"{shown(what)}: {size} bytes exceed {left_of}{self._of_bytes}")
+
+    def check_announced(self, told: Announced) -> None:
+        """Checks all that the sender says it has, before anything is stored."""
+        self.check(f"{told.entries} files and folders", told.entries or 0, told.bytes or 0)
 
     def check_name(self, name: str) -> None:
         """Checks that a file or folder of this name may come."""

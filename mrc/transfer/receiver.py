@@ -72,7 +72,11 @@ async def receive_files(
     try:
         window = await _open_window(session, limits.window_bytes)
         receiving = _Receiving(session, window, tree, quota, limits, told, keep_names, Due())
+        first = True
         while (offer := await _hear_offer(session, limits)) is not None:
+            if first and isinstance(offer, (Offer, Pack)):
+                _check_announced(session, quota)
+            first = first and isinstance(offer, Failed)  # --update leaves out what is there
             if (batch := await receiving.take(offer)) is not None:
                 yield batch
         await in_thread(tree.finish)
@@ -88,6 +92,12 @@ async def receive_files(
     except asyncio.CancelledError:
         await session.say_last(Refuse("stopped", "the receiver was stopped"))
         raise
+
+
+def _check_announced(session: Session, quota: Quota) -> None:
+    """Raises FinalError if the sender has more files or bytes than it may send."""
+    with suppress(ValueError):  # a sender need not announce them
+        quota.check_announced(Announced.read(session.qp.private))
 
 
 async def _open_window(session: Session, most_bytes: int) -> Window:
@@ -216,7 +226,8 @@ class _Receiving(Struct, frozen=True):
         async with patience(session, seconds):
             rate = int(self.told.rate())
             self.due.begin(rate)
-            await session.say(Accept(window.mr.remote, session.joined.token, kept, rate))
+            remote, token = window.mr.remote, session.joined.token
+            await session.say(Accept(remote, token, kept, rate, reading=True))
         begin = await self._begin(kept, digest) if kept else 0
         try:
             if file is not None:

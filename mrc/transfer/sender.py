@@ -67,7 +67,7 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
     if how.update:
         await _leave_out_unchanged(session, plan, how)
     for run in plan.runs():
-        how.stored_chunks = how.kept_chunks = 0
+        how.begin()
         release = AsyncExitStack()
         # On failure the engine may still read the memory, so it is kept until the QP has ended.
         session.held.push_async_callback(release.aclose)
@@ -75,6 +75,12 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
             sent = await _send_run(session, plan, run, release, how)
         except asyncio.CancelledError:
             await session.say_last(Abort("the sender was stopped"))
+            raise
+        except MrcError:
+            if how.part is not None:
+                count, stored = how.part
+                plan.sent += count
+                yield stored
             raise
         plan.sent += len(run)
         if sent is not None:
@@ -200,17 +206,29 @@ async def _send_pack(
     filled = Filled(packing.fill, packing.left_bytes)
     # Before a thread fills the first chunk.
     offer = Pack(len(entries), packing.left_bytes(), CHUNK_BYTES, how.resume)
-    async with await filled.open(session.ctx, release) as feed:
-        accept = await offering.offer(offer)
-        await offering.write(accept, feed)
-    for failed in packing.failed:
+    try:
+        async with await filled.open(session.ctx, release) as feed:
+            accept = await offering.offer(offer)
+            await offering.write(accept, feed)
+        await offering.finish("")
+    except MrcError:
+        if count := packing.complete(how.stored_chunks):
+            how.part = count, _packed(packing, offering, entries[:count], how)
+        raise
+    return _packed(packing, offering, entries, how)
+
+
+def _packed(packing: Packing, offering: Offering, entries: list[Entry], how: How) -> Batch:
+    """The first entries of a pack, as far as both ends could copy them; tells of the others."""
+    names = {entry.name for entry in entries}
+    for failed in (each for each in packing.failed if each.name in names):
         how.on_failed(failed)
-    await offering.finish("")
-    files = tuple(file for file in packing.files if file.name not in offering.refused)
-    folders = [e for e in entries if isinstance(e, FolderEnd) and e.name not in offering.refused]
-    links = [e for e in entries if isinstance(e, Link) and e.name not in offering.refused]
+    names -= offering.refused
+    files = tuple(file for file in packing.files if file.name in names)
+    folders = sum(isinstance(entry, FolderEnd) and entry.name in names for entry in entries)
+    links = sum(isinstance(entry, Link) and entry.name in names for entry in entries)
     size = sum(file.bytes for file in files)
-    return Batch(files, len(files), len(folders), size, packed=True, links=len(links))
+    return Batch(files, len(files), folders, size, packed=True, links=links)
 
 
 def _prepare(

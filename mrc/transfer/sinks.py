@@ -135,7 +135,7 @@ class FileSink:
         """The sender writes from this chunk on: behind all that was kept, or everything."""
         if chunk == 0:
             self._digest = Digest()
-        if self._same is not None and chunk == 0:
+        if self._same is not None and self._bytes and chunk == 0:  # one without bytes is the same
             self._same.close()
             self._same = None
             self._target = self._create()

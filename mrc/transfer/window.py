@@ -28,7 +28,7 @@ from mrc.errors import ProtocolError
 from mrc.events import Immediate
 from mrc.results.transfer import FailedFile
 from mrc.transfer.holes import Holes
-from mrc.transfer.messages import MAX_SLOTS, Done, Refuse, chunk_of, failed_of
+from mrc.transfer.messages import MAX_SLOTS, Done, Reading, Refuse, chunk_of, failed_of
 from mrc.transfer.names import FileError, FinalError, wire_name
 from mrc.transfer.pace import Due
 from mrc.transfer.populate import anonymous
@@ -163,8 +163,10 @@ class Storing:
         return self._next, len(self._arrived)
 
     async def _hear(self) -> Done:
-        while isinstance(item := await self._session.hear(), Immediate):
-            self._on_chunk(item)
+        # That the sender is reading counts as progress: every message is received payload.
+        while isinstance(item := await self._session.hear(), (Immediate, Reading)):
+            if isinstance(item, Immediate):
+                self._on_chunk(item)
         if not isinstance(item, Done):
             peer = self._session.qp.peer_host
             raise ProtocolError(f"{peer} sent an unexpected message during a file")

@@ -20,12 +20,21 @@ from mrc.events import Immediate
 from mrc.tasks import cancelled
 from mrc.transfer.feed import Feed, Piece
 from mrc.transfer.holes import Holes
-from mrc.transfer.messages import CHUNK_BYTES, MAX_SLOTS, Accept, Refuse, TransferMessage, chunk_imm
+from mrc.transfer.messages import (
+    CHUNK_BYTES,
+    MAX_SLOTS,
+    Accept,
+    Reading,
+    Refuse,
+    TransferMessage,
+    chunk_imm,
+)
 from mrc.transfer.names import FileError
 from mrc.transfer.pace import Pace
 from mrc.transfer.session import Session
 from mrc.transfer.widen import widen
 
+READING_SECONDS = 1.0  # after which the receiver hears that this end still waits for its disk
 CHUNKS_IN_FLIGHT = 8  # at least; more if the windows of PSNs cover more
 
 
@@ -59,6 +68,8 @@ class Writing:
         self._window = accept.window
         self._token = accept.token
         self._feed = feed
+        self._takes_reading = accept.reading
+        self._reading = False
         self._slots = min(accept.window.length // CHUNK_BYTES, MAX_SLOTS)
         self._free = list(range(self._slots))  # a heap
         # Chunks that are not stored, in their order: the slot of each one; of a hole how many.
@@ -89,6 +100,8 @@ class Writing:
         """
         session = self._session
         watchers = [self._take_credit(), session.joined.failed()]
+        if self._takes_reading:
+            watchers.append(self._tell_reading())
         if self._token:
             watchers.append(widen(session, self._token, self._feed.left_bytes))
         try:
@@ -112,8 +125,19 @@ class Writing:
         await self._until_written()
 
     async def _next_piece(self) -> Piece | None:
+        self._reading = True
         with self._waiting.on("reading"):
-            return await self._feed.next()
+            piece = await self._feed.next()
+        self._reading = False
+        return piece
+
+    async def _tell_reading(self) -> NoReturn:
+        """A receiver ends the session of a sender of which it hears nothing."""
+        while True:
+            before = self.chunks
+            await asyncio.sleep(READING_SECONDS)
+            if self._reading and self.chunks == before:
+                await self._session.say(Reading())
 
     async def _until_written(self) -> None:
         with self._waiting.on("network"):

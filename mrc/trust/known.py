@@ -106,7 +106,8 @@ def _lines(path: Path, *, required: bool = False) -> Iterator[tuple[int, list[st
             return
         raise ConfigError(f"{path}: no such file, and no fingerprint either") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        why = str(error.strerror).lower() if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{path}: cannot be read: {why}") from error
     for number, line in enumerate(text.splitlines(), 1):
         if words := line.partition("#")[0].split():
             yield number, words

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from mrc.errors import MrcError
+from mrc.observe.here import Seen
 from mrc.results.plain import plain
-from mrc.results.snapshot import Snapshot
 from mrc.tasks import cancelled
 from mrc.transfer.threads import in_thread
 from mrc.view.frames import Endpoints, Problem
@@ -23,7 +23,7 @@ from mrc.view.transfers import Transfers
 if TYPE_CHECKING:  # `mrc top` needs no test beds
     from mrc.view.fabric import Change, View
 
-Look = Callable[[], Awaitable[dict[str, Snapshot]]]
+Look = Callable[[], Awaitable[Seen]]
 
 MAX_PAGES = 8
 _ENDPOINTS_SECONDS, _LINKS_SECONDS = 0.1, 0.25
@@ -79,15 +79,16 @@ class Feed:
         while True:
             async with _paced(_ENDPOINTS_SECONDS):
                 try:
-                    found = await self._look()
+                    seen = await self._look()
                 except (MrcError, OSError) as error:
                     self._tell_of("endpoints", str(error))
                     continue
-                self._tell_of("endpoints", "")
+                self._tell_of("endpoints", "; ".join(map(str, seen.unanswered)))
                 now_ns = time.monotonic_ns()
                 longest_ns, before_ns = max(longest_ns, now_ns - before_ns), now_ns
-                shown = transfers.take(found)
-                self._tell("endpoints", Endpoints(now_ns, longest_ns, len(found), shown))
+                shown = transfers.take(seen.endpoints)
+                count = len(seen.endpoints)
+                self._tell("endpoints", Endpoints(now_ns, longest_ns, count, shown))
 
     async def _links(self, view: View) -> None:
         await in_thread(view.begin)

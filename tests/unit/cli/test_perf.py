@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -13,6 +14,7 @@ from mrc.cli.main import main
 from mrc.cli.output import Output
 from mrc.cli.perf import INSTEAD
 from mrc.cli.perf_report import Report, interval_line, summary_lines, sweep_table
+from mrc.errors import PathError
 from mrc.perf.client import TestResult as Result
 from mrc.perf.messages import Outcome
 from mrc.perf.meter import Interval
@@ -129,6 +131,24 @@ def test_csv__a_line_for_each_interval(capsys: pytest.CaptureFixture[str]) -> No
     assert (first["start_seconds"], second["start_seconds"]) == ("0.0", "1.0")
     assert first["message_bytes"] == "1024" and first["written_bits_per_second"] == "400000000.0"
     assert first["planes.1.sent_bytes"] == "100000000"
+
+
+def test_fail__prints_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output("mrc perf", as_json=True, quiet=True)
+    report = Report(out, [both_ways(1024).plan], setup(), stream=False)
+    report.add(both_ways(1024))
+    assert report.fail(PathError("all paths were lost")) == 4
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert (found["error"], found["exit_code"]) == ("all paths were lost", 4)
+    assert len(found["results"][0]["intervals"]) == 2
+    assert printed.err == "mrc perf: all paths were lost\n"
+
+
+def test_sweep_table__a_test_that_failed_at_once() -> None:
+    both = both_ways(1024)
+    client = replace(both.client, total=replace(both.client.total, seconds=0.0))
+    assert "1024" in sweep_table([replace(both, client=client)])
 
 
 @pytest.mark.parametrize("sizes", [[2], [2, 4]])

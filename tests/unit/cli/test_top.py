@@ -11,13 +11,21 @@ from slowness import PATIENCE
 from terminals import terminal
 
 from mrc.cli import top
+from mrc.results.top import Top, Unanswered
 
 COMMAND = [sys.executable, "-m", "mrc", "top", "--local", "-i", "60"]
 
 
 def test_blocks__without_an_endpoint() -> None:
-    (block,) = top._blocks([], qps=True, evs=True, most=1)
+    (block,) = top._blocks(Top(interval_seconds=1, endpoints=()), qps=True, evs=True, most=1)
     assert block.title == "no endpoint of this user runs on this machine"
+
+
+def test_blocks__an_endpoint_that_does_not_answer() -> None:
+    silent = Unanswered(pid=7, program="mrc", error="no answer in 5 s")
+    shown = Top(interval_seconds=1, endpoints=(), unanswered=(silent,))
+    (block,) = top._blocks(shown, qps=True, evs=True, most=1)
+    assert block.title == "mrc, pid 7: no answer in 5 s"
 
 
 def test_keys__show_tables_and_quit(tmp_path: Path) -> None:

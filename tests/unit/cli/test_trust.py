@@ -36,6 +36,27 @@ def ended(*command: object, **environment: str) -> subprocess.CompletedProcess[s
 
 
 @contextmanager
+def listening(*words: object) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A command with --code: its process, its port, and the code."""
+    with subprocess.Popen(
+        [*MRC, *map(str, words), "--code"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=-1, text=True,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        code = port = None
+        while not port:
+            line = process.stderr.readline()
+            assert line
+            code = code or re.search(r"one-time code: (\S+)", line)
+            port = re.search(r"TCP port (\d+)", line)
+        assert code is not None
+        try:
+            yield process, f"127.0.0.1:{port[1]}", code[1]
+        finally:
+            process.terminate()
+
+
+@contextmanager
 def receiving(inbox: Path, *options: str, **environment: str) -> Iterator[tuple[list[str], str]]:
     """`mrc recv --once`: the lines that it prints until the end, and where it listens."""
     command = [*MRC, "recv", "--once", "--port", "0", "--output", str(inbox), *options]
@@ -132,6 +153,30 @@ def test_send__with_a_code(home: Path, file: Path) -> None:
         sent = ended("send", file, where, "--code", MRC_CODE=code[1].replace("-", " "))
         assert sent.returncode == 0, sent.stderr
     assert (home / "inbox" / "disk.img").read_bytes() == file.read_bytes()
+
+
+def test_recv__ends_after_the_one_peer_of_its_code(home: Path, file: Path) -> None:
+    """Nobody else could connect."""
+    with listening("recv", "--port", "0", "--output", home / "inbox") as (receiver, where, code):
+        sent = ended("send", file, where, "--code", MRC_CODE=code)
+        assert sent.returncode == 0, sent.stderr
+        assert receiver.wait(PATIENCE) == 0
+
+
+def test_recv__the_one_peer_of_its_code_sends_nothing(home: Path) -> None:
+    with listening("recv", "--port", "0", "--output", home / "inbox") as (receiver, where, code):
+        looked = ended("paths", where, "--code", MRC_CODE=code)
+        assert looked.returncode == 0, looked.stderr
+        assert receiver.wait(PATIENCE) == 1
+        assert receiver.stderr is not None
+        assert "mrc recv --code prints a new one" in receiver.stderr.read()
+
+
+def test_perf__its_server_ends_after_the_one_peer_of_its_code(home: Path) -> None:
+    with listening("perf", "--server", "-p", "0") as (server, where, code):
+        test = ended("perf", where, "-n", "1", "--code", MRC_CODE=code)
+        assert test.returncode == 0, test.stderr
+        assert server.wait(PATIENCE) == 0
 
 
 def test_send__with_a_wrong_code(home: Path, file: Path) -> None:

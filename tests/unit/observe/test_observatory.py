@@ -124,7 +124,7 @@ async def test_local_view__closes(
     view = local.LocalView(program.show)
     async with asyncio.timeout(BUDGET_SECONDS):
         await view.open()
-        looking = asyncio.create_task(local.look(*local.sockets()))
+        looking = asyncio.create_task(local.look(local.sockets()[0]))
         await program.asked.wait()
         await view.close()
         with pytest.raises((ProtocolError, OSError)):

@@ -40,6 +40,7 @@ from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
 from mrc.observe.snapshot import snapshot
 from mrc.results.plain import plain
+from mrc.results.top import Endpoint, Top
 
 
 @pytest.fixture
@@ -49,6 +50,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(local, "_homes", lambda: iter([folder]))
     monkeypatch.setattr(local, "_folders", lambda all_users: iter([folder]))
     yield folder
+
+
+def _top(endpoint: Endpoint) -> Top:
+    return Top(interval_seconds=1, endpoints=(endpoint,))
 
 
 # ---- contents -------------------------------------------------------------------------------
@@ -257,7 +262,7 @@ async def test_remote_view__tells_nothing_that_a_forged_packet_needs() -> None:
         secrets = [pair.far.qpn, pair.far_context.udp_port, *(ev.ev for ev in evs)]
         assert not any(str(secret) in told for secret in secrets)
         assert second.qps[0].id == qp.id is not None
-        assert blocks_text(_all([with_rates(first, first)]))
+        assert blocks_text(_all(_top(with_rates(first, first))))
         channel.abort()
 
 
@@ -317,7 +322,7 @@ def test_checked__what_passes_can_be_shown(name: str, value: Any) -> None:
         found = checked(SNAPSHOT | {name: value})
     except ProtocolError:
         return
-    assert blocks_text(_all([with_rates(None, found)]))
+    assert blocks_text(_all(_top(with_rates(None, found))))
 
 
 def test_with_rates__of_the_time_between() -> None:

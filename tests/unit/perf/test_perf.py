@@ -48,7 +48,8 @@ SERVED = {"service": "perf"}
         ({"seconds": -1.0}, "seconds"),
         ({"seconds": 0.0}, "seconds, total_bytes"),
         ({"total_bytes": 1}, "seconds, total_bytes"),
-        ({"seconds": 0.0, "total_bytes": 1, "size": 0}, "total_bytes"),
+        ({"seconds": 0.0, "total_bytes": 1, "size": 0, "pattern": Pattern.PING_PONG}, "size"),
+        ({"size": 0}, "size"),
         ({"seconds": 0.0, "total_bytes": 1, "omit_seconds": 1.0}, "omit_seconds"),
         ({"rate_bits_per_second": float("nan")}, "rate_bits_per_second"),
         ({"qps": True}, "qps"),
@@ -56,9 +57,9 @@ SERVED = {"service": "perf"}
         ({"bin_ns": 1e6}, "bin_ns"),
     ],
 )
-def test_plan__refuses(options: dict[str, float], name: str) -> None:
+def test_plan__refuses(options: dict[str, Any], name: str) -> None:
     with pytest.raises(ArgumentError, match=f"^{name}: "):
-        Plan(**options)  # type: ignore[arg-type]
+        Plan(**options)
 
 
 def test_plan__travels() -> None:
@@ -72,7 +73,7 @@ def test_plan__travels() -> None:
 def test_plan__memory_is_bounded() -> None:
     assert Plan(size=1 << 30, qps=256, depth=1024).memory_bytes == 1 << 30
     assert Plan(size=4096, qps=2, depth=8).memory_bytes == 16 * 4096
-    assert Plan(size=0).memory_bytes == 1
+    assert Plan(size=0, pattern=Pattern.PING_PONG).memory_bytes == 1
 
 
 def test_outcome__travels() -> None:
@@ -424,14 +425,18 @@ async def test_server_vanishes() -> None:
             for qp in qps:
                 spawn(qp.abort())
 
-        accepting = spawn(serve())
+        accepting, failed = spawn(serve()), list[Any]()
         with pytest.raises(PeerGoneError, match="ended without closing the connection"):
             async with connect(near, LOOPBACK[4], listener.port, timeout=BUDGET_SECONDS) as client:
                 await client.run(
                     Plan(size=4096, seconds=60.0),
                     interval_seconds=0.02,
                     on_interval=abort,
+                    on_failed=failed.append,
                 )
+        (result,) = failed
+        assert result.interrupted and result.server is None and result.intervals
+        assert result.client.total.written_bytes == sum(i.written_bytes for i in result.intervals)
         await listener.close()
         await accepting
         await asyncio.gather(*serving, return_exceptions=True)

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from transfer_ends import both, receiving, sending, sessions
+from transfer_ends import both, make, names, receiving, sending, sessions
 
 from mrc.transfer.announced import MAX_NAMES, Announced
 from mrc.transfer.names import FinalError
@@ -74,3 +75,30 @@ def test_quota__names_beyond_the_announced_ones() -> None:
     Quota(Limits()).check_name("b")
     with pytest.raises(FinalError):
         Quota(Limits(), Announced(names=("a",))).check_name("b")
+
+
+@pytest.mark.parametrize(
+    ("told", "limits", "cause"),
+    [
+        (
+            Announced(bytes=9, files=3, folders=2),
+            {"files": 4},
+            "5 files and folders: exceeds the l",
+        ),
+        (Announced(bytes=9, files=3), {"bytes": 8}, "9 bytes exceed the limit of 8 bytes"),
+    ],
+)
+async def test_receive_files__all_that_is_announced_is_more_than_the_limit(
+    tmp_path: Path, inbox: Path, told: Announced, limits: dict[str, Any], cause: str
+) -> None:
+    """Nothing is stored. With --update some of it may be there."""
+    paths = [make(tmp_path, name, b"1") for name in "abc"]
+    for update in (False, True):
+        async with sessions(told) as ends:
+            sent, refused = await both(
+                sending(ends.sender, paths, update=update),
+                receiving(ends.receiver, inbox, **limits),
+            )
+        if not update:
+            assert cause in str(sent) and cause in str(refused) and names(inbox) == []
+    assert names(inbox) == ["a", "b", "c"]

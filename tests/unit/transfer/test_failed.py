@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from transfer_ends import both, chunks, make, receiving, sending, sessions
+from transfer_ends import both, chunks, make, receiving, sending, sessions, turns
 
 from mrc.results.transfer import FailedFile
 from mrc.transfer import packing, sender
@@ -242,3 +243,15 @@ async def test_send_plan__a_refused_file_is_not_sent_to_its_end(
         assert len(chunks(ends.out)) < 36
     assert [each.name for each in failed] == ["b"] and [file.name for file in sent] == ["c"]
     assert os.listdir(inbox) == ["c"]
+
+
+async def test_receive_files__the_output_folder_was_removed(tmp_path: Path, inbox: Path) -> None:
+    """No file can be stored any more, so there is one error with the remedy."""
+    paths = [make(tmp_path, name, b"1") for name in "ab"]
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await turns(1)  # it has opened the folder
+        os.rmdir(inbox)
+        sent, refused = await both(sending(ends.sender, paths), received)
+    removed = f"{inbox}: the folder was removed; start mrc recv again"
+    assert str(refused) == removed and str(sent) == f"h1 refused the files: {removed}"

@@ -13,7 +13,14 @@ import pytest
 
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Folder
-from mrc.transfer.names import FileError, check_harmless, check_path, local_name, wire_name
+from mrc.transfer.names import (
+    FileError,
+    FinalError,
+    check_harmless,
+    check_path,
+    local_name,
+    wire_name,
+)
 
 SAFE = [
     "a",
@@ -352,3 +359,18 @@ def test_create__its_temporary_is_locked(tmp_path: Path) -> None:
         with (tmp_path / os.listdir(tmp_path)[0]).open() as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         target.close()
+
+
+def test_create__a_disk_without_inodes(inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be room for bytes."""
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    room = os.statvfs_result((1, 1, 1, 1, 1, 40, 0, 0, 0, 255))
+    with OutputDirectory(str(inbox)) as directory:
+        monkeypatch.setattr(os, "open", full)
+        monkeypatch.setattr(os, "fstatvfs", lambda fd: room)
+        with pytest.raises(FinalError, match=r"a: cannot be created in .*: .* no inodes left"):
+            directory.tree().create("a", 1)
+        monkeypatch.undo()

@@ -266,7 +266,7 @@ async def test_receive__tells_nothing_of_a_file_that_the_sender_does_not_have(in
         await ends.sender.say(Offer("pin", 4, CHUNK_BYTES, resume=True))
         accept = await ends.sender.hear()
         assert isinstance(accept, Accept) and accept.kept == 1
-        assert set(to_dict(accept)) == {"type", "window", "token", "kept", "rate"}
+        assert set(to_dict(accept)) == {"type", "window", "token", "kept", "rate", "reading"}
         await ends.sender.say(Mine(Digest(b"1234").hexdigest()))
         assert await ends.sender.hear() == Begin(0)
         answer = await ends.sender.hear()
@@ -275,6 +275,12 @@ async def test_receive__tells_nothing_of_a_file_that_the_sender_does_not_have(in
         await ends.sender.say(Bye())
         await both(received)
     assert (inbox / "pin").read_bytes() == b"4711"
+
+
+async def test_transfer__of_an_empty_file_again(tmp_path: Path, inbox: Path) -> None:
+    """As of any file that is there already: it is no error."""
+    path = make(tmp_path, "a", b"")
+    assert await again(inbox, path) == await again(inbox, path) == (0, 0)
 
 
 async def test_transfer__of_a_folder_goes_on(tmp_path: Path, inbox: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 from fake_qp import FakeQp
 from msgspec.structs import replace
+from slowness import PATIENCE
 from transfer_ends import Ends, both, make, names, receiving, sending, sessions, until
 
 from mrc.enums import Access
 from mrc.events import QpInfo
 from mrc.exchange.budget import Budget, BudgetError
+from mrc.transfer import sender
 from mrc.transfer.messages import (
     CHUNK_BYTES,
     Accept,
@@ -28,6 +31,7 @@ from mrc.transfer.messages import (
     chunk_imm,
 )  # fmt: skip
 from mrc.transfer.names import FileError
+from mrc.transfer.packing import Packing
 from mrc.transfer.patience import IdleError, until_idle
 from mrc.transfer.session import TransferError
 
@@ -147,6 +151,41 @@ async def test_receive_files__the_input_of_a_sender_may_pause(
         await ends.sender.say(Bye())
         (files,) = await both(received)
     assert [(file.name, file.bytes) for file in files] == [("a", 0)]
+
+
+@pytest.mark.parametrize("size", [CHUNK_BYTES, 5 * CHUNK_BYTES], ids=["pack", "file"])
+async def test_receive_files__the_disk_of_a_sender_may_stall(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """The sender says that it still reads."""
+    goes_on = threading.Event()
+    fill, prepare, looks = Packing.fill, sender._prepare, list[FakeQp]()
+    query = FakeQp.query
+
+    def stalled(*args: Any) -> Any:
+        goes_on.wait(PATIENCE)
+        return prepare(*args)
+
+    def stalled_fill(packing: Packing, payload: memoryview) -> int:
+        goes_on.wait(PATIENCE)
+        return fill(packing, payload)
+
+    async def counted(qp: FakeQp) -> QpInfo:
+        looks.append(qp)
+        return await query(qp)
+
+    monkeypatch.setattr(Packing, "fill", stalled_fill)
+    monkeypatch.setattr(sender, "_prepare", stalled)
+    monkeypatch.setattr(FakeQp, "query", counted)
+    monkeypatch.setattr("mrc.transfer.writing.READING_SECONDS", IDLE / 10)
+    path = make(tmp_path, "a", bytes(size))
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=IDLE))
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        await until(lambda: received.done() or len(looks) > 30)
+        goes_on.set()
+        outcomes = await both(sent, received)
+    assert [[file.bytes for file in files] for files in outcomes] == [[size], [size]]
 
 
 class Payload:

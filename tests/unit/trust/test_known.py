@@ -26,6 +26,12 @@ def test_allow__adds_a_line_that_is_read(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
+def test_allowed__of_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        allowed([str(tmp_path)])
+    assert str(raised.value) == f"{tmp_path}: cannot be read: is a directory"
+
+
 def test_known_hosts__behind_a_line_without_its_end(tmp_path: Path) -> None:
     path = tmp_path / "known_hosts"
     path.write_text(f"a {A}  # a comment")

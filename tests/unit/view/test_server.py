@@ -18,8 +18,9 @@ from slowness import PATIENCE
 from snapshot_data import SNAPSHOT
 
 from mrc.errors import MrcError, StateError
+from mrc.observe.here import Seen
 from mrc.observe.rates import checked
-from mrc.results.snapshot import Snapshot
+from mrc.results.top import Unanswered
 from mrc.view.fabric import Change, View
 from mrc.view.feed import MAX_PAGES, Feed
 from mrc.view.frames import Drawn, Failing, Links, Part
@@ -41,6 +42,7 @@ class Bed(View):
         self.faults: dict[str, Failing] = {}
         self.reads = 0
         self.problem: MrcError | None = None
+        self.silent: tuple[Unanswered, ...] = ()
 
     def read(self) -> tuple[Drawn, Links]:
         self.reads += 1
@@ -107,9 +109,9 @@ def answered(answer: bytes) -> Answer:
 async def site() -> AsyncIterator[Site]:
     bed, looks = Bed(), list[int]()
 
-    async def look() -> dict[str, Snapshot]:
+    async def look() -> Seen:
         looks.append(1)
-        return {"s": checked(SNAPSHOT)}
+        return Seen({"s": checked(SNAPSHOT)}, bed.silent)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with served(Feed(look, bed), listener) as url:
@@ -176,6 +178,12 @@ async def test_feed__nothing_is_read_without_a_page(site: Site) -> None:
     await events(site, "links", "endpoints")
     await others_end()
     assert site.bed.reads > 0 and site.looks
+
+
+async def test_feed__names_endpoints_that_do_not_answer(site: Site) -> None:
+    site.bed.silent = (Unanswered(pid=7, program="mrc", error="no answer in 5 s"),)
+    found = json.loads((await events(site, "problem"))["problem"])
+    assert found == {"source": "endpoints", "text": "mrc, pid 7: no answer in 5 s"}
 
 
 async def test_feed__tells_of_a_problem_and_of_its_end(site: Site) -> None:
@@ -316,8 +324,8 @@ async def test_attack__no_answer_names_the_token(site: Site) -> None:
 
 
 async def test_served__ends_while_a_page_is_open(caplog: pytest.LogCaptureFixture) -> None:
-    async def look() -> dict[str, Snapshot]:
-        return {}
+    async def look() -> Seen:
+        return Seen({})
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with served(Feed(look, Bed()), listener) as url:
