@@ -66,6 +66,7 @@ WRONG = [
 CROWD = ["one QP, one CQ", "events", "destroyed CQs", "256 QPs", "regions"]
 SAID = {
     "wrong": """\
+libmrc: a QP does not go from RESET to INIT: the mask of ibv_modify_qp lacks IBV_QP_ACCESS_FLAGS
 libmrc: a QP to a LID is refused: only a GID names a peer here; set is_global and grh.dgid
 libmrc: a QP cannot be connected to itself
 libmrc: work request READ is refused: MRC has only WRITE and WRITE_IMM; mrc run --rc emulates it
@@ -87,6 +88,25 @@ def test_program(agent: Agent, programs: Path, name: str, parts: list[str]) -> N
     assert out.split("\n")[:-1] == parts
 
 
+STRICT = ["masks", "values", "capacities", "memory", "solicited", "failed early"]
+
+
+@pytest.mark.parametrize("rc", [False, True], ids=["mrc", "rc"])
+def test_strict__refuses_and_tells_what_nics_do(agent: Agent, programs: Path, rc: bool) -> None:
+    code, out, err = agent.output(programs / "strict", rc=rc)
+    assert code == 0, err
+    assert out.split("\n")[:-1] == STRICT
+
+
+def test_strict__a_peer_that_does_not_exist(agent: Agent, programs: Path) -> None:
+    """Neither the end that dials nor the other one waits for it: the agent has its answer."""
+    code, out, err = agent.output(programs / "strict", "unknown")
+    assert code == 0, err
+    assert err.count("no program of this host has the QP: has it ended?") == 2
+    *seconds, last = out.split("\n")[:-1]
+    assert len(seconds) == 2 and max(map(float, seconds)) < limit(5) and last == "unknown peers"
+
+
 @pytest.mark.parametrize("patience", ["short", pytest.param("long", marks=[pytest.mark.slow])])
 def test_stopped_peer__fails_a_qp_when_its_program_says(
     agent: Agent, programs: Path, patience: str
@@ -100,11 +120,12 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
     """Exits without clean-up are tested too: what is not freed is no error."""
     folder = sanitized(tmp_path, sanitizer)
     environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0"}
-    for name in ("data", "gather", "bad_luck", "wrong", "crowd"):
+    for name in ("data", "gather", "bad_luck", "wrong", "crowd", "strict"):
         done = subprocess.run(
             [folder / name], env=environment, capture_output=True, text=True, timeout=limit(90)
         )
-        assert (done.returncode, done.stderr) == (0, SAID.get(name, "")), name
+        said = done.stderr if name == "strict" else SAID.get(name, "")
+        assert (done.returncode, done.stderr) == (0, said), name
 
 
 def test_agent_killed__data_goes_on_and_the_next_agent_connects(
