@@ -73,7 +73,10 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
     error = allocate(qp);
   }
   const uint32_t number = error == 0 ? pr_await_number() : 0;
-  if (error == 0 && number == 0) error = EAGAIN;
+  if (error == 0 && number == 0) {
+    PR_SAY_ONCE("no QP: the agent of this host has given no number for it: does it run?");
+    error = EAGAIN;
+  }
   if (error != 0) {
     if (qp) vb_qp_free(qp);
     errno = error;

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
 from mrc.binding.steering import line_of
 from mrc.enums import AgentKind
-from mrc.errors import ConnectError, Kind, MrcError, ProtocolError
+from mrc.errors import ArgumentError, ConnectError, Kind, MrcError, ProtocolError
 from mrc.exchange.oob import Channel
 from mrc.tasks import cancelled
 
@@ -35,6 +36,15 @@ _FIRST_PAUSE_SECONDS = 0.1  # between attempts to find a peer's agent again
 _LONGEST_PAUSE_SECONDS = 15.0
 _DIALLER_SECONDS = 1.0  # in which the agent that had dialled a QP dials again
 _ASK_SECONDS = 1.0  # in which a peer's agent dials, usually; then this one asks, ever more seldom
+
+
+@contextmanager
+def _of_program(qpn: int) -> Iterator[None]:
+    """A program may move its QP to ERR meanwhile; its engine then refuses the next step."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise ConnectError(f"QP {qpn:#x} has failed before it was connected: {error}") from error
 
 
 class Connects:
@@ -73,7 +83,8 @@ class Connects:
             local, host, terms = self._terms_of(wanted)
             seconds = local.config.timeouts.exchange
             attempt = partial(connect, local, terms, host, self._host.port, timeout=seconds)
-            end = await patiently(attempt, seconds, self._host.dialling)
+            with _of_program(wanted.qpn):
+                end = await patiently(attempt, seconds, self._host.dialling)
         except (MrcError, OSError) as error:
             self._fail(wanted.qpn, worded(error))
         else:
@@ -140,7 +151,10 @@ class Connects:
             known.set()
 
         try:
-            return await establish(local, channel, structs.replace(terms, check=check), first=False)
+            with _of_program(wanted.qpn):
+                return await establish(
+                    local, channel, structs.replace(terms, check=check), first=False
+                )
         except ConnectError as error:  # not yet the end: a stranger may have asked
             self._refused[wanted.qpn] = str(error)
             if known.is_set() and error.kind is Kind.ENDED:  # the engines may have talked already

@@ -191,7 +191,7 @@ def gid(talker: Talker) -> str:
 OFFERS = ["offer", "requests", "event-queue", "set-up", "one-way", "addresses"]
 MESSAGES = [
     "any-source", "unknown-source", "selective", "flags", "searches", "claims", "cancels",
-    "waits", "unfinished",
+    "waits", "unfinished", "forked",
 ]  # fmt: skip
 MEMORY = ["writes", "reads", "rights", "counts", "several", "several-buffers", "delivered"]
 ATOMICS = ["offer", "valid", "changes", "fetches", "compares", "rights"]

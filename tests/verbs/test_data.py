@@ -12,6 +12,10 @@ from printed import printed
 from slowness import PATIENCE, limit
 from verbs.building import LIBRARY, sanitized
 
+from mrc.agent import door
+from mrc.binding import steering
+from mrc.enums import AgentKind
+
 from .conftest import Agent
 
 
@@ -144,6 +148,26 @@ def test_agent_killed__data_goes_on_and_the_next_agent_connects(
             program.kill()
     assert (program.returncode, err) == (0, "")
     assert out == "connected again\n"
+
+
+def test_next_agent__that_refuses_a_program_is_named(agent: Agent, programs: Path) -> None:
+    """As after an upgrade: the program would look for an agent for ever, without a word."""
+    with agent.started(programs / "survivor") as program:
+        assert program.stdout is not None and program.stderr is not None
+        assert program.stdout.readline() == "connected\n"
+        agent.kill()
+        with door.listen(door.name_of(agent.environment)) as opened:
+            opened.settimeout(PATIENCE)
+            attached = False
+            while not attached:  # others look whether there is an agent
+                connection, _ = opened.accept()
+                with connection:
+                    if attached := bool(connection.recv(steering.MAX_FRAME)):
+                        refusal = steering.pack(AgentKind.REFUSED, body=b"of another version")
+                        connection.send(refusal)
+                        said = program.stderr.readline()
+        program.kill()
+    assert said == "libmrc: the agent of this host refuses: of another version\n"
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from mrc.agent.connects import Connects
 from mrc.agent.reach import QpGoneError
 from mrc.aio.local import Local, Terms
 from mrc.enums import AgentKind
-from mrc.errors import BusyError, ConnectError, ConnectRefusedError, Kind, MrcError
+from mrc.errors import ArgumentError, BusyError, ConnectError, ConnectRefusedError, Kind, MrcError
 from mrc.exchange.oob import Channel
 
 
@@ -66,3 +66,12 @@ async def test_fate__of_a_qp_that_belongs_to_another(monkeypatch: pytest.MonkeyP
     program.spawn.side_effect = lambda work: work.close()
     ours.want(Mock(qpn=7, dials=True, admit=Mock(side_effect=[ConnectError("of QP 9"), None])))
     assert [ours.fate(7, {}), ours.fate(7, {})] == ["of QP 9", ""]
+
+
+async def test_accept__of_a_qp_that_the_program_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = AsyncMock(side_effect=ArgumentError("QP to INIT: an argument is out of range"))
+    monkeypatch.setattr(connects, "establish", refused)
+    ours, _ = waiting(monkeypatch)
+    ours._terms_of = lambda _: (Mock(), "h1", Terms({}, Mock(), Mock()))
+    with pytest.raises(ConnectError, match="QP 0x7 has failed before it was connected: QP to INIT"):
+        await ours.accept(Mock(), Mock(qpn=7))
