@@ -36,6 +36,8 @@ _FIRST_PAUSE_SECONDS = 0.1  # between attempts to find a peer's agent again
 _LONGEST_PAUSE_SECONDS = 15.0
 _DIALLER_SECONDS = 1.0  # in which the agent that had dialled a QP dials again
 _ASK_SECONDS = 1.0  # in which a peer's agent dials, usually; then this one asks, ever more seldom
+_ASKED_SECONDS = 5.0  # for the answer
+_ASKING = 4  # questions of a program at one time: they must not keep connects waiting
 
 
 @contextmanager
@@ -59,6 +61,7 @@ class Connects:
         self._wanted: dict[int, Wanted] = {}  # QPs in RTR or beyond
         self._refused: dict[int, str] = {}  # why a peer's agent was refused last
         self._failures: dict[int, str] = {}  # QPs that never connect, and why
+        self._asking = asyncio.Semaphore(_ASKING)
         self._callers: list[tuple[int, asyncio.Future[Wanted]]] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}  # the last connect of each
 
@@ -108,7 +111,7 @@ class Connects:
             await running.sleep(pause)
             pause *= 2
             try:
-                async with self._host.dialling:
+                async with self._asking, running.Limit(_ASKED_SECONDS):
                     await ask(*self._program.address_of(wanted.dest_gid), wanted)
             except QpGoneError as error:
                 return str(error)

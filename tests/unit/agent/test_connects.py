@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -15,7 +14,7 @@ from mrc.agent.connects import Connects
 from mrc.agent.reach import QpGoneError
 from mrc.aio.local import Local, Terms
 from mrc.enums import AgentKind
-from mrc.errors import ArgumentError, BusyError, ConnectError, ConnectRefusedError, Kind, MrcError
+from mrc.errors import ArgumentError, BusyError, ConnectError, ConnectRefusedError, Kind
 from mrc.exchange.oob import Channel
 
 
@@ -41,11 +40,11 @@ async def test_accept__of_a_peer_whose_program_ends_meanwhile(
     assert told == ([(AgentKind.GONE, 7)] if known and kind is Kind.ENDED else [])
 
 
-def waiting(monkeypatch: pytest.MonkeyPatch, *answers: MrcError | None) -> tuple[Any, Mock]:
+def waiting(monkeypatch: pytest.MonkeyPatch, *answers: Exception | None) -> tuple[Any, Mock]:
     """A program whose QPs wait for a peer that dials, and whose agent answers so when asked."""
     monkeypatch.setattr(connects, "_ASK_SECONDS", 0.001)
     monkeypatch.setattr(connects, "ask", AsyncMock(side_effect=answers))
-    program, host = Mock(), Mock(dialling=asyncio.Semaphore(1))
+    program, host = Mock(), Mock()
     host.local.config.timeouts.exchange = PATIENCE
     program.address_of.return_value = (Mock(), "h1", 4791)
     return Connects(program, host, Mock()), program
@@ -54,7 +53,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch, *answers: MrcError | None) -> tuple
 async def test_expect__fails_as_soon_as_the_peer_says_that_its_qp_never_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = (None, BusyError("young"), ConnectError("away"), QpGoneError("it has ended"))
+    answers = (None, BusyError("young"), TimeoutError(), QpGoneError("it has ended"))
     ours, program = waiting(monkeypatch, *answers)
     await ours._expect(Mock(qpn=7))
     program.fail.assert_called_once_with(7, "it has ended")
