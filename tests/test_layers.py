@@ -75,7 +75,7 @@ LAYERS: dict[str, list[str]] = {
         "enter memory",
     ],
     "verbs": [
-        "next status",
+        "next status transition",
         "api",
         "api_context",
         "objects pass",

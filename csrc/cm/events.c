@@ -10,6 +10,7 @@
 #include "cm/qp.h"
 #include "cm/session.h"
 #include "program/export.h"
+#include "program/say.h"
 
 /* ---- What an event changes ---- */
 
@@ -81,6 +82,14 @@ static void take_response(struct cm_event *event) {
   cm_session_call(MRC_AGENT_CM_REJECT, &said);
 }
 
+/* The agent puts it in place of private data, which such an event has not. */
+static void say_why(struct mrc_agent_cm *said) {
+  if (said->private_bytes > 0)
+    pr_say("%.*s", (int)said->private_bytes, (const char *)said->private_data);
+  memset(said->private_data, 0, sizeof said->private_data);
+  said->private_bytes = 0;
+}
+
 /* False: the program does not get the event. */
 static bool take(struct cm_event *event) {
   switch (event->event.event) {
@@ -92,8 +101,10 @@ static bool take(struct cm_event *event) {
     case RDMA_CM_EVENT_ESTABLISHED:
       set_state(event->id, CM_CONNECTED);
       break;
-    case RDMA_CM_EVENT_REJECTED:
     case RDMA_CM_EVENT_UNREACHABLE:
+      say_why(&event->said);
+      /* fall through */
+    case RDMA_CM_EVENT_REJECTED:
       copy_params(event);
       cm_qp_fail(event->id);
       set_state(event->id, CM_ENDED);

@@ -24,7 +24,7 @@ void of_counter_add(struct of_counter *counter, bool good) {
 /* A program may read a counter again and again, and do nothing else. */
 static uint64_t look(const uint64_t *number) {
   pr_lock();
-  if (pr_process.ctx && !pr_process.forked) pr_drive_poll();
+  if (pr_process.ctx) pr_drive_poll();
   const uint64_t found = *number;
   pr_unlock();
   return found;
@@ -68,6 +68,7 @@ static int set_errors(struct fid_cntr *fid, uint64_t value) {
 
 static int wait_for(struct fid_cntr *fid, uint64_t threshold, int timeout_ms) {
   const struct of_counter *counter = (struct of_counter *)fid;
+  if (pr_process.forked) return -FI_EIO;
   const uint64_t ms = timeout_ms < 0 ? FOREVER_MS : (uint64_t)timeout_ms;
   const uint64_t until_ns = pr_now_ns() + ms * 1000000u;
   pr_lock();

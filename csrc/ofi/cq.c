@@ -173,6 +173,7 @@ static ssize_t take(struct of_cq *cq, void *buffer, size_t count, fi_addr_t *sou
 
 static ssize_t read_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr_t *sources) {
   struct of_cq *cq = (struct of_cq *)fid;
+  if (pr_process.forked) return -FI_EIO;
   pr_lock();
   if (cq->first)
     pr_drive_polled();
@@ -191,6 +192,7 @@ static ssize_t wait_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr
                          const void *condition, int timeout_ms) {
   (void)condition;
   struct of_cq *cq = (struct of_cq *)fid;
+  if (pr_process.forked) return -FI_EIO;
   const uint64_t ms = timeout_ms < 0 ? FOREVER_MS : (uint64_t)timeout_ms;
   const uint64_t until_ns = pr_now_ns() + ms * 1000000u;
   pr_lock();

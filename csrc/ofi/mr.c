@@ -64,6 +64,7 @@ static int begin_region(const void *buffer, size_t bytes, uint64_t wanted, uint3
   const uint32_t access = access_of(wanted);
   *key = 0;
   if (access == 0 || bytes == 0) return 0;
+  if (!pr_memory_is_usable(buffer, bytes, wanted & FI_REMOTE_WRITE)) return -FI_EFAULT;
   pr_lock();
   int error = -pr_enter();
   if (error == 0) error = pr_memory_register(buffer, bytes, access, 0, key);

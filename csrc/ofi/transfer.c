@@ -70,12 +70,16 @@ static uint64_t cq_flags(const struct of_call *call) {
   return (sends(call) ? FI_SEND : FI_RECV) | (call->tagged ? FI_TAGGED : FI_MSG);
 }
 
+/* Atomics count as reads or writes. */
+static int counted_as(const struct of_call *call) {
+  if (!reaches(call)) return call->kind;
+  return fetches(call) ? MRC_MSG_READ : MRC_MSG_WRITE;
+}
+
 static int prepare(struct of_ep *ep, const struct of_call *call, struct of_operation *operation) {
   const bool silent = is_silent(ep, call);
   if (!call->injects) operation->cq = sends(call) ? ep->send_cq : ep->receive_cq;
-  operation->counter = ep->counters[reaches(call) && fetches(call) ? MRC_MSG_READ
-                                    : reaches(call)                ? MRC_MSG_WRITE
-                                                                   : call->kind];
+  operation->counter = ep->counters[counted_as(call)];
   operation->silent = silent;
   operation->context = silent ? NULL : call->context;
   operation->buffer = call->flags & FI_PEEK ? NULL : call->buffer;

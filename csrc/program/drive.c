@@ -55,6 +55,7 @@ static void hand_out(const struct mrc_event *event) {
 }
 
 void pr_drive_turn(void) {
+  if (pr_process.forked) return; /* the sockets are the parent's */
   struct mrc_event events[EVENTS_AT_ONCE];
   int n = mrc_ctx_run(pr_process.ctx, 0) > 0 ? EVENTS_AT_ONCE : 0;
   while (n == EVENTS_AT_ONCE) {
@@ -118,6 +119,7 @@ void pr_drive_owed(void) {
 }
 
 int pr_drive_call(struct mrc_command *command) {
+  if (pr_process.forked) return -EIO;
   command->cookie = pr_process.call = PR_COOKIE_CALL | pr_process.next_cookie++;
   pr_submit(command);
   while (pr_process.call != 0)

@@ -1,12 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
 #include "program/memory.h"
 
 #include <errno.h>
+#include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "program/drive.h"
 
-enum { KEY_TRIES = 8 };
+enum {
+  KEY_TRIES = 8,
+  /* On Arm the kernel ignores the upper byte of an address: the end of a longer region would seem
+     readable. */
+  ADDRESS_BITS = 55,
+  POPULATE_WRITE = 23 /* MADV_POPULATE_WRITE, which glibc 2.34 does not name */
+};
+
+static bool is_readable(const uint8_t *address) {
+  uint8_t byte;
+  const struct iovec to = {.iov_base = &byte, .iov_len = 1};
+  const struct iovec from = {.iov_base = (void *)(uintptr_t)address, .iov_len = 1};
+  return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 || errno == EPERM || errno == ENOSYS;
+}
+
+/* Makes its page as a write would, and changes nothing: another thread may write there. */
+static bool make_page(const void *address) {
+  const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+  const uintptr_t first = (uintptr_t)address / page_bytes * page_bytes;
+  return madvise((void *)first, page_bytes, POPULATE_WRITE) == 0;
+}
+
+static bool is_writable(const uint8_t *address) {
+  static uint8_t own;
+  return make_page(address) || !make_page(&own); /* a kernel before 5.14 does not tell */
+}
+
+/* No page lies there: the call does nothing but to look for gaps. */
+static bool has_gap(const uint8_t *address, size_t bytes) {
+  const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+  const uintptr_t before = (uintptr_t)address % page_bytes;
+  return msync((void *)((uintptr_t)address - before), bytes + before, MS_ASYNC) != 0 &&
+         errno == ENOMEM;
+}
+
+bool pr_memory_is_usable(const void *address, size_t bytes, bool written) {
+  const uint8_t *first = address;
+  const uint8_t *last = first + bytes - 1;
+  if (bytes >> ADDRESS_BITS != 0 || !is_readable(first) || !is_readable(last)) return false;
+  if (has_gap(first, bytes)) return false;
+  return !written || (is_writable(first) && is_writable(last));
+}
 
 int pr_memory_register(const void *address, size_t bytes, uint32_t access, uint32_t domain,
                        uint32_t *key) {

@@ -9,6 +9,7 @@
 #include "messages.h"
 #include "program/owner.h"
 #include "program/process.h"
+#include "program/say.h"
 
 #define ANSWER_NS 35000000000ull /* for the agent to answer a request */
 
@@ -304,6 +305,10 @@ int pr_steer_frame(const struct pr_frame *frame) {
       return take_visit(frame);
     case MRC_AGENT_ADMITTED:
       return take_admitted(frame);
+    case MRC_AGENT_REFUSED: /* the next agent, which then closes the connection */
+      PR_SAY_ONCE("the agent of this host refuses: %.*s", (int)frame->bytes,
+                  (const char *)frame->body);
+      return -EPROTO;
     default:
       return -EPROTO;
   }

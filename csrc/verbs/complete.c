@@ -122,6 +122,7 @@ static void push_received(struct vb_qp *qp, struct vb_immediate immediate) {
                             .src_qp = qp->connect.dest_qpn,
                             .qp_num = qp->ibv.qp.qp_num};
   vb_cq_push(recv_cq(qp), &wc, NULL, 0);
+  vb_cq_solicit(recv_cq(qp)); /* packets of MRC do not say which */
 }
 
 static bool make_room(struct vb_qp *qp) {

@@ -16,7 +16,7 @@
 #include "verbs/process.h"
 #include "verbs/rc.h"
 
-enum { MAX_QPS = 4096, MAX_MRS = 16384, MAX_HANDLES = 65536, LINK_UP = 5, COMP_VECTORS = 1 };
+enum { MAX_MRS = 16384, MAX_HANDLES = 65536, LINK_DISABLED = 3, LINK_UP = 5, COMP_VECTORS = 1 };
 
 /* Libraries of other devices look at what lies behind a struct ibv_device: there are zeros. */
 static struct {
@@ -118,7 +118,7 @@ int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr) {
                                    .sys_image_guid = vb_device_guid(),
                                    .max_mr_size = UINT64_MAX,
                                    .page_size_cap = 0xfffff000,
-                                   .max_qp = MAX_QPS,
+                                   .max_qp = VB_MAX_QPS,
                                    .max_qp_wr = VB_MAX_SEND_WR,
                                    .max_sge = VB_MAX_SGE,
                                    .max_cq = MAX_HANDLES,
@@ -129,7 +129,7 @@ int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr) {
                                    .phys_port_cnt = 1};
   if (vb_rc_is_on()) {
     attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = MRC_RC_ANSWERS;
-    attr->max_res_rd_atom = MRC_RC_ANSWERS * MAX_QPS;
+    attr->max_res_rd_atom = MRC_RC_ANSWERS * VB_MAX_QPS;
     attr->max_sge_rd = VB_MAX_SGE;
     attr->atomic_cap = IBV_ATOMIC_HCA;
     attr->max_srq = MAX_HANDLES;
@@ -192,11 +192,12 @@ int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_p
                                 .max_msg_sz = UINT32_MAX,
                                 .pkey_tbl_len = 1,
                                 .max_vl_num = 1,
-                                .phys_state = LINK_UP,
+                                .phys_state = LINK_DISABLED,
                                 .link_layer = IBV_LINK_LAYER_ETHERNET};
   pr_lock();
   for (int i = 0; i < pr_process.n_ports; i++)
     if (pr_process.ports[i].up) found.state = IBV_PORT_ACTIVE;
+  if (found.state == IBV_PORT_ACTIVE) found.phys_state = LINK_UP;
   set_rate(&found, rate_of_ports());
   found.active_mtu = vb_process_mtu();
   found.gid_tbl_len = pr_process.n_gids;

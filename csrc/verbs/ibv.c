@@ -273,8 +273,8 @@ EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) 
   if (!vb_owns(qp->context)) PASS(ENOSYS, ibv_modify_qp, "IBVERBS_1.1", qp, attr, mask);
   if (pr_process.forked) return EIO;
   pr_lock();
-  const int error = vb_qp_modify(vb_qp_of(qp), attr, mask);
-  pr_drive_turn();
+  int error = vb_qp_check(vb_qp_of(qp), attr, mask);
+  if (error == 0) error = vb_ops_modify_qp(vb_qp_of(qp), attr, mask);
   pr_unlock();
   return error;
 }

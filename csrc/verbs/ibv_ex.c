@@ -239,6 +239,7 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
                                    .qp_type = attr->qp_type,
                                    .sq_sig_all = attr->sq_sig_all};
   struct ibv_qp *qp = vb_create_qp(attr->pd, &plain);
+  if (qp) attr->cap = plain.cap;
   if (!qp || !ex) return qp;
   struct vb_qp *ours = vb_qp_of(qp);
   if (!allocate_list(ours)) {

@@ -80,6 +80,12 @@ int vb_ops_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *list, struct i
   return error;
 }
 
+int vb_ops_modify_qp(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
+  const int error = vb_qp_modify(qp, attr, mask);
+  pr_drive_turn();
+  return error;
+}
+
 struct ibv_qp *vb_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
   if (pr_process.forked) {
     errno = EIO;

@@ -1,30 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE 1
 #include "verbs/mr.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "program/drive.h"
 #include "program/memory.h"
 #include "verbs/process.h"
 #include "verbs/status.h"
-
-enum {
-  /* On Arm the kernel ignores the upper byte of an address: the end of a longer region would seem
-     readable. */
-  ADDRESS_BITS = 55
-};
-
-/* Whether this process can read a byte: memory of a GPU, for example, it cannot. */
-static bool is_readable(const uint8_t *address) {
-  uint8_t byte;
-  const struct iovec to = {.iov_base = &byte, .iov_len = 1};
-  const struct iovec from = {.iov_base = (void *)(uintptr_t)address, .iov_len = 1};
-  return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 || errno == EPERM || errno == ENOSYS;
-}
 
 static int register_memory(const void *address, size_t bytes, uint32_t access, uint32_t domain,
                            uint32_t *key) {
@@ -45,8 +28,7 @@ struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int
     errno = EINVAL;
     return NULL;
   }
-  const bool too_long = bytes >> ADDRESS_BITS != 0;
-  if (too_long || !is_readable(address) || !is_readable((const uint8_t *)address + bytes - 1)) {
+  if (!pr_memory_is_usable(address, bytes, access & IBV_ACCESS_LOCAL_WRITE)) {
     errno = EFAULT;
     return NULL;
   }

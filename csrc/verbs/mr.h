@@ -4,7 +4,8 @@
 
 #include "verbs/objects.h"
 
-/* NULL and errno: EFAULT if the memory cannot be read, EOPNOTSUPP for access that is not served. */
+/* NULL and errno: EFAULT if the process has no such memory, or may not write it as `access` says;
+   EOPNOTSUPP for access that is not served. */
 struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int access);
 /* A positive errno: EBUSY while work requests use it. */
 int vb_mr_deregister(struct vb_mr *mr);

@@ -290,8 +290,8 @@ EXPORT int mrc_modify_qp(struct mrc_api_qp *qp, struct ibv_qp_attr *attr, int ma
     fill_connect(ours);
     vb_qp_set_retries(ours);
   }
+  if (error == 0 && mask != 0) error = vb_ops_modify_qp(ours, attr, mask & ~ignored);
   pr_unlock();
-  if (error == 0 && mask != 0) error = ibv_modify_qp(qp_of(qp), attr, mask & ~ignored);
   return error;
 }
 

@@ -17,6 +17,7 @@
 enum {
   VB_INLINE_BYTES = 256,         /* most inline data of a work request */
   VB_MAX_SGE = 16,               /* pieces of memory of a work request */
+  VB_MAX_QPS = 4096,             /* of a process: its engine has no more */
   VB_MAX_SEND_WR = 16384,        /* work requests of a QP */
   VB_MAX_SRQ_WR = 65536,         /* receives of an SRQ */
   VB_MAX_CQE = 1 << 22,          /* completions of a CQ */

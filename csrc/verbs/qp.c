@@ -15,6 +15,9 @@
 #include "verbs/process.h"
 #include "verbs/rc.h"
 #include "verbs/receives.h"
+#include "verbs/transition.h"
+
+enum { LEAST_QPN = 3, MOST_QPN = 0xffffff }; /* the others name no connection */
 
 #define GONE_NS 200000000ull /* for what is on its way from a peer that has ended */
 
@@ -28,6 +31,7 @@ static int check_cap(const struct ibv_qp_init_attr *attr) {
     return EOPNOTSUPP;
   }
   if (attr->srq && !vb_rc_is_on()) return EOPNOTSUPP; /* not ours */
+  if (vb_objects.n_qps >= VB_MAX_QPS) return ENOMEM;
   if (!attr->send_cq || !attr->recv_cq) return EINVAL;
   if (vb_cq_of(attr->send_cq)->of_evs || vb_cq_of(attr->recv_cq)->of_evs) return EINVAL;
   if (cap->max_send_wr > VB_MAX_SEND_WR || cap->max_recv_wr > VB_MAX_SEND_WR) return EINVAL;
@@ -69,12 +73,16 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
     error = allocate(qp);
   }
   const uint32_t number = error == 0 ? pr_await_number() : 0;
-  if (error == 0 && number == 0) error = EAGAIN;
+  if (error == 0 && number == 0) {
+    PR_SAY_ONCE("no QP: the agent of this host has given no number for it: does it run?");
+    error = EAGAIN;
+  }
   if (error != 0) {
     if (qp) vb_qp_free(qp);
     errno = error;
     return NULL;
   }
+  attr->cap = qp->cap;
   qp->signal_all = attr->sq_sig_all;
   qp->ibv.qp = (struct ibv_qp){.context = pd->context,
                                .qp_context = attr->qp_context,
@@ -196,18 +204,10 @@ void vb_qp_set_retries(struct vb_qp *qp) {
   pr_submit(&command);
 }
 
-static void fail_in_engine(struct vb_qp *qp) {
-  if (!qp->exists) return;
-  pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_MODIFY,
-                                  .cookie = PR_COOKIE_CALL,
-                                  .qpn = qp->ibv.qp.qp_num,
-                                  .value = MRC_QP_ERROR});
-}
-
 void vb_qp_failed(uint32_t qpn, const char *reason) {
   struct vb_qp *qp = vb_process_qp(qpn);
   if (!qp || !qp->connecting || qp->failed) return;
-  if (qp->connected) fail_in_engine(qp);
+  if (qp->connected) vb_complete_fail_engine(qp);
   pr_say("QP 0x%06x: %s", qpn, reason);
   vb_complete_failed(qp, IBV_WC_RETRY_EXC_ERR);
   vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
@@ -228,7 +228,7 @@ static uint64_t end_before_ns;
    out. */
 static void end_gone(struct vb_qp *qp) {
   if (!qp->gone || qp->gone_ns > end_before_ns || qp->sq_ended == qp->sq_tail) return;
-  fail_in_engine(qp);
+  vb_complete_fail_engine(qp);
   if (qp->gone_reason[0])
     pr_say("QP 0x%06x: the peer has ended: %s", qp->ibv.qp.qp_num, qp->gone_reason);
   vb_complete_failed(qp, IBV_WC_RETRY_EXC_ERR);
@@ -249,6 +249,7 @@ void vb_qp_exists(uint32_t qpn, bool exists) {
   if (!exists) vb_rc_gone(qpn);
   if (!qp) return;
   qp->exists = exists;
+  if (exists && qp->failed) vb_complete_fail_engine(qp); /* while the agent was connecting it */
   if (exists || !qp->leaving) return;
   qp->leaving = false;
   if (qp->wanted) send_connect(qp);
@@ -274,7 +275,8 @@ static void reset(struct vb_qp *qp) {
 
 static void release(struct vb_qp *qp, bool forever) {
   const bool told = qp->connecting;
-  if (qp->sq_ended != qp->sq_tail) fail_in_engine(qp); /* nothing reads the program's memory */
+  if (qp->sq_ended != qp->sq_tail)
+    vb_complete_fail_engine(qp); /* nothing reads the program's memory */
   if (told || forever)
     pr_tell(MRC_AGENT_RELEASE, (int32_t)qp->ibv.qp.qp_num, forever, NULL, 0, NULL, 0);
   qp->leaving = told && qp->exists;
@@ -301,6 +303,8 @@ static const uint8_t *gid_at(int index) {
   return pr_process.gids[index < pr_process.n_gids ? index : 0];
 }
 
+static const union ibv_gid no_gid;
+
 static bool is_own(const union ibv_gid *gid) {
   for (int i = 0; i < pr_process.n_gids; i++)
     if (memcmp(gid->raw, pr_process.gids[i], sizeof gid->raw) == 0) return true;
@@ -318,6 +322,14 @@ static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   if (!attr->ah_attr.is_global) {
     PR_SAY_ONCE(
         "a QP to a LID is refused: only a GID names a peer here; set is_global and grh.dgid");
+    return EINVAL;
+  }
+  if (memcmp(&attr->ah_attr.grh.dgid, &no_gid, sizeof no_gid) == 0) {
+    PR_SAY_ONCE("a QP to the GID :: is refused: no host has it");
+    return EINVAL;
+  }
+  if (attr->dest_qp_num < LEAST_QPN || attr->dest_qp_num > MOST_QPN) {
+    PR_SAY_ONCE("a QP to QPN 0x%x is refused: no QP has this number", attr->dest_qp_num);
     return EINVAL;
   }
   if (attr->dest_qp_num == qp->ibv.qp.qp_num && is_own(&attr->ah_attr.grh.dgid)) {
@@ -344,22 +356,6 @@ static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   return 0;
 }
 
-static bool is_legal(enum ibv_qp_state from, enum ibv_qp_state to) {
-  if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return true;
-  switch (from) {
-    case IBV_QPS_RESET:
-      return to == IBV_QPS_INIT;
-    case IBV_QPS_INIT:
-      return to == IBV_QPS_INIT || to == IBV_QPS_RTR;
-    case IBV_QPS_RTR:
-      return to == IBV_QPS_RTS;
-    case IBV_QPS_RTS:
-      return to == IBV_QPS_RTS;
-    default:
-      return false;
-  }
-}
-
 /* Keeps what ibv_query_qp returns. */
 static void remember(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   struct ibv_qp_attr *own = &qp->attr;
@@ -382,12 +378,25 @@ static void remember(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask)
   qp->attr_set |= mask;
 }
 
+static enum ibv_qp_state next_state(const struct vb_qp *qp, const struct ibv_qp_attr *attr,
+                                    int mask) {
+  return mask & IBV_QP_STATE ? attr->qp_state : qp->ibv.qp.state;
+}
+
+int vb_qp_check(const struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
+  if (mask & IBV_QP_PORT && attr->port_num != 1) return EINVAL;
+  if (mask & IBV_QP_PKEY_INDEX && attr->pkey_index != 0) return EINVAL;
+  if (mask & IBV_QP_PATH_MTU && (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096))
+    return EINVAL;
+  return vb_transition_check(qp->ibv.qp.state, next_state(qp, attr, mask), mask);
+}
+
 int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   const enum ibv_qp_state from = qp->ibv.qp.state;
-  const enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : from;
+  const enum ibv_qp_state to = next_state(qp, attr, mask);
   if (mask & IBV_QP_CUR_STATE && attr->cur_qp_state != from) return EINVAL;
   if (mask & IBV_QP_CAP) return EINVAL;
-  if (!is_legal(from, to)) return EINVAL;
+  if (!vb_transition_is_legal(from, to)) return EINVAL;
   if (to == IBV_QPS_RTR) {
     const int error = to_rtr(qp, attr, mask);
     if (error != 0) return error;
@@ -397,7 +406,7 @@ int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
     reset(qp);
   }
   if (to == IBV_QPS_ERR && !qp->failed) {
-    fail_in_engine(qp);
+    vb_complete_fail_engine(qp);
     vb_complete_failed(qp, IBV_WC_WR_FLUSH_ERR);
   }
   if (!(qp->failed && to != IBV_QPS_RESET)) {

@@ -4,9 +4,12 @@
 
 #include "verbs/objects.h"
 
-/* A QP with a number of the agent's; NULL and errno. Takes and gives back the lock while it waits
-   for numbers. */
+/* A QP with a number of the agent's; NULL and errno. Sets the `cap` that it has. Takes and gives
+   back the lock while it waits for numbers. */
 struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+/* What verbs demand of attributes and their mask, and MRC's interface does not. A positive errno.
+ */
+int vb_qp_check(const struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask);
 /* A positive errno. */
 int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask);
 /* Tells the engine how long to try, as the program has asked. */

@@ -59,6 +59,11 @@ class Params(Struct, frozen=True):
 NOTHING = Params()
 
 
+def because(reason: str) -> Params:
+    """Why an id will not be connected, for the user of its program."""
+    return Params(private=reason.encode()[:AGENT_CM_PRIVATE].hex())
+
+
 class CmAddress(Struct, frozen=True):
     """One end of a connection."""
 

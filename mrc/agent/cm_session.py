@@ -212,8 +212,8 @@ class CmSession:
         gid = gid_of(bytes(fields.own.gid))
         if gid is None or not fields.peer.port:
             raise CmError(errno.EINVAL)
-        end.phase = Phase.CALLING
         end.own = self._address(end, gid, end.bound.port, fields.own.qpn)
+        end.phase = Phase.CALLING
         to = unpack_address(bytes(fields.peer.gid))
         self._board.call(end, Request(to, fields.peer.port, end.own, params_of(fields)))
 

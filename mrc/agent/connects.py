@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from mrc.agent import device
 from mrc.agent.attached import Attached
 from mrc.agent.end import ProgramEnd, taken_up
 from mrc.agent.host import Host
-from mrc.agent.reach import QpGoneError, patiently, resume, worded
+from mrc.agent.reach import QpGoneError, ask, patiently, resume, worded
 from mrc.agent.wanted import Wanted
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
@@ -24,7 +25,7 @@ from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
 from mrc.binding.steering import line_of
 from mrc.enums import AgentKind
-from mrc.errors import ConnectError, Kind, MrcError, ProtocolError
+from mrc.errors import ArgumentError, ConnectError, Kind, MrcError, ProtocolError
 from mrc.exchange.oob import Channel
 from mrc.tasks import cancelled
 
@@ -34,6 +35,18 @@ _MOST_CALLS = 1024  # of peers for QPs that the program has not moved to RTR
 _FIRST_PAUSE_SECONDS = 0.1  # between attempts to find a peer's agent again
 _LONGEST_PAUSE_SECONDS = 15.0
 _DIALLER_SECONDS = 1.0  # in which the agent that had dialled a QP dials again
+_ASK_SECONDS = 1.0  # in which a peer's agent dials, usually; then this one asks, ever more seldom
+_ASKED_SECONDS = 5.0  # for the answer
+_ASKING = 4  # questions of a program at one time: they must not keep connects waiting
+
+
+@contextmanager
+def _of_program(qpn: int) -> Iterator[None]:
+    """A program may move its QP to ERR meanwhile; its engine then refuses the next step."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise ConnectError(f"QP {qpn:#x} has failed before it was connected: {error}") from error
 
 
 class Connects:
@@ -47,6 +60,8 @@ class Connects:
         """the connected QPs"""
         self._wanted: dict[int, Wanted] = {}  # QPs in RTR or beyond
         self._refused: dict[int, str] = {}  # why a peer's agent was refused last
+        self._failures: dict[int, str] = {}  # QPs that never connect, and why
+        self._asking = asyncio.Semaphore(_ASKING)
         self._callers: list[tuple[int, asyncio.Future[Wanted]]] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}  # the last connect of each
 
@@ -59,6 +74,7 @@ class Connects:
         if (task is not None and not task.done()) or (end is not None and not end.closed):
             raise ProtocolError(f"QP {qpn:#x} is connected already")
         self._wanted[qpn] = wanted
+        self._failures.pop(qpn, None)
         for called, caller in self._callers:
             if called == qpn and not caller.done():
                 caller.set_result(wanted)
@@ -70,19 +86,50 @@ class Connects:
             local, host, terms = self._terms_of(wanted)
             seconds = local.config.timeouts.exchange
             attempt = partial(connect, local, terms, host, self._host.port, timeout=seconds)
-            end = await patiently(attempt, seconds, self._host.dialling)
+            with _of_program(wanted.qpn):
+                end = await patiently(attempt, seconds, self._host.dialling)
         except (MrcError, OSError) as error:
-            self._program.fail(wanted.qpn, worded(error))
+            self._fail(wanted.qpn, worded(error))
         else:
             self.connected(end)
 
     async def _expect(self, wanted: Wanted) -> None:
-        """Waits for the peer's agent, which dials."""
+        """Waits for the peer's agent, which dials, or answers that it never will."""
         seconds = self._host.local.config.timeouts.exchange
-        await running.sleep(seconds)
-        late = f"its agent has not connected QP {wanted.dest_qpn:#x} in {seconds:g} s"
-        why = self._refused.get(wanted.qpn, "does mrc agent run there?")
-        self._program.fail(wanted.qpn, f"{wanted.dest_gid}: {late}: {why}")
+        try:
+            async with running.Limit(seconds):
+                self._fail(wanted.qpn, await self._until_gone(wanted))
+        except TimeoutError:
+            late = f"its agent has not connected QP {wanted.dest_qpn:#x} in {seconds:g} s"
+            why = self._refused.get(wanted.qpn, "does mrc agent run there?")
+            self._fail(wanted.qpn, f"{wanted.dest_gid}: {late}: {why}")
+
+    async def _until_gone(self, wanted: Wanted) -> str:
+        """Asks the peer's agent until it answers that its QP never connects, and why."""
+        pause = _ASK_SECONDS
+        while True:
+            await running.sleep(pause)
+            pause *= 2
+            try:
+                async with self._asking, running.Limit(_ASKED_SECONDS):
+                    await ask(*self._program.address_of(wanted.dest_gid), wanted)
+            except QpGoneError as error:
+                return str(error)
+            except (MrcError, OSError) as error:  # it may start again
+                logger.debug("QP %#x: %s", wanted.qpn, error)
+
+    def _fail(self, qpn: int, reason: str) -> None:
+        self._failures[qpn] = reason
+        self._program.fail(qpn, reason)
+
+    def fate(self, qpn: int, private: dict[str, Any]) -> str:
+        """Why a QP never connects to the end that has sent this; empty: it may still do so."""
+        try:
+            if qpn in self._wanted:
+                self._wanted[qpn].admit(private)
+        except (ConnectError, ProtocolError) as error:
+            return str(error)
+        return self._failures.get(qpn, "")
 
     async def until_wanted(self, qpn: int) -> Wanted:
         """Waits until the program moves the QP to RTR: either side may do that first."""
@@ -107,7 +154,10 @@ class Connects:
             known.set()
 
         try:
-            return await establish(local, channel, structs.replace(terms, check=check), first=False)
+            with _of_program(wanted.qpn):
+                return await establish(
+                    local, channel, structs.replace(terms, check=check), first=False
+                )
         except ConnectError as error:  # not yet the end: a stranger may have asked
             self._refused[wanted.qpn] = str(error)
             if known.is_set() and error.kind is Kind.ENDED:  # the engines may have talked already
@@ -189,6 +239,7 @@ class Connects:
     def release(self, qpn: int, *, forever: bool) -> None:
         """The program has moved a QP to RESET, or destroyed it `forever`."""
         self._refused.pop(qpn, None)
+        self._failures.pop(qpn, None)
         task, end = self._tasks.get(qpn), self.ends.get(qpn)
         if task is None or not forever:
             self._wanted.pop(qpn, None)

@@ -61,7 +61,7 @@ class Doorbell:
             async with Limit(_ANSWER_SECONDS):
                 qpn: int = await answer
         except TimeoutError:
-            raise ConnectError("the program does not answer its agent") from None
+            raise BusyError("the program does not answer its agent") from None
         finally:
             del self._visits[cookie]
         if qpn == 0:

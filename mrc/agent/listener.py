@@ -11,7 +11,7 @@ from mrc.agent.cm import CM, CM_END
 from mrc.agent.end import ProgramEnd
 from mrc.agent.knock import KNOCK, knock_in
 from mrc.agent.program import Program
-from mrc.agent.reach import RESUME
+from mrc.agent.reach import ASK, RESUME
 from mrc.agent.switchboard import Switchboard
 from mrc.aio.end import End
 from mrc.aio.listener import Listener
@@ -45,6 +45,9 @@ class AgentListener(Listener):
             return None
         if message["type"] == RESUME:
             return await self._resume(channel, message)
+        if message["type"] == ASK:
+            await self._tell_fate(channel)
+            return None
         if message["type"] == CM:
             await self.switchboard.answer(channel)
             return None
@@ -89,6 +92,22 @@ class AgentListener(Listener):
         await channel.send(RESUME, **end.wanted.private)
         end.rejoin(channel)
         return end
+
+    async def _tell_fate(self, channel: Channel) -> None:
+        """Tells an agent why the QP that one of its own waits for never connects to it."""
+        gone = self._fate(await channel.receive())
+        await channel.send(ASK, **({"gone": gone} if gone else {}))
+        await channel.close()
+
+    def _fate(self, private: dict[str, Any]) -> str:
+        """Empty: it may still connect."""
+        try:
+            program, qpn = self._program(private)
+        except BusyError:
+            return ""
+        except ConnectError as error:
+            return str(error)
+        return program.connects.fate(qpn, private)
 
     def _program(self, private: dict[str, Any]) -> tuple[Program, int]:
         """The program that a peer's agent means, and its QP; raises ConnectError."""

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent says to the agent of a peer outside an exchange: it finds a QP again, or knocks."""
+"""What an agent says to the agent of a peer outside an exchange: it finds a QP again, asks whether
+one can still come, or knocks.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from mrc.aio.connecting import about
 from mrc.aio.local import Local
 from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
 from mrc.exchange.dial import dial, may_pass
+from mrc.exchange.foreign import shown
 from mrc.exchange.oob import Channel
 from mrc.running import RunningClock
 
@@ -21,6 +24,7 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS = 0.1  # before the next try to reach an agent
 _LONGEST_PAUSE_SECONDS = 0.4
 RESUME = "resume"  # message: the agent of a connected QP looks for the peer's agent
+ASK = "ask"  # message: the agent of a QP whose peer has not dialled asks whether it can still come
 
 
 async def patiently(
@@ -83,6 +87,18 @@ async def resume(local: Local, host: str, port: int, wanted: Wanted) -> Channel:
             raise ProtocolError("the peer's agent means another QP")
         channel.limit_silence(on=False)
         return channel
+
+
+async def ask(local: Local, host: str, port: int, wanted: Wanted) -> None:
+    """Raises QpGoneError with the reason if the peer's QP never connects to this one; MrcError,
+    OSError.
+    """
+    async with reached(local, host, port) as channel:
+        await channel.send(ASK, **wanted.private)
+        gone = (await channel.expect(ASK)).get("gone")
+        await channel.close()
+    if isinstance(gone, str):
+        raise QpGoneError(f"{host}: TCP port {port}: {shown(gone)}")
 
 
 async def knock(local: Local, host: str, port: int, asked: Knock) -> int:

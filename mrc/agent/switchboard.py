@@ -15,12 +15,12 @@ from typing import Any
 from msgspec import Struct, structs
 
 from mrc.agent import device
-from mrc.agent.cm import CM, CM_END, Answer, Ended, Reason, Request, message_of, read
+from mrc.agent.cm import CM, CM_END, Answer, Ended, Reason, Request, because, message_of, read
 from mrc.agent.cm_end import CmEnd, Phase
 from mrc.agent.cm_ports import Bound, CmPorts
 from mrc.agent.cm_session import CmSession
 from mrc.agent.host import Host
-from mrc.agent.reach import patiently, reached
+from mrc.agent.reach import patiently, reached, worded
 from mrc.aio.local import Local
 from mrc.enums import CmEvent
 from mrc.errors import MrcError
@@ -107,8 +107,11 @@ class Switchboard:
                 channel = await patiently(enter, seconds, self._host.dialling)
                 await self._ask(channel, end, request)
         except (MrcError, OSError) as error:  # TimeoutError is an OSError
-            logger.info("rdma_cm: %s port %d: %s", request.to, request.port, error)
-            end.fail(CmEvent.UNREACHABLE, -errno.ETIMEDOUT)
+            late = isinstance(error, TimeoutError) and not isinstance(error, MrcError)
+            why = f"{request.to} port {request.port}: "
+            why += f"no answer in {seconds:g} s" if late else worded(error)
+            logger.info("rdma_cm: %s", why)
+            end.fail(CmEvent.UNREACHABLE, -errno.ETIMEDOUT, because(why))
 
     async def _enter(self, stack: AsyncExitStack, local: Local, host: str, port: int) -> Channel:
         return await stack.enter_async_context(reached(local, host, port))

@@ -92,7 +92,7 @@ TEST(test_qp_create__refuses) {
 TEST(test_qp_modify__legal_moves) {
   static const bool legal[5][5] = {
       /* to        RESET  INIT   RTR    RTS    ERROR */
-      /* RESET */ {false, true, false, false, false},
+      /* RESET */ {false, true, false, false, true},
       /* INIT  */ {true, false, true, false, true},
       /* RTR   */ {false, false, false, true, true},
       /* RTS   */ {false, false, false, false, true},

@@ -191,9 +191,11 @@ def gid(talker: Talker) -> str:
 OFFERS = ["offer", "requests", "event-queue", "set-up", "one-way", "addresses"]
 MESSAGES = [
     "any-source", "unknown-source", "selective", "flags", "searches", "claims", "cancels",
-    "waits", "unfinished",
+    "waits", "unfinished", "forked",
 ]  # fmt: skip
-MEMORY = ["writes", "reads", "rights", "counts", "several", "several-buffers", "delivered"]
+MEMORY = [
+    "writes", "reads", "rights", "unwritable", "counts", "several", "several-buffers", "delivered",
+]  # fmt: skip
 ATOMICS = ["offer", "valid", "changes", "fetches", "compares", "rights"]
 PROGRESS = ["polls", "computes"]
 

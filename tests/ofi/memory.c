@@ -5,6 +5,7 @@
 
    The process talks to itself. */
 #include <rdma/fi_rma.h>
+#include <sys/mman.h>
 
 #include "self.h"
 
@@ -92,6 +93,20 @@ static void rights(void) {
   IS(fi_inject(ep, out, SHORT, self), 0);
   await(in);
   close_all();
+}
+
+/* Peers cannot be allowed what the process itself may not do. */
+static void unwritable(void) {
+  open_domain(FI_RMA | FI_MSG);
+  void *page = mmap(NULL, SHORT, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(page != MAP_FAILED);
+  IS(fi_mr_reg(domain, page, SHORT, FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL), -FI_EFAULT);
+  show(page, SHORT, FI_REMOTE_READ);
+  hide();
+  CHECK(munmap(page, SHORT) == 0);
+  IS(fi_mr_reg(domain, page, SHORT, FI_REMOTE_READ, 0, 0, 0, &mr, NULL), -FI_EFAULT);
+  IS(fi_close(&ep->fid), 0);
+  close_domain();
 }
 
 static void counts(void) {
@@ -213,9 +228,13 @@ static void delivered(void) {
   close_all();
 }
 
-static const struct trial trials[] = {{"writes", writes},      {"reads", reads},
-                                      {"rights", rights},      {"counts", counts},
-                                      {"several", several},    {"several-buffers", several_buffers},
+static const struct trial trials[] = {{"writes", writes},
+                                      {"reads", reads},
+                                      {"rights", rights},
+                                      {"unwritable", unwritable},
+                                      {"counts", counts},
+                                      {"several", several},
+                                      {"several-buffers", several_buffers},
                                       {"delivered", delivered}};
 
 int main(int argc, char **argv) { run(trials, sizeof trials / sizeof *trials, argc, argv); }

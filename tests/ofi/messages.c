@@ -212,12 +212,31 @@ static void unfinished(void) {
   close_domain();
 }
 
+/* The sockets are the parent's: a child must not take its packets. */
+static void forked(void) {
+  open_all(FI_MSG, 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    IS(fi_send(ep, out, SHORT, NULL, self, out), -FI_EIO);
+    IS(fi_cq_read(cq, &entry, 1), -FI_EIO);
+    IS(fi_cq_sread(cq, &entry, 1, NULL, -1), -FI_EIO);
+    _exit(0);
+  }
+  int status;
+  IS(waitpid(child, &status, 0), child);
+  IS(status, 0);
+  IS(fi_recv(ep, in, SHORT, NULL, FI_ADDR_UNSPEC, in), 0);
+  IS(fi_inject(ep, out, SHORT, self), 0);
+  await(in);
+  close_all();
+}
+
 static const struct trial trials[] = {
     {"any-source", any_source}, {"unknown-source", unknown_source},
     {"selective", selective},   {"flags", flags},
     {"searches", searches},     {"claims", claims},
     {"cancels", cancels},       {"waits", waits},
-    {"unfinished", unfinished},
+    {"unfinished", unfinished}, {"forked", forked},
 };
 
 int main(int argc, char **argv) {

@@ -178,7 +178,7 @@ static struct ibv_cq *told_cq(struct ibv_pd *pd, void *cq_context, bool destroy)
   CHECK(cq && ibv_req_notify_cq(cq, 0) == 0);
   struct ibv_qp *qp = ibv_create_qp(pd, &init);
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-  CHECK(qp && ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == 0);
+  CHECK(qp && ibv_modify_qp(qp, &attr, TO_INIT) == 0);
   CHECK(ibv_post_recv(qp, &receive, &bad) == 0);
   attr.qp_state = IBV_QPS_ERR;
   CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);

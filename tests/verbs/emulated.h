@@ -59,8 +59,7 @@ static inline void destroy_end(struct rc_end *end) {
 static inline void move(struct rc_end *end, uint32_t dest_qpn, uint8_t rnr_retry) {
   struct ibv_qp_attr attr = {
       .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL_RIGHTS};
-  CHECK(ibv_modify_qp(end->qp, &attr,
-                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+  CHECK(ibv_modify_qp(end->qp, &attr, TO_INIT) == 0);
   attr.qp_state = IBV_QPS_RTR;
   attr.path_mtu = IBV_MTU_4096;
   attr.dest_qp_num = dest_qpn;
@@ -68,15 +67,11 @@ static inline void move(struct rc_end *end, uint32_t dest_qpn, uint8_t rnr_retry
   attr.ah_attr.is_global = 1;
   attr.ah_attr.port_num = 1;
   CHECK(ibv_query_gid(end->qp->context, 1, 0, &attr.ah_attr.grh.dgid) == 0);
-  CHECK(ibv_modify_qp(end->qp, &attr,
-                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+  CHECK(ibv_modify_qp(end->qp, &attr, TO_RTR) == 0);
   attr.qp_state = IBV_QPS_RTS;
   attr.rnr_retry = rnr_retry;
   attr.max_rd_atomic = 4;
-  CHECK(ibv_modify_qp(end->qp, &attr,
-                      IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                          IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+  CHECK(ibv_modify_qp(end->qp, &attr, TO_RTS) == 0);
 }
 
 static inline void join_rc(struct rc_end *one, struct rc_end *other, uint8_t rnr_retry) {

@@ -79,23 +79,38 @@ static inline struct place place_of(const struct end *end) {
   return place;
 }
 
-static inline void join(struct end *end, const struct place *to) {
-  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-  CHECK(ibv_modify_qp(end->qp, &attr,
-                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
-  attr.qp_state = IBV_QPS_RTR;
-  attr.path_mtu = IBV_MTU_4096;
-  attr.dest_qp_num = to->qpn;
-  attr.ah_attr.is_global = 1;
-  attr.ah_attr.port_num = 1;
+/* The attributes that each change of state requires. */
+enum {
+  TO_INIT = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+  TO_RTR = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+  TO_RTS = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+      IBV_QP_MAX_QP_RD_ATOMIC
+};
+
+static inline struct ibv_qp_attr attr_of(const struct place *to) {
+  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
+                             .port_num = 1,
+                             .path_mtu = IBV_MTU_4096,
+                             .dest_qp_num = to->qpn,
+                             .ah_attr = {.is_global = 1, .port_num = 1}};
   attr.ah_attr.grh.dgid = to->gid;
-  CHECK(ibv_modify_qp(end->qp, &attr,
-                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-  attr.qp_state = IBV_QPS_RTS;
-  CHECK(ibv_modify_qp(end->qp, &attr,
-                      IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                          IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+  return attr;
+}
+
+/* `tries`: timeout and retries. */
+static inline void join_with(struct end *end, const struct place *to, struct ibv_qp_attr tries) {
+  struct ibv_qp_attr attr = attr_of(to);
+  attr.qp_state = IBV_QPS_INIT;
+  CHECK(ibv_modify_qp(end->qp, &attr, TO_INIT) == 0);
+  attr.qp_state = IBV_QPS_RTR;
+  CHECK(ibv_modify_qp(end->qp, &attr, TO_RTR) == 0);
+  tries.qp_state = IBV_QPS_RTS;
+  CHECK(ibv_modify_qp(end->qp, &tries, TO_RTS) == 0);
+}
+
+static inline void join(struct end *end, const struct place *to) {
+  join_with(end, to, (struct ibv_qp_attr){0});
 }
 
 static inline void join_both(struct end *a, struct end *b) {

@@ -12,6 +12,10 @@ from printed import printed
 from slowness import PATIENCE, limit
 from verbs.building import LIBRARY, sanitized
 
+from mrc.agent import door
+from mrc.binding import steering
+from mrc.enums import AgentKind
+
 from .conftest import Agent
 
 
@@ -40,8 +44,7 @@ def test_data__without_an_agent_says_what_to_start(agent: Agent, programs: Path)
 
 def test_bad_luck(agent: Agent, programs: Path) -> None:
     code, out, err = agent.output(programs / "bad_luck")
-    words = "a child of fork cannot use its parent's device: fork before it is opened"
-    assert (code, err) == (0, f"libmrc: {words}\n")
+    assert (code, err) == (0, SAID["bad_luck"])
     assert out.split("\n")[:-1] == [
         "signals while it attaches", "full send queue", "full receive queue",
         "full completion queue", "memory of nobody", "deregistered memory", "another domain",
@@ -65,7 +68,10 @@ WRONG = [
 ]  # fmt: skip
 CROWD = ["one QP, one CQ", "events", "destroyed CQs", "256 QPs", "regions"]
 SAID = {
+    "bad_luck": "libmrc: a child of fork cannot use its parent's device: fork before it is"
+    " opened\n",
     "wrong": """\
+libmrc: a QP does not go from RESET to INIT: the mask of ibv_modify_qp lacks IBV_QP_ACCESS_FLAGS
 libmrc: a QP to a LID is refused: only a GID names a peer here; set is_global and grh.dgid
 libmrc: a QP cannot be connected to itself
 libmrc: work request READ is refused: MRC has only WRITE and WRITE_IMM; mrc run --rc emulates it
@@ -73,7 +79,7 @@ libmrc: a QP of type 3 is refused: QPs of MRC are of type RC (2)
 libmrc: a QP for other work requests than WRITE and WRITE_IMM is refused: MRC has no others;\
  mrc run --rc emulates some
 libmrc: a shared receive queue is refused: MRC has none; mrc run --rc emulates them
-"""
+""",
 }
 
 
@@ -85,6 +91,25 @@ def test_program(agent: Agent, programs: Path, name: str, parts: list[str]) -> N
     code, out, err = agent.output(programs / name)
     assert (code, err) == (0, SAID.get(name, ""))
     assert out.split("\n")[:-1] == parts
+
+
+STRICT = ["masks", "values", "capacities", "memory", "solicited", "failed early"]
+
+
+@pytest.mark.parametrize("rc", [False, True], ids=["mrc", "rc"])
+def test_strict__refuses_and_tells_what_nics_do(agent: Agent, programs: Path, rc: bool) -> None:
+    code, out, err = agent.output(programs / "strict", rc=rc)
+    assert code == 0, err
+    assert out.split("\n")[:-1] == STRICT
+
+
+def test_strict__a_peer_that_does_not_exist(agent: Agent, programs: Path) -> None:
+    """Neither the end that dials nor the other one waits for it: the agent has its answer."""
+    code, out, err = agent.output(programs / "strict", "unknown")
+    assert code == 0, err
+    assert err.count("no program of this host has the QP: has it ended?") == 2
+    *seconds, last = out.split("\n")[:-1]
+    assert len(seconds) == 2 and max(map(float, seconds)) < limit(5) and last == "unknown peers"
 
 
 @pytest.mark.parametrize("patience", ["short", pytest.param("long", marks=[pytest.mark.slow])])
@@ -100,11 +125,12 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
     """Exits without clean-up are tested too: what is not freed is no error."""
     folder = sanitized(tmp_path, sanitizer)
     environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0"}
-    for name in ("data", "gather", "bad_luck", "wrong", "crowd"):
+    for name in ("data", "gather", "bad_luck", "wrong", "crowd", "strict"):
         done = subprocess.run(
             [folder / name], env=environment, capture_output=True, text=True, timeout=limit(90)
         )
-        assert (done.returncode, done.stderr) == (0, SAID.get(name, "")), name
+        said = done.stderr if name == "strict" else SAID.get(name, "")
+        assert (done.returncode, done.stderr) == (0, said), name
 
 
 def test_agent_killed__data_goes_on_and_the_next_agent_connects(
@@ -123,6 +149,26 @@ def test_agent_killed__data_goes_on_and_the_next_agent_connects(
             program.kill()
     assert (program.returncode, err) == (0, "")
     assert out == "connected again\n"
+
+
+def test_next_agent__that_refuses_a_program_is_named(agent: Agent, programs: Path) -> None:
+    """As after an upgrade: the program would look for an agent for ever, without a word."""
+    with agent.started(programs / "survivor") as program:
+        assert program.stdout is not None and program.stderr is not None
+        assert program.stdout.readline() == "connected\n"
+        agent.kill()
+        with door.listen(door.name_of(agent.environment)) as opened:
+            opened.settimeout(PATIENCE)
+            attached = False
+            while not attached:  # others look whether there is an agent
+                connection, _ = opened.accept()
+                with connection:
+                    if attached := bool(connection.recv(steering.MAX_FRAME)):
+                        refusal = steering.pack(AgentKind.REFUSED, body=b"of another version")
+                        connection.send(refusal)
+                        said = program.stderr.readline()
+        program.kill()
+    assert said == "libmrc: the agent of this host refuses: of another version\n"
 
 
 @pytest.mark.slow

@@ -176,7 +176,9 @@ def test_others(agent: Agent, program: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_others__with_rc_on_one_side_are_refused_in_words(agent: Agent, first: bool) -> None:
-    """The end that dials hears it; the other one waits for a peer that may still come."""
+    """The end that dials hears it at once, and the other one when its agent asks: perftest may have
+    ended by then.
+    """
     if shutil.which("ib_write_bw") is None:
         pytest.skip("needs perftest: apt-get install perftest")
     port = free_port()

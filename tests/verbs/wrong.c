@@ -153,7 +153,8 @@ static int post_one(struct ibv_qp *qp, struct ibv_send_wr wr) {
 }
 
 static int modify(struct ibv_qp *qp, enum ibv_qp_state state, int mask) {
-  struct ibv_qp_attr attr = {.qp_state = state, .port_num = 1, .dest_qp_num = 5};
+  struct ibv_qp_attr attr = {
+      .qp_state = state, .port_num = 1, .path_mtu = IBV_MTU_4096, .dest_qp_num = 5};
   return ibv_modify_qp(qp, &attr, IBV_QP_STATE | mask);
 }
 
@@ -169,15 +170,12 @@ static void wrong_order(void) {
   IS_ERROR(modify(end.qp, IBV_QPS_RTS, 0), EINVAL);
   IS_ERROR(modify(end.qp, IBV_QPS_INIT, IBV_QP_CAP), EINVAL);
   IS_ERROR(modify(end.qp, (enum ibv_qp_state)99, 0), EINVAL);
-  CHECK(modify(end.qp, IBV_QPS_INIT, IBV_QP_PORT) == 0);
-  IS_ERROR(modify(end.qp, IBV_QPS_RTR, 0), EINVAL);                           /* to whom? */
-  IS_ERROR(modify(end.qp, IBV_QPS_RTR, IBV_QP_AV | IBV_QP_DEST_QPN), EINVAL); /* without a GID */
+  CHECK(modify(end.qp, IBV_QPS_INIT, TO_INIT) == 0);
+  IS_ERROR(modify(end.qp, IBV_QPS_RTR, TO_RTR), EINVAL); /* without a GID */
   IS_ERROR(post_one(end.qp, wr), EINVAL);
-  struct ibv_qp_attr self = {.qp_state = IBV_QPS_RTR,
-                             .dest_qp_num = end.qp->qp_num,
-                             .ah_attr = {.is_global = 1, .port_num = 1}};
-  CHECK(ibv_query_gid(verbs, 1, 0, &self.ah_attr.grh.dgid) == 0);
-  IS_ERROR(ibv_modify_qp(end.qp, &self, IBV_QP_STATE | IBV_QP_AV | IBV_QP_DEST_QPN), EOPNOTSUPP);
+  const struct place here = place_of(&end);
+  struct ibv_qp_attr self = attr_of(&here);
+  IS_ERROR(ibv_modify_qp(end.qp, &self, TO_RTR), EOPNOTSUPP);
   CHECK(modify(end.qp, IBV_QPS_RESET, 0) == 0);
   const struct end other = join_with_new(&end);
   IS_ERROR(modify(end.qp, IBV_QPS_SQD, 0), EINVAL);
@@ -282,7 +280,7 @@ static void forgotten_events(void) {
   struct ibv_comp_channel *channel = ibv_create_comp_channel(verbs);
   struct ibv_async_event event;
   struct end end = make_end(verbs, 1);
-  CHECK(modify(end.qp, IBV_QPS_INIT, IBV_QP_PORT) == 0);
+  CHECK(modify(end.qp, IBV_QPS_INIT, TO_INIT) == 0);
   struct ibv_recv_wr *bad, receive = {0};
   CHECK(ibv_post_recv(end.qp, &receive, &bad) == 0 && ibv_post_recv(end.qp, &receive, &bad) == 0);
   CHECK(modify(end.qp, IBV_QPS_ERR, 0) == 0); /* two completions in a CQ of one */
@@ -297,7 +295,7 @@ static void forgotten_events(void) {
   struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC};
   init.cap.max_recv_wr = 1;
   struct ibv_qp *qp = ibv_create_qp(end.pd, &init);
-  CHECK(qp && modify(qp, IBV_QPS_INIT, IBV_QP_PORT) == 0);
+  CHECK(qp && modify(qp, IBV_QPS_INIT, TO_INIT) == 0);
   CHECK(ibv_post_recv(qp, &receive, &bad) == 0 && modify(qp, IBV_QPS_ERR, 0) == 0);
   CHECK(is_readable(channel->fd));
   CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
@@ -317,7 +315,7 @@ static void *acknowledge(void *event) {
 static void acknowledged_events(void) {
   struct ibv_async_event event;
   struct end end = make_end(verbs, 1);
-  CHECK(modify(end.qp, IBV_QPS_INIT, IBV_QP_PORT) == 0);
+  CHECK(modify(end.qp, IBV_QPS_INIT, TO_INIT) == 0);
   struct ibv_recv_wr *bad, receive = {0};
   CHECK(ibv_post_recv(end.qp, &receive, &bad) == 0 && ibv_post_recv(end.qp, &receive, &bad) == 0);
   CHECK(modify(end.qp, IBV_QPS_ERR, 0) == 0);

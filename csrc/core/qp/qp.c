@@ -5,7 +5,7 @@
 
 /* Legal moves, row from, column to: RESET INIT RTR RTS ERROR. */
 static const bool moves[5][5] = {
-    [MRC_QP_RESET] = {[MRC_QP_INIT] = true},
+    [MRC_QP_RESET] = {[MRC_QP_INIT] = true, [MRC_QP_ERROR] = true},
     [MRC_QP_INIT] = {[MRC_QP_RTR] = true, [MRC_QP_ERROR] = true, [MRC_QP_RESET] = true},
     [MRC_QP_RTR] = {[MRC_QP_RTS] = true, [MRC_QP_ERROR] = true},
     [MRC_QP_RTS] = {[MRC_QP_ERROR] = true},

@@ -129,10 +129,13 @@ async def test_calls__a_taken_port(program: Program) -> None:
 
 
 async def test_connect__asks_the_peer(program: Program) -> None:
+    """Also after a call that was refused because the program has no QP yet."""
     await program.call(CmCall.BIND, id=1)
     own = {"gid": pack_address(HERE), "qpn": 9}
     peer = {"gid": pack_address(CALLER.gid), "port": 7471}
     data = {"private_bytes": 2, "private_data": b"\1\2"}
+    no_qp = own | {"qpn": 0}
+    assert (await program.call(CmCall.CONNECT, id=1, own=no_qp, peer=peer))[0] == -errno.EINVAL
     assert (await program.call(CmCall.CONNECT, id=1, own=own, peer=peer, **data))[0] == 0
     (request,) = program.board.requests
     assert (request.to, request.port, request.by.qpn) == (CALLER.gid, 7471, 9)

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
+from slowness import PATIENCE
 
 from mrc.agent import connects
 from mrc.agent.connects import Connects
+from mrc.agent.reach import QpGoneError
 from mrc.aio.local import Local, Terms
 from mrc.enums import AgentKind
-from mrc.errors import ConnectRefusedError, Kind
+from mrc.errors import ArgumentError, BusyError, ConnectError, ConnectRefusedError, Kind
 from mrc.exchange.oob import Channel
 
 
@@ -36,3 +38,39 @@ async def test_accept__of_a_peer_whose_program_ends_meanwhile(
         await ours.accept(Mock(), Mock(qpn=7))
     told = [call.args for call in program.send.mock_calls]
     assert told == ([(AgentKind.GONE, 7)] if known and kind is Kind.ENDED else [])
+
+
+def waiting(monkeypatch: pytest.MonkeyPatch, *answers: Exception | None) -> tuple[Any, Mock]:
+    """A program whose QPs wait for a peer that dials, and whose agent answers so when asked."""
+    monkeypatch.setattr(connects, "_ASK_SECONDS", 0.001)
+    monkeypatch.setattr(connects, "ask", AsyncMock(side_effect=answers))
+    program, host = Mock(), Mock()
+    host.local.config.timeouts.exchange = PATIENCE
+    program.address_of.return_value = (Mock(), "h1", 4791)
+    return Connects(program, host, Mock()), program
+
+
+async def test_expect__fails_as_soon_as_the_peer_says_that_its_qp_never_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = (None, BusyError("young"), TimeoutError(), QpGoneError("it has ended"))
+    ours, program = waiting(monkeypatch, *answers)
+    await ours._expect(Mock(qpn=7))
+    program.fail.assert_called_once_with(7, "it has ended")
+    assert ours.fate(7, {}) == "it has ended" and ours.fate(8, {}) == ""
+
+
+async def test_fate__of_a_qp_that_belongs_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, program = waiting(monkeypatch)
+    program.spawn.side_effect = lambda work: work.close()
+    ours.want(Mock(qpn=7, dials=True, admit=Mock(side_effect=[ConnectError("of QP 9"), None])))
+    assert [ours.fate(7, {}), ours.fate(7, {})] == ["of QP 9", ""]
+
+
+async def test_accept__of_a_qp_that_the_program_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = AsyncMock(side_effect=ArgumentError("QP to INIT: an argument is out of range"))
+    monkeypatch.setattr(connects, "establish", refused)
+    ours, _ = waiting(monkeypatch)
+    ours._terms_of = lambda _: (Mock(), "h1", Terms({}, Mock(), Mock()))
+    with pytest.raises(ConnectError, match="QP 0x7 has failed before it was connected: QP to INIT"):
+        await ours.accept(Mock(), Mock(qpn=7))

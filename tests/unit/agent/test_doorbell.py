@@ -140,7 +140,7 @@ async def test_visit__is_refused(answer: int, error: type[Exception], reason: st
 
 async def test_visit__a_program_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doorbell, "_ANSWER_SECONDS", 0.01)
-    with pytest.raises(ConnectError, match="does not answer its agent"):
+    with pytest.raises(BusyError, match="does not answer its agent"):
         await Doorbell(Mock()).visit(ASKED)
 
 

@@ -17,7 +17,7 @@ from slowness import PATIENCE
 
 from mrc.agent import reach
 from mrc.agent.knock import Knock, Point, knock_in
-from mrc.agent.reach import QpGoneError, knock, patiently, resume, worded
+from mrc.agent.reach import QpGoneError, ask, knock, patiently, resume, worded
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -134,6 +134,21 @@ async def test_knock__a_wrong_answer() -> None:
     async with peer(answer) as port:
         with pytest.raises(ProtocolError, match="a wrong answer to a knock"):
             await knock(LOCAL, HOST, port, ASKED)
+
+
+async def test_ask__says_why_the_qp_never_comes() -> None:
+    answers: list[dict[str, Any]] = [{}, {"gone": "no program\nhas it"}]
+
+    async def answer(channel: Channel) -> None:
+        assert await channel.receive() == {"type": "ask", "from": 5, "to": 6}
+        await channel.send("ask", **answers.pop(0))
+
+    async with peer(answer) as port:
+        await ask(LOCAL, HOST, port, WANTED)
+    async with peer(answer) as port:
+        with pytest.raises(QpGoneError) as found:
+            await ask(LOCAL, HOST, port, WANTED)
+        assert str(found.value) == f"{HOST}: TCP port {port}: no program\\nhas it"
 
 
 async def test_resume__the_connection_stays() -> None:

@@ -27,6 +27,25 @@ async def test_resume__an_agent_that_started_just_now_does_not_know() -> None:
     channel.send.assert_not_awaited()
 
 
+@pytest.mark.parametrize(("age", "gone"), [(0.5, False), (5, True)])
+async def test_ask__about_a_qp_that_no_program_has(age: float, gone: bool) -> None:
+    listener, channel = asked(age)
+    channel.receive.return_value = {"to": 6}
+    await listener._tell_fate(channel)
+    (told,) = channel.send.await_args_list
+    assert ("no program of this host has the QP" in told.kwargs.get("gone", "")) == gone
+
+
+async def test_ask__about_a_qp_that_a_program_has() -> None:
+    listener, channel = asked(age=5)
+    channel.receive.return_value = {"to": 6}
+    listener.program_of = Mock()
+    listener.program_of.return_value.connects.fate.side_effect = ["", "it has failed"]
+    for expected in ({}, {"gone": "it has failed"}):
+        await listener._tell_fate(channel)
+        channel.send.assert_awaited_with("ask", **expected)
+
+
 async def test_resume__a_program_that_ended_before_the_agent_started() -> None:
     listener, channel = asked(age=31)
     assert await listener._resume(channel, {"to": 6}) is None

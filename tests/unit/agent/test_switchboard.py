@@ -200,19 +200,23 @@ async def test_call__rejected(host: Host, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "found",
-    [ConnectError("no agent"), OSError(errno.EHOSTUNREACH, "no route"), Channel([None]),
-     Channel([{"by": 7}]), Channel([])],
+    ("found", "why"),
+    [(ConnectError("no agent"), "no agent"), (OSError(errno.EHOSTUNREACH, "no route"), "no route"),
+     (Channel([None]), "gone"), (Channel([{"by": 7}]), "wrong words"), (Channel([]), "no answer")],
     ids=["nobody listens", "no route", "goes", "nonsense", "silent"],
 )  # fmt: skip
 async def test_call__unreachable(
-    host: Host, monkeypatch: pytest.MonkeyPatch, found: Channel | Exception
+    host: Host, monkeypatch: pytest.MonkeyPatch, found: Channel | Exception, why: str
 ) -> None:
+    """With the reason, which libmrc-cm prints."""
     reaches(monkeypatch, found)
     await call(host)
     await asyncio.gather(*host.board._others)
     assert host.events() == [CmEvent.UNREACHABLE]
-    assert host.told[0].status == -errno.ETIMEDOUT
+    told = host.told[0]
+    assert told.status == -errno.ETIMEDOUT
+    said = bytes(told.private_data[0 : told.private_bytes]).decode()
+    assert why in said and said.startswith(f"{CALLER.gid} port 7471: ")
 
 
 # ---- The side that listens ------------------------------------------------------------------
