@@ -31,6 +31,19 @@ def interruptible() -> Iterator[None]:
         _restore(before)
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A SIGINT, SIGTERM or SIGHUP comes after the body."""
+    came: list[int] = []
+    before = _handle(lambda signum, _: came.append(signum), *_SIGNALS)
+    try:
+        yield
+    finally:
+        _restore(before)
+        if came:
+            signal.raise_signal(came[0])
+
+
 def _handle(handler: Callable[[int, FrameType | None], None], *signals: int) -> dict[int, Any]:
     """Sets the handler of signals; returns those before."""
     return {

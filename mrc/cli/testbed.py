@@ -24,7 +24,7 @@ from mrc.cli import (
     testbed_view,
 )
 from mrc.cli.arguments import add
-from mrc.cli.ending import interruptible
+from mrc.cli.ending import interruptible, undisturbed
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, print_error
 from mrc.cli.testbed_shape import add_shape, shape_of
@@ -156,7 +156,8 @@ def run(args: argparse.Namespace) -> int:
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
     finally:
-        rootless.leave(stored.names)
+        with undisturbed():  # cut off in the middle, it would leave the keeper
+            rootless.leave(stored.names)
     return code
 
 

@@ -31,6 +31,7 @@ from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
 from mrc.results.snapshot import Snapshot
 from mrc.results.top import Endpoint, Top
+from mrc.running import Limit
 from mrc.testbed import rootless
 from mrc.trust.security import Security
 from mrc.view.feed import Look
@@ -239,7 +240,7 @@ class _Distant:
         assert self._channel is not None
         try:
             with about(self._host, self._port):
-                async with asyncio.timeout(self._timeout):
+                async with Limit(self._timeout):
                     return {self._host: checked(await remote.look(self._channel))}
         except BaseException as error:
             if self._again:  # a late answer must not pass for the next one
@@ -255,7 +256,7 @@ class _Distant:
         host, port, channel = self._host, self._port, None
         with about(host, port):
             try:
-                async with asyncio.timeout(self._timeout):
+                async with Limit(self._timeout):
                     channel = await dial(hostconfig.load(os.environ), host, port)
                     if self._guard is not None:
                         await self._guard.connect(channel)

@@ -30,6 +30,7 @@ from mrc.exchange.foreign import parse
 from mrc.observe.visits import Visits
 from mrc.results.plain import plain
 from mrc.results.snapshot import Snapshot
+from mrc.running import Limit
 
 MAX_LINE = 1 << 20  # bytes of a snapshot; the limit of a remote snapshot too
 MAX_SOCKETS = 256  # limit for one folder
@@ -196,7 +197,7 @@ class LocalView:
 
 async def look(path: Path, *, all_users: bool = False) -> dict[str, Any]:
     """A snapshot of the endpoint at a socket; raises OSError, TimeoutError or ProtocolError."""
-    async with asyncio.timeout(ANSWER_SECONDS):
+    async with Limit(ANSWER_SECONDS):
         with (
             _opened_folder(path.parent, all_users=all_users) as folder,
             _opened_socket(folder, path.name) as opened,

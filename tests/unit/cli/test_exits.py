@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from mrc.cli.exits import cause
 from mrc.cli.main import main
 from mrc.errors import MrcError
+from mrc.testbed import rootless
 
 
 @pytest.mark.parametrize(
@@ -67,3 +70,18 @@ def test_main__out_of_memory(
     monkeypatch.setattr("mrc.cli.schema.run", run)
     assert main(["schema"]) == 1
     assert capsys.readouterr() == ("", "mrc schema: out of memory\n")
+
+
+def test_testbed__a_signal_at_the_end_leaves_no_keeper(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left: list[bool] = []
+
+    def leave(in_use: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        left.append(True)
+
+    monkeypatch.setattr(rootless, "leave", leave)
+    assert main(["testbed", "plan", "--quiet"]) == 130
+    assert left == [True]
+    assert capsys.readouterr().err == "mrc testbed plan: interrupted\n"
