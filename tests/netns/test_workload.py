@@ -168,14 +168,16 @@ def test_run__every_kind_of_traffic_by_mrc_and_by_tcp(
 def test_run__a_plane_falls_silent(
     bed: Testbed, told: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    """mrc goes on over the other plane, and probes the silent one; the page shows both sides."""
+    """mrc goes on over the other plane; the page shows both sides. The plane does not come back: it
+    could do so before the traffic begins, on a machine that stands still.
+    """
     page = tmp_path / "page.html"
-    result = told(SILENT, "--page", str(page))
+    result = told(SILENT.replace('until = "350ms"\n', ""), "--page", str(page))
     assert result["checks"][1]["met"]
     (run,) = result["runs"]
-    events = {(event["event"], event["plane"]) for event in run["ev_events"]}
-    bad = {plane for event, plane in events if event in ("ASSUMED_BAD", "plane suspended")}
-    assert bad == {1}
+    planes = {"plane suspended": True, "plane resumed": False}
+    told_last = {e["plane"]: planes[e["event"]] for e in run["ev_events"] if e["event"] in planes}
+    assert told_last.get(1) and not told_last.get(2), "others may stall on a busy machine"
     assert run["flows"][0]["lost_packets"] > 0
     times = run["flows"][0]["samples"]["now_ns"]
     assert all(a < b for a, b in pairwise(times))
