@@ -131,16 +131,14 @@ def test_perf__a_slow_plane_is_named(hosts: Hosts, bed: Testbed, healed: None) -
 
 def test_top__of_a_host_and_of_all_on_this_machine(hosts: Hosts) -> None:
     serving = server(hosts, "--top")
-    client = hosts.start("h0", "perf", "h1", "--json-stream", "-t", "600", "-i", "0.1")
-    assert client.process.stdout is not None
-    for _ in range(2):
-        client.process.stdout.readline()
+    client = hosts.start("h0", "perf", "h1", "--json", "-t", "600")
 
     def carries(end: Mrc, rate: str, *seen_by: str) -> dict[str, Any]:
         """What `mrc top` shows of it, as soon as it carries something: before, it may stand still,
         for so long that it is missing.
         """
         while True:
+            assert client.process.poll() is None, client.lines
             top = hosts.start("h0", "top", *seen_by, "--json", "-i", "0.5")
             seen = {each["pid"]: each for each in printed("top", top.ends(0))["endpoints"]}
             shown: dict[str, Any] = seen.get(end.process.pid, {"qps": []})

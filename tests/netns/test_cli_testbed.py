@@ -190,7 +190,8 @@ def test_status__watch_as_text_names_other_rates(bed_name: str) -> None:
             assert watching.stdout is not None
             lines = [next(watching.stdout) for _ in range(20)]
             watching.send_signal(signal.SIGINT)
-            assert watching.wait(PATIENCE) == 130
+            watching.communicate(timeout=PATIENCE)
+            assert watching.returncode == 130
     assert lines.count("link:h0.1 has 10 Mbit/s\n") > 1
     assert not any("fd00:" in line for line in lines)
 

@@ -175,9 +175,11 @@ def test_run__a_plane_falls_silent(
     result = told(SILENT.replace('until = "350ms"\n', ""), "--page", str(page))
     assert result["checks"][1]["met"]
     (run,) = result["runs"]
-    planes = {"plane suspended": True, "plane resumed": False}
-    told_last = {e["plane"]: planes[e["event"]] for e in run["ev_events"] if e["event"] in planes}
-    assert told_last.get(1) and not told_last.get(2), "others may stall on a busy machine"
+    changes = [(each["event"], each["plane"]) for each in run["ev_events"]]
+    changes = [each for each in changes if each[0] in ("plane suspended", "plane resumed")]
+    assert ("plane suspended", 1) in changes
+    last = {plane: event for event, plane in changes}
+    assert last.get(2) != "plane suspended", "it may stall on a busy machine, and then comes back"
     assert run["flows"][0]["lost_packets"] > 0
     times = run["flows"][0]["samples"]["now_ns"]
     assert all(a < b for a, b in pairwise(times))
