@@ -20,7 +20,7 @@ from typing import Any
 SLOWNESS = float(os.environ.get("MRC_TEST_SLOWNESS", "1"))
 """times as long as on the usual machine; tools/kernels sets it for its emulated processor"""
 
-PATIENCE = 100 * SLOWNESS
+PATIENCE = 200 * SLOWNESS
 """seconds that a test waits for an event"""
 
 _SAMPLE_SECONDS = 0.02
