@@ -42,7 +42,12 @@ class RunningClock:
 
     def time(self) -> float:
         """In seconds."""
-        return self._loop.time() - self._stopped - self._stop
+        return self._loop.time() - self.stopped
+
+    @property
+    def stopped(self) -> float:
+        """How long it has stood still so far, in seconds."""
+        return self._stopped + self._stop
 
     @property
     def _stop(self) -> float:

@@ -17,6 +17,8 @@ from typing import Any
 
 from slowness import PATIENCE, until
 
+_LAST = "\0"  # no program writes it
+
 
 class Terminal:
     """The side of a terminal of 80x24 on which a person sits."""
@@ -39,9 +41,13 @@ class Terminal:
         return before
 
     def rest(self) -> str:
-        """What has come since that place."""
+        """What has come since that place: the kernel may deliver it after the program's end."""
         while select.select([self.fd], [], [], 0)[0]:
             self._read("")
+        os.write(self.far, _LAST.encode())
+        while _LAST not in self.seen:
+            self._read("the terminal is broken")
+        self.seen, self.all = (each.replace(_LAST, "") for each in (self.seen, self.all))
         return self.seen
 
     def _read(self, otherwise: str) -> None:

@@ -6,14 +6,17 @@ from __future__ import annotations
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from mrc.cli.exits import Interrupted
 
+T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -29,6 +32,35 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         _restore(before)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A SIGINT, SIGTERM or SIGHUP comes after the body."""
+    came: list[int] = []
+    before = _handle(lambda signum, _: came.append(signum), *_SIGNALS)
+    try:
+        yield
+    finally:
+        _restore(before)
+        if came:
+            signal.raise_signal(came[0])
+
+
+def interruptibly(work: Callable[[], T]) -> T:
+    """The result of `work`, which runs in a thread: ^C ends this command also in the middle of C
+    code, which does not look for signals.
+    """
+    found: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found.result()
 
 
 def _handle(handler: Callable[[int, FrameType | None], None], *signals: int) -> dict[int, Any]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 
 from mrc.aio.qp import QP
@@ -15,9 +14,11 @@ from mrc.events import EvInfo
 from mrc.fabric.locate import Observed, links_of, suspects
 from mrc.results import paths as results
 from mrc.results.plain import like
+from mrc.running import RunningClock
 
 HEAD = ("loss", "extra delay", "jitter", "reordered")
 _EVS_AT_ONCE = 32
+_LOOK_SECONDS = 0.05  # between two looks whether this process was stopped
 
 
 async def measure(
@@ -25,21 +26,28 @@ async def measure(
 ) -> dict[int, Quality]:
     """Probes EVs for this long, at least once; times in seconds, payload in bytes.
 
-    A peer may end the look before: what it then does not answer does not count.
+    A peer may end the look before: what it then does not answer does not count, nor what comes too
+    late because this process was stopped.
     """
-    trains: dict[int, list[Train]] = {index: [] for index in evs}
-    deadline = time.monotonic() + seconds
-    while True:
-        latest: dict[int, Train] = {}
-        for start in range(0, len(evs), _EVS_AT_ONCE):
-            some = evs[start : start + _EVS_AT_ONCE]
-            sent = await asyncio.gather(*(_train(qp, each, payload, timeout) for each in some))
-            latest |= zip(some, sent, strict=True)
-        if not (qp.peer_has_gone and all(trains.values())):
-            for index, train in latest.items():
-                trains[index].append(train)
-        if time.monotonic() >= deadline or qp.peer_has_gone:
-            return {index: quality(each) for index, each in trains.items()}
+    rounds: list[dict[int, Train]] = []
+    latest: dict[int, Train] = {}
+    with RunningClock(lambda stop: _LOOK_SECONDS) as clock:
+        deadline = clock.time() + seconds
+        while not latest or (clock.time() < deadline and not qp.peer_has_gone):
+            stopped = clock.stopped
+            latest = await _round(qp, evs, payload, timeout)
+            if not qp.peer_has_gone and clock.stopped == stopped:
+                rounds.append(latest)
+    return {index: quality([each[index] for each in rounds or [latest]]) for index in evs}
+
+
+async def _round(qp: QP, evs: Sequence[int], payload: int, timeout: float) -> dict[int, Train]:
+    latest: dict[int, Train] = {}
+    for start in range(0, len(evs), _EVS_AT_ONCE):
+        some = evs[start : start + _EVS_AT_ONCE]
+        sent = await asyncio.gather(*(_train(qp, each, payload, timeout) for each in some))
+        latest |= zip(some, sent, strict=True)
+    return latest
 
 
 async def _train(qp: QP, index: int, payload: int, timeout: float) -> Train:

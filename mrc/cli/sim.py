@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from mrc.cli import csv_text
 from mrc.cli.arguments import add, count_argument
+from mrc.cli.ending import interruptibly
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.cli.parser import Parser
@@ -154,7 +155,8 @@ def _run(
     if len(jobs) == 1:
         with progress_bar(out, scenario.name, n_runs(scenario)) as bar:
             show = None if bar is None else _by_run(bar)
-            trial = run_trial(*jobs[0], trace=args.trace, progress=show, threads=args.threads)
+            how = {"trace": args.trace, "progress": show, "threads": args.threads}
+            trial = interruptibly(lambda: run_trial(*jobs[0], **how))
             return Ran([trial], interrupted=False)
     with progress_bar(out, scenario.name, len(jobs)) as bar:
         return run_all(full_trial, jobs, bounds, by_job(bar, [part.name for part, _ in jobs]))

@@ -23,7 +23,7 @@ from mrc.cli import (
     testbed_view,
 )
 from mrc.cli.arguments import add
-from mrc.cli.ending import interruptible
+from mrc.cli.ending import interruptible, undisturbed
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, print_error
 from mrc.cli.programs import become, refusal
@@ -155,7 +155,8 @@ def run(args: argparse.Namespace) -> int:
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
     finally:
-        rootless.leave(stored.names)
+        with undisturbed():  # cut off in the middle, it would leave the keeper
+            rootless.leave(stored.names)
     return code
 
 

@@ -27,7 +27,7 @@ from mrc.results.testbed import Captured
 from mrc.testbed import capture, spread
 from mrc.testbed.bed import as_argument_error
 from mrc.testbed.machines import Machine
-from mrc.testbed.names import part_name
+from mrc.testbed.names import is_host, part_name
 
 _MAX_SNAP_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 20
@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
         wrong = "FILE -: requires a pipe on stdout, and excludes --json"
         raise UsageError(args.prog, wrong)
     bed = spread.existing(args.name)
+    if is_host(args.where):
+        bed.elsewhere(args.where)  # its error names the hosts
     with as_argument_error():
         where = capture.interfaces(bed.plan, args.where)
     places = {bed.elsewhere(part_name(node)) for node, _ in where}

@@ -151,9 +151,12 @@ def read_link(table: Table, parse_target: Callable[[str], object], tiers: Tiers)
 
 def _absent(table: Table, topology: Tiers) -> tuple[str, ...]:
     try:
-        return absent_links(table.texts("absent"), topology)
+        found = absent_links(table.texts("absent"), topology)
     except ValueError as error:
         raise table.error("absent", str(error)) from error
+    if len(replace(topology, absent=found).host_numbers()) < 2:
+        raise table.error("absent", "leaves less than two hosts with a link")
+    return found
 
 
 def _oversubscribed(table: Table, topology: Tiers) -> Tiers:

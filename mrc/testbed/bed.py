@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +46,7 @@ from mrc.testbed.names import (
     DEFAULT_NAME,
     FABRIC,
     check_name,
+    is_host,
     node_of,
     part_name,
 )
@@ -447,7 +447,7 @@ class Testbed:
 
     def _node(self, where: str) -> Node:
         """The node of a host or a switch."""
-        if re.fullmatch(r"h\d+", where):
+        if is_host(where):
             self._host_number(where)
         with as_argument_error():
             has_switches = self.shape.fabric is Fabric.KERNEL

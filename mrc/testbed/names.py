@@ -65,6 +65,11 @@ def t2_name(plane: int, number: int) -> str:
     return f"t2-{plane}-{number}"
 
 
+def is_host(part: str) -> bool:
+    """Whether it is the name of a host, of this test bed or another."""
+    return re.fullmatch(r"h\d+", part) is not None
+
+
 def part_name(node: str) -> str:
     """The name of a node on the command line. Faults use the same names: `t1-2-0` is `t1:2.0`."""
     return re.sub(r"^(t[012])-(\d+)-(\d+)$", r"\1:\2.\3", node)

@@ -21,7 +21,7 @@ def instructions(tmp_path: Path, what: str, waiting: int) -> int:
     out = tmp_path / "profile"
     command = ["valgrind", "-q", "--tool=callgrind", "--toggle-collect=measured"]
     command += [f"--callgrind-out-file={out}", str(program), what, str(waiting)]
-    subprocess.run(command, capture_output=True, check=True, timeout=240)
+    subprocess.run(command, capture_output=True, check=True)
     total = re.search(r"^totals: (\d+)", out.read_text(), re.MULTILINE)
     assert total is not None
     assert int(total[1]) > 0

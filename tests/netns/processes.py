@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slowness import PATIENCE, limit
+from slowness import PATIENCE, exit_code
 
 from mrc.errors import MrcError
 from mrc.observe import local
@@ -100,7 +100,10 @@ class Mrc:
         assert stdout is not None
         reader = threading.Thread(target=lambda: chunks.append(stdout.read()))
         reader.start()
-        self.process.wait(PATIENCE if within is None else limit(within))
+        if within is None:
+            self.process.wait(PATIENCE)
+        else:
+            exit_code(self.process, within)
         reader.join(PATIENCE)
         self._reader.join(PATIENCE)
         return "".join(chunks)

@@ -12,6 +12,7 @@ import pytest
 from netns import test_endpoint
 from netns.plain import BUDGET_SECONDS, address, join, run_in, until_running
 from netns.test_endpoint import OOB_PORT, A, B
+from slowness import least
 
 from mrc import MR, QP, Access, Context, ContextConfig, RemoteMemory, Sockets
 
@@ -96,8 +97,8 @@ def part_of_both_links() -> float:
 
 
 def test_both_ways__full_sockets_do_not_hold_up_answers(slow_link: None) -> None:
-    """Method: one measurement, which a busy machine lowers, so only a collapse fails here."""
-    assert part_of_both_links() > 0.5
+    """A busy machine lowers what is measured, so only a collapse fails here."""
+    assert least(lambda: 1 / part_of_both_links(), below=2) < 2
 
 
 @pytest.mark.slow

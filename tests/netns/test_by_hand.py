@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 from printed import printed
+from slowness import PATIENCE
 
 from mrc.cli.main import main
 from mrc.errors import StateError
@@ -91,7 +92,8 @@ def test_port__of_the_management_network(bed: Testbed) -> None:
     assert bed.lost() == {"h1:mgmt": "all"}
     assert bed.heal("all") == ["all"]
     for version in ("-4", "-6"):
-        argv, environment = bed.host_command("h0", ["ping", version, "-c1", "-W3", "h1.mgmt"])
+        ping = ["ping", version, "-c1", f"-W{PATIENCE:g}", "h1.mgmt"]
+        argv, environment = bed.host_command("h0", ping)
         subprocess.run(argv, env=environment, check=True, capture_output=True)
 
 

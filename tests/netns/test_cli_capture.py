@@ -264,7 +264,8 @@ def test_capture__of_a_transfer_as_mrc_dissect_and_tshark_show_it(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("capture", "h7", "x.pcap"), "nor a host"),
+        (("capture", "h7", "x.pcap"), "no host h7 in test bed"),
+        (("capture", "switch", "x.pcap"), "nor a host"),
         (("capture", "h0", "x.pcap", "--count", "0"), "is not a number from 1 to"),
         (("capture", "h0", "-", "--json"), "excludes --json"),
         (("shell", "h7"), "no host h7"),

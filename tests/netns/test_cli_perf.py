@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from netns.processes import Hosts, Mrc
 from printed import printed
+from slowness import least
 
 from mrc.testbed.bed import Testbed
 
@@ -40,9 +41,16 @@ def measure(hosts: Hosts, *options: str) -> dict[str, Any]:
 
 
 def test_perf__goodput_and_shares(hosts: Hosts) -> None:
-    waiting = server(hosts, "--one-off", "--json")
-    (result,) = measure(hosts, "-t", "1.5", "-i", "0.5", "--plane-shares", "equal")["results"]
-    assert 0.5 * CAPACITY < result["goodput_bits_per_second"] < CAPACITY
+    measured: list[dict[str, Any]] = []
+
+    def times_too_long() -> float:
+        waiting = server(hosts, "--one-off", "--json")
+        found = measure(hosts, "-t", "1.5", "-i", "0.5", "--plane-shares", "equal")["results"]
+        measured[:] = *found, printed("perf --server", waiting.ends(0))
+        return CAPACITY / float(found[0]["goodput_bits_per_second"])
+
+    assert 1 < least(times_too_long, below=2) < 2
+    result, served = measured
     sent = [plane["sent_bytes"] for plane in result["client"]["planes"]]
     assert len(sent) == PLANES and min(sent) > 0.4 * sum(sent)
     assert len(result["intervals"]) >= 2
@@ -50,7 +58,6 @@ def test_perf__goodput_and_shares(hosts: Hosts) -> None:
     arrived = [plane["received_bytes"] for plane in result["server"]["planes_received"]]
     assert sum(arrived) == result["server"]["received_bytes"]
     assert len(arrived) == PLANES and min(arrived) > 0.4 * sum(arrived)
-    served = printed("perf --server", waiting.ends(0))
     assert (served["plan"], served["server"]) == (result["plan"], result["server"])
 
 
@@ -123,22 +130,28 @@ def test_perf__a_slow_plane_is_named(hosts: Hosts, bed: Testbed, healed: None) -
 
 
 def test_top__of_a_host_and_of_all_on_this_machine(hosts: Hosts) -> None:
-    server(hosts, "--top")
-    client = hosts.start("h0", "perf", "h1", "--json-stream", "-t", "600", "-i", "0.1")
-    assert client.process.stdout is not None
-    for _ in range(2):
-        client.process.stdout.readline()
-    near = hosts.start("h0", "top", "--local", "--json", "-i", "0.5")
-    seen = {each["pid"]: each for each in printed("top", near.ends(0))["endpoints"]}
-    far = hosts.start("h0", "top", "h1", "--json", "-i", "0.5")
-    (h1,) = printed("top", far.ends(0))["endpoints"]
+    serving = server(hosts, "--top")
+    client = hosts.start("h0", "perf", "h1", "--json", "-t", "600")
+
+    def carries(end: Mrc, rate: str, *seen_by: str) -> dict[str, Any]:
+        """What `mrc top` shows of it, as soon as it carries something: before, it may stand still,
+        for so long that it is missing.
+        """
+        while True:
+            assert client.process.poll() is None, client.lines
+            top = hosts.start("h0", "top", *seen_by, "--json", "-i", "0.5")
+            seen = {each["pid"]: each for each in printed("top", top.ends(0))["endpoints"]}
+            shown: dict[str, Any] = seen.get(end.process.pid, {"qps": []})
+            bits_per_second = sum(qp[rate] for qp in shown["qps"])
+            assert bits_per_second < 1.1 * CAPACITY
+            if bits_per_second > 0.1 * CAPACITY:
+                return shown
+
+    h0 = carries(client, "acknowledged_bits_per_second", "--local")
+    h1 = [carries(serving, "received_bits_per_second", by) for by in ("--local", "h1")]
     client.process.send_signal(signal.SIGINT)
     client.ends(130)
-    h0 = seen[client.process.pid]  # other beds have hosts of these names too
-    assert h0["host"] == "h0" and seen[h1["pid"]]["host"] == h1["host"] == "h1"
-    writes = sum(qp["acknowledged_bits_per_second"] for qp in h0["qps"])
-    comes = sum(qp["received_bits_per_second"] for qp in h1["qps"])
-    assert 0.1 * CAPACITY < writes < 1.1 * CAPACITY and 0.1 * CAPACITY < comes < 1.1 * CAPACITY
+    assert [each["host"] for each in (h0, *h1)] == ["h0", "h1", "h1"]
     evs = [ev for qp in h0["qps"] for ev in qp["evs"]]
     assert {ev["path"] for ev in evs} == {"t1:1.0", "t1:1.1", "t1:2.0", "t1:2.1"}
 

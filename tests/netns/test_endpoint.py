@@ -410,6 +410,8 @@ def test_proof__a_link_that_carries_no_udp_at_all(two_links: None) -> None:
 
 def test_connect__an_address_that_nobody_has(two_links: None) -> None:
     address(A, "x1", "10.0.1.1/24")
+    # ARP does not give up first, even if the machine stands still for seconds.
+    ip(f"netns exec {A} sysctl -qw net.ipv4.neigh.x1.mcast_solicit=1000")
 
     async def connect() -> None:
         async with Context() as context:

@@ -48,9 +48,9 @@ def on(tmp_path: Path) -> tuple[str, str]:
 
 
 def answering(machine: Machine, host: str = "h0", peer: int = 1) -> set[str]:
-    """The paths from a host to another, `plane.T1`, on which an echo returns."""
+    """The paths from a host to another, `plane.T1`, on which one of three echoes returns."""
     ways = {str(path.dst): path.name for path in SHAPE.paths(1 - peer, peer)}
-    script = "for each; do (ping -c1 -W1 $each >/dev/null && echo $each) & done; wait"
+    script = "for each; do (ping -c3 -i0.3 -W1 $each >/dev/null && echo $each) & done; wait"
     found = machine.run("exec", host, "--", "sh", "-c", script, "sh", *ways)
     return {ways[line].removeprefix("t1:") for line in found.split()}
 

@@ -13,6 +13,10 @@ import pytest
 from mrc.errors import NetlinkError
 from mrc.linux import netns
 
+from .conftest import fresh_name
+
+STAY, KEPT, GONE, STUMP = (f"mrc-{fresh_name()}" for _ in range(4))
+
 
 def identity() -> str:
     return os.readlink("/proc/thread-self/ns/net")
@@ -26,11 +30,11 @@ def test_create__as_ip_would(namespace_pair: tuple[str, str]) -> None:
 
 def test_create__leaves_the_caller_where_it_was() -> None:
     before = identity()
-    netns.create("mrc-test-stay")
+    netns.create(STAY)
     try:
         assert identity() == before
     finally:
-        netns.remove("mrc-test-stay")
+        netns.remove(STAY)
 
 
 def test_create__refuses_a_taken_name(namespace_pair: tuple[str, str]) -> None:
@@ -44,27 +48,27 @@ def test_keep__names_the_namespace_of_the_caller(namespace_pair: tuple[str, str]
     try:
         for each in namespace_pair:
             with netns.inside(each):
-                netns.keep("mrc-test-kept")
+                netns.keep(KEPT)
         with netns.inside(namespace_pair[0]):
             expected = identity()
-        with netns.inside("mrc-test-kept"):
+        with netns.inside(KEPT):
             assert identity() == expected
     finally:
-        netns.remove("mrc-test-kept")
+        netns.remove(KEPT)
 
 
 def test_remove__takes_the_name_away_and_may_be_repeated() -> None:
-    netns.create("mrc-test-gone")
-    netns.remove("mrc-test-gone")
-    netns.remove("mrc-test-gone")
-    assert "mrc-test-gone" not in netns.names()
+    netns.create(GONE)
+    netns.remove(GONE)
+    netns.remove(GONE)
+    assert GONE not in netns.names()
 
 
 def test_remove__clears_a_name_that_never_became_a_namespace() -> None:
     """The state after a crash between the two steps of create."""
-    (netns.FOLDER / "mrc-test-stump").touch()
-    netns.remove("mrc-test-stump")
-    assert "mrc-test-stump" not in netns.names()
+    (netns.FOLDER / STUMP).touch()
+    netns.remove(STUMP)
+    assert STUMP not in netns.names()
 
 
 def test_inside__moves_one_thread_and_its_children(namespace_pair: tuple[str, str]) -> None:

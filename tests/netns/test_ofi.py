@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from cbuild import has_header
 from netns.processes import Hosts, Mrc
-from slowness import PATIENCE, limit, until
+from slowness import PATIENCE, exit_code, until
 
 from mrc.agent.agent import EXCHANGE_SECONDS
 from mrc.aio.context import OOB_PORT
@@ -136,7 +136,7 @@ class Talker:
 
     def error(self, within: float) -> tuple[int, str]:
         """The error and its reason, with which its operation ends."""
-        assert self.process.wait(limit(within)) == 0
+        assert exit_code(self.process, within) == 0
         number, _, reason = self.line().partition(" ")
         return int(number), reason
 

@@ -101,10 +101,10 @@ def reaches(bed: Testbed, where: str, host: str = "h0") -> bool:
     return subprocess.run(argv, env=env, stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def reached_from(namespace: str, where: str) -> bool:
-    """Whether a ping is answered, or refused by silence for a second."""
+def reached_from(namespace: str, where: str, *, seconds: float = 1) -> bool:
+    """Whether a ping is answered, or refused by silence for so long."""
     with netns.inside(namespace):
-        argv = ["ping", "-c1", "-W1", where]
+        argv = ["ping", "-c1", f"-W{seconds:g}", where]
         return subprocess.run(argv, stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -243,7 +243,7 @@ def test_interface__of_a_host(around: Around, names: list[str], fabric: Fabric) 
     assert reaches(bed, "198.51.100.1") and reaches(bed, "2001:db8:2::1")
     assert around.run("down", "--name", names[0]) == 0
     assert shown(around) == before
-    assert reached_from(around.machine, "198.51.100.1")
+    assert reached_from(around.machine, "198.51.100.1", seconds=PATIENCE)
 
 
 def test_interface__of_a_switch(

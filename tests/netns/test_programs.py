@@ -6,6 +6,7 @@ h0 and h1 have two planes of 200 Mbit/s with two T1s each.
 
 from __future__ import annotations
 
+import selectors
 import shutil
 import signal
 import socket
@@ -93,7 +94,7 @@ def carried(bed: Testbed) -> dict[str, int]:
 
 def test_ping__by_each_name(bed: Testbed) -> None:
     for name in ("h1", "h1.any", "h1.p1", "h1.p2", "h1.mgmt"):
-        argv, environment = bed.host_command("h0", ["ping", "-c1", "-W3", name])
+        argv, environment = bed.host_command("h0", ["ping", "-c1", f"-W{PATIENCE:g}", name])
         shown = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
         assert (shown.returncode, name in shown.stdout) == (0, True), shown
 
@@ -102,7 +103,7 @@ def test_ping__by_each_name(bed: Testbed) -> None:
 def test_ping__larger_than_the_mtu(bed: Testbed, name: str) -> None:
     """The kernel fragments it on the way out; the management network is IPv4, too."""
     for version in ("-6", "-4") if name == "h1.mgmt" else ("-6",):
-        ping = ["ping", version, "-c1", "-W3", "-s", "20000", name]
+        ping = ["ping", version, "-c1", f"-W{PATIENCE:g}", "-s", "20000", name]
         argv, environment = bed.host_command("h0", ping)
         subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
 
@@ -260,7 +261,14 @@ def until_running(bed: Testbed, commands: set[str]) -> None:
 
 def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One ends by SIGTERM, one ignores it, and one was left behind by its parent."""
+    wait = programs._wait
+
+    def wait_until_polite_ends(running: selectors.BaseSelector, deadline: float) -> None:
+        until(lambda: has_ended(polite.pid))
+        wait(running, deadline)
+
     monkeypatch.setattr(programs, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(programs, "_wait", wait_until_polite_ends)
     bed = Testbed(bed_name, planes=1, t1=1)
     bed.up()
     polite = started(bed, "sh", "-c", "echo; exec sleep 60")
@@ -339,15 +347,17 @@ def test_down__typed_in_the_test_bed_leaves_its_own_shell(bed_name: str) -> None
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_up__ended_by_a_signal_leaves_nothing(bed_name: str, signum: int) -> None:
-    argv = [sys.executable, "-m", "mrc", "testbed", "up", "--name", bed_name, "--planes", "8"]
+    """Method: it gets the signal when it has the first namespaces and sets up their filters."""
+    script = (
+        "import os, sys; from mrc.cli.main import main; from mrc.testbed import nft\n"
+        f"nft.apply = lambda scripts: os.kill(os.getpid(), {signum})\n"
+        f"sys.exit(main(['testbed', 'up', '--name', '{bed_name}', '--planes', '1', '--t1', '1']))"
+    )
     # The tests may run under nohup, which ignores SIGHUP, and mrc keeps that.
-    argv = ["env", "--default-signal=HUP", *argv]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as building:
-        until(lambda: [each for each in netns.names() if bed_name in each])
-        building.send_signal(signum)
-        _, said = building.communicate(timeout=PATIENCE)
-    assert building.returncode == 128 + signum
-    assert said.startswith("mrc testbed up: ")
-    assert said.count("\n") == 1
+    argv = ["env", "--default-signal=HUP", sys.executable, "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 128 + signum
+    assert done.stderr.startswith("mrc testbed up: ")
+    assert done.stderr.count("\n") == 1
     assert not [each for each in netns.names() if bed_name in each]
     assert state.load(bed_name) is None

@@ -81,8 +81,8 @@ def outputs(ends: tuple[Mrc, Mrc]) -> list[str]:
         return list(pool.map(lambda end: end.ends(0), ends))
 
 
-def until_it_sends(hosts: Hosts, client: Mrc) -> None:
-    """Waits until h1 has sent LIVELY bytes over the planes."""
+def until_it_sends(hosts: Hosts, client: Mrc, amount: int = LIVELY) -> None:
+    """Waits until h1 has sent so many bytes over the planes."""
 
     def sent() -> int:
         if client.process.poll() is not None:
@@ -92,7 +92,7 @@ def until_it_sends(hosts: Hosts, client: Mrc) -> None:
         return sum(int(line.split()[9]) for line in lines if line.lstrip().startswith("p"))
 
     start = sent()
-    until(lambda: sent() >= start + LIVELY, client.lines)
+    until(lambda: sent() >= start + amount, client.lines)
 
 
 @pytest.fixture
@@ -152,10 +152,6 @@ def test_connect__by_an_address_that_no_port_has(hosts: Hosts, bed: Testbed) -> 
 
 
 BUSY = {
-    "rping": (
-        7174, ["rping", "-s", "-S", "60000", "-C", "1500"],
-        ["rping", "-c", "-a", "h0", "-V", "-S", "60000", "-C", "1500"],
-    ),
     "ucmatose": (
         7471, ["ucmatose", "-c", "16", "-C", "400", "-S", "32768"],
         ["ucmatose", "-s", "h0", "-c", "16", "-C", "400", "-S", "32768"],
@@ -166,14 +162,21 @@ BUSY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rping",
-        pytest.param("ucmatose", marks=pytest.mark.slow),
-        pytest.param("ib_send_bw", marks=[pytest.mark.slow, needs_perftest]),
-    ],
-)
+def test_rping__goes_on_when_a_plane_dies(hosts: Hosts, seal: str, bed: Testbed) -> None:
+    """It compares what comes back, and would end with an error (-V)."""
+    endless = ["-S", "60000"]
+    server, client = start(
+        hosts, 7174, ["rping", "-s", *endless], ["rping", "-c", "-a", "h0", "-V", *endless]
+    )
+    until_it_sends(hosts, client)
+    bed.fail("plane:2")
+    until_it_sends(hosts, client, 32 * LIVELY)  # more than was in flight
+    client.process.kill()
+    server.ends(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ucmatose", pytest.param("ib_send_bw", marks=needs_perftest)])
 def test_data__a_plane_dies_in_the_middle(hosts: Hosts, seal: str, bed: Testbed, name: str) -> None:
     ends = start(hosts, *BUSY[name])
     until_it_sends(hosts, ends[1])

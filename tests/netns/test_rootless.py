@@ -178,7 +178,7 @@ def test_testbed__any_program_uses_the_fabric(user: User, fabric: str) -> None:
     shape = ("--planes", "2", "--t1", "1", "--fabric", fabric)
     assert user.run("testbed", "up", *shape).returncode == 0
     for name in ("h1", "h1.p2"):
-        done = user.run("testbed", "exec", "h0", "--", "ping", "-c1", "-W3", name)
+        done = user.run("testbed", "exec", "h0", "--", "ping", "-c1", f"-W{PATIENCE:g}", name)
         assert (done.returncode, name in done.stdout) == (0, True), done.stderr
     with user.start("testbed", "exec", "h0", "--", "sh", "-c", "echo; exec sleep 60") as running:
         try:

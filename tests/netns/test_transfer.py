@@ -294,7 +294,7 @@ def test_send__no_plane_from_the_start(hosts: Hosts, bed: Testbed, tmp_path: Pat
     hosts.recv(tmp_path)
     for plane in range(1, PLANES + 1):
         bed.fail(f"plane:{plane}")
-    sender = hosts.send(make(tmp_path, "a", 1))
+    sender = hosts.send("--timeout", "60", make(tmp_path, "a", 1))
     sender.ends(4)
     assert "answers on UDP port 4791" in sender.complaint()
     assert "TCP port 4791 of h1 answers: open both ports" in sender.complaint()

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -305,9 +304,7 @@ def test_write_bw__the_peer_is_killed(hosts: Hosts) -> None:
     server, client = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "20")
     until_it_writes(client)
     server.process.send_signal(signal.SIGKILL)
-    began = time.monotonic()
-    output = client.ends(1, within=10)
-    assert time.monotonic() - began < limit(3)
+    output = client.ends(1, within=3)
     assert "status 12" in output + "\n".join(client.lines), "IBV_WC_RETRY_EXC_ERR"
 
 

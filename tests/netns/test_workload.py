@@ -168,14 +168,18 @@ def test_run__every_kind_of_traffic_by_mrc_and_by_tcp(
 def test_run__a_plane_falls_silent(
     bed: Testbed, told: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    """mrc goes on over the other plane, and probes the silent one; the page shows both sides."""
+    """mrc goes on over the other plane; the page shows both sides. The plane does not come back: it
+    could do so before the traffic begins, on a machine that stands still.
+    """
     page = tmp_path / "page.html"
-    result = told(SILENT, "--page", str(page))
+    result = told(SILENT.replace('until = "350ms"\n', ""), "--page", str(page))
     assert result["checks"][1]["met"]
     (run,) = result["runs"]
-    events = {(event["event"], event["plane"]) for event in run["ev_events"]}
-    bad = {plane for event, plane in events if event in ("ASSUMED_BAD", "plane suspended")}
-    assert bad == {1}
+    changes = [(each["event"], each["plane"]) for each in run["ev_events"]]
+    changes = [each for each in changes if each[0] in ("plane suspended", "plane resumed")]
+    assert ("plane suspended", 1) in changes
+    last = {plane: event for event, plane in changes}
+    assert last.get(2) != "plane suspended", "it may stall on a busy machine, and then comes back"
     assert run["flows"][0]["lost_packets"] > 0
     times = run["flows"][0]["samples"]["now_ns"]
     assert all(a < b for a, b in pairwise(times))

@@ -43,7 +43,7 @@ class TestLayer:
     """The root file system of these tests is this machine's own."""
 
     def test_start__keeps_what_is_written_out_of_the_root(self, tmp_path: Path) -> None:
-        mark = Path(f"/var/tmp/{tmp_path.name}-mark")
+        mark = Path(f"/var/tmp/mrc-{os.getpid()}-mark")
         with roots.layer(Path("/"), tmp_path) as layer, (tmp_path / "log").open("wb") as log:
             process = layer.start(f"echo $HOME > {mark}", log, binds={}, environ={})
             assert process.wait(PATIENCE) == 0, (tmp_path / "log").read_text()

@@ -14,7 +14,7 @@
 
 #include "verbs/mrc_api.h"
 
-enum { QPS = 2, STOPPED_SECONDS = 12, SHORT_SECONDS = 3, LEAST_SECONDS = 8 };
+enum { QPS = 2, STOPPED_SECONDS = 12, SHORT_SECONDS = 6, LEAST_SECONDS = 8 };
 
 static struct end ends[QPS];
 static struct place theirs[QPS];

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -115,3 +117,30 @@ async def test_measure__what_is_sent_after_the_look_is_not_lost(
     qp: Any = Leaving(answers)
     found = await measure(qp, list(ALL), 60.0, payload=0, timeout=0.25)
     assert {(each.sent, each.lost) for each in found.values()} == {(sent, lost)}
+
+
+class Stopped:
+    """A QP without answers to the second round of probes, in which this process is stopped."""
+
+    peer_has_gone = False
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def probe_evs(
+        self, evs: Sequence[int], *, payload: int, timeout: float
+    ) -> tuple[ProbeResult, ...]:
+        self.asked += 1
+        rounds = (self.asked - 1) // (EVS * TRAIN)
+        if self.asked == 2 * EVS * TRAIN:
+            time.sleep(0.5)  # noqa: ASYNC251 the stop
+        await asyncio.sleep(0)
+        error = errno.ETIMEDOUT if rounds == 1 else 0
+        return tuple(ProbeResult(each, error, None if error else 1000) for each in evs)
+
+
+async def test_measure__what_comes_too_late_after_a_stop_is_not_lost() -> None:
+    qp: Any = Stopped()
+    found = await measure(qp, list(ALL), 0.2, payload=0, timeout=0.25)
+    assert qp.asked > 2 * EVS * TRAIN
+    assert {each.lost for each in found.values()} == {0}

@@ -17,6 +17,7 @@ from mrc.transfer.names import part_name, record_name
 
 BLOCK = os.urandom(32 << 20)
 SIZE = 10 * len(BLOCK)
+SLOWLY = ("--rate", "400mbit")  # 7 s for SIZE: a test that ends it in the middle has time
 
 
 @pytest.mark.slow
@@ -34,7 +35,7 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
     with source.open("wb") as file:
         for _ in range(SIZE // len(BLOCK)):
             file.write(BLOCK)
-    with receiving("--output", inbox) as (receiver, where):
+    with receiving("--output", inbox, *SLOWLY) as (receiver, where):
         command: list[str | Path] = [*MRC, "send", "--retry", "0", source, where]
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
             part = inbox / part_name("image")
@@ -85,7 +86,7 @@ def test_send__goes_on_by_itself(tmp_path: Path) -> None:
     with source.open("wb") as file:
         for _ in range(SIZE // len(BLOCK)):
             file.write(BLOCK)
-    with receiving("--output", inbox) as (receiver, where):
+    with receiving("--output", inbox, *SLOWLY) as (receiver, where):
         command = [*MRC, "send", "--json", "--retry", f"{PATIENCE}s", str(source), where]
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
             part = inbox / part_name("image")

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,22 @@ async def test_look__an_answer_without_end(home: Path) -> None:
     async with await asyncio.start_unix_server(flood, home / "x.sock"):
         with pytest.raises(ProtocolError, match="not a snapshot"):
             await local.look(home / "x.sock")
+
+
+async def test_look__an_answer_while_this_process_is_stopped(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "ANSWER_SECONDS", 0.3)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        time.sleep(0.6)  # noqa: ASYNC251 the stop
+        writer.write(b"{}\n")
+        writer.close()
+
+    os.mkdir(home, 0o700)
+    async with await asyncio.start_unix_server(answer, home / "x.sock"):
+        assert await local.look(home / "x.sock") == {}
 
 
 # ---- remote viewers -------------------------------------------------------------------------

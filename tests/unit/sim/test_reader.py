@@ -183,6 +183,7 @@ def test_load__a_check_with_the_usual_target(
         ({"topology.hosts": 5}, "topology.hosts: 5 is not a multiple of t0 (2)"),
         ({"topology.planes": 33}, "topology.planes: must be a whole number from 1 to 32, not 33"),
         ({"topology.host_rate": "100"}, "topology.host_rate: '100' is not a rate"),
+        ({"topology.absent": ["link:*.*"]}, "absent: leaves less than two hosts with a link"),
         ({"topology.color": "red"}, "topology.color: is unknown; known are absent, buffer"),
         (
             {"topology.hosts": "four"},

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import time
+from typing import Any
 
 import pytest
 import slowness
@@ -32,3 +34,26 @@ def test_limit__grows_with_the_load_and_with_the_slowness(monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "monotonic", itertools.count(0, 0.1).__next__)
     monkeypatch.setattr(time, "thread_time", itertools.count(0, 0.05).__next__)
     assert slowness.limit(10) == pytest.approx(10 * 3 * 2)
+
+
+class Standing:
+    """A process that ends at the fifth look, each of which takes an hour."""
+
+    looks = 0
+
+    def wait(self, timeout: float) -> int:
+        self.looks += 1
+        if self.looks < 5:
+            raise subprocess.TimeoutExpired("program", 3600)
+        return 7
+
+
+def test_exit_code__a_machine_that_stands_still_is_no_late_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slowness, "limit", lambda seconds: seconds)
+    process: Any = Standing()
+    assert slowness.exit_code(process, within=0.4) == 7
+    process = Standing()
+    with pytest.raises(subprocess.TimeoutExpired):
+        slowness.exit_code(process, within=0.3)
