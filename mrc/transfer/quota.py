@@ -56,7 +56,9 @@ class Quota:
 
     def check_announced(self, told: Announced) -> None:
         """Checks all that the sender says it has, before anything is stored."""
-        self.check(f"{told.entries} files and folders", told.entries or 0, told.bytes or 0)
+        known = told.entries is not None
+        what = f"{told.entries} files and folders" if known else "the announced files"
+        self.check(what, told.entries or 0, told.bytes or 0)
 
     def check_name(self, name: str) -> None:
         """Checks that a file or folder of this name may come."""

@@ -25,7 +25,7 @@ from mrc.perf.plan import Plan
 from mrc.transfer.session import SERVICE as FILES
 from mrc.trust.security import Security
 
-HUGE = 1 << 62
+MUCH = 1 << 43  # allowed
 CHUNK = 4 << 20
 EMPTY_DIGEST = "99aa06d3014798d86001c324468d497f"
 Connect = Callable[[], AbstractAsyncContextManager[Session]]
@@ -95,7 +95,7 @@ async def main(security: Security | None) -> None:
     attack = {"disk": disk, "names": names, "unread": unread, "plans": plans}[sys.argv[1]]
     async with Context(ContextConfig(name="[/]", security=security)) as ctx:
         service = PERF if attack is plans else FILES
-        host, port, about = sys.argv[2], int(sys.argv[3]), {"bytes": HUGE}
+        host, port, about = sys.argv[2], int(sys.argv[3]), {"bytes": MUCH}
         connect = partial(connect_session, ctx, host, port, service, private=about, timeout=5)
         async with connect() as session:
             await attack(session, connect)

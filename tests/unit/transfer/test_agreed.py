@@ -86,6 +86,7 @@ def test_quota__names_beyond_the_announced_ones() -> None:
             "5 files and folders: exceeds the l",
         ),
         (Announced(bytes=9, files=3), {"bytes": 8}, "9 bytes exceed the limit of 8 bytes"),
+        (Announced(bytes=9), {"bytes": 8}, "the announced files: 9 bytes exceed"),
     ],
 )
 async def test_receive_files__all_that_is_announced_is_more_than_the_limit(
