@@ -24,9 +24,7 @@ enum { EVENTS_AT_ONCE = 64, LOCK_TRIES = 10 };
 /* The same, of a program that may wait for bytes in its memory between two polls. */
 #define WATCHER_NS 20000ull
 /* Pauses of the helper between its looks at a program that polls on. Each pause is twice the one
-   before, so the helper is late by no more than the program has polled. Wakes at a constant rate of
-   2,000 a second made Linux 6.18 give programs that poll most of a busy machine: the others, our
-   peers too, stood still for seconds. */
+   before, so the helper is late by no more than the program has polled. */
 #define FIRST_LOOK_NS 20000ull
 #define LONGEST_LOOK_NS 2560000ull
 #define LOCKED_LOOK_NS 10000000ull /* between attempts of the helper to take the lock */

@@ -30,6 +30,8 @@ PROGRAMS = ROOT / "tests/mpi"
 STEPS = 200
 WINDOWS_BYTES = 10_000_000
 """fewer than `windows.py` moves"""
+YIELDING = ["--mca", "mpi_yield_when_idle", "1"]
+"""Open MPI does not see that its hosts share cores: ranks that wait would keep them."""
 
 Start = Callable[..., Mrc]
 
@@ -87,7 +89,8 @@ def start(agents: Hosts, tmp_path: Path) -> Start:
         options: Sequence[str] = (),
         over: str = MRC,
     ) -> Mrc:
-        command = mpi.command(rsh, over, where, [*options, mpi.python, *program])
+        shared = YIELDING if mpi is OPEN_MPI else []
+        command = mpi.command(rsh, over, where, [*shared, *options, mpi.python, *program])
         return agents.start("h0", "testbed", "--name", agents.bed.name, "rsh", "h0", *command)
 
     return start
