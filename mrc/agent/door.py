@@ -25,6 +25,7 @@ from mrc.binding import steering
 from mrc.binding.steering import Frame
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
+from mrc.linux.processes import process
 from mrc.results.agent import Profiles
 
 logger = logging.getLogger("mrc.agent")
@@ -144,18 +145,10 @@ def _received(asking: socket.socket, looks: int) -> bytes:
     for _ in range(looks - 1):
         with suppress(TimeoutError):
             return asking.recv(steering.MAX_FRAME)
-        if is_stopped(visitor_of(asking).pid):
+        agent = process(visitor_of(asking).pid)
+        if agent.is_stopped or agent.is_traced:
             raise TimeoutError
     return asking.recv(steering.MAX_FRAME)
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is known to be stopped, by a signal or a debugger."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False  # it has ended, or is in another PID namespace
-    return stat.rpartition(")")[2].split()[0] in ("T", "t")
 
 
 def answers(name: str, seconds: float) -> bool:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from mrc.errors import MrcError
 from mrc.exchange.foreign import shown
+from mrc.linux.processes import process
 from mrc.observe import local
 from mrc.observe.rates import checked
 from mrc.results.snapshot import Snapshot
@@ -102,17 +103,9 @@ class Here:
 
 def _unanswered(path: Path, wrong: str) -> Unanswered:
     pid = int(number) if (number := path.name.partition("-")[0]).isascii() else 0
-    program, state = _process(pid)
-    return Unanswered(pid=pid, program=program, error=f"{wrong}{state}")
-
-
-def _process(pid: int) -> tuple[str, str]:
-    """The name of a process, and what keeps it from answering."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return "", ""
-    # The name is in parentheses, and may have some of its own.
-    before, _, after = stat.rpartition(")")
-    states = {"T": f": the process is stopped (kill -CONT {pid})", "t": ": a debugger stopped it"}
-    return shown(before.partition("(")[2]), states.get(after.split()[0], "")
+    found = process(pid)
+    if found.is_stopped:
+        wrong += f": the process is stopped (kill -CONT {pid})"
+    elif found.is_traced:
+        wrong += ": a debugger stopped it"
+    return Unanswered(pid=pid, program=shown(found.name), error=wrong)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -17,13 +16,14 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from file_commands import MRC
-from slowness import PATIENCE, until
+from slowness import PATIENCE
 from squatter import USER, needs_root, squatting
 
 from mrc.agent import door
 from mrc.binding import steering
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
+from mrc.linux.processes import Process
 
 NAME = f"@mrc-test-door-{os.getpid()}"
 
@@ -62,7 +62,7 @@ def test_profiles__no_agent_runs() -> None:
 
 def test_profiles__the_agent_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(door, "is_stopped", lambda pid: pid == os.getpid())
+    monkeypatch.setattr(door, "process", lambda pid: Process("mrc", "T" * (pid == os.getpid())))
     with door.listen(NAME), pytest.raises(ConfigError, match="does not answer: is it stopped"):
         door.profiles(NAME)
 
@@ -73,28 +73,17 @@ def test_profiles__the_agent_answers_late(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(door, "_LOOK_SECONDS", 0.01)
     with door.listen(NAME) as listener:
 
-        def look(pid: int) -> bool:
+        def look(pid: int) -> Process:
             accepted.append(listener.accept()[0])
             accepted[-1].send(refusal)
-            return False
+            return Process("mrc", "R")
 
         accepted: list[socket.socket] = []
-        monkeypatch.setattr(door, "is_stopped", look)
+        monkeypatch.setattr(door, "process", look)
         with pytest.raises(ConfigError, match="none here"):
             door.profiles(NAME)
         accepted[0].close()
     assert len(accepted) == 1
-
-
-def test_is_stopped() -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
-        assert not door.is_stopped(process.pid)
-        os.kill(process.pid, signal.SIGSTOP)
-        until(lambda: door.is_stopped(process.pid))
-        os.kill(process.pid, signal.SIGCONT)
-        until(lambda: not door.is_stopped(process.pid))
-        process.communicate()
-    assert not door.is_stopped(process.pid)
 
 
 def test_listen__removes_the_socket_of_a_killed_agent(tmp_path: Path) -> None:
