@@ -102,6 +102,7 @@ void pr_drive_polled(void) {
 }
 
 void pr_drive_poll(void) {
+  if (pr_process.forked) return; /* so are its timers, and its helper */
   pr_drive_turn();
   pr_drive_polled();
   keep_armed();

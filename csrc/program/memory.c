@@ -25,11 +25,14 @@ static bool is_readable(const uint8_t *address) {
   return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 || errno == EPERM || errno == ENOSYS;
 }
 
+/* How far an address is behind the begin of its page. */
+static size_t offset_of(const void *address) {
+  return (uintptr_t)address % (uintptr_t)sysconf(_SC_PAGESIZE);
+}
+
 /* Makes its page as a write would, and changes nothing: another thread may write there. */
 static bool make_page(const void *address) {
-  const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-  const uintptr_t first = (uintptr_t)address / page_bytes * page_bytes;
-  return madvise((void *)first, page_bytes, POPULATE_WRITE) == 0;
+  return madvise((void *)((uintptr_t)address - offset_of(address)), 1, POPULATE_WRITE) == 0;
 }
 
 static bool is_writable(const uint8_t *address) {
@@ -39,8 +42,7 @@ static bool is_writable(const uint8_t *address) {
 
 /* No page lies there: the call does nothing but to look for gaps. */
 static bool has_gap(const uint8_t *address, size_t bytes) {
-  const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-  const uintptr_t before = (uintptr_t)address % page_bytes;
+  const size_t before = offset_of(address);
   return msync((void *)((uintptr_t)address - before), bytes + before, MS_ASYNC) != 0 &&
          errno == ENOMEM;
 }

@@ -142,13 +142,13 @@ def _ask(name: str, seconds: float, looks: int = 1) -> Frame:
 
 
 def _received(asking: socket.socket, looks: int) -> bytes:
-    for _ in range(looks - 1):
+    for _ in range(looks):
         with suppress(TimeoutError):
             return asking.recv(steering.MAX_FRAME)
         agent = process(visitor_of(asking).pid)
         if agent.is_stopped or agent.is_traced:
-            raise TimeoutError
-    return asking.recv(steering.MAX_FRAME)
+            break
+    raise TimeoutError
 
 
 def answers(name: str, seconds: float) -> bool:

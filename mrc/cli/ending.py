@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from mrc.cli.exits import Interrupted
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -47,20 +48,26 @@ def undisturbed() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-def interruptibly(work: Callable[[], T]) -> T:
-    """The result of `work`, which runs in a thread: ^C ends this command also in the middle of C
-    code, which does not look for signals.
-    """
-    found: Future[T] = Future()
+def begun(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Runs a function in a thread whose end nothing waits for, not even the end of the command."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
-            found.set_result(work())
+            future.set_result(function(*args, **kwargs))
         except BaseException as error:
-            found.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return found.result()
+    return future
+
+
+def interruptibly(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of a function: ^C ends this command also in the middle of C code, which does not
+    look for signals.
+    """
+    return begun(function, *args, **kwargs).result()
 
 
 def _handle(handler: Callable[[int, FrameType | None], None], *signals: int) -> dict[int, Any]:

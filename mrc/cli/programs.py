@@ -25,6 +25,16 @@ def refusal(name: str, path: str | None = None) -> tuple[int, str] | None:
     return _NOT_FOUND, installed.not_found(name)
 
 
+def refused(prog: str, name: str, path: str | None = None) -> int:
+    """Prints why a program cannot be run and returns the exit code; 0: it can."""
+    found = refusal(name, path)
+    if found is None:
+        return 0
+    code, why = found
+    print_error(prog, why, code, as_json=False)
+    return code
+
+
 def become(prog: str, argv: list[str], environment: Mapping[str, str]) -> int:
     """Replaces this process by a program. Returns an exit code if the kernel refuses it."""
     try:

@@ -16,8 +16,7 @@ from mrc.agent import door
 from mrc.cli import agent, trust
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
-from mrc.cli.output import print_error
-from mrc.cli.programs import become, refusal
+from mrc.cli.programs import become, refused
 from mrc.doctor import libraries
 from mrc.errors import ConfigError
 
@@ -129,9 +128,7 @@ def run(args: argparse.Namespace) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise UsageError(args.prog, f"name the program to run; see {args.prog} --help")
-    if refused := refusal(words[0]):
-        code, why = refused
-        print_error(args.prog, why, code, as_json=False)
+    if code := refused(args.prog, words[0]):
         return code
     _await_agent(args)
     _check_options(args)

@@ -155,8 +155,9 @@ def _run(
     if len(jobs) == 1:
         with progress_bar(out, scenario.name, n_runs(scenario)) as bar:
             show = None if bar is None else _by_run(bar)
-            how = {"trace": args.trace, "progress": show, "threads": args.threads}
-            trial = interruptibly(lambda: run_trial(*jobs[0], **how))
+            trial = interruptibly(
+                run_trial, *jobs[0], trace=args.trace, progress=show, threads=args.threads
+            )
             return Ran([trial], interrupted=False)
     with progress_bar(out, scenario.name, len(jobs)) as bar:
         return run_all(full_trial, jobs, bounds, by_job(bar, [part.name for part, _ in jobs]))

@@ -25,8 +25,8 @@ from mrc.cli import (
 from mrc.cli.arguments import add
 from mrc.cli.ending import interruptible, undisturbed
 from mrc.cli.exits import Exit, UsageError
-from mrc.cli.output import Output, add_options, print_error
-from mrc.cli.programs import become, refusal
+from mrc.cli.output import Output, add_options
+from mrc.cli.programs import become, refused
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, ConfigError, StateError
 from mrc.linux import installed
@@ -223,9 +223,7 @@ def _exec(args: argparse.Namespace) -> int:
         args.words = [*installed.require(mptcp.WRAPPER), "run", *args.words]
     argv, environment = bed.host_command(args.host, args.words, user=args.user)
     here = bed.elsewhere(args.host) is None
-    if here and (refused := refusal(program, environment["PATH"])):
-        code, why = refused
-        print_error(args.prog, why, code, as_json=False)
+    if here and (code := refused(args.prog, program, environment["PATH"])):
         return code
     if args.mptcp:
         bed.prepare_mptcp(args.host)

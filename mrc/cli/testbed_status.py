@@ -6,16 +6,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Literal, TypeVar, TypeVarTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
 from mrc.cli import csv_text, testbed_on
 from mrc.cli.arguments import add
+from mrc.cli.ending import begun
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
 from mrc.cli.runner import run_async
@@ -30,9 +29,6 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
 from mrc.testbed.names import DEFAULT_NAME, part_name
 from mrc.testbed.shape import Fabric, Shape
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
@@ -110,7 +106,7 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
         help_text = KEYS if has_keys else "^C ends; no keys: stdin is no terminal"
         while not ended.done():
             screen.show(blocks, help_text)
-            looking = _begun(_look, name, seconds, out, look)
+            looking = asyncio.wrap_future(begun(_look, name, seconds, out, look))
             await asyncio.wait({looking, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not looking.done():
                 looking.cancel()
@@ -122,21 +118,6 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
                 if not look.links:
                     await asyncio.wait({ended}, timeout=seconds)
     return True
-
-
-def _begun(function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-    """Runs a function in a thread whose end nothing waits for, not even the end of the command."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(function(*args))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return asyncio.wrap_future(future)
 
 
 def _look(name: str, seconds: float, out: Output, before: _Look | None) -> _Look | None:
