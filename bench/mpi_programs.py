@@ -46,7 +46,11 @@ class Mpi:
 
     @property
     def needs(self) -> str:
-        return f"{self.variable}, an environment with {self.packages}, mpi4py and numpy"
+        """What to do where it is missing."""
+        return (
+            f"pip install {self.packages} mpi4py numpy (in the environment that {self.variable} "
+            "names, or for Open MPI here)"
+        )
 
     def command(
         self, rsh: Path, over: str, where: str, program: Words, planes: Iterable[int] = ()

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from skips import pytest_make_collect_report, pytest_runtest_makereport
+from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_sessionfinish
+
+# Whole programs, most of them in namespaces: one test of each capability is marked `default`, and
+# the others become `more`.
+PROGRAMS = ("attack", "hostile", "netns", "training", "verbs")
 
 # The same examples in every run, and no deadline: times mean nothing on a busy machine.
 hypothesis.settings.register_profile("mrc", derandomize=True, deadline=None)
@@ -28,6 +32,15 @@ for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "T
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(tests).parts[0] in PROGRAMS and not (
+            item.get_closest_marker("default") or item.get_closest_marker("slow")
+        ):
+            item.add_marker(pytest.mark.more)
+
+
 def pytest_runtest_teardown() -> None:
     """A command that ran in this process froze its objects, where Hypothesis no longer finds them:
     on Python 3.14 it warns.
@@ -43,4 +56,8 @@ def inbox(tmp_path: Path) -> Path:
     return path
 
 
-__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]  # hooks of pytest
+__all__ = [  # hooks of pytest
+    "pytest_make_collect_report",
+    "pytest_runtest_makereport",
+    "pytest_sessionfinish",
+]

@@ -73,6 +73,7 @@ def test_strangers__one_address_has_eight_places(net: Net, tmp_path: Path) -> No
         send(net, tmp_path)
 
 
+@pytest.mark.default
 def test_strangers__large_hellos_cost_little(
     net: Net, tmp_path: Path, trust: tuple[str | Path, ...]
 ) -> None:

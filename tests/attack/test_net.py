@@ -6,12 +6,14 @@ from __future__ import annotations
 from ipaddress import ip_address
 from pathlib import Path
 
+import pytest
 from attack import forge
 from attack.net import ADDRESSES, PORT, Net, crowd
 
 from mrc.dissect.packet import Flow, icrc
 
 
+@pytest.mark.default
 def test_net__an_honest_sender_is_served(net: Net, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"honest")
     (tmp_path / "in").mkdir()

@@ -230,6 +230,7 @@ def test_forged__plain_packets(wire: Wire) -> None:
     wire.works(2)
 
 
+@pytest.mark.default
 def test_forged__with_a_seal_but_without_the_key(wire: Wire) -> None:
     """Headers of true packets with the next counters: only the tag is a guess."""
     before, sent, rng = wire.drops(), {A: 0, B: 0}, random.Random(1)

@@ -155,6 +155,7 @@ def test_recv__a_peer_with_markup_offers_the_whole_disk_and_stays(
     assert receiver.process.poll() is None
 
 
+@pytest.mark.default
 def test_recv__names_of_programs_and_terminals(
     net: Net, trust: list[str], receiver: Victim, small_disk: Path
 ) -> None:

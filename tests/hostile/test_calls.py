@@ -65,6 +65,7 @@ def test_calls__that_fail_from_one_on(places: Iterator[Place]) -> None:
     _sweep("send", "files", places, lambda count: [count - 8], ALL)
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("row", ["recv"])
 def test_clock__that_is_set_by_a_day(row: str, places: Iterator[Place]) -> None:
     """A day ahead at one call, then a day behind."""

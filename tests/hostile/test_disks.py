@@ -164,6 +164,7 @@ def test_recv__on_a_full_disk_refuses(bad: Path, tmp_path: Path) -> None:
     assert "(0 free): free some space or choose another --output" in done.err[0]
 
 
+@pytest.mark.default
 def test_recv__on_a_disk_that_fills_up(bad: Path, tmp_path: Path) -> None:
     done = transfer("full", bad, tmp_path, bad, "-", size="600k")
     assert done.out == ["sent: 1", "received: 1"] and done.left == [], done

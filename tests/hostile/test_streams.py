@@ -60,6 +60,7 @@ def test_output__on_a_full_disk_fails(words: str, prog: str) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.default
 def test_messages__on_a_full_disk_do_not_change_the_exit_code() -> None:
     assert shell(f"send {__file__} 127.0.0.1:1", "2>/dev/full").returncode == 3
     assert shell("send", "2>/dev/full").returncode == 2

@@ -98,6 +98,7 @@ def folder(tmp_path: Path) -> Path:
     return shutil.copytree(FOLDER, tmp_path / "spin")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "model", [pytest.param(each, marks=QUICK if each in SMALL else SLOW) for each in MODELS]
 )

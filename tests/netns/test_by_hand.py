@@ -165,6 +165,7 @@ def test_interface__that_was_removed_is_named(bed_name: str) -> None:
             bed.heal("all")
 
 
+@pytest.mark.default
 def test_status__names_what_is_gone(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Testbed(bed_name, planes=1, t1=1) as bed:
         netns.remove(bed.plan.nodes["t1-1-0"].namespace)

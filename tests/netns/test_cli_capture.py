@@ -219,6 +219,7 @@ def test_capture__of_a_link_that_is_down_for_a_while(bed: Testbed) -> None:
         assert [bytes(packet[UDP].payload) for packet in capturing.packets()] == sent
 
 
+@pytest.mark.default
 @splits_bursts
 @wireshark.required
 @pytest.mark.parametrize(
@@ -280,6 +281,7 @@ def test_capture__wrong_use_is_one_line(
     assert complaint in error and error.count("\n") == 1
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     ("shell", "where", "command", "there"),
     [

@@ -89,6 +89,7 @@ def test_locate__names_the_links_of_failing_paths(hosts: Hosts, bed: Testbed, he
         assert lost == ({"t1:2.1"} if "t1:2.1" in target else {"t1:1.0", "t1:1.1"})
 
 
+@pytest.mark.default
 def test_measure__shows_each_path(hosts: Hosts, bed: Testbed, healed: None) -> None:
     hosts.start("h1", "perf", "--server").until_listening()
     rows: list[str] = []

@@ -40,6 +40,7 @@ def measure(hosts: Hosts, *options: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.default
 def test_perf__goodput_and_shares(hosts: Hosts) -> None:
     measured: list[dict[str, Any]] = []
 

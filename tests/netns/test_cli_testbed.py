@@ -57,6 +57,7 @@ def execute(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root)
 
 
+@pytest.mark.default
 def test_up__says_what_it_built_and_down_what_it_removed(
     bed_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +82,7 @@ def test_up__with_other_parameters_is_a_line(name: str, capsys: pytest.CaptureFi
     )
 
 
+@pytest.mark.default
 def test_status__draws_and_lists_faults(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("--name", name, "fail", "t1:1.0", "--loss", "20%") == 0
     assert typed("status", "--name", name) == 0
@@ -312,6 +314,7 @@ def faults(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.default
 def test_run__tells_and_heals(name: str, faults: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("run", faults, "--name", name, "--until", "200ms", "--json") == 0
     told = [printed("testbed run", line) for line in capsys.readouterr().out.splitlines()]

@@ -28,6 +28,7 @@ IPV6_NEXT_AT, ROUTING = 14 + 6, 43  # in the outer header of an Ethernet frame
 PACKETS = 600  # fewer than 8 MiB need
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     "patterns",
     [("access", "headers", "planes"), pytest.param(("*",), marks=pytest.mark.slow)],

@@ -92,6 +92,7 @@ def test_send__without_the_plane_that_has_a_smaller_mtu(
     assert not any("MTU" in line for line in sender.lines), sender.lines
 
 
+@pytest.mark.default
 def test_send__an_ordinary_transfer_is_quiet(start: Start, tmp_path: Path, file: Path) -> None:
     """One line for each file and one about the ports: no buffers, no QPs, no EVs."""
     inbox = tmp_path / "inbox"

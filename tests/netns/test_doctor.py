@@ -13,6 +13,7 @@ from mrc.linux import installed, netns
 from mrc.results.doctor import State
 
 
+@pytest.mark.default
 def test_doctor__finds_what_these_tests_use() -> None:
     found = {each.name: each.state for each in host.examine()}
     for name in ("point to point", "veth", "seg6", "uSIDs", "packet ring", "tbf", "nftables"):

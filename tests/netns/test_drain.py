@@ -95,6 +95,7 @@ def test_drain__outlasts_a_fault_and_its_healing(bed: Testbed) -> None:
     assert routes(bed, 0, 2) == (FAR - {"t1:1.0"}, 3)
 
 
+@pytest.mark.default
 def test_drain__while_data_travel(bed: Testbed, hosts: Hosts) -> None:
     """No packet is lost; the drained plane carries no more data, and comes back."""
     hosts.start("h2", "perf", "--server").until_listening()

@@ -169,6 +169,7 @@ def both() -> Iterator[dict[Fabric, Testbed]]:
         yield {Fabric.KERNEL: kernel, Fabric.EMULATED: emulated}
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("name", CARRIERS)
 def test_usids__as_the_kernel_does(both: dict[Fabric, Testbed], name: str) -> None:
     """The same frames arrive at the same hosts; every byte is equal."""
@@ -304,6 +305,7 @@ def test_fail__duplicate(bed: Testbed) -> None:
     assert Counter(exchange(bed, 20)) == Counter(list(range(20)) * 2)
 
 
+@pytest.mark.default
 def test_fail__reorder(bed: Testbed) -> None:
     bed.fail("plane:1", reorder=0.5)
     arrived = exchange(bed, 60)
@@ -395,6 +397,7 @@ def test_fail__refuses_what_only_netem_could(
 # ---- End ------------------------------------------------------------------------------------
 
 
+@pytest.mark.default
 def test_down__ends_the_emulator(bed_name: str) -> None:
     bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
     bed.up()

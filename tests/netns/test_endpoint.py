@@ -137,6 +137,7 @@ def shares(outcome: Outcome) -> list[float]:
     return [plane.sent_bytes / total for plane in outcome.info.planes]
 
 
+@pytest.mark.default
 def test_interfaces__two_subnets_are_two_planes(two_links: None) -> None:
     for n in (1, 2):
         address(A, f"x{n}", f"10.0.{n}.1/24")
@@ -257,6 +258,7 @@ def refusal(a: HostConfig, b: HostConfig, host: str) -> str:
         served.result()
 
 
+@pytest.mark.default
 def test_srv6__paths_of_the_host_configuration(ipv6_link: None) -> None:
     a = srv6_host("a", "b", "fd00:1::2", "fd00:1::2", "x1")
     b = srv6_host("b", "a", "fd00:1::1", "fd00:1::1", "y1")

@@ -96,6 +96,7 @@ def built_as_containerlab_does(plan: Plan, folder: Path) -> Iterator[None]:
         build.remove(plan.name)
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     "way", [pytest.param(built_by_script, marks=pytest.mark.slow), built_as_containerlab_does]
 )

@@ -127,6 +127,7 @@ def test_perf__needs_no_privilege(cluster: Cluster) -> None:
     assert set(sent) == {1, 2} and all(sent.values())
 
 
+@pytest.mark.default
 def test_recv__needs_no_privilege(cluster: Cluster) -> None:
     receiver, sender = PODS["mrc-recv"], PODS["mrc-perf-client"]
     cluster.prepare(receiver, sender)

@@ -213,6 +213,7 @@ def links() -> None:
         link(n)
 
 
+@pytest.mark.default
 def test_follow__an_interface_made_again_in_the_middle_of_a_transfer(
     hosts: None, peer: Callable[..., Peer]
 ) -> None:

@@ -178,6 +178,7 @@ def is_sleep(pid: int) -> bool:
         return False
 
 
+@pytest.mark.default
 def test_machine_that_dies(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
     """Goal: the other says what is lost, goes on, and cleans up."""
     a, b = pair

@@ -49,14 +49,16 @@ mpis = pytest.mark.parametrize(
             each,
             id=each.packages,
             marks=[
-                pytest.mark.skipif(not each.is_there, reason=f"needs {each.needs}"),
+                pytest.mark.skipif(not each.is_there, reason=f"lacks {each.name}: {each.needs}"),
                 *([] if each is OPEN_MPI else [pytest.mark.slow]),
             ],
         )
         for each in ALL.values()
     ],
 )
-needs_open_mpi = pytest.mark.skipif(not OPEN_MPI.is_there, reason=f"needs {OPEN_MPI.needs}")
+needs_open_mpi = pytest.mark.skipif(
+    not OPEN_MPI.is_there, reason=f"lacks Open MPI: {OPEN_MPI.needs}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +150,7 @@ def test_killed__the_other_rank_gets_an_error(start: Start) -> None:
     assert re.fullmatch(r"libmrc-fi: the process at [0-9a-f:]+ has ended", line)
 
 
+@pytest.mark.default
 @mpis
 def test_halo_exchange__through_a_planes_death(
     start: Start, mpi: Mpi, bed: Testbed, tmp_path: Path

@@ -24,6 +24,8 @@ from mrc.linux import netlink, netns
 from mrc.linux.interfaces import interfaces
 from mrc.linux.netlink import Netlink, Veth, client, routes
 
+pytestmark = pytest.mark.default
+
 VIA = IPv6Address("fe80::1")
 OWN = IPv6Address("fd00:a::1")
 CARRIER = IPv6Address("fcbb:1:100:201:e000::")

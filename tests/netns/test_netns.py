@@ -15,6 +15,8 @@ from mrc.linux import netns
 
 from .conftest import fresh_name
 
+pytestmark = pytest.mark.default
+
 STAY, KEPT, GONE, STUMP = (f"mrc-{fresh_name()}" for _ in range(4))
 
 

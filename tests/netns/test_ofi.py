@@ -223,6 +223,7 @@ def test_fi_info__names_the_provider_once(bed: Testbed) -> None:
     assert ended(started(bed, "h0", "fi_info", "-p", "mrc")).startswith("provider: mrc\n")
 
 
+@pytest.mark.default
 @needs_tools
 @pytest.mark.usefixtures("agents")
 @pytest.mark.parametrize("mode", [pytest.param("msg", marks=pytest.mark.slow), "tagged"])

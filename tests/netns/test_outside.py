@@ -155,6 +155,7 @@ def test_uplink__another_one_leaves_the_guards_of_the_first(
     assert (around.sysctls(), around.tables()) == before
 
 
+@pytest.mark.default
 def test_uplink__returns_after_a_link_was_down(around: Around, names: list[str]) -> None:
     argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--uplink", "eth0")
     assert around.run(*argv) == 0
@@ -233,6 +234,7 @@ def shown(around: Around, interface: str = "eth1") -> tuple[object, ...]:
     return found.enabled, found.mtu, {each for each in found.addresses if not each.is_link_local}
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("fabric", [*Fabric])
 def test_interface__of_a_host(around: Around, names: list[str], fabric: Fabric) -> None:
     before = shown(around)

@@ -150,6 +150,7 @@ def test_absent__paths_between_all_hosts(uneven: Testbed) -> None:
     assert uneven.missing() == []
 
 
+@pytest.mark.default
 def test_absent__a_transfer_uses_the_planes_of_both(uneven: Testbed, tmp_path: Path) -> None:
     """h0 has planes 1 and 2, h4 has 2 and 3."""
     file, inbox = tmp_path / "file", tmp_path / "inbox"

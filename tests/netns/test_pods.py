@@ -46,6 +46,7 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
         yield bed
 
 
+@pytest.mark.default
 def test_paths__over_every_t1_of_the_pod_and_every_t2(bed: Testbed) -> None:
     cases = ((0, 1, IN_POD), (3, 2, BACK_IN_POD), (0, 3, FAR), (2, 1, FAR))
     for src, dst, expected in cases:

@@ -221,6 +221,7 @@ if not Path("/proc/sys/net/mptcp/enabled").exists():
     MISSING = "needs a kernel with CONFIG_MPTCP"
 
 
+@pytest.mark.default
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 def test_mptcp__uses_every_plane(bed: Testbed) -> None:
     mrc = [sys.executable, "-m", "mrc", "testbed", "--name", bed.name, "exec"]
@@ -259,6 +260,7 @@ def until_running(bed: Testbed, commands: set[str]) -> None:
     until(lambda: commands <= {each.command for each in programs.find(nodes, folder)})
 
 
+@pytest.mark.default
 def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One ends by SIGTERM, one ignores it, and one was left behind by its parent."""
     wait = programs._wait
@@ -345,6 +347,7 @@ def test_down__typed_in_the_test_bed_leaves_its_own_shell(bed_name: str) -> None
     assert not state.folder(bed_name).exists()
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_up__ended_by_a_signal_leaves_nothing(bed_name: str, signum: int) -> None:
     """Method: it gets the signal when it has the first namespaces and sets up their filters."""

@@ -162,6 +162,7 @@ BUSY = {
 }  # fmt: skip
 
 
+@pytest.mark.default
 def test_rping__goes_on_when_a_plane_dies(hosts: Hosts, seal: str, bed: Testbed) -> None:
     """It compares what comes back, and would end with an error (-V)."""
     endless = ["-S", "60000"]

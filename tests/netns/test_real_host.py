@@ -104,6 +104,7 @@ def until_sends_on(planes: set[int], events: Iterator[dict[str, Any]]) -> None:
     raise AssertionError(f"it ended before it sent over planes {planes} only")
 
 
+@pytest.mark.default
 def test_real_host__over_all_planes(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

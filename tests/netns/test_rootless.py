@@ -172,6 +172,7 @@ def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
     assert user.left() == []
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("fabric", ["kernel", pytest.param("emulated", marks=pytest.mark.slow)])
 def test_testbed__any_program_uses_the_fabric(user: User, fabric: str) -> None:
     """Names resolve without a file in /etc, and `down` ends what still runs."""

@@ -24,6 +24,8 @@ from mrc.linux.rtnetlink import (
     Rtnetlink,
 )
 
+pytestmark = pytest.mark.default
+
 RTM_NEWLINK, RTM_GETLINK, RTM_NEWROUTE, RTM_GETROUTE = 16, 18, 24, 26
 LOOPBACK = 1
 

@@ -69,6 +69,7 @@ def test_up__of_more_parts_than_open_files(bed_name: str, fabric: Fabric) -> Non
     built.down()
 
 
+@pytest.mark.default
 def test_paths__below_one_t0_and_over_every_t1(bed: Testbed) -> None:
     for src, dst, expected in ((0, 1, NEAR), (1, 0, NEAR), (0, 3, FAR), (3, 1, FAR)):
         assert probe(bed, src, dst) == Counter(expected)

@@ -94,6 +94,7 @@ def run(bed: Testbed, host: str, *command: str) -> str:
 # ---- Paths ----------------------------------------------------------------------------------
 
 
+@pytest.mark.default
 def test_paths__all_live_in_both_directions(bed: Testbed) -> None:
     assert probe(bed, 0, 1) == Counter(ALL)
     assert probe(bed, 1, 0) == Counter(ALL)
@@ -168,6 +169,7 @@ def test_paths__a_mark_on_the_outer_header_reaches_the_socket(bed: Testbed) -> N
 # ---- Faults ---------------------------------------------------------------------------------
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("mode", [*Mode])
 @pytest.mark.parametrize("target", FAULTS)
 def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mode) -> None:
@@ -382,6 +384,7 @@ def test_host_command__refuses(bed: Testbed) -> None:
 # ---- Up and down ----------------------------------------------------------------------------
 
 
+@pytest.mark.default
 def test_up__twice_changes_nothing(bed: Testbed) -> None:
     same = Testbed(bed.name, planes=2, t1=2, rate="1gbit", fabric=bed.shape.fabric)
     assert same.up() is False
@@ -395,6 +398,7 @@ def test_up__with_other_parameters_says_which(bed: Testbed) -> None:
     assert probe(bed) == Counter(ALL)
 
 
+@pytest.mark.default
 def test_down__leaves_nothing(bed_name: str) -> None:
     bed = Testbed(bed_name, planes=1, t1=1)
     assert bed.up() is True

@@ -127,6 +127,7 @@ def test_send__as_an_ordinary_user(hosts: Hosts, public_folder: Path, inbox: Pat
     assert same(file, inbox / "a")
 
 
+@pytest.mark.default
 def test_recv__serves_several_senders_at_once_until_interrupted(
     hosts: Hosts, tmp_path: Path, inbox: Path
 ) -> None:
@@ -191,6 +192,7 @@ def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Pa
 # ---- Faults of the fabric -------------------------------------------------------------------
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     ("fault", "lost"),
     [

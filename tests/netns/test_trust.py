@@ -155,6 +155,7 @@ def test_perf__a_wrong_code_ends_the_server(hosts: tuple[Host, Host]) -> None:
         assert server.wait(PATIENCE) == 1
 
 
+@pytest.mark.default
 def test_recv__each_user_is_asked_once(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     a, b = hosts
     files = [tmp_path / name for name in ("first", "second")]

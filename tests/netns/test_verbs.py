@@ -299,6 +299,7 @@ def test_control__every_function(hosts: Hosts, bed: Testbed, tmp_path: Path) -> 
 # ---- Bad luck -------------------------------------------------------------------------------
 
 
+@pytest.mark.default
 def test_write_bw__the_peer_is_killed(hosts: Hosts) -> None:
     """The other end gets a completion with an error, at once."""
     server, client = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "20")

@@ -90,6 +90,7 @@ def viewing(*command: str) -> Iterator[str]:
         assert len(lines) == 1 and lines[0].endswith("interrupted\n")
 
 
+@pytest.mark.default
 @pytest.mark.usefixtures("healed")
 def test_cli__view_serves_the_page(bed: Testbed) -> None:
     with viewing("testbed", "view", "--name", bed.name) as url:

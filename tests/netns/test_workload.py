@@ -165,6 +165,7 @@ def test_run__every_kind_of_traffic_by_mrc_and_by_tcp(
     ]
 
 
+@pytest.mark.default
 def test_run__a_plane_falls_silent(
     bed: Testbed, told: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -280,6 +280,7 @@ def test_curve__between_samples() -> None:
     assert [curve.at(now_ns) for now_ns in (0, 5, 10, 15, 20, 99)] == [0, 50, 100, 200, 300, 300]
 
 
+@pytest.mark.more
 def test_command__details_of_many_flows_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
     flows = ["traffic.0.qps=256", "traffic.0.pairs=[[0, 1], [0, 1], [0, 1], [0, 1], [0, 1]]"]
     small = ["traffic.0.write=1B", "traffic.0.writes=1", "variants=[]", "faults=[]", "checks=[]"]
@@ -342,6 +343,7 @@ def test_command__csv(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["transport"] for row in rows} == {"mrc", "go-back-n"}
 
 
+@pytest.mark.more
 def test_command__variants_and_baselines(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "run.until=2ms", "--set", "baselines=['go-back-n']"]
     main(["sim", "uniform-loss-1", *settings, "--seeds", "2", "--json"])
@@ -388,6 +390,7 @@ def test_command__plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert path.read_text().startswith("<svg ")
 
 
+@pytest.mark.more
 def test_command__report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,6 +403,7 @@ def test_command__report(
     assert path.read_text().count("<svg ") == 2
 
 
+@pytest.mark.more
 def test_command__report_of_the_paper(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,6 +466,7 @@ def test_command__wrong_usage(
     assert cause in capsys.readouterr().err
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", QUICK)
 def test_built_in__meets_its_targets_with_the_default_seed(name: str) -> None:
     assert main(["sim", name, "--quiet"]) == 0

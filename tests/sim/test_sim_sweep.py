@@ -111,6 +111,7 @@ def test_sweep__a_second_call_runs_only_what_is_missing(small: str, tmp_path: Pa
     assert len(second.splitlines()) == 8 and set(first.splitlines()) <= set(second.splitlines())
 
 
+@pytest.mark.more
 def test_sweep__parts_make_the_whole(
     small: str, tmp_path: Path, serial: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +125,7 @@ def test_sweep__parts_make_the_whole(
     assert sorted(lines(runs)) == serial
 
 
+@pytest.mark.more
 def test_sweep__an_interrupt_keeps_what_is_done(
     small: str, tmp_path: Path, serial: list[str]
 ) -> None:
@@ -249,6 +251,7 @@ with Client(sys.argv[1]) as client:
 """
 
 
+@pytest.mark.more
 def test_sweep__on_dask_whose_worker_is_killed(
     small: str, tmp_path: Path, serial: list[str]
 ) -> None:

@@ -64,6 +64,7 @@ def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.more
 def test_tool__sweeps_what_it_is_told_to() -> None:
     done = tool("--seeds", "21", "--first", "500")
     assert (done.returncode, done.stdout, done.stderr) == (0, "21 seeds passed\n", "")

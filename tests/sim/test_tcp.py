@@ -43,6 +43,7 @@ def values(until: str, buffer: str, *traffic: dict[str, Any], **tables: Any) -> 
     return {outcome.name: outcome.value or 0.0 for outcome in found}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("buffer", BUFFERS.values(), ids=BUFFERS)
 def test_goodput__a_lone_flow_fills_its_link(buffer: str) -> None:
     check = {"measure": "goodput", "of": "max-min", "from": "1s", "at_least": "90%"}

@@ -22,7 +22,7 @@ def missing_torch() -> str | None:
     """Why torch cannot run here, or None."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return "torch is not installed: pip install torch --index-url .../whl/cpu"
+        return "torch is not installed: pip install torch"
     return None
 
 

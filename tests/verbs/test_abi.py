@@ -14,6 +14,8 @@ from verbs.building import LIBRARY, ROOT
 
 from mrc.doctor.libraries import FOLDER, LIBMRC, LIBMRC_CM, PROVIDER
 
+pytestmark = pytest.mark.default
+
 PUBLIC = re.compile(r"IBVERBS_1\.\d+")
 DATA, CONTROL = 27, 14
 

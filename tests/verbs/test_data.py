@@ -19,6 +19,7 @@ from mrc.enums import AgentKind
 from .conftest import Agent
 
 
+@pytest.mark.default
 def test_data__every_function(agent: Agent, programs: Path) -> None:
     code, out, err = agent.output(programs / "data")
     assert (code, err) == (0, "")
@@ -42,6 +43,7 @@ def test_data__without_an_agent_says_what_to_start(agent: Agent, programs: Path)
     assert "libmrc: no agent runs on this host: start it with mrc agent" in done.stderr
 
 
+@pytest.mark.default
 def test_bad_luck(agent: Agent, programs: Path) -> None:
     code, out, err = agent.output(programs / "bad_luck")
     assert (code, err) == (0, SAID["bad_luck"])
@@ -52,6 +54,7 @@ def test_bad_luck(agent: Agent, programs: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.default
 def test_gather__copies_what_several_pieces_of_memory_hold(agent: Agent, programs: Path) -> None:
     code, out, err = agent.output(programs / "gather")
     assert (code, err) == (0, "")
@@ -83,6 +86,7 @@ libmrc: a shared receive queue is refused: MRC has none; mrc run --rc emulates t
 }
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     ("name", "parts"), [("wrong", WRONG), pytest.param("crowd", CROWD, marks=pytest.mark.slow)]
 )

@@ -13,6 +13,8 @@ from verbs.building import LIBRARY
 
 from mrc.agent import door
 
+pytestmark = pytest.mark.default
+
 NAME = f"@mrc-test-door-{os.getpid()}"
 _PROGRAM = """\
 import ctypes, sys

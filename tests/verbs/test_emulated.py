@@ -165,6 +165,7 @@ def run_both(agent: Agent, program: Sequence[str], port: int) -> None:
             server.kill()
 
 
+@pytest.mark.default
 @pytest.mark.parametrize(
     "program", [*RUNS, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)], ids=" ".join
 )

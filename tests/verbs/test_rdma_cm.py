@@ -66,6 +66,7 @@ def test_program(agent: Agent, cm_programs: Path, name: str) -> None:
     assert out.splitlines() == PARTS[name][0]
 
 
+@pytest.mark.default
 def test_program__goes_on_with_the_next_agent(agent: Agent, cm_programs: Path) -> None:
     environment = agent.environment | {"MRC_RC": "1"}
     with subprocess.Popen(
@@ -166,6 +167,7 @@ RDMA_CORE = {
 PORTS = {"rping": 7174, "ucmatose": 7471, "rdma_client": 7471, "rdma_xclient": 7471}
 
 
+@pytest.mark.default
 @needs("rping", "rdmacm-utils")
 @pytest.mark.parametrize("name", RDMA_CORE)
 def test_rdmacm_utils(agent: Agent, name: str) -> None:

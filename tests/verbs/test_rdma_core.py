@@ -80,6 +80,7 @@ def verdict(log: str, test: str) -> str:
     return found["verdict"] if found else "none"
 
 
+@pytest.mark.default
 @NEEDS_TESTS
 @NEEDS_PYVERBS
 def test_rdma_core__passes_what_a_device_with_writes_can(agent: Agent, tmp_path: Path) -> None:

@@ -227,6 +227,7 @@ def test_port__any_that_no_other_dissector_has(tmp_path: Path) -> None:
 # ---- Documented, and installed -----------------------------------------------------------------
 
 
+@pytest.mark.more
 @wireshark.required
 def test_readme__its_filters_find_packets(tmp_path: Path) -> None:
     readme = (plugin.LUA.parent / "README.md").read_text()
@@ -253,6 +254,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("asked", [True, False], ids=["tshark", "no tshark"])
 def test_install__and_remove(home: Path, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     if not asked:
@@ -275,6 +277,7 @@ def test_install__root_reads_that_wireshark_ignores_it(
     assert ("unshare --user tshark" in capsys.readouterr().err) is noted
 
 
+@pytest.mark.more
 @wireshark.required
 def test_install__then_every_tshark_decodes_mrc(home: Path) -> None:
     path = write(home / "a.pcap", golden_frames())

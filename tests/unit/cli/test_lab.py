@@ -65,6 +65,7 @@ def test_pages__are_of_one_form(number: int) -> None:
     assert len(starts) == len(ends)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("number", IN_THE_SIMULATOR)
 def test_lesson__prints_what_its_page_shows(number: int, tmp_path: Path) -> None:
     """The simulator gives the same numbers everywhere."""

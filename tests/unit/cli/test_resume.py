@@ -80,6 +80,7 @@ def test_send__standard_input_does_not_go_on(tmp_path: Path, how: signal.Signals
     assert os.listdir(tmp_path / "inbox") == []
 
 
+@pytest.mark.more
 def test_send__goes_on_by_itself(tmp_path: Path) -> None:
     """The receiver is killed and starts again, while the sender waits for it."""
     source, inbox = tmp_path / "image", tmp_path / "inbox"

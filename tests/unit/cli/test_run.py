@@ -96,6 +96,7 @@ def lasting(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
         os.kill(door.visitor_of(asking).pid, signal.SIGTERM)
 
 
+@pytest.mark.more
 def test_run__an_agent_with_other_options_runs(
     tmp_path: Path, lasting: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

@@ -189,6 +189,7 @@ def test_send__with_a_wrong_code(home: Path, file: Path) -> None:
     assert "set $MRC_CODE" in ended("send", file, where, "--code").stderr
 
 
+@pytest.mark.more
 def test_send__keys_that_know_each_other(home: Path, file: Path) -> None:
     receivers = {"MRC_IDENTITY": str(home / "b.pem")}
     ours, theirs = fingerprint(), fingerprint(**receivers)
@@ -204,6 +205,7 @@ def test_send__keys_that_know_each_other(home: Path, file: Path) -> None:
     assert (home / "inbox" / "disk.img").read_bytes() == file.read_bytes()
 
 
+@pytest.mark.more
 def test_send__a_secret_file(home: Path, file: Path) -> None:
     secret = home / "fleet"
     ended("key", "--secret", secret)

@@ -83,6 +83,7 @@ def test_recv__asks_and_gets_a_yes(home: Path, tty: Terminal) -> None:
     assert (home / "inbox" / "disk.img").read_bytes() == (home / "disk.img").read_bytes()
 
 
+@pytest.mark.more
 def test_recv__asks_and_gets_a_no(home: Path, tty: Terminal) -> None:
     """An answer that was typed before the question does not count; the next sender is asked for."""
     with asking(tty, home) as (receiver, where):
@@ -124,6 +125,7 @@ def test_recv__asks_once_about_a_key(home: Path, tty: Terminal) -> None:
     assert not (home / "config" / "mrc" / "allowed").exists()
 
 
+@pytest.mark.more
 def test_recv__always(home: Path, tty: Terminal) -> None:
     """The answer is in the file of allowed peers. Another key is asked about there too."""
     allowed = home / "config" / "mrc" / "allowed"

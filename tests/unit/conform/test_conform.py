@@ -69,6 +69,7 @@ def finds_out(names: list[str]) -> None:
         assert [each for each in found["readings"] if each.startswith(f"{subject}-")] == [name]
 
 
+@pytest.mark.more
 def test_engine__with_all_other_readings() -> None:
     finds_out(SHOWN)
 
@@ -190,6 +191,7 @@ def test_run__an_adapter_that_can_do_nothing(tmp_path: Path) -> None:
     assert (judged["verdict"], judged["reason"]) == ("skipped", "no")
 
 
+@pytest.mark.more
 def test_run__attributes_by_hand() -> None:
     """The engine is the device; this test is who types the attributes."""
     words = [sys.executable, "-m", "mrc", "conform"]
@@ -271,6 +273,7 @@ def test_run__by_the_exchange_with_a_perf_server(patterns: tuple[str, ...]) -> N
     assert why_not == {NO_WRITE, "the device chooses its first PSN itself"}
 
 
+@pytest.mark.more
 def test_run__by_the_exchange_with_another_program(tmp_path: Path) -> None:
     """It gives no memory: only its endpoint is judged."""
     with listening("recv", "--output", str(tmp_path)) as device:
@@ -286,6 +289,7 @@ def test_run__by_the_exchange_without_a_program() -> None:
     assert done.returncode == 3 and "no program listens" in done.stderr
 
 
+@pytest.mark.more
 def test_run__by_the_exchange_with_other_readings() -> None:
     """A device with another reading of C3 refuses the judge, and says what to do."""
     with listening("perf", "--server") as device:
@@ -294,6 +298,7 @@ def test_run__by_the_exchange_with_other_readings() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.more
 def test_run__an_adapter_that_listens() -> None:
     port = free_port()
     words = [sys.executable, "-m", "mrc", "conform", "device", "-B", "127.0.0.1", "-B", "127.0.0.2",

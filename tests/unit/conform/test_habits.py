@@ -72,10 +72,12 @@ def finds_out(folder: Path, names: list[str]) -> None:
         assert shown == {name} or (not shown and subject in AT_RECEIVER), "at the sender"
 
 
+@pytest.mark.more
 def test_judge__engines_with_all_other_readings(tmp_path: Path) -> None:
     finds_out(tmp_path, SHOWN)
 
 
+@pytest.mark.more
 def test_judge__engines_with_their_own_readings(tmp_path: Path) -> None:
     shown = set().union(*judged(tmp_path, []))
     assert [name for name in shown if BY_ID[name.partition("-")[0]].choice != name] == []

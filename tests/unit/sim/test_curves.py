@@ -76,6 +76,7 @@ def test_last_hops__by_host_and_plane(result: Result) -> None:
         assert key not in result.last_hops
 
 
+@pytest.mark.more
 def test_result__takes_little_memory_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves, "AT_HAND", 0)
 

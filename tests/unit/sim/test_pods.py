@@ -97,6 +97,7 @@ def test_run__faults_of_each_tier() -> None:
     assert lost({"target": "t2:2.1>t1:2.7", **at}).infos[1].lost_packets == 0
 
 
+@pytest.mark.more
 def test_run__the_same_for_one_shard_and_for_two_with_threads() -> None:
     """See test_shards.c; here the whole way from a file. A run with a trace has one shard."""
     found = scenario(

@@ -120,6 +120,7 @@ def own_address(addresses: tuple[tuple[str, object], ...], interface: str) -> IP
     return IPv6Address(str(found).partition("/")[0])
 
 
+@pytest.mark.more
 def test_shares__deal_out_t1s_of_every_plane() -> None:
     shape = Shape(hosts=64, planes=4, t0=8, t1=4)
     shares = cut.shares(make_plan("lab", shape), 3)

@@ -29,6 +29,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.more
 def test_pages__show_every_public_name(pages: Path) -> None:
     shown = set(re.findall(r'<section id="(\w+)"', (pages / "mrc.html").read_text()))
     assert set(mrc.__all__) <= shown

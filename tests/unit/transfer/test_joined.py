@@ -126,6 +126,7 @@ async def test_send_files__a_large_one_over_a_qp_of_each_engine(
     assert (inbox / "large").read_bytes() == large
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("held_up")
 async def test_send_files__over_several_qps(
     tmp_path: Path, inbox: Path, disk: threading.Event

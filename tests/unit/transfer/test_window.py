@@ -42,6 +42,7 @@ class SlowDisk:
         monkeypatch.setattr(Target, "write", slow)
 
 
+@pytest.mark.more
 async def test_send_files__waits_for_a_slow_disk(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
