@@ -12,9 +12,12 @@ import hypothesis
 import pytest
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_sessionfinish
 
-# Whole programs, most of them in namespaces: one test of each capability is marked `default`, and
-# the others become `more`.
-PROGRAMS = ("attack", "hostile", "netns", "training", "verbs")
+# Tests of whole programs, most of them in namespaces: one of each capability is marked `default`,
+# and the others become `more`, as do those that read the project's own text.
+MORE = (
+    *("attack", "hostile", "netns", "training", "verbs"),
+    *("test_layers.py", "test_mirror.py", "test_rooms.py", "test_tidy.py"),
+)
 
 # The same examples in every run, and no deadline: times mean nothing on a busy machine.
 hypothesis.settings.register_profile("mrc", derandomize=True, deadline=None)
@@ -35,7 +38,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(tests).parts[0] in PROGRAMS and not (
+        if item.path.relative_to(tests).parts[0] in MORE and not (
             item.get_closest_marker("default") or item.get_closest_marker("slow")
         ):
             item.add_marker(pytest.mark.more)

@@ -27,7 +27,8 @@
  *   CHECK_FAIL("row %d: ...", ...)         for a table: say which row
  *   CHECK_ROW(i)                           adds the row to the messages of the checks that follow
  *
- * A test that only the slow tests of pytest are to run is a SLOW(test_name) instead of a TEST.
+ * A test that pytest marks `more` or `slow` is a MORE(test_name) or a SLOW(test_name) instead of a
+ * TEST.
  *
  * A test that cannot run here prints a line "skipped: REASON" and returns.
  *
@@ -120,6 +121,7 @@ static size_t check_n;
     check_tests[check_n++] = (struct check_test){#name, name}; \
   }                                                            \
   static void name(void)
+#define MORE(name) TEST(name)
 #define SLOW(name) TEST(name)
 
 /* The exit status: 0 when all tests passed, 1 when one failed, 2 for an unknown name. */

@@ -24,21 +24,26 @@ from slowness import PATIENCE
 HERE = Path(__file__).parent
 
 PARAMETERS = ("source", "name", "flavour")
+MARKS: dict[str, list[pytest.MarkDecorator]] = {
+    "TEST": [],
+    "MORE": [pytest.mark.more],
+    "SLOW": [pytest.mark.slow],
+}
 Program = tuple[Path, cbuild.Flavour]
 
 
 def functions() -> list[object]:
-    """(file, function, flavour) for every TEST(function) or SLOW(function) of every file."""
+    """(file, function, flavour) for every function of every file."""
     return [
         pytest.param(
             source,
             name,
             flavour,
             id=f"{source.stem}-{name}-{flavour.name}",
-            marks=[*lacks(source), *([pytest.mark.slow] if kind == "SLOW" else [])],
+            marks=[*lacks(source), *MARKS[kind]],
         )
         for source in sorted(HERE.glob("test_*.c"))
-        for kind, name in re.findall(r"^(TEST|SLOW)\((\w+)\)", source.read_text(), re.M)
+        for kind, name in re.findall(r"^(TEST|MORE|SLOW)\((\w+)\)", source.read_text(), re.M)
         for flavour in flavours(source)
     ]
 

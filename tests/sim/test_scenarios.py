@@ -384,6 +384,7 @@ def test_command__a_variant_that_cannot_run_costs_only_its_rows(
     assert "two, late, seed 1: no result: congestion control does not work" in told.err
 
 
+@pytest.mark.more
 def test_command__plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "goodput.svg"
     main(["sim", "loss-of-control", "--set", "traffic.0.writes=8", "--plot", str(path)])

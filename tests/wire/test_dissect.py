@@ -125,6 +125,7 @@ def test_file__a_mark_on_the_outer_header_alone(tmp_path: Path) -> None:
         assert line.endswith("[CE]")
 
 
+@pytest.mark.more
 def test_file__trimmed_by_a_switch(tmp_path: Path) -> None:
     packet = BY_NAME["write-middle-timestamp"].packet[:36]
     trimmed = [frame(packet, V6, tclass=dscp << 2) for dscp in (0x07, 0x0B)]
@@ -137,6 +138,7 @@ def test_file__trimmed_by_a_switch(tmp_path: Path) -> None:
     assert first["payload_bytes"] == 0 and first["headers"]["RETH"]["dma_bytes"] == 256
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("captured", "expected"),
     [
@@ -159,6 +161,7 @@ def test_file__of_which_each_frame_lacks_its_end(
     assert line.split(" ev c001abcd ")[1] == expected
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mode", [1, 2])
 def test_file__sealed(tmp_path: Path, mode: int) -> None:
     """With mode 2 the immediate is encrypted, so it is not shown."""
@@ -280,6 +283,7 @@ def test_help__has_examples() -> None:
     assert "mrc dissect --verbose" in run("--help").stdout
 
 
+@pytest.mark.more
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payloads=st.lists(st.binary(max_size=120), min_size=20, max_size=50))
 def test_file__rubbish_gets_a_line_each(tmp_path: Path, payloads: list[bytes]) -> None:
@@ -362,6 +366,7 @@ def test_json__of_a_burst_through_srv6(tmp_path: Path) -> None:
     assert first["icrc_is_right"] is True
 
 
+@pytest.mark.more
 def test_file__pcapng_of_both_byte_orders(tmp_path: Path) -> None:
     data = bytes(frame(GOLDEN[0].packet, V6))
     for order in "<>":

@@ -164,6 +164,7 @@ def test_notes(tmp_path: Path) -> None:
         assert [i for i, row in enumerate(rows) if row[place]] == numbers, note
 
 
+@pytest.mark.more
 @wireshark.required
 @pytest.mark.parametrize("captured", [70, 120])
 def test_notes__not_captured_to_its_end(tmp_path: Path, captured: int) -> None:

@@ -144,6 +144,6 @@ def culprit(output: str, program: Path, base: Path) -> str:
     if failed := re.search(r"^FAILED (\w+)$", output, re.MULTILINE):
         return failed[1]
     text = (base / "tests" / "c" / f"{program.name}.c").read_text()
-    tests = re.findall(r"^(?:TEST|SLOW)\((\w+)\)", text, re.MULTILINE)
+    tests = re.findall(r"^(?:TEST|MORE|SLOW)\((\w+)\)", text, re.MULTILINE)
     ended = set(re.findall(r"^ok (\w+)$", output, re.MULTILINE))
     return next((test for test in tests if test not in ended), "at its end")

@@ -222,6 +222,7 @@ print("parent done")
 """
 
 
+@pytest.mark.more
 @pytest.mark.skipif(
     sys.version_info >= (3, 14), reason="asyncio of Python 3.14 never ends in a child that unwinds"
 )

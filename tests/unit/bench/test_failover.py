@@ -238,6 +238,7 @@ def test_page__needs_no_network_and_escapes() -> None:
         assert words in page
 
 
+@pytest.mark.more
 def test_story_svg__every_mark_is_there_once_drawn_again() -> None:
     runs = result_of()["runs"]
     picture = bench.svg.story_svg(runs, 4, PLANE_BPS)

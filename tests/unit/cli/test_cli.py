@@ -434,6 +434,7 @@ def test_recv__output_not_writable(tmp_path: Path) -> None:
     assert "may not write there" in complaint(done, 1)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
 def test_send__over_loopback_with_nothing_set_up(mrc: Mrc, tmp_path: Path, host: str) -> None:
     inbox = tmp_path / "inbox"

@@ -62,6 +62,7 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
     assert sorted(os.listdir(inbox)) == ["image"]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_send__standard_input_does_not_go_on(tmp_path: Path, how: signal.Signals) -> None:
     """It cannot be read twice: the sender promises nothing, and the receiver does not wait."""

@@ -17,6 +17,7 @@ def shell(words: str, closed: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_send__with_closed_descriptors(tmp_path: Path, closed: str) -> None:
     """Sockets must not get these numbers: uvloop cannot close them, and messages go into them."""

@@ -70,6 +70,7 @@ def test_start__of_processes_imports_nothing_from_the_current_folder() -> None:
     assert not [text for text in sources if 'sys.executable, "-m"' in text]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("limit", [12, 63])
 def test_start__with_too_few_open_files(limit: int) -> None:
     def few() -> None:

@@ -103,6 +103,7 @@ def test_recv__asks_and_gets_a_no(home: Path, tty: Terminal) -> None:
     assert list((home / "inbox").iterdir()) == []
 
 
+@pytest.mark.more
 def test_recv__asks_once_about_a_key(home: Path, tty: Terminal) -> None:
     """A yes counts for this key in this run, and for no other key at the same address."""
     (home / "second").write_bytes(b"2")

@@ -252,6 +252,7 @@ def test_device__ended_while_a_judge_is_connected() -> None:
 NO_WRITE = "the program decides what it writes: only an adapter can ask a device to write"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "patterns",
     [
@@ -315,6 +316,7 @@ def test_run__an_adapter_that_listens() -> None:
             device.terminate()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("address", "patterns"),
     [
@@ -335,6 +337,7 @@ def test_run__one_plane(address: str, patterns: tuple[str, ...]) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("words", "part"),
     [
@@ -348,6 +351,7 @@ def test_run__wrong_usage(words: tuple[str, ...], part: str) -> None:
     assert done.returncode == 2 and part in done.stderr
 
 
+@pytest.mark.more
 def test_list_and_show__every_case() -> None:
     names = [
         each["name"] for each in printed("conform list", conform("list", "--json").stdout)["cases"]

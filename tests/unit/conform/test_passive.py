@@ -172,6 +172,7 @@ def test_judge__as_typed(tmp_path: Path) -> None:
     assert "no data of MRC was found" in broken.stderr
 
 
+@pytest.mark.more
 def test_judge__page_with_plots(tmp_path: Path) -> None:
     file, page = tmp_path / "a.pcap", tmp_path / "a.html"
     with file.open("wb") as made:

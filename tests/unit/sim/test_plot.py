@@ -236,6 +236,7 @@ def test_render__a_value_above_1_has_a_note(value: float, note: bool) -> None:
     assert ("A value above 1 is more than" in text) is note
 
 
+@pytest.mark.more
 def test_svg__same_bytes_from_the_same_data_and_nothing_to_fetch(summaries: list[Summary]) -> None:
     drawn = plot.draw(parse(), summaries)
     assert drawn == plot.draw(parse(), summaries)

@@ -88,6 +88,7 @@ def shrink(source: Source) -> None:
     os.truncate(source.path, source.bytes - 1)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("what", "cause"),
     [(vanish, "no such file"), (grow, "it grew"), (shrink, "it shrank")],
@@ -102,6 +103,7 @@ async def test_send_plan__file_that_cannot_be_read(
     assert ours[0].end == "sender"
 
 
+@pytest.mark.more
 async def test_send_plan__name_that_is_in_use(copy: Copy, inbox: Path) -> None:
     (inbox / "top").mkdir()
     make(inbox / "top", "b", b"theirs")
@@ -126,6 +128,7 @@ async def test_send_plan__file_that_cannot_be_created(
     assert (ours[0].error, ours[0].end) == ("top/b: is odd", "receiver")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("at", [0, 2 * CHUNK_BYTES])
 async def test_send_plan__write_that_fails(
     monkeypatch: pytest.MonkeyPatch, copy: Copy, top: Path, inbox: Path, at: int
@@ -147,6 +150,7 @@ async def test_send_plan__write_that_fails(
     assert not (inbox / "top/b").exists()
 
 
+@pytest.mark.more
 async def test_send_plan__commit_that_fails(
     monkeypatch: pytest.MonkeyPatch, copy: Copy, inbox: Path
 ) -> None:

@@ -371,6 +371,7 @@ async def test_send_plan__existing_file_in_a_folder(tree: Path, inbox: Path) -> 
     assert (inbox / "tree" / "a").read_bytes() == b"old"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("at", [0, CHUNK_BYTES + 9, 3 * CHUNK_BYTES - 1])
 async def test_send_plan__overwrites_a_file_of_equal_size(tree: Path, inbox: Path, at: int) -> None:
     """The bytes decide, not the size; those before the difference are already compared."""
@@ -388,6 +389,7 @@ async def test_send_plan__overwrites_a_file_of_equal_size(tree: Path, inbox: Pat
     assert names(inbox) == ["tree"]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("overwrite", [False, True])
 async def test_send_plan__same_bytes_get_the_new_date_only_to_overwrite(
     tree: Path, inbox: Path, overwrite: bool

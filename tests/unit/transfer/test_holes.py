@@ -32,6 +32,7 @@ def put(file: BinaryIO, chunk: int, data: bytes) -> None:
     file.write(data)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("data", [(), (20,), (3, 4, 11, 19)])
 async def test_send_plan__only_chunks_with_data(
     tmp_path: Path, inbox: Path, data: tuple[int, ...]

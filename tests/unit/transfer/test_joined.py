@@ -98,6 +98,7 @@ async def sessions(engines: int = 1) -> AsyncIterator[Ends]:
                 await connecting.__aexit__(None, None, None)
 
 
+@pytest.mark.more
 async def test_send_files__a_large_one_over_a_qp_of_each_engine(
     tmp_path: Path, inbox: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +174,7 @@ async def test_sessions__close_the_qps_that_joined(tmp_path: Path, inbox: Path) 
     assert len(qps) == 2 * QPS and all(qp.closed for qp in qps)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("held_up")
 async def test_send_files__one_of_the_qps_ends(
     tmp_path: Path, inbox: Path, disk: threading.Event

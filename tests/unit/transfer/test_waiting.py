@@ -72,6 +72,7 @@ def check(waits: Waits, part: str, seconds: float) -> None:
     assert sum(found.values()) <= seconds, found
 
 
+@pytest.mark.more
 async def test_waiting__for_the_disk(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ async def test_waiting__for_the_disk(
     check(received, "storing_seconds", seconds)
 
 
+@pytest.mark.more
 async def test_waiting__for_the_source(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +102,7 @@ async def test_waiting__for_the_source(
     check(received, "network_seconds", seconds)
 
 
+@pytest.mark.more
 async def test_waiting__for_the_network(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,7 @@ async def measured(case: Case, log: Path, library: str) -> tuple[Found, Found]:
     return during, after
 
 
+@pytest.mark.more
 async def test_memory__keeps_what_the_readme_says(case: Case, log: Path) -> None:
     library = native.aead_name()
     if library != "IPsec-MB":
@@ -247,6 +248,7 @@ async def test_memory__keeps_what_the_readme_says(case: Case, log: Path) -> None
         assert "shared" in after.hidden, "the process proves itself by it again"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", [("connects", "secret")], indirect=True)
 async def test_memory__libcrypto_keeps_the_keys_of_open_qps(case: Case, log: Path) -> None:
     during, after = await measured(case, log, "libcrypto")
@@ -280,6 +282,7 @@ def dumped(folder: Path) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", [("listens", "secret")], indirect=True)
 async def test_core__of_a_library_user(case: Case, log: Path) -> None:
     async with meeting(case, native.aead_name() or "") as (holder, qp):
