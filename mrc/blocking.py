@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
 
 import mrc
-from mrc import MR, Access, ContextConfig
+from mrc import MR, Access, ContextConfig, StateError
+from mrc.binding.native import FORKED
+from mrc.tasks import cancelled
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,33 +39,70 @@ class _Loop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mrc", daemon=True)
+        self._process = os.getpid()
+        self._lock = threading.Lock()  # so that no call begins while the loop ends
         self._thread.start()
 
+    @property
+    def forked(self) -> bool:
+        """True in a child of fork, which has no such thread."""
+        return os.getpid() != self._process
+
     def call(self, start: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs) -> T:
-        """Returns or raises the result of a call; cancels the call when the wait is interrupted."""
+        """Returns or raises the result of a call; cancels the call when the wait is interrupted.
+
+        Raises StateError where nobody would carry it out: after the end, in a child of fork, and in
+        the thread of the loop itself, which would wait for itself.
+        """
 
         async def run() -> T:
             return await start(*args, **options)
 
-        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        if self.forked:
+            raise StateError(FORKED)
+        if threading.current_thread() is self._thread:
+            raise StateError("a call that blocks would wait for itself here, inside `admit`")
+        with self._lock:
+            if self._loop.is_closed():
+                raise StateError("the Context is closed")
+            future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise StateError("the Context is closed") from None
         except BaseException:
             future.cancel()
             raise
 
-    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Yields the same items; blocks until the next one is there."""
-        while True:
-            try:
-                yield self.call(anext, items)
-            except StopAsyncIteration:
-                return
-
     def end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Ends the calls of other threads, then the loop."""
+        if self.forked:
+            return
+
+        async def rest() -> None:
+            await cancelled(*asyncio.all_tasks() - {asyncio.current_task()})
+
+        with self._lock:
+            asyncio.run_coroutine_threadsafe(rest(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class _Items(Iterator[T]):
+    """The same items; blocks until the next one is there."""
+
+    # Not a generator: a generator ends for good with the first error, such as a time-out.
+    def __init__(self, loop: _Loop, items: AsyncIterator[T]) -> None:
+        self._loop = loop
+        self._items = items
+
+    def __next__(self) -> T:
+        try:
+            item: T = self._loop.call(anext, self._items)
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return item
 
 
 class _Held(Generic[Aio]):
@@ -80,7 +122,8 @@ class _Held(Generic[Aio]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._loop.call(self.aio.__aexit__, kind, error, traceback)
+        if not self._loop.forked:  # otherwise it belongs to the parent
+            self._loop.call(self.aio.__aexit__, kind, error, traceback)
 
 
 def _waits(call: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
@@ -100,7 +143,7 @@ def _iterates(
 
     @wraps(call)
     def iterate(self: _Held[Any], /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
-        return self._loop.iterate(call(self.aio, *args, **options))
+        return _Items(self._loop, call(self.aio, *args, **options))
 
     signature = inspect.signature(call, eval_str=True)
     returned: Any = Iterator
@@ -179,8 +222,7 @@ class Listener(_Held[mrc.Listener]):
         return QP(self._loop, self._loop.call(self.aio.accept, timeout=timeout))
 
     def __iter__(self) -> Iterator[QP]:
-        for qp in self._loop.iterate(aiter(self.aio)):
-            yield QP(self._loop, qp)
+        return map(partial(QP, self._loop), _Items(self._loop, aiter(self.aio)))
 
     close = _waits(mrc.Listener.close)
 
@@ -220,11 +262,13 @@ class Context(_Held[mrc.Context]):
     @contextmanager
     def register(self, buffer: Any, *, access: Access = Access.LOCAL_READ) -> Iterator[MR]:
         """As `mrc.Context.register`; `with` deregisters it."""
-        mr = self.wait(self.aio.register(buffer, access=access))
+        opening = self.aio.register(buffer, access=access)
+        mr = self._loop.call(opening.__aenter__)
         try:
             yield mr
         finally:
-            self.wait(self.aio.deregister(mr))
+            if not self._loop.forked:
+                self._loop.call(opening.__aexit__, *sys.exc_info())
 
     @_signed(mrc.Context.connect)
     def connect(self, *args: Any, **options: Any) -> QP:

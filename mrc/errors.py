@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
     from mrc.enums import WcStatus
 
 E = TypeVar("E", bound="MrcError")
+T = TypeVar("T", bound=BaseException)
 
 
 class Kind(StrEnum):
@@ -122,6 +123,10 @@ class CompletionError(MrcError):
     def __init__(self, status: WcStatus, what: str) -> None:
         super().__init__(f"{what}: {status.explanation} ({status.name})")
         self.status = status
+        self._what = what
+
+    def __reduce__(self) -> tuple[type[Self], tuple[WcStatus, str]]:
+        return type(self), (self.status, self._what)
 
 
 def reason_of(error: BaseException | None) -> str:
@@ -152,6 +157,13 @@ def kind_of(error: BaseException) -> Kind:
         return error.kind
     cause = error.args[0] if error.args else None  # of a cancellation, see mrc.tasks.cancelled
     return cause.kind if isinstance(cause, MrcError) else Kind.OTHER
+
+
+def anew(error: T) -> T:
+    """The same error to be raised once more: one object would collect the frames of all who got it,
+    and keep their variables alive.
+    """
+    return copy(error).with_traceback(None)
 
 
 def reworded(error: E, text: str) -> E:

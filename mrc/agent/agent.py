@@ -176,7 +176,8 @@ class Agent(Context):
 
         async def until_gone() -> None:
             async with qp:
-                await qp.until_peer_gone()
+                with suppress(StateError):  # it failed here
+                    await qp.until_peer_gone()
 
         task = asyncio.get_running_loop().create_task(until_gone())
         self._probed.add(task)

@@ -19,7 +19,7 @@ from mrc.aio.connecting import connect
 from mrc.aio.end import End
 from mrc.aio.engines import Engines
 from mrc.aio.listener import Listener
-from mrc.aio.local import Local, Terms, opened
+from mrc.aio.local import Admit, Local, Terms, opened
 from mrc.aio.messages import Messages
 from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
@@ -229,15 +229,23 @@ class Context:
         bytes, a memory map, a NumPy array, a torch tensor. It must be contiguous. Registration pins
         it: it cannot be resized or closed until the MR is deregistered. This side can always send
         from it; REMOTE_WRITE also allows the peer to write and requires a writable buffer.
-        If you use `await` in place of `async with`, call `deregister`. Raises ArgumentError.
+        The end of `async with` waits until no work request uses the region. If an error ends it, it
+        waits for at most the configured `linger`: then QPs that still use the region fail. If you
+        use `await` in place of `async with`, call `deregister`. Raises ArgumentError, also for
+        objects and pointers in the buffer.
         """
         self._opened()
-        work = self._register(MR.over(buffer, access))
-        return Opening(work, lambda mr, *_: self.deregister(mr))
+        return Opening(self._register(MR.over(buffer, access)), self._give_up)
 
     async def _register(self, mr: MR) -> MR:
         await self._all().register(mr)
         return mr
+
+    async def _give_up(self, mr: MR, error: type[BaseException] | None, *_: object) -> None:
+        """Deregisters a region at the end of `async with`."""
+        if error is not None and self._engines is not None:
+            await self._engines.end_use(mr, within=self.config.timeouts.linger)
+        await self.deregister(mr)
 
     async def deregister(self, mr: MR) -> None:
         """Waits until no work request uses the region, then ends it and unpins the buffer."""
@@ -316,7 +324,7 @@ class Context:
         port: int = OOB_PORT,
         *,
         private: dict[str, Any] | None = None,
-        admit: Callable[[dict[str, Any]], None] | None = None,
+        admit: Admit | None = None,
         failed: Callable[[dict[str, Any], MrcError], None] | None = None,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
@@ -325,9 +333,10 @@ class Context:
         """Waits for peers on a TCP port: `async with context.listen() as listener`.
 
         `host` None listens on every address, port 0 on a free port. The listener sends `private`
-        (JSON) to every peer. It calls `admit` with the private data of each peer; to refuse the
-        peer, `admit` raises a ConnectError with the reason. It calls `failed` with the private data
-        of a peer that cannot connect, and the error.
+        (JSON) to every peer. It calls `admit`, a function or a coroutine function, with the private
+        data of each peer. To refuse the peer, `admit` raises a ConnectError with the reason, or
+        returns False; any other error of it refuses the peer, too, and is logged. It calls `failed`
+        with the private data of a peer that cannot connect, and the error.
 
         All QPs of the listener use the given profiles, or the default profiles for None. The
         listener refuses peers while a profile is not ONLINE. With `messages` the QPs carry messages

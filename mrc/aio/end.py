@@ -33,6 +33,7 @@ from mrc.errors import (
     PeerGoneError,
     QueueFullError,
     StateError,
+    anew,
 )
 from mrc.events import (
     Completion,
@@ -90,6 +91,8 @@ class End:
         self.path_mtu = 0
         self.window = 0  # PSNs that this end may have in flight
         self.peer_gone = asyncio.Event()
+        self._over = asyncio.Event()
+        """set when the peer has gone, or this end has begun to close"""
         self.on_end: Callable[[QpInfo | None], None] | None = None
         """called before the QP is destroyed; the argument is None if its state cannot be read"""
         self.face: object = None
@@ -141,20 +144,35 @@ class End:
         if self._status is not None:
             raise CompletionError(self._status, f"{self} has failed")
         if self.failure is not None:
-            raise type(self.failure)(str(self.failure))
+            raise anew(self.failure)
         if self._closer is not None:
+            raise StateError(f"{self} is closed")
+
+    async def until_peer_gone(self) -> None:
+        """As `QP.until_peer_gone`."""
+        if not self.peer_gone.is_set():
+            self.dispatcher.check_open()
+            await self._over.wait()
+        if not self.peer_gone.is_set():
             raise StateError(f"{self} is closed")
 
     # ---- Work requests --------------------------------------------------------------------
 
+    def _check_may_write(self) -> None:
+        """Raises the reason if the QP takes no work requests of its user."""
+        self.check_open()
+        if self.messages is not None:
+            raise StateError(f"{self} carries messages and nothing else: send them with Messages")
+
     async def post_in_turn(self, write: Writes) -> Completion:
         """Waits for a free place in the send queue, posts, and returns the completion."""
+        self._check_may_write()
         await self._places.take()
         return await self._post(write)
 
     def post(self, writes: Writes) -> asyncio.Future[Completion]:
         """Posts all at once, or raises an error and posts none."""
-        self.check_open()
+        self._check_may_write()
         if not self._places.take_free(writes.count):
             depth = self._places.count
             raise QueueFullError(
@@ -334,6 +352,7 @@ class End:
         self.dispatcher.drain()  # immediates that the peer sent before it ended come first
         self._fail_messages()
         self.peer_gone.set()
+        self._over.set()
         self.immediates.finish(error)
 
     def _fail_messages(self) -> None:
@@ -368,6 +387,7 @@ class End:
         await asyncio.shield(self._closer)
 
     async def _end(self, *, orderly: bool, reason: str) -> None:
+        self._over.set()
         self.immediates.finish()
         self.events.finish()
         self.controller.close()

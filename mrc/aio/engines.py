@@ -13,7 +13,7 @@ import heapq
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from mrc.aio.local import Local, further
 from mrc.aio.qp import QP
@@ -22,7 +22,7 @@ from mrc.binding.native import names_of
 from mrc.binding.verbs import MR
 from mrc.datapath.dispatch import Dispatcher
 from mrc.enums import CommandOp
-from mrc.errors import MrcError
+from mrc.errors import MrcError, StateError
 from mrc.events import TraceEntry
 from mrc.tasks import cancelled
 
@@ -89,6 +89,21 @@ class Engines:
             await holders[0].until_idle(mr)
             ended = [_deregister(each, mr) for each in holders]
             await asyncio.shield(asyncio.gather(*ended))
+
+    async def end_use(self, mr: MR, *, within: float) -> None:
+        """Waits these seconds until no work request uses the region. Then QPs that use it fail:
+        only the end of its QP ends a work request that the engine has taken.
+        """
+        holders = [each for each in self if not each.gone and each.holds(mr)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                for each in holders[:1]:
+                    await each.until_idle(mr)
+        if mr.outstanding:
+            using = {qpn for each in holders for qpn in each.users_of(mr)}
+            for qp in list(self._qps()):
+                if qp.qpn in using:
+                    qp._end.fail(StateError(f"{qp._end}: the memory of a write was deregistered"))
 
     # ---- Queries --------------------------------------------------------------------------
 

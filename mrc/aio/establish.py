@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
+from inspect import isawaitable
 from typing import Any
 
 from msgspec import Struct
 
 from mrc.aio import sealing
 from mrc.aio.end import End
-from mrc.aio.local import Local, Terms, queue_pair
+from mrc.aio.local import Admit, Local, Terms, queue_pair
 from mrc.aio.messagepeer import MessagePeer
 from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
@@ -31,10 +33,12 @@ from mrc.errors import (
     ConnectRefusedError,
     InUseError,
     Kind,
+    MrcError,
     PathError,
     ProtocolError,
     QueueFullError,
     StateError,
+    reason_of,
 )
 from mrc.events import ProbeResult
 from mrc.exchange import findings, mpr, readings
@@ -47,6 +51,8 @@ from mrc.fabric.hostconfig import HostConfig, HostPeer
 from mrc.fabric.paths import PathEv, PeerSource, SourcePorts
 from mrc.fabric.ports import SEAL_OVERHEAD, LocalPort, RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
+
+logger = logging.getLogger("mrc.establish")
 
 _AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
 _NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
@@ -260,9 +266,26 @@ async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: st
             raise ProtocolError(f"the peer sent address {port.address.ip}, which is not its own")
     local.claims.check(channel.remote, _sources(peer))
     if terms.admit is not None:
-        terms.admit(peer.private)
+        await _ask(terms.admit, peer.private)
     terms.check(peer.host, [port.address.ip for port in peer.attributes.ports], channel.remote)
     return peer
+
+
+async def _ask(admit: Admit, private: dict[str, Any]) -> None:
+    """Has the program decide about a peer; raises its MrcError or a ConnectError for a refusal. Any
+    other error of the program refuses the peer, too, and is logged.
+    """
+    try:
+        verdict = admit(private)
+        if isawaitable(verdict):
+            verdict = await verdict
+    except MrcError:
+        raise
+    except Exception as error:
+        logger.exception("a peer is refused, because `admit` failed")
+        raise ConnectError(reason_of(error)) from error
+    if verdict is not None and not verdict:
+        raise ConnectError("its program does not admit this host")
 
 
 def _sources(peer: Hello) -> list[PeerSource]:

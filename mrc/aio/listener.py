@@ -113,14 +113,9 @@ class Listener:
             place.accept()
             return qp
 
-    async def __aiter__(self) -> AsyncIterator[QP]:
+    def __aiter__(self) -> AsyncIterator[QP]:
         """The QPs of all peers, until the listener is closed."""
-        while self._server is not None:
-            try:
-                qp = await self.accept()
-            except StateError:
-                return
-            yield qp
+        return _Accepted(self)
 
     async def close(self) -> None:
         """Stops listening, cancels running exchanges, and closes QPs that were not accepted."""
@@ -298,6 +293,20 @@ class Listener:
         self._logged += 1
         if self._logged <= _LOG_LINES:
             logger.warning("%s", refusal)
+
+
+class _Accepted(AsyncIterator[QP]):
+    # Not a generator: a generator ends for good when one wait for a peer is cancelled.
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    async def __anext__(self) -> QP:
+        if not self._listener._is_open():
+            raise StopAsyncIteration
+        try:
+            return await self._listener.accept()
+        except StateError:
+            raise StopAsyncIteration from None
 
 
 def _now() -> float:

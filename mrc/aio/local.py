@@ -9,7 +9,7 @@ import random
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -109,13 +109,16 @@ def queue_pair(sizes: Queues, **more: Any) -> QueuePair:
     return QueuePair(sizes.sq_depth, sizes.mpr or mpr.MOST, sizes.max_wimm, **more)
 
 
+Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]
+
+
 class Terms(Struct, frozen=True):
     """The caller's parameters for a QP."""
 
     private: dict[str, Any]
     ev_profile: EvProfile
     cc_profile: CcProfile
-    admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
+    admit: Admit | None = None  # refuses by the peer's private data
     check: Callable[[str, Collection[IpAddress], str], None] = lambda *_: None
     """refuses by the peer's name, its addresses, and the one that it calls from"""
     failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted

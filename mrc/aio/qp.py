@@ -122,8 +122,10 @@ class QP:
         return self._end.peer_gone.is_set()
 
     async def until_peer_gone(self) -> None:
-        """Returns when the peer has closed the QP, or its process has ended."""
-        await self._end.peer_gone.wait()
+        """Returns when the peer has closed the QP, or its process has ended. Raises StateError when
+        this side closes first.
+        """
+        await self._end.until_peer_gone()
 
     @property
     def peer_gone(self) -> asyncio.Event:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -95,10 +96,15 @@ class HeldBuffer(Struct):
 
     @classmethod
     def hold(cls, buffer: Any, *, writable: bool) -> HeldBuffer:
-        """Pins `buffer`; raises ArgumentError unless it is contiguous, and writable if required."""
+        """Pins `buffer`; raises ArgumentError unless it is contiguous plain data, and writable if
+        required.
+        """
         try:
-            if hasattr(buffer, "__dlpack__") and not _has_buffer(buffer):
+            format = _format_of(buffer)
+            if format is None and hasattr(buffer, "__dlpack__"):
                 return cls(*dlpack.memory_of(buffer, writable=writable))
+            if format is not None and _POINTERS.search(_NAMES.sub("", format)):
+                raise ValueError("it holds objects or pointers, not plain data")
             view = ffi.from_buffer("uint8_t[]", buffer, require_writable=writable)
         except (TypeError, ValueError, BufferError, RuntimeError) as error:
             kind = "writable contiguous" if writable else "contiguous"
@@ -112,12 +118,18 @@ class HeldBuffer(Struct):
         self._keep = None
 
 
-def _has_buffer(candidate: Any) -> bool:
+# In the format of a buffer, as the struct module, NumPy (PEP 3118) and ctypes write it.
+_NAMES = re.compile(r":[^:]*:")  # of fields
+_POINTERS = re.compile(r"[OPXz&]|Z(?![fdg])")  # Zf, Zd and Zg are complex numbers
+
+
+def _format_of(candidate: Any) -> str | None:
+    """The format of a buffer; None for what has no buffer protocol."""
     try:
-        memoryview(candidate).release()
+        with memoryview(candidate) as view:
+            return view.format
     except TypeError:
-        return False
-    return True
+        return None
 
 
 class Handled(Protocol):

@@ -30,7 +30,7 @@ from mrc.binding.verbs import MR, QueuePair
 from mrc.binding.writes import Writes
 from mrc.datapath.stream import Places
 from mrc.enums import WarningKind, WcStatus
-from mrc.errors import CompletionError, MrcError, StateError
+from mrc.errors import CompletionError, MrcError, StateError, anew
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 
 logger = logging.getLogger("mrc.dispatch")
@@ -144,7 +144,7 @@ class Dispatcher:
         """Ends the waits for work requests of a QP that will not complete; C flushes them later."""
         for work in self._works.values():
             if work.queue is queue and not work.done.done():
-                work.done.set_exception(type(error)(str(error)))
+                work.done.set_exception(anew(error))
 
     def run_soon(self) -> None:
         """Runs a polled context in this turn: something was queued without a command."""
@@ -398,6 +398,11 @@ class Dispatcher:
             future = self.loop.create_future()
             mr.waiting.append(future)
             await future
+
+    def users_of(self, mr: MR) -> set[int]:
+        """The QPNs whose work requests use the memory region."""
+        works = self._works.values()
+        return {work.queue.qpn for work in works if any(used is mr for used in work.writes.mrs)}
 
     # ---- End ------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
+from mrc.errors import anew
+
 T = TypeVar("T")
 
 
@@ -138,7 +140,7 @@ class Stream(AsyncIterator[T]):
         while not self._items:
             if self._finished:
                 if self._error is not None:
-                    raise self._error
+                    raise anew(self._error)
                 raise StopAsyncIteration
             await self._waiting.wait(self._waiting.wake)
         return self._items.popleft()

@@ -35,7 +35,7 @@ from mrc.aio.qp import QP
 from mrc.binding.messages import Slots
 from mrc.binding.verbs import MR, RemoteMemory
 from mrc.enums import Access
-from mrc.errors import CompletionError, MrcError, ProtocolError
+from mrc.errors import CompletionError, MrcError, ProtocolError, anew
 from mrc.events import Immediate
 from mrc.exchange.foreign import parse
 from mrc.tasks import cancelled
@@ -203,7 +203,7 @@ class Mailbox:
     async def _until_some(self) -> None:
         while not self._items:
             if self._failure is not None:
-                raise self._failure
+                raise anew(self._failure)
             self._changed.clear()
             await self._changed.wait()
 
@@ -214,7 +214,7 @@ class Mailbox:
         """
         await self._failed.wait()
         assert self._failure is not None
-        raise self._failure
+        raise anew(self._failure)
 
     def _fail(self, error: MrcError) -> None:
         self._failure = error

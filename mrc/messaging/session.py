@@ -24,6 +24,7 @@ from mrc.errors import (
     PathError,
     PeerGoneError,
     ProtocolError,
+    StateError,
     reason_of,
 )
 from mrc.events import Immediate
@@ -210,7 +211,7 @@ async def let_look(qp: QP) -> None:
         try:
             async with asyncio.timeout(VISIT_SECONDS):
                 await qp.until_peer_gone()
-        except TimeoutError:
+        except (TimeoutError, StateError):
             pass
         finally:
             _visits.discard(qp)

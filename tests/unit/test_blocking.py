@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import inspect
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -101,3 +103,99 @@ def test_blocking__a_context_that_cannot_be_opened_leaves_no_thread() -> None:
         with pytest.raises(InUseError), blocking.Context(config):
             pass
     assert "mrc" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_blocking__iterators_outlive_a_timeout() -> None:
+    with (
+        blocking.Context(loopback_config()) as there,
+        there.listen(LOOPBACK[4], 0) as listener,
+        blocking.Context(loopback_config()) as here,
+        here.connect(LOOPBACK[4], listener.port) as qp,
+        listener.accept(timeout=BUDGET_SECONDS) as peer,
+    ):
+        immediates = peer.immediates(timeout=0.01)
+        with pytest.raises(TimeoutError):
+            next(immediates)
+        qp.write_imm(imm=7)
+        assert next(peer.immediates()).imm == 7
+        with pytest.raises(TimeoutError):
+            next(immediates)
+
+
+def test_blocking__the_end_of_a_context_ends_calls_of_other_threads() -> None:
+    """Otherwise such a thread keeps the process from its end."""
+    ended: list[BaseException] = []
+    waits = threading.Event()
+
+    def wait(listener: blocking.Listener) -> None:
+        waits.set()
+        try:
+            listener.accept()
+        except StateError as error:
+            ended.append(error)
+
+    with blocking.Context(loopback_config()) as context:
+        listener = context.listen(LOOPBACK[4], 0)
+        thread = threading.Thread(target=wait, args=(listener,))
+        thread.start()
+        assert waits.wait(BUDGET_SECONDS)
+    thread.join(BUDGET_SECONDS)
+    assert not thread.is_alive()
+    assert "is closed" in str(ended[0])
+    with pytest.raises(StateError, match="the Context is closed"):
+        listener.accept()
+
+
+def test_blocking__a_call_inside_admit_would_wait_for_itself() -> None:
+    heard: list[str] = []
+    with blocking.Context(loopback_config()) as context:
+
+        def admit(_: dict[str, object]) -> bool:
+            with pytest.raises(StateError, match="would wait for itself") as refused:
+                context.connect(LOOPBACK[4], 1)
+            heard.append(str(refused.value))
+            return False
+
+        with (
+            context.listen(LOOPBACK[4], 0, admit=admit) as listener,
+            pytest.raises(ConnectError, match="does not admit"),
+        ):
+            context.connect(LOOPBACK[4], listener.port)
+    assert len(heard) == 1
+
+
+_CHILD = """\
+import os, signal, sys
+sys.path[:0] = {paths!r}
+from endpoints import LOOPBACK, loopback_config
+from mrc import StateError, blocking
+
+with blocking.Context(loopback_config()) as context:
+    listener = context.listen(LOOPBACK[4], 0)
+    with listener, context.connect(LOOPBACK[4], listener.port) as qp, context.register(b"a") as mr:
+        child = os.fork()
+        if child == 0:
+            for call in (listener.accept, qp.query, qp.until_peer_gone, qp.close,
+                         lambda: context.connect(LOOPBACK[4], listener.port)):
+                try:
+                    call()
+                except StateError as error:
+                    assert "fork" in str(error), error
+                else:
+                    assert False, call
+        else:
+            assert os.waitpid(child, 0)[1] == 0
+            assert qp.query().qpn
+if child != 0:
+    print("both have left")
+"""
+
+
+def test_blocking__a_child_of_fork_gets_errors_and_leaves() -> None:
+    """It waited for a thread of its parent, for ever."""
+    paths = [each for each in sys.path if each]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _CHILD.format(paths=paths)],
+        capture_output=True, text=True, check=False, timeout=BUDGET_SECONDS,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("both have left\n", 0), done.stderr

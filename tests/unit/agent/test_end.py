@@ -19,7 +19,7 @@ from mrc.tasks import cancelled
 def made(messages: Mock) -> Any:
     """A ProgramEnd whose other parts are mocks."""
     end: Any = ProgramEnd.__new__(ProgramEnd)
-    end.peer_gone, end.channel, end.peer = asyncio.Event(), Mock(), Mock()
+    end.peer_gone, end._over, end.channel, end.peer = asyncio.Event(), Mock(), Mock(), Mock()
     end.dispatcher, end.immediates, end.messages, end._tell = Mock(), Mock(), messages, None
     end._peer_reason, end.failure = "", None
     end.queue, end._closer, end._status = Mock(qpn=7), None, None

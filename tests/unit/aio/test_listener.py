@@ -22,8 +22,9 @@ from slowness import limit
 from mrc import ConnectError, Context, InUseError, Limits, Listener, ResolveError, Timeouts
 from mrc.aio import end as end_module
 from mrc.aio import listener as listener_module
+from mrc.aio.end import End
 from mrc.exchange import oob
-from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, encode_frame
+from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, Channel, encode_frame
 
 
 @asynccontextmanager
@@ -260,17 +261,21 @@ async def test_admit__nothing_is_made_for_a_stranger_without_a_right_hello() -> 
         assert made == []
 
 
-async def test_admit__a_fault_of_ours_ends_one_exchange_in_one_line(
-    caplog: pytest.LogCaptureFixture,
+async def test_answer__a_fault_of_ours_ends_one_exchange_in_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def admit(private: dict[str, Any]) -> None:
-        if private:
-            raise ZeroDivisionError("ours")
+    whole = Listener._answer
 
+    async def broken(self: Listener, channel: Channel) -> End | None:
+        if channel.peeked["private"]:
+            raise ZeroDivisionError("ours")
+        return await whole(self, channel)
+
+    monkeypatch.setattr(Listener, "_answer", broken)
     async with (
         asyncio.timeout(BUDGET_SECONDS),
         Context(loopback_config()) as context,
-        await context.listen("127.0.0.1", 0, admit=admit) as listener,
+        await context.listen("127.0.0.1", 0) as listener,
     ):
         answer = await answer_to(listener, hello(private={"a": 1}))
         assert answer is not None and answer["reason"] == "mrc has failed there: its log says how"

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
+from array import array
 from collections import deque
+from typing import Any
 
 import pytest
 
@@ -72,6 +75,25 @@ def test_hold__read_only_memory_is_refused_for_writing(buffer: object) -> None:
 def test_hold__not_a_contiguous_buffer(buffer: object) -> None:
     with pytest.raises(ArgumentError, match="buffer"):
         HeldBuffer.hold(buffer, writable=False)
+
+
+@pytest.mark.parametrize(
+    "kind", [ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int)]
+)
+def test_hold__objects_and_pointers_are_no_data(kind: Any) -> None:
+    """A peer that wrote there would crash this process."""
+    with pytest.raises(ArgumentError, match="objects or pointers"):
+        HeldBuffer.hold((kind * 4)(), writable=True)
+
+
+class Opaque(ctypes.Structure):
+    _fields_ = (("POX", ctypes.c_uint8), ("z", ctypes.c_double * 3))
+
+
+@pytest.mark.parametrize("buffer", [array("d", [1]), (ctypes.c_wchar * 3)(), (Opaque * 2)()])
+def test_hold__numbers_and_structs_of_them(buffer: object) -> None:
+    """Whatever their fields are called."""
+    HeldBuffer.hold(buffer, writable=True).release()
 
 
 @pytest.mark.parametrize("kind", ["counter", "drop", "trace"])
