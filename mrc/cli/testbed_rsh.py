@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from mrc.cli.exits import UsageError
@@ -12,8 +13,13 @@ from mrc.linux import installed
 from mrc.testbed import programs, spread
 from mrc.testbed.names import DEFAULT_NAME
 
-# Launchers tell hosts apart by their names, which network namespaces do not have.
-_AS_HOST = 'echo "$0" >/proc/sys/kernel/hostname; exec sh -c "$1"'
+# Launchers tell hosts apart by their names, which network namespaces do not have. By the system
+# call: in a user namespace, /proc/sys/kernel/hostname is not writable.
+_AS_HOST = """\
+import os, socket, sys
+socket.sethostname(sys.argv[1])
+os.execvp("sh", ["sh", "-c", sys.argv[2]])
+"""
 
 
 # Options of ssh(1) that launchers pass, by those that have a value. None means anything here.
@@ -40,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     around = os.environ.get(programs.ENVIRONMENT)  # of a launcher that runs in a host
     name = Path(around).name if around and args.name == DEFAULT_NAME else args.name
     bed = spread.existing(name)
-    unshare, sh = installed.require("unshare", "sh")
-    command = [unshare, "--uts", sh, "-c", _AS_HOST, args.host, " ".join(words)]
+    (unshare,) = installed.require("unshare")
+    command = [unshare, "--uts", sys.executable, "-IS", "-c", _AS_HOST, args.host, " ".join(words)]
     argv, environment = bed.host_command(args.host, command)
     return os.execvpe(argv[0], argv, environment)

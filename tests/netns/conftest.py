@@ -29,6 +29,8 @@ from mrc.testbed.shape import Fabric
 # A user namespace created by an ordinary user maps only this user.
 HAS_USERS = int(Path("/proc/self/uid_map").read_text().split()[2]) > 1
 
+needs_real_root = pytest.mark.skipif(not HAS_USERS, reason="needs root outside a user namespace")
+
 PORT = 4791
 FLUSH = -1
 """the round of datagrams that are not counted"""

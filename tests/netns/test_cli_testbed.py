@@ -28,7 +28,7 @@ from mrc.linux import installed, netns
 from mrc.testbed import mptcp, rootless, state
 from mrc.testbed.bed import Testbed
 
-from .conftest import HAS_USERS, fresh_name
+from .conftest import fresh_name, needs_real_root
 
 SMALL = ("--planes", "1", "--t1", "1")
 
@@ -383,7 +383,7 @@ def test_exec__name_may_stand_anywhere(name: str) -> None:
         assert done.stdout == f"{state.config_path(name, 'h1')} -- --name\n", done.stderr
 
 
-@pytest.mark.skipif(not HAS_USERS, reason="there is only one user in this user namespace")
+@needs_real_root
 def test_exec__as_a_user(name: str) -> None:
     for words in (("--user", "nobody", "h1"), ("h1", "--user", "nobody")):
         done = execute("--name", name, "exec", *words, "--", "id", "-un")

@@ -23,7 +23,7 @@ from mrc.testbed.netns_script import netns_script
 from mrc.testbed.plan import Plan, make_plan
 from mrc.testbed.shape import Shape
 
-from .conftest import HAS_USERS
+from .conftest import needs_real_root
 
 SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2, fabric_rate_bps=200_000_000)
 SHOWN = (
@@ -36,9 +36,7 @@ SHOWN = (
 )
 Way = Callable[[Plan, Path], AbstractContextManager[object]]
 
-pytestmark = pytest.mark.skipif(
-    not HAS_USERS, reason="needs real root: a user namespace cannot set the SRv6 source address"
-)
+pytestmark = needs_real_root
 
 
 def state_of(name: str, node: str) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from kubernetes_pods import Pod, pods
-from netns.conftest import HAS_USERS, fresh_name
+from netns.conftest import fresh_name, needs_real_root
 from netns.plain import address, ip, join, until_running
 from netns.processes import Mrc
 from netns.shown import ROOT, shown_to_all
@@ -23,7 +23,7 @@ from printed import printed
 
 from mrc.linux import netns
 
-pytestmark = pytest.mark.skipif(not HAS_USERS, reason="there is only one user here")
+pytestmark = needs_real_root
 
 PODS = {pod.name: pod for pod in pods()}
 PLACE = "/mnt"  # of the volumes

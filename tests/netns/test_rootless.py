@@ -22,10 +22,10 @@ import pytest
 from printed import printed
 from slowness import PATIENCE
 
-from .conftest import HAS_USERS, has_ended
+from .conftest import has_ended, needs_real_root
 from .shown import ROOT, shown_to_all
 
-pytestmark = pytest.mark.skipif(not HAS_USERS, reason="there is only one user here")
+pytestmark = needs_real_root
 
 USER = 23456
 

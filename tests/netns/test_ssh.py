@@ -18,14 +18,14 @@ import pytest
 from netns.test_machines import SMALL, TRAFFIC, capture_pings, command_lines, is_clean, ran
 from slowness import PATIENCE, until
 
-from .conftest import HAS_USERS
+from .conftest import needs_real_root
 from .machines import MRC, Machine, hosts_file, machines, status
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(SSHD is None, reason="needs sshd: apt-get install openssh-server"),
-    pytest.mark.skipif(not HAS_USERS, reason="there is only one user in this user namespace"),
+    needs_real_root,
 ]
 PORT = 2222
 NAMES = ("host-a", "host-b")

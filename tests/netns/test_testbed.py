@@ -34,7 +34,7 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.shape import Fabric
 
-from .conftest import HAS_USERS, PORT, arrivals, fresh_name, probe, probing, udp_socket
+from .conftest import PORT, arrivals, fresh_name, needs_real_root, probe, probing, udp_socket
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -359,7 +359,7 @@ def test_host_command__in_a_switch_has_no_host_configuration(
     assert run(bed, "t1:1.1", "sh", "-c", "echo ${MRC_CONFIG-none}") == "none\n"
 
 
-@pytest.mark.skipif(not HAS_USERS, reason="there is only one user in this user namespace")
+@needs_real_root
 def test_host_command__drops_to_a_user(bed: Testbed) -> None:
     argv, env = bed.host_command("h0", ["sh", "-c", "id -un; cat $MRC_CONFIG"], user="nobody")
     shown = subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout

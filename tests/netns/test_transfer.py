@@ -32,6 +32,8 @@ from mrc.messaging.mailbox import KEEPALIVE_SECONDS
 from mrc.testbed.bed import Testbed
 from mrc.transfer.names import part_name, record_name
 
+from .conftest import needs_real_root
+
 pytestmark = pytest.mark.usefixtures("healed")
 
 PLANES = 4
@@ -118,6 +120,7 @@ def _check_result(result: dict[str, Any], role: str, sizes: list[int], paths: li
     assert {"tcp_port", "udp_port", "mpr", "retransmitted_packets"} <= result.keys()
 
 
+@needs_real_root
 def test_send__as_an_ordinary_user(hosts: Hosts, public_folder: Path, inbox: Path) -> None:
     file = make(public_folder, "a", MIDDLE)
     receiver = hosts.recv(inbox, "--once")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from netns.conftest import fresh_name
+from netns.conftest import fresh_name, needs_real_root
 from netns.plain import address, ip, join, until_running
 from slowness import PATIENCE
 from terminals import Terminal, terminal
@@ -210,6 +210,7 @@ def liar(hosts: tuple[Host, Host]) -> Iterator[subprocess.Popen[str]]:
         shutil.rmtree(resolving)
 
 
+@needs_real_root
 @pytest.mark.parametrize(
     "words",
     [
