@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 from cbuild import ROOT
 from skips import pytest_make_collect_report, pytest_runtest_makereport
+from slowness import pytest_runtest_setup
 
 from mrc.testbed import rootless
 
@@ -97,4 +98,5 @@ def inbox(tmp_path: Path) -> Path:
     return path
 
 
-__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]  # hooks of pytest
+# hooks of pytest
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_runtest_setup"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import socket
 import subprocess
@@ -184,8 +185,9 @@ def test_run__an_adapter_that_can_do_nothing(tmp_path: Path) -> None:
     program.write_text(
         'import sys\nfor _ in sys.stdin:\n    print(\'{"cannot": "no"}\', flush=True)'
     )
-    done = conform("run", "--adapter", f"{sys.executable} {program}", "--address", "127.0.0.1",
-                   "--json", "--case", "beyond-window")  # fmt: skip
+    words = shlex.join([sys.executable, str(program)])
+    done = conform("run", "--adapter", words, "--address", "127.0.0.1", "--json",
+                   "--case", "beyond-window")  # fmt: skip
     (judged,) = printed("conform run", done.stdout)["cases"]
     assert (judged["verdict"], judged["reason"]) == ("skipped", "no")
 
