@@ -254,9 +254,7 @@ def test_queue__at_the_last_hop_trims_and_does_not_mark(bed: Testbed) -> None:
     assert bed.links()["t0:1.1>h1"]["trimmed"] - before == arrived[TRIMMED_LASTHOP << 2 | 2, 64]
 
 
-def test_queue__a_transfer_lives_with_trimming(
-    bed_name: str, tmp_path: Path, inbox: Path
-) -> None:
+def test_queue__a_transfer_lives_with_trimming(bed_name: str, tmp_path: Path, inbox: Path) -> None:
     """NACKs for trimmed packets, every byte verified.
 
     Method: the buffers hold three packets, and the last hop is slower than the sender.

@@ -208,7 +208,7 @@ PROGRESS = ["polls", "computes"]
         ("messages", MESSAGES),
         ("memory", MEMORY),
         ("atomics", ATOMICS),
-        pytest.param("progress", PROGRESS, marks=pytest.mark.alone),  # it counts wakes in a time
+        ("progress", PROGRESS),
     ],
 )
 def test_manual_pages__what_they_promise(
