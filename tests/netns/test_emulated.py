@@ -46,6 +46,7 @@ WRITE = 0xC7  # the opcode of WRITE Middle, which a switch may trim
 ETH_P_IPV6 = 0x86DD
 TRIMMED, TRIMMED_LASTHOP = 0x07, 0x0B
 MS = 1_000_000
+ONCE_WAITED_SECONDS = 5
 RATE_BPS = 20_000_000
 FILL = 30
 """packets of 4222 bytes on the wire that fit into a buffer"""
@@ -440,7 +441,7 @@ def test_fail__an_emulator_that_stands_still(bed_name: str) -> None:
         failing = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         with failing:
             with pytest.raises(subprocess.TimeoutExpired):
-                failing.wait(7)  # more than the 5 s that it once waited
+                failing.wait(ONCE_WAITED_SECONDS + 2)
             os.kill(pid, signal.SIGCONT)
             told, said = failing.communicate(timeout=PATIENCE)
         assert (failing.returncode, told, said) == (0, "plane:1 fails: silent\n", "")
