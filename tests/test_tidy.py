@@ -178,7 +178,7 @@ def test_tests__pin_no_words_of_argparse() -> None:
 
 def test_tests__wait_with_patience() -> None:
     """A busy machine misses a time of less than a minute."""
-    short = r"(?!0\b)[1-5]?\d(\.\d+)?[,)]"
+    short = r"(?!0[,)])[1-5]?\d(\.\d+)?[,)]"
     waits = rf"(\.(wait|result|join)|\basyncio\.timeout)\({short}"
     limited = rf"\b(communicate|run)\(.*\btimeout={short}"
     report(grep(f"{waits}|{limited}", python_files("tests")))
