@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
+import tempfile
+import termios
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+from cbuild import ROOT
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_sessionfinish
+from slowness import pytest_runtest_setup
+
+from mrc.testbed import rootless
 
 # Tests of whole programs, most of them in namespaces: one of each capability is marked `default`,
 # and the others become `more`, as do those that read the project's own text.
@@ -33,6 +41,53 @@ for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "T
 
 # A shell starts its background jobs with SIGINT ignored, and programs of tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def leave_terminal() -> None:
+    """Gives up the controlling terminal, before the workers of xdist start: no program of a test
+    finds a person at /dev/tty. Standard input is that of pytest, which is /dev/null unless -s or
+    --pdb needs it. ^C still comes: it goes to the process group.
+    """
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        return
+    # The leader of a session would take the terminal from all its processes, and ^C with it.
+    if os.getsid(0) == os.getpid() and (pytest_itself := os.fork()):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(pytest_itself, 0)[1]) & 0xFF)
+    fcntl.ioctl(terminal, termios.TIOCNOTTY)
+    os.close(terminal)
+
+
+leave_terminal()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs of tests neither read nor change the files of the user who runs the tests. What they
+    compile or download is kept in build/, for the next run.
+    """
+    tempfile.gettempdir()  # from now on the same in this process, where other users may enter
+    cache = ROOT / "build" / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HOME", "TMPDIR", "XDG_RUNTIME_DIR"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
+        for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+            patch.delenv(name, raising=False)
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_namespaces() -> Iterator[None]:
+    """Commands that run in this process never join namespaces: that requires a process of a single
+    thread, and the tests that follow would be there too. Every user is as root, who has none.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rootless, "enter", lambda *, create: True)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,5 +117,6 @@ def inbox(tmp_path: Path) -> Path:
 __all__ = [  # hooks of pytest
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
+    "pytest_runtest_setup",
     "pytest_sessionfinish",
 ]

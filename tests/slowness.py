@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long tests wait, and how they judge times: by the speed that the machine has at that moment.
+"""How long tests wait, and how slow ones judge times: by the speed that the machine has then.
 
 - A test that waits for an event waits up to PATIENCE, which only a hang exceeds.
-- A test of a time that the product promises multiplies it with `limit`; of the time until a process
-  ends, it calls `exit_code`.
-- A test of a delay takes the least of several: other programs can only add to it.
+- A test of a time, a delay or a rate is marked slow: other programs add to what it measures. It
+  multiplies a time that the product promises with `limit`, and takes the `least` of several. In any
+  other test these two fail.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+
+import pytest
 
 SLOWNESS = float(os.environ.get("MRC_TEST_SLOWNESS", "1"))
 """times as long as on the usual machine; tools/kernels sets it for its emulated processor"""
@@ -25,6 +23,16 @@ PATIENCE = 200 * SLOWNESS
 
 _SAMPLE_SECONDS = 0.02
 _LOOK_SECONDS = 0.1
+_running: pytest.Item | None = None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    global _running
+    _running = item
+
+
+def _measures() -> bool:
+    return _running is not None and _running.get_closest_marker("slow") is not None
 
 
 def _load() -> float:
@@ -37,30 +45,27 @@ def _load() -> float:
 
 def limit(seconds: float) -> float:
     """A time on the usual machine, idle, as it would be on this machine now."""
+    assert _measures(), "only a test marked slow measures time"
     return seconds * SLOWNESS * max(1.0, _load())
 
 
-def exit_code(process: subprocess.Popen[Any], within: float) -> int:
-    """Waits for the end of a process, which mrc promises within these seconds; its exit code.
+def until(condition: Callable[[], object], shown: object = None, pause: float = 0.001) -> None:
+    """Polls a condition until it is true; a failure shows `shown`.
 
-    Counts looks: one look is late if the machine stands still, and counts no more than the others.
+    A look that is late counts no more than the others: this process or the machine stood still.
     """
-    for _ in range(math.ceil(limit(within) / _LOOK_SECONDS)):
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(_LOOK_SECONDS)
-    return process.wait(0)
-
-
-def until(condition: Callable[[], object], shown: object = None) -> None:
-    """Polls a condition until it is true; a failure shows `shown`."""
-    deadline = time.monotonic() + PATIENCE
+    waited, looked = 0.0, time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, shown
-        time.sleep(0.001)
+        assert waited < PATIENCE, shown
+        time.sleep(pause)
+        now = time.monotonic()
+        waited += min(now - looked, _LOOK_SECONDS)
+        looked = now
 
 
 def least(measure: Callable[[], float], below: float) -> float:
     """The least of several measured times; ends with the first that is less than `below`."""
+    assert _measures(), "only a test marked slow measures time"
     deadline, best = time.monotonic() + PATIENCE, measure()
     while best >= below and time.monotonic() < deadline:
         best = min(best, measure())

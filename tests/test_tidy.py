@@ -168,3 +168,17 @@ def test_programs__are_executable_and_only_they() -> None:
         if executable != text(path).startswith("#!"):
             offenders.append(f"{path}: executable bit and #! line do not match")
     report(offenders)
+
+
+def test_tests__pin_no_words_of_argparse() -> None:
+    """They differ between versions of Python."""
+    words = "|".join(["invalid " + "choice", "are " + "required:", "choose " + "from"])
+    report(grep(words, python_files("tests")))
+
+
+def test_tests__wait_with_patience() -> None:
+    """A busy machine misses a time of less than a minute."""
+    short = r"(?!0[,)])[1-5]?\d(\.\d+)?[,)]"
+    waits = rf"(\.(wait|result|join)|\basyncio\.timeout)\({short}"
+    limited = rf"\b(communicate|run)\(.*\btimeout={short}"
+    report(grep(f"{waits}|{limited}", python_files("tests")))

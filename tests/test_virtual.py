@@ -84,6 +84,50 @@ def test_run__hears_what_a_program_leaves_behind(complaint: str) -> None:
     assert done.returncode == 0 and complaint in done.stdout, done
 
 
+_LONG_WAY = """
+import mrc
+from mrc import Sockets, Timeouts
+from mrc.trust.security import Security
+from virtual import end, sweep
+
+met = []
+
+def run(world, audit):
+    a, b = world.host("a", 1), world.host("b", 1)
+    for link in world.plane(a, b, 1):
+        link.paths[0].delay_ns = 100_000_000
+    security = Security(code="maple-rocket-cider", identity=world.folder / "key")
+    options = {"sockets": Sockets(polled=True), "security": security}
+
+    async def serve():
+        config = mrc.ContextConfig(**options, timeouts=Timeouts(hello=0.45, exchange=1.0))
+        async with (
+            mrc.Context(config) as ctx, ctx.listen() as listener, await listener.accept() as qp
+        ):
+            met.append(qp.peer_identity)
+            await qp.until_peer_gone()
+
+    async def call():
+        async with (
+            mrc.Context(mrc.ContextConfig(**options)) as ctx, ctx.connect("b", timeout=1.0) as qp
+        ):
+            met.append(qp.peer_identity)
+
+    server = b.start(serve())
+    world.run_until(a.start(call()), 30)
+    world.run_until(server, 30)
+
+end.run = run
+print(sweep.run_once("end", 1)[0].wrong, met)
+"""
+
+
+def test_connect__round_trips_are_longer_than_the_limits_allow_at_first() -> None:
+    """Trust takes more than five round trips of 0.2 s; the listener gives 0.45 s."""
+    done = _python("-c", _LONG_WAY)
+    assert done.stdout == "[] ['code', 'code']\n", done
+
+
 def _python(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, check=False,

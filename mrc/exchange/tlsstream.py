@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _CHUNK_BYTES = 16 << 10
+_ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""The end of TCP, and the end that TLS announces: which of them comes depends on the version of
+OpenSSL, and on whether this side has announced its own end.
+"""
 
 
 class TlsStream:
@@ -42,7 +46,7 @@ class TlsStream:
         try:
             await self._step(self.tls.do_handshake)
             await self.drain()
-        except ssl.SSLEOFError as error:
+        except _ENDS as error:
             raise ConnectionResetError("the peer closed the connection") from error
 
     async def _step(self, call: Callable[[], T]) -> T:
@@ -73,7 +77,7 @@ class TlsStream:
         """Up to `most` bytes; none at the end. Raises ssl.SSLError for an alert."""
         try:
             return await self._step(lambda: self.tls.read(most))
-        except ssl.SSLEOFError:
+        except _ENDS:
             return b""
 
     async def readexactly(self, count: int) -> bytearray:
@@ -91,7 +95,7 @@ class TlsStream:
         read: Callable[..., Any] = self.tls.read  # with a buffer it returns a number
         try:
             return int(await self._step(lambda: read(len(room), room)))
-        except ssl.SSLEOFError:
+        except _ENDS:
             return 0
 
     def write(self, data: bytes | bytearray) -> None:

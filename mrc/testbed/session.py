@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -58,11 +59,14 @@ class Session:
         self._greeted = False
 
     def send(self, request: dict[str, Any]) -> None:
-        """Never fails: `receive` does."""
+        """Never fails: `receive` does. Past the buffer of `stdin`: a line that cannot be written
+        would stay there, and be tried again when the interpreter ends.
+        """
         assert self._process.stdin is not None
+        line = json.dumps(request).encode() + b"\n"
         with contextlib.suppress(OSError):
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+            while line:
+                line = line[os.write(self._process.stdin.fileno(), line) :]
 
     def receive(self) -> Any:
         """The next answer. Raises ConnectError if the machine does not answer, and the MrcError

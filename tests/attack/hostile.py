@@ -96,7 +96,7 @@ async def main(security: Security | None) -> None:
     async with Context(ContextConfig(name="[/]", security=security)) as ctx:
         service = PERF if attack is plans else FILES
         host, port, about = sys.argv[2], int(sys.argv[3]), {"bytes": MUCH}
-        connect = partial(connect_session, ctx, host, port, service, private=about, timeout=5)
+        connect = partial(connect_session, ctx, host, port, service, private=about, timeout=60)
         async with connect() as session:
             await attack(session, connect)
             await asyncio.Event().wait()

@@ -45,7 +45,7 @@ async def obey(ctx: Context, qp: QP, line: str, target: bytearray) -> dict[str, 
     if word == "write":
         async with ctx.register(pattern(int(rest[0]))) as mr:
             remote = RemoteMemory.from_dict(qp.private)
-            return {"status": (await qp.write(mr, remote, timeout=10)).status.name}
+            return {"status": (await qp.write(mr, remote, timeout=200)).status.name}
     if word == "probe":
         return {"answered": (await qp.probe_ev(0)).error == 0}
     info, drops = await qp.query(), await ctx.drops()

@@ -26,7 +26,7 @@ from mrc.linux import netns
 
 MIB = 1 << 20
 DISK_BYTES = 64 * MIB
-IDLE_SECONDS = 1.5
+IDLE_SECONDS = 5.0
 ONCE_PORT, PERF_PORT = 4800, 4801  # beside the receiver of the other tests
 
 

@@ -55,7 +55,7 @@ static _Thread_local int check_row = -1;
 
 #define CHECK_SHOWN 20 /* printed failures of one function */
 
-enum { PATIENCE_MS = 50000 }; /* how long a test waits for an event: only a hang takes longer */
+enum { PATIENCE_MS = 150000 }; /* how long a test waits for an event: only a hang takes longer */
 
 __attribute__((unused, format(printf, 3, 4))) static void check_failed(const char *file, int line,
                                                                        const char *format, ...) {

@@ -9,16 +9,17 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from netns.processes import Hosts, Mrc, Start
 from skips import mark
-from slowness import PATIENCE, limit
+from slowness import PATIENCE
 
 from mrc.errors import MrcError
 from mrc.linux import netns
@@ -212,31 +213,45 @@ def arrivals(bed: Testbed, rounds: int, alive: Collection[str]) -> Counter[str]:
     return sum(pair.arrived[:rounds], Counter())
 
 
-def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:
-    """Sends `each` full-size datagrams over each path; counts the received ones by path.
-
-    Ends when none arrives any more. Waits longer while some are missing, which may be lost or late,
-    or an emulated fabric still works on them.
+def datagrams(
+    rx: socket.socket, bed: Testbed, are_all_here: Callable[[], bool] = lambda: False
+) -> Iterator[bytes]:
+    """Those that arrive, until none comes any more: at ten looks, of which each process on this
+    machine gets its turn in between, and an emulated fabric has nothing left to work on.
     """
+    counts: dict[str, Any] = {}
+    rx.settimeout(0.05)
+    while True:
+        looks = 0
+        while looks < (2 if are_all_here() else 10):
+            try:
+                yield rx.recv(65536)
+                looks = 0
+            except TimeoutError:
+                looks += 1
+        if are_all_here() or bed.shape.fabric is Fabric.KERNEL:
+            return
+        if counts == (counts := bed.counters()):
+            return
+
+
+def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:
+    """Sends `each` full-size datagrams over each path; counts the received ones by path."""
     arrived: Counter[str] = Counter()
-    paths, late = bed.shape.paths(src, dst), limit(0.5)
-    counts = {} if bed.shape.fabric is Fabric.KERNEL else bed.counters()
+    paths = bed.shape.paths(src, dst)
     with udp_socket(bed, f"h{dst}") as rx, udp_socket(bed, f"h{src}") as tx:
         rx.bind(("::", PORT))
-        for left in reversed(range(each)):
+        for _ in range(each):
+            rx.settimeout(0.002)
+            with suppress(TimeoutError):  # receive before sending more, so that no queue overflows
+                while arrived:
+                    arrived[rx.recv(65536).decode().strip()] += 1
             for path in paths:
                 tx.sendto(path.name.encode().ljust(bed.shape.mtu - 112), (str(path.dst), PORT))
-            # Receive before sending more, so that no queue overflows.
-            while True:
-                missing = any(arrived[path.name] < each for path in paths)
-                rx.settimeout(0.002 if left else late if missing else 0.1)
-                try:
-                    arrived[rx.recv(65536).decode().strip()] += 1
-                except (BlockingIOError, TimeoutError):
-                    if left or not missing or not counts:
-                        break
-                    if counts == (counts := bed.counters()):
-                        break
+        for data in datagrams(
+            rx, bed, lambda: not any(arrived[path.name] < each for path in paths)
+        ):
+            arrived[data.decode().strip()] += 1
     return arrived
 
 

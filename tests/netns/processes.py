@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slowness import PATIENCE, exit_code
+from slowness import PATIENCE, limit, until
 
 from mrc.errors import MrcError
 from mrc.observe import local
@@ -66,29 +66,34 @@ class Mrc:
 
     def until_received(self, count: int) -> None:
         """Waits until it has received so much, or has ended with success."""
-        deadline, seen = time.monotonic() + PATIENCE, 0
-        while seen < count and self.process.poll() is None:
-            assert time.monotonic() < deadline, (seen, self.lines)
-            time.sleep(0.02)
+        seen = 0
+
+        def received() -> bool:
+            nonlocal seen
             with suppress(OSError, MrcError):  # it ends, or the machine is busy
                 seen = self.received()
+            return seen >= count or self.process.poll() is not None
+
+        until(received, self.lines, pause=0.02)
         assert seen >= count or self.process.returncode == 0, self.lines
 
     def until_suspended(self, plane: int) -> None:
         """Waits until its QP sends no data over the plane."""
-        deadline, found = time.monotonic() + PATIENCE, False
-        while not found:
-            assert time.monotonic() < deadline and self.process.poll() is None, self.lines
-            time.sleep(0.02)
+
+        def suspended() -> bool:
+            assert self.process.poll() is None, self.lines
             with suppress(OSError, MrcError, ValueError):  # it begins or ends
                 (socket,) = local.sockets_of(self.process.pid)
                 (qp,) = asyncio.run(local.look(socket))["qps"]
-                found = any(each["suspended"] for each in qp["planes"] if each["plane"] == plane)
+                return any(each["suspended"] for each in qp["planes"] if each["plane"] == plane)
+            return False
+
+        until(suspended, self.lines, pause=0.02)
 
     def ends(self, code: int, *, within: float | None = None) -> str:
         """Waits for the end and returns stdout; `lines` has stderr.
 
-        `within`: the time that mrc promises, or needs for much work.
+        `within`: the time that mrc promises, or needs for much work, in a slow test.
         """
         output = self._output(within)
         assert self.process.returncode == code, (self.lines, output)
@@ -100,10 +105,7 @@ class Mrc:
         assert stdout is not None
         reader = threading.Thread(target=lambda: chunks.append(stdout.read()))
         reader.start()
-        if within is None:
-            self.process.wait(PATIENCE)
-        else:
-            exit_code(self.process, within)
+        self.process.wait(PATIENCE if within is None else limit(within))
         reader.join(PATIENCE)
         self._reader.join(PATIENCE)
         return "".join(chunks)

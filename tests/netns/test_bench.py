@@ -134,6 +134,7 @@ def check_limited(bed: dict[str, Any]) -> None:
     assert one < 1.5 * LIMITED_BPS / 4  # above the rate: a short run starts with full token buckets
 
 
+@pytest.mark.slow
 def test_fabric__quick() -> None:
     options = ["--rates", "2000", "--seconds", "0.3", "--planes", "1", "--json"]
     command = [sys.executable, str(ROOT / "bench" / "fabric"), *options]
@@ -390,7 +391,7 @@ def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     return run
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 def test_congestion__beside_tcp_with_a_fault(congestion: Callable[[str], dict[str, Any]]) -> None:
     """Planes are measured separately, TCP takes part, and a fault starts on time."""
     checks = {check["name"]: check for check in congestion(BESIDE_TCP)["checks"]}

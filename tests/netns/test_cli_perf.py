@@ -40,26 +40,38 @@ def measure(hosts: Hosts, *options: str) -> dict[str, Any]:
     return result
 
 
+EQUAL = ("-t", "1.5", "-i", "0.5", "--plane-shares", "equal")
+
+
 @pytest.mark.default
-def test_perf__goodput_and_shares(hosts: Hosts) -> None:
-    measured: list[dict[str, Any]] = []
-
-    def times_too_long() -> float:
-        waiting = server(hosts, "--one-off", "--json")
-        found = measure(hosts, "-t", "1.5", "-i", "0.5", "--plane-shares", "equal")["results"]
-        measured[:] = *found, printed("perf --server", waiting.ends(0))
-        return CAPACITY / float(found[0]["goodput_bits_per_second"])
-
-    assert 1 < least(times_too_long, below=2) < 2
-    result, served = measured
+def test_perf__both_ends_count_the_same(hosts: Hosts) -> None:
+    waiting = server(hosts, "--one-off", "--json")
+    (result,) = measure(hosts, *EQUAL)["results"]
+    served = printed("perf --server", waiting.ends(0))
     sent = [plane["sent_bytes"] for plane in result["client"]["planes"]]
-    assert len(sent) == PLANES and min(sent) > 0.4 * sum(sent)
-    assert len(result["intervals"]) >= 2
+    assert len(sent) == PLANES and min(sent) > 0
+    assert result["intervals"] and 0 < result["goodput_bits_per_second"] < CAPACITY
     assert result["server"]["received_bytes"] == result["client"]["written_bytes"]
     arrived = [plane["received_bytes"] for plane in result["server"]["planes_received"]]
     assert sum(arrived) == result["server"]["received_bytes"]
-    assert len(arrived) == PLANES and min(arrived) > 0.4 * sum(arrived)
+    assert len(arrived) == PLANES and min(arrived) > 0
     assert (served["plan"], served["server"]) == (result["plan"], result["server"])
+
+
+@pytest.mark.slow
+def test_perf__goodput_and_shares(hosts: Hosts) -> None:
+    server(hosts)
+    found: list[dict[str, Any]] = []
+
+    def times_too_long() -> float:
+        found[:] = measure(hosts, *EQUAL)["results"]
+        return CAPACITY / float(found[0]["goodput_bits_per_second"])
+
+    assert 1 < least(times_too_long, below=2) < 2
+    for planes in (found[0]["client"]["planes"], found[0]["server"]["planes_received"]):
+        moved = [plane.get("sent_bytes", plane.get("received_bytes")) for plane in planes]
+        assert min(moved) > 0.4 * sum(moved)
+    assert len(found[0]["intervals"]) >= 2
 
 
 @pytest.mark.slow
@@ -144,8 +156,7 @@ def test_top__of_a_host_and_of_all_on_this_machine(hosts: Hosts) -> None:
             seen = {each["pid"]: each for each in printed("top", top.ends(0))["endpoints"]}
             shown: dict[str, Any] = seen.get(end.process.pid, {"qps": []})
             bits_per_second = sum(qp[rate] for qp in shown["qps"])
-            assert bits_per_second < 1.1 * CAPACITY
-            if bits_per_second > 0.1 * CAPACITY:
+            if bits_per_second > 0:
                 return shown
 
     h0 = carries(client, "acknowledged_bits_per_second", "--local")

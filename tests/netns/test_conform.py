@@ -46,7 +46,9 @@ def test_run__over_two_planes(
     start(device, "conform", "device", "-B", "w1", "-B", "w2", "--listen").until_says("waiting for")
     addresses = ("--address", "10.1.0.1", "--address", "10.2.0.1")
     words = [word for pattern in patterns for word in ("--case", pattern)]
-    told = start(judge, "conform", "run", "10.1.0.2", *addresses, *words, "--json").ends(0)
+    told = start(
+        judge, "conform", "run", "10.1.0.2", *addresses, *words, "--wait", "60", "--json"
+    ).ends(0)
     played = printed("conform run", told)["cases"]
     assert len(played) > 10
     assert [(each["name"], each["reason"]) for each in played if each["verdict"] != "passed"] == []

@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv6Interface, ip_address
@@ -401,10 +400,8 @@ def test_proof__a_link_that_carries_no_udp_at_all(two_links: None) -> None:
     listening = threading.Event()
     received = run_in(B, lambda: receive(ContextConfig(), listening))
     assert listening.wait(BUDGET_SECONDS)
-    started = time.monotonic()
     with pytest.raises(PathError, match=r"10\.0\.1\.2.* answers on UDP port 4791: is UDP blocked"):
         run_in(A, lambda: send(ContextConfig(), "10.0.1.2")).result()
-    assert time.monotonic() - started < 5
     subprocess.run(["ip", "netns", "exec", B, "nft", "flush", "ruleset"], check=True)
     run_in(A, lambda: send(ContextConfig(), "10.0.1.2")).result()
     assert received.result() == DATA

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from cbuild import has_header
 from netns.processes import Hosts, Mrc
-from slowness import PATIENCE, exit_code, until
+from slowness import PATIENCE, limit, until
 
 from mrc.agent.agent import EXCHANGE_SECONDS
 from mrc.aio.context import OOB_PORT
@@ -134,9 +134,9 @@ class Talker:
         self.process.stdin.write(address + "\n")
         self.process.stdin.flush()
 
-    def error(self, within: float) -> tuple[int, str]:
-        """The error and its reason, with which its operation ends."""
-        assert exit_code(self.process, within) == 0
+    def error(self, within: float | None = None) -> tuple[int, str]:
+        """The error and its reason, with which its operation ends; in a slow test within a time."""
+        assert self.process.wait(PATIENCE if within is None else limit(within)) == 0
         number, _, reason = self.line().partition(" ")
         return int(number), reason
 
@@ -208,7 +208,7 @@ PROGRESS = ["polls", "computes"]
         ("messages", MESSAGES),
         ("memory", MEMORY),
         ("atomics", ATOMICS),
-        pytest.param("progress", PROGRESS, marks=pytest.mark.alone),  # it counts wakes in a time
+        ("progress", PROGRESS),
     ],
 )
 def test_manual_pages__what_they_promise(
@@ -244,7 +244,7 @@ def test_fi_pingpong__between_two_hosts(bed: Testbed, mode: str) -> None:
 def test_killed__the_other_one_is_told(talker: Start, victim: int) -> None:
     both = pair(talker)
     both[victim].process.kill()
-    number, reason = both[1 - victim].error(within=5)
+    number, reason = both[1 - victim].error()
     assert number == errno.ECONNRESET
     assert reason == f"the process at {gid(both[victim])} has ended"
 
@@ -270,7 +270,7 @@ def test_all_planes_silent__one_gives_up(talker: Start, bed: Testbed) -> None:
     """The one with packets in flight. The other one may wait, and hears of it by the agents."""
     both = pair(talker)
     bed.fail(PLANES)
-    errors = [each.error(within=15) for each in both]
+    errors = [each.error() for each in both]
     hosts = [gid(each) for each in both]
     lost = [(errno.ETIMEDOUT, f"all paths are lost to {host}") for host in reversed(hosts)]
     why = "ended the connection: its QP failed: no path to the peer answers"
@@ -298,7 +298,7 @@ def test_wrong_token__refused(talker: Start, byte: int) -> None:
     wrong = bytearray.fromhex(receiver.address)
     wrong[byte] ^= 1
     sender.calls(wrong.hex())
-    number, reason = sender.error(within=5)
+    number, reason = sender.error()
     assert number == errno.ECONNREFUSED
     assert "no such endpoint" in reason
     again = talker("h0", "send")
@@ -341,6 +341,6 @@ def test_agents_restart__connected_peers_go_on(
     assert sender.process.poll() is receiver.process.poll() is None
     until_agents_are_joined(sender.process.pid, 2)
     waiting[1].process.kill()
-    assert waiting[0].error(within=5)[0] == errno.ECONNRESET
+    assert waiting[0].error()[0] == errno.ECONNRESET
     receiver.process.kill()
-    assert sender.error(within=5)[0] == errno.ECONNRESET
+    assert sender.error()[0] == errno.ECONNRESET

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from slowness import PATIENCE, least
+from slowness import PATIENCE
 
 from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
 from mrc.fabric.topology import Addresses
@@ -218,16 +218,12 @@ def test_fail__a_rate(bed: Testbed) -> None:
     with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
         rx.bind(("::", PORT))
         rx.settimeout(PATIENCE)
-
-        def seconds() -> float:
-            began = time.monotonic()
-            for _ in range(20):
-                tx.sendto(bytes(size), (str(ADDRESSES.on_path(1, 2, 0)), PORT))
-            for _ in range(20):
-                rx.recv(65536)
-            return time.monotonic() - began
-
-        assert 0.07 <= least(seconds, 0.5) < 0.5
+        began = time.monotonic()
+        for _ in range(20):
+            tx.sendto(bytes(size), (str(ADDRESSES.on_path(1, 2, 0)), PORT))
+        for _ in range(20):
+            rx.recv(65536)
+        assert time.monotonic() - began >= 0.07  # a busy machine only adds to it
     assert bed.measure(0)["h0>t0:2.0"].rate_bps == 10_000_000
     bed.heal("all")
     assert bed.measure(0)["h0>t0:2.0"].rate_bps == 1_000_000_000

@@ -121,12 +121,12 @@ def table(output: str) -> list[list[float]]:
     ]
 
 
-def result(ends: tuple[Mrc, Mrc], *, within: float = 40) -> list[list[float]]:
+def result(ends: tuple[Mrc, Mrc]) -> list[list[float]]:
     """Both ends succeed, without a word of libmrc; the client's table."""
     server, client = ends
     with ThreadPoolExecutor() as pool:  # many QPs are more lines than a pipe holds
-        served = pool.submit(server.ends, 0, within=within)
-        output = client.ends(0, within=within)
+        served = pool.submit(server.ends, 0)
+        output = client.ends(0)
         served.result()
     lines = [line for line in server.lines + client.lines if line.startswith("libmrc")]
     assert not [line for line in lines if not line.startswith(EMULATES)]
@@ -138,23 +138,33 @@ def bits_per_second(row: list[float]) -> float:
     return row[3] * 8 * (1 << 20)
 
 
-@pytest.mark.alone
-@pytest.mark.usefixtures("usual_priority")
-def test_write_bw__uses_all_planes(hosts: Hosts) -> None:
-    """The planes are equal, but beside other programs one may fall behind for a while."""
+def moved_by_planes(hosts: Hosts) -> tuple[list[int], float]:
+    """The bytes that each plane carries in a test of 2 s, and its bandwidth in bit/s."""
 
     def sent() -> list[int]:
         with netns.inside(hosts.bed.plan.nodes["h1"].namespace):
             return sent_bytes("thread-self")
 
+    before = sent()
+    (row,) = result(start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "2"))
+    moved = [late - early for early, late in zip(before, sent(), strict=True)]
+    assert len(moved) == PLANES and bits_per_second(row) < PLANES * RATE_BPS
+    return moved, bits_per_second(row)
+
+
+def test_write_bw__uses_all_planes(hosts: Hosts) -> None:
+    moved, _ = moved_by_planes(hosts)
+    assert min(moved) > 100_000, "not only probes"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("usual_priority")
+def test_write_bw__uses_all_planes_equally(hosts: Hosts) -> None:
+    """The planes are equal, but beside other programs one may fall behind for a while."""
+
     def unevenness() -> float:
-        before = sent()
-        (row,) = result(start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "2"))
-        after = sent()
-        moved = [late - early for early, late in zip(before, after, strict=True)]
-        assert len(moved) == PLANES and bits_per_second(row) < PLANES * RATE_BPS
-        one_carries = bits_per_second(row) < RATE_BPS
-        return math.inf if one_carries or not min(moved) else max(moved) / min(moved)
+        moved, rate = moved_by_planes(hosts)
+        return math.inf if rate < RATE_BPS or not min(moved) else max(moved) / min(moved)
 
     assert least(unevenness, below=1.25) < 1.25
 
@@ -188,7 +198,7 @@ def test_write_bw__256_qps_connect_in_3_seconds(hosts: Hosts) -> None:
 
 @pytest.mark.slow
 def test_write_bw__every_size(hosts: Hosts) -> None:
-    rows = result(start(hosts, "ib_write_bw", "-d", "mrc0", "-a", "-n", "200"), within=90)
+    rows = result(start(hosts, "ib_write_bw", "-d", "mrc0", "-a", "-n", "200"))
     assert [row[0] for row in rows] == [2**power for power in range(1, 24)]
 
 
@@ -209,7 +219,7 @@ def test_write_lat(hosts: Hosts) -> None:
 
 @pytest.mark.slow
 def test_write_lat__every_size(hosts: Hosts) -> None:
-    rows = result(start(hosts, "ib_write_lat", "-d", "mrc0", "-a", "-n", "100"), within=90)
+    rows = result(start(hosts, "ib_write_lat", "-d", "mrc0", "-a", "-n", "100"))
     assert [row[0] for row in rows] == [2**power for power in range(1, 24)]
 
 
@@ -305,7 +315,7 @@ def test_write_bw__the_peer_is_killed(hosts: Hosts) -> None:
     server, client = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "20")
     until_it_writes(client)
     server.process.send_signal(signal.SIGKILL)
-    output = client.ends(1, within=3)
+    output = client.ends(1)
     assert "status 12" in output + "\n".join(client.lines), "IBV_WC_RETRY_EXC_ERR"
 
 

@@ -22,7 +22,7 @@ from browser import Page, browser
 from netns.processes import Hosts
 from ports import free_port
 from printed import printed
-from slowness import PATIENCE, limit
+from slowness import PATIENCE
 
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed.bed import Testbed
@@ -123,7 +123,7 @@ def test_cli__top_finds_an_endpoint_that_starts_later_and_again(tmp_path: Path) 
 
     with (
         viewing("top", "--web", f"127.0.0.1:{port}") as url,
-        urlopen(f"{url}feed", timeout=limit(PATIENCE)) as feed,
+        urlopen(f"{url}feed", timeout=PATIENCE) as feed,
     ):
         for _ in range(2):
             until("problem", f"TCP port {port}")

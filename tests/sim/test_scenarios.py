@@ -456,7 +456,7 @@ def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
             "--trace: requires a single variant; add --set variants=[]",
         ),
         (["lossy-ev", "--output", "x"], "unrecognized arguments: --output"),
-        (["report"], "arguments are required: --output"),
+        (["report"], "--output"),
         (["lossy-ev", "--seed", "-1"], "--seed"),
     ],
 )

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ports import free_port
-from slowness import PATIENCE, limit
+from slowness import PATIENCE
 
 from mrc.testbed.bed import Testbed
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MASTER = "fd00:c::1"  # h0 in the management network
-SECONDS = 90.0
 
 
 @dataclass
@@ -60,7 +59,7 @@ class Rank:
 
     def until(self, found: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first line that `found` accepts."""
-        deadline = time.monotonic() + limit(SECONDS)
+        deadline = time.monotonic() + PATIENCE
         with self.changed:
             while True:
                 for line in self.lines:
@@ -140,7 +139,7 @@ class Job:
     def ends(self) -> list[list[dict[str, Any]]]:
         """Waits for the end of all ranks, with success; returns what each printed."""
         for rank in self.ranks:
-            assert rank.process.wait(limit(SECONDS)) == 0, rank.errors[-20:]
+            assert rank.process.wait(PATIENCE) == 0, rank.errors[-20:]
             rank.end()
         return [rank.lines for rank in self.ranks]
 

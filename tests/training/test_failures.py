@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from netns.conftest import fresh_name
-from slowness import limit
-from training.job import SCRIPTS, SECONDS, Job, Steps, local_job
+from slowness import PATIENCE
+from training.job import SCRIPTS, Job, Steps, local_job
 
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
@@ -36,7 +36,7 @@ def test_failure__a_rank_is_killed(four: Testbed, job: Job) -> None:
         error = job.ranks[number].until(lambda line: "error" in line)
         assert "rank 2" in error["error"] and "h2" in error["error"], error
         assert error["time"] - killed < NOTICE_SECONDS
-        assert job.ranks[number].process.wait(SECONDS) == 1
+        assert job.ranks[number].process.wait(PATIENCE) == 1
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def paths_are_lost(job: Job, failed: float, others: dict[int, int]) -> None:
         error = job.ranks[number].until(lambda line: "error" in line)
         assert f"rank {other}: all paths to h{other} are lost" in error["error"], error
         assert error["time"] - failed < LOST_SECONDS
-        assert job.ranks[number].process.wait(SECONDS) == 1
+        assert job.ranks[number].process.wait(PATIENCE) == 1
 
 
 def test_failure__the_timeout_of_the_group() -> None:
@@ -85,7 +85,7 @@ def test_failure__the_timeout_of_the_group() -> None:
     for rank, errors in zip(
         job.ranks, ([f"mrc: {late}", over], [f"mrc: rank 0: {late}"] * 2), strict=True
     ):
-        assert rank.process.wait(limit(SECONDS)) == 1
+        assert rank.process.wait(PATIENCE) == 1
         rank.end()
         assert [line["error"] for line in rank.lines if "error" in line] == errors
 
@@ -119,7 +119,7 @@ def test_torchrun__restarts_a_job_of_which_a_rank_was_killed() -> None:
     variables = {"GLOO_DEVICE_TRANSPORT": "MRC", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = subprocess.run(
         torchrun, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
-        timeout=SECONDS,
+        timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "RuntimeError: mrc: rank 1: " in done.stderr
@@ -178,7 +178,7 @@ def test_secret__of_another_rank_differs(
     job.start_rank(bed, 0, "waiting.py", MRC_SECRET=secret_file(tmp_path, "ours", 1))
     job.start_rank(bed, 1, "waiting.py", MRC_SECRET=theirs)
     for number, rank in enumerate(job.ranks):
-        assert rank.process.wait(SECONDS) == 1
+        assert rank.process.wait(PATIENCE) == 1
         rank.end()
         said = [line for line in rank.errors if f"cannot connect to rank {1 - number}" in line]
         assert said and "secret" in said[-1] and "set MRC_SECRET to" in said[-1], rank.errors[-3:]
@@ -191,7 +191,7 @@ def test_interfaces__of_another_rank_are_wrong(bed: Testbed, job: Job, wrong: in
         name = "nosuch" if number == wrong else ""
         job.start_rank(bed, number, "waiting.py", GLOO_SOCKET_IFNAME=name)
     for number, rank in enumerate(job.ranks):
-        assert rank.process.wait(limit(SECONDS)) == 1
+        assert rank.process.wait(PATIENCE) == 1
         rank.end()
         who = "" if number == wrong else f"rank {wrong}: "
         said = f" failed with mrc: {who}GLOO_SOCKET_IFNAME: nosuch is no port"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,31 +39,45 @@ def test_outcome__of_other_output_is_empty() -> None:
     assert pytest_log.outcome("set-up: done\n") == pytest_log.Outcome("", [], [])
 
 
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """A folder for layers. The folder for temporary files may be on overlayfs, which cannot be a
+    layer of itself.
+    """
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"overlayfs requires a tmpfs: {mounted.stderr.splitlines()[0]}")
+    yield tmp_path
+    subprocess.run(["umount", tmp_path], check=True)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="overlayfs and pivot_root require root")
 class TestLayer:
     """The root file system of these tests is this machine's own."""
 
-    def test_start__keeps_what_is_written_out_of_the_root(self, tmp_path: Path) -> None:
+    def test_start__keeps_what_is_written_out_of_the_root(self, work: Path) -> None:
         mark = Path(f"/var/tmp/mrc-{os.getpid()}-mark")
-        with roots.layer(Path("/"), tmp_path) as layer, (tmp_path / "log").open("wb") as log:
+        with roots.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
             process = layer.start(f"echo $HOME > {mark}", log, binds={}, environ={})
-            assert process.wait(PATIENCE) == 0, (tmp_path / "log").read_text()
+            assert process.wait(PATIENCE) == 0, (work / "log").read_text()
             assert layer.path(str(mark)).read_text() == "/root\n"
             assert not mark.exists()
-        assert [path.name for path in tmp_path.iterdir()] == ["log"]
+        assert [path.name for path in work.iterdir()] == ["log"]
 
-    def test_start__allows_user_namespaces_to_an_ordinary_user(self, tmp_path: Path) -> None:
-        with roots.layer(Path("/"), tmp_path) as layer, (tmp_path / "log").open("wb") as log:
+    def test_start__allows_user_namespaces_to_an_ordinary_user(self, work: Path) -> None:
+        with roots.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
             process = layer.start("unshare --user --map-root-user id -u", log, user="nobody",
                                   binds={}, environ={})  # fmt: skip
             code = process.wait(PATIENCE)
-        assert (code, (tmp_path / "log").read_text().split()[-1]) == (0, "0")
+        assert (code, (work / "log").read_text().split()[-1]) == (0, "0")
 
-    def test_start__what_it_leaves_behind_ends_with_it(self, tmp_path: Path) -> None:
-        with roots.layer(Path("/"), tmp_path) as layer, (tmp_path / "log").open("wb") as log:
+    def test_start__what_it_leaves_behind_ends_with_it(self, work: Path) -> None:
+        with roots.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
             process = layer.start("sleep 1000 & echo ready; wait", log, binds={}, environ={})
-            while "ready" not in (tmp_path / "log").read_text():
-                assert process.poll() is None, (tmp_path / "log").read_text()
+            while "ready" not in (work / "log").read_text():
+                assert process.poll() is None, (work / "log").read_text()
             children = subprocess.run(
                 ["ps", "-o", "pid=", "--ppid", str(process.pid)],
                 capture_output=True,

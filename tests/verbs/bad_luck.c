@@ -191,16 +191,14 @@ static void kill_peer(int other, pid_t peer) {
   const struct place ours = place_of(&end);
   struct place theirs;
   exchange(other, &ours, &theirs);
-  join(&end, &theirs);
+  join_with(&end, &theirs, PATIENT);
   write_text(&end, &theirs, "alive");
   kill(peer, SIGKILL);
   waitpid(peer, NULL, 0);
-  const double began = seconds();
   CHECK(post(&end, &theirs, 1, end.mr->lkey, theirs.rkey, "dead") == 0);
   CHECK(post(&end, &theirs, 2, end.mr->lkey, theirs.rkey, "dead") == 0);
   CHECK(poll_one(end.cq).status == IBV_WC_RETRY_EXC_ERR);
   CHECK(poll_one(end.cq).status == IBV_WC_WR_FLUSH_ERR);
-  CHECK(seconds() - began < 3);
   take_fatal(&end);
   passed("peer killed");
 }

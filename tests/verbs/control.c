@@ -250,7 +250,7 @@ static void take_event(struct mrc_api_channel *channel, struct mrc_api_cq *cq,
   void *cq_context;
   int fd;
   CHECK(mrc_get_comp_channel_fd(channel, &fd) == 0);
-  CHECK(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 10000) == 1);
+  CHECK(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, PATIENCE_SECONDS * 1000) == 1);
   CHECK(mrc_get_cq_event(channel, &told, &cq_context) == 0 && told == cq);
   mrc_ack_cq_events(told, 1);
   CHECK(mrc_ctl_poll_ev_event(cq, 1, &event) == 1);

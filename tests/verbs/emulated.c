@@ -263,7 +263,8 @@ static void solicited_events(void) {
   struct ibv_send_wr wr = sending(4, &from, 1);
   wr.send_flags |= IBV_SEND_SOLICITED;
   CHECK(post_request(&a, wr) == 0);
-  CHECK(poll(&fd, 1, 50000) == 1 && ibv_get_cq_event(channel, &cq, &user) == 0 && cq == b.cq);
+  CHECK(poll(&fd, 1, PATIENCE_SECONDS * 1000) == 1 && ibv_get_cq_event(channel, &cq, &user) == 0 &&
+        cq == b.cq);
   ibv_ack_cq_events(cq, 1);
   ends_well(&b, 1, IBV_WC_RECV);
   ends_well(&b, 2, IBV_WC_RECV);

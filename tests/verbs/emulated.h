@@ -148,7 +148,7 @@ static inline void none_within(struct rc_end *end, double time) {
 
 static inline void until_failed(struct rc_end *end) {
   struct ibv_wc wc;
-  for (const double until = seconds() + 50; end->qp->state != IBV_QPS_ERR;) {
+  for (const double until = seconds() + PATIENCE_SECONDS; end->qp->state != IBV_QPS_ERR;) {
     ibv_poll_cq(end->cq, 1, &wc);
     CHECK(seconds() < until);
   }

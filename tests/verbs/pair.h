@@ -139,9 +139,14 @@ static inline double seconds(void) {
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Polls until a completion comes; at most 50 s. */
+enum { PATIENCE_SECONDS = 200 }; /* only a hang exceeds it */
+
+/* A QP that tries for 550 s: if it ends before, it has learned that its peer is gone. */
+static const struct ibv_qp_attr PATIENT = {.timeout = 24, .retry_cnt = 7, .rnr_retry = 7};
+
+/* Polls until a completion comes. */
 static inline struct ibv_wc poll_one(struct ibv_cq *cq) {
-  const double until = seconds() + 50;
+  const double until = seconds() + PATIENCE_SECONDS;
   struct ibv_wc wc;
   int n;
   while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)

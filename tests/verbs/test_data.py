@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from printed import printed
-from slowness import PATIENCE, limit
+from slowness import PATIENCE
 from verbs.building import LIBRARY, sanitized
 
 from mrc.agent import door
@@ -112,8 +112,7 @@ def test_strict__a_peer_that_does_not_exist(agent: Agent, programs: Path) -> Non
     code, out, err = agent.output(programs / "strict", "unknown")
     assert code == 0, err
     assert err.count("no program of this host has the QP: has it ended?") == 2
-    *seconds, last = out.split("\n")[:-1]
-    assert len(seconds) == 2 and max(map(float, seconds)) < limit(5) and last == "unknown peers"
+    assert out == "unknown peers\n"
 
 
 @pytest.mark.parametrize("patience", ["short", pytest.param("long", marks=[pytest.mark.slow])])
@@ -131,7 +130,7 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
     environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0"}
     for name in ("data", "gather", "bad_luck", "wrong", "crowd", "strict"):
         done = subprocess.run(
-            [folder / name], env=environment, capture_output=True, text=True, timeout=limit(90)
+            [folder / name], env=environment, capture_output=True, text=True, timeout=PATIENCE
         )
         said = done.stderr if name == "strict" else SAID.get(name, "")
         assert (done.returncode, done.stderr) == (0, said), name

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from ports import free_port
-from slowness import PATIENCE, limit, until
+from slowness import PATIENCE, until
 from verbs.building import sanitized
 
 import mrc
@@ -56,7 +56,7 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
     environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0", "MRC_RC": "1"}
     for name, (parts, said) in PARTS.items():
         done = subprocess.run(
-            [folder / name], env=environment, capture_output=True, text=True, timeout=limit(120)
+            [folder / name], env=environment, capture_output=True, text=True, timeout=PATIENCE
         )
         if name == "shared":  # a sanitizer needs memory of its own
             assert done.stdout.splitlines()[: len(parts) - 1] == parts[:-1]

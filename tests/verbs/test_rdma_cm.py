@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ports import free_port
-from slowness import PATIENCE, limit, until
+from slowness import PATIENCE, until
 from verbs.building import CM_LIBRARY, cm_compiled, cm_sanitized
 
 from mrc.agent import door
@@ -94,7 +94,7 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
     environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0", "MRC_RC": "1"}
     for name, (parts, said) in PARTS.items():
         done = subprocess.run(
-            [folder / name], env=environment, capture_output=True, text=True, timeout=limit(120)
+            [folder / name], env=environment, capture_output=True, text=True, timeout=PATIENCE
         )
         assert (done.returncode, done.stderr) == (0, said), name
         assert done.stdout.splitlines() == parts

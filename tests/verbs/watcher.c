@@ -68,7 +68,7 @@ static void take(const struct watched *from, int n) {
     void *cq_context;
     int fd;
     CHECK(mrc_get_comp_channel_fd(from->channel, &fd) == 0);
-    CHECK(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 20000) == 1);
+    CHECK(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, PATIENCE_SECONDS * 1000) == 1);
     CHECK(mrc_get_cq_event(from->channel, &told, &cq_context) == 0 && told == from->cq);
     mrc_ack_cq_events(told, 1);
     CHECK(mrc_req_notify_cq(from->cq, 0) == 0);

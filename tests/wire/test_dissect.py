@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from printed import printed
-from slowness import PATIENCE
+from slowness import PATIENCE, until
 from wire.capture import BY_NAME, CARRIER, frame, sealed, write
 from wire.codec import BTH, UNION, Codec, Fields, Flow
 from wire.golden import GOLDEN, V4, V6
@@ -243,14 +243,14 @@ def test_interface__live_on_loopback(codec: Codec) -> None:
         packet = codec.packet(BY_NAME["probe"].fields, Flow("::1", "::1", port, port))
         command = [sys.executable, "-m", "mrc", "dissect", "-i", "lo", "-p", str(port), "-c", "1"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as live:
-            for _ in range(200):  # the tool needs a moment until it listens
+
+            def has_ended() -> bool:  # the tool needs a moment until it listens
                 end.sendto(packet, ("::1", port))
-                try:
-                    live.wait(0.05)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-            else:
+                return live.poll() is not None
+
+            try:
+                until(has_ended, pause=0.05)
+            finally:
                 live.kill()
             line = live.communicate()[0]
     # the kernel chose a flow label; other traffic may have had the first packet there

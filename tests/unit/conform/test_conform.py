@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import socket
 import subprocess
@@ -25,16 +26,19 @@ from mrc.conform.library import load
 from mrc.conform.readings import BY_ID
 from mrc.enums import Reading
 
+PATIENT = ("--wait", "60")
+"""of a judge whose device does what it should: it never waits for so long"""
+
 
 def conform(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mrc", "conform", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
 def verdicts() -> dict[str, Any]:
     """Of mrc's engine on all cases."""
-    done = conform("run", "--json")
+    done = conform("run", *PATIENT, "--json")
     return printed("conform run", done.stdout)
 
 
@@ -61,7 +65,7 @@ def finds_out(names: list[str]) -> None:
     topics = ("endpoint", "evs", "message", "planes", "sack", "trim", "window")
     words = [word for topic in topics for word in ("--case", topic)]
     words += [word for name in names for word in ("--reading", name)]
-    done = conform("run", *words, "--json")
+    done = conform("run", *words, *PATIENT, "--json")
     found = printed("conform run", done.stdout)
     assert done.returncode == 0, [each for each in found["cases"] if each["verdict"] == "failed"]
     for name in names:
@@ -185,8 +189,9 @@ def test_run__an_adapter_that_can_do_nothing(tmp_path: Path) -> None:
     program.write_text(
         'import sys\nfor _ in sys.stdin:\n    print(\'{"cannot": "no"}\', flush=True)'
     )
-    done = conform("run", "--adapter", f"{sys.executable} {program}", "--address", "127.0.0.1",
-                   "--json", "--case", "beyond-window")  # fmt: skip
+    words = shlex.join([sys.executable, str(program)])
+    done = conform("run", "--adapter", words, "--address", "127.0.0.1", "--json",
+                   "--case", "beyond-window")  # fmt: skip
     (judged,) = printed("conform run", done.stdout)["cases"]
     assert (judged["verdict"], judged["reason"]) == ("skipped", "no")
 
@@ -264,7 +269,7 @@ def test_run__by_the_exchange_with_a_perf_server(patterns: tuple[str, ...]) -> N
     """Its memory is judged; the cases in which a device writes are not."""
     with listening("perf", "--server") as device:
         words = [word for pattern in patterns for word in ("--case", pattern)]
-        done = conform("run", "--exchange", device, *words, "--json")
+        done = conform("run", "--exchange", device, *words, *PATIENT, "--json")
     found = printed("conform run", done.stdout)
     assert [each for each in found["cases"] if each["verdict"] == "failed"] == []
     assert done.returncode == 0
@@ -279,7 +284,9 @@ def test_run__by_the_exchange_with_another_program(tmp_path: Path) -> None:
     """It gives no memory: only its endpoint is judged."""
     with listening("recv", "--output", str(tmp_path)) as device:
         words = ("--case", "ev-probe*", "--case", "write-is-placed", "--json")
-        found = printed("conform run", conform("run", "--exchange", device, *words).stdout)
+        found = printed(
+            "conform run", conform("run", "--exchange", device, *words, *PATIENT).stdout
+        )
     reasons = {each["name"]: each["reason"] for each in found["cases"]}
     assert found["failed"] == 0 and found["passed"] > 3
     assert reasons["write-is-placed"] == "the device has no memory to write to"
@@ -309,7 +316,7 @@ def test_run__an_adapter_that_listens() -> None:
         try:
             assert "waiting for judges" in device.stderr.readline()
             for _ in range(2):
-                done = conform("run", f"127.0.0.1:{port}", "--case", "window", "--json")
+                done = conform("run", f"127.0.0.1:{port}", "--case", "window", *PATIENT, "--json")
                 assert printed("conform run", done.stdout)["failed"] == 0
                 assert done.returncode == 0
         finally:
@@ -328,7 +335,8 @@ def test_run__an_adapter_that_listens() -> None:
 def test_run__one_plane(address: str, patterns: tuple[str, ...]) -> None:
     """All but the cases of several planes, in both IP versions."""
     words = [word for pattern in patterns for word in ("--case", pattern)]
-    found = printed("conform run", conform("run", "--address", address, *words, "--json").stdout)
+    done = conform("run", "--address", address, *words, *PATIENT, "--json")
+    found = printed("conform run", done.stdout)
     assert found["passed"] > 10
     assert [each["name"] for each in found["cases"] if each["verdict"] == "failed"] == []
     skipped = [each for each in found["cases"] if each["verdict"] == "skipped"]

@@ -105,13 +105,30 @@ async def test_start__of_a_connection_that_ends(tmp_path: Path) -> None:
             await one.start()
 
 
-async def test_write_eof__before_tls_has_begun(tmp_path: Path) -> None:
-    """A host that refuses its peer then says all that it has to say; the peer must not wait."""
+@pytest.mark.parametrize("alert", [b"", bytes.fromhex("15 0303 0002 0100")], ids=["", "alert"])
+async def test_write_eof__before_tls_has_begun(tmp_path: Path, alert: bytes) -> None:
+    """A host that refuses its peer then says all that it has to say; the peer must not wait.
+
+    Some versions of OpenSSL send a close_notify alert even then.
+    """
     server = tls.server(load(tmp_path / "id.pem"), None).context()
     async with ends(tls.client(None).context(), server) as (one, other):
+        other._writer.write(alert)
         other.write_eof()
         with pytest.raises(ConnectionError):
             await one.start()
+
+
+async def test_read__after_write_eof(met: Ends) -> None:
+    one, other = met
+    one.write_eof()
+    assert await other.read(100) == b""
+    other.write(b"last")
+    other.close()
+    assert await one.read(100) == b"last"
+    assert await one.read(100) == b""
+    with pytest.raises(asyncio.IncompleteReadError):
+        await one.readexactly(1)
 
 
 async def outcomes(one: Authority, other: Authority) -> list[str]:

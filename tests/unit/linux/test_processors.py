@@ -38,8 +38,11 @@ def test_measure__others_that_compete() -> None:
     one = {min(allowed)}
     os.sched_setaffinity(0, one)
     try:
-        with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as rival:
+        spin = ["sh", "-c", "echo; while :; do :; done"]
+        with subprocess.Popen(spin, stdout=subprocess.PIPE) as rival:
+            assert rival.stdout is not None
             try:
+                assert rival.stdout.readline() == b"\n"
                 found = processors.measure(0.2)
             finally:
                 rival.kill()

@@ -56,5 +56,5 @@ def test_executor__names_the_package_that_is_missing(
 def test_executor__errors_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_factory.py").write_text("import mrc.nowhere\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match="cannot import broken_factory: No module named"):
+    with pytest.raises(ConfigError, match="cannot import broken_factory: "):
         executor("broken_factory:f").__enter__()

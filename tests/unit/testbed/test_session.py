@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +68,22 @@ def test_no_answer__that_ends_in_the_middle(tmp_path: Path) -> None:
     script = f"echo '{HELLO}'; printf '{{\"answer\": [1,'; echo powerless >&2"
     with session(tmp_path, script) as b, pytest.raises(ConnectError, match=r"^powerless$"):
         b.receive()
+
+
+def test_no_answer__leaves_nothing_to_write_at_the_end_of_the_command() -> None:
+    """What a pipe has not taken must not be tried again when the interpreter ends: its errors are
+    printed in the development mode, and always since Python 3.13.
+    """
+    program = """
+from mrc.testbed.machines import Machine
+from mrc.testbed.session import Session
+machine = Session(Machine("b", reach="sh -c", mrc="exit 3; "), "lab", own=False)
+machine._process.wait()
+machine.send({})
+"""
+    command = [sys.executable, "-X", "dev", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "BrokenPipeError" not in done.stderr
 
 
 def test_another_version(tmp_path: Path) -> None:

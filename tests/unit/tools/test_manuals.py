@@ -85,7 +85,7 @@ def test_unit__is_valid(name: str, tmp_path: Path) -> None:
     least.write_text("[Service]\nExecStart=/bin/true\n")
     if (control := verify(least)).returncode:
         pytest.skip(f"systemd-analyze accepts no unit here: {control.stderr.strip()}")
-    copy.write_text(UNITS[name].read_text().replace(f"=mrc {name}", f"={sys.executable} {name}"))
+    copy.write_text(UNITS[name].read_text().replace(f"=mrc {name}", f'="{sys.executable}" {name}'))
     done = verify(copy)
     assert (done.returncode, [line for line in done.stderr.splitlines() if copy.name in line]) == (
         0,
