@@ -150,8 +150,13 @@ def test_setup__shows_whole_characters_of_a_long_line(checkout: Path, tmp_path: 
     """In a locale that knows only bytes, too."""
     waits = tmp_path / "shown"
     environ = {
-        **{"LC_ALL": "C", "MRC_NO_APT": "1", "MRC_WERROR": "", "LACKS": ""},
-        **{"PYTHON": str(tmp_path / "python3"), "PRINTS": "c" + "é" * 80, "WAITS": str(waits)},
+        "LC_ALL": "C",
+        "MRC_NO_APT": "1",
+        "MRC_WERROR": "",
+        "LACKS": "",
+        "PYTHON": str(tmp_path / "python3"),
+        "PRINTS": "c" + "é" * 80,
+        "WAITS": str(waits),
     }
     with terminal() as shown, shown.running(checkout / "tools" / "setup", **environ) as process:
         shown.until(" s: cé")
