@@ -25,6 +25,7 @@ import report
 from end import BenchError, require_root
 from options import Option
 
+from mrc.linux import netns
 from mrc.sim import drawing
 from mrc.testbed import rootless
 
@@ -102,7 +103,7 @@ class Benchmark:
         program.note(f"{time.monotonic() - started:.0f} s")
 
     def _measured(self, args: argparse.Namespace) -> Result:
-        if self.ordinary and os.geteuid() != 0:
+        if self.ordinary and netns.lacks():
             argv = rootless.command([sys.executable, *sys.argv])
             os.execvp(argv[0], argv)
         require_root()

@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 from bed import HOSTS, Bed, core
 
+from mrc.linux import netns
+
 PATIENCE = 60  # seconds for any answer: long enough that only a hang ends a benchmark
 
 
@@ -35,8 +37,9 @@ class BenchError(Exception):
 
 def require_root() -> None:
     """Raises BenchError for other users. Only the machine's root can pin and count softirqs."""
-    if os.geteuid() != 0:
-        raise BenchError("this benchmark requires root: run it with sudo")
+    if lacks := netns.lacks():
+        remedy = "run it with sudo" if lacks == "root" else f"this root lacks {lacks}"
+        raise BenchError(f"this benchmark requires root: {remedy}")
 
 
 class End:

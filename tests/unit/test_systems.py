@@ -14,6 +14,8 @@ from debian import DebianError
 from project_text import ROOT, tool
 from slowness import PATIENCE
 
+from mrc.linux import netns
+
 systems = tool("systems")
 
 
@@ -38,7 +40,7 @@ def test_outcome__of_other_output_is_empty() -> None:
     assert pytest_log.outcome("set-up: done\n") == pytest_log.Outcome("", [], [])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="overlayfs and pivot_root require root")
+@pytest.mark.skipif(netns.lacks() != "", reason="overlayfs and pivot_root require root")
 class TestLayer:
     """The root file system of these tests is this machine's own."""
 
