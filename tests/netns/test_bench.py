@@ -191,6 +191,7 @@ def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
+@pytest.mark.more
 def test_failover__a_peer_that_cannot_run_is_one_line(
     failover: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
