@@ -53,6 +53,7 @@ TRANSPORTS = (
     Transport("TCP", "one path, in plane 1; cubic"),
     Transport("MPTCP", "a subflow a plane; cubic", mptcp=True),
 )
+PEERS = tuple(each.name for each in TRANSPORTS if each.tcp)  # left out if they cannot run
 
 
 def missing() -> str:

@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ import report
 from end import BenchError, require_root
 from options import Option
 
+from mrc.linux import netns
 from mrc.sim import drawing
 from mrc.testbed import rootless
 
@@ -101,7 +103,7 @@ class Benchmark:
         program.note(f"{time.monotonic() - started:.0f} s")
 
     def _measured(self, args: argparse.Namespace) -> Result:
-        if self.ordinary and os.geteuid() != 0:
+        if self.ordinary and netns.lacks():
             argv = rootless.command([sys.executable, *sys.argv])
             os.execvp(argv[0], argv)
         require_root()
@@ -123,6 +125,8 @@ class Benchmark:
             print(json.dumps(result))
         else:
             print("\n".join(self.lines(result)))
+            for name, why in result.get("skipped", {}).items():
+                print(f"left out: {name}: {why}")
             if args.json:
                 Path(args.json).write_text(json.dumps(result, indent=self.indent) + "\n")
         if self.page and args.page:
@@ -130,6 +134,18 @@ class Benchmark:
         if self.picture and args.picture:
             path = args.picture.with_name(f"{args.picture.name}.svg")
             path.write_text(drawing.standalone(self.picture(result)))
+
+
+@contextmanager
+def unless_failed(row: Row, peers: Iterable[Row], failed: dict[Row, str]) -> Iterator[None]:
+    """A peer that fails is left out: `failed` gets its words. Others end the benchmark."""
+    try:
+        yield
+    except BenchError as error:
+        if row not in peers:
+            name = row if isinstance(row, str) else ", ".join(map(str, row))
+            raise BenchError(f"{name}: {error}") from error
+        failed[row] = str(error)
 
 
 def run_rounds(
@@ -155,16 +171,10 @@ def run_rounds(
         for row, measure in rows.items():
             if row in failed:
                 continue
-            try:
+            with unless_failed(row, peers, failed):
                 each = measure()
-            except BenchError as error:
-                if row not in peers:
-                    name = row if isinstance(row, str) else ", ".join(map(str, row))
-                    raise BenchError(f"{name}: {error}") from error
-                failed[row] = str(error)
-                continue
-            if number > 0:
-                found[row].append(each)
-            if brief:
-                program.note(f"{where}round {number}: {brief(row, each)}")
+                if number > 0:
+                    found[row].append(each)
+                if brief:
+                    program.note(f"{where}round {number}: {brief(row, each)}")
     return {row: each for row, each in found.items() if each}, failed

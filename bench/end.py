@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 from bed import HOSTS, Bed, core
 
+from mrc.linux import netns
+
 PATIENCE = 60  # seconds for any answer: long enough that only a hang ends a benchmark
 
 
@@ -35,8 +37,9 @@ class BenchError(Exception):
 
 def require_root() -> None:
     """Raises BenchError for other users. Only the machine's root can pin and count softirqs."""
-    if os.geteuid() != 0:
-        raise BenchError("this benchmark requires root: run it with sudo")
+    if lacks := netns.lacks():
+        remedy = "run it with sudo" if lacks == "root" else f"this root lacks {lacks}"
+        raise BenchError(f"this benchmark requires root: {remedy}")
 
 
 class End:
@@ -91,11 +94,14 @@ class End:
             self.process.kill()
             self.process.wait()
 
+    def words(self) -> str:
+        """Its last words if it has ended; empty if it still runs."""
+        return "" if self.process.poll() is None else self._last_words()
+
     def _last_words(self) -> str:
         assert self.process.stderr is not None
         self.process.kill()
-        said = self.process.stderr.read().strip().splitlines()
-        return said[-1] if said else f"ended with exit code {self.process.wait()}"
+        return last_words(self.process.stderr.read(), self.process.wait())
 
 
 @dataclass(frozen=True)
@@ -112,13 +118,36 @@ def run_once(bed: Bed, host: int, argv: Sequence[str], **environment: str) -> En
 
 
 def start_once(
-    bed: Bed, host: int, argv: Sequence[str], **environment: str
+    bed: Commands, host: int, argv: Sequence[str], **environment: str
 ) -> subprocess.Popen[str]:
     command, inherited = bed.command(host, list(argv))
-    pipe, both = subprocess.PIPE, subprocess.STDOUT
     return subprocess.Popen(
-        command, env={**inherited, **environment}, stdout=pipe, stderr=both, text=True
-    )
+        command, env={**inherited, **environment}, stdin=_terminal()[1], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+@cache
+def _terminal() -> tuple[int, int]:
+    """A terminal at which nobody types, both of its ends. Programs see the same stdin wherever the
+    benchmark runs: without a terminal, the ucx_perftest of Debian 13 expects to be run by mpirun.
+    """
+    return os.openpty()
+
+
+def words_of(process: subprocess.Popen[str]) -> str:
+    """The last words of a program of `start_once` that has ended; empty if it still runs."""
+    if process.poll() is None:
+        return ""
+    assert process.stdout is not None
+    with process.stdout:
+        return last_words(process.stdout.read(), process.returncode)
+
+
+def last_words(output: str, exit_code: int) -> str:
+    """The last line of a program that says something, and is no ruler."""
+    said = [line for line in output.splitlines() if any(map(str.isalnum, line))]
+    return said[-1].strip() if said else f"ended with exit code {exit_code}"
 
 
 def wait_for(process: subprocess.Popen[str]) -> Ended:
@@ -133,9 +162,7 @@ def wait_for(process: subprocess.Popen[str]) -> Ended:
     finally:
         watchdog.cancel()
     if process.returncode != 0:
-        said = output.strip().splitlines()
-        last = said[-1] if said else f"ended with exit code {process.returncode}"
-        raise BenchError(last)
+        raise BenchError(last_words(output, process.returncode))
     return Ended(output, usage.ru_utime + usage.ru_stime)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -27,7 +26,7 @@ import copies
 import peers
 from bed import HOSTS, Bed
 from contenders import Flows
-from end import BenchError, start_once, stop, wait_for
+from end import PATIENCE, BenchError, start_once, stop, wait_for, words_of
 from failover_figures import Run, Series, figures
 from failover_scenario import DOWN, Event, Scenario
 from program import note
@@ -39,9 +38,9 @@ from mrc.testbed import mptcp
 from mrc.testbed.fault import Fault, Mode
 
 NAMES = ("mrc", "MPTCP", "TCP, a flow a plane", "TCP, one flow", "UCX over TCP")
+PEERS = NAMES[1:]  # left out if they cannot run
 BIN_SECONDS = 0.01
 _TRAFFIC_BYTES = 1 << 20
-_START_SECONDS = 20.0
 _PREPARE_SECONDS = 0.15  # the preparation of a change starts this much earlier
 _SPARE_SECONDS = 0.5  # a contender sends this much longer than the scenario
 _MRC_BIN = "500us"  # short enough to measure gaps of 5 ms
@@ -94,6 +93,10 @@ class Contender(ABC):
         self._client = start_once(self.bed, HOSTS[0], client, **environment)
         stack.callback(stop, self._client)
 
+    def words(self) -> str:
+        """The last words of an end that has ended; empty if both run."""
+        return words_of(self._client) or words_of(self._server)
+
 
 class Mrc(Contender):
     name = "mrc"
@@ -142,6 +145,9 @@ class Tcp(Contender):
         flows = self.bed.flows(self._flows)
         self._pair.sender.start("send", self._cc, "write", round(seconds * 1000), *flows)
 
+    def words(self) -> str:
+        return self._pair.sender.words() or self._pair.receiver.words()
+
     def finish(self) -> Seen:
         sent = self._pair.sender.result()
         got = self._pair.receiver.result()
@@ -174,16 +180,7 @@ class Ucx(Contender):
     def finish(self) -> Seen:
         self._sampler.stop()
         resent = (_resent_segments(self.bed) - self._resent) * self.bed.tcp_payload
-        return replace(self._sampler.seen(), resent_bytes=resent, ended=_last_words(self._client))
-
-
-def _last_words(process: subprocess.Popen[str]) -> str:
-    """The last line of a program that has ended; empty if it still runs."""
-    if process.poll() is None:
-        return ""
-    assert process.stdout is not None
-    said = process.stdout.read().strip().splitlines()
-    return said[-1] if said else f"exit code {process.returncode}"
+        return replace(self._sampler.seen(), resent_bytes=resent, ended=words_of(self._client))
 
 
 class Sampler(threading.Thread):
@@ -316,19 +313,24 @@ def run(contender: Contender, scenario: Scenario) -> Run:
     with ExitStack() as stack:
         note(f"{contender.name}: {scenario.title}")
         contender.start(stack, scenario.seconds + _SPARE_SECONDS)
-        zero = _first_traffic(bed)
+        zero = _first_traffic(contender)
         events, took, stolen = through_faults(bed, scenario, zero)
         seen = contender.finish()
     found = document(contender, scenario, events, seen, zero)
     return found | {"changes_took_seconds": took, "stolen_cpu_seconds": stolen}
 
 
-def _first_traffic(bed: Bed) -> float:
-    """Waits until the sender has sent 1 MiB. Returns the monotonic time."""
-    before, deadline = sum(bed.sent_bytes()), time.monotonic() + _START_SECONDS
+def _first_traffic(contender: Contender) -> float:
+    """Waits until the sender has sent 1 MiB. Returns the monotonic time. Raises BenchError with the
+    words of an end that ends before.
+    """
+    bed = contender.bed
+    before, deadline = sum(bed.sent_bytes()), time.monotonic() + PATIENCE
     while sum(bed.sent_bytes()) < before + _TRAFFIC_BYTES:
+        if words := contender.words():
+            raise BenchError(words)
         if time.monotonic() > deadline:
-            raise BenchError(f"the sender sent less than 1 MiB in {_START_SECONDS:g} s")
+            raise BenchError(f"the sender sent less than 1 MiB in {PATIENCE} s")
         time.sleep(0.002)
     return time.monotonic()
 

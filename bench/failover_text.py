@@ -33,8 +33,6 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield _table(story)
     yield ""
     yield checks_table(result["checks"], result.get("busy", ""))
-    for name, why in result["skipped"].items():
-        yield f"left out: {name}: {why}"
 
 
 def _chart(run: Mapping[str, Any], capacity: float) -> list[str]:

@@ -20,7 +20,17 @@ from types import MappingProxyType
 
 from bed import HOSTS, Bed
 from contenders import Raw
-from end import BenchError, Ended, run_once, start_once, stop, wait_for
+from end import (
+    PATIENCE,
+    BenchError,
+    Ended,
+    last_words,
+    run_once,
+    start_once,
+    stop,
+    wait_for,
+    words_of,
+)
 
 from mrc.agent import door
 from mrc.linux import netns
@@ -33,7 +43,6 @@ PACKAGES = {
     "sshd": "openssh-server",
 }
 _UCX_PORT, _FI_PORT, _IPERF_PORT = 13337, 14500, 5201
-_AGENT_SECONDS = 15
 MIB = 1 << 20
 
 
@@ -88,17 +97,30 @@ def serve_and_run(
 
 
 def until_listening(bed: Bed, process: subprocess.Popen[str], port: int) -> None:
-    """Waits until a process listens on a TCP port of the receiver's host."""
+    """Waits until a process listens on a TCP port of the receiver's host. Raises BenchError with
+    its last words if it ends instead.
+    """
     tables = [Path("/proc/thread-self/net", name) for name in ("tcp6", "tcp")]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while True:
         with netns.inside(bed.namespace(HOSTS[1])):
             lines = [line.split() for table in tables for line in table.read_text().splitlines()]
         if any(x[3] == "0A" and x[1].endswith(f":{port:04X}") for x in lines):
             return
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise BenchError(f"the server does not listen on TCP port {port}")
+        if words := words_of(process):
+            raise BenchError(words)
+        if time.monotonic() > deadline:
+            raise BenchError(f"the server does not listen on TCP port {port} after {PATIENCE} s")
         time.sleep(0.005)
+
+
+@contextmanager
+def result_of(sent: Ended) -> Iterator[None]:
+    """Raises BenchError if a program's output has no result where it should be."""
+    try:
+        yield
+    except (LookupError, ValueError):
+        raise BenchError(f"printed no result: {last_words(sent.output, 0)}") from None
 
 
 @contextmanager
@@ -106,11 +128,13 @@ def agent(bed: Bed, host: int) -> Iterator[None]:
     """`mrc agent` in a host, for all programs of the run."""
     process = start_once(bed, host, [sys.executable, "-m", "mrc", "agent", "--quiet"])
     try:
-        deadline = time.monotonic() + _AGENT_SECONDS
+        deadline = time.monotonic() + PATIENCE
         with netns.inside(bed.namespace(host)):
             while not door.is_open(door.name_of({})):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise BenchError(f"mrc agent does not start in h{host}")
+                if words := words_of(process):
+                    raise BenchError(f"mrc agent in h{host}: {words}")
+                if time.monotonic() > deadline:
+                    raise BenchError(f"mrc agent does not start in h{host} in {PATIENCE} s")
                 time.sleep(0.01)
         yield
     finally:
@@ -125,8 +149,9 @@ def iperf3(bed: Bed, ms: int, *options: str) -> Raw:
     job = ["-n", str(total), "-l", "1M", "-C", "cubic", "-J", *options]
     client = ["iperf3", "-c", there, "-B", here, "-p", str(_IPERF_PORT), *job]
     sent, raw = serve_and_run(bed, server, client, _IPERF_PORT)
-    told = json.loads(sent.output)["end"]["sum_received"]
-    return {**raw, "bytes": told["bytes"], "ns": told["seconds"] * 1e9}
+    with result_of(sent):
+        told = json.loads(sent.output)["end"]["sum_received"]
+        return {**raw, "bytes": told["bytes"], "ns": told["seconds"] * 1e9}
 
 
 def ucx_environment(bed: Bed) -> dict[str, str]:
@@ -151,10 +176,9 @@ def ucx(bed: Bed, test: str, size: int, ms: int) -> Raw:
     sent, raw = serve_and_run(
         bed, common, [*common, target, *job], _UCX_PORT, environment=environment
     )
-    rows = [row for row in csv.reader(sent.output.splitlines()) if row[0].strip() == str(count)]
-    if not rows:
-        raise BenchError(f"ucx_perftest: {sent.output.strip().splitlines()[-1]}")
-    mib_per_second = float(rows[-1][5])
+    with result_of(sent):
+        rows = [row for row in csv.reader(sent.output.splitlines()) if row[:1] == [str(count)]]
+        mib_per_second = float(rows[-1][5])
     total = count * size
     return {**raw, "bytes": total, "ns": total / (mib_per_second * MIB) * 1e9}
 
@@ -166,6 +190,7 @@ def libfabric(bed: Bed, size: int, ms: int) -> Raw:
     server = [*common, "-B", str(_FI_PORT)]
     client = [*common, "-P", str(_FI_PORT), bed.ipv4_address(HOSTS[1])]
     sent, raw = serve_and_run(bed, server, client, _FI_PORT)
-    half_us = float(sent.output.strip().splitlines()[-1].split()[6])
+    with result_of(sent):
+        half_us = float(sent.output.strip().splitlines()[-1].split()[6])
     total = {"bytes": size * count * 2, "ns": half_us * 2e3 * count}
     return {**raw, **total, "p50_ns": half_us * 1e3}

@@ -10,10 +10,11 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
+from typing import IO
 
 from allreduce_ranks import RankBed, Transport
 from bed import Bed
-from end import PATIENCE, BenchError, stop
+from end import PATIENCE, BenchError, last_words, start_once, stop
 from failover_figures import Run
 from failover_run import through_faults
 from failover_scenario import Scenario
@@ -25,19 +26,31 @@ _TRAIN = "from mrc.examples.train import train; train(1_000_000)"  # until it is
 
 
 class Steps(threading.Thread):
-    """Reads the steps of rank 0, each with the time at which it ended."""
+    """Reads what a rank prints: rank 0 its steps, each with the time at which it ended."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         super().__init__(daemon=True)
         self._process = process
         self._changed = threading.Condition()
+        self._is_over = False
+        self._words = ""
         self.ended: list[float] = []
         self.seconds: list[float] = []
         self.losses: list[float] = []
 
     def run(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
+        with self._process.stdout as printed:
+            self._read(printed)
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _read(self, printed: IO[str]) -> None:
+        for line in printed:
+            if not line.startswith("{"):
+                self._words += line
+                continue
             told = json.loads(line)
             with self._changed:
                 self.ended.append(time.monotonic())
@@ -46,11 +59,18 @@ class Steps(threading.Thread):
                 self._changed.notify_all()
 
     def until(self, count: int) -> float:
-        """Waits for a number of steps. Returns the time at which the last one ended."""
+        """Waits for a number of steps. Returns the time at which the last one ended. Raises
+        BenchError with the job's last words if it ends before.
+        """
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self.ended) >= count, PATIENCE):
-                raise BenchError(f"no {count} steps in {PATIENCE} s")
-            return self.ended[count - 1]
+            waited = self._changed.wait_for(
+                lambda: len(self.ended) >= count or self._is_over, PATIENCE
+            )
+            if len(self.ended) >= count:
+                return self.ended[count - 1]
+            if waited:
+                raise BenchError(last_words(self._words, self._process.wait()))
+            raise BenchError(f"no {count} steps in {PATIENCE} s")
 
 
 def run(bed: Bed, transport: Transport, scenario: Scenario) -> Run:
@@ -59,22 +79,18 @@ def run(bed: Bed, transport: Transport, scenario: Scenario) -> Run:
     with ExitStack() as stack:
         processes = []
         for host in bed.hosts:
-            command, environment = ranks.command(host, [sys.executable, "-c", _TRAIN])
-            out = subprocess.PIPE if host == 0 else subprocess.DEVNULL
-            process = subprocess.Popen(
-                command, env=environment, stdout=out, stderr=subprocess.DEVNULL, text=True
-            )
+            process = start_once(ranks, host, [sys.executable, "-c", _TRAIN])
             stack.callback(stop, process)
             processes.append(process)
-        steps = Steps(processes[0])
-        steps.start()
+        steps, *others = (Steps(process) for process in processes)
+        for each in (steps, *others):
+            each.start()
         zero = steps.until(WARM_UP)
         events, _, stolen = through_faults(bed, scenario, zero)
         if any(process.poll() is not None for process in processes):
             note(f"{transport.name}: the job has ended early")
-    steps.join()
-    assert processes[0].stdout is not None
-    processes[0].stdout.close()
+    for each in (steps, *others):
+        each.join()
     spans = spans_of(steps.ended[WARM_UP - 1 :], steps.seconds[WARM_UP:], zero, scenario.seconds)
     return {
         "contender": transport.name,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -26,6 +27,7 @@ class Terminal:
     def __init__(self) -> None:
         self.fd, self.far = pty.openpty()
         self.resize(24, 80)
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self.seen = ""  # since the place that `until` has found
         self.all = ""
 
@@ -53,7 +55,7 @@ class Terminal:
     def _read(self, otherwise: str) -> None:
         ready, _, _ = select.select([self.fd], [], [], PATIENCE)
         assert ready, otherwise
-        came = os.read(self.fd, 4096).decode(errors="replace")
+        came = self._decode(os.read(self.fd, 4096))
         self.seen += came
         self.all += came
 

@@ -41,7 +41,7 @@ def run(*command: str | Path) -> str:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked image: config.json and rootfs."""
-    if os.geteuid() != 0 or int(Path("/proc/self/uid_map").read_text().split()[2]) == 1:
+    if netns.lacks() or int(Path("/proc/self/uid_map").read_text().split()[2]) == 1:
         pytest.skip("tools/image requires root")
     if shutil.which("runc") is None:
         pytest.skip("needs runc: apt-get install runc")

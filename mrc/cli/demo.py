@@ -132,11 +132,9 @@ def _planes_table(result: DemoResult) -> str:
     for plane in result.sender["planes"]:
         number = plane["plane"]
         rates = (
-            format_rate(
-                max(end.get(number, 0) - begin.get(number, 0), 0) * 8 / seconds
-                if seconds > 0
-                else 0
-            )
+            format_rate(max(end.get(number, 0) - begin.get(number, 0), 0) * 8 / seconds)
+            if seconds > 0
+            else "not measured"
             for seconds, begin, end in phases
         )
         share = f"{plane['sent_bytes'] / total:.1%}"

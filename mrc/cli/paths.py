@@ -17,15 +17,16 @@ import mrc
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, paths_quality, trust
 from mrc.cli.address import DEFAULT_PORT
-from mrc.cli.arguments import add
+from mrc.cli.arguments import add, pause_argument
 from mrc.cli.exits import Exit
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.paths_quality import measure
+from mrc.cli.retry import WAIT, Retry
 from mrc.cli.runner import run_async
 from mrc.control.quality import Quality
 from mrc.enums import EvState
-from mrc.errors import PeerGoneError
+from mrc.errors import MrcError, PeerGoneError
 from mrc.events import EvInfo, ProbeResult, known
 from mrc.results import paths as results
 from mrc.results.paths import Paths, Probe, ProbedEv
@@ -67,6 +68,7 @@ LEAST_PROBE_SECONDS = 0.25  # time limit for an answer; twice the longest round 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, OPTIONS, timeout={"default": 5.0}, interval={"default": 1.0})
+    add(parser, WAIT, wait={"type": pause_argument, "default": 0.0})
     endpoint.add_options(parser)
     trust.add_options(parser, listens=False)
     add_options(parser)
@@ -82,7 +84,7 @@ async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
     async with mrc.Context(mrc.ContextConfig(**endpoint.settings(args), **trusted)) as ctx:
         if args.watch:
             return _checked(out, await _watch(args, out, ctx))
-        async with await _connect(args, ctx) as qp:
+        async with await _connect(args, out, ctx) as qp:
             out.detail(endpoint.parameters(ctx, qp))
             block, result = await _look(args, ctx, qp)
             if args.measure and qp.peer_has_gone:
@@ -95,9 +97,16 @@ async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
         return _checked(out, result) if args.check else Exit.OK
 
 
-async def _connect(args: argparse.Namespace, ctx: mrc.Context) -> QP:
+async def _connect(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> QP:
     host, port = args.host
-    return await ctx.connect(host, port, private={"service": "paths"}, timeout=args.timeout)
+    with Retry(0.0, out.note, first=args.wait) as retry:
+        while True:
+            try:
+                return await ctx.connect(
+                    host, port, private={"service": "paths"}, timeout=args.timeout
+                )
+            except MrcError as error:
+                await retry.wait(error, connected=False, progress=False)
 
 
 async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Paths:
@@ -106,7 +115,7 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Pat
     """
     with nullcontext() if out.as_json else screen() as show:
         while True:
-            async with await _connect(args, ctx) as qp:
+            async with await _connect(args, out, ctx) as qp:
                 while not qp.peer_has_gone:
                     try:
                         block, result = await _look(args, ctx, qp)

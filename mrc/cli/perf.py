@@ -11,11 +11,12 @@ import mrc
 from mrc.aio.qp import QP
 from mrc.cli import csv_text, endpoint, history_report, perf_report, trust, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
-from mrc.cli.arguments import add, bit_rate
+from mrc.cli.arguments import add, bit_rate, pause_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output
 from mrc.cli.perf_results import served_of
 from mrc.cli.report import machine, settings
+from mrc.cli.retry import WAIT, Retry
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed, until_guessed
 from mrc.config import MAX_PEER_BYTES, ContextConfig, Limits, Queues, Spraying
@@ -107,6 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trust.add_options(parser, listens=True)
     views.add_options(ends, listens=True)
     add(ends, MORE_ENDS, max_memory={"default": MAX_PEER_BYTES}, timeout={"default": 5.0})
+    add(ends, WAIT.replace("while", "client: while"), wait={"type": pause_argument, "default": 0.0})
     add(
         parser.add_argument_group("test (client only)"),
         TEST,
@@ -234,24 +236,26 @@ async def _measure(
     config: ContextConfig,
 ) -> int:
     report: perf_report.Report | None = None
-    try:
-        async with (
-            mrc.Context(config) as ctx,
-            connect(ctx, host, port, timeout=args.timeout) as client,
-        ):
-            views.announce(out, ctx)
-            setup = like(
-                Setup,
-                settings(ctx, client.session.qp, tcp_port=port),
-                planes=client.session.qp.planes,
-                machine=machine(ctx, args.command_line),
-            )
-            report = perf_report.Report(out, plans, setup, stream=args.json_stream)
-            return await _run(client, plans, report, args.interval)
-    except MrcError as error:
-        if report is None:
-            raise
-        return report.fail(error)
+    with Retry(0.0, out.note, first=args.wait) as retry:
+        while True:
+            try:
+                async with (
+                    mrc.Context(config) as ctx,
+                    connect(ctx, host, port, timeout=args.timeout) as client,
+                ):
+                    views.announce(out, ctx)
+                    setup = like(
+                        Setup,
+                        settings(ctx, client.session.qp, tcp_port=port),
+                        planes=client.session.qp.planes,
+                        machine=machine(ctx, args.command_line),
+                    )
+                    report = perf_report.Report(out, plans, setup, stream=args.json_stream)
+                    return await _run(client, plans, report, args.interval)
+            except MrcError as error:
+                if report is not None:
+                    return report.fail(error)
+                await retry.wait(error, connected=False, progress=False)
 
 
 async def _run(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from rich.cells import cell_len, set_cell_size
 
 from mrc.cli.output import format_bytes, format_rate
 from mrc.events import PlaneInfo
@@ -29,7 +30,7 @@ class Moved(Struct, frozen=True):
 def progress_line(moved: Moved, width: int) -> str:
     """Percentage, size, rate and time left; then, as far as `width` allows, planes, title, bar."""
     if moved.waiting:
-        return moved.waiting[:width]
+        return _cut(moved.waiting, width)
     share = None if not moved.total else min(moved.done / moved.total, 1.0)
     first = "" if share is None else f"{int(100 * share):3}%"
     parts = [_size(moved), f"{format_rate(moved.rate):>11}", _left(moved)]
@@ -38,27 +39,31 @@ def progress_line(moved: Moved, width: int) -> str:
     def add(*texts: str) -> None:
         nonlocal room
         for text in texts:
-            if text and len(_GAP) + len(text) <= room:
+            if text and len(_GAP) + cell_len(text) <= room:
                 parts.append(text)
-                room -= len(_GAP) + len(text)
+                room -= len(_GAP) + cell_len(text)
                 return
 
     if moved.planes:
         add(f"{moved.planes} planes", moved.planes)
-    add(moved.title, _cut(moved.title, room - len(_GAP)))
+    if moved.title and room - len(_GAP) >= _LEAST_TITLE:
+        add(moved.title, f"{_cut(moved.title, room - len(_GAP) - 1)}…")
+    else:
+        add(moved.title)
     bar = min(room - len(_GAP), _MOST_BAR)
     if share is not None and bar >= _LEAST_BAR:
         full = int(bar * share)
         parts.insert(0, "━" * full + "─" * (bar - full))
-    return _GAP.join(text for text in [first, *parts] if text)[:width]
+    return _cut(_GAP.join(text for text in [first, *parts] if text), width)
 
 
 def _wide(parts: Sequence[str]) -> int:
-    return len(_GAP.join(text for text in parts if text))
+    return cell_len(_GAP.join(text for text in parts if text))
 
 
-def _cut(title: str, room: int) -> str:
-    return f"{title[: room - 1]}…" if title and room >= _LEAST_TITLE else ""
+def _cut(text: str, columns: int) -> str:
+    """The text, or the part of it that fits: some characters take two columns."""
+    return text if cell_len(text) <= columns else set_cell_size(text, columns).rstrip()
 
 
 def _size(moved: Moved) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides whether a command connects again after its connection was lost."""
+"""Decides whether a command tries again to connect: until somebody listens, after a loss."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ def is_lost(error: MrcError) -> bool:
     return isinstance(error, (PathError, PeerGoneError))
 
 
+WAIT = "--wait SECONDS  while no program listens there, try again for this time [%(default)g]"
+"""the option, of commands that connect"""
+
+
 class Retry:
-    """Tries again for `seconds` after each loss of the connection. A context manager: while it is
-    open, time in which this process is stopped does not count.
+    """Tries again for `seconds` after each loss of the connection, and before the first connection
+    for `first`. A context manager: while it is open, time in which this process is stopped does not
+    count.
     """
 
-    def __init__(self, seconds: float, note: Callable[[str], None]) -> None:
+    def __init__(self, seconds: float, note: Callable[[str], None], *, first: float = 0.0) -> None:
         self._seconds = seconds
+        self._first = first
         self._note = note
         self._clock = RunningClock()
         self._lost: MrcError | None = None
@@ -65,9 +71,14 @@ class Retry:
             left = max(self._until - now, 0.0)
             trying = f"trying for {left:.0f} s to connect again (--retry 0 ends at once)"
             self._note(f"the connection is lost: {error}; {trying}")
-        elif self._lost is None or not may_pass(error):
+        elif not may_pass(error):
             raise error
+        elif self._lost is None and not self._until and self._first:
+            self._until, self._pause = now + self._first, FIRST_PAUSE_SECONDS
+            self._note(f"{error}; trying for {self._first:g} s")
         if now + self._pause > self._until:
+            if self._lost is None:
+                raise error
             if not connected:
                 self._note(f"cannot connect again: {error}")
             raise self._lost

@@ -20,7 +20,7 @@ from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options, counted
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import LeftOut, overflow, slow_planes, transfer, waits_sentence
-from mrc.cli.retry import Retry
+from mrc.cli.retry import WAIT, Retry
 from mrc.cli.runner import run_async
 from mrc.errors import MrcError
 from mrc.transfer.batch import Total
@@ -70,6 +70,7 @@ CHOICE = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     retry = {"type": pause_argument, "default": 60.0}
     add(parser, OPTIONS, timeout={"default": 5.0}, retry=retry)
+    add(parser, WAIT, wait={"type": pause_argument, "default": 0.0})
     endpoint.add_options(parser)
     endpoint.add_engines(parser)
     trust.add_options(parser, listens=False)
@@ -126,7 +127,7 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict
         args.retry = 0.0
     sending = _Sending(args, out, plan, trusted)
     try:
-        with Retry(args.retry, sending.meter.note) as retry:
+        with Retry(args.retry, sending.meter.note, first=args.wait) as retry:
             while True:
                 connected, before = False, plan.sent
                 try:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from contextlib import nullcontext
 
 from mrc.cli import (
@@ -29,7 +28,7 @@ from mrc.cli.output import Output, add_options
 from mrc.cli.programs import become, refused
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, ConfigError, StateError
-from mrc.linux import installed
+from mrc.linux import installed, netns
 from mrc.results.plain import like
 from mrc.results.testbed import Built, Removed
 from mrc.testbed import machines, mptcp, rootless, spread
@@ -162,8 +161,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _enter(args: argparse.Namespace) -> None:
     """Makes an ordinary user root of the user namespace that holds the user's test beds."""
-    if args.act is _up and args.on is not None and os.geteuid() != 0:
-        raise StateError("a test bed over several machines requires root on each: run this as root")
+    if args.act is _up and args.on is not None and (lacks := netns.lacks()):
+        raise StateError(f"a test bed over several machines requires root on each: needs {lacks}")
     without = (testbed_status.run, _down)
     if rootless.enter(create=args.act is _up) or args.act in without:
         return
@@ -188,7 +187,7 @@ def _up(args: argparse.Namespace) -> int:
 def _down(args: argparse.Namespace) -> int:
     out = Output.of(args)
     found = Removal(removed=False)
-    if os.geteuid() == 0 or stored.load(args.name) is not None:
+    if not netns.lacks() or stored.load(args.name) is not None:
         found = _named(args.name).down()
     for each in found.ended:
         out.text(f"ended in {each.node}: {each.command} (process {each.pid})")

@@ -48,10 +48,13 @@ class Window:
         self._clamp()
         seen = lines[self._top : self._top + height - 1]
         last = self._top + len(seen)
-        cut = [line[self._left : self._left + width] for line in seen]
+        cut = [line[self._left :] for line in seen]
         cut += [Text()] * (height - 1 - len(cut))
         place = "" if len(seen) == len(lines) else f"lines {self._top + 1}-{last} of {len(lines)}  "
-        return Text("\n").join([*cut, Text(f"{place}{help_text}"[:width], style="reverse")])
+        cut.append(Text(f"{place}{help_text}", style="reverse"))
+        for line in cut:
+            line.truncate(width, overflow="crop")
+        return Text("\n").join(cut)
 
 
 class Screen:

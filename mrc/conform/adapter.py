@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from mrc.errors import ConnectError, MrcError
+from mrc.exchange.dial import unconnected
 
 _PATIENCE_SECONDS = 30.0  # until an answer: an adapter that takes longer is broken
 _MOST_BYTES = 1 << 24  # of a line
@@ -175,9 +176,10 @@ class OverTcp(Lines):
     def __init__(self, host: str, port: int) -> None:
         try:
             self._socket = socket.create_connection((host, port), timeout=_PATIENCE_SECONDS)
-        except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise ConnectError(f"{host} port {port}: {why}: no adapter listens there") from error
+        except (OSError, UnicodeError) as error:
+            own = "mrc conform device is that of mrc's engine"
+            start = f"start the adapter of the device there; {own}"
+            raise unconnected(host, port, error, start) from error
         file = self._socket.makefile("rwb")
         super().__init__(file, file, f"{host} port {port}")
 

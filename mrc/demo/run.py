@@ -89,11 +89,16 @@ class DemoResult(Struct):
     identical: bool
 
     def __post_init__(self) -> None:
-        """Raises DemoError if the fault came too late."""
-        if self.ended <= self.silent:
-            cause = f"the file arrived before plane {FAULTY_PLANE} fell silent"
-            raise DemoError(f"{cause}: this machine is too busy; choose a larger --size")
+        """Raises DemoError if goodput could not settle before the fault or during it."""
         self.healed = min(self.healed, self.ended)
+        if min(self.failed - self.began, self.healed - self.silent) <= SETTLE_SECONDS:
+            seconds = self.ended - self.began
+            usual = max(self.plan.rate_bps * self.plan.planes // 8, 2 * self.plan.bytes)
+            enough = 1 << (usual - 1).bit_length()  # at least a second, if the machine is idle
+            raise DemoError(
+                f"the file arrived in {seconds:.2g} s, too soon to show a failure: "
+                f"choose --size {enough >> 20}MiB or more"
+            )
 
     @property
     def plane_capacity(self) -> float:

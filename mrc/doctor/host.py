@@ -23,7 +23,7 @@ from mrc.config import ContextConfig, Sockets
 from mrc.doctor import kernel, libraries
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
-from mrc.linux import installed
+from mrc.linux import installed, netns
 from mrc.linux.release import release
 from mrc.results.doctor import Finding, State
 from mrc.testbed import rootless
@@ -161,7 +161,7 @@ def _buffers() -> Iterator[Finding]:
         value = int(Path("/proc/sys/net/core", name).read_text())
         needs = (State.LIMITED, f"without root {what}",
                  f"sysctl -w net.core.{name}={wanted}")  # fmt: skip
-        good = value >= wanted or os.geteuid() == 0
+        good = value >= wanted or not netns.lacks()
         yield _finding(name, good, f"{value} of the {wanted} bytes that a port requests", needs)
 
 
@@ -279,7 +279,7 @@ def _mptcp() -> Finding:
 
 
 def _namespaces() -> Iterator[Finding]:
-    root = os.geteuid() == 0
+    root = not netns.lacks()
     try:
         allowed = rootless.is_allowed()
         found = "allowed" if allowed else "not allowed"

@@ -9,11 +9,15 @@ A torch tensor in CPU memory works too.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 
-import numpy
-
 import mrc
+
+try:
+    import numpy
+except ImportError:
+    sys.exit("numpy is not installed: pip install numpy")
 
 LOOPBACK = mrc.ContextConfig(interfaces=("127.0.0.1",))
 ELEMENTS = 4 << 20

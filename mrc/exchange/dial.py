@@ -42,25 +42,35 @@ async def dial(
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        why = (error.strerror or str(error)).lower()
-        check = "check the name, or give its address"
-        raise ResolveError(f"{host}: no such host: {why}: {check}") from error
-    except UnicodeError as error:  # an empty or too long part
-        raise ResolveError(f"{host}: is not a host name") from error
+    except (socket.gaierror, UnicodeError) as error:
+        raise unconnected(host, port, error) from error
     addresses = list(dict.fromkeys(numeric(info[4]) for info in found))
     sources = [None] if source is None else [(str(source), 0), None]
     ways = [(address, each) for address in addresses for each in sources]
     try:
         return Channel(*await _first(ways, port), called=host)
-    except ConnectionRefusedError as error:
-        start = "start mrc recv, mrc perf --server or mrc agent there"
-        raise ConnectError(f"{host}: no program listens on TCP port {port}: {start}") from error
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
-            why = f"{why}: check its address, and the links and routes of both hosts"
-        raise ConnectError(f"{host}: TCP port {port}: {why}") from error
+        raise unconnected(host, port, error) from error
+
+
+def unconnected(
+    host: str,
+    port: int,
+    error: OSError | UnicodeError,
+    start: str = "start mrc recv, mrc perf --server or mrc agent there",
+) -> ResolveError | ConnectError:
+    """Why there is no TCP connection, and the remedy. `start`: what to do if no program listens."""
+    if isinstance(error, UnicodeError):  # an empty or too long part
+        return ResolveError(f"{host}: is not a host name")
+    why = (error.strerror or str(error)).lower()
+    if isinstance(error, socket.gaierror):
+        check = "check the name, or give its address"
+        return ResolveError(f"{host}: no such host: {why}: {check}")
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectError(f"{host}: no program listens on TCP port {port}: {start}")
+    if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+        why = f"{why}: check its address, and the links and routes of both hosts"
+    return ConnectError(f"{host}: TCP port {port}: {why}")
 
 
 def may_pass(error: MrcError) -> bool:

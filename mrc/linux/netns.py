@@ -18,6 +18,8 @@ from mrc.errors import NetlinkError
 
 FOLDER = Path("/run/netns")
 
+_CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN"}
+
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 _MS_BIND = 4096
 _MS_REC = 16384
@@ -26,6 +28,19 @@ _MNT_DETACH = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
+
+
+def lacks() -> str:
+    """Which privilege this process lacks to make namespaces and links; empty if none.
+
+    Uid 0 alone does not suffice: root of a container usually has no CAP_SYS_ADMIN.
+    """
+    if os.geteuid() != 0:
+        return "root"
+    lines = Path("/proc/thread-self/status").read_text().splitlines()
+    (effective,) = (int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    missing = [name for bit, name in _CAPABILITIES.items() if not effective >> bit & 1]
+    return " and ".join(missing)
 
 
 def create(name: str) -> None:

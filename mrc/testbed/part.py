@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import signal
 from collections.abc import Callable
 from types import FrameType
@@ -19,7 +18,7 @@ from msgspec import convert, to_builtins
 
 from mrc.errors import ArgumentError, ConnectError, MrcError, NetlinkError, StateError
 from mrc.fabric.targets import Target
-from mrc.linux import installed, processors
+from mrc.linux import installed, netns, processors
 from mrc.testbed import faults, state, underlay
 from mrc.testbed.bed import PROGRAMS, Testbed
 from mrc.testbed.fault import Fault
@@ -117,8 +116,10 @@ class _Server:
         return self._wanted(request).is_up()
 
     def do_build(self, request: _Request) -> None:
-        if os.geteuid() != 0:
-            raise StateError("a test bed over several machines requires root on each")
+        if lacks := netns.lacks():
+            raise StateError(
+                f"a test bed over several machines requires root on each: needs {lacks}"
+            )
         bed = self._wanted(request)
         bed.build()
         self._unfinished = bed

@@ -3,7 +3,8 @@
 
 In it /run is empty and writable, so names, locks and files work as for root. The keeper, a process
 that only sleeps, holds these namespaces from the first `mrc testbed up` to the last `down`. Every
-command in between joins them. Commands of root do not use any of this.
+command in between joins them. Commands of root do not use any of this, unless root lacks a
+capability that test beds require, as in most containers.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ _NEW = "-Urnm"  # namespaces
 _PREPARE = "/bin/mount -t tmpfs tmpfs /run && "
 SHELL = f"unshare {_NEW} sh -c '{_PREPARE}exec bash'"
 REMEDY = "sysctl -w user.max_user_namespaces=1000 kernel.apparmor_restrict_unprivileged_userns=0"
-
-_FORBIDDEN = f"this system forbids user namespaces: run as root, or allow them with {REMEDY}"
 
 _FILE = "keeper"
 _PATIENCE = 5.0  # seconds for the keeper to end
@@ -68,7 +67,7 @@ def enter(*, create: bool) -> bool:
     Raises StateError where the system forbids user namespaces.
     """
     global _lock
-    if os.geteuid() == 0:
+    if not netns.lacks():
         return True
     while (lock := _open(create=create)) is not None:
         fcntl.flock(lock.file, fcntl.LOCK_SH)
@@ -128,18 +127,18 @@ def has_user(uid: int) -> bool:
 
 
 def become_root() -> None:
-    """Restart this command in its own user namespace, unless it runs as root.
+    """Restart this command in its own user namespace, unless it may make namespaces here.
 
     This is for commands whose test bed ends with them. Raises StateError where the system forbids
     user namespaces.
     """
-    if os.geteuid() != 0:
+    if netns.lacks():
         argv = command([sys.executable, "-P", "-m", "mrc", *sys.argv[1:]])
         os.execvp(argv[0], argv)
 
 
 def is_allowed() -> bool:
-    """Whether an ordinary user may make user namespaces."""
+    """Whether this process may make user namespaces."""
     try:
         unshare, true = installed.require("unshare", "true")
         subprocess.run([unshare, _NEW, true], check=True, capture_output=True)
@@ -150,7 +149,7 @@ def is_allowed() -> bool:
 
 def throw_away(argv: Sequence[str]) -> list[str]:
     """Arguments that run a command with its own namespaces and /run, which end with it."""
-    if os.geteuid() != 0:
+    if netns.lacks():
         return command(argv)
     return _prepared("-nm", f'{_PREPARE}exec "$@"', "sh", *argv)
 
@@ -162,8 +161,14 @@ def command(argv: Sequence[str]) -> list[str]:
     """
     made = _prepared(_NEW, f'{_PREPARE}exec "$@"', "sh", *argv)
     if not is_allowed():
-        raise StateError(_FORBIDDEN)
+        raise _forbidden()
     return made
+
+
+def _forbidden() -> StateError:
+    lacks = netns.lacks()
+    otherwise = "run as root" if lacks == "root" else f"give this root {lacks}"
+    return StateError(f"this system forbids user namespaces: {otherwise}, or allow them: {REMEDY}")
 
 
 def _prepared(new: str, script: str, *argv: str) -> list[str]:
@@ -273,7 +278,7 @@ def _start(lock: int) -> None:
     with keeper.stdout:
         if keeper.stdout.readline() != b"ready\n":
             keeper.wait()
-            raise StateError(_FORBIDDEN)
+            raise _forbidden()
     keeper.returncode = 0  # the keeper outlives us: Popen must not warn about it
     os.truncate(lock, 0)
     os.pwrite(lock, f"{keeper.pid} {_started(str(keeper.pid))}".encode(), 0)

@@ -182,8 +182,11 @@ def shown_name(temporary: str) -> str:
 
 
 def _stem(name: str) -> str:
-    # Cut by bytes, so that the temporary name of the longest legal name is legal too.
-    return os.fsdecode(os.fsencode(name)[: MAX_NAME_BYTES - _SUFFIX_BYTES])
+    # So short that the temporary name of the longest legal name is legal too, and without a part of
+    # a character, which some file systems refuse.
+    while len(os.fsencode(name)) > MAX_NAME_BYTES - _SUFFIX_BYTES:
+        name = name[:-1]
+    return name
 
 
 def cause_of(error: OSError) -> str:

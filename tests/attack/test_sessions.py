@@ -7,6 +7,7 @@ twice: on plain hosts, and by a peer that has the secret of the fleet, over seal
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import pty
@@ -46,10 +47,11 @@ class Victim:
         self._reader.start()
 
     def _read(self, terminal: int) -> None:
+        decode = codecs.getincrementaldecoder("utf-8")().decode
         try:
             while data := os.read(terminal, 4096):
                 with self._changed:
-                    self.text += data.decode()
+                    self.text += decode(data)
                     self._changed.notify_all()
         except OSError:
             pass  # the other end is closed

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -18,8 +17,9 @@ from wire.capture import frame, write
 from wire.golden import GOLDEN
 
 from mrc.dissect.plugin import LUA
+from mrc.linux import netns
 
-_USER = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+_USER = ["--user", "--map-root-user"] if netns.lacks() else []
 NAMESPACES = ["unshare", *_USER, "--net", "--mount", "--pid", "--fork", "--kill-child",
               "--mount-proc"]  # fmt: skip
 

@@ -15,7 +15,9 @@ import pytest
 from file_commands import MRC
 from slowness import PATIENCE
 
-_NEW = "-nm" if os.geteuid() == 0 else "-Urnm"
+from mrc.linux import netns
+
+_NEW = "-Urnm" if netns.lacks() else "-nm"
 _MOUNT = """
 ip link set lo up
 if [ "$state" = full ]; then

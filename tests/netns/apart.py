@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-# A person waits until the receiver listens.
-LISTENS = "until mrc testbed exec h1 -- ss -Hltn 'sport = :4791' | grep -q .; do sleep 0.1; done"
 _OWN_RUN = "mount -t tmpfs tmpfs /run && mkdir /run/netns && exec bash"
 
 

@@ -41,8 +41,8 @@ _numbers = count()
 
 def missing_privilege() -> str | None:
     """Why this process cannot create namespaces, or None."""
-    if os.geteuid() != 0:
-        return f"needs root, or a shell opened with: {rootless.SHELL}"
+    if lacks := netns.lacks():
+        return f"needs {lacks}, or a shell opened with: {rootless.SHELL}"
     for program, package in (("ip", "iproute2"), ("nft", "nftables")):
         if shutil.which(program) is None:
             return f"needs {program}: apt-get install {package}"

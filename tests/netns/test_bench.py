@@ -192,6 +192,21 @@ def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
+@pytest.mark.more
+def test_failover__a_peer_that_cannot_run_is_one_line(
+    failover: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of its name ends at once. The benchmark names it with its words, and goes on."""
+    program = tmp_path / "ucx_perftest"
+    program.write_text("#!/bin/sh\necho this test should be run by mpirun; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    wanted = ("--only", "TCP, one flow", "--only", "UCX over TCP")
+    result = failover("--speed", "8", *wanted)
+    assert [run["contender"] for run in result["runs"]] == ["TCP, one flow"]
+    assert result["skipped"] == {"UCX over TCP": "this test should be run by mpirun"}
+
+
 @pytest.mark.slow
 def test_failover__quick(failover: Callable[..., dict[str, Any]]) -> None:
     result = failover("--quick", "--only", "mrc")

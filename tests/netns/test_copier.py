@@ -8,7 +8,6 @@ a  x1 ----------------------- y1  b     each link has addresses 10.0.N.1 and 10.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +21,7 @@ from printed import printed
 from mrc.exchange.sizes import NEAR_BYTES
 from mrc.linux import netns
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-]
+pytestmark = pytest.mark.netns
 
 A, B, BRIDGES = (f"mrc-{fresh_name()}" for _ in range(3))
 LEAST_MTU = 1390  # of an IP packet on the way of plane 2

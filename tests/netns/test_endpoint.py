@@ -45,10 +45,7 @@ from mrc.fabric.hostconfig import Source
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-]
+pytestmark = pytest.mark.netns
 
 PREFIX = f"mrc-endpoint-{os.getpid()}"
 A, B, ROUTER, ROUTER_B = (f"{PREFIX}-{name}" for name in ("a", "b", "r", "rb"))

@@ -41,10 +41,7 @@ from mrc import (
 from mrc.fabric.hostconfig import Source
 from mrc.linux import netns
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-]
+pytestmark = pytest.mark.netns
 
 A, B = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
 

@@ -24,10 +24,7 @@ from terminals import Terminal, terminal
 from mrc.exchange.oob import TLS, encode_frame
 from mrc.linux import netns
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-]
+pytestmark = pytest.mark.netns
 B = "10.0.1.2"
 
 

@@ -15,6 +15,8 @@ from debian import DebianError
 from project_text import ROOT, tool
 from slowness import PATIENCE
 
+from mrc.linux import netns
+
 systems = tool("systems")
 
 
@@ -53,7 +55,7 @@ def work(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", tmp_path], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="overlayfs and pivot_root require root")
+@pytest.mark.skipif(netns.lacks() != "", reason="overlayfs and pivot_root require root")
 class TestLayer:
     """The root file system of these tests is this machine's own."""
 

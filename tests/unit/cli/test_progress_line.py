@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from rich.cells import cell_len
 
 from mrc.cli.progress_line import Moved, PlaneCount, progress_line
 
@@ -50,10 +51,13 @@ def test_progress_line__a_bar_where_there_is_room() -> None:
         replace(MOVED, done=0, total=0),
         replace(MOVED, total=1 << 63, rate=999.9e9, title="x" * 48),
         replace(MOVED, planes="", title=""),
+        replace(MOVED, title="写真" * 24),
+        replace(MOVED, waiting="waiting for 写真"),
     ],
 )
 def test_progress_line__never_wraps(moved: Moved, width: int) -> None:
-    assert len(progress_line(moved, width)) <= width
+    """Some characters take two columns."""
+    assert cell_len(progress_line(moved, width)) <= width
 
 
 @pytest.mark.parametrize("width", [59, 79])

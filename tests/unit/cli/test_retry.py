@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from file_commands import MRC
+from ports import free_port
+from slowness import PATIENCE
 
 from mrc.cli import retry, send
 from mrc.cli.exits import Exit
@@ -119,3 +123,44 @@ async def test_wait__connections_without_progress_share_one_time(notes: list[str
         await again.wait(PathError("x"), connected=True, progress=progress)
         assert (again._until > until) is progress
     assert again.count == 2
+
+
+async def test_wait__for_a_listener(notes: list[str]) -> None:
+    """Before the first connection, for the time of --wait; a refusal ends it."""
+    nobody = caused(ConnectionRefusedError())
+    first = Retry(0, notes.append, first=60)
+    for _ in range(3):
+        await first.wait(nobody, connected=False, progress=False)
+    assert notes == ["x; trying for 60 s"]
+    with pytest.raises(ConnectRefusedError):
+        await first.wait(ConnectRefusedError("no"), connected=False, progress=False)
+    for seconds in (0.0, 1e-9):
+        brief = Retry(0, notes.append, first=seconds)
+        with pytest.raises(ConnectError, match="x"):
+            while True:
+                await brief.wait(nobody, connected=False, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("serves", "words"),
+    [
+        (("perf", "--server", "--one-off"), ("perf", "HOST", "-n", "1M")),
+        (("recv", "--once", "--output", "INBOX"), ("send", "FILE", "HOST")),
+        (("recv", "--output", "INBOX"), ("paths", "HOST")),
+    ],
+)
+def test_wait__begins_before_the_listener(
+    serves: tuple[str, ...], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "FILE").write_bytes(b"1")
+    port = free_port()
+    there = {"HOST": f"127.0.0.1:{port}", "FILE": str(tmp_path / "FILE"), "INBOX": str(tmp_path)}
+    command = [*MRC, *(there.get(word, word) for word in words), "--wait", str(PATIENCE)]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as client:
+        assert client.stderr is not None
+        said = client.stderr.readline()
+        assert f"no program listens on TCP port {port}" in said and "trying for" in said
+        listens = [*MRC, *(there.get(word, word) for word in serves), "--port", str(port)]
+        with subprocess.Popen(listens, stdout=-1, stderr=-1) as listener:
+            assert client.wait(PATIENCE) == 0, client.stderr.read()
+            listener.terminate()

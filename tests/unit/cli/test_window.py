@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
+
 from mrc.cli.keys import parsed
 from mrc.cli.live import Block
 from mrc.cli.window import Window
@@ -46,3 +48,10 @@ def test_window__stays_inside_what_has_become_shorter() -> None:
     window = Window()
     lines(window, "end", *9 * ["right"])
     assert window.show([Block("a"), Block("b")], "help", 30, 10).plain.split("\n")[:2] == ["a", "b"]
+
+
+def test_window__characters_of_two_columns() -> None:
+    wide = Block("t", ("name",), [("写真" * 20,)])
+    seen = Window().show([wide], "写真" * 20, 31, 4).plain.split("\n")
+    assert [cell_len(line) <= 31 for line in seen] == [True] * 4
+    assert seen[-1].startswith("写真")

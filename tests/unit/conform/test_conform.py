@@ -175,7 +175,18 @@ def test_run__until_the_first_failure(tmp_path: Path) -> None:
 
 def test_run__without_an_adapter() -> None:
     done = conform("run", "127.0.0.1:1")
-    assert done.returncode == 3 and "no adapter listens there" in done.stderr
+    assert done.returncode == 3 and done.stderr == (
+        "mrc conform run: 127.0.0.1: no program listens on TCP port 1: start the adapter of the "
+        "device there; mrc conform device is that of mrc's engine\n"
+    )
+
+
+def test_run__at_a_host_without_an_address() -> None:
+    """It says what is wrong with the name, in the words of mrc's other commands."""
+    done = conform("run", "no-such-host.invalid")
+    assert done.returncode == 3 and done.stderr.count("\n") == 1
+    assert "no-such-host.invalid: no such host: " in done.stderr
+    assert "check the name, or give its address" in done.stderr and "adapter" not in done.stderr
 
 
 def test_run__an_adapter_that_ends() -> None:

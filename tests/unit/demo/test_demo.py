@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,32 @@ def test_result__a_heal_after_the_end_lowers_no_goodput() -> None:
     found = structs.replace(result(dead=0.0), ended=1.8, healed=2.5)
     assert found.healed == 1.8
     assert found.goodput_after == pytest.approx(3 * PLANE, rel=1e-3)
-    with pytest.raises(DemoError, match="arrived before plane 2 fell silent"):
-        structs.replace(found, silent=1.9)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"silent": 1.9, "healed": 2.5, "ended": 1.8},  # the end came before the fault
+        {"silent": 1.75, "healed": 2.5, "ended": 1.8},  # or so soon after it that nothing settled
+        {"silent": 1.95, "healed": 2.0},
+        {"began": 0.95},
+    ],
+)
+def test_result__of_a_transfer_that_is_too_short(times: dict[str, float]) -> None:
+    """It names the remedy, and no figures of a time in which nothing was measured."""
+    with pytest.raises(DemoError, match="too soon to show a failure: choose --size 256MiB or more"):
+        structs.replace(result(dead=0.0), **times)
+
+
+def test_planes_table__a_time_that_did_not_exist_is_not_measured() -> None:
+    """The file arrived before the plane was healed."""
+    found = structs.replace(result(dead=0.0), ended=1.8, healed=2.5)
+    found.plane_bytes = [{1: 10_000_000}, {1: 20_000_000}, {1: 20_000_000}]
+    found.sender["planes"] = [
+        {"plane": 1, "sent_bytes": 20_000_000, "sent_packets": 2300, "lost_packets": 0}
+    ]
+    row = demo._planes_table(found).splitlines()[1]
+    assert re.search(r"80 Mbit/s +100 Mbit/s +not measured +2300", row), row
 
 
 def test_result__what_waited_does_not_count_as_carried_later() -> None:

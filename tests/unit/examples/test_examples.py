@@ -46,6 +46,15 @@ def test_examples__run(name: str) -> None:
     assert f"python -m mrc.examples.{name}" in (FOLDER / f"{name}.py").read_text()
 
 
+def test_numpy_write__without_numpy() -> None:
+    code = (
+        "import runpy, sys; sys.modules['numpy'] = None;"
+        "runpy.run_module('mrc.examples.numpy_write', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "numpy is not installed: pip install numpy\n")
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_readme__programs_run(program: str) -> None:
     assert run("-c", program)

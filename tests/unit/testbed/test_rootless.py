@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from mrc.errors import StateError
-from mrc.linux import installed
+from mrc.linux import installed, netns
 from mrc.testbed import rootless
 
 
@@ -28,6 +28,19 @@ def test_become_root__says_when_the_system_forbids_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(rootless, "is_allowed", lambda: False)
     with pytest.raises(StateError, match="forbids user namespaces"):
+        rootless.become_root()
+
+
+def test_become_root__root_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its uid is 0, but it may not make namespaces: it is served as an ordinary user is."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(netns, "lacks", lambda: "CAP_SYS_ADMIN")
+    monkeypatch.setattr(os, "execvp", lambda _, argv: started.append(argv))
+    monkeypatch.setattr(rootless, "is_allowed", lambda: True)
+    rootless.become_root()
+    assert started[0][1] == "-Urnm"
+    monkeypatch.setattr(rootless, "is_allowed", lambda: False)
+    with pytest.raises(StateError, match="give this root CAP_SYS_ADMIN, or allow them: sysctl"):
         rootless.become_root()
 
 

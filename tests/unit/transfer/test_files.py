@@ -19,6 +19,8 @@ from mrc.transfer.names import (
     check_harmless,
     check_path,
     local_name,
+    shown_name,
+    temporary_name,
     wire_name,
 )
 
@@ -172,6 +174,16 @@ def test_target__longest_name_still_has_a_temporary_one(tmp_path: Path) -> None:
         target = directory.tree().create("ä" * 127, 1)
         target.commit()
     assert os.listdir(tmp_path) == ["ä" * 127]
+
+
+def test_temporary_name__has_whole_characters() -> None:
+    """Some file systems take only names in UTF-8. A byte that is no character stays one."""
+    for name in ("ä" * 127, "x" + "写" * 84, "写" * 85):
+        made = temporary_name(name)
+        assert len(made.encode()) <= 255
+        assert shown_name(made) == name[: len(shown_name(made))] != ""
+    odd = os.fsdecode(b"\xff" * 255)
+    assert shown_name(temporary_name(odd)).strip("\udcff") == ""
 
 
 def test_check_room__no_room(tmp_path: Path) -> None:
