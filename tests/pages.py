@@ -2,8 +2,9 @@
 """Pages of the documentation as commands and what they print.
 
 A block marked `sh` has commands, one marked `python` a program. A block without a mark, after
-commands, shows what these print. `host-a$ ` before a command names the host where it is typed.
-Comments of HTML before a block, which readers do not see, say what a test has to know:
+commands, shows what these print; one marked `text` is a drawing. `host-a$ ` before a command names
+the host where it is typed. Comments of HTML before a block, which readers do not see, say what a
+test has to know:
 
     <!-- before: mrc testbed up -->             commands that run before the block
     <!-- after: mrc testbed down -->            or after it
@@ -63,13 +64,13 @@ def blocks(page: str) -> Iterator[Block]:
         if found["kind"] in ("sh", "python"):
             seen_commands = True
             yield Block(line, tuple(_commands(found["kind"], found["text"], notes)), "")
-        elif found["kind"] == "":
+        elif found["kind"] in ("", "text"):
             if re.search(
                 r"^(?:(?:mrc(?! testbed exec: )|pip|sudo|python) [-\w]+(?![\w:])|host-[a-z]\$ "
                 r"|\$ |(?:tools|bench)/)", found["text"], re.MULTILINE
             ):  # fmt: skip
                 raise ValueError(f"line {line}: a block with commands is marked sh")
-            if seen_commands:
+            if seen_commands and found["kind"] == "":
                 yield Block(line, (), found["text"])
 
 
