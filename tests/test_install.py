@@ -178,7 +178,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_readme__from_a_clone_to_the_wheel(tmp_path: Path) -> None:
     """The first commands of the README in their order; the demo and the tests are shortened."""
     (block,) = re.findall(
-        r"^```\n(tools/setup.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
+        r"^```sh\n(tools/setup.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
     )
     dist = tmp_path / "dist"
     shorter = {

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples and the program of their README run and print the documented output."""
+"""The examples run and print the documented output."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +22,6 @@ SHOWN = {
     "sealed_write": "hello, sealed (AEAD)",
     "watch_paths": "state=<EvState.DENIED: 3>",
 }
-PROGRAMS = re.findall(
-    r"^```python\n(.*?)^```", (FOLDER / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE
-)
 
 
 def run(*arguments: str) -> str:
@@ -55,12 +51,7 @@ def test_numpy_write__without_numpy() -> None:
     assert (done.returncode, done.stderr) == (1, "numpy is not installed: pip install numpy\n")
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_readme__programs_run(program: str) -> None:
-    assert run("-c", program)
-
-
-def test_readme__begins_with_hello() -> None:
+def test_readme__shows_hello() -> None:
     hello = {line.strip() for line in (FOLDER / "hello.py").read_text().splitlines()}
-    assert {line.strip() for line in PROGRAMS[0].splitlines()} <= hello
-    assert run("-c", PROGRAMS[0]) == run("-m", "mrc.examples.hello")
+    shown = (FOLDER / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    assert {line.strip() for line in shown.splitlines()} <= hello

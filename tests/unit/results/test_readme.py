@@ -15,7 +15,7 @@ from mrc.cli.main import build_parser
 from mrc.results.schemas import schema
 
 PLOTS = re.findall(
-    r"from `mrc ([^>`]*) > (\S+)`:\n\n```python\n(.*?)```",
+    r"from `mrc ([^>`]*) > (\S+)`:\n\n<!--[^\n]*\n```python\n(.*?)```",
     (ROOT / "mrc/results/README.md").read_text(),
     re.DOTALL,
 )

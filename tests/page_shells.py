@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shells of a page's reader: one for each host, whose commands are typed one after another."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import chain, zip_longest
+from pathlib import Path
+
+from netns.machines import Machine
+from pages import Command
+
+MRC = Path(sys.executable).parent / "mrc"
+WATCHES = r"mrc (top|paths --watch|testbed view)\b"
+"""commands that print until their reader stops them"""
+JUDGES = r"mrc (sim|testbed run|conform judge)\b"
+"""commands that exit with 1 if they print one of these verdicts"""
+VERDICTS = r" NO$|^ +BROKEN "
+SERVES = r"mrc (agent|recv|perf --server)\b.* & *(#.*)?$"
+"""commands that serve in the background; their reader goes on when they listen"""
+CM_LISTENS = """\
+import os
+from mrc.agent import door
+raise SystemExit(not door.profiles(door.name_of(os.environ)).rdma_cm)
+"""
+SSH = """\
+#!/bin/sh
+# Stands for ssh, which its callers give options, a host and a command.
+while :; do case $1 in -o | -p | -l | -i) shift 2 ;; -*) shift ;; *) break ;; esac; done
+host=$1; shift
+exec "$(dirname "$0")/on-$host" sh -c "$*"
+"""
+
+
+class Shell:
+    """A shell of a host. Its commands get no input, and their output goes to a file."""
+
+    def __init__(self, enter: Sequence[str], folder: Path, log: Path) -> None:
+        self.enter, self.log, self.count, self.read = enter, log, 0, 0
+        (folder / "tmp").mkdir(exist_ok=True)
+        environment = {
+            "PATH": f"{folder.parent}/bin:{MRC.parent}:{os.environ['PATH']}:/usr/sbin:/sbin",
+            "HOME": str(folder), "TMPDIR": str(folder / "tmp"), "SHELL": "/bin/sh",
+            "TERM": "xterm", "LC_ALL": "C.UTF-8", "MRC_INSECURE": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }  # fmt: skip
+        script, self.typing = os.pipe()
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*enter, "bash", f"/dev/fd/{script}"], pass_fds=[script], cwd=folder,
+                env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        os.close(script)
+        # As option of bash, -m needs a terminal. Without the trap bash ends with what Ctrl-C ends.
+        self.type("set -m; trap : INT")
+        self.wait(lambda: False)
+
+    def type(self, command: str) -> None:
+        self.count += 1
+        self.older = self.child()
+        os.write(self.typing, f"{command}\nprintf '\\001%d ended %d\\n' {self.count} $?\n".encode())
+
+    def printed(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def has_printed(self, count: int) -> bool:
+        return len(self.printed()) > count
+
+    def code(self) -> int | None:
+        """The exit code of the last command; None while it runs."""
+        found = re.search(rf"\x01{self.count} ended (\d+)\n", self.printed())
+        assert found or self.process.poll() is None, self.printed()
+        return int(found[1]) if found else None
+
+    def child(self) -> int | None:
+        """The newest process of the shell: the command that runs in the foreground."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        pids = children.read_text().split() if children.exists() else []
+        return int(pids[-1]) if pids else None
+
+    def serves(self, command: str) -> bool:
+        """Whether this command, the newest, listens, in whatever namespace."""
+        if "rping" in command:  # it has no socket: the agent listens for it
+            return subprocess.run([*self.enter, sys.executable, "-c", CM_LISTENS]).returncode == 0
+        child = self.child()
+        return child is not None and child != self.older and _listens(child)
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does."""
+        if child := self.child():
+            os.killpg(child, signal.SIGINT)
+        self.wait(lambda: False)
+        assert self.code() in (0, 130), self.printed()
+
+    def wait(self, enough: Callable[[], object]) -> None:
+        """Until the command has ended, or this is true. pytest ends what hangs."""
+        while self.code() is None and not enough():
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        os.close(self.typing)
+        for group in filter(None, (self.child(), self.process.pid)):
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        self.process.wait()
+
+
+def _listens(pid: int) -> bool:
+    """Whether this process has a TCP socket that listens."""
+    held = set()
+    try:
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                held.add(os.readlink(each))
+        rows = [
+            line.split()
+            for name in ("tcp", "tcp6")
+            for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+        ]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return any(row[3] == "0A" and f"socket:[{row[9]}]" in held for row in rows)
+
+
+class Session:
+    """The shells of a page's reader."""
+
+    def __init__(self, hosts: Sequence[Machine], folder: Path) -> None:
+        self.hosts, self.folder, self.shells = hosts, folder, dict[str, list[Shell]]()
+        (folder / "bin").mkdir()
+        (folder / "bin" / "ssh").write_text(SSH)
+        for host in hosts:
+            script = f'cd {shlex.quote(str(folder / host.name))}; hostname {host.name}; exec "$@"'
+            words = shlex.join([*host.enter, "unshare", "--uts", "sh", "-c", script, "sh"])
+            (folder / "bin" / f"on-{host.name}").write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        for each in (folder / "bin").iterdir():
+            each.chmod(0o755)
+
+    def shell(self, host: str) -> Shell:
+        """One that waits for a command."""
+        name = host or "host-a"
+        opened = self.shells.setdefault(name, [])
+        for each in opened:
+            if each.code() is not None:
+                return each
+        enter = [str(self.folder / "bin" / f"on-{name}")] if self.hosts else []
+        log = self.folder / f"log-{name}-{len(opened)}"
+        opened.append(Shell(enter, self.folder / name, log))
+        return opened[-1]
+
+    def run(self, commands: Sequence[Command]) -> None:
+        for command, following in zip_longest(commands, commands[1:]):
+            shell = self.shell(command.host)
+            before = len(shell.printed())
+            shell.type(
+                f"python -W error -c {shlex.quote(command.text)}"
+                if command.python
+                else command.text
+            )
+            if re.search(WATCHES, command.text) and "--once" not in command.text:
+                shell.wait(partial(shell.has_printed, before))
+                if shell.code() is None:
+                    shell.interrupt()
+                    continue
+            elif following and following.host != command.host:
+                shell.wait(partial(shell.serves, command.text))
+            else:
+                shell.wait(lambda: False)
+            if shell.code() is not None:
+                judge(command, shell.code(), shell.printed()[before:])
+                while re.search(SERVES, command.text) and not shell.serves(command.text):
+                    assert shell.child(), shell.printed()
+                    time.sleep(0.01)
+        for shell in chain.from_iterable(self.shells.values()):
+            if shell.code() is None:
+                shell.interrupt()
+
+    def news(self) -> str:
+        """What all commands have printed since this was asked before."""
+        found = []
+        for shell in chain.from_iterable(self.shells.values()):
+            text = shell.printed()
+            found.append(text[shell.read :])
+            shell.read = len(text)
+        return re.sub(r"\x01\d+ ended \d+\n", "\n", "".join(found))
+
+    def end(self) -> None:
+        for shell in chain.from_iterable(self.shells.values()):
+            shell.end()
+
+
+def judge(command: Command, code: int | None, printed: str) -> None:
+    """Whether a command that has ended did so as it should."""
+    said = f"{command.text}exit code {code}\n{printed}"
+    if code == 1 and re.search(JUDGES, command.text):
+        assert re.search(VERDICTS, printed, re.MULTILINE), said
+    else:
+        assert code == 0, said
