@@ -91,9 +91,9 @@ def own_namespaces() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tests = Path(__file__).parent
+    folders = [ROOT / "tests" / name for name in MORE]
     for item in items:
-        if item.path.relative_to(tests).parts[0] in MORE and not (
+        if any(folder in (item.path, *item.path.parents) for folder in folders) and not (
             item.get_closest_marker("default") or item.get_closest_marker("slow")
         ):
             item.add_marker(pytest.mark.more)
