@@ -22,9 +22,9 @@ from pages import Command
 MRC = Path(sys.executable).parent / "mrc"
 WATCHES = r"mrc (top|paths --watch|testbed view)\b"
 """commands that print until their reader stops them"""
-JUDGES = r"mrc (sim|testbed run|conform judge)\b"
+JUDGES = r"mrc (sim|testbed run|conform judge)\b|\bping "
 """commands that exit with 1 if they print one of these verdicts"""
-VERDICTS = r" NO$|^ +BROKEN "
+VERDICTS = r" NO$|^ +BROKEN | 100% packet loss"
 SERVES = r"mrc (agent|recv|perf --server)\b.* & *(#.*)?$"
 """commands that serve in the background; their reader goes on when they listen"""
 CM_LISTENS = """\
@@ -32,6 +32,7 @@ import os
 from mrc.agent import door
 raise SystemExit(not door.profiles(door.name_of(os.environ)).rdma_cm)
 """
+QUESTION = r"\[y/N(/always)?\] ?$"
 SSH = """\
 #!/bin/sh
 # Stands for ssh, which its callers give options, a host and a command.
@@ -42,10 +43,13 @@ exec "$(dirname "$0")/on-$host" sh -c "$*"
 
 
 class Shell:
-    """A shell of a host. Its commands get no input, and their output goes to a file."""
+    """A shell of a host. Its commands get no input, or a terminal where all questions get the same
+    answer; their output goes to a file.
+    """
 
-    def __init__(self, enter: Sequence[str], folder: Path, log: Path) -> None:
+    def __init__(self, enter: Sequence[str], folder: Path, log: Path, answer: str) -> None:
         self.enter, self.log, self.count, self.read = enter, log, 0, 0
+        self.answer, self.answered = answer, 0
         (folder / "tmp").mkdir(exist_ok=True)
         environment = {
             "PATH": f"{folder.parent}/bin:{MRC.parent}:{os.environ['PATH']}:/usr/sbin:/sbin",
@@ -54,11 +58,15 @@ class Shell:
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         }  # fmt: skip
         script, self.typing = os.pipe()
+        argv = [*enter, "bash", f"/dev/fd/{script}"]
+        if answer:  # somebody is asked, and nothing is trusted unasked
+            del environment["MRC_INSECURE"]
+            argv = ["script", "-qfc", f"exec {shlex.join(argv)}", str(log)]
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [*enter, "bash", f"/dev/fd/{script}"], pass_fds=[script], cwd=folder,
-                env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
+                argv, pass_fds=[script], cwd=folder, env=environment, start_new_session=True,
+                stdin=subprocess.PIPE if answer else subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if answer else output, stderr=output,
             )  # fmt: skip
         os.close(script)
         # As option of bash, -m needs a terminal. Without the trap bash ends with what Ctrl-C ends.
@@ -71,7 +79,7 @@ class Shell:
         os.write(self.typing, f"{command}\nprintf '\\001%d ended %d\\n' {self.count} $?\n".encode())
 
     def printed(self) -> str:
-        return self.log.read_text(errors="replace")
+        return self.log.read_text(errors="replace").replace("\r", "")
 
     def has_printed(self, count: int) -> bool:
         return len(self.printed()) > count
@@ -84,9 +92,8 @@ class Shell:
 
     def child(self) -> int | None:
         """The newest process of the shell: the command that runs in the foreground."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        pids = children.read_text().split() if children.exists() else []
-        return int(pids[-1]) if pids else None
+        shell = _newest_child(self.process.pid) if self.answer else self.process.pid
+        return _newest_child(shell) if shell else None
 
     def serves(self, command: str) -> bool:
         """Whether this command, the newest, listens, in whatever namespace."""
@@ -107,12 +114,29 @@ class Shell:
         while self.code() is None and not enough():
             time.sleep(0.01)
 
+    def reply(self) -> None:
+        """Answers a question at the end of what is printed."""
+        text = self.printed()
+        if self.answer and re.search(QUESTION, text[self.answered :]):
+            self.answered = len(text)
+            assert self.process.stdin is not None
+            self.process.stdin.write(f"{self.answer}\n".encode())
+            self.process.stdin.flush()
+
     def end(self) -> None:
         os.close(self.typing)
         for group in filter(None, (self.child(), self.process.pid)):
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+def _newest_child(pid: int) -> int | None:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    pids = children.read_text().split() if children.exists() else []
+    return int(pids[-1]) if pids else None
 
 
 def _listens(pid: int) -> bool:
@@ -146,21 +170,21 @@ class Session:
         for each in (folder / "bin").iterdir():
             each.chmod(0o755)
 
-    def shell(self, host: str) -> Shell:
+    def shell(self, host: str, answer: str) -> Shell:
         """One that waits for a command."""
         name = host or "host-a"
         opened = self.shells.setdefault(name, [])
         for each in opened:
-            if each.code() is not None:
+            if each.answer == answer and each.code() is not None:
                 return each
         enter = [str(self.folder / "bin" / f"on-{name}")] if self.hosts else []
         log = self.folder / f"log-{name}-{len(opened)}"
-        opened.append(Shell(enter, self.folder / name, log))
+        opened.append(Shell(enter, self.folder / name, log, answer))
         return opened[-1]
 
     def run(self, commands: Sequence[Command]) -> None:
         for command, following in zip_longest(commands, commands[1:]):
-            shell = self.shell(command.host)
+            shell = self.shell(command.host, command.answer)
             before = len(shell.printed())
             shell.type(
                 f"python -W error -c {shlex.quote(command.text)}"
@@ -175,7 +199,7 @@ class Session:
             elif following and following.host != command.host:
                 shell.wait(partial(shell.serves, command.text))
             else:
-                shell.wait(lambda: False)
+                shell.wait(self.reply)
             if shell.code() is not None:
                 judge(command, shell.code(), shell.printed()[before:])
                 while re.search(SERVES, command.text) and not shell.serves(command.text):
@@ -184,6 +208,12 @@ class Session:
         for shell in chain.from_iterable(self.shells.values()):
             if shell.code() is None:
                 shell.interrupt()
+
+    def reply(self) -> bool:
+        """Answers whatever is asked; never enough."""
+        for shell in chain.from_iterable(self.shells.values()):
+            shell.reply()
+        return False
 
     def news(self) -> str:
         """What all commands have printed since this was asked before."""

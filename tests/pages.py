@@ -8,6 +8,7 @@ test has to know:
 
     <!-- before: mrc testbed up -->             commands that run before the block
     <!-- after: mrc testbed down -->            or after it
+    <!-- at a terminal: y -->                   the answer to each question of its commands
     <!-- not run: it takes hours -->            why no command of the block runs
     <!-- not run: `pip install`: no index -->   or none that has these words
 """
@@ -23,7 +24,9 @@ _BLOCK = re.compile(
     r"^(?P<notes>(?:<!--(?:(?!-->).)*-->\n)*)```(?P<kind>\w*)\n(?P<text>.*?)^```$",
     flags=re.DOTALL | re.MULTILINE,
 )
-_NOTE = re.compile(r"<!--\s*(before|after|not run): (?:`([^`]*)`: )?(.*?)\s*-->", flags=re.DOTALL)
+_NOTE = re.compile(
+    r"<!--\s*(before|after|at a terminal|not run): (?:`([^`]*)`: )?(.*?)\s*-->", flags=re.DOTALL
+)
 _PROMPT = re.compile(r"(host-[a-z])\$ ")
 
 
@@ -35,6 +38,7 @@ class Command:
     host: str = ""
     not_run: str = ""
     python: bool = False
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,9 @@ def blocks(page: str) -> Iterator[Block]:
             for kind, words, said in _NOTE.findall(found["notes"])
         ]
         if len(notes) != found["notes"].count("<!--"):
-            raise ValueError(f"line {line}: a comment is none of before, after, not run")
+            raise ValueError(
+                f"line {line}: a comment is none of before, after, at a terminal, not run"
+            )
         if found["kind"] in ("sh", "python"):
             seen_commands = True
             yield Block(line, tuple(_commands(found["kind"], found["text"], notes)), "")
@@ -78,12 +84,13 @@ def _commands(kind: str, text: str, notes: list[tuple[str, str, str]]) -> Iterat
     for when, _, said in notes:
         if when == "before":
             yield Command(said)
+    answer = next((said for when, _, said in notes if when == "at a terminal"), "")
     for each in [text] if kind == "python" else _typed(text):
         prompt = _PROMPT.match(each)
         words = each[prompt.end() :] if prompt else each
         reasons = [said for when, part, said in notes if when == "not run" and part in words]
         yield Command(
-            words, prompt[1] if prompt else "", "; ".join(reasons), python=kind == "python"
+            words, prompt[1] if prompt else "", "; ".join(reasons), kind == "python", answer
         )
     for when, _, said in notes:
         if when == "after":

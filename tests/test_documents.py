@@ -268,7 +268,7 @@ def test_blocks__commands_hosts_notes_and_output() -> None:
     [
         ("\n```\nmrc doctor\n```\n", "line 3: a block with commands is marked sh"),
         ("```text\nhost-a$ ls\n```\n", "marked sh"),
-        ("<!-- a note -->\n```sh\nls\n```\n", "none of before, after, not run"),
+        ("<!-- a note -->\n```sh\nls\n```\n", "none of before, after, at a terminal"),
         ("```sh\necho 'a\n```\n", "no shell takes this"),
     ],
 )
