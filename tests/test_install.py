@@ -5,7 +5,6 @@ wheel also becomes a container image.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -18,8 +17,6 @@ from pathlib import Path
 import pytest
 from cbuild import has_header
 from project_text import ROOT, copy_sources, sources
-
-from mrc.linux import netns
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -236,11 +233,3 @@ def test_lock__lowest(tmp_path: Path) -> None:
     """The oldest versions that pyproject.toml allows work; here only with a few tests."""
     command = (ROOT / "tools" / "lock", "--lowest", "tests/unit/aio/test_context.py")
     assert " passed" in run(*command, cwd=tmp_path)
-
-
-@pytest.mark.skipif(netns.lacks() != "", reason="tools/systems requires root")
-def test_wheel__runs_on_a_bare_debian_13() -> None:
-    systems = ROOT / "tools" / "systems"
-    told = run(systems, "--release", "debian-13", "--as", "wheel", "--json", cwd=ROOT)
-    steps = {step["step"]: step["exit_code"] for step in json.loads(told)["steps"]}
-    assert steps["libraries"] == steps["hello"] == steps["simulate"] == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what pytest has printed, also in a run that was cut off (with -v)."""
+"""Reads what runs of pytest have printed, also in a run that was cut off (with -v)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,39 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ONE_TEST = re.compile(r"^(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR)\b.*\[ *\d+%\]$", re.MULTILINE)
-SUMMARY = re.compile(r"^=+ (.*\d+ (?:passed|failed|skipped|error|deselected).*) =+$", re.MULTILINE)
+SUMMARY = re.compile(
+    r"^=+ (.*\d+ (?:passed|failed|skipped|errors?|deselected)\b.*) =+$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of a run."""
+    """The results of the runs."""
 
-    summary: str  # empty: none was printed
+    counts: Counter[str]  # of tests by result: passed, failed, skipped, error
     failed: list[str]
     skipped: list[str]
+    ended: bool  # False: no summary was printed
+
+    @property
+    def summary(self) -> str:
+        return ", ".join(f"{count} {result}" for result, count in sorted(self.counts.items()))
 
 
 def outcome(text: str) -> Outcome:
+    text = COLOUR.sub("", text.replace("\r", ""))
     failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", text, re.MULTILINE)
     skipped = re.findall(r"^SKIPPED (.*)$", text, re.MULTILINE)
-    if match := SUMMARY.search(text):
-        return Outcome(match[1], failed, skipped)
+    counts: Counter[str] = Counter()
+    if summaries := SUMMARY.findall(text):
+        for count, result in re.findall(
+            r"(\d+) (passed|failed|skipped|error)", "\n".join(summaries)
+        ):
+            counts[result] += int(count)
+        return Outcome(counts, failed, skipped, ended=True)
     done = ONE_TEST.findall(text)
-    counts = Counter(result.lower() for _, result in done)
-    summary = ", ".join(f"{count} {result}" for result, count in sorted(counts.items()))
-    return Outcome(
-        f"until then {summary}" if done else "",
-        [name for name, result in done if result in ("FAILED", "ERROR")] or failed,
-        skipped,
-    )
+    counts.update(result.lower() for _, result in done)
+    cut = [name for name, result in done if result in ("FAILED", "ERROR")]
+    return Outcome(counts, cut or failed, skipped, ended=False)

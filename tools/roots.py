@@ -23,13 +23,13 @@ from typing import IO
 from debian import MIRROR, DebianError, need
 
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
-PACKAGES = "{python},{python}-venv,ca-certificates"
 CERTIFICATES = Path("/usr/local/share/ca-certificates")  # that this machine trusts beside Debian's
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "net/tun", "fuse", "kvm")
 APT = 'Acquire::Check-Valid-Until "false";\n'  # a mirror of testing may be some weeks old
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# pivot_root and not chroot: the kernel makes no user namespace for a process in a chroot.
+# pivot_root and not chroot: the kernel makes no user namespace for a process in a chroot. The shell
+# stays, as the first process of the namespace: it waits for orphans, as an init does.
 ENTER = """\
 set -e
 mount -t overlay overlay -o lowerdir={root},upperdir={layer}/upper,workdir={layer}/work {layer}/top
@@ -55,7 +55,8 @@ mkdir -p .outside
 pivot_root . .outside
 umount -l /.outside
 rmdir /.outside
-exec {command}
+{prepare}
+{command}
 """
 
 
@@ -66,7 +67,6 @@ class Release:
     name: str
     suite: str
     script: str = ""  # of debootstrap, where it does not know the suite
-    python: str = "python3"  # a newer one than the default may be there
 
 
 def need_debootstrap() -> None:
@@ -78,25 +78,22 @@ def need_debootstrap() -> None:
 
 def made(release: Release, work: Path) -> Path:
     """The root of a release; debootstrap makes it if it is not there."""
-    root = work / release.suite
+    root = work / "roots" / release.suite
     if root.exists():
         return root
     need_debootstrap()
-    new = work / f"{release.suite}.new"
+    root.parent.mkdir(parents=True, exist_ok=True)
+    new = root.with_name(f"{release.suite}.new")
     shutil.rmtree(new, ignore_errors=True)
-    packages = PACKAGES.format(python=release.python)
-    command = ["debootstrap", "--variant=minbase", f"--include={packages}",
-               release.suite, str(new), MIRROR]  # fmt: skip
+    command = ["debootstrap", "--variant=minbase", release.suite, str(new), MIRROR]
     if not (SCRIPTS / release.suite).exists():
         command.append(str(SCRIPTS / release.script))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = [line for line in done.stdout.splitlines() if line.startswith("E:")]
         raise DebianError(f"debootstrap {release.suite}: {(lines or ['failed'])[-1]}")
-    if CERTIFICATES.is_dir():
+    if CERTIFICATES.is_dir():  # Debian's ca-certificates reads them when it is installed
         shutil.copytree(CERTIFICATES, new / CERTIFICATES.relative_to("/"), dirs_exist_ok=True)
-        subprocess.run(["chroot", str(new), "update-ca-certificates"], capture_output=True,
-                       check=True)  # fmt: skip
     new.rename(root)
     return root
 
@@ -123,11 +120,12 @@ class Layer:
         return self.folder / "upper" / inside.lstrip("/")
 
     def start(
-        self, command: str, output: IO[bytes], *, user: str = "root", binds: Mapping[Path, str],
-        environ: Mapping[str, str],
+        self, command: str, output: IO[bytes] | int, *, user: str = "root",
+        binds: Mapping[Path, str], environ: Mapping[str, str], prepare: str = "",
     ) -> subprocess.Popen[bytes]:  # fmt: skip
-        """Starts a shell command as a user of the root. `binds` shows folders of this machine
-        there. Whoever ends the process ends all that it has started.
+        """Starts a shell command as a user of the root, without a terminal. `binds` shows folders
+        of this machine there; before, root runs `prepare` there. Whoever ends the process ends all
+        that it has started.
         """
         home = "/root" if user == "root" else f"/home/{user}"
         settings = {"PATH": PATH, "HOME": home, "USER": user, "LANG": "C.UTF-8", "TERM": "dumb",
@@ -138,7 +136,7 @@ class Layer:
             inside = ["runuser", f"--user={user}", "--", *inside]
         script = ENTER.format(
             root=shlex.quote(str(self.root)), layer=shlex.quote(str(self.folder)),
-            devices=" ".join(DEVICES), command=shlex.join(inside),
+            devices=" ".join(DEVICES), command=shlex.join(inside), prepare=prepare,
             binds="\n".join(
                 f"mkdir -p .{shlex.quote(there)}; mount --bind {shlex.quote(str(here))} "
                 f".{shlex.quote(there)}" for here, there in binds.items()
@@ -147,6 +145,7 @@ class Layer:
         return subprocess.Popen(
             ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
         )  # fmt: skip
 
 

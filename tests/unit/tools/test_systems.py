@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/systems: what it types, its table, and what it runs in a root: layers, ends, logs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import pytest_log
+import roots
+from debian import DebianError
+from project_text import ROOT, tool
+from slowness import PATIENCE
+
+from mrc.linux import netns
+
+systems = tool("systems")
+
+
+README = """\
+```sh
+tools/setup          # make .venv
+eval "$(mrc completion bash)"  # or zsh: TAB
+tools/test      # run
+pip install dist/*.whl    # on other hosts
+```
+Then:
+```sh
+tools/setup --no such option
+```
+"""
+
+
+def arguments(**changed: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"run": None, "tests": "", "all": False, "turn": False, "rows": []}
+                              | changed)  # fmt: skip
+
+
+def test_quick_start__of_the_readme_is_what_the_rows_type() -> None:
+    here, there = systems.on_other_hosts(systems.quick_start((ROOT / "README.md").read_text()))
+    assert [systems.command_of(line) for line in here][:2] == [
+        "tools/setup", ". .venv/bin/activate",
+    ]  # fmt: skip
+    assert {"tools/demo", "tools/test", "tools/wheel"} <= set(map(systems.command_of, here))
+    assert len(there) == 1 and "dist" in there[0]
+
+
+def test_quick_start__is_one_block(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="no block"):
+        systems.quick_start(README)
+    first, _, _ = README.partition("Then:")
+    lines = systems.quick_start(first)
+    assert [systems.command_of(line) for line in lines] == [
+        "tools/setup", 'eval "$(mrc completion bash)"', "tools/test", "pip install dist/*.whl",
+    ]  # fmt: skip
+
+
+def test_for_the_clone__changes_nothing_in_a_whole_run() -> None:
+    lines = ["tools/setup    # set up", "tools/demo", "tools/test   # run the tests"]
+    typed = systems.for_the_clone
+    assert typed(arguments(), lines) == lines
+    assert typed(arguments(tests="-k srv6 -x"), lines) == [*lines[:2], "tools/test -k srv6 -x"]
+    assert typed(arguments(run="gcc --version"), lines) == [lines[0], "gcc --version"]
+
+
+def test_chosen__each_row_gets_its_turn_by_the_commit() -> None:
+    first, *others = systems.ROWS
+    pairs = [
+        systems.chosen(arguments(turn=True), f"{number:040x}") for number in range(len(others))
+    ]
+    assert pairs == [[first, other] for other in others]
+    assert systems.chosen(arguments(all=True), "0") == list(systems.ROWS)
+    assert systems.chosen(arguments(rows=[others[1].name]), "0") == [others[1]]
+
+
+def test_rows__have_each_circumstance_once() -> None:
+    names = [row.name for row in systems.ROWS]
+    assert len(set(names)) == len(names)
+    unusual = sorted(filter(None, (row.circumstance for row in systems.ROWS)))
+    assert unusual == sorted(filter(None, systems.CIRCUMSTANCES))
+
+
+def test_debian_packages__are_those_of_set_up() -> None:
+    table = (
+        "# kind\nbuild  gcc  program:gcc\ntest git program:git\nbed git program:git\nci clang x\n"
+    )
+    assert systems.debian_packages(table) == ["gcc", "git"]
+
+
+def test_renew__keeps_the_lines_of_other_rows() -> None:
+    rows = [row.name for row in systems.ROWS]
+    page = f"text\n{systems.BEGIN}| `{rows[2]}` | old |\n| `debian-gone` | old |\n{systems.END}\n"
+    line = f"| `{rows[1]}` | new |"
+    renewed = systems.renew(page, [line])
+    assert renewed == f"text\n{systems.BEGIN}{line}\n| `{rows[2]}` | old |\n{systems.END}\n"
+    assert systems.renew(renewed, [f"| `{rows[2]}` | new |"]).count("new") == 2
+
+
+def test_renew__the_page_has_the_markers() -> None:
+    page = (ROOT / "tests" / "README.md").read_text()
+    assert systems.renew(page, []) == page
+
+
+def test_line__names_what_failed() -> None:
+    trial = systems.Trial(systems.ROWS[0], arguments(), seconds=600.0)
+    trial.counts.update(passed=7, skipped=2)
+    assert trial.line("5dd6393d0000").endswith("| 5dd6393d | 10 | 7 + 2 |")
+    trial.failed += ["tools/test", "tests/a.py::test_b"]
+    assert trial.line("5dd6393d0000").endswith("| 10 | failed: tools/test; tests/a.py::test_b |")
+
+
+def test_show__a_demo_on_a_busy_machine_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    trial = systems.Trial(systems.ROWS[0], arguments(work=Path()))
+    trial.show("tools/demo", systems.TOO_BUSY, 3, "busy\n")
+    assert not trial.failed
+    trial.show("tools/wheel", systems.TOO_BUSY, 3, "cannot\n")
+    trial.show(
+        "tools/test", 1, 3, "FAILED tests/a.py::test_b - x\n=== 1 failed, 2 passed in 1s ===\n"
+    )
+    assert trial.failed == ["tools/wheel", "tools/test", "tests/a.py::test_b"]
+    assert trial.counts == {"passed": 2, "failed": 1}
+    printed = capsys.readouterr().out
+    assert "    cannot\n" in printed and "    failed: tests/a.py::test_b\n" in printed
+
+
+def test_outcome__of_a_run_that_failed() -> None:
+    text = "FAILED tests/a.py::test_b - assert 1\n===== 1 failed, 3 passed in 1.00s =====\n"
+    found = pytest_log.outcome(text)
+    assert (found.summary, found.failed, found.ended) == (
+        "1 failed, 3 passed", ["tests/a.py::test_b"], True,
+    )  # fmt: skip
+
+
+def test_outcome__of_several_runs_on_a_terminal_is_their_sum() -> None:
+    first = "\x1b[32m=== \x1b[1m3 passed\x1b[0m, 1 skipped in 1s ===\x1b[0m\r\n"
+    text = f"{first}=== 4 passed in 2s ===\r\n"
+    assert pytest_log.outcome(text).counts == {"passed": 7, "skipped": 1}
+
+
+def test_outcome__of_a_run_that_was_cut_off() -> None:
+    text = "tests/a.py::test_a PASSED [ 50%]\ntests/a.py::test_b FAILED [100%]\n"
+    found = pytest_log.outcome(text)
+    assert (found.summary, found.failed, found.ended) == (
+        "1 failed, 1 passed", ["tests/a.py::test_b"], False,
+    )  # fmt: skip
+
+
+def test_outcome__of_other_output_is_empty() -> None:
+    found = pytest_log.outcome("set-up: done\n")
+    assert (found.summary, found.failed, found.skipped, found.ended) == ("", [], [], False)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """A folder for layers. The folder for temporary files may be on overlayfs, which cannot be a
+    layer of itself.
+    """
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"overlayfs requires a tmpfs: {mounted.stderr.splitlines()[0]}")
+    yield tmp_path
+    subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.skipif(netns.lacks() != "", reason="overlayfs and pivot_root require root")
+class TestLayer:
+    """The root file system of these tests is this machine's own."""
+
+    def test_start__keeps_what_is_written_out_of_the_root(self, work: Path) -> None:
+        mark = Path(f"/var/tmp/mrc-{os.getpid()}-mark")
+        with roots.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
+            process = layer.start(f"echo $HOME > {mark}", log, binds={}, environ={})
+            assert process.wait(PATIENCE) == 0, (work / "log").read_text()
+            assert layer.path(str(mark)).read_text() == "/root\n"
+            assert not mark.exists()
+        assert [path.name for path in work.iterdir()] == ["log"]
+
+    def test_start__allows_user_namespaces_to_an_ordinary_user(self, work: Path) -> None:
+        with roots.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
+            process = layer.start("unshare --user --map-root-user id -u", log, user="nobody",
+                                  binds={}, environ={})  # fmt: skip
+            code = process.wait(PATIENCE)
+        assert (code, (work / "log").read_text().split()[-1]) == (0, "0")
+
+    @pytest.mark.parametrize(
+        ("circumstance", "typed", "shown"),
+        [
+            ("", "test ! -t 0 && ! : < /dev/tty && echo none", "none"),
+            ("terminal", "test -t 0 && : < /dev/tty && stty size", "24 80"),
+            ("busy", "jobs -p | wc -l", "4"),
+            ("overlay", "stat -f -c %T /tmp", "overlayfs"),
+            ("umask", "umask", "0077"),
+            ("home-read-only", "touch $HOME/x 2> /dev/null || echo refused", "refused"),
+            ("no-sys-admin", "mount -t tmpfs x /mnt 2> /dev/null || id -u", "0"),
+        ],
+    )
+    def test_type__in_each_circumstance(
+        self, circumstance: str, typed: str, shown: str, work: Path
+    ) -> None:
+        row = systems.Row(systems.DEBIAN_13, "root", circumstance)
+        trial = systems.Trial(row, arguments(work=work, minutes=PATIENCE / 60))
+        setting = systems.CIRCUMSTANCES[circumstance]
+        with roots.layer(Path("/"), work) as layer:
+            session = systems.session("/", setting.typed, [typed, "false"])
+            trial.type(layer, "root", session, setting)
+        text = trial.log.read_text().replace("\r", "").splitlines()
+        assert shown in text, text
+        assert trial.failed == ["false"]
+
+    def test_type__ends_what_takes_too_long(self, work: Path) -> None:
+        trial = systems.Trial(systems.ROWS[0], arguments(work=work, minutes=0.001))
+        with roots.layer(Path("/"), work) as layer:
+            trial.type(layer, "root", systems.session("/", ":", ["sleep 1000"]))
+        assert trial.failed == ["the session"]
+
+    def test_start__what_it_leaves_behind_ends_with_it(self, work: Path) -> None:
+        with roots.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
+            process = layer.start("sleep 1000 & echo ready; wait", log, binds={}, environ={})
+            while "ready" not in (work / "log").read_text():
+                assert process.poll() is None, (work / "log").read_text()
+            children = subprocess.run(
+                ["ps", "-o", "pid=", "--ppid", str(process.pid)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split()
+            process.kill()
+            process.wait()
+            assert children
+            for pid in children:
+                while Path(f"/proc/{pid}").exists():
+                    pass
+
+
+def test_need_debootstrap__an_ordinary_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(DebianError, match="requires root"):
+        roots.need_debootstrap()
