@@ -13,6 +13,8 @@
 
 #include "verbs/mrc_api.h"
 
+enum { PATIENCE_SECONDS = 200 }; /* only a hang exceeds it */
+
 enum { BYTES = 1 << 20, DEPTH = 64, GID_INDEX = 3, IMMEDIATE = 0x12345678, REPLY = 0x87654321 };
 
 static const char *side;

@@ -179,12 +179,15 @@ def test_perf__its_server_ends_after_the_one_peer_of_its_code(home: Path) -> Non
         assert server.wait(PATIENCE) == 0
 
 
-def test_send__with_a_wrong_code(home: Path, file: Path) -> None:
-    with receiving(home / "inbox", "--code", MRC_CODE="maple-rocket-cider") as (lines, where):
-        assert not any("maple-rocket-cider" in line for line in lines)  # a code is always new
-        sent = ended("send", file, where, "--code", MRC_CODE="maple-rocket-cider")
+def test_send__with_a_wrong_code(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MRC_CODE", "maple-rocket-cider")
+    with listening("recv", "--port", "0", "--output", home) as (receiver, where, code):
+        assert code != "maple-rocket-cider"  # it is always new
+        sent = ended("send", file, where, "--code")
         assert sent.returncode == 3 and "the code is wrong" in sent.stderr
-    assert any("mrc recv: the code is wrong, and was good for one guess" in line for line in lines)
+        assert receiver.wait(PATIENCE) == 1 and receiver.stderr is not None
+        assert "mrc recv: the code is wrong, and was good for one guess" in receiver.stderr.read()
+    monkeypatch.delenv("MRC_CODE")
     assert ended("send", file, where, "--code", MRC_CODE="maple rocket").returncode == 2
     assert "set $MRC_CODE" in ended("send", file, where, "--code").stderr
 
