@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, ParamSpec
 
 import pytest
 
 from mrc.running import Limit, RunningClock
+
+P = ParamSpec("P")
 
 
 class Jumping(asyncio.SelectorEventLoop):
@@ -34,6 +38,20 @@ class Jumping(asyncio.SelectorEventLoop):
                 self._seconds = self.stop_at + self.stop_seconds
                 self.stop_seconds = 0.0
         super()._run_once()  # type: ignore[misc]
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Runs a test that waits neither for threads nor for sockets."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        loop = Jumping()
+        try:
+            loop.run_until_complete(test(*args, **kwargs))
+        finally:
+            loop.close()
+
+    return run
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from mrc.agent.wanted import Wanted
 from mrc.aio.end import End
 from mrc.binding.native import ffi
 from mrc.binding.steering import pack, read_struct, unpack
-from mrc.config import ContextConfig
+from mrc.config import ContextConfig, Timeouts
 from mrc.enums import AgentFunction, AgentKind, WcStatus
 from mrc.errors import BusyError, MrcError, PeerGoneError
 from mrc.exchange.oob import Channel
@@ -38,7 +38,8 @@ NAME = f"@mrc-test-agent-{os.getpid()}"
 @asynccontextmanager
 async def running(name: str = NAME, port: int = 0) -> AsyncIterator[Agent]:
     with door.listen(name) as opened:
-        async with Agent(ContextConfig(interfaces=("lo",)), port=port, group=None) as agent:
+        config = ContextConfig(interfaces=("lo",), timeouts=Timeouts(exchange=PATIENCE))
+        async with Agent(config, port=port, group=None) as agent:
             serving = asyncio.create_task(agent.serve(opened, "127.0.0.1"))
             try:
                 yield agent
@@ -179,9 +180,10 @@ async def test_connect__again_while_the_former_connection_still_closes(
         await write(a, ours, b)
 
 
-async def test_connect__many_at_once() -> None:
+@pytest.mark.parametrize("count", [8, pytest.param(32, marks=pytest.mark.slow)])
+async def test_connect__many_at_once(count: int) -> None:
     async with running(), attached() as a, attached() as b:
-        pairs = list(zip(a.numbers[:32], b.numbers[:32], strict=True))
+        pairs = list(zip(a.numbers[:count], b.numbers[:count], strict=True))
         for ours, theirs in pairs:
             await a.connect(ours, theirs, a.gids[0], b.gids[0])
             await b.connect(theirs, ours, b.gids[0], a.gids[0])

@@ -8,6 +8,7 @@ import errno
 
 import pytest
 from slowness import PATIENCE
+from unit.test_running import in_virtual_time
 
 from mrc.errors import QueueFullError, StateError
 from mrc.events import ProbeResult
@@ -40,6 +41,7 @@ class Fabric:
         return ProbeResult(index, errno.ETIMEDOUT, None)
 
 
+@in_virtual_time
 async def test_prove__every_ev_carries_the_agreed_size() -> None:
     fabric = Fabric([9000] * 8)
     proof = await prove(fabric.probe, [None] * 8, 8844, planes=[1, 2] * 4)
@@ -47,6 +49,7 @@ async def test_prove__every_ev_carries_the_agreed_size() -> None:
     assert fabric.probes == 8
 
 
+@in_virtual_time
 async def test_prove__a_smaller_mtu_and_no_probe_is_left_behind() -> None:
     fabric = Fabric([9000, 1408, 1408])
     proof = await prove(fabric.probe, [None] * 3, 8844, planes=[1, 2, 2])
@@ -54,6 +57,7 @@ async def test_prove__a_smaller_mtu_and_no_probe_is_left_behind() -> None:
     assert fabric.under_way == 0
 
 
+@in_virtual_time
 async def test_prove__does_not_wait_for_late_answers() -> None:
     fabric = Fabric([1408, 0])
 
@@ -66,6 +70,7 @@ async def test_prove__does_not_wait_for_late_answers() -> None:
     assert fabric.under_way == 0
 
 
+@in_virtual_time
 async def test_prove__no_room_for_probes_is_no_evidence() -> None:
     """The probes of other QPs may fill the engine's table."""
     fabric = Fabric([1408] * 4, full=40)
@@ -73,6 +78,7 @@ async def test_prove__no_room_for_probes_is_no_evidence() -> None:
 
 
 @pytest.mark.parametrize("destinations", [[None], ["a"], ["a", "b"]])
+@in_virtual_time
 async def test_prove__raises_the_error_of_a_probe(destinations: list[str | None]) -> None:
     """For example, when the program of an agent's QP ends meanwhile."""
 
@@ -83,6 +89,7 @@ async def test_prove__raises_the_error_of_a_probe(destinations: list[str | None]
         await prove(closed, destinations, 8844, 1000, planes=[1] * len(destinations))
 
 
+@in_virtual_time
 async def test_prove__cancelled_in_the_middle() -> None:
     fabric = Fabric([0] * 4)
     proving = asyncio.create_task(prove(fabric.probe, [None] * 4, 1408, planes=[1] * 4))

@@ -20,7 +20,8 @@ from mrc.binding.recording import Recording
 from mrc.cli.perf_report import interval_line, slow_planes
 from mrc.cli.perf_results import interval_of
 from mrc.errors import ArgumentError, MrcError
-from mrc.perf import work
+from mrc.messaging.session import Session
+from mrc.perf import server, work
 from mrc.perf.client import Client, connect
 from mrc.perf.client import TestResult as Result
 from mrc.perf.history import Bins, History
@@ -457,7 +458,14 @@ async def test_plan__that_needs_more_memory_than_the_server_has() -> None:
 async def test_session__of_a_client_that_does_nothing(
     monkeypatch: pytest.MonkeyPatch, wait: str
 ) -> None:
-    monkeypatch.setattr("mrc.perf.server.IDLE_SECONDS", 0.1)
+    what = {"plan": "a plan", "start": "the start of its test"}[wait]
+    patience = server._patience
+
+    def brief(session: Session, missing: str, seconds: float = 0.0) -> Any:
+        monkeypatch.setattr(server, "IDLE_SECONDS", 0.1 if missing == what else BUDGET_SECONDS)
+        return patience(session, missing, seconds)
+
+    monkeypatch.setattr(server, "_patience", brief)
     failures: list[str] = []
     monkeypatch.setattr(Server, "serve", _told(failures, Server.serve))
     async with ends() as (client, _):
@@ -470,7 +478,6 @@ async def test_session__of_a_client_that_does_nothing(
         if wait == "start":
             run.cancel()
             await asyncio.gather(run, return_exceptions=True)
-    what = {"plan": "a plan", "start": "the start of its test"}[wait]
     assert f"did not send {what} within 0.1 s" in failures[0]
 
 
