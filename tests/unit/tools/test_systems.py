@@ -108,9 +108,9 @@ def test_renew__the_page_has_the_markers() -> None:
 def test_line__names_what_failed() -> None:
     trial = systems.Trial(systems.ROWS[0], arguments(), seconds=600.0)
     trial.counts.update(passed=7, skipped=2)
-    assert trial.line("5dd6393d0000").endswith("| 5dd6393d | 10 | 7 + 2 |")
+    assert trial.line("5dd6393d0000").endswith("| 5dd6393d | 600 | 7 + 2 |")
     trial.failed += ["tools/test", "tests/a.py::test_b"]
-    assert trial.line("5dd6393d0000").endswith("| 10 | failed: tools/test; tests/a.py::test_b |")
+    assert trial.line("5dd6393d0000").endswith("| 600 | failed: tools/test; tests/a.py::test_b |")
 
 
 def test_show__a_demo_on_a_busy_machine_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:
