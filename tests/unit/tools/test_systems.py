@@ -127,6 +127,12 @@ def test_show__a_demo_on_a_busy_machine_has_not_failed(capsys: pytest.CaptureFix
     assert "    cannot\n" in printed and "    failed: tests/a.py::test_b\n" in printed
 
 
+def test_show__tests_that_failed_count_whatever_comes_after_them() -> None:
+    trial = systems.Trial(systems.ROWS[0], arguments(work=Path()))
+    trial.show("tools/test; true", 0, 3, "FAILED tests/a.py::test_b - x\n=== 1 failed in 1s ===\n")
+    assert trial.failed == ["tools/test; true", "tests/a.py::test_b"]
+
+
 def test_outcome__of_a_run_that_failed() -> None:
     text = "FAILED tests/a.py::test_b - assert 1\n===== 1 failed, 3 passed in 1.00s =====\n"
     found = pytest_log.outcome(text)
