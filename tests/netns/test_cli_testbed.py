@@ -471,7 +471,7 @@ def test_up__a_kernel_fabric_has_no_queues_to_set(
 @pytest.mark.slow
 def test_up__emulated_ends_with_the_shell_of_an_ordinary_user(tmp_path: Path) -> None:
     """Without `down`, the emulator does not keep the namespace alive."""
-    steps = f"{sys.executable} -m mrc testbed up --fabric emulated --planes 1 --json"
+    steps = f"'{sys.executable}' -m mrc testbed up --fabric emulated --planes 1 --json"
     show = "cat /run/mrc/lab/fabric.log; echo pid $(readlink /proc/self/ns/user)"
     argv = rootless.command(["sh", "-e", "-c", f"{steps} > /dev/null; {show}"])
     done = subprocess.run(argv, check=True, capture_output=True, text=True)

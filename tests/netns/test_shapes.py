@@ -60,7 +60,7 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
 def test_up__of_more_parts_than_open_files(bed_name: str, fabric: Fabric) -> None:
     """65 namespaces, and a process that may have 60 files open."""
     up = ("up", "--name", bed_name, "--hosts", "8", "--planes", "4", "--t1", "6", "--t0", "8")
-    words = f"ulimit -n 60; exec {sys.executable} -m mrc testbed"
+    words = f"ulimit -n 60; exec '{sys.executable}' -m mrc testbed"
     command = ["bash", "-c", f'{words} "$@"', "bash", *up, "--fabric", fabric]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     built = Testbed.existing(bed_name)

@@ -113,7 +113,7 @@ def test_cli__top_serves_the_page_without_a_fabric() -> None:
 def test_cli__top_finds_an_endpoint_that_starts_later_and_again(tmp_path: Path) -> None:
     """Before the first one there is a problem, and again after each."""
     port = free_port()
-    recv = f"{sys.executable} -m mrc recv --top --port {port} --output {tmp_path}".split()
+    recv = [sys.executable, *f"-m mrc recv --top --port {port} --output".split(), str(tmp_path)]
 
     def until(event: str, *words: str) -> None:
         told, line = "", ""
