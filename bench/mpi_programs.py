@@ -119,5 +119,5 @@ ALL = {each.name: each for each in (OPEN_MPI, MPICH, INTEL_MPI)}
 
 def write_rsh(path: Path, bed: str) -> None:
     """A command in place of ssh, for the hosts of a test bed. Hydra wants one file."""
-    path.write_text(f'#!/bin/sh\nexec '{sys.executable}' -m mrc testbed --name {bed} rsh "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mrc testbed --name {bed} rsh "$@"\n')
     path.chmod(0o755)

@@ -51,7 +51,7 @@ wait $agent || true
 )
 @pytest.mark.parametrize("test", ["am_lat", "put_bw", "get -D bcopy", "fadd"])
 def test_ucx_perftest(tmp_path: object, test: str) -> None:
-    mrc, ucx = f"'{sys.executable}' -m mrc", free_port()
+    mrc, ucx = f"{sys.executable} -m mrc", free_port()
     agent = f"{mrc} agent --node --port {free_port()} --insecure --bind 127.0.0.1 -B lo --quiet"
     environment = os.environ | {
         door.ENVIRONMENT: f"@mrc-test-{os.getpid()}",
