@@ -275,11 +275,11 @@ async def test_stream__rate_is_kept() -> None:
 
 
 async def test_stream__ends_at_once_whatever_the_rate() -> None:
-    plan = Plan(direction=Direction.BOTH, size=MIB, seconds=0.1, rate_bits_per_second=8e5)
-    async with ends() as (client, _):  # a write in ten seconds; eight more wait for their turn
+    plan = Plan(direction=Direction.BOTH, size=MIB, seconds=0.1, rate_bits_per_second=8e3)
+    async with ends() as (client, _):  # a write in 1000 seconds; eight more wait for their turn
         result = await client.run(plan)
     assert result.server is not None
-    assert result.client.total.seconds < 10 and result.client.messages <= 1
+    assert result.client.messages <= 1
 
 
 @pytest.mark.parametrize("direction", [Direction.FORWARD, Direction.REVERSE])
