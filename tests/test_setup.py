@@ -132,6 +132,8 @@ def test_setup__names_all_packages_of_the_build_in_one_line(checkout: Path) -> N
 def test_setup__as_root_it_installs_python(checkout: Path) -> None:
     """`apt-get` is a script. This machine's Python is hidden in a mount namespace."""
     real, system = checkout.parent / "python3", Path("/usr/bin/python3").resolve()
+    copy = shutil.copy(Path(sys.executable).resolve(), checkout.parent / "interpreter")
+    write_program(real, PYTHON % f"'{copy}'")  # these tests may run on the one that is hidden
     names = [program.name for program in Path("/usr/bin").glob("python3*")]
     path = bare_path(checkout.parent, "apt-get", *names)
     arrives = f'case "$*" in *" python3 "*) mv {real} {path}/python3 ;; esac'
