@@ -179,9 +179,7 @@ def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def run(*options: str) -> dict[str, Any]:
         files = ["--json", str(tmp_path / "run.json"), "--page", str(tmp_path / "run.html")]
         command = [sys.executable, str(ROOT / "bench" / "failover"), *options, *files]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit(300), check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert "below 95% after" in done.stdout, done.stderr
         assert "</html>" in (tmp_path / "run.html").read_text()
         result: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())
