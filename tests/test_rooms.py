@@ -17,6 +17,7 @@ from project_text import imports, python_files, report, text, tree
 FLOORS = (
     {
         "_ffi_build",
+        "children",
         "enums",
         "limits",
         "renamed",

@@ -333,35 +333,31 @@ def _plan(
         mtus = [(ours.plane, min(ours.mtu, other.mtu)) for ours, other in pairs]
     if not evs:
         raise PathError(f"{host} and this host have no IP version in common")
+    overhead = SEAL_OVERHEAD if seal else 0
+    most = min(local.config.spraying.mtu_limit, theirs.path_mtu)
+    limits = findings.limits([(plane, mtu - overhead) for plane, mtu in mtus], most)
+    planes = {ev.attr.port for ev in evs}
+    if small := sorted(plane for plane in planes if limits[plane] < MIN_MTU):
+        what = f"{findings.named(small, ends.nics)} to {host}"
+        if len(small) == len(planes):
+            raise PathError(f"{what}: the MTU is too small: raise it")
+        local.warn(f"{what}: left out, because the MTU is too small")
+        evs = [ev for ev in evs if ev.attr.port not in small]
     evs = profile.settings._choose(evs)
     if not evs:
         raise PathError(f"EV profile {profile.name} has no path to {host}")
     used = {ev.attr.port for ev in evs}
-    overhead = SEAL_OVERHEAD if seal else 0
-    limits = findings.limits(
-        [(plane, mtu - overhead) for plane, mtu in mtus if plane in used],
-        min(local.config.spraying.mtu_limit, theirs.path_mtu),
-    )
+    limits = {plane: mtu for plane, mtu in limits.items() if plane in used}
     return _Plan(
         evs,
         _sources(peer),
-        _path_mtu(limits, ends, host),
+        min(limits.values()),
         limits,
         integrity=local.integrity_with(theirs.integrity),
         seal=seal,
         dynamic_mpr=local.config.queues.dynamic_mpr and theirs.dynamic_mpr,
         configured=configured,
     )
-
-
-def _path_mtu(limits: dict[int, int], ends: _Ends, host: str) -> int:
-    """The largest payload that all planes carry."""
-    small = [plane for plane, mtu in limits.items() if mtu < MIN_MTU]
-    if small:
-        raise PathError(
-            f"{findings.named(small, ends.nics)} to {host}: the MTU is too small: raise it"
-        )
-    return min(limits.values())
 
 
 def _configured_peer(host: HostConfig, peer: Hello) -> HostPeer:

@@ -79,6 +79,8 @@ def opened(config: ContextConfig) -> Local:
     host = config.host or hostconfig.load(os.environ)
     links = Links(finder(config, host))
     device = links.open(config)
+    for line in links.small:
+        logger.warning("%s", line)
     selection = EvSelection(active_per_plane=config.spraying.evs_active_per_plane)
     settings = CcSettings(config.cc, config.cc_parameters, config.plane_shares)
     return Local(

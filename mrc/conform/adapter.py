@@ -8,6 +8,7 @@ example. `mrc conform device` is the adapter of mrc's own engine.
 from __future__ import annotations
 
 import shlex
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,10 +18,12 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct, field
 
+from mrc.children import tied
 from mrc.errors import ConnectError, MrcError
 from mrc.exchange.dial import unconnected
 
 _PATIENCE_SECONDS = 30.0  # until an answer: an adapter that takes longer is broken
+_END_SECONDS = 5.0  # from the end of its input until SIGKILL
 _MOST_BYTES = 1 << 24  # of a line
 
 
@@ -193,12 +196,17 @@ class OverTcp(Lines):
 
 
 class Program(Lines):
-    """The adapter as a program of this host, such as `ssh HOST adapter`."""
+    """The adapter as a program of this host, such as `ssh HOST adapter`. It has no terminal, and
+    neither it nor its children outlive the judge.
+    """
 
     def __init__(self, command: str) -> None:
+        pipe = subprocess.PIPE
         try:
             words = shlex.split(command)
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            if not words or shutil.which(words[0]) is None:
+                raise ValueError("no such program")
+            self._process = subprocess.Popen(tied(words), stdin=pipe, stdout=pipe)
         except (OSError, ValueError) as error:
             raise ConnectError(f"{command}: cannot be started: {error}") from error
         assert self._process.stdin is not None
@@ -211,10 +219,13 @@ class Program(Lines):
         with suppress(OSError):
             self._process.stdin.close()
         try:
-            self._process.wait(_PATIENCE_SECONDS)
+            self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
+            # What else is in its process group ends as soon as it has ended.
             self._process.kill()
             self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 class ByHand:

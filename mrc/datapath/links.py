@@ -120,9 +120,15 @@ class Links:
         return self._found.missing
 
     @property
+    def small(self) -> tuple[str, ...]:
+        """A line for each port that nobody configured and that is too small for a packet."""
+        return self._found.small
+
+    @property
     def missing(self) -> str:
         """One line: why ports are missing."""
-        return "; ".join(self.lacking) or "no interface is up and has an address"
+        why = "; ".join((*self.lacking, *self.small))
+        return why or "no interface is up and has an address"
 
     @property
     def impatient(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mrc.children import tied
 from mrc.errors import MrcError
 from mrc.observe import local
 from mrc.tasks import cancelled
@@ -39,11 +40,10 @@ class Child:
         command = [sys.executable, "-P", "-m", "mrc", *arguments, "--json"]
         argv, environment = bed.host_command(host, command)
         self._process = await asyncio.create_subprocess_exec(
-            *argv,
+            *tied(argv),  # with a session of its own: ^C reaches only the demo, which ends it
             env=environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # ^C reaches only the demo, which ends its children
         )
         assert self._process.stdout is not None and self._process.stderr is not None
         self._readers = [

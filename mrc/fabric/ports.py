@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from mrc.errors import ConfigError
 from mrc.fabric.addresses import IpAddress, IpInterface
 from mrc.fabric.hostconfig import HostConfig
-from mrc.limits import MAX_MTU, MAX_PORTS
+from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU
 
 _IP_HEADER = {4: 20, 6: 40}
 _UDP_HEADER = 8
@@ -66,12 +66,14 @@ class Found(Struct, frozen=True):
     """The ports that the current interfaces provide.
 
     Numbers 1 to `reserved` belong to the configured ports. A port with `plane` 0 may get any other
-    number. `missing` has the reason for each configured port that is not usable.
+    number. `missing` has the reason for each configured port that is not usable, `small` a line for
+    each other port that is left out because its MTU has no room for a packet.
     """
 
     ports: tuple[LocalPort, ...]
     reserved: int = 0
     missing: tuple[str, ...] = ()
+    small: tuple[str, ...] = ()
 
 
 class RemotePort(Struct, frozen=True):
@@ -86,7 +88,24 @@ class RemotePort(Struct, frozen=True):
 def payload_mtu(link_mtu: int, version: int, *, encapsulation: int = 0) -> int:
     """Bytes of payload that fit a packet on a link: a multiple of 4, at most MRC_MAX_MTU."""
     room = link_mtu - encapsulation - _IP_HEADER[version] - _UDP_HEADER - TRANSPORT
-    return min(room, MAX_MTU) & ~3
+    return max(0, min(room, MAX_MTU)) & ~3
+
+
+def _carrying(
+    ports: Iterable[LocalPort], left_out: list[str], *, encapsulation: int = 0
+) -> list[LocalPort]:
+    """The ports with room for the smallest packet; adds a line for each other to `left_out`."""
+    found = []
+    for port in ports:
+        if port.mtu >= MIN_MTU:
+            found.append(port)
+        else:
+            headers = encapsulation + _IP_HEADER[port.address.version] + _UDP_HEADER + TRANSPORT
+            left_out.append(
+                f"{port.nic} ({port.address.ip}) carries too little: raise its MTU to"
+                f" {headers + MIN_MTU}"
+            )
+    return found
 
 
 Kept = frozenset[IpAddress]
@@ -123,8 +142,8 @@ def srv6_ports(
             missing.append(f"{port.address.ip} is not an address of this host")
             continue
         mtu = payload_mtu(port.mtu, port.address.version, encapsulation=encapsulation)
-        made = _tied_port(interface, port.address)
-        ports.append(replace(made, plane=plane, mtu=mtu, any_address=True))
+        made = replace(_tied_port(interface, port.address), plane=plane, mtu=mtu, any_address=True)
+        ports += _carrying([made], missing, encapsulation=encapsulation)
     # Bound to lo, they can share the UDP port with sockets that receive on any address.
     loopback = [replace(port, ifname=port.nic) for port in _loopback_ports(interfaces)]
     return Found((*ports, *_with_sockets(loopback, 8)), max(host.planes, default=0), tuple(missing))
@@ -145,18 +164,20 @@ def interface_ports(
     """
     groups: list[list[LocalPort]] = []
     missing: list[str] = []
+    small: list[str] = []
     if not wanted:
         links = [each for each in interfaces if each.up and not _is_loopback(each)]
         groups = [_group(each, kept) for each in links]
         if not any(groups):
             groups = [_group(each, kept, link_local=True) for each in links]
+        groups = [_carrying(group, small) for group in groups]
     for plane, name in enumerate(wanted, start=1):
         try:
-            first, *others = _wanted_group(interfaces, name, kept)
+            group = _carrying(_wanted_group(interfaces, name, kept), missing)
         except ConfigError as error:
             missing.append(str(error))
         else:
-            groups.append([replace(first, plane=plane), *others])
+            groups.append([replace(port, plane=plane) for port in group[:1]] + group[1:])
     ports = [group[0] for group in groups if group]
     ports += [port for group in groups for port in group[1:]]
     if not any(port.loopback for port in ports):
@@ -164,7 +185,8 @@ def interface_ports(
         if not wanted:  # a host with many bridges must work without a configuration
             ports = ports[: MAX_PORTS - len(loopback)]
         ports += loopback
-    return Found(tuple(_with_sockets(ports, tx_sockets)), len(wanted), tuple(missing))
+    found = tuple(_with_sockets(ports, tx_sockets))
+    return Found(found, len(wanted), tuple(missing), tuple(small))
 
 
 def _tied_port(interface: Interface, address: IpInterface) -> LocalPort:
@@ -205,7 +227,8 @@ def _group(
 
 
 def _loopback_ports(interfaces: Iterable[Interface]) -> list[LocalPort]:
-    return next((_group(each) for each in interfaces if each.up and _is_loopback(each)), [])
+    groups = (_group(each) for each in interfaces if each.up and _is_loopback(each))
+    return _carrying(next(groups, []), [])
 
 
 def _with_sockets(ports: Iterable[LocalPort], count: int) -> Iterator[LocalPort]:

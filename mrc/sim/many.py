@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from mrc.children import end_with
 from mrc.errors import MrcError
 from mrc.results.sim import LostTrial
 from mrc.sim.scenario import Scenario, evs_of_qp
@@ -213,7 +214,7 @@ def _run_here(flight: _Flight[T]) -> None:
 def _in_pool(flight: _Flight[T], waiting: deque[int]) -> list[int]:
     # "spawn", because a forked process could inherit a lock that the progress bar's thread holds.
     workers = min(flight.bounds.jobs, len(waiting))
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, _DIES_AT_INTERRUPT)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker, (os.getpid(),))
     try:
         return flight.run(pool, waiting, MrcError)
     except KeyboardInterrupt:
@@ -230,4 +231,6 @@ def _run_there(flight: _Flight[T], executor: Executor) -> None:
         flight.lose(number, "the executor has ended")
 
 
-_DIES_AT_INTERRUPT = (signal.SIGINT, signal.SIG_DFL)  # a worker would print a traceback
+def _begin_worker(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler prints a traceback
+    end_with(parent)

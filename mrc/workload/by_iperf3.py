@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from mrc.children import tied
 from mrc.linux import installed
 from mrc.workload.task import Counts, FlowTask, HostTask
 
@@ -89,7 +90,7 @@ class End:
 
 async def _start(*words: object) -> Process:
     return await asyncio.create_subprocess_exec(
-        PROGRAM, "-J", *map(str, words), stdout=PIPE, limit=1 << 28
+        *tied([PROGRAM, "-J", *map(str, words)]), stdout=PIPE, limit=1 << 28
     )
 
 

@@ -145,6 +145,24 @@ def test_interfaces__two_subnets_are_two_planes(two_links: None) -> None:
     assert min(shares(outcome)) > 0.4
 
 
+@pytest.mark.parametrize("mtu", [68, 327])
+@pytest.mark.parametrize("at", ["a", "b"])
+def test_interfaces__a_link_that_is_too_small_is_left_out(
+    two_links: None, caplog: pytest.LogCaptureFixture, at: str, mtu: int
+) -> None:
+    for n in (1, 2):
+        address(A, f"x{n}", f"10.0.{n}.1/24")
+        address(B, f"y{n}", f"10.0.{n}.2/24")
+    interface = {"a": "x2", "b": "y2"}[at]
+    ip(f"-n {PREFIX}-{at} link set {interface} mtu {mtu}")
+    outcome = transfer("10.0.1.2")
+    assert outcome.path_mtu == 1428
+    assert {ev.plane for ev in outcome.evs if ev.state is EvState.GOOD} == {1}
+    assert f"{interface} (10.0.2.{1 + (at == 'b')}) carries too little: raise its MTU to 328" in (
+        caplog.text
+    )
+
+
 def test_interfaces__two_nics_in_one_subnet_are_two_planes(two_links: None) -> None:
     for n in (1, 2):
         address(A, f"x{n}", f"10.0.0.{n}/24")

@@ -41,7 +41,7 @@ from mrc.aio import establish
 from mrc.aio.local import Terms
 from mrc.binding.verbs import RtrAttributes
 from mrc.enums import SHARED_READINGS
-from mrc.errors import ConnectError
+from mrc.errors import ConnectError, PathError
 from mrc.exchange import prover
 from mrc.exchange.oob import Hello, hello_to_dict
 
@@ -174,6 +174,35 @@ async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
         assert sum(ev.sent_packets for ev in held_back) == 0
         assert sum(ev.sent_probes for ev in held_back) <= prover.ADDRESS_TRIES
     assert target == data
+
+
+@pytest.mark.parametrize("mtus", [(1428, 255), (100, 1428), (0, 255)])
+async def test_plan__a_plane_that_carries_too_little_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mtus: tuple[int, int]
+) -> None:
+    """The peer's interfaces have these payloads. Without another plane the connect fails."""
+    honest = establish._hello
+
+    def hello(local: Any, *rest: Any) -> Hello:
+        said = honest(local, *rest)
+        ports = [
+            replace(port, mtu=mtu) for port, mtu in zip(said.attributes.ports, mtus, strict=True)
+        ]
+        return replace(said, attributes=dataclasses.replace(said.attributes, ports=tuple(ports)))
+
+    monkeypatch.setattr(establish, "_hello", hello)
+    near, far = loopback_config(**two_planes()), loopback_config(**two_planes())
+    if mtus == (0, 255):
+        with pytest.raises(PathError, match=r"planes 1 \(lo\) and 2 \(lo\) to 127.0.0.1: the MTU"):
+            async with connected(near, far):
+                pass
+        return
+    async with connected(near, far) as pair:
+        assert await transfer(pair, pattern(100_000)) == pattern(100_000)
+        (plane,) = {ev.plane for ev in await pair.near.evs()}
+        assert (mtus[plane - 1], pair.near.path_mtu) == (1428, 1428)
+    line = f"plane {3 - plane} (lo) to 127.0.0.1: left out, because the MTU is too small"
+    assert caplog.messages.count(line) == 1
 
 
 class Choosy(Context):

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import shlex
 import signal
 import socket
@@ -19,9 +21,11 @@ from xml.etree import ElementTree
 import pytest
 from ports import free_port
 from printed import printed
-from slowness import PATIENCE
+from slowness import PATIENCE, until
 
 from mrc.cli.main import main
+from mrc.conform import adapter
+from mrc.conform.adapter import Detach, Program
 from mrc.conform.library import load
 from mrc.conform.readings import BY_ID
 from mrc.enums import Reading
@@ -211,6 +215,42 @@ def test_run__an_adapter_that_can_do_nothing(tmp_path: Path) -> None:
                    "--case", "beyond-window")  # fmt: skip
     (judged,) = printed("conform run", done.stdout)["cases"]
     assert (judged["verdict"], judged["reason"]) == ("skipped", "no")
+
+
+STUBBORN = """
+trap '' TERM
+sleep 100000 >/dev/null &
+echo $$ $! >"$1.new"
+mv "$1.new" "$1"
+read line
+echo '{"cannot": "no"}'
+while :; do wait; done
+"""
+
+
+@pytest.mark.parametrize("how", [0, signal.SIGTERM, signal.SIGKILL])
+def test_run__an_adapter_does_not_outlive_the_judge(tmp_path: Path, how: int) -> None:
+    """It ignores SIGTERM and the end of its input, and has a child."""
+    program, pids = tmp_path / "adapter", tmp_path / "pids"
+    program.write_text(STUBBORN)
+    words = shlex.join(["sh", str(program), str(pids)])
+    if how == 0:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(adapter, "_END_SECONDS", 0.0)
+            device = Program(words)
+            assert device.ask(Detach()).cannot == "no"
+            ends = [os.pidfd_open(int(pid)) for pid in pids.read_text().split()]
+            device.close()
+    else:
+        command = [sys.executable, "-m", "mrc", "conform", "run", "--address", "127.0.0.1"]
+        command += ["--adapter", words]
+        with subprocess.Popen(command) as judge:
+            until(lambda: pids.exists() or judge.poll() is not None)
+            ends = [os.pidfd_open(int(pid)) for pid in pids.read_text().split()]
+            judge.send_signal(how)
+    for each in ends:
+        assert select.select([each], [], [], PATIENCE)[0]
+        os.close(each)
 
 
 @pytest.mark.more

@@ -136,6 +136,24 @@ def test_interface_ports__a_wanted_one_that_is_missing(wanted: str, complaint: s
     assert all(port.loopback for port in found.ports)
 
 
+def test_interface_ports__one_that_cannot_carry_a_packet_is_left_out() -> None:
+    """MTU 327 leaves 252 bytes of payload with IPv4, 4 below the smallest packet."""
+    small, least = nic("tun0", "10.0.7.1/24", mtu=327), nic("tun1", "10.0.8.1/24", mtu=328)
+    tiny = nic("tun2", "10.0.9.1/24", mtu=68)
+    found = interface_ports([LO, small, ETH0, tiny, least], (), 1)
+    names = [port.ifname for port in found.ports if not port.loopback]
+    assert names == ["eth0", "tun1", "eth0"]
+    lines = tuple(f"{each} carries too little: raise its MTU to 328"
+                  for each in ("tun0 (10.0.7.1)", "tun2 (10.0.9.1)"))  # fmt: skip
+    assert (found.small, found.missing) == (lines, ())
+    for wanted in ("tun0", "10.0.7.1"):
+        found = interface_ports([LO, small, ETH0], ["eth0", wanted], 1)
+        assert [port.plane for port in found.ports if not port.loopback] == [1, 0]
+        assert (found.small, found.missing) == ((), lines[:1])
+    lo = nic("lo", "127.0.0.1/8", mtu=68)
+    assert interface_ports([lo], (), 1).ports == ()
+
+
 def test_interface_ports__more_than_the_engine_has() -> None:
     nics = [nic(f"eth{i}", f"10.0.{i}.1/24") for i in range(33)]
     ports = interface_ports([LO, *nics], (), 1).ports

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No child process outlives the process that started it, however that ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from slowness import PATIENCE, until
+
+from mrc.children import tied
+
+STUBBORN = ["sh", "-c", "trap '' TERM; sleep 100000 & echo $$ $!; while :; do wait; done"]
+STARTER = f"""
+import subprocess, sys
+from mrc.children import tied
+with subprocess.Popen(tied({STUBBORN}), stdin=subprocess.PIPE) as process:
+    process.wait()
+"""
+POOL = """
+import os, signal, sys
+from pathlib import Path
+from mrc.sim.many import Bounds, run_all
+
+def work(job):
+    (Path(sys.argv[1]) / str(os.getpid())).touch()
+    signal.pause()
+
+if __name__ == "__main__":
+    from mrc.sim import reader
+    table = {"title": "t", "topology": {"hosts": 4, "planes": 2, "t0": 2, "t1": 2},
+             "traffic": [{"kind": "permutation", "write": "4KiB"}]}
+    jobs = [(reader.parse(table, "a", "t.toml"), number) for number in range(2)]
+    run_all(work, jobs, Bounds(jobs=2, memory_bytes=1 << 40), lambda *_: None)
+"""
+
+
+def children_of(pid: int) -> list[int]:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(word) for each in threads for word in (each / "children").read_text().split()]
+
+
+def assert_end(descriptors: list[int]) -> None:
+    """All of these processes end."""
+    for each in descriptors:
+        assert select.select([each], [], [], PATIENCE)[0]
+        os.close(each)
+
+
+def test_tied__a_killed_parent() -> None:
+    """SIGKILL of the parent ends a command that ignores SIGTERM, and the command's child."""
+    with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        ends = [os.pidfd_open(int(pid)) for pid in starter.stdout.readline().split()]
+        starter.kill()
+        assert_end(ends)
+
+
+def test_tied__what_a_command_leaves_running() -> None:
+    left = ["sh", "-c", "trap '' TERM; sleep 100000 >&- & echo $!; read line"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(tied(left), stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None and process.stdout is not None
+        ends = [os.pidfd_open(int(process.stdout.readline()))]
+        process.stdin.close()
+        assert_end(ends)
+        # Nothing but the command held its output open.
+        assert process.stdout.read() == b""
+
+
+def test_tied__is_the_command() -> None:
+    """Its output, its exit code and its signals are those of the command without `tied`."""
+    command = ["sh", "-c", "grep SigIgn /proc/self/status; ps -o ppid= $$; exit 7"]
+    done = [
+        subprocess.run(each, capture_output=True, text=True, check=False)
+        for each in (command, tied(command))
+    ]
+    assert done[0].stdout == done[1].stdout
+    assert done[0].returncode == done[1].returncode == 7
+
+
+def test_tied__cannot_be_run() -> None:
+    done = subprocess.run(tied(["/nothing/here"]), capture_output=True, text=True, check=False)
+    assert done.returncode == 127
+    assert done.stderr.startswith("/nothing/here: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_end_with__workers_of_the_simulator(tmp_path: Path) -> None:
+    """Workers, and the process that keeps their semaphores, end when `mrc sim` is killed."""
+    script, begun = tmp_path / "pool.py", tmp_path / "begun"
+    script.write_text(POOL)
+    begun.mkdir()
+    command = [sys.executable, str(script), str(begun)]
+    with subprocess.Popen(command) as parent:
+        until(lambda: len(list(begun.iterdir())) == 2 or parent.poll() is not None)
+        children = children_of(parent.pid)
+        assert len(children) == 3  # with multiprocessing's resource tracker
+        ends = [os.pidfd_open(pid) for pid in children]
+        parent.send_signal(signal.SIGKILL)
+        assert_end(ends)
