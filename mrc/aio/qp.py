@@ -14,7 +14,7 @@ from mrc.binding.verbs import MR, RemoteMemory
 from mrc.binding.writes import Write, Writes, pieces, size_of
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.datapath.dispatch import Dispatcher
-from mrc.datapath.stream import timed
+from mrc.datapath.stream import timed, within
 from mrc.enums import EvState, Seal
 from mrc.errors import StateError, reason_of
 from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo
@@ -235,7 +235,7 @@ class QP:
 
     async def _write(self, write: Write, timeout: float | None) -> Completion:
         if timeout is not None:
-            async with asyncio.timeout(timeout):
+            async with within(timeout):
                 return await self._write(write, None)
         parts = [self._writes((each,)) for each in pieces(write)]
         if len(parts) == 1:
