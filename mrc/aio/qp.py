@@ -45,7 +45,9 @@ class QP:
 
     @property
     def peer_host(self) -> str:
-        """The peer: what `connect` was called with; at a listener the name that the peer sent."""
+        """The peer, for a line of text: what `connect` was called with; at a listener `peer_name`,
+        quoted if it cannot be the name of a host.
+        """
         return self._end.peer_host
 
     @property
