@@ -34,6 +34,7 @@ from mrc.control.profiles import (
     EvSelection,
     Operation,
 )
+from mrc.datapath.stream import checked_timeout
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
     ArgumentError,
@@ -384,7 +385,8 @@ class Context:
         terms = replace(self._terms(private, ev_profile, cc_profile), messages=messages)
         terms.ev_profile._check(Operation.USE)
         terms.cc_profile._check(Operation.USE)
-        return Opening(self._connect(host, _checked_port(port), terms, timeout), QP.__aexit__)
+        work = self._connect(host, _checked_port(port), terms, checked_timeout(timeout))
+        return Opening(work, QP.__aexit__)
 
     async def _connect(self, host: str, port: int, terms: Terms, timeout: float) -> QP:
         with self._all().choose(messages=terms.messages) as local:

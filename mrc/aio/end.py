@@ -116,7 +116,7 @@ class End:
     @property
     def peer_host(self) -> str:
         """As `QP.peer_host`."""
-        return self.channel.called or self.peer.host
+        return self.channel.called or self.peer.called
 
     @property
     def planes(self) -> tuple[int, ...]:

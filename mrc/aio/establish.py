@@ -132,7 +132,7 @@ async def _establish(
         if peer is None:
             peer = await _take_hello(local, channel, terms, expected)
         if messages is not None and peer.attributes.inbox is None:
-            raise ConnectError(f"{channel.called or peer.host} takes no messages on this QP")
+            raise ConnectError(f"{channel.called or peer.called} takes no messages on this QP")
         seal = sealing.agreed_by(channel, mine, peer, own)
         plan = _plan(local, ends, channel, peer, terms.ev_profile, seal)
         end = terms.end(
@@ -258,8 +258,8 @@ async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: st
     """Returns the peer's hello; raises if it is wrong or the peer is not allowed."""
     peer = hello_from_dict(await channel.expect("hello", HELLO_BYTES))
     if expected and peer.host != expected:
-        raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
-    readings.check(peer.host, peer.attributes.readings, local.config.readings)
+        raise ConnectError(f"{channel.remote} is host {peer.called}, not {expected}")
+    readings.check(peer.called, peer.attributes.readings, local.config.readings)
     loopback = is_loopback(channel)
     for port in peer.attributes.ports:
         if port.address.ip.is_loopback is not loopback:
@@ -312,19 +312,19 @@ def _plan(
 ) -> _Plan:
     """Chooses the EVs and the largest possible path MTU from both hellos."""
     ports = ends.ports
-    host = channel.called or peer.host
+    host = channel.called or peer.called
     theirs = peer.attributes
     configured = local.srv6 is not None and not is_loopback(channel)
     if local.srv6 and configured:
         named = _configured_peer(local.srv6, peer)
         addresses = {port.address.ip for port in theirs.ports}
         if not addresses <= set(named.sources):
-            raise ConnectError(f"host {peer.host} sends from addresses that are not configured")
+            raise ConnectError(f"host {peer.called} sends from addresses that are not configured")
         evs = paths.srv6_evs(named.paths, ports, ends.sports, theirs.udp_port, local.rng)
         least = min(port.mtu for port in theirs.ports)
         mtus = [(port.plane, min(port.mtu, least)) for port in ports]
         if not evs:
-            why = f"no port with a path to host {peer.host} is usable"
+            why = f"no port with a path to host {peer.called} is usable"
             raise PathError(f"{why}: {local.links.missing}")
     else:
         pairs = _pairs(ports, theirs.ports, channel)
@@ -362,7 +362,7 @@ def _plan(
 
 def _configured_peer(host: HostConfig, peer: Hello) -> HostPeer:
     if peer.host not in host.peers:
-        raise ConnectError(f"host {peer.host} is not among the configured peers of {host.host}")
+        raise ConnectError(f"host {peer.called} is not among the configured peers of {host.host}")
     return host.peers[peer.host]
 
 

@@ -24,6 +24,7 @@ from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
 from mrc.aio.qp import QP
 from mrc.binding import native
+from mrc.datapath.stream import within
 from mrc.errors import (
     BusyError,
     ConfigError,
@@ -105,7 +106,7 @@ class Listener:
         Raises TimeoutError when no peer connects within `timeout` seconds.
         """
         self._local.dispatcher.check_open()
-        async with asyncio.timeout(timeout), self._changed:
+        async with within(timeout), self._changed:
             await self._changed.wait_for(lambda: self._ready or self._server is None)
             if not self._ready:
                 raise StateError("the listener is closed")

@@ -14,7 +14,7 @@ from mrc.binding.verbs import MR, RemoteMemory
 from mrc.binding.writes import Write, Writes, pieces, size_of
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.datapath.dispatch import Dispatcher
-from mrc.datapath.stream import timed
+from mrc.datapath.stream import timed, within
 from mrc.enums import EvState, Seal
 from mrc.errors import StateError, reason_of
 from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo
@@ -45,7 +45,9 @@ class QP:
 
     @property
     def peer_host(self) -> str:
-        """The peer: what `connect` was called with; at a listener the name that the peer sent."""
+        """The peer, for a line of text: what `connect` was called with; at a listener `peer_name`,
+        quoted if it cannot be the name of a host.
+        """
         return self._end.peer_host
 
     @property
@@ -235,7 +237,7 @@ class QP:
 
     async def _write(self, write: Write, timeout: float | None) -> Completion:
         if timeout is not None:
-            async with asyncio.timeout(timeout):
+            async with within(timeout):
                 return await self._write(write, None)
         parts = [self._writes((each,)) for each in pieces(write)]
         if len(parts) == 1:

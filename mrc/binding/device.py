@@ -14,6 +14,7 @@ from mrc.binding import native
 from mrc.binding.native import Command, Submission
 from mrc.binding.verbs import MR
 from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
+from mrc.errors import ArgumentError
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 from mrc.fabric.addresses import pack_address
 from mrc.fabric.ports import LocalPort
@@ -64,6 +65,7 @@ DeviceEvent = Reply | Completion | Received | Probed | Notice | Lost | ContextWa
 
 # For speed. Indexed by the enum values, which count from 0: calling the enum class would take
 # longer than the rest of a completion. A plain int compares faster than an enum member.
+MOST_TRACED = 1 << 20  # entries at once; a trace has fewer
 _STATUSES = tuple(WcStatus)
 _OPCODES = tuple(WcOpcode)
 _RECV_IMM = int(WcOpcode.RECV_IMM)
@@ -260,6 +262,10 @@ def values(op: CommandOp, count: int) -> tuple[Command, Any]:
 
 
 def trace(count: int) -> tuple[Command, Any]:
-    """The command that fills the returned array with the newest trace entries."""
+    """The command that fills the returned array with the newest trace entries. Raises ArgumentError
+    for more than any trace has.
+    """
+    if not 0 <= count <= MOST_TRACED:
+        raise ArgumentError(f"count: {count} is not within 0..{MOST_TRACED}")
     array = native.new_array("mrc_trace_entry", count)
     return Command({"op": CommandOp.TRACE, "pointer": array, "value": count}, array), array

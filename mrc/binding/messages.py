@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mrc.binding import native
 from mrc.binding.native import CData, Command, Handled, check, ffi, lib
 from mrc.enums import CommandOp, MessageKind
+from mrc.errors import ArgumentError
 
 ANY = int(lib.MRC_MSG_ANY)
 """in place of a peer: any"""
@@ -65,7 +66,9 @@ class MessageSpace:
     """A space of messages of one context, whose completions are polled."""
 
     def __init__(self, context: Handled, space: int) -> None:
-        """Opens the space; raises InUseError if it is open."""
+        """Opens the space; raises InUseError if it is open, ArgumentError for a wrong number."""
+        if not 0 <= space <= 0xFFFFFFFF:
+            raise ArgumentError(f"space: {space} does not fit 32 bits")
         self._ctx = context.handle()
         self.space = space
         check(lib.mrc_ctx_msg_space(self._ctx, space, ffi.NULL, ffi.NULL), f"space {space}")

@@ -70,14 +70,25 @@ def text(pointer: CData) -> str | None:
 
 
 class Command(Struct):
-    """Fields of a `struct mrc_command`, and the memory that must live until the reply."""
+    """Fields of a `struct mrc_command`, and the memory that must live until the reply. Raises
+    ArgumentError for a number that does not fit: later, among commands of others, it would stop
+    them all.
+    """
 
     fields: dict[str, Any]
     keep: object = None
+    _struct: CData = None
+
+    def __post_init__(self) -> None:
+        self._struct = new_struct("mrc_command", **self.fields)
+
+    def answer_to(self, cookie: int) -> None:
+        """The reply will have this cookie."""
+        self.fields["cookie"] = self._struct.cookie = cookie
 
     def fill(self, commands: CData, index: int) -> None:
         """Writes the command into an array of `struct mrc_command`."""
-        commands[index] = ffi.new("struct mrc_command *", self.fields)[0]
+        commands[index] = self._struct[0]
 
 
 class Submission(Protocol):
@@ -249,13 +260,24 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 
 def new_array(kind: str, items: Sequence[dict[str, Any]] | int) -> CData:
-    """Returns a C array of `struct kind`, filled from dicts or of a given length."""
-    return ffi.new(f"struct {kind}[]", items)
+    """Returns a C array of `struct kind`, filled from dicts or of a given length. Raises
+    ArgumentError for a number that does not fit.
+    """
+    return _made(f"struct {kind}[]", items)
 
 
 def new_struct(kind: str, **fields: Any) -> CData:
-    """Returns a `struct kind` with these fields; all other fields are 0."""
-    return ffi.new(f"struct {kind} *", fields)
+    """Returns a `struct kind` with these fields; all other fields are 0. Raises ArgumentError for a
+    number that does not fit.
+    """
+    return _made(f"struct {kind} *", fields)
+
+
+def _made(kind: str, values: object) -> CData:
+    try:
+        return ffi.new(kind, values)
+    except OverflowError as error:
+        raise ArgumentError(f"a number is out of range: {error}") from error
 
 
 def secret_struct(kind: str, **fields: Any) -> CData:

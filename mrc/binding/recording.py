@@ -100,13 +100,12 @@ class RecordingMemory:
         self._ports = ports
         self._qpns = native.ffi.new("uint32_t[]", list(qpns))
         self._bytes = native.new_values(MAX_BINS * ports)
-        self._native: Any = native.new_struct("mrc_recording")
+        self._native: Any = native.new_struct("mrc_recording", width_ns=width_ns)
         self._native.qpns = self._qpns
         self._native.n_qps = len(qpns)
         self._native.bytes = self._bytes
         self._native.n_ports = ports
         self._native.n_bins = MAX_BINS
-        self._native.width_ns = width_ns
 
     def start(self) -> Command:
         """The command that starts the recording."""

@@ -107,7 +107,10 @@ class Writes:
                 raise ArgumentError("mr, remote: pass both, or neither for an imm without bytes")
             _check(length, imm)
             opcode = _WRITE if imm is None else _WRITE_IMM
-            packed += _WR.pack(wr_id, local, va, lkey, rkey, length, imm or 0, opcode, 1)
+            try:
+                packed += _WR.pack(wr_id, local, va, lkey, rkey, length, imm or 0, opcode, 1)
+            except struct.error as error:
+                raise _not_memory(remote) from error
             size += length
         return cls(qpn, wr_id, packed, size, mrs)
 
@@ -134,12 +137,15 @@ class Writes:
             for at, memory in ((local_offsets, mr), (remote_offsets, remote)):
                 memory.range(min(at), length)
                 memory.range(max(at), length)
-        request = _WR.pack(wr_id, 0, 0, mr.key, remote.rkey, length, 0, _WRITE, 1)
-        packed = bytearray(request * count)
-        # No Python code runs for a single write, except to add its offsets.
-        with memoryview(packed) as view, view.cast("Q") as words:
-            words[_LOCAL::_WORDS] = _added(mr.address, local_offsets)
-            words[_VA::_WORDS] = _added(remote.address, remote_offsets)
+        try:
+            request = _WR.pack(wr_id, 0, 0, mr.key, remote.rkey, length, 0, _WRITE, 1)
+            packed = bytearray(request * count)
+            # No Python code runs for a single write, except to add its offsets.
+            with memoryview(packed) as view, view.cast("Q") as words:
+                words[_LOCAL::_WORDS] = _added(mr.address, local_offsets)
+                words[_VA::_WORDS] = _added(remote.address, remote_offsets)
+        except (struct.error, OverflowError) as error:
+            raise _not_memory(remote) from error
         return cls(qpn, wr_id, packed, length * count, [mr])
 
 
@@ -151,6 +157,10 @@ def _check(length: int, imm: int | None) -> None:
             raise ArgumentError("length: a write of no bytes needs an imm")
     elif not 0 <= imm <= 0xFFFFFFFF:
         raise ArgumentError(f"imm: {imm} does not fit 32 bits")
+
+
+def _not_memory(remote: RemoteMemory | None) -> ArgumentError:
+    return ArgumentError(f"remote: {remote} is no memory of a host: an address has 64 bits")
 
 
 def _added(base: int, offsets: Sequence[int]) -> memoryview:

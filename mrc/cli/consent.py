@@ -18,7 +18,7 @@ from mrc.cli.asking import Asking
 from mrc.cli.output import format_bytes
 from mrc.cli.progress import ProgressMeter
 from mrc.errors import ProtocolError
-from mrc.exchange.foreign import shown
+from mrc.exchange.foreign import quoted
 from mrc.tasks import cancelled
 from mrc.transfer.announced import Announced
 from mrc.transfer.messages import Asking as AskingMessage
@@ -149,7 +149,7 @@ def _question(session: Session, announced: Announced) -> str:
     qp = session.qp
     proved = qp.peer_identity or "no key"
     choices = "[y/N/always]" if _is_key(proved) else "[y/N]"
-    who = f"{proved} at {qp.peer_address}, called {_quoted(qp.peer_name)},"
+    who = f"{proved} at {qp.peer_address}, called {quoted(qp.peer_name, _NAME_CHARACTERS)},"
     return f"{who} offers {_what(announced)}: accept? {choices} "
 
 
@@ -159,11 +159,6 @@ def _what(announced: Announced) -> str:
     if folders := announced.folders:
         what += " and a folder" if folders == 1 else f" and {folders} folders"
     what += f", {'of unknown size' if size is None else format_bytes(size)}"
-    names = ", ".join(map(_quoted, announced.names[:_NAMES]))
+    names = ", ".join(quoted(name, _NAME_CHARACTERS) for name in announced.names[:_NAMES])
     more = announced.more + len(announced.names[_NAMES:])
     return what + (f": {names}" if names else "") + (f" and {more} more" if more else "")
-
-
-def _quoted(name: str) -> str:
-    """A text of the peer, which cannot end the quotation."""
-    return '"' + shown(name, _NAME_CHARACTERS).replace('"', "'") + '"'

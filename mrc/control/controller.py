@@ -18,6 +18,8 @@ from mrc.fabric.paths import PathEv
 from mrc.fabric.ports import SEAL_OVERHEAD, TRANSPORT
 from mrc.limits import MAX_MTU
 
+_MOST_SECONDS = 3600  # until the answer to a probe
+
 
 class EvController:
     """The EVs of one QP. An EV is DENIED when its QP or its profile denies it, or when its
@@ -91,7 +93,9 @@ class EvController:
         await self._update()
 
     async def set_state(self, ev: int, state: EvState) -> None:
-        (index,) = self.named(ev)
+        if len(indices := self.named(ev)) > 1:
+            raise ArgumentError(f"ev: {ev} names {len(indices)} EVs, only one can be set")
+        (index,) = indices
         if state is EvState.DENIED:
             await self.deny(index)
             return
@@ -133,8 +137,8 @@ class EvController:
         self.named(index)
         if not 0 <= payload <= MAX_MTU:
             raise ArgumentError(f"payload: {payload} is not within 0..{MAX_MTU}")
-        if timeout <= 0:
-            raise ArgumentError("timeout: must be positive")
+        if not 0 < timeout <= _MOST_SECONDS:
+            raise ArgumentError(f"timeout: {timeout} is not above 0 and up to {_MOST_SECONDS}")
         if index in self._denied:
             return ProbeResult(index, errno.EPERM, None)
         overhead = SEAL_OVERHEAD if self._queue.seal else 0

@@ -173,7 +173,7 @@ class Dispatcher:
     def _enqueue(self, call: _Call) -> _Call:
         self.check_open()
         cookie = self.next_id()
-        call.command.fields["cookie"] = cookie
+        call.command.answer_to(cookie)
         self._calls[cookie] = call
         self._send(call.command)
         return call

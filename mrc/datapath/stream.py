@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
-from mrc.errors import anew
+from mrc.errors import ArgumentError, anew
 
 T = TypeVar("T")
 
@@ -46,6 +48,21 @@ class _Waiters:
             raise
 
 
+def checked_timeout(seconds: float) -> float:
+    """A caller's time-out. Raises ArgumentError for NaN, which would stop all timers of the event
+    loop.
+    """
+    with suppress(OverflowError):
+        if not math.isnan(seconds):
+            return float(seconds)
+    raise ArgumentError(f"timeout: {seconds} is no number of seconds")
+
+
+def within(timeout: float | None) -> asyncio.Timeout:
+    """As `asyncio.timeout`, for a caller's time-out."""
+    return asyncio.timeout(None if timeout is None else checked_timeout(timeout))
+
+
 def timed(items: AsyncIterator[T], timeout: float | None) -> AsyncIterator[T]:
     """Yields the same items; raises TimeoutError when one takes more than `timeout` seconds."""
     return items if timeout is None else _Timed(items, timeout)
@@ -57,7 +74,7 @@ class _Timed(AsyncIterator[T]):
         self._timeout = timeout
 
     async def __anext__(self) -> T:
-        async with asyncio.timeout(self._timeout):
+        async with within(self._timeout):
             return await anext(self._items)
 
 

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from typing import Any, NoReturn
 
 MAX_SHOWN = 300  # characters
+_HOST = re.compile(r"[\w.:%-]+")
+_MOST_OF_NAME = 64
 _INVISIBLE = ("Cc", "Cf", "Zl", "Zp")  # control, format, line and paragraph separators
 MAX_WHOLE = (1 << 64) - 1
 
@@ -51,6 +54,18 @@ def shown(value: object, limit: int = MAX_SHOWN) -> str:
         value = str(value) if scalar and not _is_huge(value) else f"({type(value).__name__})"
     line = printable(value[: limit + 1])
     return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def quoted(text: str, limit: int) -> str:
+    """A text that a peer chose, as part of a line: it cannot end the quotation."""
+    return '"' + shown(text, limit).replace('"', "'") + '"'
+
+
+def called(name: str) -> str:
+    """The name that a peer gives itself, as part of a line. It is quoted unless it could be that of
+    a host: it might be half of a line, and forge a question.
+    """
+    return name if _HOST.fullmatch(name) else quoted(name, _MOST_OF_NAME)
 
 
 def _is_huge(value: object) -> bool:

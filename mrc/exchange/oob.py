@@ -39,7 +39,7 @@ from msgspec import Meta, Struct, to_builtins
 from mrc import versions
 from mrc.errors import ConnectError, Kind, PeerGoneError, ProtocolError
 from mrc.exchange import sealing
-from mrc.exchange.foreign import parse, shown
+from mrc.exchange.foreign import called, parse, shown
 from mrc.exchange.keepalive import Keepalive
 from mrc.exchange.refusal import REFUSE, accepted, fields
 from mrc.exchange.tlsstream import TlsStream
@@ -150,6 +150,11 @@ class Hello(Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(max_length=255)]
     private: dict[str, Any] = {}
     attributes: Attributes
+
+    @property
+    def called(self) -> str:
+        """`host` as part of a line for people."""
+        return called(self.host)
 
 
 def hello_to_dict(hello: Hello) -> dict[str, Any]:

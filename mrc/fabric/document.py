@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from typing import Any
 from msgspec import Struct
 
 from mrc.errors import BadFileError
+
+MOST_BYTES = 32 << 20  # of a file; they take some ten seconds
+_LONG = re.compile(r"[0-9]{4301}")  # digits that int() refuses
 
 
 class Document(Struct, frozen=True):
@@ -45,8 +49,36 @@ def read(name: str, known: Mapping[str, Any], what: str) -> Document:
 
 def load(file: Any, name: str) -> dict[str, Any]:
     """The contents of a TOML file; raises BadFileError."""
+    found: dict[str, Any] = parsed(text_of(file, name, MOST_BYTES), name)
+    return found
+
+
+def text_of(file: Any, name: str, most: int) -> str:
+    """The text of a file of at most `most` bytes, also of one without an end; raises
+    BadFileError.
+    """
     try:
-        return tomllib.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise BadFileError(f"{name}: {why}") from error
+        with file.open("rb") as opened:
+            found: bytes = opened.read(most + 1)
+        if len(found) > most:
+            raise BadFileError(f"{name}: has more than {most >> 20} MiB, which is the limit")
+        return found.decode()
+    except OSError as error:
+        raise BadFileError(f"{name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadFileError(f"{name}: is no text in UTF-8: {error.reason}") from error
+
+
+def parsed(
+    text: str, name: str, read: Callable[[str], Any] = tomllib.loads, kind: str = "TOML"
+) -> Any:
+    """The values in a text, as `read` finds them. Raises BadFileError for any other text: parsers
+    fail at depth, at long numbers and at dates that no calendar has, too.
+    """
+    try:
+        return read(text)
+    except RecursionError:
+        raise BadFileError(f"{name}: not {kind}: is nested too deeply") from None
+    except (ValueError, OverflowError) as error:
+        long = "a number has too many digits" if _LONG.search(text) else error
+        raise BadFileError(f"{name}: not {kind}: {long}") from error

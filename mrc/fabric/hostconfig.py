@@ -104,12 +104,9 @@ class HostConfig(Struct, frozen=True):
 
 def parse(text: str, origin: str) -> HostConfig:
     """Parses the text of a host configuration; `origin` names it in errors."""
-    import tomllib  # slow import
+    from mrc.fabric.document import parsed  # slow import
 
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadFileError(f"{origin}: not TOML: {error}") from error
+    document = parsed(text, origin)
     try:
         if (schema := document.get("schema")) != SCHEMA:
             raise ValueError(f"schema: is {schema}, this mrc requires schema {SCHEMA}")
@@ -149,14 +146,10 @@ def _check(config: HostConfig) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> HostConfig:
-    """Reads and parses a host configuration file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadFileError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadFileError(f"{path}: is not UTF-8 text") from error
-    return parse(text, str(path))
+    """Reads and parses a host configuration file; raises BadFileError."""
+    from mrc.fabric import document  # slow import
+
+    return parse(document.text_of(Path(path), str(path), document.MOST_BYTES), str(path))
 
 
 def load(environ: Mapping[str, str]) -> HostConfig | None:

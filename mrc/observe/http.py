@@ -10,12 +10,12 @@ from http import HTTPStatus
 from ipaddress import ip_address
 
 from mrc.errors import InUseError, ResolveError
-from mrc.observe.visits import Visits
+from mrc.observe.visits import Visit, Visits
 from mrc.running import Limit
 
 PATH = "/metrics"
 MAX_REQUEST_BYTES = 8192
-MAX_REQUESTS = 8  # at the same time; further connections are closed
+MAX_REQUESTS = 8  # at the same time
 REQUEST_SECONDS = 5.0
 
 Page = Callable[[str], Awaitable[tuple[bytes, str]]]
@@ -50,18 +50,21 @@ class MetricsServer:
         """Ends every request; safe to call twice."""
         await self._requests.close(self._server)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, visit: Visit
+    ) -> None:
         async with Limit(REQUEST_SECONDS):
-            writer.write(await self._answer(reader))
+            writer.write(await self._answer(reader, visit))
             await writer.drain()
             writer.close()
             await writer.wait_closed()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+    async def _answer(self, reader: asyncio.StreamReader, visit: Visit) -> bytes:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except asyncio.LimitOverrunError:
             return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        visit.ask()
         request, *lines = head.split("\r\n")
         words = request.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):

@@ -27,7 +27,7 @@ from typing import Any
 
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import parse
-from mrc.observe.visits import Visits
+from mrc.observe.visits import Visit, Visits
 from mrc.results.plain import plain
 from mrc.results.snapshot import Snapshot
 from mrc.running import Limit
@@ -189,8 +189,11 @@ class LocalView:
             self._path.unlink(missing_ok=True)
             self._path = None
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, visit: Visit
+    ) -> None:
         while await reader.readline():
+            visit.ask()
             writer.write(json.dumps(plain(await self._show())).encode() + b"\n")
             await writer.drain()
 

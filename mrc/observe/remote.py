@@ -17,16 +17,15 @@ from typing import Any
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.oob import SNAPSHOT_BYTES, TOP, Channel
 from mrc.observe.snapshot import public
+from mrc.observe.visits import PATIENCE_SECONDS, Visit, Visits
 from mrc.results.plain import plain
 from mrc.results.snapshot import Snapshot
-from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.observe")
 
 VERSION = 1
 MAX_VIEWERS = 4
 PAUSE_SECONDS = 0.1  # minimum time between two answers
-PATIENCE_SECONDS = 60.0  # time limit for the next request of a viewer, and for sending the answer
 
 
 class RemoteView:
@@ -35,24 +34,27 @@ class RemoteView:
     def __init__(self, show: Callable[[], Awaitable[Snapshot]] | None) -> None:
         self._show = show
         self._key = secrets.token_bytes(16)
-        self._visits: set[asyncio.Task[None]] = set()
+        self._visits = Visits(MAX_VIEWERS)
 
     async def admit(self, channel: Channel) -> None:
         """Takes over a connection whose first message is of type TOP."""
         if self._show is None:
             await channel.refuse("remote viewing is off: restart the program with --top")
-        elif len(self._visits) >= MAX_VIEWERS:
+        elif (visit := self._visits.admit(channel.remote)) is None:
             await channel.refuse(f"{MAX_VIEWERS} viewers are connected, which is the limit")
         else:
-            visit = asyncio.create_task(self._answer(channel, self._show))
-            self._visits.add(visit)
-            visit.add_done_callback(self._visits.discard)
+            task = asyncio.create_task(self._answer(channel, self._show, visit))
+            task.add_done_callback(lambda _: channel.abort())  # also if it never began
+            self._visits.start(visit, task)
 
-    async def _answer(self, channel: Channel, show: Callable[[], Awaitable[Snapshot]]) -> None:
+    async def _answer(
+        self, channel: Channel, show: Callable[[], Awaitable[Snapshot]], visit: Visit
+    ) -> None:
         try:
             while True:
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     message = await channel.expect(TOP)
+                visit.ask()
                 if message.get("version") != VERSION:
                     await channel.refuse(f"only version {VERSION} of snapshots is supported")
                     return
@@ -61,12 +63,10 @@ class RemoteView:
                 await asyncio.sleep(PAUSE_SECONDS)
         except (MrcError, OSError) as error:  # TimeoutError is an OSError
             logger.debug("a viewer disconnected: %s", error)
-        finally:
-            channel.abort()
 
     async def close(self) -> None:
         """Ends every visit."""
-        await cancelled(*self._visits)
+        await self._visits.close(None)
 
 
 async def look(channel: Channel) -> dict[str, Any]:

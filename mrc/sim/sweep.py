@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
@@ -14,6 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from mrc.errors import BadFileError
+from mrc.fabric import document
 from mrc.results.sweep import Figure, SweptJob, SweptRun
 from mrc.sim import reader, report
 from mrc.sim.checks import Measured
@@ -73,8 +74,8 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return document.parsed(f"value = {text}", text)["value"]
+    except BadFileError:
         return text
 
 

@@ -19,8 +19,8 @@ from mrc.typed import Positive, Text, Whole, take
 
 _V2 = "diet/v2"
 _MAX_PORTS = 4096
-_BREAKOUT = re.compile(r"(\d+)x(\d+)g", re.IGNORECASE)
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_BREAKOUT = re.compile(r"(\d{1,4})x(\d{1,9})g", re.IGNORECASE)
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 _Count = Annotated[int, Meta(ge=1, le=_MAX_PORTS)]
 
 
@@ -132,7 +132,9 @@ class OcdaiPlan(Struct, frozen=True):
         name = zone.breakout_option or ""
         found = self.breakouts.get(name)
         if found is None and (match := _BREAKOUT.fullmatch(name)):
-            found = Breakout(name, int(match[1]), int(match[2]))
+            ports, speed = int(match[1]), int(match[2])
+            if 1 <= ports <= _MAX_PORTS and speed >= 1:
+                found = Breakout(name, ports, speed)
         if found is None:
             raise self.error(f"zone {zone.zone_name}: no breakout option {name!r}")
         return found
@@ -215,6 +217,7 @@ def _numbers(zone: Zone, plan: OcdaiPlan) -> Iterable[int]:
         if match is None:
             raise plan.error(f"zone {zone.zone_name}: {part!r} is no range of ports such as 1-63:2")
         first, last, step = (int(each) if each else None for each in match.groups())
-        if first is None or (last or first) > _MAX_PORTS or step == 0:
+        last = first if last is None else last
+        if first is None or last is None or not first <= last <= _MAX_PORTS or step == 0:
             raise plan.error(f"zone {zone.zone_name}: {part!r} is no range of ports such as 1-63:2")
-        yield from range(first, (last or first) + 1, step or 1)
+        yield from range(first, last + 1, step or 1)

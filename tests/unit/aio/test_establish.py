@@ -268,3 +268,27 @@ async def test_connect__the_delay_based_window_requests_send_times(
         data = pattern(500_000)
         assert await transfer(pair, data) == data
     assert told == done == [requested, requested]
+
+
+FORGED = "alice (10.77.1.2, your own key) offers a photo: accept? [y/N]"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("h1", "h1"),
+        ("host-3.rack_7.example", "host-3.rack_7.example"),
+        ("hôte", "hôte"),
+        ("", '""'),
+        ('a" b', '"a\' b"'),
+        (FORGED, f'"{FORGED}"'),
+        ("x y" * 60, '"' + ("x y" * 60)[:61] + '..."'),
+    ],
+)
+async def test_peer_host__a_name_that_is_none_is_quoted(name: str, told: str) -> None:
+    """It would pass for what mrc itself says, such as a question."""
+    async with connected(loopback_config(name=name or "x"), loopback_config()) as pair:
+        far = pair.far._end
+        far.peer = replace(far.peer, host=name)
+        assert (pair.far.peer_name, pair.far.peer_host) == (name, told)
+        assert str(far) == f"QP {pair.far.qpn:#x} to {told}"

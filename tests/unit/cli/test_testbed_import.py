@@ -50,8 +50,12 @@ def test_import__json(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("a: [1,", "no YAML in line 1: "),
-        ("\0", "no YAML: "),
+        ("a: [1,", "not YAML: line 1: "),
+        ("\0", "not YAML: "),
+        ("a: " + "9" * 5000, "not YAML: a number has too many digits"),
+        ("a: 9999-99-99", "not YAML: "),
+        ("a: " + "[" * 3000 + "]" * 3000, "not YAML: is nested too deeply"),
+        ("a: 1\n" * (1 << 18), "has more than 1 MiB"),
         ("", "must be a table, not nothing"),
         ("a: &a [*a]", "switch_classes: is missing"),
     ],

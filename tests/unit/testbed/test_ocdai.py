@@ -62,7 +62,9 @@ def test_ports_of__ranges(ports: str | int, count: int) -> None:
     assert plan.ports_of(plan.zones["front/server"]) == count
 
 
-@pytest.mark.parametrize("ports", ["", "a", "1-", "1-9999", "1-8:0", "3-1-2"])
+@pytest.mark.parametrize(
+    "ports", ["", "a", "1-", "1-9999", "1-8:0", "3-1-2", "5-1", "0-9999", "9" * 5000]
+)
 def test_ports_of__refuses(ports: str) -> None:
     plan = ocdai.parse(changed("switch_port_zones", 6, port_spec=ports), "x.yaml")
     with pytest.raises(BadFileError, match=r"^x.yaml: zone server: .* is no range of ports such"):
@@ -91,6 +93,10 @@ def test_parse__wrong_documents_are_one_line(document: Any, complaint: str) -> N
     ("document", "complaint"),
     [
         (changed("switch_port_zones", 0, breakout_option="odd"), "no breakout option 'odd'"),
+        *(
+            (changed("switch_port_zones", 0, breakout_option=name), "no breakout option ")
+            for name in ("0x0g", "0x400g", "1x0g", "9999x1g", f"1x{'9' * 5000}g")
+        ),
         (changed("switch_port_zones", 0, zone_type="peer"), "leaf-a has uplinks of no speeds"),
     ],
 )
