@@ -277,6 +277,7 @@ class Chain:
         self,
         root: Folder,
         on_make: Callable[[], None],
+        on_open: Callable[[], None],
         complete: Callable[[Folder, Meta], None],
         *,
         marks: bool,
@@ -285,6 +286,7 @@ class Chain:
         self._syncs = syncs
         self._folders = [root]
         self._on_make = on_make
+        self._on_open = on_open
         self._complete = complete
         self._marks = marks
         self._lacking: set[str] = set()  # paths of folders of which an entry was not stored
@@ -302,6 +304,7 @@ class Chain:
             same += 1
         self.leave(same)
         for end in range(same, len(parts)):
+            self._on_open()
             self._folders.append(self._enter(parts[: end + 1]))
         return self._folders[-1]
 

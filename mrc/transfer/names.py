@@ -36,6 +36,13 @@ class FinalError(FileError):
     """No further file can be stored either: the disk is full, or the sender is at its limit."""
 
 
+class StoppedError(FinalError):
+    """A helper thread was told to end what it does."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped")
+
+
 def cannot(error: OSError, text: str) -> FileError:
     """The error for a file that `error` concerns; its cause follows `text`."""
     kind = FinalError if error.errno in _FULL else FileError

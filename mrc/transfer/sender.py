@@ -203,7 +203,7 @@ async def _send_pack(
 ) -> Batch:
     packing = Packing(entries, keep_meta=how.keep_meta)
     release.callback(packing.close)
-    filled = Filled(packing.fill, packing.left_bytes)
+    filled = Filled(packing.fill, packing.left_bytes, packing.stop)
     # Before a thread fills the first chunk.
     offer = Pack(len(entries), packing.left_bytes(), CHUNK_BYTES, how.resume)
     try:

@@ -66,7 +66,10 @@ class Existing(Place, Protocol):
 
 
 class Tree(Protocol):
-    """The place for the files of a session: `files.Tree`, or standard output."""
+    """The place for the files of a session: `files.Tree`, or standard output.
+
+    After `stop`, which any thread may call, `check_stop` and what takes long raise StoppedError.
+    """
 
     def same(self, name: str, size: int, *, sparse: bool = ...) -> Existing | None: ...
     def create(
@@ -77,6 +80,7 @@ class Tree(Protocol):
     def lacks(self, name: str) -> None: ...
     def finish_folder(self, name: str, meta: Meta) -> bool: ...
     def stop(self) -> None: ...
+    def check_stop(self) -> None: ...
     def sync(self) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
@@ -85,8 +89,10 @@ class Tree(Protocol):
 class Output(Protocol):
     """The place for the files of all sessions."""
 
-    def tree(self, on_make: Callable[[], None]) -> Tree:
-        """The place for one session, which calls `on_make` before it makes a folder."""
+    def tree(self, on_make: Callable[[], None], on_open: Callable[[], None]) -> Tree:
+        """The place for one session, which calls `on_make` before it makes a folder, and `on_open`
+        before it opens one or looks for a file.
+        """
 
 
 class FileSink:
@@ -146,6 +152,7 @@ class FileSink:
             self._target.begin(chunk, self._resumed_bytes)
 
     def store(self, index: int, chunk: memoryview) -> None:
+        self._tree.check_stop()
         assert self._target is not None, "nothing is written of a file that exists"
         start = index * self._offer.chunk_bytes
         _put(self._target, self._digest, start, chunk[: self._bytes - start])
@@ -232,6 +239,7 @@ class PackSink:
 
     def store(self, index: int, chunk: memoryview) -> None:
         for record, data, digest in records(_payload(chunk, self.name)):
+            self._tree.check_stop()
             match record:
                 case PackedFile():
                     self._check_order(record)

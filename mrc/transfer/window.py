@@ -112,7 +112,6 @@ class Storing:
         self._holding = False  # the sender is faster than it may be
         self.failure = failure
         self._refused = False
-        self._ended = False
         self._speaking = False
         self._silent = asyncio.Event()  # nothing is left to say
         self._window = window
@@ -140,17 +139,14 @@ class Storing:
         session.joined.on_chunk = self._on_chunk
         try:
             async with self._line:
-                try:
-                    self._store_next()
-                    return await session.watched(
-                        self._hear(),
-                        self._give_credit(),
-                        self._count(),
-                        session.joined.failed(),
-                        idle,
-                    )
-                finally:
-                    self._ended = True  # ends a long hole
+                self._store_next()
+                return await session.watched(
+                    self._hear(),
+                    self._give_credit(),
+                    self._count(),
+                    session.joined.failed(),
+                    idle,
+                )
         finally:
             session.joined.on_chunk = None
 
@@ -260,8 +256,6 @@ class Storing:
     def _store_hole(self, first: int, count: int) -> None:
         zeros = memoryview(bytes(self._chunk_bytes))
         for index in range(first, first + count):
-            if self._ended:
-                return
             self._put(index, zeros)
 
     def _put(self, index: int, chunk: memoryview) -> None:
