@@ -46,6 +46,8 @@ def _begin(target: Callable[[*Ts], None], *args: *Ts) -> None:
 
 
 def _do(future: Future[T], job: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         result = job()
     except BaseException as error:

@@ -163,20 +163,26 @@ async def test_line__a_disk_that_does_not_answer(
 ) -> None:
     """Nobody waits for its thread, which keeps its data until it ends after all."""
     monkeypatch.setattr(threads, "END_SECONDS", 0.01)
-    go_on, closed = threading.Event(), asyncio.Event()
+    go_on, begun, closed = threading.Event(), asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stuck() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(PATIENCE)
 
     async def wait() -> None:
         if waits == "in_thread":
-            await in_thread(go_on.wait, PATIENCE)
+            await in_thread(stuck)
         async with Line() as line:
-            await asyncio.wrap_future(line.put(go_on.wait, PATIENCE))
+            await asyncio.wrap_future(line.put(stuck))
 
     waiting = asyncio.create_task(wait())
-    await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE):
+        await begun.wait()
     waiting.cancel()
-    with pytest.raises(StuckError, match="a disk has not answered") as stuck:
+    with pytest.raises(StuckError, match="a disk has not answered") as raised:
         await waiting
-    stuck.value.when_ended(closed.set)
+    raised.value.when_ended(closed.set)
     assert not closed.is_set()
     go_on.set()
     async with asyncio.timeout(PATIENCE):
