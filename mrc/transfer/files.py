@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from collections.abc import Callable
 from functools import partial
@@ -144,6 +145,12 @@ class Target:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return self._no_room()
         if error.errno == errno.EFBIG:
+            most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+            if most != resource.RLIM_INFINITY and most < self.bytes:
+                return FileError(
+                    f"{printable(self.name)}: this mrc recv may not write files of {self.bytes}"
+                    f" bytes, but of {most}: raise its limit (ulimit -f)"
+                )
             return FileError(
                 f"{printable(self.name)}: the file system of {self._directory.path} does not"
                 f" support files of {self.bytes} bytes"
@@ -184,24 +191,28 @@ class Target:
         """Removes the temporary file unless it was committed or is a part with chunks. Returns the
         bytes that are kept.
         """
-        kept = 0
-        if self._record is not None:
-            kept = self._record.kept_bytes if self._temporary and self._wanted else 0
-            self._record.close(save=kept > 0)
-            if kept:
-                os.ftruncate(self._fd, kept)  # gives back what was allocated ahead
-            if not kept:
-                self._directory.root.remove(record_name(part_name(self.name)))
-            os.close(self._record_fd)
-            self._record = None
-        if self._temporary:
-            if not kept:
-                self._directory.root.remove(self._temporary)
-            self._temporary = ""
-            self._directory.names.discard(self.name)
-        if self._fd >= 0:
-            os.close(self._fd)  # this also releases the lock
-            self._fd = -1
+        kept, temporary, self._temporary = 0, self._temporary, ""
+        try:
+            if self._record is not None:
+                kept = self._record.kept_bytes if temporary and self._wanted else 0
+                self._record.close(save=kept > 0)
+                if kept:
+                    os.ftruncate(self._fd, kept)  # gives back what was allocated ahead
+                if not kept:
+                    self._directory.root.remove(record_name(part_name(self.name)))
+            if temporary and not kept:
+                self._directory.root.remove(temporary)
+        except OSError as error:
+            raise cannot(error, f"{self.path}: cannot be removed") from error
+        finally:
+            if self._record is not None:
+                os.close(self._record_fd)
+                self._record = None
+            if temporary:
+                self._directory.names.discard(self.name)
+            if self._fd >= 0:
+                os.close(self._fd)  # this also releases the lock
+                self._fd = -1
         return kept
 
 
@@ -298,7 +309,7 @@ class Tree:
         self._stopped = False
         self._chain = Chain(
             directory.root, on_make, self._before_opening, directory.complete,
-            marks=directory.resume, syncs=directory.fsync,
+            syncs=directory.fsync,
         )  # fmt: skip
         self._found = False  # a file that the disk may lack
 

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 
-from mrc.exchange.foreign import shown
+from mrc.exchange.foreign import printable, shortened
 from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import MAX_ERROR, Digest
@@ -105,7 +105,9 @@ class Packing:
         self._left -= self._bytes - self._offset
         self.close()
         self.failed.append(FailedFile(self._name, str(error), "sender"))
-        record = PackedFailed(name=os.fsencode(self._name), error=shown(str(error), MAX_ERROR))
+        record = PackedFailed(
+            name=os.fsencode(self._name), error=shortened(printable(str(error)), MAX_ERROR)
+        )
         return put_header(payload, at, record)
 
     def _put_part(self, payload: memoryview, at: int, source: Source) -> int:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 
 from msgspec import Struct
 
-from mrc.errors import ProtocolError
+from mrc.errors import MrcError, ProtocolError, reason_of
 from mrc.exchange.budget import BudgetError
 from mrc.messaging.mailbox import MailboxClosedError
 from mrc.results.transfer import FailedFile, Role
@@ -95,6 +95,12 @@ async def receive_files(
         raise
     except asyncio.CancelledError:
         await session.say_last(Refuse("stopped", "the receiver was stopped"))
+        raise
+    except MrcError:
+        raise  # of the peer, or of the way to it
+    except Exception as error:
+        # Of the system, or of mrc itself: it would be the same after another connect.
+        await session.say_last(Refuse("all", reason_of(error)))
         raise
 
 

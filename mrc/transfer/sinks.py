@@ -13,12 +13,12 @@ from typing import Protocol, TypeVarTuple
 
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shown
-from mrc.results.transfer import FailedFile, TransferredFile
+from mrc.results.transfer import FailedFile, Role, TransferredFile
 from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.folders import Meta
 from mrc.transfer.holes import Holes
 from mrc.transfer.messages import Digest, Done, Offer
-from mrc.transfer.names import FileError, FinalError, cannot, local_name, of_system
+from mrc.transfer.names import MAX_PATH_BYTES, FileError, FinalError, cannot, local_name, of_system
 from mrc.transfer.pack import (
     PackedFailed,
     PackedFile,
@@ -107,6 +107,7 @@ class FileSink:
         self._offer = offer
         self._bytes = offer.bytes
         self.chunks: int | None = -(-offer.bytes // offer.chunk_bytes)
+        self.one_by_one = False
         self.failed: deque[FailedFile] = deque()
         self._digest = Digest()
         self._resumed_bytes = self._hole_bytes = 0
@@ -193,6 +194,7 @@ class StreamSink:
         self._offer = offer
         self._quota = quota
         self.chunks: int | None = None
+        self.one_by_one = False
         self.failed: deque[FailedFile] = deque()
         self._digest = Digest()
         self._target = tree.create(self.name, None, sparse=offer.sparse)
@@ -227,6 +229,7 @@ class PackSink:
         self._quota = quota
         self._keep_names = keep_names
         self.chunks: int | None = None
+        self.one_by_one = True
         self.failed: deque[FailedFile] = deque()
         self._record: PackedFile | None = None  # the last part of a file that misses later parts
         self._target: Place | None = None  # of this file; None: it cannot be stored
@@ -264,7 +267,7 @@ class PackSink:
             raise
         except FileError as error:
             self.close()
-            self.failed.append(FailedFile(os.fsdecode(name), str(error), "receiver"))
+            self._left_out(name, str(error), "receiver")
             if of_system(error):
                 self._tree.lacks(os.fsdecode(name))
 
@@ -276,7 +279,10 @@ class PackSink:
             self._quota.take("a file", files=1)
         self._record = None
         self.close()
-        self.failed.append(FailedFile(os.fsdecode(record.name), record.error, "sender"))
+        self._left_out(record.name, record.error, "sender")
+
+    def _left_out(self, name: bytes, error: str, end: Role) -> None:
+        self.failed.append(FailedFile(os.fsdecode(name[:MAX_PATH_BYTES]), error, end))
 
     def _finish_folder(self, record: PackedFolder) -> None:
         name = os.fsdecode(record.name)

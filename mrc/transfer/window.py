@@ -60,6 +60,7 @@ class Sink(Protocol):
 
     chunks: int | None  # None: the sender says it at the end
     failed: deque[FailedFile]  # of a pack, that nobody has been told of
+    one_by_one: bool  # a chunk may fail many files: both ends hear of them before the next one
 
     def store(self, index: int, chunk: memoryview) -> None:
         """Stores a chunk, in a helper thread; `chunk` is its whole slot."""
@@ -211,6 +212,8 @@ class Storing:
                 self._line.put_and_tell(told, self._store_hole, self._next, count)
                 self._next += count
             elif self._next in self._arrived:
+                if self._sink.one_by_one and (self._next > self._stored or self._sink.failed):
+                    return
                 size = self._next_bytes()
                 if not self._came.has(size):
                     self._short.set()
@@ -290,6 +293,7 @@ class Storing:
             if self._error is not None:
                 raise self._error
             await self._speak()
+            self._store_next()
             if said < self._stored != self._chunks:
                 said = self._stored
                 self._holding = True
