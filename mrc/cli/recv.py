@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 import mrc
 from mrc.aio.context import Context
 from mrc.aio.listener import Listener
@@ -30,7 +32,7 @@ from mrc.cli.report import overflow, slow_planes, transfer, waits_sentence
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed, until_guessed
 from mrc.cli.standard import STDOUT
-from mrc.errors import PathError
+from mrc.errors import PathError, PeerGoneError
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import let_look
@@ -64,6 +66,7 @@ examples:
 """
 DEFAULT_BIN = "10ms"
 WINDOWS = 8  # all senders together have memory for 8 full windows; more senders get smaller ones
+MAX_LOST = 64  # transfers whose account is kept after a loss: their senders may come back
 _TAKEN = "this mrc recv --once already serves another sender"
 WHERE = """
 --output DIR  folder for the files, made if it is missing; required without a terminal and in your
@@ -76,7 +79,7 @@ HOW = """
 --overwrite  replace existing files
 --no-meta    do not take mode and modification time from the sender (setuid, setgid and sticky bits
              never)
---no-resume  keep nothing of a transfer that is interrupted, and remove what was kept
+--no-resume  keep no file of a transfer that is interrupted, and remove what was kept
 --fsync      sync each file and its folder to the disk before the sender is told that it is stored
              [a host that loses power may lose the files of the last half minute]
 """
@@ -229,6 +232,13 @@ async def _recv(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) 
             return await server.serve()
 
 
+class Account(Struct):
+    """What has become of a transfer, over all its connections."""
+
+    failures: Failures
+    total: Total = field(default_factory=Total)
+
+
 @dataclass(eq=False)
 class _Server:
     """Serves connected QPs as sessions, and reports the result or error of each session."""
@@ -254,6 +264,7 @@ class _Server:
         self._chosen: asyncio.Task[None] | None = (
             None  # with --once, the task whose data came first
         )
+        self._accounts: dict[str, Account] = {}  # of transfers that run, or may go on
         self._last: int | None = None  # exit code of the sender that ended last
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -289,7 +300,9 @@ class _Server:
                 case SERVICE.name:
                     self._senders.add(task)
                     transfer = await self._take_over(qp, task)
-                    code = await self._serve_sender(qp, partial(self._on_data, task))
+                    account = self._account(transfer, qp.peer_host)
+                    code = await self._serve_sender(qp, partial(self._on_data, task), account)
+                    self._accounts.pop(transfer, None)
                 case joined.JOIN:
                     await self.joins.take(qp)
                 case _:
@@ -298,6 +311,8 @@ class _Server:
             with self._meter.lines():
                 code = session_failed(self.out, qp.peer_host, error)
             returns = isinstance(error, PathError) and transfer != ""
+            if not isinstance(error, (PathError, PeerGoneError)):
+                self._accounts.pop(transfer, None)
         finally:
             self._senders.discard(task)
         if self._chosen is task and returns:
@@ -337,6 +352,18 @@ class _Server:
             await cancelled(before)
         return transfer
 
+    def _account(self, transfer: str, host: str) -> Account:
+        """The account of this transfer. Those of others are kept for a while after a loss."""
+        if transfer in self._accounts:
+            return self._accounts[transfer]
+        gone = [name for name in self._accounts if name not in self.joins.transfers]
+        for name in gone[: max(len(gone) + 1 - MAX_LOST, 0)]:
+            del self._accounts[name]
+        account = Account(Failures(self.out, self._meter, "receiver", host))
+        if transfer:
+            self._accounts[transfer] = account
+        return account
+
     async def _until_returned(self, host: str) -> None:
         """With --once: the sender may connect again and go on."""
         seconds = self.limits.idle_seconds
@@ -353,12 +380,12 @@ class _Server:
         for other in self._senders - {sender}:
             other.cancel()
 
-    async def _serve_sender(self, qp: QP, on_data: Callable[[], None]) -> int:
+    async def _serve_sender(self, qp: QP, on_data: Callable[[], None], account: Account) -> int:
         """Receives all files of one sender; returns the exit code."""
         async with accept_session(self.ctx, qp, self.joins) as session:
             consent = await self._consents.get(session)
             await self._begin_recording()
-            return await self._receive(session, on_data, consent)
+            return await self._receive(session, on_data, consent, account)
 
     async def _begin_recording(self) -> None:
         """With --bins, starts with the first sender. Records all QPs: a sender may open more."""
@@ -367,12 +394,12 @@ class _Server:
             await self._stack.enter_async_context(self._recorder)
 
     async def _receive(
-        self, session: Session, on_data: Callable[[], None], consent: Consent
+        self, session: Session, on_data: Callable[[], None], consent: Consent, account: Account
     ) -> int:
         size = session.qp.private.get("bytes")
         known_total = size if type(size) is int and 0 <= size <= MAX_FILE_BYTES else None
         incidents = Incidents(self._meter.detail)
-        failures = Failures(self.out, self._meter, "receiver", session.qp.peer_host)
+        failures, total = account.failures, account.total
         async with (
             self._meter.watch(session, f"from {session.qp.peer_host}", known_total),
             incidents.follow(session.qp),
@@ -392,7 +419,6 @@ class _Server:
                 keep_names=self.out.as_json,
                 agreed=consent.agreed,
             )
-            total = Total()
             await self._meter.files(received, total)
             await self._report(session, incidents, total, consent.seconds, failures)
             return failures.end()
@@ -429,5 +455,6 @@ class _Server:
                     incidents.outages,
                     waited_seconds=waited_seconds,
                     failed=failures.files,
+                    failed_count=failures.count,
                 )
             )

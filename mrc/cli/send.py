@@ -220,6 +220,7 @@ class _Sending:
                     waited_seconds=meter.waited_seconds,
                     left_out=LeftOut(len(plan.skipped), plan.excluded, plan.unchanged),
                     failed=self._failures.files,
+                    failed_count=self._failures.count,
                     retries=retry.count,
                 )
             )

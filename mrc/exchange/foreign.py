@@ -68,6 +68,16 @@ def called(name: str) -> str:
     return name if _HOST.fullmatch(name) else quoted(name, _MOST_OF_NAME)
 
 
+def shortened(text: str, limit: int) -> str:
+    """Words with at most `limit` characters: the middle is left out, because an error begins with
+    what it is about and ends with the cause.
+    """
+    if len(text) <= limit:
+        return text
+    end = (limit - 3) // 2
+    return f"{text[: limit - 3 - end]}...{text[-end:]}"
+
+
 def _is_huge(value: object) -> bool:
     return isinstance(value, int) and abs(value) > MAX_WHOLE
 

@@ -69,7 +69,10 @@ class Transfer(Settings, frozen=True, kw_only=True, rename=_KEYS):
     files: tuple[TransferredFile, ...]
     """The files, in the order in which they were sent."""
     failed: tuple[FailedFile, ...]
-    """The files and folders that were not copied; if there are any, the exit code is 6."""
+    """The files and folders that were not copied, the first 1000; if there are any, the exit code
+    is 6."""
+    failed_count: int
+    """How many there are."""
     folders: int
     """Number of folders."""
     links: int

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +25,7 @@ from mrc.transfer.messages import Digest
 from mrc.transfer.names import (
     FileError,
     FinalError,
+    StoppedError,
     about,
     cannot,
     cause_of,
@@ -45,7 +47,7 @@ class Target:
     """A file that is being received. It has a temporary name until `commit`, and a lock.
 
     `size` is None for a file whose size the sender does not know yet. With `chunk_bytes` it is a
-    part: without `commit` it is kept, with a record of its chunks.
+    part: without `commit` it is kept, with a record of its chunks. `check` raises StoppedError.
     """
 
     def __init__(
@@ -57,9 +59,11 @@ class Target:
         *,
         sparse: bool = False,
         chunk_bytes: int = 0,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.bytes = size or 0
+        self._check = check
         self.path = os.path.join(directory.path, name)
         self._directory = directory
         self._folder = folder
@@ -80,7 +84,7 @@ class Target:
 
     def kept(self, most: int) -> tuple[int, Digest]:
         """Chunks of an earlier transfer, and their digest. Reads them: call it in a thread."""
-        return self._record.verify(most) if self._record is not None else (0, Digest())
+        return self._record.verify(most, self._check) if self._record else (0, Digest())
 
     def begin(self, chunks: int, start: int) -> None:
         """Goes on after `chunks` chunks with `start` bytes; raises FileError."""
@@ -141,6 +145,12 @@ class Target:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return self._no_room()
         if error.errno == errno.EFBIG:
+            most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+            if most != resource.RLIM_INFINITY and most < self.bytes:
+                return FileError(
+                    f"{printable(self.name)}: this mrc recv may not write files of {self.bytes}"
+                    f" bytes, but of {most}: raise its limit (ulimit -f)"
+                )
             return FileError(
                 f"{printable(self.name)}: the file system of {self._directory.path} does not"
                 f" support files of {self.bytes} bytes"
@@ -181,24 +191,28 @@ class Target:
         """Removes the temporary file unless it was committed or is a part with chunks. Returns the
         bytes that are kept.
         """
-        kept = 0
-        if self._record is not None:
-            kept = self._record.kept_bytes if self._temporary and self._wanted else 0
-            self._record.close(save=kept > 0)
-            if kept:
-                os.ftruncate(self._fd, kept)  # gives back what was allocated ahead
-            if not kept:
-                self._directory.root.remove(record_name(part_name(self.name)))
-            os.close(self._record_fd)
-            self._record = None
-        if self._temporary:
-            if not kept:
-                self._directory.root.remove(self._temporary)
-            self._temporary = ""
-            self._directory.names.discard(self.name)
-        if self._fd >= 0:
-            os.close(self._fd)  # this also releases the lock
-            self._fd = -1
+        kept, temporary, self._temporary = 0, self._temporary, ""
+        try:
+            if self._record is not None:
+                kept = self._record.kept_bytes if temporary and self._wanted else 0
+                self._record.close(save=kept > 0)
+                if kept:
+                    os.ftruncate(self._fd, kept)  # gives back what was allocated ahead
+                if not kept:
+                    self._directory.root.remove(record_name(part_name(self.name)))
+            if temporary and not kept:
+                self._directory.root.remove(temporary)
+        except OSError as error:
+            raise cannot(error, f"{self.path}: cannot be removed") from error
+        finally:
+            if self._record is not None:
+                os.close(self._record_fd)
+                self._record = None
+            if temporary:
+                self._directory.names.discard(self.name)
+            if self._fd >= 0:
+                os.close(self._fd)  # this also releases the lock
+                self._fd = -1
         return kept
 
 
@@ -206,7 +220,8 @@ class Same:
     """A file that exists already and has the size of the file that arrives.
 
     It is not written to while the bytes that arrive are its own. At the first difference `replace`
-    makes a target for the new bytes, which raises FileError without --overwrite.
+    makes a target for the new bytes, which raises FileError without --overwrite. `check` raises
+    StoppedError.
     """
 
     def __init__(
@@ -216,6 +231,7 @@ class Same:
         fd: int,
         size: int,
         replace: Callable[[], Target],
+        check: Callable[[], None],
     ) -> None:
         self.name = name
         self.path = os.path.join(directory.path, name)
@@ -223,6 +239,7 @@ class Same:
         self._directory = directory
         self._fd = fd
         self._replace = replace
+        self._check = check
         self._target: Target | None = None
         self._digest = Digest()  # of the bytes that were the same
 
@@ -243,6 +260,7 @@ class Same:
         """Copies the bytes that were the same."""
         digest = Digest()
         for start in range(0, length, _COPY_BYTES):
+            self._check()
             piece = os.pread(self._fd, min(_COPY_BYTES, length - start), start)
             digest.update(piece)
             target.write(start, memoryview(piece))
@@ -252,7 +270,7 @@ class Same:
     def hash(self) -> Digest:
         """The digest of the whole file. Reads it: call it in a thread."""
         digest = Digest()
-        hash_range(self._fd, digest, 0, self.bytes)
+        hash_range(self._fd, digest, 0, self.bytes, self._check)
         return digest
 
     def commit(self, meta: Meta = RECEIVERS) -> None:
@@ -280,13 +298,17 @@ class Same:
 class Tree:
     """An output directory as one session uses it, with the folders that it has open.
 
-    Calls `on_make` before it makes a folder.
+    Calls `on_make` before it makes a folder, and `on_open` before it opens one or looks for a file.
     """
 
-    def __init__(self, directory: OutputDirectory, on_make: Callable[[], None]) -> None:
+    def __init__(
+        self, directory: OutputDirectory, on_make: Callable[[], None], on_open: Callable[[], None]
+    ) -> None:
         self._directory = directory
+        self._on_open = on_open
+        self._stopped = False
         self._chain = Chain(
-            directory.root, on_make, directory.complete, marks=directory.resume,
+            directory.root, on_make, self._before_opening, directory.complete,
             syncs=directory.fsync,
         )  # fmt: skip
         self._found = False  # a file that the disk may lack
@@ -298,9 +320,8 @@ class Tree:
         fd = folder.open_same(parts[-1], size) if self._directory.resume else None
         if fd is None:
             return None
-        return Same(
-            self._directory, name, fd, size, partial(self.create, name, size, sparse=sparse)
-        )
+        replace = partial(self.create, name, size, sparse=sparse)
+        return Same(self._directory, name, fd, size, replace, self.check_stop)
 
     def create(
         self, name: str, size: int | None, *, sparse: bool = False, chunk_bytes: int = 0
@@ -314,12 +335,16 @@ class Tree:
         folder = self._chain.enter(parts[:-1])
         self._directory.check_free(folder, name)
         chunk_bytes = chunk_bytes if self._directory.resume else 0
-        target = Target(self._directory, folder, name, size, sparse=sparse, chunk_bytes=chunk_bytes)
+        target = Target(
+            self._directory, folder, name, size,
+            sparse=sparse, chunk_bytes=chunk_bytes, check=self.check_stop,
+        )  # fmt: skip
         self._directory.names.add(name)
         return target
 
     def has(self, name: str, size: int, mtime_ns: int) -> bool:
         """Whether a file of this size and date is there; some file systems keep only seconds."""
+        self._before_opening()
         status = self._directory.root.status_below(self._directory.check(name))
         if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != size:
             return False
@@ -353,8 +378,18 @@ class Tree:
         """
         return self._chain.finish(self._directory.check(name), meta)
 
+    def _before_opening(self) -> None:
+        self.check_stop()
+        self._on_open()
+
     def stop(self) -> None:
-        """A write to a disk ends by itself."""
+        """A call of the system ends by itself; no other follows."""
+        self._stopped = True
+
+    def check_stop(self) -> None:
+        """Raises StoppedError after `stop`."""
+        if self._stopped:
+            raise StoppedError
 
     def sync(self) -> None:
         """With `fsync`: returns when the disk has all files that the session has stored or found,
@@ -420,9 +455,13 @@ class OutputDirectory:
     def __exit__(self, *exc_info: object) -> None:
         self.root.close()
 
-    def tree(self, on_make: Callable[[], None] = lambda: None) -> Tree:
+    def tree(
+        self,
+        on_make: Callable[[], None] = lambda: None,
+        on_open: Callable[[], None] = lambda: None,
+    ) -> Tree:
         """The directory for one session, which closes it."""
-        return Tree(self, on_make)
+        return Tree(self, on_make, on_open)
 
     def sweep(self) -> list[str]:
         """Removes what earlier receivers have left; see `sweep.sweep`."""

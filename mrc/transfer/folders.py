@@ -266,9 +266,9 @@ class Chain:
     """The open folders from the output folder down to the one in use.
 
     A sender walks its folders depth first, so the chain opens each folder once. It holds one
-    descriptor for each part of a name, and no list of folders. With `marks`, a folder that is not
-    complete has a mark, and those that earlier transfers have left count. With `syncs`, the disk
-    has a folder when the chain has left it.
+    descriptor for each part of a name, and no list of folders. A folder that is not complete has a
+    mark, and those that earlier transfers have left count. With `syncs`, the disk has a folder when
+    the chain has left it.
 
     `complete` gives a folder that was made its mode and time.
     """
@@ -277,16 +277,16 @@ class Chain:
         self,
         root: Folder,
         on_make: Callable[[], None],
+        on_open: Callable[[], None],
         complete: Callable[[Folder, Meta], None],
         *,
-        marks: bool,
         syncs: bool = False,
     ) -> None:
         self._syncs = syncs
         self._folders = [root]
         self._on_make = on_make
+        self._on_open = on_open
         self._complete = complete
-        self._marks = marks
         self._lacking: set[str] = set()  # paths of folders of which an entry was not stored
 
     def enter(self, parts: list[str]) -> Folder:
@@ -302,6 +302,7 @@ class Chain:
             same += 1
         self.leave(same)
         for end in range(same, len(parts)):
+            self._on_open()
             self._folders.append(self._enter(parts[: end + 1]))
         return self._folders[-1]
 
@@ -312,7 +313,7 @@ class Chain:
 
         def on_make() -> None:
             self._on_make()
-            marks.append(Mark.make(root, path) if self._marks else None)
+            marks.append(Mark.make(root, path))
 
         try:
             folder = self._folders[-1].enter(parts[-1], on_make)
@@ -321,7 +322,7 @@ class Chain:
             raise
         if not folder.made:  # perhaps another session was faster
             _remove(marks)
-            folder.mark = Mark.of(root, path, folder.fd) if self._marks else None
+            folder.mark = Mark.of(root, path, folder.fd)
             folder.made = folder.mark is not None
         elif mark := marks[0]:
             mark.put(folder.fd)

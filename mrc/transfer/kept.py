@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
@@ -37,10 +38,13 @@ class Record:
         self._pool: ThreadPoolExecutor | None = None
         self._saving: Future[None] | None = None
 
-    def verify(self, most: int) -> tuple[int, Digest]:
-        """Chunks of the part that agree with the record, up to `most`, and their digest."""
+    def verify(self, most: int, check: Callable[[], None] = lambda: None) -> tuple[int, Digest]:
+        """Chunks of the part that agree with the record, up to `most`, and their digest. `check`
+        raises an error to end this.
+        """
         kept, digest = 0, Digest()
         for expected in self._digests()[:most]:
+            check()
             trial = digest.copy()
             if not self._hash(trial, kept * self._chunk_bytes) or trial.digest() != expected:
                 break
@@ -106,10 +110,15 @@ class Record:
         return hash_range(self._part, digest, start, self._chunk_bytes) == self._chunk_bytes
 
 
-def hash_range(fd: int, digest: Digest, start: int, length: int) -> int:
-    """Adds up to `length` bytes of a file to `digest`; returns how many there were."""
+def hash_range(
+    fd: int, digest: Digest, start: int, length: int, check: Callable[[], None] = lambda: None
+) -> int:
+    """Adds up to `length` bytes of a file to `digest`; returns how many there were. `check` raises
+    an error to end this.
+    """
     done = 0
     while done < length:
+        check()
         piece = os.pread(fd, min(_READ_BYTES, length - done), start + done)
         if not piece:
             break

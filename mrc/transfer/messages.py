@@ -36,7 +36,7 @@ from msgspec import Meta, Struct, to_builtins
 from mrc import versions
 from mrc.binding.verbs import RemoteMemory
 from mrc.errors import ProtocolError
-from mrc.exchange.foreign import shown
+from mrc.exchange.foreign import printable, shortened, shown
 from mrc.transfer.holes import MAX_HOLES
 from mrc.typed import MAX_WHOLE, Whole, take
 
@@ -47,12 +47,13 @@ CHUNK_BYTES = 4 << 20  # that our senders use
 MAX_FILE_BYTES = MAX_WHOLE
 MAX_SLOTS = 256
 MAX_ERROR = 500  # characters about one file
+MAX_WORDS = 4096  # characters of any other text
 MAX_LIST_BYTES = 1 << 17  # of a message about many files
 _ESCAPED = 6  # bytes of a character in JSON
 _FIELDS = 32  # bytes around the texts, and of a number
 _SLOT_SHIFT = 23
 _INDEX_MASK = (1 << _SLOT_SHIFT) - 1
-Words = Annotated[str, Meta(max_length=4096)]
+Words = Annotated[str, Meta(max_length=MAX_WORDS)]
 ChunkBytes = Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=0xFFFFFFFF)]
 HoleRanges = Annotated[tuple[tuple[Whole, Whole], ...], Meta(max_length=MAX_HOLES)]
 Mode = Annotated[int, Meta(ge=0, le=0o7777)]
@@ -224,7 +225,13 @@ _KINDS: dict[str, type[TransferMessage]] = {kind.type: kind for kind in get_args
 
 
 def to_dict(message: TransferMessage) -> dict[str, Any]:
-    return {"type": message.type, **to_builtins(message)}
+    """What is said of a file is as long as a message takes: it may name a path of any length."""
+    built: dict[str, Any] = to_builtins(message)
+    for each in (built, *built["files"]) if isinstance(message, Failed) else (built,):
+        if "error" in each:
+            each["error"] = shortened(printable(each["error"]), MAX_ERROR)
+            each |= {"name": shortened(each["name"], MAX_WORDS)} if "name" in each else {}
+    return {"type": message.type, **built}
 
 
 def from_dict(body: dict[str, Any]) -> TransferMessage:
@@ -259,8 +266,8 @@ def failed_of(files: Iterable[tuple[str, str]]) -> Iterator[Failed]:
     named: list[FailedName] = []
     size = 0
     for name, error in files:
-        each = FailedName(name, shown(error, MAX_ERROR))
-        more = _ESCAPED * (len(each.name) + len(each.error)) + _FIELDS
+        each = FailedName(name, error)
+        more = _ESCAPED * (min(len(name), MAX_WORDS) + min(len(error), MAX_ERROR)) + _FIELDS
         if size + more > MAX_LIST_BYTES:
             yield Failed(tuple(named))
             named, size = [], 0

@@ -36,6 +36,13 @@ class FinalError(FileError):
     """No further file can be stored either: the disk is full, or the sender is at its limit."""
 
 
+class StoppedError(FinalError):
+    """A helper thread was told to end what it does."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped")
+
+
 def cannot(error: OSError, text: str) -> FileError:
     """The error for a file that `error` concerns; its cause follows `text`."""
     kind = FinalError if error.errno in _FULL else FileError
@@ -107,10 +114,19 @@ def local_name(name: str) -> str:
         raise FileError(f"{shown(name)!r} is not a file name: it cannot be encoded") from None
 
 
+def check_length(path: str) -> None:
+    """Raises FileError for a path that no message and no system call takes."""
+    try:
+        size = len(path.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise FileError(f"{shown(path)!r} is not a file name: it cannot be encoded") from None
+    if size > MAX_PATH_BYTES:
+        raise FileError(f"{shown(path)!r} is longer than {MAX_PATH_BYTES} bytes")
+
+
 def check_path(path: str) -> list[str]:
     """The parts of a relative path; raises FileError if one of them is not a valid file name."""
-    if len(path.encode("utf-8", "surrogatepass")) > MAX_PATH_BYTES:
-        raise FileError(f"{shown(path)!r} is longer than {MAX_PATH_BYTES} bytes")
+    check_length(path)
     if path.startswith("/"):
         raise FileError(f"{shown(path)!r} is an absolute path")
     parts = path.split("/")

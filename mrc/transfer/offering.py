@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
@@ -17,7 +17,6 @@ from mrc.transfer.batch import Batch
 from mrc.transfer.feed import Feed
 from mrc.transfer.holes import Holes
 from mrc.transfer.messages import (
-    MAX_ERROR,
     Accept,
     Asking,
     Done,
@@ -68,10 +67,20 @@ class How(Struct):
 
 
 class Offering:
-    """A file or a pack, from its offer to the receiver's answer. A pack has no `path`."""
+    """A file or a pack, from its offer to the receiver's answer. A pack has no `path`, but the
+    names of its `entries`.
+    """
 
-    def __init__(self, session: Session, how: How, name: str = "", path: str = "") -> None:
+    def __init__(
+        self,
+        session: Session,
+        how: How,
+        name: str = "",
+        path: str = "",
+        entries: Collection[str] = (),
+    ) -> None:
         self._session = session
+        self._entries = frozenset(entries)
         self._how = how
         self._name = name
         self._path = path
@@ -131,7 +140,7 @@ class Offering:
         if not self._accepted:
             await tell_failed(self._session, [(self._name, error)])
             return
-        await self._session.say(Done("", self._chunks, shown(error, MAX_ERROR)))
+        await self._session.say(Done("", self._chunks, error))
         try:
             await self._hear()
         except RefusedError:
@@ -155,6 +164,9 @@ class Offering:
             return message
         for each in message.files:
             name = local_name(each.name)
+            if name not in self._entries:
+                peer = self._session.qp.peer_host
+                raise ProtocolError(f"{peer} cannot store a file that it was not sent")
             self.refused.add(name)
             self._how.on_failed(FailedFile(name, each.error, "receiver"))
         return None

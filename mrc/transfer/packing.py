@@ -7,11 +7,11 @@ import os
 from collections import deque
 from collections.abc import Sequence
 
-from mrc.exchange.foreign import shown
+from mrc.exchange.foreign import printable, shortened
 from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import MAX_ERROR, Digest
-from mrc.transfer.names import FileError
+from mrc.transfer.names import FileError, StoppedError
 from mrc.transfer.pack import (
     DIGEST_BYTES,
     RECORD_BYTES,
@@ -28,11 +28,14 @@ _LEAST_PART = 4096  # bytes of a file that are worth a record at the end of a ch
 
 
 class Packing:
-    """The records of one pack. `close` closes the file that it reads."""
+    """The records of one pack. `close` closes the file that it reads; after `stop`, which any
+    thread may call, `fill` raises StoppedError.
+    """
 
     def __init__(self, entries: Sequence[Entry], *, keep_meta: bool) -> None:
         self._entries = entries
         self._keep_meta = keep_meta
+        self._stopped = False
         self._next = 0
         self._source: Source | None = None  # of the entry before `_next`, while it is read
         self._offset = self._bytes = 0  # of the entry before `_next`
@@ -49,6 +52,10 @@ class Packing:
         """How many entries are complete in the first chunks."""
         return self._ends[chunks - 1] if chunks else 0
 
+    def stop(self) -> None:
+        """A read of one file ends by itself; no other follows."""
+        self._stopped = True
+
     def close(self) -> None:
         if self._source is not None:
             self._source.close()
@@ -60,6 +67,8 @@ class Packing:
         while len(payload) - at >= RECORD_BYTES + _LEAST_PART:
             if self._source is None and self._next == len(self._entries):
                 break
+            if self._stopped:
+                raise StoppedError
             try:
                 if self._source is not None:
                     at = self._put_part(payload, at, self._source)
@@ -96,7 +105,9 @@ class Packing:
         self._left -= self._bytes - self._offset
         self.close()
         self.failed.append(FailedFile(self._name, str(error), "sender"))
-        record = PackedFailed(name=os.fsencode(self._name), error=shown(str(error), MAX_ERROR))
+        record = PackedFailed(
+            name=os.fsencode(self._name), error=shortened(printable(str(error)), MAX_ERROR)
+        )
         return put_header(payload, at, record)
 
     def _put_part(self, payload: memoryview, at: int, source: Source) -> int:

@@ -16,17 +16,10 @@ from typing import Self
 from mrc.exchange.foreign import printable
 from mrc.transfer.folders import RECEIVERS, Meta
 from mrc.transfer.messages import Digest
-from mrc.transfer.names import FileError, FinalError, cause_of
+from mrc.transfer.names import FileError, FinalError, StoppedError, cause_of
 
 _FLUSH_MS = 100  # a chunk waits at most this long for more input
 _PIECE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes as many without blocking
-
-
-class StoppedError(FinalError):
-    """`stop` ended the wait for a pipe."""
-
-    def __init__(self) -> None:
-        super().__init__("stopped")
 
 
 class _Pipe:
@@ -114,7 +107,7 @@ class PipeWriter(_Pipe):
             ended = " (the program that reads it has ended)" if error.errno == EPIPE else ""
             raise FinalError(f"standard output: {cause_of(error)}{ended}") from error
 
-    def tree(self, _on_make: object = None) -> StdoutTree:
+    def tree(self, *_: object) -> StdoutTree:
         """The place for the files of one session."""
         return StdoutTree(self)
 
@@ -148,6 +141,9 @@ class StdoutTree:
     def stop(self) -> None:
         """Ends a write that waits for the program behind the pipe."""
         self._pipe.stop()
+
+    def check_stop(self) -> None:
+        """The pipe does."""
 
     def sync(self) -> None:
         pass

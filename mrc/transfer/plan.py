@@ -19,6 +19,7 @@ from mrc.transfer.names import (
     FileError,
     about,
     cause_of,
+    check_length,
     check_link,
     check_name,
     check_path,
@@ -75,7 +76,9 @@ class Plan(Struct):
     entries: list[Entry] = field(default_factory=list)
     bytes: int | None = 0  # of all files; None: unknown
     skipped: list[str] = field(default_factory=list)  # links and special files below folders
-    failed: list[FailedFile] = field(default_factory=list)  # cannot be read; receiver not told yet
+    failed: list[FailedFile] = field(
+        default_factory=list
+    )  # cannot be listed; each receiver is told
     unchanged: int = 0  # files that the receiver has with the same size and date
     sent: int = 0  # entries of which both ends know the outcome
     there: int = 0  # bytes that need not travel over this connection, beside those kept of a part
@@ -169,6 +172,7 @@ class Plan(Struct):
     ) -> None:
         with about(entry.path):
             check_name(entry.name)
+            check_length(name)
         try:
             status = entry.stat(follow_symlinks=self.follow)
         except OSError as error:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mrc.exchange.foreign import shown
 from mrc.transfer.announced import Announced
-from mrc.transfer.names import FinalError
+from mrc.transfer.names import MAX_DEPTH, FinalError
 from mrc.transfer.patience import IDLE_SECONDS
 from mrc.transfer.window import WINDOW_BYTES
 
@@ -25,6 +25,7 @@ class Limits(Struct, frozen=True):
 
 
 DEFAULTS = Limits()
+_OPERATIONS = 16  # for each file and folder of the limit; a sender needs 1 or 2
 
 
 class Quota:
@@ -43,6 +44,7 @@ class Quota:
             self._of_bytes = f"the {most_bytes} bytes that the receiver's user accepted"
         self._agreed = agreed
         self._files = most_files
+        self._operations = _OPERATIONS * max(most_files, MAX_DEPTH)
         self._bytes = self.left_bytes = most_bytes
 
     def check(self, what: str, files: int, size: int) -> None:
@@ -70,3 +72,11 @@ class Quota:
         self.check(what, files, size)
         self._files -= files
         self.left_bytes -= size
+
+    def operate(self) -> None:
+        """Counts a folder that is opened, or a file that is looked for: a sender walks its folders
+        once, and asks about each file once. Others would keep this host busy and store nothing.
+        """
+        self._operations -= 1
+        if self._operations < 0:
+            raise FinalError(f"the sender opens too many folders for {self._of_files}")

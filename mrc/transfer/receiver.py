@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 from msgspec import Struct
 
-from mrc.errors import ProtocolError
+from mrc.errors import MrcError, ProtocolError, reason_of
 from mrc.exchange.budget import BudgetError
 from mrc.messaging.mailbox import MailboxClosedError
 from mrc.results.transfer import FailedFile, Role
@@ -38,7 +38,7 @@ from mrc.transfer.patience import IdleError, patience, until_idle
 from mrc.transfer.quota import DEFAULTS, Limits, Quota
 from mrc.transfer.session import Session, VerificationError
 from mrc.transfer.sinks import FileSink, Output, PackSink, StreamSink, Tree
-from mrc.transfer.threads import in_thread
+from mrc.transfer.threads import StuckError, in_thread
 from mrc.transfer.window import Storing, Told, Window, open_window
 
 BEGIN_SECONDS = 3600.0  # for a sender that reads what was kept, at most
@@ -66,9 +66,10 @@ async def receive_files(
     transfer or makes no progress.
     """
     quota = Quota(limits, agreed)
-    tree = output.tree(lambda: quota.take("a folder", files=1))
+    tree = output.tree(lambda: quota.take("a folder", files=1), quota.operate)
     # Closed after the QP, because a helper thread may still use it.
-    session.held.callback(tree.close)
+    held = session.held.enter_context(ExitStack())
+    held.callback(tree.close)
     try:
         window = await _open_window(session, limits.window_bytes)
         receiving = _Receiving(session, window, tree, quota, limits, told, keep_names, Due())
@@ -79,7 +80,10 @@ async def receive_files(
             first = first and isinstance(offer, Failed)  # --update leaves out what is there
             if (batch := await receiving.take(offer)) is not None:
                 yield batch
-        await in_thread(tree.finish)
+        await in_thread(tree.finish, stop=tree.stop)
+    except StuckError as error:
+        error.when_ended(held.pop_all().close)
+        raise
     except IdleError as error:
         await session.say_last(Refuse("stopped", str(error)))
         raise
@@ -91,6 +95,12 @@ async def receive_files(
         raise
     except asyncio.CancelledError:
         await session.say_last(Refuse("stopped", "the receiver was stopped"))
+        raise
+    except MrcError:
+        raise  # of the peer, or of the way to it
+    except Exception as error:
+        # Of the system, or of mrc itself: it would be the same after another connect.
+        await session.say_last(Refuse("all", reason_of(error)))
         raise
 
 
@@ -141,7 +151,7 @@ class _Receiving(Struct, frozen=True):
     async def take(self, offer: Heard) -> Batch | None:
         """The stored file or pack; None if nothing was stored."""
         if isinstance(offer, Compare):
-            positions = await in_thread(self._unchanged, offer)
+            positions = await in_thread(self._unchanged, offer, stop=self.tree.stop)
             async with patience(self.session, self.limits.idle_seconds):
                 await self.session.say(Unchanged(positions))
             return None
@@ -158,7 +168,7 @@ class _Receiving(Struct, frozen=True):
         except FileError as error:
             await self._refuse(name, error)
             return None
-        with self._closed(sink):
+        async with self._closed(sink):
             try:
                 begin, failure = await self._accept(offer, sink)
             except FinalError:
@@ -172,9 +182,13 @@ class _Receiving(Struct, frozen=True):
         positions = []
         for position, each in enumerate(compare.files):
             mtime_ns = Meta.received(None, each.mtime).mtime_ns or 0
-            with suppress(FileError):  # the name is refused when the file is offered
+            try:
                 if self.tree.has(local_name(each.name), each.bytes, mtime_ns):
                     positions.append(position)
+            except FinalError:
+                raise
+            except FileError:
+                pass  # the name is refused when the file is offered
         self.tree.sync()
         return tuple(positions)
 
@@ -188,16 +202,24 @@ class _Receiving(Struct, frozen=True):
         async with patience(self.session, self.limits.idle_seconds):
             await self.session.say(Refuse("file", str(error)))
 
-    @contextmanager
-    def _closed(self, sink: AnySink) -> Iterator[None]:
+    @asynccontextmanager
+    async def _closed(self, sink: AnySink) -> AsyncIterator[None]:
+        """Closes the sink, in a thread: the disk may have to write what is kept."""
         try:
             yield
-        except FileError:
-            sink.discard()  # this disk is full or broken: what is kept would only fill it
+        except StuckError as error:
+            error.when_ended(sink.close)
             raise
-        finally:
-            if kept := sink.close():
-                self.told.on_kept(sink.name, kept)
+        except BaseException as error:
+            if isinstance(error, FileError):
+                sink.discard()  # this disk is full or broken: what is kept would only fill it
+            await self._close(sink)
+            raise
+        await self._close(sink)
+
+    async def _close(self, sink: AnySink) -> None:
+        if kept := await in_thread(sink.close):
+            self.told.on_kept(sink.name, kept)
 
     def _sink_of(self, offer: Offer | Pack) -> AnySink:
         """The sink for an offer; raises FileError to refuse the offer before data flows."""
@@ -221,7 +243,9 @@ class _Receiving(Struct, frozen=True):
         if offer.chunk_bytes > len(window.memory):
             raise ProtocolError(f"{session.qp.peer_host} offered chunks larger than the window")
         file = sink if isinstance(sink, FileSink) and offer.resume else None
-        kept, digest = await in_thread(file.kept) if file is not None else (0, "")
+        kept, digest = 0, ""
+        if file is not None:
+            kept, digest = await in_thread(file.kept, stop=self.tree.stop)
         await session.watched(self.due.wait(session.arrived.used))
         async with patience(session, seconds):
             rate = int(self.told.rate())
@@ -286,7 +310,7 @@ class _Receiving(Struct, frozen=True):
                 self._failed(sink.name, done.error, "sender")
             else:
                 with session.waiting.on("storing"):
-                    batch = await in_thread(self._finish, sink, done)
+                    batch = await in_thread(self._finish, sink, done, stop=tree.stop)
         except FinalError:
             raise
         except FileError as error:

@@ -63,7 +63,6 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
     """
     how = how or How()
     await tell_failed(session, [(each.name, each.error) for each in plan.failed])
-    plan.failed.clear()
     if how.update:
         await _leave_out_unchanged(session, plan, how)
     for run in plan.runs():
@@ -117,7 +116,8 @@ async def _send_run(
             path = entry.path if isinstance(entry, File) else "standard input"
             offering = Offering(session, how, entry.name, path)
         case _:
-            return await _send_pack(session, Offering(session, how), run, release, how)
+            offering = Offering(session, how, entries=[each.name for each in run])
+            return await _send_pack(session, offering, run, release, how)
     try:
         if isinstance(entry, File):
             return await _send_file(session, plan, offering, entry, release, how)
@@ -203,7 +203,7 @@ async def _send_pack(
 ) -> Batch:
     packing = Packing(entries, keep_meta=how.keep_meta)
     release.callback(packing.close)
-    filled = Filled(packing.fill, packing.left_bytes)
+    filled = Filled(packing.fill, packing.left_bytes, packing.stop)
     # Before a thread fills the first chunk.
     offer = Pack(len(entries), packing.left_bytes(), CHUNK_BYTES, how.resume)
     try:

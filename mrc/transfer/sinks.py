@@ -13,12 +13,12 @@ from typing import Protocol, TypeVarTuple
 
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shown
-from mrc.results.transfer import FailedFile, TransferredFile
+from mrc.results.transfer import FailedFile, Role, TransferredFile
 from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.folders import Meta
 from mrc.transfer.holes import Holes
 from mrc.transfer.messages import Digest, Done, Offer
-from mrc.transfer.names import FileError, FinalError, cannot, local_name, of_system
+from mrc.transfer.names import MAX_PATH_BYTES, FileError, FinalError, cannot, local_name, of_system
 from mrc.transfer.pack import (
     PackedFailed,
     PackedFile,
@@ -66,7 +66,10 @@ class Existing(Place, Protocol):
 
 
 class Tree(Protocol):
-    """The place for the files of a session: `files.Tree`, or standard output."""
+    """The place for the files of a session: `files.Tree`, or standard output.
+
+    After `stop`, which any thread may call, `check_stop` and what takes long raise StoppedError.
+    """
 
     def same(self, name: str, size: int, *, sparse: bool = ...) -> Existing | None: ...
     def create(
@@ -77,6 +80,7 @@ class Tree(Protocol):
     def lacks(self, name: str) -> None: ...
     def finish_folder(self, name: str, meta: Meta) -> bool: ...
     def stop(self) -> None: ...
+    def check_stop(self) -> None: ...
     def sync(self) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
@@ -85,8 +89,10 @@ class Tree(Protocol):
 class Output(Protocol):
     """The place for the files of all sessions."""
 
-    def tree(self, on_make: Callable[[], None]) -> Tree:
-        """The place for one session, which calls `on_make` before it makes a folder."""
+    def tree(self, on_make: Callable[[], None], on_open: Callable[[], None]) -> Tree:
+        """The place for one session, which calls `on_make` before it makes a folder, and `on_open`
+        before it opens one or looks for a file.
+        """
 
 
 class FileSink:
@@ -101,6 +107,7 @@ class FileSink:
         self._offer = offer
         self._bytes = offer.bytes
         self.chunks: int | None = -(-offer.bytes // offer.chunk_bytes)
+        self.one_by_one = False
         self.failed: deque[FailedFile] = deque()
         self._digest = Digest()
         self._resumed_bytes = self._hole_bytes = 0
@@ -146,6 +153,7 @@ class FileSink:
             self._target.begin(chunk, self._resumed_bytes)
 
     def store(self, index: int, chunk: memoryview) -> None:
+        self._tree.check_stop()
         assert self._target is not None, "nothing is written of a file that exists"
         start = index * self._offer.chunk_bytes
         _put(self._target, self._digest, start, chunk[: self._bytes - start])
@@ -186,6 +194,7 @@ class StreamSink:
         self._offer = offer
         self._quota = quota
         self.chunks: int | None = None
+        self.one_by_one = False
         self.failed: deque[FailedFile] = deque()
         self._digest = Digest()
         self._target = tree.create(self.name, None, sparse=offer.sparse)
@@ -220,6 +229,7 @@ class PackSink:
         self._quota = quota
         self._keep_names = keep_names
         self.chunks: int | None = None
+        self.one_by_one = True
         self.failed: deque[FailedFile] = deque()
         self._record: PackedFile | None = None  # the last part of a file that misses later parts
         self._target: Place | None = None  # of this file; None: it cannot be stored
@@ -232,6 +242,7 @@ class PackSink:
 
     def store(self, index: int, chunk: memoryview) -> None:
         for record, data, digest in records(_payload(chunk, self.name)):
+            self._tree.check_stop()
             match record:
                 case PackedFile():
                     self._check_order(record)
@@ -256,7 +267,7 @@ class PackSink:
             raise
         except FileError as error:
             self.close()
-            self.failed.append(FailedFile(os.fsdecode(name), str(error), "receiver"))
+            self._left_out(name, str(error), "receiver")
             if of_system(error):
                 self._tree.lacks(os.fsdecode(name))
 
@@ -268,7 +279,10 @@ class PackSink:
             self._quota.take("a file", files=1)
         self._record = None
         self.close()
-        self.failed.append(FailedFile(os.fsdecode(record.name), record.error, "sender"))
+        self._left_out(record.name, record.error, "sender")
+
+    def _left_out(self, name: bytes, error: str, end: Role) -> None:
+        self.failed.append(FailedFile(os.fsdecode(name[:MAX_PATH_BYTES]), error, end))
 
     def _finish_folder(self, record: PackedFolder) -> None:
         name = os.fsdecode(record.name)

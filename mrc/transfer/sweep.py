@@ -15,7 +15,8 @@ from mrc.transfer.names import is_mark, is_record, is_temporary, record_name, sh
 
 def sweep(root: Folder, *, resume: bool) -> list[str]:
     """Removes temporary files that no live process has locked, but with `resume` no part that can
-    be continued. Returns the names of the files that they were for.
+    be continued. Returns the names of the files that they were for. Marks of folders stay: they
+    hold no bytes, and without them a folder would keep the mode of one that is not complete.
     """
     found = [name for name in sorted(os.listdir(root.fd)) if is_temporary(name)]
     swept = []
@@ -23,7 +24,7 @@ def sweep(root: Folder, *, resume: bool) -> list[str]:
         if is_record(name):
             continue
         if is_mark(name):
-            if not resume or not _is_recent(root, name):
+            if not _is_recent(root, name):
                 _remove_unlocked(root, name)
             continue
         record = record_name(name)

@@ -60,6 +60,7 @@ class Sink(Protocol):
 
     chunks: int | None  # None: the sender says it at the end
     failed: deque[FailedFile]  # of a pack, that nobody has been told of
+    one_by_one: bool  # a chunk may fail many files: both ends hear of them before the next one
 
     def store(self, index: int, chunk: memoryview) -> None:
         """Stores a chunk, in a helper thread; `chunk` is its whole slot."""
@@ -112,7 +113,6 @@ class Storing:
         self._holding = False  # the sender is faster than it may be
         self.failure = failure
         self._refused = False
-        self._ended = False
         self._speaking = False
         self._silent = asyncio.Event()  # nothing is left to say
         self._window = window
@@ -140,17 +140,14 @@ class Storing:
         session.joined.on_chunk = self._on_chunk
         try:
             async with self._line:
-                try:
-                    self._store_next()
-                    return await session.watched(
-                        self._hear(),
-                        self._give_credit(),
-                        self._count(),
-                        session.joined.failed(),
-                        idle,
-                    )
-                finally:
-                    self._ended = True  # ends a long hole
+                self._store_next()
+                return await session.watched(
+                    self._hear(),
+                    self._give_credit(),
+                    self._count(),
+                    session.joined.failed(),
+                    idle,
+                )
         finally:
             session.joined.on_chunk = None
 
@@ -215,6 +212,8 @@ class Storing:
                 self._line.put_and_tell(told, self._store_hole, self._next, count)
                 self._next += count
             elif self._next in self._arrived:
+                if self._sink.one_by_one and (self._next > self._stored or self._sink.failed):
+                    return
                 size = self._next_bytes()
                 if not self._came.has(size):
                     self._short.set()
@@ -260,8 +259,6 @@ class Storing:
     def _store_hole(self, first: int, count: int) -> None:
         zeros = memoryview(bytes(self._chunk_bytes))
         for index in range(first, first + count):
-            if self._ended:
-                return
             self._put(index, zeros)
 
     def _put(self, index: int, chunk: memoryview) -> None:
@@ -296,6 +293,7 @@ class Storing:
             if self._error is not None:
                 raise self._error
             await self._speak()
+            self._store_next()
             if said < self._stored != self._chunks:
                 said = self._stored
                 self._holding = True

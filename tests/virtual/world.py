@@ -202,7 +202,9 @@ class World:
     def _disk_ns(self) -> int:
         return self._disk.randrange(_JOB_NS)
 
-    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+    async def _in_thread(
+        self, function: Callable[..., Any], *args: Any, stop: Callable[[], None] | None = None
+    ) -> Any:
         await asyncio.sleep(self._disk_ns() / _NS)
         return function(*args)
 
@@ -322,21 +324,21 @@ class _Line(mrc.transfer.threads.Line):
     def __init__(self, disk_ns: Callable[[], int], stop: Callable[[], None] = lambda: None) -> None:
         super().__init__(stop)
         self._disk_ns = disk_ns
-        self._jobs: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self._queued: list[tuple[Future[Any], Callable[[], Any]]] = []
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._stop()
-        for future, _job in self._jobs[1:]:
+        for future, _job in self._queued[1:]:
             future.cancel()
-        del self._jobs[1:]
-        if self._jobs:
-            await asyncio.wait([asyncio.wrap_future(self._jobs[0][0])])
+        del self._queued[1:]
+        if self._queued:
+            await asyncio.wait([asyncio.wrap_future(self._queued[0][0])])
 
     def put(self, job: Callable[[*Ts], T], *args: *Ts) -> Future[T]:
         future: Future[T] = Future()
-        self._jobs.append((future, partial(self._do, partial(job, *args))))
-        if len(self._jobs) == 1:
+        self._queued.append((future, partial(self._do, partial(job, *args))))
+        if len(self._queued) == 1:
             self._later()
         return future
 
@@ -344,15 +346,15 @@ class _Line(mrc.transfer.threads.Line):
         asyncio.get_running_loop().call_later(self._disk_ns() / _NS, self._run)
 
     def _run(self) -> None:
-        future, job = self._jobs[0]
+        future, job = self._queued[0]
         try:
             result = job()
         except Exception as error:
             future.set_exception(error)
         else:
             future.set_result(result)
-        del self._jobs[0]
-        if self._jobs:
+        del self._queued[0]
+        if self._queued:
             self._later()
 
 

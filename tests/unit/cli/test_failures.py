@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrc.cli.exits import Exit
-from mrc.cli.failures import Failures
+from mrc.cli.failures import MAX_NAMED, Failures
 from mrc.cli.main import main
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter
@@ -54,3 +54,24 @@ def test_send__says_how_many_it_excludes(
     words = ["send", "--insecure", "--exclude", "*", str(tmp_path), "127.0.0.1:1"]
     assert main(words) == Exit.UNREACHABLE
     assert "--exclude left out 1 of the files and folders" in capsys.readouterr().err
+
+
+def test_add__counts_all_and_names_some(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output("mrc recv", as_json=True, quiet=False)
+    failures = Failures(out, ProgressMeter(out, "receiver"), "receiver", "h0")
+    for n in range(3 * MAX_NAMED):
+        failures.add(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
+        failures.add(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
+    assert failures.end() == Exit.NOT_ALL_COPIED
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == MAX_NAMED + 1 and len(failures.files) == MAX_NAMED
+    assert lines[-1] == "mrc recv: 3000 files and folders were not copied; the first 1000 are named"
+    assert failures.count == 3 * MAX_NAMED
+
+
+def test_add__a_long_path_keeps_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output("mrc recv", as_json=False, quiet=False)
+    failures = Failures(out, ProgressMeter(out, "receiver"), "receiver", "h0")
+    failures.add(FailedFile("x", f"{'x' * 4000}: cannot be made: no space left", "receiver"))
+    line = capsys.readouterr().err
+    assert line.endswith(": cannot be made: no space left\n") and len(line) < 600

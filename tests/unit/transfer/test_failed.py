@@ -5,20 +5,38 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transfer_ends import both, chunks, make, receiving, sending, sessions, turns
 
+from mrc.errors import ProtocolError
 from mrc.results.transfer import FailedFile
 from mrc.transfer import packing, sender
 from mrc.transfer.files import OutputDirectory, Target
-from mrc.transfer.messages import CHUNK_BYTES, MAX_LIST_BYTES, failed_of, to_dict
-from mrc.transfer.names import FileError, mark_name
-from mrc.transfer.plan import plan_of
+from mrc.transfer.messages import (
+    CHUNK_BYTES,
+    MAX_LIST_BYTES,
+    Abort,
+    Done,
+    Failed,
+    FailedName,
+    Pack,
+    Refuse,
+    TransferMessage,
+    failed_of,
+    from_dict,
+    to_dict,
+)
+from mrc.transfer.names import FileError, FinalError, mark_name
+from mrc.transfer.plan import Plan, plan_of
+from mrc.transfer.session import TransferError
+from mrc.transfer.sinks import PackSink
 from mrc.transfer.source import Source
 
 LARGE = 6 * CHUNK_BYTES  # has an offer of its own
@@ -224,7 +242,114 @@ def test_failed_of__no_message_is_too_long() -> None:
     many = [(f"\udc80{n}" * 300, "é" * 4000) for n in range(500)]
     messages = list(failed_of(many))
     assert [each.name for message in messages for each in message.files] == [n for n, _ in many]
-    assert max(len(str(to_dict(message))) for message in messages) < MAX_LIST_BYTES
+    assert max(len(json.dumps(to_dict(message))) for message in messages) <= MAX_LIST_BYTES
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Failed((FailedName("d/" * 3000, f"{'d/' * 3000}: no such file"),)),
+        Refuse("all", f"{'d/' * 3000}: no such file"),
+        Done("", 0, f"{'d/' * 3000}: no such file"),
+        Abort(f"{'d/' * 3000}: no such file"),
+    ],
+)
+def test_to_dict__a_path_of_any_length_fits(message: TransferMessage) -> None:
+    """It ended the session: the other end refused the message."""
+    heard = from_dict(to_dict(message))
+    last = heard.files[0] if isinstance(heard, Failed) else heard
+    assert isinstance(last, (FailedName, Refuse, Done, Abort))
+    assert last.error.endswith(": no such file")
+
+
+def test_plan_of__a_path_that_no_receiver_takes(tmp_path: Path) -> None:
+    """Such a folder can be made step by step, and listed by its descriptor."""
+    top, name = tmp_path / "top", "x" * 250
+    top.mkdir()
+    plan, above = Plan(), "/".join([name] * 16)  # 4015 bytes
+    for base in ("ok", "y" * 100):
+        make(top, base, b"1")
+    plan._add_folder(str(top), above, (), "")
+    assert [entry.name for entry in plan.entries] == [f"{above}/ok", above]
+    (failed,) = plan.failed
+    assert "is longer than 4095 bytes" in failed.error
+
+
+async def test_send_plan__a_receiver_that_fails_what_it_was_not_sent(tmp_path: Path) -> None:
+    """It could fill the memory of its sender with names."""
+    (tmp_path / "top").mkdir()
+    make(tmp_path / "top", "a", b"1")
+    async with sessions() as ends:
+        sent = asyncio.create_task(sending(ends.sender, [f"{tmp_path}/top"]))
+        assert isinstance(await ends.receiver.hear(), Pack)
+        await ends.receiver.say(Failed((FailedName("top/b", "odd"),)))
+        (outcome,) = await both(sent)
+    assert isinstance(outcome, ProtocolError) and "was not sent" in str(outcome)
+
+
+async def test_send_plan__a_system_that_lets_nothing_be_removed(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender connected again and again: it heard of no cause."""
+    unlink = os.unlink
+
+    def refuses(path: Any, **options: Any) -> None:
+        if "dir_fd" in options:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        unlink(path, **options)
+
+    def changed(*_: object) -> None:
+        raise FileError("b: is odd")
+
+    monkeypatch.setattr(os, "unlink", refuses)
+    monkeypatch.setattr(Target, "commit", changed)
+    (tmp_path / "top").mkdir()
+    make(tmp_path / "top", "b", b"1")
+    async with sessions() as ends:
+        ways = sending(ends.sender, [f"{tmp_path}/top"]), receiving(ends.receiver, inbox)
+        sent, received = await both(*ways)
+    assert isinstance(received, FinalError) and "disk quota exceeded" in str(received)
+    assert isinstance(sent, TransferError) and "disk quota exceeded" in str(sent)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError()])
+async def test_receive_files__an_error_of_its_system_is_told(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(PackSink, "store", fails)
+    (tmp_path / "top").mkdir()
+    async with sessions() as ends:
+        ways = sending(ends.sender, [f"{tmp_path}/top"]), receiving(ends.receiver, inbox)
+        sent, received = await both(*ways)
+    assert isinstance(received, type(error))
+    assert isinstance(sent, TransferError) and "refused the files" in str(sent)
+
+
+async def test_receive_files__both_ends_hear_of_a_chunk_before_the_next_one(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk may fail a hundred thousand files; their names are kept until they are told."""
+    (tmp_path / "top").mkdir()
+    for n in range(8):
+        make(tmp_path / "top", f".{n}", bytes(2 * CHUNK_BYTES))
+    untold: list[int] = []
+    store = PackSink.store
+
+    def counts(self: PackSink, index: int, chunk: memoryview) -> None:
+        untold.append(len(self.failed))
+        store(self, index, chunk)
+
+    monkeypatch.setattr(PackSink, "store", counts)
+    failed: list[FailedFile] = []
+    async with sessions() as ends:
+        await both(
+            sending(ends.sender, [f"{tmp_path}/top"]),
+            receiving(ends.receiver, inbox, failed=failed),
+        )
+    assert len(failed) == 8 and set(untold) == {0}
 
 
 async def test_send_plan__a_refused_file_is_not_sent_to_its_end(

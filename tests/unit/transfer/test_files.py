@@ -83,6 +83,33 @@ def test_create__safe_name(name: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [name]
 
 
+def test_check_path__counts_a_byte_as_one() -> None:
+    """A byte that is no UTF-8 was counted as three."""
+    path = os.fsdecode(b"/".join([b"\xff" * 200] * 7))
+    assert len(check_path(path)) == 7
+    with pytest.raises(FileError, match="longer than 4095 bytes"):
+        check_path(os.fsdecode(b"/".join([b"\xff" * 200] * 21)))
+
+
+@pytest.mark.parametrize(
+    ("limit", "cause"),
+    [(10, "may not write files of 20 bytes, but of 10.*ulimit -f"), (-1, "file system of")],
+)
+def test_write__of_a_file_that_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, cause: str
+) -> None:
+    def too_large(*_: object) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr("resource.getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(os, "pwrite", too_large)
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.tree().create("a", 20)
+        with pytest.raises(FileError, match=cause):
+            target.write(0, memoryview(bytes(20)))
+        target.close()
+
+
 def test_check_harmless__one_error_for_a_folder() -> None:
     """It names the folder, in the same words for all that is below it."""
     for name in ("a/.git", "a/.git/b", "a/.git/c/-d"):

@@ -7,16 +7,19 @@ import asyncio
 import os
 from pathlib import Path
 
+import pytest
 from transfer_ends import both, make, names, receiving, sessions, turns, until
 
 from mrc.enums import WcStatus
 from mrc.errors import PathError
 from mrc.transfer.batch import Batch
 from mrc.transfer.messages import CHUNK_BYTES
+from mrc.transfer.names import StoppedError
 from mrc.transfer.packing import Packing
-from mrc.transfer.plan import plan_of
+from mrc.transfer.plan import File, plan_of
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import Session
+from mrc.transfer.source import Source
 
 SIZES = {"a": 10_000, "b": 0, "c": 3_000, "d": 20_000}
 
@@ -71,3 +74,24 @@ async def test_send_plan__goes_on_behind_what_is_stored_of_a_pack(
     ]
     assert sum(batch.folders for batch in batches) == 1
     assert names(inbox / "top") == names(top)
+
+
+def test_fill__told_to_stop_reads_no_further_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    class Last(Source):
+        def __init__(self, path: str, *, follow: bool = True) -> None:
+            super().__init__(path, follow=follow)
+            opened.append(path)
+            packing.stop()
+
+    monkeypatch.setattr("mrc.transfer.packing.Source", Last)
+    paths = [str(tmp_path / name) for name in "ab"]
+    for path in paths:
+        Path(path).touch()
+    packing = Packing([File(path, path[-1], 0, 0, follow=True) for path in paths], keep_meta=True)
+    with pytest.raises(StoppedError):
+        packing.fill(memoryview(bytearray(CHUNK_BYTES)))
+    assert opened == paths[:1]

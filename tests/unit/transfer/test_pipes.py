@@ -16,8 +16,8 @@ from transfer_ends import both, make, names, sending, sessions, until
 
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.messages import CHUNK_BYTES
-from mrc.transfer.names import FileError
-from mrc.transfer.pipes import PipeReader, PipeWriter, StoppedError
+from mrc.transfer.names import FileError, StoppedError
+from mrc.transfer.pipes import PipeReader, PipeWriter
 from mrc.transfer.quota import Limits
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import TransferError

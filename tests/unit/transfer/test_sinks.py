@@ -3,21 +3,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from slowness import PATIENCE
 from transfer_ends import both, make, receiving, sending, sessions
 
 from mrc.transfer.batch import Total
-from mrc.transfer.files import OutputDirectory
-from mrc.transfer.folders import Folder
-from mrc.transfer.messages import Offer
-from mrc.transfer.names import FinalError
+from mrc.transfer.files import OutputDirectory, Target, Tree
+from mrc.transfer.folders import Folder, Meta
+from mrc.transfer.messages import CHUNK_BYTES, Digest, Offer
+from mrc.transfer.names import MAX_DEPTH, FinalError, StoppedError
+from mrc.transfer.pack import (
+    DIGEST_BYTES,
+    FRAME,
+    PackedFile,
+    PackedFolder,
+    Record,
+    put_header,
+    seal,
+)
 from mrc.transfer.quota import Limits, Quota
 from mrc.transfer.receiver import receive_files
-from mrc.transfer.sinks import FileSink, StreamSink, Tree
+from mrc.transfer.sinks import FileSink, PackSink, StreamSink
+from mrc.transfer.threads import StuckError
 
 
 @pytest.fixture
@@ -48,6 +62,150 @@ def test_sinks__together_no_more_than_the_limits(
         kind(tree, Offer(name, size, 4096), quota).close()
     with pytest.raises(FinalError, match=cause):
         kind(tree, Offer("c", size, 4096), quota)
+
+
+def pack_of(*records: Record) -> memoryview:
+    """A chunk with these records; files are empty."""
+    chunk = memoryview(bytearray(CHUNK_BYTES))
+    end = 0
+    for record in records:
+        end = put_header(chunk[FRAME.size :], end, record)
+        if isinstance(record, PackedFile):
+            chunk[FRAME.size + end :][:DIGEST_BYTES] = Digest().digest()
+            end += DIGEST_BYTES
+    return chunk[: seal(chunk, end)]
+
+
+def packed(name: str) -> PackedFile:
+    return PackedFile(
+        name=name.encode(), size=0, offset=0, length=0, sparse=False, mode=None, mtime=None
+    )
+
+
+def pack_sink(tree: Tree, quota: Quota | None = None) -> PackSink:
+    return PackSink(tree, quota or Quota(Limits()), keep_names=True, resume=False)
+
+
+def test_pack__told_to_stop_stores_no_further_record(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Target.commit
+
+    def last(self: Target, *meta: Meta) -> None:
+        commit(self, *meta)
+        tree.stop()
+
+    monkeypatch.setattr(Target, "commit", last)
+    with pytest.raises(StoppedError):
+        pack_sink(tree).store(0, pack_of(*map(packed, "abc")))
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_pack__told_to_stop_opens_no_further_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter = Folder.enter
+
+    def last(self: Folder, *rest: Any) -> Folder:
+        opened.stop()
+        return enter(self, *rest)
+
+    monkeypatch.setattr(Folder, "enter", last)
+    with OutputDirectory(str(tmp_path)) as directory:
+        opened = directory.tree()
+        with pytest.raises(StoppedError):
+            pack_sink(opened).store(0, pack_of(packed("a/b/c")))
+        opened.close()
+    assert not (tmp_path / "a" / "b").exists()
+
+
+async def test_receive_files__ends_in_the_middle_of_a_pack(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on SIGTERM, or when the sender is gone: the chunk under way is not stored to its end."""
+    first, go_on = asyncio.Event(), threading.Event()
+    loop, commit = asyncio.get_running_loop(), Target.commit
+
+    def slow(self: Target, *meta: Meta) -> None:
+        commit(self, *meta)
+        loop.call_soon_threadsafe(first.set)
+        assert go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(Target, "commit", slow)
+    (tmp_path / "top").mkdir()
+    paths = [make(tmp_path / "top", name, b"") for name in "abc"]
+    async with sessions() as ends:
+        sender = asyncio.create_task(sending(ends.sender, paths))
+        receiver = asyncio.create_task(receiving(ends.receiver, inbox))
+        async with asyncio.timeout(PATIENCE):
+            await first.wait()
+        receiver.cancel()
+        loop.call_later(0.01, go_on.set)
+        await both(sender, receiver)
+    assert os.listdir(inbox) == ["a"]
+
+
+async def test_receive_files__the_disk_does_not_answer(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session ends without it. The file is closed when the disk does answer."""
+    monkeypatch.setattr("mrc.transfer.threads.END_SECONDS", 0.01)
+    begun, closed, go_on = asyncio.Event(), asyncio.Event(), threading.Event()
+    loop, write, close = asyncio.get_running_loop(), Target.write, Tree.close
+
+    def stuck(self: Target, offset: int, chunk: memoryview) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(PATIENCE)
+        write(self, offset, chunk)
+
+    def told(self: Tree) -> None:
+        close(self)
+        closed.set()
+
+    monkeypatch.setattr(Target, "write", stuck)
+    monkeypatch.setattr(Tree, "close", told)
+    async with sessions() as ends:
+        sender = asyncio.create_task(sending(ends.sender, [make(tmp_path, "a", b"1")]))
+        receiver = asyncio.create_task(receiving(ends.receiver, inbox))
+        async with asyncio.timeout(PATIENCE):
+            await begun.wait()
+        sender.cancel()
+        receiver.cancel()
+        outcome, _ = await both(receiver, sender)
+    assert isinstance(outcome, StuckError)
+    assert not closed.is_set()
+    go_on.set()
+    async with asyncio.timeout(PATIENCE):
+        await closed.wait()
+    assert not (inbox / "a").exists()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_pack__opens_only_so_many_folders(tmp_path: Path, there: bool) -> None:
+    """A record of few bytes names many folders, and the next one as many others."""
+    below = "/".join("x" * (MAX_DEPTH - 1))
+    if there:
+        for top in "ab":
+            (tmp_path / top / below).mkdir(parents=True)
+    records = [
+        PackedFolder(name=f"{'ab'[n % 2]}/{below}".encode(), mode=None, mtime=None)
+        for n in range(200)
+    ]
+    quota = Quota(Limits(files=1000))
+    openings = 0
+
+    def operate() -> None:
+        nonlocal openings
+        openings += 1
+        quota.operate()
+
+    with OutputDirectory(str(tmp_path)) as directory:
+        tree = directory.tree(lambda: quota.take("a folder", files=1), operate)
+        with pytest.raises(FinalError, match="limit of 1000 files"):
+            for _ in range(100):
+                pack_sink(tree, quota).store(0, pack_of(*records))
+        tree.close()
+    assert openings <= 16_001
 
 
 async def test_pack__its_files_folders_links_and_bytes_are_counted(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from slowness import PATIENCE
 
+from mrc.transfer import threads
 from mrc.transfer.populate import STEP_BYTES, Ahead
-from mrc.transfer.threads import Line, in_thread
+from mrc.transfer.threads import Line, StuckError, in_thread
 
 
 async def test_line__one_after_another() -> None:
@@ -86,3 +90,122 @@ async def test_no_thread_can_start__it_is_no_memory(monkeypatch: pytest.MonkeyPa
         async with Line() as line:
             with pytest.raises(MemoryError):
                 line.put(len, "abc")
+
+
+async def test_line__its_end_takes_no_thread_of_others() -> None:
+    """Sessions that wait for their disks held all of them, and new senders waited behind."""
+    go_on = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+
+    def wait(begun: asyncio.Event) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(PATIENCE)
+
+    async def waits(begun: asyncio.Event) -> None:
+        async with Line() as line:
+            line.put(wait, begun)
+            await begun.wait()
+
+    ending = []
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(2):
+            begun = asyncio.Event()
+            ending.append(asyncio.create_task(waits(begun)))
+            await begun.wait()
+        assert await in_thread(len, "abc") == 3
+    assert not any(task.done() for task in ending)
+    go_on.set()
+    await asyncio.gather(*ending)
+
+
+async def test_line__cancelled_while_it_ends() -> None:
+    go_on = threading.Event()
+    done: list[int] = []
+
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def wait() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(PATIENCE)
+
+    async def ends() -> None:
+        async with Line() as line:
+            line.put(wait)
+            line.put(done.append, 1)
+            await begun.wait()
+
+    ending = asyncio.create_task(ends())
+    async with asyncio.timeout(PATIENCE):
+        await begun.wait()
+    for _ in range(3):
+        ending.cancel()
+        await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert done == []
+
+
+async def test_in_thread__cancelled_asks_for_an_end() -> None:
+    stopped = threading.Event()
+    work = asyncio.create_task(in_thread(stopped.wait, PATIENCE, stop=stopped.set))
+    await asyncio.sleep(0)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+
+
+@pytest.mark.parametrize("waits", ["line", "in_thread"])
+async def test_line__a_disk_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    """Nobody waits for its thread, which keeps its data until it ends after all."""
+    monkeypatch.setattr(threads, "END_SECONDS", 0.01)
+    go_on, begun, closed = threading.Event(), asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stuck() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(PATIENCE)
+
+    async def wait() -> None:
+        if waits == "in_thread":
+            await in_thread(stuck)
+        async with Line() as line:
+            await asyncio.wrap_future(line.put(stuck))
+
+    waiting = asyncio.create_task(wait())
+    async with asyncio.timeout(PATIENCE):
+        await begun.wait()
+    waiting.cancel()
+    with pytest.raises(StuckError, match="a disk has not answered") as raised:
+        await waiting
+    raised.value.when_ended(closed.set)
+    assert not closed.is_set()
+    go_on.set()
+    async with asyncio.timeout(PATIENCE):
+        await closed.wait()
+
+
+def test_process__ends_without_a_thread_that_waits_for_a_disk() -> None:
+    program = """
+import asyncio, os, threading
+from mrc.transfer import threads
+
+async def stuck():
+    threads.END_SECONDS = 0.01
+    async with threads.Line() as line:
+        begun = threading.Event()
+        line.put(lambda: begun.set() or threading.Event().wait())
+        begun.wait()
+        raise ValueError
+
+try:
+    asyncio.run(stuck())
+except threads.StuckError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], stdout=-1, timeout=PATIENCE, check=True)
+    assert b"ended without it" in done.stdout

@@ -159,11 +159,12 @@ def test_finish_folder__two_sessions(inbox: Path) -> None:
     assert os.listdir(inbox) == ["a"]
 
 
-def test_sweep__without_resuming_no_mark_stays(inbox: Path) -> None:
+@pytest.mark.parametrize("resume", [False, True])
+def test_finish_folder__without_resuming(inbox: Path, resume: bool) -> None:
+    """mrc recv --no-resume keeps no bytes; a folder that it has made is complete only later."""
     made(inbox, until="file", resume=False)
-    assert os.listdir(inbox) == ["a"]
-    made(inbox, until="file")
-    made(inbox, until="file")
-    with OutputDirectory(str(inbox), resume=False) as directory:
-        directory.sweep()
+    with OutputDirectory(str(inbox), resume=resume) as directory:
+        assert directory.sweep() == []
+    made(inbox, until="all", resume=resume)
+    assert looks(inbox / "a") == looks(inbox / "a/b") == (META.mode, META.mtime_ns)
     assert os.listdir(inbox) == ["a"]

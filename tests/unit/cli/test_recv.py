@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc recv` reports of a transfer that took several connections."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from file_commands import receiving
+from printed import printed
+from slowness import PATIENCE
+from transfer_ends import make
+
+import mrc
+from mrc.cli.exits import Exit
+from mrc.transfer.announced import Announced
+from mrc.transfer.plan import PACKED_BYTES, plan_of
+from mrc.transfer.sender import send_plan
+from mrc.transfer.session import Session, connect_session
+
+
+def connected(ctx: mrc.Context, where: str) -> AbstractAsyncContextManager[Session]:
+    """A session of always the same transfer."""
+    host, _, port = where.rpartition(":")
+    return connect_session(
+        ctx, host, int(port), announced=Announced(), transfer="of this test", timeout=PATIENCE
+    )
+
+
+async def test_recv__its_account_of_a_transfer_that_came_back(tmp_path: Path) -> None:
+    """The first connection leaves out a file and stores another. The second one knows neither."""
+    inbox = tmp_path / "inbox"
+    large, small = make(tmp_path, "large", bytes(PACKED_BYTES)), make(tmp_path, "small", b"1")
+    with receiving("--output", inbox, "--json") as (receiver, where):
+        async with mrc.Context() as first, connected(first, where) as session:
+            plan = plan_of([str(tmp_path / "missing"), large, small])
+            sent = await anext(send_plan(session, plan))
+            assert [file.name for file in sent.files] == ["large"]
+            async with mrc.Context() as second, connected(second, where) as again:
+                async for _ in send_plan(again, plan_of([small])):
+                    pass
+        out, _ = receiver.communicate(timeout=PATIENCE)
+    result = printed("recv", out.decode())
+    assert [each["name"] for each in result["files"]] == ["large", "small"]
+    assert [each["name"] for each in result["failed"]] == ["missing"]
+    assert result["failed_count"] == 1
+    assert receiver.returncode == Exit.NOT_ALL_COPIED
