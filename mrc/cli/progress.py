@@ -160,10 +160,13 @@ class ProgressMeter:
         if self._out.verbose:
             self.note(text)
 
-    def resumed(self, moving: Watched, name: str, size: int) -> None:
-        """The receiver has kept so many bytes of a file."""
-        self._resumed[id(moving)] = self._resumed.get(id(moving), 0) + size
-        self.note(f"{shown(name)}: goes on behind {format_bytes(size)} of an earlier transfer")
+    def resumed(self, moving: Watched, name: str, there: int, size: int) -> None:
+        """The receiver has so many bytes of a file of this size."""
+        self._resumed[id(moving)] = self._resumed.get(id(moving), 0) + there
+        if there == size:
+            self.note(f"{shown(name)}: was there with the same {format_bytes(size)}")
+        else:
+            self.note(f"{shown(name)}: goes on behind {format_bytes(there)} of an earlier transfer")
 
     @asynccontextmanager
     async def watch(

@@ -23,6 +23,7 @@ from mrc.cli.report import LeftOut, overflow, slow_planes, transfer, waits_sente
 from mrc.cli.retry import WAIT, Retry
 from mrc.cli.runner import run_async
 from mrc.errors import MrcError
+from mrc.exchange.foreign import shown
 from mrc.transfer.batch import Total
 from mrc.transfer.names import FileError, check_path
 from mrc.transfer.offering import How
@@ -172,6 +173,7 @@ class _Sending:
             update=args.update,
             rate=args.rate,
             resume=not args.no_resume,
+            on_grew=self._grew,
             on_failed=self._failures.add,
             waiting=lambda: self.meter.waiting(self._host),
         )
@@ -197,10 +199,15 @@ class _Sending:
             self.meter.detail(endpoint.parameters(ctx, session.qp))
             yield session
 
+    def _grew(self, path: str) -> None:
+        self.meter.note(f"{shown(path)}: grew while it was sent: copied as it was at the begin")
+
     async def run(self, session: Session, retry: Retry) -> int:
         """Sends what is left; returns the exit code."""
         meter, out, plan = self.meter, self._out, self._plan
-        self.how.on_resumed = lambda file, size: meter.resumed(session, file.name, size)
+        self.how.on_resumed = lambda file, there: meter.resumed(
+            session, file.name, there, file.bytes
+        )
         await meter.files(send_plan(session, self._plan, self.how), self._total)
         if unchanged := self._plan.unchanged:
             were = "was" if unchanged == 1 else "were"

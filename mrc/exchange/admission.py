@@ -266,7 +266,7 @@ def _try_descriptors() -> None:
     opened: list[int] = []
     try:
         while len(opened) < _FIRST_FILES:
-            opened.append(os.open(os.devnull, os.O_RDONLY))
+            opened.append(os.eventfd(0))  # needs no file: /dev/null may be missing
     except OSError as error:
         why = str(error.strerror).lower()
         raise ConfigError(f"{why}: mrc needs {_FIRST_FILES} more to begin (ulimit -n)") from error

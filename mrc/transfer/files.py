@@ -343,12 +343,13 @@ class Tree:
         return target
 
     def has(self, name: str, size: int, mtime_ns: int) -> bool:
-        """Whether a file of this size and date is there; some file systems keep only seconds."""
+        """Whether a file of this size and date is there, as far as the file system keeps dates."""
         self._before_opening()
         status = self._directory.root.status_below(self._directory.check(name))
         if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != size:
             return False
         found = status.st_mtime_ns in (mtime_ns, mtime_ns // SECOND_NS * SECOND_NS)
+        found = found or status.st_mtime_ns == self._directory.kept_date(mtime_ns)
         self._found = self._found or found
         return found
 
@@ -427,6 +428,8 @@ class OutputDirectory:
     ) -> None:
         self._keep_meta = keep_meta
         self.fsync = fsync
+        self._trying = Lock()
+        self._trial = -1  # a file without a name, for dates
         self._syncing = Lock()
         self._synced = False  # once: what was there before, or the directory itself
         self.resume = resume  # keep parts of interrupted transfers, and go on with them
@@ -453,6 +456,8 @@ class OutputDirectory:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        if self._trial >= 0:
+            os.close(self._trial)
         self.root.close()
 
     def tree(
@@ -466,6 +471,20 @@ class OutputDirectory:
     def sweep(self) -> list[str]:
         """Removes what earlier receivers have left; see `sweep.sweep`."""
         return sweep(self.root, resume=self.resume)
+
+    def kept_date(self, mtime_ns: int) -> int | None:
+        """What the file system makes of a date: it may keep whole seconds, or no date before 1901.
+        None if it lets nobody try.
+        """
+        with self._trying:
+            try:
+                if self._trial < 0:
+                    name, self._trial = self.root.create_temporary("date")
+                    self.root.remove(name)
+                os.utime(self._trial, ns=(mtime_ns, mtime_ns))
+                return os.fstat(self._trial).st_mtime_ns
+            except (FileError, OSError, OverflowError):
+                return None
 
     def sync(self, fd: int) -> None:
         """With `fsync`: returns when the disk has an open file or folder; raises OSError."""

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from msgspec import Struct
 
@@ -23,6 +24,7 @@ from mrc.transfer.messages import (
     Failed,
     Offer,
     Pack,
+    Reading,
     Refuse,
     Stored,
     TransferMessage,
@@ -32,7 +34,7 @@ from mrc.transfer.names import local_name, wire_name
 from mrc.transfer.pace import Pace, lower
 from mrc.transfer.plan import File
 from mrc.transfer.session import Session, TransferError, VerificationError
-from mrc.transfer.writing import Writing
+from mrc.transfer.writing import READING_SECONDS, Writing
 
 T = TypeVar("T")
 NO_HOLES = Holes()
@@ -45,14 +47,15 @@ class RefusedError(TransferError):
 class How(Struct):
     """How to send.
 
-    `on_resumed` is called for a file of which the receiver has so many bytes, `on_failed` for each
-    file or folder that is not copied. `waiting` surrounds the time in which the receiver asks its
-    user about this sender.
+    `on_resumed` is called for a file of which the receiver has so many bytes, `on_grew` for the
+    path of one that was copied as it was at its begin, `on_failed` for each file or folder that is
+    not copied. `waiting` surrounds the time in which the receiver asks its user about this sender.
     """
 
     keep_meta: bool = True
     resume: bool = True
     on_resumed: Callable[[File, int], None] = lambda file, size: None
+    on_grew: Callable[[str], None] = lambda path: None
     on_failed: Callable[[FailedFile], None] = lambda failed: None
     update: bool = False  # leave out files that the receiver has with the same size and date
     rate: float = 0.0  # bits per second at most; 0: no limit
@@ -84,7 +87,7 @@ class Offering:
         self._how = how
         self._name = name
         self._path = path
-        self._accepted = False
+        self._accepted = self._takes_reading = False
         self._chunks = 0
         self.refused: set[str] = set()
         """names of files of the pack that the receiver cannot store"""
@@ -110,6 +113,7 @@ class Offering:
         self, accept: Accept, feed: Feed | None, begin: int = 0, holes: Holes = NO_HOLES
     ) -> None:
         """Writes the chunks from `begin` on. An empty file has no feed."""
+        self._takes_reading = accept.reading
         if feed is None:
             return
         pace = Pace(lower(self._how.rate, accept.rate))
@@ -124,6 +128,16 @@ class Offering:
             if isinstance(error, RefusedError):
                 await self._session.say(Done("", self._chunks, "the receiver refused it"))
             raise error
+
+    async def reading(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, which reads from a disk: the receiver hears of it."""
+        watchers = [self._tell_reading()] if self._takes_reading else []
+        return await self._session.watched(work, *watchers)
+
+    async def _tell_reading(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(READING_SECONDS)
+            await self._session.say(Reading())
 
     async def finish(self, digest: str) -> None:
         """All chunks are written: returns when the receiver has stored all of it."""

@@ -43,6 +43,8 @@ class Packing:
         self._left = sum(entry.bytes for entry in entries if isinstance(entry, File))
         self._ends: list[int] = []  # after each chunk, how many entries are complete
         self.files: list[TransferredFile] = []
+        self.grown: dict[str, str] = {}
+        """the paths of files that were copied as they were at their begin, by name"""
         self.failed: deque[FailedFile] = deque()  # that nobody has been told of
 
     def left_bytes(self) -> int:
@@ -126,9 +128,9 @@ class Packing:
         begin = put_header(payload, at, record)
         data = payload[begin : begin + length]
         source.read_into(data, self._offset)
-        if self._offset + length == source.bytes:
-            source.check_unchanged()
         self._digest.update(data)
+        if self._offset + length == source.bytes and source.grew(self._digest.digest()):
+            self.grown[self._name] = source.path
         self._offset += length
         self._left -= length
         end = begin + length

@@ -261,7 +261,8 @@ class _Receiving(Struct, frozen=True):
         except FileError as error:
             return begin, str(error)
         if begin:
-            self.told.on_resumed(sink.name, min(begin * offer.chunk_bytes, offer.bytes or 0))
+            size = offer.bytes or 0
+            self.told.on_resumed(sink.name, min(begin * offer.chunk_bytes, size), size)
         return begin, ""
 
     async def _begin(self, kept: int, digest: str) -> int:

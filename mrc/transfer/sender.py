@@ -40,6 +40,7 @@ from mrc.transfer.plan import Entry, File, FolderEnd, Link, Plan, Stdin
 from mrc.transfer.populate import STEP_BYTES, Ahead, populate_for_reads
 from mrc.transfer.session import Session
 from mrc.transfer.source import Source
+from mrc.transfer.threads import in_thread
 
 _ZEROS = memoryview(bytes(CHUNK_BYTES))
 AHEAD_BYTES = 256 << 20  # hashed ahead of the writes; occupies page cache, not process memory
@@ -164,9 +165,12 @@ async def _send_file(
         hole_bytes = holes.bytes_from(begin, CHUNK_BYTES, size)
         plan.there += hole_bytes
         await offering.write(accept, feed, begin, holes)
-    source.check_unchanged()
+    check = in_thread(source.grew, digests.whole.digest(), stop=source.stop)
+    grew = await offering.reading(check)
     digest = digests.whole.hexdigest()
     await offering.finish(digest)
+    if grew:
+        how.on_grew(file.path)
     return Batch.of(TransferredFile(file.name, size, digest, file.path), resumed_bytes, hole_bytes)
 
 
@@ -224,6 +228,8 @@ def _packed(packing: Packing, offering: Offering, entries: list[Entry], how: How
     for failed in (each for each in packing.failed if each.name in names):
         how.on_failed(failed)
     names -= offering.refused
+    for name in names & packing.grown.keys():
+        how.on_grew(packing.grown[name])
     files = tuple(file for file in packing.files if file.name in names)
     folders = sum(isinstance(entry, FolderEnd) and entry.name in names for entry in entries)
     links = sum(isinstance(entry, Link) and entry.name in names for entry in entries)

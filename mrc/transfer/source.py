@@ -10,7 +10,9 @@ import stat
 from typing import Self
 
 from mrc.exchange.foreign import printable
-from mrc.transfer.names import FileError, cause_of
+from mrc.transfer.kept import hash_range
+from mrc.transfer.messages import Digest
+from mrc.transfer.names import FileError, StoppedError, cause_of
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
 
@@ -28,6 +30,7 @@ class Source:
     def __init__(self, path: str, *, follow: bool = True) -> None:
         self.path = path
         self._map: mmap.mmap | None = None
+        self._stopped = False
         # O_NONBLOCK: opening a FIFO must not wait for its writer.
         flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
         try:
@@ -111,15 +114,33 @@ class Source:
                 raise self._changed("it shrank")
             done += count
 
-    def check_unchanged(self) -> None:
-        """Raises FileChangedError when size or modification time have changed."""
+    def grew(self, digest: bytes) -> bool:
+        """Whether it has more bytes than it had. `digest` is that of the bytes that were read.
+
+        If size or date have changed, it reads the file again: call it in a thread. Raises
+        FileChangedError when its first bytes are others, StoppedError after `stop`.
+        """
         status = os.fstat(self.fd)
         if status.st_size < self.bytes:
             raise self._changed("it shrank")
-        if status.st_size > self.bytes:
-            raise self._changed("it grew")
-        if status.st_mtime_ns != self.mtime_ns:
+        if status.st_size == self.bytes and status.st_mtime_ns == self.mtime_ns:
+            return False
+        now = Digest()
+        try:
+            hash_range(self.fd, now, 0, self.bytes, self._check_stop)
+        except OSError as error:
+            raise FileError(f"{printable(self.path)}: {cause_of(error)}") from error
+        if now.digest() != digest:
             raise self._changed("it was written to")
+        return status.st_size > self.bytes
+
+    def stop(self) -> None:
+        """Ends a look for changes, from any thread."""
+        self._stopped = True
+
+    def _check_stop(self) -> None:
+        if self._stopped:
+            raise StoppedError
 
     def _changed(self, how: str) -> FileChangedError:
         return FileChangedError(

@@ -73,13 +73,13 @@ class Told(Struct, frozen=True):
     """What the user of a receiver hears of.
 
     `on_data` is called before each chunk is stored, and before each file gets its final name.
-    `on_resumed`: so many bytes of a file were there already. `on_kept`: so many are kept, because
-    the transfer was interrupted. `on_failed`: a file or folder is not copied. `rate` says how many
-    bits per second the sender of the next file may send; 0: as many as it can.
+    `on_resumed`: so many bytes of a file of this size were there already. `on_kept`: so many are
+    kept, because the transfer was interrupted. `on_failed`: a file or folder is not copied. `rate`
+    says how many bits per second the sender of the next file may send; 0: as many as it can.
     """
 
     on_data: Callable[[], None] = lambda: None
-    on_resumed: Callable[[str, int], None] = lambda name, size: None
+    on_resumed: Callable[[str, int, int], None] = lambda name, there, size: None
     on_kept: Callable[[str, int], None] = lambda name, size: None
     on_failed: Callable[[FailedFile], None] = lambda failed: None
     rate: Callable[[], float] = lambda: 0.0

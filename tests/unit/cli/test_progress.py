@@ -146,3 +146,17 @@ async def test_watch__one_line_that_fits_the_terminal(
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     assert lines and all(line.startswith("  0%  ") for line in lines), "none continues another"
     assert all("2/2" in line and len(line) < columns for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [(4096, "a: goes on behind 4 KiB of an earlier"), (8192, "a: was there with the same 8 KiB")],
+)
+async def test_resumed__part_of_a_file_or_all(
+    capsys: pytest.CaptureFixture[str], there: int, said: str
+) -> None:
+    """A file that has only another mode or date has all its bytes there."""
+    meter = ProgressMeter(Output("mrc send", as_json=False, quiet=False), "sender")
+    moving: Any = CountingQp(1)
+    meter.resumed(moving, "a", there, 8192)
+    assert said in capsys.readouterr().err

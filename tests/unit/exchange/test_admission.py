@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import resource
 from ipaddress import ip_address
 
@@ -257,3 +258,9 @@ def test_claims__a_peer_may_connect_from_each_of_its_addresses() -> None:
     claims.check("10.0.0.1", [A1])
     with pytest.raises(ConnectError):
         claims.check("192.0.2.1", [A1])
+
+
+def test_raise_descriptor_limit__without_dev_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a bare container: it was told as too few descriptors."""
+    monkeypatch.setattr(os, "devnull", "/nowhere")
+    raise_descriptor_limit()

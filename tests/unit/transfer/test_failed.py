@@ -34,6 +34,7 @@ from mrc.transfer.messages import (
     to_dict,
 )
 from mrc.transfer.names import FileError, FinalError, mark_name
+from mrc.transfer.offering import How
 from mrc.transfer.plan import Plan, plan_of
 from mrc.transfer.session import TransferError
 from mrc.transfer.sinks import PackSink
@@ -97,11 +98,6 @@ def vanish(source: Source) -> None:
     raise FileError(f"{source.path}: no such file")
 
 
-def grow(source: Source) -> None:
-    with open(source.path, "ab") as file:
-        file.write(b"x")
-
-
 def shrink(source: Source) -> None:
     os.truncate(source.path, source.bytes - 1)
 
@@ -109,7 +105,7 @@ def shrink(source: Source) -> None:
 @pytest.mark.more
 @pytest.mark.parametrize(
     ("what", "cause"),
-    [(vanish, "no such file"), (grow, "it grew"), (shrink, "it shrank")],
+    [(vanish, "no such file"), (shrink, "it shrank")],
 )
 async def test_send_plan__file_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, copy: Copy, what: Callable[[Source], None], cause: str
@@ -119,6 +115,30 @@ async def test_send_plan__file_that_cannot_be_read(
     ours, theirs = await copy()
     assert cause in ours[0].error and cause in theirs[0].error
     assert ours[0].end == "sender"
+
+
+async def test_send_plan__a_file_that_grows(
+    monkeypatch: pytest.MonkeyPatch, top: Path, inbox: Path
+) -> None:
+    """It is copied as it was when it was opened, and its date is that of then."""
+
+    def grow(source: Source) -> None:
+        with open(source.path, "ab") as file:
+            file.write(b"x")
+
+    before = (top / "b").read_bytes(), (top / "b").stat().st_mtime_ns
+    for module in (packing, sender):
+        opens_not(monkeypatch, grow, module)
+    grown: list[str] = []
+    async with sessions() as ends:
+        sent, got = await both(
+            sending(ends.sender, [str(top)], how=How(on_grew=grown.append)),
+            receiving(ends.receiver, inbox),
+        )
+    assert [file.name for file in sent] == [file.name for file in got] == list(NAMES)
+    copy = inbox / "top" / "b"
+    assert (copy.read_bytes(), copy.stat().st_mtime_ns) == before
+    assert grown == [str(top / "b")]
 
 
 @pytest.mark.more

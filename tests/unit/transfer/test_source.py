@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from mrc.transfer.names import FileError
+from mrc.transfer.messages import Digest
+from mrc.transfer.names import FileError, StoppedError
 from mrc.transfer.source import FileChangedError, Source
 
 
@@ -16,14 +18,14 @@ def test_source__is_mapped(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"0123456789")
     with Source(str(tmp_path / "a")) as source:
         assert (source.bytes, source.map[:]) == (10, b"0123456789")
-        source.check_unchanged()
+        assert not source.grew(b"not read again")
 
 
 def test_source__empty_file_has_no_mapping(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     with Source(str(tmp_path / "a")) as source:
         assert source.bytes == 0
-        source.check_unchanged()
+        assert not source.grew(b"not read again")
 
 
 def test_source__refusals(tmp_path: Path) -> None:
@@ -51,20 +53,49 @@ def test_close__twice_closes_no_other_file(tmp_path: Path) -> None:
         assert other.read() == "1"
 
 
+BYTES = b"0123456789"
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Iterator[tuple[Source, Path]]:
+    path = tmp_path / "a"
+    path.write_bytes(BYTES)
+    os.utime(path, ns=(0, 0))
+    with Source(str(path)) as source:
+        yield source, path
+
+
 @pytest.mark.parametrize(
     ("change", "how"),
     [
         (lambda path: os.truncate(path, 5), "it shrank"),
-        (lambda path: os.truncate(path, 15), "it grew"),
         (lambda path: path.write_bytes(b"9876543210"), "it was written to"),
+        (lambda path: path.write_bytes(b"9876543210 and more"), "it was written to"),
     ],
-    ids=["shrinks", "grows", "rewritten"],
+    ids=["shrinks", "rewritten", "rewritten and grows"],
 )
-def test_check_unchanged__after_a_change(tmp_path: Path, change: object, how: str) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"0123456789")
-    os.utime(path, ns=(0, 0))
-    with Source(str(path)) as source:
-        change(path)  # type: ignore[operator]
-        with pytest.raises(FileChangedError, match=how):
-            source.check_unchanged()
+def test_grew__its_first_bytes_are_others(
+    changing: tuple[Source, Path], change: Callable[[Path], object], how: str
+) -> None:
+    source, path = changing
+    change(path)
+    with pytest.raises(FileChangedError, match=how):
+        source.grew(Digest(BYTES).digest())
+
+
+@pytest.mark.parametrize(("more", "grew"), [(b"", False), (b"and more", True)])
+def test_grew__its_first_bytes_are_the_same(
+    changing: tuple[Source, Path], more: bytes, grew: bool
+) -> None:
+    """`touch`, and a program that appends to a log."""
+    source, path = changing
+    path.write_bytes(BYTES + more)
+    assert source.grew(Digest(BYTES).digest()) == grew
+
+
+def test_grew__told_to_stop(changing: tuple[Source, Path]) -> None:
+    source, path = changing
+    path.touch()
+    source.stop()
+    with pytest.raises(StoppedError):
+        source.grew(Digest(BYTES).digest())

@@ -7,7 +7,7 @@ import asyncio
 import gc
 import os
 import re
-from collections.abc import Callable
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,24 @@ from mrc.events import Immediate
 from mrc.messaging.session import SessionError
 from mrc.results.transfer import FailedFile
 from mrc.transfer.joined import Joins
-from mrc.transfer.messages import CHUNK_BYTES, Accept, Bye, Done, Offer, Refuse, Stored, chunk_imm
+from mrc.transfer.messages import (
+    CHUNK_BYTES,
+    Accept,
+    Bye,
+    Done,
+    Offer,
+    Reading,
+    Refuse,
+    Stored,
+    TransferMessage,
+    chunk_imm,
+)
 from mrc.transfer.names import FileError
+from mrc.transfer.offering import How
 from mrc.transfer.pack import FRAME, seal
 from mrc.transfer.plan import plan_of
-from mrc.transfer.session import TransferError, VerificationError, accept_session
+from mrc.transfer.session import Session, TransferError, VerificationError, accept_session
+from mrc.transfer.source import Source
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT
 
 SIZES = [0, 1, 4096, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 11 * CHUNK_BYTES + 13]
@@ -153,10 +166,39 @@ def grow(path: str) -> None:
         file.write(b"x")
 
 
-@pytest.mark.parametrize("change", [rewrite, grow])
-async def test_send_files__source_changes_on_the_way(
-    tmp_path: Path, inbox: Path, change: Callable[[str], None]
+async def test_send_files__source_grows_on_the_way(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is read again, which may take long: the receiver hears that its sender lives."""
+    monkeypatch.setattr("mrc.transfer.offering.READING_SECONDS", 0)
+    told = threading.Event()
+    say, again = Session.say, Source.grew
+
+    async def noted(self: Session, message: TransferMessage) -> None:
+        if isinstance(message, Reading):
+            told.set()
+        await say(self, message)
+
+    def slow(self: Source, digest: bytes) -> bool:
+        assert told.wait(PATIENCE)
+        return again(self, digest)
+
+    monkeypatch.setattr(Session, "say", noted)
+    monkeypatch.setattr(Source, "grew", slow)
+    data = os.urandom(12 * CHUNK_BYTES)
+    path, grown = make(tmp_path, "a", data), list[str]()
+    async with sessions() as ends:
+        how = How(on_grew=grown.append)
+        task = asyncio.create_task(
+            both(sending(ends.sender, [path], how=how), receiving(ends.receiver, inbox))
+        )
+        await until(lambda: 0 in ends.out.posted)
+        grow(path)
+        await task
+    assert (inbox / "a").read_bytes() == data and grown == [path]
+
+
+async def test_send_files__source_changes_on_the_way(tmp_path: Path, inbox: Path) -> None:
     """tests/netns covers a source that shrinks: the fake has no guard against SIGBUS."""
     path, other = make(tmp_path, "a", bytes(12 * CHUNK_BYTES)), make(tmp_path, "b", b"b")
     os.utime(path, ns=(0, 0))
@@ -169,7 +211,7 @@ async def test_send_files__source_changes_on_the_way(
             )
         )
         await until(lambda: 0 in ends.out.posted)
-        change(path)
+        rewrite(path)
         sent, received = await task
     assert [file.name for file in sent] == [file.name for file in received] == ["b"]
     assert [(each.name, each.end) for each in failed] == [("a", "sender")] * 2

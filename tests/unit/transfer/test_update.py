@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transfer_ends import both, make, names, receiving, sessions
 
+from mrc.transfer.files import OutputDirectory
+from mrc.transfer.folders import SECOND_NS
 from mrc.transfer.offering import How
 from mrc.transfer.plan import plan_of
 from mrc.transfer.sender import send_plan
@@ -38,3 +41,25 @@ async def test_send_plan__update_reads_nothing_again(
     async with sessions() as ends:
         sent, _ = await both(sending(), receiving(ends.receiver, inbox))
     assert sent == ["a"] and plan.unchanged == 1 and names(inbox) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "keeps",
+    [lambda ns: max(ns, -(1 << 31) * SECOND_NS), lambda ns: ns // (2 * SECOND_NS) * 2 * SECOND_NS],
+    ids=["since 1901", "every second second"],
+)
+def test_has__a_date_that_the_file_system_does_not_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: Callable[[int], int]
+) -> None:
+    """It was sent again each time."""
+    utime, date = os.utime, -(1 << 31) * SECOND_NS - 5_000_000_007
+    monkeypatch.setattr(
+        os, "utime", lambda file, *, ns: utime(file, ns=(keeps(ns[0]), keeps(ns[1])))
+    )
+    os.utime(make(tmp_path, "a", b"1"), ns=(date, date))
+    with OutputDirectory(str(tmp_path)) as directory:
+        tree = directory.tree()
+        assert tree.has("a", 1, date)
+        assert not tree.has("a", 1, 0)
+        tree.close()
+    assert names(tmp_path) == ["a"]
