@@ -156,6 +156,13 @@ class ContextWarning(Struct, frozen=True):
     detail: int
     """Depends on `kind`, see above."""
 
+    def __str__(self) -> str:
+        where = f"plane {self.plane}: " if self.plane else ""
+        if self.kind is WarningKind.MEMORY_FAULT:
+            return f"{where}{self.kind.explanation} (the memory region with rkey {self.detail:#x})"
+        granted = f" ({self.detail} bytes granted)" if self.detail else ""
+        return f"{where}{self.kind.explanation}{granted}"
+
 
 class ProbeResult(Struct, frozen=True):
     """The result of an EV probe."""

@@ -37,6 +37,7 @@ from mrc.messaging.session import LOST_TIMEOUTS, explain, paths_lost
 from mrc.running import Limit
 from mrc.tasks import cancelled
 from mrc.trust.security import secret_id
+from mrc.units import digits
 
 logger = logging.getLogger("mrc.group")
 
@@ -182,7 +183,7 @@ class Group:
                 return await asyncio.shield(found)
         except TimeoutError:
             raise ConnectError(
-                f"{peer.host} did not connect to this process within {self._timeout:g} s"
+                f"{peer.host} did not connect to this process within {digits(self._timeout)} s"
             ) from None
 
     def tell(self, member: Member, note: bytes) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses numbers with units, such as "100 Gbit/s". Pure.
+"""Parses numbers with units, such as "100 Gbit/s", and writes numbers. Pure.
 
 Files use full unit names. Command lines also accept the short forms of tc(8) and iperf3, in upper
 or lower case: 500mbit, 2.5G, 64K. Sizes: K, Ki and KiB are 1024 bytes, kB is 1000 bytes. Times: a
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 
 MOST = 10**18
 """Of nanoseconds, bytes and bits a second: what 64 bits hold, with room for sums."""
@@ -30,6 +31,17 @@ _SHORT_SIZES = {"b": 1} | {
     f"{letter}{unit}": 1024**power for letter, power in _POWERS.items() for unit in ("", "i", "ib")
 }
 _SHORT_SIZES |= {f"{letter}b": 1000**power for letter, power in _POWERS.items() if letter}
+
+
+def digits(value: float, significant: int = 6) -> str:
+    """A number for people: at most so many significant digits, and never an exponent."""
+    short = f"{value:.{significant}g}"
+    return f"{Decimal(short):f}" if "e" in short else short
+
+
+def counted(count: int, what: str) -> str:
+    """ "1 file", "2 files"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def quantity(text: str, units: Mapping[str, int]) -> float | None:

@@ -170,6 +170,18 @@ def test_programs__are_executable_and_only_they() -> None:
     report(offenders)
 
 
+def test_numbers__have_no_exponents() -> None:
+    """People read "1e+08 us" as an error: mrc/units.py writes numbers."""
+    offenders = [
+        f"{path}:{number}: {line.strip()}"
+        for path in python_files("mrc")
+        if path != Path("mrc/units.py")
+        for number, line in enumerate(lines(path), 1)
+        if re.search(r":(\.\d)?g\}", line)
+    ]
+    report(offenders)
+
+
 def test_tests__pin_no_words_of_argparse() -> None:
     """They differ between versions of Python."""
     words = "|".join(["invalid " + "choice", "are " + "required:", "choose " + "from"])

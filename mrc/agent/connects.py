@@ -28,6 +28,7 @@ from mrc.enums import AgentKind
 from mrc.errors import ArgumentError, ConnectError, Kind, MrcError, ProtocolError
 from mrc.exchange.oob import Channel
 from mrc.tasks import cancelled
+from mrc.units import digits
 
 logger = logging.getLogger("mrc.agent")
 
@@ -100,7 +101,7 @@ class Connects:
             async with running.Limit(seconds):
                 self._fail(wanted.qpn, await self._until_gone(wanted))
         except TimeoutError:
-            late = f"its agent has not connected QP {wanted.dest_qpn:#x} in {seconds:g} s"
+            late = f"its agent has not connected QP {wanted.dest_qpn:#x} in {digits(seconds)} s"
             why = self._refused.get(wanted.qpn, "does mrc agent run there?")
             self._fail(wanted.qpn, f"{wanted.dest_gid}: {late}: {why}")
 

@@ -13,6 +13,7 @@ from mrc.agent.reach import knock, patiently, worded
 from mrc.enums import AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError
 from mrc.running import Limit
+from mrc.units import digits
 
 _MOST_VISITS = 1024  # that the program has not answered
 _ANSWER_SECONDS = 10.0
@@ -30,7 +31,7 @@ class Doorbell:
         """Asks the endpoint, and tells the program its answer."""
         local, host, port = self._program.address_of(asked.to.gid)
         seconds = local.config.timeouts.exchange
-        why = f"{host}: no answer in {seconds:g} s"
+        why = f"{host}: no answer in {digits(seconds)} s"
 
         async def attempt() -> int:
             nonlocal why

@@ -24,6 +24,7 @@ from mrc.control.profiles import (
     ProfileState,
 )
 from mrc.enums import CcKind
+from mrc.units import digits
 
 ALGORITHM = "uet-1.0-nscc"
 MAX_EVS = 1024
@@ -350,7 +351,7 @@ def parameters_of(config: Any) -> CcParameters:
 
     def whole(value: float, unit: float = 1) -> int:
         if not math.isfinite(value) or not 0 <= value * unit < 1 << 32:
-            raise RefusedError(errno.EINVAL, f"{value:g} is out of range for NSCC")
+            raise RefusedError(errno.EINVAL, f"{digits(value)} is out of range for NSCC")
         return round(value * unit)
 
     return CcParameters(

@@ -30,6 +30,7 @@ from mrc.fabric.ports import LocalPort
 from mrc.results.agent import CmPortRow
 from mrc.running import Limit
 from mrc.tasks import cancelled
+from mrc.units import digits
 
 logger = logging.getLogger("mrc.agent")
 
@@ -109,7 +110,7 @@ class Switchboard:
         except (MrcError, OSError) as error:  # TimeoutError is an OSError
             late = isinstance(error, TimeoutError) and not isinstance(error, MrcError)
             why = f"{request.to} port {request.port}: "
-            why += f"no answer in {seconds:g} s" if late else worded(error)
+            why += f"no answer in {digits(seconds)} s" if late else worded(error)
             logger.info("rdma_cm: %s", why)
             end.fail(CmEvent.UNREACHABLE, -errno.ETIMEDOUT, because(why))
 

@@ -29,6 +29,7 @@ from mrc.exchange.oob import Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, extended
 from mrc.exchange.upgrade import QuestionError
 from mrc.running import Limit
+from mrc.units import digits
 
 logger = logging.getLogger("mrc.connect")
 
@@ -120,7 +121,7 @@ class _Attempt:
 def timed_out(host: str, port: int, after: float, channel: Channel | None) -> ConnectTimeoutError:
     """No answer `after` these seconds. `channel`: to the peer, if its TCP port has answered."""
     step = "connection" if channel is None else "completed exchange"
-    late = f"{host}: no {step} on TCP port {port} in {after:g} s"
+    late = f"{host}: no {step} on TCP port {port} in {digits(after)} s"
     if channel is None:
         return ConnectTimeoutError(f"{late}: check that it is up, and the firewalls of both hosts")
     if channel.silent:

@@ -54,6 +54,7 @@ from mrc.exchange.refusal import GONE, REFUSE, fields, kind_in
 from mrc.fabric.paths import PathEv
 from mrc.running import Limit
 from mrc.tasks import cancelled
+from mrc.units import digits
 
 logger = logging.getLogger("mrc.qp")
 
@@ -432,7 +433,7 @@ class End:
                 await self.channel.send("bye")
                 said = True
                 await self._bye_ok.wait()
-        return said or await self.say_gone(f"messages were not taken within {linger:g} s")
+        return said or await self.say_gone(f"messages were not taken within {digits(linger)} s")
 
     async def say_gone(self, reason: str) -> bool:
         """Tells the peer why this end is no more; True if it was told. It may have gone before."""

@@ -45,6 +45,7 @@ from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TLS, TOP, Channel
 from mrc.exchange.patience import EXCHANGE_TRIPS, MESSAGE_TRIPS, patience
 from mrc.observe.remote import RemoteView
 from mrc.tasks import cancelled, took_cancellation
+from mrc.units import digits
 
 logger = logging.getLogger("mrc.listener")
 
@@ -208,7 +209,7 @@ class Listener:
                 channel.limit_silence(on=False)
         except TimeoutError:
             # Busy: a peer that was stopped meanwhile connects again.
-            late = BusyError(f"the exchange did not finish within {seconds:g} s")
+            late = BusyError(f"the exchange did not finish within {digits(seconds)} s")
             await self._refuse(channel, late)
         except (PeerGoneError, CutOffError) as error:
             logger.debug("%s: %s", channel.remote, error)

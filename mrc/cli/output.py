@@ -15,6 +15,7 @@ from mrc.cli.arguments import add
 from mrc.cli.csv_text import csv_text
 from mrc.cli.exits import UsageError
 from mrc.exchange.foreign import harmless_lines, printable
+from mrc.units import digits
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -38,7 +39,7 @@ def _scaled(value: float, step: int, units: Sequence[str]) -> str:
         value /= step
         index += 1
     whole = index == 0 or value >= 999.5  # not "1.02e+03 KiB"
-    return f"{value:.0f} {units[index]}" if whole else f"{value:.3g} {units[index]}"
+    return f"{value:.0f} {units[index]}" if whole else f"{digits(value, 3)} {units[index]}"
 
 
 def format_bytes(count: float) -> str:
@@ -58,13 +59,8 @@ def format_seconds(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} us"
     if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds:.3g} s"
-
-
-def counted(count: int, what: str) -> str:
-    """ "1 file", "2 files"."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+        return f"{digits(seconds * 1e3, 3)} ms"
+    return f"{digits(seconds, 3)} s"
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -72,8 +72,8 @@ MORE_ENDS = f"""
 --timeout SECONDS   client: time limit for connecting [%(default)s]
 """
 TEST = f"""
--t, --time SECONDS            duration of the test [{DEFAULT_SECONDS:g}; {SWEEP_SECONDS:g} for each
-                              size of -a]
+-t, --time SECONDS            duration of the test [{DEFAULT_SECONDS:.0f}; {SWEEP_SECONDS:.0f} for
+                              each size of -a]
 -n, --bytes BYTES             instead of -t: each writing end stops after this many bytes
 -O, --omit SECONDS            run this long before -t begins, and do not count it [0]
 -P, --parallel, --qps PARALLEL  number of QPs [%(default)s]

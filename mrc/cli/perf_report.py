@@ -35,6 +35,7 @@ from mrc.results.perf import (
     TestEvent,
 )
 from mrc.results.plain import like
+from mrc.units import digits
 
 
 def _span(interval: Interval) -> str:
@@ -138,7 +139,7 @@ def _cost(plan: Plan, total: Interval) -> str:
     share = total.cpu_seconds / total.seconds if total.seconds > 0 else 0.0
     per_gib = ""
     if moved and plan.pattern is Pattern.STREAM:
-        per_gib = f", {total.cpu_seconds / moved * 2**30:.3g} CPU seconds per GiB"
+        per_gib = f", {digits(total.cpu_seconds / moved * 2**30, 3)} CPU seconds per GiB"
     cost = f"{share:.0%} of a CPU{per_gib}"
     if not total.sent_packets:  # an end that only receives sends no data
         return cost

@@ -48,6 +48,7 @@ from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import SERVICE, TOKEN_BYTES, Session, TransferError, accept_session
 from mrc.transfer.window import WINDOW_BYTES, Told
 from mrc.trust.remedies import Commands
+from mrc.units import digits
 
 HELP = "receive files and folders from hosts that run mrc send"
 EXAMPLES = """\
@@ -367,7 +368,7 @@ class _Server:
     async def _until_returned(self, host: str) -> None:
         """With --once: the sender may connect again and go on."""
         seconds = self.limits.idle_seconds
-        self._meter.note(f"{shown(host)} may come back within {seconds:g} s (--idle)")
+        self._meter.note(f"{shown(host)} may come back within {digits(seconds)} s (--idle)")
         await asyncio.sleep(seconds)
 
     def _on_data(self, sender: asyncio.Task[None]) -> None:

@@ -15,7 +15,7 @@ from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.binding.recording import Recording
 from mrc.cli import history_report
-from mrc.cli.output import counted, format_bytes, format_rate, format_seconds, version_of
+from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
 from mrc.cli.shares import carried_percent, sentence
 from mrc.enums import WarningKind
 from mrc.events import PlaneInfo
@@ -28,6 +28,7 @@ from mrc.transfer.batch import MAX_LISTED, Batch, Total
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.session import Session
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT
+from mrc.units import counted
 
 MANY_OVERFLOWS = 100  # packets; fewer cost no speed
 

@@ -10,6 +10,7 @@ from typing import Self
 from mrc.errors import MrcError, PathError, PeerGoneError
 from mrc.exchange.dial import may_pass
 from mrc.running import RunningClock
+from mrc.units import digits
 
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 5.0
@@ -75,7 +76,7 @@ class Retry:
             raise error
         elif self._lost is None and not self._until and self._first:
             self._until, self._pause = now + self._first, FIRST_PAUSE_SECONDS
-            self._note(f"{error}; trying for {self._first:g} s")
+            self._note(f"{error}; trying for {digits(self._first)} s")
         if now + self._pause > self._until:
             if self._lost is None:
                 raise error

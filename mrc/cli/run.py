@@ -19,6 +19,7 @@ from mrc.cli.exits import Exit, UsageError
 from mrc.cli.programs import become, refused
 from mrc.doctor import libraries
 from mrc.errors import ConfigError
+from mrc.units import digits
 
 HELP = "run a program written for MRC's C interface or for RDMA verbs"
 EXAMPLES = """\
@@ -146,7 +147,9 @@ def _await_agent(args: argparse.Namespace) -> None:
         late = False
         while not door.answers(name, max(deadline - time.monotonic(), _LAST_LOOK_SECONDS)):
             if late:  # its last time to answer began after the deadline: this process has run
-                raise ConfigError(f"no agent answered at socket {name} within {_START_SECONDS:g} s")
+                raise ConfigError(
+                    f"no agent answered at socket {name} within {digits(_START_SECONDS)} s"
+                )
             late = time.monotonic() > deadline
             if door.is_open(name):
                 pass  # it answers soon, or ends

@@ -17,7 +17,7 @@ from mrc.cli.arguments import add, bit_rate, pause_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
-from mrc.cli.output import Output, add_options, counted
+from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import LeftOut, overflow, slow_planes, transfer, waits_sentence
 from mrc.cli.retry import WAIT, Retry
@@ -30,6 +30,7 @@ from mrc.transfer.offering import How
 from mrc.transfer.plan import STDIN, Plan, excluding, plan_of
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import TOKEN_BYTES, Session, VerificationError, connect_session
+from mrc.units import counted
 
 HELP = "send files and folders to a host that runs mrc recv"
 EXAMPLES = """\

@@ -26,6 +26,7 @@ from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario
 from mrc.sim.sweep import parse_setting
 from mrc.sim.trial import Timed, Trial, full_trial, n_runs, run_trial, summarize, timed_summary_of
+from mrc.units import counted
 from mrc.whole import check_writable, write_whole
 
 T = TypeVar("T")
@@ -259,7 +260,7 @@ def _print(out: Output, trial: Trial, *, of_several: bool) -> None:
     out.text(
         f"{scenario.name}: {title}\n\n"
         f"{first}{trial.result.seed}: {format_seconds(stats.now_ns / 1e9)},"
-        f" {stats.packets} packets;"
+        f" {counted(stats.packets, 'packet')};"
         f" {stats.lost} lost by faults, {stats.trimmed} trimmed, {stats.dropped} dropped,"
         f" {stats.marked} marked"
     )

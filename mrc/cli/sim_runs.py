@@ -17,6 +17,7 @@ from mrc.cli.output import Output, format_table
 from mrc.errors import ConfigError
 from mrc.sim import page
 from mrc.sim.checks import Outcome
+from mrc.units import digits
 
 T = TypeVar("T")
 
@@ -78,7 +79,7 @@ def check_table(
             page.number(outcome.value),
             *([f"{page.number(outcome.low)} to {page.number(outcome.high)}"] if spread else []),
             *(page.number(outcome.baselines[k]) if k in outcome.baselines else "" for k in kinds),
-            "" if outcome.target is None else f"{outcome.relation} {outcome.target:g}",
+            "" if outcome.target is None else f"{outcome.relation} {digits(outcome.target)}",
             "" if outcome.met is None else "yes" if outcome.met else "NO",
         ]
         for i, outcome in enumerate(outcomes)

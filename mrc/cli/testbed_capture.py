@@ -28,6 +28,7 @@ from mrc.testbed import capture, spread
 from mrc.testbed.bed import as_argument_error
 from mrc.testbed.machines import Machine
 from mrc.testbed.names import is_host, part_name
+from mrc.units import counted
 
 _MAX_SNAP_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 20
@@ -110,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 def tell(out: Output, taken: Captured) -> None:
     size = format_bytes(taken.bytes)
-    out.note(f"{taken.packets} packets, {size}, {taken.dropped} dropped by the kernel")
+    out.note(f"{counted(taken.packets, 'packet')}, {size}, {taken.dropped} dropped by the kernel")
     out.result(taken)
 
 

@@ -62,9 +62,11 @@ def fail(args: argparse.Namespace) -> int:
     bed = spread.existing(args.name)
     words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "mtu")
     impairment = {word: value for word in words if (value := getattr(args, word)) is not None}
+    before = bed.faults().get(args.target)
     bed.fail(args.target, args.mode, args.loss, **impairment, **args.rate)
     fault = bed.faults()[args.target]
-    out.text(f"{args.target} fails: {fault}")
+    replaced = f"; no longer: {before}" if before not in (None, fault) else ""
+    out.text(f"{args.target} fails: {fault}{replaced}")
     out.result(results.Failed(name=args.name, fault=fault_result(args.target, fault)))
     return 0
 

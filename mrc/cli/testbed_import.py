@@ -17,6 +17,7 @@ from mrc.fabric import document
 from mrc.results.testbed import ImportedTopology
 from mrc.testbed import ocdai
 from mrc.testbed.imported import topology_of
+from mrc.units import counted
 from mrc.whole import write_whole
 
 DESCRIPTION = """\
@@ -54,8 +55,10 @@ def run(args: argparse.Namespace) -> int:
     except OSError as exc:
         raise ConfigError(f"{args.output}: {exc.strerror}") from exc
     shape = found.topology
-    counts = f"{shape.planes} planes of {shape.t0} T0s and {shape.t1} T1s"
-    lines = [f"wrote {args.output}: {len(shape.host_numbers())} hosts, {counts}", *found.notes]
+    switches = f"{counted(shape.t0, 'T0')} and {counted(shape.t1, 'T1')}"
+    hosts = counted(len(shape.host_numbers()), "host")
+    counts = f"{hosts}, {counted(shape.planes, 'plane')} of {switches}"
+    lines = [f"wrote {args.output}: {counts}", *found.notes]
     out.text("\n".join([*lines, f"show it with: mrc testbed plan {args.output}"]))
     out.result(
         ImportedTopology(

@@ -23,6 +23,7 @@ from mrc.testbed import hops, picture, reader, svg
 from mrc.testbed import outside as world
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
+from mrc.units import counted, digits
 from mrc.whole import write_whole
 
 OPTIONS = """
@@ -73,14 +74,15 @@ def _describe(shape: Shape) -> list[str]:
     count, addresses = census(shape), shape.addresses
     most = "at most " if shape.absent else ""
     return [
-        f"{len(shape.host_numbers())} hosts, {most}{shape.hosts_per_t0} below each T0; "
-        f"{shape.planes} planes of {most}{_switches(shape)}",
+        f"{counted(len(shape.host_numbers()), 'host')}, {most}{shape.hosts_per_t0} below each T0; "
+        f"{counted(shape.planes, 'plane')} of {most}{_switches(shape)}",
         f"host links {_each(shape.host_rate_bps, shape.host_delay_ns)}; "
         f"uplinks {_each(shape.fabric_rate_bps, shape.fabric_delay_ns)}; {_core(shape)}"
         f"MTU {shape.mtu}",
         *_queues(shape),
-        f"{shape.fabric} fabric: {count.namespaces} namespaces, {count.links} links, "
-        f"{count.routes} routes, {count.paths} paths",
+        f"{shape.fabric} fabric: {counted(count.namespaces, 'namespace')},"
+        f" {counted(count.links, 'link')}, {counted(count.routes, 'route')},"
+        f" {counted(count.paths, 'path')}",
         f"addresses: planes in {addresses.block}, hosts in {addresses.hosts}, management "
         f"{addresses.management}",
         "names: h1 on all planes, h1.p1 in plane 1, h1.mgmt on the management network",
@@ -89,9 +91,9 @@ def _describe(shape: Shape) -> list[str]:
 
 def _switches(shape: Shape) -> str:
     if not shape.t2:
-        return f"{shape.t0} T0s and {shape.t1} T1s"
-    each = f"{shape.t0 // shape.pods} T0s and {shape.t1s_per_pod} T1s each"
-    return f"{shape.pods} pods, {each}, and {shape.t2} T2s"
+        return f"{counted(shape.t0, 'T0')} and {counted(shape.t1, 'T1')}"
+    each = f"{counted(shape.t0 // shape.pods, 'T0')} and {counted(shape.t1s_per_pod, 'T1')} each"
+    return f"{counted(shape.pods, 'pod')}, {each}, and {counted(shape.t2, 'T2')}"
 
 
 def _core(shape: Shape) -> str:
@@ -110,7 +112,7 @@ def _absent(shape: Shape) -> list[str]:
 
 def _each(rate_bps: int | None, delay_ns: int) -> str:
     rate = "no rate limit" if rate_bps is None else format_rate(rate_bps)
-    return f"{rate}, {delay_ns / 1000:g} us"
+    return f"{rate}, {digits(delay_ns / 1000)} us"
 
 
 def _queues(shape: Shape) -> list[str]:

@@ -22,6 +22,7 @@ from mrc.testbed.shape import (
     scale_rates,
     with_delay,
 )
+from mrc.units import digits
 
 rate_argument = argument(parse_rate)  # bit/s; None: no limit
 
@@ -99,7 +100,7 @@ def shape_of(args: argparse.Namespace) -> Shape:
 def change_text(change: LinkChange) -> str:
     """`plane:2 has 100 Mbit/s, 500 us`"""
     told = [] if change.rate_bps is None else [format_rate(change.rate_bps)]
-    told += [] if change.delay_ns is None else [f"{change.delay_ns / 1000:g} us"]
-    told += [] if change.loss is None else [f"loss {change.loss * 100:g}%"]
+    told += [] if change.delay_ns is None else [f"{digits(change.delay_ns / 1000)} us"]
+    told += [] if change.loss is None else [f"loss {digits(change.loss * 100)}%"]
     told += [] if change.mtu is None else [f"MTU {change.mtu}"]
     return f"{change.target} has {', '.join(told)}"

@@ -29,6 +29,7 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
 from mrc.testbed.names import DEFAULT_NAME, part_name
 from mrc.testbed.shape import Fabric, Shape
+from mrc.units import counted, digits
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
@@ -36,7 +37,7 @@ _SECONDS, _WATCH_SECONDS = 0.2, 1.0
 KEYS = "arrows, page up, page down: scroll  q: quit"
 OPTIONS = f"""
 --watch             refresh it, until ^C or the key q; arrows scroll
---interval SECONDS  measure rates over this time [{_SECONDS}, with --watch {_WATCH_SECONDS:g}]
+--interval SECONDS  measure rates over this time [{_SECONDS}, with --watch {digits(_WATCH_SECONDS)}]
 """
 
 
@@ -165,16 +166,18 @@ def summary(shape: Shape) -> str:
     elif shape.host_rate_bps is not None:
         rate += " per link"
     return (
-        f"{shape.hosts} hosts, {shape.planes} planes, {_switches(shape)} per plane, {rate}, "
+        f"{counted(shape.hosts, 'host')}, {counted(shape.planes, 'plane')}, {_switches(shape)} per"
+        f" plane, {rate}, "
         f"MTU {shape.mtu}" + (", emulated" if shape.fabric is Fabric.EMULATED else "")
     )
 
 
 def _switches(shape: Shape) -> str:
     if shape.t2:
-        return f"{shape.t0} T0s, {shape.t1} T1s and {shape.t2} T2s in {shape.pods} pods"
-    below = "" if shape.t0 == shape.hosts else f"{shape.t0} T0s and "
-    return f"{below}{shape.t1} T1s"
+        below = f"{counted(shape.t0, 'T0')}, {counted(shape.t1, 'T1')}"
+        return f"{below} and {counted(shape.t2, 'T2')} in {counted(shape.pods, 'pod')}"
+    below = "" if shape.t0 == shape.hosts else f"{counted(shape.t0, 'T0')} and "
+    return below + counted(shape.t1, "T1")
 
 
 def _rate(rate_bps: int | None) -> str:

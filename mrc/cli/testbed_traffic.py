@@ -27,6 +27,7 @@ from mrc.sim.sweep import parse_setting
 from mrc.testbed import mptcp
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event
+from mrc.units import digits
 from mrc.whole import check_writable, write_whole
 from mrc.workload import faults, fit, judge, page, report, tasks
 from mrc.workload.by_iperf3 import PROGRAM
@@ -150,6 +151,6 @@ def _check_row(judged: Judged, columns: Sequence[str]) -> Iterator[str]:
             yield "does not apply *"
         else:
             yield number(page.value_of(judged, name)) + (" *" if name in judged.differs else "")
-    yield "" if judged.target is None else f"{judged.relation} {judged.target:g}"
+    yield "" if judged.target is None else f"{judged.relation} {digits(judged.target)}"
     unmet = "" if judged.target is None else "not judged"
     yield unmet if judged.met is None else "yes" if judged.met else "no"

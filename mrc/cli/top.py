@@ -34,6 +34,7 @@ from mrc.results.top import Top
 from mrc.running import Limit
 from mrc.testbed import rootless
 from mrc.trust.security import Security
+from mrc.units import digits
 from mrc.view.feed import Look
 
 HELP = "watch the QPs, planes and paths of running endpoints"
@@ -233,7 +234,7 @@ class _Distant:
             if self._again:  # a late answer must not pass for the next one
                 self.close()
             if isinstance(error, TimeoutError):
-                late = f"{self._host}: no answer in {self._timeout:g} s"
+                late = f"{self._host}: no answer in {digits(self._timeout)} s"
                 raise MrcError(late) from error
             raise
 

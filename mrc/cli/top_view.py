@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections import Counter
 
 from mrc.cli.live import Block
-from mrc.cli.output import counted, format_bytes, format_rate, format_seconds
+from mrc.cli.output import format_bytes, format_rate, format_seconds
 from mrc.events import known
 from mrc.results.snapshot import Ev
 from mrc.results.top import Endpoint, PlaneRates, QpRates
+from mrc.units import counted, digits
 
 MAX_ROWS = 32  # of QPs and of paths that are printed: the busiest QPs, the worst paths
 DROPS = {
@@ -58,7 +59,7 @@ def _drops(endpoint: Endpoint) -> list[Block]:
         for name in (each for each in words if each in totals):
             text = f"{totals[name]} {words[name]}"
             if name in rates and name not in _HARMLESS:
-                now.append(f"{text} {rates[name]:.3g}/s")
+                now.append(f"{text} {digits(rates[name], 3)}/s")
             else:
                 rest.append(text)
     hurts = [Block(f"  now: {', '.join(now)}", style="bold red")] if now else []

@@ -19,7 +19,7 @@ from mrc.conform.peer import Peer
 from mrc.conform.seen import Seen
 from mrc.conform.situation import Came, Situation
 from mrc.dissect.formats import DATA
-from mrc.units import parse_short_time
+from mrc.units import digits, parse_short_time
 
 _LATER_SECONDS = 0.003  # a device that may send does so without such a pause
 _LATE_NS = 15_000_000  # from then on a device may believe that packets are lost
@@ -153,7 +153,7 @@ class Play:
                 at += 1
             if not self._receive(until):
                 break
-        raise Failed(f"{step.line}: {_nearest(near, self._received())} within {seconds:g} s")
+        raise Failed(f"{step.line}: {_nearest(near, self._received())} within {digits(seconds)} s")
 
     def _differs(self, step: Step, at: int) -> str | None:
         """How this packet differs from the expected one; None if the step cannot mean it: it is one

@@ -11,6 +11,7 @@ from mrc.conform.readings import READINGS
 from mrc.results.conform import Broken, Captured, DirectionText
 from mrc.results.dissect import ShownReading, ShownReadings
 from mrc.results.plain import like
+from mrc.units import digits
 
 
 def result(judge: Judge, packets: int) -> Captured:
@@ -98,8 +99,8 @@ def _turns(way: DirectionText) -> str:
     if way.turn_packets is None:
         return ""
     marked = way.turn_after_mark_packets
-    after_mark = "" if marked is None else f", {marked:g} after a mark"
-    return f"; {way.turn_packets:g} packets of the plane between two uses{after_mark}"
+    after_mark = "" if marked is None else f", {digits(marked)} after a mark"
+    return f"; {digits(way.turn_packets)} packets of the plane between two uses{after_mark}"
 
 
 def _reactions(way: DirectionText) -> str:

@@ -310,13 +310,7 @@ class Dispatcher:
         known = repeats and any(other.kind is warning.kind for other in self.warnings)
         self.warnings.append(warning)
         level = logging.INFO if buffers else logging.WARNING
-        logger.log(
-            logging.DEBUG if known else level,
-            "plane %d: %s (%d)",
-            warning.plane,
-            warning.kind.explanation,
-            warning.detail,
-        )
+        logger.log(logging.DEBUG if known else level, "%s", warning)
 
     def _on_reply(self, reply: Reply) -> None:
         if reply.cookie in self._works:

@@ -34,6 +34,7 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
 from mrc.testbed.plan import BURST_BYTES
 from mrc.transfer.threads import in_thread
+from mrc.units import counted, digits
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ class DemoResult(Struct):
             usual = max(self.plan.rate_bps * self.plan.planes // 8, 2 * self.plan.bytes)
             enough = 1 << (usual - 1).bit_length()  # at least a second, if the machine is idle
             raise DemoError(
-                f"the file arrived in {seconds:.2g} s, too soon to show a failure: "
+                f"the file arrived in {digits(seconds, 2)} s, too soon to show a failure: "
                 f"choose --size {enough >> 20}MiB or more"
             )
 
@@ -216,7 +217,10 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         await in_thread(write_random, source, plan.bytes, plan.seed)
         if not plan.keep:
             stack.push(bed.__exit__)  # not async: a second signal cannot interrupt it
-        say(f"building test bed {plan.name}: {plan.planes} planes, {plan.t1} T1s each")
+        say(
+            f"building test bed {plan.name}: {counted(plan.planes, 'plane')}, "
+            f"{counted(plan.t1, 'T1')} each"
+        )
         await in_thread(bed.up)
         if plan.keep:
             say(f"to remove the test bed later: mrc testbed down --name {plan.name}")

@@ -79,11 +79,13 @@ def smaller_packets(
             " way has a smaller MTU"
         )
     verb = "carries" if len(limiting) == 1 else "carry"
-    rate = 1 - _efficiency(path_mtu) / _efficiency(most)
+    rate, times = 1 - _efficiency(path_mtu) / _efficiency(most), most / path_mtu
+    costs = f"{rate:.0%} of the rate and " if rate >= 0.01 else ""
+    packets = f"{times:.1f} times as many" if times >= 1.5 else f"{times - 1:.0%} more"
     return (
         f"{named(limiting, nics)} to {host} {verb} only {path_mtu} bytes in a packet, other planes"
-        f" {most}: all planes use {path_mtu}, which costs {rate:.0%} of the rate and"
-        f" {most / path_mtu:.1f} times as many packets{_remedy(limiting, others, nics)}"
+        f" {most}: all planes use {path_mtu}, which costs"
+        f" {costs}{packets} packets{_remedy(limiting, others, nics)}"
     )
 
 

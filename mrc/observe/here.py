@@ -17,6 +17,7 @@ from mrc.observe.rates import checked
 from mrc.results.snapshot import Snapshot
 from mrc.results.top import Unanswered
 from mrc.tasks import cancelled
+from mrc.units import digits
 
 _TURNS = 8  # concurrent requests: each answer may have a megabyte
 
@@ -92,7 +93,7 @@ class Here:
                 seconds = self.seconds
                 return checked(await local.look(path, seconds, all_users=self._all_users))
             except TimeoutError:
-                return f"no answer in {seconds:g} s"
+                return f"no answer in {digits(seconds)} s"
             except (MrcError, OSError) as error:
                 if path not in self._sockets():
                     return None

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
@@ -232,7 +231,9 @@ class _Test:
         """
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        for number in itertools.count(1):
+        number = 0
+        while True:
+            number = next_lap(number, loop.time() - begun, self._interval_seconds)
             after = number * self._interval_seconds
             if abs(after - self._plan.seconds) < self._interval_seconds / 10:
                 continue
@@ -248,3 +249,10 @@ class _Test:
     def _tell(self, interval: Interval) -> None:
         self._intervals.append(interval)
         self._on_interval(interval)
+
+
+def next_lap(number: int, elapsed_seconds: float, interval_seconds: float) -> int:
+    """The interval to report after this one. A process that stood still reports the time as one
+    interval, not as several without a length.
+    """
+    return max(number + 1, int(elapsed_seconds / interval_seconds + 0.1) + 1)

@@ -12,6 +12,7 @@ from mrc.aio.recorder import MIN_WIDTH_NS
 from mrc.errors import ArgumentError, ProtocolError
 from mrc.exchange.foreign import shown
 from mrc.typed import take
+from mrc.units import digits
 
 MAX_QPS = 256
 MAX_DEPTH = 1024
@@ -119,4 +120,6 @@ def _check(name: str, value: float, low: float, high: float) -> None:
     fractions = ("seconds", "omit_seconds", "rate_bits_per_second")
     whole = not isinstance(value, float) or name in fractions
     if isinstance(value, bool) or not whole or not low <= value <= high:
-        raise ArgumentError(f"{name}: {shown(value, 40)} is not within {low:g}..{high:g}")
+        raise ArgumentError(
+            f"{name}: {shown(value, 40)} is not within {digits(low)}..{digits(high)}"
+        )

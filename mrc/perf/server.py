@@ -35,6 +35,7 @@ from mrc.perf.plan import MAX_SECONDS, Plan
 from mrc.perf.work import failing, settled, stopped
 from mrc.running import Limit
 from mrc.tasks import cancelled
+from mrc.units import digits
 
 CONNECT_SECONDS = 30.0  # time limit for connecting all QPs of a test
 IDLE_SECONDS = 60.0  # time limit for a client's next message, besides the duration of its test
@@ -158,7 +159,7 @@ async def _patience(session: Session, what: str, seconds: float = 0.0) -> AsyncI
         async with Limit(seconds + IDLE_SECONDS):
             yield
     except TimeoutError:
-        late = f"did not send {what} within {seconds + IDLE_SECONDS:g} s"
+        late = f"did not send {what} within {digits(seconds + IDLE_SECONDS)} s"
         raise MrcError(f"{session.qp.peer_host} {late}") from None
 
 

@@ -13,6 +13,7 @@ from mrc.sim import drawing, plot
 from mrc.sim.checks import Outcome, evaluate
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Summary
+from mrc.units import digits
 
 _TEMPLATE = Path(__file__).with_name("report.html")
 
@@ -89,4 +90,4 @@ def render(
 
 
 def number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
+    return "none" if value is None else f"{digits(value, 4)}"

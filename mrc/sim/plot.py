@@ -9,6 +9,7 @@ from mrc.sim.axes import Chart, Line, Point
 from mrc.sim.checks import Outcome, quartiles
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Series, Summary
+from mrc.units import digits
 
 _MAX_POINTS = 200
 _LEAST_TOP, _MOST_TOP = 105.0, 400.0  # of the y axis, in %
@@ -34,7 +35,7 @@ def _finished(chart: Chart, scenario: Scenario, seeds: Sequence[int]) -> str:
         chart.notes.append("Bands show the quartiles of the seeds.")
     chart.y_end = y_end(chart)
     if _highest(chart) > _MOST_TOP:
-        chart.notes.append(f"Values above {_MOST_TOP:g}% are drawn at {_MOST_TOP:g}%.")
+        chart.notes.append(f"Values above {digits(_MOST_TOP)}% are drawn at {digits(_MOST_TOP)}%.")
     return chart.svg()
 
 
@@ -93,7 +94,7 @@ def time_chart(scenario: Scenario, summaries: Sequence[Summary]) -> Chart:
         chart.lines.append(Line(label, scaled, dashed=series[0][0].kind != "mrc"))
     if _exceeds(chart):
         chart.notes.append(
-            f"Above 100%: what a host takes in during {step_ns / 1000:.3g} us may have"
+            f"Above 100%: what a host takes in during {digits(step_ns / 1000, 3)} us may have"
             " arrived earlier."
         )
     return chart
@@ -166,7 +167,7 @@ def variants_svg(
     if demanded:
         target = 100 * demanded[0][1]
         line = [Point(x, target, target, target) for x in (demanded[0][0], demanded[-1][0] + 1)]
-        chart.lines.append(Line(f"target, {target:g}%", line, thin=True))
+        chart.lines.append(Line(f"target, {digits(target)}%", line, thin=True))
     if _exceeds(chart):
         chart.notes.append(f"Above 100%: {_ABOVE[scenario.variants[0].checks[0].of]}.")
     return _finished(chart, scenario, seeds)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, Sending, mtu_key
 from mrc.testbed.shape import Fabric
+from mrc.units import digits
 
 _NETEM_PACKETS = 100_000  # netem's own limit of 1000 would drop packets on a long link
 _LARGE_LOST = "echo 'datagrams larger than the MTU will be lost: CONFIG_NFT_TPROXY' >&2"
@@ -140,5 +141,5 @@ def _queues(name: str, end: Sending) -> Iterator[str]:
         )
     if end.delay_ns:
         parent = "root" if end.shaper is None else "parent 1:1"
-        delay = f"netem delay {end.delay_ns / 1000:g}us limit {_NETEM_PACKETS}"
+        delay = f"netem delay {digits(end.delay_ns / 1000)}us limit {_NETEM_PACKETS}"
         yield f"qdisc replace dev {name} {parent} handle 2: {delay}"

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from mrc.fabric.faults import LARGEST_MTU, LEAST_MTU
 from mrc.fabric.targets import Target
-from mrc.units import quantity
+from mrc.units import digits, quantity
 
 LOSSY = "mrc_lossy"
 """Name of the nftables table with the losses that links have without a fault."""
@@ -105,9 +105,9 @@ class Fault(Struct, frozen=True):
         names = ("loss", "corrupt", "duplicate", "reorder")
         shares = [(name, getattr(self, name)) for name in names]
         words = [f"{name} {share:.2%}" for name, share in shares if share]
-        words += [f"delay +{self.delay_ns / 1000:g} us"] if self.delay_ns else []
-        words += [f"jitter {self.jitter_ns / 1000:g} us"] if self.jitter_ns else []
-        words += [f"rate {self.rate_bps / 1e6:g} Mbit/s"] if self.rate_bps else []
+        words += [f"delay +{digits(self.delay_ns / 1000)} us"] if self.delay_ns else []
+        words += [f"jitter {digits(self.jitter_ns / 1000)} us"] if self.jitter_ns else []
+        words += [f"rate {digits(self.rate_bps / 1e6)} Mbit/s"] if self.rate_bps else []
         words += [f"rate {self.rate_share:.2%} of its own"] if self.rate_share else []
         words += [f"MTU {self.mtu}"] if self.mtu else []
         return ", ".join(words)

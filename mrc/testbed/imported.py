@@ -18,6 +18,7 @@ from msgspec import Struct
 from mrc.fabric.table import Table
 from mrc.fabric.tiers import Tiers, read_topology
 from mrc.testbed.ocdai import Connection, OcdaiPlan, SwitchClass
+from mrc.units import digits
 
 _GBIT = 10**9
 
@@ -200,7 +201,7 @@ def _ends(
 def _notes(plan: OcdaiPlan, chosen: Sequence[Connection], planes: Sequence[_Plane]) -> list[str]:
     first, notes = planes[0], []
     if first.uplinks > first.spines > 0:
-        each = f"{first.uplinks / first.spines:.4g} links of {first.uplink_gbps} Gbit/s"
+        each = f"{digits(first.uplinks / first.spines, 4)} links of {first.uplink_gbps} Gbit/s"
         notes.append(f"the {each} between a leaf and a spine are one link here")
     others = dict.fromkeys(
         f"{each.nic} of {each.server_class} ({plan.fabric_of(each)})"

@@ -16,6 +16,7 @@ from mrc.fabric.targets import Target
 from mrc.results.testbed import LinkProperties
 from mrc.testbed.picture import alike, listed, nodes, plane_name
 from mrc.testbed.shape import BothWays, Shape
+from mrc.units import digits
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #8b949e;
@@ -136,10 +137,10 @@ def _difference(both: BothWays, usual: LinkProperties) -> str:
 def _words(found: LinkProperties, usual: LinkProperties) -> str:
     words = []
     if found.rate_bps is not None and found.rate_bps != usual.rate_bps:
-        words.append(f"{found.rate_bps / 1e6:g} Mbit/s")
+        words.append(f"{digits(found.rate_bps / 1e6)} Mbit/s")
     if found.delay_ns != usual.delay_ns:
-        words.append(f"{found.delay_ns / 1000:g} us")
-    words += [f"loss {found.loss * 100:g}%"] if found.loss != usual.loss else []
+        words.append(f"{digits(found.delay_ns / 1000)} us")
+    words += [f"loss {digits(found.loss * 100)}%"] if found.loss != usual.loss else []
     words += [f"MTU {found.mtu}"] if found.mtu != usual.mtu else []
     return ", ".join(words)
 

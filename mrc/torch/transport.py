@@ -26,6 +26,7 @@ from mrc.group import NOTE_BYTES, Address, Ended, Group, Member
 from mrc.tasks import cancelled
 from mrc.torch.calls import Shim
 from mrc.torch.hosts import SECRET, check_interfaces, config_of, name_of
+from mrc.units import digits
 
 logger = logging.getLogger("mrc.torch")
 T = TypeVar("T")
@@ -173,7 +174,7 @@ class Transport:
         await cancelled(*late)
         for rank, task in sorted(connecting.items()):
             if task in late:
-                raise ConnectError(f"rank {rank} did not connect within {timeout:g} s")
+                raise ConnectError(f"rank {rank} did not connect within {digits(timeout)} s")
             if (error := task.exception()) is not None:
                 raise ConnectError(f"cannot connect to rank {rank}: {error}") from error
         connecting.clear()

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from mrc.running import Limit
 from mrc.transfer.session import Session, TransferError
+from mrc.units import digits
 
 IDLE_SECONDS = 60.0
 _LOOKS = 8  # checks of the progress within the allowed idle time
@@ -24,7 +25,7 @@ class IdleError(TransferError):
 
     def __init__(self, session: Session, seconds: float) -> None:
         super().__init__(
-            f"no progress for {seconds:g} s (mrc recv --idle): ended the session with"
+            f"no progress for {digits(seconds)} s (mrc recv --idle): ended the session with"
             f" {session.qp.peer_host}"
         )
 

@@ -19,6 +19,7 @@ from threading import Thread
 from typing import Any, Self, TypeVar, TypeVarTuple
 
 from mrc.errors import MrcError
+from mrc.units import digits
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -29,7 +30,7 @@ class StuckError(MrcError):
     """A thread was to end and has not: a disk does not answer."""
 
     def __init__(self, work: asyncio.Future[Any]) -> None:
-        super().__init__(f"a disk has not answered for {END_SECONDS:g} s: ended without it")
+        super().__init__(f"a disk has not answered for {digits(END_SECONDS)} s: ended without it")
         self._work = work
 
     def when_ended(self, close: Callable[[], object]) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from mrc.children import tied
 from mrc.linux import installed
+from mrc.units import digits
 from mrc.workload.task import Counts, FlowTask, HostTask
 
 PROGRAM = "iperf3"
@@ -68,7 +69,7 @@ class End:
             installed.require(PROGRAM)
         for number in self._receives:
             port = _FIRST_PORT + number
-            server = await _start("-s", "-1", "-i", f"{self._seconds:g}", "-p", port)
+            server = await _start("-s", "-1", "-i", f"{digits(self._seconds)}", "-p", port)
             self._servers[number] = server
             self._stack.callback(_stop, server)
             while not _listens(port):

@@ -16,6 +16,7 @@ from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.plan import Plan
 from mrc.testbed.schedule import Event, Scheduled
+from mrc.units import digits
 
 Told = Callable[[Event, float], None]
 
@@ -80,7 +81,7 @@ def scheduled(scenario: Scenario, plan: Plan) -> list[Scheduled]:
         if not _lasts(each.times, scenario) and lasts_ns < least_ns:
             raise ConfigError(
                 f"{scenario.name}: {each.target} fails for less than the "
-                f"{least_ns / 1e6:g} ms that a change takes here: raise --scale"
+                f"{digits(least_ns / 1e6)} ms that a change takes here: raise --scale"
             )
     return found
 

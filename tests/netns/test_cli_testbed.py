@@ -65,7 +65,7 @@ def test_up__says_what_it_built_and_down_what_it_removed(
     assert typed("up", "--name", bed_name, *SMALL, "--rate", "1gbit") == 0
     assert typed("down", "--name", bed_name) == 0
     assert typed("down", "--name", bed_name) == 0
-    shape = "2 hosts, 1 planes, 1 T1s per plane, 1 Gbit/s per link, MTU 9000"
+    shape = "2 hosts, 1 plane, 1 T1 per plane, 1 Gbit/s per link, MTU 9000"
     assert capsys.readouterr().out.splitlines() == [
         f"{bed_name} is up: {shape}",
         f"{bed_name} was up already: {shape}",
@@ -89,7 +89,7 @@ def test_status__draws_and_lists_faults(name: str, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert lines[:6] == [
         "t1:1.0 fails: loss 20.00%",
-        f"{name} is up: 2 hosts, 1 planes, 1 T1s per plane, 500 Mbit/s per link, MTU 9000",
+        f"{name} is up: 2 hosts, 1 plane, 1 T1 per plane, 500 Mbit/s per link, MTU 9000",
         "",
         "plane 1     h0 -- t0:1.0 --+-- t1:1.0 x",
         "            h1 -- t0:1.1 --+",
@@ -445,6 +445,10 @@ def test_up__emulated_takes_its_own_options(
     capsys.readouterr()
     assert typed("fail", *named, "plane:1", "--delay", "1ms", "--rate", "50mbit") == 0
     assert capsys.readouterr().out == "plane:1 fails: delay +1000 us, rate 50 Mbit/s\n"
+    assert typed("fail", *named, "plane:1", "--loss", "5%") == 0
+    assert capsys.readouterr().out == (
+        "plane:1 fails: loss 5.00%; no longer: delay +1000 us, rate 50 Mbit/s\n"
+    )
     assert typed("fail", *named, "t1:1.0") == 0
     ping = ("ping", "-6", "-c", "1", "-W", "1", str(Addresses().on_path(1, 1, 0)))
     assert execute("exec", *named, "h0", "--", *ping).returncode == 1

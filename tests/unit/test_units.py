@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from mrc.units import (
+    counted,
+    digits,
     parse_rate,
     parse_share,
     parse_short_rate,
@@ -16,6 +18,21 @@ from mrc.units import (
     parse_size,
     parse_time,
 )
+
+
+@pytest.mark.parametrize(
+    ("value", "significant", "text"),
+    [
+        (1500, 6, "1500"), (0.5, 6, "0.5"), (1e8, 6, "100000000"), (1234567.8, 6, "1234570"),
+        (1e-5, 6, "0.00001"), (50000, 3, "50000"), (-2e9, 3, "-2000000000"), (0.0, 3, "0"),
+    ],
+)  # fmt: skip
+def test_digits__never_an_exponent(value: float, significant: int, text: str) -> None:
+    assert digits(value, significant) == text
+
+
+def test_counted() -> None:
+    assert [counted(n, "T1") for n in (0, 1, 2)] == ["0 T1s", "1 T1", "2 T1s"]
 
 
 @pytest.mark.parametrize(

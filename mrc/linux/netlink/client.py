@@ -39,6 +39,7 @@ from mrc.linux.rtnetlink import (
     Request,
     Rtnetlink,
 )
+from mrc.units import digits
 
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 17, 18, 19
 _RTM_NEWADDR, _RTM_GETADDR = 20, 22
@@ -79,7 +80,9 @@ def wait_until_up(wanted: Iterable[tuple[Netlink, Iterable[str]]], timeout: floa
             while not link.is_up(name):
                 if time.monotonic() > deadline:
                     where = f" in {link.namespace}" if link.namespace else ""
-                    raise NetlinkError(f"interface {name}{where} stays down after {timeout:g} s")
+                    raise NetlinkError(
+                        f"interface {name}{where} stays down after {digits(timeout)} s"
+                    )
                 time.sleep(_POLL_SECONDS)
 
 

@@ -256,7 +256,7 @@ async def test_warnings__of_buffers_are_logged_once_and_quietly(
         assert list(dispatcher.warnings) == [*small, *faults]
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 3
-    assert "net.core.rmem_max (212992)" in messages[0]
+    assert "net.core.rmem_max (212992 bytes granted)" in messages[0]
     levels = [record.levelname for record in caplog.records]
     assert levels == ["INFO", "WARNING", "WARNING"], "doctor tells ordinary users about buffers"
 

@@ -26,6 +26,14 @@ def test_smaller_packets__one_plane_slows_down_the_others() -> None:
     )
 
 
+def test_smaller_packets__what_a_small_difference_costs() -> None:
+    allowed = {1: 1428, 2: 1428}
+    line = smaller_packets("h1", 1376, allowed, {1: 1428, 2: 1376}, NICS)
+    assert "all planes use 1376, which costs 4% more packets; raise" in line
+    line = smaller_packets("h1", 1124, allowed, {1: 1428, 2: 1124}, NICS)
+    assert "which costs 2% of the rate and 27% more packets; raise" in line
+
+
 def test_smaller_packets__an_interface_has_a_smaller_mtu() -> None:
     """The probes have the size that every interface allows, and all of them were answered."""
     line = smaller_packets("h1", 1408, {1: 8908, 2: 1408}, {1: 1408, 2: 1408}, NICS)

@@ -22,7 +22,7 @@ from mrc.cli.perf_results import interval_of
 from mrc.errors import ArgumentError, MrcError
 from mrc.messaging.session import Session
 from mrc.perf import server, work
-from mrc.perf.client import Client, connect
+from mrc.perf.client import Client, connect, next_lap
 from mrc.perf.client import TestResult as Result
 from mrc.perf.history import Bins, History
 from mrc.perf.messages import Outcome, RefusedError
@@ -489,3 +489,12 @@ def _told(failures: list[str], serve: Any) -> Any:
             failures.append(str(error))
 
     return told
+
+
+@pytest.mark.parametrize(
+    ("number", "elapsed", "expected"),
+    [(0, 0.0, 1), (1, 1.0001, 2), (1, 0.9999, 2), (1, 7.3, 8), (7, 7.95, 9), (3, 3.5, 4)],
+)
+def test_next_lap__a_process_that_stood_still(number: int, elapsed: float, expected: int) -> None:
+    assert next_lap(number, elapsed, 1.0) == expected
+    assert next_lap(number, elapsed / 20, 0.05) == expected

@@ -210,6 +210,11 @@ def test_variants_svg__shows_values_and_target() -> None:
     assert '<td>share, one<td class="number">1<td class="note">[1, 1]' in text
 
 
+def test_render__without_checks(summaries: list[Summary]) -> None:
+    text = page.render([page.Experiment(parse(checks=[]), [summaries])], range(1, 2))
+    assert "<p>virtual time, seed 1" in text and "checks met" not in text
+
+
 def test_of_paper__in_the_order_of_the_figures() -> None:
     named = ("section 5.1", "Fig. 12-13", "", "Fig. 9b", "Fig. 9a")
     found = page.of_paper([page.Experiment(parse(figure=figure), []) for figure in named])
