@@ -24,7 +24,7 @@ WATCHES = r"mrc (top|paths --watch|testbed view)\b"
 """commands that print until their reader stops them"""
 JUDGES = r"mrc (sim|testbed run|conform judge)\b|\bping "
 """commands that exit with 1 if they print one of these verdicts"""
-VERDICTS = r" NO$|^ +BROKEN | 100% packet loss"
+VERDICTS = r" NO$|>= .*  no *$|<= .*  no *$|^ +BROKEN | 100% packet loss"
 SERVES = r"mrc (agent|recv|perf --server)\b.* & *(#.*)?$"
 """commands that serve in the background; their reader goes on when they listen"""
 CM_LISTENS = """\

@@ -300,6 +300,8 @@ def test_missing__compares_the_shape(shown: str, printed: str, same: bool) -> No
         ("ls", 0, "", True),
         ("ls", 1, "goodput  NO\n", False),
         ("mrc sim x", 1, "goodput  0.5  >= 0.9  NO\n", True),
+        ("mrc testbed run x", 1, "slowest  0.86  0.9  >= 0.97  no\n", True),
+        ("mrc testbed run x", 1, "slowest  0.86  0.9  >= 0.97  yes\nthere is  no\n", False),
         ("mrc sim x", 1, "no such file", False),
         ("mrc sim x", 2, "goodput  NO\n", False),
     ],

@@ -149,11 +149,11 @@ def test_recv__a_peer_with_markup_offers_the_whole_disk_and_stays(
 ) -> None:
     with hostile(net, trust, "disk") as answer:
         assert answer == "accept\n"
-        receiver.until_said("from [/]")
+        receiver.until_said('from "[/]"')
         free = os.statvfs(small_disk)
         assert free.f_bavail * free.f_frsize > DISK_BYTES - MIB
         serves(net, trust, tmp_path, small_disk)
-        receiver.until_said(f"[/]: no progress for {IDLE_SECONDS:g} s")
+        receiver.until_said(f'"[/]": no progress for {IDLE_SECONDS:g} s')
     assert receiver.process.poll() is None
 
 
