@@ -6,6 +6,7 @@ Python: it compiles nothing, so a set-up takes a moment.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def checkout(tmp_path: Path) -> Path:
         (here / name).mkdir(parents=True)
     for name in ("csrc/core/a.c", "mrc/_ffi_build.py", "setup.py"):
         (here / name).touch()
-    write_program(tmp_path / "python3", PYTHON % sys.executable)
+    write_program(tmp_path / "python3", PYTHON % shlex.quote(sys.executable))
     return here
 
 
@@ -133,7 +134,9 @@ def test_setup__as_root_it_installs_python(checkout: Path) -> None:
     """`apt-get` is a script. This machine's Python is hidden in a mount namespace."""
     real, system = checkout.parent / "python3", Path("/usr/bin/python3").resolve()
     copy = shutil.copy(Path(sys.executable).resolve(), checkout.parent / "interpreter")
-    write_program(real, PYTHON % f"'{copy}'")  # these tests may run on the one that is hidden
+    write_program(
+        real, PYTHON % shlex.quote(str(copy))
+    )  # these tests may run on the one that is hidden
     names = [program.name for program in Path("/usr/bin").glob("python3*")]
     path = bare_path(checkout.parent, "apt-get", *names)
     arrives = f'case "$*" in *" python3 "*) mv {real} {path}/python3 ;; esac'

@@ -68,13 +68,16 @@ def test_for_the_clone__changes_nothing_in_a_whole_run() -> None:
 
 
 def test_chosen__each_row_gets_its_turn_by_the_commit() -> None:
+    """Of those that have passed: the others would stop every change until somebody mends them."""
     first, *others = systems.ROWS
-    pairs = [
-        systems.chosen(arguments(turn=True), f"{number:040x}") for number in range(len(others))
-    ]
-    assert pairs == [[first, other] for other in others]
-    assert systems.chosen(arguments(all=True), "0") == list(systems.ROWS)
-    assert systems.chosen(arguments(rows=[others[1].name]), "0") == [others[1]]
+    failed = systems.Trial(others[0], arguments(), failed=["tools/test"]).line("5dd6393d")
+    passed = [systems.Trial(row, arguments()).line("5dd6393d") for row in others[1:]]
+    page, whole = "\n".join([failed, *passed]), arguments(turn=True)
+    pairs = [systems.chosen(whole, f"{number:040x}", page) for number in range(len(passed))]
+    assert pairs == [[first, other] for other in others[1:]]
+    assert systems.chosen(whole, "0", failed) == [first]
+    assert systems.chosen(arguments(all=True), "0", "") == list(systems.ROWS)
+    assert systems.chosen(arguments(rows=[others[1].name]), "0", "") == [others[1]]
 
 
 def test_rows__have_each_circumstance_once() -> None:
