@@ -336,8 +336,9 @@ class Context:
         `host` None listens on every address, port 0 on a free port. The listener sends `private`
         (JSON) to every peer. It calls `admit`, a function or a coroutine function, with the private
         data of each peer. To refuse the peer, `admit` raises a ConnectError with the reason, or
-        returns False; any other error of it refuses the peer, too, and is logged. It calls `failed`
-        with the private data of a peer that cannot connect, and the error.
+        returns False. When `admit` raises any other error, the listener refuses the peer and logs
+        the error. It calls `failed` with the private data of a peer that cannot connect, and the
+        error.
 
         All QPs of the listener use the given profiles, or the default profiles for None. The
         listener refuses peers while a profile is not ONLINE. With `messages` the QPs carry messages
