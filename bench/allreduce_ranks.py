@@ -44,7 +44,8 @@ class Transport:
         if not self.tcp:
             return {"GLOO_DEVICE_TRANSPORT": "MRC"}
         found = {"GLOO_DEVICE_TRANSPORT": "TCP", "GLOO_SOCKET_IFNAME": "p1"}
-        found["LD_PRELOAD"] = library("sockets")
+        folder, name = os.path.split(library("sockets"))
+        found |= {"LD_PRELOAD": name, "LD_LIBRARY_PATH": folder}  # the path may have blanks
         return found | ({"BENCH_MPTCP": "1"} if self.mptcp else {})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -69,13 +70,20 @@ def library_folder() -> Path:
     return _folder_of(libraries.LIBMRC)
 
 
+def _provider_folder() -> Path:
+    folder = _folder_of(libraries.PROVIDER)
+    libraries.refuse_folder(":", "FI_PROVIDER_PATH")
+    libraries.refuse_folder(r"\s", "the shell in mpirun $(mrc run ...)")
+    return folder
+
+
 def mpi_options(*, windows: bool = False) -> list[str]:
-    """The options of mpirun; raises ConfigError if the provider was not built.
+    """The options of mpirun; raises ConfigError if the provider was not built, or cannot be named.
 
     Messages are fastest by the MTL, which has no windows. The BTL has both (mode 2), and a process
     can have only one of the two.
     """
-    folder = _folder_of(libraries.PROVIDER)
+    folder = _provider_folder()
     chosen = {"opal_common_ofi_provider_include": "mrc", "osc": "^ucx"}
     if windows:
         chosen |= {"pml": "ob1", "btl": "ofi,self", "btl_ofi_mode": "2"}
@@ -88,7 +96,7 @@ def mpi_options(*, windows: bool = False) -> list[str]:
 def hydra_options() -> list[str]:
     """The options of Hydra's mpiexec, of both MPICH and Intel MPI; raises ConfigError as above."""
     chosen = {
-        "FI_PROVIDER_PATH": str(_folder_of(libraries.PROVIDER)),
+        "FI_PROVIDER_PATH": str(_provider_folder()),
         "FI_PROVIDER": "mrc",
         "MPIR_CVAR_CH4_NETMOD": "ofi",
         "I_MPI_OFI_PROVIDER": "mrc",
@@ -98,14 +106,11 @@ def hydra_options() -> list[str]:
 
 def environment(*, rc: bool = False) -> dict[str, str]:
     """The variables by which programs find libmrc: preloaded, or by the name of libibverbs."""
-    folder = library_folder()
-    preload, path = os.environ.get("LD_PRELOAD", ""), os.environ.get("LD_LIBRARY_PATH", "")
-    ours = [str(folder / libraries.LIBMRC)]
+    library_folder()
+    names = [libraries.LIBMRC]
     if rc and libraries.why_missing(libraries.LIBMRC_CM) is None:
-        ours.append(str(folder / libraries.LIBMRC_CM))  # programs without rdma_cm do without
-    preloaded = [*ours, *(each for each in preload.split() if each not in ours)]
-    paths = [str(folder), *(each for each in path.split(":") if each and each != str(folder))]
-    found = {"LD_PRELOAD": " ".join(preloaded), "LD_LIBRARY_PATH": ":".join(paths)}
+        names.append(libraries.LIBMRC_CM)  # programs without rdma_cm do without
+    found = libraries.preloading(names, os.environ)
     return found | ({_RC: "1"} if rc else {})
 
 
@@ -124,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
     variables = environment(rc=args.rc)
     if args.env:
         for name, value in variables.items():
-            print(f"export {name}='{value}'")
+            print(f"export {name}={shlex.quote(value)}")
         return Exit.OK
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:

@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from mrc.errors import ConfigError
 
 FOLDER = Path(__file__).resolve().parent.parent / "lib"
 LIBMRC, LIBMRC_CM, PROVIDER = "libmrc.so.1", "libmrc-cm.so.1", "libmrc-fi.so"
@@ -33,3 +37,29 @@ def load(*names: str) -> str | None:
     except OSError as error:
         return str(error)
     return None
+
+
+def refuse_folder(separators: str, reader: str) -> None:
+    """Raises ConfigError if the path of FOLDER has one of these, at which its reader splits it."""
+    if found := re.search(f"[{separators}]", str(FOLDER)):
+        raise ConfigError(
+            f"mrc's libraries are in '{FOLDER}', which {reader} splits at"
+            f" '{found.group()}'; remedy: install mrc in a folder without it"
+        )
+
+
+def preloading(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which ld.so loads these libraries ahead of a program's, and finds those
+    in FOLDER by name. Raises ConfigError for a path that it would split.
+    """
+    refuse_folder(":;", "LD_LIBRARY_PATH")
+    folder = str(FOLDER)
+    # Nothing quotes a blank in LD_PRELOAD, but a name without a folder is looked up.
+    bare = re.search(r"\s", folder) is not None
+    ours = [name if bare else f"{folder}/{name}" for name in names]
+    others = [each for each in environ.get("LD_PRELOAD", "").split() if each not in ours]
+    paths = [each for each in environ.get("LD_LIBRARY_PATH", "").split(":") if each]
+    return {
+        "LD_PRELOAD": " ".join([*ours, *others]),
+        "LD_LIBRARY_PATH": ":".join([folder, *(each for each in paths if each != folder)]),
+    }

@@ -96,8 +96,9 @@ class Calls:
         self._report = file.name
         shim = shared_library([HERE / "shim.c"], "hostile", FAST)
         said = f"{self.kind}:{self.first}:{self.most}:{file.name}"
-        return {
-            "LD_PRELOAD": str(shim), "MRC_HOSTILE": said, "MRC_HOSTILE_MODULES": self.modules
+        return {  # by name: a path may have blanks, at which LD_PRELOAD is split
+            "LD_PRELOAD": shim.name, "LD_LIBRARY_PATH": str(shim.parent),
+            "MRC_HOSTILE": said, "MRC_HOSTILE_MODULES": self.modules,
         }  # fmt: skip
 
     def counted(self) -> tuple[int, str]:

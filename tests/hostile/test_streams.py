@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shell(words: str, where: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*before, "sh", "-c", f'exec "$@" {where}', "sh", *MRC, *words.split()]
+    command = [*before, "sh", "-c", f'exec "$@" {where}', "sh", *MRC, *shlex.split(words)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE, check=False,
         stdin=subprocess.DEVNULL,
@@ -62,7 +63,7 @@ def test_output__on_a_full_disk_fails(words: str, prog: str) -> None:
 
 @pytest.mark.default
 def test_messages__on_a_full_disk_do_not_change_the_exit_code() -> None:
-    assert shell(f"send {__file__} 127.0.0.1:1", "2>/dev/full").returncode == 3
+    assert shell(f"send {shlex.quote(__file__)} 127.0.0.1:1", "2>/dev/full").returncode == 3
     assert shell("send", "2>/dev/full").returncode == 2
 
 
@@ -71,7 +72,7 @@ def test_recv__stores_files_whose_messages_are_lost(tmp_path: Path) -> None:
     source.write_bytes(_SENT)
     full = ["sh", "-c", 'exec "$@" >/dev/full', "sh"]
     with receiving("--output", inbox, before=full) as (receiver, where):
-        done = shell(f"send --json {source} {where}", "2>/dev/full")
+        done = shell(f"send --json {shlex.quote(str(source))} {where}", "2>/dev/full")
         _, said = receiver.communicate(timeout=PATIENCE)
     assert done.returncode == 0 and (inbox / "source").read_bytes() == _SENT
     last = said.decode().splitlines()[-1]

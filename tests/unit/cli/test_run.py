@@ -137,3 +137,42 @@ def test_run__windows_without_mpi(capsys: pytest.CaptureFixture[str]) -> None:
 def test_environment__has_rc_only_by_choice() -> None:
     assert "MRC_RC" not in run.environment()
     assert run.environment(rc=True)["MRC_RC"] == "1"
+
+
+def test_environment__of_a_folder_whose_path_has_blanks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ld.so splits LD_PRELOAD at blanks: a program must load libmrc, and the shell must read it."""
+    folder = tmp_path / "a user's clone" / "lib"
+    shutil.copytree(libraries.FOLDER, folder, symlinks=True)
+    monkeypatch.setattr(libraries, "FOLDER", folder)
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    assert main(["run", "--env"]) == Exit.OK
+    told = subprocess.run(
+        ["sh", "-c", 'eval "$1" && exec cat /proc/self/maps', "sh", capsys.readouterr().out],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert not told.stderr and f"{folder}/{libraries.LIBMRC}" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reader"),
+    [
+        ("a:b", "--env", "LD_LIBRARY_PATH"),
+        ("a:b", "--mpi", "FI_PROVIDER_PATH"),
+        ("a b", "--mpi", "the shell in mpirun"),
+        ("a b", "--hydra", "the shell in mpirun"),
+    ],
+)
+def test_run__a_folder_that_its_reader_would_split(
+    name: str, options: str, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    folder = tmp_path / name
+    folder.mkdir()
+    for library in (libraries.LIBMRC, libraries.PROVIDER):
+        (folder / library).touch()
+    monkeypatch.setattr(libraries, "FOLDER", folder)
+    assert main(["run", options]) == Exit.FAILED
+    said = capsys.readouterr().err
+    assert f"'{folder}', which {reader}" in said and said.count("\n") == 1
