@@ -42,6 +42,9 @@ for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "T
 # A shell starts its background jobs with SIGINT ignored, and programs of tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Modes of files that tests expect do not depend on the umask of the user who runs them.
+os.umask(0o022)
+
 
 def leave_terminal() -> None:
     """Gives up the controlling terminal, before the workers of xdist start: no program of a test
