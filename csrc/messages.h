@@ -13,8 +13,8 @@ enum mrc_msg_kind {
   MRC_MSG_RECV,
   MRC_MSG_PEEK,  /* finds the message that such a RECV would take now, and leaves it there */
   MRC_MSG_WRITE, /* to memory of a peer, which does not notice */
-  MRC_MSG_READ,  /* from memory of a peer that knows of READ: all from version 0.4 */
-  MRC_MSG_ATOMIC /* on a number in memory of a peer; all from version 0.4 know it */
+  MRC_MSG_READ,  /* from memory of a peer */
+  MRC_MSG_ATOMIC /* on a number in memory of a peer */
 };
 
 /* What an ATOMIC leaves in place of a number, which it combines with its operand: */
@@ -59,8 +59,7 @@ struct mrc_msg_post {
 /* One operation that ended. */
 struct mrc_msg_done {
   uint64_t cookie;
-  uint64_t bytes; /* of the message: with result 0, and with -EMSGSIZE unless a peer of version 0.2
-                     has not told it; otherwise 0 */
+  uint64_t bytes; /* of the message: with result 0, and with -EMSGSIZE; otherwise 0 */
   uint64_t tag;   /* of the message; ATOMIC: the number before */
   uint32_t space;
   uint32_t peer;

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
 
 from mrc import limits
 from mrc.enums import CcKind, Integrity, PlaneShares, Reading, Seal
 from mrc.errors import ConfigError
 from mrc.exchange import mpr
 from mrc.fabric.hostconfig import HostConfig
-from mrc.renamed import renamed
 from mrc.trust.security import Security
 
 MAX_PEER_BYTES = 1 << 30
@@ -341,58 +338,3 @@ class ContextConfig:
         _check_readings(self.readings)
         if Reading.S1_A in self.readings and self.queues.mpr == 0:
             object.__setattr__(self, "queues", replace(self.queues, mpr=limits.MPR_UNIT))
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            if name not in FORMER:
-                raise AttributeError(f"ContextConfig has no {name!r}", name=name, obj=self)
-            group, field = FORMER[name]
-            renamed(f"ContextConfig.{name}", f"{group}.{field}")
-            return getattr(getattr(self, group), field)
-
-
-FORMER = {
-    "timeout": ("retries", "ack_timeout_exponent"),
-    "retry_linear": ("retries", "linear"),
-    "retry_exp": ("retries", "exponential"),
-    "sq_depth": ("queues", "sq_depth"),
-    "max_wimm": ("queues", "max_wimm"),
-    "max_unread": ("queues", "max_unread"),
-    "mpr": ("queues", "mpr"),
-    "dynamic_mpr": ("queues", "dynamic_mpr"),
-    "evs_per_pair": ("spraying", "evs_per_pair"),
-    "ev_active_per_plane": ("spraying", "evs_active_per_plane"),
-    "spray": ("spraying", "burst_packets"),
-    "mtu_limit": ("spraying", "mtu_limit"),
-    "polled": ("sockets", "polled"),
-    "spin_us": ("sockets", "spin_us"),
-    "coalesce_us": ("sockets", "coalesce_us"),
-    "rcvbuf_bytes": ("sockets", "rcvbuf_bytes"),
-    "sndbuf_bytes": ("sockets", "sndbuf_bytes"),
-    "max_qps": ("limits", "max_qps"),
-    "max_qps_per_source": ("limits", "max_qps_per_source"),
-    "max_pending": ("limits", "max_pending"),
-    "max_pending_per_source": ("limits", "max_pending_per_source"),
-    "max_peer_bytes": ("limits", "max_peer_bytes"),
-    "hello_timeout": ("timeouts", "hello"),
-    "exchange_timeout": ("timeouts", "exchange"),
-    "linger": ("timeouts", "linger"),
-}
-"""Former names of fields: the group that has the field now, and its name."""
-
-_GROUPS: dict[str, Any] = {field.name: field.default for field in fields(ContextConfig)}
-_init = ContextConfig.__init__
-
-
-@wraps(_init)
-def _init_by_any_name(self: ContextConfig, *args: Any, **options: Any) -> None:
-    for name in FORMER.keys() & options:
-        group, field = FORMER[name]
-        renamed(f"ContextConfig({name})", f"{group}.{field}")
-        given = options.get(group) or _GROUPS[group]
-        options[group] = replace(given, **{field: options.pop(name)})
-    _init(self, *args, **options)
-
-
-ContextConfig.__init__ = _init_by_any_name  # type: ignore[method-assign]

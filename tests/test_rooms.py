@@ -20,7 +20,6 @@ FLOORS = (
         "children",
         "enums",
         "limits",
-        "renamed",
         "running",
         "tasks",
         "typed",

@@ -4,7 +4,7 @@
    A frame is written into the next slot of the other side's inbox, by WRITE_IMM. It begins with the
    number of frames that its sender has read, a credit; records follow. A record begins with kind,
    space, tag and length; an eager message follows it, padded to 8 bytes. Eager records and RTS have
-   32 bits of data beside their tag; peers of version 0.2 send 0 there.
+   32 bits of data beside their tag.
 
    Immediates, whose upper two bits tell them apart:
 
@@ -49,7 +49,6 @@ enum mrc_msg_record_kind {
                      sender has no memory region left for now; 0: they do not fit */
   MRC_MSG_TRUNCATED, /* `id` of a send: no CTS comes. `bytes` of room: if the message fits, the
                         receiver has no memory region left for now */
-  /* From version 0.4: */
   MRC_MSG_FETCH, /* `id` of a READ: write here what is at `tag`, in the region `other`, and send the
                     immediate of a receive. At most MRC_MSG_READS are not answered */
   MRC_MSG_UNREADABLE, /* `id` of a READ or ATOMIC: it may not do that there */

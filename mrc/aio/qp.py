@@ -18,7 +18,6 @@ from mrc.datapath.stream import timed, within
 from mrc.enums import EvState, Seal
 from mrc.errors import StateError, reason_of
 from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo
-from mrc.renamed import renamed
 
 
 class QP:
@@ -128,12 +127,6 @@ class QP:
         this side closes first.
         """
         await self._end.until_peer_gone()
-
-    @property
-    def peer_gone(self) -> asyncio.Event:
-        """The former name of `peer_has_gone` and `until_peer_gone`."""
-        renamed("QP.peer_gone", "QP.peer_has_gone or QP.until_peer_gone()")
-        return self._end.peer_gone
 
     @property
     def closed(self) -> bool:

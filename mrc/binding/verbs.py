@@ -31,7 +31,6 @@ from mrc.errors import ArgumentError, ProtocolError, StateError
 from mrc.fabric.addresses import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
-from mrc.renamed import renamed
 from mrc.trust.memory import Secret
 from mrc.typed import take
 
@@ -105,17 +104,6 @@ class RemoteMemory(Struct, frozen=True):
         except ValueError as error:
             raise ProtocolError(f"the peer sent a wrong memory description: {error}") from None
         return memory
-
-    def to_json(self) -> dict[str, int]:
-        """The former name of `to_dict`."""
-        renamed("RemoteMemory.to_json", "to_dict")
-        return self.to_dict()
-
-    @classmethod
-    def from_json(cls, value: object) -> RemoteMemory:
-        """The former name of `from_dict`."""
-        renamed("RemoteMemory.from_json", "from_dict")
-        return cls.from_dict(value)
 
     def range(self, offset: int, length: int) -> int:
         """Returns the address of a range; raises ArgumentError if it is not inside the memory."""

@@ -7,7 +7,6 @@ import pytest
 
 from mrc.binding import native
 from mrc.config import (
-    FORMER,
     CcParameters,
     ContextConfig,
     Limits,
@@ -21,7 +20,6 @@ from mrc.config import (
 from mrc.control.profiles import CcSettings
 from mrc.enums import CcKind, PlaneShares, Reading
 from mrc.errors import ConfigError
-from mrc.renamed import ENDS
 
 
 def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -> None:
@@ -76,30 +74,6 @@ def test_readings__one_alternative_of_each_subject() -> None:
         ContextConfig(readings=Reading.G2_A | Reading.G2_B)
     assert ContextConfig(readings=Reading.S1_A).queues.mpr == 128
     assert ContextConfig(readings=Reading.S1_A, queues=Queues(mpr=256)).queues.mpr == 256
-
-
-@pytest.mark.parametrize("name", FORMER)
-def test_config__former_names_still_work_and_warn(name: str) -> None:
-    group, field = FORMER[name]
-    usual = getattr(getattr(ContextConfig(), group), field)
-    with pytest.warns(DeprecationWarning, match=rf"{name}\) is now {group}\.{field}; .* {ENDS} "):
-        config = ContextConfig(**{name: usual})
-    assert config == ContextConfig()
-    with pytest.warns(DeprecationWarning, match=rf"{name} is now {group}\.{field}"):
-        assert getattr(config, name) == usual
-
-
-def test_config__former_names_beside_new_ones() -> None:
-    with pytest.warns(DeprecationWarning):
-        former: dict[str, Any] = {"timeout": 14, "retry_exp": 1, "mpr": 128}
-        config = ContextConfig(queues=Queues(mpr=256), **former)
-    assert config == ContextConfig(
-        retries=Retries(ack_timeout_exponent=14, exponential=1), queues=Queues(mpr=128)
-    )
-    with pytest.raises(TypeError, match="'timeouut'"):
-        ContextConfig(timeouut=14)  # type: ignore[call-arg]
-    with pytest.raises(AttributeError, match="no 'timeouut'"):
-        config.timeouut  # type: ignore[attr-defined]  # noqa: B018
 
 
 @pytest.mark.parametrize("value", ["equal", 1, None, CcKind.NULL])
