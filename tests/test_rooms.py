@@ -20,6 +20,7 @@ FLOORS = (
         "children",
         "enums",
         "limits",
+        "products",
         "running",
         "tasks",
         "typed",

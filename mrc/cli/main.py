@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from mrc import versions
+from mrc import products, versions
 from mrc.cli.exits import Exit, Interrupted, UsageError, cause, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.cli.parser import Parser
@@ -19,11 +19,6 @@ from mrc.cli.standard import give_up, name_errors, open_missing
 from mrc.errors import MrcError
 from mrc.exchange.foreign import harmless_lines
 from mrc.limits import UDP_PORT
-
-SUBCOMMANDS = (
-    "send", "recv", "perf", "paths", "top", "key", "dissect", "conform", "run", "agent", "testbed",
-    "demo", "lab", "sim", "doctor", "schema", "completion",
-)  # fmt: skip
 
 EXAMPLES = """\
 examples:
@@ -69,8 +64,8 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
-    """A parser for these subcommands. Other subcommands are not imported."""
+def build_parser(names: Sequence[str] | None = None) -> Parser:
+    """A parser for these subcommands, or for all. Other subcommands are not imported."""
     parser = Parser(
         prog="mrc",
         description="Moves data between Linux hosts over many paths and planes at once\n"
@@ -82,8 +77,8 @@ def build_parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
     subparsers = parser.add_subparsers(
         title="subcommands", metavar="COMMAND", dest="command", parser_class=Parser
     )
-    for name in names:
-        command = import_module(f"mrc.cli.{name}")
+    for name in products.commands() if names is None else names:
+        command = import_module(products.COMMANDS[name])
         its = subparsers.add_parser(name, help=command.HELP, examples=command.EXAMPLES)
         its.set_defaults(run=command.run)
         command.add_arguments(its)
@@ -111,8 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = not {"--json", "--json-stream", "-J"}.isdisjoint(ours)
     prog = "mrc"
     try:
-        named = [word for word in words[:1] if word in SUBCOMMANDS]
-        parser = build_parser(named if named or words[:1] == ["--version"] else SUBCOMMANDS)
+        named = [word for word in words[:1] if products.has(products.COMMANDS.get(word, ""))]
+        parser = build_parser(named if named or words[:1] == ["--version"] else None)
         args = parser.parse_args(words)
         if args.command is None:
             parser.print_help(sys.stderr)

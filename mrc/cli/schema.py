@@ -7,7 +7,7 @@ import argparse
 import json
 
 from mrc.cli.exits import Exit, UsageError
-from mrc.results.schemas import COMMANDS, schema
+from mrc.results.schemas import commands, schema
 
 HELP = "print the JSON Schema of a command's --json output"
 EXAMPLES = """\
@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     command = " ".join(args.command_words)
     if not command:
-        print("\n".join(COMMANDS))
+        print("\n".join(commands()))
         return Exit.OK
-    if command not in COMMANDS:
+    if command not in commands():
         raise UsageError(args.prog, f"no schema for {command!r}; {args.prog} lists the commands")
     print(json.dumps(schema(command), indent=2))
     return Exit.OK

@@ -15,60 +15,72 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from mrc import products
 from mrc.results.plain import Failure, names_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "send": ("transfer.Transfer",),
-    "recv": ("transfer.Transfer",),
-    "perf": ("perf.Perf", "perf.PerfFailed"),
-    "perf --server": ("perf.PerfServed",),
+    "send": ("results.transfer.Transfer",),
+    "recv": ("results.transfer.Transfer",),
+    "perf": ("results.perf.Perf", "results.perf.PerfFailed"),
+    "perf --server": ("results.perf.PerfServed",),
     "perf --json-stream": (
-        "perf.StartEvent", "perf.IntervalEvent", "perf.TestEvent", "perf.EndEvent",
+        "results.perf.StartEvent", "results.perf.IntervalEvent", "results.perf.TestEvent",
+        "results.perf.EndEvent",
     ),
-    "paths": ("paths.Paths",),
-    "top": ("top.Top", "view.Viewed"),
-    "key": ("key.Key",),
-    "dissect": ("dissect.Dissected",),
-    "dissect --readings": ("dissect.ShownReadings",),
-    "testbed plan": ("testbed.Planned", "testbed.Topologies"),
-    "testbed export": ("testbed.Exported",),
-    "testbed import": ("testbed.ImportedTopology",),
-    "testbed join": ("testbed.Joined",),
-    "testbed up": ("testbed.Built",),
-    "testbed down": ("testbed.Removed",),
-    "testbed status": ("testbed.Status", "testbed.NotUp"),
-    "testbed view": ("view.Viewed",),
-    "testbed capture": ("testbed.Captured",),
-    "testbed fail": ("testbed.Failed",),
-    "testbed run": ("testbed.Scheduled",),
-    "testbed run --over": ("workload.Workload",),
-    "testbed heal": ("testbed.Healed",),
-    "testbed drain": ("testbed.Drained",),
-    "testbed undrain": ("testbed.Drained",),
-    "demo": ("demo.Demo",),
-    "lab": ("lab.Lessons", "lab.Lesson"),
-    "sim list": ("sim.Scenarios",),
-    "sim run": ("sim.Experiment",),
-    "sim report": ("sim.Report",),
-    "sim sweep": ("sweep.Sweep",),
-    "conform run": ("conform.Conformance",),
-    "conform list": ("conform.Cases",),
-    "conform show": ("conform.Cases",),
-    "conform readings": ("conform.Readings",),
-    "conform vectors": ("conform.Vectors",),
-    "conform judge": ("conform.Captured",),
-    "doctor": ("doctor.Doctor",),
-    "agent": ("agent.Profiles",),
+    "paths": ("results.paths.Paths",),
+    "top": ("results.top.Top", "results.view.Viewed"),
+    "key": ("results.key.Key",),
+    "dissect": ("results.dissect.Dissected",),
+    "dissect --readings": ("results.dissect.ShownReadings",),
+    "testbed plan": ("results.testbed.Planned", "results.testbed.Topologies"),
+    "testbed export": ("results.testbed.Exported",),
+    "testbed import": ("results.testbed.ImportedTopology",),
+    "testbed join": ("results.testbed.Joined",),
+    "testbed up": ("results.testbed.Built",),
+    "testbed down": ("results.testbed.Removed",),
+    "testbed status": ("results.testbed.Status", "results.testbed.NotUp"),
+    "testbed view": ("results.view.Viewed",),
+    "testbed capture": ("results.testbed.Captured",),
+    "testbed fail": ("results.testbed.Failed",),
+    "testbed run": ("results.testbed.Scheduled",),
+    "testbed run --over": ("results.workload.Workload",),
+    "testbed heal": ("results.testbed.Healed",),
+    "testbed drain": ("results.testbed.Drained",),
+    "testbed undrain": ("results.testbed.Drained",),
+    "demo": ("results.demo.Demo",),
+    "lab": ("results.lab.Lessons", "results.lab.Lesson"),
+    "sim list": ("results.sim.Scenarios",),
+    "sim run": ("results.sim.Experiment",),
+    "sim report": ("results.sim.Report",),
+    "sim sweep": ("results.sweep.Sweep",),
+    "conform run": ("results.conform.Conformance",),
+    "conform list": ("results.conform.Cases",),
+    "conform show": ("results.conform.Cases",),
+    "conform readings": ("results.conform.Readings",),
+    "conform vectors": ("results.conform.Vectors",),
+    "conform judge": ("results.conform.Captured",),
+    "doctor": ("results.doctor.Doctor",),
+    "agent": ("results.agent.Profiles",),
 }  # fmt: skip
-"""The results of each command, by their place in `mrc.results`. Every command may print a Failure
+"""The results of each command, by their place in `mrc`. Every command may print a Failure
 instead."""
+
+
+def commands() -> tuple[str, ...]:
+    """The commands that print JSON, of the products that are in this tree."""
+    return tuple(name for name in COMMANDS if _places(name))
+
+
+def _places(command: str) -> list[str]:
+    """The places of a command's results that are in this tree."""
+    return [place for place in COMMANDS[command] if products.has(f"mrc.{place.rpartition('.')[0]}")]
 
 
 def schema(command: str) -> dict[str, Any]:
     """The JSON Schema of one object that `mrc COMMAND --json` prints; KeyError for another name."""
-    kinds = [*map(_result, COMMANDS[command]), Failure]
+    kinds = [*map(_result, _places(command)), Failure]
     references, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     for kind in _within(inspect.multi_type_info(kinds)):
         _complete(parts[kind.__name__], kind)
@@ -81,8 +93,8 @@ def schema(command: str) -> dict[str, Any]:
 
 
 def _result(place: str) -> type:
-    module, _, name = place.partition(".")
-    kind: type = getattr(import_module(f"mrc.results.{module}"), name)
+    module, _, name = place.rpartition(".")
+    kind: type = getattr(import_module(f"mrc.{module}"), name)
     return kind
 
 

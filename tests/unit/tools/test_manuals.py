@@ -13,8 +13,9 @@ from pathlib import Path
 import manuals
 import pytest
 
+from mrc import products
 from mrc.cli.completion import parsers
-from mrc.cli.main import SUBCOMMANDS, build_parser
+from mrc.cli.main import build_parser
 
 ROOT = Path(__file__).resolve().parents[3]
 UNITS = {name: ROOT / "tools" / f"mrc-{name}.service" for name in ("recv", "agent")}
@@ -34,7 +35,7 @@ def plain(page: str) -> str:
 def test_pages__name_every_option_and_example(folder: Path) -> None:
     parser = build_parser()
     assert sorted(path.name for path in (folder / manuals.MAN).iterdir()) == sorted(
-        ["mrc.1", *(f"mrc-{name}.1" for name in SUBCOMMANDS)]
+        ["mrc.1", *(f"mrc-{name}.1" for name in products.commands())]
     )
     for name, (its, summary) in manuals._choices(parser):
         page = plain((folder / manuals.MAN / f"mrc-{name}.1").read_text())
