@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walls: which product, package and module imports which. tools/budget.toml has the products;
+nothing here names a module that could be merged or renamed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from project_text import (
+    ROOT,
+    code_without_comments,
+    grep,
+    imports,
+    is_c,
+    lines,
+    python_files,
+    report,
+    tool,
+    tree,
+    under,
+)
+
+BUDGET = tool("budget")
+LIMITS = BUDGET.read((ROOT / "tools" / "budget.toml").read_text())
+MAX_CDEF_FUNCTIONS = 49
+
+# Headers that the engine may include: no clock, thread, socket or file.
+CORE_HEADERS = {
+    "errno.h", "limits.h", "stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h",
+}  # fmt: skip
+CORE_HEADERS_OF = {
+    "base.c": {"stdio.h"},  # a failed assertion prints its place
+    "seal.c": {"endian.h"},
+    "crc32.c": {"isa-l/crc.h", "zlib.h", "immintrin.h"},
+}
+CORE_FORBIDDEN_CALLS = ("rand", "random", "time", "clock_gettime", "getenv", "printf", "alloca")
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of mrc by its full name; a folder by that of its __init__."""
+    found = {".".join(path.with_suffix("").parts): path for path in python_files("mrc")}
+    return {name.removesuffix(".__init__"): path for name, path in found.items()}
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and name of each module of mrc that a file imports from."""
+    for line, name in imports(path):
+        known = (name, name.rpartition(".")[0])
+        if module := next((each for each in known if each in modules()), None):
+            yield line, module
+
+
+def product(path: Path) -> str:
+    return str(LIMITS.product(BUDGET.package_of(path)))
+
+
+def circle(graph: dict[str, set[str]]) -> None:
+    """Reports a circle of imports, if there is one."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        report([" -> ".join(error.args[1])])
+
+
+def test_packages__no_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in modules().values():
+        package = BUDGET.package_of(path)
+        if package != "mrc":  # its modules are below and above: each counts for itself
+            graph.setdefault(package, set()).update(
+                BUDGET.package_of(modules()[target]) for _, target in imported(path)
+            )
+    circle({package: its - {package, "mrc"} for package, its in graph.items()})
+
+
+def test_modules__no_circle() -> None:
+    circle(
+        {
+            module: {target for _, target in imported(path)} - {module}
+            for module, path in modules().items()
+        }
+    )
+
+
+def test_modules__import_by_full_names() -> None:
+    report([
+        f"{path}:{node.lineno}: a relative import"
+        for path in python_files("mrc")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and node.level > 0
+    ])  # fmt: skip
+
+
+def test_package_init__holds_no_code() -> None:
+    """Only mrc/__init__.py has code: it loads a public name at its first use."""
+    plain = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr)
+    report([
+        f"{path}:{node.lineno}: {type(node).__name__} in __init__"
+        for path in python_files("mrc")
+        if path.name == "__init__.py" and path != Path("mrc/__init__.py")
+        for node in tree(path).body
+        if not isinstance(node, plain)
+    ])  # fmt: skip
+
+
+def test_imports__one_importer_each() -> None:
+    """Of compiled modules, and of libraries that the project could replace."""
+    allowed = {
+        "cffi": {"mrc/_ffi_build.py"},  # at build time only
+        "_cffi_backend": set(),
+        "mrc._core": {"mrc/binding/native.py"},
+        "mrc._sim": {"mrc/sim/native.py"},
+        "mrc._emu": {"mrc/testbed/emulator.py"},
+        "pyroute2": {"mrc/linux/netlink/messages.py"},
+        "scapy": set(),
+    }  # fmt: skip
+    report([
+        f"{path}:{line}: imports {name}"
+        for path in python_files("mrc")
+        for line, name in imports(path)
+        for module, importers in allowed.items()
+        if (name == module or name.startswith(f"{module}.")) and str(path) not in importers
+    ])  # fmt: skip
+
+
+def test_print__only_in_commands() -> None:
+    report([
+        f"{path}:{node.lineno}: print() outside of the commands"
+        for path in python_files("mrc")
+        if not {"cli", "examples"} & set(path.parts)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
+    ])  # fmt: skip
+
+
+# ---- C -------------------------------------------------------------------------------------------
+
+
+def c_files() -> Iterator[Path]:
+    return (path for path in under("csrc", "tests/pair") if path.suffix in {".c", ".h"})
+
+
+def included(path: Path) -> Iterator[tuple[int, Path]]:
+    """Line and file of each header of the project that a C file includes."""
+    for number, line in enumerate(lines(path), 1):
+        if header := re.match(r'\s*#\s*include\s+"([\w/]+\.\w+)"', line):
+            for folder in (Path("csrc"), Path("tests"), path.parent):
+                if (ROOT / folder / header[1]).exists():
+                    yield number, folder / header[1]
+                    break
+
+
+@pytest.mark.parametrize("of", ["packages", "modules"])
+def test_includes__no_circle(of: str) -> None:
+    """A module is a header and its source."""
+
+    def name(path: Path) -> str:
+        return str(path.with_suffix("")) if of == "modules" else BUDGET.package_of(path)
+
+    graph: dict[str, set[str]] = {}
+    for path in c_files():
+        graph.setdefault(name(path), set()).update(name(header) for _, header in included(path))
+    circle({each: its - {each} for each, its in graph.items()})
+
+
+def test_programs__reach_the_engine_by_its_public_headers() -> None:
+    """Except what is linked with it: messages, and RC on top of them."""
+    report([
+        f"{path}:{line}: includes {header}"
+        for path in under("csrc/program", "csrc/verbs", "csrc/cm", "csrc/ofi")
+        if path.suffix in {".c", ".h"}
+        for line, header in included(path)
+        if len(header.parts) > 2 and product(header) == "core"
+        and "rc" not in path.stem and "rc/" not in str(path)
+    ])  # fmt: skip
+
+
+def c_declarations(path: Path) -> Iterator[tuple[int, str, bool]]:
+    """Line and name of every function that a file declares or (True) defines for others."""
+    code = re.sub(r"^#.*(\\\n.*)*", "", code_without_comments(path), flags=re.MULTILINE)
+    depth, start = 0, 0
+    for place, char in enumerate(code):
+        if depth == 0 and char in ";{":
+            head = re.search(r"^(?!\s*static\b)[\w\s*]+[\s*](mrc_\w+)\([^{;]*$", code[start:place])
+            if head:
+                line = code.count("\n", 0, start + head.start(1)) + 1
+                yield line, head[1], char == "{"
+        depth += (char == "{") - (char == "}")
+        if depth == 0 and char in ";}":
+            start = place + 1
+
+
+def test_functions__are_defined_beside_their_header() -> None:
+    """No module declares a function of another module: that would hide an include upwards. The
+    headers at the top of csrc have no source of their own.
+    """
+    declared: dict[Path, dict[str, str]] = {}
+    defined: dict[Path, set[str]] = {}
+    offenders = []
+    for path in c_files():
+        module = path.with_suffix("")
+        for line, name, is_defined in c_declarations(path):
+            if is_defined:
+                defined.setdefault(module, set()).add(name)
+            elif path.suffix == ".h" and len(path.parts) > 2:
+                declared.setdefault(module, {})[name] = f"{path}:{line}"
+            elif path.suffix == ".c":
+                offenders.append(f"{path}:{line}: declares {name}")
+    report([
+        *offenders,
+        *(
+            f"{place}: {name} is defined elsewhere"
+            for module, names in declared.items()
+            for name, place in names.items()
+            if name not in defined.get(module, set())
+        ),
+    ])  # fmt: skip
+
+
+def test_core__includes_and_calls_nothing_of_the_world() -> None:
+    offenders = []
+    calls = re.compile(rf"(?<![\w.>])({'|'.join(CORE_FORBIDDEN_CALLS)})\s*\(")
+    for path in filter(is_c, under("csrc/core", "csrc/mrc.h")):
+        allowed = CORE_HEADERS | CORE_HEADERS_OF.get(path.name, set())
+        for number, line in enumerate(lines(path), 1):
+            header = re.match(r"\s*#\s*include\s+<([^>]+)>", line)
+            if header and header[1] not in allowed:
+                offenders.append(f"{path}:{number}: includes <{header[1]}>")
+        offenders += [
+            f"{path}:{number}: {line.strip()}"
+            for number, line in enumerate(code_without_comments(path).splitlines(), 1)
+            if path.suffix != ".def" and calls.search(line)
+        ]
+    report(offenders)
+
+
+def test_atomics__only_where_two_contexts_meet() -> None:
+    """Rings between two threads or with the kernel, who sleeps, the table that a signal handler
+    reads, the count of lines that any thread prints, when a program has polled, and memory that
+    ATOMICs of peers change.
+    """
+    meet = {"atomic", "messages", "polled", "rc", "say", "spsc", "ring", "sigbus", "wake"}
+    elsewhere = (path for path in filter(is_c, under("csrc")) if path.stem not in meet)
+    used = r"\b_Atomic\b|__atomic_|__sync_|\batomic_(?!cap)|stdatomic|\bvolatile\b"
+    report(grep(used, elsewhere))
+
+
+def test_cdef__stays_narrow() -> None:
+    headers = [
+        code_without_comments(Path("csrc", name)) for name in ("info.h", "mrc.h", "messages.h")
+    ]
+    functions = re.findall(r"\b(mrc_\w+)\(", "".join(headers))
+    assert len(functions) == len(set(functions))
+    assert 0 < len(functions) < MAX_CDEF_FUNCTIONS
