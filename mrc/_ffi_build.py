@@ -28,15 +28,14 @@ DECLARED = [
     "info.h",
     "readings.h",
     "mrc.h",
-    "messages.h",
-    "msg/slots.h",
-    "program/api_values.h",
-    "program/agent.h",
+    "core/base/slots.h",
 ]
+# Of the programs: for mrc.Messages and the agent. A tree without them has less.
+PROGRAMS = ["msg/types.h", "msg/messages.h", "program/api_values.h", "program/agent.h"]
 # Source folders of each module, in csrc.
-CORE, SIM, EMU = ("core", "msg", "io"), ("core", "sim"), ("core", "sim", "emu")
-VERBS = ("core", "msg", "rc", "io", "program", "verbs")
-OFI = ("core", "msg", "io", "program", "ofi")
+CORE, SIM, EMU = ("core", "io", "msg"), ("core", "sim"), ("core", "sim", "emu")
+VERBS = ("core", "io", "rc", "program", "verbs")
+OFI = ("core", "io", "msg", "program", "ofi")
 CM = ("cm", "program/link.c", "program/say.c")
 # Every build of C in this project has these flags. gcc for aarch64 would contract a * b + c to one
 # operation that rounds once, so the simulated TCP would differ from that on x86-64.
@@ -147,7 +146,9 @@ def describe(
 
 def builder() -> FFI:
     """The engine and its driver over sockets."""
-    return describe("mrc._core", DECLARED, CORE, ["-pthread"])
+    root = Path(__file__).resolve().parent.parent
+    there = [header for header in PROGRAMS if (root / "csrc" / header).exists()]
+    return describe("mrc._core", [*DECLARED, *there], CORE, ["-pthread"])
 
 
 def sim_builder() -> FFI:

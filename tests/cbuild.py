@@ -136,10 +136,7 @@ def _sources(part: str) -> list[Path]:
 def parts(sources: Sequence[Path]) -> list[str]:
     """The parts to link, users before the parts they use: folders of csrc, and the tests' pair."""
     named = {part for path in sources for part in _named_parts(path)}
-    used = [part for part in _SIGNS if part in named]
-    if not named.isdisjoint({"io", "rc"}) and "msg" not in used:
-        used.append("msg")  # the datapath runs it; csrc/rc has its slots
-    return [*used, "core"]
+    return [*(part for part in _SIGNS if part in named), "core"]
 
 
 _SIGNS = {

@@ -29,6 +29,14 @@ from project_text import (
 
 BUDGET = tool("budget")
 LIMITS = BUDGET.read((ROOT / "tools" / "budget.toml").read_text())
+# The products that each imports, beside itself.
+BELOW = {
+    "core": set(),
+    "beds": {"core"},
+    "programs": {"core"},
+    "judge": {"core", "beds"},
+    "lab": {"core", "beds"},
+}
 MAX_CDEF_FUNCTIONS = 49
 
 # Headers that the engine may include: no clock, thread, socket or file.
@@ -158,6 +166,17 @@ def included(path: Path) -> Iterator[tuple[int, Path]]:
                     break
 
 
+def test_products__c_includes_only_products_below() -> None:
+    """Tests may include all."""
+    report([
+        f"{path}:{line}: {product(path)} includes {header}, of {product(header)}"
+        for path in c_files()
+        if path.parts[0] == "csrc"
+        for line, header in included(path)
+        if product(header) not in {product(path), *BELOW[product(path)]}
+    ])  # fmt: skip
+
+
 @pytest.mark.parametrize("of", ["packages", "modules"])
 def test_includes__no_circle(of: str) -> None:
     """A module is a header and its source."""
@@ -189,7 +208,9 @@ def c_declarations(path: Path) -> Iterator[tuple[int, str, bool]]:
     depth, start = 0, 0
     for place, char in enumerate(code):
         if depth == 0 and char in ";{":
-            head = re.search(r"^(?!\s*static\b)[\w\s*]+[\s*](mrc_\w+)\([^{;]*$", code[start:place])
+            head = re.search(
+                r"^(?!\s*(?:static|typedef)\b)[\w\s*]+[\s*](mrc_\w+)\([^{;]*$", code[start:place]
+            )
             if head:
                 line = code.count("\n", 0, start + head.start(1)) + 1
                 yield line, head[1], char == "{"
@@ -255,7 +276,8 @@ def test_atomics__only_where_two_contexts_meet() -> None:
 
 def test_cdef__stays_narrow() -> None:
     headers = [
-        code_without_comments(Path("csrc", name)) for name in ("info.h", "mrc.h", "messages.h")
+        code_without_comments(Path("csrc", name))
+        for name in ("info.h", "mrc.h", "msg/types.h", "msg/messages.h")
     ]
     functions = re.findall(r"\b(mrc_\w+)\(", "".join(headers))
     assert len(functions) == len(set(functions))

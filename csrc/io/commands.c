@@ -187,33 +187,10 @@ static int run_port_close(struct mrc_datapath *datapath, const struct mrc_comman
   return mrc_ports_close(datapath, (int)command->value, datapath->now_ns);
 }
 
-static int run_msg_open(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  return mrc_messages_open(&datapath->messages, datapath->engine, command->qpn, command->pointer);
-}
-
-static int run_msg_connect(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  struct mrc_msg *msg = datapath->messages.msg;
-  if (msg == NULL) return -EINVAL;
-  const int error = mrc_msg_connect(msg, command->value, command->pointer);
-  mrc_msg_pump(msg, datapath->now_ns);
-  return error;
-}
-
-static int run_msg_idle(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  const struct mrc_msg *msg = datapath->messages.msg;
-  return msg == NULL || mrc_msg_is_idle(msg, command->value);
-}
-
-static int run_msg_fail(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  struct mrc_msg *msg = datapath->messages.msg;
-  if (msg == NULL || command->key == 0 || command->key > INT_MAX) return -EINVAL;
-  mrc_msg_fail(msg, command->value, -(int)command->key, datapath->now_ns);
-  return 0;
-}
-
-static int run_msg_close(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  if (datapath->messages.msg != NULL) mrc_msg_close(datapath->messages.msg, command->value);
-  return 0;
+static int run_extension(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  if (datapath->extension == NULL) return -ENOSYS;
+  return datapath->extension->command(datapath->extension_state, datapath->engine, command,
+                                      datapath->now_ns);
 }
 
 static const struct {
@@ -249,11 +226,11 @@ static const struct {
     [MRC_COMMAND_RECORD_STOP] = {.run = run_record_stop},
     [MRC_COMMAND_PORT_OPEN] = {.run = run_port_open, .has_pointer = true},
     [MRC_COMMAND_PORT_CLOSE] = {.run = run_port_close},
-    [MRC_COMMAND_MSG_OPEN] = {.run = run_msg_open, .has_pointer = true},
-    [MRC_COMMAND_MSG_CONNECT] = {.run = run_msg_connect, .has_pointer = true},
-    [MRC_COMMAND_MSG_IDLE] = {.run = run_msg_idle},
-    [MRC_COMMAND_MSG_FAIL] = {.run = run_msg_fail},
-    [MRC_COMMAND_MSG_CLOSE] = {.run = run_msg_close},
+    [MRC_COMMAND_MSG_OPEN] = {.run = run_extension, .has_pointer = true},
+    [MRC_COMMAND_MSG_CONNECT] = {.run = run_extension, .has_pointer = true},
+    [MRC_COMMAND_MSG_IDLE] = {.run = run_extension},
+    [MRC_COMMAND_MSG_FAIL] = {.run = run_extension},
+    [MRC_COMMAND_MSG_CLOSE] = {.run = run_extension},
 };
 
 static bool is_known(const struct mrc_command *command) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public context of mrc.h: the control side of a datapath. */
+#include "io/ctx.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,33 +106,10 @@ int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns) {
   return mrc_datapath_run(&ctx->datapath, timeout_ns);
 }
 
-int mrc_ctx_msg_space(mrc_ctx *ctx, uint32_t space, mrc_msg_sink *sink, void *user) {
-  if (is_inherited(ctx)) return -ECHILD;
-  return mrc_messages_space(&ctx->datapath.messages, space, sink, user);
+void *mrc_ctx_extension(mrc_ctx *ctx) {
+  return is_inherited(ctx) ? NULL : ctx->datapath.extension_state;
 }
 
-int mrc_ctx_msg_close_space(mrc_ctx *ctx, uint32_t space) {
-  if (is_inherited(ctx)) return -ECHILD;
-  return mrc_messages_close_space(&ctx->datapath.messages, space);
-}
-
-int mrc_ctx_msg_post(mrc_ctx *ctx, const struct mrc_msg_post *posts, int n) {
-  if (is_inherited(ctx)) return -ECHILD;
-  const int error = mrc_messages_post(&ctx->datapath.messages, posts, n);
-  mrc_datapath_wake(&ctx->datapath);
-  return error;
-}
-
-int mrc_ctx_msg_cancel(mrc_ctx *ctx, uint32_t space, uint64_t cookie) {
-  if (is_inherited(ctx)) return -ECHILD;
-  const int error = mrc_messages_cancel(&ctx->datapath.messages, space, cookie);
-  mrc_datapath_wake(&ctx->datapath);
-  return error;
-}
-
-int mrc_ctx_msg_poll(mrc_ctx *ctx, struct mrc_msg_done *done, int n) {
-  if (is_inherited(ctx)) return -ECHILD;
-  return mrc_messages_poll(&ctx->datapath.messages, done, n);
-}
+void mrc_ctx_wake(mrc_ctx *ctx) { mrc_datapath_wake(&ctx->datapath); }
 
 bool mrc_ctx_arm(mrc_ctx *ctx) { return !is_inherited(ctx) && mrc_datapath_arm(&ctx->datapath); }

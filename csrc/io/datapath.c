@@ -110,8 +110,9 @@ static void on_ready(struct mrc_datapath *datapath, const struct epoll_event *ev
 /* When there is work without further input; 0: now. */
 static uint64_t deadline_ns_of(const struct mrc_datapath *datapath) {
   if (datapath->more) return 0;
-  const uint64_t own_ns =
-      mrc_min_u64(mrc_udp_deadline(&datapath->udp), mrc_messages_deadline(&datapath->messages));
+  uint64_t own_ns = mrc_udp_deadline(&datapath->udp);
+  if (datapath->extension != NULL)
+    own_ns = mrc_min_u64(own_ns, datapath->extension->deadline(datapath->extension_state));
   return mrc_min_u64(mrc_engine_deadline(datapath->engine), own_ns);
 }
 
@@ -230,22 +231,23 @@ static int publish_faults(struct mrc_datapath *datapath) {
 
 /* Takes only as much from the engine as the ring has room for; the engine keeps the rest. */
 static int publish_some(struct mrc_datapath *datapath) {
+  const struct mrc_extension *extension = datapath->extension;
+  void *state = datapath->extension_state;
   struct mrc_event events[PUBLISH_AT_ONCE];
   struct mrc_wc wcs[PUBLISH_AT_ONCE];
   int room = (int)mrc_min_u32(mrc_spsc_room(&datapath->events), PUBLISH_AT_ONCE);
   const int polled = mrc_cq_poll(datapath->engine, wcs, room);
-  int n = mrc_messages_take(&datapath->messages, wcs, polled, datapath->now_ns);
-  const int taken = polled - n; /* completions of messages */
+  int n = extension == NULL ? polled : extension->take(state, wcs, polled, datapath->now_ns);
+  const int taken = polled - n; /* completions of the extension */
   for (int i = 0; i < n; i++)
     events[i] = (struct mrc_event){.type = MRC_EVENT_WC, .qpn = wcs[i].qpn, .wc = wcs[i]};
   const int raised = mrc_engine_events(datapath->engine, events + n, room - n);
-  mrc_messages_look(&datapath->messages, events + n, raised, datapath->now_ns);
+  if (extension != NULL) extension->look(state, events + n, raised, datapath->now_ns);
   for (int end = n + raised; n < end; n++)
     events[n].at_ns = datapath->now_ns;
   uint32_t pushed = mrc_spsc_push(&datapath->events, events, (uint32_t)n);
   mrc_assert(pushed == (uint32_t)n);
-  datapath->published |= n > 0 || datapath->messages.published;
-  datapath->messages.published = false;
+  datapath->published |= n > 0 || (extension != NULL && extension->has_published(state));
   return n + taken;
 }
 
@@ -266,12 +268,19 @@ static bool publish(void *driver) {
 static const struct mrc_turn_calls calls = {
     .now = look_at_clock, .publish = publish, .send = send_bursts};
 
+/* Whether operations of the extension wait for this datapath. */
+static bool extension_waits(const struct mrc_datapath *datapath) {
+  return datapath->extension != NULL && datapath->extension->waits(datapath->extension_state);
+}
+
 /* A turn without its input. */
 static void work(struct mrc_datapath *datapath) {
+  const struct mrc_extension *extension = datapath->extension;
   uint64_t now_ns = look_at_clock(datapath);
-  if (datapath->messages.msg != NULL) publish(datapath); /* before a command ends their peer */
+  if (extension != NULL && extension->is_used(datapath->extension_state))
+    publish(datapath); /* before a command ends a peer whose completions wait */
   datapath->more = run_commands(datapath);
-  mrc_messages_run(&datapath->messages, datapath->engine, now_ns);
+  if (extension != NULL) extension->run(datapath->extension_state, datapath->engine, now_ns);
   unblock(datapath, mrc_udp_retry(&datapath->udp, now_ns), now_ns);
   datapath->more |= mrc_turn_run(&datapath->turn, datapath->backlog, now_ns);
 }
@@ -281,8 +290,7 @@ static void work(struct mrc_datapath *datapath) {
 int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns) {
   mrc_assert(datapath->polled);
   work(datapath);
-  const bool waits =
-      mrc_spsc_used(&datapath->events) == 0 && !mrc_messages_wait(&datapath->messages);
+  const bool waits = mrc_spsc_used(&datapath->events) == 0 && !extension_waits(datapath);
   wait_and_receive(datapath, waits ? mrc_min_u64(timeout_ns, sleep_ns(datapath)) : 0);
   datapath->more |= publish(datapath);
   return (int)mrc_spsc_used(&datapath->events);
@@ -291,7 +299,7 @@ int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns) {
 bool mrc_datapath_arm(struct mrc_datapath *datapath) {
   mrc_assert(datapath->polled);
   if (mrc_spsc_used(&datapath->events) > 0 || mrc_spsc_used(&datapath->commands) > 0) return false;
-  if (mrc_messages_wait(&datapath->messages)) return false;
+  if (extension_waits(datapath)) return false;
   uint64_t now_ns = look_at_clock(datapath);
   uint64_t deadline_ns = deadline_ns_of(datapath);
   if (deadline_ns <= now_ns || now_ns - datapath->last_work_ns < datapath->spin_ns) return false;
@@ -402,16 +410,25 @@ static int open_descriptors(struct mrc_datapath *datapath, struct mrc_cause *cau
   return 0;
 }
 
+static int open_extension(struct mrc_datapath *datapath, struct mrc_cause *cause) {
+  if (&mrc_messages_extension == NULL) return 0;
+  datapath->extension_state = mrc_messages_extension.open();
+  if (datapath->extension_state == NULL)
+    return mrc_cause_errno(cause, ENOMEM, "cannot allocate the state of messages");
+  datapath->extension = &mrc_messages_extension;
+  return 0;
+}
+
 int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,
                       struct mrc_cause *cause) {
   *datapath =
       (struct mrc_datapath){.epoll_fd = -1, .sleeper.fd = -1, .bell.fd = -1, .timer_fd = -1};
-  mrc_messages_init(&datapath->messages);
   datapath->polled = config->polled != 0;
   datapath->unguarded = config->unguarded != 0;
   datapath->spin_ns = config->spin_us * 1000ull;
   datapath->pause.longest_ns = datapath->polled ? 0 : config->coalesce_us * 1000ull;
-  int error = mrc_udp_open(&datapath->udp, config, cause);
+  int error = open_extension(datapath, cause);
+  if (error == 0) error = mrc_udp_open(&datapath->udp, config, cause);
   if (error == 0) error = open_rings(datapath, config->ring_entries, cause);
   if (error == 0) error = open_engine(datapath, config, cause);
   if (error == 0) error = open_descriptors(datapath, cause);
@@ -435,7 +452,7 @@ static void close_descriptors(const struct mrc_datapath *datapath) {
 void mrc_datapath_close(struct mrc_datapath *datapath) {
   mrc_guards_close(&datapath->guards); /* first: a fault writes to its eventfd */
   close_descriptors(datapath);
-  mrc_messages_close(&datapath->messages);
+  if (datapath->extension != NULL) datapath->extension->close(datapath->extension_state);
   if (datapath->engine) mrc_engine_destroy(datapath->engine);
   mrc_spsc_free(&datapath->commands);
   mrc_spsc_free(&datapath->events);

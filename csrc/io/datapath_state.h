@@ -8,8 +8,8 @@
 #include <sys/epoll.h>
 
 #include "core/turn.h"
+#include "io/extension.h"
 #include "io/guards.h"
-#include "io/messages.h"
 #include "io/pause.h"
 #include "io/recorder.h"
 #include "io/spsc.h"
@@ -31,7 +31,8 @@ struct mrc_datapath {
   struct mrc_turn turn; /* of the engine */
   struct mrc_udp udp;
   struct mrc_guards guards;
-  struct mrc_messages messages;
+  const struct mrc_extension *extension; /* or NULL */
+  void *extension_state;
   struct mrc_recorder recorder;
   pthread_t thread;
   int epoll_fd;

@@ -2,8 +2,8 @@
 /* The configuration and the counters of messages. */
 #pragma once
 
-#include "../messages.h"
-#include "../mrc.h"
+#include "mrc.h"
+#include "msg/types.h"
 
 /* A peer waits for at most one answer about each of its operations: so many have a place. */
 enum { MRC_MSG_MAX_OPERATIONS = 1 << 14 };

@@ -319,7 +319,7 @@ static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
 
 /* Reads a frame from `offset`; the peer may change it meanwhile, so each word is read once. */
 static enum verdict read_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
-  const uint32_t place = mrc_msg_slots_place(&peer->slots, peer->slots.freed);
+  const uint32_t place = mrc_slots_place(&peer->slots, peer->slots.freed);
   const uint32_t size = peer->sizes[place / MRC_MSG_SLOT_BYTES];
   const uint8_t *frame = peer->inbox + place;
   if (peer->offset == 0) peer->offset = MRC_MSG_FRAME_HEADER;
@@ -354,10 +354,10 @@ bool mrc_msg_read(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
 
 static bool on_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t number,
                      uint32_t bytes) {
-  if (!mrc_msg_slots_is_next(&peer->slots, number, MRC_MSG_NUMBER)) return false;
-  if (!mrc_msg_slots_granted(&peer->slots)) return false;
+  if (!mrc_slots_is_next(&peer->slots, number, MRC_MSG_NUMBER)) return false;
+  if (!mrc_slots_granted(&peer->slots)) return false;
   if (bytes < MRC_MSG_FRAME_HEADER || bytes > MRC_MSG_SLOT_BYTES) return false;
-  const uint32_t place = mrc_msg_slots_place(&peer->slots, peer->slots.arrived);
+  const uint32_t place = mrc_slots_place(&peer->slots, peer->slots.arrived);
   /* The credit counts even while the records have to wait. */
   const uint32_t read = mrc_get32(peer->inbox + place);
   if (!mrc_msg_credited(msg, peer, read, UINT32_MAX)) return false;

@@ -16,7 +16,7 @@
    receives in the order in which they were posted. */
 #pragma once
 
-#include "config.h"
+#include "msg/config.h"
 
 struct mrc_msg;
 

@@ -30,7 +30,7 @@ bool mrc_msg_answer(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg
 
 bool mrc_msg_credited(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t read,
                       uint32_t mask) {
-  if (!mrc_msg_slots_credit(&peer->slots, read, mask)) return false;
+  if (!mrc_slots_credit(&peer->slots, read, mask)) return false;
   mrc_msg_mark(msg, peer);
   return true;
 }
@@ -124,12 +124,12 @@ static uint32_t fill(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t *fr
 }
 
 static bool may_send_frame(const struct mrc_msg_peer *peer) {
-  return mrc_msg_slots_may_send(&peer->slots) &&
-         peer->slots.sent - peer->frames_done < MRC_MSG_SLOTS && has_room(peer, true, 0);
+  return mrc_slots_may_send(&peer->slots) && peer->slots.sent - peer->frames_done < MRC_MSG_SLOTS &&
+         has_room(peer, true, 0);
 }
 
 static int send_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
-  const uint32_t place = mrc_msg_slots_place(&peer->slots, peer->slots.sent);
+  const uint32_t place = mrc_slots_place(&peer->slots, peer->slots.sent);
   uint8_t *frame = peer->outbox + place;
   if (peer->filled == 0) peer->filled = fill(msg, peer, frame);
   mrc_put32(frame, peer->slots.freed);
@@ -303,7 +303,7 @@ int mrc_msg_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns
   int error = 0;
   while (error == 0 && has_records(peer) && may_send_frame(peer))
     error = send_frame(msg, peer, now_ns);
-  const bool owes = mrc_msg_slots_owe(&peer->slots) || (peer->asked && peer->wrs == 0);
+  const bool owes = mrc_slots_owe(&peer->slots) || (peer->asked && peer->wrs == 0);
   if (error == 0 && owes && has_room(peer, true, 0)) error = send_credit(msg, peer, now_ns);
   if (error == 0) peer->asked = false;
   return error == 0 ? send_chunks(msg, peer, now_ns) : error;

@@ -6,10 +6,10 @@
 #include "core/base/keymap.h"
 #include "core/base/list.h"
 #include "core/base/secret.h"
+#include "core/base/slots.h"
 #include "msg/chains.h"
 #include "msg/config.h"
 #include "msg/frame.h"
-#include "msg/slots.h"
 
 enum {
   MRC_MSG_CHUNK = 1 << 20,     /* a longer message is several writes, between which frames go */
@@ -97,15 +97,15 @@ struct mrc_msg_peer {
   uint32_t inbox_key, outbox_key;
   uint16_t sizes[MRC_MSG_SLOTS]; /* bytes of the frames that arrived */
 
-  struct mrc_msg_slots slots; /* a frame is freed when it has been read */
-  uint32_t frames_done;       /* of the frames sent, completed */
-  uint32_t offset;            /* in the frame that is being read */
-  uint32_t filled;    /* bytes of the next frame, which the engine had no room for; 0: none */
-  uint32_t wrs, imms; /* work requests, immediates posted and not completed */
-  uint32_t chunks;    /* writes of messages among them */
-  uint32_t reads;     /* READs whose FETCH is not answered */
-  uint64_t heard_ns;  /* when a completion came; 0: none yet */
-  size_t heap;        /* bytes of `requests`, `unexpected` and `claimed` */
+  struct mrc_slots slots; /* a frame is freed when it has been read */
+  uint32_t frames_done;   /* of the frames sent, completed */
+  uint32_t offset;        /* in the frame that is being read */
+  uint32_t filled;        /* bytes of the next frame, which the engine had no room for; 0: none */
+  uint32_t wrs, imms;     /* work requests, immediates posted and not completed */
+  uint32_t chunks;        /* writes of messages among them */
+  uint32_t reads;         /* READs whose FETCH is not answered */
+  uint64_t heard_ns;      /* when a completion came; 0: none yet */
+  size_t heap;            /* bytes of `requests`, `unexpected` and `claimed` */
 
   struct mrc_node out;     /* operations with a record to send */
   struct mrc_node writing; /* what is WRITING, with bytes not yet posted */

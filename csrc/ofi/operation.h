@@ -6,7 +6,7 @@
 #include <rdma/fabric.h>
 #include <stdbool.h>
 
-#include "messages.h"
+#include "msg/messages.h"
 
 struct of_counter;
 struct of_cq;

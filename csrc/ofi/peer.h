@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "messages.h"
+#include "msg/messages.h"
 #include "program/agent.h"
 
 enum {

@@ -201,7 +201,7 @@ struct mrc_agent_connect {
   uint32_t timeout; /* 1.024 us << timeout */
   uint32_t retry_exp;
   uint32_t ready;    /* resumed: READY has come */
-  uint32_t messages; /* 1: the QP carries messages (messages.h), and these are set */
+  uint32_t messages; /* 1: the QP carries messages (msg/messages.h), and these are set */
   uint32_t peer;     /* its number */
   uint32_t rkey;     /* of the inbox for the other side */
   uint64_t address;
@@ -214,7 +214,7 @@ struct mrc_agent_point {
   uint8_t gid[16];
   uint8_t token[16];      /* random: only who was given it may connect */
   uint32_t number;        /* a QPN, which no QP has */
-  uint32_t answers_reads; /* 1: it knows READ, ATOMIC (messages.h); 0 of 0.3 and before */
+  uint32_t answers_reads; /* 1: it knows READ, ATOMIC (msg/messages.h); 0 of 0.3 and before */
 };
 
 /* An endpoint asks another one for the QP that the two will connect. */

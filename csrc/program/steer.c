@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "messages.h"
+#include "msg/messages.h"
 #include "program/owner.h"
 #include "program/process.h"
 #include "program/say.h"

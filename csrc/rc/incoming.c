@@ -171,7 +171,7 @@ static bool on_record(struct mrc_rc *rc, const struct mrc_rc_record *record, con
 
 static bool read_frame(struct mrc_rc *rc, const uint8_t *frame, uint32_t size) {
   const struct mrc_rc_header header = mrc_rc_get_header(frame);
-  if (!mrc_msg_slots_credit(&rc->slots, header.read, UINT32_MAX)) return false;
+  if (!mrc_slots_credit(&rc->slots, header.read, UINT32_MAX)) return false;
   if (!on_granted(rc, header.granted, UINT32_MAX)) return false;
   if (!on_wanted(rc, header.wanted, UINT32_MAX)) return false;
   for (uint32_t at = MRC_RC_FRAME_HEADER; at < size && !rc->ended;) {
@@ -186,10 +186,10 @@ static bool read_frame(struct mrc_rc *rc, const uint8_t *frame, uint32_t size) {
 }
 
 static bool on_frame(struct mrc_rc *rc, uint32_t number, uint32_t bytes) {
-  if (!mrc_msg_slots_is_next(&rc->slots, number, MRC_RC_NUMBER)) return false;
-  if (!mrc_msg_slots_granted(&rc->slots)) return false;
+  if (!mrc_slots_is_next(&rc->slots, number, MRC_RC_NUMBER)) return false;
+  if (!mrc_slots_granted(&rc->slots)) return false;
   if (bytes < MRC_RC_FRAME_HEADER || bytes > MRC_RC_SLOT_BYTES) return false;
-  const uint32_t place = mrc_msg_slots_place(&rc->slots, rc->slots.arrived++);
+  const uint32_t place = mrc_slots_place(&rc->slots, rc->slots.arrived++);
   if (!read_frame(rc, rc->inbox + place, bytes)) return false;
   rc->slots.freed++;
   return true;
@@ -202,7 +202,7 @@ bool mrc_rc_take(struct mrc_rc *rc, uint32_t imm, uint32_t bytes) {
     case MRC_RC_IMM_FRAME:
       return on_frame(rc, number, bytes);
     case MRC_RC_IMM_READ:
-      return mrc_msg_slots_credit(&rc->slots, number, MRC_RC_NUMBER);
+      return mrc_slots_credit(&rc->slots, number, MRC_RC_NUMBER);
     case MRC_RC_IMM_GRANTED:
       return on_granted(rc, number, MRC_RC_NUMBER);
     case MRC_RC_IMM_WANTED:

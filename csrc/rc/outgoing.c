@@ -242,8 +242,8 @@ static void send_frame(struct mrc_rc *rc, uint8_t *bytes, uint32_t place, uint32
 }
 
 static void send_frames(struct mrc_rc *rc) {
-  while (mrc_msg_slots_may_send(&rc->slots) && rc->slots.sent - rc->frames_done < MRC_RC_SLOTS) {
-    const uint32_t place = mrc_msg_slots_place(&rc->slots, rc->slots.sent);
+  while (mrc_slots_may_send(&rc->slots) && rc->slots.sent - rc->frames_done < MRC_RC_SLOTS) {
+    const uint32_t place = mrc_slots_place(&rc->slots, rc->slots.sent);
     uint8_t *bytes = rc->outbox + place;
     const uint32_t n = fill(rc, bytes);
     if (n == MRC_RC_FRAME_HEADER) return;
@@ -269,7 +269,7 @@ static bool owes_grants(const struct mrc_rc *rc) {
 }
 
 static void send_credits(struct mrc_rc *rc) {
-  if (rc->credits < MRC_RC_CREDITS && mrc_msg_slots_owe(&rc->slots)) {
+  if (rc->credits < MRC_RC_CREDITS && mrc_slots_owe(&rc->slots)) {
     rc->slots.told = rc->slots.freed;
     send_credit(rc, MRC_RC_IMM_READ, rc->slots.freed);
   }

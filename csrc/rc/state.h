@@ -3,8 +3,8 @@
 #pragma once
 
 #include "core/base/base.h"
+#include "core/base/slots.h"
 #include "mrc.h"
-#include "msg/slots.h"
 #include "rc/record.h"
 
 enum {
@@ -106,7 +106,7 @@ struct mrc_rc {
   bool connected;
   bool ended; /* nothing more is taken or sent, but `refusal` */
 
-  struct mrc_msg_slots slots;        /* a frame is freed when it has been read */
+  struct mrc_slots slots;            /* a frame is freed when it has been read */
   uint32_t frames_done;              /* of the frames sent, completed */
   uint32_t frame_next[MRC_RC_SLOTS]; /* of each frame sent: `next` at that time */
   uint32_t credits;                  /* immediates without a frame in flight */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of csrc/messages.h: commands for the peers of a context, operations, completions."""
+"""Messages of csrc/msg/messages.h: commands for the peers of a context, operations, completions."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ class MessageSpace:
 
 
 class Slots:
-    """The slots of the inboxes of two peers, and the credits for them: struct mrc_msg_slots.
+    """The slots of the inboxes of two peers, and the credits for them: struct mrc_slots.
 
     Immediates carry the bits of `mask` of a number of frames.
     """
 
     def __init__(self, count: int, bytes: int, mask: int) -> None:
-        self._native: Any = native.new_struct("mrc_msg_slots", count=count, bytes=bytes)
+        self._native: Any = native.new_struct("mrc_slots", count=count, bytes=bytes)
         self._mask = mask
 
     @property
@@ -114,11 +114,11 @@ class Slots:
 
     def place(self, frame: int) -> int:
         """Where a frame begins in its inbox."""
-        return int(lib.mrc_msg_slots_place(self._native, frame))
+        return int(lib.mrc_slots_place(self._native, frame))
 
     def may_send(self) -> bool:
         """Whether the slot of our next frame is free."""
-        return bool(lib.mrc_msg_slots_may_send(self._native))
+        return bool(lib.mrc_slots_may_send(self._native))
 
     def send(self) -> tuple[int, int]:
         """Takes the slot of our next frame: its place, and the frame's number in an immediate."""
@@ -128,15 +128,15 @@ class Slots:
 
     def credit(self, freed: int) -> bool:
         """Takes a credit of the peer; False: for frames that were never sent."""
-        return bool(lib.mrc_msg_slots_credit(self._native, freed, self._mask))
+        return bool(lib.mrc_slots_credit(self._native, freed, self._mask))
 
     def is_next(self, frame: int) -> bool:
         """Whether a frame of the peer is the next one."""
-        return bool(lib.mrc_msg_slots_is_next(self._native, frame, self._mask))
+        return bool(lib.mrc_slots_is_next(self._native, frame, self._mask))
 
     def granted(self) -> bool:
         """Whether the peer had credit for its next frame."""
-        return bool(lib.mrc_msg_slots_granted(self._native))
+        return bool(lib.mrc_slots_granted(self._native))
 
     def arrive(self) -> int:
         """Counts the peer's next frame; returns its place."""
@@ -146,8 +146,8 @@ class Slots:
 
     def free(self, frame: int) -> bool:
         """Frees the peer's frames before this one. Whether a credit is due now."""
-        lib.mrc_msg_slots_free(self._native, frame)
-        return bool(lib.mrc_msg_slots_owe(self._native))
+        lib.mrc_slots_free(self._native, frame)
+        return bool(lib.mrc_slots_owe(self._native))
 
     def tell(self) -> int:
         """The credit for the peer, which it gets now."""
@@ -156,7 +156,7 @@ class Slots:
 
 
 class MessageFunctions(NamedTuple):
-    """The functions of csrc/messages.h for one context, for callers in C, and sizes of structs."""
+    """The functions of messages.h for one context, for callers in C, and sizes of structs."""
 
     addresses: tuple[int, ...]
     """The context, then mrc_ctx_msg_space, _close_space, _post, _cancel."""

@@ -206,7 +206,7 @@ class NativeContext:
         """The UDP port that peers send to."""
 
     def handle(self) -> CData:
-        """The `mrc_ctx`, for functions of csrc/messages.h; raises StateError."""
+        """The `mrc_ctx`, for functions of csrc/msg/messages.h; raises StateError."""
         return self._open()
 
     def _open(self) -> CData:

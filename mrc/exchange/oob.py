@@ -103,7 +103,7 @@ def decode_body(body: bytes | bytearray) -> dict[str, Any]:
 
 
 class Inbox(Struct, frozen=True):
-    """Where this side takes messages (csrc/messages.h), for a QP that carries them."""
+    """Where this side takes messages (csrc/msg/messages.h), for a QP that carries them."""
 
     address: Annotated[int, Meta(ge=1, le=0x7FFFFFFFFFFFFFFF)]
     rkey: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]

@@ -143,7 +143,7 @@ static bool attack(struct pair_end *end) {
   struct mrc_rc *rc = &end->rc;
   const uint32_t what = below(20);
   if (what < 14) {
-    uint8_t *frame = rc->inbox + mrc_msg_slots_place(&rc->slots, rc->slots.arrived);
+    uint8_t *frame = rc->inbox + mrc_slots_place(&rc->slots, rc->slots.arrived);
     const uint32_t bytes = hostile_frame(frame, rc);
     return mrc_rc_take(rc, mrc_rc_imm(MRC_RC_IMM_FRAME, rc->slots.arrived), bytes);
   }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots and credits from Python; tests/c/test_msg_slots.c has the arithmetic."""
+"""Slots and credits from Python; tests/c/test_slots.c has the arithmetic."""
 
 from __future__ import annotations
 

@@ -84,8 +84,11 @@ def answer_one(server: socket.socket) -> None:
 async def test_look__names_a_process_that_is_stopped(home: Path, stopped: int) -> None:
     path = home / f"{stopped}-1.sock"
     async with Here(NEVER) as here:
-        with endpoint(home / "1-1.sock", ANSWER), listening(path):
-            seen = await here.look()
+        with listening(path):
+            await here.look()
+            here.seconds = 1e6
+            with endpoint(home / "1-1.sock", ANSWER):
+                seen = await here.look()
         assert list(seen.endpoints) == [str(home / "1-1.sock")]
         (silent,) = seen.unanswered
         assert silent.pid == stopped and silent.program == "sleep"
@@ -112,11 +115,12 @@ async def test_look__waits_once_for_what_does_not_answer(home: Path) -> None:
 async def test_look__many_that_do_not_answer(home: Path) -> None:
     """They take no turns of others."""
     async with Here(NEVER) as here:
-        with endpoint(home / "1-99.sock", ANSWER), ExitStack() as stack:
+        with ExitStack() as stack:
             for number in range(12):
                 stack.enter_context(listening(home / f"1-{number}.sock"))
             await here.look()
             here.seconds = 1e6
+            stack.enter_context(endpoint(home / "1-99.sock", ANSWER))
             seen = await here.look()
             assert len(seen.unanswered) == 12 and len(seen.endpoints) == 1
 

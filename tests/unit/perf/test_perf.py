@@ -325,7 +325,7 @@ async def test_stream__intervals_add_up() -> None:
     seen: list[Interval] = []
     async with ends() as (client, _):
         result = await client.run(
-            Plan(size=4096, seconds=0.5), interval_seconds=0.1, on_interval=seen.append
+            Plan(size=4096, seconds=0.5), interval_seconds=0.001, on_interval=seen.append
         )
     assert result.intervals == tuple(seen) and len(seen) >= 2
     assert seen[0].start_seconds == 0

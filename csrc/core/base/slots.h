@@ -12,7 +12,7 @@
 
 /* cdef begin */
 
-struct mrc_msg_slots {
+struct mrc_slots {
   uint32_t count;   /* of an inbox, a power of two */
   uint32_t bytes;   /* of a slot */
   uint32_t sent;    /* our frames */
@@ -23,18 +23,18 @@ struct mrc_msg_slots {
 };
 
 /* Where frame number `frame` begins in its inbox. */
-uint32_t mrc_msg_slots_place(const struct mrc_msg_slots *slots, uint32_t frame);
+uint32_t mrc_slots_place(const struct mrc_slots *slots, uint32_t frame);
 /* Whether the slot of our next frame is free. */
-bool mrc_msg_slots_may_send(const struct mrc_msg_slots *slots);
+bool mrc_slots_may_send(const struct mrc_slots *slots);
 /* Takes a credit of the peer; false: for frames that were never sent. */
-bool mrc_msg_slots_credit(struct mrc_msg_slots *slots, uint32_t freed, uint32_t mask);
+bool mrc_slots_credit(struct mrc_slots *slots, uint32_t freed, uint32_t mask);
 /* Whether a frame of the peer is the next one. */
-bool mrc_msg_slots_is_next(const struct mrc_msg_slots *slots, uint32_t frame, uint32_t mask);
+bool mrc_slots_is_next(const struct mrc_slots *slots, uint32_t frame, uint32_t mask);
 /* Whether the peer had credit for its next frame. */
-bool mrc_msg_slots_granted(const struct mrc_msg_slots *slots);
+bool mrc_slots_granted(const struct mrc_slots *slots);
 /* Frees the peer's frames before number `frame`, unless they are free. */
-void mrc_msg_slots_free(struct mrc_msg_slots *slots, uint32_t frame);
+void mrc_slots_free(struct mrc_slots *slots, uint32_t frame);
 /* Whether a credit is due: half an inbox has been freed since the last one. */
-bool mrc_msg_slots_owe(const struct mrc_msg_slots *slots);
+bool mrc_slots_owe(const struct mrc_slots *slots);
 
 /* cdef end */

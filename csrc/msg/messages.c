@@ -1,27 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "io/messages.h"
+/* Messages of a context: brings operations of any thread to the datapath, and their completions to
+   sinks or to mrc_ctx_msg_poll. */
+#include "msg/messages.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "core/base/base.h"
+#include "io/ctx.h"
+#include "io/extension.h"
+#include "msg/msg.h"
 
 enum { FIRST_CAPACITY = 64 };
 
-void mrc_messages_init(struct mrc_messages *messages) {
-  *messages = (struct mrc_messages){0};
+struct mrc_message_job {
+  struct mrc_msg_post post; /* cancel: only space and cookie */
+  bool cancel;
+};
+
+struct mrc_message_space {
+  uint32_t space;
+  mrc_msg_sink *sink; /* or NULL */
+  void *user;
+};
+
+/* An array that grows. */
+struct mrc_message_list {
+  void *items;
+  uint32_t n, capacity;
+};
+
+struct mrc_messages {
+  struct mrc_msg *msg; /* NULL until the first peer or space */
+  pthread_mutex_t jobs_lock;
+  struct mrc_message_list jobs; /* posted, not seen by the datapath */
+  atomic_bool has_jobs;
+  pthread_mutex_t spaces_lock; /* held while a sink runs */
+  struct mrc_message_list spaces;
+  pthread_mutex_t done_lock;
+  struct mrc_message_list done; /* for mrc_ctx_msg_poll */
+  bool published;               /* something entered `done` in this turn */
+};
+
+static void *open_state(void) {
+  struct mrc_messages *messages = calloc(1, sizeof *messages);
+  if (messages == NULL) return NULL;
   pthread_mutex_init(&messages->jobs_lock, NULL);
   pthread_mutex_init(&messages->spaces_lock, NULL);
   pthread_mutex_init(&messages->done_lock, NULL);
+  return messages;
 }
 
-void mrc_messages_close(struct mrc_messages *messages) {
+static void close_state(void *state) {
+  struct mrc_messages *messages = state;
   if (messages->msg != NULL) mrc_msg_free(messages->msg);
   free(messages->jobs.items);
   free(messages->spaces.items);
   free(messages->done.items);
+  free(messages);
 }
 
 /* Makes room for n more items; false without memory. */
@@ -46,8 +87,9 @@ static struct mrc_message_space *find_space(struct mrc_messages *messages, uint3
   return NULL;
 }
 
-int mrc_messages_space(struct mrc_messages *messages, uint32_t space, mrc_msg_sink *sink,
-                       void *user) {
+int mrc_ctx_msg_space(mrc_ctx *ctx, uint32_t space, mrc_msg_sink *sink, void *user) {
+  struct mrc_messages *messages = mrc_ctx_extension(ctx);
+  if (messages == NULL) return -ECHILD;
   pthread_mutex_lock(&messages->spaces_lock);
   int error = find_space(messages, space) != NULL ? -EEXIST : 0;
   if (error == 0 && !reserve(&messages->spaces, 1, sizeof(struct mrc_message_space)))
@@ -61,7 +103,9 @@ int mrc_messages_space(struct mrc_messages *messages, uint32_t space, mrc_msg_si
   return error;
 }
 
-int mrc_messages_close_space(struct mrc_messages *messages, uint32_t space) {
+int mrc_ctx_msg_close_space(mrc_ctx *ctx, uint32_t space) {
+  struct mrc_messages *messages = mrc_ctx_extension(ctx);
+  if (messages == NULL) return -ECHILD;
   pthread_mutex_lock(&messages->spaces_lock);
   struct mrc_message_space *found = find_space(messages, space);
   if (found != NULL) {
@@ -95,7 +139,9 @@ static void on_done(void *user, const struct mrc_msg_done *done) {
   pthread_mutex_unlock(&messages->spaces_lock);
 }
 
-int mrc_messages_poll(struct mrc_messages *messages, struct mrc_msg_done *done, int n) {
+int mrc_ctx_msg_poll(mrc_ctx *ctx, struct mrc_msg_done *done, int n) {
+  struct mrc_messages *messages = mrc_ctx_extension(ctx);
+  if (messages == NULL) return -ECHILD;
   pthread_mutex_lock(&messages->done_lock);
   struct mrc_msg_done *items = messages->done.items;
   const uint32_t taken = mrc_min_u32(messages->done.n, n > 0 ? (uint32_t)n : 0);
@@ -110,8 +156,9 @@ int mrc_messages_poll(struct mrc_messages *messages, struct mrc_msg_done *done, 
 
 /* ---- operations ---- */
 
-static int add(struct mrc_messages *messages, const struct mrc_msg_post *posts, uint32_t n,
-               bool cancel) {
+static int add(mrc_ctx *ctx, const struct mrc_msg_post *posts, uint32_t n, bool cancel) {
+  struct mrc_messages *messages = mrc_ctx_extension(ctx);
+  if (messages == NULL) return -ECHILD;
   pthread_mutex_lock(&messages->jobs_lock);
   const bool room = reserve(&messages->jobs, n, sizeof(struct mrc_message_job));
   struct mrc_message_job *jobs = messages->jobs.items;
@@ -119,15 +166,16 @@ static int add(struct mrc_messages *messages, const struct mrc_msg_post *posts, 
     jobs[messages->jobs.n++] = (struct mrc_message_job){.post = posts[i], .cancel = cancel};
   atomic_store(&messages->has_jobs, messages->jobs.n > 0);
   pthread_mutex_unlock(&messages->jobs_lock);
+  mrc_ctx_wake(ctx);
   return room ? 0 : -ENOMEM;
 }
 
-int mrc_messages_post(struct mrc_messages *messages, const struct mrc_msg_post *posts, int n) {
-  return n <= 0 ? 0 : add(messages, posts, (uint32_t)n, false);
+int mrc_ctx_msg_post(mrc_ctx *ctx, const struct mrc_msg_post *posts, int n) {
+  return add(ctx, posts, n > 0 ? (uint32_t)n : 0, false);
 }
 
-int mrc_messages_cancel(struct mrc_messages *messages, uint32_t space, uint64_t cookie) {
-  return add(messages, &(struct mrc_msg_post){.space = space, .cookie = cookie}, 1, true);
+int mrc_ctx_msg_cancel(mrc_ctx *ctx, uint32_t space, uint64_t cookie) {
+  return add(ctx, &(struct mrc_msg_post){.space = space, .cookie = cookie}, 1, true);
 }
 
 static int start_module(struct mrc_messages *messages, mrc_engine *engine) {
@@ -159,10 +207,16 @@ static void run_job(struct mrc_messages *messages, const struct mrc_message_job 
   if (taken < 1) refuse(messages, post, taken == 0 ? -ENOBUFS : taken);
 }
 
+static bool waits(const void *state) {
+  const struct mrc_messages *messages = state;
+  return atomic_load(&messages->has_jobs);
+}
+
 /* Takes the jobs away from the lock: a sink that one of them calls may add others. */
-void mrc_messages_run(struct mrc_messages *messages, mrc_engine *engine, uint64_t now_ns) {
+static void run(void *state, mrc_engine *engine, uint64_t now_ns) {
+  struct mrc_messages *messages = state;
   if (messages->msg != NULL) mrc_msg_expire(messages->msg, now_ns);
-  if (!mrc_messages_wait(messages)) return;
+  if (!waits(messages)) return;
   pthread_mutex_lock(&messages->jobs_lock);
   struct mrc_message_list jobs = messages->jobs;
   messages->jobs = (struct mrc_message_list){0};
@@ -182,14 +236,18 @@ void mrc_messages_run(struct mrc_messages *messages, mrc_engine *engine, uint64_
 
 /* ---- the engine ---- */
 
-int mrc_messages_open(struct mrc_messages *messages, mrc_engine *engine, uint32_t qpn,
-                      struct mrc_msg_opening *opening) {
-  const int error = start_module(messages, engine);
-  if (error != 0) return error;
-  return mrc_msg_open(messages->msg, qpn, &opening->limits, &opening->inbox);
+static bool is_used(const void *state) {
+  const struct mrc_messages *messages = state;
+  return messages->msg != NULL;
 }
 
-int mrc_messages_take(struct mrc_messages *messages, struct mrc_wc *wcs, int n, uint64_t now_ns) {
+static uint64_t deadline(const void *state) {
+  const struct mrc_messages *messages = state;
+  return messages->msg == NULL ? UINT64_MAX : mrc_msg_deadline(messages->msg);
+}
+
+static int take(void *state, struct mrc_wc *wcs, int n, uint64_t now_ns) {
+  struct mrc_messages *messages = state;
   if (messages->msg == NULL) return n;
   int left = 0;
   for (int i = 0; i < n; i++) {
@@ -202,11 +260,58 @@ int mrc_messages_take(struct mrc_messages *messages, struct mrc_wc *wcs, int n, 
   return left;
 }
 
-void mrc_messages_look(struct mrc_messages *messages, const struct mrc_event *events, int n,
-                       uint64_t now_ns) {
+static void look(void *state, const struct mrc_event *events, int n, uint64_t now_ns) {
+  struct mrc_messages *messages = state;
   for (int i = 0; messages->msg != NULL && i < n; i++) {
     const bool timeout = events[i].status == MRC_WC_RETRY_EXC_ERR;
     if (events[i].type == MRC_EVENT_QP_ERROR)
       mrc_msg_fail_qp(messages->msg, events[i].qpn, timeout ? -ETIMEDOUT : -ECONNRESET, now_ns);
   }
 }
+
+static bool has_published(void *state) {
+  struct mrc_messages *messages = state;
+  const bool published = messages->published;
+  messages->published = false;
+  return published;
+}
+
+static int command_of(void *state, mrc_engine *engine, const struct mrc_command *command,
+                      uint64_t now_ns) {
+  struct mrc_messages *messages = state;
+  struct mrc_msg_opening *opening = command->pointer;
+  int error = command->op == MRC_COMMAND_MSG_OPEN ? start_module(messages, engine) : 0;
+  struct mrc_msg *msg = messages->msg;
+  if (error != 0) return error;
+  switch (command->op) {
+    case MRC_COMMAND_MSG_OPEN:
+      return mrc_msg_open(msg, command->qpn, &opening->limits, &opening->inbox);
+    case MRC_COMMAND_MSG_CONNECT:
+      if (msg == NULL) return -EINVAL;
+      error = mrc_msg_connect(msg, command->value, command->pointer);
+      mrc_msg_pump(msg, now_ns);
+      return error;
+    case MRC_COMMAND_MSG_IDLE:
+      return msg == NULL || mrc_msg_is_idle(msg, command->value);
+    case MRC_COMMAND_MSG_FAIL:
+      if (msg == NULL || command->key == 0 || command->key > INT_MAX) return -EINVAL;
+      mrc_msg_fail(msg, command->value, -(int)command->key, now_ns);
+      return 0;
+    case MRC_COMMAND_MSG_CLOSE:
+      if (msg != NULL) mrc_msg_close(msg, command->value);
+      return 0;
+    default:
+      return -EINVAL;
+  }
+}
+
+const struct mrc_extension mrc_messages_extension = {.open = open_state,
+                                                     .close = close_state,
+                                                     .waits = waits,
+                                                     .deadline = deadline,
+                                                     .is_used = is_used,
+                                                     .run = run,
+                                                     .take = take,
+                                                     .look = look,
+                                                     .has_published = has_published,
+                                                     .command = command_of};
