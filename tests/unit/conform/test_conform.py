@@ -25,7 +25,7 @@ from slowness import PATIENCE, until
 
 from mrc.cli.main import main
 from mrc.conform import adapter
-from mrc.conform.adapter import Detach, Program
+from mrc.conform.adapter import AdapterError, Detach, Program
 from mrc.conform.library import load
 from mrc.conform.readings import BY_ID
 from mrc.enums import Reading
@@ -251,6 +251,24 @@ def test_run__an_adapter_does_not_outlive_the_judge(tmp_path: Path, how: int) ->
     for each in ends:
         assert select.select([each], [], [], PATIENCE)[0]
         os.close(each)
+
+
+def test_run__an_adapter_that_does_not_answer(tmp_path: Path) -> None:
+    """It reads its line, and goes on without an answer; then it is asked no more."""
+    program = tmp_path / "adapter"
+    program.write_text("while read line; do :; done")
+    words = shlex.join(["sh", str(program)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adapter, "_PATIENCE_SECONDS", 0.05)
+        device = Program(words)
+        with pytest.raises(AdapterError) as error:
+            device.ask(Detach())
+    assert str(error.value) == (
+        f"{words}: no answer within 0.05 s: an adapter answers each line with a line, and flushes"
+        " it"
+    )
+    device.close()
+    assert device._process.returncode == 0  # its input had ended
 
 
 @pytest.mark.more
