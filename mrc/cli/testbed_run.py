@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from mrc.children import tied
 from mrc.cli.arguments import add
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
@@ -173,7 +174,8 @@ def run_beside(
     out = Output(prog, as_json=False, quiet=False)
     scheduled, late = schedule.load(path, bed.plan), _Lateness(out)
     bed.connect()
-    with Ending() as ending, subprocess.Popen(argv, env=environment) as process:
+    words = tied(argv, apart=False)
+    with Ending() as ending, subprocess.Popen(words, env=environment) as process:
         child = os.pidfd_open(process.pid)
         try:
             schedule.run(
