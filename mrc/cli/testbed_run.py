@@ -28,6 +28,7 @@ from mrc.results.workload import OVERS, Over
 from mrc.testbed import schedule, spread
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event, Scheduled
+from mrc.units import counted
 
 _LATE_SECONDS = 0.05  # a change takes less, on a machine that is not too busy
 
@@ -162,7 +163,7 @@ class _Lateness:
     def tell(self) -> None:
         if self._late:
             self._out.warn(
-                f"{len(self._late)} of {self._changes} changes were late, the worst by "
+                f"late: {len(self._late)} of {counted(self._changes, 'change')}, the worst by "
                 f"{format_seconds(max(self._late))}: this machine is too busy for this schedule"
             )
 
