@@ -17,11 +17,15 @@ from collections.abc import Sequence
 _GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL, for a program whose parent has ended
 
 
-def tied(command: Sequence[str]) -> list[str]:
+def tied(command: Sequence[str], *, apart: bool = True) -> list[str]:
     """Arguments that run a command in a session of its own, until it ends or this process has
     ended. What the command leaves running in its process group then ends, too.
+
+    If not `apart`, it stays in the session of this process, whose terminal it may use. Then only
+    the command itself ends, and only with this process.
     """
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+    how = "apart" if apart else "here"
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), how, *command]
 
 
 def end_with(parent: int) -> None:
@@ -46,14 +50,17 @@ def _pidfd_of(parent: int) -> int:
     return found
 
 
-def _become(parent: int, command: list[str]) -> None:
+def _become(parent: int, how: str, command: list[str]) -> None:
     parent_fd, own_fd = _pidfd_of(parent), os.pidfd_open(os.getpid())
-    if os.getpgrp() != os.getpid():
+    if how == "apart" and os.getpgrp() != os.getpid():
         os.setsid()
     if (child := os.fork()) == 0:
         # A child of nobody: the command must not find it among its own.
         if os.fork() == 0:
-            _watch(parent_fd, own_fd)
+            if how == "apart":
+                _end_group(parent_fd, own_fd)
+            else:
+                _end_command(parent_fd, own_fd)
         os._exit(0)
     os.waitpid(child, 0)
     for each in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
@@ -65,7 +72,7 @@ def _become(parent: int, command: list[str]) -> None:
         os._exit(127)
 
 
-def _watch(parent_fd: int, command_fd: int) -> None:
+def _end_group(parent_fd: int, command_fd: int) -> None:
     os.closerange(0, 3)  # whoever reads the command's output waits for its end
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     select.select([parent_fd, command_fd], [], [])
@@ -75,5 +82,18 @@ def _watch(parent_fd: int, command_fd: int) -> None:
     os.killpg(group, signal.SIGKILL)  # this process, too
 
 
+def _end_command(parent_fd: int, command_fd: int) -> None:
+    os.closerange(0, 3)
+    os.setsid()  # ^C is for the command
+    select.select([parent_fd, command_fd], [], [])
+    try:
+        signal.pidfd_send_signal(command_fd, signal.SIGTERM)
+        select.select([command_fd], [], [], _GRACE_SECONDS)
+        signal.pidfd_send_signal(command_fd, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it has ended
+    os._exit(0)
+
+
 if __name__ == "__main__":
-    _become(int(sys.argv[1]), sys.argv[2:])
+    _become(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

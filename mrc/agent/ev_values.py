@@ -9,6 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from mrc.fabric.hostconfig import HostConfig
+from mrc.units import counted
 
 VALUE_BYTES = 32
 _PORT_BYTES = 2
@@ -76,7 +77,7 @@ def generated(fields: Sequence[GeneratedField], planes: Sequence[int], most: int
         if field.least > field.most or field.most >> field.mask.bit_count():
             raise ValueError("a field's values are not in order, or do not fit its mask")
     if prod(field.most - field.least + 1 for field in fields) * max(1, len(planes)) > most:
-        raise ValueError(f"the fields make more than {most} EVs")
+        raise ValueError(f"the fields make more than {counted(most, 'EV')}")
     return [
         Ev(plane, _joined(fields, values, width).ljust(VALUE_BYTES, b"\0"))
         for values in product(*(_values(field) for field in fields))

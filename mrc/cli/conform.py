@@ -34,6 +34,7 @@ from mrc.results.conform import (
     ReadingText,
 )
 from mrc.results.plain import like
+from mrc.units import counted
 from mrc.whole import check_writable, write_whole
 
 HELP = "judge an implementation of MRC by its packets"
@@ -150,7 +151,7 @@ def _list(args: argparse.Namespace) -> int:
     cases = library.load(args.cases)
     rows = [(case.topic, case.name, case.title) for case in cases]
     out.text(format_table(("topic", "case", "a device"), rows))
-    out.text(f"\n{len(cases)} cases")
+    out.text(f"\n{counted(len(cases), 'case')}")
     _print_cases(out, cases)
     return Exit.OK
 
@@ -263,7 +264,7 @@ def _played(out: Output, player: Player, cases: list[Case], *, only_first: bool)
         if player.is_lost or (only_first and outcomes[-1].verdict is Verdict.FAILED):
             break
     if left := len(cases) - len(outcomes):
-        out.note(f"{left} cases were not played")
+        out.note(f"not played: {counted(left, 'case')}")
     return outcomes
 
 
@@ -299,7 +300,7 @@ def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Outc
     for subject in report.contradictions(names):
         out.warn(f"the device follows several alternatives of {subject}")
     if unchecked := sum(len(each.unchecked) for each in outcomes):
-        out.note(f"{unchecked} steps were not checked: the device cannot be asked about them")
+        out.note(f"not checked: {counted(unchecked, 'step')}: the device cannot be asked")
     out.result(report.result(name, outcomes, captures))
 
 

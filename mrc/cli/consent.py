@@ -28,6 +28,7 @@ from mrc.transfer.session import TAKES_ASKING, Session, TransferError
 from mrc.trust.identity import PREFIX
 from mrc.trust.known import allow, allowed, default_allowed
 from mrc.trust.security import Security
+from mrc.units import counted
 
 _YES = ("y", "yes")
 _NAMES = 3  # that a question shows
@@ -155,9 +156,9 @@ def _question(session: Session, announced: Announced) -> str:
 
 def _what(announced: Announced) -> str:
     files, size = announced.files, announced.bytes
-    what = "files" if files is None else "a file" if files == 1 else f"{files} files"
+    what = "files" if files is None else "a file" if files == 1 else counted(files, "file")
     if folders := announced.folders:
-        what += " and a folder" if folders == 1 else f" and {folders} folders"
+        what += " and " + ("a folder" if folders == 1 else counted(folders, "folder"))
     what += f", {'of unknown size' if size is None else format_bytes(size)}"
     names = ", ".join(quoted(name, _NAME_CHARACTERS) for name in announced.names[:_NAMES])
     more = announced.more + len(announced.names[_NAMES:])

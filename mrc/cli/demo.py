@@ -29,6 +29,7 @@ from mrc.linux.processors import Processors
 from mrc.testbed.bed import PROGRAMS
 from mrc.testbed.rootless import become_root, enter
 from mrc.transfer.threads import in_thread
+from mrc.units import counted
 
 HELP = "send a file through a test bed while one of its planes fails"
 EXAMPLES = """\
@@ -169,14 +170,14 @@ def _summary(result: DemoResult) -> list[str]:
         f"sent            {format_bytes(result.plan.bytes)} in"
         f" {format_seconds(result.ended - result.began)}",
         f"goodput before  {format_rate(result.goodput_before)},"
-        f" {result.goodput_before / before:.1%} of {format_rate(before)}, which {planes} planes can"
-        " carry with full buckets",
+        f" {result.goodput_before / before:.1%} of {format_rate(before)}, which"
+        f" {counted(planes, 'plane')} can carry with full buckets",
         f"goodput after   {format_rate(result.goodput_after)},"
         f" {result.goodput_after / after:.1%} of {format_rate(after)}, which the surviving"
         f" {planes - 1} can carry",
         f"recovery        {_recovery(result)}",
         f"retransmitted   {result.sender['retransmitted_packets']} of"
-        f" {result.sender['sent_packets']} packets",
+        f" {counted(result.sender['sent_packets'], 'packet')}",
         f"the bytes       {'are the same' if result.identical else 'DIFFER'}",
     ]
 

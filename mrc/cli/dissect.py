@@ -21,6 +21,7 @@ from mrc.dissect.packet import Flow, Packet, decode, split
 from mrc.limits import UDP_PORT
 from mrc.results.dissect import Dissected
 from mrc.results.plain import like
+from mrc.units import counted
 
 HELP = "print the MRC packets of a capture, or of an interface; a dissector for Wireshark"
 EXAMPLES = """\
@@ -110,7 +111,7 @@ def _frames(args: argparse.Namespace, out: Output, held: ExitStack) -> Iterator[
 
 def _note_lost(out: Output, live: capture.Live) -> None:
     if lost := live.lost():
-        out.note(f"{lost} packets were lost: printing was too slow; capture to a file instead")
+        out.note(f"printing was too slow for {counted(lost, 'packet')}: capture to a file instead")
 
 
 def _print(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> None:

@@ -12,6 +12,7 @@ from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import add, count_argument
 from mrc.config import MAX_ENGINES, Sockets
 from mrc.limits import UDP_PORT
+from mrc.units import counted
 
 _OPTIONS = f"""
 -B, --interface IFACE...  use only this interface (name or address); repeat it for each interface
@@ -61,6 +62,6 @@ def parameters(ctx: Context, qp: QP) -> str:
     config = ctx.config
     return (
         f"QP {qp.qpn:#x} to {qp.peer_host}: planes {', '.join(map(str, qp.planes))}, path MTU"
-        f" {qp.path_mtu} B, window {qp.mpr} PSNs, cc {config.cc.name}, shares"
+        f" {qp.path_mtu} B, window {counted(qp.mpr, 'PSN')}, cc {config.cc.name}, shares"
         f" {config.plane_shares.name}, integrity {config.integrity.name}"
     )

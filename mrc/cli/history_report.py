@@ -17,6 +17,7 @@ from mrc.perf.history import History
 from mrc.results.perf import Changes, EvChange, PlaneChange, ShareChange
 from mrc.results.plain import like
 from mrc.results.qp import Bins, PlaneBins
+from mrc.units import counted
 
 _Change = EvChange | PlaneChange | ShareChange
 
@@ -98,7 +99,7 @@ def change_lines(end: str, history: History) -> list[str]:
     ]
     left_out = sum(map(len, told.values())) - sum(len(same) for _, same in shown)
     left_out += history.lost_changes
-    more = [f"{end:<10} {left_out} more changes: see --json"] if left_out > 0 else []
+    more = [f"{end:<10} {counted(left_out, 'more change')}: see --json"] if left_out > 0 else []
     return [*lines, *more]
 
 
@@ -119,5 +120,5 @@ def _repeated(same: Sequence[_Change]) -> str:
     if len(same) == 1:
         return percent
     qps = len({each.qpn for each in same})
-    where = f" by {qps} QPs" if qps > 1 else ""
-    return f"{percent} ({len(same)} times{where}, until {same[-1].at_ns / 1e9:.6f} s)"
+    where = f" by {counted(qps, 'QP')}" if qps > 1 else ""
+    return f"{percent} ({counted(len(same), 'time')}{where}, until {same[-1].at_ns / 1e9:.6f} s)"

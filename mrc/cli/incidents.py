@@ -22,6 +22,7 @@ from mrc.events import (
 )
 from mrc.results.transfer import Outage
 from mrc.tasks import cancelled
+from mrc.units import counted
 
 _MOST_OUTAGES = 256  # kept; a plane that flaps for hours has more
 _MOST_NAMED = 4
@@ -91,13 +92,13 @@ def sentence(outages: tuple[Outage, ...]) -> str:
         by_plane.setdefault(each.plane, []).append(each)
     parts = [_of_plane(plane, each) for plane, each in by_plane.items()]
     if len(parts) > _MOST_NAMED:
-        parts[_MOST_NAMED:] = [f"{len(parts) - _MOST_NAMED} more planes were lost"]
+        parts[_MOST_NAMED:] = [f"also lost: {counted(len(parts) - _MOST_NAMED, 'plane')}"]
     return "; ".join(parts)
 
 
 def _of_plane(plane: int, outages: list[Outage]) -> str:
     first, last = outages[0], outages[-1]
-    often = f" {len(outages)} times, first" if len(outages) > 1 else ""
+    often = f" {counted(len(outages), 'time')}, first" if len(outages) > 1 else ""
     back_at = last.back_at_seconds
     if back_at is not None and not often and back_at - first.lost_at_seconds < _SHORT_SECONDS:
         gone = format_seconds(back_at - first.lost_at_seconds)
@@ -125,7 +126,7 @@ def describe(event: QpEvent) -> str:
         case PortEvent():
             return f"plane {event.plane}: port {'up' if event.up else 'down'}: {_why(event)}"
         case EventsLost():
-            return f"{event.count} events are missing here"
+            return f"missing here: {counted(event.count, 'event')}"
         case QpErrorEvent():
             return f"the QP failed: {event.status.explanation}"
 

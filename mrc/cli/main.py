@@ -98,14 +98,14 @@ def version_text() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
-    open_missing()
-    name_errors()
     words = list(sys.argv[1:] if argv is None else argv)
     # Options after "--" belong to another program: `mrc testbed exec h0 -- mrc paths --json h1`.
     ours = words[: words.index("--") if "--" in words else len(words)]
     as_json = not {"--json", "--json-stream", "-J"}.isdisjoint(ours)
     prog = "mrc"
     try:
+        open_missing()
+        name_errors()
         named = [word for word in words[:1] if products.has(products.COMMANDS.get(word, ""))]
         parser = build_parser(named if named or words[:1] == ["--version"] else None)
         args = parser.parse_args(words)

@@ -154,7 +154,8 @@ def print_json(result: Struct) -> None:
 def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> None:
     """Prints why a command failed: one line on stderr, and under --json also JSON on stdout."""
     line = printable(" ".join(message.split()))
-    print(f"{prog}: {line}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # None: it is closed, and there is no /dev/null
+        print(f"{prog}: {line}", file=sys.stderr, flush=True)
     if as_json:
         with suppress(OSError, MemoryError):  # then the line and the exit code have to do
             from mrc.results.plain import Failure

@@ -32,6 +32,7 @@ from mrc.results import paths as results
 from mrc.results.paths import Paths, Probe, ProbedEv
 from mrc.results.plain import like
 from mrc.running import RunningClock
+from mrc.units import counted
 
 HELP = "show the paths to a host that runs mrc recv, and their states"
 EXAMPLES = """\
@@ -135,8 +136,8 @@ def _checked(out: Output, result: Paths) -> Exit:
     if result.missing:
         out.warn(f"this host lacks configured ports: {_listed(result.missing)}")
     if dead := _dead(result):
-        many = f"{len(dead)} of {len(result.evs)}"
-        out.warn(f"{many} paths to {result.peer} do not answer: {_listed(dead)}")
+        many = f"{len(dead)} of {counted(len(result.evs), 'path')}"
+        out.warn(f"{many} to {result.peer} do not answer: {_listed(dead)}")
     return Exit.FAILED if dead or result.missing else Exit.OK
 
 
@@ -237,8 +238,8 @@ def _summary(result: Paths) -> str:
     usable = [ev for ev in result.evs if ev.state == "GOOD"]
     planes = len({ev.plane for ev in result.evs}) + len(result.missing)
     return (
-        f"{result.peer}: {len({ev.plane for ev in usable})} of {planes} planes and"
-        f" {len(usable)} of {len(result.evs)} paths are good; a packet carries"
+        f"{result.peer}: {len({ev.plane for ev in usable})} of {counted(planes, 'plane')} and"
+        f" {len(usable)} of {counted(len(result.evs), 'path')} are good; a packet carries"
         f" {result.path_mtu_bytes} B" + "".join(f"; {missing}" for missing in result.missing)
     )
 

@@ -15,6 +15,7 @@ from mrc.fabric.locate import Observed, links_of, suspects
 from mrc.results import paths as results
 from mrc.results.plain import like
 from mrc.running import RunningClock
+from mrc.units import counted
 
 HEAD = ("loss", "extra delay", "jitter", "reordered")
 _EVS_AT_ONCE = 32
@@ -105,7 +106,7 @@ def lines(suspected: Sequence[results.Suspect]) -> list[str]:
     if not suspected:
         return [f"no path loses {FAILS_FROM:.0%} of its probes"]
     return [
-        f"may be at fault: {' or '.join(each.links)}: {each.failed} failed paths"
+        f"may be at fault: {' or '.join(each.links)}: {counted(each.failed, 'failed path')}"
         + (f", and {each.working} that work" if each.working else ", and none that works")
         for each in suspected
     ]

@@ -35,7 +35,7 @@ from mrc.results.perf import (
     TestEvent,
 )
 from mrc.results.plain import like
-from mrc.units import digits
+from mrc.units import counted, digits
 
 
 def _span(interval: Interval) -> str:
@@ -92,7 +92,7 @@ def _latency_line(title: str, latency: Latency) -> str:
             ("max", latency.max_ns),
         )
     ]
-    return f"{title:<10} {'  '.join(words)}  ({latency.count} samples)"
+    return f"{title:<10} {'  '.join(words)}  ({counted(latency.count, 'sample')})"
 
 
 def summary_lines(result: TestResult, *, verbose: bool = False) -> list[str]:
@@ -109,7 +109,8 @@ def summary_lines(result: TestResult, *, verbose: bool = False) -> list[str]:
     for word, end in writers:
         rate = end.messages / seconds if seconds > 0 else 0.0
         lines.append(
-            f"{word:<10} {end.messages} messages of {format_bytes(plan.size)}, {rate:.0f} a second"
+            f"{word:<10} {counted(end.messages, 'message')} of {format_bytes(plan.size)},"
+            f" {rate:.0f} a second"
         )
         if end.latency.count:
             lines.append(_latency_line(title, end.latency))
@@ -144,8 +145,9 @@ def _cost(plan: Plan, total: Interval) -> str:
     if not total.sent_packets:  # an end that only receives sends no data
         return cost
     return (
-        f"{cost}; {total.sent_packets} data packets sent, of which {total.retransmitted_packets}"
-        f" retransmissions ({format_bytes(total.retransmitted_bytes)})"
+        f"{cost}; {counted(total.sent_packets, 'data packet')} sent, of which"
+        f" {counted(total.retransmitted_packets, 'retransmission')}"
+        f" ({format_bytes(total.retransmitted_bytes)})"
     )
 
 
@@ -236,7 +238,9 @@ class Report:
             f"to {setup.peer}: planes {', '.join(map(str, setup.planes))}, packets of"
             f" {setup.path_mtu} B"
         )
-        self._out.detail(f"cc {setup.cc}, integrity {setup.integrity}, window {setup.mpr} PSNs")
+        self._out.detail(
+            f"cc {setup.cc}, integrity {setup.integrity}, window {counted(setup.mpr, 'PSN')}"
+        )
         if self._stream:
             print_json(like(StartEvent, setup))
 

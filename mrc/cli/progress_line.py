@@ -10,6 +10,7 @@ from rich.cells import cell_len, set_cell_size
 
 from mrc.cli.output import format_bytes, format_rate
 from mrc.events import PlaneInfo
+from mrc.units import counted
 
 QUIET_SECONDS = 1.0  # without payload, while other planes carry some, until a plane counts as lost
 _GAP = "  "
@@ -45,7 +46,8 @@ def progress_line(moved: Moved, width: int) -> str:
                 return
 
     if moved.planes:
-        add(f"{moved.planes} planes", moved.planes)
+        working, _, planes = moved.planes.partition("/")
+        add(f"{working}/{counted(int(planes), 'plane')}", moved.planes)
     if moved.title and room - len(_GAP) >= _LEAST_TITLE:
         add(moved.title, f"{_cut(moved.title, room - len(_GAP) - 1)}…")
     else:

@@ -48,7 +48,7 @@ from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import SERVICE, TOKEN_BYTES, Session, TransferError, accept_session
 from mrc.transfer.window import WINDOW_BYTES, Told
 from mrc.trust.remedies import Commands
-from mrc.units import digits
+from mrc.units import counted, digits
 
 HELP = "receive files and folders from hosts that run mrc send"
 EXAMPLES = """\
@@ -175,7 +175,7 @@ def _current_folder(prog: str) -> str:
 def _named(files: list[str]) -> str:
     """A few of the files, and how many there are."""
     first = ", ".join(shown(name) for name in files[:3])
-    return first if len(files) <= 3 else f"{first} and {len(files) - 3} other files"
+    return first if len(files) <= 3 else f"{first} and {counted(len(files) - 3, 'other file')}"
 
 
 def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> mrc.ContextConfig:

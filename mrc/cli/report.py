@@ -82,7 +82,8 @@ async def overflow(ctx: Context) -> str:
     count = (await ctx.counters()).get("RX_OVERFLOW", 0)
     if count < MANY_OVERFLOWS:
         return ""
-    return f"{count} packets did not fit the receive buffer: mrc doctor shows how to enlarge it"
+    lost = counted(count, "packet")
+    return f"{lost} did not fit the receive buffer: mrc doctor shows how to enlarge it"
 
 
 class LeftOut(NamedTuple):

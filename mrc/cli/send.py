@@ -120,7 +120,7 @@ def _name(text: str) -> str:
 def _counted(skipped: list[str]) -> str:
     """What was skipped below the folders, in one line."""
     first = f"{skipped[0]}; --follow sends what symbolic links lead to, --links some as links"
-    return f"1 file: {first}" if len(skipped) == 1 else f"{len(skipped)} files; the first: {first}"
+    return f"{counted(len(skipped), 'file')}{'; the first' * (len(skipped) > 1)}: {first}"
 
 
 async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict[str, Any]) -> int:

@@ -23,6 +23,7 @@ from mrc.sim.checks import evaluate
 from mrc.sim.many import Bounds, bounds_here, check_memory, run_all
 from mrc.sim.sweep import Planned, Spot, Swept
 from mrc.sim.sweep_on import CHOICES, executor
+from mrc.units import counted
 from mrc.whole import write_whole
 
 UNBOUNDED = 1 << 62
@@ -163,7 +164,7 @@ def _show(
     flat = [outcome for found in outcomes for outcome in found]
     out.text(check_table(flat, spread=len(seeds) > 1, head=list(spots[0].grid), before=before))
     if missing:
-        out.note(f"{missing} of {len(jobs)} jobs have no result yet")
+        out.note(f"no result yet: {missing} of {counted(len(jobs), 'job')}")
     out.rows(list(sweep.rows(spots, lines)))
     out.result(
         Sweep(

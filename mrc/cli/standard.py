@@ -16,13 +16,22 @@ def open_missing() -> None:
     """Opens closed ones on /dev/null, before a socket or a file gets their numbers.
 
     The descriptors of input and output are opened the wrong way round, so data that a command
-    should move fails with an error. Text for people goes nowhere.
+    should move fails with an error. Text for people goes nowhere. Raises OSError without
+    /dev/null, as in a bare container.
     """
-    for fd, flags in ((0, os.O_WRONLY), (STDOUT, os.O_RDONLY), (2, os.O_WRONLY)):
+    for fd, flags, name in (
+        (0, os.O_WRONLY, "input"),
+        (STDOUT, os.O_RDONLY, "output"),
+        (2, os.O_WRONLY, "error"),
+    ):
         with suppress(OSError):
             os.fstat(fd)
             continue
-        os.open(os.devnull, flags)  # the lowest free number
+        try:
+            os.open(os.devnull, flags)  # the lowest free number
+        except OSError as error:
+            error.filename = f"standard {name} is closed, and {os.devnull} cannot be opened"
+            raise
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - until the process ends
     if sys.stdout is None:

@@ -21,6 +21,7 @@ from mrc.testbed.containerlab import containerlab
 from mrc.testbed.netns_script import netns_script
 from mrc.testbed.plan import make_plan
 from mrc.testbed.switches import lab
+from mrc.units import counted
 from mrc.whole import write_whole
 
 DESCRIPTION = """\
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
                 files = containerlab(plan, args.image)
             written = _write(Path(args.switches or args.containerlab), files)
             then = f"containerlab deploy -t {written[0]}"
-    count = f"{len(written)} files" if len(written) > 1 else written[0]
+    count = counted(len(written), "file") if len(written) > 1 else written[0]
     out.text(f"wrote {count}; build it with: {then}")
     out.result(Exported(name=args.name, nodes=len(plan.nodes), files=tuple(written)))
     return 0

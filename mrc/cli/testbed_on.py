@@ -20,6 +20,7 @@ from mrc.testbed.machines import Machine, Machines
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Shape
 from mrc.testbed.spread import SpreadTestbed
+from mrc.units import counted
 
 OPTIONS = """
 --on MACHINES  spread it over these machines: names for ssh, separated by commas, one of them this
@@ -108,7 +109,8 @@ def text(share: MachineShare, planes: int) -> str:
     named = ", ".join(switches[:_NAMED])
     if (more := len(switches) - _NAMED) > 0:
         named += f" and {more} more"
-    return f"{share.name}{where}: {hosts}, {named}, {share.tunnels} links to other machines"
+    links = counted(share.tunnels, "link")
+    return f"{share.name}{where}: {hosts}, {named}, {links} to other machines"
 
 
 def _in_every_plane(switches: Sequence[str], planes: int) -> list[str]:

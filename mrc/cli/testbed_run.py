@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from mrc.children import tied
 from mrc.cli.arguments import add
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
@@ -27,6 +28,7 @@ from mrc.results.workload import OVERS, Over
 from mrc.testbed import schedule, spread
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event, Scheduled
+from mrc.units import counted
 
 _LATE_SECONDS = 0.05  # a change takes less, on a machine that is not too busy
 
@@ -161,7 +163,7 @@ class _Lateness:
     def tell(self) -> None:
         if self._late:
             self._out.warn(
-                f"{len(self._late)} of {self._changes} changes were late, the worst by "
+                f"late: {len(self._late)} of {counted(self._changes, 'change')}, the worst by "
                 f"{format_seconds(max(self._late))}: this machine is too busy for this schedule"
             )
 
@@ -173,7 +175,8 @@ def run_beside(
     out = Output(prog, as_json=False, quiet=False)
     scheduled, late = schedule.load(path, bed.plan), _Lateness(out)
     bed.connect()
-    with Ending() as ending, subprocess.Popen(argv, env=environment) as process:
+    words = tied(argv, apart=False)
+    with Ending() as ending, subprocess.Popen(words, env=environment) as process:
         child = os.pidfd_open(process.pid)
         try:
             schedule.run(

@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from mrc.children import tied
 from mrc.errors import ConnectError, MrcError
 from mrc.exchange.dial import unconnected
+from mrc.units import digits
 
 _PATIENCE_SECONDS = 30.0  # until an answer: an adapter that takes longer is broken
 _END_SECONDS = 5.0  # from the end of its input until SIGKILL
@@ -159,8 +160,10 @@ class Lines:
             self._sent.flush()
             line = self._received.readline(_MOST_BYTES)
         except TimeoutError as error:
-            late = f"no answer within {_PATIENCE_SECONDS:.0f} s"
-            raise AdapterError(f"{self._name}: {late}") from error
+            raise AdapterError(
+                f"{self._name}: no answer within {digits(_PATIENCE_SECONDS)} s: an adapter answers"
+                " each line with a line, and flushes it"
+            ) from error
         except ConnectionError as error:
             raise AdapterError(f"{self._name}: the adapter ended") from error
         except OSError as error:
@@ -201,31 +204,32 @@ class Program(Lines):
     """
 
     def __init__(self, command: str) -> None:
-        pipe = subprocess.PIPE
         try:
             words = shlex.split(command)
             if not words or shutil.which(words[0]) is None:
                 raise ValueError("no such program")
-            self._process = subprocess.Popen(tied(words), stdin=pipe, stdout=pipe)
+            self._socket, its = socket.socketpair()  # has a time limit for each answer
+            with its:
+                self._process = subprocess.Popen(
+                    tied(words), stdin=its.fileno(), stdout=its.fileno()
+                )
         except (OSError, ValueError) as error:
             raise ConnectError(f"{command}: cannot be started: {error}") from error
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        super().__init__(self._process.stdin, self._process.stdout, command)
+        self._socket.settimeout(_PATIENCE_SECONDS)
+        file = self._socket.makefile("rwb")
+        super().__init__(file, file, command)
 
     def close(self) -> None:
         """Closes its standard input, at which an adapter ends."""
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
+        with suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_WR)
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             # What else is in its process group ends as soon as it has ended.
             self._process.kill()
             self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._socket.close()
 
 
 class ByHand:

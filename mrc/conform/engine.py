@@ -39,6 +39,7 @@ from mrc.fabric import paths
 from mrc.fabric.ports import LocalPort, RemotePort
 from mrc.limits import MPR_UNIT
 from mrc.tasks import took_cancellation
+from mrc.units import counted
 
 PATH_MTU = 1024
 MPR = 1024
@@ -243,7 +244,7 @@ class EngineDevice:
 
     def on_lost(self, count: int) -> None:
         """The engine lost events: with one QP there is always room for them."""
-        raise AssertionError(f"{count} events were lost")
+        raise AssertionError(f"lost {counted(count, 'event')}")
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from mrc.conform.peer import Peer
 from mrc.conform.seen import Seen
 from mrc.conform.situation import Came, Situation
 from mrc.dissect.formats import DATA
-from mrc.units import digits, parse_short_time
+from mrc.units import counted, digits, parse_short_time
 
 _LATER_SECONDS = 0.003  # a device that may send does so without such a pause
 _LATE_NS = 15_000_000  # from then on a device may believe that packets are lost
@@ -383,7 +383,7 @@ class Play:
             pass
         self._receive_rest()
         if (found := len(self._situation.flight)) not in wanted:
-            raise Failed(f"{step.line}: the device has {found} packets in flight")
+            raise Failed(f"{step.line}: the device has {counted(found, 'packet')} in flight")
 
     def _check_share(self, step: Step) -> None:
         """The EV of a PSN carried at most so many percent of what the others carried on average."""
@@ -393,7 +393,9 @@ class Play:
         evs = Counter(each.ev for psn, came in carried.items() if psn >= least for each in came)
         found = evs.pop(ev, 0) * len(evs) * 100 // max(evs.total(), 1)
         if found not in span(step.words[0], self._situation.names):
-            raise Failed(f"{step.line}: it has {found}% of the mean of {len(evs)} others")
+            raise Failed(
+                f"{step.line}: it has {found}% of the mean of {counted(len(evs), 'other EV')}"
+            )
 
     def _check_waits(self, step: Step) -> None:
         """The device has waited longer and longer before it sent a packet again: the last time at

@@ -17,6 +17,7 @@ from mrc.conform.play import Failed, Late, Play, Skipped, asked
 from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
 from mrc.enums import Reading
+from mrc.units import counted
 
 OWN_MEMORY = 0x10_0000_0000  # addresses of memory that the judge does not really have
 OWN_RKEY = 0x5EED
@@ -123,7 +124,9 @@ class Player:
         if "planes" in case.needs and min(len(own.ports), len(device.ports)) < 2:
             raise Skipped("judge and device have one plane; give --address twice")
         if "psns" in case.needs and device.mpr <= _MANY_PSNS:
-            raise Skipped(f"the device grants {device.mpr} PSNs, not more than {_MANY_PSNS}")
+            raise Skipped(
+                f"the device grants {counted(device.mpr, 'PSN')}, not more than {_MANY_PSNS}"
+            )
         if "ipv4" in case.needs and self._peer.addresses[0].version != 4:
             raise Skipped("the judge has no IPv4 address")
         self._peer.aim([port.address for port in device.ports], device.udp_port)

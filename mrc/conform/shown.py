@@ -11,7 +11,7 @@ from mrc.conform.readings import READINGS
 from mrc.results.conform import Broken, Captured, DirectionText
 from mrc.results.dissect import ShownReading, ShownReadings
 from mrc.results.plain import like
-from mrc.units import digits
+from mrc.units import counted, digits
 
 
 def result(judge: Judge, packets: int) -> Captured:
@@ -67,32 +67,33 @@ def lines(found: Captured) -> Iterator[str]:
     """For people."""
     for way in found.directions:
         yield f"{way.source} > {way.destination}, QPN 0x{way.qpn:06x}"
-        yield (f"  data     {way.packets} packets, {way.payload_bytes} bytes; at most"
-               f" {way.window_psns} PSNs in flight")  # fmt: skip
+        yield (f"  data     {counted(way.packets, 'packet')}, {way.payload_bytes} bytes; at most"
+               f" {counted(way.window_psns, 'PSN')} in flight")  # fmt: skip
         yield f"  EVs      {way.evs}, fairness {way.fairness:.3f}{_turns(way)}"
-        lost = f"{way.lost} PSNs sent again, {way.retransmissions} packets with rtx"
+        again = counted(way.retransmissions, "packet")
+        lost = f"{counted(way.lost, 'PSN')} sent again, {again} with rtx"
         yield f"  loss     {lost}{_time(', median wait', way.retransmission_seconds)}"
-        yield (f"  timers   {way.timer_retransmissions} retransmissions without news"
+        yield (f"  timers   {counted(way.timer_retransmissions, 'retransmission')} without news"
                f"{_time(', median wait', way.timer_seconds)}"
                f"{_time('; with news', way.reported_loss_seconds)}")  # fmt: skip
         if reactions := _reactions(way):
             yield f"  reaction {reactions}"
         yield f"  network  {way.marked} marked, {way.trimmed} trimmed"
         nacks = "".join(f", {count} NACK {name}" for name, count in way.nacks.items())
-        yield (f"  answers  {way.sacks} SACKs{_time(' after', way.sack_seconds)},"
-               f" {way.acks} ACKs{nacks}")  # fmt: skip
+        yield (f"  answers  {counted(way.sacks, 'SACK')}{_time(' after', way.sack_seconds)},"
+               f" {counted(way.acks, 'ACK')}{nacks}")  # fmt: skip
         yield f"  readings {', '.join(way.readings) or 'none shown'}"
         if way.uncaptured:
-            yield f"  capture  lacks {way.uncaptured} PSNs; was it too slow?"
+            yield f"  capture  lacks {counted(way.uncaptured, 'PSN')}; was it too slow?"
         for each in way.broken:
-            yield (f"  BROKEN   {each.invariant}: {each.count} times; first at"
+            yield (f"  BROKEN   {each.invariant}: {counted(each.count, 'time')}; first at"
                    f" {each.first_seconds:.6f} s: {each.first}")  # fmt: skip
     if found.readings:
         yield f"endpoints: readings {', '.join(found.readings)}"
     if found.hidden and found.directions:
         yield f"the capture shows nothing of readings {', '.join(found.hidden)}"
     if found.wrong_icrc:
-        yield f"{found.wrong_icrc} packets with a wrong ICRC were not judged"
+        yield f"not judged: {counted(found.wrong_icrc, 'packet')} with a wrong ICRC"
 
 
 def _turns(way: DirectionText) -> str:

@@ -17,6 +17,7 @@ from mrc.events import ProbeResult
 from mrc.fabric.paths import PathEv
 from mrc.fabric.ports import SEAL_OVERHEAD, TRANSPORT
 from mrc.limits import MAX_MTU
+from mrc.units import counted
 
 _MOST_SECONDS = 3600  # until the answer to a probe
 
@@ -94,7 +95,9 @@ class EvController:
 
     async def set_state(self, ev: int, state: EvState) -> None:
         if len(indices := self.named(ev)) > 1:
-            raise ArgumentError(f"ev: {ev} names {len(indices)} EVs, only one can be set")
+            raise ArgumentError(
+                f"ev: {ev} names {counted(len(indices), 'EV')}, only one can be set"
+            )
         (index,) = indices
         if state is EvState.DENIED:
             await self.deny(index)

@@ -22,6 +22,7 @@ from mrc.config import CcParameters, check_plane_shares
 from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, InUseError, StateError
 from mrc.fabric.paths import PathEv
+from mrc.units import counted
 
 DEFAULT = "default"
 """The name of every Context's own profile. It is ONLINE and follows ContextConfig."""
@@ -124,7 +125,9 @@ class Profile(Generic[Settings]):
         self._qps = 0
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}, {self._state.name}, {self._qps} QPs>"
+        return (
+            f"<{type(self).__name__} {self.name}, {self._state.name}, {counted(self._qps, 'QP')}>"
+        )
 
     @property
     def state(self) -> ProfileState:

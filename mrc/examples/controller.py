@@ -69,7 +69,7 @@ class Controller:
         if losing:
             await self.profile.deny(*losing)
             print("denied", *losing)
-        print(f"{len(used) - len(losing)} paths in use", flush=True)
+        print(f"paths in use: {len(used) - len(losing)}", flush=True)
 
 
 async def control(host: str, *drained: str) -> None:

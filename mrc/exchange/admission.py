@@ -22,6 +22,7 @@ from mrc.exchange.eviction import victim
 from mrc.exchange.sources import KnownSources, network_of, source_of
 from mrc.fabric.addresses import IpAddress, parse_address
 from mrc.fabric.paths import PeerSource
+from mrc.units import counted
 
 logger = logging.getLogger("mrc.admission")
 
@@ -180,13 +181,17 @@ class Admission:
         connecting, qps = self._connecting[source], self._connected[source]
         most = self._limits.qps_per_source
         if qps >= most:
-            raise ConnectError(f"{source} has {qps} QPs here, the limit (max_qps_per_source)")
+            raise ConnectError(
+                f"{source} has {counted(qps, 'QP')} here, the limit (max_qps_per_source)"
+            )
         if qps and sum(self._connected.values()) >= self._limits.qps * 3 // 4:
             raise ConnectError(
                 f"the remaining QPs here are for sources without a QP; {source} has {qps}"
             )
         if connecting >= min(self._limits.pending_per_source, most - qps):
-            raise BusyError(f"{connecting} peers from {source} are already connecting: try again")
+            raise BusyError(
+                f"already connecting from {source}: {counted(connecting, 'peer')}: try again"
+            )
 
     def _check_descriptors(self, descriptor: int) -> None:
         """The kernel assigns the lowest free number, so a high `descriptor` means few are free."""
@@ -254,7 +259,9 @@ def raise_descriptor_limit() -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
-        raise ConfigError(f"at most {hard} open files (ulimit -Hn): mrc needs {_LEAST_FILES}")
+        raise ConfigError(
+            f"at most {counted(hard, 'open file')} (ulimit -Hn): mrc needs {_LEAST_FILES}"
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     _try_descriptors()
 

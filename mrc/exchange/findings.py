@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mrc.errors import Kind, PathError
+from mrc.units import counted
 
 HEADER_BYTES = 106  # of a packet beside its payload, from Ethernet on
 _WORTH_TELLING = 1.02  # the ratio of two packet sizes
@@ -81,11 +82,12 @@ def smaller_packets(
     verb = "carries" if len(limiting) == 1 else "carry"
     rate, times = 1 - _efficiency(path_mtu) / _efficiency(most), most / path_mtu
     costs = f"{rate:.0%} of the rate and " if rate >= 0.01 else ""
-    packets = f"{times:.1f} times as many" if times >= 1.5 else f"{times - 1:.0%} more"
+    costs += f"{times:.1f} times as many" if times >= 1.5 else f"{times - 1:.0%} more"
+    costs += " packets"
     return (
         f"{named(limiting, nics)} to {host} {verb} only {path_mtu} bytes in a packet, other planes"
-        f" {most}: all planes use {path_mtu}, which costs"
-        f" {costs}{packets} packets{_remedy(limiting, others, nics)}"
+        f" {most}: all planes use {path_mtu}, which costs {costs}"
+        f"{_remedy(limiting, others, nics)}"
     )
 
 
@@ -120,5 +122,7 @@ def silent_paths(
     if parts:
         count = sum(plane in parts for plane in silent)
         total = sum(plane in parts for plane in planes)
-        lines.append(f"{count} of {total} paths to {host} on {named(parts, nics)} do not answer")
+        lines.append(
+            f"{count} of {counted(total, 'path')} to {host} on {named(parts, nics)} do not answer"
+        )
     return "; ".join(lines)

@@ -40,6 +40,7 @@ from typing import ClassVar
 from msgspec import Struct, field, structs
 
 from mrc.fabric import srv6
+from mrc.units import counted
 
 MAX_HOSTS = 4096
 MAX_PLANES = 64
@@ -367,7 +368,7 @@ def wrong_pods(t0: int, t1: int, pods: int, t2: int) -> tuple[str, str] | None:
             remedy = f"use {multiples(number, pods)}"
             return key, f"is {number}, not a multiple of pods ({pods}): {remedy}"
     if t1 // pods > MAX_T1:
-        return "t1", f"is {t1}, more than {MAX_T1} in each of {pods} pods"
+        return "t1", f"is {t1}, more than {MAX_T1} in each of {counted(pods, 'pod')}"
     if t2 % (each := t1 // pods):
         why = f"is {t2}, not a multiple of the T1s of a pod ({each}): use {multiples(t2, each)}"
         return "t2", why

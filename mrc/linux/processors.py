@@ -14,6 +14,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from mrc.units import counted
+
 SECONDS = 0.4
 BUSY_SHARE = 0.9
 """A machine on which programs get less is busy: figures are lower for it."""
@@ -51,7 +53,7 @@ class Processors(Struct, frozen=True):
 
     def __str__(self) -> str:
         """The end of a sentence that begins with "this machine"."""
-        got = f"mrc gets {self.share:.0%} of the time of {self.count} processors"
+        got = f"mrc gets {self.share:.0%} of the time of {counted(self.count, 'processor')}"
         if not self.is_busy:
             return f"is not busy: {got}"
         causes = [f"other programs take {self.others:.0%} of its processors"]

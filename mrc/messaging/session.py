@@ -24,12 +24,12 @@ from mrc.errors import (
     PathError,
     PeerGoneError,
     ProtocolError,
-    StateError,
     reason_of,
 )
 from mrc.events import Immediate
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAILBOX_BYTES, MAX_MESSAGE_BYTES, Mailbox, Message, mailbox_memory
+from mrc.observe.visits import Visits
 from mrc.tasks import cancelled
 
 LOST_TIMEOUTS = 3  # local timeouts in a row; they are fewer while at least one path works
@@ -199,19 +199,21 @@ async def _opened(mailbox: Mailbox, host: str) -> AsyncIterator[None]:
         yield
 
 
-_visits: set[QP] = set()
+_visits = Visits(MAX_VISITS)
 
 
 async def let_look(qp: QP) -> None:
-    """Keeps a QP open for a peer that only looks at its paths, then closes the QP."""
+    """Keeps a QP open for a peer that only looks at its paths, then closes the QP. It closes
+    earlier when all places are taken and a peer of another source has fewer of them.
+    """
     async with qp:
-        if len(_visits) >= MAX_VISITS:
+        visit = _visits.admit(qp.peer_address)
+        if visit is None:
             return
-        _visits.add(qp)
+        visit.ask()  # it has connected
+        looking = asyncio.create_task(qp.until_peer_gone())
+        _visits.start(visit, looking)
         try:
-            async with asyncio.timeout(VISIT_SECONDS):
-                await qp.until_peer_gone()
-        except (TimeoutError, StateError):
-            pass
+            await asyncio.wait((looking,), timeout=VISIT_SECONDS)
         finally:
-            _visits.discard(qp)
+            await cancelled(looking)

@@ -40,6 +40,7 @@ from mrc.sim.scenario import (
     base_rtt_ns,
     evs_of_qp,
 )
+from mrc.units import counted
 
 _COMPUTED: Literal["computed"] = "computed"
 
@@ -233,7 +234,9 @@ def _transport(table: Table, topology: Tiers) -> Transport:
     evs = evs_of_qp(topology, transport)
     if transport.kind == "mrc" and evs > MAX_EVS:
         most = MAX_EVS // topology.planes
-        raise table.error("evs_per_plane", f"{evs} EVs exceed the {MAX_EVS} of a QP: 1 to {most}")
+        raise table.error(
+            "evs_per_plane", f"{counted(evs, 'EV')} exceed the {MAX_EVS} of a QP: 1 to {most}"
+        )
     if transport.mpr % 128:
         raise table.error("mpr", f"{transport.mpr} is not a multiple of 128")
     return transport
@@ -281,7 +284,9 @@ def _check_groups_of_hosts(table: Table, traffic: Traffic, topology: Tiers) -> N
     members = len(traffic.hosts) or len(topology.host_numbers())
     size = traffic.group_size or members
     if traffic.kind in GROUPED and (size < 2 or members % size):
-        raise table.error("group_size", f"{members} hosts do not form groups of {size}: 2 or more")
+        raise table.error(
+            "group_size", f"{counted(members, 'host')} cannot form groups of {size}: 2 or more"
+        )
     if traffic.kind == "checkpoint" and not traffic.receivers:
         raise table.error("to", "is missing: the hosts that are written to")
     if traffic.steps > 1 and traffic.interval_ns:

@@ -13,6 +13,7 @@ from mrc.results.sweep import SweptJob
 from mrc.sim.axes import Chart, Line, Point
 from mrc.sim.checks import quartiles
 from mrc.sim.sweep import text_of
+from mrc.units import counted
 
 Row = dict[str, Any]
 _UNITS: tuple[Callable[[str], int], ...] = (
@@ -41,10 +42,10 @@ def draw(jobs: Sequence[SweptJob], x: str, y: str, by: Sequence[str]) -> str:
     chart = _chart(lines, x, y, by)
     chart.title = f"{names}: {y}"
     if len(seeds) > 1:
-        chart.notes.append(f"Medians of {len(seeds)} seeds; bands show the quartiles.")
+        chart.notes.append(f"Medians of {counted(len(seeds), 'seed')}; bands show the quartiles.")
     missing = sum(values.get(y) is None for _, values in rows)
     if missing:
-        chart.notes.append(f"{missing} of {len(rows)} runs have no value.")
+        chart.notes.append(f"Without a value: {missing} of {counted(len(rows), 'run')}.")
     return chart.svg()
 
 

@@ -36,6 +36,7 @@ from mrc.testbed.plan import (
     on_links,
 )
 from mrc.testbed.shape import Fabric, Shape
+from mrc.units import counted
 
 OVERHEAD = {4: 50, 6: 70}
 """What VXLAN adds to the MTU of a link, by the version of the machines' addresses."""
@@ -57,8 +58,8 @@ def check(shape: Shape, machines: int) -> None:
         )
     if machines > shape.t0:
         raise ValueError(
-            f"{machines} machines for {shape.t0} T0s in a plane: a T0 with its hosts is on one "
-            f"machine; use at most {shape.t0} machines, or --t0 {machines} or more"
+            f"{counted(machines, 'machine')} for {counted(shape.t0, 'T0')} in a plane: a T0 with "
+            f"its hosts is on one machine; use at most {shape.t0}, or --t0 {machines} or more"
         )
 
 

@@ -12,6 +12,7 @@ from mrc.fabric.table import Table
 from mrc.fabric.topology import Topology
 from mrc.results.testbed import LentInterface, Outside, RealHost
 from mrc.testbed.names import node_of
+from mrc.units import counted
 
 NOTHING = Outside(uplink=None, interfaces=(), hosts=())
 
@@ -79,7 +80,7 @@ def check(outside: Outside, shape: Topology, *, has_switches: bool) -> None:
         planes = shape.planes_of(hosts[each.host])
         if len(each.interfaces) != len(planes):
             raise ValueError(
-                f"{each.host} has {len(planes)} planes, not {len(each.interfaces)}: give one "
+                f"{each.host} has {counted(len(planes), 'plane')}, not {len(each.interfaces)}: one "
                 "interface for each plane"
             )
     real = [each.host for each in outside.hosts]

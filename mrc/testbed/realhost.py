@@ -21,6 +21,7 @@ from mrc.testbed.names import MANAGEMENT
 from mrc.testbed.outside import check_interface, real_host
 from mrc.testbed.plan import Link, Node, Plan
 from mrc.testbed.shape import Shape
+from mrc.units import counted
 
 _OF_MACHINE = {
     "net/ipv6/conf/all/seg6_enabled": "1",
@@ -63,7 +64,9 @@ def joined(
     planes = [link.lower_name for link in links_of(real, plan) if link.upper != MANAGEMENT]
     own = list(interfaces or planes)
     if len(own) != len(planes):
-        raise ValueError(f"{host} has {len(planes)} planes, not {len(own)}: name one for each")
+        raise ValueError(
+            f"{host} has {counted(len(planes), 'plane')}, not {len(own)}: name one for each"
+        )
     if management and real.management is None:
         raise ValueError(f"{host} has no interface of the management network")
     for each in (*own, management or MANAGEMENT):

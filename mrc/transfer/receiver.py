@@ -40,6 +40,7 @@ from mrc.transfer.session import Session, VerificationError
 from mrc.transfer.sinks import FileSink, Output, PackSink, StreamSink, Tree
 from mrc.transfer.threads import StuckError, in_thread
 from mrc.transfer.window import Storing, Told, Window, open_window
+from mrc.units import counted
 
 BEGIN_SECONDS = 3600.0  # for a sender that reads what was kept, at most
 Heard = Offer | Pack | Failed | Compare
@@ -224,7 +225,7 @@ class _Receiving(Struct, frozen=True):
     def _sink_of(self, offer: Offer | Pack) -> AnySink:
         """The sink for an offer; raises FileError to refuse the offer before data flows."""
         if isinstance(offer, Pack):
-            self.quota.check(f"{offer.files} files", offer.files, offer.bytes)
+            self.quota.check(counted(offer.files, "file"), offer.files, offer.bytes)
             names = self.keep_names
             return PackSink(self.tree, self.quota, keep_names=names, resume=offer.resume)
         if offer.bytes is None and offer.holes:

@@ -24,6 +24,7 @@ from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow, make_flows
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
+from mrc.units import counted
 from mrc.workload import tasks
 from mrc.workload.faults import Faults, Told
 from mrc.workload.gather import Moved, counters, result
@@ -166,7 +167,7 @@ def _moved(bed: Testbed, before: Moved, after: Moved) -> Moved:
     }
     if bed.shape.fabric is Fabric.EMULATED and (lost := moved[""]["overloaded"]):
         raise StateError(
-            f"this machine is too slow: the emulator lost {lost} packets; "
+            f"this machine is too slow: the emulator lost {counted(lost, 'packet')}; "
             "build the test bed with a lower --rate"
         )
     return moved

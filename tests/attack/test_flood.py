@@ -70,7 +70,7 @@ def test_strangers__one_address_has_eight_places(net: Net, tmp_path: Path) -> No
         made = [stack.enter_context(net.tcp("b")) for _ in range(9)]
         refusal = forge.answer(made[8])
         assert refusal is not None
-        assert "8 peers from 10.7.4.2 are already connecting" in refusal["reason"]
+        assert "already connecting from 10.7.4.2: 8 peers" in refusal["reason"]
         send(net, tmp_path)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -351,6 +352,19 @@ def test_exec__with_a_schedule_heals_when_the_command_ends(name: str, faults: st
         out, _ = running.communicate("go on\n")
     assert (running.returncode, out) == (5, f"{state.config_path(name, 'h0')}\n")
     assert Testbed.existing(name).faults() == {}
+
+
+def test_exec__with_a_schedule_is_killed(name: str, faults: str) -> None:
+    """The command in the host does not outlive it."""
+    words = ("exec", "h0", "--name", name, "--schedule", faults, "--", "sh", "-c")
+    command = [sys.executable, "-m", "mrc", "testbed", *words, "echo $$; exec sleep 100000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        end = os.pidfd_open(int(running.stdout.readline()))
+        running.kill()
+        assert select.select([end], [], [], PATIENCE)[0]
+        os.close(end)
+    assert typed("heal", "all", "--name", name) == 0
 
 
 def test_fail__needs_a_test_bed(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def test_controller__drains_and_keeps_the_last_path(
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "drained t1:1.0 t1:2.0 t1:2.1\n"
-        assert process.stdout.readline() == "1 paths in use\n"
+        assert process.stdout.readline() == "paths in use: 1\n"
         process.kill()
     argv, environment = bed.host_command("h0", [*command, "*"])
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)

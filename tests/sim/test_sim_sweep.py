@@ -117,7 +117,7 @@ def test_sweep__parts_make_the_whole(
 ) -> None:
     runs = tmp_path / "runs"
     assert main(words(small, runs, "--part", "2/2")) == 0
-    assert "6 of 12 jobs have no result yet" in capsys.readouterr().err
+    assert "no result yet: 6 of 12 jobs" in capsys.readouterr().err
     assert main(words(small, runs, "--part", "1/2")) == 0
     assert sorted(path.name for path in runs.iterdir()) == [
         "part-1-of-2.jsonl", "part-2-of-2.jsonl",

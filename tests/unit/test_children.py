@@ -10,15 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from slowness import PATIENCE, until
 
 from mrc.children import tied
 
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 100000 & echo $$ $!; while :; do wait; done"]
-STARTER = f"""
+STARTER = """
 import subprocess, sys
 from mrc.children import tied
-with subprocess.Popen(tied({STUBBORN}), stdin=subprocess.PIPE) as process:
+with subprocess.Popen(tied({}, apart={}), stdin=subprocess.PIPE) as process:
     process.wait()
 """
 POOL = """
@@ -51,11 +52,29 @@ def assert_end(descriptors: list[int]) -> None:
         os.close(each)
 
 
+def started(command: list[str], *, apart: bool = True) -> list[str]:
+    """A parent of this command."""
+    return [sys.executable, "-c", STARTER.format(command, apart)]
+
+
 def test_tied__a_killed_parent() -> None:
     """SIGKILL of the parent ends a command that ignores SIGTERM, and the command's child."""
-    with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE) as starter:
+    with subprocess.Popen(started(STUBBORN), stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
         ends = [os.pidfd_open(int(pid)) for pid in starter.stdout.readline().split()]
+        starter.kill()
+        assert_end(ends)
+
+
+def test_tied__a_killed_parent_of_a_command_in_its_session() -> None:
+    """Also of one that ignores SIGTERM, after a chain of programs that become the next."""
+    command = ["env", "sh", "-c", "trap '' TERM; echo $$; exec sleep 100000"]
+    words = started(command, apart=False)
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        ends = [os.pidfd_open(pid)]
+        assert os.getsid(pid) == os.getsid(0) and os.getpgid(pid) == os.getpgrp()
         starter.kill()
         assert_end(ends)
 
@@ -72,12 +91,13 @@ def test_tied__what_a_command_leaves_running() -> None:
         assert process.stdout.read() == b""
 
 
-def test_tied__is_the_command() -> None:
+@pytest.mark.parametrize("apart", [True, False])
+def test_tied__is_the_command(apart: bool) -> None:
     """Its output, its exit code and its signals are those of the command without `tied`."""
     command = ["sh", "-c", "grep SigIgn /proc/self/status; ps -o ppid= $$; exit 7"]
     done = [
         subprocess.run(each, capture_output=True, text=True, check=False)
-        for each in (command, tied(command))
+        for each in (command, tied(command, apart=apart))
     ]
     assert done[0].stdout == done[1].stdout
     assert done[0].returncode == done[1].returncode == 7

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import re
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+import mrc
 from mrc.units import (
     counted,
     digits,
@@ -98,3 +103,51 @@ def test_parse_short_time__seconds(text: str, seconds: float) -> None:
 def test_parse_short__refuses(parse: Callable[[str], float], text: str) -> None:
     with pytest.raises(ValueError, match="is not"):
         parse(text)
+
+
+_NO_ADJECTIVE = "(?!(?:carries|has|lacks|needs|names|of|and|in|for) )"
+
+
+def _formatted(tree: ast.AST) -> Iterator[tuple[ast.FormattedValue, str]]:
+    """Plain values of formatted strings, and the text behind each."""
+    for string in ast.walk(tree):
+        if isinstance(string, ast.JoinedStr):
+            for value, text in pairwise(string.values):
+                if (
+                    isinstance(value, ast.FormattedValue)
+                    and value.format_spec is None
+                    and (not isinstance(value.value, ast.Call) or _name(value.value) == "len")
+                    and isinstance(text, ast.Constant)
+                ):
+                    yield value, str(text.value)
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _counted_nouns(tree: ast.AST) -> set[str]:
+    return {
+        str(call.args[1].value).split()[-1]
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and _name(call) == "counted"
+        and isinstance(call.args[1], ast.Constant)
+    }
+
+
+def test_counted__is_what_writes_numbers_of_things() -> None:
+    """What is counted at one place, such as planes, is so at each: no command prints "1 planes".
+    Limits, which are constants, columns and values with a format are not looked at.
+    """
+    trees = {path: ast.parse(path.read_text()) for path in Path(mrc.__path__[0]).rglob("*.py")}
+    nouns = {noun for tree in trees.values() for noun in _counted_nouns(tree)}
+    assert {"plane", "path", "T1"} <= nouns
+    plural = re.compile(rf" {_NO_ADJECTIVE}(?:[\w-]+ )?(?:{'|'.join(nouns)})s\b(?! and folders)")
+    wrong = [
+        f"{path}:{value.lineno}: {ast.unparse(value.value)}{text:.30}"
+        for path, tree in trees.items()
+        for value, text in _formatted(tree)
+        if plural.match(text) and not ast.unparse(value.value).rpartition(".")[2].isupper()
+    ]
+    assert wrong == []

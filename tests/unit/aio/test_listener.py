@@ -190,7 +190,7 @@ async def test_admit__one_source_takes_its_places_only() -> None:
         ]
         refusal = json.loads((await silent[2][0].read())[4:])
         assert refusal["busy"] is True
-        assert "2 peers from 127.0.0.9 are already connecting" in refusal["reason"]
+        assert "already connecting from 127.0.0.9: 2 peers" in refusal["reason"]
         async with await context.connect(*address), await listener.accept():
             pass
         for _, writer in silent:

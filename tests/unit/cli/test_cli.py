@@ -374,7 +374,7 @@ def test_paths__probes_every_ev_when_asked(mrc: Mrc, tmp_path: Path) -> None:
     assert table.stdout.splitlines()[0].split()[4:6] == ["RTT", "probe"]
     assert table.stdout.splitlines()[0].endswith("destination")
     assert len(table.stdout.splitlines()) == 1 + 8 + 1
-    assert "127.0.0.1: 1 of 1 planes and 8 of 8 paths are good" in table.stdout
+    assert "127.0.0.1: 1 of 1 plane and 8 of 8 paths are good" in table.stdout
 
 
 @pytest.mark.parametrize(

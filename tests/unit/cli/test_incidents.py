@@ -40,7 +40,7 @@ SILENT, BACK = EventReason.SILENCE, EventReason.PROBES
         (
             tuple(Outage(plane, plane, None) for plane in range(1, 7)),
             "; ".join(f"plane {n} was lost at {n}.0 s and did not come back" for n in range(1, 5))
-            + "; 2 more planes were lost",
+            + "; also lost: 2 planes",
         ),
     ],
 )
@@ -96,7 +96,7 @@ def test_sentence__slow_planes_when_none_was_lost() -> None:
         (EvEvent(7, 2, "p2", EvState.ASSUMED_BAD, SILENT), "plane 2: EV p2 is ASSUMED_BAD: other"),
         (PlaneShareEvent(2, True, 9, EventReason.DELIVERY), "is slow: it carries 9% of the others"),
         (PortEvent(2, False, EventReason.OWN_PORT), "plane 2: port down: a port of this host"),
-        (EventsLost(3), "3 events are missing"),
+        (EventsLost(3), "missing here: 3 events"),
         (QpErrorEvent(WcStatus.RETRY_EXC_ERR), "the QP failed: no path"),
     ],
 )

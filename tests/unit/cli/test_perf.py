@@ -122,7 +122,7 @@ def test_summary_lines__an_end_that_only_receives_tells_no_packets_sent() -> Non
     client, server = end(100 * MB, 0, 100, latency(100, 3000)), end(0, 100 * MB, 0, NONE)
     silent = replace(server.total, sent_packets=0, retransmitted_packets=0)
     lines = summary_lines(result(Plan(), client, Outcome(silent, 0, NONE)))
-    assert "; 10 data packets sent, of which 1 retransmissions (0 B)" in lines[-2]
+    assert "; 10 data packets sent, of which 1 retransmission (0 B)" in lines[-2]
     assert lines[-1].startswith("server ") and "sent" not in lines[-1]
 
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,23 @@ def test_recv__with_a_closed_input_names_the_option() -> None:
     done = shell("recv", "<&-")
     assert done.returncode == 2 and "--output DIR" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+WITHOUT_NULL = "import os, sys; os.devnull = '/nowhere'; from mrc.cli.main import main; "
+
+
+@pytest.mark.parametrize(
+    ("closed", "what"),
+    [("<&-", "input"), (">&-", "output"), ("2>&-", ""), ("<&- >&- 2>&-", "")],
+)
+def test_main__closed_descriptors_without_dev_null(closed: str, what: str) -> None:
+    """In a bare container it was a traceback; without standard error the line must not become
+    data on the standard output.
+    """
+    script = f"{WITHOUT_NULL}sys.exit(main(['schema', '--json']))"
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 1
+    why = "is closed, and /nowhere cannot be opened: no such file or directory\n"
+    assert done.stderr == (f"mrc: standard {what} {why}" if what else "")
+    assert all("is closed" in json.loads(line)["error"] for line in done.stdout.splitlines())

@@ -92,7 +92,7 @@ def test_run__tells_that_changes_were_late(
     monkeypatch.setattr("mrc.testbed.schedule.run", run)
     assert main(["testbed", "run", str(path)]) == 0
     assert capsys.readouterr().err == (
-        "mrc testbed run: 1 of 2 changes were late, the worst by 870 ms: this machine is too busy"
+        "mrc testbed run: late: 1 of 2 changes, the worst by 870 ms: this machine is too busy"
         " for this schedule\n"
     )
 

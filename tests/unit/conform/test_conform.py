@@ -25,7 +25,7 @@ from slowness import PATIENCE, until
 
 from mrc.cli.main import main
 from mrc.conform import adapter
-from mrc.conform.adapter import Detach, Program
+from mrc.conform.adapter import AdapterError, Detach, Program
 from mrc.conform.library import load
 from mrc.conform.readings import BY_ID
 from mrc.enums import Reading
@@ -202,7 +202,7 @@ def test_run__at_a_host_without_an_address() -> None:
 def test_run__an_adapter_that_ends() -> None:
     done = conform("run", "--adapter", "true", "--address", "127.0.0.1")
     assert done.returncode == 1 and "the adapter ended" in done.stdout
-    assert "cases were not played" in done.stderr
+    assert "not played: " in done.stderr
 
 
 def test_run__an_adapter_that_can_do_nothing(tmp_path: Path) -> None:
@@ -253,6 +253,24 @@ def test_run__an_adapter_does_not_outlive_the_judge(tmp_path: Path, how: int) ->
         os.close(each)
 
 
+def test_run__an_adapter_that_does_not_answer(tmp_path: Path) -> None:
+    """It reads its line, and goes on without an answer; then it is asked no more."""
+    program = tmp_path / "adapter"
+    program.write_text("while read line; do :; done")
+    words = shlex.join(["sh", str(program)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adapter, "_PATIENCE_SECONDS", 0.05)
+        device = Program(words)
+        with pytest.raises(AdapterError) as error:
+            device.ask(Detach())
+    assert str(error.value) == (
+        f"{words}: no answer within 0.05 s: an adapter answers each line with a line, and flushes"
+        " it"
+    )
+    device.close()
+    assert device._process.returncode == 0  # its input had ended
+
+
 @pytest.mark.more
 def test_run__attributes_by_hand() -> None:
     """The engine is the device; this test is who types the attributes."""
@@ -275,7 +293,7 @@ def test_run__attributes_by_hand() -> None:
         told, notes = judge.communicate(timeout=PATIENCE)
         adapter.communicate(timeout=PATIENCE)
     assert judge.returncode == 0, told + notes
-    assert "1 passed" in told and "3 steps were not checked" in notes
+    assert "1 passed" in told and "not checked: 3 steps" in notes
 
 
 @contextmanager

@@ -167,7 +167,7 @@ def test_judge__as_typed(tmp_path: Path) -> None:
     (way,) = printed("conform judge", done.stdout)["directions"]
     assert (way["qpn"], way["lost"], way["broken"]) == (B_QPN, 1, [])
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "1 PSNs sent again, 1 packets with rtx, median wait 300000 us" in told
+    assert "1 PSN sent again, 1 packet with rtx, median wait 300000 us" in told
     broken = subprocess.run([*command, "--port", "1"], capture_output=True, text=True, check=False)
     assert "no data of MRC was found" in broken.stderr
 
@@ -182,7 +182,7 @@ def test_judge__page_with_plots(tmp_path: Path) -> None:
     assert done.stderr == ""
     told = page.read_text()
     assert told.count("<svg") == 4 and "Times until a retransmission" in told
-    assert "1 PSNs sent again" in told
+    assert "1 PSN sent again" in told
 
 
 UD_SEND_ONLY = 0x64  # of RoCEv2

@@ -15,7 +15,7 @@ import mrc.examples
 FOLDER = Path(mrc.examples.__file__).parent
 SHOWN = {
     "blocking_write": "hello without asyncio",
-    "controller": "4 paths in use\n4 paths in use",
+    "controller": "paths in use: 4\npaths in use: 4",
     "hello": "hello over MRC",
     "many_writes": "equal: True, ",
     "numpy_write": "equal: True, ",

@@ -15,7 +15,8 @@ from mrc.messaging.session import MAX_VISITS, let_look
 class Visitor:
     """The parts of a QP that a visit uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "10.0.0.1") -> None:
+        self.peer_address = address
         self.gone = asyncio.Event()
         self.until_peer_gone = self.gone.wait
         self.closed = False
@@ -62,3 +63,18 @@ async def test_let_look__no_more_than_so_many() -> None:
     for task in (another, *visits):
         task.cancel()
     await asyncio.gather(another, *visits, return_exceptions=True)
+
+
+async def test_let_look__one_source_does_not_take_all_places() -> None:
+    """A newcomer gets the place of a source that has more than its own share."""
+    visitors: list[Any] = [Visitor() for _ in range(MAX_VISITS)]
+    visits = [asyncio.create_task(let_look(visitor)) for visitor in visitors]
+    await asyncio.sleep(0)
+    other: Any = Visitor("10.0.0.2")
+    visits.append(asyncio.create_task(let_look(other)))
+    await asyncio.wait(visits, return_when=asyncio.FIRST_COMPLETED)
+    assert not other.closed
+    assert [visitor.closed for visitor in visitors].count(True) == 1
+    for task in visits:
+        task.cancel()
+    await asyncio.gather(*visits, return_exceptions=True)

@@ -71,7 +71,7 @@ def test_draw__totals_and_missing_values(charts: list[Chart]) -> None:
     jobs = [job(None, x=1), job(2.0, x=2)]
     draw(jobs, "x")
     assert [point.x for point in charts[0].lines[0].points] == [2]
-    assert charts[0].notes == ["1 of 2 runs have no value."]
+    assert charts[0].notes == ["Without a value: 1 of 2 runs."]
     draw(jobs, "x", "packets")
     assert [point.middle for point in charts[1].lines[0].points] == [7, 7]
 
