@@ -357,10 +357,16 @@ class _Server:
         """The account of this transfer. Those of others are kept for a while after a loss."""
         if transfer in self._accounts:
             return self._accounts[transfer]
-        gone = [name for name in self._accounts if name not in self.joins.transfers]
-        for name in gone[: max(len(gone) + 1 - MAX_LOST, 0)]:
-            del self._accounts[name]
-        account = Account(Failures(self.out, self._meter, "receiver", host))
+        lost = {
+            name: account.failures.count
+            for name, account in self._accounts.items()
+            if name not in self.joins.transfers
+        }
+        while len(lost) >= MAX_LOST or sum(lost.values()) > self.limits.files:
+            one = next(iter(lost)) if len(lost) >= MAX_LOST else max(lost, key=lost.__getitem__)
+            del self._accounts[one], lost[one]
+        failures = Failures(self.out, self._meter, "receiver", host, limit=self.limits.files)
+        account = Account(failures)
         if transfer:
             self._accounts[transfer] = account
         return account

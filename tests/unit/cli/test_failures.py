@@ -15,6 +15,7 @@ from mrc.cli.progress import ProgressMeter
 from mrc.cli.serving import session_failed
 from mrc.errors import MrcError
 from mrc.results.transfer import FailedFile
+from mrc.transfer.names import FinalError
 
 
 def test_add__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +68,26 @@ def test_add__counts_all_and_names_some(capsys: pytest.CaptureFixture[str]) -> N
     assert len(lines) == MAX_NAMED + 1 and len(failures.files) == MAX_NAMED
     assert lines[-1] == "mrc recv: 3000 files and folders were not copied; the first 1000 are named"
     assert failures.count == 3 * MAX_NAMED
+
+
+@pytest.mark.more
+def test_add__a_name_counts_once_however_many_there_are() -> None:
+    """A pack that is sent again after a loss names its files again."""
+    out = Output("mrc recv", as_json=False, quiet=True)
+    failures = Failures(out, ProgressMeter(out, "receiver"), "receiver", "h0")
+    names = [f"f{n}" for n in range(3 << 16)]
+    for name in (*names, *names, "another"):
+        failures.add(FailedFile(name, "exists", "receiver"))
+    assert failures.count == len(names) + 1
+
+
+def test_add__its_limit_holds_over_all_connections() -> None:
+    out = Output("mrc recv", as_json=False, quiet=True)
+    failures = Failures(out, ProgressMeter(out, "receiver"), "receiver", "h0", limit=2)
+    for name in ("a", "b", "a"):
+        failures.add(FailedFile(name, "exists", "receiver"))
+    with pytest.raises(FinalError, match="limit of 2 files and folders"):
+        failures.add(FailedFile("c", "exists", "receiver"))
 
 
 def test_add__a_long_path_keeps_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
