@@ -118,7 +118,7 @@ async def transfer(
         *(config.queues, config.retries, info, moved, left_out),
         settings(session.ctx, session.qp, tcp_port=tcp_port),
         role=role,
-        files=tuple(moved.files),
+        files=tuple(moved.files.values()),
         failed=tuple(failed),
         failed_count=failed_count,
         waited_seconds=waited_seconds,

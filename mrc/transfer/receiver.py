@@ -58,7 +58,8 @@ async def receive_files(
     keep_names: bool = True,
     agreed: Announced | None = None,
 ) -> AsyncIterator[Batch]:
-    """Yields each file or pack when it is stored and verified; ends after the sender's last one.
+    """Yields each file or pack when it is stored and verified; ends after the sender's last one. Of
+    a pack that is interrupted, it yields what is stored.
 
     With `keep_names` the batch of a pack has its files. A file that one end cannot read or store is
     reported to `told` and left out.
@@ -79,7 +80,13 @@ async def receive_files(
             if first and isinstance(offer, (Offer, Pack)):
                 _check_announced(session, quota)
             first = first and isinstance(offer, Failed)  # --update leaves out what is there
-            if (batch := await receiving.take(offer)) is not None:
+            try:
+                batch = await receiving.take(offer)
+            except BaseException:
+                if receiving.pack is not None:
+                    yield receiving.pack.stored()
+                raise
+            if batch is not None:
                 yield batch
         await in_thread(tree.finish, stop=tree.stop)
     except StuckError as error:
@@ -137,7 +144,7 @@ async def _hear_offer(session: Session, limits: Limits) -> Heard | None:
     return message
 
 
-class _Receiving(Struct, frozen=True):
+class _Receiving(Struct):
     """Receives the files of one session, one offer after the other."""
 
     session: Session
@@ -148,6 +155,8 @@ class _Receiving(Struct, frozen=True):
     told: Told
     keep_names: bool
     due: Due
+    pack: PackSink | None = None
+    """the one that is being received; nobody was told of what it has stored"""
 
     async def take(self, offer: Heard) -> Batch | None:
         """The stored file or pack; None if nothing was stored."""
@@ -177,7 +186,10 @@ class _Receiving(Struct, frozen=True):
             except FileError as error:
                 await self._refuse(name, error)
                 return None
-            return await self._store(offer, sink, begin, failure)
+            self.pack = sink if isinstance(sink, PackSink) else None
+            batch = await self._store(offer, sink, begin, failure)
+        self.pack = None
+        return batch
 
     def _unchanged(self, compare: Compare) -> tuple[int, ...]:
         positions = []

@@ -235,6 +235,7 @@ class PackSink:
         self._target: Place | None = None  # of this file; None: it cannot be stored
         self._digest = Digest()
         self._files: list[TransferredFile] = []
+        self._others: list[str] = []  # folders and links, as in a Batch
         self._count = self._folders = self._bytes = self._links = 0
 
     def bytes_of(self, index: int, chunk: memoryview) -> int:
@@ -290,6 +291,8 @@ class PackSink:
         if not self._tree.finish_folder(name, Meta.received(record.mode, record.mtime)):
             self._quota.take(name, files=1)
         self._folders += 1
+        if self._keep_names:
+            self._others.append(f"{name}/")
 
     def _make_link(self, record: PackedLink) -> None:
         name = os.fsdecode(record.name)
@@ -297,6 +300,8 @@ class PackSink:
         self._quota.take(name, files=1)
         self._tree.make_link(name, os.fsdecode(record.target))
         self._links += 1
+        if self._keep_names:
+            self._others.append(name)
 
     def _check_order(self, record: PackedFile) -> None:
         before = self._record
@@ -339,10 +344,15 @@ class PackSink:
     def finish(self, done: Done) -> Batch:
         if self._record is not None:
             raise ProtocolError("the peer ended a pack in the middle of a file")
+        return self.stored()
+
+    def stored(self) -> Batch:
+        """What is stored so far."""
         listed = self._keep_names or self._count <= MAX_LISTED
         files = tuple(self._files) if listed else ()
         counts = (self._count, self._folders, self._bytes)
-        return Batch(files, *counts, packed=True, links=self._links)
+        others = tuple(self._others)
+        return Batch(files, *counts, packed=True, links=self._links, others=others)
 
     def discard(self) -> None:
         """Nothing would be kept."""

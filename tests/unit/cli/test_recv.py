@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import pytest
 from file_commands import receiving
 from printed import printed
 from slowness import PATIENCE
-from transfer_ends import make
+from transfer_ends import make, until
 
 import mrc
 from mrc.cli.exits import Exit
+from mrc.tasks import cancelled
 from mrc.transfer.announced import Announced
+from mrc.transfer.messages import CHUNK_BYTES
+from mrc.transfer.packing import Packing
 from mrc.transfer.plan import PACKED_BYTES, plan_of
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import Session, connect_session
@@ -45,3 +51,45 @@ async def test_recv__its_account_of_a_transfer_that_came_back(tmp_path: Path) ->
     assert [each["name"] for each in result["failed"]] == ["missing"]
     assert result["failed_count"] == 1
     assert receiver.returncode == Exit.NOT_ALL_COPIED
+
+
+async def test_recv__its_account_of_a_pack_that_came_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender has not heard what is stored of the pack, so it sends all of it again."""
+    inbox, top = tmp_path / "inbox", tmp_path / "top"
+    (top / "in").mkdir(parents=True)
+    (top / "in" / "link").symlink_to("a")
+    for name in ("in/a", "x", "y", "z"):
+        make(top, name, bytes(CHUNK_BYTES - 1))  # two chunks for each
+
+    async def copy(session: Session, without: tuple[str, ...] = ()) -> None:
+        plan = plan_of([str(top)], links=True, exclude=lambda path: path in without)
+        async for _ in send_plan(session, plan):
+            pass
+
+    fill, more, filled = Packing.fill, threading.Event(), 0
+
+    def waits(self: Packing, payload: memoryview) -> int:
+        nonlocal filled
+        filled += 1
+        if filled == 4:
+            assert more.wait(PATIENCE)
+        return fill(self, payload)
+
+    monkeypatch.setattr(Packing, "fill", waits)
+    with receiving("--output", inbox, "--json") as (receiver, where):
+        async with mrc.Context() as first, connected(first, where) as session:
+            lost = asyncio.create_task(copy(session))
+            await until((inbox / "top" / "x").exists)
+            async with mrc.Context() as second, connected(second, where) as again:
+                await copy(again, ("in/", "x"))
+            more.set()
+            await cancelled(lost)
+        out, _ = receiver.communicate(timeout=PATIENCE)
+    result = printed("recv", out.decode())
+    assert sorted(each["name"] for each in result["files"]) == [
+        f"top/{n}" for n in ("in/a", *"xyz")
+    ]
+    assert result["bytes"] == 4 * (CHUNK_BYTES - 1)
+    assert (result["folders"], result["links"]) == (2, 1)

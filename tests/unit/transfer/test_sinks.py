@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from slowness import PATIENCE
-from transfer_ends import both, make, receiving, sending, sessions
+from transfer_ends import both, make, names, receiving, sending, sessions
 
 from mrc.transfer.batch import Total
 from mrc.transfer.files import OutputDirectory, Target, Tree
@@ -226,6 +226,32 @@ async def test_pack__its_files_folders_links_and_bytes_are_counted(tmp_path: Pat
         assert await both(sending(ends.sender, [str(top)], links=True), receive())
     assert (total.count, total.folders, total.links, total.bytes) == (3, 2, 1, 10_005)
     assert len(total.files) == 3
+
+
+async def test_receive_files__of_an_interrupted_pack_it_yields_what_is_stored(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "top").mkdir()
+    for name in "abc":
+        make(tmp_path / "top", name, bytes(CHUNK_BYTES))
+    store, got = PackSink.store, Total()
+
+    def stops(self: PackSink, index: int, chunk: memoryview) -> None:
+        store(self, index, chunk)
+        if index == 1:
+            receiver.get_loop().call_soon_threadsafe(receiver.cancel)
+
+    async def receive() -> None:
+        with OutputDirectory(str(inbox)) as directory:
+            async for batch in receive_files(ends.receiver, directory):
+                got.add(batch, listed=True)
+
+    monkeypatch.setattr(PackSink, "store", stops)
+    async with sessions() as ends:
+        receiver = asyncio.create_task(receive())
+        await both(sending(ends.sender, [f"{tmp_path}/top"]), receiver)
+    assert list(got.files) == [f"top/{name}" for name in names(inbox / "top") if name in "abc"]
+    assert got.count >= 1
 
 
 async def test_send_plan__folder_that_is_there_needs_no_room(
