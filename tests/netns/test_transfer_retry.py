@@ -69,3 +69,43 @@ def test_send__goes_on_after_a_stop(
     assert result["retries"] == 1 and result["resumed_bytes"] >= SIZE // 8
     receiver.ends(0)
     assert (inbox / "a").read_bytes() == file.read_bytes() and os.listdir(inbox) == ["a"]
+
+
+@pytest.mark.slow
+def test_send__a_folder_with_refused_files_over_a_lost_path(
+    hosts: Hosts, bed: Testbed, tmp_path: Path
+) -> None:
+    """What was refused before the loss, and after it, is told at both ends; so is what was stored.
+
+    All files are of one pack, which is lost in its middle.
+    """
+    inbox, top = tmp_path / "inbox", tmp_path / "top"
+    for folder in (top, inbox / "top"):
+        folder.mkdir(parents=True)
+    (inbox / "top" / "taken").write_bytes(b"theirs")
+    for name in ("-refused", "taken"):  # the first and the last of the pack
+        (top / name).write_bytes(b"ours")
+    data = random.Random(1).randbytes(SIZE)
+    names = [f"f{n:03}" for n in range(SIZE >> 17)]
+    for n, name in enumerate(names):
+        (top / name).write_bytes(data[n << 17 : n + 1 << 17])
+    receiver = hosts.recv(inbox, "--once", "--json")
+    sender = hosts.send("--json", "--rate", "40M", top)
+    until(lambda: (inbox / "top" / names[len(names) // 4]).exists(), sender.lines)
+    for plane in range(1, PLANES + 1):
+        bed.fail(f"plane:{plane}")
+    sender.until_says("the connection is lost")
+    bed.heal()
+    sent = printed("send", sender.ends(6))
+    *_, last = receiver.ends(6).splitlines()  # a line for the lost connection is before
+    got = printed("recv", last)
+    assert sent["retries"] == 1
+    for result in (sent, got):
+        assert {each["name"] for each in result["failed"]} == {"top/-refused", "top/taken"}
+        assert result["failed_count"] == 2
+        assert [each["name"] for each in result["files"]] == [f"top/{name}" for name in names]
+        assert result["bytes"] == SIZE and result["folders"] == 1
+    assert sorted(os.listdir(inbox / "top")) == [*names, "taken"]
+    assert (inbox / "top" / "taken").read_bytes() == b"theirs"
+    assert b"".join((inbox / "top" / name).read_bytes() for name in names) == data
+    assert os.listdir(inbox) == ["top"], "no mark is left"
