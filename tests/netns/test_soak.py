@@ -40,6 +40,20 @@ def test_soak__a_minute_finds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_soak__odd_transfers_find_nothing(tmp_path: Path) -> None:
+    """The seed draws each kind."""
+    kinds = ["odd pack", "signal", "reconnect", "changing", "odd interface"]
+    only = [word for kind in kinds for word in ("--only", kind)]
+    output, complaints = start(tmp_path, "--rounds", "12", *only, "--json").communicate(timeout=390)
+    document = json.loads(output)
+    assert document["findings"] == [], complaints
+    assert document["rounds"] == 12 and set(kinds) <= document["done"].keys()
+    assert beds() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 def test_soak__interrupted_it_cleans_up(tmp_path: Path) -> None:
     process = start(tmp_path, "--minutes", "5")
     assert process.stderr is not None
