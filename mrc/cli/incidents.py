@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -36,19 +36,24 @@ class Eventful(Protocol):
 
 
 class Incidents:
-    """Follows the events of one QP."""
+    """Follows the events of a QP, and of the next one where a transfer connects again."""
 
     def __init__(self, detail: Callable[[str], None]) -> None:
         """Calls `detail` with a line about each event."""
         self._detail = detail
-        self._start_ns = time.monotonic_ns()
+        self._start_ns: int | None = None
         self._outages: list[Outage] = []
         self._lost_at: dict[int, float] = {}
 
     @asynccontextmanager
-    async def follow(self, qp: Eventful) -> AsyncIterator[None]:
-        """Follows the events of the QP while the body runs; times count from here."""
-        self._start_ns = time.monotonic_ns()
+    async def follow(self, qp: Eventful, carrying: Collection[int] = ()) -> AsyncIterator[None]:
+        """Follows the events of the QP while the body runs; times count from the first QP on.
+
+        `carrying`: planes that carry data now, so those that an earlier QP has lost are back.
+        """
+        at = self._seconds(time.monotonic_ns())
+        for plane in carrying:
+            self._back(plane, at)
         task = asyncio.create_task(self._follow(qp))
         try:
             yield
@@ -66,13 +71,21 @@ class Incidents:
     def take(self, event: QpEvent) -> None:
         if not isinstance(event, PlaneEvent):
             return
-        at = max((event.at_ns - self._start_ns) / 1e9, 0.0)
+        at = self._seconds(event.at_ns)
         if event.suspended:
             self._lost_at.setdefault(event.plane, at)
-            return
-        lost_at = self._lost_at.pop(event.plane, None)
+        else:
+            self._back(event.plane, at)
+
+    def _seconds(self, at_ns: int) -> float:
+        if self._start_ns is None:
+            self._start_ns = at_ns
+        return max((at_ns - self._start_ns) / 1e9, 0.0)
+
+    def _back(self, plane: int, at: float) -> None:
+        lost_at = self._lost_at.pop(plane, None)
         if lost_at is not None and len(self._outages) < _MOST_OUTAGES:
-            self._outages.append(Outage(event.plane, lost_at, at))
+            self._outages.append(Outage(plane, lost_at, max(lost_at, at)))
 
     @property
     def outages(self) -> tuple[Outage, ...]:

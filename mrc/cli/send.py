@@ -22,6 +22,7 @@ from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import LeftOut, overflow, slow_planes, transfer, waits_sentence
 from mrc.cli.retry import WAIT, Retry
 from mrc.cli.runner import run_async
+from mrc.enums import EvState
 from mrc.errors import MrcError
 from mrc.exchange.foreign import shown
 from mrc.transfer.batch import Total
@@ -194,11 +195,12 @@ class _Sending:
                 timeout=self._args.timeout,
             ) as session,
             self.meter.watch(session, f"to {host}", plan.bytes, lambda: plan.there),
-            self._incidents.follow(session.qp),
         ):
-            views.announce(self._out, ctx)
-            self.meter.detail(endpoint.parameters(ctx, session.qp))
-            yield session
+            carrying = {ev.plane for ev in await session.evs() if ev.state is EvState.GOOD}
+            async with self._incidents.follow(session.qp, carrying):
+                views.announce(self._out, ctx)
+                self.meter.detail(endpoint.parameters(ctx, session.qp))
+                yield session
 
     def _grew(self, path: str) -> None:
         self.meter.note(f"{shown(path)}: grew while it was sent: copied as it was at the begin")

@@ -86,6 +86,24 @@ async def test_follow__planes_that_were_lost() -> None:
     assert said[1].startswith("plane 2 is suspended: other planes delivered")
 
 
+async def test_follow__another_connection_after_a_loss() -> None:
+    """Times go on from the first one, and a plane that carries data on the next one is back."""
+    incidents = Incidents(lambda _: None)
+    now_ns = time.monotonic_ns()
+    lost = Scripted(*(PlaneEvent(plane, True, SILENT, now_ns) for plane in (1, 2)))
+    async with incidents.follow(lost):
+        await lost.read.wait()
+    before = incidents.outages
+    assert [each.back_at_seconds for each in before] == [None, None]
+    again = Scripted()
+    async with incidents.follow(again, {1, 3}):
+        await again.read.wait()
+    back, lasting = incidents.outages
+    assert (back.plane, back.lost_at_seconds) == (1, before[0].lost_at_seconds)
+    assert back.back_at_seconds is not None and back.back_at_seconds > back.lost_at_seconds
+    assert lasting == before[1]
+
+
 def test_sentence__slow_planes_when_none_was_lost() -> None:
     assert Incidents(print).sentence("plane 1 carried 9%") == "plane 1 carried 9%"
 
