@@ -13,7 +13,7 @@ from mrc.cli.progress import ProgressMeter
 from mrc.exchange.foreign import printable, shortened, shown
 from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.messages import MAX_ERROR
-from mrc.transfer.names import FinalError
+from mrc.transfer.names import FileError
 
 MAX_NAMED = 1000  # files of a transfer that are named; the others are only counted
 _MAX_FRESH = 1 << 16  # hashes of names that wait to be sorted in
@@ -42,7 +42,7 @@ class _Once:
 class Failures:
     """The files of one transfer, over all its connections, that were not copied. A peer may name
     very many: only the first are kept, those for --json. A pack that is sent again names them
-    again, which counts once. Beyond `limit` names, `add` raises FinalError.
+    again, which counts once. Beyond `limit` names, `add` raises FileError.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Failures:
             return
         if self.count >= self._limit:
             most = f"{self._limit} files and folders (mrc recv --max-files)"
-            raise FinalError(f"more cannot be copied than the limit of {most}")
+            raise FileError(f"more cannot be copied than the limit of {most}")
         self.count += 1
         if self.count > MAX_NAMED:
             return

@@ -15,7 +15,7 @@ from mrc.cli.progress import ProgressMeter
 from mrc.cli.serving import session_failed
 from mrc.errors import MrcError
 from mrc.results.transfer import FailedFile
-from mrc.transfer.names import FinalError
+from mrc.transfer.names import FileError
 
 
 def test_add__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,7 @@ def test_add__its_limit_holds_over_all_connections() -> None:
     failures = Failures(out, ProgressMeter(out, "receiver"), "receiver", "h0", limit=2)
     for name in ("a", "b", "a"):
         failures.add(FailedFile(name, "exists", "receiver"))
-    with pytest.raises(FinalError, match="limit of 2 files and folders"):
+    with pytest.raises(FileError, match="limit of 2 files and folders"):
         failures.add(FailedFile("c", "exists", "receiver"))
 
 
