@@ -23,19 +23,21 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
-def beds() -> list[str]:
-    return [name for name in netns.names() if name.startswith("mrc-soak")]
+def beds(process: subprocess.Popen[str]) -> list[str]:
+    """Namespaces of this soak; others may run beside it."""
+    return [name for name in netns.names() if name.startswith(f"mrc-soak{process.pid}-")]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_soak__a_minute_finds_nothing(tmp_path: Path) -> None:
-    output, complaints = start(tmp_path, "--minutes", "1", "--json").communicate(timeout=390)
+    process = start(tmp_path, "--minutes", "1", "--json")
+    output, complaints = process.communicate(timeout=390)
     document = json.loads(output)
     assert document["findings"] == [], complaints
     assert document["verified_bytes"] > 0
     assert {"send", "perf", "connects", "fault"} <= document["done"].keys()
-    assert beds() == []
+    assert beds(process) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -45,11 +47,12 @@ def test_soak__odd_transfers_find_nothing(tmp_path: Path) -> None:
     """The seed draws each kind."""
     kinds = ["odd pack", "signal", "reconnect", "changing", "odd interface"]
     only = [word for kind in kinds for word in ("--only", kind)]
-    output, complaints = start(tmp_path, "--rounds", "12", *only, "--json").communicate(timeout=390)
+    process = start(tmp_path, "--rounds", "12", *only, "--json")
+    output, complaints = process.communicate(timeout=390)
     document = json.loads(output)
     assert document["findings"] == [], complaints
     assert document["rounds"] == 12 and set(kinds) <= document["done"].keys()
-    assert beds() == []
+    assert beds(process) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,5 +66,5 @@ def test_soak__interrupted_it_cleans_up(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     complaints = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130, complaints
-    assert beds() == []
+    assert beds(process) == []
     assert list(tmp_path.iterdir()) == []
