@@ -144,11 +144,15 @@ def describe(
     return made
 
 
+def declared() -> list[str]:
+    """The headers that mrc._core declares."""
+    root = Path(__file__).resolve().parent.parent
+    return [*DECLARED, *(each for each in PROGRAMS if (root / "csrc" / each).exists())]
+
+
 def builder() -> FFI:
     """The engine and its driver over sockets."""
-    root = Path(__file__).resolve().parent.parent
-    there = [header for header in PROGRAMS if (root / "csrc" / header).exists()]
-    return describe("mrc._core", [*DECLARED, *there], CORE, ["-pthread"])
+    return describe("mrc._core", declared(), CORE, ["-pthread"])
 
 
 def sim_builder() -> FFI:

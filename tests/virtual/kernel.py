@@ -46,19 +46,21 @@ def build() -> Path:
     """The compiled module; nothing is compiled twice."""
     recipe = runpy.run_path(str(cbuild.ROOT / "mrc" / "_ffi_build.py"))
     made = FFI()
-    headers = [cbuild.CSRC / name for name in recipe["DECLARED"]] + [HERE / "kernel.h"]
+    names = recipe["declared"]()
+    headers = [*(cbuild.CSRC / name for name in names), HERE / "kernel.h"]
     for header in headers:
         made.cdef(recipe["cut_cdef"](header.read_text()))
-    lines = [f'#include "{name}"' for name in [*recipe["DECLARED"], "virtual/kernel.h"]]
+    lines = [f'#include "{name}"' for name in [*names, "virtual/kernel.h"]]
     made.set_source("_virtual", "\n".join(lines))
     glue = cbuild.BUILD / "virtual-glue" / "_virtual.c"
     glue.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.redirect_stdout(io.StringIO()):  # cffi says what it does
         made.emit_c_code(str(glue))
-    pure = [each for part in ("core", "msg") for each in cbuild._sources(part)]
+    messages = cbuild.CSRC / "msg" / "messages.c"
+    pure = [*cbuild._sources("core"), *sorted({*cbuild._sources("msg")} - {messages})]
     objects = [
         *cbuild._objects([*pure, HERE / "kernel.c", HERE / "kernel_wait.c"], cbuild.FAST),
-        *cbuild._objects(cbuild._sources("io"), _DRIVER),
+        *cbuild._objects([*cbuild._sources("io"), messages], _DRIVER),
         *cbuild._objects([glue], _GLUE),
     ]
     return cbuild._link("_virtual.so", objects, _GLUE, "lib", ("-shared",))
