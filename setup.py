@@ -123,9 +123,9 @@ setup(
         Extension(name, **LIBRARIES[path.name], optional=not INSIST) for name, path in PATHS.items()
     ],
     cffi_modules=[
-        "mrc/_ffi_build.py:builder",
-        "mrc/_ffi_build.py:sim_builder",
-        "mrc/_ffi_build.py:emu_builder",
+        f"mrc/_ffi_build.py:{builder}"
+        for builder, folder in (("builder", "io"), ("sim_builder", "sim"), ("emu_builder", "emu"))
+        if Path("csrc", folder).is_dir()  # a tree may be without test beds: tools/without
     ],
     data_files=[
         (str(path.parent.relative_to(DATA)), [str(path)])

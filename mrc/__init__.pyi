@@ -26,9 +26,9 @@ from mrc.aio.listener import Listener as Listener
 from mrc.aio.opening import Opening as Opening
 from mrc.aio.qp import QP as QP
 from mrc.binding.writes import Write as Write
-from mrc.aio.messages import Messages as Messages
-from mrc.aio.messages import Message as Message
-from mrc.binding.messages import MessageFunctions as MessageFunctions
+from mrc.messages.messages import Messages as Messages
+from mrc.messages.messages import Message as Message
+from mrc.messages.messages import MessageFunctions as MessageFunctions
 from mrc.binding.verbs import MR as MR
 from mrc.binding.verbs import RemoteMemory as RemoteMemory
 from mrc.fabric.ports import LocalPort as LocalPort

@@ -193,7 +193,7 @@ class QP(_Held[mrc.QP]):
     abort = _waits(mrc.QP.abort)
 
 
-class Messages(_Held[mrc.Messages]):
+class Messages(_Held["mrc.Messages"]):
     """Messages with tags; `with` opens and closes the space. `aio` is the `mrc.Messages`."""
 
     def send(self, qp: QP, buffer: Any, *, tag: int = 0) -> None:

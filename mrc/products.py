@@ -9,6 +9,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
+from mrc.errors import StateError
+
 COMMANDS = {
     "send": "mrc.cli.send",
     "recv": "mrc.cli.recv",
@@ -42,6 +44,13 @@ def has(module: str) -> bool:
 def commands() -> tuple[str, ...]:
     """The commands that are in this tree."""
     return tuple(name for name, module in COMMANDS.items() if has(module))
+
+
+def need(module: str, what: str) -> ModuleType:
+    """A module of a product; raises StateError in a tree without it, in which it says `what`."""
+    if (found := load(module)) is None:
+        raise StateError(f"{what}: not in this installation of mrc, which is without {module}")
+    return found
 
 
 def load(module: str) -> ModuleType | None:

@@ -146,7 +146,8 @@ _SIGNS = {
     "io": r'^#include "io/|\bmrc_ctx_create\(',
     "pair": r'^#include "pair/',
     "emu": r'^#include "emu/',
-    "sim": r'^#include "(sim|emu|pair)/',
+    "sim": r'^#include "(sim|emu)/',
+    "virtual": r'^#include "(virtual|sim|emu|pair)/',
 }
 
 

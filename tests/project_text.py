@@ -120,12 +120,23 @@ def python_files(*folders: str) -> Iterator[Path]:
 
 @cache
 def imports(path: Path) -> tuple[tuple[int, str], ...]:
-    """Line and full name of every module that a Python file imports, at any level."""
+    """Line and full name of every module that a Python file imports, at any level, except for types
+    alone.
+    """
     return tuple(_imports(tree(path)))
 
 
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below this one, except what only type checkers read."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from _run(child)
+
+
 def _imports(module: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(module):
+    for node in _run(module):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name

@@ -67,7 +67,7 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def product(path: Path) -> str:
-    return str(LIMITS.product(BUDGET.package_of(path)))
+    return str(LIMITS.product_of(path))
 
 
 def circle(graph: dict[str, set[str]]) -> None:

@@ -7,7 +7,7 @@
 #include "core/base/base.h"
 #include "core/wire/dscp.h"
 #include "core/wire/wire.h"
-#include "sim/link.h"
+#include "virtual/link.h"
 
 enum {
   ETHERTYPE_AT = 12,

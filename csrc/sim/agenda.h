@@ -5,7 +5,7 @@
    on their number. Far events, such as timers, wait in a heap. */
 #pragma once
 
-#include "sim/heap.h"
+#include "virtual/heap.h"
 
 #define MRC_AGENDA_SLOTS 32768u /* length of the wheel, ns: a power of 2, at most 64 * 64 * 64 */
 #define MRC_AGENDA_KINDS 16     /* of events */

@@ -10,7 +10,7 @@
 #include "core/turn.h"
 #include "core/wire/wire.h"
 #include "sim/host_address.h"
-#include "sim/sealer.h"
+#include "virtual/sealer.h"
 #include "sim/topology.h"
 
 enum {

@@ -5,7 +5,7 @@
 
 #include "sim/fabric_watch.h"
 #include "sim/host.h"
-#include "sim/memory.h"
+#include "virtual/memory.h"
 
 #define MRC_ENGINES_KEY 1 /* of the shared memory, at every host */
 

@@ -5,7 +5,7 @@
 
 #include "core/base/base.h"
 #include "core/qp/requester.h"
-#include "sim/memory.h"
+#include "virtual/memory.h"
 
 static struct mrc_audit *audit_of(const struct mrc_fabric_watch *watch, uint32_t flow,
                                   uint32_t end) {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "core/base/prng.h"
-#include "sim/audit.h"
+#include "virtual/audit.h"
 #include "sim/flow.h"
 #include "sim/frame.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base/base.h"
-#include "sim/memory.h"
+#include "virtual/memory.h"
 
 uint32_t mrc_flows_add(struct mrc_sim_flows *flows, const struct mrc_sim_flow_config *config) {
   flows->at = mrc_grow(flows->at, flows->n, &flows->capacity, sizeof(*flows->at));

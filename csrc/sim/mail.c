@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "sim/memory.h"
+#include "virtual/memory.h"
 
 void mrc_mailbox_put(struct mrc_mailbox *box, struct mrc_mail mail) {
   box->at = mrc_grow(box->at, box->n, &box->capacity, sizeof(*box->at));

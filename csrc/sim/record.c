@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "sim/memory.h"
+#include "virtual/memory.h"
 #include "sim/topology.h"
 
 /* Words chained by the mixer of splitmix64. The trace is a sum of such hashes, so that it does not

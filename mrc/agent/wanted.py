@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent.device import dials
 from mrc.aio.local import queue_pair
-from mrc.aio.messagepeer import MessagePeer
+from mrc.messages.messages import MessagePeer
 from mrc.binding.native import CData
 from mrc.binding.verbs import QueuePair
 from mrc.config import ContextConfig

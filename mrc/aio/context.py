@@ -10,21 +10,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from msgspec.structs import replace
 
+from mrc import products
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
 from mrc.aio.engines import Engines
 from mrc.aio.listener import Listener
 from mrc.aio.local import Admit, Local, Terms, opened
-from mrc.aio.messages import Messages
 from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
-from mrc.binding.messages import MessageFunctions, functions
 from mrc.binding.verbs import MR
 from mrc.config import CcParameters, ContextConfig
 from mrc.control.profiles import (
@@ -50,10 +49,14 @@ from mrc.observe.observatory import Observatory, Observer
 from mrc.observe.snapshot import snapshot
 from mrc.results.plain import plain
 
+if TYPE_CHECKING:
+    from mrc.messages.messages import MessageFunctions, Messages
+
 logger = logging.getLogger("mrc.context")
 
 OOB_PORT = 4791
 _MAX_PRIVATE_BYTES = 65536
+_MESSAGES = "mrc.messages.messages"
 
 
 class Context:
@@ -408,14 +411,17 @@ class Context:
             (found,) = (qp for qp in self._qps if qp._carries_messages_of(peer))
             return found
 
-        return Messages(local.dispatcher, qp_of, space)
+        made: Messages = products.need(_MESSAGES, "messages").Messages(local.dispatcher, qp_of, space)
+        return made
 
     def message_functions(self) -> MessageFunctions:
         """The same as functions in C, for a library of this process that needs no Python between.
 
         They are valid until the Context is closed. Its QPs must be closed first.
         """
-        return functions(self._opened().dispatcher.device)
+        functions = products.need(_MESSAGES, "messages").functions
+        found: MessageFunctions = functions(self._opened().dispatcher.device)
+        return found
 
     # ---- End ------------------------------------------------------------------------------
 

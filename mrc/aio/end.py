@@ -11,10 +11,9 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mrc.aio import stall
-from mrc.aio.messagepeer import MessagePeer
 from mrc.aio.queries import qp_info
 from mrc.binding.device import Notice
 from mrc.binding.verbs import QueuePair
@@ -55,6 +54,9 @@ from mrc.fabric.paths import PathEv
 from mrc.running import Limit
 from mrc.tasks import cancelled
 from mrc.units import digits
+
+if TYPE_CHECKING:
+    from mrc.messages.messages import MessagePeer
 
 logger = logging.getLogger("mrc.qp")
 

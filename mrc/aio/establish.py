@@ -14,14 +14,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from inspect import isawaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from mrc import products
 from mrc.aio import sealing
 from mrc.aio.end import End
 from mrc.aio.local import Admit, Local, Terms, queue_pair
-from mrc.aio.messagepeer import MessagePeer
 from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
 from mrc.control.profiles import EvProfile
@@ -51,6 +51,9 @@ from mrc.fabric.hostconfig import HostConfig, HostPeer
 from mrc.fabric.paths import PathEv, PeerSource, SourcePorts
 from mrc.fabric.ports import SEAL_OVERHEAD, LocalPort, RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
+
+if TYPE_CHECKING:
+    from mrc.messages.messages import MessagePeer
 
 logger = logging.getLogger("mrc.establish")
 
@@ -123,7 +126,8 @@ async def _establish(
     try:
         ends = _ends(local, channel)
         if terms.messages:
-            messages = await MessagePeer.open(local.dispatcher, queue, local.config.queues.max_wimm)
+            opened = products.need("mrc.messages.messages", "messages").MessagePeer.open
+            messages = await opened(local.dispatcher, queue, local.config.queues.max_wimm)
         elif terms.peer is not None:
             messages = terms.peer(local.dispatcher)
         own = sealing.drawn(channel)

@@ -11,12 +11,11 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, structs
 
 from mrc.aio.end import End
-from mrc.aio.messagepeer import MessagePeer
 from mrc.binding.verbs import QueuePair
 from mrc.config import ContextConfig, Queues
 from mrc.control.profiles import (
@@ -37,6 +36,9 @@ from mrc.exchange.upgrade import Guard
 from mrc.fabric import hostconfig
 from mrc.fabric.addresses import IpAddress
 from mrc.fabric.hostconfig import HostConfig, Source
+
+if TYPE_CHECKING:
+    from mrc.messages.messages import MessagePeer
 
 logger = logging.getLogger("mrc.establish")
 

@@ -16,14 +16,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
 from msgspec import Struct
 
-from mrc.binding import messages
 from mrc.binding.device import DeviceEvent, Lost, Notice, Probed, Received, Reply, Steered
-from mrc.binding.messages import Done
 from mrc.binding.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.binding.recording import RecordingMemory
 from mrc.binding.verbs import MR, QueuePair
@@ -32,6 +30,9 @@ from mrc.datapath.stream import Places
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError, anew
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
+
+if TYPE_CHECKING:
+    from mrc.messages.messages import Completions, Done
 
 logger = logging.getLogger("mrc.dispatch")
 
@@ -110,7 +111,7 @@ class Dispatcher:
         self.spaces: dict[int, MessageSink] = {}
         """receivers of the completions of messages, by space"""
         self._events: deque[DeviceEvent] = deque()
-        self._completions = messages.Completions(device)
+        self.completions: Completions | None = None  # of messages, once a space was opened
         self._done: deque[tuple[int, Done]] = deque()
         self._closed = False
         self.forked = False
@@ -276,7 +277,8 @@ class Dispatcher:
         while self._events:
             self._handle(self._events.popleft())
         if self.spaces:
-            self._completions.poll(self._done)
+            if self.completions is not None:
+                self.completions.poll(self._done)
             while self._done:
                 space, done = self._done.popleft()
                 self.spaces[space]._on_done(done)

@@ -32,7 +32,8 @@ from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.binding.messages import Slots
+from mrc.binding import native
+from mrc.binding.native import lib
 from mrc.binding.verbs import MR, RemoteMemory
 from mrc.enums import Access
 from mrc.errors import CompletionError, MrcError, ProtocolError, anew
@@ -59,6 +60,64 @@ Message = dict[str, Any]
 
 class MailboxClosedError(MrcError):
     """The peer closed the QP in order, and all its messages have been received."""
+
+
+class Slots:
+    """The slots of the inboxes of two peers, and the credits for them: struct mrc_slots.
+
+    Immediates carry the bits of `mask` of a number of frames.
+    """
+
+    def __init__(self, count: int, bytes: int, mask: int) -> None:
+        self._native: Any = native.new_struct("mrc_slots", count=count, bytes=bytes)
+        self._mask = mask
+
+    @property
+    def arrived(self) -> int:
+        """The number of the peer's next frame."""
+        return int(self._native.arrived)
+
+    def place(self, frame: int) -> int:
+        """Where a frame begins in its inbox."""
+        return int(lib.mrc_slots_place(self._native, frame))
+
+    def may_send(self) -> bool:
+        """Whether the slot of our next frame is free."""
+        return bool(lib.mrc_slots_may_send(self._native))
+
+    def send(self) -> tuple[int, int]:
+        """Takes the slot of our next frame: its place, and the frame's number in an immediate."""
+        frame = self._native.sent
+        self._native.sent = (frame + 1) & 0xFFFFFFFF
+        return self.place(frame), frame & self._mask
+
+    def credit(self, freed: int) -> bool:
+        """Takes a credit of the peer; False: for frames that were never sent."""
+        return bool(lib.mrc_slots_credit(self._native, freed, self._mask))
+
+    def is_next(self, frame: int) -> bool:
+        """Whether a frame of the peer is the next one."""
+        return bool(lib.mrc_slots_is_next(self._native, frame, self._mask))
+
+    def granted(self) -> bool:
+        """Whether the peer had credit for its next frame."""
+        return bool(lib.mrc_slots_granted(self._native))
+
+    def arrive(self) -> int:
+        """Counts the peer's next frame; returns its place."""
+        place = self.place(self.arrived)
+        self._native.arrived = (self.arrived + 1) & 0xFFFFFFFF
+        return place
+
+    def free(self, frame: int) -> bool:
+        """Frees the peer's frames before this one. Whether a credit is due now."""
+        lib.mrc_slots_free(self._native, frame)
+        return bool(lib.mrc_slots_owe(self._native))
+
+    def tell(self) -> int:
+        """The credit for the peer, which it gets now."""
+        self._native.told = self._native.freed
+        return int(self._native.told) & self._mask
 
 
 class MailboxMemory(Struct, frozen=True):

@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mrc.binding.messages import MessageFunctions
+from mrc.messages.messages import MessageFunctions
 from mrc.errors import MrcError, StateError
 
 _int, _u32, _ptr = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p

@@ -2,7 +2,7 @@
 /*
  * Scripts over engines in virtual time (tests/pair/pair.h). A scenario opens a pair, connects a QP,
  * names its faults, writes, and checks the outcome; the auditor checks the rest at every step
- * (csrc/sim/audit.h).
+ * (csrc/virtual/audit.h).
  *
  *   struct mrc_pair *p = open_pair(.planes = 2);
  *   int end = open_qp(p, .memory_bytes = 4 * MTU);

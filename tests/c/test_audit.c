@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The auditor of the simulator detects violations: each row breaks one invariant in a process of
    its own, and the auditor must stop that process. */
-#include "sim/audit.h"
+#include "virtual/audit.h"
 
 #include <signal.h>
 #include <stdlib.h>

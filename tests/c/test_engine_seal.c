@@ -6,7 +6,7 @@
 #include "forge.h"
 #include "pair/connect.h"
 #include "pair/datagram.h"
-#include "sim/sealer.h"
+#include "virtual/sealer.h"
 
 enum { MODES = 2, TAP = 4096 };
 

@@ -7,7 +7,7 @@
 #include "core/wire/seal.h"
 #include "forge.h"
 #include "pair/connect.h"
-#include "sim/sealer.h"
+#include "virtual/sealer.h"
 
 enum { FORGERIES = 100000, CLAIM_QPN = 0x777, MOST_BYTES = 256 };
 

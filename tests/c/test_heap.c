@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/heap.h"
+#include "virtual/heap.h"
 
 #include "check.h"
 #include "core/base/prng.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/link.h"
+#include "virtual/link.h"
 
 #include "check.h"
 

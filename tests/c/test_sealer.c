@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "core/wire/wire.h"
-#include "sim/sealer.h"
+#include "virtual/sealer.h"
 
 static const struct mrc_aead *const sealers[] = {&mrc_sealer, &mrc_sealer_of_headers};
 static const uint8_t text[8] = "payload";

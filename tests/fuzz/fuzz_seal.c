@@ -14,7 +14,7 @@
 #include "core/wire/seal.h"
 #include "fuzz.h"
 #include "mrc.h"
-#include "sim/sealer.h"
+#include "virtual/sealer.h"
 
 enum { QPN = 0x100, PEER_QPN = 0x200, MEMORY = 4096, RKEY = 2, MOST = 512 };
 #define SPORT 50001u

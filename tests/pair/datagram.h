@@ -4,7 +4,7 @@
 #pragma once
 
 #include "mrc.h"
-#include "sim/link.h"
+#include "virtual/link.h"
 
 struct mrc_datagram {
   struct mrc_datagram *next; /* in a host's inbox */

@@ -6,7 +6,7 @@
 
 #include "core/base/base.h"
 #include "pair/driver.h"
-#include "sim/sealer.h"
+#include "virtual/sealer.h"
 
 enum {
   EPOCH_BITS = 12,         /* keys change often */

@@ -6,9 +6,9 @@
 #include "core/wire/wire.h"
 #include "mrc.h"
 #include "pair/datagram.h"
-#include "sim/audit.h"
-#include "sim/heap.h"
-#include "sim/link.h"
+#include "virtual/audit.h"
+#include "virtual/heap.h"
+#include "virtual/link.h"
 
 #define MRC_PAIR_MAX_HOSTS 8
 #define MRC_PAIR_MAX_PLANES 8

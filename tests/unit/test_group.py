@@ -14,7 +14,7 @@ from endpoints import BUDGET_SECONDS, loopback_config
 from msgspec.structs import replace
 
 from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError, Retries
-from mrc.binding import messages
+from mrc.binding import native
 from mrc.group import ADDRESS_BYTES, NOTE_BYTES, TOKEN_BYTES, Address, Group, Member
 from mrc.trust.security import Security
 
@@ -214,11 +214,13 @@ async def test_member__that_breaks_the_protocol(
     groups: list[Group], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frames go to a wrong slot. Both ends say what happened."""
-    connect = messages.connect
-    monkeypatch.setattr(
-        messages, "connect",
-        lambda number, address, *rest: connect(number, address + SLOT_BYTES, *rest),
-    )  # fmt: skip
+    new_struct = native.new_struct
+
+    def moved(name: str, **fields: Any) -> Any:
+        wrong = {"address": fields["address"] + SLOT_BYTES} if name == "mrc_msg_inbox" else {}
+        return new_struct(name, **fields | wrong)
+
+    monkeypatch.setattr(native, "new_struct", moved)
     here, there = await asyncio.gather(
         groups[0].member(groups[1].address), groups[1].member(groups[0].address)
     )

@@ -159,12 +159,25 @@ def test_finish_folder__two_sessions(inbox: Path) -> None:
     assert os.listdir(inbox) == ["a"]
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_finish_folder__without_resuming(inbox: Path, resume: bool) -> None:
-    """mrc recv --no-resume keeps no bytes; a folder that it has made is complete only later."""
-    made(inbox, until="file", resume=False)
-    with OutputDirectory(str(inbox), resume=resume) as directory:
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"resume": False}, {"resume": False}),
+        ({"resume": False}, {}),
+        ({"overwrite": True}, {"overwrite": True}),
+        ({"resume": False, "overwrite": True}, {"overwrite": True}),
+        ({}, {"overwrite": True}),
+    ],
+)
+def test_finish_folder__whatever_the_receivers_options(
+    inbox: Path, first: dict[str, bool], then: dict[str, bool]
+) -> None:
+    """mrc recv --no-resume keeps no bytes, --overwrite (and --update of a sender) replaces files; a
+    folder that it has made is complete only later.
+    """
+    made(inbox, until="file", **first)
+    with OutputDirectory(str(inbox), **then) as directory:
         assert directory.sweep() == []
-    made(inbox, until="all", resume=resume)
+    made(inbox, until="all", **then)
     assert looks(inbox / "a") == looks(inbox / "a/b") == (META.mode, META.mtime_ns)
     assert os.listdir(inbox) == ["a"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrc.binding.messages import Slots
+from mrc.messaging.mailbox import Slots
 
 COUNT, BYTES, MASK = 4, 100, 0xFFFF
 LAST = 0xFFFFFFFF

@@ -26,12 +26,10 @@ from endpoints import (
 import mrc
 from mrc import Sockets, Timeouts
 from mrc.aio import end
-from mrc.aio.messagepeer import MessagePeer
-from mrc.aio.messages import Messages
-from mrc.binding.messages import MessageSpace
 from mrc.datapath.dispatch import Dispatcher
 from mrc.errors import ArgumentError, ConnectError, InUseError, PeerGoneError, StateError
 from mrc.exchange.oob import Inbox
+from mrc.messages.messages import MessagePeer, Messages, MessageSpace
 
 SIZES = [0, 1, 4096, 4097, 100_000, (3 << 20) + 5]
 

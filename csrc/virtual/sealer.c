@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/sealer.h"
+#include "virtual/sealer.h"
 
 #include <stdlib.h>
 #include <string.h>

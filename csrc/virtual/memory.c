@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "sim/memory.h"
+#include "virtual/memory.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/audit.h"
+#include "virtual/audit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "core/base/base.h"
 #include "core/base/psn.h"
 #include "core/qp/requester.h"
-#include "sim/memory.h"
+#include "virtual/memory.h"
 
 #define FRESH_BIT 0x80 /* clear in bytes that were just placed */
 #define EIGHT_TIMES 0x0101010101010101ull

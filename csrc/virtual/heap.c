@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/heap.h"
+#include "virtual/heap.h"
 
 #include <stdlib.h>
 
 #include "core/base/base.h"
-#include "sim/memory.h"
+#include "virtual/memory.h"
 
 /* Four adjacent children: half the levels of a binary heap, and half the cache misses. */
 enum { ARITY = 4 };

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which products each test is about: those whose packages it names, or a helper that it imports
+names. Nothing lists the tests; tools/budget.toml lists the packages.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from project_text import ROOT, tool
+
+BUDGET = tool("budget")
+LIMITS = BUDGET.read((ROOT / "tools" / "budget.toml").read_text())
+TESTS = ROOT / "tests"
+BELOW: dict[str, frozenset[str]] = {
+    "core": frozenset(),
+    "beds": frozenset({"core"}),
+    "programs": frozenset({"core"}),
+    "judge": frozenset({"core", "beds"}),
+    "lab": frozenset({"core", "beds"}),
+}
+"""The products that each imports, beside itself."""
+
+
+def above(product: str) -> set[str]:
+    """A product and those that import it: what goes with it."""
+    return {product, *(name for name, below in BELOW.items() if product in below)}
+
+
+@cache
+def commands() -> dict[str, str]:
+    """The product of each command of `mrc`."""
+    text = (ROOT / "mrc" / "products.py").read_text()
+    table = re.findall(r'^    "(\w+)": "(mrc\.[\w.]+)",$', text, re.MULTILINE)
+    return {name: _of_module(module) or "core" for name, module in table}
+
+
+def _of_module(module: str) -> str:
+    """The product of a module of mrc, or of a name in it; "" if it is not of mrc."""
+    parts = module.split(".")
+    if parts[0] != "mrc":
+        return ""
+    path = Path(*parts)
+    file = next(
+        (each for each in (path.with_suffix(".py"), path.parent.with_suffix(".py"), path)
+         if (ROOT / each).exists()), path,
+    )  # fmt: skip
+    return str(LIMITS.product_of(file if len(parts) > 1 else Path("mrc", "__init__.py")))
+
+
+@cache
+def products(path: Path) -> frozenset[str]:
+    """The products other than the core that a file of tests/ is about, by its absolute path."""
+    found: set[str] = set()
+    _collect(path, found, set())
+    return frozenset(found - {"core"})
+
+
+def _collect(path: Path, found: set[str], seen: set[Path]) -> None:
+    if path in seen:
+        return
+    seen.add(path)
+    if path.suffix in {".c", ".h"}:
+        for header in re.findall(r'#include "([\w./]+)"', path.read_text()):
+            if (ROOT / "csrc" / header).exists():
+                found.add(str(LIMITS.product_of(Path("csrc", header))))
+            elif helper := next((each for each in (path.parent / header, TESTS / header)
+                                 if each.exists()), None):  # fmt: skip
+                _collect(helper, found, seen)
+        return
+    tree = ast.parse(path.read_text())
+    for name in _imported(tree, path):
+        if product := _of_module(name):
+            found.add(product)
+        elif (helper := _helper(name)) is not None:
+            _collect(helper, found, seen)
+    found.update(_typed(tree))
+    for folder in path.parents:
+        if folder == TESTS:
+            break
+        if (conftest := folder / "conftest.py").exists():
+            _collect(conftest, found, seen)
+
+
+def _imported(tree: ast.Module, path: Path) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = ".".join(path.parent.relative_to(TESTS).parts) if node.level else ""
+            start = ".".join(each for each in (package, node.module or "") if each)
+            yield from (f"{start}.{each.name}" for each in node.names)
+
+
+def _helper(name: str) -> Path | None:
+    """The file of tests/ that this module, or this name in a module, is in."""
+    for parts in (name.split("."), name.split(".")[:-1]):
+        file = TESTS.joinpath(*parts).with_suffix(".py") if parts else TESTS
+        if file.is_file():
+            return file
+    return None
+
+
+def _typed(tree: ast.Module) -> Iterator[str]:
+    """The products whose commands strings type: ["sim", "list"], "testbed up --planes 2",
+    "mrc demo".
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+            words = text.split()
+            if words and words[0] in commands() and (len(words) == 1 or " -" in text):
+                yield commands()[words[0]]
+            for word in re.findall(r"\bmrc (\w+)", text):
+                yield commands().get(word, "core")
+
+
+def may_run(path: Path, there: set[str]) -> bool:
+    """Whether a test can run in a tree that has these products beside the core."""
+    return products(path) <= there
