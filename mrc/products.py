@@ -17,7 +17,7 @@ COMMANDS = {
     "top": "mrc.cli.top",
     "key": "mrc.cli.key",
     "dissect": "mrc.cli.dissect",
-    "conform": "mrc.cli.conform",
+    "conform": "mrc.conform.cli",
     "run": "mrc.cli.run",
     "agent": "mrc.cli.agent",
     "testbed": "mrc.cli.testbed",

@@ -8,9 +8,9 @@ from typing import BinaryIO
 
 from mrc.conform import exchanges, frames, vectors
 from mrc.conform.exchanges import Exchange
+from mrc.conform.results import ExchangeText, FlowText, PartText, SentText, Vectors, VectorText
 from mrc.conform.vectors import Vector
 from mrc.dissect.packet import Flow
-from mrc.results.conform import ExchangeText, FlowText, PartText, SentText, Vectors, VectorText
 from mrc.results.plain import like
 
 _SECOND_NS = 10**9

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 from mrc.conform.passive import Direction, Judge, typical
 from mrc.conform.readings import READINGS
-from mrc.results.conform import Broken, Captured, DirectionText
+from mrc.conform.results import Broken, Captured, DirectionText
 from mrc.results.dissect import ShownReading, ShownReadings
 from mrc.results.plain import like
 from mrc.units import counted, digits

@@ -25,14 +25,14 @@ from mrc.conform.exchanged import ByExchange
 from mrc.conform.peer import Peer
 from mrc.conform.player import Outcome, Player, Verdict
 from mrc.conform.readings import READINGS
-from mrc.enums import Reading
-from mrc.errors import BadFileError, ConfigError
-from mrc.results.conform import (
+from mrc.conform.results import (
     Cases,
     CaseText,
     Readings,
     ReadingText,
 )
+from mrc.enums import Reading
+from mrc.errors import BadFileError, ConfigError
 from mrc.results.plain import like
 from mrc.units import counted
 from mrc.whole import check_writable, write_whole
