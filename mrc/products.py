@@ -30,6 +30,10 @@ COMMANDS = {
 }
 """The module of each command of `mrc`, in the order of its help"""
 
+READINGS = "mrc.conform.shown"
+"""Prints what a capture shows of readings, for `mrc dissect --readings`: `readings` finds it, and
+`reading_lines` are its lines for people."""
+
 
 def has(module: str) -> bool:
     """Whether a module is in this tree."""

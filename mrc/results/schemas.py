@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "top": ("results.top.Top", "results.view.Viewed"),
     "key": ("results.key.Key",),
     "dissect": ("results.dissect.Dissected",),
-    "dissect --readings": ("results.dissect.ShownReadings",),
+    "dissect --readings": ("conform.results.ShownReadings",),
     "testbed plan": ("results.testbed.Planned", "results.testbed.Topologies"),
     "testbed export": ("results.testbed.Exported",),
     "testbed import": ("results.testbed.ImportedTopology",),
