@@ -15,12 +15,12 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
-from mrc.agent import door
+from mrc.agent import door, libraries
 from mrc.agent.door import TakenError
 from mrc.aio.context import Context
 from mrc.binding import native
 from mrc.config import ContextConfig, Sockets
-from mrc.doctor import kernel, libraries
+from mrc.doctor import kernel
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
 from mrc.linux import installed, netns

@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "conform vectors": ("conform.results.Vectors",),
     "conform judge": ("conform.results.Captured",),
     "doctor": ("results.doctor.Doctor",),
-    "agent": ("results.agent.Profiles",),
+    "agent": ("agent.results.Profiles",),
 }  # fmt: skip
 """The results of each command, by their place in `mrc`. Every command may print a Failure
 instead."""

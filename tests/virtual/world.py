@@ -29,9 +29,9 @@ from types import SimpleNamespace
 from typing import Any, Self
 from unittest import mock
 
+import mrc.agent.cli.agent
 import mrc.aio.context
 import mrc.aio.listener
-import mrc.cli.agent
 import mrc.cli.perf
 import mrc.cli.recv
 import mrc.cli.send

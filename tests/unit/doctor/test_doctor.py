@@ -13,11 +13,11 @@ from printed import printed
 from squatter import USER, needs_root, squatting
 from verbs.building import LIBRARY
 
-from mrc.agent import door
+from mrc.agent import door, libraries
 from mrc.binding import native
 from mrc.cli.doctor import line, summary
 from mrc.cli.main import main
-from mrc.doctor import host, kernel, libraries
+from mrc.doctor import host, kernel
 from mrc.doctor.host import POINT_TO_POINT
 from mrc.errors import StateError
 from mrc.results.doctor import Finding, State
