@@ -30,6 +30,15 @@ COMMANDS = {
 }
 """The module of each command of `mrc`, in the order of its help"""
 
+FINDINGS = (
+    "mrc.agent.libraries",
+    "mrc.doctor.packages",
+    "mrc.testbed.findings",
+    "mrc.torch.fitness",
+)
+"""The modules whose `examine` returns findings for `mrc doctor`, in the order of its rows; those
+of `mrc.doctor.host` come first."""
+
 READINGS = "mrc.conform.shown"
 """Prints what a capture shows of readings, for `mrc dissect --readings`: `readings` finds it, and
 `reading_lines` are its lines for people."""
