@@ -23,7 +23,7 @@ COMMANDS = {
     "testbed": "mrc.cli.testbed",
     "demo": "mrc.cli.demo",
     "lab": "mrc.cli.lab",
-    "sim": "mrc.cli.sim",
+    "sim": "mrc.sim.cli.sim",
     "doctor": "mrc.cli.doctor",
     "schema": "mrc.cli.schema",
     "completion": "mrc.cli.completion",

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from slowness import PATIENCE
 
-from mrc.cli import sim
 from mrc.cli.exits import cause
 from mrc.cli.main import main
 from mrc.errors import MrcError
+from mrc.sim.cli import sim
 from mrc.testbed import rootless
 
 

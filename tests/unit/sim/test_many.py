@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from mrc.errors import MrcError
-from mrc.results.sim import LostTrial
 from mrc.sim import many, reader
 from mrc.sim.many import Bounds, Job, Ran, bounds_here, check_memory, needed_bytes, run_all
+from mrc.sim.results import LostTrial
 from mrc.sim.scenario import Scenario
 
 TWO = Bounds(jobs=2, memory_bytes=1 << 40)

@@ -14,14 +14,14 @@ from mrc.cli.ending import interruptibly
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.cli.parser import Parser
-from mrc.cli.sim_arguments import add_seeds, add_settings, seeds_of
-from mrc.cli.sim_runs import REPORT_SEEDS, Bar, by_job, check_table, progress_bar, usage_errors
-from mrc.cli.sim_sweep import add_plot, add_sweep, run_plot, run_sweep
 from mrc.results.plain import like
-from mrc.results.sim import Experiment, LostTrial, Report, Scenarios, Title
 from mrc.sim import drawing, page, reader, report
 from mrc.sim.checks import flow_goodput_bps
+from mrc.sim.cli.arguments import add_seeds, add_settings, seeds_of
+from mrc.sim.cli.runs import REPORT_SEEDS, Bar, by_job, check_table, progress_bar, usage_errors
+from mrc.sim.cli.sweep import add_plot, add_sweep, run_plot, run_sweep
 from mrc.sim.many import Ran, bounds_here, check_memory, run_all
+from mrc.sim.results import Experiment, LostTrial, Report, Scenarios, Title
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario
 from mrc.sim.sweep import parse_setting

@@ -13,14 +13,13 @@ from mrc.cli import csv_text
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
-from mrc.cli.sim_arguments import add_seeds, add_settings, seeds_of
-from mrc.cli.sim_runs import by_job, check_table, progress_bar, usage_errors
 from mrc.results.plain import like
-from mrc.results.sim import LostTrial
-from mrc.results.sweep import LostJob, Point, Sweep, SweptJob
 from mrc.sim import drawing, report, sweep, sweep_folder, sweep_plot
 from mrc.sim.checks import evaluate
+from mrc.sim.cli.arguments import add_seeds, add_settings, seeds_of
+from mrc.sim.cli.runs import by_job, check_table, progress_bar, usage_errors
 from mrc.sim.many import Bounds, bounds_here, check_memory, run_all
+from mrc.sim.results import LostJob, LostTrial, Point, Sweep, SweptJob
 from mrc.sim.sweep import Planned, Spot, Swept
 from mrc.sim.sweep_on import CHOICES, executor
 from mrc.units import counted
