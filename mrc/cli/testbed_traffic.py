@@ -19,7 +19,7 @@ from mrc.results.workload import Judged, Over
 from mrc.sim import drawing, reader
 from mrc.sim.checks import flow_goodput_bps
 from mrc.sim.cli.arguments import seeds_of
-from mrc.sim.cli.runs import usage_errors
+from mrc.sim.cli.sim import usage_errors
 from mrc.sim.draw import with_seed
 from mrc.sim.page import number
 from mrc.sim.scenario import Scenario
