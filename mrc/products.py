@@ -39,6 +39,13 @@ FINDINGS = (
 """The modules whose `examine` returns findings for `mrc doctor`, in the order of its rows; those
 of `mrc.doctor.host` come first."""
 
+PAGE = "mrc.cli.web"
+"""The way of `mrc top --web`: `add_port` adds its option, `listener` opens its socket, and `serve`
+shows the page there."""
+
+KEEPER = "mrc.testbed.rootless"
+"""Its `run_folder` is the /run of this user's test beds, where `mrc top --local` looks too."""
+
 READINGS = "mrc.conform.shown"
 """Prints what a capture shows of readings, for `mrc dissect --readings`: `readings` finds it, and
 `reading_lines` are its lines for people."""

@@ -12,6 +12,8 @@ PLACES = [f"mrc.{place}" for places in schemas.COMMANDS.values() for place in pl
 MODULES = {
     *products.COMMANDS.values(),
     *products.FINDINGS,
+    products.PAGE,
+    products.KEEPER,
     products.READINGS,
     *(place.rpartition(".")[0] for place in PLACES),
 }
