@@ -17,7 +17,7 @@ from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.parser import Parser
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
-from mrc.conform import engine, exchanges, golden, library, plots, report, shown, vectors
+from mrc.conform import engine, exchanges, golden, library, plots, report, shown
 from mrc.conform.adapter import ByHand, Device, OverTcp, Program
 from mrc.conform.case import Case
 from mrc.conform.exchanged import ByExchange
@@ -30,6 +30,7 @@ from mrc.conform.results import (
     Readings,
     ReadingText,
 )
+from mrc.dissect import vectors
 from mrc.dissect.capture import CaptureError, read
 from mrc.enums import Reading
 from mrc.errors import BadFileError, ConfigError
