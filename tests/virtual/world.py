@@ -29,7 +29,6 @@ from types import SimpleNamespace
 from typing import Any, Self
 from unittest import mock
 
-import mrc.agent.cli.agent
 import mrc.aio.context
 import mrc.aio.listener
 import mrc.cli.perf
