@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrc.cli.run import hydra_options, mpi_options
+from mrc.agent.cli.run import hydra_options, mpi_options
 
 MRC, TCP = "mrc", "TCP"
 WINDOWS = "mrc, with windows"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the model of mrc.examples.train over one transport while faults happen."""
+"""Trains the model of mrc.lab.examples.train over one transport while faults happen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from program import note
 from training_figures import chapters, figures, spans_of
 
 WARM_UP = 5  # steps before the time begins
-_TRAIN = "from mrc.examples.train import train; train(1_000_000)"  # until it is stopped
+_TRAIN = "from mrc.lab.examples.train import train; train(1_000_000)"  # until it is stopped
 
 
 class Steps(threading.Thread):

@@ -19,18 +19,38 @@ COMMANDS = {
     "top": "mrc.cli.top",
     "key": "mrc.cli.key",
     "dissect": "mrc.cli.dissect",
-    "conform": "mrc.cli.conform",
-    "run": "mrc.cli.run",
-    "agent": "mrc.cli.agent",
+    "conform": "mrc.conform.cli",
+    "run": "mrc.agent.cli.run",
+    "agent": "mrc.agent.cli.agent",
     "testbed": "mrc.cli.testbed",
     "demo": "mrc.cli.demo",
     "lab": "mrc.cli.lab",
-    "sim": "mrc.cli.sim",
+    "sim": "mrc.sim.cli.sim",
     "doctor": "mrc.cli.doctor",
     "schema": "mrc.cli.schema",
     "completion": "mrc.cli.completion",
 }
 """The module of each command of `mrc`, in the order of its help"""
+
+FINDINGS = (
+    "mrc.agent.libraries",
+    "mrc.doctor.packages",
+    "mrc.testbed.findings",
+    "mrc.torch.fitness",
+)
+"""The modules whose `examine` returns findings for `mrc doctor`, in the order of its rows; those
+of `mrc.doctor.host` come first."""
+
+PAGE = "mrc.cli.web"
+"""The way of `mrc top --web`: `add_port` adds its option, `listener` opens its socket, and `serve`
+shows the page there."""
+
+KEEPER = "mrc.testbed.rootless"
+"""Its `run_folder` is the /run of this user's test beds, where `mrc top --local` looks too."""
+
+READINGS = "mrc.conform.shown"
+"""Prints what a capture shows of readings, for `mrc dissect --readings`: `readings` finds it, and
+`reading_lines` are its lines for people."""
 
 
 def has(module: str) -> bool:

@@ -23,6 +23,8 @@ from mrc.agent.listener import AgentListener
 from mrc.agent.numbers import Numbers
 from mrc.agent.opening import receive
 from mrc.agent.program import Program
+from mrc.agent.results import CcProfileRow, EvProfileRow
+from mrc.agent.results import Profiles as ProfileRows
 from mrc.agent.switchboard import Switchboard
 from mrc.agent.wanted import Wanted
 from mrc.aio.context import OOB_PORT, Context
@@ -35,8 +37,6 @@ from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import MrcError, ProtocolError, StateError
-from mrc.results.agent import CcProfileRow, EvProfileRow
-from mrc.results.agent import Profiles as ProfileRows
 from mrc.tasks import cancelled, took_cancellation
 
 logger = logging.getLogger("mrc.agent")

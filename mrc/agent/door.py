@@ -21,12 +21,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from mrc.agent.results import Profiles
 from mrc.binding import steering
 from mrc.binding.steering import Frame
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.linux.processes import process
-from mrc.results.agent import Profiles
 
 logger = logging.getLogger("mrc.agent")
 

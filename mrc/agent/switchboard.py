@@ -21,13 +21,13 @@ from mrc.agent.cm_ports import Bound, CmPorts
 from mrc.agent.cm_session import CmSession
 from mrc.agent.host import Host
 from mrc.agent.reach import patiently, reached, worded
+from mrc.agent.results import CmPortRow
 from mrc.aio.local import Local
 from mrc.enums import CmEvent
 from mrc.errors import MrcError
 from mrc.exchange.oob import Channel
 from mrc.fabric.addresses import IpAddress
 from mrc.fabric.ports import LocalPort
-from mrc.results.agent import CmPortRow
 from mrc.running import Limit
 from mrc.tasks import cancelled
 from mrc.units import digits

@@ -9,15 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from mrc import products
 from mrc.cli.arguments import add, count_argument
-from mrc.cli.conform_judge import is_mrc, judged
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
-from mrc.conform import shown
 from mrc.dissect import capture, plugin, text
 from mrc.dissect.capture import CaptureError, Frame
 from mrc.dissect.frame import udp_of
-from mrc.dissect.packet import Flow, Packet, decode, split
+from mrc.dissect.packet import Flow, Packet, decode, is_mrc, split
 from mrc.limits import UDP_PORT
 from mrc.results.dissect import Dissected
 from mrc.results.plain import like
@@ -74,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         return _plugin(args, out)
     if args.readings and args.interface is not None:
         raise UsageError(args.prog, "--readings: needs a capture in a FILE")
+    if args.readings and not products.has(products.READINGS):
+        raise UsageError(args.prog, "--readings: needs mrc conform, which this mrc lacks")
     with ExitStack() as held:
         frames = _frames(args, out, held)
         if args.readings:
@@ -146,11 +147,12 @@ def _none(args: argparse.Namespace, among: str) -> str:
 
 
 def _print_readings(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> None:
-    judge, packets = judged(frames, args.port)
-    found = shown.readings(judge, packets)
+    shown = products.load(products.READINGS)
+    assert shown is not None
+    found = shown.readings(frames, args.port)
     out.text("\n".join(shown.reading_lines(found)))
     out.result(found)
-    if not packets:
+    if not found.packets:
         out.note(_none(args, ""))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import argparse
 
+from mrc import products
 from mrc.cli.exits import Exit
 from mrc.cli.output import Output, add_options
 from mrc.cli.runner import run_async
 from mrc.doctor import host
 from mrc.results.doctor import Doctor, Finding, State
-from mrc.torch import fitness
 
 HELP = "check which features this machine supports, and what is missing"
 EXAMPLES = """\
@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    findings = [*host.examine(run_async), fitness.examine()]
+    brought = filter(None, map(products.load, products.FINDINGS))
+    findings = [*host.examine(run_async), *(row for each in brought for row in each.examine())]
     good = host.can_run(findings)
     out.text("\n".join(map(line, findings)))
     out.text(f"\n{summary(findings, can_run=good)}")

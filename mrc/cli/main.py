@@ -66,23 +66,30 @@ class _Version(argparse.Action):
 
 def build_parser(names: Sequence[str] | None = None) -> Parser:
     """A parser for these subcommands, or for all. Other subcommands are not imported."""
+    shown = products.commands() if names is None else names
     parser = Parser(
         prog="mrc",
         description="Moves data between Linux hosts over many paths and planes at once\n"
         "(MRC: Multipath Reliable Connection).",
         epilog=EXIT_CODES,
-        examples=EXAMPLES,
+        examples=_examples(shown),
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show versions and exit")
     subparsers = parser.add_subparsers(
         title="subcommands", metavar="COMMAND", dest="command", parser_class=Parser
     )
-    for name in products.commands() if names is None else names:
+    for name in shown:
         command = import_module(products.COMMANDS[name])
         its = subparsers.add_parser(name, help=command.HELP, examples=command.EXAMPLES)
         its.set_defaults(run=command.run)
         command.add_arguments(its)
     return parser
+
+
+def _examples(names: Sequence[str]) -> str:
+    """The examples of these subcommands."""
+    head, *lines = EXAMPLES.splitlines()
+    return "\n".join([head, *(line for line in lines if line.split()[1] in names), ""])
 
 
 def version_text() -> str:

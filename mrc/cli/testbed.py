@@ -23,9 +23,9 @@ from mrc.cli import (
 )
 from mrc.cli.arguments import add
 from mrc.cli.ending import interruptible, undisturbed
+from mrc.cli.execute import become, refused
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
-from mrc.cli.programs import become, refused
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, ConfigError, StateError
 from mrc.linux import installed, netns

@@ -20,11 +20,11 @@ from mrc.cli.arguments import add
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_seconds
-from mrc.cli.sim_arguments import add_seeds, add_settings
 from mrc.cli.testbed_fault import fault_result
 from mrc.fabric import document
 from mrc.results import testbed as results
 from mrc.results.workload import OVERS, Over
+from mrc.sim.cli.arguments import add_seeds, add_settings
 from mrc.testbed import schedule, spread
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event, Scheduled

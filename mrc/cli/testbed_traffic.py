@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, format_rate, format_seconds, format_table
 from mrc.cli.runner import run_async
-from mrc.cli.sim_arguments import seeds_of
-from mrc.cli.sim_runs import usage_errors
 from mrc.errors import BadFileError, ConfigError, StateError
 from mrc.linux import installed
 from mrc.results.workload import Judged, Over
 from mrc.sim import drawing, reader
 from mrc.sim.checks import flow_goodput_bps
+from mrc.sim.cli.arguments import seeds_of
+from mrc.sim.cli.sim import usage_errors
 from mrc.sim.draw import with_seed
 from mrc.sim.page import number
 from mrc.sim.scenario import Scenario

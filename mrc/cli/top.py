@@ -8,11 +8,11 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext, suppress
-from socket import socket
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 
+from mrc import products
 from mrc.aio.connecting import about, timed_out
-from mrc.cli import trust, web
+from mrc.cli import trust
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.keys import keys
@@ -27,15 +27,13 @@ from mrc.exchange.oob import Channel
 from mrc.exchange.upgrade import Guard, QuestionError
 from mrc.fabric import hostconfig
 from mrc.observe import remote
-from mrc.observe.here import Here, Seen
+from mrc.observe.here import Here, Look, Seen
 from mrc.observe.local import ANSWER_SECONDS
 from mrc.observe.rates import checked, with_rates
 from mrc.results.top import Top
 from mrc.running import Limit
-from mrc.testbed import rootless
 from mrc.trust.security import Security
 from mrc.units import digits
-from mrc.view.feed import Look
 
 HELP = "watch the QPs, planes and paths of running endpoints"
 EXAMPLES = """\
@@ -63,7 +61,8 @@ _AGAIN_SECONDS = 0.5  # between two attempts to connect
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, OPTIONS, host={"nargs": "?"}, interval={"default": 1.0}, timeout={"default": 5.0})
-    web.add_port(parser.add_argument_group("with --web"))
+    if (page := products.load(products.PAGE)) is not None:
+        page.add_port(parser.add_argument_group("with --web"))
     trust.add_options(parser, listens=False)
     add_options(parser)
 
@@ -74,26 +73,28 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, f"{wrong}; see {args.prog} --help")
     if args.all_users and not (args.local and os.geteuid() == 0):
         raise UsageError(args.prog, "--all-users requires --local and root")
+    page = products.load(products.PAGE) if args.web else None
+    if args.web and page is None:
+        raise UsageError(args.prog, "--web: needs mrc testbed view, which this mrc lacks")
     if args.web and args.once:
         raise UsageError(args.prog, "--once: not with --web, whose page is live")
     out, security = Output.of(args), None
     if args.host is not None:
         security = trust.connecting(args, *args.host, peer_runs="mrc recv --top")["security"]
-    listener = web.listener(args.prog, args.port) if args.web else None
-    return run_async(_top(args, out, security, listener))
-
-
-async def _top(
-    args: argparse.Namespace, out: Output, security: Security | None, listener: socket | None
-) -> int:
     source = (
         here(args.timeout, all_users=args.all_users)
         if args.local
-        else _remote(_Distant(args, security, again=listener is not None))
+        else _remote(_Distant(args, security, again=page is not None))
     )
-    if listener is not None:
-        with listener:
-            return await web.serve(out, listener, source, None)
+    if page is None:
+        return run_async(_top(args, out, source))
+    with page.listener(args.prog, args.port) as listener:
+        return int(run_async(page.serve(out, listener, source, None)))
+
+
+async def _top(
+    args: argparse.Namespace, out: Output, source: AbstractAsyncContextManager[Look]
+) -> int:
     async with source as look:
         before = await look()
         if args.once or args.json:
@@ -182,7 +183,9 @@ def _all(top: Top) -> list[Block]:
 @asynccontextmanager
 async def here(seconds: float = ANSWER_SECONDS, *, all_users: bool = False) -> AsyncIterator[Look]:
     """Looks at the endpoints of this machine, and waits this long for an answer."""
-    async with Here(seconds, of_beds=rootless.run_folder(), all_users=all_users) as here:
+    keeper = products.load(products.KEEPER)
+    beds = None if keeper is None else keeper.run_folder()
+    async with Here(seconds, of_beds=beds, all_users=all_users) as here:
         yield here.look
 
 

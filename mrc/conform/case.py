@@ -14,8 +14,8 @@ from msgspec import Struct, field
 
 from mrc.conform import raw, readings
 from mrc.conform.build import OPCODE, fields_of
+from mrc.conform.results import CaseText
 from mrc.errors import BadFileError
-from mrc.results.conform import CaseText
 
 SENT = {
     "at", "bytes", "fill", "path", "icrc", "short", "longer", "cut", "extra", "tclass", "has",

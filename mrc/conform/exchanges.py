@@ -19,8 +19,8 @@ from mrc.conform.case import Step, step
 from mrc.conform.readings import check
 from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
-from mrc.conform.vectors import FLOWS
 from mrc.dissect.packet import Flow, decode
+from mrc.dissect.vectors import FLOWS
 from mrc.enums import Reading
 
 VERSION = 1

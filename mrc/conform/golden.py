@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from mrc.conform import exchanges, frames, vectors
+from mrc.conform import exchanges, frames
 from mrc.conform.exchanges import Exchange
-from mrc.conform.vectors import Vector
+from mrc.conform.results import ExchangeText, FlowText, PartText, SentText, Vectors, VectorText
+from mrc.dissect import vectors
 from mrc.dissect.packet import Flow
-from mrc.results.conform import ExchangeText, FlowText, PartText, SentText, Vectors, VectorText
+from mrc.dissect.vectors import Vector
 from mrc.results.plain import like
 
 _SECOND_NS = 10**9

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from mrc.conform import shown
 from mrc.conform.passive import Direction, Judge
-from mrc.results.conform import Captured
+from mrc.conform.results import Captured
 from mrc.sim.axes import Chart, Line, Point
 from mrc.sim.drawing import style_sheet
 

@@ -14,7 +14,7 @@ import re
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from mrc.results.conform import AlternativeText, ReadingText
+from mrc.conform.results import AlternativeText, ReadingText
 
 _PAPER, _API = "the paper", "the API headers"
 _ONE, _TWO, _MORE = "one reader", "two readers", "several readers"

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 from mrc.conform import frames
 from mrc.conform.player import Outcome, Verdict
+from mrc.conform.results import Conformance, Judged
 from mrc.conform.seen import Seen
 from mrc.dissect.text import what
-from mrc.results.conform import Conformance, Judged
 from mrc.results.plain import like
 from mrc.whole import write_whole
 

@@ -1,17 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a capture shows, as results for programs and as lines for people. Pure."""
+"""What a capture shows: of two implementations, and of readings; as results for programs and as
+lines for people. Pure.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from mrc.conform.passive import Direction, Judge, typical
 from mrc.conform.readings import READINGS
-from mrc.results.conform import Broken, Captured, DirectionText
-from mrc.results.dissect import ShownReading, ShownReadings
+from mrc.conform.results import Broken, Captured, DirectionText, ShownReading, ShownReadings
+from mrc.dissect.capture import Frame
+from mrc.dissect.frame import udp_of
+from mrc.dissect.packet import decode, is_mrc, split
 from mrc.results.plain import like
 from mrc.units import counted, digits
+
+
+def judged(frames: Iterable[Frame], ports: Collection[int] | None) -> tuple[Judge, int]:
+    """What these frames show, and how many packets to these UDP ports there are."""
+    judge, packets, start = Judge(), 0, None
+    for frame in frames:
+        start = frame.seconds if start is None else start
+        found = udp_of(frame.data, frame.link)
+        if found is None or not is_mrc(*found, ports):
+            continue
+        flow, payload = found
+        parts = split(payload)
+        for part, piece in enumerate(parts, 1):
+            missing = frame.missing if part == len(parts) else 0
+            judge.take(frame.seconds - start, flow, decode(piece, flow, missing=missing))
+            packets += 1
+    judge.finish()
+    return judge, packets
 
 
 def result(judge: Judge, packets: int) -> Captured:
@@ -118,8 +140,9 @@ def _time(before: str, seconds: float | None) -> str:
     return "" if seconds is None else f"{before} {seconds * 1e6:.0f} us"
 
 
-def readings(judge: Judge, packets: int) -> ShownReadings:
-    """What all packets of a capture show about readings."""
+def readings(frames: Iterable[Frame], ports: Collection[int] | None) -> ShownReadings:
+    """What all packets to these UDP ports show about readings."""
+    judge, packets = judged(frames, ports)
     seen = _seen(judge)
     found = tuple(
         ShownReading(

@@ -7,7 +7,7 @@ Unlike the engine it shows also what the engine refuses.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from ipaddress import IPv4Address, IPv6Address
 
 from msgspec import Struct, field
@@ -61,6 +61,13 @@ class Packet(Struct):
     @property
     def kind(self) -> str:
         return OPCODES.get(self.opcode, f"opcode 0x{self.opcode:02x}")
+
+
+def is_mrc(flow: Flow, payload: bytes, ports: Collection[int] | None) -> bool:
+    """Whether a datagram goes to one of these ports; without ports, whether it begins as MRC."""
+    if ports is not None:
+        return flow.dport in ports
+    return len(payload) >= MIN_BYTES and payload[0] in OPCODES and payload[2:4] == b"\xff\xff"
 
 
 def decode(payload: bytes, flow: Flow, *, missing: int = 0) -> Packet:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +29,9 @@ class Seen(Struct, frozen=True):
     endpoints: dict[str, Snapshot]
     """by a name that stays the same"""
     unanswered: tuple[Unanswered, ...] = ()
+
+
+Look = Callable[[], Awaitable[Seen]]
 
 
 class Here:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `mrc dissect` prints as JSON: a line for each packet, or the readings that they show."""
+"""What `mrc dissect` prints as JSON: a line for each packet."""
 
 from __future__ import annotations
-
-from msgspec import Struct
 
 from mrc.results.plain import Result
 
@@ -42,29 +40,3 @@ class Dissected(Result, frozen=True, kw_only=True):
     icrc_is_right: bool | None
     """Whether the ICRC is right; null for a packet without one: sealed, trimmed, not all captured
     or too short."""
-
-
-class ShownReading(Struct, frozen=True, kw_only=True):
-    """An alternative that packets follow."""
-
-    reading: str
-    """Its name, such as C3-A."""
-    subject: str
-    """What it is about."""
-    text: str
-    """What it says."""
-    ours: bool
-    """Whether mrc's engine follows it, too."""
-    packets: int
-    """How many packets show it."""
-
-
-class ShownReadings(Result, frozen=True, kw_only=True):
-    """The readings of MRC that a capture shows."""
-
-    packets: int
-    """Packets of MRC."""
-    readings: tuple[ShownReading, ...]
-    """In the order of the table of readings."""
-    hidden: tuple[str, ...]
-    """Subjects, such as C5, of which it shows nothing."""

@@ -30,6 +30,11 @@ class Finding(Struct, frozen=True):
     remedy: str = ""
     """How to get it; empty when ok."""
 
+    @classmethod
+    def of(cls, name: str, good: bool, found: str, needs: tuple[State, str, str]) -> Finding:
+        """`needs`: state, consequence and remedy unless it is good."""
+        return cls(name, State.OK, found) if good else cls(name, needs[0], found, *needs[1:])
+
 
 class Doctor(Result, frozen=True, kw_only=True):
     """What this machine can do, and what it lacks."""

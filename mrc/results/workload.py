@@ -7,8 +7,8 @@ from typing import ClassVar, Literal, get_args
 
 from msgspec import Struct
 
-from mrc.results import sim
 from mrc.results.plain import KEYS, Result
+from mrc.sim import results as sim
 
 Over = Literal["mrc", "tcp", "mptcp", "iperf3"]
 OVERS: tuple[Over, ...] = get_args(Over)

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from mrc.children import end_with
 from mrc.errors import MrcError
-from mrc.results.sim import LostTrial
+from mrc.sim.results import LostTrial
 from mrc.sim.scenario import Scenario, evs_of_qp
 from mrc.sim.traffic import least_ns, n_flows
 

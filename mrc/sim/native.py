@@ -16,7 +16,7 @@ from mrc._sim import ffi as ffi
 from mrc._sim import lib as lib
 from mrc.errors import ConfigError
 from mrc.fabric import faults, targets
-from mrc.results.sim import Stats
+from mrc.sim.results import Stats
 
 EV_STATE: int = lib.MRC_SIM_EV_STATE
 PLANE_STATE: int = lib.MRC_SIM_PLANE_STATE

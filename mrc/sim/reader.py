@@ -25,8 +25,8 @@ from mrc.fabric.targets import ANY, parse_target
 from mrc.fabric.tiers import Tiers, read_link, read_topology
 from mrc.fabric.topology import MAX_T1, Topology
 from mrc.limits import MAX_EVS
-from mrc.results.sim import Reference, Traffic, Transport
 from mrc.sim import draw
+from mrc.sim.results import Reference, Traffic, Transport
 from mrc.sim.scenario import (
     GROUPED,
     MEASURES,

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mrc.enums import EvState, WcStatus
-from mrc.results import sim as results
 from mrc.results.plain import like
-from mrc.sim import native
+from mrc.sim import native, results
 from mrc.sim.checks import Measured, Outcome, flow_goodput_bps
 from mrc.sim.page import Experiment
 from mrc.sim.run import Result

@@ -12,11 +12,11 @@ from msgspec.structs import asdict, replace
 
 from mrc.fabric.faults import Fault
 from mrc.fabric.targets import Target, parse_target
-from mrc.results.sim import Stats
 from mrc.sim import native
 from mrc.sim.curves import Curve, LastHops, Recorded, curves, retransmitted
 from mrc.sim.draw import with_seed
 from mrc.sim.native import Event, FlowInfo, Message, PortInfo, Simulation
+from mrc.sim.results import Stats
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow, make_flows
 

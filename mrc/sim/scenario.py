@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from mrc.fabric.targets import DOWN, UP, Target, parse_target
 from mrc.fabric.tiers import Tiers
-from mrc.results.sim import (
+from mrc.sim.results import (
     Parameters,
     Placement,
     Plot,

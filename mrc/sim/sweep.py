@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from mrc.errors import BadFileError
 from mrc.fabric import document
-from mrc.results.sweep import Figure, SweptJob, SweptRun
 from mrc.sim import reader, report
 from mrc.sim.checks import Measured
 from mrc.sim.many import Job
+from mrc.sim.results import CheckValue, SweptJob, SweptRun
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import measured, run_trial
 
@@ -133,7 +133,7 @@ def swept_of(job: Job) -> Swept:
                 transport=result.scenario.transport.kind,
                 stats=result.stats,
                 figures=tuple(
-                    Figure(check=check.name, value=value)
+                    CheckValue(check=check.name, value=value)
                     for check, value in zip(job[0].checks, row, strict=True)
                 ),
             )

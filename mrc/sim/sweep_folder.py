@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from mrc.errors import MrcError
-from mrc.results.sweep import SweptJob
+from mrc.sim.results import SweptJob
 
 ENDING = ".jsonl"
 

@@ -9,9 +9,9 @@ from typing import Any
 from mrc import units
 from mrc.errors import ConfigError
 from mrc.results.plain import plain
-from mrc.results.sweep import SweptJob
 from mrc.sim.axes import Chart, Line, Point
 from mrc.sim.checks import quartiles
+from mrc.sim.results import SweptJob
 from mrc.sim.sweep import text_of
 from mrc.units import counted
 

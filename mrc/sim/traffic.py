@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
-from mrc.results.sim import Traffic
+from mrc.sim.results import Traffic
 from mrc.sim.scenario import Scenario, payload_share
 
 

@@ -15,8 +15,8 @@ NAME = "torch"
 _LACKS = "no torch.distributed over mrc"
 
 
-def examine() -> Finding:
-    """Loads torch's libraries, which takes half a second."""
+def examine() -> list[Finding]:
+    """One finding. Loads torch's libraries, which takes half a second."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return _limited("not installed", "pip install 'mrc-transport[torch]'")
@@ -31,8 +31,8 @@ def examine() -> Finding:
         return _limited(str(error).partition("; ")[0], f"install torch {RANGE}")
     if compiler() is None:
         return _limited(f"torch {found} fits, but there is no g++", "apt-get install g++")
-    return Finding(NAME, State.OK, f"torch {found}; GLOO_DEVICE_TRANSPORT=MRC selects mrc")
+    return [Finding(NAME, State.OK, f"torch {found}; GLOO_DEVICE_TRANSPORT=MRC selects mrc")]
 
 
-def _limited(found: str, remedy: str) -> Finding:
-    return Finding(NAME, State.LIMITED, found, _LACKS, remedy)
+def _limited(found: str, remedy: str) -> list[Finding]:
+    return [Finding(NAME, State.LIMITED, found, _LACKS, remedy)]

@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from mrc.errors import MrcError
-from mrc.observe.here import Seen
+from mrc.observe.here import Look
 from mrc.results.plain import plain
 from mrc.tasks import cancelled
 from mrc.transfer.threads import in_thread
@@ -22,8 +22,6 @@ from mrc.view.transfers import Transfers
 
 if TYPE_CHECKING:  # `mrc top` needs no test beds
     from mrc.view.fabric import Change, View
-
-Look = Callable[[], Awaitable[Seen]]
 
 MAX_PAGES = 8
 _ENDPOINTS_SECONDS, _LINKS_SECONDS = 0.1, 0.25

@@ -16,8 +16,8 @@ from mrc.errors import ArgumentError, ConfigError
 from mrc.fabric.faults import NEVER, Fault
 from mrc.fabric.ports import ENCAPSULATION, payload_mtu
 from mrc.fabric.tiers import Tiers
-from mrc.results.sim import Traffic, Transport
 from mrc.sim import reader
+from mrc.sim.results import Traffic, Transport
 from mrc.sim.scenario import Check, Scenario
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mrc.results.sim import Stats
 from mrc.results.workload import Over
 from mrc.sim import native
 from mrc.sim.curves import Curve
 from mrc.sim.native import Event, FlowInfo, Message, PortInfo
+from mrc.sim.results import Stats
 from mrc.sim.run import Result
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from mrc.results.sim import Transport
 from mrc.results.workload import Over
+from mrc.sim.results import Transport
 
 GREETING = b"mrc testbed part --traffic\n"
 CLOCK = "clock"

@@ -19,7 +19,7 @@ import pytest
 from mpi_programs import ALL
 from slowness import PATIENCE, limit
 
-from mrc.doctor.libraries import PROVIDER
+from mrc.agent.libraries import PROVIDER
 from mrc.linux import netns
 
 ROOT = Path(__file__).parents[2]

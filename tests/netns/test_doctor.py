@@ -7,34 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from mrc.doctor import host, kernel
+from mrc.doctor import host
 from mrc.errors import StateError
 from mrc.linux import installed, netns
 from mrc.results.doctor import State
+from mrc.testbed import findings
 
 from .conftest import HAS_USERS
 
 
 @pytest.mark.default
 def test_doctor__finds_what_these_tests_use() -> None:
-    found = {each.name: each.state for each in host.examine()}
+    found = {each.name: each.state for each in [*host.examine(), *findings.examine()]}
     real = ("point to point",) if HAS_USERS else ()  # the SRv6 source address needs real root
     for name in (*real, "veth", "seg6", "uSIDs", "packet ring", "tbf", "nftables"):
         assert found[name] is State.OK, found
-    assert {kernel.NEAR, kernel.FAR}.isdisjoint(netns.names())
+    assert {findings.NEAR, findings.FAR}.isdisjoint(netns.names())
 
 
 def test_probe__tries_everything_that_doctor_explains() -> None:
-    assert set(kernel.examine()) == set(host._NEEDS)
+    assert set(findings.kernel()) == set(findings._NEEDS)
 
 
 def test_doctor__says_the_same_with_an_empty_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = {each.name: each.state for each in host.examine()}
+    usual = {each.name: each.state for each in findings.examine()}
     monkeypatch.setenv("PATH", "")
-    assert {each.name: each.state for each in host.examine()} == usual
+    assert {each.name: each.state for each in findings.examine()} == usual
 
 
-@pytest.mark.parametrize("name", host.PROGRAMS)
+@pytest.mark.parametrize("name", findings.PROGRAMS)
 def test_doctor__without_a_program_names_its_package(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,7 +44,7 @@ def test_doctor__without_a_program_names_its_package(
             (tmp_path / each).symlink_to(path)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(installed, "SYSTEM_FOLDERS", str(tmp_path))
-    found = host.examine()
+    found = findings.examine()
     assert [each for each in found if "No such file" in each.found] == []
     (row,) = (each for each in found if each.name == f"program {name}")
     assert (row.state, row.remedy) == (State.MISSING, f"apt-get install {installed.PACKAGES[name]}")
@@ -53,4 +54,4 @@ def test_add_esp__without_ip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(installed, "SYSTEM_FOLDERS", "/nowhere")
     with pytest.raises(StateError, match="ip is missing: apt-get install iproute2"):
-        kernel._add_esp("mrc-none")
+        findings._add_esp("mrc-none")

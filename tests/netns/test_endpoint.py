@@ -39,11 +39,11 @@ from mrc import (
     QpInfo,
     RemoteMemory,
 )
-from mrc.doctor import kernel
 from mrc.exchange.sizes import NEAR_BYTES
 from mrc.fabric.hostconfig import Source
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink
+from mrc.testbed import findings
 
 pytestmark = pytest.mark.netns
 
@@ -392,7 +392,7 @@ def encrypt(near: str, far: str) -> None:
 )
 def test_proof__ipsec_takes_room(two_links: None, near: str, far: str, bits: int) -> None:
     """Neither the interface nor the route has a smaller MTU, and ESP refuses UDP_SEGMENT."""
-    if reason := kernel.examine()["ESP"]:
+    if reason := findings.kernel()["ESP"]:
         pytest.skip(f"this kernel has no ESP: {reason}")
     address(A, "x1", f"{near}/{bits}")
     address(B, "y1", f"{far}/{bits}")

@@ -16,7 +16,7 @@ import pytest
 from netns.processes import Hosts
 from slowness import PATIENCE, until
 
-from mrc.doctor.libraries import FOLDER, PROVIDER
+from mrc.agent.libraries import FOLDER, PROVIDER
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 

@@ -20,7 +20,7 @@ from mpi_programs import ALL, MRC, OPEN_MPI, WINDOWS, Mpi, write_rsh
 from netns.processes import Hosts, Mrc
 from slowness import PATIENCE
 
-from mrc.doctor.libraries import PROVIDER
+from mrc.agent.libraries import PROVIDER
 from mrc.testbed.bed import Testbed
 
 from .conftest import fresh_name

@@ -21,8 +21,8 @@ from netns.processes import Hosts, Mrc
 from slowness import PATIENCE, limit, until
 
 from mrc.agent.agent import EXCHANGE_SECONDS
+from mrc.agent.libraries import PROVIDER
 from mrc.aio.context import OOB_PORT
-from mrc.doctor.libraries import PROVIDER
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 

@@ -79,7 +79,7 @@ def test_ddp__a_plane_flaps(bed: Testbed, job: Job, over_tcp: Steps) -> None:
 
 @pytest.mark.slow
 def test_example__tells_the_story() -> None:
-    command = [sys.executable, "-m", "mrc.examples.train"]
+    command = [sys.executable, "-m", "mrc.lab.examples.train"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "plane:2 is silent" in done.stdout

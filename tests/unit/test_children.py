@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from slowness import PATIENCE, until
+from slowness import PATIENCE
 
 from mrc.children import tied
 
@@ -22,27 +20,6 @@ from mrc.children import tied
 with subprocess.Popen(tied({}, apart={}), stdin=subprocess.PIPE) as process:
     process.wait()
 """
-POOL = """
-import os, signal, sys
-from pathlib import Path
-from mrc.sim.many import Bounds, run_all
-
-def work(job):
-    (Path(sys.argv[1]) / str(os.getpid())).touch()
-    signal.pause()
-
-if __name__ == "__main__":
-    from mrc.sim import reader
-    table = {"title": "t", "topology": {"hosts": 4, "planes": 2, "t0": 2, "t1": 2},
-             "traffic": [{"kind": "permutation", "write": "4KiB"}]}
-    jobs = [(reader.parse(table, "a", "t.toml"), number) for number in range(2)]
-    run_all(work, jobs, Bounds(jobs=2, memory_bytes=1 << 40), lambda *_: None)
-"""
-
-
-def children_of(pid: int) -> list[int]:
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return [int(word) for each in threads for word in (each / "children").read_text().split()]
 
 
 def assert_end(descriptors: list[int]) -> None:
@@ -108,18 +85,3 @@ def test_tied__cannot_be_run() -> None:
     assert done.returncode == 127
     assert done.stderr.startswith("/nothing/here: ")
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_end_with__workers_of_the_simulator(tmp_path: Path) -> None:
-    """Workers, and the process that keeps their semaphores, end when `mrc sim` is killed."""
-    script, begun = tmp_path / "pool.py", tmp_path / "begun"
-    script.write_text(POOL)
-    begun.mkdir()
-    command = [sys.executable, str(script), str(begun)]
-    with subprocess.Popen(command) as parent:
-        until(lambda: len(list(begun.iterdir())) == 2 or parent.poll() is not None)
-        children = children_of(parent.pid)
-        assert len(children) == 3  # with multiprocessing's resource tracker
-        ends = [os.pidfd_open(pid) for pid in children]
-        parent.send_signal(signal.SIGKILL)
-        assert_end(ends)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from verbs.building import LIBRARY, ROOT
 
-from mrc.doctor.libraries import FOLDER, LIBMRC, LIBMRC_CM, PROVIDER
+from mrc.agent.libraries import FOLDER, LIBMRC, LIBMRC_CM, PROVIDER
 
 pytestmark = pytest.mark.default
 

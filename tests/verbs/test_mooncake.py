@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from slowness import PATIENCE
 
-from mrc.cli import run
+from mrc.agent.cli import run
 
 from .conftest import Agent
 

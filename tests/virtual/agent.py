@@ -20,9 +20,9 @@ from typing import Any
 import attached
 
 import mrc.agent.agent
+import mrc.agent.cli.agent
 import mrc.agent.door
 import mrc.agent.opening
-import mrc.cli.agent
 from mrc.agent.agent import Agent
 from mrc.binding.native import ffi, lib
 from mrc.datapath.dispatch import Dispatcher
@@ -384,7 +384,7 @@ def use(world: World, run: Run) -> None:
     world.replace(attached, "connected", world.sockets.connect)
     world.replace(mrc.agent.agent, "_free_udp_port", lambda: next(ports))
     world.replace(mrc.agent.opening, "interfaces", vars(mrc.datapath.links)["interfaces"])
-    world.replace(mrc.cli.agent, "Agent", run.made_agent)
+    world.replace(mrc.agent.cli.agent, "Agent", run.made_agent)
     world.replace(Dispatcher, "_join", _join)
 
 

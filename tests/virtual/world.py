@@ -31,7 +31,6 @@ from unittest import mock
 
 import mrc.aio.context
 import mrc.aio.listener
-import mrc.cli.agent
 import mrc.cli.perf
 import mrc.cli.recv
 import mrc.cli.send

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the golden packets that write hold. Their bytes are in mrc/conform/packets.txt."""
+"""What the golden packets that write hold. Their bytes are in mrc/dissect/packets.txt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wire.codec import Fields, Flow
 
-from mrc.conform import vectors
+from mrc.dissect import vectors
 
 VECTORS = vectors.load()
 

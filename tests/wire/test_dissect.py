@@ -24,6 +24,8 @@ from wire.codec import BTH, UNION, Codec, Fields, Flow
 from wire.golden import GOLDEN, V4, V6
 from wire.strategies import flows, packets
 
+from mrc import products
+from mrc.cli.main import main
 from mrc.dissect import packet as dissected
 from mrc.dissect.capture import CaptureError, Live, read
 from mrc.dissect.frame import ETHERNET, LINUX_SLL, LINUX_SLL2, RAW, udp_of
@@ -216,6 +218,15 @@ def test_errors__one_line(arguments: list[str], code: int, message: str) -> None
     assert done.returncode == code
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_readings__in_a_tree_without_the_judge(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(products, "READINGS", "mrc.absent.shown")
+    assert main(["dissect", "--readings", "a.pcap"]) == 2
+    wrong = "mrc dissect: --readings: needs mrc conform, which this mrc lacks\n"
+    assert capsys.readouterr().err == wrong
 
 
 def test_errors__a_damaged_length(tmp_path: Path) -> None:

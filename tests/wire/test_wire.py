@@ -10,7 +10,7 @@ from wire.codec import BTH, DATA, UNION, Codec, Dropped, Fields
 from wire.golden import GOLDEN, Golden
 from wire.strategies import packets
 
-from mrc.conform import vectors
+from mrc.dissect import vectors
 
 each = pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
 

@@ -12,7 +12,6 @@ from endpoints import loopback_config
 from slowness import PATIENCE
 
 from mrc import Context
-from mrc.agent.end import ProgramEndedError
 from mrc.aio import connecting
 from mrc.aio.connecting import about
 from mrc.errors import (
@@ -111,8 +110,13 @@ async def test_connect__the_last_answer_before_the_time_limit_is_the_reason(
     assert type(raised.value) is error
 
 
+class ProgramEndedError(MrcError):
+    """For which an agent cancels the connects of a program."""
+
+    kind = Kind.ENDED
+
+
 async def test_connect__that_is_cancelled_tells_the_peer_why() -> None:
-    """An agent cancels the connects of a program that has ended."""
     heard = asyncio.get_running_loop().create_future()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

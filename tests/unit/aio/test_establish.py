@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
-from functools import partial, reduce
+from functools import reduce
 from ipaddress import ip_address, ip_interface
 from operator import or_
 from typing import Any
@@ -36,7 +36,6 @@ from mrc import (
     Reading,
     TrafficClasses,
 )
-from mrc.agent.device import check_host
 from mrc.aio import establish
 from mrc.aio.local import Terms
 from mrc.binding.verbs import RtrAttributes
@@ -44,6 +43,7 @@ from mrc.enums import SHARED_READINGS
 from mrc.errors import ConnectError, PathError
 from mrc.exchange import prover
 from mrc.exchange.oob import Hello, hello_to_dict
+from mrc.fabric.addresses import IpAddress
 
 FOREIGN = "127.0.0.77"  # no host answers here
 
@@ -211,8 +211,12 @@ class Choosy(Context):
     named: str
 
     def _terms(self, *values: Any) -> Terms:
-        check = partial(check_host, ip_address(self.named), (), None)
-        return replace(super()._terms(*values), check=check)
+        return replace(super()._terms(*values), check=self._check)
+
+    def _check(self, _: str, addresses: Collection[IpAddress], remote: str) -> None:
+        """As an agent checks the peer that a program has named."""
+        if ip_address(self.named) not in {*addresses, ip_address(remote)}:
+            raise ConnectError(f"{remote} is not {self.named}")
 
 
 @pytest.mark.parametrize(

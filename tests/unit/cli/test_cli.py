@@ -22,8 +22,8 @@ from ports import free_port
 from printed import printed
 from slowness import PATIENCE
 
+from mrc import products
 from mrc.cli.address import host_and_port
-from mrc.cli.demo import planes, rate, size
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.main import main
 from mrc.cli.output import format_bytes, format_rate, format_seconds, format_table
@@ -131,31 +131,6 @@ def test_host_and_port__refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("1MiB", 1 << 20), ("2 gib", 2 << 30), ("1048577", (1 << 20) + 1)]
-)
-def test_size__accepted(text: str, count: int) -> None:
-    assert size(text) == count
-
-
-@pytest.mark.parametrize(
-    ("convert", "text"),
-    [
-        (size, "1023KiB"),
-        (size, "1MB"),
-        (size, ""),
-        (size, "-1MiB"),
-        (planes, "1"),
-        (planes, "four"),
-        (rate, "fast"),
-        (rate, "none"),
-    ],
-)
-def test_demo_types__refused(convert: object, text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
-        convert(text)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
     ("error", "code"),
     [
         (UsageError("mrc", ""), Exit.USAGE),
@@ -216,7 +191,6 @@ def test_format_table__numbers_to_the_right() -> None:
         (["top"], "name a HOST or use --local"),
         (["top", "h1", "--local"], "use either a HOST or --local"),
         (["perf", "h1", "--top"], "--top: requires --server"),
-        (["demo", "--planes", "1"], "one of the planes fails"),
         (["perf"], "name a HOST or use --server"),
         (["perf", "--server", "h1"], "--server takes no HOST"),
         (["perf", "h1", "-t", "0"], "'0' is not a time"),
@@ -243,11 +217,19 @@ def test_main__no_subcommand_shows_the_help(mrc: Mrc) -> None:
     assert done.stderr.startswith("examples:") and not done.stdout
 
 
-@pytest.mark.parametrize("subcommand", ["send", "recv", "perf", "paths", "top", "testbed", "demo"])
+@pytest.mark.parametrize("subcommand", sorted({*products.commands()} - {"completion"}))
 def test_main__help_begins_with_examples(mrc: Mrc, subcommand: str) -> None:
     done = mrc(subcommand, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(f"examples:\n  mrc {subcommand}")
+
+
+def test_main__help_of_a_tree_without_a_product(mrc: Mrc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(products.COMMANDS, "key", "mrc.absent.cli")
+    monkeypatch.setitem(products.COMMANDS, "doctor", "mrc.absent.cli")
+    shown = mrc("--help").stdout
+    assert "mrc doctor" not in shown and "    key " not in shown
+    assert "  mrc send a.bin" in shown and mrc("doctor").returncode == 2
 
 
 def test_main__version_names_protocol_and_libraries(mrc: Mrc) -> None:
@@ -482,14 +464,16 @@ def test_recv__what_arrived_when(mrc: Mrc, tmp_path: Path, as_json: bool) -> Non
     assert bins["first_ns"] <= bins["last_ns"] <= bins["duration_ns"]
 
 
+BOGUS = {
+    ("perf", "--bogus"): "mrc perf",
+    ("testbed", "up", "--bogus"): "mrc testbed up",
+    ("sim", "lossy-ev", "--bogus"): "mrc sim run",
+    ("sim", "list", "--bogus"): "mrc sim list",
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "where"),
-    [
-        (("perf", "--bogus"), "mrc perf"),
-        (("testbed", "up", "--bogus"), "mrc testbed up"),
-        (("sim", "lossy-ev", "--bogus"), "mrc sim run"),
-        (("sim", "list", "--bogus"), "mrc sim list"),
-    ],
+    ("words", "where"), [each for each in BOGUS.items() if each[0][0] in products.commands()]
 )
 def test_unknown_option__names_the_help_of_its_own_command(
     mrc: Mrc, words: tuple[str, ...], where: str

@@ -4,20 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 import resource
-import signal
-import threading
 from pathlib import Path
 
 import pytest
-from slowness import PATIENCE
 
-from mrc.cli import sim
+from mrc import products
 from mrc.cli.exits import cause
 from mrc.cli.main import main
 from mrc.errors import MrcError
-from mrc.testbed import rootless
 
 
 @pytest.mark.parametrize(
@@ -39,9 +34,9 @@ def test_cause__is_text_for_a_user(error: BaseException, text: str) -> None:
     assert cause(error) == text.replace("LIMIT", str(limit))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+BAD_FILES = [
+    words
+    for words in (
         ("testbed", "plan", "FILE"),
         ("testbed", "plan", "no-such-topology"),
         ("testbed", "export", "--netns-script", "-", "FILE"),
@@ -50,8 +45,12 @@ def test_cause__is_text_for_a_user(error: BaseException, text: str) -> None:
         ("dissect", "FILE"),
         ("conform", "judge", "FILE"),
         ("conform", "list", "--cases", "FILE"),
-    ],
-)
+    )
+    if words[0] in products.commands()
+]
+
+
+@pytest.mark.parametrize("words", BAD_FILES)
 @pytest.mark.parametrize("name", ["wrong.toml", "missing.toml"])
 def test_main__a_bad_file_is_wrong_use_in_every_command(
     words: tuple[str, ...], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -73,36 +72,3 @@ def test_main__out_of_memory(
     monkeypatch.setattr("mrc.cli.schema.run", run)
     assert main(["schema"]) == 1
     assert capsys.readouterr() == ("", "mrc schema: out of memory\n")
-
-
-def test_testbed__a_signal_at_the_end_leaves_no_keeper(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    left: list[bool] = []
-
-    def leave(in_use: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        left.append(True)
-
-    monkeypatch.setattr(rootless, "leave", leave)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # uvloop has left its own
-    assert main(["testbed", "plan", "--quiet"]) == 130
-    assert left == [True]
-    assert capsys.readouterr().err == "mrc testbed plan: interrupted\n"
-
-
-def test_sim__ends_in_the_middle_of_c_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    over = threading.Event()
-
-    def run_trial(*_: object, **__: object) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # C code does not look for it
-        os.kill(os.getpid(), signal.SIGINT)
-        over.wait(PATIENCE)
-
-    monkeypatch.setattr(sim, "run_trial", run_trial)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # uvloop has left its own
-    assert main(["sim", "lossy-ev", "--set", "variants=[]", "--quiet"]) == 130
-    over.set()
-    assert capsys.readouterr().err == "mrc sim run: interrupted\n"

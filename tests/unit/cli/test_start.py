@@ -40,7 +40,10 @@ def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> No
     modules = loaded("from mrc.cli.main import build_parser\nbuild_parser(['testbed'])")
     assert "mrc.cli.testbed_run" in modules
     assert not {"mrc.cli.testbed_traffic", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
-    assert not {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload."))}
+    options = {"mrc.sim.cli", "mrc.sim.cli.arguments", "mrc.sim.results"}
+    assert not {
+        name for name in modules - options if name.startswith(("mrc.sim.", "mrc.workload."))
+    }
 
 
 def test_testbed__needs_only_messages_of_pyroute2() -> None:
@@ -66,7 +69,6 @@ def test_import_mrc__loads_nothing_of_it() -> None:
 def test_start__of_processes_imports_nothing_from_the_current_folder() -> None:
     """A user's http.py there is not Python's: each `python -m` has -P."""
     sources = [path.read_text() for path in (ROOT / "mrc").rglob("*.py")]
-    assert sum('sys.executable, "-P"' in text for text in sources) >= 7
     assert not [text for text in sources if 'sys.executable, "-m"' in text]
 
 

@@ -7,10 +7,13 @@ import sys
 import termios
 from pathlib import Path
 
+import pytest
 from slowness import PATIENCE
 from terminals import terminal
 
+from mrc import products
 from mrc.cli import top
+from mrc.cli.main import main
 from mrc.results.top import Top, Unanswered
 
 COMMAND = [sys.executable, "-m", "mrc", "top", "--local", "-i", "60"]
@@ -26,6 +29,24 @@ def test_blocks__an_endpoint_that_does_not_answer() -> None:
     shown = Top(interval_seconds=1, endpoints=(), unanswered=(silent,))
     (block,) = top._blocks(shown, qps=True, evs=True, most=1)
     assert block.title == "mrc, pid 7: no answer in 5 s"
+
+
+def test_web__in_a_tree_without_the_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(products, "PAGE", "mrc.absent.web")
+    assert main(["top", "--web", "--local"]) == 2
+    wrong = "mrc top: --web: needs mrc testbed view, which this mrc lacks\n"
+    assert capsys.readouterr().err == wrong
+
+
+def test_local__in_a_tree_without_test_beds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(products, "KEEPER", "mrc.absent.keeper")
+    assert main(["top", "--local", "--json", "-i", "0.01"]) == 0
+    assert '"endpoints": [' in capsys.readouterr().out
 
 
 def test_keys__show_tables_and_quit(tmp_path: Path) -> None:

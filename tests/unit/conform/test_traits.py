@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from printed import printed
 
-from mrc.conform import frames, vectors
+from mrc.conform import frames
 from mrc.conform.build import finished, headers
 from mrc.conform.readings import READINGS
 from mrc.conform.traits import Traits
+from mrc.dissect import vectors
 from mrc.dissect.frame import ETHERNET, udp_of
 from mrc.dissect.packet import Flow, decode, icrc
 

@@ -19,15 +19,21 @@ from wire.golden import GOLDEN
 
 from mrc.conform import exchanges, golden
 from mrc.conform.frames import frame
-from mrc.conform.vectors import FLOWS, Vector, load, sealed
+from mrc.conform.readings import check
 from mrc.dissect import plugin
 from mrc.dissect.formats import OPCODES
 from mrc.dissect.frame import ETHERNET, udp_of
 from mrc.dissect.packet import decode, icrc
+from mrc.dissect.vectors import FLOWS, Vector, load, sealed
 
 VECTORS = list(load().values())
 EVERY = [*VECTORS, *sealed()]
 WITH_ICRC = [each for each in VECTORS if not each.flow.trimmed and each.reading != "S6-B"]
+
+
+def test_load__names_readings_that_there_are() -> None:
+    for reading in {each.reading for each in VECTORS} - {""}:
+        check(reading)
 
 
 @pytest.mark.parametrize("vector", WITH_ICRC, ids=lambda vector: vector.name)

@@ -32,8 +32,7 @@ def run(*arguments: str) -> str:
 
 
 def test_examples__are_all_run() -> None:
-    """`train` requires torch: tests/training runs it."""
-    assert {path.stem for path in FOLDER.glob("*.py")} == {*SHOWN, "__init__", "train"}
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*SHOWN, "__init__"}
 
 
 @pytest.mark.parametrize("name", SHOWN)

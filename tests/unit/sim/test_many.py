@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import subprocess
+import sys
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import pytest
+from slowness import PATIENCE, until
 
 from mrc.errors import MrcError
-from mrc.results.sim import LostTrial
 from mrc.sim import many, reader
 from mrc.sim.many import Bounds, Job, Ran, bounds_here, check_memory, needed_bytes, run_all
+from mrc.sim.results import LostTrial
 from mrc.sim.scenario import Scenario
 
 TWO = Bounds(jobs=2, memory_bytes=1 << 40)
@@ -171,3 +175,39 @@ def test_needed_bytes__grows_with_samples() -> None:
     ]
     assert found[0] - found[2] == pytest.approx(10**7 * 110)
     assert found[1] - found[0] == 10**7 * 2 * 25
+
+
+POOL = """
+import os, signal, sys
+from pathlib import Path
+from mrc.sim.many import Bounds, run_all
+
+def work(job):
+    (Path(sys.argv[1]) / str(os.getpid())).touch()
+    signal.pause()
+
+if __name__ == "__main__":
+    from mrc.sim import reader
+    table = {"title": "t", "topology": {"hosts": 4, "planes": 2, "t0": 2, "t1": 2},
+             "traffic": [{"kind": "permutation", "write": "4KiB"}]}
+    jobs = [(reader.parse(table, "a", "t.toml"), number) for number in range(2)]
+    run_all(work, jobs, Bounds(jobs=2, memory_bytes=1 << 40), lambda *_: None)
+"""
+
+
+def test_run_all__its_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
+    """Workers, and the process that keeps their semaphores, end when `mrc sim` is killed."""
+    script, begun = tmp_path / "pool.py", tmp_path / "begun"
+    script.write_text(POOL)
+    begun.mkdir()
+    command = [sys.executable, str(script), str(begun)]
+    with subprocess.Popen(command) as parent:
+        until(lambda: len(list(begun.iterdir())) == 2 or parent.poll() is not None)
+        threads = Path(f"/proc/{parent.pid}/task").iterdir()
+        children = [pid for each in threads for pid in (each / "children").read_text().split()]
+        assert len(children) == 3  # with multiprocessing's resource tracker
+        ends = [os.pidfd_open(int(pid)) for pid in children]
+        parent.send_signal(signal.SIGKILL)
+        for each in ends:
+            assert select.select([each], [], [], PATIENCE)[0]
+            os.close(each)

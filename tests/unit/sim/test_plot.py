@@ -311,8 +311,7 @@ def test_sim__says_at_once_what_it_cannot_write(
 
 
 def test_main__loads_no_library_of_pictures() -> None:
-    code = (
-        "import sys, mrc.cli.sim; print([m for m in ('matplotlib', 'jinja2') if m in sys.modules])"
-    )
+    modules = "[m for m in ('matplotlib', 'jinja2') if m in sys.modules]"
+    code = f"import sys, mrc.sim.cli.sim; print({modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import MrcError
-from mrc.results.sweep import SweptJob
+from mrc.sim.results import SweptJob
 from mrc.sim.sweep_folder import appending, read
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.results.sim import Stats
-from mrc.results.sweep import Figure, SweptJob, SweptRun
 from mrc.sim import sweep_plot
 from mrc.sim.axes import Chart
+from mrc.sim.results import CheckValue, Stats, SweptJob, SweptRun
 
 STATS = Stats(
     now_ns=1, events=1, packets=7, hops=1, lost=0, corrupt=0, dropped=0, trimmed=0, marked=0,
@@ -22,7 +21,7 @@ STATS = Stats(
 
 
 def job(value: float | None, seed: int = 1, **parameters: Any) -> SweptJob:
-    run = SweptRun(transport="mrc", stats=STATS, figures=(Figure(check="c", value=value),))
+    run = SweptRun(transport="mrc", stats=STATS, figures=(CheckValue(check="c", value=value),))
     return SweptJob(
         job=f"{value} {seed} {parameters}", version="1", scenario="s", variant="", seed=seed,
         parameters=parameters, runs=(run,),

@@ -26,7 +26,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_examine__fits(installed: pytest.MonkeyPatch) -> None:
     seen = []
     installed.setattr(fitness, "check_library", lambda version, library: seen.append(str(library)))
-    found = fitness.examine()
+    (found,) = fitness.examine()
     assert (found.state, found.consequence, found.remedy) == (State.OK, "", "")
     assert found.found == "torch 2.14.0; GLOO_DEVICE_TRANSPORT=MRC selects mrc"
     assert seen == ["/packages/torch/lib/libtorch_cpu.so"]
@@ -34,7 +34,7 @@ def test_examine__fits(installed: pytest.MonkeyPatch) -> None:
 
 def test_examine__not_installed(installed: pytest.MonkeyPatch) -> None:
     installed.setattr(fitness, "find_spec", lambda name: None)
-    found = fitness.examine()
+    (found,) = fitness.examine()
     assert (found.state, found.found) == (State.LIMITED, "not installed")
     assert found.consequence == "no torch.distributed over mrc"
     assert found.remedy == "pip install 'mrc-transport[torch]'"
@@ -42,7 +42,7 @@ def test_examine__not_installed(installed: pytest.MonkeyPatch) -> None:
 
 def test_examine__another_version(installed: pytest.MonkeyPatch) -> None:
     installed.setattr(fitness, "version", lambda name: "2.2.0")
-    found = fitness.examine()
+    (found,) = fitness.examine()
     assert found.state is State.LIMITED
     assert found.found == "torch 2.2.0: the mrc transport supports torch 2.13 to 2.15"
     assert found.remedy == "install torch 2.13 to 2.15"
@@ -53,11 +53,11 @@ def test_examine__another_binary_interface(installed: pytest.MonkeyPatch) -> Non
         raise TorchError(f"torch {version}: its Gloo has no Pair; unset a variable")
 
     installed.setattr(fitness, "check_library", refuse)
-    found = fitness.examine()
+    (found,) = fitness.examine()
     assert (found.state, found.found) == (State.LIMITED, "torch 2.14.0: its Gloo has no Pair")
 
 
 def test_examine__no_compiler(installed: pytest.MonkeyPatch) -> None:
     installed.setattr(fitness, "compiler", lambda: None)
-    found = fitness.examine()
+    (found,) = fitness.examine()
     assert (found.state, found.remedy) == (State.LIMITED, "apt-get install g++")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `mrc conform` prints as JSON."""
+"""What `mrc conform` and `mrc dissect --readings` print as JSON."""
 
 from __future__ import annotations
 
@@ -295,3 +295,29 @@ class Captured(Result, frozen=True, kw_only=True):
     """Subjects of readings of which no packet shows anything."""
     directions: tuple[DirectionText, ...]
     """Each direction of each QP that carried data."""
+
+
+class ShownReading(Struct, frozen=True, kw_only=True):
+    """An alternative that packets follow."""
+
+    reading: str
+    """Its name, such as C3-A."""
+    subject: str
+    """What it is about."""
+    text: str
+    """What it says."""
+    ours: bool
+    """Whether mrc's engine follows it, too."""
+    packets: int
+    """How many packets show it."""
+
+
+class ShownReadings(Result, frozen=True, kw_only=True):
+    """The readings of MRC that a capture shows."""
+
+    packets: int
+    """Packets of MRC."""
+    readings: tuple[ShownReading, ...]
+    """In the order of the table of readings."""
+    hidden: tuple[str, ...]
+    """Subjects, such as C5, of which it shows nothing."""

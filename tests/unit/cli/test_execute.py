@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc.cli.main import main
-from mrc.cli.programs import become, refusal
+from mrc.cli.execute import become, refusal
 
 
 def test_refusal__a_program_that_is_there() -> None:
@@ -42,12 +41,3 @@ def test_become__the_kernel_refuses_it(
     script.chmod(0o755)
     assert become("mrc run", [str(script)], dict(os.environ)) == code
     assert capsys.readouterr().err.startswith(f"mrc run: {script}: ")
-
-
-def test_run__begins_no_agent_for_a_file_that_is_not_executable(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mrc.cli.run.environment", lambda rc: {})
-    (tmp_path / "data").touch()
-    assert main(["run", "--insecure", "--", str(tmp_path / "data")]) == 126
-    assert "is not executable" in capsys.readouterr().err

@@ -12,28 +12,30 @@ from pathlib import Path
 
 from mrc.cli.address import DEFAULT_PORT, host_and_port, where
 from mrc.cli.arguments import add, count_argument
-from mrc.cli.conform_judge import add_judge, run_judge
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.parser import Parser
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
-from mrc.conform import engine, exchanges, golden, library, report, vectors
+from mrc.conform import engine, exchanges, golden, library, plots, report, shown
 from mrc.conform.adapter import ByHand, Device, OverTcp, Program
 from mrc.conform.case import Case
 from mrc.conform.exchanged import ByExchange
 from mrc.conform.peer import Peer
 from mrc.conform.player import Outcome, Player, Verdict
 from mrc.conform.readings import READINGS
-from mrc.enums import Reading
-from mrc.errors import BadFileError, ConfigError
-from mrc.results.conform import (
+from mrc.conform.results import (
     Cases,
     CaseText,
     Readings,
     ReadingText,
 )
+from mrc.dissect import vectors
+from mrc.dissect.capture import CaptureError, read
+from mrc.enums import Reading
+from mrc.errors import BadFileError, ConfigError
 from mrc.results.plain import like
+from mrc.sim import drawing
 from mrc.units import counted
 from mrc.whole import check_writable, write_whole
 
@@ -77,7 +79,12 @@ DEVICE = """
 --listen                  serve judges over TCP, one after the other [standard input and output]
 --port PORT               TCP port for --listen [%(default)s]
 """
-JUDGE = "judge two implementations by a capture; exit code 1 if they break an invariant"
+JUDGE = """
+file FILE        pcap or pcapng file with both directions
+--html PAGE      write a page with plots, too
+-p, --port PORT  UDP port that packets are sent to; may be repeated [all that carry MRC]
+"""
+JUDGE_HELP = "judge two implementations by a capture; exit code 1 if they break an invariant"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -97,7 +104,7 @@ def add_arguments(parser: Parser) -> None:
             _add_vectors,
             "print golden packets and exchanges, with their bytes explained",
         ),
-        ("judge", run_judge, add_judge, JUDGE),
+        ("judge", _judge, _add_judge, JUDGE_HELP),
         ("device", _device, _add_device, "be the adapter of mrc's engine"),
     ):
         action = actions.add_parser(word, help=text, description=text)
@@ -136,6 +143,12 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
         DEVICE,
         port={"type": count_argument(65535, "a port number"), "default": DEFAULT_PORT},
     )
+
+
+def _add_judge(parser: argparse.ArgumentParser) -> None:
+    port = {"type": count_argument(65535, "a port number"), "action": "append"}
+    add(parser, JUDGE, file={"nargs": None}, port=port, html={"type": Path})
+    add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -194,7 +207,7 @@ def _vectors(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-# ---- The judge -------------------------------------------------------------------------------
+# ---- Devices ---------------------------------------------------------------------------------
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -302,6 +315,28 @@ def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Outc
     if unchecked := sum(len(each.unchecked) for each in outcomes):
         out.note(f"not checked: {counted(unchecked, 'step')}: the device cannot be asked")
     out.result(report.result(name, outcomes, captures))
+
+
+# ---- Captures --------------------------------------------------------------------------------
+
+
+def _judge(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    if args.html is not None and not drawing.available():
+        raise UsageError(args.prog, drawing.HINT)
+    try:
+        with open(args.file, "rb") as file:
+            judge, packets = shown.judged(read(file, args.file), args.port)
+    except OSError as error:
+        raise CaptureError(f"{args.file}: {(error.strerror or str(error)).lower()}") from error
+    result = shown.result(judge, packets)
+    out.text("\n".join(shown.lines(result)))
+    out.result(result)
+    if args.html is not None:
+        write_whole(args.html, plots.page(args.file, judge, result).encode())
+    if not result.directions:
+        out.note("no data of MRC was found")
+    return Exit.FAILED if any(way.broken for way in result.directions) else Exit.OK
 
 
 # ---- The adapter of mrc's engine -------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 from mrc.agent import door
 from mrc.agent.agent import Agent
 from mrc.agent.node import node
+from mrc.agent.results import Profiles
 from mrc.cli import endpoint, trust, views
 from mrc.cli.address import DEFAULT_PORT
 from mrc.cli.arguments import add
@@ -21,7 +22,6 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
-from mrc.results.agent import Profiles
 from mrc.trust.remedies import Commands
 
 HELP = "serve programs written for MRC's C interface or for RDMA verbs"

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries for C programs that are built with mrc. A build without one of them succeeds."""
+"""The libraries for C programs that are built with mrc, and their rows of `mrc doctor`. A build
+without one of them succeeds.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mrc.agent import door
+from mrc.agent.door import TakenError
 from mrc.errors import ConfigError
+from mrc.results.doctor import Finding, State
 
 FOLDER = Path(__file__).resolve().parent.parent / "lib"
 LIBMRC, LIBMRC_CM, PROVIDER = "libmrc.so.1", "libmrc-cm.so.1", "libmrc-fi.so"
@@ -63,3 +69,40 @@ def preloading(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, st
         "LD_PRELOAD": " ".join([*ours, *others]),
         "LD_LIBRARY_PATH": ":".join([folder, *(each for each in paths if each != folder)]),
     }
+
+
+def examine() -> list[Finding]:
+    """What programs in C need of this machine."""
+    return [_verbs(), _rdma_cm(), _mpi()]
+
+
+def _verbs() -> Finding:
+    """The library for programs in C, and the device that they see."""
+    lacks = "no mrc run: programs for RDMA verbs cannot use mrc"
+    try:
+        runs = door.is_open(door.name_of(os.environ))
+    except TakenError as error:
+        return Finding("libmrc", State.LIMITED, error.found, lacks, error.remedy)
+    found = f"device mrc0; {'an agent runs' if runs else 'no agent runs'}"
+    return _library("libmrc", found, lacks, LIBMRC, LOADED_NAME)
+
+
+def _rdma_cm() -> Finding:
+    """The library for programs that use rdma_cm."""
+    lacks = "mrc run --rc has no rdma_cm: programs such as rping cannot connect"
+    return _library("libmrc-cm", "rdma_cm for mrc run --rc", lacks, LIBMRC_CM)
+
+
+def _mpi() -> Finding:
+    """The provider for libfabric, which MPI programs use."""
+    lacks = "no mrc run --mpi: MPI programs cannot use mrc"
+    return _library("libmrc-fi", "provider mrc", lacks, PROVIDER)
+
+
+def _library(name: str, found: str, lacks: str, *files: str) -> Finding:
+    """A library for C programs: the first file, which may have another name too."""
+    if why := why_missing(files[0]):
+        return Finding(name, State.LIMITED, why[0], lacks, why[1])
+    if error := load(*files):
+        return Finding(name, State.LIMITED, f"does not load: {error}", lacks, "install mrc again")
+    return Finding(name, State.OK, found)

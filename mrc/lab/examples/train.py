@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training job rides out the death of a plane: `python -m mrc.examples.train`, as root.
+"""A training job rides out the death of a plane: `python -m mrc.lab.examples.train`, as root.
 
 Two ranks train a small model with DDP, in two hosts of a test bed with four planes of 500 Mbit/s.
 Plane 2 falls silent after a third of the steps and returns after two thirds. The same training
@@ -97,7 +97,7 @@ def over_mrc(bed: Testbed) -> tuple[list[str], list[float]]:
     return lines, seconds
 
 
-COMMAND = [sys.executable, "-P", "-m", "mrc.examples.train"]
+COMMAND = [sys.executable, "-P", "-m", "mrc.lab.examples.train"]
 
 
 def bits(line: dict[str, Any]) -> str:

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 from typing import IO
 
-from mrc.agent import door
-from mrc.cli import agent, trust
+from mrc.agent import door, libraries
+from mrc.agent.cli import agent
+from mrc.cli import trust
 from mrc.cli.arguments import add
+from mrc.cli.execute import become, refused
 from mrc.cli.exits import Exit, UsageError
-from mrc.cli.programs import become, refused
-from mrc.doctor import libraries
 from mrc.errors import ConfigError
 from mrc.units import digits
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc run` names why its agent does not start."""
+"""`mrc run` names why its agent does not start, and `mrc agent` ends by itself."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -18,11 +19,11 @@ from unittest.mock import Mock
 import pytest
 from ports import free_port
 
-from mrc.agent import door
-from mrc.cli import run
+from mrc.agent import door, libraries
+from mrc.agent.cli import run
+from mrc.agent.cli.agent import _until_idle
 from mrc.cli.exits import Exit
 from mrc.cli.main import main
-from mrc.doctor import libraries
 from mrc.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(
@@ -176,3 +177,21 @@ def test_run__a_folder_that_its_reader_would_split(
     assert main(["run", options]) == Exit.FAILED
     said = capsys.readouterr().err
     assert f"'{folder}', which {reader}" in said and said.count("\n") == 1
+
+
+def test_run__begins_no_agent_for_a_file_that_is_not_executable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrc.agent.cli.run.environment", lambda rc: {})
+    (tmp_path / "data").touch()
+    assert main(["run", "--insecure", "--", str(tmp_path / "data")]) == 126
+    assert "is not executable" in capsys.readouterr().err
+
+
+async def test_idle__a_program_that_came_and_went_between_two_looks() -> None:
+    loop = asyncio.get_running_loop()
+    agent = Mock(programs=(), left=loop.time() + 0.1)
+    serving = loop.create_future()
+    await _until_idle(agent, serving, 0.02)
+    assert loop.time() >= agent.left + 0.02
+    assert serving.cancelled(), "it serves no more"

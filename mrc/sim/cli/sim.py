@@ -1,0 +1,535 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc sim`: experiments in a simulated fabric, in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from mrc.cli import csv_text
+from mrc.cli.arguments import add, count_argument
+from mrc.cli.ending import interruptibly
+from mrc.cli.exits import Exit, UsageError
+from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
+from mrc.cli.parser import Parser
+from mrc.errors import ConfigError
+from mrc.results.plain import like
+from mrc.sim import drawing, page, reader, report, sweep, sweep_folder, sweep_plot
+from mrc.sim.checks import Outcome, evaluate, flow_goodput_bps
+from mrc.sim.cli.arguments import add_seeds, add_settings, seeds_of
+from mrc.sim.many import Bounds, Ran, bounds_here, check_memory, run_all
+from mrc.sim.results import (
+    Experiment,
+    LostJob,
+    LostTrial,
+    Point,
+    Report,
+    Scenarios,
+    Sweep,
+    SweptJob,
+    Title,
+)
+from mrc.sim.run import Progress as OnProgress
+from mrc.sim.scenario import Scenario
+from mrc.sim.sweep import Planned, Spot, Swept, parse_setting
+from mrc.sim.sweep_on import CHOICES, executor
+from mrc.sim.trial import Timed, Trial, full_trial, n_runs, run_trial, summarize, timed_summary_of
+from mrc.units import counted, digits
+from mrc.whole import check_writable, write_whole
+
+T = TypeVar("T")
+
+HELP = "run experiments in a simulated fabric"
+EXAMPLES = """\
+examples:
+  mrc sim list
+  mrc sim lossy-ev
+  mrc sim incast-victim --seeds 20 --json
+  mrc sim lossy-ev --seeds 20 --csv > seeds.csv
+  mrc sim permutation --set topology.hosts=16 --set topology.routing=ecmp
+  mrc sim my.toml --seed 7 --trace packets.txt --plot goodput.svg
+  mrc sim report --output report.html   all scenarios, 20 seeds each
+  mrc sim report --paper --output paper.html   the figures of the MRC paper
+  mrc sim sweep permutation --grid topology.t1=4,8,16 --seeds 5 --output runs
+  mrc sim plot runs --x topology.t1 --y "writes completed" --output t1.svg
+"""
+ONE = """
+scenario NAME|FILE  name of a built-in scenario, or a TOML file
+--trace FILE        write one line for each packet sent, lost or delivered; only for a single run
+--threads N         threads that simulate a large fabric; several runs take one each, and a trace
+                    takes one [one for each processor]
+--plot FILE         draw the results into this SVG file; requires matplotlib and Jinja2
+--details           with --json: flows, events and last hops also of runs of more than 1,024 flows
+"""
+REPORT = """
+--output FILE  write the report to this HTML file; requires matplotlib and Jinja2
+--paper        only the scenarios that reproduce a figure of the MRC paper, beside its claims
+"""
+SWEEP = f"""
+scenario NAME|FILE     name of a built-in scenario, or a TOML file
+--grid KEY=V1,V2...    run with each of these values, and with all combinations if it is repeated
+--output FOLDER        append a line for each job to a file in this folder; jobs that have one do
+                       not run again
+--part I/N             run only every N-th job, from the I-th on: for arrays of Slurm or Kubernetes
+--on EXECUTOR          where jobs run: {CHOICES} [processes on this machine]
+--memory SIZE          start a job only if it fits, by an estimate, beside those that run [the
+                       available memory; with --on no limit]
+"""
+PLOT = """
+folder FOLDER    what mrc sim sweep --output wrote
+--x KEY          a parameter of the sweep
+--y KEY          a check, or one of the fabric's totals such as trimmed_packets
+--by KEY...      draw a line for each value of this parameter; repeatable
+--output FILE    the SVG file; requires matplotlib and Jinja2
+"""
+SWEEP_HELP = "run a scenario over a grid of parameters; exit code 1 if a job has no result"
+
+REPORT_SEEDS = 20
+_UNBOUNDED = 1 << 62
+_REQUIRED = {"required": True}
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.description = (
+        "Runs the protocol engine in a simulated fabric, in virtual time.\n"
+        "mrc sim NAME is short for mrc sim run NAME."
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for word, act, add_more, text in (
+        ("list", _list, add_options, "list the built-in scenarios"),
+        ("run", _one, _add_one, "run a scenario; exit code 1 if it misses one of its targets"),
+        ("report", _report, _add_report, "run all built-in scenarios and write an HTML report"),
+        ("sweep", _sweep, _add_sweep, SWEEP_HELP),
+        ("plot", _plot, _add_plot, "draw the results of a sweep"),
+    ):
+        action = actions.add_parser(word, help=text, description=text)
+        action.set_defaults(act=act)
+        add_more(action)
+    parser.actions, parser.usual = tuple(actions.choices), "run"
+
+
+def _add_one(parser: argparse.ArgumentParser) -> None:
+    threads = {"type": count_argument(1024), "default": bounds_here().jobs}
+    add(parser, ONE, threads=threads)
+    _add_run_arguments(parser, seeds=1)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    add(parser, REPORT, output={"required": True})
+    _add_run_arguments(parser, seeds=REPORT_SEEDS)
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser, seeds: int) -> None:
+    add_seeds(parser, seeds)
+    csv_text.add_option(parser, "the value of each check with each seed")
+    add_settings(parser)
+    add_options(parser)
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    add(parser, SWEEP, grid={"required": True}, output=_REQUIRED, part={"type": _part})
+    add_seeds(parser, 1)
+    add_settings(parser)
+    csv_text.add_option(parser, "the value of each check of each job")
+    add_options(parser)
+
+
+def _add_plot(parser: argparse.ArgumentParser) -> None:
+    add(parser, PLOT, x=_REQUIRED, y=_REQUIRED, output=_REQUIRED)
+    parser.set_defaults(json=False, quiet=False)
+
+
+def _part(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part such as 3/40")
+    return int(match[1]), int(match[2])
+
+
+def run(args: argparse.Namespace) -> int:
+    code: int = args.act(Output.of(args), args)
+    return code
+
+
+# ---- Runs ------------------------------------------------------------------------------------
+
+
+def _one(out: Output, args: argparse.Namespace) -> int:
+    if args.plot and not drawing.available():
+        raise UsageError(args.prog, drawing.HINT)
+    if args.trace is not None and args.seeds > 1:
+        raise UsageError(args.prog, "--trace: requires a single seed; drop --seeds")
+    seeds = seeds_of(args)
+    scenario = _load(args, args.scenario)
+    check_writable(args.plot)
+    if args.trace is not None and scenario.variants:
+        raise UsageError(args.prog, "--trace: requires a single variant; add --set variants=[]")
+    ran, n = _run(out, scenario, seeds, args), len(seeds)
+    parts = _by_part(ran, n)
+    experiment = page.Experiment(scenario, [[summarize(each) for each in part] for part in parts])
+    outcomes = page.flat([experiment])
+    for first in [part[0] for part in parts if part]:
+        _print(out, first, of_several=n > 1)
+    out.text(_check_table(outcomes, spread=n > 1))
+    out.rows(list(report.seed_rows(scenario.parts, experiment.summaries)))
+    if out.as_json:
+        out.result(
+            Experiment(
+                scenario=report.scenario_result(scenario),
+                checks=report.checks(outcomes),
+                values=report.values(outcomes),
+                runs=tuple(
+                    report.run_result(each, details=args.details)
+                    for part in parts
+                    for trial in part
+                    for each in trial.results
+                ),
+                lost=ran.lost,
+            )
+        )
+    if args.plot is not None and all(parts):
+        write_whole(Path(args.plot), drawing.standalone(experiment.plot()).encode())
+    if _tell_lost(out, ran):
+        return Exit.FAILED
+    if all(outcome.met is not False for outcome in outcomes):
+        return Exit.OK
+    if n < REPORT_SEEDS:
+        out.note(f"targets are for the median of {REPORT_SEEDS} seeds: see --seeds {REPORT_SEEDS}")
+    return Exit.FAILED
+
+
+def _run(
+    out: Output, scenario: Scenario, seeds: Sequence[int], args: argparse.Namespace
+) -> Ran[Trial]:
+    """Runs every part with every seed, on all cores."""
+    bounds = bounds_here()
+    check_memory(scenario.parts, bounds)
+    jobs = [(part, seed) for part in scenario.parts for seed in seeds]
+    if len(jobs) == 1:
+        with _progress_bar(out, scenario.name, n_runs(scenario)) as bar:
+            show = None if bar is None else _by_run(bar)
+            trial = interruptibly(
+                run_trial, *jobs[0], trace=args.trace, progress=show, threads=args.threads
+            )
+            return Ran([trial], interrupted=False)
+    with _progress_bar(out, scenario.name, len(jobs)) as bar:
+        return run_all(full_trial, jobs, bounds, _by_job(bar, [part.name for part, _ in jobs]))
+
+
+def _report(out: Output, args: argparse.Namespace) -> int:
+    """Runs all built-in scenarios that are not slow. The page shows missed targets; they do not
+    fail the command.
+    """
+    if not drawing.available():
+        raise UsageError(args.prog, drawing.HINT)
+    seeds = seeds_of(args)
+    scenarios = [s for s in (_load(args, name) for name in reader.names()) if not s.slow]
+    scenarios = [s for s in scenarios if s.figure or not args.paper]
+    jobs = [(part, seed) for s in scenarios for part in s.parts for seed in seeds]
+    check_writable(args.output)
+    with _progress_bar(out, "report", len(jobs)) as bar:
+        show = _by_job(bar, [part.name for part, _ in jobs])
+        ran = run_all(timed_summary_of, jobs, bounds_here(), show)
+    timed = iter(_by_part(ran, len(seeds)))
+    experiments = [_experiment(s, [next(timed) for _ in s.parts]) for s in scenarios]
+    shown = page.of_paper(experiments) if args.paper else experiments
+    text = page.render(shown, seeds, is_paper=args.paper)
+    write_whole(Path(args.output), text.encode())
+    outcomes = page.flat(experiments)
+    names = [[outcome.scenario] for outcome in outcomes]
+    out.text(_check_table(outcomes, spread=len(seeds) > 1, head=["scenario"], before=names))
+    out.rows([
+        row for each in experiments
+        for row in report.seed_rows(each.scenario.parts, each.summaries)
+    ])  # fmt: skip
+    out.result(
+        Report(
+            seeds=tuple(seeds),
+            checks=report.checks(outcomes),
+            values=report.values(outcomes),
+            figures=tuple(map(report.figure, page.of_paper(experiments))),
+            lost=ran.lost,
+        )
+    )
+    return Exit.FAILED if _tell_lost(out, ran) else Exit.OK
+
+
+def _experiment(scenario: Scenario, timed: Sequence[Sequence[Timed]]) -> page.Experiment:
+    summaries = [[each.summary for each in part] for part in timed]
+    return page.Experiment(
+        scenario, summaries, sum(each.seconds for part in timed for each in part)
+    )
+
+
+def _by_part(ran: Ran[T], n_seeds: int) -> list[list[T]]:
+    """The results of each part of a scenario, without the lost ones."""
+    found = ran.results
+    return [
+        [each for each in found[i : i + n_seeds] if not isinstance(each, LostTrial)]
+        for i in range(0, len(found), n_seeds)
+    ]
+
+
+def _tell_lost(out: Output, ran: Ran[T]) -> bool:
+    """Names the trials without a result. Raises KeyboardInterrupt after an interrupt."""
+    if ran.interrupted:
+        raise KeyboardInterrupt
+    for each in ran.lost:
+        out.warn(str(each))
+    return bool(ran.lost)
+
+
+def _load(args: argparse.Namespace, name: str) -> Scenario:
+    with usage_errors(args):
+        return reader.load(name, dict(parse_setting(text) for text in args.settings))
+
+
+def _list(out: Output, _: argparse.Namespace) -> int:
+    scenarios = [reader.load(name) for name in reader.names()]
+    rows = [[scenario.name, scenario.title] for scenario in scenarios]
+    out.text(format_table(["scenario", "title"], rows))
+    titles = tuple(like(Title, scenario) for scenario in scenarios)
+    out.result(Scenarios(scenarios=titles))
+    return Exit.OK
+
+
+def _by_run(bar: Bar) -> OnProgress:
+    """A callback that shows the progress of runs that follow each other."""
+    done = last = 0.0
+
+    def show(part: float, now_ns: int) -> None:
+        nonlocal done, last
+        done, last = done + (part < last), part  # a smaller part: the next run has begun
+        bar(done + part, format_seconds(now_ns / 1e9))
+
+    return show
+
+
+def _print(out: Output, trial: Trial, *, of_several: bool) -> None:
+    scenario, stats = trial.result.scenario, trial.result.stats
+    first = "the first run, seed " if of_several else "seed "
+    title = ", ".join(filter(None, (scenario.title, scenario.variant)))
+    out.text(
+        f"{scenario.name}: {title}\n\n"
+        f"{first}{trial.result.seed}: {format_seconds(stats.now_ns / 1e9)},"
+        f" {counted(stats.packets, 'packet')};"
+        f" {stats.lost} lost by faults, {stats.trimmed} trimmed, {stats.dropped} dropped,"
+        f" {stats.marked} marked"
+    )
+    rows = []
+    for result in trial.results:
+        for name in dict.fromkeys(flow.traffic.group for flow in result.flows):
+            numbers = result.of_group(name)
+            rates = [flow_goodput_bps(result, i) for i in numbers]
+            again = sum(result.infos[i].retransmitted_packets for i in numbers)
+            goodput = (format_rate(min(rates)), format_rate(sum(rates) / len(rates)))
+            rows.append((name, result.scenario.transport.kind, len(numbers), *goodput, again))
+    head = ["traffic", "transport", "flows", "slowest", "mean", "packets retransmitted"]
+    out.text(format_table(head, rows) + "\n")
+
+
+# ---- Sweeps ----------------------------------------------------------------------------------
+
+
+def _sweep(out: Output, args: argparse.Namespace) -> int:
+    """Runs what is missing. Checks that miss their targets do not fail the command."""
+    with usage_errors(args):
+        grid = dict(sweep.parse_axis(text) for text in args.grid)
+        settings = dict(sweep.parse_setting(text) for text in args.settings)
+        if len(grid) < len(args.grid) or grid.keys() & settings.keys():
+            raise ValueError("--grid: a key is given twice")
+        spots = sweep.plan(args.scenario, settings, grid, seeds_of(args))
+    folder, (part, parts) = Path(args.output), args.part or (1, 1)
+    name = f"part-{part}-of-{parts}" if args.part else "jobs"
+    with sweep_folder.appending(folder, name) as add_line:
+        there = {line.job for line in sweep_folder.read(folder)}
+        jobs = [job for spot in spots for job in spot.jobs][part - 1 :: parts]
+        missing = [job for job in jobs if job.name not in there]
+        lost, interrupted = _run_jobs(out, args, missing, add_line)
+    lines = {line.job: line for line in sweep_folder.read(folder)}
+    _show_sweep(out, spots, lines, seeds_of(args), lost)
+    for each in lost:
+        if not interrupted:
+            out.warn(str(each))
+    if interrupted:
+        raise KeyboardInterrupt
+    return Exit.FAILED if lost else Exit.OK
+
+
+def _run_jobs(
+    out: Output,
+    args: argparse.Namespace,
+    missing: Sequence[Planned],
+    add_line: sweep_folder.Append,
+) -> tuple[list[LostJob], bool]:
+    """Runs jobs, and appends a line for each that ends. The lost ones, and whether it was
+    interrupted.
+    """
+    if not missing:
+        return [], False
+    lost: list[LostJob] = []
+
+    def done(number: int, result: Swept | LostTrial) -> None:
+        planned = missing[number]
+        show(number, result)
+        if isinstance(result, Swept) and result.version == sweep.version_here():
+            add_line(sweep.line_of(planned, result))
+        elif isinstance(result, Swept):
+            lost.append(
+                _lost_job(planned, f"ran with mrc {result.version}, not {sweep.version_here()}")
+            )
+        else:
+            lost.append(_lost_job(planned, result.reason))
+
+    with ExitStack() as stack:
+        pool = None
+        if args.on is None:
+            bounds = bounds_here(args.memory)
+        else:
+            bounds = Bounds(_UNBOUNDED, args.memory or _UNBOUNDED)
+        check_memory((planned.scenario for planned in missing), bounds)
+        if args.on is not None:
+            with usage_errors(args):
+                pool = stack.enter_context(executor(args.on))
+        names = [" ".join(map(str, planned.parameters.values())) for planned in missing]
+        bar = stack.enter_context(_progress_bar(out, missing[0].scenario.name, len(missing)))
+        show = _by_job(bar, names)
+        jobs = [planned.job for planned in missing]
+        ran = run_all(sweep.swept_of, jobs, bounds, done, pool)
+    return lost, ran.interrupted
+
+
+def _lost_job(planned: Planned, reason: str) -> LostJob:
+    return like(
+        LostJob,
+        planned.scenario,
+        scenario=planned.scenario.name,
+        seed=planned.seed,
+        parameters=planned.parameters,
+        reason=reason,
+    )
+
+
+def _show_sweep(
+    out: Output,
+    spots: Sequence[Spot],
+    lines: Mapping[str, SweptJob],
+    seeds: Sequence[int],
+    lost: Sequence[LostJob],
+) -> None:
+    outcomes = [evaluate(spot.scenario, sweep.found_at(spot, lines)) for spot in spots]
+    jobs = [job.name for spot in spots for job in spot.jobs]
+    missing = sum(name not in lines for name in jobs)
+    before = [
+        [sweep.text_of(value) for value in spot.grid.values()]
+        for spot, found in zip(spots, outcomes, strict=True)
+        for _ in found
+    ]
+    flat = [outcome for found in outcomes for outcome in found]
+    out.text(_check_table(flat, spread=len(seeds) > 1, head=list(spots[0].grid), before=before))
+    if missing:
+        out.note(f"no result yet: {missing} of {counted(len(jobs), 'job')}")
+    out.rows(list(sweep.rows(spots, lines)))
+    out.result(
+        Sweep(
+            scenario=spots[0].scenario.name,
+            seeds=tuple(seeds),
+            jobs=len(jobs),
+            missing=missing,
+            points=tuple(
+                Point(
+                    parameters=spot.grid,
+                    checks=report.checks(found),
+                    values=report.values(found),
+                )
+                for spot, found in zip(spots, outcomes, strict=True)
+            ),
+            lost=tuple(lost),
+        )
+    )
+
+
+def _plot(_: Output, args: argparse.Namespace) -> int:
+    if not drawing.available():
+        raise UsageError(args.prog, drawing.HINT)
+    jobs = sweep_folder.read(Path(args.folder))
+    with usage_errors(args):
+        if not jobs:
+            raise ValueError(f"{args.folder} has no lines of mrc sim sweep")
+        svg = sweep_plot.draw(jobs, args.x, args.y, args.by)
+    write_whole(Path(args.output), drawing.standalone(svg).encode())
+    return Exit.OK
+
+
+# ---- Shared ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def usage_errors(args: argparse.Namespace) -> Iterator[None]:
+    """Wrong values and scenarios are wrong usage."""
+    try:
+        yield
+    except (ValueError, ConfigError) as error:
+        raise UsageError(args.prog, str(error)) from error
+
+
+Bar = Callable[[float, str], None]
+"""Shows the completed part of the work, and a text beside the bar."""
+
+
+@contextmanager
+def _progress_bar(out: Output, name: str, total: int) -> Iterator[Bar | None]:
+    """A progress bar on stderr; None under --quiet or without a terminal."""
+    if out.quiet or not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=total, now="")
+        yield lambda done, now: bar.update(task, completed=done, now=now)
+
+
+def _by_job(bar: Bar | None, names: Sequence[str]) -> Callable[[int, object], None]:
+    """A callback that shows how many of the jobs with these names have ended."""
+    done = 0
+
+    def show(number: int, _: object) -> None:
+        nonlocal done
+        done += 1
+        if bar is not None:
+            bar(done, names[number])
+
+    return show
+
+
+def _check_table(
+    outcomes: Sequence[Outcome],
+    *,
+    spread: bool,
+    head: Sequence[str] = (),
+    before: Sequence[Sequence[object]] = (),
+) -> str:
+    """A row for each check; `head` and `before` are columns in front of it."""
+    kinds = list(dict.fromkeys(kind for outcome in outcomes for kind in outcome.baselines))
+    value = ["median", "quartiles"] if spread else ["value"]
+    rows = [
+        [
+            *(before[i] if before else ()),
+            outcome.name,
+            page.number(outcome.value),
+            *([f"{page.number(outcome.low)} to {page.number(outcome.high)}"] if spread else []),
+            *(page.number(outcome.baselines[k]) if k in outcome.baselines else "" for k in kinds),
+            "" if outcome.target is None else f"{outcome.relation} {digits(outcome.target)}",
+            "" if outcome.met is None else "yes" if outcome.met else "NO",
+        ]
+        for i, outcome in enumerate(outcomes)
+    ]
+    return format_table([*head, "check", *value, *kinds, "target", "met"], rows)
