@@ -34,7 +34,7 @@ MAX_C_FILE = 900
 MAX_PYTHON_FUNCTION = 70
 MAX_PYTHON_FILE = 900
 
-OCDAI = ("ocdai", "imported", "testbed_import")  # they read its words
+OCDAI = ("ocdai", "imported")  # they read its words
 # Glossary: one word per thing. Only words with a single meaning are listed; a pattern applies to
 # csrc/ and mrc/, except to the files named as exceptions.
 SYNONYMS: list[tuple[str, str, tuple[str, ...]]] = [

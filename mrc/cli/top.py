@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from socket import socket
 
 from mrc.aio.connecting import about, timed_out
-from mrc.cli import trust, web
+from mrc.cli import trust
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.keys import keys
@@ -35,6 +35,7 @@ from mrc.running import Limit
 from mrc.testbed import rootless
 from mrc.trust.security import Security
 from mrc.units import digits
+from mrc.view.cli import web
 from mrc.view.feed import Look
 
 HELP = "watch the QPs, planes and paths of running endpoints"

@@ -22,7 +22,6 @@ from mrc.fabric.targets import Target, parse_target
 from mrc.linux import installed, processors
 from mrc.linux.processors import Times
 from mrc.results.plain import like
-from mrc.results.testbed import Link
 from mrc.testbed import (
     build,
     control,
@@ -54,6 +53,7 @@ from mrc.testbed.nft import Ready
 from mrc.testbed.outside import real_host
 from mrc.testbed.plan import Node, Plan, emulator_config
 from mrc.testbed.programs import Removal
+from mrc.testbed.results import Link
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
 

@@ -24,11 +24,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.fabric.srv6 import Route
-from mrc.results.testbed import RealHost
 from mrc.testbed import plan as plans
 from mrc.testbed.forwarding import UPPER
 from mrc.testbed.names import MANAGEMENT
 from mrc.testbed.plan import ROUTER_IPV4, UPPER_MAC, Link, Node, Plan
+from mrc.testbed.results import RealHost
 from mrc.testbed.shape import Shape
 
 UPLINK = "uplink"

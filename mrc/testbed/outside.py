@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from mrc.fabric.table import Table
 from mrc.fabric.topology import Topology
-from mrc.results.testbed import LentInterface, Outside, RealHost
 from mrc.testbed.names import node_of
+from mrc.testbed.results import LentInterface, Outside, RealHost
 from mrc.units import counted
 
 NOTHING = Outside(uplink=None, interfaces=(), hosts=())

@@ -13,8 +13,8 @@ from msgspec.structs import force_setattr, replace
 from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
 from mrc.fabric.tiers import MAX_MTU, MIN_MTU, LinkChange
 from mrc.fabric.topology import Addresses, Topology
-from mrc.results.testbed import LinkProperties, Outside
 from mrc.testbed import outside
+from mrc.testbed.results import LinkProperties, Outside
 from mrc.units import parse_short_rate
 
 DEFAULT_RATE = "500mbit"

@@ -15,7 +15,6 @@ from msgspec import convert, to_builtins
 from mrc.errors import ConnectError, MrcError
 from mrc.fabric.targets import Target
 from mrc.linux.processors import Times
-from mrc.results.testbed import Link
 from mrc.testbed import cut, hops, state
 from mrc.testbed.bed import Testbed, as_argument_error
 from mrc.testbed.fault import Fault
@@ -24,6 +23,7 @@ from mrc.testbed.names import DEFAULT_NAME, MANAGEMENT
 from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Plan, make_plan
 from mrc.testbed.programs import Removal
+from mrc.testbed.results import Link
 from mrc.testbed.session import Session
 from mrc.testbed.shape import Shape
 from mrc.testbed.state import State

@@ -19,7 +19,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mrc.results.sim import Transport
-from mrc.results.workload import Over
+from mrc.workload.results import Over
 
 GREETING = b"mrc testbed part --traffic\n"
 CLOCK = "clock"

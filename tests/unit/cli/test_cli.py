@@ -23,11 +23,11 @@ from printed import printed
 from slowness import PATIENCE
 
 from mrc.cli.address import host_and_port
-from mrc.cli.demo import planes, rate, size
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.main import main
 from mrc.cli.output import format_bytes, format_rate, format_seconds, format_table
 from mrc.cli.paths import _outcome
+from mrc.demo.cli import planes, rate, size
 from mrc.enums import WcStatus
 from mrc.errors import (
     CompletionError,

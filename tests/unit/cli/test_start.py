@@ -38,9 +38,9 @@ def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
 
 def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> None:
     modules = loaded("from mrc.cli.main import build_parser\nbuild_parser(['testbed'])")
-    assert "mrc.cli.testbed_run" in modules
-    assert not {"mrc.cli.testbed_traffic", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
-    assert not {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload."))}
+    assert "mrc.workload.cli.run" in modules
+    assert not {"mrc.workload.cli.traffic", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
+    assert not {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload.run"))}
 
 
 def test_testbed__needs_only_messages_of_pyroute2() -> None:

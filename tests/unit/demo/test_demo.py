@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from mrc.cli import demo
+from mrc.demo import cli as demo
 from mrc.demo.child import DemoError
 from mrc.demo.run import (
     RECOVERED_SHARE,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.results.testbed import LentInterface, Outside, RealHost
 from mrc.sim import reader as scenarios
 from mrc.testbed import outside, reader, state
 from mrc.testbed.outside import NOTHING, parse_lent, parse_real_host
+from mrc.testbed.results import LentInterface, Outside, RealHost
 from mrc.testbed.shape import Fabric, Shape
 from mrc.testbed.state import State
 

@@ -14,8 +14,8 @@ from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.errors import InUseError
-from mrc.results.view import Viewed
 from mrc.view.feed import Feed, Look
+from mrc.view.results import Viewed
 
 if TYPE_CHECKING:
     from mrc.view.fabric import View

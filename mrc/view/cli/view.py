@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 from socket import socket
 
-from mrc.cli import web
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
-from mrc.cli.testbed_status import summary
 from mrc.testbed import spread
+from mrc.testbed.cli.status import summary
+from mrc.view.cli import web
 from mrc.view.fabric import View
 
 

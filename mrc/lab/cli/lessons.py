@@ -7,10 +7,10 @@ import argparse
 import re
 from pathlib import Path
 
-from mrc import testbed
+from mrc import lab
 from mrc.cli.arguments import add, argument
 from mrc.cli.output import Output, add_options
-from mrc.results.lab import Lesson, Lessons
+from mrc.lab.results import Lesson, Lessons
 
 HELP = "learn MRC by breaking networks: six lessons of ten minutes"
 EXAMPLES = """\
@@ -20,7 +20,7 @@ examples:
   mrc lab 2 --commands                 only its commands
   mrc lab 2 --commands | bash -x       run all of them
 """
-_FOLDER = Path(testbed.__file__).with_name("lessons")
+_FOLDER = Path(lab.__file__).with_name("lessons")
 
 
 def _numbers() -> range:

@@ -21,14 +21,13 @@ from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_seconds
 from mrc.cli.sim_arguments import add_seeds, add_settings
-from mrc.cli.testbed_fault import fault_result
 from mrc.fabric import document
-from mrc.results import testbed as results
-from mrc.results.workload import OVERS, Over
-from mrc.testbed import schedule, spread
+from mrc.testbed import results, schedule, spread
 from mrc.testbed.bed import Testbed
+from mrc.testbed.cli.fault import fault_result
 from mrc.testbed.schedule import Event, Scheduled
 from mrc.units import counted
+from mrc.workload.results import OVERS, Over
 
 _LATE_SECONDS = 0.05  # a change takes less, on a machine that is not too busy
 
@@ -98,9 +97,9 @@ def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = spread.existing(args.name)
     if not args.faults_only and _has_traffic(args.file):
-        from mrc.cli import testbed_traffic  # slow import: the simulator
+        from mrc.workload.cli import traffic  # slow import: the simulator
 
-        return testbed_traffic.run(args, out, bed)
+        return traffic.run(args, out, bed)
     scheduled = schedule.load(args.file, bed.plan)
     if args.until is not None:
         _check_until(args, out, scheduled)

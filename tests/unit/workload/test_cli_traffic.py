@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from mrc.cli import testbed_traffic
 from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.linux import installed
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Shape
+from mrc.workload.cli import traffic
 
 
 class FakeBed:
@@ -25,7 +25,7 @@ def refusal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
     """Runs mrc testbed run on a test bed that is not asked; exit code and stderr."""
-    monkeypatch.setattr("mrc.cli.testbed._enter", lambda args: None)
+    monkeypatch.setattr("mrc.testbed.cli.main._enter", lambda args: None)
     monkeypatch.setattr("mrc.testbed.spread.existing", lambda name: FakeBed())
 
     def run(*words: str) -> tuple[int, str]:
@@ -68,4 +68,4 @@ def test_run__without_the_program(
 def test_require__mptcp_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrc.testbed.mptcp.is_supported", lambda: False)
     with pytest.raises(StateError, match="CONFIG_MPTCP"):
-        testbed_traffic._require(["mptcp"])
+        traffic._require(["mptcp"])

@@ -17,7 +17,6 @@ from mrc.cli.sim_arguments import seeds_of
 from mrc.cli.sim_runs import usage_errors
 from mrc.errors import BadFileError, ConfigError, StateError
 from mrc.linux import installed
-from mrc.results.workload import Judged, Over
 from mrc.sim import drawing, reader
 from mrc.sim.checks import flow_goodput_bps
 from mrc.sim.draw import with_seed
@@ -32,6 +31,7 @@ from mrc.whole import check_writable, write_whole
 from mrc.workload import faults, fit, judge, page, report, tasks
 from mrc.workload.by_iperf3 import PROGRAM
 from mrc.workload.compare import Compared, compare, title
+from mrc.workload.results import Judged, Over
 
 _LATE_NS = 50_000_000  # a change of a fault takes less, on a machine that is not too busy
 

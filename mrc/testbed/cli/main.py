@@ -6,36 +6,34 @@ from __future__ import annotations
 import argparse
 from contextlib import nullcontext
 
-from mrc.cli import (
-    testbed_capture,
-    testbed_drain,
-    testbed_export,
-    testbed_fault,
-    testbed_import,
-    testbed_join,
-    testbed_on,
-    testbed_plan,
-    testbed_rsh,
-    testbed_run,
-    testbed_shell,
-    testbed_status,
-    testbed_view,
-)
 from mrc.cli.arguments import add
 from mrc.cli.ending import interruptible, undisturbed
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
 from mrc.cli.programs import become, refused
-from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, ConfigError, StateError
+from mrc.lab.cli import export as testbed_export
+from mrc.lab.cli import join as testbed_join
+from mrc.lab.cli import ocdai as testbed_import
+from mrc.lab.cli import on as testbed_on
 from mrc.linux import installed, netns
 from mrc.results.plain import like
-from mrc.results.testbed import Built, Removed
 from mrc.testbed import machines, mptcp, rootless, spread
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
+from mrc.testbed.cli import capture as testbed_capture
+from mrc.testbed.cli import drain as testbed_drain
+from mrc.testbed.cli import fault as testbed_fault
+from mrc.testbed.cli import plan as testbed_plan
+from mrc.testbed.cli import rsh as testbed_rsh
+from mrc.testbed.cli import shell as testbed_shell
+from mrc.testbed.cli import status as testbed_status
+from mrc.testbed.cli.shape import add_shape, shape_of
 from mrc.testbed.names import DEFAULT_NAME
 from mrc.testbed.programs import Removal
+from mrc.testbed.results import Built, Removed
+from mrc.view.cli import view as testbed_view
+from mrc.workload.cli import run as testbed_run
 
 _WITHOUT_BED = (testbed_plan.run, testbed_export.run, testbed_import.run, testbed_on.run_part)
 

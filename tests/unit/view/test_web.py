@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mrc.cli import web
 from mrc.cli.main import main
+from mrc.view.cli import web
 
 COMMANDS = (["testbed", "view"], ["top", "--web", "--local"])
 

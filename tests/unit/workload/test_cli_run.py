@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mrc.cli import testbed_run
 from mrc.cli.main import build_parser, main
 from mrc.testbed import schedule
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Fabric, Shape
+from mrc.workload.cli import run as testbed_run
 
 
 def test_until__what_is_due_before_it_happens_however_late(

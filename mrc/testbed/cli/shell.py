@@ -7,10 +7,10 @@ import argparse
 import os
 import shutil
 
-from mrc.cli import testbed_on
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit
 from mrc.cli.output import print_error
+from mrc.lab.cli import on as testbed_on
 from mrc.testbed import spread
 
 # PS1 comes after the user's own file, because that file may set PS1.

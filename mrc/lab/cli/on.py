@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from mrc.cli.arguments import add
 from mrc.errors import StateError
 from mrc.linux import installed
-from mrc.results.testbed import MachineShare
 from mrc.testbed import cut, machines, part
 from mrc.testbed.bed import Testbed, as_argument_error
 from mrc.testbed.machines import Machine, Machines
 from mrc.testbed.plan import make_plan
+from mrc.testbed.results import MachineShare
 from mrc.testbed.shape import Shape
 from mrc.testbed.spread import SpreadTestbed
 from mrc.units import counted

@@ -23,11 +23,11 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes
 from mrc.fabric.targets import FORMS
 from mrc.results.plain import like, plain
-from mrc.results.testbed import Captured
 from mrc.testbed import capture, spread
 from mrc.testbed.bed import as_argument_error
 from mrc.testbed.machines import Machine
 from mrc.testbed.names import is_host, part_name
+from mrc.testbed.results import Captured
 from mrc.units import counted
 
 _MAX_SNAP_BYTES = 1 << 18

@@ -8,9 +8,9 @@ import argparse
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, listed
 from mrc.fabric.targets import FORMS
-from mrc.results.testbed import Drained
 from mrc.testbed import spread
 from mrc.testbed.bed import Testbed
+from mrc.testbed.results import Drained
 
 DESCRIPTION = """\
 Move the hosts' traffic off a part of the fabric: each host withdraws its routes

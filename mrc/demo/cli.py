@@ -21,12 +21,12 @@ from mrc.cli.output import (
     format_table,
 )
 from mrc.cli.runner import run_async
-from mrc.cli.testbed_shape import rate_argument
 from mrc.demo.run import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.errors import ArgumentError
 from mrc.linux import installed, processors
 from mrc.linux.processors import Processors
 from mrc.testbed.bed import PROGRAMS
+from mrc.testbed.cli.shape import rate_argument
 from mrc.testbed.rootless import become_root, enter
 from mrc.transfer.threads import in_thread
 from mrc.units import counted

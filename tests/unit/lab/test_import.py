@@ -10,8 +10,8 @@ import topology_plans
 import yaml
 from printed import printed
 
-from mrc.cli import testbed_import
 from mrc.cli.main import main
+from mrc.lab.cli import ocdai
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_import__wrong_use_is_one_line(
     assert typed(plan, "--json") == 2
     assert typed("no/such") == 2
     assert typed(plan, "--output", "/proc/no/x") == 1
-    monkeypatch.setattr(testbed_import, "find_spec", lambda _: None)
+    monkeypatch.setattr(ocdai, "find_spec", lambda _: None)
     assert typed(plan) == 2
     told = capsys.readouterr()
     assert "--json requires --output" in told.out + told.err

@@ -9,8 +9,8 @@ import shlex
 import pytest
 from printed import printed
 
-from mrc.cli.lab import lesson
 from mrc.cli.main import build_parser, main
+from mrc.lab.cli.lessons import lesson
 
 ALL = range(1, 7)
 MAX_COLUMNS = 100

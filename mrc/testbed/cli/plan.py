@@ -6,22 +6,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mrc.cli import testbed_on
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
-from mrc.cli.testbed_shape import add_shape, change_text, shape_of
 from mrc.errors import ConfigError
+from mrc.lab.cli import on as testbed_on
 from mrc.results.plain import like
-from mrc.results.testbed import (
+from mrc.testbed import hops, picture, reader, svg
+from mrc.testbed import outside as world
+from mrc.testbed.cli.shape import add_shape, change_text, shape_of
+from mrc.testbed.plan import census, emulator_config
+from mrc.testbed.results import (
     HostAddresses,
     LinkProperties,
     MachineShare,
     Planned,
     Topologies,
 )
-from mrc.testbed import hops, picture, reader, svg
-from mrc.testbed import outside as world
-from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 from mrc.units import counted, digits
 from mrc.whole import write_whole

@@ -8,11 +8,10 @@ from typing import Any
 
 from mrc.cli.arguments import add, argument
 from mrc.cli.output import Output, listed
-from mrc.cli.testbed_shape import rate_argument
 from mrc.fabric.targets import FORMS
-from mrc.results import testbed as results
 from mrc.results.plain import like
-from mrc.testbed import spread
+from mrc.testbed import results, spread
+from mrc.testbed.cli.shape import rate_argument
 from mrc.testbed.fault import Fault, Mode, parse_loss
 from mrc.testbed.shape import MIN_RATE_BPS
 

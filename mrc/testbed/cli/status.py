@@ -12,22 +12,23 @@ from typing import Literal
 
 from msgspec import Struct
 
-from mrc.cli import csv_text, testbed_on
+from mrc.cli import csv_text
 from mrc.cli.arguments import add
 from mrc.cli.ending import begun
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
 from mrc.cli.runner import run_async
-from mrc.cli.testbed_fault import fault_result
-from mrc.cli.testbed_shape import change_text
 from mrc.errors import MrcError
+from mrc.lab.cli import on as testbed_on
 from mrc.results.plain import like, plain
-from mrc.results.testbed import Bed, Counters, Host, Link, NotUp, Status
 from mrc.testbed import outside, picture, spread
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
+from mrc.testbed.cli.fault import fault_result
+from mrc.testbed.cli.shape import change_text
 from mrc.testbed.fault import Fault
 from mrc.testbed.names import DEFAULT_NAME, part_name
+from mrc.testbed.results import Bed, Counters, Host, Link, NotUp, Status
 from mrc.testbed.shape import Fabric, Shape
 from mrc.units import counted, digits
 
