@@ -13,14 +13,14 @@ from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.errors import ConfigError
+from mrc.lab.containerlab import containerlab
+from mrc.lab.netns_script import netns_script
+from mrc.lab.results import Exported
+from mrc.lab.switches import lab
 from mrc.testbed import outside
 from mrc.testbed.bed import as_argument_error
 from mrc.testbed.cli.shape import add_shape, shape_of
-from mrc.testbed.containerlab import containerlab
-from mrc.testbed.netns_script import netns_script
 from mrc.testbed.plan import make_plan
-from mrc.testbed.results import Exported
-from mrc.testbed.switches import lab
 from mrc.units import counted
 from mrc.whole import write_whole
 

@@ -7,7 +7,7 @@ import argparse
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Output
-from mrc.testbed import realhost
+from mrc.lab import realhost
 from mrc.testbed.bed import Testbed, as_argument_error
 
 DESCRIPTION = """\

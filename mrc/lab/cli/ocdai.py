@@ -14,9 +14,9 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.errors import ConfigError
 from mrc.fabric import document
-from mrc.testbed import ocdai
-from mrc.testbed.imported import topology_of
-from mrc.testbed.results import ImportedTopology
+from mrc.lab import ocdai
+from mrc.lab.imported import topology_of
+from mrc.lab.results import ImportedTopology
 from mrc.units import counted
 from mrc.whole import write_whole
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrc.testbed import commands
+from mrc.lab import commands
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Plan
 
 _HEAD = """\

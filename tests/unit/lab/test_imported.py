@@ -11,8 +11,9 @@ import pytest
 import topology_plans
 
 from mrc.errors import BadFileError
-from mrc.testbed import ocdai, reader
-from mrc.testbed.imported import Imported, topology_of
+from mrc.lab import ocdai
+from mrc.lab.imported import Imported, topology_of
+from mrc.testbed import reader
 from mrc.testbed.shape import Shape
 
 

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from mrc.fabric.srv6 import BLOCK_BITS, USID_BITS, End, Route
 from mrc.fabric.targets import Target, all_links
-from mrc.testbed import commands
-from mrc.testbed.containerlab import containerlab, topology_head, topology_node
+from mrc.lab import commands
+from mrc.lab.containerlab import containerlab, topology_head, topology_node
 from mrc.testbed.hops import hops_of_link, port
 from mrc.testbed.names import MANAGEMENT
 from mrc.testbed.plan import Node, Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mrc.testbed import commands
+from mrc.lab import commands
 from mrc.testbed.plan import Node, Plan
 
 _INSIDE = "/mrc"

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from mrc.fabric.table import Table
 from mrc.fabric.tiers import Tiers, read_topology
-from mrc.testbed.ocdai import Connection, OcdaiPlan, SwitchClass
+from mrc.lab.ocdai import Connection, OcdaiPlan, SwitchClass
 from mrc.units import digits
 
 _GBIT = 10**9

@@ -9,7 +9,7 @@ import pytest
 import topology_plans
 
 from mrc.errors import BadFileError
-from mrc.testbed import ocdai
+from mrc.lab import ocdai
 
 
 def changed(table: str, index: int, **values: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from printed import printed
 
 from mrc.cli.main import main
-from mrc.testbed import switches
+from mrc.lab import switches
 from mrc.testbed.plan import Plan, make_plan
 from mrc.testbed.shape import Fabric, Shape
 

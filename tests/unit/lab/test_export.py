@@ -15,9 +15,9 @@ from printed import printed
 
 from mrc.cli.main import main
 from mrc.fabric.tiers import LinkChange
-from mrc.testbed import commands
-from mrc.testbed.containerlab import containerlab
-from mrc.testbed.netns_script import netns_script
+from mrc.lab import commands
+from mrc.lab.containerlab import containerlab
+from mrc.lab.netns_script import netns_script
 from mrc.testbed.plan import census, make_plan
 from mrc.testbed.shape import Fabric, Shape
 

@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mrc.testbed import commands, hostfiles
+from mrc.lab import commands
+from mrc.lab.results import Joined
+from mrc.testbed import hostfiles
 from mrc.testbed import plan as plans
 from mrc.testbed.joined import links_of
 from mrc.testbed.names import MANAGEMENT
 from mrc.testbed.outside import check_interface, real_host
 from mrc.testbed.plan import Link, Node, Plan
-from mrc.testbed.results import Joined
 from mrc.testbed.shape import Shape
 from mrc.units import counted
 
