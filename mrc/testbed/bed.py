@@ -7,8 +7,7 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -54,7 +53,7 @@ from mrc.testbed.outside import real_host
 from mrc.testbed.plan import Node, Plan, emulator_config
 from mrc.testbed.programs import Removal
 from mrc.testbed.results import Link
-from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
+from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, as_argument_error, parse_rate
 from mrc.testbed.state import State
 
 PROGRAMS = ("ip", "nft", "sh", "mount")
@@ -70,15 +69,6 @@ resolver="${0%/*}/resolv.conf"
 if [ -e "$resolver" ] && [ -e /etc/resolv.conf ]; then mount --bind "$resolver" /etc/resolv.conf; fi
 exec "$@"
 """
-
-
-@contextmanager
-def as_argument_error() -> Iterator[None]:
-    """Turns a ValueError of the body into an ArgumentError."""
-    try:
-        yield
-    except ValueError as exc:
-        raise ArgumentError(str(exc)) from exc
 
 
 class Testbed:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from ipaddress import IPv6Network
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from msgspec import convert
 from msgspec.structs import force_setattr, replace
 
+from mrc.errors import ArgumentError
 from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
 from mrc.fabric.tiers import MAX_MTU, MIN_MTU, LinkChange
 from mrc.fabric.topology import Addresses, Topology
@@ -149,6 +152,15 @@ class Shape(Topology, frozen=True):
     ) -> LinkProperties:
         is_short = self.fabric is Fabric.KERNEL and delay_ns < MIN_KERNEL_DELAY_NS
         return LinkProperties(rate_bps, 0 if is_short else delay_ns, loss, mtu or self.mtu)
+
+
+@contextmanager
+def as_argument_error() -> Iterator[None]:
+    """Turns a ValueError of the body into an ArgumentError."""
+    try:
+        yield
+    except ValueError as exc:
+        raise ArgumentError(str(exc)) from exc
 
 
 def usual_queue_bytes(rate_bps: int) -> int:

@@ -16,7 +16,7 @@ from mrc.errors import ConnectError, MrcError
 from mrc.fabric.targets import Target
 from mrc.linux.processors import Times
 from mrc.testbed import cut, hops, state
-from mrc.testbed.bed import Testbed, as_argument_error
+from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
 from mrc.testbed.machines import Machine, Machines
 from mrc.testbed.names import DEFAULT_NAME, MANAGEMENT
@@ -25,7 +25,7 @@ from mrc.testbed.plan import Plan, make_plan
 from mrc.testbed.programs import Removal
 from mrc.testbed.results import Link
 from mrc.testbed.session import Session
-from mrc.testbed.shape import Shape
+from mrc.testbed.shape import Shape, as_argument_error
 from mrc.testbed.state import State
 
 _log = logging.getLogger("mrc.testbed")

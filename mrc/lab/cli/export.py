@@ -18,9 +18,10 @@ from mrc.lab.netns_script import netns_script
 from mrc.lab.results import Exported
 from mrc.lab.switches import lab
 from mrc.testbed import outside
-from mrc.testbed.bed import as_argument_error
+from mrc.testbed.cli.action import Action, Needs
 from mrc.testbed.cli.shape import add_shape, shape_of
 from mrc.testbed.plan import make_plan
+from mrc.testbed.shape import as_argument_error
 from mrc.units import counted
 from mrc.whole import write_whole
 
@@ -100,3 +101,6 @@ def _write(folder: Path, files: Mapping[str, str]) -> list[str]:
         except OSError as exc:
             raise ConfigError(f"{path}: {exc.strerror}") from exc
     return [str(folder / name) for name in files]
+
+
+ACTIONS = {"export": Action(run, add_arguments, Needs.NONE)}

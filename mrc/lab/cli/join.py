@@ -8,7 +8,9 @@ import argparse
 from mrc.cli.arguments import add
 from mrc.cli.output import Output
 from mrc.lab import realhost
-from mrc.testbed.bed import Testbed, as_argument_error
+from mrc.testbed.bed import Testbed
+from mrc.testbed.cli.action import Action
+from mrc.testbed.shape import as_argument_error
 
 DESCRIPTION = """\
 Print a script for sh(1) that makes a machine, a virtual machine or a container
@@ -37,3 +39,6 @@ def run(args: argparse.Namespace) -> int:
     out.text(found.script.rstrip("\n"))
     out.result(found)
     return 0
+
+
+ACTIONS = {"join": Action(run, add_arguments)}

@@ -17,6 +17,7 @@ from mrc.fabric import document
 from mrc.lab import ocdai
 from mrc.lab.imported import topology_of
 from mrc.lab.results import ImportedTopology
+from mrc.testbed.cli.action import Action, Needs
 from mrc.units import counted
 from mrc.whole import write_whole
 
@@ -87,3 +88,6 @@ def _yaml(text: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
         raise ValueError(f"{where}{getattr(error, 'problem', None) or 'no text'}") from error
+
+
+ACTIONS = {"import": Action(run, add_arguments, Needs.NONE)}

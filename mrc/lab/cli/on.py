@@ -14,11 +14,12 @@ from mrc.cli.arguments import add
 from mrc.errors import StateError
 from mrc.linux import installed
 from mrc.testbed import cut, machines, part
-from mrc.testbed.bed import Testbed, as_argument_error
+from mrc.testbed.bed import Testbed
+from mrc.testbed.cli.action import Action, Needs
 from mrc.testbed.machines import Machine, Machines
 from mrc.testbed.plan import make_plan
 from mrc.testbed.results import MachineShare
-from mrc.testbed.shape import Shape
+from mrc.testbed.shape import Shape, as_argument_error
 from mrc.testbed.spread import SpreadTestbed
 from mrc.units import counted
 
@@ -126,3 +127,6 @@ def lines(bed: Testbed) -> list[str]:
 
 def lost_text(share: MachineShare) -> str:
     return f"{share.name} is lost, with its hosts and switches: {share.lost}"
+
+
+ACTIONS = {"part": Action(run_part, add_part_arguments, Needs.NONE, prints=False)}

@@ -24,10 +24,11 @@ from mrc.cli.output import Output, format_bytes
 from mrc.fabric.targets import FORMS
 from mrc.results.plain import like, plain
 from mrc.testbed import capture, spread
-from mrc.testbed.bed import as_argument_error
+from mrc.testbed.cli.action import Action
 from mrc.testbed.machines import Machine
 from mrc.testbed.names import is_host, part_name
 from mrc.testbed.results import Captured
+from mrc.testbed.shape import as_argument_error
 from mrc.units import counted
 
 _MAX_SNAP_BYTES = 1 << 18
@@ -160,3 +161,6 @@ def _file(name: str) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(BrokenPipeError):
             file.close()
+
+
+ACTIONS = {"capture": Action(run, add_arguments)}

@@ -13,6 +13,7 @@ from mrc.lab.cli import on as testbed_on
 from mrc.results.plain import like
 from mrc.testbed import hops, picture, reader, svg
 from mrc.testbed import outside as world
+from mrc.testbed.cli.action import Action, Needs
 from mrc.testbed.cli.shape import add_shape, change_text, shape_of
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.results import (
@@ -153,3 +154,6 @@ def _result(shape: Shape, title: str, shares: tuple[MachineShare, ...]) -> Plann
         built=census(shape),
         machines=shares,
     )
+
+
+ACTIONS = {"plan": Action(run, add_arguments, Needs.NONE)}

@@ -13,11 +13,11 @@ from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError
 from mrc.fabric.tiers import LinkChange
 from mrc.testbed import outside, reader
-from mrc.testbed.bed import as_argument_error
 from mrc.testbed.shape import (
     DEFAULT_RATE,
     Fabric,
     Shape,
+    as_argument_error,
     parse_rate,
     scale_rates,
     with_delay,

@@ -24,7 +24,8 @@ from mrc.results.plain import like, plain
 from mrc.testbed import outside, picture, spread
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
-from mrc.testbed.cli.fault import fault_result
+from mrc.testbed.cli.action import Action, Needs
+from mrc.testbed.cli.faults import fault_result
 from mrc.testbed.cli.shape import change_text
 from mrc.testbed.fault import Fault
 from mrc.testbed.names import DEFAULT_NAME, part_name
@@ -274,3 +275,6 @@ def _host(bed: Testbed, name: str, number: int) -> Host:
         plane_addresses=tuple(map(str, bed.shape.plane_addresses(number))),
         oob=str(bed.shape.addresses.oob(number)),
     )
+
+
+ACTIONS = {"status": Action(run, add_arguments, Needs.NAME)}

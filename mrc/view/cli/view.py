@@ -9,6 +9,7 @@ from socket import socket
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
 from mrc.testbed import spread
+from mrc.testbed.cli.action import Action
 from mrc.testbed.cli.status import summary
 from mrc.view.cli import web
 from mrc.view.fabric import View
@@ -35,3 +36,6 @@ def run(args: argparse.Namespace) -> int:
         return run_async(web.serve(Output.of(args), args.listener, source, view))
     finally:
         view.close()
+
+
+ACTIONS = {"view": Action(run, add_arguments, prepared=prepared)}

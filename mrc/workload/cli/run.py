@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed run`, and `exec --schedule`: inject the faults that a file schedules.
-
-`mrc testbed run` of a file with traffic runs that too.
+"""`mrc testbed run`: injects the faults that a file schedules; of a file with traffic, runs that
+too.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from mrc.children import tied
 from mrc.cli.arguments import add
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
@@ -23,13 +18,11 @@ from mrc.cli.output import Output, format_seconds
 from mrc.cli.sim_arguments import add_seeds, add_settings
 from mrc.fabric import document
 from mrc.testbed import results, schedule, spread
-from mrc.testbed.bed import Testbed
-from mrc.testbed.cli.fault import fault_result
+from mrc.testbed.cli.action import Action
+from mrc.testbed.cli.faults import fault_result
+from mrc.testbed.cli.schedule import Lateness, line
 from mrc.testbed.schedule import Event, Scheduled
-from mrc.units import counted
 from mrc.workload.results import OVERS, Over
-
-_LATE_SECONDS = 0.05  # a change takes less, on a machine that is not too busy
 
 DESCRIPTION = """\
 Run a scenario of mrc sim on the test bed: its traffic between the hosts, with
@@ -103,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     scheduled = schedule.load(args.file, bed.plan)
     if args.until is not None:
         _check_until(args, out, scheduled)
-    late = _Lateness(out)
+    late = Lateness(out)
     bed.connect()
     with Ending() as ending:
         end = None if args.until is None else time.monotonic() + args.until / 1e9
@@ -139,64 +132,8 @@ def _check_until(args: argparse.Namespace, out: Output, scheduled: Sequence[Sche
         out.warn(f"left out, since {end} ends the run before: {named}")
 
 
-class _Lateness:
-    """Counts the changes that came late, and names them as a whole."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._changes = 0
-        self._late: list[float] = []
-
-    def counted(self, told: Callable[[Event, float], None]) -> Callable[[Event, float], None]:
-        """As `told`, but also counts."""
-
-        def tell(event: Event, seconds: float) -> None:
-            told(event, seconds)
-            self._changes += 1
-            late = seconds - event.at_ns / 1e9
-            if late > _LATE_SECONDS:
-                self._late.append(late)
-
-        return tell
-
-    def tell(self) -> None:
-        if self._late:
-            self._out.warn(
-                f"late: {len(self._late)} of {counted(self._changes, 'change')}, the worst by "
-                f"{format_seconds(max(self._late))}: this machine is too busy for this schedule"
-            )
-
-
-def run_beside(
-    bed: Testbed, path: str, argv: Sequence[str], environment: dict[str, str], prog: str
-) -> int:
-    """Runs a command, and the scheduled faults until it ends; returns its exit code."""
-    out = Output(prog, as_json=False, quiet=False)
-    scheduled, late = schedule.load(path, bed.plan), _Lateness(out)
-    bed.connect()
-    words = tied(argv, apart=False)
-    with Ending() as ending, subprocess.Popen(words, env=environment) as process:
-        child = os.pidfd_open(process.pid)
-        try:
-            schedule.run(
-                bed,
-                scheduled,
-                lambda until: ending.wait(until, child),
-                late.counted(lambda event, seconds: out.note(_line(event, seconds))),
-            )
-            late.tell()
-            ending.wait(None, child)
-        finally:
-            os.close(child)
-        # At ^C the terminal itself sends SIGINT to the command.
-        if ending.signum and not (ending.signum == signal.SIGINT and os.isatty(0)):
-            process.send_signal(ending.signum)
-        code = process.wait()
-    return code if code >= 0 else 128 - code
-
-
 def _tell(out: Output, event: Event, seconds: float) -> None:
-    out.text(_line(event, seconds))
+    out.text(line(event, seconds))
     target, fault = str(event.target), event.fault
     out.result(
         results.Scheduled(
@@ -209,6 +146,4 @@ def _tell(out: Output, event: Event, seconds: float) -> None:
     )
 
 
-def _line(event: Event, seconds: float) -> str:
-    what = "healed" if event.fault is None else f"fails: {event.fault}"
-    return f"{seconds:9.4f} s  {event.target} {what}"
+ACTIONS = {"run": Action(run, add_arguments)}

@@ -11,6 +11,8 @@ import sys
 import pytest
 from project_text import ROOT
 
+from mrc.testbed.cli.main import ACTIONS
+
 SLOW = {"asyncio", "cffi", "msgspec", "mrc._core", "numpy", "prometheus_client", "pyroute2", "rich"}
 
 
@@ -37,10 +39,17 @@ def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
 
 
 def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> None:
-    modules = loaded("from mrc.cli.main import build_parser\nbuild_parser(['testbed'])")
+    code = "p = build_parser(['testbed'])\ntry: p.parse_args(['testbed', 'run', '--help'])\n"
+    modules = loaded(f"from mrc.cli.main import build_parser\n{code}except SystemExit: pass")
     assert "mrc.workload.cli.run" in modules
     assert not {"mrc.workload.cli.traffic", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
     assert not {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload.run"))}
+
+
+def test_testbed__loads_only_the_action_that_is_asked_for() -> None:
+    modules = loaded("from mrc.cli.main import main\nmain(['testbed', 'plan'])")
+    others = {module for module, _ in ACTIONS.values()} - {"mrc.testbed.cli.plan", "mrc.lab.cli.on"}
+    assert "mrc.testbed.cli.plan" in modules and not others & modules
 
 
 def test_testbed__needs_only_messages_of_pyroute2() -> None:

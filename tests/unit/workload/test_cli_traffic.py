@@ -25,7 +25,7 @@ def refusal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
     """Runs mrc testbed run on a test bed that is not asked; exit code and stderr."""
-    monkeypatch.setattr("mrc.testbed.cli.main._enter", lambda args: None)
+    monkeypatch.setattr("mrc.testbed.cli.entry.enter", lambda args: None)
     monkeypatch.setattr("mrc.testbed.spread.existing", lambda name: FakeBed())
 
     def run(*words: str) -> tuple[int, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed fail` and `heal`: begin and end faults."""
+"""`mrc testbed fail` and `heal`: faults; `drain` and `undrain`: maintenance without loss."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from mrc.cli.output import Output, listed
 from mrc.fabric.targets import FORMS
 from mrc.results.plain import like
 from mrc.testbed import results, spread
+from mrc.testbed.bed import Testbed
+from mrc.testbed.cli.action import Action
 from mrc.testbed.cli.shape import rate_argument
 from mrc.testbed.fault import Fault, Mode, parse_loss
 from mrc.testbed.shape import MIN_RATE_BPS
@@ -31,6 +33,11 @@ IMPAIRMENTS = """
 --reorder PERCENT    delay this share of the packets by up to 1 ms
 --delay TIME         delay all packets by this time, such as 1ms
 --jitter TIME        add a random delay of at most this time
+"""
+DRAIN = """\
+Move the hosts' traffic off a part of the fabric: each host withdraws its routes
+over it. Packets in flight still arrive. mrc goes on on other paths without a
+retransmission. What would leave two hosts without a path is refused.
 """
 
 
@@ -88,3 +95,39 @@ def fault_result(target: str, fault: Fault) -> results.Fault:
         reorder_ns=fault.by_ns if fault.duplicate or fault.reorder else None,
         rate_share=fault.rate_share or None,
     )
+
+
+def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DRAIN
+    add(parser, f"target TARGET  what to drain: {FORMS}")
+
+
+def add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
+    add(parser, f"target TARGET  what to use again: {FORMS}; all: all that is drained")
+
+
+def drain(args: argparse.Namespace) -> int:
+    bed = spread.existing(args.name)
+    changed = (args.target,) if bed.drain(args.target) else ()
+    Output.of(args).text(f"{args.target} {'is' if changed else 'was already'} drained")
+    return _told(args, bed, changed)
+
+
+def undrain(args: argparse.Namespace) -> int:
+    bed = spread.existing(args.name)
+    changed = tuple(bed.undrain(args.target))
+    Output.of(args).text(f"in use again: {listed(changed)}; still drained: {listed(bed.drained())}")
+    return _told(args, bed, changed)
+
+
+def _told(args: argparse.Namespace, bed: Testbed, changed: tuple[str, ...]) -> int:
+    Output.of(args).result(results.Drained(name=args.name, changed=changed, drained=bed.drained()))
+    return 0
+
+
+ACTIONS = {
+    "fail": Action(fail, add_fail_arguments),
+    "heal": Action(heal, add_heal_arguments),
+    "drain": Action(drain, add_drain_arguments),
+    "undrain": Action(undrain, add_undrain_arguments),
+}
