@@ -24,8 +24,8 @@ from mrc.results.plain import like
 from mrc.testbed import (
     build,
     control,
-    cut,
     drain,
+    extras,
     faults,
     hops,
     lending,
@@ -39,7 +39,6 @@ from mrc.testbed import (
 )
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.joined import make_plan
-from mrc.testbed.machines import Machine, Machines
 from mrc.testbed.names import (
     DEFAULT_NAME,
     FABRIC,
@@ -52,7 +51,7 @@ from mrc.testbed.nft import Ready
 from mrc.testbed.outside import real_host
 from mrc.testbed.plan import Node, Plan, emulator_config
 from mrc.testbed.programs import Removal
-from mrc.testbed.results import Link
+from mrc.testbed.results import Link, MachineShare
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, as_argument_error, parse_rate
 from mrc.testbed.state import State
 
@@ -97,11 +96,11 @@ class Testbed:
             every |= {"host_delay_ns": delay_ns, "fabric_delay_ns": delay_ns}
             self.shape = Shape(**every | shape)
         self.name = name
-        self.machines: Machines | None = None
-        """of which this one has a part; None: it has all of the test bed"""
+        self.machines: Any = None
+        """those of `extras.MACHINES`, of which this one has a part; None: it has all of it"""
 
     @classmethod
-    def of(cls, name: str, shape: Shape, machines: Machines | None = None) -> Self:
+    def of(cls, name: str, shape: Shape, machines: Any = None) -> Self:
         """A test bed of this shape, or the part of it that is on this machine."""
         bed = cls(name)
         bed.shape, bed.machines = shape, machines
@@ -127,8 +126,10 @@ class Testbed:
 
     @cached_property
     def plan(self) -> Plan:
-        whole = make_plan(self.name, self.shape)
-        return whole if self.machines is None else cut.part(whole, self.machines)
+        plan = make_plan(self.name, self.shape)
+        if self.machines is not None:
+            plan = extras.need(extras.CUT).part(plan, self.machines)
+        return plan
 
     def up(self) -> bool:
         """Build it and wait until every link is up. Returns False if it was up already.
@@ -424,10 +425,14 @@ class Testbed:
     def connect(self) -> None:
         """Reach its other machines, if it has any, so that the next calls are fast."""
 
-    def elsewhere(self, where: str) -> Machine | None:
+    def elsewhere(self, where: str) -> Any:
         """The other machine that has this host or switch; None: this one has it."""
         self._node(where)
         return None
+
+    def shares(self) -> tuple[MachineShare, ...]:
+        """What each of its machines has, and why it does not answer; empty: this one has all."""
+        return ()
 
     def _host_number(self, host: str) -> int:
         if host not in self.plan.configs:
@@ -486,3 +491,27 @@ def _difference(stored: Shape, wanted: Shape) -> str:
     return ", ".join(
         f"{key} {theirs[key]}, not {ours[key]}" for key in ours if theirs[key] != ours[key]
     )
+
+
+def existing(name: str = DEFAULT_NAME) -> Testbed:
+    """The test bed of this name, on this machine alone or over several. It must be up."""
+    found = state.load(name)
+    if found is None or found.machines is None:
+        return Testbed.existing(name)
+    return _spread().existing(name)
+
+
+def named(name: str) -> Testbed:
+    """As `existing`, but it may be down or half built."""
+    found = state.load(name)
+    return Testbed(name) if found is None else of(name, found.shape, found.machines)
+
+
+def of(name: str, shape: Shape, machines: Any) -> Testbed:
+    """A test bed of this shape, on this machine alone or over several."""
+    return (Testbed if machines is None else _spread()).of(name, shape, machines)
+
+
+def _spread() -> type[Testbed]:
+    found: type[Testbed] = extras.need(extras.SPREAD).SpreadTestbed
+    return found

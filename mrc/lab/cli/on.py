@@ -1,39 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed up --on`: a test bed over several machines, and `mrc testbed part` on each."""
+"""`mrc testbed up --on`: the option, and what it gives each machine."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mrc.cli.arguments import add
-from mrc.errors import StateError
-from mrc.linux import installed
-from mrc.testbed import cut, machines, part
-from mrc.testbed.bed import Testbed
-from mrc.testbed.cli.action import Action, Needs
-from mrc.testbed.machines import Machine, Machines
 from mrc.testbed.plan import make_plan
 from mrc.testbed.results import MachineShare
 from mrc.testbed.shape import Shape, as_argument_error
-from mrc.testbed.spread import SpreadTestbed
 from mrc.units import counted
+
+if TYPE_CHECKING:
+    from mrc.lab.machines import Machines
 
 OPTIONS = """
 --on MACHINES  spread it over these machines: names for ssh, separated by commas, one of them this
                machine; or a TOML file that lists them
-"""
-PART = """\
-Serve the part of a test bed that is on this machine, over stdin and stdout.
-mrc testbed starts this on the machines of up --on; nobody has to type it.
-"""
-PART_OPTIONS = """
---traffic  instead serve mrc testbed run: pass on what the processes in the hosts of this machine
-           are told and say
 """
 _NAMED = 6  # switches of a machine that a line names
 
@@ -42,64 +29,21 @@ def add_option(parser: argparse.ArgumentParser) -> None:
     add(parser, OPTIONS)
 
 
-def machines_of(args: argparse.Namespace) -> Machines | None:
-    """Raises ArgumentError, and BadFileError for an invalid file."""
-    return None if args.on is None else machines.read(args.on)
+def planned(shape: Shape, names: str) -> tuple[MachineShare, ...]:
+    """What each machine of `--on` would have. Raises ArgumentError, and BadFileError."""
+    from mrc.lab import cut, machines  # slow imports
 
-
-def add_part_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = PART
-    add(parser, PART_OPTIONS)
-
-
-def run_part(args: argparse.Namespace) -> int:
-    if args.traffic:
-        from mrc.workload import relay  # slow import
-
-        relay.serve(args.name)
-    else:
-        part.serve(args.name, sys.stdin.buffer, sys.stdout.buffer)
-    return 0
-
-
-def forward(machine: Machine, words: Sequence[str]) -> int:
-    """Replaces this process by `mrc testbed` on another machine."""
-    argv = machine.command(words, terminal=os.isatty(0) and os.isatty(1))
-    if installed.find(argv[0]) is None:
-        raise StateError(f"{machine.name}: {installed.not_found(argv[0])}")
-    return os.execvp(argv[0], argv)
-
-
-def planned(shape: Shape, wanted: Machines) -> tuple[MachineShare, ...]:
-    """What each machine would have. Raises ArgumentError."""
+    wanted = machines.read(names)
     with as_argument_error():
         cut.check(shape, len(wanted.every))
-    shares = cut.shares(make_plan("plan", shape), len(wanted.every))
-    return tuple(
-        _share(machine, share, None) for machine, share in zip(wanted.every, shares, strict=True)
-    )
+    return cut.machine_shares(make_plan("plan", shape), wanted, {})
 
 
-def found(bed: Testbed) -> tuple[MachineShare, ...]:
-    """What each machine of a test bed has, and why it does not answer."""
-    if not isinstance(bed, SpreadTestbed):
-        return ()
-    shares = cut.shares(bed.plan, len(bed.machines.every))
-    return tuple(
-        _share(machine, share, bed.unreachable.get(machine.name))
-        for machine, share in zip(bed.machines.every, shares, strict=True)
-    )
+def located(names: str) -> Machines:
+    """The machines of `--on`, with their addresses. Raises ArgumentError, and BadFileError."""
+    from mrc.lab import machines  # slow import
 
-
-def _share(machine: Machine, share: cut.Share, lost: str | None) -> MachineShare:
-    return MachineShare(
-        name=machine.name,
-        address=machine.address or None,
-        hosts=share.hosts,
-        switches=share.switches,
-        tunnels=share.tunnels,
-        lost=lost,
-    )
+    return machines.located(machines.read(names))
 
 
 def text(share: MachineShare, planes: int) -> str:
@@ -121,12 +65,5 @@ def _in_every_plane(switches: Sequence[str], planes: int) -> list[str]:
     return every + [name for name in switches if re.sub(r":\d+\.", ":*.", name) not in every]
 
 
-def lines(bed: Testbed) -> list[str]:
-    return [text(each, bed.shape.planes) for each in found(bed)]
-
-
 def lost_text(share: MachineShare) -> str:
     return f"{share.name} is lost, with its hosts and switches: {share.lost}"
-
-
-ACTIONS = {"part": Action(run_part, add_part_arguments, Needs.NONE, prints=False)}

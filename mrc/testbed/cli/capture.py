@@ -9,13 +9,10 @@ import json
 import math
 import os
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from typing import BinaryIO
-
-from msgspec import convert
 
 from mrc.cli.arguments import add, count_argument, seconds_argument
 from mrc.cli.ending import Ending
@@ -23,9 +20,9 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes
 from mrc.fabric.targets import FORMS
 from mrc.results.plain import like, plain
-from mrc.testbed import capture, spread
+from mrc.testbed import bed as beds
+from mrc.testbed import capture, extras
 from mrc.testbed.cli.action import Action
-from mrc.testbed.machines import Machine
 from mrc.testbed.names import is_host, part_name
 from mrc.testbed.results import Captured
 from mrc.testbed.shape import as_argument_error
@@ -66,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.file == "-" and (args.json or sys.stdout.isatty()):
         wrong = "FILE -: requires a pipe on stdout, and excludes --json"
         raise UsageError(args.prog, wrong)
-    bed = spread.existing(args.name)
+    bed = beds.existing(args.name)
     if is_host(args.where):
         bed.elsewhere(args.where)  # its error names the hosts
     with as_argument_error():
@@ -77,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
             args.prog, f"{args.where} is on several machines: capture one of its links or switches"
         )
     if (machine := places.pop()) is not None:
-        return _elsewhere(args, out, machine)
+        found: int = extras.need(extras.THERE).capture(args, out, machine)
+        return found
     names = " ".join(f"{node}:{interface}" for node, interface in where)
     deadline = None if args.seconds is None else time.monotonic() + args.seconds
 
@@ -86,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         if not capture.splits_bursts():
             out.note("this kernel is older than Linux 6.2: the file shows a burst as one packet")
 
-    with Ending() as ending, _file(args.file) as file:
+    with Ending() as ending, opened(args.file) as file:
         wanted = capture.Capture(file, min(args.snaplen, _MAX_SNAP_BYTES), args.count)
         try:
             taken = wanted.run(
@@ -116,44 +114,8 @@ def tell(out: Output, taken: Captured) -> None:
     out.result(taken)
 
 
-def _elsewhere(args: argparse.Namespace, out: Output, machine: Machine) -> int:
-    """Captures on another machine of the test bed. The end of its stdin ends it."""
-    words = ["capture", "--name", args.name, args.where, "-", "--until-eof"]
-    words += ["--snaplen", str(args.snaplen)]
-    words += ["--count", str(args.count)] if args.count is not None else []
-    words += ["--seconds", str(args.seconds)] if args.seconds is not None else []
-    pipe, result = subprocess.PIPE, None
-    with (
-        Ending() as ending,
-        _file(args.file) as file,
-        subprocess.Popen(
-            machine.command(words), bufsize=0, stdin=pipe, stdout=file, stderr=pipe, process_group=0
-        ) as process,
-    ):
-        assert process.stdin is not None and process.stderr is not None
-        while True:
-            if not process.stdin.closed:
-                ending.wait(None, process.stderr.fileno())
-            if ending.signum is not None:
-                process.stdin.close()
-            line = process.stderr.readline().decode(errors="replace").strip()
-            if not line:
-                break
-            said = line.removeprefix(f"{args.prog}: ")
-            if said.startswith("{"):
-                result = convert(json.loads(said), Captured)
-            else:
-                out.note(f"{machine.name}: {said}")
-        process.stdin.close()
-        code = process.wait()
-    if result is None:
-        return code
-    tell(out, result)
-    return 0
-
-
 @contextlib.contextmanager
-def _file(name: str) -> Iterator[BinaryIO]:
+def opened(name: str) -> Iterator[BinaryIO]:
     target = os.dup(sys.stdout.fileno()) if name == "-" else name
     file = open(target, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115  closed below
     try:

@@ -10,7 +10,8 @@ from mrc.cli.arguments import add, argument
 from mrc.cli.output import Output, listed
 from mrc.fabric.targets import FORMS
 from mrc.results.plain import like
-from mrc.testbed import results, spread
+from mrc.testbed import bed as beds
+from mrc.testbed import results
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.action import Action
 from mrc.testbed.cli.shape import rate_argument
@@ -65,7 +66,7 @@ def _rate(text: str) -> dict[str, Any]:
 
 def fail(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = spread.existing(args.name)
+    bed = beds.existing(args.name)
     words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "mtu")
     impairment = {word: value for word in words if (value := getattr(args, word)) is not None}
     before = bed.faults().get(args.target)
@@ -79,7 +80,7 @@ def fail(args: argparse.Namespace) -> int:
 
 def heal(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = spread.existing(args.name)
+    bed = beds.existing(args.name)
     healed = bed.heal(args.target)
     left = bed.faults()
     out.text(f"healed: {listed(healed)}; still failing: {listed(left)}")
@@ -107,14 +108,14 @@ def add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def drain(args: argparse.Namespace) -> int:
-    bed = spread.existing(args.name)
+    bed = beds.existing(args.name)
     changed = (args.target,) if bed.drain(args.target) else ()
     Output.of(args).text(f"{args.target} {'is' if changed else 'was already'} drained")
     return _told(args, bed, changed)
 
 
 def undrain(args: argparse.Namespace) -> int:
-    bed = spread.existing(args.name)
+    bed = beds.existing(args.name)
     changed = tuple(bed.undrain(args.target))
     Output.of(args).text(f"in use again: {listed(changed)}; still drained: {listed(bed.drained())}")
     return _told(args, bed, changed)

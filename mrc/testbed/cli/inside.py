@@ -13,9 +13,9 @@ from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import print_error
 from mrc.cli.programs import become, refused
-from mrc.lab.cli import on
 from mrc.linux import installed
-from mrc.testbed import mptcp, programs, spread
+from mrc.testbed import bed as beds
+from mrc.testbed import extras, mptcp, programs
 from mrc.testbed.cli import schedule
 from mrc.testbed.cli.action import Action
 from mrc.testbed.names import DEFAULT_NAME
@@ -59,7 +59,7 @@ def execute(args: argparse.Namespace) -> int:
     --schedule when the command ends.
     """
     _take_options(args)
-    bed = spread.existing(args.name)
+    bed = beds.existing(args.name)
     program = args.words[0]
     if args.mptcp:
         args.words = [*installed.require(mptcp.WRAPPER), "run", *args.words]
@@ -106,10 +106,12 @@ def add_shell_arguments(parser: argparse.ArgumentParser) -> None:
 
 def shell(args: argparse.Namespace) -> int:
     """Replaces this process by the shell; returns only if the shell is not found."""
-    bed = spread.existing(args.name)
+    bed = beds.existing(args.name)
     if (machine := bed.elsewhere(args.host)) is not None:
         user = ["--user", args.user] if args.user else []
-        return on.forward(machine, ["shell", "--name", args.name, args.host, *user])
+        words = ["shell", "--name", args.name, args.host, *user]
+        code: int = extras.need(extras.THERE).forward(machine, words)
+        return code
     program = os.environ.get("SHELL") or "/bin/sh"
     if shutil.which(program) is None:
         wrong = f"{program}: shell not found: set SHELL"
@@ -151,7 +153,7 @@ def rsh(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, f"no command: {args.prog} {args.host} COMMAND")
     around = os.environ.get(programs.ENVIRONMENT)  # of a launcher that runs in a host
     name = Path(around).name if around and args.name == DEFAULT_NAME else args.name
-    bed = spread.existing(name)
+    bed = beds.existing(name)
     (unshare,) = installed.require("unshare")
     command = [unshare, "--uts", sys.executable, "-IS", "-c", _AS_HOST, args.host, " ".join(words)]
     argv, environment = bed.host_command(args.host, command)

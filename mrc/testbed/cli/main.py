@@ -101,7 +101,7 @@ ACTIONS = {
     ),
     "heal": ("mrc.testbed.cli.faults", "end the fault of a target, or all faults"),
     "part": (
-        "mrc.lab.cli.on",
+        "mrc.lab.cli.there",
         "serve this machine's part of a test bed over several: up --on starts it",
     ),
 }

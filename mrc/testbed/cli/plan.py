@@ -9,12 +9,11 @@ from pathlib import Path
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.errors import ConfigError
-from mrc.lab.cli import on as testbed_on
 from mrc.results.plain import like
-from mrc.testbed import hops, picture, reader, svg
+from mrc.testbed import extras, hops, picture, reader, svg
 from mrc.testbed import outside as world
 from mrc.testbed.cli.action import Action, Needs
-from mrc.testbed.cli.shape import add_shape, change_text, shape_of
+from mrc.testbed.cli.shape import add_machines, add_shape, change_text, shape_of
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.results import (
     HostAddresses,
@@ -38,7 +37,7 @@ _SAID = 6  # absent links that are named
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(parser)
-    testbed_on.add_option(parser)
+    add_machines(parser)
     add(parser, OPTIONS)
 
 
@@ -51,14 +50,14 @@ def run(args: argparse.Namespace) -> int:
         return 0
     shape = shape_of(args)
     title = reader.load(args.file, shape.fabric).title if args.file else "the default test bed"
-    wanted = testbed_on.machines_of(args)
-    shares = () if wanted is None else testbed_on.planned(shape, wanted)
+    names = getattr(args, "on", None)
+    shares = () if names is None else extras.need(extras.ON).planned(shape, names)
     lines = [*_describe(shape), *_absent(shape), *map(change_text, shape.links)]
     lines += world.lines(shape.outside)
     if args.svg:
         named = f"{Path(args.file).stem}: {title}" if args.file else title
         _write(args.svg, svg.draw(shape, named, lines))
-    lines += [testbed_on.text(each, shape.planes) for each in shares]
+    lines += [extras.need(extras.ON).text(each, shape.planes) for each in shares]
     out.text("\n".join([title, *lines, *picture.draw_plan(shape)]))
     out.result(_result(shape, title, shares))
     return 0

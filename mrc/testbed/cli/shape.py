@@ -8,11 +8,12 @@ from typing import Any
 
 from msgspec.structs import fields, replace
 
+from mrc import products
 from mrc.cli.arguments import add, argument
 from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError
 from mrc.fabric.tiers import LinkChange
-from mrc.testbed import outside, reader
+from mrc.testbed import extras, outside, reader
 from mrc.testbed.shape import (
     DEFAULT_RATE,
     Fabric,
@@ -75,6 +76,12 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
     add(group, OUTSIDE, interface=lent, real_host=real)
     dests = {name: {"dest": f"{name}_bytes"} for name in ("ecn_low", "ecn_high")}
     add(parser.add_argument_group("only with --fabric emulated"), EMULATED, **dests)
+
+
+def add_machines(parser: argparse.ArgumentParser) -> None:
+    """Adds `--on`."""
+    if (on := products.load(extras.ON)) is not None:
+        on.add_option(parser)
 
 
 def shape_of(args: argparse.Namespace) -> Shape:

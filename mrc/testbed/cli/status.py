@@ -19,9 +19,9 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
 from mrc.cli.runner import run_async
 from mrc.errors import MrcError
-from mrc.lab.cli import on as testbed_on
 from mrc.results.plain import like, plain
-from mrc.testbed import outside, picture, spread
+from mrc.testbed import bed as beds
+from mrc.testbed import extras, outside, picture
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.action import Action, Needs
@@ -130,7 +130,7 @@ def _look(name: str, seconds: float, out: Output, before: _Look | None) -> _Look
     found = stored.load(name)
     if found is None or not found.up:
         return None
-    bed = spread.of(name, found.shape, found.machines)
+    bed = beds.of(name, found.shape, found.machines)
     if before is not None and (before.bed.shape, before.bed.machines) == (bed.shape, bed.machines):
         bed = before.bed
     counters: Counters | None = None
@@ -149,7 +149,7 @@ def _look(name: str, seconds: float, out: Output, before: _Look | None) -> _Look
 def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
     shape = look.bed.shape
     yield f"{look.bed.name} is up: {summary(shape)}"
-    yield from testbed_on.lines(look.bed)
+    yield from machines(look.bed)
     yield from map(change_text, shape.links)
     yield from outside.lines(shape.outside)
     yield from picture.draw(shape, look.faults)
@@ -157,6 +157,12 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
     counted = _counted(look.counters)
     for part in (addresses, counted, _busy(look.links), _troubles(look)):
         yield from ["", *part] if part else []
+
+
+def machines(bed: Testbed) -> list[str]:
+    """What each machine of a test bed over several has."""
+    planes = bed.shape.planes
+    return [extras.need(extras.ON).text(each, planes) for each in bed.shares()]
 
 
 def summary(shape: Shape) -> str:
@@ -201,7 +207,8 @@ def _addresses(shape: Shape) -> list[str]:
 
 def _troubles(look: _Look) -> list[str]:
     bed = look.bed
-    lines = [testbed_on.lost_text(each) for each in testbed_on.found(bed) if each.lost]
+    lost = [each for each in bed.shares() if each.lost]
+    lines = [extras.need(extras.ON).lost_text(each) for each in lost]
     lines += [f"{target} fails: {fault}" for target, fault in look.faults.items()]
     lines += [f"{target} is drained" for target in look.drained]
     named = "" if bed.name == DEFAULT_NAME else f" --name {bed.name}"
@@ -262,7 +269,7 @@ def bed_result(
         missing=tuple(bed.missing()),
         drained=bed.drained() if drained is None else drained,
         taken_down=tuple(lost),
-        machines=testbed_on.found(bed),
+        machines=bed.shares(),
     )
 
 

@@ -9,38 +9,39 @@ from contextlib import AbstractContextManager, nullcontext
 from mrc.cli.exits import Exit
 from mrc.cli.output import Output
 from mrc.errors import ConfigError, StateError
-from mrc.lab.cli import on
 from mrc.linux import netns
 from mrc.results.plain import like
-from mrc.testbed import machines, spread
+from mrc.testbed import bed as beds
+from mrc.testbed import extras
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli import status
 from mrc.testbed.cli.action import Action, Needs
-from mrc.testbed.cli.shape import add_shape, shape_of
+from mrc.testbed.cli.shape import add_machines, add_shape, shape_of
 from mrc.testbed.programs import Removal
 from mrc.testbed.results import Built, Removed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(parser)
-    on.add_option(parser)
+    add_machines(parser)
 
 
 def _allowed(args: argparse.Namespace) -> AbstractContextManager[None]:
-    if args.on is not None and (lacks := netns.lacks()):
+    if getattr(args, "on", None) is not None and (lacks := netns.lacks()):
         raise StateError(f"a test bed over several machines requires root on each: needs {lacks}")
     return nullcontext()
 
 
 def up(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    wanted = on.machines_of(args)
-    bed = spread.of(args.name, shape_of(args), None if wanted is None else machines.located(wanted))
+    shape, names = shape_of(args), getattr(args, "on", None)
+    machines = None if names is None else extras.need(extras.ON).located(names)
+    bed = beds.of(args.name, shape, machines)
     built = bed.up()
     summary = status.summary(bed.shape)
     first = f"{args.name} {'is up' if built else 'was up already'}: {summary}"
-    out.text("\n".join([first, *on.lines(bed)]))
+    out.text("\n".join([first, *status.machines(bed)]))
     if out.as_json:  # else nothing that may fail: the test bed is up
         out.result(like(Built, status.bed_result(bed, {}), built=built))
     return 0
@@ -68,7 +69,7 @@ def down(args: argparse.Namespace) -> int:
 def _named(name: str) -> Testbed:
     """A test bed to take down: also one whose file is damaged."""
     try:
-        return spread.named(name)
+        return beds.named(name)
     except ConfigError:
         return Testbed(name)
 

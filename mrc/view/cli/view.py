@@ -8,7 +8,7 @@ from socket import socket
 
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
-from mrc.testbed import spread
+from mrc.testbed import bed as beds
 from mrc.testbed.cli.action import Action
 from mrc.testbed.cli.status import summary
 from mrc.view.cli import web
@@ -30,7 +30,7 @@ def prepared(args: argparse.Namespace) -> socket:
 def run(args: argparse.Namespace) -> int:
     from mrc.cli.top import here  # slow import: the engine
 
-    view = View(spread.existing(args.name).name, summary)
+    view = View(beds.existing(args.name).name, summary)
     source = here()
     try:
         return run_async(web.serve(Output.of(args), args.listener, source, view))

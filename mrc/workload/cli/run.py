@@ -17,7 +17,8 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_seconds
 from mrc.cli.sim_arguments import add_seeds, add_settings
 from mrc.fabric import document
-from mrc.testbed import results, schedule, spread
+from mrc.testbed import bed as beds
+from mrc.testbed import results, schedule
 from mrc.testbed.cli.action import Action
 from mrc.testbed.cli.faults import fault_result
 from mrc.testbed.cli.schedule import Lateness, line
@@ -88,7 +89,7 @@ def scale_argument(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = spread.existing(args.name)
+    bed = beds.existing(args.name)
     if not args.faults_only and _has_traffic(args.file):
         from mrc.workload.cli import traffic  # slow import: the simulator
 

@@ -48,8 +48,9 @@ def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> No
 
 def test_testbed__loads_only_the_action_that_is_asked_for() -> None:
     modules = loaded("from mrc.cli.main import main\nmain(['testbed', 'plan'])")
-    others = {module for module, _ in ACTIONS.values()} - {"mrc.testbed.cli.plan", "mrc.lab.cli.on"}
+    others = {module for module, _ in ACTIONS.values()} - {"mrc.testbed.cli.plan"}
     assert "mrc.testbed.cli.plan" in modules and not others & modules
+    assert not {"mrc.linux.netlink", "mrc.testbed.bed", "mrc.lab.machines"} & modules
 
 
 def test_testbed__needs_only_messages_of_pyroute2() -> None:

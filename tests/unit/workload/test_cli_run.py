@@ -28,7 +28,7 @@ def test_until__what_is_due_before_it_happens_however_late(
         assert wait(begun + 60)  # due after the end
         ended.extend((wait(begun + 0.01), wait(None)))
 
-    monkeypatch.setattr("mrc.testbed.spread.existing", lambda name: FakeBed())
+    monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: FakeBed())
     monkeypatch.setattr("mrc.testbed.schedule.load", lambda path, plan: ())
     monkeypatch.setattr("mrc.testbed.schedule.run", run)
     words = ["testbed", "run", "faults.toml", "--until", "50ms", "--faults-only"]
@@ -73,7 +73,7 @@ def test_until__before_faults_begin(
 ) -> None:
     path = tmp_path / "faults.toml"
     path.write_text(FAULTS)
-    monkeypatch.setattr("mrc.testbed.spread.existing", lambda name: FakeBed())
+    monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: FakeBed())
     monkeypatch.setattr("mrc.testbed.schedule.run", lambda *_: None)
     assert main(["testbed", "run", str(path), "--until", until]) == code
     assert capsys.readouterr().err == f"mrc testbed run: {complaint.format(path)}\n"
@@ -88,7 +88,7 @@ def test_run__tells_that_changes_were_late(
 
     path = tmp_path / "faults.toml"
     path.write_text(FAULTS)
-    monkeypatch.setattr("mrc.testbed.spread.existing", lambda name: FakeBed())
+    monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: FakeBed())
     monkeypatch.setattr("mrc.testbed.schedule.run", run)
     assert main(["testbed", "run", str(path)]) == 0
     assert capsys.readouterr().err == (

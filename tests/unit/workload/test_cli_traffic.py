@@ -26,7 +26,7 @@ def refusal(
 ) -> Callable[..., tuple[int, str]]:
     """Runs mrc testbed run on a test bed that is not asked; exit code and stderr."""
     monkeypatch.setattr("mrc.testbed.cli.entry.enter", lambda args: None)
-    monkeypatch.setattr("mrc.testbed.spread.existing", lambda name: FakeBed())
+    monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: FakeBed())
 
     def run(*words: str) -> tuple[int, str]:
         code = main(["testbed", "run", *words])

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ArgumentError, ConnectError, NetlinkError, StateError
-from mrc.testbed.machines import Machine
-from mrc.testbed.session import Session, own_version
+from mrc.lab.machines import Machine
+from mrc.lab.spread import Session, own_version
 
 HELLO = f'{{"mrc_testbed_part": "{own_version()}"}}'
 
@@ -75,8 +75,8 @@ def test_no_answer__leaves_nothing_to_write_at_the_end_of_the_command() -> None:
     printed in the development mode, and always since Python 3.13.
     """
     program = """
-from mrc.testbed.machines import Machine
-from mrc.testbed.session import Session
+from mrc.lab.machines import Machine
+from mrc.lab.spread import Session
 machine = Session(Machine("b", reach="sh -c", mrc="exit 3; "), "lab", own=False)
 machine._process.wait()
 machine.send({})

@@ -22,8 +22,8 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mrc.lab.machines import Machines
 from mrc.testbed.forwarding import LOWER, UPPER
-from mrc.testbed.machines import Machines
 from mrc.testbed.names import MANAGEMENT, part_name
 from mrc.testbed.outside import NOTHING
 from mrc.testbed.plan import (
@@ -35,6 +35,7 @@ from mrc.testbed.plan import (
     Tunnel,
     on_links,
 )
+from mrc.testbed.results import MachineShare
 from mrc.testbed.shape import Fabric, Shape
 from mrc.units import counted
 
@@ -107,6 +108,23 @@ def shares(plan: Plan, machines: int) -> list[Share]:
         )
         for machine in range(machines)
     ]
+
+
+def machine_shares(
+    plan: Plan, machines: Machines, lost: Mapping[str, str]
+) -> tuple[MachineShare, ...]:
+    """`lost`: machine -> why it does not answer."""
+    return tuple(
+        MachineShare(
+            name=machine.name,
+            address=machine.address or None,
+            hosts=share.hosts,
+            switches=share.switches,
+            tunnels=share.tunnels,
+            lost=lost.get(machine.name),
+        )
+        for machine, share in zip(machines.every, shares(plan, len(machines.every)), strict=True)
+    )
 
 
 def part(plan: Plan, machines: Machines) -> Plan:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import combinations
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from mrc.errors import ArgumentError, ResolveError
@@ -66,6 +67,11 @@ class Machines(Struct, frozen=True):
 
     def seen_by(self, here: int) -> Machines:
         return replace(self, here=here)
+
+
+def decode(stored: Any) -> Machines:
+    """The machines from JSON. Raises ValueError."""
+    return convert(stored, Machines)
 
 
 def read(text: str) -> Machines:

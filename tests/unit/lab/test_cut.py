@@ -8,9 +8,9 @@ from ipaddress import IPv6Address
 
 import pytest
 
-from mrc.testbed import cut
+from mrc.lab import cut
+from mrc.lab.machines import Machine, Machines
 from mrc.testbed.forwarding import LOWER, UPPER
-from mrc.testbed.machines import Machine, Machines
 from mrc.testbed.names import MANAGEMENT
 from mrc.testbed.plan import Plan, make_plan
 from mrc.testbed.shape import Fabric, Shape

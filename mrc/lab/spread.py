@@ -1,34 +1,152 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test bed over several machines, from one of them: asks each to do its part."""
+"""A test bed over several machines, from one of them: asks each to do its part.
+
+A process on each machine (`mrc.lab.part`) serves its part of the test bed. A question is a line of
+JSON, and so is an answer.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Self
 
 from msgspec import convert, to_builtins
 
-from mrc.errors import ConnectError, MrcError
+from mrc import errors
+from mrc.errors import ConnectError, MrcError, StateError
 from mrc.fabric.targets import Target
+from mrc.lab import cut
+from mrc.lab.machines import Machine, Machines
+from mrc.linux import installed
 from mrc.linux.processors import Times
-from mrc.testbed import cut, hops, state
+from mrc.testbed import hops, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
-from mrc.testbed.machines import Machine, Machines
-from mrc.testbed.names import DEFAULT_NAME, MANAGEMENT
+from mrc.testbed.names import MANAGEMENT
 from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Plan, make_plan
 from mrc.testbed.programs import Removal
-from mrc.testbed.results import Link
-from mrc.testbed.session import Session
+from mrc.testbed.results import Link, MachineShare
 from mrc.testbed.shape import Shape, as_argument_error
 from mrc.testbed.state import State
 
 _log = logging.getLogger("mrc.testbed")
+
+
+HELLO = "mrc_testbed_part"
+"""key of the first line, with the version of mrc"""
+
+_BANNERS = 100  # lines that a login may print before
+_END_SECONDS = 60.0
+
+
+@cache
+def own_version() -> str:
+    """The version of mrc on this machine."""
+    from importlib.metadata import version  # slow import
+
+    return version("mrc-transport")
+
+
+class Session:
+    """The process on one machine, from now on until `close`. `own`: this machine is that one."""
+
+    def __init__(self, machine: Machine, name: str, *, own: bool) -> None:
+        """Does not wait. Raises ConnectError if the program that reaches the machine is missing."""
+        words = ["part", "--name", name]
+        argv = machine.command(words)
+        if own:
+            argv = [sys.executable, "-P", "-m", "mrc", "testbed", *words]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
+        try:
+            # In a process group of its own: ^C at the terminal must not end it half-way.
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                process_group=0,
+            )
+        except FileNotFoundError as exc:
+            self._errors.close()
+            raise ConnectError(installed.not_found(argv[0])) from exc
+        self._greeted = False
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Never fails: `receive` does. Past the buffer of `stdin`: a line that cannot be written
+        would stay there, and be tried again when the interpreter ends.
+        """
+        assert self._process.stdin is not None
+        line = json.dumps(request).encode() + b"\n"
+        with suppress(OSError):
+            while line:
+                line = line[os.write(self._process.stdin.fileno(), line) :]
+
+    def receive(self) -> Any:
+        """The next answer. Raises ConnectError if the machine does not answer, and the MrcError
+        that it answers with.
+        """
+        if not self._greeted:
+            self._greet()
+        answer = self._read()
+        if "error" in answer:
+            kind = getattr(errors, answer["kind"], StateError)
+            raise (kind if issubclass(kind, MrcError) else StateError)(answer["error"])
+        return answer["answer"]
+
+    def _greet(self) -> None:
+        for _ in range(_BANNERS):
+            with suppress(ValueError):
+                found = self._read()
+                if isinstance(found, dict) and HELLO in found:
+                    break
+        else:
+            raise ConnectError("prints other lines than those of mrc testbed part")
+        if found[HELLO] != own_version():
+            raise StateError(
+                f"has mrc {found[HELLO]}, and this machine {own_version()}: "
+                "install the same version on all machines"
+            )
+        self._greeted = True
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):  # it may end in the middle of an answer
+            raise ConnectError(self._why())
+        return json.loads(line)
+
+    def _why(self) -> str:
+        """Why the process ended."""
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        return said[-1].strip() if said else f"its process ended with exit code {code}"
+
+    def end(self) -> None:
+        """Has the process end, which then removes what it did not finish."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+
+    def close(self) -> None:
+        """Waits until the process has ended."""
+        self.end()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
 
 
 class SpreadTestbed(Testbed):
@@ -233,6 +351,9 @@ class SpreadTestbed(Testbed):
         machine = self.owners[self._node(where).name]
         return None if machine == self.machines.here else self.machines.every[machine]
 
+    def shares(self) -> tuple[MachineShare, ...]:
+        return cut.machine_shares(self.plan, self.machines, self.unreachable)
+
     def host_command(
         self, host: str, command: Sequence[str], *, user: str | None = None
     ) -> tuple[list[str], dict[str, str]]:
@@ -248,24 +369,3 @@ class SpreadTestbed(Testbed):
 def _joined(answers: Iterable[list[str]]) -> list[str]:
     """What any of them has, once."""
     return list(dict.fromkeys(each for answer in answers for each in answer))
-
-
-def existing(name: str = DEFAULT_NAME) -> Testbed:
-    """The test bed of this name, whether it is over several machines or not. It must be up."""
-    found = state.load(name)
-    if found is None or found.machines is None:
-        return Testbed.existing(name)
-    return SpreadTestbed.existing(name)
-
-
-def named(name: str) -> Testbed:
-    """As `existing`, but it may be down or half built."""
-    found = state.load(name)
-    return Testbed(name) if found is None else of(name, found.shape, found.machines)
-
-
-def of(name: str, shape: Shape, machines: Machines | None) -> Testbed:
-    """A test bed of this shape, on this machine alone or over several."""
-    if machines is None:
-        return Testbed.of(name, shape)
-    return SpreadTestbed.of(name, shape, machines)

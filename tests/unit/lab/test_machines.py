@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ArgumentError, BadFileError, ResolveError
-from mrc.testbed import machines, programs
-from mrc.testbed.machines import Machine, Machines
+from mrc.lab import machines
+from mrc.lab.machines import Machine, Machines
+from mrc.testbed import programs
 
 
 def test_read__names_for_ssh() -> None:
