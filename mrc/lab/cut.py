@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from mrc.lab.machines import Machines
 from mrc.testbed.forwarding import LOWER, UPPER
 from mrc.testbed.names import MANAGEMENT, part_name
-from mrc.testbed.outside import NOTHING
 from mrc.testbed.plan import (
     LOWER_MAC,
     UPPER_MAC,
@@ -36,7 +35,7 @@ from mrc.testbed.plan import (
     on_links,
 )
 from mrc.testbed.results import MachineShare
-from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.shape import NOTHING, Fabric, Shape
 from mrc.units import counted
 
 OVERHEAD = {4: 50, 6: 70}

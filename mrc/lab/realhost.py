@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from mrc.lab import commands
+from mrc.lab.outside import check_interface, links_of
 from mrc.lab.results import Joined
 from mrc.testbed import hostfiles
 from mrc.testbed import plan as plans
-from mrc.testbed.joined import links_of
 from mrc.testbed.names import MANAGEMENT
-from mrc.testbed.outside import check_interface, real_host
 from mrc.testbed.plan import Link, Node, Plan
-from mrc.testbed.shape import Shape
+from mrc.testbed.shape import Shape, real_host
 from mrc.units import counted
 
 _OF_MACHINE = {

@@ -18,7 +18,7 @@ from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.draining import cut_off, without
 from mrc.fabric.targets import Target, parse_target
-from mrc.linux import installed, processors
+from mrc.linux import installed, netns, processors
 from mrc.linux.processors import Times
 from mrc.results.plain import like
 from mrc.testbed import (
@@ -28,31 +28,37 @@ from mrc.testbed import (
     extras,
     faults,
     hops,
-    lending,
     mptcp,
     programs,
     queues,
     repair,
     rootless,
     state,
-    uplink,
 )
 from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.joined import make_plan
 from mrc.testbed.names import (
     DEFAULT_NAME,
     FABRIC,
+    MACHINE,
     check_name,
     is_host,
+    namespace,
     node_of,
     part_name,
 )
 from mrc.testbed.nft import Ready
-from mrc.testbed.outside import real_host
-from mrc.testbed.plan import Node, Plan, emulator_config
+from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
 from mrc.testbed.programs import Removal
 from mrc.testbed.results import Link, MachineShare
-from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, as_argument_error, parse_rate
+from mrc.testbed.shape import (
+    DEFAULT_RATE,
+    NOTHING,
+    Fabric,
+    Shape,
+    as_argument_error,
+    parse_rate,
+    real_host,
+)
 from mrc.testbed.state import State
 
 PROGRAMS = ("ip", "nft", "sh", "mount")
@@ -126,7 +132,9 @@ class Testbed:
 
     @cached_property
     def plan(self) -> Plan:
-        plan = make_plan(self.name, self.shape)
+        joined = self.shape.outside != NOTHING
+        make = extras.need(extras.OUTSIDE).make_plan if joined else make_plan
+        plan: Plan = make(self.name, self.shape)
         if self.machines is not None:
             plan = extras.need(extras.CUT).part(plan, self.machines)
         return plan
@@ -169,8 +177,8 @@ class Testbed:
             if self.shape.fabric is Fabric.EMULATED:
                 namespace = self.plan.nodes[FABRIC].namespace
                 control.start(state.folder(self.name), namespace, emulator_config(self.shape))
-            lending.lend(self.plan)
-            uplink.join(self.plan)
+            if self.shape.outside != NOTHING:
+                extras.need(extras.UPLINK).after_build(self.plan)
             if self.shape.fabric is Fabric.KERNEL:
                 found = queues.read(self.plan, {}).items()
                 drops = {str(hop): told["dropped"] for hop, told in found if told["dropped"]}
@@ -471,8 +479,9 @@ class Testbed:
         there = folder.exists()
         control.stop(folder)
         ending = programs.end_all(build.namespaces(self.name), folder)
-        uplink.leave(self.name)
-        lending.give_back(self.name)
+        machine = namespace(self.name, MACHINE)
+        if machine in netns.names() or state.outside_path(self.name).exists():
+            extras.need(extras.UPLINK).before_down(self.name)
         removed = build.remove(self.name)
         state.forget(self.name)
         return Removal(there or bool(removed), ending.ended, ending.left)

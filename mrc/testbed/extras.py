@@ -16,10 +16,18 @@ CUT = "mrc.lab.cut"
 """`part(plan, machines)`: the part of a plan that this machine has"""
 SPREAD = "mrc.lab.spread"
 """`SpreadTestbed`: a Testbed over all of them"""
-ON = "mrc.lab.cli.on"
-"""`--on`, and what each machine has, for people"""
 THERE = "mrc.lab.cli.there"
 """`shell` and `capture` on another machine"""
+OUTSIDE = "mrc.lab.outside"
+"""what joins it to the world, in `Shape.outside`: `read(table)` of a topology file, `check` and
+`make_plan`
+"""
+UPLINK = "mrc.lab.uplink"
+"""`after_build(plan)` and `before_down(name)` of a test bed that is joined to the world"""
+LENDING = "mrc.lab.lending"
+"""`follow(plan, held_down)`: links of real hosts, after a change of faults"""
+OPTIONS = "mrc.lab.cli.options"
+"""options of `up`, `plan` and `export`, and what people read of what they add"""
 
 
 def need(module: str) -> ModuleType:

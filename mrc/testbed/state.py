@@ -7,7 +7,7 @@ $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
 $MRC_RUN_DIR/NAME/hosts                               /etc/hosts for the commands in its hosts
 $MRC_RUN_DIR/NAME/resolv.conf                         the same of /etc/resolv.conf, with an uplink
 $MRC_RUN_DIR/NAME/early.json                          packets dropped while links came up, by hop
-$MRC_RUN_DIR/NAME/outside.json                        what `mrc.testbed.lending` has to return
+$MRC_RUN_DIR/NAME/outside.json                        what `extras.LENDING` has to return
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ def config_path(name: str, host: str) -> Path:
 
 def hosts_path(name: str) -> Path:
     return folder(name) / "hosts"
+
+
+def outside_path(name: str) -> Path:
+    """The file of `extras.LENDING`."""
+    return folder(name) / "outside.json"
 
 
 def load(name: str) -> State | None:

@@ -17,11 +17,10 @@ from mrc.lab.containerlab import containerlab
 from mrc.lab.netns_script import netns_script
 from mrc.lab.results import Exported
 from mrc.lab.switches import lab
-from mrc.testbed import outside
 from mrc.testbed.cli.action import Action, Needs
 from mrc.testbed.cli.shape import add_shape, shape_of
 from mrc.testbed.plan import make_plan
-from mrc.testbed.shape import as_argument_error
+from mrc.testbed.shape import NOTHING, as_argument_error
 from mrc.units import counted
 from mrc.whole import write_whole
 
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.netns_script == "-" and args.json:
         raise UsageError(args.prog, "--netns-script -: excludes --json")
     shape = shape_of(args)
-    if shape.outside != outside.NOTHING:
+    if shape.outside != NOTHING:
         raise UsageError(args.prog, "other tools join no test bed to the world: only up does")
     with as_argument_error():
         plan = make_plan(args.name, shape)

@@ -11,9 +11,8 @@ from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.errors import ConfigError
 from mrc.results.plain import like
 from mrc.testbed import extras, hops, picture, reader, svg
-from mrc.testbed import outside as world
 from mrc.testbed.cli.action import Action, Needs
-from mrc.testbed.cli.shape import add_machines, add_shape, change_text, shape_of
+from mrc.testbed.cli.shape import add_machines, add_shape, change_text, outside_lines, shape_of
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.results import (
     HostAddresses,
@@ -51,13 +50,13 @@ def run(args: argparse.Namespace) -> int:
     shape = shape_of(args)
     title = reader.load(args.file, shape.fabric).title if args.file else "the default test bed"
     names = getattr(args, "on", None)
-    shares = () if names is None else extras.need(extras.ON).planned(shape, names)
+    shares = () if names is None else extras.need(extras.OPTIONS).planned(shape, names)
     lines = [*_describe(shape), *_absent(shape), *map(change_text, shape.links)]
-    lines += world.lines(shape.outside)
+    lines += outside_lines(shape)
     if args.svg:
         named = f"{Path(args.file).stem}: {title}" if args.file else title
         _write(args.svg, svg.draw(shape, named, lines))
-    lines += [extras.need(extras.ON).text(each, shape.planes) for each in shares]
+    lines += [extras.need(extras.OPTIONS).text(each, shape.planes) for each in shares]
     out.text("\n".join([title, *lines, *picture.draw_plan(shape)]))
     out.result(_result(shape, title, shares))
     return 0

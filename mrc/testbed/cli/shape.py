@@ -13,9 +13,10 @@ from mrc.cli.arguments import add, argument
 from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError
 from mrc.fabric.tiers import LinkChange
-from mrc.testbed import extras, outside, reader
+from mrc.testbed import extras, reader
 from mrc.testbed.shape import (
     DEFAULT_RATE,
+    NOTHING,
     Fabric,
     Shape,
     as_argument_error,
@@ -45,14 +46,6 @@ file FILE      topology file, or name of a built-in topology or scenario; option
 --fabric       kernel: each switch is a namespace, which cannot mark or trim; emulated: the switches
                of the simulator in real time, which queue, mark and trim [%(default)s]
 """
-OUTSIDE = """
---uplink IFNAME               hosts reach what this machine reaches over this interface, by NAT
---interface IFNAME=NODE...    move an interface of this machine into a host or a switch, such as
-                              eth2=h0 or eth3=t1:2.0; down returns it
---real-host HOST=IFNAMES...   this host is what is at the other end of these interfaces, one for
-                              each plane: h1=tap1,tap2; at the end mgmt:tap0 for the management
-                              network. mrc testbed join prints what it has to configure
-"""
 EMULATED = """
 --ecn-low SIZE   mark some packets when the queue exceeds this [a tenth of the buffer]
 --ecn-high SIZE  mark all packets when the queue exceeds this [four tenths of the buffer]
@@ -70,18 +63,16 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
         buffer={"dest": "buffer_bytes"},
         fabric={"choices": [*Fabric], "default": Fabric.KERNEL},
     )
-    real = {"type": argument(outside.parse_real_host)}
-    lent = {"type": argument(outside.parse_lent)}
-    group = parser.add_argument_group("joined to the world")
-    add(group, OUTSIDE, interface=lent, real_host=real)
+    if (others := products.load(extras.OPTIONS)) is not None:
+        others.add_outside(parser.add_argument_group("joined to the world"))
     dests = {name: {"dest": f"{name}_bytes"} for name in ("ecn_low", "ecn_high")}
     add(parser.add_argument_group("only with --fabric emulated"), EMULATED, **dests)
 
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
     """Adds `--on`."""
-    if (on := products.load(extras.ON)) is not None:
-        on.add_option(parser)
+    if (others := products.load(extras.OPTIONS)) is not None:
+        others.add_on(parser)
 
 
 def shape_of(args: argparse.Namespace) -> Shape:
@@ -97,8 +88,9 @@ def shape_of(args: argparse.Namespace) -> Shape:
         raise ArgumentError("a kernel fabric cannot mark or trim: use --fabric emulated")
     with as_argument_error():
         shape = Shape(**wanted) if shape is None else replace(shape, **wanted)
-        joined = outside.changed(shape.outside, args.uplink, args.interface, args.real_host)
-        shape = replace(shape, outside=joined)
+        if "uplink" in args:
+            outside = extras.need(extras.OPTIONS).outside_of(args, shape.outside)
+            shape = replace(shape, outside=outside)
         if "rate" in args:
             shape = scale_rates(shape, args.rate)
         return shape if args.delay is None else with_delay(shape, args.delay)
@@ -111,3 +103,11 @@ def change_text(change: LinkChange) -> str:
     told += [] if change.loss is None else [f"loss {digits(change.loss * 100)}%"]
     told += [] if change.mtu is None else [f"MTU {change.mtu}"]
     return f"{change.target} has {', '.join(told)}"
+
+
+def outside_lines(shape: Shape) -> list[str]:
+    """What joins a test bed to the world."""
+    if shape.outside == NOTHING:
+        return []
+    found: list[str] = extras.need(extras.OPTIONS).outside_lines(shape.outside)
+    return found

@@ -21,12 +21,12 @@ from mrc.cli.runner import run_async
 from mrc.errors import MrcError
 from mrc.results.plain import like, plain
 from mrc.testbed import bed as beds
-from mrc.testbed import extras, outside, picture
+from mrc.testbed import extras, picture
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.action import Action, Needs
 from mrc.testbed.cli.faults import fault_result
-from mrc.testbed.cli.shape import change_text
+from mrc.testbed.cli.shape import change_text, outside_lines
 from mrc.testbed.fault import Fault
 from mrc.testbed.names import DEFAULT_NAME, part_name
 from mrc.testbed.results import Bed, Counters, Host, Link, NotUp, Status
@@ -151,7 +151,7 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
     yield f"{look.bed.name} is up: {summary(shape)}"
     yield from machines(look.bed)
     yield from map(change_text, shape.links)
-    yield from outside.lines(shape.outside)
+    yield from outside_lines(shape)
     yield from picture.draw(shape, look.faults)
     addresses = _addresses(shape) if with_addresses else []
     counted = _counted(look.counters)
@@ -162,7 +162,7 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
 def machines(bed: Testbed) -> list[str]:
     """What each machine of a test bed over several has."""
     planes = bed.shape.planes
-    return [extras.need(extras.ON).text(each, planes) for each in bed.shares()]
+    return [extras.need(extras.OPTIONS).text(each, planes) for each in bed.shares()]
 
 
 def summary(shape: Shape) -> str:
@@ -208,7 +208,7 @@ def _addresses(shape: Shape) -> list[str]:
 def _troubles(look: _Look) -> list[str]:
     bed = look.bed
     lost = [each for each in bed.shares() if each.lost]
-    lines = [extras.need(extras.ON).lost_text(each) for each in lost]
+    lines = [extras.need(extras.OPTIONS).lost_text(each) for each in lost]
     lines += [f"{target} fails: {fault}" for target, fault in look.faults.items()]
     lines += [f"{target} is drained" for target in look.drained]
     named = "" if bed.name == DEFAULT_NAME else f" --name {bed.name}"

@@ -36,7 +36,7 @@ def _allowed(args: argparse.Namespace) -> AbstractContextManager[None]:
 def up(args: argparse.Namespace) -> int:
     out = Output.of(args)
     shape, names = shape_of(args), getattr(args, "on", None)
-    machines = None if names is None else extras.need(extras.ON).located(names)
+    machines = None if names is None else extras.need(extras.OPTIONS).located(names)
     bed = beds.of(args.name, shape, machines)
     built = bed.up()
     summary = status.summary(bed.shape)

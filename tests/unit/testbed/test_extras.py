@@ -27,8 +27,20 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_plan__has_no_options_of_extras(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["testbed", "plan", "--help"])
-    assert "--on" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--hosts" in shown and "--on" not in shown and "--uplink" not in shown
     assert main(["testbed", "plan", "--json"]) == 0
+
+
+def test_bed__that_is_joined_to_the_world_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('[topology]\nhosts = 2\nplanes = 1\nt1 = 1\n[outside]\nuplink = "eth0"\n')
+    assert main(["testbed", "plan", str(path)]) == 1
+    assert capsys.readouterr().err == (
+        "mrc testbed plan: this test bed needs mrc.lab.outside, which is not installed\n"
+    )
 
 
 def test_bed__over_several_machines_is_only_taken_down() -> None:

@@ -8,19 +8,20 @@ else, and `down` of its last test bed with an uplink switches the forwarding off
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from ipaddress import IPv4Interface, IPv6Interface, IPv6Network
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Interface, IPv6Interface, IPv6Network, ip_address
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from mrc.errors import StateError
 from mrc.fabric.srv6 import Route
+from mrc.lab import lending
+from mrc.lab.outside import UPLINK, Transit, transit
 from mrc.linux import netns
 from mrc.linux.interfaces import Interface, interfaces
 from mrc.linux.netlink import Netlink, Veth, wait_until_up
-from mrc.testbed import lending, nft, resolver, state
-from mrc.testbed.joined import UPLINK, Transit, transit
+from mrc.testbed import nft, state
 from mrc.testbed.names import MACHINE, MANAGEMENT, namespace
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Plan
 
@@ -30,7 +31,22 @@ _UP_SECONDS = 10.0
 _GUARD = "mrc-guard"
 _FORWARDING = "net/ipv6/conf/all/forwarding"
 
+RESOLVERS = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
+"""The second one has the servers behind systemd-resolved."""
+
 _log = logging.getLogger("mrc.testbed")
+
+
+def after_build(plan: Plan) -> None:
+    """Joins a test bed to the world. Raises StateError, NetlinkError."""
+    lending.lend(plan)
+    join(plan)
+
+
+def before_down(name: str) -> None:
+    """Gives back all that it has of the machine. Safe at any time."""
+    leave(name)
+    lending.give_back(name)
 
 
 def join(plan: Plan) -> None:
@@ -196,14 +212,37 @@ _MGMT_RULES = _rules(UPLINK, {"postrouting": (_NAT, [f'oifname "{UPLINK}" masque
 
 def _write_resolver(name: str) -> None:
     """The resolv.conf of the hosts' commands."""
-    text = resolver.usable([_read(path) for path in resolver.FILES])
+    text = usable([_read(path) for path in RESOLVERS])
     if text is None:
         _log.warning(
             "names do not resolve in hosts: %s names no server that they reach",
-            resolver.FILES[0],
+            RESOLVERS[0],
         )
     else:
         state.write_resolver(name, text)
+
+
+def usable(texts: Iterable[str]) -> str | None:
+    """The first of these resolv.conf with a server that is not the machine itself, without those
+    that are; None: there is none.
+    """
+    for text in texts:
+        kept = [line for line in text.splitlines() if not _is_near(line)]
+        if any(line.split()[:1] == ["nameserver"] for line in kept):
+            return "\n".join(kept) + "\n"
+    return None
+
+
+def _is_near(line: str) -> bool:
+    """Whether a line names a server that only the machine reaches."""
+    words = line.split()
+    if words[:1] != ["nameserver"]:
+        return False
+    try:
+        address = ip_address(words[1])
+    except (IndexError, ValueError):
+        return True
+    return address.is_loopback or address.is_unspecified or address.is_link_local
 
 
 def _read(path: str) -> str:

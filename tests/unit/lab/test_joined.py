@@ -8,9 +8,9 @@ from ipaddress import IPv6Network
 import pytest
 
 from mrc.fabric import hostconfig
+from mrc.lab.outside import bridges, make_plan, transit
 from mrc.lab.realhost import joined
 from mrc.testbed import plan as plans
-from mrc.testbed.joined import bridges, make_plan, transit
 from mrc.testbed.results import Outside, RealHost
 from mrc.testbed.shape import Shape
 

@@ -19,18 +19,17 @@ from pathlib import Path
 from msgspec import Struct, convert, to_builtins
 
 from mrc.errors import NetlinkError, StateError
+from mrc.lab.outside import bridges, links_of
 from mrc.linux import netns
 from mrc.linux.interfaces import Interface, interfaces
 from mrc.linux.netlink import Netlink
 from mrc.testbed import rootless, state
 from mrc.testbed.build import LinkEnd
-from mrc.testbed.joined import bridges, links_of
 from mrc.testbed.names import MACHINE, namespace, node_of, part_name
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Fabric
 from mrc.whole import write_whole
 
-_FILE = "outside.json"
 _DEFAULT = "0" * 8, "0" * 32  # destinations in /proc/net/route and /proc/net/ipv6_route
 
 _log = logging.getLogger("mrc.testbed")
@@ -58,7 +57,7 @@ class Record(Struct, frozen=True):
 
 def load(name: str) -> Record:
     """The record of a test bed; empty if there is none. Raises StateError."""
-    path = state.folder(name) / _FILE
+    path = state.outside_path(name)
     try:
         return convert(json.loads(path.read_text()), Record)
     except FileNotFoundError:
@@ -69,7 +68,7 @@ def load(name: str) -> Record:
 
 def save(name: str, record: Record) -> None:
     text = json.dumps(to_builtins(record), indent=2) + "\n"
-    write_whole(state.folder(name) / _FILE, text.encode())
+    write_whole(state.outside_path(name), text.encode())
 
 
 def lend(plan: Plan) -> None:

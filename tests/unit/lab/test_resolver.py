@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.testbed.resolver import usable
+from mrc.lab.uplink import usable
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import tomllib
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from mrc.errors import ConfigError
+from mrc.lab.cli import options
+from mrc.lab.outside import parse_lent, parse_real_host
 from mrc.sim import reader as scenarios
-from mrc.testbed import outside, reader, state
-from mrc.testbed.outside import NOTHING, parse_lent, parse_real_host
+from mrc.testbed import reader, state
 from mrc.testbed.results import LentInterface, Outside, RealHost
-from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.shape import NOTHING, Fabric, Shape
 from mrc.testbed.state import State
 
 BED = """
@@ -118,16 +120,18 @@ def test_parse__options() -> None:
 
 def test_changed__options_override_the_file() -> None:
     more = RealHost("h2", ("a", "b"), None)
-    assert outside.changed(WHOLE, None, (), (more,)) == Outside(
+    none = Namespace(uplink=None, interface=[], real_host=[more])
+    assert options.outside_of(none, WHOLE) == Outside(
         "eth0", WHOLE.interfaces, (*WHOLE.hosts, more)
     )
-    assert outside.changed(WHOLE, "eth9", (), ()).uplink == "eth9"
+    other = Namespace(uplink="eth9", interface=[], real_host=[])
+    assert options.outside_of(other, WHOLE).uplink == "eth9"
 
 
 def test_lines__say_all_of_it() -> None:
-    assert outside.lines(WHOLE) == [
+    assert options.outside_lines(WHOLE) == [
         "uplink eth0: hosts reach the world by NAT",
         "t1:2.0 has the interface eth2",
         "h1 is a real host at tap1, tap2, management tap0; what it configures: mrc testbed join h1",
     ]
-    assert outside.lines(NOTHING) == []
+    assert options.outside_lines(NOTHING) == []
