@@ -27,7 +27,6 @@ from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.main import main
 from mrc.cli.output import format_bytes, format_rate, format_seconds, format_table
 from mrc.cli.paths import _outcome
-from mrc.demo.cli import planes, rate, size
 from mrc.enums import WcStatus
 from mrc.errors import (
     CompletionError,
@@ -131,31 +130,6 @@ def test_host_and_port__refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("1MiB", 1 << 20), ("2 gib", 2 << 30), ("1048577", (1 << 20) + 1)]
-)
-def test_size__accepted(text: str, count: int) -> None:
-    assert size(text) == count
-
-
-@pytest.mark.parametrize(
-    ("convert", "text"),
-    [
-        (size, "1023KiB"),
-        (size, "1MB"),
-        (size, ""),
-        (size, "-1MiB"),
-        (planes, "1"),
-        (planes, "four"),
-        (rate, "fast"),
-        (rate, "none"),
-    ],
-)
-def test_demo_types__refused(convert: object, text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
-        convert(text)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
     ("error", "code"),
     [
         (UsageError("mrc", ""), Exit.USAGE),
@@ -216,7 +190,6 @@ def test_format_table__numbers_to_the_right() -> None:
         (["top"], "name a HOST or use --local"),
         (["top", "h1", "--local"], "use either a HOST or --local"),
         (["perf", "h1", "--top"], "--top: requires --server"),
-        (["demo", "--planes", "1"], "one of the planes fails"),
         (["perf"], "name a HOST or use --server"),
         (["perf", "--server", "h1"], "--server takes no HOST"),
         (["perf", "h1", "-t", "0"], "'0' is not a time"),
@@ -243,7 +216,7 @@ def test_main__no_subcommand_shows_the_help(mrc: Mrc) -> None:
     assert done.stderr.startswith("examples:") and not done.stdout
 
 
-@pytest.mark.parametrize("subcommand", ["send", "recv", "perf", "paths", "top", "testbed", "demo"])
+@pytest.mark.parametrize("subcommand", ["send", "recv", "perf", "paths", "top"])
 def test_main__help_begins_with_examples(mrc: Mrc, subcommand: str) -> None:
     done = mrc(subcommand, "--help")
     assert done.returncode == 0
@@ -486,7 +459,6 @@ def test_recv__what_arrived_when(mrc: Mrc, tmp_path: Path, as_json: bool) -> Non
     ("words", "where"),
     [
         (("perf", "--bogus"), "mrc perf"),
-        (("testbed", "up", "--bogus"), "mrc testbed up"),
         (("sim", "lossy-ev", "--bogus"), "mrc sim run"),
         (("sim", "list", "--bogus"), "mrc sim list"),
     ],

@@ -17,7 +17,6 @@ from mrc.cli import sim
 from mrc.cli.exits import cause
 from mrc.cli.main import main
 from mrc.errors import MrcError
-from mrc.testbed import rootless
 
 
 @pytest.mark.parametrize(
@@ -42,10 +41,6 @@ def test_cause__is_text_for_a_user(error: BaseException, text: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("testbed", "plan", "FILE"),
-        ("testbed", "plan", "no-such-topology"),
-        ("testbed", "export", "--netns-script", "-", "FILE"),
-        ("testbed", "up", "--name", "never-built", "FILE"),
         ("sim", "FILE"),
         ("dissect", "FILE"),
         ("conform", "judge", "FILE"),
@@ -73,22 +68,6 @@ def test_main__out_of_memory(
     monkeypatch.setattr("mrc.cli.schema.run", run)
     assert main(["schema"]) == 1
     assert capsys.readouterr() == ("", "mrc schema: out of memory\n")
-
-
-def test_testbed__a_signal_at_the_end_leaves_no_keeper(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    left: list[bool] = []
-
-    def leave(in_use: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        left.append(True)
-
-    monkeypatch.setattr(rootless, "leave", leave)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # uvloop has left its own
-    assert main(["testbed", "plan", "--quiet"]) == 130
-    assert left == [True]
-    assert capsys.readouterr().err == "mrc testbed plan: interrupted\n"
 
 
 def test_sim__ends_in_the_middle_of_c_code(

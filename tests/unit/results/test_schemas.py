@@ -17,10 +17,12 @@ from printed import printed
 from mrc.cli.main import build_parser, main
 from mrc.enums import CcKind, EvState
 from mrc.events import EvInfo
+from mrc.results import schemas
 from mrc.results.paths import Probe, ProbedEv
 from mrc.results.plain import Failure, like, plain
-from mrc.results.schemas import COMMANDS, schema
+from mrc.results.schemas import schema
 
+COMMANDS = schemas.commands()
 TESTS = Path(__file__).parents[2]
 FAILURE = json.dumps({"schema": 1, "error": "no such file", "exit_code": 1})
 EV = EvInfo(

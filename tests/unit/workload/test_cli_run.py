@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loading import loaded
 
 from mrc.cli.main import build_parser, main
 from mrc.testbed import schedule
@@ -106,3 +107,11 @@ def test_scale_argument(text: str, factor: float) -> None:
 
 def test_overs_argument__each_once() -> None:
     assert testbed_run.overs_argument("tcp, mrc,tcp") == ("tcp", "mrc")
+
+
+def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> None:
+    code = "p = build_parser(['testbed'])\ntry: p.parse_args(['testbed', 'run', '--help'])\n"
+    modules = loaded(f"from mrc.cli.main import build_parser\n{code}except SystemExit: pass")
+    assert "mrc.workload.cli.run" in modules
+    assert not {"mrc.workload.cli.traffic", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
+    assert not {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload.run"))}
