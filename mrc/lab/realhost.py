@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mrc.lab import commands
+from mrc.lab import scripts
 from mrc.lab.outside import check_interface, links_of
 from mrc.lab.results import Joined
 from mrc.testbed import hostfiles
@@ -76,7 +76,7 @@ def joined(
         names[MANAGEMENT] = management or MANAGEMENT
     config = _config(plan.configs[host], names)
     hosts = hostfiles.hosts_file(shape)
-    text = commands.script(*_renamed(plan, plan.nodes[host], names))
+    text = scripts.script(*_renamed(plan, plan.nodes[host], names))
     return Joined(
         host=host,
         interfaces=tuple(own),

@@ -13,10 +13,9 @@ from mrc.cli.arguments import add
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.errors import ConfigError
-from mrc.lab.containerlab import containerlab
-from mrc.lab.netns_script import netns_script
+from mrc.lab.containers import containerlab, lab
 from mrc.lab.results import Exported
-from mrc.lab.switches import lab
+from mrc.lab.scripts import netns_script
 from mrc.testbed.cli.action import Action, Needs
 from mrc.testbed.cli.shape import add_shape, shape_of
 from mrc.testbed.plan import make_plan

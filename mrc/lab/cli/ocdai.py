@@ -15,7 +15,7 @@ from mrc.cli.output import Output
 from mrc.errors import ConfigError
 from mrc.fabric import document
 from mrc.lab import ocdai
-from mrc.lab.imported import topology_of
+from mrc.lab.ocdai import topology_of
 from mrc.lab.results import ImportedTopology
 from mrc.testbed.cli.action import Action, Needs
 from mrc.units import counted

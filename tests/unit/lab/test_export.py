@@ -15,9 +15,9 @@ from printed import printed
 
 from mrc.cli.main import main
 from mrc.fabric.tiers import LinkChange
-from mrc.lab import commands
-from mrc.lab.containerlab import containerlab
-from mrc.lab.netns_script import netns_script
+from mrc.lab import scripts
+from mrc.lab.containers import containerlab
+from mrc.lab.scripts import netns_script
 from mrc.testbed.plan import census, make_plan
 from mrc.testbed.shape import Fabric, Shape
 
@@ -26,7 +26,7 @@ SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2)
 
 def lines_of(shape: Shape, node: str) -> list[str]:
     plan = make_plan("lab", shape)
-    return commands.script(plan, plan.nodes[node]).splitlines()
+    return scripts.script(plan, plan.nodes[node]).splitlines()
 
 
 def test_script__routes_of_each_kind() -> None:

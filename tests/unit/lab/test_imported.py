@@ -12,7 +12,7 @@ import topology_plans
 
 from mrc.errors import BadFileError
 from mrc.lab import ocdai
-from mrc.lab.imported import Imported, topology_of
+from mrc.lab.ocdai import Imported, topology_of
 from mrc.testbed import reader
 from mrc.testbed.shape import Shape
 

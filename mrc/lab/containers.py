@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations of real switches for a plan: FRR, SONiC and Cumulus Linux. Pure.
+"""A plan as a topology of containerlab, with a container of kind linux for each node, or with SONiC
+as switches; and configurations of real switches: FRR, SONiC and Cumulus Linux. Pure.
 
 The uSIDs, locators and host addresses are those of the plan. A real switch has MAC addresses of its
 own, so its links need addresses that both ends can look up: a /126 of the plane's locator block
@@ -21,12 +22,12 @@ from msgspec.structs import replace
 
 from mrc.fabric.srv6 import BLOCK_BITS, USID_BITS, End, Route
 from mrc.fabric.targets import Target, all_links
-from mrc.lab import commands
-from mrc.lab.containerlab import containerlab, topology_head, topology_node
+from mrc.lab import scripts
 from mrc.testbed.hops import hops_of_link, port
 from mrc.testbed.names import MANAGEMENT
 from mrc.testbed.plan import Node, Plan
 
+_INSIDE = "/mrc"
 LOCATOR = "mrc"
 
 _End = tuple[str, str]
@@ -39,12 +40,64 @@ _TRIMMED_QUEUE = 6
 _TRIM_BYTES = 256
 
 
+def containerlab(plan: Plan, image: str) -> dict[str, str]:
+    """The files of the lab, by their paths: the topology, and a folder for each node.
+
+    containerlab makes the links; then each node runs its own script, which sets addresses, routes
+    and queues in three scripts. One `exec` line for each route would take hours for large labs.
+    Raises ValueError for an emulated fabric.
+    """
+    scripts.check(plan)
+    files = {f"{plan.name}.clab.yml": "\n".join(_topology(plan, image)) + "\n"}
+    for node in plan.nodes.values():
+        text = f"set -e\n{scripts.script(plan, node)}"
+        if node.name in plan.configs:
+            files[f"{node.name}/host.toml"] = plan.configs[node.name]
+            files[f"{node.name}/hosts"] = plan.hosts_file
+            text += f"cat {_INSIDE}/hosts > /etc/hosts\n"
+        files[f"{node.name}/set-up.sh"] = text
+    return files
+
+
+def topology_head(plan: Plan, image: str) -> Iterator[str]:
+    """The lines before the nodes."""
+    yield "# Made by mrc testbed export. Each node of kind linux requires iproute2 6.1, nftables"
+    yield "# and Linux 6.1; the hosts also mrc."
+    yield f"name: {plan.name}"
+    yield "topology:"
+    yield "  defaults:"
+    yield "    kind: linux"
+    yield f'    image: "{image}"'
+    yield "    network-mode: none"
+    yield "  nodes:"
+
+
+def _topology(plan: Plan, image: str) -> Iterator[str]:
+    yield from topology_head(plan, image)
+    for node in plan.nodes.values():
+        yield from topology_node(plan, node)
+    yield "  links:"
+    for link in plan.links:
+        ends = f'["{link.lower}:{link.lower_name}", "{link.upper}:{link.upper_name}"]'
+        yield f"    - endpoints: {ends}"
+        yield f"      mtu: {link.mtu}"
+
+
+def topology_node(plan: Plan, node: Node) -> Iterator[str]:
+    """The lines of a node of kind linux."""
+    yield f"    {node.name}:"
+    yield f'      binds: ["{node.name}:{_INSIDE}"]'
+    if node.name in plan.configs:
+        yield f'      env: {{MRC_CONFIG: "{_INSIDE}/host.toml"}}'
+    yield f'      exec: ["sh {_INSIDE}/set-up.sh"]'
+
+
 def with_link_addresses(plan: Plan) -> Plan:
     """The plan with an address of its own at each end of each link, in place of static neighbours.
 
     Raises ValueError for an emulated fabric.
     """
-    commands.check(plan)
+    scripts.check(plan)
     ends: dict[_End, tuple[IPv6Interface, IPv6Interface]] = {}
     for link in all_links(plan.shape):
         upper, lower = _addresses(plan, link)
@@ -203,7 +256,7 @@ def lab(plan: Plan, image: str, switch_image: str) -> dict[str, str]:
         for name, text in containerlab(plan, image).items()
         if name.split("/")[0] not in switches(plan)
     }
-    topology = "\n".join(_topology(plan, image, switch_image)) + "\n"
+    topology = "\n".join(_sonic_topology(plan, image, switch_image)) + "\n"
     found[f"{plan.name}.clab.yml"] = topology
     for name, node in switches(plan).items():
         found |= {f"{name}/frr.conf": frr(node), f"{name}/config_db.json": sonic(node)}
@@ -211,7 +264,7 @@ def lab(plan: Plan, image: str, switch_image: str) -> dict[str, str]:
     return found
 
 
-def _topology(plan: Plan, image: str, switch_image: str) -> Iterator[str]:
+def _sonic_topology(plan: Plan, image: str, switch_image: str) -> Iterator[str]:
     """The topology of `containerlab`, with another kind of switches."""
     ports = {
         (name, port): f"Ethernet{4 * i}"
