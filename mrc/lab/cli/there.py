@@ -19,6 +19,7 @@ from mrc.errors import StateError
 from mrc.lab import part
 from mrc.lab.machines import Machine
 from mrc.linux import installed
+from mrc.testbed import extras
 from mrc.testbed.cli.action import Action, Needs
 from mrc.testbed.cli.capture import opened, tell
 from mrc.testbed.results import Captured
@@ -40,9 +41,7 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_part(args: argparse.Namespace) -> int:
     if args.traffic:
-        from mrc.workload import relay  # slow import
-
-        relay.serve(args.name)
+        extras.need("mrc.workload.relay").serve(args.name)
     else:
         part.serve(args.name, sys.stdin.buffer, sys.stdout.buffer)
     return 0
