@@ -22,9 +22,9 @@ COMMANDS = {
     "conform": "mrc.conform.cli",
     "run": "mrc.agent.cli.run",
     "agent": "mrc.agent.cli.agent",
-    "testbed": "mrc.cli.testbed",
-    "demo": "mrc.cli.demo",
-    "lab": "mrc.cli.lab",
+    "testbed": "mrc.testbed.cli.main",
+    "demo": "mrc.demo.cli",
+    "lab": "mrc.lab.cli.lessons",
     "sim": "mrc.sim.cli.sim",
     "doctor": "mrc.cli.doctor",
     "schema": "mrc.cli.schema",
@@ -41,7 +41,7 @@ FINDINGS = (
 """The modules whose `examine` returns findings for `mrc doctor`, in the order of its rows; those
 of `mrc.doctor.host` come first."""
 
-PAGE = "mrc.cli.web"
+PAGE = "mrc.view.cli.web"
 """The way of `mrc top --web`: `add_port` adds its option, `listener` opens its socket, and `serve`
 shows the page there."""
 

@@ -36,7 +36,7 @@ from mrc.torch import hosts as torch_hosts
 
 PAGES = [
     page for page in sources()
-    if page.name == "README.md" or page.parent == Path("mrc/testbed/lessons")
+    if page.name == "README.md" or page.parent == Path("mrc/lab/lessons")
 ]  # fmt: skip
 DOCUMENTS = [path for path in sources() if path.suffix == ".md"]
 MORE = {
@@ -44,24 +44,24 @@ MORE = {
     "mrc/torch/README.md", "mrc/workload/README.md", "tests/virtual/README.md",
 }  # fmt: skip
 SLOW = {  # these show rates, which depend on the speed of the machine
-    "mrc/testbed/lessons/1-spraying.md": [
+    "mrc/lab/lessons/1-spraying.md": [
         r"8 of 8 paths are good",
         r"planes 1: 2\d% 2: 2\d% 3: 2\d% 4: 2\d%",
         r"h0>t0:1.0 .* Mbit/s",
         r"via fcbb:1:10[01]:201:e000:: ev \w+ WRITE",
     ],
-    "mrc/testbed/lessons/2-silent-plane.md": [
+    "mrc/lab/lessons/2-silent-plane.md": [
         r"longest gap",
         r"p2   suspended 2/2",
         r"p2   up  .* Mbit/s",
         r"100% packet loss",
         r"3 of 4 planes and 6 of 8 paths",
     ],
-    "mrc/testbed/lessons/3-ecn.md": [
+    "mrc/lab/lessons/3-ecn.md": [
         r"t0:1.0>t1:1.2 .* marked [1-9]",
         r"t0:1.0>t1:1.0 .* marked 0\n",
     ],
-    "mrc/testbed/lessons/4-trimming.md": [r" [1-9]\d+ trimmed", r"WRITE_\w+ .* bytes 0 of"],
+    "mrc/lab/lessons/4-trimming.md": [r" [1-9]\d+ trimmed", r"WRITE_\w+ .* bytes 0 of"],
 }
 """pages -> what their commands print beside the lines that the page shows, with these numbers"""
 

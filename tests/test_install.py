@@ -27,7 +27,7 @@ folder = pathlib.Path(mrc.__file__).parent
 assert folder.is_relative_to(sys.prefix), folder
 assert (folder / "sim" / "report.html").is_file()
 assert (folder / "view" / "page" / "main.js").is_file()
-assert (folder / "testbed" / "lessons" / "1-spraying.md").is_file()
+assert (folder / "lab" / "lessons" / "1-spraying.md").is_file()
 assert (folder / "examples" / "kubernetes" / "recv.yaml").is_file()
 """
 

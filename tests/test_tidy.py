@@ -34,7 +34,7 @@ MAX_C_FILE = 900
 MAX_PYTHON_FUNCTION = 70
 MAX_PYTHON_FILE = 900
 
-OCDAI = ("ocdai", "imported", "testbed_import")  # they read its words
+OCDAI = ("ocdai",)  # they read its words
 # Glossary: one word per thing. Only words with a single meaning are listed; a pattern applies to
 # csrc/ and mrc/, except to the files named as exceptions.
 SYNONYMS: list[tuple[str, str, tuple[str, ...]]] = [
@@ -43,7 +43,7 @@ SYNONYMS: list[tuple[str, str, tuple[str, ...]]] = [
     (r"\bspines?\b", "t1", OCDAI),
     (r"\brails?\b", "plane", OCDAI),
     (r"\bstrip(e|es|ed|ing)\b|load.?balanc", "spray", ()),
-    (r"\bc_?sid\b", "usid", ("netlink", "commands")),
+    (r"\bc_?sid\b", "usid", ("netlink", "scripts")),
     (r"hand_?shake", "OOB exchange", ("tlsstream",)),
     (r"\bback_?ends?\b", "driver", ("entry",)),
 ]

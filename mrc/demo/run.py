@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from mrc.demo.child import Child, DemoError
+from mrc.demo.results import Demo, GoodputBin
 from mrc.demo.timeline import Bin, Interval, Timeline
 from mrc.errors import StateError
 from mrc.fabric.targets import parse_target
-from mrc.results.demo import Demo, GoodputBin
 from mrc.results.plain import like
 from mrc.tasks import cancelled
 from mrc.testbed.bed import Testbed

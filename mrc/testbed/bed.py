@@ -7,8 +7,7 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -19,42 +18,47 @@ from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.draining import cut_off, without
 from mrc.fabric.targets import Target, parse_target
-from mrc.linux import installed, processors
+from mrc.linux import installed, netns, processors
 from mrc.linux.processors import Times
 from mrc.results.plain import like
-from mrc.results.testbed import Link
 from mrc.testbed import (
     build,
     control,
-    cut,
     drain,
+    extras,
     faults,
     hops,
-    lending,
     mptcp,
     programs,
     queues,
     repair,
     rootless,
     state,
-    uplink,
 )
 from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.joined import make_plan
-from mrc.testbed.machines import Machine, Machines
 from mrc.testbed.names import (
     DEFAULT_NAME,
     FABRIC,
+    MACHINE,
     check_name,
     is_host,
+    namespace,
     node_of,
     part_name,
 )
 from mrc.testbed.nft import Ready
-from mrc.testbed.outside import real_host
-from mrc.testbed.plan import Node, Plan, emulator_config
+from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
 from mrc.testbed.programs import Removal
-from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
+from mrc.testbed.results import Link, MachineShare
+from mrc.testbed.shape import (
+    DEFAULT_RATE,
+    NOTHING,
+    Fabric,
+    Shape,
+    as_argument_error,
+    parse_rate,
+    real_host,
+)
 from mrc.testbed.state import State
 
 PROGRAMS = ("ip", "nft", "sh", "mount")
@@ -70,15 +74,6 @@ resolver="${0%/*}/resolv.conf"
 if [ -e "$resolver" ] && [ -e /etc/resolv.conf ]; then mount --bind "$resolver" /etc/resolv.conf; fi
 exec "$@"
 """
-
-
-@contextmanager
-def as_argument_error() -> Iterator[None]:
-    """Turns a ValueError of the body into an ArgumentError."""
-    try:
-        yield
-    except ValueError as exc:
-        raise ArgumentError(str(exc)) from exc
 
 
 class Testbed:
@@ -107,11 +102,11 @@ class Testbed:
             every |= {"host_delay_ns": delay_ns, "fabric_delay_ns": delay_ns}
             self.shape = Shape(**every | shape)
         self.name = name
-        self.machines: Machines | None = None
-        """of which this one has a part; None: it has all of the test bed"""
+        self.machines: Any = None
+        """those of `extras.MACHINES`, of which this one has a part; None: it has all of it"""
 
     @classmethod
-    def of(cls, name: str, shape: Shape, machines: Machines | None = None) -> Self:
+    def of(cls, name: str, shape: Shape, machines: Any = None) -> Self:
         """A test bed of this shape, or the part of it that is on this machine."""
         bed = cls(name)
         bed.shape, bed.machines = shape, machines
@@ -137,8 +132,12 @@ class Testbed:
 
     @cached_property
     def plan(self) -> Plan:
-        whole = make_plan(self.name, self.shape)
-        return whole if self.machines is None else cut.part(whole, self.machines)
+        joined = self.shape.outside != NOTHING
+        make = extras.need(extras.OUTSIDE).make_plan if joined else make_plan
+        plan: Plan = make(self.name, self.shape)
+        if self.machines is not None:
+            plan = extras.need(extras.CUT).part(plan, self.machines)
+        return plan
 
     def up(self) -> bool:
         """Build it and wait until every link is up. Returns False if it was up already.
@@ -178,8 +177,8 @@ class Testbed:
             if self.shape.fabric is Fabric.EMULATED:
                 namespace = self.plan.nodes[FABRIC].namespace
                 control.start(state.folder(self.name), namespace, emulator_config(self.shape))
-            lending.lend(self.plan)
-            uplink.join(self.plan)
+            if self.shape.outside != NOTHING:
+                extras.need(extras.UPLINK).after_build(self.plan)
             if self.shape.fabric is Fabric.KERNEL:
                 found = queues.read(self.plan, {}).items()
                 drops = {str(hop): told["dropped"] for hop, told in found if told["dropped"]}
@@ -434,10 +433,14 @@ class Testbed:
     def connect(self) -> None:
         """Reach its other machines, if it has any, so that the next calls are fast."""
 
-    def elsewhere(self, where: str) -> Machine | None:
+    def elsewhere(self, where: str) -> Any:
         """The other machine that has this host or switch; None: this one has it."""
         self._node(where)
         return None
+
+    def shares(self) -> tuple[MachineShare, ...]:
+        """What each of its machines has, and why it does not answer; empty: this one has all."""
+        return ()
 
     def _host_number(self, host: str) -> int:
         if host not in self.plan.configs:
@@ -476,8 +479,9 @@ class Testbed:
         there = folder.exists()
         control.stop(folder)
         ending = programs.end_all(build.namespaces(self.name), folder)
-        uplink.leave(self.name)
-        lending.give_back(self.name)
+        machine = namespace(self.name, MACHINE)
+        if machine in netns.names() or state.outside_path(self.name).exists():
+            extras.need(extras.UPLINK).before_down(self.name)
         removed = build.remove(self.name)
         state.forget(self.name)
         return Removal(there or bool(removed), ending.ended, ending.left)
@@ -496,3 +500,27 @@ def _difference(stored: Shape, wanted: Shape) -> str:
     return ", ".join(
         f"{key} {theirs[key]}, not {ours[key]}" for key in ours if theirs[key] != ours[key]
     )
+
+
+def existing(name: str = DEFAULT_NAME) -> Testbed:
+    """The test bed of this name, on this machine alone or over several. It must be up."""
+    found = state.load(name)
+    if found is None or found.machines is None:
+        return Testbed.existing(name)
+    return _spread().existing(name)
+
+
+def named(name: str) -> Testbed:
+    """As `existing`, but it may be down or half built."""
+    found = state.load(name)
+    return Testbed(name) if found is None else of(name, found.shape, found.machines)
+
+
+def of(name: str, shape: Shape, machines: Any) -> Testbed:
+    """A test bed of this shape, on this machine alone or over several."""
+    return (Testbed if machines is None else _spread()).of(name, shape, machines)
+
+
+def _spread() -> type[Testbed]:
+    found: type[Testbed] = extras.need(extras.SPREAD).SpreadTestbed
+    return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mrc.fabric.targets import Target
-from mrc.testbed import build, control, hops, lending, nft, queues, sizes, state
+from mrc.testbed import build, control, extras, hops, nft, queues, sizes, state
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.fault import Fault, Mode, no_rules, rules, table
 from mrc.testbed.plan import Plan
@@ -45,7 +45,8 @@ def change(plan: Plan, before: Faults, after: Faults, ready: nft.Ready | None) -
     build.set_up(plan, [end for end in down if end not in stay_down], stay_down)
     if is_kernel:
         sizes.change(plan, before, after)
-    lending.follow(plan, stay_down)
+    if plan.shape.outside.hosts:
+        extras.need(extras.LENDING).follow(plan, stay_down)
 
 
 def _scripts(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:

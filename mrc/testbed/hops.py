@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from mrc.fabric.targets import DOWN, UP, Target, links_of
 from mrc.fabric.topology import Topology
-from mrc.results.testbed import LinkProperties
 from mrc.testbed.fault import Fault, Mode, by_chance
 from mrc.testbed.names import FABRIC, host_name, interface_name, t0_name, t1_name, t2_name
+from mrc.testbed.results import LinkProperties
 from mrc.testbed.shape import Shape
 
 SOCKET = "fabric.sock"

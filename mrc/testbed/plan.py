@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, Route, locator
 from mrc.fabric.targets import parse_target
 from mrc.fabric.topology import Origin, Topology
-from mrc.results.testbed import Census, LinkProperties
 from mrc.testbed import hostfiles, hostrules
 from mrc.testbed.fault import LOSSY, rules
 from mrc.testbed.forwarding import LOWER, UPPER, switches
@@ -38,6 +37,7 @@ from mrc.testbed.names import (
     interface_name,
     namespace,
 )
+from mrc.testbed.results import Census, LinkProperties
 from mrc.testbed.shape import NO_RATE_BPS, Fabric, Shape, usual_queue_bytes
 
 # The kernel's size of the largest UDP_SEGMENT message: its data with IPv6 headers for each of up to

@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from mrc.linux import netns
-from mrc.results.testbed import Program
+from mrc.testbed.results import Program
 
 ENVIRONMENT = "MRC_TESTBED"
 """names the folder of the test bed to the programs in it"""

@@ -19,7 +19,7 @@ from mrc.fabric.table import Table
 from mrc.fabric.targets import parse_target
 from mrc.fabric.tiers import LinkChange, Tiers, read_link, read_topology
 from mrc.fabric.topology import Addresses, AddressesError
-from mrc.testbed import outside
+from mrc.testbed import extras
 from mrc.testbed.shape import Fabric, Shape
 
 # Keys about the use of a fabric. The simulator reads them, and mrc.testbed.schedule the faults.
@@ -75,7 +75,9 @@ def parse(
         shape = shape_of(tiers, addresses, links, fabric)
     except ValueError as error:
         raise table.error("topology", str(error)) from error
-    world = outside.read(table.table("outside"))
+    world = shape.outside
+    if table.has("outside"):
+        world = extras.need(extras.OUTSIDE).read(table.table("outside"))
     table.close()
     try:
         shape = replace(shape, outside=world)

@@ -19,10 +19,10 @@ from mrc.fabric.faults import NEVER, occurrences, read_fault
 from mrc.fabric.table import Table
 from mrc.fabric.targets import Target, parse_target
 from mrc.testbed import faults
-from mrc.testbed.bed import Testbed, as_argument_error
+from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import Plan
-from mrc.testbed.shape import Fabric
+from mrc.testbed.shape import Fabric, as_argument_error
 
 _ALL_PPM = 1_000_000
 

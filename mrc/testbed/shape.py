@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from ipaddress import IPv6Network
 from typing import Any
@@ -10,11 +12,12 @@ from typing import Any
 from msgspec import convert
 from msgspec.structs import force_setattr, replace
 
+from mrc.errors import ArgumentError
 from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
 from mrc.fabric.tiers import MAX_MTU, MIN_MTU, LinkChange
 from mrc.fabric.topology import Addresses, Topology
-from mrc.results.testbed import LinkProperties, Outside
-from mrc.testbed import outside
+from mrc.testbed import extras
+from mrc.testbed.results import LinkProperties, Outside, RealHost
 from mrc.units import parse_short_rate
 
 DEFAULT_RATE = "500mbit"
@@ -25,6 +28,9 @@ _MIN_QUEUE_BYTES = 256 * 1024
 # A hop through the kernel alone takes almost this long. A shorter delay would have no effect.
 MIN_KERNEL_DELAY_NS = 50_000
 
+
+NOTHING = Outside(uplink=None, interfaces=(), hosts=())
+"""of a test bed that is not joined to the world"""
 
 BothWays = tuple[LinkProperties, LinkProperties]
 """The properties of a link, up and down."""
@@ -73,7 +79,7 @@ class Shape(Topology, frozen=True):
     trim: bool = True
     """a full buffer trims data packets; False: it drops them"""
     fabric: Fabric = Fabric.KERNEL
-    outside: Outside = outside.NOTHING
+    outside: Outside = NOTHING
     """what joins it to the world"""
 
     def __post_init__(self) -> None:
@@ -92,7 +98,9 @@ class Shape(Topology, frozen=True):
             self._check_queue()
         for link in self.links:
             parse_target(link.target, self)
-        outside.check(self.outside, self, has_switches=self.fabric is Fabric.KERNEL)
+        if self.outside != NOTHING:
+            has_switches = self.fabric is Fabric.KERNEL
+            extras.need(extras.OUTSIDE).check(self.outside, self, has_switches=has_switches)
 
     def port_queue(self) -> dict[str, int]:
         """The buffer of a switch port, and the depths from which it marks; a kernel fabric does
@@ -151,6 +159,19 @@ class Shape(Topology, frozen=True):
         return LinkProperties(rate_bps, 0 if is_short else delay_ns, loss, mtu or self.mtu)
 
 
+@contextmanager
+def as_argument_error() -> Iterator[None]:
+    """Turns a ValueError of the body into an ArgumentError."""
+    try:
+        yield
+    except ValueError as exc:
+        raise ArgumentError(str(exc)) from exc
+
+
+def real_host(outside: Outside, host: str) -> RealHost | None:
+    return next((each for each in outside.hosts if each.host == host), None)
+
+
 def usual_queue_bytes(rate_bps: int) -> int:
     """10 ms at this rate, at least 256 KiB."""
     return max(round(rate_bps / 8 * _QUEUE_SECONDS), _MIN_QUEUE_BYTES)
@@ -204,5 +225,5 @@ def decode(stored: dict[str, Any]) -> Shape:
     }
     links = tuple(LinkChange(**link) for link in stored["links"])
     own = {"addresses": Addresses(**networks), "links": links, "absent": tuple(stored["absent"])}
-    own["outside"] = convert(stored.get("outside", outside.NOTHING), Outside, from_attributes=True)
+    own["outside"] = convert(stored.get("outside", NOTHING), Outside, from_attributes=True)
     return Shape(**stored | own)

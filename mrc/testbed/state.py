@@ -7,7 +7,7 @@ $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
 $MRC_RUN_DIR/NAME/hosts                               /etc/hosts for the commands in its hosts
 $MRC_RUN_DIR/NAME/resolv.conf                         the same of /etc/resolv.conf, with an uplink
 $MRC_RUN_DIR/NAME/early.json                          packets dropped while links came up, by hop
-$MRC_RUN_DIR/NAME/outside.json                        what `mrc.testbed.lending` has to return
+$MRC_RUN_DIR/NAME/outside.json                        what `extras.LENDING` has to return
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct, convert, field, to_builtins
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
+from mrc.testbed import extras
 from mrc.testbed import shape as shapes
 from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.machines import Machines
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Shape
 from mrc.whole import write_whole
@@ -46,8 +46,8 @@ class State(Struct, frozen=True):
     """target -> its fault"""
     drained: tuple[str, ...] = ()
     """targets that hosts send no traffic over"""
-    machines: Machines | None = None
-    """None: all of it is on this machine"""
+    machines: Any = None
+    """those of `extras.MACHINES`; None: all of it is on this machine"""
 
     def with_faults(self, faults: Mapping[str, Fault]) -> Self:
         return replace(self, faults={**self.faults, **faults})
@@ -67,6 +67,11 @@ def config_path(name: str, host: str) -> Path:
 
 def hosts_path(name: str) -> Path:
     return folder(name) / "hosts"
+
+
+def outside_path(name: str) -> Path:
+    """The file of `extras.LENDING`."""
+    return folder(name) / "outside.json"
 
 
 def load(name: str) -> State | None:
@@ -192,5 +197,9 @@ def decode(stored: dict[str, Any]) -> State:
             target: Fault(**fault | {"mode": Mode(fault["mode"])})
             for target, fault in stored["faults"].items()
         },
-        machines=convert(stored.get("machines"), Machines | None),
+        machines=_machines(stored.get("machines")),
     )
+
+
+def _machines(stored: Any) -> Any:
+    return None if stored is None else extras.need(extras.MACHINES).decode(stored)

@@ -13,8 +13,8 @@ from textwrap import wrap
 from msgspec.structs import replace
 
 from mrc.fabric.targets import Target
-from mrc.results.testbed import LinkProperties
 from mrc.testbed.picture import alike, listed, nodes, plane_name
+from mrc.testbed.results import LinkProperties
 from mrc.testbed.shape import BothWays, Shape
 from mrc.units import digits
 

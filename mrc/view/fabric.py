@@ -12,12 +12,13 @@ from msgspec import Meta, Struct
 
 from mrc.errors import StateError
 from mrc.fabric.targets import t0_of
-from mrc.testbed import hops, queues, spread
+from mrc.lab.spread import SpreadTestbed
+from mrc.testbed import bed as beds
+from mrc.testbed import hops, queues
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
 from mrc.testbed.shape import Fabric, Shape
-from mrc.testbed.spread import SpreadTestbed
 from mrc.view.frames import Drawn, Failing, Links, Part
 
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -88,7 +89,7 @@ class View:
         bed = self._bed
         if bed is None or (bed.shape, bed.machines) != (found.shape, found.machines):
             self._forget()
-            bed = self._bed = spread.of(self._name, found.shape, found.machines)
+            bed = self._bed = beds.of(self._name, found.shape, found.machines)
         return bed, found.faults
 
     def change(self, change: Change) -> None:

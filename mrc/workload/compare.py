@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.results.workload import Judged, Over
 from mrc.sim import checks
 from mrc.sim.run import Result, reference_of
 from mrc.sim.run import run as simulate
@@ -17,6 +16,7 @@ from mrc.sim.scenario import Scenario
 from mrc.testbed.bed import Testbed
 from mrc.workload import judge
 from mrc.workload.faults import Told
+from mrc.workload.results import Judged, Over
 from mrc.workload.run import Ran, run
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mrc.results.workload import Over
+from mrc.sim.results import Stats
 from mrc.sim import native
 from mrc.sim.curves import Curve
 from mrc.sim.native import Event, FlowInfo, Message, PortInfo
@@ -15,6 +15,7 @@ from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
+from mrc.workload.results import Over
 from mrc.workload.task import Answer, Sent
 from mrc.workload.tasks import over_of
 

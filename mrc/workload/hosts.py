@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgspec
 
 from mrc.errors import ConnectError, StateError
+from mrc.lab.machines import Machine
 from mrc.testbed.bed import Testbed
-from mrc.testbed.machines import Machine
 from mrc.workload.task import CLOCK, GREETING, Answer, Ended, HostTask, Ready, Said
 
 T = TypeVar("T", Ready, Answer)

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from mrc.fabric.faults import NEVER
 from mrc.results.plain import like
-from mrc.results.workload import Judged, Over
 from mrc.sim.checks import Measured, Outcome, evaluate
 from mrc.sim.scenario import INNER, Check, Scenario
+from mrc.workload.results import Judged, Over
 
 SIMULATOR = "simulator"
 """the name of its values beside those of the transports"""

@@ -9,7 +9,6 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.results.workload import Judged
 from mrc.sim import drawing, plot
 from mrc.sim.axes import Chart
 from mrc.sim.checks import Measured
@@ -19,6 +18,7 @@ from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Summary, series_of
 from mrc.workload import judge
 from mrc.workload.compare import Compared, title
+from mrc.workload.results import Judged
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 

@@ -16,7 +16,7 @@ import msgspec
 import uvloop
 
 from mrc.errors import MrcError
-from mrc.testbed import spread
+from mrc.testbed import bed as beds
 from mrc.testbed.bed import Testbed
 from mrc.workload.hosts import Near
 from mrc.workload.task import CLOCK, GREETING, Ended
@@ -54,7 +54,7 @@ class _Relay:
 
 
 async def _serve(name: str) -> None:
-    bed = spread.existing(name)
+    bed = beds.existing(name)
     reader = asyncio.StreamReader(limit=_MOST_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

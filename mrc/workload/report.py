@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mrc.enums import CcKind
-from mrc.results import workload as results
 from mrc.results.plain import like
 from mrc.sim import report
 from mrc.sim.scenario import Scenario
-from mrc.workload import faults
+from mrc.workload import faults, results
 from mrc.workload.compare import Compared
 from mrc.workload.run import Ran
 

@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from mrc.errors import ConfigError, StateError
 from mrc.linux.processors import Times
-from mrc.results.workload import Over
 from mrc.sim.draw import with_seed
 from mrc.sim.run import Result
 from mrc.sim.scenario import Scenario
@@ -29,6 +28,7 @@ from mrc.workload import tasks
 from mrc.workload.faults import Faults, Told
 from mrc.workload.gather import Moved, counters, result
 from mrc.workload.hosts import Host, Hosts
+from mrc.workload.results import Over
 from mrc.workload.task import Answer, Ready, Said
 
 T = TypeVar("T")

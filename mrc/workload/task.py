@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from mrc.results.workload import Over
 from mrc.sim.results import Transport
+from mrc.workload.results import Over
 
 GREETING = b"mrc testbed part --traffic\n"
 CLOCK = "clock"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mrc.results.workload import Over
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow
 from mrc.testbed.shape import Shape
+from mrc.workload.results import Over
 from mrc.workload.task import FlowTask, HostTask
 
 _MANY = 256

@@ -15,11 +15,11 @@ import pytest
 from netns.processes import Mrc
 from slowness import PATIENCE
 
+from mrc.lab.containers import containerlab
+from mrc.lab.scripts import netns_script
 from mrc.linux import netns
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
-from mrc.testbed.containerlab import containerlab
-from mrc.testbed.netns_script import netns_script
 from mrc.testbed.plan import Plan, make_plan
 from mrc.testbed.shape import Shape
 

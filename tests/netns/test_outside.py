@@ -24,9 +24,10 @@ from slowness import PATIENCE, until
 
 from mrc.cli.main import main
 from mrc.errors import StateError
+from mrc.lab import lending
+from mrc.lab import uplink as uplinks
 from mrc.linux import netns
 from mrc.linux.interfaces import Interface, interfaces
-from mrc.testbed import lending, resolver
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
@@ -200,7 +201,7 @@ def test_uplink__names_resolve(
     near, far = tmp_path / "near", tmp_path / "far"
     near.write_text("nameserver 127.0.0.53\n")
     far.write_text(f"nameserver 127.0.0.1\nnameserver {FAR}\n")
-    monkeypatch.setattr(resolver, "FILES", (str(near), str(far)))
+    monkeypatch.setattr(uplinks, "RESOLVERS", (str(near), str(far)))
     argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--uplink", "eth0")
     assert around.run(*argv) == 0
     end = answer_names(around.world)

@@ -22,12 +22,12 @@ from slowness import PATIENCE
 from mrc.cli.main import main
 from mrc.errors import NetlinkError
 from mrc.fabric.topology import Addresses
+from mrc.lab.containers import with_link_addresses
 from mrc.linux import netns
 from mrc.testbed import state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Mode
 from mrc.testbed.shape import Fabric
-from mrc.testbed.switches import with_link_addresses
 
 from .conftest import PORT, arrivals, check_fault, fresh_name, probe, udp_socket
 

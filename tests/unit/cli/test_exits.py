@@ -37,10 +37,6 @@ def test_cause__is_text_for_a_user(error: BaseException, text: str) -> None:
 BAD_FILES = [
     words
     for words in (
-        ("testbed", "plan", "FILE"),
-        ("testbed", "plan", "no-such-topology"),
-        ("testbed", "export", "--netns-script", "-", "FILE"),
-        ("testbed", "up", "--name", "never-built", "FILE"),
         ("sim", "FILE"),
         ("dissect", "FILE"),
         ("conform", "judge", "FILE"),

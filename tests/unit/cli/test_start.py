@@ -9,17 +9,10 @@ import subprocess
 import sys
 
 import pytest
+from loading import loaded
 from project_text import ROOT
 
 SLOW = {"asyncio", "cffi", "msgspec", "mrc._core", "numpy", "prometheus_client", "pyroute2", "rich"}
-
-
-def loaded(code: str) -> set[str]:
-    """The modules that a new interpreter has loaded after `code`."""
-    program = f"{code}\nimport sys\nprint(*sys.modules)"
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return set(done.stdout.splitlines()[-1].split())
 
 
 def test_version__loads_next_to_nothing() -> None:
@@ -34,22 +27,6 @@ def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
     modules = loaded(f"from mrc.cli.main import build_parser\nbuild_parser(['{command}'])")
     assert not {"pyroute2", "numpy", "prometheus_client", "mrc._sim", "mrc._emu"} & modules
     assert not {"mrc.testbed.bed", "mrc.testbed.build", "mrc.sim.run"} & modules
-
-
-def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> None:
-    modules = loaded("from mrc.cli.main import build_parser\nbuild_parser(['testbed'])")
-    assert "mrc.cli.testbed_run" in modules
-    assert not {"mrc.cli.testbed_traffic", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
-    options = {"mrc.sim.cli", "mrc.sim.cli.arguments", "mrc.sim.results"}
-    assert not {
-        name for name in modules - options if name.startswith(("mrc.sim.", "mrc.workload."))
-    }
-
-
-def test_testbed__needs_only_messages_of_pyroute2() -> None:
-    modules = loaded("import mrc.testbed.bed")
-    assert "pyroute2.netlink.rtnl.tcmsg" in modules
-    assert not {"pyroute2.ndb", "pyroute2.iproute", "pyroute2.ethtool"} & modules
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from mrc.cli import demo
-from mrc.cli.demo import planes, rate, size
-from mrc.cli.main import main
+from mrc.demo import cli as demo
 from mrc.demo.child import DemoError
 from mrc.demo.run import (
     RECOVERED_SHARE,

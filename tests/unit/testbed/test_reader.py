@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from mrc.errors import ConfigError
 from mrc.fabric.targets import Target
 from mrc.fabric.tiers import LinkChange
-from mrc.results.testbed import LinkProperties
 from mrc.sim import reader as scenarios
 from mrc.testbed import reader
 from mrc.testbed.plan import census, make_plan
+from mrc.testbed.results import LinkProperties
 from mrc.testbed.shape import Fabric, Shape
 
 FILE = """

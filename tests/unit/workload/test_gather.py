@@ -8,11 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 from unit.workload.scenes import scenario
 
-from mrc.results.workload import Over
 from mrc.sim import checks, native
 from mrc.sim.run import Result
 from mrc.sim.traffic import make_flows
 from mrc.workload.gather import Moved, result
+from mrc.workload.results import Over
 from mrc.workload.task import Answer, Change, Counts, Received, Sent
 
 MS = 1_000_000

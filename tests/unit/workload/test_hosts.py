@@ -13,8 +13,8 @@ import pytest
 from slowness import PATIENCE
 
 from mrc.errors import ConnectError, StateError
+from mrc.lab.machines import Machine
 from mrc.testbed.bed import Testbed
-from mrc.testbed.machines import Machine
 from mrc.workload.hosts import Relay
 from mrc.workload.task import GREETING, Ready, Said
 

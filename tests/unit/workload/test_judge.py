@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from unit.workload.scenes import scenario
 
-from mrc.results.workload import Judged, Over
 from mrc.sim.scenario import Check
 from mrc.workload import judge
 from mrc.workload.judge import SIMULATOR, Values
+from mrc.workload.results import Judged, Over
 
 CHECKS = [
     {"measure": "goodput", "at_least": "90%", "note": "late hosts"},

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from unit.workload.scenes import PAIR, SHAPE, scenario
 
-from mrc.results.workload import Over
 from mrc.sim.traffic import make_flows
+from mrc.workload.results import Over
 from mrc.workload.task import HostTask
 from mrc.workload.tasks import tasks, unsupported
 

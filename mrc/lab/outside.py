@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What joins a test bed to the world: the table `[outside]` of a file, its options, and what they
+add to the plan. Pure.
+
+With an uplink, hosts route what is outside of the test bed to `mgmt`, and `mgmt` to the machine:
+
+    h0 mgmt --- h0 mgmt uplink --- mrc-NAME (the machine) eth0 --- the world
+
+Both `mgmt` and the machine rewrite the source address (NAT), so the machine needs no route to the
+hosts, and several test beds have the same addresses.
+
+The namespace of a real host is its *stand-in*: a bridge for each plane, and nothing else. So
+faults, queues and counters of its links are those of any host, in both fabrics:
+
+    the real host --- tap1 p1 --- h1 t0:1.1
+                      stand-in
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Address, IPv4Interface, IPv6Interface, IPv6Network
+from zlib import crc32
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mrc.fabric.srv6 import Route
+from mrc.fabric.table import Table
+from mrc.fabric.topology import Topology
+from mrc.testbed import plan as plans
+from mrc.testbed.forwarding import UPPER
+from mrc.testbed.names import MANAGEMENT, node_of
+from mrc.testbed.plan import ROUTER_IPV4, UPPER_MAC, Link, Node, Plan
+from mrc.testbed.results import LentInterface, Outside, RealHost
+from mrc.testbed.shape import NOTHING, Shape
+from mrc.units import counted
+
+UPLINK = "uplink"
+"""the interface of `mgmt` towards the machine"""
+_OUTSIDE = IPv6Network("::/0")
+_STAND_IN_MAC = "02:00:00:00:00:03"  # the bridge must not take packets for the real host itself
+_STAND_IN = {f"net/ipv6/conf/{scope}/disable_ipv6": "1" for scope in ("all", "default")}
+
+# 198.18.0.0/15 is for tests of networks (RFC 2544), and the other prefix is a random ULA.
+_TRANSIT_IPV4 = int(IPv4Address("198.18.0.0"))
+_TRANSIT = int(IPv6Network("fd6d:7263:616c::/48").network_address)
+_TRANSITS = 1 << 15
+
+_MANAGEMENT_PREFIX = "mgmt:"
+_INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
+
+
+def read(table: Table) -> Outside:
+    """The table `[outside]` of a topology file. Raises ConfigError."""
+    found = Outside(
+        uplink=table.text("uplink") if table.has("uplink") else None,
+        interfaces=tuple(
+            LentInterface(each.text("interface"), each.text("node"))
+            for each in _closed(table.tables("interfaces"), "interface", "node")
+        ),
+        hosts=tuple(
+            RealHost(
+                each.text("host"),
+                each.texts("interfaces"),
+                each.text("management") if each.has("management") else None,
+            )
+            for each in _closed(table.tables("hosts"), "host", "interfaces", "management")
+        ),
+    )
+    table.close()
+    return found
+
+
+def _closed(tables: Sequence[Table], *keys: str) -> Iterator[Table]:
+    """The tables, none of which has other keys."""
+    for table in tables:
+        for key in keys:
+            table.has(key)
+        table.close()
+        yield table
+
+
+def parse_lent(text: str) -> LentInterface:
+    """`eth2=h0`, `eth2=t1:2.0`"""
+    interface, equals, node = text.partition("=")
+    if not (equals and interface and node):
+        raise ValueError(f"{text!r} is not INTERFACE=NODE, such as eth2=h0 or eth2=t1:2.0")
+    return LentInterface(interface, node)
+
+
+def parse_real_host(text: str) -> RealHost:
+    """`h1=tap1,tap2`, with a last `,mgmt:tap0` for the management network."""
+    host, equals, names = text.partition("=")
+    *planes, last = names.split(",")
+    management = last.removeprefix(_MANAGEMENT_PREFIX) if last.startswith("mgmt:") else None
+    interfaces = (*planes,) if management is not None else (*planes, last)
+    if not (equals and host and interfaces and all(interfaces)):
+        raise ValueError(f"{text!r} is not HOST=INTERFACE,..., such as h1=tap1,tap2,mgmt:tap0")
+    return RealHost(host, interfaces, management)
+
+
+def check(outside: Outside, shape: Topology, *, has_switches: bool) -> None:
+    """Raises ValueError for what this fabric cannot have. `has_switches`: each is a namespace."""
+    if outside == NOTHING:
+        return
+    hosts = {f"h{number}": number for number in shape.host_numbers()}
+    for each in outside.hosts:
+        if each.host not in hosts:
+            raise ValueError(f"{each.host} is no host of this topology: use {_range(hosts)}")
+        planes = shape.planes_of(hosts[each.host])
+        if len(each.interfaces) != len(planes):
+            raise ValueError(
+                f"{each.host} has {counted(len(planes), 'plane')}, not {len(each.interfaces)}: one "
+                "interface for each plane"
+            )
+    real = [each.host for each in outside.hosts]
+    _no_twins("host", real)
+    if len(real) == len(hosts):
+        raise ValueError("all hosts are real hosts: leave one to the test bed")
+    for lent in outside.interfaces:
+        if lent.node in real:
+            raise ValueError(f"{lent.interface}: {lent.node} is a real host, and has its own")
+        node_of(lent.node, shape, has_switches=has_switches)
+    _no_twins("interface", list(_interfaces(outside)))
+    for interface in _interfaces(outside):
+        check_interface(interface)
+
+
+def check_interface(name: str) -> None:
+    """Raises ValueError for a name that would need quotes in scripts."""
+    if not _INTERFACE.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of an interface")
+
+
+def _interfaces(outside: Outside) -> Iterator[str]:
+    """Every interface of the machine, as often as it is named."""
+    if outside.uplink is not None:
+        yield outside.uplink
+    yield from (each.interface for each in outside.interfaces)
+    for each in outside.hosts:
+        yield from each.interfaces
+        if each.management is not None:
+            yield each.management
+
+
+def _no_twins(what: str, names: list[str]) -> None:
+    if twins := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{what} {twins[0]} is named twice")
+
+
+def _range(hosts: dict[str, int]) -> str:
+    return f"{min(hosts, key=lambda name: hosts[name])}..{max(hosts, key=lambda name: hosts[name])}"
+
+
+class Transit(Struct, frozen=True):
+    """The link between `mgmt` and the machine, with addresses from the test bed's name."""
+
+    machine_end: str
+    """the interface of the machine"""
+    machine_ipv4: IPv4Interface
+    machine_ipv6: IPv6Interface
+    ipv4: IPv4Interface
+    ipv6: IPv6Interface
+
+
+def transit(name: str) -> Transit:
+    number = crc32(name.encode())
+    place = number % _TRANSITS
+    return Transit(
+        machine_end=f"mrc-{name}" if len(name) <= 11 else f"mrc-{number:08x}",
+        machine_ipv4=IPv4Interface((_TRANSIT_IPV4 + 4 * place + 1, 30)),
+        machine_ipv6=IPv6Interface((_TRANSIT + (place << 64) + 1, 64)),
+        ipv4=IPv4Interface((_TRANSIT_IPV4 + 4 * place + 2, 30)),
+        ipv6=IPv6Interface((_TRANSIT + (place << 64) + 2, 64)),
+    )
+
+
+def make_plan(name: str, shape: Shape) -> Plan:
+    """The plan of a whole test bed, with what its hosts need for the world. Raises ValueError."""
+    plan = plans.make_plan(name, shape)
+    real = {each.host for each in shape.outside.hosts}
+    nodes = {}
+    for node in plan.nodes.values():
+        if node.name in real:
+            nodes[node.name] = Node(node.name, node.namespace, _STAND_IN, routes=())
+        elif node.name in plan.configs and shape.outside.uplink is not None:
+            nodes[node.name] = _with_way_out(node, shape)
+        else:
+            nodes[node.name] = node
+    links = tuple(
+        replace(link, lower_mac=_STAND_IN_MAC) if link.lower in real else link
+        for link in plan.links
+    )
+    return replace(plan, nodes=nodes, links=links)
+
+
+def bridges(real: RealHost, plan: Plan) -> dict[str, str]:
+    """Interface of the machine -> the interface in the stand-in that it is joined with."""
+    planes = [each.lower_name for each in links_of(real, plan) if each.upper != MANAGEMENT]
+    found = dict(zip(real.interfaces, planes, strict=True))
+    return found | ({} if real.management is None else {real.management: MANAGEMENT})
+
+
+def links_of(real: RealHost, plan: Plan) -> list[Link]:
+    """The links of a real host, in the order of its planes; the management network is the first."""
+    return [link for link in plan.links if link.lower == real.host]
+
+
+def _with_way_out(node: Node, shape: Shape) -> Node:
+    """A host with default routes to `mgmt`, from its addresses there."""
+    own = shape.addresses.oob(int(node.name.removeprefix("h")))
+    return replace(
+        node,
+        routes=(*node.routes, Route(_OUTSIDE, MANAGEMENT, via=UPPER, src=own)),
+        gateway=(MANAGEMENT, ROUTER_IPV4.ip),
+        neighbours=(*node.neighbours, (MANAGEMENT, ROUTER_IPV4.ip, UPPER_MAC)),
+    )

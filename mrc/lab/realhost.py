@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a real host has to configure to be a host of a test bed. Pure.
+
+Its addresses, routes and queues are those that a namespace would have. It keeps its own default
+routes, and the settings of interfaces that the test bed does not use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from mrc.lab import scripts
+from mrc.lab.outside import check_interface, links_of
+from mrc.lab.results import Joined
+from mrc.testbed import hostfiles
+from mrc.testbed import plan as plans
+from mrc.testbed.names import MANAGEMENT
+from mrc.testbed.plan import Link, Node, Plan
+from mrc.testbed.shape import Shape, real_host
+from mrc.units import counted
+
+_OF_MACHINE = {
+    "net/ipv6/conf/all/seg6_enabled": "1",
+    "net/ipv6/conf/lo/seg6_enabled": "1",
+    "net/ipv6/fib_multipath_hash_policy": "1",
+}
+_OF_INTERFACE = {
+    "disable_ipv6": "0", "seg6_enabled": "1", "accept_dad": "0", "accept_ra": "0",
+    "addr_gen_mode": "1",
+}  # fmt: skip
+
+_HEAD = """\
+#!/bin/sh
+# Makes this machine {host} of the mrc test bed {name}. Run it as root; it requires iproute2 6.1 and
+# nftables. It may run again. A restart of the machine undoes it.
+set -e
+folder=/run/mrc-{name}-{host}
+mkdir -p "$folder"
+cat > "$folder/mrc.toml" <<'END'
+{config}END
+cat > "$folder/hosts" <<'END'
+{hosts}END
+"""
+_TAIL = """\
+echo "this is {host}: export MRC_CONFIG=$folder/mrc.toml; names for /etc/hosts: $folder/hosts"
+"""
+
+
+def joined(
+    name: str, shape: Shape, host: str, interfaces: Sequence[str] = (), management: str = ""
+) -> Joined:
+    """`interfaces`: the names that its interfaces have on that machine, plane by plane; empty: p1,
+    p2, ... Raises ValueError.
+    """
+    real = real_host(shape.outside, host)
+    if real is None:
+        others = ", ".join(each.host for each in shape.outside.hosts) or "there is none"
+        raise ValueError(f"{host} is no real host of this test bed: {others}")
+    plan = plans.make_plan(name, shape)
+    planes = [link.lower_name for link in links_of(real, plan) if link.upper != MANAGEMENT]
+    own = list(interfaces or planes)
+    if len(own) != len(planes):
+        raise ValueError(
+            f"{host} has {counted(len(planes), 'plane')}, not {len(own)}: name one for each"
+        )
+    if management and real.management is None:
+        raise ValueError(f"{host} has no interface of the management network")
+    for each in (*own, management or MANAGEMENT):
+        check_interface(each)
+    names = {"lo": "lo"} | dict(zip(planes, own, strict=True))
+    if real.management is not None:
+        names[MANAGEMENT] = management or MANAGEMENT
+    config = _config(plan.configs[host], names)
+    hosts = hostfiles.hosts_file(shape)
+    text = scripts.script(*_renamed(plan, plan.nodes[host], names))
+    return Joined(
+        host=host,
+        interfaces=tuple(own),
+        management=names.get(MANAGEMENT),
+        config=config,
+        hosts_file=hosts,
+        script=_HEAD.format(host=host, name=name, config=config, hosts=hosts)
+        + text
+        + _TAIL.format(host=host),
+    )
+
+
+def _config(text: str, names: Mapping[str, str]) -> str:
+    return re.sub(r'^ifname = "(.*)"$', lambda it: f'ifname = "{names[it[1]]}"', text, flags=re.M)
+
+
+def _renamed(plan: Plan, node: Node, names: Mapping[str, str]) -> tuple[Plan, Node]:
+    """The plan and its node, with that machine's interfaces, and without those that it lacks."""
+    sysctls = {
+        f"net/ipv6/conf/{names[plane]}/{key}": value
+        for plane in names
+        if plane != "lo"
+        for key, value in _OF_INTERFACE.items()
+    }
+    links = (link for link in plan.links if link.lower == node.name and link.lower_name in names)
+    return (
+        replace(plan, links=tuple(_own(link, names) for link in links)),
+        replace(
+            node,
+            sysctls=_OF_MACHINE | sysctls,
+            routes=tuple(
+                dataclasses.replace(route, dev=names[route.dev])
+                for route in node.routes
+                if route.dev in names
+            ),
+            addresses=tuple((names[dev], its) for dev, its in node.addresses if dev in names),
+            ipv4=tuple((names[dev], *its) for dev, *its in node.ipv4 if dev in names),
+            neighbours=tuple((names[dev], *its) for dev, *its in node.neighbours if dev in names),
+        ),
+    )
+
+
+def _own(link: Link, names: Mapping[str, str]) -> Link:
+    """The link without its delay, which the stand-in adds."""
+    up = replace(link.up, delay_ns=0)
+    return replace(link, lower_name=names[link.lower_name], up=up)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves the page of `mrc testbed view` and `mrc top --web` until it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AbstractAsyncContextManager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from mrc.cli.address import port_number
+from mrc.cli.arguments import add
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output
+from mrc.errors import InUseError
+from mrc.observe.here import Look
+from mrc.view.feed import Feed
+from mrc.view.results import Viewed
+
+if TYPE_CHECKING:
+    from mrc.view.fabric import View
+
+PORT = """
+--port PORT  TCP port of the page on 127.0.0.1 [a free one]
+"""
+HINT = "the page requires tornado: pip install 'mrc-transport[view]'"
+
+
+def add_port(parser: Any) -> None:
+    add(parser, PORT, port={"type": port_number, "default": 0})
+
+
+def listener(prog: str, port: int) -> socket.socket:
+    """A socket on loopback; port 0: a free one. Raises UsageError without the extra."""
+    if find_spec("tornado") is None:
+        raise UsageError(prog, HINT)
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        wrong = f"TCP port {port} is in use: choose another --port"
+        raise InUseError(wrong) from error
+
+
+async def serve(
+    out: Output,
+    listener: socket.socket,
+    source: AbstractAsyncContextManager[Look],
+    view: View | None,
+) -> int:
+    """Shows what `source` finds, and the test bed, until the command is interrupted."""
+    from mrc.view.server import served  # the optional extra
+
+    async with source as look, served(Feed(look, view), listener) as address:
+        out.text(f"the page, until ^C: {address}")
+        out.result(Viewed(url=address))
+        await asyncio.Event().wait()
+    return 0
