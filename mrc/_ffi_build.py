@@ -33,7 +33,11 @@ DECLARED = [
 # Of the programs: for mrc.Messages and the agent. A tree without them has less.
 PROGRAMS = ["msg/types.h", "msg/messages.h", "program/api_values.h", "program/agent.h"]
 # Source folders of each module, in csrc.
-CORE, SIM, EMU = ("core", "io", "msg"), ("core", "virtual", "sim"), ("core", "virtual", "sim", "emu")
+CORE, SIM, EMU = (
+    ("core", "io", "msg"),
+    ("core", "virtual", "sim"),
+    ("core", "virtual", "sim", "emu"),
+)
 VERBS = ("core", "io", "rc", "program", "verbs")
 OFI = ("core", "io", "msg", "program", "ofi")
 CM = ("cm", "program/link.c", "program/say.c")
@@ -171,7 +175,7 @@ def libraries() -> dict[str, dict[str, Any]]:
     One without its headers is left out: rdma-core's for libmrc and libmrc-cm, libfabric's for its
     provider. setup.py links libmrc-cm with libmrc.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     if not Path(__file__).parents[1].joinpath("csrc", "program").is_dir():
         return found  # a tree without programs: tools/without
     if has_header("infiniband/verbs.h"):

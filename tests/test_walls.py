@@ -13,6 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from products import BELOW, BUDGET, LIMITS
 from project_text import (
     ROOT,
     code_without_comments,
@@ -22,21 +23,10 @@ from project_text import (
     lines,
     python_files,
     report,
-    tool,
     tree,
     under,
 )
 
-BUDGET = tool("budget")
-LIMITS = BUDGET.read((ROOT / "tools" / "budget.toml").read_text())
-# The products that each imports, beside itself.
-BELOW = {
-    "core": set(),
-    "beds": {"core"},
-    "programs": {"core"},
-    "judge": {"core", "beds"},
-    "lab": {"core", "beds"},
-}
 MAX_CDEF_FUNCTIONS = 49
 
 # Headers that the engine may include: no clock, thread, socket or file.
@@ -76,6 +66,15 @@ def circle(graph: dict[str, set[str]]) -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         report([" -> ".join(error.args[1])])
+
+
+def test_products__python_imports_only_products_below() -> None:
+    report([
+        f"{path}:{line}: {product(path)} imports {target}, of {product(modules()[target])}"
+        for path in modules().values()
+        for line, target in imported(path)
+        if product(modules()[target]) not in {product(path), *BELOW[product(path)]}
+    ])  # fmt: skip
 
 
 def test_packages__no_circle() -> None:

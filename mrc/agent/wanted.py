@@ -10,7 +10,6 @@ from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent.device import dials
 from mrc.aio.local import queue_pair
-from mrc.messages.messages import MessagePeer
 from mrc.binding.native import CData
 from mrc.binding.verbs import QueuePair
 from mrc.config import ContextConfig
@@ -20,6 +19,7 @@ from mrc.exchange import mpr
 from mrc.exchange.oob import Inbox
 from mrc.fabric.addresses import IpAddress, unpack_address
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
+from mrc.messages.messages import MessagePeer
 from mrc.typed import take
 
 _TIMEOUTS = range(14, 25)  # below 16 ms, software on a busy host is late rather than dead

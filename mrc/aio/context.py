@@ -411,7 +411,9 @@ class Context:
             (found,) = (qp for qp in self._qps if qp._carries_messages_of(peer))
             return found
 
-        made: Messages = products.need(_MESSAGES, "messages").Messages(local.dispatcher, qp_of, space)
+        made: Messages = products.need(_MESSAGES, "messages").Messages(
+            local.dispatcher, qp_of, space
+        )
         return made
 
     def message_functions(self) -> MessageFunctions:

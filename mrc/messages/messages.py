@@ -182,7 +182,8 @@ class MessagePeer:
         """Returns when all that was sent has arrived at the peer."""
         pause = _LOOK_SECONDS
         while not self._ended and not await self._dispatcher.call(
-            self._command(CommandOp.MSG_IDLE), "messages"  # 1: all has arrived
+            self._command(CommandOp.MSG_IDLE),
+            "messages",  # 1: all has arrived
         ):
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK_SECONDS)

@@ -7,8 +7,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mrc.messages.messages import MessageFunctions
 from mrc.errors import MrcError, StateError
+from mrc.messages.messages import MessageFunctions
 
 _int, _u32, _ptr = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
 _TYPES = {

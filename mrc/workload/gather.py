@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mrc.sim.results import Stats
 from mrc.sim import native
 from mrc.sim.curves import Curve
 from mrc.sim.native import Event, FlowInfo, Message, PortInfo

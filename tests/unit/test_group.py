@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from endpoints import BUDGET_SECONDS, loopback_config

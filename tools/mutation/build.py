@@ -19,7 +19,16 @@ from typing import Any
 
 from .trees import MutateError
 
-PARTS = ("pair", "emu", "sim", "virtual", "rc", "msg", "io", "core")  # each part before the parts that it uses
+PARTS = (
+    "pair",
+    "emu",
+    "sim",
+    "virtual",
+    "rc",
+    "msg",
+    "io",
+    "core",
+)  # each part before the parts that it uses
 DESCRIBE_SIM = """
 import json, pathlib, sysconfig
 from mrc import _ffi_build

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from mrc.cli.arguments import add
+from mrc.cli.execute import become, refused
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import print_error
-from mrc.cli.execute import become, refused
 from mrc.linux import installed
 from mrc.testbed import bed as beds
 from mrc.testbed import extras, mptcp, programs

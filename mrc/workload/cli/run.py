@@ -15,8 +15,8 @@ from mrc.cli.arguments import add
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_seconds
-from mrc.sim.cli.arguments import add_seeds, add_settings
 from mrc.fabric import document
+from mrc.sim.cli.arguments import add_seeds, add_settings
 from mrc.testbed import bed as beds
 from mrc.testbed import results, schedule
 from mrc.testbed.cli.action import Action

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from mrc.cli.main import main
 from mrc.demo import cli as demo
 from mrc.demo.child import DemoError
+from mrc.demo.cli import planes, rate, size
 from mrc.demo.run import (
     RECOVERED_SHARE,
     SETTLE_SECONDS,
