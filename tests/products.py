@@ -39,17 +39,26 @@ def commands() -> dict[str, str]:
     return {name: _of_module(module) or "core" for name, module in table}
 
 
-def _of_module(module: str) -> str:
+@cache
+def _public() -> dict[str, str]:
+    """The module of each public name of mrc."""
+    text = (ROOT / "mrc" / "__init__.pyi").read_text()
+    return {name: module for module, name in re.findall(r"^from (\S+) import (\w+)", text, re.M)}
+
+
+def _of_module(name: str) -> str:
     """The product of a module of mrc, or of a name in it; "" if it is not of mrc."""
-    parts = module.split(".")
-    if parts[0] != "mrc":
+    top, *below = name.split(".")
+    if top != "mrc":
         return ""
-    path = Path(*parts)
-    file = next(
-        (each for each in (path.with_suffix(".py"), path.parent.with_suffix(".py"), path)
-         if (ROOT / each).exists()), path,
-    )  # fmt: skip
-    return str(LIMITS.product_of(file if len(parts) > 1 else Path("mrc", "__init__.py")))
+    below = _public().get(below[0], name).split(".")[1:] if below else []
+    for parts in (below, below[:-1]):
+        path = Path("mrc", *parts)
+        if parts and (ROOT / path).is_dir():
+            return str(LIMITS.product_of(path / "__init__.py"))
+        if parts and (ROOT / path.with_suffix(".py")).is_file():
+            return str(LIMITS.product_of(path.with_suffix(".py")))
+    return "core"
 
 
 @cache
@@ -78,7 +87,8 @@ def _collect(path: Path, found: set[str], seen: set[Path]) -> None:
             found.add(product)
         elif (helper := _helper(name)) is not None:
             _collect(helper, found, seen)
-    found.update(_typed(tree))
+    if path.name.startswith("test_"):  # what a helper types depends on who calls it
+        found.update(_typed(tree))
     for folder in path.parents:
         if folder == TESTS:
             break
