@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import re
@@ -14,10 +13,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from mrc.cli.main import main
 from mrc.demo import cli as demo
 from mrc.demo.child import DemoError
-from mrc.demo.cli import planes, rate, size
 from mrc.demo.run import (
     RECOVERED_SHARE,
     SETTLE_SECONDS,
@@ -198,33 +195,3 @@ def test_scratch__removes_what_a_killed_demo_has_left(tmp_path: Path) -> None:
             os.utime(folder, (0, 0))
         with scratch(tmp_path) as (new, _):
             assert {*tmp_path.iterdir()} == {each.parent for each in (running, killed, new)}
-
-
-@pytest.mark.parametrize(
-    ("text", "count"), [("1MiB", 1 << 20), ("2 gib", 2 << 30), ("1048577", (1 << 20) + 1)]
-)
-def test_size__accepted(text: str, count: int) -> None:
-    assert size(text) == count
-
-
-@pytest.mark.parametrize(
-    ("convert", "text"),
-    [
-        (size, "1023KiB"),
-        (size, "1MB"),
-        (size, ""),
-        (size, "-1MiB"),
-        (planes, "1"),
-        (planes, "four"),
-        (rate, "fast"),
-        (rate, "none"),
-    ],
-)
-def test_demo_types__refused(convert: object, text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
-        convert(text)  # type: ignore[operator]
-
-
-def test_main__one_of_the_planes_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--planes", "1"]) == 2
-    assert "one of the planes fails" in capsys.readouterr().err

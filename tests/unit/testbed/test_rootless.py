@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command that starts again as root of a user namespace of its own, and the keeper of one."""
+"""A command that starts again as root of a user namespace of its own."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 import pytest
 
-from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.linux import installed, netns
 from mrc.testbed import rootless
@@ -52,19 +50,3 @@ def test_become_root__names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(installed, "SYSTEM_FOLDERS", "/nowhere")
     with pytest.raises(StateError, match=r"^unshare and sh and mount are missing: apt-get"):
         rootless.become_root()
-
-
-def test_testbed__a_signal_at_the_end_leaves_no_keeper(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    left: list[bool] = []
-
-    def leave(in_use: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        left.append(True)
-
-    monkeypatch.setattr(rootless, "leave", leave)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # uvloop has left its own
-    assert main(["testbed", "plan", "--quiet"]) == 130
-    assert left == [True]
-    assert capsys.readouterr().err == "mrc testbed plan: interrupted\n"
