@@ -25,7 +25,8 @@ def _homes() -> dict[str, str]:
 
 def __getattr__(name: str) -> object:
     if name == "__all__":
-        value: object = list(_homes())
+        has = import_module("mrc.products").has
+        value: object = [name for name, home in _homes().items() if has(home)]
     elif name == "__version__":
         value = import_module("importlib.metadata").version("mrc-transport")
     elif not name.startswith("_") and (home := _homes().get(name)):

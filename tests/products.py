@@ -90,8 +90,10 @@ def _collect(path: Path, found: set[str], seen: set[Path]) -> None:
     if path.name.startswith("test_"):  # what a helper types depends on who calls it
         found.update(_typed(tree))
     for folder in path.parents:
-        if folder == TESTS:
+        if TESTS not in folder.parents:
             break
+        if folder.parent == TESTS / "unit":  # tests of a package
+            found.add(LIMITS.product(f"mrc/{folder.name}"))
         if (conftest := folder / "conftest.py").exists():
             _collect(conftest, found, seen)
 
@@ -101,17 +103,18 @@ def _imported(tree: ast.Module, path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom):
-            package = ".".join(path.parent.relative_to(TESTS).parts) if node.level else ""
+            place = path.parent.relative_to(ROOT).parts[1:]  # below tests, bench or tools
+            package = ".".join(place) if node.level else ""
             start = ".".join(each for each in (package, node.module or "") if each)
             yield from (f"{start}.{each.name}" for each in node.names)
 
 
 def _helper(name: str) -> Path | None:
-    """The file of tests/ that this module, or this name in a module, is in."""
+    """The file, of the folders in `pythonpath`, that this module or name in a module is in."""
     for parts in (name.split("."), name.split(".")[:-1]):
-        file = TESTS.joinpath(*parts).with_suffix(".py") if parts else TESTS
-        if file.is_file():
-            return file
+        for folder in (TESTS, ROOT / "bench", ROOT / "tools"):
+            if parts and (file := folder.joinpath(*parts).with_suffix(".py")).is_file():
+                return file
     return None
 
 

@@ -10,11 +10,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from weakref import WeakSet
 
 from msgspec.structs import replace
 
+import mrc
 from mrc import products
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
@@ -48,9 +49,6 @@ from mrc.fabric.ports import LocalPort
 from mrc.observe.observatory import Observatory, Observer
 from mrc.observe.snapshot import snapshot
 from mrc.results.plain import plain
-
-if TYPE_CHECKING:
-    from mrc.messages.messages import MessageFunctions, Messages
 
 logger = logging.getLogger("mrc.context")
 
@@ -403,7 +401,7 @@ class Context:
         end.on_end = self._observer.adopt(qp)
         return qp
 
-    def messages(self, space: int = 0) -> Messages:
+    def messages(self, space: int = 0) -> mrc.Messages:
         """Sends and receives with tags over QPs with `messages=True`: use `async with`."""
         local = self._opened()
 
@@ -411,18 +409,18 @@ class Context:
             (found,) = (qp for qp in self._qps if qp._carries_messages_of(peer))
             return found
 
-        made: Messages = products.need(_MESSAGES, "messages").Messages(
+        made: mrc.Messages = products.need(_MESSAGES, "messages").Messages(
             local.dispatcher, qp_of, space
         )
         return made
 
-    def message_functions(self) -> MessageFunctions:
+    def message_functions(self) -> mrc.MessageFunctions:
         """The same as functions in C, for a library of this process that needs no Python between.
 
         They are valid until the Context is closed. Its QPs must be closed first.
         """
         functions = products.need(_MESSAGES, "messages").functions
-        found: MessageFunctions = functions(self._opened().dispatcher.device)
+        found: mrc.MessageFunctions = functions(self._opened().dispatcher.device)
         return found
 
     # ---- End ------------------------------------------------------------------------------
