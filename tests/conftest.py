@@ -14,6 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import walls
 from cbuild import ROOT
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_sessionfinish
 from slowness import pytest_runtest_setup
@@ -94,7 +95,24 @@ def own_namespaces() -> Iterator[None]:
         yield
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--about", metavar="NAME", help="only tests of a product or package")
+
+
+def _source(item: pytest.Item) -> Path:
+    """The file that a test is written in; tests in C are run by tests/c/test_c.py."""
+    called = getattr(item, "callspec", None)
+    source = called and called.params.get("source")
+    return source if isinstance(source, Path) and source.suffix == ".c" else item.path
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if name := config.getoption("--about"):
+        if name not in walls.names():
+            raise pytest.UsageError(f"--about {name}: neither a product nor a package")
+        known = {path: walls.is_about(path, name) for path in {_source(item) for item in items}}
+        config.hook.pytest_deselected(items=[each for each in items if not known[_source(each)]])
+        items[:] = [item for item in items if known[_source(item)]]
     folders = [ROOT / "tests" / name for name in MORE]
     for item in items:
         if any(folder in (item.path, *item.path.parents) for folder in folders) and not (

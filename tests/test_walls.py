@@ -13,7 +13,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from products import BELOW, BUDGET, LIMITS
 from project_text import (
     ROOT,
     code_without_comments,
@@ -26,6 +25,7 @@ from project_text import (
     tree,
     under,
 )
+from walls import BELOW, BUDGET, LIMITS
 
 MAX_CDEF_FUNCTIONS = 49
 

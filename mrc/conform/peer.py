@@ -59,6 +59,8 @@ class Peer:
         """Numbers of endpoint requests that belong to no case."""
         self.stalled_seconds = 0.0
         """The longest time in this case for which a datagram lay unread."""
+        self.unread_seconds = 0.0
+        """The sum of these times."""
         try:
             self._open(sockets_each)
         except BaseException:
@@ -115,7 +117,7 @@ class Peer:
         """Throws away what is left of an earlier QP."""
         while select.select(self.receivers, [], [], 0)[0]:
             self._take(0)
-        self.seen, self.stalled_seconds = [], 0.0
+        self.seen, self.stalled_seconds, self.unread_seconds = [], 0.0, 0.0
 
     def flow(self, path: Path) -> Flow:
         """The headers of what is sent on a path."""
@@ -168,7 +170,9 @@ class Peer:
         receiver = ready[0]
         payload, ancillary, _, source = receiver.recvmsg(_MOST_BYTES, 256)
         at_ns, tclass, label = _traits(ancillary)
-        self.stalled_seconds = max(self.stalled_seconds, time.time() - at_ns / 1e9)
+        unread = time.time() - at_ns / 1e9
+        self.stalled_seconds = max(self.stalled_seconds, unread)
+        self.unread_seconds += unread
         index = self.receivers.index(receiver)
         flow = Flow(
             ip_address(source[0]), self.addresses[index], source[1], self.udp_port, label

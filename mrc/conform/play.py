@@ -24,6 +24,8 @@ from mrc.units import counted, digits, parse_short_time
 _LATER_SECONDS = 0.003  # a device that may send does so without such a pause
 _LATE_NS = 15_000_000  # from then on a device may believe that packets are lost
 _STALLED_SECONDS = 0.1  # of the 0.27 s or more after which the device of such a case times out
+_GAVE_UP = "RETRY_EXC_ERR"  # by a device that has waited too often
+_GIVES_UP_SECONDS = 0.05  # of the 0.15 s or more, over all rounds of a case, that a device waits
 _DEAD_SECONDS = 0.05  # a QP that has failed answers no probe; its endpoint answers
 
 
@@ -71,12 +73,14 @@ class Play:
 
     def take(self, step: Step | Choice) -> None:
         """The next step. Raises Late if it failed after the judge itself stood still for so long
-        that the device may have timed out.
+        that the device may have timed out, or given up.
         """
         try:
             self._take(step)
-        except Failed:
+        except Failed as failure:
             if self._situation.is_prompt and self._peer.stalled_seconds > _STALLED_SECONDS:
+                raise Late from None
+            if _GAVE_UP in str(failure) and self._peer.unread_seconds > _GIVES_UP_SECONDS:
                 raise Late from None
             raise
 

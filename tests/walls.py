@@ -135,3 +135,21 @@ def _typed(tree: ast.Module) -> Iterator[str]:
 def may_run(path: Path, there: set[str]) -> bool:
     """Whether a test can run in a tree that has these products beside the core."""
     return products(path) <= there
+
+
+def is_about(path: Path, name: str) -> bool:
+    """Whether a test is of a product, the last of those that it is about, or of a package: in its
+    folder, or in C with a header of it.
+    """
+    if name in BELOW:
+        return max(products(path) | {"core"}, key=list(BELOW).index) == name
+    package = name.rpartition("/")[2]
+    if path.suffix == ".c":
+        return re.search(rf'#include "{package}/', path.read_text()) is not None
+    return any(folder in path.parents for folder in (TESTS / "unit" / package, TESTS / package))
+
+
+def names() -> set[str]:
+    """What `is_about` knows: products, and packages by path and by the last part of it."""
+    packages = set(LIMITS.packages)
+    return {*BELOW, *packages, *(name.rpartition("/")[2] for name in packages)}
