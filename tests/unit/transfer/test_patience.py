@@ -112,7 +112,8 @@ async def test_receive_files__nobody_reads_the_acceptance(inbox: Path) -> None:
 
 async def test_receive_files__a_slow_sender_is_no_silent_one(inbox: Path) -> None:
     async with sessions() as ends:
-        received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=IDLE))
+        idle = 1.0
+        received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=idle))
         await _offers(ends)
         accept = await ends.sender.hear()
         assert isinstance(accept, Accept)
@@ -123,8 +124,8 @@ async def test_receive_files__a_slow_sender_is_no_silent_one(inbox: Path) -> Non
                 await ends.out.write_imm(
                     mr, accept.window, imm=chunk_imm(index, index), length=4096
                 )
-                await asyncio.sleep(IDLE / 4)
-        assert loop.time() - start > IDLE and not received.done()
+                await asyncio.sleep(idle / 8)
+        assert loop.time() - start > idle and not received.done()
         await ends.sender.say(Bye())
         await both(received)
 
@@ -142,10 +143,10 @@ async def test_receive_files__the_input_of_a_sender_may_pause(
 
     monkeypatch.setattr(FakeQp, "query", counted)
     async with sessions() as ends:
-        received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=IDLE / 10))
+        received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=1.0))
         await ends.sender.say(Offer("a", None, CHUNK_BYTES))
         assert isinstance(await ends.sender.hear(), Accept)
-        await until(lambda: received.done() or len(looks) > 30)
+        await until(lambda: received.done() or len(looks) > 2)
         await ends.sender.say(Done(Digest().hexdigest(), 0))
         assert isinstance(await ends.sender.hear(), Stored)
         await ends.sender.say(Bye())
